@@ -1,1 +1,54 @@
-//! Placeholder.
+//! Bytes to and from hardware.
+//!
+//! A [`Device`] is an address space with limits: a block that offsets, lengths and addresses are multiples of, and a
+//! largest transfer. A [`Driver`] carries requests to many devices at once. It takes whole batches, never blocks when
+//! it takes them, and hands back one [`Completion`] for each, in whatever order the hardware finishes.
+//!
+//! ```
+//! use outcore_device::{Buf, Choice, Completion, MemoryDevice, Op, Request, driver};
+//! use std::sync::Arc;
+//!
+//! let device = Arc::new(MemoryDevice::new("example", 8192));
+//! let mut driver = driver(Choice::Auto)?;
+//! let mut requests = vec![Request { tag: 7, device, offset: 0, op: Op::Read(Buf::anonymous(4096)?) }];
+//! driver.submit(&mut requests);
+//!
+//! let mut done: Vec<Completion> = Vec::new();
+//! while done.is_empty() {
+//!     driver.reap(None, &mut done)?;
+//! }
+//! assert_eq!(done[0].tag, 7);
+//! assert!(done[0].result.is_ok());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! This crate knows descriptors, rings, alignment and queue depth. It knows nothing of names, shapes, tasks or caches.
+//!
+//! Buffers move: a [`Request`] takes its [`Buf`] and the [`Completion`] brings it back. Memory is freed only when its
+//! last piece is dropped, and a driver drains what is in flight before it lets go of its pieces; so no safe program
+//! can free memory under a running transfer.
+//!
+//! `unsafe` lives in three files: `memory.rs` (what a piece of memory is), `uring.rs` (what the kernel may do with it)
+//! and `linux.rs` (system calls that no safe crate offers).
+
+mod device;
+mod driver;
+mod error;
+mod file;
+#[cfg(target_os = "linux")]
+mod linux;
+mod memory;
+mod ram;
+mod request;
+mod threads;
+mod transfer;
+#[cfg(target_os = "linux")]
+mod uring;
+
+pub use device::{Blocking, Device, Limits, Route};
+pub use driver::{Choice, Driver, DriverInfo, Options, Waker, driver, driver_with};
+pub use error::{DeviceError, OpKind};
+pub use file::{FileDevice, Mode, open_file};
+pub use memory::{Buf, Memory, Shared, Whole};
+pub use ram::MemoryDevice;
+pub use request::{Completion, Op, Request};

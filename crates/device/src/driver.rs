@@ -1,0 +1,170 @@
+//! The face of a driver, and how one is chosen.
+//!
+//! A driver multiplexes many devices: whole batches go in, completions come out in any order, each request exactly
+//! once. `submit` never blocks; `reap` is the only place to wait, and a [`Waker`] ends that wait from any thread.
+
+use crate::threads::{Outbox, Threads};
+use crate::{Buf, Completion, DeviceError, Request};
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Carries requests to devices. One session has one driver, used by one thread at a time.
+///
+/// Dropping a driver waits for what is in flight, so that no memory is freed under a running transfer.
+pub trait Driver: Send {
+    /// Takes all the requests and starts as many as there is room for; the rest waits inside. Never blocks. A request
+    /// that breaks its device's limits is answered by a completion like any other.
+    fn submit(&mut self, requests: &mut Vec<Request>);
+
+    /// Appends completions to `out`. Returns as soon as there is one, a [`Waker`] was used since the last call, or
+    /// `wait` has passed; `None` waits without limit, `Some(Duration::ZERO)` only looks.
+    ///
+    /// An error means that the driver itself cannot go on; requests in flight stay in flight.
+    fn reap(
+        &mut self,
+        wait: Option<Duration>,
+        out: &mut Vec<Completion>,
+    ) -> Result<(), DeviceError>;
+
+    /// A handle that ends a waiting [`reap`](Driver::reap), or the next one if none waits now.
+    fn waker(&self) -> Waker;
+
+    /// How many requests were submitted and not yet reaped.
+    fn in_flight(&self) -> usize;
+
+    /// What this driver is.
+    fn info(&self) -> DriverInfo;
+
+    /// Tells the driver that much I/O will use this memory, so that it may prepare it once instead of at each transfer.
+    /// Returns how many bytes, from the start, were prepared: as many as the system allows, possibly none. The memory is
+    /// kept alive until [`unregister`](Driver::unregister) or drop.
+    fn register(&mut self, memory: &Buf) -> usize {
+        let _ = memory;
+        0
+    }
+
+    /// Undoes every [`register`](Driver::register).
+    fn unregister(&mut self) {}
+}
+
+/// What a driver is, for people who read reports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DriverInfo {
+    /// `io_uring` or `threads`.
+    pub name: &'static str,
+    /// How many transfers it keeps in flight at most.
+    pub depth: usize,
+    /// How many bytes of memory are registered with the kernel.
+    pub registered_bytes: usize,
+    /// Why io_uring was not chosen, where it was not.
+    pub fallback: Option<String>,
+}
+
+/// Which driver to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Choice {
+    /// io_uring where it works, else threads. The environment variable `OUTCORE_DRIVER` (`io_uring` or `threads`)
+    /// decides where it is set.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    Uring,
+    /// A pool of threads that block in `pread` and `pwrite`.
+    Threads,
+}
+
+/// Bounds of a driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// How many transfers io_uring keeps in flight at most; rounded up to a power of two.
+    pub depth: u32,
+    /// How many threads serve blocking calls at most; they are started when needed.
+    pub threads: usize,
+}
+
+impl Default for Options {
+    /// 256 transfers saturate today's SSDs several times over. Blocking threads need one thread a transfer; 16 is where
+    /// one SSD comes close to its best and the stacks still cost nothing.
+    fn default() -> Self {
+        Options {
+            depth: 256,
+            threads: 16,
+        }
+    }
+}
+
+/// Makes a driver with the default bounds.
+pub fn driver(choice: Choice) -> Result<Box<dyn Driver>, DeviceError> {
+    driver_with(choice, Options::default())
+}
+
+/// Makes a driver.
+pub fn driver_with(choice: Choice, options: Options) -> Result<Box<dyn Driver>, DeviceError> {
+    match resolve(choice)? {
+        Choice::Threads => {
+            let reason = "threads were asked for".to_owned();
+            Ok(Box::new(Threads::new(options, reason)))
+        }
+        Choice::Uring => uring(options).map_err(|source| DeviceError::drive("io_uring", source)),
+        Choice::Auto => match uring(options) {
+            Ok(driver) => Ok(driver),
+            Err(error) => {
+                log::info!("io_uring is not usable ({error}), using threads");
+                Ok(Box::new(Threads::new(options, error.to_string())))
+            }
+        },
+    }
+}
+
+/// Lets the environment decide where the program did not.
+fn resolve(choice: Choice) -> Result<Choice, DeviceError> {
+    if choice != Choice::Auto {
+        return Ok(choice);
+    }
+    match std::env::var("OUTCORE_DRIVER") {
+        Err(std::env::VarError::NotPresent) => Ok(Choice::Auto),
+        Ok(name) if name.is_empty() || name == "auto" => Ok(Choice::Auto),
+        Ok(name) if name == "io_uring" => Ok(Choice::Uring),
+        Ok(name) if name == "threads" => Ok(Choice::Threads),
+        other => {
+            let message =
+                format!("OUTCORE_DRIVER must be auto, io_uring or threads, not {other:?}");
+            Err(DeviceError::drive(
+                "driver",
+                io::Error::new(io::ErrorKind::InvalidInput, message),
+            ))
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn uring(options: Options) -> io::Result<Box<dyn Driver>> {
+    Ok(Box::new(crate::uring::Uring::new(options)?))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn uring(_: Options) -> io::Result<Box<dyn Driver>> {
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        "io_uring exists on Linux only",
+    ))
+}
+
+/// Ends the wait of a driver's [`reap`](Driver::reap) from any thread.
+#[derive(Clone)]
+pub struct Waker(pub(crate) Arc<Outbox>);
+
+impl Waker {
+    /// Ends the wait that is under way, or else the next one. Several calls may count as one.
+    pub fn wake(&self) {
+        self.0.wake();
+    }
+}
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Waker")
+    }
+}

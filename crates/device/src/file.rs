@@ -1,0 +1,353 @@
+//! A file, or a block device, as a device.
+//!
+//! Direct I/O is used where the file system allows it. Where it does not (tmpfs, some overlays and network mounts) the
+//! file is reached through the page cache, and each transfer drops the pages that it touched: otherwise a run under a
+//! memory limit would fill that limit with pages nobody asked to keep.
+
+use crate::transfer::{flush_descriptor, punch_hole};
+use crate::{Blocking, Device, DeviceError, Limits, OpKind, Route};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The longest single transfer. The kernel takes up to 2 GiB at once; a file's transfers are cut so that the pieces of
+/// a large one run side by side.
+const MAX_TRANSFER_BYTES: usize = 1 << 20;
+
+/// How to open a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// It must exist; it will only be read.
+    Read,
+    /// It must exist; it will be read and written.
+    ReadWrite,
+    /// It is made, or emptied if it exists, with this many zero bytes, for reading and writing.
+    Create(u64),
+}
+
+/// A file as a device.
+pub struct FileDevice {
+    file: File,
+    name: String,
+    len: AtomicU64,
+    direct: bool,
+    block: u32,
+}
+
+/// Opens a file as a device. Errors name the path.
+pub fn open_file(path: impl AsRef<Path>, mode: Mode) -> Result<Arc<FileDevice>, DeviceError> {
+    FileDevice::open(path.as_ref(), mode).map(Arc::new)
+}
+
+impl FileDevice {
+    /// Opens a file as a device. Errors name the path.
+    pub fn open(path: &Path, mode: Mode) -> Result<FileDevice, DeviceError> {
+        let name = path.display().to_string();
+        let len = if let Mode::Create(len) = mode { len } else { 0 };
+        open_options(mode)
+            .open(path)
+            .and_then(|file| FileDevice::with_descriptor(file, name.clone(), mode))
+            .map_err(|source| DeviceError {
+                device: name,
+                op: OpKind::Open,
+                offset: 0,
+                len,
+                source,
+            })
+    }
+
+    /// A device of a file that was opened elsewhere; `mode` says what it may be used for. The file's flags are changed:
+    /// direct I/O is switched on where it works.
+    pub fn from_file(
+        file: File,
+        name: impl Into<String>,
+        mode: Mode,
+    ) -> Result<FileDevice, DeviceError> {
+        let name = name.into();
+        let len = if let Mode::Create(len) = mode { len } else { 0 };
+        FileDevice::with_descriptor(file, name.clone(), mode).map_err(|source| DeviceError {
+            device: name,
+            op: OpKind::Open,
+            offset: 0,
+            len,
+            source,
+        })
+    }
+
+    fn with_descriptor(mut file: File, name: String, mode: Mode) -> io::Result<FileDevice> {
+        if file.metadata()?.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        if let Mode::Create(len) = mode {
+            file.set_len(0)?;
+            file.set_len(len)?;
+        }
+        // A block device's metadata says 0; its end does not.
+        let len = file.seek(SeekFrom::End(0))?;
+        let block = direct::switch_on(&file, mode)?;
+        let direct = block.is_some();
+        if direct && let Mode::Create(len) = mode {
+            direct::allocate(&file, len)?;
+        }
+        if !direct {
+            page_cache::expect_no_order(file.as_fd());
+        }
+        Ok(FileDevice {
+            file,
+            name,
+            len: AtomicU64::new(len),
+            direct,
+            block: block.unwrap_or(1),
+        })
+    }
+
+    /// Whether transfers go past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// The file, for what an address space does not know: locks, attributes, renames.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Cuts or extends the file. The caller keeps requests beyond the new end away.
+    pub fn set_len(&self, len: u64) -> Result<(), DeviceError> {
+        self.file.set_len(len).map_err(|source| DeviceError {
+            device: self.name.clone(),
+            op: OpKind::Write,
+            offset: len,
+            len: 0,
+            source,
+        })?;
+        self.len.store(len, Ordering::Release);
+        Ok(())
+    }
+}
+
+fn open_options(mode: Mode) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true);
+    match mode {
+        Mode::Read => {}
+        Mode::ReadWrite => drop(options.write(true)),
+        // Emptied once it is open, so that a name which is not a file stays as it is.
+        Mode::Create(_) => drop(options.write(true).create(true).truncate(false)),
+    }
+    options
+}
+
+impl Device for FileDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            block: self.block,
+            max_transfer: MAX_TRANSFER_BYTES,
+        }
+    }
+
+    fn len(&self) -> u64 {
+        self.len.load(Ordering::Acquire)
+    }
+
+    fn route(&self) -> Route<'_> {
+        if self.direct {
+            Route::Descriptor(self.file.as_fd())
+        } else {
+            Route::Blocking(self)
+        }
+    }
+}
+
+/// The way through the page cache.
+impl Blocking for FileDevice {
+    fn read_at(&self, destination: &mut [u8], offset: u64) -> io::Result<usize> {
+        let len = rustix::io::pread(&self.file, destination, offset)?;
+        page_cache::drop_pages(self.file.as_fd(), offset, len as u64);
+        Ok(len)
+    }
+
+    fn write_at(&self, source: &[u8], offset: u64) -> io::Result<usize> {
+        let len = rustix::io::pwrite(&self.file, source, offset)?;
+        page_cache::write_out(self.file.as_fd(), offset, len as u64)?;
+        page_cache::drop_pages(self.file.as_fd(), offset, len as u64);
+        Ok(len)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        flush_descriptor(self.file.as_fd())
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        punch_hole(self.file.as_fd(), offset, len)
+    }
+}
+
+/// Direct I/O: whether it works and what it asks for.
+#[cfg(target_os = "linux")]
+mod direct {
+    use super::Mode;
+    use crate::Buf;
+    use rustix::fs::{AtFlags, FallocateFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl};
+    use std::fs::File;
+    use std::io;
+
+    /// Safe where the true block is unknown: no medium in use has larger ones.
+    const LARGEST_BLOCK: u32 = 4096;
+
+    /// Switches direct I/O on and says the block, or `None` where the file system refuses it.
+    pub(super) fn switch_on(file: &File, mode: Mode) -> io::Result<Option<u32>> {
+        let flags = fcntl_getfl(file)?;
+        let block = match stated_block(file) {
+            Some(0) => return Ok(None),
+            stated => stated,
+        };
+        if is_memory_backed(file) || fcntl_setfl(file, flags | OFlags::DIRECT).is_err() {
+            return Ok(None);
+        }
+        // Some file systems accept the flag and refuse the transfer, so one is tried.
+        let candidates = match (block, mode) {
+            (Some(block), _) => vec![block],
+            // A file opened to be read has its bytes already, so a read of 512 tells the truth.
+            (None, Mode::Read) => vec![512, LARGEST_BLOCK],
+            // In a hole a small read succeeds where a small write would not.
+            (None, _) => vec![LARGEST_BLOCK],
+        };
+        for block in candidates {
+            if reads_directly(file, block)? {
+                return Ok(Some(block));
+            }
+        }
+        fcntl_setfl(file, flags)?;
+        Ok(None)
+    }
+
+    /// What `statx` says (Linux 6.1 and later): the block, 0 where there is no direct I/O, `None` where it is silent.
+    fn stated_block(file: &File) -> Option<u32> {
+        let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+        if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
+            return None;
+        }
+        let (memory, offset) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
+        if memory == 0 || offset == 0 {
+            return Some(0);
+        }
+        let block = memory.max(offset);
+        Some(if block.is_power_of_two() { block } else { 0 })
+    }
+
+    /// Whether the file lives in memory. Newer kernels accept direct I/O there and serve it from the page cache all the
+    /// same; saying so makes such files free of alignment.
+    fn is_memory_backed(file: &File) -> bool {
+        const TMPFS_MAGIC: u64 = 0x0102_1994;
+        const RAMFS_MAGIC: u64 = 0x8584_58f6;
+        rustix::fs::fstatfs(file)
+            .is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS_MAGIC | RAMFS_MAGIC))
+    }
+
+    fn reads_directly(file: &File, block: u32) -> io::Result<bool> {
+        let mut buf = Buf::anonymous(block as usize)?;
+        Ok(rustix::io::pread(file, &mut buf[..], 0).is_ok())
+    }
+
+    /// Gives the file its room on the medium now: a full disk shows before the first byte is written, and writes do not
+    /// have to wait for one another to find room.
+    pub(super) fn allocate(file: &File, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, len) {
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            other => Ok(other?),
+        }
+    }
+}
+
+/// Elsewhere every transfer goes through the page cache.
+#[cfg(not(target_os = "linux"))]
+mod direct {
+    use super::Mode;
+    use std::fs::File;
+    use std::io;
+
+    pub(super) fn switch_on(_: &File, _: Mode) -> io::Result<Option<u32>> {
+        Ok(None)
+    }
+
+    pub(super) fn allocate(_: &File, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Keeping the page cache empty.
+#[cfg(target_os = "linux")]
+mod page_cache {
+    use rustix::fs::{Advice, fadvise};
+    use std::io;
+    use std::num::NonZeroU64;
+    use std::os::fd::BorrowedFd;
+
+    /// Switches read-ahead off: its pages would be in no transfer's range, so nobody would drop them.
+    pub(super) fn expect_no_order(file: BorrowedFd<'_>) {
+        advise(file, 0, 0, Advice::Random);
+    }
+
+    /// Writes the range out, so that its pages can be dropped.
+    pub(super) fn write_out(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        match crate::linux::write_out_pages(file, offset, len) {
+            // A file system without pages to write out has none to drop either.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EINVAL | libc::ESPIPE | libc::ENOSYS)
+                ) =>
+            {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Drops the clean pages of the range, those at its edges included.
+    pub(super) fn drop_pages(file: BorrowedFd<'_>, offset: u64, len: u64) {
+        // A length of 0 would mean everything from there on.
+        if len == 0 {
+            return;
+        }
+        let page_bytes = rustix::param::page_size() as u64;
+        let start = offset - offset % page_bytes;
+        let end = (offset + len).next_multiple_of(page_bytes);
+        advise(file, start, end - start, Advice::DontNeed);
+    }
+
+    fn advise(file: BorrowedFd<'_>, offset: u64, len: u64, advice: Advice) {
+        // Advice that is not taken costs memory or speed, never a byte.
+        if let Err(error) = fadvise(file, offset, NonZeroU64::new(len), advice) {
+            log::trace!("page cache advice refused: {error}");
+        }
+    }
+}
+
+/// Elsewhere the page cache is the system's own business.
+#[cfg(not(target_os = "linux"))]
+mod page_cache {
+    use std::io;
+    use std::os::fd::BorrowedFd;
+
+    pub(super) fn expect_no_order(_: BorrowedFd<'_>) {}
+
+    pub(super) fn write_out(_: BorrowedFd<'_>, _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    pub(super) fn drop_pages(_: BorrowedFd<'_>, _: u64, _: u64) {}
+}

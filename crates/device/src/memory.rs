@@ -1,0 +1,433 @@
+//! Pieces of memory that may be lent to the hardware.
+//!
+//! A [`Buf`] is an exclusive range of some [`Memory`]; a [`Shared`] is a read-only range that many may hold. Both keep
+//! their memory alive, so it is freed when the last piece of it goes, wherever that piece is at the time.
+//!
+//! Invariant, kept by this file alone: the ranges of all live `Buf`s of one origin are disjoint, and a `Shared` lies
+//! inside a `Buf` that nobody else can reach. All of the `unsafe` below rests on it.
+
+use std::fmt;
+use std::io;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Memory of any origin: an anonymous map, a memfd, pinned pages, the caller's array.
+///
+/// # Safety
+/// From construction until drop, `pointer()` must be valid for reads and writes of `len()` initialised bytes, must not
+/// change, and the bytes must not be reached by any other way while a [`Buf`] made of this memory exists.
+pub unsafe trait Memory: Send + Sync {
+    /// The first byte.
+    fn pointer(&self) -> NonNull<u8>;
+    /// How many bytes there are.
+    fn len(&self) -> usize;
+    /// Whether there is no byte at all.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What keeps the bytes of a piece alive.
+enum Origin {
+    Memory(#[expect(dead_code, reason = "held for its Drop")] Box<dyn Memory>),
+    Lent(Buf),
+}
+
+/// Keeps the memory of a registered range alive without giving access to it.
+#[derive(Clone)]
+pub(crate) struct Hold(#[expect(dead_code, reason = "held for its Drop")] Option<Arc<Origin>>);
+
+/// An exclusive range of a [`Memory`].
+///
+/// It dereferences to its bytes. [`split_to`](Buf::split_to) cuts it without copying; the memory is freed when the last
+/// piece is dropped. The default is an empty range that holds no memory.
+pub struct Buf {
+    origin: Option<Arc<Origin>>,
+    pointer: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a `Buf` is the only way to its bytes (this file's invariant), and `Memory` is Send and Sync, so moving a
+// `Buf` to another thread moves the right to use the bytes with it, and `&Buf` gives out `&[u8]` only.
+unsafe impl Send for Buf {}
+// SAFETY: as above.
+unsafe impl Sync for Buf {}
+
+impl Buf {
+    /// The whole of `memory`.
+    pub fn new(memory: Box<dyn Memory>) -> Buf {
+        let (pointer, len) = (memory.pointer(), memory.len());
+        Buf {
+            origin: Some(Arc::new(Origin::Memory(memory))),
+            pointer,
+            len,
+        }
+    }
+
+    /// Fresh zeroed memory, page aligned, taken from the system page by page on first touch. From 2 MiB on huge pages
+    /// are asked for.
+    pub fn anonymous(len: usize) -> io::Result<Buf> {
+        if len == 0 {
+            return Ok(Buf::default());
+        }
+        Ok(Buf::new(Box::new(Map::anonymous(len)?)))
+    }
+
+    /// Cuts off and returns the first `at` bytes; `self` keeps the rest.
+    ///
+    /// # Panics
+    /// If `at` is beyond the end.
+    pub fn split_to(&mut self, at: usize) -> Buf {
+        assert!(
+            at <= self.len,
+            "split at {at} of a buffer of {} bytes",
+            self.len
+        );
+        let head = Buf {
+            origin: self.origin.clone(),
+            pointer: self.pointer,
+            len: at,
+        };
+        // SAFETY: `at <= len`, so the pointer stays within the range or one past its end.
+        self.pointer = unsafe { self.pointer.add(at) };
+        self.len -= at;
+        head
+    }
+
+    /// Cuts off and returns the bytes from `at` on; `self` keeps the first `at`.
+    ///
+    /// # Panics
+    /// If `at` is beyond the end.
+    pub fn split_off(&mut self, at: usize) -> Buf {
+        let head = self.split_to(at);
+        std::mem::replace(self, head)
+    }
+
+    /// Lends the range: the returned `Buf` may be cut and sent anywhere, and [`Whole::reclaim`] gives the range back
+    /// once every piece of it was dropped.
+    pub fn lend(self) -> (Whole, Buf) {
+        let (pointer, len) = (self.pointer, self.len);
+        let origin = Arc::new(Origin::Lent(self));
+        (
+            Whole(Arc::clone(&origin)),
+            Buf {
+                origin: Some(origin),
+                pointer,
+                len,
+            },
+        )
+    }
+
+    /// Makes the range read-only so that many may hold it.
+    pub fn freeze(self) -> Shared {
+        let (pointer, len) = (self.pointer, self.len);
+        Shared {
+            frozen: Arc::new(self),
+            pointer,
+            len,
+        }
+    }
+
+    /// What a driver keeps of memory that it registered.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn hold(&self) -> Hold {
+        Hold(self.origin.clone())
+    }
+}
+
+impl Default for Buf {
+    fn default() -> Self {
+        Buf {
+            origin: None,
+            pointer: NonNull::dangling(),
+            len: 0,
+        }
+    }
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range lies in memory that `origin` keeps valid and initialised (or is empty and dangling), and
+        // exclusive access is ours, so nobody writes while this borrow lives.
+        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`; `&mut self` makes the access unique.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Buf({:p}, {} bytes)", self.pointer, self.len)
+    }
+}
+
+// SAFETY: a `Buf`'s bytes are valid and stable until it is dropped, and a `Buf` that was lent is reachable only through
+// the pieces made of the loan.
+unsafe impl Memory for Buf {
+    fn pointer(&self) -> NonNull<u8> {
+        self.pointer
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+/// The right to get a lent [`Buf`] back.
+pub struct Whole(Arc<Origin>);
+
+impl Whole {
+    /// The lent range again, or `self` back while a piece of it still lives.
+    pub fn reclaim(self) -> Result<Buf, Whole> {
+        match Arc::try_unwrap(self.0) {
+            Ok(Origin::Lent(buf)) => Ok(buf),
+            Ok(Origin::Memory(_)) => unreachable!("only `lend` makes a `Whole`"),
+            Err(origin) => Err(Whole(origin)),
+        }
+    }
+
+    /// Whether [`reclaim`](Whole::reclaim) would succeed now. Once true it stays true.
+    pub fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
+impl fmt::Debug for Whole {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "Whole({} pieces)",
+            Arc::strong_count(&self.0) - 1
+        )
+    }
+}
+
+/// A read-only range that many may hold.
+#[derive(Clone)]
+pub struct Shared {
+    frozen: Arc<Buf>,
+    pointer: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: `Shared` gives out `&[u8]` only, of bytes that nobody can write while `frozen` is held.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// A part of this range.
+    ///
+    /// # Panics
+    /// If `range` is not inside.
+    pub fn slice(&self, range: Range<usize>) -> Shared {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "slice {range:?} of a shared buffer of {} bytes",
+            self.len
+        );
+        Shared {
+            frozen: Arc::clone(&self.frozen),
+            // SAFETY: `start <= len`, so the pointer stays within the range or one past its end.
+            pointer: unsafe { self.pointer.add(range.start) },
+            len: range.end - range.start,
+        }
+    }
+
+    /// The whole [`Buf`] that was frozen, whatever part of it `self` is; only for the sole holder, else `self` again.
+    pub fn try_thaw(self) -> Result<Buf, Shared> {
+        let Shared {
+            frozen,
+            pointer,
+            len,
+        } = self;
+        Arc::try_unwrap(frozen).map_err(|frozen| Shared {
+            frozen,
+            pointer,
+            len,
+        })
+    }
+}
+
+impl Deref for Shared {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the range lies inside `frozen`, which keeps it valid and lets nobody write.
+        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Shared({:p}, {} bytes)", self.pointer, self.len)
+    }
+}
+
+/// Anonymous private pages.
+struct Map {
+    pointer: NonNull<u8>,
+    len: usize,
+}
+
+/// Below this size a huge page cannot be used whole.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+
+impl Map {
+    fn anonymous(len: usize) -> io::Result<Map> {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        // SAFETY: a fresh anonymous map at an address of the kernel's choice touches no memory of anyone else.
+        let address = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }?;
+        let pointer = NonNull::new(address.cast()).expect("a map is never at address 0");
+        let map = Map { pointer, len };
+        map.ask_for_huge_pages();
+        Ok(map)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn ask_for_huge_pages(&self) {
+        if self.len >= HUGE_PAGE_BYTES {
+            let address = self.pointer.as_ptr().cast();
+            // SAFETY: the range is ours, and this advice changes page sizes, never contents. Refusal costs speed only.
+            let advised = unsafe {
+                rustix::mm::madvise(address, self.len, rustix::mm::Advice::LinuxHugepage)
+            };
+            if let Err(error) = advised {
+                log::debug!("huge pages refused: {error}");
+            }
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn ask_for_huge_pages(&self) {
+        let _ = HUGE_PAGE_BYTES;
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the map was made with this address and length, and no piece of it is left: this is the last owner.
+        let unmapped = unsafe { rustix::mm::munmap(self.pointer.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+// SAFETY: the map is private to this value, and plain bytes may be used from any thread.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+// SAFETY: the map is valid, zeroed by the kernel, and at one address until `drop`; nobody else knows that address.
+unsafe impl Memory for Map {
+    fn pointer(&self) -> NonNull<u8> {
+        self.pointer
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    struct Watched {
+        bytes: Vec<u8>,
+        gone: Arc<AtomicBool>,
+    }
+
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            self.gone.store(true, Ordering::SeqCst);
+        }
+    }
+
+    // SAFETY: the vector is never touched again except through `pointer`, and never reallocates.
+    unsafe impl Memory for Watched {
+        fn pointer(&self) -> NonNull<u8> {
+            NonNull::new(self.bytes.as_ptr().cast_mut()).unwrap()
+        }
+        fn len(&self) -> usize {
+            self.bytes.len()
+        }
+    }
+
+    fn watched(len: usize) -> (Buf, Arc<AtomicBool>) {
+        let gone = Arc::new(AtomicBool::new(false));
+        (
+            Buf::new(Box::new(Watched {
+                bytes: vec![0; len],
+                gone: Arc::clone(&gone),
+            })),
+            gone,
+        )
+    }
+
+    #[test]
+    fn memory_lives_as_long_as_any_piece() {
+        let (mut buf, gone) = watched(100);
+        let head = buf.split_to(40);
+        let tail = buf.split_off(50);
+        assert_eq!((head.len(), buf.len(), tail.len()), (40, 50, 10));
+        drop(head);
+        drop(buf);
+        assert!(!gone.load(Ordering::SeqCst));
+        drop(tail);
+        assert!(gone.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn a_loan_comes_back_whole_after_its_last_piece() {
+        let (buf, gone) = watched(64);
+        let (whole, mut lent) = buf.lend();
+        lent[63] = 9;
+        let head = lent.split_to(10);
+        let whole = whole.reclaim().unwrap_err();
+        drop(lent);
+        assert!(!whole.is_idle());
+        let whole = whole.reclaim().unwrap_err();
+        drop(head);
+        assert!(whole.is_idle());
+        let buf = whole.reclaim().unwrap();
+        assert_eq!((buf.len(), buf[63]), (64, 9));
+        assert!(!gone.load(Ordering::SeqCst));
+        drop(buf);
+        assert!(gone.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn thawing_any_slice_gives_the_whole_to_the_sole_holder() {
+        let mut buf = Buf::anonymous(4096).unwrap();
+        buf[100] = 5;
+        let shared = buf.freeze();
+        let slice = shared.slice(100..200);
+        assert_eq!((slice.len(), slice[0]), (100, 5));
+        let slice = slice.try_thaw().unwrap_err();
+        drop(shared);
+        assert_eq!(slice.try_thaw().unwrap().len(), 4096);
+    }
+
+    #[test]
+    fn anonymous_memory_is_zeroed_and_page_aligned() {
+        for len in [1, 4096, HUGE_PAGE_BYTES + 5] {
+            let buf = Buf::anonymous(len).unwrap();
+            assert_eq!(buf.as_ptr() as usize % 4096, 0);
+            assert!(buf.iter().all(|&byte| byte == 0));
+        }
+        assert!(Buf::anonymous(0).unwrap().is_empty());
+        assert!(Buf::anonymous(usize::MAX).is_err());
+    }
+}

@@ -1,0 +1,206 @@
+//! How a transfer that stopped short goes on, and the blocking way to carry out a whole request.
+//!
+//! Invariant: a request is complete when every byte up to `needed` was moved; a read's bytes from there on (past the
+//! device's end) are zeroed. Each continuation starts at a multiple of the block and beyond the last one, so a transfer
+//! ends or makes progress.
+
+use crate::{Device, Op, OpKind, Request, Route};
+use std::io;
+use std::ops::Range;
+
+/// Where a transfer stands after `moved` more bytes from `position`: `Some(next)` where to go on, or `None` when it is
+/// complete.
+pub(crate) fn advance(
+    kind: OpKind,
+    position: usize,
+    moved: usize,
+    needed: usize,
+    block: u32,
+) -> io::Result<Option<usize>> {
+    let reached = position + moved;
+    if reached >= needed {
+        return Ok(None);
+    }
+    // A short transfer may end inside a block; direct I/O can only go on from the block's start.
+    let next = reached & !(block as usize - 1);
+    if next > position {
+        return Ok(Some(next));
+    }
+    Err(match kind {
+        OpKind::Read => io::ErrorKind::UnexpectedEof.into(),
+        _ => io::ErrorKind::WriteZero.into(),
+    })
+}
+
+/// How many of the `len` bytes at `offset` a transfer must move: all of a write, and of a read what lies before the
+/// device's end.
+pub(crate) fn needed(kind: OpKind, device_len: u64, offset: u64, len: usize) -> usize {
+    match kind {
+        OpKind::Read => {
+            usize::try_from(device_len.saturating_sub(offset)).map_or(len, |left| left.min(len))
+        }
+        _ => len,
+    }
+}
+
+/// Carries out a checked request with calls that may block.
+pub(crate) fn perform(request: &mut Request) -> io::Result<()> {
+    let Request {
+        device, offset, op, ..
+    } = request;
+    let (device, offset) = (&**device, *offset);
+    match op {
+        Op::Read(buf) => {
+            let needed = needed(OpKind::Read, device.len(), offset, buf.len());
+            move_all(device, OpKind::Read, buf.len(), needed, |part| {
+                let at = offset + part.start as u64;
+                read_once(device, &mut buf[part], at)
+            })?;
+            buf[needed..].fill(0);
+            Ok(())
+        }
+        Op::Write(shared) => move_all(device, OpKind::Write, shared.len(), shared.len(), |part| {
+            let at = offset + part.start as u64;
+            write_once(device, &shared[part], at)
+        }),
+        Op::Flush => flush(device),
+        Op::Discard { len } => discard(device, offset, *len),
+        Op::Offload {
+            opcode,
+            input,
+            destination,
+        } => {
+            let written = match device.route() {
+                Route::Blocking(blocking) => blocking.offload(*opcode, input, destination)?,
+                Route::Descriptor(_) => return Err(io::ErrorKind::Unsupported.into()),
+            };
+            destination.split_off(written.min(destination.len()));
+            Ok(())
+        }
+    }
+}
+
+fn move_all(
+    device: &dyn Device,
+    kind: OpKind,
+    len: usize,
+    needed: usize,
+    mut once: impl FnMut(Range<usize>) -> io::Result<usize>,
+) -> io::Result<()> {
+    let limits = device.limits();
+    let mut position = 0;
+    while position < needed {
+        let stop = len.min(position.saturating_add(limits.max_transfer));
+        let moved = match once(position..stop) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            moved => moved?,
+        };
+        match advance(kind, position, moved, needed, limits.block)? {
+            Some(next) => position = next,
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+/// One read by whatever route the device has; may be short.
+pub(crate) fn read_once(
+    device: &dyn Device,
+    destination: &mut [u8],
+    offset: u64,
+) -> io::Result<usize> {
+    match device.route() {
+        Route::Descriptor(descriptor) => Ok(rustix::io::pread(descriptor, destination, offset)?),
+        Route::Blocking(blocking) => blocking.read_at(destination, offset),
+    }
+}
+
+/// One write by whatever route the device has; may be short.
+pub(crate) fn write_once(device: &dyn Device, source: &[u8], offset: u64) -> io::Result<usize> {
+    match device.route() {
+        Route::Descriptor(descriptor) => Ok(rustix::io::pwrite(descriptor, source, offset)?),
+        Route::Blocking(blocking) => blocking.write_at(source, offset),
+    }
+}
+
+/// Flushes by whatever route the device has.
+pub(crate) fn flush(device: &dyn Device) -> io::Result<()> {
+    match device.route() {
+        Route::Descriptor(descriptor) => flush_descriptor(descriptor),
+        Route::Blocking(blocking) => blocking.flush(),
+    }
+}
+
+/// Discards by whatever route the device has.
+pub(crate) fn discard(device: &dyn Device, offset: u64, len: u64) -> io::Result<()> {
+    match device.route() {
+        _ if len == 0 => Ok(()),
+        Route::Descriptor(descriptor) => punch_hole(descriptor, offset, len),
+        Route::Blocking(blocking) => blocking.discard(offset, len),
+    }
+}
+
+/// Makes a file's written bytes durable, and what is needed to find them.
+pub(crate) fn flush_descriptor(descriptor: std::os::fd::BorrowedFd<'_>) -> io::Result<()> {
+    #[cfg(not(target_vendor = "apple"))]
+    rustix::fs::fdatasync(descriptor)?;
+    #[cfg(target_vendor = "apple")]
+    rustix::fs::fcntl_fullfsync(descriptor)?;
+    Ok(())
+}
+
+/// Frees a file's range; it reads as zero afterwards and the length stays.
+#[cfg(target_os = "linux")]
+pub(crate) fn punch_hole(
+    descriptor: std::os::fd::BorrowedFd<'_>,
+    offset: u64,
+    len: u64,
+) -> io::Result<()> {
+    use rustix::fs::FallocateFlags;
+    Ok(rustix::fs::fallocate(
+        descriptor,
+        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        offset,
+        len,
+    )?)
+}
+
+/// Frees a file's range; this system has no common call for it.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn punch_hole(_: std::os::fd::BorrowedFd<'_>, _: u64, _: u64) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_transfer_goes_on_from_the_last_whole_block() {
+        assert_eq!(advance(OpKind::Read, 0, 4096, 4096, 512).unwrap(), None);
+        assert_eq!(
+            advance(OpKind::Read, 0, 1000, 4096, 512).unwrap(),
+            Some(512)
+        );
+        assert_eq!(
+            advance(OpKind::Read, 512, 1000, 4096, 1).unwrap(),
+            Some(1512)
+        );
+        assert_eq!(advance(OpKind::Read, 0, 700, 700, 512).unwrap(), None);
+    }
+
+    #[test]
+    fn no_progress_is_an_error() {
+        let kind = |kind, moved| advance(kind, 512, moved, 4096, 512).unwrap_err().kind();
+        assert_eq!(kind(OpKind::Read, 0), io::ErrorKind::UnexpectedEof);
+        assert_eq!(kind(OpKind::Read, 511), io::ErrorKind::UnexpectedEof);
+        assert_eq!(kind(OpKind::Write, 0), io::ErrorKind::WriteZero);
+    }
+
+    #[test]
+    fn only_reads_may_end_early() {
+        assert_eq!(needed(OpKind::Read, 1000, 512, 512), 488);
+        assert_eq!(needed(OpKind::Read, 1000, 1024, 512), 0);
+        assert_eq!(needed(OpKind::Write, 1000, 512, 512), 512);
+    }
+}
