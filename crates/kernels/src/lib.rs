@@ -1,1 +1,47 @@
-//! Placeholder.
+//! Arithmetic on slices in memory: the room that knows shapes, element types and instruction sets, and nothing of
+//! files, tasks or threads.
+//!
+//! Every function here works on views ([`MatRef`], [`MatMut`]) or slices that the caller owns, runs on the calling
+//! thread, and either needs no scratch or says how much it takes ([`gemm_scratch_bytes`], [`eigh_scratch_bytes`]), so
+//! that the caller's memory budget can count it. Instruction sets are chosen at run time; the plain twin of each fast
+//! kernel lives in [`reference`](mod@reference) and the tests hold one against the other.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`mod@view`] | checked strided views of slices |
+//! | [`mod@gemm`] | matrix products on the built-in kernel or a BLAS that the user brings ([`Blas`]) |
+//! | [`mod@syrk`] | symmetric products at half the cost |
+//! | [`elementwise`] | axpby, scale, fill, convert, center, accumulate in f64, transpose |
+//! | [`reduce`] | sums, dots, extrema, norms, non-finite search |
+//! | [`statistics`] | mean, variance and range of columns, mergeable |
+//! | [`eigen`] | symmetric eigenproblems, thin orthonormal bases |
+//!
+//! Determinism: the same arguments on the same kind of CPU give the same bits, with one exception: a BLAS that the
+//! user brings keeps its own promises.
+#![deny(unsafe_code)]
+
+pub mod blas;
+pub mod eigen;
+pub mod elementwise;
+mod error;
+pub mod gemm;
+mod real;
+pub mod reduce;
+pub mod reference;
+pub mod statistics;
+pub mod syrk;
+pub mod view;
+
+pub use self::gemm::{CALL_FLOPS, call_rows, gemm, gemm_flops, gemm_scratch_bytes};
+pub use self::view::{view, view_mut};
+pub use blas::Blas;
+pub use eigen::{Eigen, TopOptions, eigh, eigh_scratch_bytes, eigh_top, eigh_top_scratch_bytes, eigh_top_with, orthonormalize};
+pub use elementwise::{
+    add_into_f64, axpby, center_into, convert_from_f64, convert_into, convert_to_f64, copy_into, fill, scale, transpose_into,
+};
+pub use error::Error;
+pub use faer::{MatMut, MatRef};
+pub use real::{Dtype, Real};
+pub use reduce::{Norm, column_norms, column_sums, dot, first_non_finite, max, min, row_norms, sum, sum_of_squares};
+pub use statistics::ColumnStatistics;
+pub use syrk::{mirror_lower, syrk, syrk_flops};

@@ -1,0 +1,267 @@
+//! One result an element: scale, fill, axpby, conversion, centering, accumulation in f64, transposition.
+//!
+//! Each function is one plain loop over lines that lie in memory one after the other, compiled for every instruction set and
+//! chosen at run time. Operands whose layouts differ are walked in blocks that fit the first-level cache.
+//!
+//! Cost: each reads and writes every element once; no scratch. Determinism: the same bits on every CPU.
+#![forbid(unsafe_code)]
+
+use crate::view::{row_slice, row_slice_mut, whole, whole_mut};
+use crate::{Error, Real};
+use faer::reborrow::ReborrowMut;
+use faer::{MatMut, MatRef};
+
+/// Rows and columns of the blocks in which operands of different layout are walked: 2 x 32 x 32 f64 are 16 KiB.
+const BLOCK: usize = 32;
+
+/// y = alpha x + beta y; y is only written when `beta` is 0, x only read when `alpha` is not 0.
+///
+/// # Errors
+/// [`Error::Shape`] when the shapes differ.
+pub fn axpby<T: Real>(y: MatMut<'_, T>, alpha: T, x: MatRef<'_, T>, beta: T) -> Result<(), Error> {
+    same("axpby", y.shape(), x.shape())?;
+    if alpha == T::ZERO {
+        scale(y, beta);
+    } else if beta == T::ZERO {
+        zip(
+            y,
+            x,
+            #[inline(always)]
+            |_, x| alpha * x,
+        );
+    } else {
+        zip(
+            y,
+            x,
+            #[inline(always)]
+            |y, x| alpha * x + beta * y,
+        );
+    }
+    Ok(())
+}
+
+/// x = alpha x; 0 fills with zeros, whatever was there.
+pub fn scale<T: Real>(x: MatMut<'_, T>, alpha: T) {
+    if alpha == T::ZERO {
+        fill(x, T::ZERO);
+    } else if alpha != T::ONE {
+        map(
+            x,
+            #[inline(always)]
+            |x| alpha * x,
+        );
+    }
+}
+
+/// Every element becomes `value`.
+pub fn fill<T: Real>(x: MatMut<'_, T>, value: T) {
+    map(
+        x,
+        #[inline(always)]
+        |_| value,
+    );
+}
+
+/// y = x between any two layouts and types: f64 to f32 rounds to nearest, too large becomes infinite.
+///
+/// # Errors
+/// [`Error::Shape`] when the shapes differ.
+pub fn convert_into<T: Real, U: Real>(y: MatMut<'_, U>, x: MatRef<'_, T>) -> Result<(), Error> {
+    same("convert_into", y.shape(), x.shape())?;
+    zip(
+        y,
+        x,
+        #[inline(always)]
+        |_, x| U::of(x.f64()),
+    );
+    Ok(())
+}
+
+/// y = x between any two layouts.
+///
+/// # Errors
+/// [`Error::Shape`] when the shapes differ.
+pub fn copy_into<T: Real>(y: MatMut<'_, T>, x: MatRef<'_, T>) -> Result<(), Error> {
+    same("copy_into", y.shape(), x.shape())?;
+    zip(
+        y,
+        x,
+        #[inline(always)]
+        |_, x| x,
+    );
+    Ok(())
+}
+
+/// y = x^T: y is n x m where x is m x n, any layouts.
+///
+/// # Errors
+/// [`Error::Shape`].
+pub fn transpose_into<T: Real>(y: MatMut<'_, T>, x: MatRef<'_, T>) -> Result<(), Error> {
+    same("transpose_into", y.shape(), (x.ncols(), x.nrows()))?;
+    zip(
+        y,
+        x.transpose(),
+        #[inline(always)]
+        |_, x| x,
+    );
+    Ok(())
+}
+
+/// Slice version of [`convert_into`], exact.
+///
+/// # Errors
+/// [`Error::Shape`] when the lengths differ.
+pub fn convert_to_f64<T: Real>(y: &mut [f64], x: &[T]) -> Result<(), Error> {
+    let (y, x) = as_rows("convert_to_f64", y, x)?;
+    convert_into(y, x)
+}
+
+/// Slice version of [`convert_into`], rounding to nearest.
+///
+/// # Errors
+/// [`Error::Shape`] when the lengths differ.
+pub fn convert_from_f64<T: Real>(y: &mut [T], x: &[f64]) -> Result<(), Error> {
+    let (y, x) = as_rows("convert_from_f64", y, x)?;
+    convert_into(y, x)
+}
+
+/// sum += x, exact in the conversion: how products computed in T are accumulated over many blocks.
+///
+/// # Errors
+/// [`Error::Shape`] when the shapes differ.
+pub fn add_into_f64<T: Real>(sum: MatMut<'_, f64>, x: MatRef<'_, T>) -> Result<(), Error> {
+    same("add_into_f64", sum.shape(), x.shape())?;
+    zip(
+        sum,
+        x,
+        #[inline(always)]
+        |sum, x| sum + x.f64(),
+    );
+    Ok(())
+}
+
+/// out = x - shift, row by row: `shift` has one entry a column. Subtracted in f64, rounded once.
+///
+/// # Errors
+/// [`Error::Shape`] when the shapes differ.
+pub fn center_into<T: Real, U: Real>(out: MatMut<'_, U>, x: MatRef<'_, T>, shift: &[f64]) -> Result<(), Error> {
+    same("center_into", out.shape(), x.shape())?;
+    same("center_into", (1, shift.len()), (1, x.ncols()))?;
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || center(out, x, shift),
+    );
+    Ok(())
+}
+
+#[inline(always)]
+fn center<T: Real, U: Real>(mut out: MatMut<'_, U>, x: MatRef<'_, T>, shift: &[f64]) {
+    let (rows, cols) = x.shape();
+    if by_columns(out.as_ref()) {
+        let (mut out, x) = (out.transpose_mut(), x.transpose());
+        for (j, &shift) in shift.iter().enumerate() {
+            let (mut out, x) = (out.rb_mut().subrows_mut(j, 1), x.subrows(j, 1));
+            each_line(
+                &mut out,
+                x,
+                #[inline(always)]
+                |_, x| U::of(x.f64() - shift),
+            );
+        }
+        return;
+    }
+    for i in 0..rows {
+        if let (Some(out), Some(x)) = (row_slice_mut(&mut out, i), row_slice(x, i)) {
+            for ((out, &x), &shift) in out.iter_mut().zip(x).zip(shift) {
+                *out = U::of(x.f64() - shift);
+            }
+        } else {
+            for j in 0..cols {
+                out[(i, j)] = U::of(x[(i, j)].f64() - shift[j]);
+            }
+        }
+    }
+}
+
+fn same(operation: &'static str, left: (usize, usize), right: (usize, usize)) -> Result<(), Error> {
+    if left == right { Ok(()) } else { Err(Error::shape(operation, &[("the result", &left), ("the operand", &right)])) }
+}
+
+fn as_rows<'a, T: Real, U: Real>(
+    operation: &'static str,
+    y: &'a mut [U],
+    x: &'a [T],
+) -> Result<(MatMut<'a, U>, MatRef<'a, T>), Error> {
+    same(operation, (1, y.len()), (1, x.len()))?;
+    Ok((crate::view_mut(y, 1, x.len(), x.len(), 1)?, crate::view(x, 1, x.len(), x.len(), 1)?))
+}
+
+/// Columns lie one after the other and rows do not.
+fn by_columns<T: Real>(a: MatRef<'_, T>) -> bool {
+    a.row_stride() == 1 && a.col_stride() != 1
+}
+
+fn map<T: Real>(x: MatMut<'_, T>, f: impl Fn(T) -> T + Copy) {
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let mut x = if by_columns(x.as_ref()) { x.transpose_mut() } else { x };
+            if let Some(x) = whole_mut(&mut x) {
+                x.iter_mut().for_each(|x| *x = f(*x));
+                return;
+            }
+            for i in 0..x.nrows() {
+                if let Some(x) = row_slice_mut(&mut x, i) {
+                    x.iter_mut().for_each(|x| *x = f(*x));
+                } else {
+                    (0..x.ncols()).for_each(|j| x[(i, j)] = f(x[(i, j)]));
+                }
+            }
+        },
+    );
+}
+
+/// y = f(y, x) for every element.
+fn zip<T: Real, U: Real>(y: MatMut<'_, U>, x: MatRef<'_, T>, f: impl Fn(U, T) -> U + Copy) {
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let (mut y, x) = if by_columns(y.as_ref()) { (y.transpose_mut(), x.transpose()) } else { (y, x) };
+            let lines = (y.col_stride() == 1 || y.ncols() == 1) && (x.col_stride() == 1 || x.ncols() == 1);
+            if lines { each_line(&mut y, x, f) } else { each_block(&mut y, x, f) }
+        },
+    );
+}
+
+/// Rows of both lie in memory one after the other; falls back to blocks where they do not.
+#[inline(always)]
+fn each_line<T: Real, U: Real>(y: &mut MatMut<'_, U>, x: MatRef<'_, T>, f: impl Fn(U, T) -> U + Copy) {
+    if let (Some(y), Some(x)) = (whole_mut(y), whole(x)) {
+        y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(*y, x));
+        return;
+    }
+    for i in 0..x.nrows() {
+        match (row_slice_mut(y, i), row_slice(x, i)) {
+            (Some(y), Some(x)) => y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(*y, x)),
+            _ => each_block(&mut y.rb_mut().subrows_mut(i, 1), x.subrows(i, 1), f),
+        }
+    }
+}
+
+/// Any strides, in blocks that keep both operands in the first-level cache.
+#[inline(always)]
+fn each_block<T: Real, U: Real>(y: &mut MatMut<'_, U>, x: MatRef<'_, T>, f: impl Fn(U, T) -> U + Copy) {
+    let (rows, cols) = x.shape();
+    for i0 in (0..rows).step_by(BLOCK) {
+        for j0 in (0..cols).step_by(BLOCK) {
+            let (height, width) = (BLOCK.min(rows - i0), BLOCK.min(cols - j0));
+            let mut y = y.rb_mut().submatrix_mut(i0, j0, height, width);
+            let x = x.submatrix(i0, j0, height, width);
+            for i in 0..height {
+                for j in 0..width {
+                    y[(i, j)] = f(y[(i, j)], x[(i, j)]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What can go wrong in arithmetic: a shape that does not fit, a library that cannot be used, no convergence.
+
+use std::fmt::Debug;
+
+/// An error of the kernels. Numbers are never an error here: NaN and infinity propagate as IEEE 754 says.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Operands whose shapes do not fit together.
+    #[error("{operation}: {what}")]
+    Shape {
+        /// The function that was called.
+        operation: &'static str,
+        /// The shapes in words.
+        what: String,
+    },
+    /// A view that would reach outside its slice, or whose elements would share memory.
+    #[error("view of {rows} x {cols} elements with strides ({row_stride}, {col_stride}) in a slice of {len}: {why}")]
+    View {
+        /// Rows asked for.
+        rows: usize,
+        /// Columns asked for.
+        cols: usize,
+        /// Elements from one row to the next.
+        row_stride: usize,
+        /// Elements from one column to the next.
+        col_stride: usize,
+        /// Elements in the slice.
+        len: usize,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A BLAS library that cannot be loaded.
+    #[error("cannot load the BLAS library {library}: {source}")]
+    BlasLoad {
+        /// Path or name as the caller gave it.
+        library: String,
+        /// What the dynamic loader said.
+        source: libloading::Error,
+    },
+    /// A library that was loaded but is not a BLAS that can be used here.
+    #[error("{library} cannot be used as a BLAS: {why}")]
+    BlasUnusable {
+        /// Path or name as the caller gave it.
+        library: String,
+        /// Which symbol is missing, or which check failed.
+        why: String,
+    },
+    /// A decomposition that did not converge; NaN or infinity in the matrix is the usual cause.
+    #[error("{operation} did not converge: {why}")]
+    NotConverged {
+        /// The function that was called.
+        operation: &'static str,
+        /// What was reached.
+        why: String,
+    },
+}
+
+impl Error {
+    /// A shape error in words, from named shapes.
+    pub(crate) fn shape(operation: &'static str, shapes: &[(&str, &dyn Debug)]) -> Self {
+        let parts: Vec<String> = shapes.iter().map(|(name, shape)| format!("{name} is {shape:?}")).collect();
+        Self::Shape { operation, what: format!("shapes do not fit: {}", parts.join(", ")) }
+    }
+}

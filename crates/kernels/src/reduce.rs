@@ -1,0 +1,343 @@
+//! Many elements to one: sums, dots, extrema, norms of rows and columns, and the search for what is not finite.
+//!
+//! Sums run in f64 over sixteen lanes that are added pairwise at the end: the order is fixed, so the bits are the same on every
+//! CPU, and the error grows with n / 16. NaN anywhere makes the result NaN, in extrema too.
+//!
+//! Cost: each reads every element once; no scratch. Nothing is scaled: squares of f64 beyond 1e154 overflow.
+#![forbid(unsafe_code)]
+
+use crate::view::{row_slice, whole};
+use crate::{Error, Real};
+use faer::MatRef;
+
+/// Lanes of the accumulators: two AVX-512 or four AVX2 registers of f64, enough to hide the latency of an addition.
+const LANES: usize = 16;
+
+/// Which norm of a row or a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Norm {
+    /// Sum of absolute values.
+    L1,
+    /// Root of the sum of squares.
+    L2,
+    /// Largest absolute value.
+    Max,
+}
+
+/// Sum of all elements; 0 when there are none.
+pub fn sum<T: Real>(x: MatRef<'_, T>) -> f64 {
+    add_up(
+        x,
+        #[inline(always)]
+        |x| x,
+    )
+}
+
+/// Sum of the squares of all elements.
+pub fn sum_of_squares<T: Real>(x: MatRef<'_, T>) -> f64 {
+    add_up(
+        x,
+        #[inline(always)]
+        |x| x * x,
+    )
+}
+
+/// Smallest element, NaN if there is one; infinity when there are no elements.
+pub fn min<T: Real>(x: MatRef<'_, T>) -> f64 {
+    extreme(
+        x,
+        f64::INFINITY,
+        #[inline(always)]
+        |x| x,
+        #[inline(always)]
+        |x, best| x < best,
+    )
+}
+
+/// Largest element, NaN if there is one; minus infinity when there are no elements.
+pub fn max<T: Real>(x: MatRef<'_, T>) -> f64 {
+    extreme(
+        x,
+        f64::NEG_INFINITY,
+        #[inline(always)]
+        |x| x,
+        #[inline(always)]
+        |x, best| x > best,
+    )
+}
+
+/// Sum of x[i, j] * y[i, j], products in f64.
+///
+/// # Errors
+/// [`Error::Shape`] when the shapes differ.
+pub fn dot<T: Real>(x: MatRef<'_, T>, y: MatRef<'_, T>) -> Result<f64, Error> {
+    if x.shape() != y.shape() {
+        return Err(Error::shape("dot", &[("x", &x.shape()), ("y", &y.shape())]));
+    }
+    let (x, y) = if x.row_stride() == 1 && x.col_stride() != 1 { (x.transpose(), y.transpose()) } else { (x, y) };
+    Ok(pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let mut lanes = [0.0; LANES];
+            for i in 0..x.nrows() {
+                match (row_slice(x, i), row_slice(y, i)) {
+                    (Some(x), Some(y)) => dot_line(&mut lanes, x, y),
+                    _ => (0..x.ncols()).for_each(|j| lanes[j % LANES] += x[(i, j)].f64() * y[(i, j)].f64()),
+                }
+            }
+            fold(lanes)
+        },
+    ))
+}
+
+/// The norm of each row. `out` has one entry a row.
+///
+/// # Errors
+/// [`Error::Shape`] when `out` has another length.
+pub fn row_norms<T: Real>(out: &mut [f64], x: MatRef<'_, T>, norm: Norm) -> Result<(), Error> {
+    if out.len() != x.nrows() {
+        return Err(Error::shape("row_norms", &[("the result", &out.len()), ("the matrix", &x.shape())]));
+    }
+    if x.row_stride() == 1 && x.col_stride() != 1 {
+        return column_norms(out, x.transpose(), norm);
+    }
+    for (i, out) in out.iter_mut().enumerate() {
+        *out = line_norm(x.subrows(i, 1), norm);
+    }
+    Ok(())
+}
+
+/// The norm of each column. `out` has one entry a column.
+///
+/// # Errors
+/// [`Error::Shape`] when `out` has another length.
+pub fn column_norms<T: Real>(out: &mut [f64], x: MatRef<'_, T>, norm: Norm) -> Result<(), Error> {
+    if out.len() != x.ncols() {
+        return Err(Error::shape("column_norms", &[("the result", &out.len()), ("the matrix", &x.shape())]));
+    }
+    if x.row_stride() == 1 && x.col_stride() != 1 {
+        return row_norms(out, x.transpose(), norm);
+    }
+    out.fill(0.0);
+    match norm {
+        Norm::L1 => down(
+            out,
+            x,
+            #[inline(always)]
+            |sum, x| sum + x.abs(),
+        ),
+        Norm::L2 => down(
+            out,
+            x,
+            #[inline(always)]
+            |sum, x| sum + x * x,
+        ),
+        Norm::Max => down(
+            out,
+            x,
+            #[inline(always)]
+            |best, x| if x.abs() > best || x.is_nan() { x.abs() } else { best },
+        ),
+    }
+    if norm == Norm::L2 {
+        out.iter_mut().for_each(|x| *x = x.sqrt());
+    }
+    Ok(())
+}
+
+/// sums[j] += sum of column j.
+///
+/// # Errors
+/// [`Error::Shape`] when `sums` has another length than a row.
+pub fn column_sums<T: Real>(sums: &mut [f64], x: MatRef<'_, T>) -> Result<(), Error> {
+    if sums.len() != x.ncols() {
+        return Err(Error::shape("column_sums", &[("the sums", &sums.len()), ("the matrix", &x.shape())]));
+    }
+    if x.row_stride() == 1 && x.col_stride() != 1 {
+        for (j, total) in sums.iter_mut().enumerate() {
+            *total += sum(x.subcols(j, 1));
+        }
+    } else {
+        down(
+            sums,
+            x,
+            #[inline(always)]
+            |sum, x| sum + x,
+        );
+    }
+    Ok(())
+}
+
+/// Row and column of the first element, in row order, that is NaN or infinite.
+pub fn first_non_finite<T: Real>(x: MatRef<'_, T>) -> Option<(usize, usize)> {
+    // x * 0 is 0 for what is finite and NaN for all else, so a sum of a line's zeros tells whether to look closer.
+    let suspicious = |line: MatRef<'_, T>| {
+        add_up(
+            line,
+            #[inline(always)]
+            |x| x * 0.0,
+        )
+        .is_nan()
+    };
+    let search = |x: MatRef<'_, T>| (0..x.nrows()).find_map(|i| (0..x.ncols()).find(|&j| !x[(i, j)].finite()).map(|j| (i, j)));
+    if x.row_stride() == 1 && x.col_stride() != 1 {
+        return if suspicious(x) { search(x) } else { None };
+    }
+    // Strips of some 64 KiB: still in cache when one has to be searched again, and long enough that the call is free.
+    let height = (65536 / size_of::<T>() / x.ncols().max(1)).max(1);
+    let mut top = 0;
+    while top < x.nrows() {
+        let strip = x.subrows(top, height.min(x.nrows() - top));
+        if suspicious(strip)
+            && let Some((i, j)) = search(strip)
+        {
+            return Some((top + i, j));
+        }
+        top += height;
+    }
+    None
+}
+
+fn line_norm<T: Real>(x: MatRef<'_, T>, norm: Norm) -> f64 {
+    match norm {
+        Norm::L1 => add_up(
+            x,
+            #[inline(always)]
+            |x| x.abs(),
+        ),
+        Norm::L2 => add_up(
+            x,
+            #[inline(always)]
+            |x| x * x,
+        )
+        .sqrt(),
+        Norm::Max => extreme(
+            x,
+            0.0,
+            #[inline(always)]
+            |x| x.abs(),
+            #[inline(always)]
+            |x, best| x > best,
+        ),
+    }
+}
+
+/// out[j] = f(out[j], x[i, j]) for each row i in turn.
+fn down<T: Real>(out: &mut [f64], x: MatRef<'_, T>, f: impl Fn(f64, f64) -> f64 + Copy) {
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            let (rows, cols) = x.shape();
+            let mut i = 0;
+            // Four rows a pass: the accumulators are loaded and stored a quarter as often.
+            while i + 4 <= rows {
+                let lines = (row_slice(x, i), row_slice(x, i + 1), row_slice(x, i + 2), row_slice(x, i + 3));
+                let (Some(a), Some(b), Some(c), Some(d)) = lines else { break };
+                for ((((out, &a), &b), &c), &d) in out.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+                    *out = f(f(f(f(*out, a.f64()), b.f64()), c.f64()), d.f64());
+                }
+                i += 4;
+            }
+            for i in i..rows {
+                match row_slice(x, i) {
+                    Some(line) => out.iter_mut().zip(line).for_each(|(out, &x)| *out = f(*out, x.f64())),
+                    None => (0..cols).for_each(|j| out[j] = f(out[j], x[(i, j)].f64())),
+                }
+            }
+        },
+    );
+}
+
+fn add_up<T: Real>(x: MatRef<'_, T>, f: impl Fn(f64) -> f64 + Copy) -> f64 {
+    over_lines(
+        x,
+        [0.0; LANES],
+        #[inline(always)]
+        |sum, x| sum + f(x),
+        fold,
+    )
+}
+
+fn extreme<T: Real>(
+    x: MatRef<'_, T>,
+    start: f64,
+    f: impl Fn(f64) -> f64 + Copy,
+    better: impl Fn(f64, f64) -> bool + Copy,
+) -> f64 {
+    // A NaN is taken always and never given up again, because nothing compares with it.
+    let pick = move |best: f64, x: f64| {
+        let x = f(x);
+        if better(x, best) || x.is_nan() { x } else { best }
+    };
+    let fold =
+        |lanes: [f64; LANES]| lanes.into_iter().fold(start, |best, x| if better(x, best) || x.is_nan() { x } else { best });
+    over_lines(x, [start; LANES], pick, fold)
+}
+
+fn over_lines<T: Real>(
+    x: MatRef<'_, T>,
+    mut lanes: [f64; LANES],
+    f: impl Fn(f64, f64) -> f64 + Copy,
+    fold: impl Fn([f64; LANES]) -> f64,
+) -> f64 {
+    let x = if x.row_stride() == 1 && x.col_stride() != 1 { x.transpose() } else { x };
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        || {
+            if let Some(line) = whole(x) {
+                line_into(&mut lanes, line, f);
+                return;
+            }
+            for i in 0..x.nrows() {
+                match row_slice(x, i) {
+                    Some(line) => line_into(&mut lanes, line, f),
+                    None => (0..x.ncols()).for_each(|j| lanes[j % LANES] = f(lanes[j % LANES], x[(i, j)].f64())),
+                }
+            }
+        },
+    );
+    fold(lanes)
+}
+
+#[inline(always)]
+fn line_into<T: Real>(lanes: &mut [f64; LANES], line: &[T], f: impl Fn(f64, f64) -> f64 + Copy) {
+    let mut sums = *lanes;
+    let (chunks, rest) = line.as_chunks::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            sums[lane] = f(sums[lane], chunk[lane].f64());
+        }
+    }
+    for (lane, x) in rest.iter().enumerate() {
+        sums[lane] = f(sums[lane], x.f64());
+    }
+    *lanes = sums;
+}
+
+#[inline(always)]
+fn dot_line<T: Real>(lanes: &mut [f64; LANES], x: &[T], y: &[T]) {
+    let mut sums = *lanes;
+    let ((xs, x_rest), (ys, y_rest)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
+    for (x, y) in xs.iter().zip(ys) {
+        for lane in 0..LANES {
+            sums[lane] += x[lane].f64() * y[lane].f64();
+        }
+    }
+    for (lane, (x, y)) in x_rest.iter().zip(y_rest).enumerate() {
+        sums[lane] += x.f64() * y.f64();
+    }
+    *lanes = sums;
+}
+
+/// Pairwise, in a fixed order.
+#[inline(always)]
+fn fold(mut lanes: [f64; LANES]) -> f64 {
+    let mut width = LANES / 2;
+    while width > 0 {
+        for lane in 0..width {
+            lanes[lane] += lanes[lane + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}

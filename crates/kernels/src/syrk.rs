@@ -1,0 +1,96 @@
+//! C = alpha A A^T + beta C on the lower triangle: half the flops of the general product.
+//!
+//! The triangle is halved recursively: the square below the diagonal is a [`gemm`](crate::gemm()), the two triangles are
+//! smaller problems, and a triangle of at most [`LEAF`] rows is computed as a full square into scratch, of which the lower part
+//! is added. Extra flops are n * LEAF * k, of n^2 * k.
+#![forbid(unsafe_code)]
+
+use crate::{Blas, Error, Real, gemm, view_mut};
+use faer::reborrow::ReborrowMut;
+use faer::{MatMut, MatRef};
+
+/// Rows of the triangle that is computed as a square: 64 x 64 f64 are 32 KiB of stack.
+const LEAF: usize = 64;
+
+/// Lower triangle of c (diagonal included) = alpha a a^T + beta c; the strict upper triangle is neither read nor written.
+///
+/// Shapes: c is n x n, a is n x k, any strides; `a.transpose()` gives a^T a. When `beta` is 0, c is only written.
+///
+/// Cost: n(n + 64)k flops, scratch [`gemm_scratch_bytes`](crate::gemm_scratch_bytes)(n, n, k) and 32 KiB of stack.
+///
+/// # Errors
+/// [`Error::Shape`].
+///
+/// Determinism: as [`gemm`](crate::gemm()).
+pub fn syrk<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T, blas: &Blas) -> Result<(), Error> {
+    let n = c.nrows();
+    if c.ncols() != n || a.nrows() != n {
+        return Err(Error::shape("syrk", &[("c", &c.shape()), ("a", &a.shape())]));
+    }
+    if let Blas::Loaded(library) = blas
+        && n > 0
+        && a.ncols() > 0
+        && let Some(call) = library.plan_syrk(c.as_ref(), a)
+    {
+        call.run(c, alpha, a, beta);
+        return Ok(());
+    }
+    halves(c, alpha, a, beta, blas)
+}
+
+/// n(n+1)k, the flops that the lower triangle needs.
+pub fn syrk_flops(n: usize, k: usize) -> u64 {
+    (n as u64).saturating_mul(n as u64 + 1).saturating_mul(k as u64)
+}
+
+fn halves<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T, blas: &Blas) -> Result<(), Error> {
+    let n = c.nrows();
+    if n <= LEAF {
+        return leaf(c, alpha, a, beta, blas);
+    }
+    // Split on a multiple of the leaf, so that the leaves are full.
+    let half = (n / 2).next_multiple_of(LEAF).min(n - 1);
+    let (top, _, below, bottom) = c.split_at_mut(half, half);
+    let (a_top, a_bottom) = a.split_at_row(half);
+    gemm(below, alpha, a_bottom, a_top.transpose(), beta, blas)?;
+    halves(top, alpha, a_top, beta, blas)?;
+    halves(bottom, alpha, a_bottom, beta, blas)
+}
+
+fn leaf<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T, blas: &Blas) -> Result<(), Error> {
+    let n = c.nrows();
+    let mut square = [T::ZERO; LEAF * LEAF];
+    let mut square = view_mut(&mut square, n, n, 1, LEAF)?;
+    gemm(square.rb_mut(), alpha, a, a.transpose(), T::ZERO, blas)?;
+    for j in 0..n {
+        for i in j..n {
+            let old = if beta == T::ZERO { T::ZERO } else { beta * c[(i, j)] };
+            c[(i, j)] = square[(i, j)] + old;
+        }
+    }
+    Ok(())
+}
+
+/// Copies the strict lower triangle of a square matrix onto the upper one.
+///
+/// Cost: reads and writes n^2 / 2 elements, in blocks so that both directions stay in cache.
+///
+/// # Errors
+/// [`Error::Shape`].
+pub fn mirror_lower<T: Real>(mut c: MatMut<'_, T>) -> Result<(), Error> {
+    const BLOCK: usize = 32;
+    let n = c.nrows();
+    if c.ncols() != n {
+        return Err(Error::shape("mirror_lower", &[("c", &c.shape())]));
+    }
+    for i0 in (0..n).step_by(BLOCK) {
+        for j0 in (0..=i0).step_by(BLOCK) {
+            for i in i0..n.min(i0 + BLOCK) {
+                for j in j0..i.min(j0 + BLOCK) {
+                    c[(j, i)] = c[(i, j)];
+                }
+            }
+        }
+    }
+    Ok(())
+}
