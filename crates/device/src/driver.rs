@@ -22,11 +22,7 @@ pub trait Driver: Send {
     /// `wait` has passed; `None` waits without limit, `Some(Duration::ZERO)` only looks.
     ///
     /// An error means that the driver itself cannot go on; requests in flight stay in flight.
-    fn reap(
-        &mut self,
-        wait: Option<Duration>,
-        out: &mut Vec<Completion>,
-    ) -> Result<(), DeviceError>;
+    fn reap(&mut self, wait: Option<Duration>, out: &mut Vec<Completion>) -> Result<(), DeviceError>;
 
     /// A handle that ends a waiting [`reap`](Driver::reap), or the next one if none waits now.
     fn waker(&self) -> Waker;
@@ -88,10 +84,7 @@ impl Default for Options {
     /// 256 transfers saturate today's SSDs several times over. Blocking threads need one thread a transfer; 16 is where
     /// one SSD comes close to its best and the stacks still cost nothing.
     fn default() -> Self {
-        Options {
-            depth: 256,
-            threads: 16,
-        }
+        Options { depth: 256, threads: 16 }
     }
 }
 
@@ -129,12 +122,8 @@ fn resolve(choice: Choice) -> Result<Choice, DeviceError> {
         Ok(name) if name == "io_uring" => Ok(Choice::Uring),
         Ok(name) if name == "threads" => Ok(Choice::Threads),
         other => {
-            let message =
-                format!("OUTCORE_DRIVER must be auto, io_uring or threads, not {other:?}");
-            Err(DeviceError::drive(
-                "driver",
-                io::Error::new(io::ErrorKind::InvalidInput, message),
-            ))
+            let message = format!("OUTCORE_DRIVER must be auto, io_uring or threads, not {other:?}");
+            Err(DeviceError::drive("driver", io::Error::new(io::ErrorKind::InvalidInput, message)))
         }
     }
 }
@@ -146,10 +135,7 @@ fn uring(options: Options) -> io::Result<Box<dyn Driver>> {
 
 #[cfg(not(target_os = "linux"))]
 fn uring(_: Options) -> io::Result<Box<dyn Driver>> {
-    Err(io::Error::new(
-        io::ErrorKind::Unsupported,
-        "io_uring exists on Linux only",
-    ))
+    Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring exists on Linux only"))
 }
 
 /// Ends the wait of a driver's [`reap`](Driver::reap) from any thread.

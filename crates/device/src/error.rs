@@ -58,13 +58,7 @@ pub struct DeviceError {
 impl DeviceError {
     /// An error of a driver itself rather than of one device.
     pub(crate) fn drive(driver: &str, source: io::Error) -> Self {
-        DeviceError {
-            device: driver.to_owned(),
-            op: OpKind::Drive,
-            offset: 0,
-            len: 0,
-            source,
-        }
+        DeviceError { device: driver.to_owned(), op: OpKind::Drive, offset: 0, len: 0, source }
     }
 
     /// The kind of the underlying error.

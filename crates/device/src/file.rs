@@ -50,22 +50,12 @@ impl FileDevice {
         open_options(mode)
             .open(path)
             .and_then(|file| FileDevice::with_descriptor(file, name.clone(), mode))
-            .map_err(|source| DeviceError {
-                device: name,
-                op: OpKind::Open,
-                offset: 0,
-                len,
-                source,
-            })
+            .map_err(|source| DeviceError { device: name, op: OpKind::Open, offset: 0, len, source })
     }
 
     /// A device of a file that was opened elsewhere; `mode` says what it may be used for. The file's flags are changed:
     /// direct I/O is switched on where it works.
-    pub fn from_file(
-        file: File,
-        name: impl Into<String>,
-        mode: Mode,
-    ) -> Result<FileDevice, DeviceError> {
+    pub fn from_file(file: File, name: impl Into<String>, mode: Mode) -> Result<FileDevice, DeviceError> {
         let name = name.into();
         let len = if let Mode::Create(len) = mode { len } else { 0 };
         FileDevice::with_descriptor(file, name.clone(), mode).map_err(|source| DeviceError {
@@ -95,13 +85,7 @@ impl FileDevice {
         if !direct {
             page_cache::expect_no_order(file.as_fd());
         }
-        Ok(FileDevice {
-            file,
-            name,
-            len: AtomicU64::new(len),
-            direct,
-            block: block.unwrap_or(1),
-        })
+        Ok(FileDevice { file, name, len: AtomicU64::new(len), direct, block: block.unwrap_or(1) })
     }
 
     /// Whether transfers go past the page cache.
@@ -146,10 +130,7 @@ impl Device for FileDevice {
     }
 
     fn limits(&self) -> Limits {
-        Limits {
-            block: self.block,
-            max_transfer: MAX_TRANSFER_BYTES,
-        }
+        Limits { block: self.block, max_transfer: MAX_TRANSFER_BYTES }
     }
 
     fn len(&self) -> u64 {
@@ -157,11 +138,7 @@ impl Device for FileDevice {
     }
 
     fn route(&self) -> Route<'_> {
-        if self.direct {
-            Route::Descriptor(self.file.as_fd())
-        } else {
-            Route::Blocking(self)
-        }
+        if self.direct { Route::Descriptor(self.file.as_fd()) } else { Route::Blocking(self) }
     }
 }
 
@@ -247,8 +224,7 @@ mod direct {
     fn is_memory_backed(file: &File) -> bool {
         const TMPFS_MAGIC: u64 = 0x0102_1994;
         const RAMFS_MAGIC: u64 = 0x8584_58f6;
-        rustix::fs::fstatfs(file)
-            .is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS_MAGIC | RAMFS_MAGIC))
+        rustix::fs::fstatfs(file).is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS_MAGIC | RAMFS_MAGIC))
     }
 
     fn reads_directly(file: &File, block: u32) -> io::Result<bool> {
@@ -305,14 +281,7 @@ mod page_cache {
         }
         match crate::linux::write_out_pages(file, offset, len) {
             // A file system without pages to write out has none to drop either.
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::EINVAL | libc::ESPIPE | libc::ENOSYS)
-                ) =>
-            {
-                Ok(())
-            }
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ESPIPE | libc::ENOSYS)) => Ok(()),
             other => other,
         }
     }

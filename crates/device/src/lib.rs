@@ -36,6 +36,8 @@ mod driver;
 mod error;
 mod file;
 #[cfg(target_os = "linux")]
+mod flights;
+#[cfg(target_os = "linux")]
 mod linux;
 mod memory;
 mod ram;

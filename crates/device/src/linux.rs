@@ -6,15 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Writes a file's dirty pages in a range to the medium and waits for them. Makes no promise of durability; it makes
 /// the pages clean, so that they can be dropped from the page cache.
 pub(crate) fn write_out_pages(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
-    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
-        | libc::SYNC_FILE_RANGE_WRITE
-        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // SAFETY: the descriptor is open for the duration of the borrow, and the call takes no memory of ours.
-    let result =
-        unsafe { libc::sync_file_range(file.as_raw_fd(), offset as i64, len as i64, flags) };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset as i64, len as i64, flags) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -58,11 +58,7 @@ impl Buf {
     /// The whole of `memory`.
     pub fn new(memory: Box<dyn Memory>) -> Buf {
         let (pointer, len) = (memory.pointer(), memory.len());
-        Buf {
-            origin: Some(Arc::new(Origin::Memory(memory))),
-            pointer,
-            len,
-        }
+        Buf { origin: Some(Arc::new(Origin::Memory(memory))), pointer, len }
     }
 
     /// Fresh zeroed memory, page aligned, taken from the system page by page on first touch. From 2 MiB on huge pages
@@ -79,16 +75,8 @@ impl Buf {
     /// # Panics
     /// If `at` is beyond the end.
     pub fn split_to(&mut self, at: usize) -> Buf {
-        assert!(
-            at <= self.len,
-            "split at {at} of a buffer of {} bytes",
-            self.len
-        );
-        let head = Buf {
-            origin: self.origin.clone(),
-            pointer: self.pointer,
-            len: at,
-        };
+        assert!(at <= self.len, "split at {at} of a buffer of {} bytes", self.len);
+        let head = Buf { origin: self.origin.clone(), pointer: self.pointer, len: at };
         // SAFETY: `at <= len`, so the pointer stays within the range or one past its end.
         self.pointer = unsafe { self.pointer.add(at) };
         self.len -= at;
@@ -109,24 +97,13 @@ impl Buf {
     pub fn lend(self) -> (Whole, Buf) {
         let (pointer, len) = (self.pointer, self.len);
         let origin = Arc::new(Origin::Lent(self));
-        (
-            Whole(Arc::clone(&origin)),
-            Buf {
-                origin: Some(origin),
-                pointer,
-                len,
-            },
-        )
+        (Whole(Arc::clone(&origin)), Buf { origin: Some(origin), pointer, len })
     }
 
     /// Makes the range read-only so that many may hold it.
     pub fn freeze(self) -> Shared {
         let (pointer, len) = (self.pointer, self.len);
-        Shared {
-            frozen: Arc::new(self),
-            pointer,
-            len,
-        }
+        Shared { frozen: Arc::new(self), pointer, len }
     }
 
     /// What a driver keeps of memory that it registered.
@@ -138,11 +115,7 @@ impl Buf {
 
 impl Default for Buf {
     fn default() -> Self {
-        Buf {
-            origin: None,
-            pointer: NonNull::dangling(),
-            len: 0,
-        }
+        Buf { origin: None, pointer: NonNull::dangling(), len: 0 }
     }
 }
 
@@ -200,11 +173,7 @@ impl Whole {
 
 impl fmt::Debug for Whole {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "Whole({} pieces)",
-            Arc::strong_count(&self.0) - 1
-        )
+        write!(formatter, "Whole({} pieces)", Arc::strong_count(&self.0) - 1)
     }
 }
 
@@ -227,11 +196,7 @@ impl Shared {
     /// # Panics
     /// If `range` is not inside.
     pub fn slice(&self, range: Range<usize>) -> Shared {
-        assert!(
-            range.start <= range.end && range.end <= self.len,
-            "slice {range:?} of a shared buffer of {} bytes",
-            self.len
-        );
+        assert!(range.start <= range.end && range.end <= self.len, "slice {range:?} of a shared buffer of {} bytes", self.len);
         Shared {
             frozen: Arc::clone(&self.frozen),
             // SAFETY: `start <= len`, so the pointer stays within the range or one past its end.
@@ -242,16 +207,8 @@ impl Shared {
 
     /// The whole [`Buf`] that was frozen, whatever part of it `self` is; only for the sole holder, else `self` again.
     pub fn try_thaw(self) -> Result<Buf, Shared> {
-        let Shared {
-            frozen,
-            pointer,
-            len,
-        } = self;
-        Arc::try_unwrap(frozen).map_err(|frozen| Shared {
-            frozen,
-            pointer,
-            len,
-        })
+        let Shared { frozen, pointer, len } = self;
+        Arc::try_unwrap(frozen).map_err(|frozen| Shared { frozen, pointer, len })
     }
 }
 
@@ -282,14 +239,8 @@ impl Map {
     fn anonymous(len: usize) -> io::Result<Map> {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
         // SAFETY: a fresh anonymous map at an address of the kernel's choice touches no memory of anyone else.
-        let address = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
-            )
-        }?;
+        let address =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
         let pointer = NonNull::new(address.cast()).expect("a map is never at address 0");
         let map = Map { pointer, len };
         map.ask_for_huge_pages();
@@ -301,9 +252,7 @@ impl Map {
         if self.len >= HUGE_PAGE_BYTES {
             let address = self.pointer.as_ptr().cast();
             // SAFETY: the range is ours, and this advice changes page sizes, never contents. Refusal costs speed only.
-            let advised = unsafe {
-                rustix::mm::madvise(address, self.len, rustix::mm::Advice::LinuxHugepage)
-            };
+            let advised = unsafe { rustix::mm::madvise(address, self.len, rustix::mm::Advice::LinuxHugepage) };
             if let Err(error) = advised {
                 log::debug!("huge pages refused: {error}");
             }
@@ -367,13 +316,7 @@ mod tests {
 
     fn watched(len: usize) -> (Buf, Arc<AtomicBool>) {
         let gone = Arc::new(AtomicBool::new(false));
-        (
-            Buf::new(Box::new(Watched {
-                bytes: vec![0; len],
-                gone: Arc::clone(&gone),
-            })),
-            gone,
-        )
+        (Buf::new(Box::new(Watched { bytes: vec![0; len], gone: Arc::clone(&gone) })), gone)
     }
 
     #[test]

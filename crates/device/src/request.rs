@@ -73,17 +73,8 @@ pub struct Request {
 
 impl fmt::Debug for Request {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Request {
-            tag,
-            device,
-            offset,
-            op,
-        } = self;
-        write!(
-            formatter,
-            "Request({tag}: {op:?} at {offset} of {})",
-            device.name()
-        )
+        let Request { tag, device, offset, op } = self;
+        write!(formatter, "Request({tag}: {op:?} at {offset} of {})", device.name())
     }
 }
 
@@ -101,12 +92,7 @@ pub struct Completion {
 impl Request {
     /// Turns the request into its answer.
     pub(crate) fn complete(self, result: io::Result<()>) -> Completion {
-        let Request {
-            tag,
-            device,
-            offset,
-            op,
-        } = self;
+        let Request { tag, device, offset, op } = self;
         let result = result.map_err(|source| DeviceError {
             device: device.name().to_owned(),
             op: op.kind(),
@@ -131,19 +117,12 @@ impl Request {
             return Ok(());
         }
         if (address | self.offset | len) & (block - 1) != 0 {
-            return Err(invalid(format!(
-                "address, offset and length must be multiples of {block}"
-            )));
+            return Err(invalid(format!("address, offset and length must be multiples of {block}")));
         }
-        let end = self
-            .offset
-            .checked_add(len)
-            .ok_or_else(|| invalid("offset overflows".to_owned()))?;
+        let end = self.offset.checked_add(len).ok_or_else(|| invalid("offset overflows".to_owned()))?;
         let device_len = self.device.len();
         if end > device_len && end > device_len.next_multiple_of(block) {
-            return Err(invalid(format!(
-                "runs past the end, which is at {device_len}"
-            )));
+            return Err(invalid(format!("runs past the end, which is at {device_len}")));
         }
         Ok(())
     }

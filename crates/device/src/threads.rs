@@ -40,11 +40,7 @@ pub(crate) type Bell = Option<Box<dyn Fn() + Send + Sync>>;
 
 impl Outbox {
     pub(crate) fn new(bell: Bell) -> Arc<Outbox> {
-        Arc::new(Outbox {
-            state: Mutex::default(),
-            arrival: Condvar::new(),
-            bell,
-        })
+        Arc::new(Outbox { state: Mutex::default(), arrival: Condvar::new(), bell })
     }
 
     fn put(&self, completion: Completion) {
@@ -78,19 +74,13 @@ impl Outbox {
         let mut state = lock(&self.state);
         while !drain(&mut state, out) {
             state = match deadline {
-                None => self
-                    .arrival
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
+                None => self.arrival.wait(state).unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return;
                     }
-                    self.arrival
-                        .wait_timeout(state, left)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0
+                    self.arrival.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
@@ -109,6 +99,8 @@ pub(crate) struct Pool {
     queue: Arc<Queue>,
     threads: Vec<JoinHandle<()>>,
     limit: usize,
+    /// A forked child has none of its parent's threads.
+    process: u32,
 }
 
 struct Queue {
@@ -126,16 +118,8 @@ struct Waiting {
 
 impl Pool {
     pub(crate) fn new(limit: usize, outbox: Arc<Outbox>) -> Pool {
-        let queue = Arc::new(Queue {
-            state: Mutex::default(),
-            work: Condvar::new(),
-            outbox,
-        });
-        Pool {
-            queue,
-            threads: Vec::new(),
-            limit: limit.max(1),
-        }
+        let queue = Arc::new(Queue { state: Mutex::default(), work: Condvar::new(), outbox });
+        Pool { queue, threads: Vec::new(), limit: limit.max(1), process: std::process::id() }
     }
 
     pub(crate) fn limit(&self) -> usize {
@@ -157,10 +141,7 @@ impl Pool {
     fn start_thread(&mut self) {
         let queue = Arc::clone(&self.queue);
         let name = format!("outcore-io-{}", self.threads.len());
-        let started = std::thread::Builder::new()
-            .name(name)
-            .stack_size(STACK_BYTES)
-            .spawn(move || queue.serve());
+        let started = std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || queue.serve());
         match started {
             Ok(thread) => self.threads.push(thread),
             // The threads that exist will get to the job.
@@ -180,6 +161,11 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // Nobody would answer a join, nor release a lock that was held during the fork.
+            std::mem::forget(std::mem::take(&mut self.threads));
+            return;
+        }
         lock(&self.queue.state).closed = true;
         self.queue.work.notify_all();
         for thread in self.threads.drain(..) {
@@ -206,18 +192,15 @@ impl Queue {
                 return None;
             }
             state.idle += 1;
-            state = self
-                .work
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;
         }
     }
 }
 
 fn carry_out(mut request: Request) -> Completion {
-    let result = catch_unwind(AssertUnwindSafe(|| perform(&mut request)))
-        .unwrap_or_else(|_| Err(io::Error::other("the device panicked")));
+    let result =
+        catch_unwind(AssertUnwindSafe(|| perform(&mut request))).unwrap_or_else(|_| Err(io::Error::other("the device panicked")));
     request.complete(result)
 }
 
@@ -232,12 +215,7 @@ pub(crate) struct Threads {
 impl Threads {
     pub(crate) fn new(options: Options, fallback: String) -> Threads {
         let outbox = Outbox::new(None);
-        Threads {
-            pool: Pool::new(options.threads, Arc::clone(&outbox)),
-            outbox,
-            in_flight: 0,
-            fallback,
-        }
+        Threads { pool: Pool::new(options.threads, Arc::clone(&outbox)), outbox, in_flight: 0, fallback }
     }
 }
 
@@ -252,11 +230,7 @@ impl Driver for Threads {
         }
     }
 
-    fn reap(
-        &mut self,
-        wait: Option<Duration>,
-        out: &mut Vec<Completion>,
-    ) -> Result<(), DeviceError> {
+    fn reap(&mut self, wait: Option<Duration>, out: &mut Vec<Completion>) -> Result<(), DeviceError> {
         let before = out.len();
         self.outbox.take_within(wait, out);
         self.in_flight -= out.len() - before;
@@ -272,11 +246,6 @@ impl Driver for Threads {
     }
 
     fn info(&self) -> DriverInfo {
-        DriverInfo {
-            name: "threads",
-            depth: self.pool.limit(),
-            registered_bytes: 0,
-            fallback: Some(self.fallback.clone()),
-        }
+        DriverInfo { name: "threads", depth: self.pool.limit(), registered_bytes: 0, fallback: Some(self.fallback.clone()) }
     }
 }

@@ -10,13 +10,7 @@ use std::ops::Range;
 
 /// Where a transfer stands after `moved` more bytes from `position`: `Some(next)` where to go on, or `None` when it is
 /// complete.
-pub(crate) fn advance(
-    kind: OpKind,
-    position: usize,
-    moved: usize,
-    needed: usize,
-    block: u32,
-) -> io::Result<Option<usize>> {
+pub(crate) fn advance(kind: OpKind, position: usize, moved: usize, needed: usize, block: u32) -> io::Result<Option<usize>> {
     let reached = position + moved;
     if reached >= needed {
         return Ok(None);
@@ -36,18 +30,14 @@ pub(crate) fn advance(
 /// device's end.
 pub(crate) fn needed(kind: OpKind, device_len: u64, offset: u64, len: usize) -> usize {
     match kind {
-        OpKind::Read => {
-            usize::try_from(device_len.saturating_sub(offset)).map_or(len, |left| left.min(len))
-        }
+        OpKind::Read => usize::try_from(device_len.saturating_sub(offset)).map_or(len, |left| left.min(len)),
         _ => len,
     }
 }
 
 /// Carries out a checked request with calls that may block.
 pub(crate) fn perform(request: &mut Request) -> io::Result<()> {
-    let Request {
-        device, offset, op, ..
-    } = request;
+    let Request { device, offset, op, .. } = request;
     let (device, offset) = (&**device, *offset);
     match op {
         Op::Read(buf) => {
@@ -65,11 +55,7 @@ pub(crate) fn perform(request: &mut Request) -> io::Result<()> {
         }),
         Op::Flush => flush(device),
         Op::Discard { len } => discard(device, offset, *len),
-        Op::Offload {
-            opcode,
-            input,
-            destination,
-        } => {
+        Op::Offload { opcode, input, destination } => {
             let written = match device.route() {
                 Route::Blocking(blocking) => blocking.offload(*opcode, input, destination)?,
                 Route::Descriptor(_) => return Err(io::ErrorKind::Unsupported.into()),
@@ -104,11 +90,7 @@ fn move_all(
 }
 
 /// One read by whatever route the device has; may be short.
-pub(crate) fn read_once(
-    device: &dyn Device,
-    destination: &mut [u8],
-    offset: u64,
-) -> io::Result<usize> {
+pub(crate) fn read_once(device: &dyn Device, destination: &mut [u8], offset: u64) -> io::Result<usize> {
     match device.route() {
         Route::Descriptor(descriptor) => Ok(rustix::io::pread(descriptor, destination, offset)?),
         Route::Blocking(blocking) => blocking.read_at(destination, offset),
@@ -151,18 +133,9 @@ pub(crate) fn flush_descriptor(descriptor: std::os::fd::BorrowedFd<'_>) -> io::R
 
 /// Frees a file's range; it reads as zero afterwards and the length stays.
 #[cfg(target_os = "linux")]
-pub(crate) fn punch_hole(
-    descriptor: std::os::fd::BorrowedFd<'_>,
-    offset: u64,
-    len: u64,
-) -> io::Result<()> {
+pub(crate) fn punch_hole(descriptor: std::os::fd::BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     use rustix::fs::FallocateFlags;
-    Ok(rustix::fs::fallocate(
-        descriptor,
-        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-        offset,
-        len,
-    )?)
+    Ok(rustix::fs::fallocate(descriptor, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)?)
 }
 
 /// Frees a file's range; this system has no common call for it.
@@ -178,14 +151,8 @@ mod tests {
     #[test]
     fn a_short_transfer_goes_on_from_the_last_whole_block() {
         assert_eq!(advance(OpKind::Read, 0, 4096, 4096, 512).unwrap(), None);
-        assert_eq!(
-            advance(OpKind::Read, 0, 1000, 4096, 512).unwrap(),
-            Some(512)
-        );
-        assert_eq!(
-            advance(OpKind::Read, 512, 1000, 4096, 1).unwrap(),
-            Some(1512)
-        );
+        assert_eq!(advance(OpKind::Read, 0, 1000, 4096, 512).unwrap(), Some(512));
+        assert_eq!(advance(OpKind::Read, 512, 1000, 4096, 1).unwrap(), Some(1512));
         assert_eq!(advance(OpKind::Read, 0, 700, 700, 512).unwrap(), None);
     }
 
