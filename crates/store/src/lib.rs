@@ -1,1 +1,293 @@
-//! Placeholder.
+//! What bytes mean: named objects, whole or not at all.
+//!
+//! A [`Store`] holds named objects and hands each out as a device to read or write; it never moves a byte itself. There are
+//! three ways to get one:
+//!
+//! * [`Store::open`] to read it,
+//! * [`Store::create`] to write it anew: the object appears under its name when it is whole and durable, and until then an
+//!   object that had the name before is untouched,
+//! * [`Store::open_in_place`] to change parts of it: a durable mark tells, should the writer die, that the content is
+//!   neither old nor new.
+//!
+//! Writers of one object exclude each other, in all processes. Readers lock nothing: who reads while another writes in
+//! place gets old bytes, new bytes or both, and who has an object open while a new one takes its name keeps reading the
+//! old one.
+//!
+//! [`Folder`] keeps objects as plain files that other tools read; [`Scratch`] is a folder for what nobody will ever name.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod faults;
+mod folder;
+mod lock;
+mod mark;
+mod os;
+mod scratch;
+mod write;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use outcore_device::Device;
+
+pub use error::Error;
+pub use faults::{Faults, Step};
+pub use folder::Folder;
+pub use os::Identity;
+pub use scratch::{Scratch, Tmpfs};
+
+/// Named objects. Names are relative paths with `/` between their parts.
+pub trait Store: Send + Sync {
+    /// Begins an object of `len` bytes, which takes the name at [`NewObject::commit`]. Free space is checked and, where the file
+    /// system can, set aside before this returns. The bytes are zero until written.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::Locked`] while another writer holds the name, or that of the file system.
+    fn create(&self, name: &str, len: u64) -> Result<NewObject, Error>;
+
+    /// Opens an object to read it.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] if a writer in place died; [`Error::Missing`] and the like.
+    fn open(&self, name: &str) -> Result<Object, Error>;
+
+    /// Opens an object to read it, whole or not. [`Store::stat`] tells which.
+    ///
+    /// # Errors
+    /// As [`Store::open`], without [`Error::Interrupted`].
+    fn open_interrupted(&self, name: &str) -> Result<Object, Error>;
+
+    /// Opens an object to change it in place, locked and durably marked until [`InPlace::finish`].
+    ///
+    /// # Errors
+    /// [`Error::Locked`], [`Error::Interrupted`], [`Error::Missing`] and the like.
+    fn open_in_place(&self, name: &str) -> Result<InPlace, Error>;
+
+    /// As [`Store::open_in_place`], also where an earlier writer was interrupted: the way to write such an object again.
+    ///
+    /// # Errors
+    /// As [`Store::open_in_place`], without [`Error::Interrupted`].
+    fn open_in_place_interrupted(&self, name: &str) -> Result<InPlace, Error>;
+
+    /// Accepts an interrupted object as it is: clears its mark.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] while a writer holds it, or that of the file system.
+    fn clear_mark(&self, name: &str) -> Result<(), Error>;
+
+    /// Removes an object. Those who have it open keep it until they close it.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] while a writer holds it, [`Error::Missing`], or that of the file system.
+    fn remove(&self, name: &str) -> Result<(), Error>;
+
+    /// Gives an object another name, in one step also where that name was taken.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] while a writer holds either name, [`Error::Missing`], or that of the file system.
+    fn rename(&self, from: &str, to: &str) -> Result<(), Error>;
+
+    /// The names of all objects, sorted.
+    ///
+    /// # Errors
+    /// That of the file system.
+    fn list(&self) -> Result<Vec<String>, Error>;
+
+    /// What is known of an object without opening it as a device.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] and the like.
+    fn stat(&self, name: &str) -> Result<Stat, Error>;
+
+    /// The bytes that may still be written.
+    ///
+    /// # Errors
+    /// That of the file system.
+    fn free_bytes(&self) -> Result<u64, Error>;
+}
+
+/// Whether an object's content can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nobody is changing it in place, and whoever did has finished.
+    Whole,
+    /// A living writer is changing it in place.
+    BeingWritten,
+    /// A writer in place died or gave up.
+    Interrupted,
+}
+
+/// What is known of an object.
+#[derive(Clone, Debug)]
+pub struct Stat {
+    /// Its exact length in bytes.
+    pub len: u64,
+    /// When its content last changed, where the file system tells.
+    pub modified: Option<SystemTime>,
+    /// Equal for two names of the same bytes.
+    pub identity: Identity,
+    /// Whether its content can be relied on.
+    pub state: State,
+}
+
+/// An object as a device.
+#[derive(Clone)]
+pub struct Object {
+    object: String,
+    device: Arc<dyn Device>,
+    len: u64,
+    identity: Identity,
+}
+
+impl Object {
+    /// How errors call it: its full path.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.object
+    }
+
+    /// The address space of its bytes. Lives as long as anyone holds it, whatever becomes of the name.
+    #[must_use]
+    pub fn device(&self) -> Arc<dyn Device> {
+        Arc::clone(&self.device)
+    }
+
+    /// Its exact length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Equal for two names of the same bytes.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+}
+
+impl std::fmt::Debug for Object {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Object").field("object", &self.object).field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+/// How a write ends; a backend's half of [`NewObject`] and [`InPlace`]. Dropped before `end` succeeded, it undoes what it can.
+trait Ending: Send + Sync {
+    /// The device was handed out, so from now on a write may have happened.
+    fn lent(&self) {}
+    /// Makes the write durable and visible. All its I/O has completed.
+    fn end(&mut self) -> Result<(), Error>;
+}
+
+/// An object that is being written and has no name yet. Dropped without [`NewObject::commit`], it never was.
+#[must_use = "dropping a new object removes it"]
+pub struct NewObject {
+    object: Object,
+    ending: Box<dyn Ending>,
+}
+
+impl NewObject {
+    /// How errors call it: the full path that it will have.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.object.name()
+    }
+
+    /// Where to write its bytes; also to read them again. A write may run past the end by less than one block.
+    #[must_use]
+    pub fn device(&self) -> Arc<dyn Device> {
+        self.object.device()
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.object.len()
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.object.is_empty()
+    }
+
+    /// Gives the object its exact length, makes its bytes durable, and only then puts it under its name, durably. All writes
+    /// have completed before; none may follow.
+    ///
+    /// # Errors
+    /// That of the file system. The name then leads to what it led to before, with one exception: when the folder cannot
+    /// be made durable, the name already leads to the new object, which is whole.
+    pub fn commit(mut self) -> Result<Object, Error> {
+        self.ending.end()?;
+        Ok(self.object.clone())
+    }
+}
+
+impl std::fmt::Debug for NewObject {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_tuple("NewObject").field(&self.object).finish()
+    }
+}
+
+/// An object that is being changed in place. Dropped without [`InPlace::finish`], it stays marked as interrupted, unless its
+/// device was never asked for.
+#[must_use = "dropping a write in place interrupts it"]
+pub struct InPlace {
+    object: Object,
+    ending: Box<dyn Ending>,
+}
+
+impl InPlace {
+    /// How errors call it: its full path.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.object.name()
+    }
+
+    /// Where to read and write its bytes. A write may run past the end by less than one block.
+    #[must_use]
+    pub fn device(&self) -> Arc<dyn Device> {
+        self.ending.lent();
+        self.object.device()
+    }
+
+    /// Its exact length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.object.len()
+    }
+
+    /// Whether it has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.object.is_empty()
+    }
+
+    /// Equal for two names of the same bytes.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.object.identity()
+    }
+
+    /// Cuts off what ran past the end, makes the bytes durable and only then clears the mark. All writes have completed
+    /// before; none may follow.
+    ///
+    /// # Errors
+    /// That of the file system; the object then stays marked as interrupted.
+    pub fn finish(mut self) -> Result<(), Error> {
+        self.ending.end()
+    }
+}
+
+impl std::fmt::Debug for InPlace {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_tuple("InPlace").field(&self.object).finish()
+    }
+}

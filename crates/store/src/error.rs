@@ -1,0 +1,151 @@
+//! What can go wrong with a named object, one variant for each thing that a caller could do differently.
+//!
+//! Every variant names the object by its full path, because the one who reads it gave a path.
+
+use std::io;
+use std::path::Path;
+
+/// An error of the store. `object` is the full path of the object, as its user would write it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The name cannot be the name of an object: absolute, empty, outside the folder, too long.
+    #[error("{name:?} cannot name an object: {reason}")]
+    Name {
+        /// The name as it was given.
+        name: String,
+        /// Which rule it breaks.
+        reason: &'static str,
+    },
+    /// There is no such object or folder.
+    #[error("{object}: no such file or folder")]
+    Missing {
+        /// What was looked for.
+        object: String,
+    },
+    /// There is something of that name, but it is not a regular file.
+    #[error("{object}: not a regular file, but {kind}")]
+    NotAFile {
+        /// What was looked for.
+        object: String,
+        /// What it is instead.
+        kind: &'static str,
+    },
+    /// A folder was needed, and this is none.
+    #[error("{object}: not a folder")]
+    NotAFolder {
+        /// What was to be a folder.
+        object: String,
+    },
+    /// The permissions of the file or of its folder do not allow it.
+    #[error("{object}: no permission to {action}")]
+    Denied {
+        /// The object or folder.
+        object: String,
+        /// What was attempted.
+        action: &'static str,
+    },
+    /// The file system is mounted read-only.
+    #[error("{object}: cannot {action}, the file system is read-only")]
+    ReadOnly {
+        /// The object or folder.
+        object: String,
+        /// What was attempted.
+        action: &'static str,
+    },
+    /// The object does not fit; found before its first byte was written.
+    #[error("{object}: needs {needed} bytes on disk, {free} are free")]
+    NoSpace {
+        /// The object that was to be written.
+        object: String,
+        /// Its length in bytes.
+        needed: u64,
+        /// The bytes that this user may still write on that file system.
+        free: u64,
+    },
+    /// Another writer, in this process or in another, holds the object.
+    #[error("{object}: another writer holds it")]
+    Locked {
+        /// The object.
+        object: String,
+    },
+    /// A write in place did not finish, so the content is neither the old nor the new one.
+    #[error("{object}: a write in place was interrupted, its content is neither the old nor the new one")]
+    Interrupted {
+        /// The object.
+        object: String,
+    },
+    /// The scratch folder lies in memory, where it would defeat its purpose.
+    #[error("{folder}: scratch on tmpfs takes the memory that it is meant to save")]
+    TmpfsScratch {
+        /// The folder that was asked for.
+        folder: String,
+    },
+    /// Any other failure of the operating system.
+    #[error("{object}: cannot {action}: {source}")]
+    Io {
+        /// The object or folder.
+        object: String,
+        /// What was attempted.
+        action: &'static str,
+        /// What the operating system says.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Sorts an error of the operating system into the variant that a caller can act on.
+    pub(crate) fn from_io(object: &str, action: &'static str, source: io::Error) -> Error {
+        let object = object.to_owned();
+        match source.kind() {
+            io::ErrorKind::NotFound => Error::Missing { object },
+            io::ErrorKind::PermissionDenied => Error::Denied { object, action },
+            io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly { object, action },
+            io::ErrorKind::NotADirectory => Error::NotAFolder { object },
+            io::ErrorKind::IsADirectory => Error::NotAFile { object, kind: "a folder" },
+            _ => Error::Io { object, action, source },
+        }
+    }
+
+    /// As [`Error::from_io`], where a full disk or an exhausted quota has to say how much was needed.
+    pub(crate) fn from_allocation(object: &str, needed: u64, free: u64, source: io::Error) -> Error {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+                Error::NoSpace { object: object.to_owned(), needed, free }
+            }
+            _ => Error::from_io(object, "allocate", source),
+        }
+    }
+}
+
+/// A path as errors show it.
+pub(crate) fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_system_become_variants_that_name_the_object() {
+        let cases = [
+            (io::ErrorKind::NotFound, "d/x: no such file or folder"),
+            (io::ErrorKind::PermissionDenied, "d/x: no permission to create"),
+            (io::ErrorKind::ReadOnlyFilesystem, "d/x: cannot create, the file system is read-only"),
+            (io::ErrorKind::NotADirectory, "d/x: not a folder"),
+            (io::ErrorKind::IsADirectory, "d/x: not a regular file, but a folder"),
+        ];
+        for (kind, text) in cases {
+            assert_eq!(Error::from_io("d/x", "create", kind.into()).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_full_disk_says_how_much_was_needed() {
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            let error = Error::from_allocation("d/x", 100, 7, kind.into());
+            assert_eq!(error.to_string(), "d/x: needs 100 bytes on disk, 7 are free");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Writers lock a path against each other, across processes and within one.
+//!
+//! Two locks make up the lock of a path, each a `flock` on a file of its own:
+//!
+//! ```text
+//!   folder/x                      the object: locked by who writes in place, replaces, renames or removes it
+//!   folder/.x.outcore-partial     the next object x: locked by who creates it; there is at most one
+//! ```
+//!
+//! The partial has a fixed name so that two creations of one name meet on it, also where no object exists yet. A lock goes with
+//! the process that held it, however it died; a partial that nobody locks is therefore a dead one, and process numbers, which
+//! are used again, never have to be trusted. Since a name may lead to another file by the time its file is locked, each
+//! lock is followed by a look at where the name leads now. Readers do not lock.
+
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::error::Error;
+use crate::faults::{Faults, Step};
+use crate::os;
+
+const PARTIAL_SUFFIX: &str = ".outcore-partial";
+
+/// A sweep or a look at an object's state holds a lock for microseconds. Writers outwait them; what lasts longer is a writer.
+const PATIENCE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// An object's place: its path with links followed, its folder, and how errors name it.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) object: String,
+    pub(crate) path: PathBuf,
+    pub(crate) folder: PathBuf,
+}
+
+impl Place {
+    /// The hidden file beside the object whose name is the object's with `suffix`.
+    pub(crate) fn beside(&self, suffix: &str) -> PathBuf {
+        let mut name = std::ffi::OsString::from(".");
+        name.push(self.path.file_name().unwrap_or_default());
+        name.push(suffix);
+        self.folder.join(name)
+    }
+
+    pub(crate) fn partial(&self) -> PathBuf {
+        self.beside(PARTIAL_SUFFIX)
+    }
+}
+
+/// Whether `file_name` is one of the store's own partials.
+pub(crate) fn is_partial(file_name: &str) -> bool {
+    file_name.starts_with('.') && file_name.ends_with(PARTIAL_SUFFIX)
+}
+
+/// Locks a file for its writer; false if another writer holds it.
+pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    let start = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Err(TryLockError::WouldBlock) if start.elapsed() >= PATIENCE => return Ok(false),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Locks a file against its writers for the moment of a look; false if a writer holds it.
+pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
+    match file.try_lock_shared() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Unlocks at once: a forked child may hold the same lock open for as long as it lives.
+pub(crate) fn release(file: &File) {
+    // A descriptor that cannot be unlocked is closed next, and the lock goes with it.
+    let _ = file.unlock();
+}
+
+pub(crate) fn require_file(metadata: &Metadata, place: &Place) -> Result<(), Error> {
+    let kind = match metadata.file_type() {
+        kind if kind.is_file() => return Ok(()),
+        kind if kind.is_dir() => "a folder",
+        _ => "a device, pipe or socket",
+    };
+    Err(Error::NotAFile { object: place.object.clone(), kind })
+}
+
+/// Opens and locks the object that exists. Its file must be writable: who may not write an object may not replace it either.
+pub(crate) fn lock_object(place: &Place, faults: &Faults) -> Result<File, Error> {
+    let found = std::fs::metadata(&place.path);
+    let found = found.map_err(|error| Error::from_io(&place.object, "open for writing", error))?;
+    require_file(&found, place)?;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    lock_path(place, &place.path, &options, faults)
+}
+
+/// Creates (or takes over from a dead process) the partial of an object, empty and locked.
+pub(crate) fn claim_partial(place: &Place, faults: &Faults) -> Result<File, Error> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let partial = place.partial();
+    let file = lock_path(place, &partial, &options, faults)?;
+    // Only now is it certain that nobody else is writing it.
+    let emptied = file.set_len(0);
+    emptied.map_err(|error| Error::from_io(&place.object, "empty a partial of", error))?;
+    Ok(file)
+}
+
+/// Opens `path` and locks it, again and again until the name still leads to the file once it is locked.
+fn lock_path(place: &Place, path: &Path, options: &OpenOptions, faults: &Faults) -> Result<File, Error> {
+    loop {
+        let file = faults
+            .step(Step::Open)
+            .and_then(|()| options.open(path))
+            .map_err(|error| Error::from_io(&place.object, "open for writing", error))?;
+        let locked = faults.step(Step::Lock).and_then(|()| try_lock(&file));
+        let locked = locked.and_then(|locked| Ok((locked, os::leads_to(path, &file)?)));
+        match locked.map_err(|error| Error::from_io(&place.object, "lock", error))? {
+            (true, true) => return Ok(file),
+            (false, true) => {
+                return Err(Error::Locked { object: place.object.clone() });
+            }
+            (_, false) => {}
+        }
+    }
+}
+
+/// Removes the partials that dead processes left in `folder`. Those that cannot be removed are somebody else's worry.
+pub(crate) fn sweep_partials(folder: &Path, faults: &Faults) {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if is_partial(&entry.file_name().to_string_lossy()) {
+            let _ = sweep_partial(&entry.path(), faults);
+        }
+    }
+}
+
+fn sweep_partial(path: &Path, faults: &Faults) -> io::Result<()> {
+    let is_file = std::fs::symlink_metadata(path)?.is_file();
+    if !is_file {
+        return Ok(());
+    }
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    if file.try_lock().is_ok() && os::leads_to(path, &file)? {
+        faults.step(Step::Remove)?;
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(folder: &Path, name: &str) -> Place {
+        Place { object: name.to_owned(), path: folder.join(name), folder: folder.to_owned() }
+    }
+
+    #[test]
+    fn a_sweep_spares_partials_that_someone_holds() {
+        let folder = tempfile::tempdir().unwrap();
+        let faults = Faults::none();
+        let live = place(folder.path(), "live");
+        let _held = claim_partial(&live, &faults).unwrap();
+        let dead = place(folder.path(), "dead");
+        std::fs::write(dead.partial(), b"left behind").unwrap();
+
+        sweep_partials(folder.path(), &faults);
+
+        assert!(live.partial().exists());
+        assert!(!dead.partial().exists());
+    }
+
+    #[test]
+    fn two_claims_of_one_name_meet_even_when_the_name_is_free() {
+        let folder = tempfile::tempdir().unwrap();
+        let faults = Faults::none();
+        let x = place(folder.path(), "x");
+        let held = claim_partial(&x, &faults).unwrap();
+        assert!(matches!(claim_partial(&x, &faults), Err(Error::Locked { .. })));
+        drop(held);
+        assert!(claim_partial(&x, &faults).is_ok());
+    }
+
+    #[test]
+    fn a_lock_on_a_file_that_was_replaced_meanwhile_does_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        let x = place(folder.path(), "x");
+        std::fs::write(&x.path, b"old").unwrap();
+        let old = File::open(&x.path).unwrap();
+        std::fs::write(folder.path().join("y"), b"new").unwrap();
+        std::fs::rename(folder.path().join("y"), &x.path).unwrap();
+        assert!(!os::leads_to(&x.path, &old).unwrap());
+        assert!(lock_object(&x, &Faults::none()).is_ok());
+    }
+}

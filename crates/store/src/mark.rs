@@ -1,0 +1,149 @@
+//! The durable mark of an object that is being written in place.
+//!
+//! The mark is the extended attribute `user.outcore.writing` of the object's file, or, where the file system has no
+//! attributes, a file `.name.outcore-writing` beside it. Its value is the object's exact length in decimal, because direct
+//! writes may run past the end by less than one block until the writer truncates. It is durable before the first write
+//! and cleared only after the last one is durable; an object without a mark is whole.
+
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+
+use crate::faults::{Faults, Step};
+use crate::lock::Place;
+use crate::os::{attribute, sync_folder};
+
+const ATTRIBUTE: &str = "user.outcore.writing";
+pub(crate) const BESIDE_SUFFIX: &str = ".outcore-writing";
+
+/// What a mark says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// The object's exact length; `None` where the mark does not say.
+    pub(crate) len: Option<u64>,
+}
+
+fn beside(place: &Place) -> PathBuf {
+    place.beside(BESIDE_SUFFIX)
+}
+
+/// The mark of an object, if it has one.
+pub(crate) fn read(file: &File, place: &Place) -> io::Result<Option<Mark>> {
+    if let Some(value) = attribute::get(file, ATTRIBUTE)? {
+        return Ok(Some(parse(&value)));
+    }
+    match std::fs::read(beside(place)) {
+        Ok(value) => Ok(Some(parse(&value))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn parse(value: &[u8]) -> Mark {
+    let len = std::str::from_utf8(value).ok();
+    Mark { len: len.and_then(|text| text.trim().parse().ok()) }
+}
+
+/// Marks an object and waits until the mark is durable.
+pub(crate) fn set(file: &File, place: &Place, len: u64, faults: &Faults) -> io::Result<()> {
+    let value = len.to_string();
+    let marked = faults.step(Step::Mark).and_then(|()| attribute::set(file, ATTRIBUTE, value.as_bytes()));
+    match marked {
+        Ok(()) => {
+            faults.step(Step::Sync)?;
+            file.sync_all()
+        }
+        Err(error) if wants_a_file(&error) => set_beside(place, &value, faults),
+        Err(error) => Err(error),
+    }
+}
+
+/// No attributes at all, none on this kind of file, or no room left for one.
+fn wants_a_file(error: &io::Error) -> bool {
+    use io::ErrorKind::{PermissionDenied, StorageFull, Unsupported};
+    matches!(error.kind(), Unsupported | PermissionDenied | StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Marks the name `place` for an object that carries another name yet: its own attribute goes with it, a file beside does not.
+pub(crate) fn set_for_rename(file: &File, place: &Place, len: u64, faults: &Faults) -> io::Result<()> {
+    match attribute::get(file, ATTRIBUTE)? {
+        Some(_) => Ok(()),
+        None => set_beside(place, &len.to_string(), faults),
+    }
+}
+
+fn set_beside(place: &Place, value: &str, faults: &Faults) -> io::Result<()> {
+    faults.step(Step::MarkBeside)?;
+    let path = beside(place);
+    std::fs::write(&path, value)?;
+    faults.step(Step::Sync)?;
+    File::open(&path)?.sync_all()?;
+    faults.step(Step::SyncFolder)?;
+    sync_folder(&place.folder)
+}
+
+/// Clears the mark, of whichever kind, and waits until that is durable.
+pub(crate) fn clear(file: &File, place: &Place, faults: &Faults) -> io::Result<()> {
+    faults.step(Step::Unmark)?;
+    attribute::clear(file, ATTRIBUTE)?;
+    faults.step(Step::Sync)?;
+    file.sync_all()?;
+    if clear_beside(place)? {
+        faults.step(Step::SyncFolder)?;
+        sync_folder(&place.folder)?;
+    }
+    Ok(())
+}
+
+/// Removes the file beside an object; false if there was none. The caller syncs the folder.
+pub(crate) fn clear_beside(place: &Place) -> io::Result<bool> {
+    match std::fs::remove_file(beside(place)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn marked_object(faults: &Faults) -> (tempfile::TempDir, Place, File) {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { object: "x".into(), path: folder.path().join("x"), folder: folder.path().to_owned() };
+        std::fs::write(&place.path, b"12345").unwrap();
+        let file = File::options().read(true).write(true).open(&place.path).unwrap();
+        assert_eq!(read(&file, &place).unwrap(), None);
+        set(&file, &place, 5, faults).unwrap();
+        (folder, place, file)
+    }
+
+    #[test]
+    fn a_mark_carries_the_length_and_can_be_cleared() {
+        let (_folder, place, file) = marked_object(&Faults::none());
+        assert_eq!(read(&file, &place).unwrap(), Some(Mark { len: Some(5) }));
+        clear(&file, &place, &Faults::none()).unwrap();
+        assert_eq!(read(&file, &place).unwrap(), None);
+    }
+
+    #[test]
+    fn without_attributes_the_mark_lies_beside_the_object() {
+        let unsupported = Faults::hook(|_, step| match step {
+            Step::Mark => Err(io::ErrorKind::Unsupported.into()),
+            _ => Ok(()),
+        });
+        let (_folder, place, file) = marked_object(&unsupported);
+        assert!(beside(&place).exists());
+        assert_eq!(read(&file, &place).unwrap(), Some(Mark { len: Some(5) }));
+        clear(&file, &place, &unsupported).unwrap();
+        assert_eq!(read(&file, &place).unwrap(), None);
+        assert!(!beside(&place).exists());
+    }
+
+    #[test]
+    fn a_mark_that_cannot_be_read_is_still_a_mark() {
+        assert_eq!(parse(b"\xff\xfe"), Mark { len: None });
+        assert_eq!(parse(b""), Mark { len: None });
+        assert_eq!(parse(b" 12\n"), Mark { len: Some(12) });
+    }
+}

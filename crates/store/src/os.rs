@@ -1,0 +1,140 @@
+//! The few calls where operating systems or file systems differ, each with what to do where it is missing.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::io::Errno;
+
+/// Which file this is, whatever path led to it: two names with the same identity are the same bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    file_system: u64,
+    inode: u64,
+}
+
+impl Identity {
+    pub(crate) fn of(metadata: &Metadata) -> Identity {
+        Identity { file_system: metadata.dev(), inode: metadata.ino() }
+    }
+}
+
+/// Whether `path` still leads to the file that is open.
+pub(crate) fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
+    match std::fs::metadata(path) {
+        Ok(there) => Ok(Identity::of(&there) == Identity::of(&file.metadata()?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Bytes that this user may still write on the file system of `path`.
+pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
+    let found = rustix::fs::statvfs(path)?;
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+/// Gives `file` its length, with its space where the file system can promise it, else as a hole.
+pub(crate) fn allocate(file: &File, len: u64) -> io::Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    #[cfg(target_os = "linux")]
+    match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, len) {
+        Ok(()) => return Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        Err(error) => return Err(error.into()),
+    }
+    file.set_len(len)
+}
+
+/// Makes the names in a folder durable. File systems that cannot sync a folder say `EINVAL`: theirs is not worse for it.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder)?.sync_all() {
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
+        result => result,
+    }
+}
+
+/// Whether files in `folder` live in memory.
+#[cfg(target_os = "linux")]
+pub(crate) fn in_memory(folder: &Path) -> io::Result<bool> {
+    // Magic numbers of `man 2 statfs`.
+    const TMPFS: u64 = 0x0102_1994;
+    const RAMFS: u64 = 0x8584_58f6;
+    // The field's type differs between architectures and may be signed 32 bits.
+    let magic = rustix::fs::statfs(folder)?.f_type as u64 & 0xffff_ffff;
+    Ok(magic == TMPFS || magic == RAMFS)
+}
+
+/// Only Linux tells; elsewhere a scratch folder is what its user says it is.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn in_memory(_folder: &Path) -> io::Result<bool> {
+    Ok(false)
+}
+
+/// An extended attribute of an open file.
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+pub(crate) mod attribute {
+    use super::{Errno, File, io};
+    use rustix::fs::XattrFlags;
+
+    /// Longest value that is ever written: a decimal `u64`.
+    const VALUE_BYTES: usize = 32;
+
+    /// The value, `None` where there is none or the file system has no attributes.
+    pub(crate) fn get(file: &File, name: &str) -> io::Result<Option<Vec<u8>>> {
+        let mut value = [0u8; VALUE_BYTES];
+        match rustix::fs::fgetxattr(file, name, &mut value) {
+            Ok(len) => Ok(Some(value[..len].to_vec())),
+            // A value too long for the buffer is not ours, but the attribute is there.
+            Err(Errno::RANGE) => Ok(Some(Vec::new())),
+            Err(error) if is_absent(error) || !is_supported(error) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(crate) fn set(file: &File, name: &str, value: &[u8]) -> io::Result<()> {
+        Ok(rustix::fs::fsetxattr(file, name, value, XattrFlags::empty())?)
+    }
+
+    pub(crate) fn clear(file: &File, name: &str) -> io::Result<()> {
+        match rustix::fs::fremovexattr(file, name) {
+            Err(error) if is_absent(error) || !is_supported(error) => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn is_absent(error: Errno) -> bool {
+        error == Errno::NODATA
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn is_absent(error: Errno) -> bool {
+        error == Errno::NOATTR
+    }
+
+    fn is_supported(error: Errno) -> bool {
+        !matches!(error, Errno::NOTSUP | Errno::NOSYS)
+    }
+}
+
+/// Elsewhere the mark always lies beside the object.
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+pub(crate) mod attribute {
+    use super::{File, io};
+
+    pub(crate) fn get(_file: &File, _name: &str) -> io::Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
+    pub(crate) fn set(_file: &File, _name: &str, _value: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    pub(crate) fn clear(_file: &File, _name: &str) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,200 @@
+//! Where results live that nobody named: a folder of this process's own inside a folder that its user chose.
+//!
+//! ```text
+//!   chosen/outcore-scratch-<pid>-<random>/lock     locked for the life of the process
+//! ```
+//!
+//! Unnamed objects lose their file name as soon as they are open, so the space comes back with the last holder of the
+//! device, however it goes. Folders of dead processes are known by their lock, which dies with its holder; the process
+//! number in the name is for people. The random part keeps two folders of one process apart.
+
+use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use outcore_device::{FileDevice, Mode};
+
+use crate::error::{Error, shown};
+use crate::faults::{Faults, Step};
+use crate::os::{self, Identity};
+use crate::{Folder, Object, lock};
+
+const PREFIX: &str = "outcore-scratch-";
+const LOCK: &str = "lock";
+
+/// Whether scratch may lie in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tmpfs {
+    /// Refused: it would take the memory that it is meant to save.
+    #[default]
+    Refuse,
+    /// Its user knows and wants it.
+    Allow,
+}
+
+/// A process's scratch folder. Removed when it is dropped; its unnamed objects live on as long as they are held.
+#[derive(Debug)]
+pub struct Scratch {
+    folder: Folder,
+    lock: File,
+    faults: Arc<Faults>,
+    made: AtomicU64,
+    owner: u32,
+}
+
+impl Scratch {
+    /// Makes a scratch folder inside `chosen`, which exists, after sweeping those of dead processes.
+    ///
+    /// # Errors
+    /// [`Error::TmpfsScratch`], [`Error::Missing`], [`Error::NotAFolder`], or that of the file system.
+    pub fn new(chosen: impl AsRef<Path>, tmpfs: Tmpfs) -> Result<Scratch, Error> {
+        Scratch::with_faults(chosen, tmpfs, Arc::new(Faults::none()))
+    }
+
+    /// As [`Scratch::new`], with faults on purpose.
+    ///
+    /// # Errors
+    /// As [`Scratch::new`].
+    pub fn with_faults(chosen: impl AsRef<Path>, tmpfs: Tmpfs, faults: Arc<Faults>) -> Result<Scratch, Error> {
+        let chosen = Folder::new(chosen.as_ref())?;
+        let fail = |error| Error::from_io(&shown(chosen.path()), "make scratch in", error);
+        if tmpfs == Tmpfs::Refuse && os::in_memory(chosen.path()).map_err(fail)? {
+            return Err(Error::TmpfsScratch { folder: shown(chosen.path()) });
+        }
+        sweep(chosen.path(), &faults);
+        let (path, lock) = make_locked(chosen.path(), &faults).map_err(fail)?;
+        Ok(Scratch {
+            folder: Folder::with_faults(path, Arc::clone(&faults))?,
+            lock,
+            faults,
+            made: AtomicU64::new(0),
+            owner: std::process::id(),
+        })
+    }
+
+    /// The folder, for intermediate objects that need a name; they go when the scratch is dropped.
+    #[must_use]
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// An unnamed object of `len` zero bytes, gone with the last holder of its device. A write may run past the end by less than
+    /// one block.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], or that of the file system.
+    pub fn create(&self, len: u64) -> Result<Object, Error> {
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        let path = self.folder.path().join(format!("{number}"));
+        let name = format!("scratch object {}", shown(&path));
+        self.check_space(&name, len)?;
+        let fail = |error| Error::from_io(&name, "create", error);
+        let file = self
+            .faults
+            .step(Step::Open)
+            .and_then(|()| {
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).create_new(true).open(&path)
+            })
+            .map_err(fail)?;
+        // From here on nothing is left behind, whatever happens.
+        let unnamed = self.faults.step(Step::Remove);
+        let unnamed = std::fs::remove_file(&path).and(unnamed);
+        unnamed.map_err(fail)?;
+        self.faults.step(Step::Allocate).and_then(|()| os::allocate(&file, len)).map_err(|error| {
+            let free = os::free_bytes(self.folder.path()).unwrap_or(0);
+            Error::from_allocation(&name, len, free, error)
+        })?;
+        let identity = Identity::of(&file.metadata().map_err(fail)?);
+        let device = FileDevice::from_file(file, name.clone(), Mode::ReadWrite).map_err(|error| fail(error.source))?;
+        Ok(Object { object: name, device: Arc::new(device), len, identity })
+    }
+
+    fn check_space(&self, name: &str, needed: u64) -> Result<(), Error> {
+        let asked = self.faults.step(Step::Space).and_then(|()| os::free_bytes(self.folder.path()));
+        let free = asked.map_err(|error| Error::from_allocation(name, needed, 0, error))?;
+        let free = self.faults.free_bytes().unwrap_or(free);
+        match free < needed {
+            true => Err(Error::NoSpace { object: name.to_owned(), needed, free }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if self.owner != std::process::id() {
+            return;
+        }
+        // What cannot be removed now is swept by the next process that makes scratch here.
+        let _ = std::fs::remove_dir_all(self.folder.path());
+        let _ = self.lock.unlock();
+    }
+}
+
+/// A fresh folder and its lock, held. A sweep may take the folder between its making and its locking; then another is made.
+fn make_locked(chosen: &Path, faults: &Faults) -> io::Result<(PathBuf, File)> {
+    loop {
+        let random = RandomState::new().build_hasher().finish();
+        let name = format!("{PREFIX}{}-{random:016x}", std::process::id());
+        let path = chosen.join(name);
+        faults.step(Step::Open)?;
+        std::fs::create_dir(&path)?;
+        match lock_inside(&path, faults) {
+            Ok(Some(lock)) => return Ok((path, lock)),
+            Ok(None) => {}
+            Err(error) => {
+                let _ = std::fs::remove_dir_all(&path);
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// The folder's lock, held; `None` if a sweep was faster.
+fn lock_inside(folder: &Path, faults: &Faults) -> io::Result<Option<File>> {
+    let path = folder.join(LOCK);
+    let Some(file) = open_lock(&path)? else {
+        return Ok(None);
+    };
+    faults.step(Step::Lock)?;
+    let held = lock::try_lock(&file)? && os::leads_to(&path, &file)?;
+    Ok(held.then_some(file))
+}
+
+fn open_lock(path: &Path) -> io::Result<Option<File>> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    match options.open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes the scratch folders whose processes are dead. Those that cannot be removed belong to somebody else.
+fn sweep(chosen: &Path, faults: &Faults) {
+    let Ok(entries) = std::fs::read_dir(chosen) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_folder && entry.file_name().to_string_lossy().starts_with(PREFIX) {
+            let _ = sweep_folder(&entry.path(), faults);
+        }
+    }
+}
+
+fn sweep_folder(folder: &Path, faults: &Faults) -> io::Result<()> {
+    let Some(lock) = open_lock(&folder.join(LOCK))? else {
+        return Ok(());
+    };
+    if lock.try_lock().is_ok() {
+        faults.step(Step::Remove)?;
+        std::fs::remove_dir_all(folder)?;
+    }
+    Ok(())
+}

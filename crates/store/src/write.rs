@@ -1,0 +1,192 @@
+//! The two ways in which a folder's object is written, from the lock to the end.
+//!
+//! Both undo themselves when they are dropped early, but only in the process that began them: a forked child inherits
+//! the descriptors, not the write.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use outcore_device::{FileDevice, Mode};
+
+use crate::Ending;
+use crate::error::Error;
+use crate::faults::{Faults, Step};
+use crate::lock::{self, Place};
+use crate::mark;
+use crate::os;
+
+/// A new object on its way to its name.
+pub(crate) struct Partial {
+    place: Place,
+    file: File,
+    /// The object that has the name now, locked so that nobody changes it in place meanwhile.
+    replaced: Option<File>,
+    len: u64,
+    faults: Arc<Faults>,
+    owner: u32,
+    renamed: bool,
+}
+
+impl Partial {
+    pub(crate) fn claim(place: &Place, len: u64, faults: Arc<Faults>) -> Result<Partial, Error> {
+        let file = lock::claim_partial(place, &faults)?;
+        let mut partial =
+            Partial { place: place.clone(), file, replaced: None, len, faults, owner: std::process::id(), renamed: false };
+        partial.replaced = partial.lock_replaced()?;
+        Ok(partial)
+    }
+
+    fn lock_replaced(&self) -> Result<Option<File>, Error> {
+        match lock::lock_object(&self.place, &self.faults) {
+            Ok(file) => Ok(Some(file)),
+            Err(Error::Missing { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn allocate(&self, free: u64) -> Result<(), Error> {
+        self.faults
+            .step(Step::Allocate)
+            .and_then(|()| os::allocate(&self.file, self.len))
+            .map_err(|error| Error::from_allocation(&self.place.object, self.len, free, error))
+    }
+
+    pub(crate) fn metadata(&self) -> Result<Metadata, Error> {
+        let found = self.file.metadata();
+        found.map_err(|error| Error::from_io(&self.place.object, "look at", error))
+    }
+
+    /// The partial as a device that errors call by the object's name.
+    pub(crate) fn device(&self) -> Result<Arc<FileDevice>, Error> {
+        let fail = |error| Error::from_io(&self.place.object, "open for writing", error);
+        let file = self
+            .faults
+            .step(Step::Open)
+            .and_then(|()| {
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).open(self.place.partial())
+            })
+            .map_err(fail)?;
+        FileDevice::from_file(file, self.place.object.clone(), Mode::ReadWrite).map(Arc::new).map_err(|error| fail(error.source))
+    }
+
+    fn seal(&self) -> Result<(), Error> {
+        let place = &self.place;
+        let sized = self.faults.step(Step::Truncate).and_then(|()| self.file.set_len(self.len));
+        sized.map_err(|error| Error::from_io(&place.object, "set the length of", error))?;
+        if let Some(replaced) = &self.replaced {
+            let copied = replaced.metadata().and_then(|old| self.file.set_permissions(old.permissions()));
+            copied.map_err(|error| Error::from_io(&place.object, "keep permissions of", error))?;
+        }
+        let synced = self.faults.step(Step::Sync).and_then(|()| self.file.sync_all());
+        synced.map_err(|error| Error::from_io(&place.object, "make durable", error))
+    }
+}
+
+impl Ending for Partial {
+    fn end(&mut self) -> Result<(), Error> {
+        self.seal()?;
+        let place = &self.place;
+        let renamed = self.faults.step(Step::Rename).and_then(|()| std::fs::rename(place.partial(), &place.path));
+        renamed.map_err(|error| Error::from_io(&place.object, "put in place", error))?;
+        self.renamed = true;
+        // A mark beside the name was that of the object which is gone. Until it is removed, a whole object is taken for an
+        // interrupted one; the other order would do the opposite.
+        let durable = mark::clear_beside(place)
+            .and_then(|_| self.faults.step(Step::SyncFolder))
+            .and_then(|()| os::sync_folder(&place.folder));
+        durable.map_err(|error| Error::from_io(&place.object, "make the name durable of", error))
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if self.owner != std::process::id() {
+            return;
+        }
+        if !self.renamed && self.faults.step(Step::Remove).is_ok() {
+            // What cannot be removed now is swept by the next creation in this folder.
+            let _ = std::fs::remove_file(self.place.partial());
+        }
+        lock::release(&self.file);
+        if let Some(replaced) = &self.replaced {
+            lock::release(replaced);
+        }
+    }
+}
+
+/// An object that is being changed in place.
+pub(crate) struct Writing {
+    place: Place,
+    file: File,
+    len: u64,
+    faults: Arc<Faults>,
+    owner: u32,
+    marked: bool,
+    /// Whether the content may differ from what it was before the mark.
+    lent: AtomicBool,
+    ended: bool,
+}
+
+impl Writing {
+    /// Of an object that the caller has locked.
+    pub(crate) fn new(file: File, place: Place, len: u64, faults: Arc<Faults>) -> Writing {
+        Writing { place, file, len, faults, owner: std::process::id(), marked: false, lent: AtomicBool::new(false), ended: false }
+    }
+
+    /// Marks the object, unless an interrupted writer already did.
+    pub(crate) fn mark(&mut self, already: bool) -> Result<(), Error> {
+        // Set first: a mark that failed half-way has to be cleared as well.
+        self.marked = true;
+        if already {
+            *self.lent.get_mut() = true;
+            return Ok(());
+        }
+        mark::set(&self.file, &self.place, self.len, &self.faults)
+            .map_err(|error| Error::from_io(&self.place.object, "mark for writing", error))
+    }
+
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    fn cut(&self) -> std::io::Result<()> {
+        self.faults.step(Step::Truncate)?;
+        match self.file.metadata()?.len() > self.len {
+            true => self.file.set_len(self.len),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Ending for Writing {
+    fn lent(&self) {
+        self.lent.store(true, Ordering::Relaxed);
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        let object = &self.place.object;
+        let cut = self.cut();
+        cut.map_err(|error| Error::from_io(object, "set the length of", error))?;
+        let synced = self.faults.step(Step::Sync).and_then(|()| self.file.sync_all());
+        synced.map_err(|error| Error::from_io(object, "make durable", error))?;
+        let cleared = mark::clear(&self.file, &self.place, &self.faults);
+        cleared.map_err(|error| Error::from_io(object, "clear the mark of", error))?;
+        self.ended = true;
+        Ok(())
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if self.owner != std::process::id() {
+            return;
+        }
+        if self.marked && !self.ended && !*self.lent.get_mut() {
+            // A mark that cannot be cleared calls a whole object interrupted, which is the safe side.
+            let _ = mark::clear(&self.file, &self.place, &self.faults);
+        }
+        lock::release(&self.file);
+    }
+}

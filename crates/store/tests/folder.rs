@@ -1,0 +1,316 @@
+//! What a folder of objects promises when nothing goes wrong but its user.
+
+mod common;
+
+use std::fs;
+use std::sync::Arc;
+
+use common::{change, fill, holds, leftovers, put};
+use outcore_store::{Error, Faults, Folder, State, Step, Store};
+use tempfile::TempDir;
+
+fn folder() -> (TempDir, Folder) {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = Folder::new(dir.path()).unwrap();
+    (dir, folder)
+}
+
+#[test]
+fn a_new_object_has_its_exact_length_and_leaves_nothing_beside_it() {
+    for len in [0, 1, 511, 4096, 4097, 100_000] {
+        let (dir, folder) = folder();
+        put(&folder, "x", len, 7).unwrap();
+        assert!(holds(&dir.path().join("x"), len, 7), "{len} bytes");
+        assert_eq!(leftovers(dir.path()), [""; 0]);
+        assert_eq!(folder.open("x").unwrap().len(), len);
+        assert_eq!(folder.stat("x").unwrap().state, State::Whole);
+    }
+}
+
+#[test]
+fn until_the_commit_the_name_leads_to_the_old_object() {
+    let (dir, folder) = folder();
+    put(&folder, "x", 5000, 1).unwrap();
+    let new = folder.create("x", 9000).unwrap();
+    fill(&*new.device(), 9000, 2);
+    assert!(holds(&dir.path().join("x"), 5000, 1));
+    drop(new);
+    assert!(holds(&dir.path().join("x"), 5000, 1));
+    assert_eq!(leftovers(dir.path()), [""; 0]);
+}
+
+#[test]
+fn who_has_the_old_object_open_keeps_it() {
+    let (_dir, folder) = folder();
+    put(&folder, "x", 4096, 1).unwrap();
+    let old = folder.open("x").unwrap();
+    put(&folder, "x", 8192, 2).unwrap();
+    assert_eq!((old.len(), old.device().len()), (4096, 4096));
+    assert_ne!(old.identity(), folder.open("x").unwrap().identity());
+}
+
+#[test]
+fn errors_of_a_device_call_a_new_object_by_its_own_name() {
+    let (dir, folder) = folder();
+    let new = folder.create("x", 10).unwrap();
+    assert_eq!(new.device().name(), dir.path().join("x").to_str().unwrap());
+}
+
+#[test]
+fn bytes_become_durable_before_the_name_and_the_mark_before_the_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let steps = |work: &dyn Fn(&Folder)| {
+        let faults = Arc::new(Faults::logged());
+        work(&Folder::with_faults(dir.path(), Arc::clone(&faults)).unwrap());
+        faults.log()
+    };
+    let created = steps(&|folder| put(folder, "x", 10, 1).unwrap());
+    let end = &created[created.len() - 5..];
+    assert_eq!(end, [Step::Open, Step::Truncate, Step::Sync, Step::Rename, Step::SyncFolder]);
+    let changed = steps(&|folder| change(folder, "x", 2).unwrap());
+    assert_eq!(changed, [Step::Open, Step::Lock, Step::Mark, Step::Sync, Step::Truncate, Step::Sync, Step::Unmark, Step::Sync]);
+}
+
+#[test]
+fn writers_of_one_name_exclude_each_other() {
+    let (_dir, folder) = folder();
+    let locked = |result: Result<(), Error>| matches!(result, Err(Error::Locked { .. }));
+    put(&folder, "x", 10, 1).unwrap();
+    put(&folder, "y", 10, 1).unwrap();
+
+    let in_place = folder.open_in_place("x").unwrap();
+    assert!(locked(folder.open_in_place("x").map(drop)));
+    assert!(locked(folder.create("x", 10).map(drop)));
+    assert!(locked(folder.remove("x")));
+    assert!(locked(folder.rename("x", "z")));
+    assert!(locked(folder.rename("y", "x")));
+    assert!(locked(folder.clear_mark("x")));
+    assert!(folder.open("x").is_ok(), "a reader may look on");
+    assert_eq!(folder.stat("x").unwrap().state, State::BeingWritten);
+    in_place.finish().unwrap();
+
+    let new = folder.create("x", 10).unwrap();
+    assert!(locked(folder.create("x", 10).map(drop)));
+    assert!(locked(folder.open_in_place("x").map(drop)));
+    assert!(locked(folder.remove("x")));
+    assert!(locked(folder.rename("y", "x")));
+    new.commit().unwrap();
+    assert!(folder.open_in_place("x").is_ok());
+}
+
+#[test]
+fn a_writer_of_one_name_does_not_hinder_writers_of_others() {
+    let (_dir, folder) = folder();
+    let x = folder.create("x", 10).unwrap();
+    put(&folder, "y", 10, 2).unwrap();
+    fill(&*x.device(), 10, 1);
+    x.commit().unwrap();
+    assert_eq!(folder.list().unwrap(), ["x", "y"]);
+}
+
+#[test]
+fn a_write_in_place_that_is_given_up_stays_marked_until_it_is_accepted_or_done_again() {
+    let (dir, folder) = folder();
+    put(&folder, "x", 5000, 1).unwrap();
+    let give_up = || {
+        let in_place = folder.open_in_place("x").unwrap();
+        fill(&*in_place.device(), 5000, 2);
+    };
+    let interrupted = |result: Result<(), Error>| match result {
+        Err(Error::Interrupted { object }) => object.ends_with("/x"),
+        _ => false,
+    };
+
+    give_up();
+    assert!(interrupted(folder.open("x").map(drop)));
+    assert!(interrupted(folder.open_in_place("x").map(drop)));
+    assert_eq!(folder.stat("x").unwrap().state, State::Interrupted);
+    assert_eq!(folder.open_interrupted("x").unwrap().len(), 5000);
+    folder.clear_mark("x").unwrap();
+    assert_eq!(fs::metadata(dir.path().join("x")).unwrap().len(), 5000);
+    assert_eq!(folder.open("x").unwrap().len(), 5000);
+
+    give_up();
+    drop(folder.open_in_place_interrupted("x").unwrap());
+    assert!(interrupted(folder.open("x").map(drop)), "still marked");
+    let again = folder.open_in_place_interrupted("x").unwrap();
+    fill(&*again.device(), again.len(), 3);
+    again.finish().unwrap();
+    assert!(holds(&dir.path().join("x"), 5000, 3));
+    assert!(folder.open("x").is_ok());
+
+    give_up();
+    put(&folder, "x", 10, 4).unwrap();
+    assert!(folder.open("x").is_ok(), "a new object has no mark");
+}
+
+#[test]
+fn a_write_in_place_that_touched_nothing_leaves_no_mark() {
+    let (_dir, folder) = folder();
+    put(&folder, "x", 10, 1).unwrap();
+    drop(folder.open_in_place("x").unwrap());
+    assert_eq!(folder.stat("x").unwrap().state, State::Whole);
+}
+
+#[test]
+fn marks_beside_the_object_work_as_marks_on_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let no_attributes = Faults::hook(|_, step| match step {
+        Step::Mark => Err(std::io::ErrorKind::Unsupported.into()),
+        _ => Ok(()),
+    });
+    let folder = Folder::with_faults(dir.path(), Arc::new(no_attributes)).unwrap();
+    put(&folder, "x", 10, 1).unwrap();
+    put(&folder, "y", 10, 1).unwrap();
+    let in_place = folder.open_in_place("x").unwrap();
+    fill(&*in_place.device(), 10, 2);
+    drop(in_place);
+    assert!(matches!(folder.open("x"), Err(Error::Interrupted { .. })));
+    assert_eq!(folder.list().unwrap(), ["x", "y"], "a mark is no object");
+
+    folder.rename("x", "y").unwrap();
+    assert!(matches!(folder.open("y"), Err(Error::Interrupted { .. })));
+    put(&folder, "y", 10, 3).unwrap();
+    assert!(folder.open("y").is_ok());
+    change(&folder, "y", 4).unwrap();
+    assert_eq!(leftovers(dir.path()), [""; 0]);
+}
+
+#[test]
+fn rename_takes_the_name_and_the_mark_along() {
+    let (dir, folder) = folder();
+    put(&folder, "x", 10, 1).unwrap();
+    put(&folder, "a/b/y", 10, 2).unwrap();
+    folder.rename("x", "a/b/y").unwrap();
+    assert!(holds(&dir.path().join("a/b/y"), 10, 1));
+    assert_eq!(folder.list().unwrap(), ["a/b/y"]);
+    let in_place = folder.open_in_place("a/b/y").unwrap();
+    fill(&*in_place.device(), 10, 3);
+    drop(in_place);
+    folder.rename("a/b/y", "z").unwrap();
+    assert!(matches!(folder.open("z"), Err(Error::Interrupted { .. })));
+    folder.rename("z", "z").unwrap();
+    folder.remove("z").unwrap();
+    assert!(matches!(folder.remove("z"), Err(Error::Missing { .. })));
+    assert!(matches!(folder.rename("z", "y"), Err(Error::Missing { .. })));
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_the_first_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let faults = Arc::new(Faults::logged().with_free_bytes(1000));
+    let folder = Folder::with_faults(dir.path(), Arc::clone(&faults)).unwrap();
+    put(&folder, "x", 10, 1).unwrap();
+    match folder.create("x", 1001) {
+        Err(Error::NoSpace { object, needed, free }) => {
+            assert!(object.ends_with("/x"));
+            assert_eq!((needed, free), (1001, 1000));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(faults.log().last(), Some(&Step::Remove));
+    assert!(holds(&dir.path().join("x"), 10, 1));
+    assert_eq!(leftovers(dir.path()), [""; 0]);
+    // The true disk is finite as well.
+    let folder = Folder::new(dir.path()).unwrap();
+    assert!(matches!(folder.create("y", 1 << 60), Err(Error::NoSpace { .. })));
+}
+
+#[test]
+fn names_that_are_none_are_refused() {
+    let (_dir, folder) = folder();
+    let long = "x".repeat(239);
+    let bad = ["", "a/", "/etc/x", "../x", "a/../b", "./a", "a\0b", ".x.outcore-partial", &long];
+    for name in bad {
+        let error = folder.create(name, 1).unwrap_err();
+        assert!(matches!(error, Error::Name { .. }), "{name:?}: {error}");
+    }
+    put(&folder, &"x".repeat(238), 1, 1).unwrap();
+}
+
+#[test]
+fn what_is_not_a_file_is_named_and_left_alone() {
+    let (dir, folder) = folder();
+    fs::create_dir(dir.path().join("d")).unwrap();
+    let not_a_file = |result: Result<(), Error>| matches!(result, Err(Error::NotAFile { .. }));
+    assert!(not_a_file(folder.open("d").map(drop)));
+    assert!(not_a_file(folder.create("d", 1).map(drop)));
+    assert!(not_a_file(folder.open_in_place("d").map(drop)));
+    assert!(not_a_file(folder.remove("d")));
+    let dev = Folder::new("/dev").unwrap();
+    assert!(not_a_file(dev.open("null").map(drop)));
+    assert_eq!(leftovers(dir.path()), [""; 0]);
+    fs::write(dir.path().join("f"), "x").unwrap();
+    assert!(matches!(Folder::new(dir.path().join("f")), Err(Error::NotAFolder { .. })));
+    assert!(matches!(folder.open("f/x"), Err(Error::NotAFolder { .. })));
+    assert!(matches!(Folder::new(dir.path().join("no")), Err(Error::Missing { .. })));
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let (dir, folder) = folder();
+    let path = dir.path().join("no").display().to_string();
+    for error in [
+        folder.open("no").unwrap_err(),
+        folder.open_in_place("no").unwrap_err(),
+        folder.stat("no").unwrap_err(),
+        folder.clear_mark("no").unwrap_err(),
+    ] {
+        assert_eq!(error.to_string(), format!("{path}: no such file or folder"));
+    }
+}
+
+#[test]
+fn a_folder_or_object_that_may_not_be_written_is_left_as_it_is() {
+    use std::os::unix::fs::PermissionsExt;
+    let (dir, folder) = folder();
+    put(&folder, "x", 10, 1).unwrap();
+    let set_mode = |path: &std::path::Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set_mode(&dir.path().join("x"), 0o444);
+    // Who is not bound by permissions cannot test them.
+    if fs::File::options().write(true).open(dir.path().join("x")).is_ok() {
+        return;
+    }
+    let denied = |result: Result<(), Error>| matches!(result, Err(Error::Denied { .. }));
+    assert!(denied(folder.create("x", 1).map(drop)));
+    assert!(denied(folder.open_in_place("x").map(drop)));
+    set_mode(dir.path(), 0o555);
+    assert!(denied(folder.create("y", 1).map(drop)));
+    assert!(denied(folder.remove("x")));
+    assert!(folder.open("x").is_ok());
+    set_mode(dir.path(), 0o755);
+}
+
+#[test]
+fn a_replaced_object_keeps_its_permissions() {
+    use std::os::unix::fs::PermissionsExt;
+    let (dir, folder) = folder();
+    put(&folder, "x", 10, 1).unwrap();
+    let path = dir.path().join("x");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    put(&folder, "x", 10, 2).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+}
+
+#[test]
+fn a_link_stays_and_what_it_leads_to_is_replaced() {
+    let (dir, folder) = folder();
+    put(&folder, "real/x", 10, 1).unwrap();
+    std::os::unix::fs::symlink(dir.path().join("real/x"), dir.path().join("link")).unwrap();
+    put(&folder, "link", 10, 2).unwrap();
+    assert!(fs::symlink_metadata(dir.path().join("link")).unwrap().is_symlink());
+    assert!(holds(&dir.path().join("real/x"), 10, 2));
+    assert_eq!(folder.stat("link").unwrap().identity, folder.stat("real/x").unwrap().identity);
+}
+
+#[test]
+fn a_user_path_splits_into_folder_and_name() {
+    let (dir, _) = folder();
+    let (folder, name) = Folder::split(&dir.path().join("x.npy")).unwrap();
+    assert_eq!((folder.path(), name.as_str()), (dir.path(), "x.npy"));
+    assert!(matches!(Folder::split("/".as_ref()), Err(Error::Name { .. })));
+    assert!(matches!(Folder::split(&dir.path().join("no/x.npy")), Err(Error::Missing { .. })));
+    assert_eq!(Folder::split("x.npy".as_ref()).unwrap().0.path(), std::path::Path::new("."));
+}

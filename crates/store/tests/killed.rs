@@ -1,0 +1,174 @@
+//! A process is killed at each step of its writes; those who come after find everything whole, or marked.
+//!
+//! The test runs its own binary again as the child, on the one test that does the child's work. The child stops at the step
+//! it was told, says so, and is killed there.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use common::{assert_whole_or_marked, change, fill, holds, leftovers, put};
+use outcore_store::{Error, Faults, Folder, Scratch, State, Store, Tmpfs};
+
+const LEN: u64 = 5000;
+const OLD: u8 = 1;
+const NEW: u8 = 2;
+
+const WORK: &str = "OUTCORE_TEST_WORK";
+const FOLDER: &str = "OUTCORE_TEST_FOLDER";
+const STEP: &str = "OUTCORE_TEST_STEP";
+const STOPPED: &str = "stopped";
+const DONE: &str = "done";
+
+/// The child's side. Does nothing when it runs among the other tests.
+#[test]
+fn child() {
+    let Ok(work) = std::env::var(WORK) else {
+        return;
+    };
+    let path = std::env::var(FOLDER).unwrap();
+    let stop: u64 = std::env::var(STEP).unwrap().parse().unwrap();
+    let faults = Arc::new(Faults::hook(move |number, _| {
+        if number == stop {
+            say_and_wait(STOPPED);
+        }
+        Ok(())
+    }));
+    if work == "scratch" {
+        let scratch = Scratch::with_faults(&path, Tmpfs::Allow, Arc::clone(&faults)).unwrap();
+        let _object = scratch.create(LEN).unwrap();
+        put(scratch.folder(), "named", LEN, NEW).unwrap();
+        say_and_wait(DONE);
+    }
+    let folder = Folder::with_faults(&path, faults).unwrap();
+    match work.as_str() {
+        "create" => put(&folder, "x", LEN, NEW).unwrap(),
+        "change" => change(&folder, "x", NEW).unwrap(),
+        "hold" => {
+            let in_place = folder.open_in_place("x").unwrap();
+            fill(&*in_place.device(), 4096, NEW);
+            say_and_wait(DONE);
+        }
+        other => panic!("no work called {other}"),
+    }
+    say_and_wait(DONE);
+}
+
+fn say_and_wait(word: &str) {
+    println!("\n{word}");
+    std::io::stdout().flush().unwrap();
+    loop {
+        std::thread::park();
+    }
+}
+
+/// A child that has come to its step, or to the end. Killed when it is dropped.
+struct Stopped {
+    child: Child,
+    done: bool,
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn run_to(work: &str, folder: &Path, step: u64) -> Stopped {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
+        .env(WORK, work)
+        .env(FOLDER, folder)
+        .env(STEP, step.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let word = lines.map(Result::unwrap).find(|line| line == STOPPED || line == DONE);
+    let done = word.expect("the child failed") == DONE;
+    Stopped { child, done }
+}
+
+/// Kills a child at each of its steps, then looks at what it left.
+fn kill_at_each_step(work: &str, check: impl Fn(&Folder, bool, u64)) {
+    for step in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::new(dir.path()).unwrap();
+        put(&folder, "x", LEN, OLD).unwrap();
+        let stopped = run_to(work, dir.path(), step);
+        let done = stopped.done;
+        drop(stopped);
+        check(&folder, done, step);
+        put(&folder, "next", 1, 0).unwrap();
+        folder.clear_mark("x").unwrap();
+        assert_eq!(leftovers(dir.path()), [""; 0], "step {step}");
+        if done {
+            assert!(step >= 5, "only {step} steps were seen");
+            return;
+        }
+    }
+}
+
+#[test]
+fn killed_while_it_creates_a_process_leaves_the_old_object_or_the_new() {
+    kill_at_each_step("create", |folder, done, step| {
+        let path = folder.path().join("x");
+        assert!(folder.open("x").is_ok(), "step {step}");
+        assert!(holds(&path, LEN, OLD) || holds(&path, LEN, NEW), "step {step}");
+        assert!(!done || holds(&path, LEN, NEW));
+        put(folder, "x", LEN, 3).unwrap();
+        assert!(holds(&path, LEN, 3), "step {step}: its lock went with it");
+    });
+}
+
+#[test]
+fn killed_while_it_writes_in_place_a_process_leaves_a_whole_or_a_marked_object() {
+    kill_at_each_step("change", |folder, done, step| {
+        assert_whole_or_marked(folder, "x", LEN, [OLD, NEW], &format!("step {step}"));
+        assert!(!done || holds(&folder.path().join("x"), LEN, NEW));
+        let again = folder.open_in_place_interrupted("x").unwrap();
+        assert_eq!(again.len(), LEN, "step {step}: the exact length is known");
+        fill(&*again.device(), LEN, 3);
+        again.finish().unwrap();
+        assert!(holds(&folder.path().join("x"), LEN, 3), "step {step}");
+    });
+}
+
+#[test]
+fn a_writer_in_another_process_is_respected_while_it_lives() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = Folder::new(dir.path()).unwrap();
+    put(&folder, "x", LEN, OLD).unwrap();
+    let writer = run_to("hold", dir.path(), u64::MAX);
+    assert!(matches!(folder.create("x", 1), Err(Error::Locked { .. })));
+    assert!(matches!(folder.open_in_place("x"), Err(Error::Locked { .. })));
+    assert_eq!(folder.stat("x").unwrap().state, State::BeingWritten);
+    assert!(folder.open("x").is_ok());
+    drop(writer);
+    assert_eq!(folder.stat("x").unwrap().state, State::Interrupted);
+    assert!(matches!(folder.open("x"), Err(Error::Interrupted { .. })));
+    put(&folder, "x", 1, NEW).unwrap();
+}
+
+#[test]
+fn scratch_of_a_killed_process_is_swept_and_that_of_a_living_one_is_not() {
+    for step in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        let count = || std::fs::read_dir(dir.path()).unwrap().count();
+        let living = Scratch::new(dir.path(), Tmpfs::Allow).unwrap();
+        let stopped = run_to("scratch", dir.path(), step);
+        let done = stopped.done;
+        drop(stopped);
+        drop(Scratch::new(dir.path(), Tmpfs::Allow).unwrap());
+        assert_eq!(count(), 1, "step {step}");
+        drop(living);
+        assert_eq!(count(), 0, "step {step}");
+        if done {
+            return;
+        }
+    }
+}
