@@ -1,1 +1,50 @@
-//! Placeholder.
+//! When bytes move: one memory budget, and what goes on within it.
+//!
+//! A [`Plan`] is a graph of tasks that declare the strided bytes they read and write. The engine
+//! derives their order, prefetches, computes, writes back, and records how close it came to the
+//! plan's prediction. It knows budgets, tasks and extents; it does not know dtypes or algorithms.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use outcore_device::MemoryDevice;
+//! use outcore_engine::{Config, Engine, Extent, Plan, Region, Task};
+//!
+//! let engine = Engine::new(Config { memory_bytes: 1 << 20, ..Config::default() });
+//! let numbers = Extent::new("numbers", Arc::new(MemoryDevice::new("numbers", 8192)));
+//! let mut plan = Plan::new("fill");
+//! let extent = plan.extent(&numbers);
+//! plan.task(Task::new("ones").write(Region::span(extent, 0, 8192)).run(|cx| {
+//!     cx.blocks[0].slice_mut::<f32>().fill(1.0);
+//!     Ok(())
+//! }));
+//! let outcome = engine.run(plan)?.wait()?;
+//! assert_eq!(outcome.trace.actual.bytes_written, 8192);
+//! # Ok::<(), outcore_engine::Error>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod edges;
+mod engine;
+mod error;
+mod extent;
+mod leases;
+mod memory;
+mod plan;
+mod pump;
+mod region;
+mod run;
+mod schedule;
+mod sectors;
+mod ticket;
+mod trace;
+
+pub use engine::{Config, Engine, Info};
+pub use error::{Error, Result, TaskError};
+pub use extent::Extent;
+pub use memory::{Budget, Reservation};
+pub use plan::{Access, Block, Context, Mode, Plan, Task};
+pub use region::{ExtentRef, Region};
+pub use run::Outcome;
+pub use schedule::{Explanation, Totals};
+pub use ticket::{Progress, Ticket};
+pub use trace::{Span, Trace};

@@ -1,0 +1,152 @@
+//! Sectors that two blocks share.
+//!
+//! Devices move whole sectors, regions start and end anywhere. What a store leaves over at the ends
+//! of its rows waits here until the neighbours have supplied the rest of the sector; what nobody
+//! supplies is merged with what the device holds. A sector in this table is written by nobody else,
+//! so no byte is lost whatever the order. `Coverage` is the arithmetic, shared with the prediction.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use crate::region::{ExtentRef, Region};
+
+/// Which bytes of which sectors are known.
+#[derive(Default)]
+pub(crate) struct Coverage {
+    known: BTreeMap<(ExtentRef, u64), Sector>,
+}
+
+struct Sector {
+    block: u32,
+    ranges: Vec<Range<u32>>,
+}
+
+impl Coverage {
+    /// Adds a range of one sector; true when that completes it (and it is forgotten).
+    pub(crate) fn add(&mut self, extent: ExtentRef, sector: u64, block: u32, range: Range<u32>) -> bool {
+        let entry = self.known.entry((extent, sector)).or_insert_with(|| Sector { block, ranges: Vec::new() });
+        insert(&mut entry.ranges, range);
+        let whole = entry.ranges == [0..block];
+        if whole {
+            self.known.remove(&(extent, sector));
+        }
+        whole
+    }
+
+    /// Bytes that storing a region writes now, sectors that it completes included.
+    pub(crate) fn store(&mut self, region: Region, block: u64, extent_bytes: u64) -> u64 {
+        region.runs().map(|run| {
+            let split = split(&run, block, extent_bytes);
+            let direct = split.direct.end - split.direct.start;
+            let completed = split.edges.into_iter().flatten().filter(|edge| {
+                self.add(region.extent, edge.sector, block as u32, edge.range.clone())
+            });
+            direct + completed.count() as u64 * block
+        }).sum()
+    }
+
+    /// Number and bytes of the sectors that are not whole.
+    pub(crate) fn incomplete(&self) -> (usize, u64) {
+        (self.known.len(), self.known.values().map(|sector| u64::from(sector.block)).sum())
+    }
+
+    /// Whether known bytes of a sector belong to a region.
+    pub(crate) fn touches(&self, key: (ExtentRef, u64), region: &Region) -> bool {
+        key.0 == region.extent
+            && self.known.get(&key).is_some_and(|sector| {
+                let base = key.1 * u64::from(sector.block);
+                sector.ranges.iter().any(|range| region.touches(&(base + u64::from(range.start)..base + u64::from(range.end))))
+            })
+    }
+
+    /// Forgets the sectors with bytes of a region, and says how many bytes it takes to merge them.
+    pub(crate) fn merge(&mut self, region: &Region) -> u64 {
+        let keys: Vec<(ExtentRef, u64)> = self.known.keys().filter(|key| self.touches(**key, region)).copied().collect();
+        keys.iter().filter_map(|key| self.known.remove(key)).map(|sector| u64::from(sector.block)).sum()
+    }
+
+    /// The known ranges of one sector, which is then forgotten.
+    pub(crate) fn take(&mut self, extent: ExtentRef, sector: u64) -> Vec<Range<u32>> {
+        self.known.remove(&(extent, sector)).map_or_else(Vec::new, |sector| sector.ranges)
+    }
+}
+
+fn insert(ranges: &mut Vec<Range<u32>>, new: Range<u32>) {
+    let from = ranges.partition_point(|old| old.end < new.start);
+    let to = ranges.partition_point(|old| old.start <= new.end);
+    let merged = ranges[from..to].iter().fold(new, |a, b| a.start.min(b.start)..a.end.max(b.end));
+    ranges.splice(from..to, [merged]);
+}
+
+/// A run cut into whole sectors and what is left over at its ends.
+pub(crate) struct Split {
+    pub(crate) direct: Range<u64>,
+    pub(crate) edges: [Option<Edge>; 2],
+}
+
+/// A part of one sector. `source` is where the run has these bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Edge {
+    pub(crate) sector: u64,
+    pub(crate) range: Range<u32>,
+    pub(crate) bytes: Range<u64>,
+}
+
+/// Cuts a run. Bytes behind the end of the extent are nobody's, so the last sector counts as covered to its end.
+pub(crate) fn split(run: &Range<u64>, block: u64, extent_bytes: u64) -> Split {
+    let start = run.start.next_multiple_of(block);
+    let end = if run.end == extent_bytes { run.end.next_multiple_of(block) } else { run.end / block * block };
+    let edge = |bytes: Range<u64>| {
+        let sector = bytes.start / block;
+        let base = sector * block;
+        let until = if bytes.end == extent_bytes { block } else { bytes.end - base };
+        (!bytes.is_empty()).then(|| Edge { sector, range: (bytes.start - base) as u32..until as u32, bytes })
+    };
+    if start > end {
+        return Split { direct: start..start, edges: [edge(run.clone()), None] };
+    }
+    let [head, tail] = [run.start..start.min(run.end), end.min(run.end)..run.end];
+    Split { direct: start..end, edges: [edge(head), edge(tail)] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_split_covers_its_run_once(start in 0u64..200, length in 0u64..200, behind in 0u64..3, power in 0u32..6) {
+            let block = 1u64 << power;
+            let run = start..start + length;
+            let split = split(&run, block, run.end + behind);
+            let direct: Vec<u64> = split.direct.clone().filter(|byte| run.contains(byte)).collect();
+            let edges = split.edges.iter().flatten().flat_map(|edge| edge.bytes.clone());
+            let mut all: Vec<u64> = direct.into_iter().chain(edges).collect();
+            all.sort_unstable();
+            prop_assert_eq!(all, run.clone().collect::<Vec<_>>());
+            prop_assert_eq!(split.direct.start % block, 0);
+            prop_assert_eq!(split.direct.end % block, 0);
+            for edge in split.edges.iter().flatten() {
+                prop_assert_eq!(edge.bytes.start, edge.sector * block + u64::from(edge.range.start));
+                prop_assert!(u64::from(edge.range.end) <= block && edge.range.start < edge.range.end);
+                let last = if behind == 0 && edge.bytes.end == run.end { block } else { edge.bytes.end - edge.sector * block };
+                prop_assert_eq!(u64::from(edge.range.end), last);
+            }
+        }
+
+        #[test]
+        fn coverage_is_whole_exactly_when_every_byte_was_added(order in proptest::collection::vec((0u32..16, 1u32..9), 1..40)) {
+            let (mut coverage, mut seen) = (Coverage::default(), [false; 16]);
+            for (start, length) in order {
+                let range = start..(start + length).min(16);
+                range.clone().for_each(|byte| seen[byte as usize] = true);
+                let whole = coverage.add(ExtentRef(0), 3, 16, range);
+                prop_assert_eq!(whole, seen.iter().all(|&byte| byte));
+                if whole {
+                    seen = [false; 16];
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The engine's face: a budget, and the verbs on it.
+
+use std::sync::{Arc, Mutex};
+
+use outcore_device::{Choice, DriverInfo};
+
+use crate::error::{Error, Result};
+use crate::memory::{Account, Budget};
+use crate::plan::Plan;
+use crate::pump::Handle;
+use crate::run::{Outcome, Run};
+use crate::schedule::{Explanation, Totals};
+use crate::ticket::{self, Ticket};
+
+/// How an engine is made.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Bytes that it may hold.
+    pub memory_bytes: u64,
+    /// Compute threads; 0 for one for each core that the process may use.
+    pub threads: usize,
+    /// How bytes reach devices.
+    pub driver: Choice,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { memory_bytes: 1 << 30, threads: 0, driver: Choice::Auto }
+    }
+}
+
+/// What an engine runs on.
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// The driver of its devices.
+    pub driver: DriverInfo,
+    /// Compute threads.
+    pub threads: usize,
+    /// Budget, bytes.
+    pub memory_bytes: u64,
+}
+
+/// A budget, a driver, compute threads, and what goes on with them. Clones are the same engine.
+/// Threads and rings come into being with the first call that needs them.
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+struct Inner {
+    budget: Budget,
+    threads: usize,
+    driver: Choice,
+    process: u32,
+    started: Mutex<Option<(Handle, DriverInfo)>>,
+}
+
+impl Engine {
+    /// Nothing starts yet.
+    pub fn new(config: Config) -> Engine {
+        let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        Engine(Arc::new(Inner {
+            budget: Budget::new(config.memory_bytes),
+            threads: if config.threads == 0 { cores() } else { config.threads },
+            driver: config.driver,
+            process: std::process::id(),
+            started: Mutex::new(None),
+        }))
+    }
+
+    /// The budget that everything here shares.
+    pub fn budget(&self) -> &Budget {
+        &self.0.budget
+    }
+
+    /// Number of compute threads.
+    pub fn threads(&self) -> usize {
+        self.0.threads
+    }
+
+    /// Starts the engine if need be and says what it runs on.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when no driver can be had.
+    pub fn info(&self) -> Result<Info> {
+        let driver = self.with_handle(|_, info| Ok(info.clone()))?;
+        Ok(Info { driver, threads: self.0.threads, memory_bytes: self.0.budget.total() })
+    }
+
+    /// Predicts a run of the plan with the memory that is now free. No I/O.
+    ///
+    /// # Errors
+    /// See [`Plan::explain`].
+    pub fn explain(&self, plan: &Plan) -> Result<Explanation> {
+        plan.explain(self.0.budget.available(), self.0.threads)
+    }
+
+    /// Starts a plan.
+    ///
+    /// # Errors
+    /// Before any I/O: [`Error::OverBudget`], [`Error::Plan`], [`Error::Closed`] in a forked child. The ticket has the others.
+    pub fn run(&self, plan: Plan) -> Result<Ticket<Outcome>> {
+        let (schedule, beside) = plan.schedule(self.0.budget.available(), self.0.threads)?;
+        let floor = schedule.floor_bytes + beside;
+        let reservation = self.0.budget.reserve(&plan.name, floor)?;
+        let (bytes_read, bytes_written) = schedule.totals();
+        let predicted = Totals { bytes_read, bytes_written, peak_bytes: floor };
+        let shared = ticket::Shared::new();
+        let run = Run::new(plan, schedule, Account::new(reservation), predicted, Arc::clone(&shared));
+        self.with_handle(|handle, _| {
+            handle.start(&handle.mailbox(), Box::new(run))?;
+            Ok(Ticket::new(shared, handle.looker()))
+        })
+    }
+
+    fn with_handle<T>(&self, act: impl FnOnce(&Handle, &DriverInfo) -> Result<T>) -> Result<T> {
+        if std::process::id() != self.0.process {
+            return Err(Error::Closed);
+        }
+        let mut started = self.0.started.lock().expect("no panic while held");
+        if started.is_none() {
+            let driver = outcore_device::driver(self.0.driver).map_err(|source| Error::Device { object: "driver".into(), source })?;
+            let info = driver.info();
+            *started = Some((Handle::new(driver, self.0.budget.clone(), self.0.threads)?, info));
+        }
+        let (handle, info) = started.as_ref().expect("started above");
+        act(handle, info)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Threads are not inherited by a forked child: there is nothing to join there.
+        if std::process::id() != self.process {
+            std::mem::forget(self.started.get_mut().ok().and_then(Option::take));
+        }
+    }
+}

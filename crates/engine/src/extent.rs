@@ -1,0 +1,57 @@
+//! A run of bytes on a device, under a name that errors and traces can use.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use outcore_device::Device;
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+/// The bytes of a device. Clones are the same extent.
+#[derive(Clone)]
+pub struct Extent(Arc<Inner>);
+
+struct Inner {
+    id: u64,
+    name: String,
+    device: Arc<dyn Device>,
+    len: u64,
+}
+
+impl Extent {
+    /// All bytes of a device.
+    pub fn new(name: impl Into<String>, device: Arc<dyn Device>) -> Extent {
+        let len = device.len();
+        Extent(Arc::new(Inner { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), name: name.into(), device, len }))
+    }
+
+    /// Unique in the process.
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// The name for people.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.0.len
+    }
+
+    /// True without bytes.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// The device below.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.0.device
+    }
+
+    /// The unit of transfer, bytes.
+    pub fn block(&self) -> u32 {
+        self.0.device.limits().block
+    }
+}

@@ -1,0 +1,252 @@
+//! Budget, reservations and frames.
+//!
+//! Every activity reserves its floor before it starts, all or nothing; the sum of the floors never
+//! exceeds the budget. Memory above its floor an activity may take while nobody needs it, and gives
+//! back as it goes on. Frames that nobody uses are kept for the next taker of that size: as idle
+//! blocks, whose bytes may be wanted again, or empty.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use outcore_device::{Buf, Shared};
+
+use crate::error::{Error, Result};
+use crate::region::Region;
+
+const PAGE: u64 = 4096;
+
+/// A number of bytes that a session may hold, and who has reserved what of it.
+#[derive(Clone)]
+pub struct Budget(Arc<Inner>);
+
+struct Inner {
+    total: u64,
+    reserved: Mutex<u64>,
+}
+
+impl Budget {
+    /// A budget of `total` bytes.
+    pub(crate) fn new(total: u64) -> Budget {
+        Budget(Arc::new(Inner { total, reserved: Mutex::new(0) }))
+    }
+
+    /// All of it, bytes.
+    pub fn total(&self) -> u64 {
+        self.0.total
+    }
+
+    /// What nobody has reserved, bytes.
+    pub fn available(&self) -> u64 {
+        self.0.total - *self.0.reserved.lock().expect("no panic while held")
+    }
+
+    /// Reserves bytes, all or nothing.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`], naming `what` and the bytes.
+    pub fn reserve(&self, what: &str, bytes: u64) -> Result<Reservation> {
+        let mut reserved = self.0.reserved.lock().expect("no panic while held");
+        let available = self.0.total - *reserved;
+        if bytes > available {
+            return Err(Error::OverBudget { what: what.to_owned(), needed: bytes, available, budget: self.0.total });
+        }
+        *reserved += bytes;
+        Ok(Reservation { budget: self.clone(), bytes })
+    }
+}
+
+/// Reserved bytes; free again when dropped.
+pub struct Reservation {
+    budget: Budget,
+    bytes: u64,
+}
+
+impl Reservation {
+    /// How many.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Keeps at most `bytes` of them.
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        let mut reserved = self.budget.0.reserved.lock().expect("no panic while held");
+        *reserved -= self.bytes - self.bytes.min(bytes);
+        self.bytes = self.bytes.min(bytes);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        *self.budget.0.reserved.lock().expect("no panic while held") -= self.bytes;
+    }
+}
+
+/// What one activity may hold and holds.
+pub(crate) struct Account {
+    pub(crate) reservation: Reservation,
+    pub(crate) held: u64,
+}
+
+impl Account {
+    pub(crate) fn new(reservation: Reservation) -> Account {
+        Account { reservation, held: 0 }
+    }
+
+    fn above_floor(&self) -> u64 {
+        self.held.saturating_sub(self.reservation.bytes)
+    }
+}
+
+/// The frames of a session. Lives on the engine's thread.
+pub(crate) struct Memory {
+    budget: Budget,
+    held: u64,
+    above_floors: u64,
+    empty: BTreeMap<usize, Vec<Buf>>,
+    empty_bytes: u64,
+    idle: Idle,
+}
+
+impl Memory {
+    pub(crate) fn new(budget: Budget) -> Memory {
+        Memory { budget, held: 0, above_floors: 0, empty: BTreeMap::new(), empty_bytes: 0, idle: Idle::default() }
+    }
+
+    /// A frame of at least `bytes` bytes, contents unspecified; `None` when it has to wait.
+    ///
+    /// # Errors
+    /// The system's, when it has no memory although the budget has.
+    pub(crate) fn take(&mut self, account: &mut Account, bytes: usize) -> io::Result<Option<Buf>> {
+        let size = frame_bytes(bytes);
+        let above = (account.held + size).saturating_sub(account.reservation.bytes) - account.above_floor();
+        let spare = self.budget.available().saturating_sub(self.above_floors);
+        if above > spare || self.held + size > self.budget.total() {
+            return Ok(None);
+        }
+        let frame = match self.empty.get_mut(&(size as usize)).and_then(Vec::pop) {
+            Some(frame) => {
+                self.empty_bytes -= size;
+                frame
+            }
+            None => {
+                self.make_room(size);
+                Buf::anonymous(size as usize)?
+            }
+        };
+        self.charge(account, size as i64);
+        Ok(Some(frame))
+    }
+
+    /// Takes an idle block back into use.
+    pub(crate) fn revive(&mut self, account: &mut Account, key: &IdleKey) -> Option<Shared> {
+        let size = self.idle.blocks.get(key)?.1.len() as u64;
+        let above = (account.held + size).saturating_sub(account.reservation.bytes) - account.above_floor();
+        if above > self.budget.available().saturating_sub(self.above_floors) {
+            return None;
+        }
+        let block = self.idle.remove(key)?;
+        self.charge(account, size as i64);
+        Some(block)
+    }
+
+    /// Gives a frame back.
+    pub(crate) fn give(&mut self, account: &mut Account, frame: Buf) {
+        self.charge(account, -(frame.len() as i64));
+        self.keep_empty(frame);
+    }
+
+    /// Gives a frame back whose bytes may be wanted again.
+    pub(crate) fn give_idle(&mut self, account: &mut Account, key: IdleKey, block: Shared) {
+        self.charge(account, -(block.len() as i64));
+        if let Some(old) = self.idle.insert(key, block) {
+            self.recycle(old);
+        }
+    }
+
+    /// Lets go of a frame that its holder keeps: it belongs to the caller now.
+    pub(crate) fn forfeit(&mut self, account: &mut Account, bytes: usize) {
+        self.charge(account, -(bytes as i64));
+    }
+
+    /// Forgets idle blocks of an extent.
+    pub(crate) fn forget(&mut self, extent_id: u64) {
+        let stale: Vec<IdleKey> = self.idle.blocks.keys().filter(|key| key.0 == extent_id).copied().collect();
+        for key in stale {
+            let block = self.idle.remove(&key).expect("listed above");
+            self.recycle(block);
+        }
+    }
+
+    fn recycle(&mut self, block: Shared) {
+        if let Ok(frame) = block.try_thaw() {
+            self.keep_empty(frame);
+        }
+    }
+
+    fn keep_empty(&mut self, frame: Buf) {
+        self.empty_bytes += frame.len() as u64;
+        self.empty.entry(frame.len()).or_default().push(frame);
+    }
+
+    fn charge(&mut self, account: &mut Account, bytes: i64) {
+        self.above_floors -= account.above_floor();
+        account.held = account.held.checked_add_signed(bytes).expect("a frame is given back once");
+        self.held = self.held.checked_add_signed(bytes).expect("a frame is given back once");
+        self.above_floors += account.above_floor();
+    }
+
+    /// Unmaps what nobody uses until `bytes` more stay within the budget.
+    fn make_room(&mut self, bytes: u64) {
+        while self.held + self.empty_bytes + self.idle.bytes + bytes > self.budget.total() {
+            if let Some(mut entry) = self.empty.last_entry() {
+                match entry.get_mut().pop() {
+                    Some(frame) => self.empty_bytes -= frame.len() as u64,
+                    None => _ = entry.remove(),
+                }
+            } else if self.idle.pop_oldest().is_none() {
+                break;
+            }
+        }
+    }
+}
+
+/// Bytes that a frame for `bytes` bytes takes.
+pub(crate) fn frame_bytes(bytes: usize) -> u64 {
+    (bytes.max(1) as u64).next_multiple_of(PAGE)
+}
+
+/// Extent and region.
+pub(crate) type IdleKey = (u64, Region);
+
+/// Clean blocks that nobody uses now, oldest first out.
+#[derive(Default)]
+struct Idle {
+    blocks: HashMap<IdleKey, (u64, Shared)>,
+    by_age: BTreeMap<u64, IdleKey>,
+    clock: u64,
+    bytes: u64,
+}
+
+impl Idle {
+    fn insert(&mut self, key: IdleKey, block: Shared) -> Option<Shared> {
+        let old = self.remove(&key);
+        self.clock += 1;
+        self.bytes += block.len() as u64;
+        self.by_age.insert(self.clock, key);
+        self.blocks.insert(key, (self.clock, block));
+        old
+    }
+
+    fn remove(&mut self, key: &IdleKey) -> Option<Shared> {
+        let (age, block) = self.blocks.remove(key)?;
+        self.by_age.remove(&age);
+        self.bytes -= block.len() as u64;
+        Some(block)
+    }
+
+    fn pop_oldest(&mut self) -> Option<Shared> {
+        let (_, key) = self.by_age.first_key_value()?;
+        self.remove(&{ *key })
+    }
+}

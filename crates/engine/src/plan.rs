@@ -1,0 +1,326 @@
+//! A plan: tasks that declare the strided bytes they read and write. Pure; no I/O.
+//!
+//! Dependencies are not stated but follow from the declarations, in the order in which tasks were
+//! added: a read waits for the write before it (RAW), a write for the reads (WAR) and the write
+//! (WAW) before it, wherever bytes overlap. The idea is BLAS-on-flash's (section 3.2 of the paper);
+//! that code left the hazards to its users.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+
+use outcore_device::{Buf, Shared};
+
+use crate::error::{Error, Result, TaskError};
+use crate::extent::Extent;
+use crate::region::{ExtentRef, Layout, Region};
+
+/// How a task uses a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Bytes are read.
+    Read,
+    /// Every byte is overwritten; what was there is not loaded.
+    Write,
+    /// Bytes are read and may be changed.
+    Update,
+}
+
+/// One declared use of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The bytes.
+    pub region: Region,
+    /// How they are used.
+    pub mode: Mode,
+}
+
+pub(crate) type Work = Box<dyn FnOnce(&mut Context<'_>) -> std::result::Result<(), TaskError> + Send>;
+
+/// What a running task sees.
+pub struct Context<'a> {
+    /// One block for each declared access, in the order of declaration.
+    pub blocks: &'a mut [Block],
+    /// The scratch that the task asked for; its contents are unspecified. Aligned to 4096 bytes.
+    pub scratch: &'a mut [u8],
+    /// Set when the run has been cancelled; long tasks look at it now and then.
+    pub cancelled: &'a AtomicBool,
+    /// Tasks put here join the run behind all that it knows.
+    pub more: &'a mut Vec<Task>,
+}
+
+/// A unit of computation.
+pub struct Task {
+    pub(crate) name: &'static str,
+    pub(crate) accesses: Vec<Access>,
+    pub(crate) flops: u64,
+    pub(crate) scratch: usize,
+    pub(crate) work: Option<Work>,
+}
+
+impl Task {
+    /// A task that does nothing yet.
+    pub fn new(name: &'static str) -> Task {
+        Task { name, accesses: Vec::new(), flops: 0, scratch: 0, work: None }
+    }
+
+    /// Declares a read.
+    pub fn read(self, region: Region) -> Task {
+        self.access(region, Mode::Read)
+    }
+
+    /// Declares that every byte is overwritten.
+    pub fn write(self, region: Region) -> Task {
+        self.access(region, Mode::Write)
+    }
+
+    /// Declares a read and a write.
+    pub fn update(self, region: Region) -> Task {
+        self.access(region, Mode::Update)
+    }
+
+    /// Declares an access.
+    pub fn access(mut self, region: Region, mode: Mode) -> Task {
+        self.accesses.push(Access { region, mode });
+        self
+    }
+
+    /// Arithmetic operations, for progress and prediction.
+    pub fn flops(mut self, flops: u64) -> Task {
+        self.flops = flops;
+        self
+    }
+
+    /// Bytes of scratch memory that the task needs while it runs.
+    pub fn scratch(mut self, bytes: usize) -> Task {
+        self.scratch = bytes;
+        self
+    }
+
+    /// What it does.
+    pub fn run(mut self, work: impl FnOnce(&mut Context<'_>) -> std::result::Result<(), TaskError> + Send + 'static) -> Task {
+        self.work = Some(Box::new(work));
+        self
+    }
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("name", &self.name).field("accesses", &self.accesses).finish_non_exhaustive()
+    }
+}
+
+/// The bytes of one access while a task runs.
+pub struct Block {
+    pub(crate) data: Data,
+    pub(crate) region: Region,
+    pub(crate) layout: Layout,
+}
+
+pub(crate) enum Data {
+    Shared(Shared),
+    Owned(Buf),
+}
+
+impl Block {
+    /// From the first byte of the first row to the last byte of the last; what lies between rows is unspecified.
+    pub fn bytes(&self) -> &[u8] {
+        let bytes: &[u8] = match &self.data {
+            Data::Shared(shared) => shared,
+            Data::Owned(buf) => buf,
+        };
+        &bytes[self.layout.lead..self.layout.lead + self.reach()]
+    }
+
+    /// The same, to be changed. Between rows nothing may be written that matters.
+    ///
+    /// # Panics
+    /// When the access was declared as a read.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        let (lead, reach) = (self.layout.lead, self.reach());
+        match &mut self.data {
+            Data::Shared(_) => panic!("a task writes to a region that it declared as read"),
+            Data::Owned(buf) => &mut buf[lead..lead + reach],
+        }
+    }
+
+    fn reach(&self) -> usize {
+        match self.region.is_empty() {
+            true => 0,
+            false => self.layout.pitch * (self.region.rows as usize - 1) + self.region.row_bytes as usize,
+        }
+    }
+
+    /// The elements of the block, [`pitch`](Block::pitch) apart from row to row.
+    pub fn slice<T: bytemuck::Pod>(&self) -> &[T] {
+        bytemuck::cast_slice(self.bytes())
+    }
+
+    /// The same, to be changed.
+    pub fn slice_mut<T: bytemuck::Pod>(&mut self) -> &mut [T] {
+        bytemuck::cast_slice_mut(self.bytes_mut())
+    }
+
+    /// Elements of `T` from one row to the next.
+    pub fn pitch<T>(&self) -> usize {
+        self.layout.pitch / size_of::<T>()
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.region.rows as usize
+    }
+
+    /// Elements of `T` in a row.
+    pub fn columns<T>(&self) -> usize {
+        self.region.row_bytes as usize / size_of::<T>()
+    }
+}
+
+/// What an extent of a plan is made of.
+#[derive(Clone)]
+pub(crate) enum Backing {
+    /// Bytes on a device.
+    Device(Extent),
+    /// Bytes that live in memory while the plan runs, zero at first.
+    Volatile,
+    /// Bytes that the caller holds; read only.
+    Resident(Shared),
+}
+
+pub(crate) struct Area {
+    pub(crate) name: String,
+    pub(crate) bytes: u64,
+    pub(crate) backing: Backing,
+}
+
+impl Area {
+    pub(crate) fn block(&self) -> u64 {
+        match &self.backing {
+            Backing::Device(extent) => u64::from(extent.block()),
+            _ => 1,
+        }
+    }
+
+    pub(crate) fn is_device(&self) -> bool {
+        matches!(self.backing, Backing::Device(_))
+    }
+}
+
+/// A graph of tasks over extents.
+pub struct Plan {
+    pub(crate) name: String,
+    pub(crate) areas: Vec<Area>,
+    pub(crate) tasks: Vec<Task>,
+    pub(crate) group_starts: Vec<usize>,
+    pub(crate) bound_bytes: u64,
+    pub(crate) notes: Vec<(String, String)>,
+    by_id: HashMap<u64, ExtentRef>,
+}
+
+impl Plan {
+    /// An empty plan.
+    pub fn new(name: impl Into<String>) -> Plan {
+        Plan {
+            name: name.into(),
+            areas: Vec::new(),
+            tasks: Vec::new(),
+            group_starts: vec![0],
+            bound_bytes: 0,
+            notes: Vec::new(),
+            by_id: HashMap::new(),
+        }
+    }
+
+    /// Names an extent on a device. The same extent gets the same reference.
+    pub fn extent(&mut self, extent: &Extent) -> ExtentRef {
+        if let Some(&known) = self.by_id.get(&extent.id()) {
+            return known;
+        }
+        let reference = self.area(extent.name().to_owned(), extent.len(), Backing::Device(extent.clone()));
+        self.by_id.insert(extent.id(), reference);
+        reference
+    }
+
+    /// Memory that lasts as long as the run, zero at first; its regions are results of the run.
+    /// Regions of it may be equal or disjoint, and are never written to a device.
+    pub fn volatile(&mut self, name: impl Into<String>, bytes: u64) -> ExtentRef {
+        self.area(name.into(), bytes, Backing::Volatile)
+    }
+
+    /// Memory of the caller's, read in place.
+    pub fn resident(&mut self, name: impl Into<String>, bytes: Shared) -> ExtentRef {
+        self.area(name.into(), bytes.len() as u64, Backing::Resident(bytes))
+    }
+
+    fn area(&mut self, name: String, bytes: u64, backing: Backing) -> ExtentRef {
+        self.areas.push(Area { name, bytes, backing });
+        ExtentRef(self.areas.len() as u32 - 1)
+    }
+
+    /// Adds a task behind those already there.
+    pub fn task(&mut self, task: Task) {
+        self.tasks.push(task);
+    }
+
+    /// Tasks added from here on are ordered after those added before.
+    pub fn group(&mut self) {
+        if *self.group_starts.last().expect("never empty") < self.tasks.len() {
+            self.group_starts.push(self.tasks.len());
+        }
+    }
+
+    /// States the least number of bytes that any plan for this work would move.
+    pub fn bound(&mut self, bytes: u64) {
+        self.bound_bytes = bytes;
+    }
+
+    /// Adds a line to what `explain` prints.
+    pub fn note(&mut self, what: impl Into<String>, value: impl fmt::Display) {
+        self.notes.push((what.into(), value.to_string()));
+    }
+
+    /// The plan's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Number of tasks.
+    pub fn len(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// True without tasks.
+    pub fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
+    }
+
+    /// Total arithmetic operations.
+    pub fn flops(&self) -> u64 {
+        self.tasks.iter().map(|task| task.flops).sum()
+    }
+}
+
+/// Checks that a task stays within its extents and does not overlap itself where it writes.
+pub(crate) fn check_task(plan: &str, areas: &[Area], task: &Task) -> Result<()> {
+    let refuse = |reason: String| Err(Error::Plan { plan: plan.to_owned(), reason: format!("task {}: {reason}", task.name) });
+    for (index, access) in task.accesses.iter().enumerate() {
+        let Some(area) = areas.get(access.region.extent.0 as usize) else {
+            return refuse("names an extent of another plan".into());
+        };
+        if access.region.stride < access.region.row_bytes {
+            return refuse(format!("rows of {} overlap each other", area.name));
+        }
+        if access.region.end() > area.bytes {
+            return refuse(format!("reaches byte {} of {}, which has {}", access.region.end(), area.name, area.bytes));
+        }
+        if access.mode != Mode::Read && matches!(area.backing, Backing::Resident(_)) {
+            return refuse(format!("writes to {}, which is read only", area.name));
+        }
+        let clash = |other: &Access| (access.mode != Mode::Read || other.mode != Mode::Read) && access.region.overlaps(&other.region);
+        if task.accesses[..index].iter().any(clash) {
+            return refuse(format!("writes bytes of {} that it also declares elsewhere", area.name));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! The engine's thread: it owns the driver, the frames and every activity, and sleeps in the driver.
+//!
+//! One loop: take messages, let activities act, submit, reap. Whoever is on another thread sends a
+//! message and wakes the driver; there is no other way in, so nothing here needs a lock.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
+use outcore_device::{Completion, Device, Driver, Op, Request, Waker};
+
+use crate::error::{Error, Result};
+use crate::leases::Leases;
+use crate::memory::{Budget, Memory};
+
+/// Something that goes on: a run, a stream, a gather.
+pub(crate) trait Activity: Send {
+    /// Goes on as far as it can without waiting. True when it has ended.
+    fn advance(&mut self, core: &mut Core<'_>) -> bool;
+    /// One of its requests is done.
+    fn complete(&mut self, core: &mut Core<'_>, token: u32, completion: Completion);
+    /// A message from another thread.
+    fn receive(&mut self, core: &mut Core<'_>, message: Box<dyn std::any::Any + Send>);
+    /// The engine is closing: end with this error once nothing is in flight.
+    fn fail(&mut self, error: Error);
+}
+
+/// What an activity may use while it acts.
+pub(crate) struct Core<'a> {
+    pub(crate) memory: &'a mut Memory,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) workers: &'a Workers,
+    pub(crate) leases: &'a mut Leases,
+    requests: &'a mut Vec<Request>,
+}
+
+impl Core<'_> {
+    pub(crate) fn submit(&mut self, token: u32, device: &Arc<dyn Device>, offset: u64, op: Op) {
+        let tag = u64::from(self.mailbox.activity) << 32 | u64::from(token);
+        self.requests.push(Request { tag, device: Arc::clone(device), offset, op });
+    }
+}
+
+pub(crate) enum Message {
+    Start(u32, Box<dyn Activity>),
+    For(u32, Box<dyn std::any::Any + Send>),
+    Look,
+    Close,
+}
+
+/// Where to send messages for one activity, from any thread.
+#[derive(Clone)]
+pub(crate) struct Mailbox {
+    activity: u32,
+    sender: Sender<Message>,
+    waker: Waker,
+}
+
+impl Mailbox {
+    pub(crate) fn send(&self, message: impl std::any::Any + Send) {
+        if self.sender.send(Message::For(self.activity, Box::new(message))).is_ok() {
+            self.waker.wake();
+        }
+    }
+}
+
+/// The far end of the pump.
+pub(crate) struct Handle {
+    sender: Sender<Message>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+    next: std::sync::atomic::AtomicU32,
+}
+
+impl Handle {
+    pub(crate) fn new(driver: Box<dyn Driver>, budget: Budget, threads: usize) -> Result<Handle> {
+        let (sender, receiver) = crossbeam_channel::unbounded();
+        let waker = driver.waker();
+        let mailbox = Mailbox { activity: 0, sender: sender.clone(), waker: waker.clone() };
+        let pump = Pump {
+            driver,
+            memory: Memory::new(budget),
+            leases: Leases::default(),
+            workers: Workers::new(threads).map_err(|_| Error::Closed)?,
+            receiver,
+            mailbox,
+            activities: HashMap::new(),
+            closing: false,
+        };
+        let thread = std::thread::Builder::new().name("outcore-engine".into()).spawn(move || pump.run()).map_err(|_| Error::Closed)?;
+        Ok(Handle { sender, waker, thread: Some(thread), next: 1.into() })
+    }
+
+    /// A mailbox for an activity that is yet to start.
+    pub(crate) fn mailbox(&self) -> Mailbox {
+        let activity = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Mailbox { activity, sender: self.sender.clone(), waker: self.waker.clone() }
+    }
+
+    pub(crate) fn start(&self, mailbox: &Mailbox, activity: Box<dyn Activity>) -> Result<()> {
+        self.sender.send(Message::Start(mailbox.activity, activity)).map_err(|_| Error::Closed)?;
+        self.waker.wake();
+        Ok(())
+    }
+
+    /// Makes the pump look at every activity again.
+    pub(crate) fn looker(&self) -> impl Fn() + Send + Sync + 'static {
+        let (sender, waker) = (self.sender.clone(), self.waker.clone());
+        move || {
+            let _ = sender.send(Message::Look);
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let _ = self.sender.send(Message::Close);
+        self.waker.wake();
+        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Pump {
+    driver: Box<dyn Driver>,
+    memory: Memory,
+    leases: Leases,
+    workers: Workers,
+    receiver: Receiver<Message>,
+    mailbox: Mailbox,
+    activities: HashMap<u32, Box<dyn Activity>>,
+    closing: bool,
+}
+
+impl Pump {
+    fn run(mut self) {
+        let (mut requests, mut completions) = (Vec::new(), Vec::new());
+        loop {
+            while let Ok(message) = self.receiver.try_recv() {
+                self.receive(message, &mut requests);
+            }
+            self.advance(&mut requests);
+            if !requests.is_empty() {
+                self.driver.submit(&mut requests);
+            }
+            if self.closing && self.activities.is_empty() && self.driver.in_flight() == 0 {
+                return;
+            }
+            let wait = if self.receiver.is_empty() { None } else { Some(Duration::ZERO) };
+            if let Err(error) = self.driver.reap(wait, &mut completions) {
+                log::error!("the driver failed: {error}");
+                self.close();
+            }
+            for completion in completions.drain(..) {
+                self.complete(completion, &mut requests);
+            }
+        }
+    }
+
+    fn receive(&mut self, message: Message, requests: &mut Vec<Request>) {
+        match message {
+            Message::Start(id, mut activity) => {
+                if self.closing {
+                    activity.fail(Error::Closed);
+                }
+                self.activities.insert(id, activity);
+            }
+            Message::For(id, message) => self.with(id, requests, |activity, core| activity.receive(core, message)),
+            Message::Look => {}
+            Message::Close => self.close(),
+        }
+    }
+
+    fn close(&mut self) {
+        self.closing = true;
+        self.activities.values_mut().for_each(|activity| activity.fail(Error::Closed));
+    }
+
+    fn advance(&mut self, requests: &mut Vec<Request>) {
+        // An activity that ends frees memory that another may wait for.
+        loop {
+            let ids: Vec<u32> = self.activities.keys().copied().collect();
+            let mut ended = Vec::new();
+            for id in ids {
+                self.with(id, requests, |activity, core| {
+                    if activity.advance(core) {
+                        ended.push(id);
+                    }
+                });
+            }
+            if ended.is_empty() {
+                return;
+            }
+            ended.iter().for_each(|id| _ = self.activities.remove(id));
+        }
+    }
+
+    fn complete(&mut self, completion: Completion, requests: &mut Vec<Request>) {
+        let (id, token) = ((completion.tag >> 32) as u32, completion.tag as u32);
+        self.with(id, requests, |activity, core| activity.complete(core, token, completion));
+    }
+
+    fn with(&mut self, id: u32, requests: &mut Vec<Request>, act: impl FnOnce(&mut dyn Activity, &mut Core<'_>)) {
+        let Some(activity) = self.activities.get_mut(&id) else { return };
+        let mailbox = Mailbox { activity: id, ..self.mailbox.clone() };
+        let mut core = Core { memory: &mut self.memory, mailbox, workers: &self.workers, leases: &mut self.leases, requests };
+        act(activity.as_mut(), &mut core);
+    }
+}
+
+type Job = Box<dyn FnOnce(usize) + Send>;
+
+/// The compute threads.
+pub(crate) struct Workers {
+    sender: Option<Sender<Job>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Workers {
+    fn new(count: usize) -> std::io::Result<Workers> {
+        let (sender, receiver) = crossbeam_channel::unbounded::<Job>();
+        let spawn = |index: usize| {
+            let receiver = receiver.clone();
+            let work = move || receiver.iter().for_each(|job| job(index));
+            std::thread::Builder::new().name(format!("outcore-core-{index}")).spawn(work)
+        };
+        let threads = (0..count).map(spawn).collect::<std::io::Result<_>>()?;
+        Ok(Workers { sender: Some(sender), threads })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Runs a job on a free thread; it learns the thread's index.
+    pub(crate) fn run(&self, job: impl FnOnce(usize) + Send + 'static) {
+        let sender = self.sender.as_ref().expect("open until dropped");
+        let _ = sender.send(Box::new(job));
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.sender = None;
+        self.threads.drain(..).for_each(|thread| _ = thread.join());
+    }
+}

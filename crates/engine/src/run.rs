@@ -1,0 +1,740 @@
+//! A schedule carried out.
+//!
+//! Stays are admitted in the order of the schedule, as far ahead as memory goes; a stay is loaded
+//! once the stores that it must see have ended; a task is handed to a free thread once its stays
+//! are ready and the tasks before it are done; a stay whose tasks are done is stored if it was
+//! changed, and its frame goes to the next. Nothing waits for anything but I/O and tasks.
+
+use std::any::Any;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use outcore_device::{Buf, Completion, Device, DeviceError, Op, Shared, Whole};
+
+use crate::edges::{Split, split};
+use crate::error::{Error, Result, TaskError};
+use crate::leases::Lease;
+use crate::memory::{Account, IdleKey};
+use crate::pump::{Activity, Core};
+use crate::plan::{Access, Area, Backing, Block, Context, Data, Mode, Plan, Task, Work, check_task};
+use crate::region::{ExtentRef, Region};
+use crate::schedule::{Schedule, Totals};
+use crate::sectors::{Sectors, Transfer};
+use crate::ticket;
+use crate::trace::{Recorder, Trace};
+
+/// Longest single request: long enough for any device, short enough that reads overlap writes.
+const REQUEST_BYTES: u64 = 1 << 20;
+
+/// What a run leaves behind.
+pub struct Outcome {
+    /// How it went.
+    pub trace: Trace,
+    results: HashMap<Region, (Shared, usize)>,
+}
+
+impl Outcome {
+    /// The bytes of a region of a volatile extent, rows one after another at the region's stride.
+    /// `None` when no task named exactly this region.
+    pub fn result(&self, region: &Region) -> Option<&[u8]> {
+        let (bytes, reach) = self.results.get(region)?;
+        Some(&bytes[..*reach])
+    }
+}
+
+enum State {
+    /// Not yet in memory.
+    Away,
+    /// Has a frame; waits for stores of others before it loads.
+    Admitted(Buf),
+    /// Requests under way.
+    Loading { whole: Whole, requests: usize, since: Instant },
+    /// Usable.
+    Ready(Shared),
+    /// A task is changing it.
+    Lent,
+    /// Requests under way.
+    Storing { bytes: Shared, requests: usize, since: Instant },
+    /// Has left memory, and what was changed is with the device or the shared sectors.
+    Gone,
+}
+
+struct StayState {
+    state: State,
+    uses_left: u32,
+    users: Vec<u32>,
+}
+
+struct NodeState {
+    waits_for: u32,
+    missing: u32,
+    position: u32,
+    done: bool,
+    /// Each once.
+    stays: Vec<u32>,
+    name: &'static str,
+    weight: u64,
+}
+
+/// Message of a worker.
+struct Done {
+    node: u32,
+    core: usize,
+    blocks: Vec<Block>,
+    scratch: Option<Buf>,
+    more: Vec<Task>,
+    since: Instant,
+    until: Instant,
+    result: std::result::Result<(), TaskError>,
+}
+
+pub(crate) struct Run {
+    name: String,
+    areas: Vec<Area>,
+    tasks: Vec<Option<Task>>,
+    schedule: Schedule,
+    scratch_bytes: usize,
+    predicted: Totals,
+    bound_bytes: u64,
+    account: Account,
+    lease: Lease,
+    started: bool,
+    written: BTreeSet<ExtentRef>,
+    ticket: Arc<ticket::Shared<Outcome>>,
+    recorder: Recorder,
+    stays: Vec<StayState>,
+    nodes: Vec<NodeState>,
+    admitted: usize,
+    to_load: VecDeque<u32>,
+    ready: BTreeSet<(u32, u32)>,
+    running: usize,
+    tasks_left: usize,
+    scratch: Vec<Buf>,
+    sectors: Sectors,
+    requests: usize,
+    error: Option<Error>,
+    moved: Vec<(u64, u64)>,
+    peak: u64,
+    reused: u64,
+    flops: u64,
+}
+
+/// Token of requests that belong to shared sectors, not to a stay.
+const SECTOR_TOKENS: u32 = 1 << 31;
+
+impl Run {
+    pub(crate) fn new(plan: Plan, schedule: Schedule, account: Account, predicted: Totals, ticket: Arc<ticket::Shared<Outcome>>) -> Run {
+        let scratch_bytes = plan.scratch_bytes() as usize;
+        let flops = plan.flops();
+        let written = schedule.written_extents();
+        let Plan { name, areas, tasks, bound_bytes, .. } = plan;
+        let lease = Lease::new(areas.iter().enumerate().filter_map(|(index, area)| match &area.backing {
+            Backing::Device(extent) => Some((extent.id(), written.contains(&ExtentRef(index as u32)))),
+            _ => None,
+        }));
+        let mut run = Run {
+            moved: vec![(0, 0); areas.len()],
+            name,
+            areas,
+            tasks: tasks.into_iter().map(Some).collect(),
+            scratch_bytes,
+            predicted,
+            bound_bytes,
+            account,
+            lease,
+            started: false,
+            written,
+            recorder: Recorder::new(),
+            stays: Vec::new(),
+            nodes: Vec::new(),
+            admitted: 0,
+            to_load: VecDeque::new(),
+            ready: BTreeSet::new(),
+            running: 0,
+            tasks_left: 0,
+            scratch: Vec::new(),
+            sectors: Sectors::new(schedule.sector_bytes),
+            requests: 0,
+            error: None,
+            peak: 0,
+            reused: 0,
+            flops,
+            schedule,
+            ticket,
+        };
+        run.adopt_new(0, 0);
+        run
+    }
+
+    /// Takes over what the schedule gained.
+    fn adopt_new(&mut self, first_node: usize, first_position: usize) {
+        self.stays.extend(self.schedule.stays[self.stays.len()..].iter().map(|stay| StayState {
+            state: State::Away,
+            uses_left: stay.uses,
+            users: Vec::new(),
+        }));
+        for node in first_node..self.schedule.nodes.len() {
+            let scheduled = &self.schedule.nodes[node];
+            let distinct = scheduled.distinct_stays();
+            let done_before = |need: &&u32| self.nodes.get(**need as usize).is_some_and(|node| node.done);
+            let waits_for = scheduled.waits_for - scheduled.needs.iter().filter(done_before).count() as u32;
+            let (name, weight) = self.tasks[node].as_ref().map_or(("", 0), |task| (task.name, weight(task)));
+            self.nodes.push(NodeState { waits_for, missing: distinct.len() as u32, position: 0, done: false, stays: distinct, name, weight });
+            self.ticket.expect(weight);
+        }
+        for position in first_position..self.schedule.order.len() {
+            let node = self.schedule.order[position];
+            self.nodes[node as usize].position = position as u32;
+            for index in 0..self.nodes[node as usize].stays.len() {
+                let stay = self.nodes[node as usize].stays[index] as usize;
+                self.stays[stay].users.push(node);
+                if matches!(self.stays[stay].state, State::Ready(_) | State::Lent) {
+                    self.nodes[node as usize].missing -= 1;
+                }
+            }
+            self.enlist(node);
+        }
+        self.tasks_left += self.schedule.order.len() - first_position;
+    }
+
+    fn enlist(&mut self, node: u32) {
+        let state = &self.nodes[node as usize];
+        if state.waits_for == 0 && state.missing == 0 && !state.done {
+            self.ready.insert((state.position, node));
+        }
+    }
+
+    fn block_of(&self, stay: u32) -> &crate::schedule::BlockInfo {
+        &self.schedule.blocks[self.schedule.stays[stay as usize].block as usize]
+    }
+
+    fn area_of(&self, stay: u32) -> &Area {
+        &self.areas[self.block_of(stay).region.extent.0 as usize]
+    }
+
+    fn admit(&mut self, core: &mut Core<'_>) {
+        while self.admitted < self.stays.len() && self.error.is_none() {
+            let stay = self.admitted as u32;
+            match &self.area_of(stay).backing {
+                Backing::Resident(bytes) => {
+                    let bytes = bytes.clone();
+                    self.admitted += 1;
+                    self.becomes_ready(stay, bytes);
+                    continue;
+                }
+                Backing::Device(_) | Backing::Volatile => {}
+            }
+            if let Some(bytes) = self.revive(core, stay) {
+                self.admitted += 1;
+                self.becomes_ready(stay, bytes);
+                continue;
+            }
+            let bytes = self.block_of(stay).layout.bytes;
+            let Some(frame) = self.take(core, bytes) else { return };
+            self.admitted += 1;
+            self.stays[stay as usize].state = State::Admitted(frame);
+            self.to_load.push_back(stay);
+        }
+    }
+
+    /// A frame now, or none because it has to wait (or because the system refused, which ends the run).
+    fn take(&mut self, core: &mut Core<'_>, bytes: usize) -> Option<Buf> {
+        let frame = core.memory.take(&mut self.account, bytes).unwrap_or_else(|source| {
+            self.error.get_or_insert(Error::NoMemory { bytes: bytes as u64, source });
+            None
+        });
+        self.peak = self.peak.max(self.account.held);
+        frame
+    }
+
+    /// A load that an idle block spares.
+    fn revive(&mut self, core: &mut Core<'_>, stay: u32) -> Option<Shared> {
+        let scheduled = &self.schedule.stays[stay as usize];
+        if !scheduled.load || !scheduled.after.is_empty() {
+            return None;
+        }
+        let key = self.idle_key(stay)?;
+        let bytes = core.memory.revive(&mut self.account, &key)?;
+        self.peak = self.peak.max(self.account.held);
+        let block = self.block_of(stay);
+        self.reused += block.region.load_bytes(self.area_of(stay).block());
+        Some(bytes)
+    }
+
+    fn idle_key(&self, stay: u32) -> Option<IdleKey> {
+        let Backing::Device(extent) = &self.area_of(stay).backing else { return None };
+        Some((extent.id(), Region { extent: ExtentRef(0), ..self.block_of(stay).region }))
+    }
+
+    fn load_what_may(&mut self, core: &mut Core<'_>) {
+        for _ in 0..self.to_load.len() {
+            let stay = self.to_load.pop_front().expect("counted");
+            if self.error.is_some() || !self.try_load(core, stay) {
+                self.to_load.push_back(stay);
+            }
+        }
+    }
+
+    fn try_load(&mut self, core: &mut Core<'_>, stay: u32) -> bool {
+        let gone = |other: &u32| matches!(self.stays[*other as usize].state, State::Gone);
+        if !self.schedule.stays[stay as usize].after.iter().all(gone) {
+            return false;
+        }
+        let region = self.block_of(stay).region;
+        let load = self.schedule.stays[stay as usize].load;
+        let older_stores = !self.schedule.stays[stay as usize].after.is_empty();
+        if (load || older_stores) && !self.sectors_clear(core, Some(&region)) {
+            return false;
+        }
+        let State::Admitted(mut frame) = std::mem::replace(&mut self.stays[stay as usize].state, State::Lent) else {
+            unreachable!("only admitted stays wait to load")
+        };
+        match &self.area_of(stay).backing {
+            Backing::Device(extent) if load => {
+                let device = Arc::clone(extent.device());
+                self.start_load(core, stay, &device, frame);
+            }
+            Backing::Volatile => {
+                frame.fill(0);
+                self.becomes_ready(stay, frame.freeze());
+            }
+            _ => self.becomes_ready(stay, frame.freeze()),
+        }
+        true
+    }
+
+    fn start_load(&mut self, core: &mut Core<'_>, stay: u32, device: &Arc<dyn Device>, frame: Buf) {
+        let block = self.block_of(stay);
+        let (whole, mut rest) = frame.lend();
+        let (mut at, mut requests) = (0, 0);
+        let mut bytes = 0;
+        for (offset, place) in block.region.loads(&block.layout, u64::from(device.limits().block)) {
+            drop(rest.split_to(place.start - at));
+            at = place.end;
+            bytes += place.len() as u64;
+            for (offset, length) in pieces(offset..offset + place.len() as u64) {
+                core.submit(stay, device, offset, Op::Read(rest.split_to(length as usize)));
+                requests += 1;
+            }
+        }
+        drop(rest);
+        let extent = block.region.extent;
+        self.moved[extent.0 as usize].0 += bytes;
+        self.begin_requests(requests);
+        if requests == 0 {
+            return self.becomes_ready(stay, whole.reclaim().unwrap_or_else(|_| unreachable!("no piece is out")).freeze());
+        }
+        self.stays[stay as usize].state = State::Loading { whole, requests, since: Instant::now() };
+    }
+
+    fn begin_requests(&mut self, requests: usize) {
+        self.requests += requests;
+        self.recorder.device_begins(requests);
+    }
+
+    fn becomes_ready(&mut self, stay: u32, bytes: Shared) {
+        self.stays[stay as usize].state = State::Ready(bytes);
+        for index in 0..self.stays[stay as usize].users.len() {
+            let node = self.stays[stay as usize].users[index];
+            self.nodes[node as usize].missing -= 1;
+            self.enlist(node);
+        }
+    }
+
+    fn dispatch(&mut self, core: &mut Core<'_>) {
+        while self.running < core.workers.count() && self.error.is_none() {
+            let Some(&(position, node)) = self.ready.first() else { return };
+            let Some(scratch) = self.scratch_for(core, node) else { return };
+            self.ready.remove(&(position, node));
+            self.start_task(core, node, scratch);
+        }
+    }
+
+    /// Scratch for a task: `None` to wait, `Some(None)` when it needs none.
+    fn scratch_for(&mut self, core: &mut Core<'_>, node: u32) -> Option<Option<Buf>> {
+        if self.tasks[node as usize].as_ref().is_none_or(|task| task.scratch == 0) {
+            return Some(None);
+        }
+        let frame = self.scratch.pop().or_else(|| self.take(core, self.scratch_bytes))?;
+        Some(Some(frame))
+    }
+
+    fn start_task(&mut self, core: &mut Core<'_>, node: u32, mut scratch: Option<Buf>) {
+        let mut task = self.tasks[node as usize].take().expect("a task runs once");
+        let uses: Vec<(u32, Mode, u32)> = {
+            let scheduled = &self.schedule.nodes[node as usize];
+            scheduled.blocks.iter().zip(&scheduled.stays).map(|(&(block, mode), &stay)| (block, mode, stay)).collect()
+        };
+        let mut blocks: Vec<Block> = uses.into_iter().map(|(block, mode, stay)| self.lend(block, mode, stay)).collect();
+        self.running += 1;
+        let (mailbox, cancelled) = (core.mailbox.clone(), Arc::clone(&self.ticket.cancelled));
+        core.workers.run(move |core| {
+            let since = Instant::now();
+            let mut more = Vec::new();
+            let work = task.work.take();
+            let result = run_task(work, task.scratch, &mut blocks, scratch.as_deref_mut(), &cancelled, &mut more);
+            mailbox.send(Done { node, core, blocks, scratch, more, since, until: Instant::now(), result });
+        });
+    }
+
+    fn lend(&mut self, block: u32, mode: Mode, stay: u32) -> Block {
+        let info = &self.schedule.blocks[block as usize];
+        let (region, layout) = (info.region, info.layout);
+        let state = &mut self.stays[stay as usize].state;
+        let data = match (mode, std::mem::replace(state, State::Lent)) {
+            (Mode::Read, State::Ready(bytes)) => {
+                let data = match &self.areas[region.extent.0 as usize].backing {
+                    Backing::Resident(all) => all.slice(region.offset as usize..region.end() as usize),
+                    _ => bytes.clone(),
+                };
+                *state = State::Ready(bytes);
+                Data::Shared(data)
+            }
+            (_, State::Ready(bytes)) => Data::Owned(bytes.try_thaw().unwrap_or_else(|_| unreachable!("dependencies leave one holder"))),
+            _ => unreachable!("a ready task has ready stays"),
+        };
+        Block { data, region, layout }
+    }
+
+    fn task_done(&mut self, core: &mut Core<'_>, done: Done) {
+        let Done { node, core: index, blocks, scratch, more, since, until, result } = done;
+        self.running -= 1;
+        self.scratch.extend(scratch);
+        let stays = self.schedule.nodes[node as usize].stays.clone();
+        for (block, &stay) in blocks.into_iter().zip(&stays) {
+            if let Data::Owned(buf) = block.data {
+                self.stays[stay as usize].state = State::Ready(buf.freeze());
+            }
+        }
+        self.recorder.worked(index, self.nodes[node as usize].name, since, until);
+        self.ticket.advance(self.nodes[node as usize].weight);
+        self.nodes[node as usize].done = true;
+        self.tasks_left -= 1;
+        if let Err(source) = result {
+            let task = format!("{} of {}", self.nodes[node as usize].name, self.name);
+            self.error.get_or_insert(Error::Task { task, source });
+            return;
+        }
+        for index in 0..self.nodes[node as usize].stays.len() {
+            let stay = self.nodes[node as usize].stays[index];
+            self.release_use(core, stay);
+        }
+        for index in 0..self.schedule.nodes[node as usize].then.len() {
+            let then = self.schedule.nodes[node as usize].then[index];
+            self.nodes[then as usize].waits_for -= 1;
+            self.enlist(then);
+        }
+        self.extend(more);
+    }
+
+    /// Adds what a task asked for.
+    fn extend(&mut self, more: Vec<Task>) {
+        if more.is_empty() || self.error.is_some() {
+            return;
+        }
+        let (first_node, first_position) = (self.schedule.nodes.len(), self.schedule.order.len());
+        let checked = more.iter().try_for_each(|task| self.check_addition(task));
+        let extended = checked.and_then(|()| self.schedule.extend(&self.name, &self.areas, &more, &[0]));
+        if let Err(error) = extended {
+            self.error = Some(error);
+            return;
+        }
+        self.flops += more.iter().map(|task| task.flops).sum::<u64>();
+        self.tasks.extend(more.into_iter().map(Some));
+        self.adopt_new(first_node, first_position);
+    }
+
+    /// A task that joins later must live with what the run has reserved and leased.
+    fn check_addition(&self, task: &Task) -> Result<()> {
+        check_task(&self.name, &self.areas, task)?;
+        let refuse = |reason: String| Err(Error::Plan { plan: self.name.clone(), reason: format!("task {}: {reason}", task.name) });
+        if task.scratch > self.scratch_bytes {
+            return refuse(format!("needs {} bytes of scratch, the run has {}", task.scratch, self.scratch_bytes));
+        }
+        let written = |access: &&Access| access.mode != Mode::Read && self.areas[access.region.extent.0 as usize].is_device();
+        match task.accesses.iter().filter(written).find(|access| !self.written.contains(&access.region.extent)) {
+            Some(access) => refuse(format!("writes to {}, which the plan only reads", self.areas[access.region.extent.0 as usize].name)),
+            None => Ok(()),
+        }
+    }
+
+    fn release_use(&mut self, core: &mut Core<'_>, stay: u32) {
+        let state = &mut self.stays[stay as usize];
+        state.uses_left = state.uses_left.saturating_sub(1);
+        if state.uses_left > 0 || self.block_of(stay).pinned {
+            return;
+        }
+        let State::Ready(bytes) = std::mem::replace(&mut self.stays[stay as usize].state, State::Gone) else {
+            unreachable!("its tasks have given it back")
+        };
+        match (&self.area_of(stay).backing, self.schedule.stays[stay as usize].store) {
+            (Backing::Device(extent), true) => {
+                let device = Arc::clone(extent.device());
+                self.start_store(core, stay, &device, bytes);
+            }
+            (Backing::Device(_), false) => self.retire(core, stay, bytes),
+            (Backing::Resident(_) | Backing::Volatile, _) => {}
+        }
+    }
+
+    /// Gives a frame back; its bytes stay known where nothing in this run can change them.
+    fn retire(&mut self, core: &mut Core<'_>, stay: u32, bytes: Shared) {
+        let block = self.block_of(stay);
+        let steady = !self.written.contains(&block.region.extent) || block.overlapping.is_empty();
+        match self.idle_key(stay) {
+            Some(key) if steady => core.memory.give_idle(&mut self.account, key, bytes),
+            _ => self.give(core, bytes),
+        }
+    }
+
+    fn give(&mut self, core: &mut Core<'_>, bytes: Shared) {
+        let frame = bytes.try_thaw().unwrap_or_else(|_| unreachable!("dependencies leave one holder"));
+        core.memory.give(&mut self.account, frame);
+    }
+
+    fn start_store(&mut self, core: &mut Core<'_>, stay: u32, device: &Arc<dyn Device>, bytes: Shared) {
+        let block = self.block_of(stay);
+        let (region, layout, extent_bytes) = (block.region, block.layout, self.area_of(stay).bytes);
+        let unit = u64::from(device.limits().block);
+        let (mut requests, mut moved, mut transfers) = (0, 0, Vec::new());
+        for (row, run) in region.runs().enumerate() {
+            let in_frame = |byte: u64| layout.lead + row * layout.pitch + (byte - run.start) as usize;
+            let Split { direct, edges } = split(&run, unit, extent_bytes);
+            for (offset, length) in pieces(direct) {
+                let from = in_frame(offset);
+                core.submit(stay, device, offset, Op::Write(bytes.slice(from..from + length as usize)));
+                requests += 1;
+                moved += length;
+            }
+            for edge in edges.into_iter().flatten() {
+                let part = &bytes[in_frame(edge.bytes.start)..in_frame(edge.bytes.end)];
+                self.sectors.put(region.extent, unit as u32, &edge, part, &mut transfers);
+            }
+        }
+        self.moved[region.extent.0 as usize].1 += moved;
+        self.begin_requests(requests);
+        self.submit_sectors(core, transfers);
+        match requests {
+            0 => self.stored(core, stay, bytes),
+            _ => self.stays[stay as usize].state = State::Storing { bytes, requests, since: Instant::now() },
+        }
+    }
+
+    fn stored(&mut self, core: &mut Core<'_>, stay: u32, bytes: Shared) {
+        self.stays[stay as usize].state = State::Gone;
+        self.retire(core, stay, bytes);
+    }
+
+    fn submit_sectors(&mut self, core: &mut Core<'_>, transfers: Vec<Transfer>) {
+        self.begin_requests(transfers.len());
+        for Transfer { token, extent, offset, op } in transfers {
+            let Backing::Device(on) = &self.areas[extent.0 as usize].backing else { unreachable!("only devices have sectors") };
+            match &op {
+                Op::Read(sector) => self.moved[extent.0 as usize].0 += sector.len() as u64,
+                Op::Write(sector) => self.moved[extent.0 as usize].1 += sector.len() as u64,
+                _ => {}
+            }
+            core.submit(SECTOR_TOKENS | token, on.device(), offset, op);
+        }
+    }
+
+    /// True when no shared sector stands between the device and these bytes; else sends those on.
+    fn sectors_clear(&mut self, core: &mut Core<'_>, region: Option<&Region>) -> bool {
+        if self.sectors.is_clear(region) {
+            return true;
+        }
+        let mut transfers = Vec::new();
+        self.sectors.flush(region, &mut transfers);
+        self.submit_sectors(core, transfers);
+        false
+    }
+
+    fn device_error(&self, token: u32, source: DeviceError) -> Error {
+        let object = match token & SECTOR_TOKENS {
+            0 => self.area_of(token).name.clone(),
+            _ => source.device.clone(),
+        };
+        Error::Device { object, source }
+    }
+
+    /// The last requests of a stay have ended.
+    fn stay_moved(&mut self, core: &mut Core<'_>, stay: u32) {
+        let region = self.block_of(stay).region;
+        let name = &self.areas[region.extent.0 as usize].name;
+        match std::mem::replace(&mut self.stays[stay as usize].state, State::Lent) {
+            State::Loading { whole, since, .. } => {
+                self.recorder.moved(|| format!("read {name}"), since, region.bytes());
+                let frame = whole.reclaim().unwrap_or_else(|_| unreachable!("every piece has come back"));
+                match self.error.is_some() {
+                    true => self.stays[stay as usize].state = State::Ready(frame.freeze()),
+                    false => self.becomes_ready(stay, frame.freeze()),
+                }
+            }
+            State::Storing { bytes, since, .. } => {
+                self.recorder.moved(|| format!("write {name}"), since, region.bytes());
+                self.stored(core, stay, bytes);
+            }
+            _ => unreachable!("only what moves completes"),
+        }
+    }
+
+    /// Ends the run: hands back memory, extents and the result.
+    fn finish(&mut self, core: &mut Core<'_>) {
+        let mut results = HashMap::new();
+        for stay in 0..self.stays.len() as u32 {
+            let (region, layout) = (self.block_of(stay).region, self.block_of(stay).layout);
+            let pinned = self.block_of(stay).pinned && self.error.is_none();
+            let device = self.area_of(stay).is_device() || self.block_of(stay).pinned;
+            match std::mem::replace(&mut self.stays[stay as usize].state, State::Gone) {
+                State::Admitted(frame) => core.memory.give(&mut self.account, frame),
+                State::Ready(bytes) if pinned => {
+                    core.memory.forfeit(&mut self.account, bytes.len());
+                    results.insert(region, (bytes, layout.bytes));
+                }
+                State::Ready(bytes) if device => self.give(core, bytes),
+                _ => {}
+            }
+        }
+        for scratch in self.scratch.drain(..) {
+            core.memory.give(&mut self.account, scratch);
+        }
+        if self.error.is_some() {
+            for area in &self.areas {
+                if let Backing::Device(extent) = &area.backing {
+                    core.memory.forget(extent.id());
+                }
+            }
+        }
+        core.leases.release(&mut self.lease);
+        let result = match self.error.take() {
+            Some(error) => Err(error),
+            None => Ok(Outcome { trace: self.trace(core.workers.count()), results }),
+        };
+        // The reservation is free before anybody can know that the run has ended.
+        self.account.reservation.shrink(0);
+        self.ticket.fill(result);
+    }
+
+    fn trace(&mut self, threads: usize) -> Trace {
+        let recorder = std::mem::replace(&mut self.recorder, Recorder::new());
+        let named = self.areas.iter().zip(&self.moved).filter(|(area, _)| area.is_device());
+        let objects = named.map(|(area, &(read, written))| (area.name.clone(), read, written)).collect();
+        let sum = |pick: fn(&(u64, u64)) -> u64| self.moved.iter().map(pick).sum();
+        let counted = Trace {
+            plan: self.name.clone(),
+            predicted: self.predicted,
+            actual: Totals { bytes_read: sum(|moved| moved.0), bytes_written: sum(|moved| moved.1), peak_bytes: self.peak + self.schedule.sector_bytes },
+            bytes_reused: self.reused,
+            bound_bytes: self.bound_bytes,
+            flops: self.flops,
+            objects,
+            ..Trace::default()
+        };
+        recorder.finish(threads, counted)
+    }
+}
+
+/// Whoever waits learns that the engine is gone, also when its thread panicked.
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.ticket.fill(Err(Error::Closed));
+    }
+}
+
+impl Activity for Run {
+    fn advance(&mut self, core: &mut Core<'_>) -> bool {
+        if self.ticket.cancelled.load(Ordering::Acquire) {
+            self.error.get_or_insert(Error::Cancelled);
+        }
+        if !self.started && self.error.is_none() {
+            if !core.leases.acquire(&mut self.lease) {
+                return false;
+            }
+            self.started = true;
+            self.recorder = Recorder::new();
+            for &written in &self.written {
+                if let Backing::Device(extent) = &self.areas[written.0 as usize].backing {
+                    core.memory.forget(extent.id());
+                }
+            }
+        }
+        self.admit(core);
+        self.load_what_may(core);
+        self.dispatch(core);
+        let quiet = self.running == 0 && self.requests == 0;
+        let over = quiet && (self.error.is_some() || (self.tasks_left == 0 && self.sectors_clear(core, None)));
+        if over {
+            self.finish(core);
+        }
+        over
+    }
+
+    fn complete(&mut self, core: &mut Core<'_>, token: u32, completion: Completion) {
+        self.requests -= 1;
+        self.recorder.device_ends();
+        let Completion { op, result, .. } = completion;
+        if let Err(source) = result {
+            let error = self.device_error(token, source);
+            self.error.get_or_insert(error);
+        }
+        if token & SECTOR_TOKENS != 0 {
+            let mut transfers = Vec::new();
+            if self.error.is_none() {
+                self.sectors.completed(token & !SECTOR_TOKENS, op, &mut transfers);
+            }
+            self.submit_sectors(core, transfers);
+            return;
+        }
+        drop(op);
+        let (State::Loading { requests, .. } | State::Storing { requests, .. }) = &mut self.stays[token as usize].state else {
+            unreachable!("only what moves completes")
+        };
+        *requests -= 1;
+        if *requests == 0 {
+            self.stay_moved(core, token);
+        }
+    }
+
+    fn receive(&mut self, core: &mut Core<'_>, message: Box<dyn Any + Send>) {
+        if let Ok(done) = message.downcast::<Done>() {
+            self.task_done(core, *done);
+        }
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.error.get_or_insert(error);
+    }
+}
+
+/// Runs a task's closure; a panic in it becomes its error.
+fn run_task(
+    work: Option<Work>,
+    scratch_bytes: usize,
+    blocks: &mut [Block],
+    scratch: Option<&mut [u8]>,
+    cancelled: &AtomicBool,
+    more: &mut Vec<Task>,
+) -> std::result::Result<(), TaskError> {
+    let Some(work) = work else { return Ok(()) };
+    let scratch = scratch.map_or(&mut [][..], |scratch| &mut scratch[..scratch_bytes]);
+    let mut context = Context { blocks, scratch, cancelled, more };
+    let run = std::panic::AssertUnwindSafe(|| work(&mut context));
+    std::panic::catch_unwind(run).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(format!("panicked: {}", text.unwrap_or_default()).into())
+    })
+}
+
+/// What a task counts for in the progress of its run.
+fn weight(task: &Task) -> u64 {
+    task.flops.max(task.accesses.iter().map(|access| access.region.bytes()).sum()).max(1)
+}
+
+fn pieces(range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+    let Range { start, end } = range;
+    (start..end).step_by(REQUEST_BYTES as usize).map(move |offset| (offset, REQUEST_BYTES.min(end - offset)))
+}

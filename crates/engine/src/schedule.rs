@@ -1,0 +1,482 @@
+//! From a plan to a schedule: the order of tasks, and when each block comes into memory and leaves it.
+//!
+//! Everything is known before the first byte moves, so eviction is decided here, by next use
+//! (Belady), and the run only carries it out. A *residency* is one stay of a block in memory: it
+//! begins with a load (or empty, when its first task overwrites it) and ends, written back if it
+//! was changed, when the tasks that share it are done. The run admits residencies in order and
+//! runs ahead of the schedule as far as memory goes; since the sum of the residencies at any one
+//! task is at most `floor_bytes`, it can always go on.
+//!
+//! Within a group, the next task is the one among the ready that needs the fewest bytes which are
+//! not in memory (BLAS-on-flash, section 3.3), the one added first when equal.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use crate::edges::Coverage;
+use crate::error::{Error, Result};
+use crate::memory::frame_bytes;
+use crate::plan::{Area, Backing, Mode, Plan, Task, check_task};
+use crate::region::{ExtentRef, Layout, Region};
+
+/// Ready tasks that the ordering compares with each other.
+const WINDOW: usize = 48;
+const NEVER: usize = usize::MAX;
+
+/// What a run is going to move and hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Totals {
+    /// Bytes from devices.
+    pub bytes_read: u64,
+    /// Bytes to devices.
+    pub bytes_written: u64,
+    /// Most bytes of blocks and scratch held at once.
+    pub peak_bytes: u64,
+}
+
+pub(crate) struct Stay {
+    pub(crate) block: u32,
+    pub(crate) load: bool,
+    pub(crate) store: bool,
+    /// Tasks that use it.
+    pub(crate) uses: u32,
+    /// Stays whose bytes must have reached the device before this one begins.
+    pub(crate) after: Vec<u32>,
+}
+
+pub(crate) struct BlockInfo {
+    pub(crate) region: Region,
+    pub(crate) layout: Layout,
+    /// Bytes of the budget; nothing for memory that the caller holds.
+    pub(crate) bytes: u64,
+    pub(crate) pinned: bool,
+    pub(crate) overlapping: Vec<u32>,
+    last_writer: Option<u32>,
+    readers: Vec<u32>,
+    last_store: Option<u32>,
+    uses: VecDeque<usize>,
+    stay: Option<u32>,
+    dirty: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Node {
+    pub(crate) waits_for: u32,
+    pub(crate) then: Vec<u32>,
+    pub(crate) blocks: Vec<(u32, Mode)>,
+    pub(crate) stays: Vec<u32>,
+    pub(crate) needs: Vec<u32>,
+}
+
+impl Node {
+    /// The stays it uses, each once.
+    pub(crate) fn distinct_stays(&self) -> Vec<u32> {
+        let mut stays = self.stays.clone();
+        stays.sort_unstable();
+        stays.dedup();
+        stays
+    }
+}
+
+/// Order, residencies and totals; grows when tasks are added.
+#[derive(Default)]
+pub(crate) struct Schedule {
+    capacity: u64,
+    retained: u64,
+    pub(crate) blocks: Vec<BlockInfo>,
+    by_region: HashMap<Region, u32>,
+    by_offset: HashMap<ExtentRef, (BTreeMap<(u64, u32), u64>, u64)>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) order: Vec<u32>,
+    pub(crate) stays: Vec<Stay>,
+    held: u64,
+    pinned: u64,
+    pub(crate) floor_bytes: u64,
+    pub(crate) bytes_read: u64,
+    pub(crate) bytes_written: u64,
+    /// Bytes of the reservation for sectors that blocks share.
+    pub(crate) sector_bytes: u64,
+    coverage: Coverage,
+}
+
+impl Schedule {
+    /// For blocks of at most `capacity` bytes together.
+    pub(crate) fn new(capacity: u64) -> Schedule {
+        // A part is left to blocks on their way in while others are in use.
+        Schedule { capacity, retained: capacity - capacity / 6, ..Schedule::default() }
+    }
+
+    /// Adds tasks behind all that is known. `group_starts` are indices into `tasks`.
+    pub(crate) fn extend(&mut self, plan: &str, areas: &[Area], tasks: &[Task], group_starts: &[usize]) -> Result<()> {
+        let first = self.nodes.len();
+        for task in tasks {
+            self.add_node(areas, task);
+        }
+        let ordered_before = self.order.len();
+        for (index, &start) in group_starts.iter().enumerate() {
+            let end = group_starts.get(index + 1).copied().unwrap_or(tasks.len());
+            self.order_group(areas, first + start, first + end);
+        }
+        self.place(plan, areas, ordered_before)
+    }
+
+    /// Bytes moved when edges of blocks that no task completes are merged with what is there.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let (sectors, bytes) = self.coverage.incomplete();
+        debug_assert!(sectors == 0 || bytes > 0);
+        (self.bytes_read + bytes, self.bytes_written + bytes)
+    }
+
+    /// Extents with a task that changes them.
+    pub(crate) fn written_extents(&self) -> BTreeSet<ExtentRef> {
+        let changed = self.nodes.iter().flat_map(|node| &node.blocks).filter(|(_, mode)| *mode != Mode::Read);
+        changed.map(|&(block, _)| self.blocks[block as usize].region.extent).collect()
+    }
+
+    fn add_node(&mut self, areas: &[Area], task: &Task) {
+        let index = self.nodes.len() as u32;
+        let mut needs = BTreeSet::new();
+        let mut blocks = Vec::with_capacity(task.accesses.len());
+        for access in &task.accesses {
+            let block = self.intern(areas, access.region);
+            blocks.push((block, access.mode));
+            let touched = std::iter::once(block).chain(self.blocks[block as usize].overlapping.iter().copied());
+            for other in touched {
+                let other = &self.blocks[other as usize];
+                needs.extend(other.last_writer);
+                if access.mode != Mode::Read {
+                    needs.extend(other.readers.iter().copied());
+                }
+            }
+        }
+        for &(block, mode) in &blocks {
+            let block = &mut self.blocks[block as usize];
+            match mode {
+                Mode::Read => block.readers.push(index),
+                Mode::Write | Mode::Update => {
+                    block.last_writer = Some(index);
+                    block.readers.clear();
+                }
+            }
+        }
+        needs.remove(&index);
+        for &need in &needs {
+            self.nodes[need as usize].then.push(index);
+        }
+        let needs: Vec<u32> = needs.into_iter().collect();
+        self.nodes.push(Node { waits_for: needs.len() as u32, blocks, needs, ..Node::default() });
+    }
+
+    fn intern(&mut self, areas: &[Area], region: Region) -> u32 {
+        if let Some(&known) = self.by_region.get(&region) {
+            return known;
+        }
+        let id = self.blocks.len() as u32;
+        let area = &areas[region.extent.0 as usize];
+        let layout = if area.is_device() { region.layout(area.block()) } else { region.in_place() };
+        let (by_offset, longest) = self.by_offset.entry(region.extent).or_default();
+        let length = region.end() - region.offset;
+        let from = (region.offset.saturating_sub(*longest), 0);
+        let near = by_offset.range(from..(region.end(), 0)).filter(|&(_, &end)| end > region.offset).map(|(&(_, id), _)| id);
+        let overlapping: Vec<u32> = near.filter(|&other| self.blocks[other as usize].region.overlaps(&region)).collect();
+        by_offset.insert((region.offset, id), region.end());
+        *longest = (*longest).max(length);
+        for &other in &overlapping {
+            self.blocks[other as usize].overlapping.push(id);
+        }
+        let resident = matches!(area.backing, Backing::Resident(_));
+        self.blocks.push(BlockInfo {
+            region,
+            layout,
+            bytes: if resident { 0 } else { frame_bytes(layout.bytes) },
+            pinned: matches!(area.backing, Backing::Volatile),
+            overlapping,
+            last_writer: None,
+            readers: Vec::new(),
+            last_store: None,
+            uses: VecDeque::new(),
+            stay: None,
+            dirty: false,
+        });
+        self.by_region.insert(region, id);
+        id
+    }
+
+    /// Fewest missing bytes first, against a cache that keeps what was used last.
+    fn order_group(&mut self, areas: &[Area], start: usize, end: usize) {
+        let mut waiting: HashMap<u32, u32> = HashMap::new();
+        let mut ready = BTreeSet::new();
+        for node in start..end {
+            let count = self.nodes[node].needs.iter().filter(|&&need| need as usize >= start).count() as u32;
+            match count {
+                0 => _ = ready.insert(node as u32),
+                _ => _ = waiting.insert(node as u32, count),
+            }
+        }
+        let mut recent = Recent::new(self.retained);
+        while let Some(next) = self.fewest_missing(areas, &ready, &recent) {
+            ready.remove(&next);
+            self.order.push(next);
+            for &(block, _) in &self.nodes[next as usize].blocks {
+                recent.touch(block, self.blocks[block as usize].bytes);
+            }
+            for &then in &self.nodes[next as usize].then {
+                if let Some(count) = waiting.get_mut(&then) {
+                    *count -= 1;
+                    if *count == 0 {
+                        waiting.remove(&then);
+                        ready.insert(then);
+                    }
+                }
+            }
+        }
+    }
+
+    fn fewest_missing(&self, areas: &[Area], ready: &BTreeSet<u32>, recent: &Recent) -> Option<u32> {
+        let missing = |node: u32| -> u64 {
+            let blocks = self.nodes[node as usize].blocks.iter().filter(|(_, mode)| *mode != Mode::Write);
+            let absent = blocks.map(|(block, _)| *block).filter(|block| !recent.holds(*block)).map(|block| &self.blocks[block as usize]);
+            absent.filter(|block| areas[block.region.extent.0 as usize].is_device()).map(|block| block.bytes).sum()
+        };
+        ready.iter().take(WINDOW).map(|&node| (missing(node), node)).min().map(|(_, node)| node)
+    }
+
+    /// Belady over the order from position `from` on.
+    fn place(&mut self, plan: &str, areas: &[Area], from: usize) -> Result<()> {
+        for position in from..self.order.len() {
+            let node = self.order[position] as usize;
+            for index in 0..self.nodes[node].blocks.len() {
+                let block = self.nodes[node].blocks[index].0 as usize;
+                if self.blocks[block].uses.back() != Some(&position) {
+                    self.blocks[block].uses.push_back(position);
+                }
+            }
+        }
+        // Blocks in memory that may leave it, by next use.
+        let mut evictable: BTreeSet<(usize, u32)> = BTreeSet::new();
+        for position in from..self.order.len() {
+            let node = self.order[position] as usize;
+            let mut blocks = self.nodes[node].blocks.clone();
+            self.check_fits(plan, &blocks)?;
+            for &(block, mode) in &blocks {
+                self.end_overlapping(areas, block, mode, &mut evictable);
+                if self.blocks[block as usize].stay.is_some() {
+                    evictable.remove(&(position, block));
+                }
+            }
+            for &(block, mode) in &blocks {
+                if self.blocks[block as usize].stay.is_none() {
+                    self.make_room(areas, self.blocks[block as usize].bytes, &mut evictable);
+                    self.begin(areas, block, mode);
+                }
+                self.blocks[block as usize].dirty |= mode != Mode::Read;
+            }
+            self.floor_bytes = self.floor_bytes.max(self.held);
+            blocks.iter().for_each(|&(block, _)| self.nodes[node].stays.push(self.blocks[block as usize].stay.expect("begun above")));
+            blocks.sort_by_key(|&(block, _)| block);
+            blocks.dedup_by_key(|&mut (block, _)| block);
+            for (block, _) in blocks {
+                self.used(areas, block, position, &mut evictable);
+            }
+        }
+        Ok(())
+    }
+
+    fn check_fits(&self, plan: &str, blocks: &[(u32, Mode)]) -> Result<()> {
+        let mut distinct: Vec<u32> = blocks.iter().map(|&(block, _)| block).collect();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let new = |id: &&u32| !(self.blocks[**id as usize].pinned && self.blocks[**id as usize].stay.is_some());
+        let needed = self.pinned + distinct.iter().filter(new).map(|&id| self.blocks[id as usize].bytes).sum::<u64>();
+        match needed > self.capacity {
+            true => Err(Error::OverBudget { what: plan.to_owned(), needed, available: self.capacity, budget: self.capacity }),
+            false => Ok(()),
+        }
+    }
+
+    /// No byte may be in memory in two shapes once one of them changes.
+    fn end_overlapping(&mut self, areas: &[Area], block: u32, mode: Mode, evictable: &mut BTreeSet<(usize, u32)>) {
+        for index in 0..self.blocks[block as usize].overlapping.len() {
+            let other = self.blocks[block as usize].overlapping[index];
+            let info = &self.blocks[other as usize];
+            if info.stay.is_some() && (mode != Mode::Read || info.dirty) {
+                evictable.remove(&(info.uses.front().copied().unwrap_or(NEVER), other));
+                self.end(areas, other);
+            }
+        }
+    }
+
+    fn make_room(&mut self, areas: &[Area], bytes: u64, evictable: &mut BTreeSet<(usize, u32)>) {
+        while self.held + bytes > self.retained {
+            let Some((_, victim)) = evictable.pop_last() else { break };
+            self.end(areas, victim);
+        }
+    }
+
+    fn begin(&mut self, areas: &[Area], block: u32, mode: Mode) {
+        let info = &self.blocks[block as usize];
+        let touched = info.overlapping.iter().chain(std::iter::once(&block));
+        let after: Vec<u32> = touched.filter_map(|&other| self.blocks[other as usize].last_store).collect();
+        let area = &areas[info.region.extent.0 as usize];
+        let load = mode != Mode::Write && area.is_device();
+        if load || !after.is_empty() {
+            let merged = self.coverage.merge(&info.region);
+            self.bytes_read += merged;
+            self.bytes_written += merged;
+        }
+        if load {
+            self.bytes_read += info.region.load_bytes(area.block());
+        }
+        self.held += info.bytes;
+        self.pinned += if info.pinned { info.bytes } else { 0 };
+        let info = &mut self.blocks[block as usize];
+        info.stay = Some(self.stays.len() as u32);
+        info.dirty = false;
+        self.stays.push(Stay { block, load, store: false, uses: 0, after });
+    }
+
+    /// After a task used a block: keep it for the next use, or let it go.
+    fn used(&mut self, areas: &[Area], block: u32, position: usize, evictable: &mut BTreeSet<(usize, u32)>) {
+        let info = &mut self.blocks[block as usize];
+        debug_assert_eq!(info.uses.front(), Some(&position));
+        info.uses.pop_front();
+        let stay = info.stay.expect("in use");
+        self.stays[stay as usize].uses += 1;
+        match (info.pinned, info.uses.front()) {
+            (true, _) => {}
+            (false, Some(&next)) => _ = evictable.insert((next, block)),
+            (false, None) => self.end(areas, block),
+        }
+    }
+
+    fn end(&mut self, areas: &[Area], block: u32) {
+        let info = &mut self.blocks[block as usize];
+        let stay = info.stay.take().expect("only what is in memory leaves it");
+        self.held -= info.bytes;
+        let area = &areas[info.region.extent.0 as usize];
+        if std::mem::take(&mut info.dirty) && area.is_device() {
+            self.stays[stay as usize].store = true;
+            info.last_store = Some(stay);
+            self.bytes_written += self.coverage.store(info.region, area.block(), area.bytes);
+        }
+    }
+}
+
+/// Blocks used last, up to a number of bytes.
+struct Recent {
+    capacity: u64,
+    held: u64,
+    clock: u64,
+    stamps: HashMap<u32, (u64, u64)>,
+    by_stamp: BTreeMap<u64, u32>,
+}
+
+impl Recent {
+    fn new(capacity: u64) -> Recent {
+        Recent { capacity, held: 0, clock: 0, stamps: HashMap::new(), by_stamp: BTreeMap::new() }
+    }
+
+    fn holds(&self, block: u32) -> bool {
+        self.stamps.contains_key(&block)
+    }
+
+    fn touch(&mut self, block: u32, bytes: u64) {
+        self.clock += 1;
+        match self.stamps.insert(block, (self.clock, bytes)) {
+            Some((stamp, _)) => _ = self.by_stamp.remove(&stamp),
+            None => self.held += bytes,
+        }
+        self.by_stamp.insert(self.clock, block);
+        while self.held > self.capacity {
+            let Some((_, oldest)) = self.by_stamp.pop_first() else { break };
+            self.held -= self.stamps.remove(&oldest).map_or(0, |(_, bytes)| bytes);
+        }
+    }
+}
+
+/// What `explain` shows: a plan's prediction for one budget.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Explanation {
+    /// Name of the plan.
+    pub plan: String,
+    /// Number of tasks.
+    pub tasks: usize,
+    /// Arithmetic operations.
+    pub flops: u64,
+    /// Bytes that the plan may use, scratch included.
+    pub memory_bytes: u64,
+    /// Bytes that it reserves before it starts.
+    pub floor_bytes: u64,
+    /// Predicted traffic and peak.
+    pub predicted: Totals,
+    /// Least traffic known for this work and budget, bytes.
+    pub bound_bytes: u64,
+    /// What the planner chose, as name and value.
+    pub notes: Vec<(String, String)>,
+}
+
+impl std::fmt::Display for Explanation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64);
+        let moved = self.predicted.bytes_read + self.predicted.bytes_written;
+        writeln!(f, "plan        {} ({} tasks, {:.3} Gflop)", self.plan, self.tasks, self.flops as f64 / 1e9)?;
+        writeln!(f, "memory      {} allowed, {} reserved, {} at peak", mib(self.memory_bytes), mib(self.floor_bytes), mib(self.predicted.peak_bytes))?;
+        writeln!(f, "read        {}", mib(self.predicted.bytes_read))?;
+        writeln!(f, "written     {}", mib(self.predicted.bytes_written))?;
+        if self.bound_bytes > 0 {
+            writeln!(f, "bound       {} ({:.3} of it moved)", mib(self.bound_bytes), moved as f64 / self.bound_bytes as f64)?;
+        }
+        self.notes.iter().try_for_each(|(what, value)| writeln!(f, "{what:<11} {value}"))
+    }
+}
+
+impl Plan {
+    /// Whether some task stores part of a sector.
+    fn shares_sectors(&self) -> bool {
+        self.tasks.iter().flat_map(|task| &task.accesses).filter(|access| access.mode != Mode::Read).any(|access| {
+            let (area, Region { offset, row_bytes, stride, .. }) = (&self.areas[access.region.extent.0 as usize], access.region);
+            let whole = access.region.end() == area.bytes && stride == row_bytes;
+            (offset | stride | if whole { 0 } else { row_bytes }) % area.block() != 0
+        })
+    }
+
+    /// Bytes of scratch for each thread.
+    pub(crate) fn scratch_bytes(&self) -> u64 {
+        self.tasks.iter().map(|task| task.scratch as u64).max().unwrap_or(0)
+    }
+
+    /// Order, residencies and the bytes that the run reserves besides its blocks.
+    pub(crate) fn schedule(&self, memory_bytes: u64, threads: usize) -> Result<(Schedule, u64)> {
+        self.tasks.iter().try_for_each(|task| check_task(&self.name, &self.areas, task))?;
+        let sectors = if self.shares_sectors() { (memory_bytes / 16).clamp(256 << 10, 16 << 20) } else { 0 };
+        let scratch = self.scratch_bytes().next_multiple_of(4096);
+        let beside = scratch * threads as u64 + sectors;
+        let mut schedule = Schedule::new(memory_bytes.saturating_sub(beside));
+        schedule.sector_bytes = sectors / 2;
+        schedule.extend(&self.name, &self.areas, &self.tasks, &self.group_starts).map_err(|error| match error {
+            Error::OverBudget { what, needed, .. } => {
+                Error::OverBudget { what, needed: needed + beside, available: memory_bytes, budget: memory_bytes }
+            }
+            other => other,
+        })?;
+        Ok((schedule, beside))
+    }
+
+    /// Predicts a run within `memory_bytes` on `threads` threads. Nothing is read or written.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`] with the bytes that would be enough, [`Error::Plan`] for a task outside its extents.
+    pub fn explain(&self, memory_bytes: u64, threads: usize) -> Result<Explanation> {
+        let (schedule, beside) = self.schedule(memory_bytes, threads)?;
+        let (bytes_read, bytes_written) = schedule.totals();
+        Ok(Explanation {
+            plan: self.name.clone(),
+            tasks: self.tasks.len(),
+            flops: self.flops(),
+            memory_bytes,
+            floor_bytes: schedule.floor_bytes + beside,
+            predicted: Totals { bytes_read, bytes_written, peak_bytes: schedule.floor_bytes + beside },
+            bound_bytes: self.bound_bytes,
+            notes: self.notes.clone(),
+        })
+    }
+}

@@ -1,0 +1,140 @@
+//! What a call that was started hands back: wait for it, look at it, cancel it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// Between 0 and 1.
+    pub fraction: f64,
+    /// Since the start.
+    pub elapsed: Duration,
+    /// Expected time to the end; `None` before anything can be said.
+    pub eta: Option<Duration>,
+}
+
+/// State that both ends see.
+pub(crate) struct Shared<T> {
+    slot: Mutex<Slot<T>>,
+    filled: Condvar,
+    pub(crate) cancelled: Arc<AtomicBool>,
+    done: AtomicU64,
+    total: AtomicU64,
+    start: Instant,
+    event: Option<OwnedFd>,
+}
+
+enum Slot<T> {
+    Empty,
+    Full(Result<T>),
+    Taken,
+}
+
+impl<T> Shared<T> {
+    pub(crate) fn new() -> Arc<Shared<T>> {
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK).ok();
+        Arc::new(Shared {
+            slot: Mutex::new(Slot::Empty),
+            filled: Condvar::new(),
+            cancelled: Arc::new(AtomicBool::new(false)),
+            done: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+            start: Instant::now(),
+            event,
+        })
+    }
+
+    pub(crate) fn expect(&self, total: u64) {
+        self.total.fetch_add(total, Ordering::Relaxed);
+    }
+
+    pub(crate) fn advance(&self, done: u64) {
+        self.done.fetch_add(done, Ordering::Relaxed);
+    }
+
+    pub(crate) fn fill(&self, result: Result<T>) {
+        let mut slot = self.slot.lock().expect("no panic while held");
+        if matches!(*slot, Slot::Empty) {
+            *slot = Slot::Full(result);
+            self.filled.notify_all();
+            if let Some(event) = &self.event {
+                // The counter cannot overflow from one write.
+                let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+            }
+        }
+    }
+}
+
+/// A call under way. Dropping it cancels the call.
+pub struct Ticket<T> {
+    shared: Arc<Shared<T>>,
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+impl<T> Ticket<T> {
+    pub(crate) fn new(shared: Arc<Shared<T>>, wake: impl Fn() + Send + Sync + 'static) -> Ticket<T> {
+        Ticket { shared, wake: Box::new(wake) }
+    }
+
+    /// Blocks until the result is there.
+    ///
+    /// # Errors
+    /// The run's.
+    pub fn wait(self) -> Result<T> {
+        let mut slot = self.shared.slot.lock().expect("no panic while held");
+        loop {
+            match std::mem::replace(&mut *slot, Slot::Taken) {
+                Slot::Full(result) => return result,
+                Slot::Taken => return Err(Error::Closed),
+                Slot::Empty => *slot = Slot::Empty,
+            }
+            slot = self.shared.filled.wait(slot).expect("no panic while held");
+        }
+    }
+
+    /// Blocks for at most `timeout`; true when the result is there for [`wait`](Ticket::wait) to take.
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        let slot = self.shared.slot.lock().expect("no panic while held");
+        let empty = |slot: &mut Slot<T>| matches!(slot, Slot::Empty);
+        let (slot, _) = self.shared.filled.wait_timeout_while(slot, timeout, empty).expect("no panic while held");
+        !matches!(*slot, Slot::Empty)
+    }
+
+    /// True when the result is there.
+    pub fn poll(&self) -> bool {
+        self.wait_timeout(Duration::ZERO)
+    }
+
+    /// Asks the run to stop. It drains what is in flight; the result is then [`Error::Cancelled`].
+    pub fn cancel(&self) {
+        self.shared.cancelled.store(true, Ordering::Release);
+        (self.wake)();
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        let (done, total) = (self.shared.done.load(Ordering::Relaxed), self.shared.total.load(Ordering::Relaxed));
+        let elapsed = self.shared.start.elapsed();
+        let fraction = if total == 0 { 0.0 } else { (done as f64 / total as f64).min(1.0) };
+        let eta = (done > 0).then(|| elapsed.mul_f64((1.0 - fraction) / fraction));
+        Progress { fraction, elapsed, eta }
+    }
+
+    /// Becomes readable when the result is there; `None` when the system gave no descriptor.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.shared.event.as_ref().map(AsFd::as_fd)
+    }
+}
+
+impl<T> Drop for Ticket<T> {
+    fn drop(&mut self) {
+        if !self.poll() {
+            self.cancel();
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What happened when: spans of device and cores, totals against the prediction.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::schedule::Totals;
+
+/// Spans kept of one run; a longer run keeps its first ones and counts the rest in the sums.
+const SPANS_MAX: usize = 200_000;
+
+/// Something that took time on one lane.
+#[derive(Clone, Debug, Serialize)]
+pub struct Span {
+    /// `"device"`, or `"core 0"` and so on.
+    pub lane: String,
+    /// `"read"`, `"write"`, or the name of a task, with the object where there is one.
+    pub name: String,
+    /// Seconds from the start of the run.
+    pub start_s: f64,
+    /// Seconds from the start of the run.
+    pub end_s: f64,
+    /// Bytes moved, or zero.
+    pub bytes: u64,
+}
+
+/// How a run went.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Trace {
+    /// Name of the plan.
+    pub plan: String,
+    /// What the plan said.
+    pub predicted: Totals,
+    /// What the devices and the budget saw.
+    pub actual: Totals,
+    /// Bytes that were wanted and still in memory; `predicted.bytes_read` is `actual.bytes_read` and these.
+    pub bytes_reused: u64,
+    /// Least traffic known for this work and budget, bytes.
+    pub bound_bytes: u64,
+    /// Arithmetic operations.
+    pub flops: u64,
+    /// Elapsed seconds.
+    pub wall_s: f64,
+    /// Seconds with at least one request at a device.
+    pub device_busy_s: f64,
+    /// The others.
+    pub device_idle_s: f64,
+    /// Seconds of tasks, summed over threads.
+    pub cores_busy_s: f64,
+    /// Threads times elapsed seconds, less the busy ones.
+    pub cores_idle_s: f64,
+    /// Bytes of each object that moved: name, read, written.
+    pub objects: Vec<(String, u64, u64)>,
+    /// The timeline.
+    pub spans: Vec<Span>,
+    /// Spans that the timeline left out.
+    pub spans_dropped: u64,
+}
+
+impl Trace {
+    /// Writes the timeline in the trace event format that browsers' trace viewers open.
+    ///
+    /// # Errors
+    /// Those of the writer.
+    pub fn write_chrome(&self, out: impl Write) -> io::Result<()> {
+        let mut lanes: Vec<&str> = self.spans.iter().map(|span| span.lane.as_str()).collect();
+        lanes.sort_unstable();
+        lanes.dedup();
+        let lane_of = |name: &str| lanes.binary_search(&name).unwrap_or(0);
+        let names = lanes.iter().enumerate().map(|(index, lane)| {
+            serde_json::json!({"ph": "M", "name": "thread_name", "pid": 1, "tid": index, "args": {"name": lane}})
+        });
+        let spans = self.spans.iter().map(|span| {
+            serde_json::json!({
+                "ph": "X", "name": span.name, "pid": 1, "tid": lane_of(&span.lane), "ts": span.start_s * 1e6,
+                "dur": (span.end_s - span.start_s) * 1e6, "args": {"bytes": span.bytes},
+            })
+        });
+        let events: Vec<_> = names.chain(spans).collect();
+        let summary = Trace { spans: Vec::new(), ..self.clone() };
+        serde_json::to_writer(out, &serde_json::json!({"traceEvents": events, "otherData": summary})).map_err(Into::into)
+    }
+}
+
+/// Collects while a run goes on.
+pub(crate) struct Recorder {
+    start: Instant,
+    spans: Vec<Span>,
+    dropped: u64,
+    device_busy: Duration,
+    device_since: Option<Instant>,
+    device_requests: usize,
+    cores_busy: Duration,
+}
+
+impl Recorder {
+    pub(crate) fn new() -> Recorder {
+        Recorder {
+            start: Instant::now(),
+            spans: Vec::new(),
+            dropped: 0,
+            device_busy: Duration::ZERO,
+            device_since: None,
+            device_requests: 0,
+            cores_busy: Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn device_begins(&mut self, requests: usize) {
+        if self.device_requests == 0 && requests > 0 {
+            self.device_since = Some(Instant::now());
+        }
+        self.device_requests += requests;
+    }
+
+    pub(crate) fn device_ends(&mut self) {
+        self.device_requests -= 1;
+        if self.device_requests == 0 {
+            self.device_busy += self.device_since.take().map_or(Duration::ZERO, |since| since.elapsed());
+        }
+    }
+
+    pub(crate) fn moved(&mut self, name: impl FnOnce() -> String, since: Instant, bytes: u64) {
+        self.span("device".to_owned(), name, since, Instant::now(), bytes);
+    }
+
+    pub(crate) fn worked(&mut self, core: usize, task: &str, since: Instant, until: Instant) {
+        self.cores_busy += until - since;
+        self.span(format!("core {core}"), || task.to_owned(), since, until, 0);
+    }
+
+    fn span(&mut self, lane: String, name: impl FnOnce() -> String, since: Instant, until: Instant, bytes: u64) {
+        if self.spans.len() >= SPANS_MAX {
+            self.dropped += 1;
+            return;
+        }
+        let at = |instant: Instant| instant.saturating_duration_since(self.start).as_secs_f64();
+        self.spans.push(Span { lane, name: name(), start_s: at(since), end_s: at(until), bytes });
+    }
+
+
+    /// Adds times and spans to what the run counted.
+    pub(crate) fn finish(self, threads: usize, counted: Trace) -> Trace {
+        let wall_s = self.start.elapsed().as_secs_f64();
+        let (device_busy_s, cores_busy_s) = (self.device_busy.as_secs_f64(), self.cores_busy.as_secs_f64());
+        Trace {
+            wall_s,
+            device_busy_s,
+            device_idle_s: (wall_s - device_busy_s).max(0.0),
+            cores_busy_s,
+            cores_idle_s: (wall_s * threads as f64 - cores_busy_s).max(0.0),
+            spans: self.spans,
+            spans_dropped: self.dropped,
+            ..counted
+        }
+    }
+}

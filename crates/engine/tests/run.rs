@@ -1,0 +1,205 @@
+//! Plans carried out against a plain model of their bytes.
+
+use std::sync::Arc;
+
+use outcore_device::{Choice, Device, MemoryDevice};
+use outcore_engine::{Access, Config, Engine, Error, Extent, Mode, Plan, Region, Task};
+use proptest::prelude::*;
+
+fn engine(memory_bytes: u64) -> Engine {
+    Engine::new(Config { memory_bytes, threads: 2, driver: Choice::Auto })
+}
+
+fn contents(device: &MemoryDevice) -> Vec<u8> {
+    device.to_bytes()
+}
+
+/// Task `i` adds the sum of what it reads, and `i`, to what it updates, and fills what it writes.
+fn step(index: u8, mode: Mode, before: &[u8], sum: u8) -> Vec<u8> {
+    match mode {
+        Mode::Read => before.to_vec(),
+        Mode::Update => before.iter().map(|byte| byte.wrapping_mul(3).wrapping_add(sum).wrapping_add(index)).collect(),
+        Mode::Write => before.iter().enumerate().map(|(at, _)| (at as u8).wrapping_add(sum).wrapping_add(index)).collect(),
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    accesses: Vec<(usize, u64, u64, u64, u64, Mode)>,
+}
+
+const LENGTH: u64 = 3000;
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let mode = prop_oneof![Just(Mode::Read), Just(Mode::Update), Just(Mode::Write)];
+    let access = (0usize..2, 0u64..2000, 1u64..300, 0u64..200, 1u64..5, mode)
+        .prop_map(|(extent, offset, row, gap, rows, mode)| (extent, offset, row, row + gap, rows, mode))
+        .prop_filter("inside", |&(_, offset, row, stride, rows, _)| offset + stride * (rows - 1) + row <= LENGTH);
+    proptest::collection::vec(proptest::collection::vec(access, 1..4).prop_map(|accesses| Step { accesses }), 1..25)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Whatever overlaps whatever, the bytes are those of running the tasks one after another.
+    #[test]
+    fn a_run_equals_its_tasks_in_order(steps in steps(), group_every in 1usize..9, power in 0u32..8) {
+        let devices: Vec<Arc<MemoryDevice>> = (0..2).map(|index| Arc::new(MemoryDevice::with_block(format!("memory {index}"), LENGTH, 1 << power))).collect();
+        let mut model = vec![vec![0u8; LENGTH as usize]; 2];
+        let mut plan = Plan::new("property");
+        let extents: Vec<_> = devices.iter().map(|device| plan.extent(&Extent::new("memory", Arc::clone(device) as Arc<dyn Device>))).collect();
+        for (index, step_) in steps.iter().enumerate() {
+            let mut task = Task::new("step");
+            let mut kept: Vec<(usize, Region, Mode)> = Vec::new();
+            for &(extent, offset, row_bytes, stride, rows, mode) in &step_.accesses {
+                let region = Region { extent: extents[extent], offset, row_bytes, stride, rows };
+                if kept.iter().all(|(_, other, other_mode)| (mode == Mode::Read && *other_mode == Mode::Read) || !region.overlaps(other)) {
+                    kept.push((extent, region, mode));
+                    task = task.access(region, mode);
+                }
+            }
+            let gathered: Vec<Vec<u8>> = kept.iter().map(|(extent, region, _)| region.runs().flatten().map(|at| model[*extent][at as usize]).collect()).collect();
+            let sum = gathered.iter().zip(&kept).filter(|(_, kept)| kept.2 != Mode::Write).flat_map(|(bytes, _)| bytes).fold(0u8, |a, &b| a.wrapping_add(b));
+            for (bytes, (extent, region, mode)) in gathered.iter().zip(&kept) {
+                let after = step(index as u8, *mode, bytes, sum);
+                region.runs().flatten().zip(after).for_each(|(at, byte)| model[*extent][at as usize] = byte);
+            }
+            let modes: Vec<Mode> = kept.iter().map(|kept| kept.2).collect();
+            plan.task(task.scratch(64).run(move |cx| {
+                let gather = |block: &outcore_engine::Block| -> Vec<u8> {
+                    let (pitch, columns) = (block.pitch::<u8>(), block.columns::<u8>());
+                    (0..block.rows()).flat_map(|row| block.bytes()[row * pitch..row * pitch + columns].to_vec()).collect()
+                };
+                cx.scratch.fill(7);
+                let all: Vec<Vec<u8>> = cx.blocks.iter().map(gather).collect();
+                let sum = all.iter().zip(&modes).filter(|(_, mode)| **mode != Mode::Write).flat_map(|(bytes, _)| bytes).fold(0u8, |a, &b| a.wrapping_add(b));
+                for ((block, bytes), mode) in cx.blocks.iter_mut().zip(&all).zip(&modes) {
+                    if *mode != Mode::Read {
+                        let after = step(index as u8, *mode, bytes, sum);
+                        let (pitch, columns) = (block.pitch::<u8>(), block.columns::<u8>());
+                        for (row, values) in after.chunks(columns).enumerate() {
+                            block.bytes_mut()[row * pitch..row * pitch + columns].copy_from_slice(values);
+                        }
+                    }
+                }
+                Ok(())
+            }));
+            if index % group_every == 0 {
+                plan.group();
+            }
+        }
+        // Little memory for many blocks, so that some leave and return.
+        let engine = engine(300 << 10);
+        let trace = engine.run(plan).unwrap().wait().unwrap().trace;
+        for (device, model) in devices.iter().zip(&model) {
+            prop_assert_eq!(&contents(device.as_ref()), model);
+        }
+        prop_assert_eq!(trace.actual.bytes_read + trace.bytes_reused, trace.predicted.bytes_read);
+        prop_assert_eq!(trace.actual.bytes_written, trace.predicted.bytes_written);
+        prop_assert!(trace.actual.peak_bytes <= 300 << 10);
+        prop_assert_eq!(engine.budget().available(), 300 << 10);
+    }
+}
+
+#[test]
+fn a_task_that_fails_names_itself_and_ends_the_run() {
+    let engine = engine(1 << 20);
+    let mut plan = Plan::new("plan");
+    let extent = plan.extent(&Extent::new("memory", Arc::new(MemoryDevice::new("memory", 4096))));
+    plan.task(Task::new("good").write(Region::span(extent, 0, 100)));
+    plan.task(Task::new("bad").update(Region::span(extent, 0, 100)).run(|_| Err("no luck".into())));
+    plan.task(Task::new("late").update(Region::span(extent, 0, 100)).run(|_| panic!("must not run")));
+    let error = engine.run(plan).unwrap().wait().err().unwrap();
+    assert_eq!(error.to_string(), "task bad of plan: no luck");
+    assert_eq!(engine.budget().available(), 1 << 20);
+}
+
+#[test]
+fn a_panic_in_a_task_becomes_its_error() {
+    let mut plan = Plan::new("plan");
+    plan.task(Task::new("loud").run(|_| panic!("boom")));
+    let error = engine(1 << 20).run(plan).unwrap().wait().err().unwrap();
+    assert_eq!(error.to_string(), "task loud of plan: panicked: boom");
+}
+
+#[test]
+fn too_little_memory_is_said_before_any_io() {
+    let mut plan = Plan::new("big");
+    let extent = plan.extent(&Extent::new("memory", Arc::new(MemoryDevice::new("memory", 1 << 20))));
+    plan.task(Task::new("all").read(Region::span(extent, 0, 1 << 20)));
+    let small = engine(1 << 19);
+    let Err(Error::OverBudget { needed, .. }) = small.run(plan) else { panic!("must be refused") };
+    assert_eq!(needed, 1 << 20);
+}
+
+#[test]
+fn tasks_may_add_tasks_while_the_run_goes_on() {
+    fn countdown(extent: outcore_engine::ExtentRef, left: u8) -> Task {
+        Task::new("countdown").update(Region::span(extent, 0, 1)).run(move |cx| {
+            cx.blocks[0].bytes_mut()[0] += 1;
+            if left > 0 {
+                cx.more.push(countdown(extent, left - 1));
+            }
+            Ok(())
+        })
+    }
+    let device = Arc::new(MemoryDevice::new("memory", 4096));
+    let mut plan = Plan::new("extensible");
+    let extent = plan.extent(&Extent::new("memory", Arc::clone(&device) as Arc<dyn Device>));
+    plan.task(countdown(extent, 99));
+    let outcome = engine(1 << 20).run(plan).unwrap().wait().unwrap();
+    assert_eq!(contents(device.as_ref())[0], 100);
+    assert!(outcome.trace.spans.len() >= 100);
+}
+
+#[test]
+fn volatile_memory_starts_at_zero_and_is_a_result() {
+    let mut plan = Plan::new("sum");
+    let sums = plan.volatile("sums", 8);
+    let region = Region::span(sums, 0, 8);
+    for value in 1..=10u64 {
+        plan.task(Task::new("add").update(region).run(move |cx| {
+            cx.blocks[0].slice_mut::<u64>()[0] += value;
+            Ok(())
+        }));
+    }
+    let outcome = engine(1 << 20).run(plan).unwrap().wait().unwrap();
+    assert_eq!(outcome.result(&region).unwrap(), 55u64.to_ne_bytes());
+}
+
+#[test]
+fn cancel_ends_a_run_and_gives_its_memory_back() {
+    let engine = engine(1 << 20);
+    let mut plan = Plan::new("long");
+    for _ in 0..1000 {
+        plan.task(Task::new("nap").run(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            Ok(())
+        }));
+    }
+    let ticket = engine.run(plan).unwrap();
+    ticket.cancel();
+    assert!(matches!(ticket.wait(), Err(Error::Cancelled)));
+    assert_eq!(engine.budget().available(), 1 << 20);
+}
+
+#[test]
+fn a_task_that_overlaps_itself_is_refused() {
+    let mut plan = Plan::new("plan");
+    let extent = plan.extent(&Extent::new("memory", Arc::new(MemoryDevice::new("memory", 4096))));
+    plan.task(Task::new("knot").access(Access { region: Region::span(extent, 0, 10), mode: Mode::Read }.region, Mode::Read).write(Region::span(extent, 5, 10)));
+    assert!(matches!(engine(1 << 20).run(plan), Err(Error::Plan { .. })));
+}
+
+#[test]
+fn blocks_stay_known_from_one_run_to_the_next() {
+    let engine = engine(1 << 20);
+    let numbers = Extent::new("memory", Arc::new(MemoryDevice::new("memory", 4096)));
+    let read = || {
+        let mut plan = Plan::new("read");
+        let extent = plan.extent(&numbers);
+        plan.task(Task::new("look").read(Region::span(extent, 0, 4096)).run(|_| Ok(())));
+        engine.run(plan).unwrap().wait().unwrap().trace
+    };
+    assert_eq!((read().actual.bytes_read, read().actual.bytes_read), (4096, 0));
+}
