@@ -1,1 +1,5 @@
-//! Placeholder.
+//! Machine learning on data and models bigger than memory.
+
+#![forbid(unsafe_code)]
+
+pub mod data;

@@ -1,0 +1,3 @@
+//! Things that live on SSD.
+
+pub mod format;
