@@ -34,6 +34,7 @@
 mod device;
 mod driver;
 mod error;
+mod faulty;
 mod file;
 #[cfg(target_os = "linux")]
 mod flights;
@@ -50,6 +51,7 @@ mod uring;
 pub use device::{Blocking, Device, Limits, Route};
 pub use driver::{Choice, Driver, DriverInfo, Options, Waker, driver, driver_with};
 pub use error::{DeviceError, OpKind};
+pub use faulty::{Event, Fault, Faults, Faulty};
 pub use file::{FileDevice, Mode, open_file};
 pub use memory::{Buf, Memory, Shared, Whole};
 pub use ram::MemoryDevice;
