@@ -347,9 +347,10 @@ fn stat_locked(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Error
     Ok((stat, mark))
 }
 
-/// What is known of an open object. A mark alone does not tell a living writer from a dead one; under a shared lock it does.
+/// What is known of an open object that somebody may be changing. A mark alone does not tell a living writer from a dead
+/// one; under a shared lock it does.
 fn stat(file: &File, place: &Place) -> Result<Stat, Error> {
-    let (mut stat, mark) = stat_locked(file, place)?;
+    let (mut stat, mark) = stat_settled(file, place)?;
     if mark.is_none() {
         return Ok(stat);
     }
@@ -361,6 +362,20 @@ fn stat(file: &File, place: &Place) -> Result<Stat, Error> {
     let looked = stat_locked(file, place);
     lock::release(file);
     Ok(looked?.0)
+}
+
+/// Looks until length and mark belong together: a length seen while a writer had run past the end, with the mark looked for
+/// just after it finished, would be that of no object.
+fn stat_settled(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Error> {
+    let mut last = stat_locked(file, place)?;
+    while last.1.is_none() {
+        let next = stat_locked(file, place)?;
+        if next.1.is_none() && next.0.len == last.0.len {
+            break;
+        }
+        last = next;
+    }
+    Ok(last)
 }
 
 fn object(place: &Place, device: Arc<FileDevice>, stat: &Stat) -> Object {
