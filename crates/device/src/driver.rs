@@ -5,6 +5,7 @@
 
 use crate::threads::{Outbox, Threads};
 use crate::{Buf, Completion, DeviceError, Request};
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -95,7 +96,7 @@ pub fn driver(choice: Choice) -> Result<Box<dyn Driver>, DeviceError> {
 
 /// Makes a driver.
 pub fn driver_with(choice: Choice, options: Options) -> Result<Box<dyn Driver>, DeviceError> {
-    match resolve(choice)? {
+    match resolve(choice, std::env::var_os(DRIVER_VARIABLE))? {
         Choice::Threads => {
             let reason = "threads were asked for".to_owned();
             Ok(Box::new(Threads::new(options, reason)))
@@ -111,18 +112,20 @@ pub fn driver_with(choice: Choice, options: Options) -> Result<Box<dyn Driver>, 
     }
 }
 
-/// Lets the environment decide where the program did not.
-fn resolve(choice: Choice) -> Result<Choice, DeviceError> {
-    if choice != Choice::Auto {
-        return Ok(choice);
-    }
-    match std::env::var("OUTCORE_DRIVER") {
-        Err(std::env::VarError::NotPresent) => Ok(Choice::Auto),
-        Ok(name) if name.is_empty() || name == "auto" => Ok(Choice::Auto),
-        Ok(name) if name == "io_uring" => Ok(Choice::Uring),
-        Ok(name) if name == "threads" => Ok(Choice::Threads),
-        other => {
-            let message = format!("OUTCORE_DRIVER must be auto, io_uring or threads, not {other:?}");
+/// The environment variable that decides where the program does not.
+const DRIVER_VARIABLE: &str = "OUTCORE_DRIVER";
+
+fn resolve(choice: Choice, variable: Option<OsString>) -> Result<Choice, DeviceError> {
+    let name = match (choice, variable) {
+        (Choice::Auto, Some(name)) => name,
+        _ => return Ok(choice),
+    };
+    match name.to_str() {
+        Some("" | "auto") => Ok(Choice::Auto),
+        Some("io_uring") => Ok(Choice::Uring),
+        Some("threads") => Ok(Choice::Threads),
+        _ => {
+            let message = format!("{DRIVER_VARIABLE} must be auto, io_uring or threads, not {name:?}");
             Err(DeviceError::drive("driver", io::Error::new(io::ErrorKind::InvalidInput, message)))
         }
     }
@@ -152,5 +155,29 @@ impl Waker {
 impl fmt::Debug for Waker {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("Waker")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_decides_only_where_the_program_does_not() {
+        let resolved = |choice, name: &str| resolve(choice, Some(name.into())).unwrap();
+        assert_eq!(resolved(Choice::Auto, "threads"), Choice::Threads);
+        assert_eq!(resolved(Choice::Auto, "io_uring"), Choice::Uring);
+        assert_eq!(resolved(Choice::Auto, ""), Choice::Auto);
+        assert_eq!(resolved(Choice::Uring, "threads"), Choice::Uring);
+        assert_eq!(resolve(Choice::Auto, None).unwrap(), Choice::Auto);
+        let error = resolve(Choice::Auto, Some("uring".into())).unwrap_err();
+        assert!(error.to_string().contains("OUTCORE_DRIVER"), "{error}");
+    }
+
+    #[test]
+    fn the_thread_driver_says_why_it_is_there() {
+        let info = driver(Choice::Threads).unwrap().info();
+        assert_eq!((info.name, info.registered_bytes), ("threads", 0));
+        assert!(info.fallback.is_some());
     }
 }

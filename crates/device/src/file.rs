@@ -320,3 +320,85 @@ mod page_cache {
 
     pub(super) fn drop_pages(_: BorrowedFd<'_>, _: u64, _: u64) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Buf, Choice, Op, Request};
+
+    #[test]
+    fn errors_name_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("missing");
+        let error = open_file(&missing, Mode::Read).err().unwrap();
+        assert_eq!((error.op, error.kind()), (OpKind::Open, io::ErrorKind::NotFound));
+        assert!(error.to_string().contains("missing"), "{error}");
+        let error = open_file(folder.path(), Mode::Read).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
+    }
+
+    #[test]
+    fn a_created_file_is_empty_of_what_it_held() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("object");
+        std::fs::write(&path, [7; 9000]).unwrap();
+        let device = open_file(&path, Mode::Create(5000)).unwrap();
+        assert_eq!(device.len(), 5000);
+        assert_eq!(std::fs::read(&path).unwrap(), [0; 5000]);
+        device.set_len(100).unwrap();
+        assert_eq!((device.len(), std::fs::metadata(&path).unwrap().len()), (100, 100));
+    }
+
+    #[test]
+    fn a_file_opened_for_reading_refuses_writes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("object");
+        std::fs::write(&path, [7; 8192]).unwrap();
+        let device = open_file(&path, Mode::Read).unwrap();
+        let mut driver = crate::driver(Choice::Auto).unwrap();
+        let op = Op::Write(Buf::anonymous(4096).unwrap().freeze());
+        driver.submit(&mut vec![Request { tag: 0, device, offset: 0, op }]);
+        let mut done = Vec::new();
+        driver.reap(None, &mut done).unwrap();
+        assert_eq!(done[0].result.as_ref().unwrap_err().op, OpKind::Write);
+        assert_eq!(std::fs::read(&path).unwrap(), [7; 8192]);
+    }
+
+    /// A run under a memory limit must not be charged for pages that nobody asked to keep.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn buffered_transfers_leave_nothing_in_the_page_cache() {
+        use rustix::io::{Errno, ReadWriteFlags, preadv2};
+        const LEN: usize = 4 << 20;
+        let folder = tempfile::tempdir().unwrap();
+        let mut device = FileDevice::open(&folder.path().join("object"), Mode::Create(LEN as u64)).unwrap();
+        if !device.is_direct() {
+            // A file that lives in memory has nowhere else to be.
+            return;
+        }
+        let path = folder.path().join("object");
+        device.file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        device.direct = false;
+        page_cache::expect_no_order(device.file.as_fd());
+        let cached_pages = |device: &FileDevice| {
+            let cached = |offset| {
+                let mut byte = [0];
+                let vectors = &mut [io::IoSliceMut::new(&mut byte)];
+                preadv2(&device.file, vectors, offset, ReadWriteFlags::NOWAIT) != Err(Errno::AGAIN)
+            };
+            (0..LEN as u64).step_by(4096).filter(|&offset| cached(offset)).count()
+        };
+        // Pieces that share pages with their neighbours.
+        for offset in (0..LEN - 30_000).step_by(30_000) {
+            assert_eq!(device.write_at(&[9; 30_000], offset as u64).unwrap(), 30_000);
+        }
+        let after_writes = cached_pages(&device);
+        assert!(after_writes <= 8, "{after_writes} pages stay after writes");
+        let mut bytes = vec![0; 30_000];
+        for offset in (0..LEN - 30_000).step_by(30_000) {
+            assert_eq!(device.read_at(&mut bytes, offset as u64).unwrap(), 30_000);
+        }
+        let after_reads = cached_pages(&device);
+        assert!(after_reads <= 8, "{after_reads} pages stay after reads");
+    }
+}
