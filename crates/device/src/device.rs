@@ -25,7 +25,8 @@ pub trait Device: Send + Sync + 'static {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// How a driver reaches the bytes.
+    /// How a driver reaches the bytes. Constant for the life of the device: a descriptor stays open, and the same, until
+    /// the device is dropped.
     fn route(&self) -> Route<'_>;
 }
 

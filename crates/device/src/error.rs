@@ -41,7 +41,7 @@ impl fmt::Display for OpKind {
 /// The kind of `source` tells what a caller can do about it: `InvalidInput` is a request that breaks the device's
 /// limits, `UnexpectedEof` and `WriteZero` a transfer that stopped making progress, `StorageFull` a full medium.
 #[derive(Debug, thiserror::Error)]
-#[error("{op} of {len} bytes at offset {offset} of {device}: {source}")]
+#[error("{}: {source}", self.place())]
 pub struct DeviceError {
     /// The device's name.
     pub device: String,
@@ -59,6 +59,16 @@ impl DeviceError {
     /// An error of a driver itself rather than of one device.
     pub(crate) fn drive(driver: &str, source: io::Error) -> Self {
         DeviceError { device: driver.to_owned(), op: OpKind::Drive, offset: 0, len: 0, source }
+    }
+
+    /// What was being done where, as far as it means anything.
+    fn place(&self) -> String {
+        let DeviceError { device, op, offset, len, .. } = self;
+        match op {
+            OpKind::Open | OpKind::Flush => format!("{op} of {device}"),
+            OpKind::Drive => format!("driver {device}"),
+            _ => format!("{op} of {len} bytes at offset {offset} of {device}"),
+        }
     }
 
     /// The kind of the underlying error.

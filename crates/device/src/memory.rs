@@ -35,7 +35,7 @@ enum Origin {
 }
 
 /// Keeps the memory of a registered range alive without giving access to it.
-#[derive(Clone)]
+#[cfg(target_os = "linux")]
 pub(crate) struct Hold(#[expect(dead_code, reason = "held for its Drop")] Option<Arc<Origin>>);
 
 /// An exclusive range of a [`Memory`].

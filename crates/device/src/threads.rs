@@ -63,7 +63,8 @@ impl Outbox {
         }
     }
 
-    /// Moves what arrived into `out`; whether anything arrived, a wake included.
+    /// Moves what arrived into `out`, for a driver that waits on the bell; whether anything arrived, a wake included.
+    #[cfg(target_os = "linux")]
     pub(crate) fn take(&self, out: &mut Vec<Completion>) -> bool {
         drain(&mut lock(&self.state), out)
     }
