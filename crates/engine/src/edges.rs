@@ -45,9 +45,9 @@ impl Coverage {
         }).sum()
     }
 
-    /// Number and bytes of the sectors that are not whole.
-    pub(crate) fn incomplete(&self) -> (usize, u64) {
-        (self.known.len(), self.known.values().map(|sector| u64::from(sector.block)).sum())
+    /// Bytes of the sectors that are not whole.
+    pub(crate) fn incomplete_bytes(&self) -> u64 {
+        self.known.values().map(|sector| u64::from(sector.block)).sum()
     }
 
     /// Whether known bytes of a sector belong to a region.

@@ -9,7 +9,7 @@ use crate::memory::{Account, Budget};
 use crate::plan::Plan;
 use crate::pump::Handle;
 use crate::run::{Outcome, Run};
-use crate::schedule::{Explanation, Totals};
+use crate::schedule::Explanation;
 use crate::ticket::{self, Ticket};
 
 /// How an engine is made.
@@ -98,11 +98,10 @@ impl Engine {
     /// # Errors
     /// Before any I/O: [`Error::OverBudget`], [`Error::Plan`], [`Error::Closed`] in a forked child. The ticket has the others.
     pub fn run(&self, plan: Plan) -> Result<Ticket<Outcome>> {
-        let (schedule, beside) = plan.schedule(self.0.budget.available(), self.0.threads)?;
-        let floor = schedule.floor_bytes + beside;
-        let reservation = self.0.budget.reserve(&plan.name, floor)?;
-        let (bytes_read, bytes_written) = schedule.totals();
-        let predicted = Totals { bytes_read, bytes_written, peak_bytes: floor };
+        let memory_bytes = self.0.budget.available();
+        let schedule = plan.schedule(memory_bytes, self.0.threads)?;
+        let reservation = self.0.budget.reserve(&plan.name, schedule.floor_bytes())?;
+        let predicted = schedule.totals(memory_bytes);
         let shared = ticket::Shared::new();
         let run = Run::new(plan, schedule, Account::new(reservation), predicted, Arc::clone(&shared));
         self.with_handle(|handle, _| {

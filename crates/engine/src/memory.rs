@@ -164,6 +164,12 @@ impl Memory {
         }
     }
 
+    /// Counts memory that the activity has from elsewhere, within its floor.
+    pub(crate) fn hold(&mut self, account: &mut Account, bytes: u64) {
+        self.make_room(bytes);
+        self.charge(account, bytes as i64);
+    }
+
     /// Lets go of a frame that its holder keeps: it belongs to the caller now.
     pub(crate) fn forfeit(&mut self, account: &mut Account, bytes: usize) {
         self.charge(account, -(bytes as i64));

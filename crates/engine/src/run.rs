@@ -6,6 +6,7 @@
 //! changed, and its frame goes to the next. Nothing waits for anything but I/O and tasks.
 
 use std::any::Any;
+use std::io;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
@@ -156,7 +157,7 @@ impl Run {
             running: 0,
             tasks_left: 0,
             scratch: Vec::new(),
-            sectors: Sectors::new(schedule.sector_bytes),
+            sectors: Sectors::new(schedule.sector_bytes / 2),
             requests: 0,
             error: None,
             peak: 0,
@@ -347,19 +348,20 @@ impl Run {
     fn dispatch(&mut self, core: &mut Core<'_>) {
         while self.running < core.workers.count() && self.error.is_none() {
             let Some(&(position, node)) = self.ready.first() else { return };
-            let Some(scratch) = self.scratch_for(core, node) else { return };
             self.ready.remove(&(position, node));
-            self.start_task(core, node, scratch);
+            match self.scratch_for(node) {
+                Ok(scratch) => self.start_task(core, node, scratch),
+                Err(source) => self.error = Some(Error::NoMemory { bytes: self.scratch_bytes as u64, source }),
+            }
         }
     }
 
-    /// Scratch for a task: `None` to wait, `Some(None)` when it needs none.
-    fn scratch_for(&mut self, core: &mut Core<'_>, node: u32) -> Option<Option<Buf>> {
+    /// Scratch for a task, from memory that was set aside when the run began; `None` when it needs none.
+    fn scratch_for(&mut self, node: u32) -> io::Result<Option<Buf>> {
         if self.tasks[node as usize].as_ref().is_none_or(|task| task.scratch == 0) {
-            return Some(None);
+            return Ok(None);
         }
-        let frame = self.scratch.pop().or_else(|| self.take(core, self.scratch_bytes))?;
-        Some(Some(frame))
+        self.scratch.pop().map_or_else(|| Buf::anonymous(self.scratch_bytes), Ok).map(Some)
     }
 
     fn start_task(&mut self, core: &mut Core<'_>, node: u32, mut scratch: Option<Buf>) {
@@ -598,15 +600,16 @@ impl Run {
                 _ => {}
             }
         }
-        for scratch in self.scratch.drain(..) {
-            core.memory.give(&mut self.account, scratch);
-        }
+        self.scratch.clear();
         if self.error.is_some() {
             for area in &self.areas {
                 if let Backing::Device(extent) = &area.backing {
                     core.memory.forget(extent.id());
                 }
             }
+        }
+        if self.started {
+            core.memory.forfeit(&mut self.account, self.schedule.beside_bytes as usize);
         }
         core.leases.release(&mut self.lease);
         let result = match self.error.take() {
@@ -626,7 +629,7 @@ impl Run {
         let counted = Trace {
             plan: self.name.clone(),
             predicted: self.predicted,
-            actual: Totals { bytes_read: sum(|moved| moved.0), bytes_written: sum(|moved| moved.1), peak_bytes: self.peak + self.schedule.sector_bytes },
+            actual: Totals { bytes_read: sum(|moved| moved.0), bytes_written: sum(|moved| moved.1), peak_bytes: self.peak },
             bytes_reused: self.reused,
             bound_bytes: self.bound_bytes,
             flops: self.flops,
@@ -654,6 +657,7 @@ impl Activity for Run {
                 return false;
             }
             self.started = true;
+            core.memory.hold(&mut self.account, self.schedule.beside_bytes);
             self.recorder = Recorder::new();
             for &written in &self.written {
                 if let Backing::Device(extent) = &self.areas[written.0 as usize].backing {

@@ -29,7 +29,7 @@ pub struct Totals {
     pub bytes_read: u64,
     /// Bytes to devices.
     pub bytes_written: u64,
-    /// Most bytes of blocks and scratch held at once.
+    /// Most bytes of blocks, sectors and scratch held at once; predicted as an upper bound.
     pub peak_bytes: u64,
 }
 
@@ -90,11 +90,13 @@ pub(crate) struct Schedule {
     pub(crate) stays: Vec<Stay>,
     held: u64,
     pinned: u64,
-    pub(crate) floor_bytes: u64,
+    blocks_at_once: u64,
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
-    /// Bytes of the reservation for sectors that blocks share.
+    /// Bytes that the run holds besides its blocks: scratch, and sectors that blocks share.
+    pub(crate) beside_bytes: u64,
     pub(crate) sector_bytes: u64,
+    stays_bytes: u64,
     coverage: Coverage,
 }
 
@@ -119,11 +121,20 @@ impl Schedule {
         self.place(plan, areas, ordered_before)
     }
 
-    /// Bytes moved when edges of blocks that no task completes are merged with what is there.
-    pub(crate) fn totals(&self) -> (u64, u64) {
-        let (sectors, bytes) = self.coverage.incomplete();
-        debug_assert!(sectors == 0 || bytes > 0);
-        (self.bytes_read + bytes, self.bytes_written + bytes)
+    /// What the run reserves.
+    pub(crate) fn floor_bytes(&self) -> u64 {
+        self.blocks_at_once + self.beside_bytes
+    }
+
+    /// Traffic, and the most that the run can hold within `memory_bytes` when it runs ahead of itself.
+    pub(crate) fn totals(&self, memory_bytes: u64) -> Totals {
+        let merged = self.coverage.incomplete_bytes();
+        let all = self.stays_bytes + self.beside_bytes;
+        Totals {
+            bytes_read: self.bytes_read + merged,
+            bytes_written: self.bytes_written + merged,
+            peak_bytes: all.min(memory_bytes).max(self.floor_bytes()),
+        }
     }
 
     /// Extents with a task that changes them.
@@ -270,7 +281,7 @@ impl Schedule {
                 }
                 self.blocks[block as usize].dirty |= mode != Mode::Read;
             }
-            self.floor_bytes = self.floor_bytes.max(self.held);
+            self.blocks_at_once = self.blocks_at_once.max(self.held);
             blocks.iter().for_each(|&(block, _)| self.nodes[node].stays.push(self.blocks[block as usize].stay.expect("begun above")));
             blocks.sort_by_key(|&(block, _)| block);
             blocks.dedup_by_key(|&mut (block, _)| block);
@@ -327,6 +338,7 @@ impl Schedule {
             self.bytes_read += info.region.load_bytes(area.block());
         }
         self.held += info.bytes;
+        self.stays_bytes += info.bytes;
         self.pinned += if info.pinned { info.bytes } else { 0 };
         let info = &mut self.blocks[block as usize];
         info.stay = Some(self.stays.len() as u32);
@@ -445,20 +457,21 @@ impl Plan {
     }
 
     /// Order, residencies and the bytes that the run reserves besides its blocks.
-    pub(crate) fn schedule(&self, memory_bytes: u64, threads: usize) -> Result<(Schedule, u64)> {
+    pub(crate) fn schedule(&self, memory_bytes: u64, threads: usize) -> Result<Schedule> {
         self.tasks.iter().try_for_each(|task| check_task(&self.name, &self.areas, task))?;
-        let sectors = if self.shares_sectors() { (memory_bytes / 16).clamp(256 << 10, 16 << 20) } else { 0 };
+        let sectors = if self.shares_sectors() { (memory_bytes / 16).clamp(128 << 10, 16 << 20) } else { 0 };
         let scratch = self.scratch_bytes().next_multiple_of(4096);
         let beside = scratch * threads as u64 + sectors;
         let mut schedule = Schedule::new(memory_bytes.saturating_sub(beside));
-        schedule.sector_bytes = sectors / 2;
+        schedule.sector_bytes = sectors;
+        schedule.beside_bytes = beside;
         schedule.extend(&self.name, &self.areas, &self.tasks, &self.group_starts).map_err(|error| match error {
             Error::OverBudget { what, needed, .. } => {
                 Error::OverBudget { what, needed: needed + beside, available: memory_bytes, budget: memory_bytes }
             }
             other => other,
         })?;
-        Ok((schedule, beside))
+        Ok(schedule)
     }
 
     /// Predicts a run within `memory_bytes` on `threads` threads. Nothing is read or written.
@@ -466,15 +479,14 @@ impl Plan {
     /// # Errors
     /// [`Error::OverBudget`] with the bytes that would be enough, [`Error::Plan`] for a task outside its extents.
     pub fn explain(&self, memory_bytes: u64, threads: usize) -> Result<Explanation> {
-        let (schedule, beside) = self.schedule(memory_bytes, threads)?;
-        let (bytes_read, bytes_written) = schedule.totals();
+        let schedule = self.schedule(memory_bytes, threads)?;
         Ok(Explanation {
             plan: self.name.clone(),
             tasks: self.tasks.len(),
             flops: self.flops(),
             memory_bytes,
-            floor_bytes: schedule.floor_bytes + beside,
-            predicted: Totals { bytes_read, bytes_written, peak_bytes: schedule.floor_bytes + beside },
+            floor_bytes: schedule.floor_bytes(),
+            predicted: schedule.totals(memory_bytes),
             bound_bytes: self.bound_bytes,
             notes: self.notes.clone(),
         })
