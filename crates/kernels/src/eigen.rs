@@ -12,6 +12,9 @@ use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::evd::{ComputeEigenvectors, self_adjoint_evd, self_adjoint_evd_scratch};
 use faer::{Mat, MatMut, MatRef, Par};
 
+/// Most that faer packs: it reserves twice the last-level cache a thread and touches half of that at most.
+const FAER_THREAD_BYTES: usize = 64 << 20;
+
 /// Eigenvalues, largest first, and their orthonormal eigenvectors as columns.
 #[derive(Clone, Debug)]
 pub struct Eigen<T> {
@@ -80,9 +83,13 @@ pub fn eigh<T: Real>(c: MatRef<'_, T>, k: Option<usize>) -> Result<Eigen<T>, Err
 
 /// Bytes that [`eigh`] allocates at its peak for an n x n matrix and k pairs, the result included.
 pub fn eigh_scratch_bytes<T: Real>(n: usize, k: usize) -> usize {
-    let square = n * n * size_of::<T>();
-    let result = k * n * size_of::<T>();
-    square + result.max(evd_scratch::<T>(n).unaligned_bytes_required()) + crate::gemm::FAER_THREAD_BYTES.min(2 * square)
+    // faer rounds columns up to whole cache lines of the longest kind.
+    let column = (n + 16) * size_of::<T>();
+    let square = n * column + column;
+    let result = k * column;
+    // faer's own products pack both operands, 512 deep, into a buffer that the thread keeps.
+    let packed = (2 * n * n.min(512) * size_of::<T>()).min(FAER_THREAD_BYTES);
+    square + result.max(evd_scratch::<T>(n).unaligned_bytes_required()) + packed
 }
 
 fn evd_scratch<T: Real>(n: usize) -> faer::dyn_stack::StackReq {

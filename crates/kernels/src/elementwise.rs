@@ -248,18 +248,29 @@ fn each_line<T: Real, U: Real>(y: &mut MatMut<'_, U>, x: MatRef<'_, T>, f: impl 
     }
 }
 
-/// Any strides, in blocks that keep both operands in the first-level cache.
+/// Any strides, in blocks that keep both operands in the first-level cache. A block of `x` is copied first, along the lines in
+/// which it lies: lines a power of two apart share few places in the cache, and would throw each other out before they are used up.
 #[inline(always)]
 fn each_block<T: Real, U: Real>(y: &mut MatMut<'_, U>, x: MatRef<'_, T>, f: impl Fn(U, T) -> U + Copy) {
+    const PITCH: usize = BLOCK + 1;
     let (rows, cols) = x.shape();
+    let mut local = [T::ZERO; BLOCK * PITCH];
     for i0 in (0..rows).step_by(BLOCK) {
         for j0 in (0..cols).step_by(BLOCK) {
             let (height, width) = (BLOCK.min(rows - i0), BLOCK.min(cols - j0));
+            let columns = x.submatrix(i0, j0, height, width).transpose();
+            for (j, place) in local.chunks_exact_mut(PITCH).enumerate().take(width) {
+                match row_slice(columns, j) {
+                    Some(column) => place[..height].copy_from_slice(column),
+                    None => (0..height).for_each(|i| place[i] = columns[(j, i)]),
+                }
+            }
             let mut y = y.rb_mut().submatrix_mut(i0, j0, height, width);
-            let x = x.submatrix(i0, j0, height, width);
             for i in 0..height {
-                for j in 0..width {
-                    y[(i, j)] = f(y[(i, j)], x[(i, j)]);
+                let line = local[i..].iter().step_by(PITCH);
+                match row_slice_mut(&mut y, i) {
+                    Some(y) => y.iter_mut().zip(line).for_each(|(y, &x)| *y = f(*y, x)),
+                    None => line.take(width).enumerate().for_each(|(j, &x)| y[(i, j)] = f(y[(i, j)], x)),
                 }
             }
         }

@@ -66,7 +66,7 @@ pub fn max<T: Real>(x: MatRef<'_, T>) -> f64 {
     )
 }
 
-/// Sum of x[i, j] * y[i, j], products in f64.
+/// Sum of the products of the elements of two matrices, in f64.
 ///
 /// # Errors
 /// [`Error::Shape`] when the shapes differ.
@@ -145,7 +145,7 @@ pub fn column_norms<T: Real>(out: &mut [f64], x: MatRef<'_, T>, norm: Norm) -> R
     Ok(())
 }
 
-/// sums[j] += sum of column j.
+/// Adds the sum of column j to `sums[j]`.
 ///
 /// # Errors
 /// [`Error::Shape`] when `sums` has another length than a row.
@@ -222,7 +222,7 @@ fn line_norm<T: Real>(x: MatRef<'_, T>, norm: Norm) -> f64 {
     }
 }
 
-/// out[j] = f(out[j], x[i, j]) for each row i in turn.
+/// `out[j] = f(out[j], x[i, j])` for each row i in turn.
 fn down<T: Real>(out: &mut [f64], x: MatRef<'_, T>, f: impl Fn(f64, f64) -> f64 + Copy) {
     pulp::Arch::new().dispatch(
         #[inline(always)]

@@ -61,7 +61,7 @@ pub fn call_rows(n: usize, k: usize) -> usize {
     (CALL_FLOPS / gemm_flops(1, n, k).max(1)).clamp(1, usize::MAX as u64) as usize
 }
 
-/// Bytes that a thread holds while it runs [`gemm`] on these shapes, whatever the layout: packed panels and the slab that the
+/// Bytes that a thread holds while it runs [`gemm`](crate::gemm()) on these shapes, whatever the layout: packed panels and the slab that the
 /// thread keeps. For a library that the user brings it is an allowance, since the library does not tell.
 pub fn gemm_scratch_bytes<T: Real>(m: usize, n: usize, k: usize, blas: &Blas) -> usize {
     match blas {
@@ -69,6 +69,3 @@ pub fn gemm_scratch_bytes<T: Real>(m: usize, n: usize, k: usize, blas: &Blas) ->
         Blas::Loaded(library) => builtin::scratch_bytes(m, n, k, size_of::<T>()).max(library.scratch_bytes()),
     }
 }
-
-/// What faer keeps a thread for its own products once it decomposed something large.
-pub(crate) const FAER_THREAD_BYTES: usize = 64 << 20;
