@@ -1,0 +1,238 @@
+"""The demo's report renders from its measurements, whatever they say, and loads nothing from elsewhere."""
+
+import copy
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+for needed in ("PIL", "matplotlib", "jinja2", "psutil", "tqdm"):
+    pytest.importorskip(needed)
+
+from outcore.demo import rivals  # noqa: E402
+from outcore.demo.report import render  # noqa: E402
+from outcore.demo.run import DemoError, find_data, parse_bytes, summary  # noqa: E402
+from outcore.demo.words import below_in_words, bytes_in_words, outcome_in_words, ratio_in_words  # noqa: E402
+
+MIB = 1 << 20
+
+
+def trace(plan: str) -> dict[str, Any]:
+    moved = {"bytes_read": 100 * MIB, "bytes_written": 5 * MIB, "peak_bytes": 30 * MIB}
+    spans = [
+        {
+            "lane": lane,
+            "name": "read" if lane == "device" else "multiply",
+            "start_s": i / 10,
+            "end_s": i / 10 + 0.05,
+            "bytes": MIB,
+        }
+        for lane in ("core 10", "core 2", "device")
+        for i in range(10)
+    ]
+    idle = {"device_busy_s": 0.7, "device_idle_s": 0.3, "cores_busy_s": 1.5, "cores_idle_s": 0.5}
+    return {"plan": plan, "predicted": moved, "actual": moved, "bound_bytes": 104 * MIB, "wall_s": 1.0, "spans": spans, **idle}
+
+
+def rival(which: str, **outcome: Any) -> dict[str, Any]:
+    base = {
+        "which": which,
+        "name": which,
+        "killed": False,
+        "wall_s": 2.0,
+        "peak_bytes": 120 * MIB,
+        "samples": [(0.1, MIB), (0.2, 9)],
+    }
+    entry = {**base, **outcome}
+    return {**entry, "words": outcome_in_words(entry)}
+
+
+@pytest.fixture
+def facts() -> dict[str, Any]:
+    return {
+        "title": "<digits> & more",
+        "command": "outcore demo --data 'a b'",
+        "data": "data/mnist",
+        "report": "report.html",
+        "total_s": 33.0,
+        "job": {
+            "rows": 100,
+            "height": 4,
+            "width": 6,
+            "channels": 1,
+            "resized": 2,
+            "label_names": ["cat", "dog"],
+            "components": 3,
+            "explained_variance": [3.0, 2.0, 1.0],
+            "traces": {"fit": trace("fit"), "transform": trace("transform")},
+            "version": "0",
+        },
+        "limit": {
+            "kind": "rlimit",
+            "sentence": "a limit",
+            "enforced": True,
+            "bytes": 130 * MIB,
+            "interpreter_bytes": 34 * MIB,
+            "budget_bytes": 32 * MIB,
+            "margin_bytes": 64 * MIB,
+        },
+        "outcore": {
+            "work_s": 2.0,
+            "wall_s": 3.0,
+            "peak_bytes": 60 * MIB,
+            "samples": [(0.0, MIB), (1.0, 60 * MIB)],
+            "phases": [{"name": "decode", "start_s": 0.1, "end_s": 1.0}, {"name": "fit", "start_s": 1.0, "end_s": 3.0}],
+        },
+        "under_limit": [
+            rival("numpy", killed=True),
+            rival("numpy-memmap", memory_error="Unable to allocate"),
+            rival("numpy-blocks", work_s=4.0, samples=[]),
+        ],
+        "all_memory": [rival("numpy", work_s=3.0), rival("scikit-learn", missing="scikit-learn is not installed")],
+        "speed": {"outcore": [2.0, 2.1, 1.9], "numpy": [3.0, 3.2, 2.9]},
+        "agreement": 6e-6,
+        "machine": {
+            "processor": "one",
+            "cores": 2,
+            "memory_bytes": 8 << 30,
+            "system": "Linux",
+            "python": "3",
+            "numpy": "2",
+            "scratch": "tmpfs",
+            "date": "today",
+        },
+    }
+
+
+def arrays(channels: int = 1, k: int = 3) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    pixels = 24 * channels
+    depths = sorted({1, k})
+    return {
+        "components": rng.normal(size=(k, pixels)).astype(np.float32),
+        "mean": rng.random(pixels).astype(np.float32),
+        "ratio": np.array([0.5, 0.3, 0.1])[:k],
+        "originals": rng.random((2, pixels)).astype(np.float32),
+        "depths": np.array(depths),
+        "rebuilt": rng.random((len(depths), 2, pixels)).astype(np.float32),
+        "points": rng.normal(size=(50, 2)).astype(np.float32),
+        "point_labels": (np.arange(50) % 2).astype(np.int32),
+    }
+
+
+class Links(HTMLParser):
+    """Everything that a browser would load or could follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        names = ("src", "href", "xlink:href", "srcset", "data", "action", "poster")
+        self.found += [value or "" for name, value in attrs if name in names]
+
+
+def assert_self_contained(html: str) -> None:
+    links = Links()
+    links.feed(html)
+    assert [link[:60] for link in links.found if not link.startswith(("data:", "#"))] == []
+    assert not links.tags & {"script", "link", "iframe", "object", "embed"}
+    assert not re.search(r"@import|url\((?!['\"]?[#d])", html)
+    without_namespaces = re.sub(r'xmlns(:\w+)?="[^"]*"', "", html)
+    assert "http://" not in without_namespaces
+    assert "https://" not in without_namespaces
+
+
+def test_the_page_tells_everything_and_loads_nothing(facts: dict[str, Any]) -> None:
+    html = render(facts, arrays(), b'{"traceEvents": []}')
+    assert_self_contained(html)
+    for said in (
+        "killed",
+        "did not finish",
+        "gave up with MemoryError",
+        "finished in 4.0 s",
+        "1.5 times as fast as numpy",
+        "scikit-learn is not installed",
+        "&lt;digits&gt; &amp; more",
+        "outcore demo --data",
+        "exactly as foreseen",
+        "less than 0.001%",
+        "core 10",
+        "in memory, not on an SSD",
+    ):
+        assert said in html, said
+
+
+def test_lanes_are_in_order_of_device_and_number(facts: dict[str, Any]) -> None:
+    html = render(facts, arrays())
+    places = [html.index(f">{lane}<") for lane in ("core 10", "core 2", "device")]
+    assert places == sorted(places)
+
+
+def test_the_page_renders_without_rivals_labels_or_spans(facts: dict[str, Any]) -> None:
+    facts = copy.deepcopy(facts)
+    facts.update(under_limit=[], all_memory=[])
+    del facts["speed"], facts["agreement"]
+    facts["job"]["label_names"] = [""]
+    facts["limit"]["enforced"] = False
+    facts["outcore"].update(samples=[], phases=[])
+    for found in facts["job"]["traces"].values():
+        found.update(spans=[], bound_bytes=0)
+    assert_self_contained(render(facts, arrays()))
+
+
+def test_the_page_renders_colour_and_a_single_component(facts: dict[str, Any]) -> None:
+    facts["job"].update(channels=3, components=1)
+    assert_self_contained(render(facts, arrays(channels=3, k=1)))
+
+
+def test_the_summary_names_every_outcome(facts: dict[str, Any]) -> None:
+    text = summary(facts)
+    assert "numpy-memmap, same limit: gave up with MemoryError" in text
+    assert "report: report.html" in text
+
+
+def test_numbers_in_words() -> None:
+    assert [bytes_in_words(n) for n in (12, 2048, 32 * MIB, 219 * MIB, 3 << 30)] == [
+        "12 bytes",
+        "2 KiB",
+        "32 MiB",
+        "219 MiB",
+        "3 GiB",
+    ]
+    assert [below_in_words(x) for x in (6e-6, 0.004, 0.04, 0)] == ["0.001%", "1%", "10%", "0%"]
+    assert ratio_in_words(1.0, 2.0) == "2.0 times as fast as"
+    assert ratio_in_words(2.0, 1.0) == "2.0 times slower than"
+    assert ratio_in_words(1.0, 1.01) == "as fast as"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("32MiB", 32 * MIB), ("1.5 GiB", 3 << 29), ("2GB", 2 * 10**9), ("64k", 65536), (7, 7)]
+)
+def test_sizes_are_understood(text: str | int, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+def test_bad_arguments_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(DemoError, match="'lots' is not a size"):
+        parse_bytes("lots")
+    with pytest.raises(DemoError, match="nowhere: no such file"):
+        find_data(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("which", ["numpy", "numpy-memmap", "numpy-blocks", "scikit-learn"])
+def test_the_rivals_find_the_same_components(which: str, tmp_path: Path) -> None:
+    x = np.random.default_rng(1).normal(size=(9000, 7)).astype(np.float32) * np.arange(1, 8, dtype=np.float32)
+    np.save(tmp_path / "x.npy", x)
+    spec = {"images": tmp_path / "x.npy", "projection": tmp_path / "p.npy", "components": 3}
+    result = rivals.run(which, spec)
+    if "missing" in result:
+        pytest.skip(result["missing"])
+    expected = np.linalg.eigvalsh(np.cov(x.astype(np.float64), rowvar=False))[::-1][:3]
+    np.testing.assert_allclose(result["explained_variance"], expected, rtol=1e-4)
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy").var(axis=0, ddof=1), expected, rtol=1e-4)
