@@ -133,7 +133,7 @@ pub fn eigh_top_scratch_bytes<T: Real>(n: usize, k: usize, options: &TopOptions)
 /// `apply` may fail, which ends the search: this is where a caller cancels.
 ///
 /// # Errors
-/// What `apply` returns; [`Error::Shape`] when k is 0 < n < k; [`Error::NotConverged`] when `products_max` is spent or numbers are not finite.
+/// What `apply` returns; [`Error::Shape`] when k > n; [`Error::NotConverged`] when `products_max` is spent or numbers are not finite.
 pub fn eigh_top_with<T: Real, E: From<Error>>(
     n: usize,
     k: usize,

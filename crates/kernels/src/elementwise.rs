@@ -254,12 +254,12 @@ fn each_line<T: Real, U: Real>(y: &mut MatMut<'_, U>, x: MatRef<'_, T>, f: impl 
 fn each_block<T: Real, U: Real>(y: &mut MatMut<'_, U>, x: MatRef<'_, T>, f: impl Fn(U, T) -> U + Copy) {
     const PITCH: usize = BLOCK + 1;
     let (rows, cols) = x.shape();
-    let mut local = [T::ZERO; BLOCK * PITCH];
+    let mut local = [[T::ZERO; PITCH]; BLOCK];
     for i0 in (0..rows).step_by(BLOCK) {
         for j0 in (0..cols).step_by(BLOCK) {
             let (height, width) = (BLOCK.min(rows - i0), BLOCK.min(cols - j0));
             let columns = x.submatrix(i0, j0, height, width).transpose();
-            for (j, place) in local.chunks_exact_mut(PITCH).enumerate().take(width) {
+            for (j, place) in local.iter_mut().enumerate().take(width) {
                 match row_slice(columns, j) {
                     Some(column) => place[..height].copy_from_slice(column),
                     None => (0..height).for_each(|i| place[i] = columns[(j, i)]),
@@ -267,10 +267,13 @@ fn each_block<T: Real, U: Real>(y: &mut MatMut<'_, U>, x: MatRef<'_, T>, f: impl
             }
             let mut y = y.rb_mut().submatrix_mut(i0, j0, height, width);
             for i in 0..height {
-                let line = local[i..].iter().step_by(PITCH);
                 match row_slice_mut(&mut y, i) {
-                    Some(y) => y.iter_mut().zip(line).for_each(|(y, &x)| *y = f(*y, x)),
-                    None => line.take(width).enumerate().for_each(|(j, &x)| y[(i, j)] = f(y[(i, j)], x)),
+                    Some(y) => {
+                        for (j, y) in y.iter_mut().enumerate() {
+                            *y = f(*y, local[j][i]);
+                        }
+                    }
+                    None => (0..width).for_each(|j| y[(i, j)] = f(y[(i, j)], local[j][i])),
                 }
             }
         }

@@ -1,22 +1,22 @@
 //! C = alpha A A^T + beta C on the lower triangle: half the flops of the general product.
 //!
 //! The triangle is halved recursively: the square below the diagonal is a [`gemm`](crate::gemm()), the two triangles are
-//! smaller problems, and a triangle of at most 128 rows is computed as a full square into scratch, of which the lower part
-//! is added. Extra flops are 128 nk, of n^2 k.
+//! smaller problems, and a triangle of at most 64 rows is computed as a full square into scratch, of which the lower part
+//! is added. Extra flops are 64 nk, of n^2 k.
 #![forbid(unsafe_code)]
 
 use crate::{Blas, Error, Real, gemm, view_mut};
 use faer::reborrow::ReborrowMut;
 use faer::{MatMut, MatRef};
 
-/// Rows of the triangle that is computed as a square: 128 x 128 f64 are 128 KiB of stack.
-const LEAF: usize = 128;
+/// Rows of the triangle that is computed as a square: 64 x 64 f64 are 32 KiB of stack.
+const LEAF: usize = 64;
 
 /// Lower triangle of c (diagonal included) = alpha a a^T + beta c; the strict upper triangle is neither read nor written.
 ///
 /// Shapes: c is n x n, a is n x k, any strides; `a.transpose()` gives a^T a. When `beta` is 0, c is only written.
 ///
-/// Cost: n(n + 128)k flops, scratch [`gemm_scratch_bytes`](crate::gemm_scratch_bytes)(n, n, k) and 128 KiB of stack.
+/// Cost: n(n + 64)k flops, scratch [`gemm_scratch_bytes`](crate::gemm_scratch_bytes)(n, n, k) and 32 KiB of stack.
 ///
 /// # Errors
 /// [`Error::Shape`].
