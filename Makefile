@@ -1,0 +1,44 @@
+# build   the environment in .venv, with the package and what the demo needs
+# demo    principal components of 70,000 images within 32 MiB, told in report.html
+# test    everything; ends with the counts
+# bench   measurements against the device's limit and other libraries; see bench/README.md
+# lint    formats, lints and types
+# clean   remove what the others made
+
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := $(shell find crates bindings/python -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
+
+.PHONY: build demo test bench lint clean
+.DELETE_ON_ERROR:
+
+build: .venv/built
+
+.venv/bin/maturin:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "outcore needs Python 3.10 or later; try: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'maturin>=1.9,<2'
+
+.venv/built: $(SOURCES) | .venv/bin/maturin
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/maturin develop --release --extras demo
+	@touch $@
+
+.venv/tested: pyproject.toml | .venv/built
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/maturin develop --release --quiet --extras demo,test
+	@touch $@
+
+demo: build
+	$(BIN)/outcore demo
+
+test: build .venv/tested
+	.ci/test
+
+bench: build
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/maturin develop --release --quiet --extras demo,bench
+	$(BIN)/python -m bench
+
+lint: build .venv/tested
+	.ci/lint
+
+clean:
+	rm -rf .venv target report.html bindings/python/outcore/_native*.so

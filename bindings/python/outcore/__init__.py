@@ -1,0 +1,3 @@
+"""Machine learning on data bigger than memory."""
+
+from ._native import VERSION as __version__
