@@ -110,7 +110,7 @@ impl Engine {
         })
     }
 
-    fn with_handle<T>(&self, act: impl FnOnce(&Handle, &DriverInfo) -> Result<T>) -> Result<T> {
+    pub(crate) fn with_handle<T>(&self, act: impl FnOnce(&Handle, &DriverInfo) -> Result<T>) -> Result<T> {
         if std::process::id() != self.0.process {
             return Err(Error::Closed);
         }

@@ -1,5 +1,7 @@
 //! What can go wrong in the engine, by what a caller could do about it.
 
+use std::io;
+
 use outcore_device::DeviceError;
 
 /// The cause that a task reports for its own failure.
@@ -27,6 +29,26 @@ pub enum Error {
         object: String,
         /// What the device said, with operation, offset and length.
         source: DeviceError,
+    },
+    /// Bytes were asked for that an object does not have.
+    #[error("{object}: {len} bytes at offset {offset} are not inside its {object_len} bytes")]
+    OutOfRange {
+        /// Name of the object.
+        object: String,
+        /// The first byte asked for.
+        offset: u64,
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes that there are.
+        object_len: u64,
+    },
+    /// The caller keeps all memory of a stream; it goes on once some of it was dropped.
+    #[error("all {bytes} bytes of memory of the stream over {object} are lent to its caller; drop a block before the next is taken")]
+    Lent {
+        /// Name of the object that is streamed.
+        object: String,
+        /// Bytes that the caller keeps.
+        bytes: u64,
     },
     /// The system refused memory that the budget allows.
     #[error("the system has no {bytes} bytes of memory left: {source}")]
@@ -58,6 +80,36 @@ pub enum Error {
     /// The session is closed, or belongs to the process this one was forked from.
     #[error("the session is closed")]
     Closed,
+}
+
+impl Error {
+    /// The same error for another caller. Causes that cannot be copied become text; their kinds stay.
+    pub(crate) fn again(&self) -> Error {
+        match self {
+            Error::OverBudget { what, needed, available, budget } => {
+                Error::OverBudget { what: what.clone(), needed: *needed, available: *available, budget: *budget }
+            }
+            Error::Device { object, source } => Error::Device { object: object.clone(), source: device_again(source) },
+            Error::OutOfRange { object, offset, len, object_len } => {
+                Error::OutOfRange { object: object.clone(), offset: *offset, len: *len, object_len: *object_len }
+            }
+            Error::Lent { object, bytes } => Error::Lent { object: object.clone(), bytes: *bytes },
+            Error::NoMemory { bytes, source } => Error::NoMemory { bytes: *bytes, source: io_again(source) },
+            Error::Task { task, source } => Error::Task { task: task.clone(), source: source.to_string().into() },
+            Error::Plan { plan, reason } => Error::Plan { plan: plan.clone(), reason: reason.clone() },
+            Error::Cancelled => Error::Cancelled,
+            Error::Closed => Error::Closed,
+        }
+    }
+}
+
+fn device_again(error: &DeviceError) -> DeviceError {
+    let DeviceError { device, op, offset, len, source } = error;
+    DeviceError { device: device.clone(), op: *op, offset: *offset, len: *len, source: io_again(source) }
+}
+
+fn io_again(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error)
 }
 
 /// Engine results.

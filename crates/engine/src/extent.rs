@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use outcore_device::Device;
 
+use crate::error::{Error, Result};
+
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
 /// The bytes of a device. Clones are the same extent.
@@ -25,6 +27,11 @@ impl Extent {
         Extent(Arc::new(Inner { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), name: name.into(), device, len }))
     }
 
+    /// The same bytes by way of another device: what writes through it and what reads through this one wait for each other.
+    pub fn through(&self, device: Arc<dyn Device>) -> Extent {
+        Extent(Arc::new(Inner { id: self.0.id, name: self.0.name.clone(), len: self.0.len, device }))
+    }
+
     /// Unique in the process.
     pub(crate) fn id(&self) -> u64 {
         self.0.id
@@ -43,6 +50,14 @@ impl Extent {
     /// True without bytes.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
+    }
+
+    /// Refuses bytes that are not inside.
+    pub(crate) fn check(&self, offset: u64, len: u64) -> Result<()> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len() => Ok(()),
+            _ => Err(Error::OutOfRange { object: self.name().to_owned(), offset, len, object_len: self.len() }),
+        }
     }
 
     /// The device below.

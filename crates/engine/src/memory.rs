@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use outcore_device::{Buf, Shared};
 
 use crate::error::{Error, Result};
+use crate::items::Items;
 use crate::region::Region;
 
 const PAGE: u64 = 4096;
@@ -52,7 +53,7 @@ impl Budget {
             return Err(Error::OverBudget { what: what.to_owned(), needed: bytes, available, budget: self.0.total });
         }
         *reserved += bytes;
-        Ok(Reservation { budget: self.clone(), bytes })
+        Ok(Reservation { budget: self.clone(), bytes, owned: bytes })
     }
 }
 
@@ -60,6 +61,8 @@ impl Budget {
 pub struct Reservation {
     budget: Budget,
     bytes: u64,
+    /// What of it goes back to the budget from here.
+    owned: u64,
 }
 
 impl Reservation {
@@ -71,14 +74,22 @@ impl Reservation {
     /// Keeps at most `bytes` of them.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         let mut reserved = self.budget.0.reserved.lock().expect("no panic while held");
-        *reserved -= self.bytes - self.bytes.min(bytes);
+        *reserved -= self.owned - self.owned.min(bytes);
+        self.owned = self.owned.min(bytes);
         self.bytes = self.bytes.min(bytes);
+    }
+
+    /// A floor of `bytes` for an activity of whoever keeps this reservation. It may outlast it: what the activity then
+    /// still holds keeps others waiting, not above the budget.
+    pub(crate) fn part(&self, bytes: u64) -> Reservation {
+        debug_assert!(bytes <= self.bytes);
+        Reservation { budget: self.budget.clone(), bytes, owned: 0 }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        *self.budget.0.reserved.lock().expect("no panic while held") -= self.bytes;
+        *self.budget.0.reserved.lock().expect("no panic while held") -= self.owned;
     }
 }
 
@@ -105,12 +116,13 @@ pub(crate) struct Memory {
     above_floors: u64,
     empty: BTreeMap<usize, Vec<Buf>>,
     empty_bytes: u64,
+    items: Items,
     idle: Idle,
 }
 
 impl Memory {
     pub(crate) fn new(budget: Budget) -> Memory {
-        Memory { budget, held: 0, above_floors: 0, empty: BTreeMap::new(), empty_bytes: 0, idle: Idle::default() }
+        Memory { budget, held: 0, above_floors: 0, empty: BTreeMap::new(), empty_bytes: 0, items: Items::default(), idle: Idle::default() }
     }
 
     /// A frame of at least `bytes` bytes, contents unspecified; `None` when it has to wait.
@@ -164,6 +176,26 @@ impl Memory {
         }
     }
 
+    /// Whether `bytes` more can be held now.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        self.held + bytes <= self.budget.total()
+    }
+
+    /// Copies an item out that was gathered before; false where it is not known.
+    pub(crate) fn recall(&mut self, extent_id: u64, offset: u64, destination: &mut [u8]) -> bool {
+        self.items.get(extent_id, offset, destination)
+    }
+
+    /// Keeps a copy of an item, in memory that nobody uses.
+    pub(crate) fn remember(&mut self, extent_id: u64, offset: u64, item: &[u8]) {
+        let room = self.budget.total().saturating_sub(self.held + self.unused_bytes());
+        self.items.put(extent_id, offset, item, room);
+    }
+
+    fn unused_bytes(&self) -> u64 {
+        self.empty_bytes + self.items.bytes() + self.idle.bytes
+    }
+
     /// Counts memory that the activity has from elsewhere, within its floor.
     pub(crate) fn hold(&mut self, account: &mut Account, bytes: u64) {
         self.make_room(bytes);
@@ -175,8 +207,9 @@ impl Memory {
         self.charge(account, -(bytes as i64));
     }
 
-    /// Forgets idle blocks of an extent.
+    /// Forgets idle blocks and items of an extent.
     pub(crate) fn forget(&mut self, extent_id: u64) {
+        self.items.forget(extent_id);
         let stale: Vec<IdleKey> = self.idle.blocks.keys().filter(|key| key.0 == extent_id).copied().collect();
         for key in stale {
             let block = self.idle.remove(&key).expect("listed above");
@@ -204,13 +237,13 @@ impl Memory {
 
     /// Unmaps what nobody uses until `bytes` more stay within the budget.
     fn make_room(&mut self, bytes: u64) {
-        while self.held + self.empty_bytes + self.idle.bytes + bytes > self.budget.total() {
+        while self.held + self.unused_bytes() + bytes > self.budget.total() {
             if let Some(mut entry) = self.empty.last_entry() {
                 match entry.get_mut().pop() {
                     Some(frame) => self.empty_bytes -= frame.len() as u64,
                     None => _ = entry.remove(),
                 }
-            } else if self.idle.pop_oldest().is_none() {
+            } else if !self.items.shrink() && self.idle.pop_oldest().is_none() {
                 break;
             }
         }

@@ -30,7 +30,7 @@ pub(crate) trait Activity: Send {
 /// What an activity may use while it acts.
 pub(crate) struct Core<'a> {
     pub(crate) memory: &'a mut Memory,
-    pub(crate) mailbox: Mailbox,
+    pub(crate) mailbox: &'a Mailbox,
     pub(crate) workers: &'a Workers,
     pub(crate) leases: &'a mut Leases,
     requests: &'a mut Vec<Request>,
@@ -59,6 +59,11 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
+    /// Makes the pump look at every activity again.
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+
     pub(crate) fn send(&self, message: impl std::any::Any + Send) {
         if self.sender.send(Message::For(self.activity, Box::new(message))).is_ok() {
             self.waker.wake();
@@ -132,7 +137,7 @@ struct Pump {
     workers: Workers,
     receiver: Receiver<Message>,
     mailbox: Mailbox,
-    activities: HashMap<u32, Box<dyn Activity>>,
+    activities: HashMap<u32, (Mailbox, Box<dyn Activity>)>,
     closing: bool,
 }
 
@@ -167,7 +172,8 @@ impl Pump {
                 if self.closing {
                     activity.fail(Error::Closed);
                 }
-                self.activities.insert(id, activity);
+                let mailbox = Mailbox { activity: id, ..self.mailbox.clone() };
+                self.activities.insert(id, (mailbox, activity));
             }
             Message::For(id, message) => self.with(id, requests, |activity, core| activity.receive(core, message)),
             Message::Look => {}
@@ -177,7 +183,7 @@ impl Pump {
 
     fn close(&mut self) {
         self.closing = true;
-        self.activities.values_mut().for_each(|activity| activity.fail(Error::Closed));
+        self.activities.values_mut().for_each(|(_, activity)| activity.fail(Error::Closed));
     }
 
     fn advance(&mut self, requests: &mut Vec<Request>) {
@@ -205,8 +211,7 @@ impl Pump {
     }
 
     fn with(&mut self, id: u32, requests: &mut Vec<Request>, act: impl FnOnce(&mut dyn Activity, &mut Core<'_>)) {
-        let Some(activity) = self.activities.get_mut(&id) else { return };
-        let mailbox = Mailbox { activity: id, ..self.mailbox.clone() };
+        let Some((mailbox, activity)) = self.activities.get_mut(&id) else { return };
         let mut core = Core { memory: &mut self.memory, mailbox, workers: &self.workers, leases: &mut self.leases, requests };
         act(activity.as_mut(), &mut core);
     }

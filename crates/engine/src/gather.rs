@@ -1,0 +1,310 @@
+//! Many small pieces at once: look-ups in a table, samples of an epoch, rows of a sparse matrix.
+//!
+//! A batch is planned on the caller's thread and read by the engine's, everything in flight at once
+//! and completed in any order; the caller is woken once. To keep a device busy from one batch to
+//! the next, start the next before waiting for the first.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::gathering::{Gathering, Inbox, Pieces, Sink};
+use crate::layout::{Item, Layout, Shape};
+use crate::memory::Reservation;
+use crate::ticket::{self, Ticket};
+
+/// Frames of [`Engine::gather_into`] that are under way at once: a full queue of 4 KiB reads takes 1 MiB, one of 64 KiB
+/// reads, of which fewer saturate a device, not much more.
+const WINDOW_BYTES: u64 = 8 << 20;
+
+/// How long [`Engine::gather_into`] waits before it asks whether to go on.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
+
+/// How a batch is read.
+#[derive(Clone, Copy, Debug)]
+pub struct GatherOptions {
+    /// Items with at most so many unwanted bytes between them are read by one request.
+    pub gap_bytes: u64,
+    /// Longest request made of several items.
+    pub request_bytes: u64,
+    /// Keep items in memory that nobody needs, and look for them there.
+    pub cache: bool,
+}
+
+impl Default for GatherOptions {
+    /// Up to some 8 KiB, reading the gap costs less than another request; at 128 KiB a request costs as good as nothing.
+    fn default() -> GatherOptions {
+        GatherOptions { gap_bytes: 8 << 10, request_bytes: 128 << 10, cache: true }
+    }
+}
+
+/// The bytes of a batch. Its memory counts against the budget until it is dropped.
+pub struct Gathered {
+    layout: Arc<Layout>,
+    pieces: Pieces,
+}
+
+impl Gathered {
+    pub(crate) fn new(layout: Arc<Layout>, pieces: Pieces) -> Gathered {
+        Gathered { layout, pieces }
+    }
+
+    /// Number of items.
+    pub fn len(&self) -> usize {
+        self.layout.len()
+    }
+
+    /// True without items.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of an item, where they were read to. Their address has the alignment of the item's offset, up to 64.
+    ///
+    /// # Panics
+    /// Without such an item.
+    pub fn get(&self, item: usize) -> &[u8] {
+        match self.layout.find(item) {
+            Some((read, range)) => &self.pieces.bufs[read - self.pieces.first_read][range],
+            None => &[],
+        }
+    }
+
+    /// All items, in the order in which they were asked for.
+    pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.len()).map(|item| self.get(item))
+    }
+
+    /// Copies all items, one after another.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`] when they do not fit.
+    pub fn copy_to(&self, mut destination: &mut [u8]) -> Result<()> {
+        check_destination(self.iter().map(<[u8]>::len).sum(), destination)?;
+        for item in self.iter() {
+            let (head, rest) = destination.split_at_mut(item.len());
+            head.copy_from_slice(item);
+            destination = rest;
+        }
+        Ok(())
+    }
+
+    /// Copies the items that came with these pieces to their places.
+    fn scatter(&self, starts: &[usize], destination: &mut [u8]) {
+        for (index, piece) in self.pieces.bufs.iter().enumerate() {
+            for &item in self.layout.items_of(self.pieces.first_read + index) {
+                let (_, range) = self.layout.find(item as usize).expect("items of a request are in it");
+                destination[starts[item as usize]..][..range.len()].copy_from_slice(&piece[range]);
+            }
+        }
+    }
+}
+
+fn check_destination(len: usize, destination: &[u8]) -> Result<()> {
+    match len <= destination.len() {
+        true => Ok(()),
+        false => {
+            let (len, object_len) = (len as u64, destination.len() as u64);
+            Err(Error::OutOfRange { object: "the destination of a gather".into(), offset: 0, len, object_len })
+        }
+    }
+}
+
+/// A batch whose items are used as they arrive. Iterates over the indices of items, each once, in the order of arrival.
+/// An error ends it. Dropping it cancels what has not arrived.
+pub struct Arrivals {
+    layout: Arc<Layout>,
+    /// Dropped before `inbox`, whose own pieces are then nobody's.
+    pieces: Pieces,
+    inbox: Arc<Inbox>,
+    fresh: VecDeque<usize>,
+    over: bool,
+}
+
+impl Arrivals {
+    /// Number of items of the batch.
+    pub fn len(&self) -> usize {
+        self.layout.len()
+    }
+
+    /// True without items.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of an item, `None` before it was returned by the iterator (or another item of the same request).
+    ///
+    /// # Panics
+    /// Without such an item.
+    pub fn get(&self, item: usize) -> Option<&[u8]> {
+        match self.layout.find(item) {
+            Some((read, range)) => self.pieces.bufs[read].get(range),
+            None => Some(&[]),
+        }
+    }
+
+    /// Waits for at most `timeout`; true when the next item, the end or an error can be had without waiting.
+    pub fn ready_within(&self, timeout: Duration) -> bool {
+        let quiet = |state: &mut crate::gathering::Arrived| state.pieces.is_empty() && state.end.is_none();
+        let ready = || {
+            let state = self.inbox.state.lock().expect("no panic while held");
+            let (mut state, _) = self.inbox.changed.wait_timeout_while(state, timeout, quiet).expect("no panic while held");
+            !quiet(&mut state)
+        };
+        self.over || !self.fresh.is_empty() || ready()
+    }
+
+    /// Waits for more; false when there is no more.
+    fn receive(&mut self) -> Result<bool> {
+        let mut state = self.inbox.state.lock().expect("no panic while held");
+        while state.pieces.is_empty() && state.end.is_none() {
+            state = self.inbox.changed.wait(state).expect("no panic while held");
+        }
+        for (read, piece) in state.pieces.drain(..) {
+            self.pieces.bufs[read as usize] = piece;
+            self.fresh.extend(self.layout.items_of(read as usize).iter().map(|&item| item as usize));
+        }
+        match state.end.as_mut() {
+            Some(end) if self.fresh.is_empty() => std::mem::replace(end, Ok(())).map(|()| false),
+            _ => Ok(true),
+        }
+    }
+}
+
+impl Iterator for Arrivals {
+    type Item = Result<usize>;
+
+    fn next(&mut self) -> Option<Result<usize>> {
+        if let Some(item) = self.fresh.pop_front() {
+            return Some(Ok(item));
+        }
+        if self.over {
+            return None;
+        }
+        match self.receive() {
+            Ok(true) => self.fresh.pop_front().map(Ok),
+            Ok(false) => {
+                self.over = true;
+                None
+            }
+            Err(error) => {
+                self.over = true;
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Reads a batch of items: deduplicated, sorted, neighbours by one request.
+    ///
+    /// # Errors
+    /// Before any I/O: [`Error::OutOfRange`] for an item that is not inside its extent, [`Error::OverBudget`] for a batch
+    /// that does not fit in memory at once (see [`Engine::gather_into`]). The ticket has [`Error::Device`].
+    pub fn gather(&self, items: &[Item<'_>], options: &GatherOptions) -> Result<Ticket<Gathered>> {
+        let (layout, floor, beside) = self.lay_out(items, options)?;
+        let frames = 0..layout.frames.len();
+        self.start_gather(&layout, frames, floor, beside, options.cache)
+    }
+
+    /// The same, for items that are used as they arrive.
+    ///
+    /// # Errors
+    /// As [`Engine::gather`].
+    pub fn gather_each(&self, items: &[Item<'_>], options: &GatherOptions) -> Result<Arrivals> {
+        let (layout, floor, beside) = self.lay_out(items, options)?;
+        let inbox = Arc::new(Inbox::default());
+        let part = floor.part(floor.bytes());
+        let frames = 0..layout.frames.len();
+        let gathering = Gathering::new(Arc::clone(&layout), frames, part, beside, options.cache, Sink::Each(Arc::clone(&inbox)));
+        let mut bufs = Vec::new();
+        bufs.resize_with(layout.reads.len(), Default::default);
+        self.with_handle(|handle, _| {
+            let mailbox = handle.mailbox();
+            handle.start(&mailbox, Box::new(gathering))?;
+            let pieces = Pieces::new(0, bufs, mailbox, Some(floor));
+            let fresh = layout.empty_items().collect();
+            Ok(Arrivals { pieces, inbox, fresh, layout: Arc::clone(&layout), over: false })
+        })
+    }
+
+    /// Reads items, one after another, to where the caller wants them. The batch may be larger than the memory: what is
+    /// left of the budget bounds only how much of it is under way at once.
+    ///
+    /// `go_on` is asked every 50 ms or so; its `false` ends the call with [`Error::Cancelled`]. After an error the contents
+    /// of `destination` are unspecified.
+    ///
+    /// # Errors
+    /// As [`Engine::gather`]; [`Error::OutOfRange`] also when `destination` is too short, [`Error::OverBudget`] when not
+    /// even the longest item fits.
+    pub fn gather_into(
+        &self,
+        items: &[Item<'_>],
+        destination: &mut [u8],
+        options: &GatherOptions,
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<()> {
+        let start = |end: &mut usize, item: &Item<'_>| Some(std::mem::replace(end, end.saturating_add(item.len)));
+        let beside = Layout::overhead_bytes(items.len()) + (items.len() * size_of::<usize>()) as u64;
+        drop(self.budget().reserve("gather", beside)?);
+        let starts: Vec<usize> = items.iter().scan(0, start).collect();
+        let window = (self.budget().available().saturating_sub(beside) / 2).min(WINDOW_BYTES);
+        let mut shape = Shape::new(options.gap_bytes, options.request_bytes);
+        shape.frame_bytes = ((window / 16).next_power_of_two() as usize).clamp(4096, shape.frame_bytes);
+        shape.request_bytes = shape.request_bytes.min(shape.frame_bytes as u64);
+        let layout = Arc::new(Layout::new(items, shape)?);
+        check_destination(items.iter().map(|item| item.len).fold(0, usize::saturating_add), destination)?;
+        let longest = layout.frames.iter().map(|frame| frame.bytes as u64).max().unwrap_or(0);
+        let window = window.max(longest).min(layout.frames_bytes());
+        let floor = self.budget().reserve("gather", beside + window)?;
+        // Frames that do not exist have nothing to wait for: this one only holds what the tables take.
+        let _tables = self.start_gather(&layout, 0..0, floor.part(beside), beside, false)?;
+        let (mut rounds, mut under_way, mut next) = (VecDeque::new(), 0, 0);
+        let mut asked = Instant::now();
+        loop {
+            while let Some(frame) = layout.frames.get(next).filter(|frame| under_way + frame.bytes as u64 <= window) {
+                let part = floor.part(frame.bytes as u64);
+                rounds.push_back((frame.bytes as u64, self.start_gather(&layout, next..next + 1, part, 0, options.cache)?));
+                under_way += frame.bytes as u64;
+                next += 1;
+            }
+            let Some((bytes, ticket)) = rounds.pop_front() else { return Ok(()) };
+            while !ticket.wait_timeout(CHECK_EVERY) || asked.elapsed() > CHECK_EVERY {
+                asked = Instant::now();
+                if !go_on() {
+                    return Err(Error::Cancelled);
+                }
+            }
+            ticket.wait()?.scatter(&starts, destination);
+            under_way -= bytes;
+        }
+    }
+
+    /// Layout and reservation of a whole batch, and how much of that is bookkeeping.
+    fn lay_out(&self, items: &[Item<'_>], options: &GatherOptions) -> Result<(Arc<Layout>, Reservation, u64)> {
+        let beside = Layout::overhead_bytes(items.len());
+        // Tables that do not fit are not even made.
+        drop(self.budget().reserve("gather", beside)?);
+        let layout = Layout::new(items, Shape::new(options.gap_bytes, options.request_bytes))?;
+        let floor = self.budget().reserve("gather", beside + layout.frames_bytes())?;
+        Ok((Arc::new(layout), floor, beside))
+    }
+
+    fn start_gather(
+        &self,
+        layout: &Arc<Layout>,
+        frames: std::ops::Range<usize>,
+        floor: Reservation,
+        beside: u64,
+        cache: bool,
+    ) -> Result<Ticket<Gathered>> {
+        let shared = ticket::Shared::new();
+        let gathering = Gathering::new(Arc::clone(layout), frames, floor, beside, cache, Sink::Whole(Some(Arc::clone(&shared))));
+        self.with_handle(|handle, _| {
+            handle.start(&handle.mailbox(), Box::new(gathering))?;
+            Ok(Ticket::new(shared, handle.looker()))
+        })
+    }
+}

@@ -1,0 +1,329 @@
+//! A gather under way, on the engine's thread.
+//!
+//! Frames are taken as memory allows, each is cut into its requests, and all of them go to the
+//! driver at once. When the last is done the pieces go to the caller; the activity stays, asleep,
+//! until the caller has dropped them, because the frames are its own to give back.
+
+use std::any::Any;
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex};
+
+use outcore_device::{Buf, Completion, Op, Whole};
+
+use crate::error::{Error, Result};
+use crate::gather::Gathered;
+use crate::layout::Layout;
+use crate::leases::Lease;
+use crate::memory::{Account, Reservation};
+use crate::pump::{Activity, Core, Mailbox};
+use crate::ticket;
+
+/// Message: the caller has dropped its pieces.
+struct Returned;
+
+/// Bytes of requests, lent to the caller.
+pub(crate) struct Pieces {
+    /// Number of the request that the first of them belongs to.
+    pub(crate) first_read: usize,
+    pub(crate) bufs: Vec<Buf>,
+    mailbox: Mailbox,
+    floor: Option<Reservation>,
+}
+
+impl Pieces {
+    pub(crate) fn new(first_read: usize, bufs: Vec<Buf>, mailbox: Mailbox, floor: Option<Reservation>) -> Pieces {
+        Pieces { first_read, bufs, mailbox, floor }
+    }
+}
+
+impl Drop for Pieces {
+    fn drop(&mut self) {
+        self.bufs.clear();
+        self.mailbox.send(Returned);
+        self.floor = None;
+    }
+}
+
+/// Where requests arrive one by one.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    pub(crate) state: Mutex<Arrived>,
+    pub(crate) changed: Condvar,
+}
+
+#[derive(Default)]
+pub(crate) struct Arrived {
+    pub(crate) pieces: Vec<(u32, Buf)>,
+    pub(crate) end: Option<Result<()>>,
+}
+
+impl Inbox {
+    fn deliver(&self, fresh: &mut Vec<(u32, Buf)>) {
+        if !fresh.is_empty() {
+            self.state.lock().expect("no panic while held").pieces.append(fresh);
+            self.changed.notify_all();
+        }
+    }
+
+    fn end(&self, result: Result<()>) {
+        self.state.lock().expect("no panic while held").end.get_or_insert(result);
+        self.changed.notify_all();
+    }
+}
+
+/// Who is told.
+pub(crate) enum Sink {
+    /// Once, of everything. Emptied then, lest the result outlive a ticket that nobody waits for.
+    Whole(Option<Arc<ticket::Shared<Gathered>>>),
+    /// Of each request as it arrives.
+    Each(Arc<Inbox>),
+}
+
+pub(crate) struct Gathering {
+    layout: Arc<Layout>,
+    /// Those of the layout that this gather is about.
+    frames: Range<usize>,
+    reads: Range<usize>,
+    account: Account,
+    /// Bytes that are held besides the frames.
+    beside_bytes: u64,
+    /// For the caller to keep as long as the pieces.
+    floor: Option<Reservation>,
+    lease: Lease,
+    cache: bool,
+    sink: Sink,
+    started: bool,
+    wholes: Vec<Whole>,
+    bufs: Vec<Buf>,
+    fresh: Vec<(u32, Buf)>,
+    in_flight: usize,
+    error: Option<Error>,
+    /// The caller has been told the end.
+    settled: bool,
+    /// The caller has no piece any more.
+    returned: bool,
+    closing: bool,
+}
+
+impl Gathering {
+    pub(crate) fn new(layout: Arc<Layout>, frames: Range<usize>, floor: Reservation, beside_bytes: u64, cache: bool, sink: Sink) -> Gathering {
+        let reads = match layout.frames.get(frames.clone()) {
+            Some([first, .., last]) => first.reads.start..last.reads.end,
+            Some([only]) => only.reads.clone(),
+            _ => 0..0,
+        };
+        let extents = layout.frames[frames.clone()].iter().flat_map(|frame| &layout.reads[frame.reads.clone()]).map(|read| read.extent);
+        let mut extents: Vec<u32> = extents.collect();
+        extents.dedup();
+        let lease = Lease::new(extents.into_iter().map(|extent| (layout.extents[extent as usize].id(), false)));
+        let whole = matches!(sink, Sink::Whole(_));
+        if let Sink::Whole(Some(ticket)) = &sink {
+            ticket.expect(reads.len() as u64);
+        }
+        let mut bufs = Vec::new();
+        bufs.resize_with(if whole { reads.len() } else { 0 }, Buf::default);
+        Gathering {
+            account: Account::new(floor.part(floor.bytes())),
+            floor: whole.then_some(floor),
+            layout,
+            frames,
+            reads,
+            beside_bytes,
+            lease,
+            cache,
+            sink,
+            started: false,
+            wholes: Vec::new(),
+            bufs,
+            fresh: Vec::new(),
+            in_flight: 0,
+            error: None,
+            settled: false,
+            returned: false,
+            closing: false,
+        }
+    }
+
+    fn submit(&mut self, core: &mut Core<'_>) {
+        if !self.started {
+            if !core.memory.has_room(self.beside_bytes) || !core.leases.acquire(&mut self.lease) {
+                return;
+            }
+            core.memory.hold(&mut self.account, self.beside_bytes);
+            self.started = true;
+        }
+        while !self.frames.is_empty() {
+            let bytes = self.layout.frames[self.frames.start].bytes;
+            match core.memory.take(&mut self.account, bytes) {
+                Ok(Some(frame)) => self.submit_frame(core, frame),
+                Ok(None) => return,
+                Err(source) => {
+                    self.error = Some(Error::NoMemory { bytes: bytes as u64, source });
+                    return;
+                }
+            }
+        }
+    }
+
+    fn submit_frame(&mut self, core: &mut Core<'_>, frame: Buf) {
+        let layout = Arc::clone(&self.layout);
+        let number = self.frames.next().expect("checked by the caller");
+        let (whole, mut rest) = frame.lend();
+        self.wholes.push(whole);
+        let mut at = 0;
+        for index in layout.frames[number].reads.clone() {
+            let read = &layout.reads[index];
+            drop(rest.split_to(read.at - at));
+            at = read.at + read.len;
+            let mut piece = rest.split_to(read.len);
+            if self.cache && recall(core, &layout, index, &mut piece) {
+                self.arrived(index, piece);
+                continue;
+            }
+            let device = layout.extents[read.extent as usize].device();
+            core.submit((index - self.reads.start) as u32, device, read.offset, Op::Read(piece));
+            self.in_flight += 1;
+        }
+    }
+
+    fn arrived(&mut self, read: usize, piece: Buf) {
+        match &self.sink {
+            Sink::Whole(ticket) => {
+                self.bufs[read - self.reads.start] = piece;
+                ticket.iter().for_each(|ticket| ticket.advance(1));
+            }
+            Sink::Each(_) => self.fresh.push((read as u32, piece)),
+        }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.returned || matches!(&self.sink, Sink::Whole(Some(ticket)) if ticket.cancelled.load(Ordering::Acquire))
+    }
+
+    /// Tells the caller how it ended.
+    fn settle(&mut self, core: &mut Core<'_>) {
+        self.settled = true;
+        core.leases.release(&mut self.lease);
+        let bufs = std::mem::take(&mut self.bufs);
+        let result = self.error.take().map_or(Ok(()), Err);
+        match &mut self.sink {
+            Sink::Each(inbox) => inbox.end(result),
+            Sink::Whole(ticket) => {
+                // The reservation is free before anybody can know that the gather has failed.
+                let floor = self.floor.take().filter(|_| result.is_ok());
+                self.returned |= result.is_err();
+                let ticket = ticket.take().expect("settled once");
+                ticket.fill(result.map(|()| {
+                    let pieces = Pieces::new(self.reads.start, bufs, core.mailbox.clone(), floor);
+                    Gathered::new(Arc::clone(&self.layout), pieces)
+                }));
+            }
+        }
+    }
+
+    /// Gives the frames back once nobody has a piece of them. True when that is done.
+    fn take_back(&mut self, core: &mut Core<'_>) -> bool {
+        if !self.returned {
+            if self.closing {
+                self.forfeit(core);
+            }
+            return self.closing;
+        }
+        if let Sink::Each(inbox) = &self.sink {
+            inbox.state.lock().expect("no panic while held").pieces.clear();
+        }
+        for whole in self.wholes.drain(..) {
+            let frame = whole.reclaim().unwrap_or_else(|_| unreachable!("every piece was dropped"));
+            core.memory.give(&mut self.account, frame);
+        }
+        self.forfeit(core);
+        true
+    }
+
+    fn forfeit(&mut self, core: &mut Core<'_>) {
+        let held = self.account.held as usize;
+        core.memory.forfeit(&mut self.account, held);
+    }
+}
+
+impl Activity for Gathering {
+    fn advance(&mut self, core: &mut Core<'_>) -> bool {
+        if self.settled {
+            return self.take_back(core);
+        }
+        if self.is_cancelled() {
+            self.error.get_or_insert(Error::Cancelled);
+        }
+        if self.error.is_none() {
+            self.submit(core);
+        }
+        if let Sink::Each(inbox) = &self.sink {
+            inbox.deliver(&mut self.fresh);
+        }
+        let over = self.error.is_some() || (self.started && self.frames.is_empty());
+        if self.in_flight > 0 || !over {
+            return false;
+        }
+        self.settle(core);
+        self.take_back(core)
+    }
+
+    fn complete(&mut self, core: &mut Core<'_>, token: u32, completion: Completion) {
+        self.in_flight -= 1;
+        let index = self.reads.start + token as usize;
+        let Completion { op: Op::Read(piece), result, .. } = completion else { unreachable!("only reads are submitted") };
+        match result {
+            Ok(()) => {
+                if self.cache {
+                    remember(core, &self.layout, index, &piece);
+                }
+                self.arrived(index, piece);
+            }
+            Err(source) => {
+                let object = self.layout.extents[self.layout.reads[index].extent as usize].name().to_owned();
+                self.error.get_or_insert(Error::Device { object, source });
+            }
+        }
+    }
+
+    fn receive(&mut self, _: &mut Core<'_>, message: Box<dyn Any + Send>) {
+        self.returned |= message.is::<Returned>();
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.closing = true;
+        if !self.settled {
+            self.error.get_or_insert(error);
+        }
+    }
+}
+
+/// Whoever waits learns that the engine is gone, also when its thread panicked.
+impl Drop for Gathering {
+    fn drop(&mut self) {
+        match &self.sink {
+            Sink::Whole(ticket) => ticket.iter().for_each(|ticket| ticket.fill(Err(Error::Closed))),
+            Sink::Each(inbox) => inbox.end(Err(Error::Closed)),
+        }
+    }
+}
+
+/// Fills a request from items that are known, if all of them are.
+fn recall(core: &mut Core<'_>, layout: &Layout, index: usize, piece: &mut [u8]) -> bool {
+    let read = &layout.reads[index];
+    let extent = layout.extents[read.extent as usize].id();
+    layout.items_of(index).iter().all(|&item| {
+        let (_, range) = layout.find(item as usize).expect("items of a request are in it");
+        core.memory.recall(extent, read.offset + range.start as u64, &mut piece[range])
+    })
+}
+
+fn remember(core: &mut Core<'_>, layout: &Layout, index: usize, piece: &[u8]) {
+    let read = &layout.reads[index];
+    let extent = layout.extents[read.extent as usize].id();
+    for &item in layout.items_of(index) {
+        let (_, range) = layout.find(item as usize).expect("items of a request are in it");
+        core.memory.remember(extent, read.offset + range.start as u64, &piece[range]);
+    }
+}

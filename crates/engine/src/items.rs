@@ -1,0 +1,299 @@
+//! Items that were gathered, kept while nobody else needs their memory.
+//!
+//! Slots of like size lie in chunks, so that memory goes back to the budget a chunk at a time and
+//! is counted to the byte. Each size follows S3-FIFO (Yang et al., SOSP 2023): a newcomer enters a
+//! small queue and is dropped from its end unless it was wanted again; who was, or who returns soon
+//! after it was dropped, enters the main queue. One scan therefore displaces a tenth at most.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+
+use outcore_device::Buf;
+
+/// Long enough to make slots out of, short enough to be given back without losing much.
+const CHUNK_BYTES: usize = 256 << 10;
+/// Longer items cost the device little more than one request each.
+const ITEM_BYTES_MAX: usize = CHUNK_BYTES / 8;
+/// Slots of the small queue: a tenth of all, as in the paper.
+const SMALL_SHARE: usize = 10;
+/// A key in the index, one in the queue of ghosts and one in their set (24 bytes each), a number in a queue, and the
+/// slack of all of them.
+const SLOT_OVERHEAD_BYTES: usize = 160;
+/// Wanted more often than this counts as this often.
+const FREQUENCY_MAX: u8 = 3;
+
+/// Extent, offset, length.
+type Key = (u64, u64, usize);
+
+#[derive(Default)]
+pub(crate) struct Items {
+    classes: BTreeMap<usize, Class>,
+    bytes: u64,
+}
+
+impl Items {
+    /// Held in chunks.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies an item out; false where it is not known.
+    pub(crate) fn get(&mut self, extent: u64, offset: u64, destination: &mut [u8]) -> bool {
+        let Some(class) = self.classes.get_mut(&slot_bytes(destination.len())) else { return false };
+        class.get((extent, offset, destination.len()), destination)
+    }
+
+    /// Takes an item in; grows by a chunk at most, and only within `room` bytes.
+    pub(crate) fn put(&mut self, extent: u64, offset: u64, item: &[u8], room: u64) {
+        if item.is_empty() || item.len() > ITEM_BYTES_MAX {
+            return;
+        }
+        let slot_bytes = slot_bytes(item.len());
+        let class = self.classes.entry(slot_bytes).or_insert_with(|| Class::new(slot_bytes));
+        if class.free.is_empty() && room >= class.chunk_cost() && class.grow() {
+            self.bytes += class.chunk_cost();
+        }
+        class.put((extent, offset, item.len()), item);
+    }
+
+    /// Gives a chunk back to the system; false where there is none.
+    pub(crate) fn shrink(&mut self) -> bool {
+        let largest = self.classes.values_mut().max_by_key(|class| class.chunks.len());
+        let Some(class) = largest else { return false };
+        let shrunk = class.shrink();
+        if shrunk {
+            self.bytes -= class.chunk_cost();
+        }
+        shrunk
+    }
+
+    /// Forgets the items of an extent.
+    pub(crate) fn forget(&mut self, extent: u64) {
+        self.classes.values_mut().for_each(|class| class.forget(extent));
+    }
+}
+
+/// Four sizes between a power of two and the next waste a fifth at most.
+fn slot_bytes(len: usize) -> usize {
+    let step = (len.next_power_of_two() / 8).max(16);
+    len.next_multiple_of(step)
+}
+
+#[derive(Clone)]
+struct Slot {
+    key: Option<Key>,
+    frequency: u8,
+}
+
+/// Items of about one size.
+struct Class {
+    slot_bytes: usize,
+    chunks: Vec<Buf>,
+    slots: Vec<Slot>,
+    index: HashMap<Key, u32>,
+    free: Vec<u32>,
+    small: VecDeque<u32>,
+    main: VecDeque<u32>,
+    ghosts: VecDeque<Key>,
+    ghost_set: HashSet<Key>,
+}
+
+impl Class {
+    fn new(slot_bytes: usize) -> Class {
+        Class {
+            slot_bytes,
+            chunks: Vec::new(),
+            slots: Vec::new(),
+            index: HashMap::new(),
+            free: Vec::new(),
+            small: VecDeque::new(),
+            main: VecDeque::new(),
+            ghosts: VecDeque::new(),
+            ghost_set: HashSet::new(),
+        }
+    }
+
+    fn slots_in_chunk(&self) -> usize {
+        CHUNK_BYTES / self.slot_bytes
+    }
+
+    /// Bytes that a chunk takes with its part of the tables.
+    fn chunk_cost(&self) -> u64 {
+        (CHUNK_BYTES + self.slots_in_chunk() * SLOT_OVERHEAD_BYTES) as u64
+    }
+
+    fn bytes_of(&mut self, slot: u32, len: usize) -> &mut [u8] {
+        let (chunk, within) = (slot as usize / self.slots_in_chunk(), slot as usize % self.slots_in_chunk());
+        &mut self.chunks[chunk][within * self.slot_bytes..][..len]
+    }
+
+    fn get(&mut self, key: Key, destination: &mut [u8]) -> bool {
+        let Some(&slot) = self.index.get(&key) else { return false };
+        let state = &mut self.slots[slot as usize];
+        state.frequency = FREQUENCY_MAX.min(state.frequency + 1);
+        destination.copy_from_slice(self.bytes_of(slot, key.2));
+        true
+    }
+
+    fn put(&mut self, key: Key, item: &[u8]) {
+        if self.index.contains_key(&key) {
+            return;
+        }
+        let Some(slot) = self.free.pop().or_else(|| self.evict()) else { return };
+        self.bytes_of(slot, item.len()).copy_from_slice(item);
+        self.slots[slot as usize] = Slot { key: Some(key), frequency: 0 };
+        self.index.insert(key, slot);
+        match self.ghost_set.remove(&key) {
+            true => self.main.push_back(slot),
+            false => self.small.push_back(slot),
+        }
+    }
+
+    fn evict(&mut self) -> Option<u32> {
+        loop {
+            let small_is_full = self.small.len() * SMALL_SHARE >= self.slots.len();
+            if small_is_full || self.main.is_empty() {
+                let slot = self.small.pop_front()?;
+                if self.slots[slot as usize].frequency == 0 {
+                    self.remember(slot);
+                    return Some(self.vacate(slot));
+                }
+                self.slots[slot as usize].frequency = 0;
+                self.main.push_back(slot);
+            } else {
+                let slot = self.main.pop_front().expect("not empty");
+                if self.slots[slot as usize].frequency == 0 {
+                    return Some(self.vacate(slot));
+                }
+                self.slots[slot as usize].frequency -= 1;
+                self.main.push_back(slot);
+            }
+        }
+    }
+
+    /// As many ghosts as slots: whoever returns later than that was not worth keeping.
+    fn remember(&mut self, slot: u32) {
+        if let Some(key) = self.slots[slot as usize].key
+            && self.ghost_set.insert(key)
+        {
+            self.ghosts.push_back(key);
+        }
+        while self.ghosts.len() > self.slots.len() {
+            let oldest = self.ghosts.pop_front().expect("longer than something");
+            self.ghost_set.remove(&oldest);
+        }
+    }
+
+    fn vacate(&mut self, slot: u32) -> u32 {
+        if let Some(key) = self.slots[slot as usize].key.take() {
+            self.index.remove(&key);
+        }
+        slot
+    }
+
+    fn grow(&mut self) -> bool {
+        let Ok(chunk) = Buf::anonymous(CHUNK_BYTES) else { return false };
+        self.chunks.push(chunk);
+        let first = self.slots.len() as u32;
+        self.slots.resize(self.chunks.len() * self.slots_in_chunk(), Slot { key: None, frequency: 0 });
+        self.free.extend((first..self.slots.len() as u32).rev());
+        true
+    }
+
+    fn shrink(&mut self) -> bool {
+        if self.chunks.pop().is_none() {
+            return false;
+        }
+        let left = self.chunks.len() * self.slots_in_chunk();
+        for slot in left..self.slots.len() {
+            self.vacate(slot as u32);
+        }
+        self.slots.truncate(left);
+        for queue in [&mut self.small, &mut self.main] {
+            queue.retain(|&slot| (slot as usize) < left);
+        }
+        self.free.retain(|&slot| (slot as usize) < left);
+        if self.index.capacity() > 3 * self.index.len() {
+            self.index.shrink_to_fit();
+        }
+        true
+    }
+
+    fn forget(&mut self, extent: u64) {
+        let of_extent = |slot: &Slot| slot.key.is_some_and(|key| key.0 == extent);
+        let stale: HashSet<u32> = (0..self.slots.len() as u32).filter(|&slot| of_extent(&self.slots[slot as usize])).collect();
+        for queue in [&mut self.small, &mut self.main] {
+            queue.retain(|slot| !stale.contains(slot));
+        }
+        for slot in stale {
+            let slot = self.vacate(slot);
+            self.free.push(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: u64 = (CHUNK_BYTES + CHUNK_BYTES / LEN * SLOT_OVERHEAD_BYTES) as u64;
+    const LEN: usize = 4096;
+
+    fn put(items: &mut Items, key: u64, room: u64) {
+        items.put(1, key, &vec![key as u8; LEN], room);
+    }
+
+    fn holds(items: &mut Items, key: u64) -> bool {
+        let mut bytes = vec![0; LEN];
+        let found = items.get(1, key, &mut bytes);
+        assert!(!found || bytes == vec![key as u8; LEN]);
+        found
+    }
+
+    #[test]
+    fn a_scan_leaves_what_is_wanted_often() {
+        let mut items = Items::default();
+        for key in 0..40 {
+            put(&mut items, key, ROOM);
+        }
+        (0..40).for_each(|key| assert!(holds(&mut items, key)));
+        for key in 1000..3000 {
+            put(&mut items, key, 0);
+        }
+        assert!((0..40).all(|key| holds(&mut items, key)));
+        assert_eq!(items.bytes(), ROOM);
+    }
+
+    #[test]
+    fn chunks_go_back_with_their_items() {
+        let mut items = Items::default();
+        (0..200).for_each(|key| put(&mut items, key, ROOM));
+        assert_eq!(items.bytes(), 4 * ROOM);
+        assert!(items.shrink() && items.shrink());
+        let left = (0..200).filter(|&key| holds(&mut items, key)).count();
+        assert!(left > 0 && left <= 2 * CHUNK_BYTES / LEN);
+        while items.shrink() {}
+        assert_eq!(items.bytes(), 0);
+        put(&mut items, 5, 0);
+        assert!(!holds(&mut items, 5));
+    }
+
+    #[test]
+    fn an_extent_is_forgotten_whole() {
+        let mut items = Items::default();
+        (0..20).for_each(|key| put(&mut items, key, ROOM));
+        items.put(2, 7, &[9; LEN], ROOM);
+        items.forget(1);
+        assert!((0..20).all(|key| !holds(&mut items, key)));
+        assert!(items.get(2, 7, &mut [0; LEN]));
+        (0..500).for_each(|key| put(&mut items, key, 0));
+        assert!((0..500).filter(|&key| holds(&mut items, key)).count() > 40);
+    }
+
+    #[test]
+    fn slots_waste_little() {
+        for len in 1..=ITEM_BYTES_MAX {
+            let slot = slot_bytes(len);
+            assert!(slot >= len && (slot < len + 16 || slot * 4 <= len * 5), "{len} {slot}");
+        }
+    }
+}
