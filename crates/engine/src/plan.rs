@@ -55,13 +55,14 @@ pub struct Task {
     pub(crate) accesses: Vec<Access>,
     pub(crate) flops: u64,
     pub(crate) scratch: usize,
+    pub(crate) held: usize,
     pub(crate) work: Option<Work>,
 }
 
 impl Task {
     /// A task that does nothing yet.
     pub fn new(name: &'static str) -> Task {
-        Task { name, accesses: Vec::new(), flops: 0, scratch: 0, work: None }
+        Task { name, accesses: Vec::new(), flops: 0, scratch: 0, held: 0, work: None }
     }
 
     /// Declares a read.
@@ -94,6 +95,12 @@ impl Task {
     /// Bytes of scratch memory that the task needs while it runs.
     pub fn scratch(mut self, bytes: usize) -> Task {
         self.scratch = bytes;
+        self
+    }
+
+    /// Bytes that the task itself allocates while it runs, such as the packing buffers of a product.
+    pub fn held(mut self, bytes: usize) -> Task {
+        self.held = bytes;
         self
     }
 
@@ -153,12 +160,15 @@ impl Block {
 
     /// The elements of the block, [`pitch`](Block::pitch) apart from row to row.
     pub fn slice<T: bytemuck::Pod>(&self) -> &[T] {
-        bytemuck::cast_slice(self.bytes())
+        let bytes = self.bytes();
+        // Nothing has no alignment.
+        if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
     }
 
     /// The same, to be changed.
     pub fn slice_mut<T: bytemuck::Pod>(&mut self) -> &mut [T] {
-        bytemuck::cast_slice_mut(self.bytes_mut())
+        let bytes = self.bytes_mut();
+        if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
     }
 
     /// Elements of `T` from one row to the next.
@@ -214,6 +224,7 @@ pub struct Plan {
     pub(crate) tasks: Vec<Task>,
     pub(crate) group_starts: Vec<usize>,
     pub(crate) bound_bytes: u64,
+    pub(crate) held_bytes: u64,
     pub(crate) notes: Vec<(String, String)>,
     by_id: HashMap<u64, ExtentRef>,
 }
@@ -227,6 +238,7 @@ impl Plan {
             tasks: Vec::new(),
             group_starts: vec![0],
             bound_bytes: 0,
+            held_bytes: 0,
             notes: Vec::new(),
             by_id: HashMap::new(),
         }
@@ -273,6 +285,11 @@ impl Plan {
     /// States the least number of bytes that any plan for this work would move.
     pub fn bound(&mut self, bytes: u64) {
         self.bound_bytes = bytes;
+    }
+
+    /// Counts memory that tasks bring with them, bytes, against the budget while the plan runs.
+    pub fn hold(&mut self, bytes: u64) {
+        self.held_bytes += bytes;
     }
 
     /// Adds a line to what `explain` prints.

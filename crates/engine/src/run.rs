@@ -157,7 +157,7 @@ impl Run {
             running: 0,
             tasks_left: 0,
             scratch: Vec::new(),
-            sectors: Sectors::new(schedule.sector_bytes / 2),
+            sectors: Sectors::new(schedule.sector_bytes * 3 / 4),
             requests: 0,
             error: None,
             peak: 0,

@@ -459,9 +459,10 @@ impl Plan {
     /// Order, residencies and the bytes that the run reserves besides its blocks.
     pub(crate) fn schedule(&self, memory_bytes: u64, threads: usize) -> Result<Schedule> {
         self.tasks.iter().try_for_each(|task| check_task(&self.name, &self.areas, task))?;
-        let sectors = if self.shares_sectors() { (memory_bytes / 16).clamp(128 << 10, 16 << 20) } else { 0 };
+        let sectors = if self.shares_sectors() { (memory_bytes / 16).clamp(128 << 10, 32 << 20) } else { 0 };
+        let held = self.tasks.iter().map(|task| task.held as u64).max().unwrap_or(0);
         let scratch = self.scratch_bytes().next_multiple_of(4096);
-        let beside = scratch * threads as u64 + sectors;
+        let beside = (scratch + held) * threads as u64 + sectors + self.held_bytes;
         let mut schedule = Schedule::new(memory_bytes.saturating_sub(beside));
         schedule.sector_bytes = sectors;
         schedule.beside_bytes = beside;

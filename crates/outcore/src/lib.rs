@@ -1,5 +1,40 @@
 //! Machine learning on data and models bigger than memory.
+//!
+//! The SSD is working memory, within a memory budget that holds. [`data`] is what lives there, [`learn`]
+//! what is computed from it, [`Session`] the budget and the threads. Every computation is first a
+//! [`Job`]: planned, not yet begun, able to say what it will read, write and hold.
+//!
+//! ```
+//! use outcore::learn::linalg::{Gemm, gemm};
+//! use outcore::{DType, Order, Output, Session, Settings};
+//!
+//! # fn main() -> outcore::Result<()> {
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let scratch = Some(folder.path().join("scratch"));
+//! let session = Session::new(Settings { memory_bytes: Some(64 << 20), scratch, ..Settings::default() })?;
+//! let a = session.create(folder.path().join("a.npy"), DType::F32, &[300, 200], Order::Row)?;
+//! let job = gemm(&session, a.clone().into(), a.t().into(), Gemm { out: Output::Scratch, ..Gemm::default() })?;
+//! println!("{}", job.explain()[0]);
+//! assert_eq!(job.run()?.shape(), [300, 300]);
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 
 pub mod data;
+mod error;
+mod job;
+pub mod learn;
+mod limits;
+mod session;
+
+pub use data::array::{Array, Operand, Output};
+pub use data::format::{DType, Order};
+pub use error::{Error, Result};
+pub use job::{Job, Running};
+pub use limits::memory_allowed;
+pub use outcore_device::{Buf, Choice, Memory, Shared};
+pub use outcore_engine::{Explanation, Progress, Span, Totals, Trace};
+pub use outcore_kernels::{Blas, ColumnStatistics, Norm};
+pub use session::{Info, Session, Settings};

@@ -1,3 +1,5 @@
-//! Things that live on SSD.
+//! What lives on SSD.
 
+pub mod array;
+pub(crate) mod file;
 pub mod format;

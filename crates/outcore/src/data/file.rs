@@ -1,0 +1,200 @@
+//! One file as the engine sees it: its bytes, and who writes to them.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use outcore_device::{Device, Limits, Route};
+use outcore_engine::Extent;
+use outcore_store::{Folder, InPlace, NewObject, Object, Store};
+
+use crate::data::format::{self, Dense};
+use crate::error::{Error, Result};
+
+/// A file that is open.
+pub(crate) struct StoredFile {
+    path: Option<PathBuf>,
+    extent: Extent,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Takes its name when it is committed.
+    Unfinished(Mutex<Option<NewObject>>),
+    /// Belongs to nobody else; written without a mark.
+    Unnamed,
+    /// Has a name; written in place, marked.
+    Named { folder: Folder, name: String, writing: Mutex<Writing> },
+}
+
+#[derive(Default)]
+struct Writing {
+    writers: usize,
+    failed: bool,
+    object: Option<InPlace>,
+    device: Option<Arc<Late>>,
+}
+
+impl StoredFile {
+    pub(crate) fn named(path: &Path, folder: Folder, name: String, object: &Object) -> StoredFile {
+        let extent = Extent::new(path.display().to_string(), object.device());
+        StoredFile { path: Some(path.to_owned()), extent, kind: Kind::Named { folder, name, writing: Mutex::default() } }
+    }
+
+    pub(crate) fn unnamed(object: &Object) -> StoredFile {
+        StoredFile { path: None, extent: Extent::new("scratch", object.device()), kind: Kind::Unnamed }
+    }
+
+    pub(crate) fn unfinished(path: &Path, object: NewObject) -> StoredFile {
+        let extent = Extent::new(path.display().to_string(), object.device());
+        StoredFile { path: Some(path.to_owned()), extent, kind: Kind::Unfinished(Mutex::new(Some(object))) }
+    }
+
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    pub(crate) fn extent(&self) -> &Extent {
+        &self.extent
+    }
+
+    pub(crate) fn is_written(&self) -> bool {
+        match &self.kind {
+            Kind::Named { writing, .. } => writing.lock().expect("no panic while held").writers > 0,
+            _ => false,
+        }
+    }
+
+    /// Gives a new file its name.
+    pub(crate) fn commit(&self) -> Result<()> {
+        let Kind::Unfinished(object) = &self.kind else { return Ok(()) };
+        match object.lock().expect("no panic while held").take() {
+            Some(object) => object.commit().map(drop).map_err(Error::from),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The right to write to a file. Planned first, begun when the job starts, finished when it is done.
+pub(crate) struct Writer {
+    file: Arc<StoredFile>,
+    device: Arc<Late>,
+    begun: bool,
+}
+
+impl Writer {
+    pub(crate) fn plan(file: &Arc<StoredFile>) -> Writer {
+        let device = Arc::new(Late::new(Arc::clone(file.extent.device())));
+        if !matches!(file.kind, Kind::Named { .. }) {
+            device.set(Arc::clone(file.extent.device()));
+        }
+        Writer { file: Arc::clone(file), device, begun: false }
+    }
+
+    /// What plans write to.
+    pub(crate) fn extent(&self) -> Extent {
+        self.file.extent.through(Arc::clone(&self.device) as Arc<dyn Device>)
+    }
+
+    /// Marks the file as being written, durably.
+    pub(crate) fn begin(&mut self) -> Result<()> {
+        let Kind::Named { folder, name, writing } = &self.file.kind else { return Ok(()) };
+        let mut writing = writing.lock().expect("no panic while held");
+        if writing.object.is_none() {
+            let object = folder.open_in_place(name)?;
+            let late = Arc::new(Late::new(Arc::clone(self.file.extent.device())));
+            late.set(object.device());
+            *writing = Writing { writers: 0, failed: false, object: Some(object), device: Some(late) };
+        }
+        let device = writing.device.as_ref().expect("open").get();
+        writing.writers += 1;
+        self.device.set(device);
+        self.begun = true;
+        Ok(())
+    }
+
+    /// All was written: the last of several writers clears the mark.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.end(false)
+    }
+
+    fn end(&mut self, failed: bool) -> Result<()> {
+        let Kind::Named { writing, .. } = &self.file.kind else { return Ok(()) };
+        if !std::mem::take(&mut self.begun) {
+            return Ok(());
+        }
+        let mut writing = writing.lock().expect("no panic while held");
+        writing.writers -= 1;
+        writing.failed |= failed;
+        if writing.writers > 0 {
+            return Ok(());
+        }
+        let Writing { object, failed, .. } = std::mem::take(&mut *writing);
+        match (object, failed) {
+            (Some(object), false) => object.finish().map_err(Error::from),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.end(true);
+    }
+}
+
+/// A device that is known before it is there: a plan needs its limits, a run its bytes.
+struct Late {
+    like: Arc<dyn Device>,
+    device: OnceLock<Arc<dyn Device>>,
+}
+
+impl Late {
+    fn new(like: Arc<dyn Device>) -> Late {
+        Late { like, device: OnceLock::new() }
+    }
+
+    fn set(&self, device: Arc<dyn Device>) {
+        let _ = self.device.set(device);
+    }
+
+    fn get(&self) -> Arc<dyn Device> {
+        Arc::clone(self.device.get().unwrap_or(&self.like))
+    }
+}
+
+impl Device for Late {
+    fn name(&self) -> &str {
+        self.like.name()
+    }
+
+    fn limits(&self) -> Limits {
+        self.like.limits()
+    }
+
+    fn len(&self) -> u64 {
+        self.like.len()
+    }
+
+    fn route(&self) -> Route<'_> {
+        self.device.get().unwrap_or(&self.like).route()
+    }
+}
+
+/// The description in a `.npy` file; `None` for a file of another kind.
+pub(crate) fn read_head(path: &Path, object: &str) -> Result<Option<Dense>> {
+    let failed = |source| Error::Device { object: object.to_owned(), source };
+    let mut file = std::fs::File::open(path).map_err(failed)?;
+    let len = file.metadata().map_err(failed)?.len();
+    let mut head = Vec::new();
+    Read::by_ref(&mut file).take(format::HEAD_BYTES as u64).read_to_end(&mut head).map_err(failed)?;
+    if !format::is_npy(&head) {
+        return Ok(None);
+    }
+    if head.len() >= 12 {
+        let needed = format::npy_head_bytes(object, &head)?;
+        let more = needed.saturating_sub(head.len()) as u64;
+        file.take(more).read_to_end(&mut head).map_err(failed)?;
+    }
+    Ok(Some(format::parse_npy(object, &head, len)?))
+}

@@ -1,0 +1,144 @@
+//! The one error type of the library.
+
+use std::io;
+
+use outcore_store as store;
+
+use crate::data::format::FormatError;
+
+/// What went wrong, by what a caller could do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Operands whose shapes do not fit together, or to the operation.
+    #[error("{what}")]
+    Shape {
+        /// The shapes in words.
+        what: String,
+    },
+    /// Operands of different or unsuitable element types.
+    #[error("{what}")]
+    DType {
+        /// The types in words.
+        what: String,
+    },
+    /// An argument outside its range.
+    #[error("{what}")]
+    Value {
+        /// Which, and what it may be.
+        what: String,
+    },
+    /// The memory budget is too small for this; nothing was read or written.
+    #[error("{what} needs {needed} bytes of memory, but {available} of the budget of {budget} are free")]
+    OverBudget {
+        /// Who asked.
+        what: String,
+        /// Bytes that would be enough.
+        needed: u64,
+        /// Bytes not yet reserved by others.
+        available: u64,
+        /// The session's whole budget, bytes.
+        budget: u64,
+    },
+    /// A file that is no matrix, or not one that can be used here.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// A file or folder that cannot be opened, created, locked or found.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// The device failed under an object.
+    #[error("{object}: {source}")]
+    Device {
+        /// Name of the object that was read or written.
+        object: String,
+        /// What the device said.
+        source: io::Error,
+    },
+    /// NaN or infinity where the result would be meaningless.
+    #[error("{object} has a value that is not finite at row {row}, column {column}")]
+    NotFinite {
+        /// The matrix.
+        object: String,
+        /// Row, from 0.
+        row: u64,
+        /// Column, from 0.
+        column: u64,
+    },
+    /// A BLAS library that cannot be used.
+    #[error("{what}")]
+    Blas {
+        /// Which, and why.
+        what: String,
+    },
+    /// The system refused memory that the budget allows.
+    #[error("the system has no {bytes} bytes of memory left: {source}")]
+    NoMemory {
+        /// Bytes asked for.
+        bytes: u64,
+        /// What it said.
+        source: io::Error,
+    },
+    /// The caller cancelled.
+    #[error("cancelled")]
+    Cancelled,
+    /// The session is closed, or belongs to the process that this one was forked from.
+    #[error("the session is closed, or belongs to another process")]
+    Closed,
+    /// A computation failed.
+    #[error("{what}")]
+    Failed {
+        /// What, and why.
+        what: String,
+    },
+}
+
+/// Results of the library.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn shape(what: impl Into<String>) -> Error {
+        Error::Shape { what: what.into() }
+    }
+
+    pub(crate) fn value(what: impl Into<String>) -> Error {
+        Error::Value { what: what.into() }
+    }
+}
+
+impl From<outcore_engine::Error> for Error {
+    fn from(error: outcore_engine::Error) -> Error {
+        use outcore_engine::Error as Engine;
+        match error {
+            Engine::OverBudget { what, needed, available, budget } => Error::OverBudget { what, needed, available, budget },
+            Engine::Device { object, source } => device(object, source),
+            Engine::NoMemory { bytes, source } => Error::NoMemory { bytes, source },
+            Engine::Task { task, source } => match source.downcast::<Error>() {
+                Ok(own) => *own,
+                Err(source) => Error::Failed { what: format!("task {task}: {source}") },
+            },
+            Engine::Cancelled => Error::Cancelled,
+            Engine::Closed => Error::Closed,
+            other => Error::Failed { what: other.to_string() },
+        }
+    }
+}
+
+fn device(object: String, source: outcore_device::DeviceError) -> Error {
+    let text = match source.device == object {
+        true => source.to_string().trim_start_matches(&object).trim_start_matches(": ").to_owned(),
+        false => source.to_string(),
+    };
+    Error::Device { object, source: io::Error::new(source.kind(), text) }
+}
+
+impl From<outcore_kernels::Error> for Error {
+    fn from(error: outcore_kernels::Error) -> Error {
+        use outcore_kernels::Error as Kernels;
+        let what = error.to_string();
+        match error {
+            Kernels::Shape { .. } | Kernels::View { .. } => Error::Shape { what },
+            Kernels::BlasLoad { .. } | Kernels::BlasUnusable { .. } => Error::Blas { what },
+            _ => Error::Failed { what },
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! C = alpha A B + beta C with operands on SSD: super tiles of C in memory, A and B passing by in layers.
+//!
+//! Shapes: A is m x k, B is k x n, C is m x n; transposes are views. Cost: 2mnk flops; bytes as
+//! `tiling` says, near the lower bound for the budget. Super tiles are visited in a snake, and every
+//! second one takes its layers backwards, so that what was used last is used first. Source:
+//! BLAS-on-flash (NSDI 2019, section 4.1) for tasks and tiles, arXiv:1702.02017 for the shape of tiles.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use outcore_device::Buf;
+use outcore_engine::{Context, Plan, Task};
+use outcore_kernels as kernels;
+use outcore_kernels::{Blas, MatMut, MatRef, Real, call_rows, gemm_flops, gemm_scratch_bytes, view_mut};
+
+use super::repack::Blocks;
+use super::tiling::{Problem, Side, Tiling, bound_bytes, choose};
+use super::{common_dtype, with_real};
+use crate::data::array::{Array, Operand, Output, Tile};
+use crate::data::format::Order;
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::session::Session;
+
+/// Scalars of a product, and where it goes.
+#[derive(Clone)]
+pub struct Gemm {
+    /// Factor of A B.
+    pub alpha: f64,
+    /// Factor of what is in `out`, which must then be there; 0 to overwrite it.
+    pub beta: f64,
+    /// Where C goes.
+    pub out: Output,
+}
+
+impl Default for Gemm {
+    fn default() -> Gemm {
+        Gemm { alpha: 1.0, beta: 0.0, out: Output::Scratch }
+    }
+}
+
+/// C = alpha A B + beta C.
+///
+/// # Errors
+/// [`Error::Shape`], [`Error::DType`]; [`Error::Value`] for a `beta` without an `out` in place, or an `out` that shares
+/// bytes with an operand; [`Error::OverBudget`]; what keeps the output from being made.
+///
+/// Same budget, same bits, whatever the number of threads; a BLAS of the user's own is outside this promise.
+pub fn gemm(session: &Session, a: Operand, b: Operand, options: Gemm) -> Result<Job<Array>> {
+    let dtype = common_dtype("gemm", &[&a, &b])?;
+    check_shapes(&a, &b)?;
+    let Gemm { alpha, beta, out } = options;
+    match &out {
+        Output::InPlace(c) => check_distinct(c, &[&a, &b])?,
+        _ if beta != 0.0 => return Err(Error::value("gemm: beta needs a matrix in `out` to add to")),
+        _ => {}
+    }
+    let mut plan = Plan::new("gemm");
+    let order = match &out {
+        Output::InPlace(c) => c.order(),
+        _ => Order::Row,
+    };
+    let target = out.target(session, dtype, &[a.rows(), b.cols()], order, &mut plan)?;
+    let c = Blocks::in_place(plan.extent(&target.extent), target.array.layout(), dtype.bytes());
+    with_real!(dtype, T => Product { session, a: &a, b: &b, alpha: T::of(alpha), beta: T::of(beta) }.plan(&mut plan, c))?;
+    target.job(session, vec![plan])
+}
+
+fn check_shapes(a: &Operand, b: &Operand) -> Result<()> {
+    match a.cols() == b.rows() {
+        true => Ok(()),
+        false => Err(Error::shape(format!(
+            "gemm: {} is {} x {}, {} is {} x {}: the inner dimensions differ",
+            a.name(), a.rows(), a.cols(), b.name(), b.rows(), b.cols()
+        ))),
+    }
+}
+
+/// Refuses an output in place that an operand may still be read from.
+pub(crate) fn check_distinct(out: &Array, operands: &[&Operand]) -> Result<()> {
+    let shared = operands.iter().find(|operand| matches!(operand, Operand::Stored(array) if std::sync::Arc::ptr_eq(array.file(), out.file()) && overlap(array, out)));
+    match shared {
+        Some(_) => Err(Error::value(format!("{} is both an operand and the output; write to another matrix", out.name()))),
+        None => Ok(()),
+    }
+}
+
+fn overlap(one: &Array, other: &Array) -> bool {
+    let mut plan = Plan::new("overlap");
+    let extent = plan.extent(one.extent());
+    let whole = |array: &Array| array.layout().tile(extent, 0..array.rows(), 0..array.cols(), array.dtype().bytes()).region;
+    whole(one).overlaps(&whole(other))
+}
+
+struct Product<'a, T> {
+    session: &'a Session,
+    a: &'a Operand,
+    b: &'a Operand,
+    alpha: T,
+    beta: T,
+}
+
+impl<T: Real> Product<'_, T> {
+    fn problem(&self) -> Problem {
+        let element = size_of::<T>() as u64;
+        let threads = self.session.threads() as u64;
+        let budget = self.session.memory_free();
+        let scratch = gemm_scratch_bytes::<T>(2048, 2048, 4096, self.session.blas()) as u64 * threads;
+        let side = |operand: &Operand, by_rows: bool| Side { stored: operand.is_stored(), depth_contiguous: operand.layout().by_rows() == by_rows };
+        Problem {
+            m: self.a.rows(),
+            n: self.b.cols(),
+            k: self.a.cols(),
+            element,
+            // The engine keeps a sixth for blocks on their way, and a sixteenth where sectors are shared.
+            memory: budget.saturating_sub(scratch + budget / 16) * 5 / 6,
+            threads,
+            a: side(self.a, true),
+            b: side(self.b, false),
+            c_read: self.beta != T::ZERO,
+        }
+    }
+
+    fn plan(&self, plan: &mut Plan, c: Blocks) -> Result<()> {
+        let problem = self.problem();
+        let tiling = choose(&problem);
+        let budget = self.session.memory_free();
+        plan.bound(bound_bytes(&problem, budget));
+        note(plan, &tiling);
+        let element = problem.element;
+        let [mut a, mut b] = [self.a, self.b].map(|operand| Blocks::in_place(operand.extent(plan), operand.layout(), element));
+        let share = budget / (6 * (problem.threads + 1));
+        if tiling.repack_a {
+            a = Blocks::repack::<T>(self.session, plan, a, tiling.block_rows, tiling.depth, share)?;
+        }
+        if tiling.repack_b {
+            b = Blocks::repack::<T>(self.session, plan, b, tiling.depth, tiling.block_cols, share)?;
+        }
+        for (index, (rows, cols)) in snake(problem.m, problem.n, tiling.rows, tiling.cols).into_iter().enumerate() {
+            let mut layers: Vec<Range<u64>> = cut(0..problem.k, tiling.depth);
+            if index % 2 == 1 {
+                layers.reverse();
+            }
+            plan.group();
+            self.super_tile(plan, &tiling, [&a, &b, &c], rows, cols, &layers);
+        }
+        Ok(())
+    }
+
+    fn super_tile(&self, plan: &mut Plan, tiling: &Tiling, [a, b, c]: [&Blocks; 3], rows: Range<u64>, cols: Range<u64>, layers: &[Range<u64>]) {
+        let no_depth = 0..0;
+        let layers = if layers.is_empty() { std::slice::from_ref(&no_depth) } else { layers };
+        for (layer, depth) in layers.iter().enumerate() {
+            let beta = if layer == 0 { self.beta } else { T::ONE };
+            for block_rows in cut(rows.clone(), tiling.block_rows) {
+                for block_cols in cut(cols.clone(), tiling.block_cols) {
+                    let tiles = [
+                        c.tile(block_rows.clone(), block_cols.clone()),
+                        a.tile(block_rows.clone(), depth.clone()),
+                        b.tile(depth.clone(), block_cols.clone()),
+                    ];
+                    plan.task(product_task(tiles, self.alpha, beta, self.session.blas().clone()));
+                }
+            }
+        }
+    }
+}
+
+/// One block: c = alpha a b + beta c.
+pub(crate) fn product_task<T: Real>(tiles: [Tile; 3], alpha: T, beta: T, blas: Blas) -> Task {
+    let [c, a, b] = tiles;
+    let (m, n, k) = (c.rows, c.cols, a.cols);
+    let task = Task::new("gemm").flops(gemm_flops(m, n, k));
+    let task = if beta == T::ZERO { task.write(c.region) } else { task.update(c.region) };
+    let scratch = gemm_scratch_bytes::<T>(m.min(call_rows(n, k)), n, k, &blas);
+    task.read(a.region).read(b.region).held(scratch).run(move |cx| {
+        let Context { blocks, cancelled, .. } = cx;
+        let [c_block, a_block, b_block] = &mut **blocks else { unreachable!("three were declared") };
+        let stop = || cancelled.load(Ordering::Relaxed);
+        Ok(in_calls(c.of_mut::<T>(c_block)?, alpha, a.of::<T>(a_block)?, b.of::<T>(b_block)?, beta, &blas, stop)?)
+    })
+}
+
+/// A product in calls short enough to be interrupted.
+fn in_calls<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, blas: &Blas, stop: impl Fn() -> bool) -> Result<()> {
+    let rows = call_rows(b.ncols(), b.nrows()).next_multiple_of(48);
+    let mut at = 0;
+    while at < a.nrows() && !stop() {
+        let length = rows.min(a.nrows() - at);
+        kernels::gemm(c.as_mut().subrows_mut(at, length), alpha, a.subrows(at, length), b, beta, blas)?;
+        at += length;
+    }
+    Ok(())
+}
+
+/// Super tiles row by row, every second row backwards.
+pub(crate) fn snake(m: u64, n: u64, rows: u64, cols: u64) -> Vec<(Range<u64>, Range<u64>)> {
+    let mut tiles = Vec::new();
+    for (index, row) in cut(0..m, rows).into_iter().enumerate() {
+        let mut line: Vec<_> = cut(0..n, cols).into_iter().map(|col| (row.clone(), col)).collect();
+        if index % 2 == 1 {
+            line.reverse();
+        }
+        tiles.extend(line);
+    }
+    tiles
+}
+
+/// A range in steps; the last may be shorter.
+pub(crate) fn cut(range: Range<u64>, step: u64) -> Vec<Range<u64>> {
+    range.clone().step_by(step.max(1) as usize).map(|start| start..(start + step).min(range.end)).collect()
+}
+
+fn note(plan: &mut Plan, tiling: &Tiling) {
+    plan.note("super tile", format!("{} x {}", tiling.rows, tiling.cols));
+    plan.note("block", format!("{} x {} x {}", tiling.block_rows, tiling.block_cols, tiling.depth));
+    let repacked = [("A", tiling.repack_a), ("B", tiling.repack_b)].into_iter().filter(|(_, repack)| *repack).map(|(name, _)| name);
+    let repacked: Vec<&str> = repacked.collect();
+    if !repacked.is_empty() {
+        plan.note("repacked", repacked.join(" and "));
+    }
+}
+
+/// C = alpha A B into the caller's memory, row after row: the way for results that fit.
+///
+/// # Errors
+/// [`Error::Shape`], [`Error::DType`], [`Error::OverBudget`].
+pub fn gemm_into(session: &Session, a: Operand, b: Operand, alpha: f64, into: Buf) -> Result<Job<Buf>> {
+    let dtype = common_dtype("gemm", &[&a, &b])?;
+    check_shapes(&a, &b)?;
+    let bytes = a.rows() * b.cols() * dtype.bytes();
+    if (into.len() as u64) < bytes {
+        return Err(Error::shape(format!("gemm: the result has {bytes} bytes, the memory for it {}", into.len())));
+    }
+    with_real!(dtype, T => plan_into::<T>(session, &a, &b, T::of(alpha), into))
+}
+
+fn plan_into<T: Real>(session: &Session, a: &Operand, b: &Operand, alpha: T, into: Buf) -> Result<Job<Buf>> {
+    let (m, n, k, element) = (a.rows(), b.cols(), a.cols(), size_of::<T>() as u64);
+    let threads = session.threads() as u64;
+    let mut plan = Plan::new("gemm");
+    let [a_blocks, b_blocks] = [a, b].map(|operand| Blocks::in_place(operand.extent(&mut plan), operand.layout(), element));
+    let room = session.memory_free() / (3 * (threads + 1));
+    let depth = depth_that_fits(a, b, k, n, element, room);
+    let bytes_of = |operand: &Operand| if operand.is_stored() { depth * element } else { 0 };
+    let by_memory = if a.is_stored() { (room / bytes_of(a).max(1)).max(1) } else { m };
+    let by_threads = m.div_ceil(threads * if m >= 256 * threads { 2 } else { 1 }).next_multiple_of(16);
+    let (whole, mut rest) = into.lend();
+    for rows in cut(0..if n == 0 { 0 } else { m }, by_memory.min(by_threads).max(1)) {
+        let height = (rows.end - rows.start) as usize;
+        let piece = rest.split_to(height * (n * element) as usize);
+        panel_tasks::<T>(&mut plan, session, [&a_blocks, &b_blocks], rows, n, cut(0..k, depth), alpha, piece);
+    }
+    drop(rest);
+    let lost = |_| Error::Failed { what: "a task still holds memory of the result".into() };
+    Job::new(session, vec![plan], move |_| whole.reclaim().map_err(lost))
+}
+
+/// All of the depth where the operands are in memory, else as much of B as fits.
+fn depth_that_fits(a: &Operand, b: &Operand, k: u64, n: u64, element: u64, room: u64) -> u64 {
+    let per_depth = if b.is_stored() { n * element } else { 0 } + if a.is_stored() { 64 * element } else { 0 };
+    if per_depth == 0 { k.max(1) } else { (room / per_depth).clamp(1, k.max(1)) }
+}
+
+/// A panel of rows of C in the caller's memory: one task a layer, handing the memory on.
+#[expect(clippy::too_many_arguments, reason = "the names of a product")]
+fn panel_tasks<T: Real>(plan: &mut Plan, session: &Session, [a, b]: [&Blocks; 2], rows: Range<u64>, n: u64, layers: Vec<Range<u64>>, alpha: T, piece: Buf) {
+    let height = (rows.end - rows.start) as usize;
+    let piece = std::sync::Arc::new(std::sync::Mutex::new(piece));
+    let turn = plan.volatile("turn", 1);
+    let no_depth = 0..0;
+    let layers = if layers.is_empty() { vec![no_depth] } else { layers };
+    for (layer, depth) in layers.into_iter().enumerate() {
+        let (a_tile, b_tile) = (a.tile(rows.clone(), depth.clone()), b.tile(depth, 0..n));
+        let (blas, piece) = (session.blas().clone(), std::sync::Arc::clone(&piece));
+        let beta = if layer == 0 { T::ZERO } else { T::ONE };
+        let scratch = gemm_scratch_bytes::<T>(height, n as usize, a_tile.cols, &blas);
+        let task = Task::new("gemm").flops(gemm_flops(height, n as usize, a_tile.cols)).held(scratch);
+        let task = task.read(a_tile.region).read(b_tile.region).update(outcore_engine::Region::span(turn, 0, 1));
+        plan.task(task.run(move |cx| {
+            let mut piece = piece.lock().expect("no panic while held");
+            let c = view_mut(bytemuck::cast_slice_mut::<u8, T>(&mut piece), height, n as usize, n as usize, 1)?;
+            let stop = || cx.cancelled.load(Ordering::Relaxed);
+            Ok(in_calls(c, alpha, a_tile.of::<T>(&cx.blocks[0])?, b_tile.of::<T>(&cx.blocks[1])?, beta, &blas, stop)?)
+        }));
+    }
+}

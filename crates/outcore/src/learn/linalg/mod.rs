@@ -1,0 +1,45 @@
+//! Dense linear algebra: products, element-wise work, norms and statistics.
+
+mod elementwise;
+mod gemm;
+mod reduce;
+mod repack;
+mod syrk;
+mod tiling;
+
+pub use elementwise::{Axpby, axpby, scale};
+pub use gemm::{Gemm, gemm, gemm_into};
+pub use reduce::{Reduction, column_norms, column_statistics, reduce, row_norms};
+pub use syrk::{Syrk, syrk};
+
+use crate::data::array::Operand;
+use crate::data::format::DType;
+use crate::error::{Error, Result};
+
+/// The element type that operands share.
+pub(crate) fn common_dtype(what: &str, operands: &[&Operand]) -> Result<DType> {
+    let first = operands[0].dtype();
+    match operands.iter().find(|operand| operand.dtype() != first) {
+        None => Ok(first),
+        Some(other) => Err(Error::DType {
+            what: format!("{what}: {} is {first}, {} is {}; convert one of them", operands[0].name(), other.name(), other.dtype()),
+        }),
+    }
+}
+
+/// Runs `$body` with `$T` standing for the Rust type of a [`DType`].
+macro_rules! with_real {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::data::format::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::data::format::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_real;

@@ -1,0 +1,241 @@
+//! C = alpha A A^T + beta C: half the arithmetic of a product, and less than half its reads.
+//!
+//! Only blocks on and below the diagonal are computed. The lower triangle is cut into super tiles that
+//! stay in memory while layers of A pass by; a super tile reads each row of A that it touches once,
+//! whichever side of the product it is on. Bands of whole rows move fewest bytes while there are few,
+//! squares when there are many; the bound is n^2 k / sqrt(2 M) elements (Beaumont, Eyraud-Dubois, Verite,
+//! Langou, SPAA 2022, arXiv:2202.10217).
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use outcore_engine::{Plan, Task};
+use outcore_kernels as kernels;
+use outcore_kernels::{Real, gemm_scratch_bytes, mirror_lower, syrk_flops, transpose_into};
+
+use super::gemm::{check_distinct, cut, product_task};
+use super::repack::Blocks;
+use super::with_real;
+use crate::data::array::{Array, Operand, Output, Tile};
+use crate::data::format::Order;
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::session::Session;
+
+/// Scalars of a symmetric product, and where it goes.
+#[derive(Clone)]
+pub struct Syrk {
+    /// Factor of A A^T.
+    pub alpha: f64,
+    /// Factor of what is in `out`; 0 to overwrite it. Only the lower triangle of `out` is read.
+    pub beta: f64,
+    /// Where C goes.
+    pub out: Output,
+    /// Fill the upper triangle too; else it is left as it is (zero in a new matrix).
+    pub full: bool,
+}
+
+impl Default for Syrk {
+    fn default() -> Syrk {
+        Syrk { alpha: 1.0, beta: 0.0, out: Output::Scratch, full: true }
+    }
+}
+
+/// C = alpha A A^T + beta C; with `a.t()`, A^T A.
+///
+/// Shapes: A is n x k, C is n x n. Cost: n(n + 1)k flops; bytes near the bound above, and C.
+///
+/// # Errors
+/// As [`gemm`](super::gemm()); [`Error::Shape`] when `out` is not square.
+pub fn syrk(session: &Session, a: Operand, options: Syrk) -> Result<Job<Array>> {
+    let dtype = a.dtype();
+    let Syrk { alpha, beta, out, full } = options;
+    match &out {
+        Output::InPlace(c) => check_distinct(c, &[&a])?,
+        _ if beta != 0.0 => return Err(Error::value("syrk: beta needs a matrix in `out` to add to")),
+        _ => {}
+    }
+    let mut plan = Plan::new("syrk");
+    let target = out.target(session, dtype, &[a.rows(), a.rows()], Order::Row, &mut plan)?;
+    let c = Blocks::in_place(plan.extent(&target.extent), target.array.layout(), dtype.bytes());
+    with_real!(dtype, T => Symmetric { session, a: &a, alpha: T::of(alpha), beta: T::of(beta), full }.plan(&mut plan, c))?;
+    target.job(session, vec![plan])
+}
+
+struct Symmetric<'a, T> {
+    session: &'a Session,
+    a: &'a Operand,
+    alpha: T,
+    beta: T,
+    full: bool,
+}
+
+/// Blocks of the lower triangle, as (row, column) of the grid.
+type SuperTile = Vec<(u64, u64)>;
+
+struct Cut {
+    block: u64,
+    depth: u64,
+    super_tiles: Vec<SuperTile>,
+    /// Rows of A that are read, all super tiles together.
+    rows_read: u64,
+}
+
+impl<T: Real> Symmetric<'_, T> {
+    fn plan(&self, plan: &mut Plan, c: Blocks) -> Result<()> {
+        let (n, k, element) = (self.a.rows(), self.a.cols(), size_of::<T>() as u64);
+        let (budget, threads) = (self.session.memory_free(), self.session.threads() as u64);
+        let scratch = gemm_scratch_bytes::<T>(2048, 2048, 4096, self.session.blas()) as u64 * threads;
+        let memory = budget.saturating_sub(scratch + budget / 16) * 5 / 6;
+        let cut_ = choose(n, k, element, memory, threads);
+        plan.bound(self.bound_bytes(budget));
+        plan.note("super tiles", cut_.super_tiles.len());
+        plan.note("block", format!("{0} x {0} x {1}", cut_.block, cut_.depth));
+        let mut a = Blocks::in_place(self.a.extent(plan), self.a.layout(), element);
+        let short_runs = if self.a.layout().by_rows() { cut_.depth < k && cut_.depth * element < 8192 } else { cut_.block * element < 8192 };
+        if self.a.is_stored() && short_runs && cut_.rows_read > 3 * n {
+            plan.note("repacked", "A");
+            a = Blocks::repack::<T>(self.session, plan, a, cut_.block, cut_.depth, budget / (6 * (threads + 1)))?;
+        }
+        for (index, tile) in cut_.super_tiles.iter().enumerate() {
+            let mut layers = cut(0..k, cut_.depth);
+            if index % 2 == 1 {
+                layers.reverse();
+            }
+            plan.group();
+            self.super_tile(plan, &cut_, tile, &layers, &a, &c);
+        }
+        Ok(())
+    }
+
+    fn super_tile(&self, plan: &mut Plan, cut_: &Cut, tile: &SuperTile, layers: &[Range<u64>], a: &Blocks, c: &Blocks) {
+        let n = self.a.rows();
+        let range = |index: u64| index * cut_.block..((index + 1) * cut_.block).min(n);
+        let no_depth = 0..0;
+        let layers = if layers.is_empty() { std::slice::from_ref(&no_depth) } else { layers };
+        for (layer, depth) in layers.iter().enumerate() {
+            let beta = if layer == 0 { self.beta } else { T::ONE };
+            for &(row, col) in tile {
+                let c_tile = c.tile(range(row), range(col));
+                let a_tile = a.tile(range(row), depth.clone());
+                plan.task(match row == col {
+                    true => self.diagonal_task(c_tile, a_tile, beta, layer + 1 == layers.len()),
+                    false => product_task([c_tile, a_tile, a.tile(range(col), depth.clone()).transposed()], self.alpha, beta, self.session.blas().clone()),
+                });
+                if self.full && row != col && layer + 1 == layers.len() {
+                    plan.task(mirror_task::<T>(c_tile, c.tile(range(col), range(row))));
+                }
+            }
+        }
+    }
+
+    fn diagonal_task(&self, c: Tile, a: Tile, beta: T, last: bool) -> Task {
+        let (alpha, blas, full) = (self.alpha, self.session.blas().clone(), self.full);
+        let task = Task::new("syrk").flops(syrk_flops(c.rows, a.cols)).held(gemm_scratch_bytes::<T>(c.rows, c.rows, a.cols, &blas));
+        // Above the diagonal stands what was there before, or what the mirror puts there.
+        let overwrites = beta == T::ZERO && full;
+        let task = if overwrites { task.write(c.region) } else { task.update(c.region) };
+        task.read(a.region).run(move |cx| {
+            let [c_block, a_block] = &mut *cx.blocks else { unreachable!("two were declared") };
+            let mut out = c.of_mut::<T>(c_block)?;
+            kernels::syrk(out.as_mut(), alpha, a.of::<T>(a_block)?, beta, &blas)?;
+            if full && last {
+                mirror_lower(out)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn bound_bytes(&self, budget: u64) -> u64 {
+        let (n, k, element) = (self.a.rows() as f64, self.a.cols() as f64, size_of::<T>() as f64);
+        let result = if self.full { n * n } else { n * (n + 1.0) / 2.0 };
+        let compulsory = if self.a.is_stored() { n * k } else { 0.0 } + result + if self.beta != T::ZERO { n * (n + 1.0) / 2.0 } else { 0.0 };
+        let memory = budget as f64 / element;
+        let streamed = if self.a.is_stored() && n * k + result > memory { n * n * k / (2.0 * memory).sqrt() + result } else { 0.0 };
+        (compulsory.max(streamed) * element) as u64
+    }
+}
+
+/// The block above the diagonal, from the one below.
+fn mirror_task<T: Real>(below: Tile, above: Tile) -> Task {
+    Task::new("mirror").read(below.region).write(above.region).run(move |cx| {
+        let [below_block, above_block] = &mut *cx.blocks else { unreachable!("two were declared") };
+        Ok(transpose_into(above.of_mut::<T>(above_block)?, below.of::<T>(below_block)?)?)
+    })
+}
+
+/// The cut that reads fewest rows of A and fits.
+fn choose(n: u64, k: u64, element: u64, memory: u64, threads: u64) -> Cut {
+    let mut best: Option<Cut> = None;
+    for block in [2048u64, 1024, 512, 256, 128, 64] {
+        let block = block.min(n.max(1));
+        let grid = n.div_ceil(block);
+        for depth in [4096u64, 2048, 1024, 512, 256] {
+            let depth = depth.min(k.max(1));
+            let layer_block = block * depth * element;
+            let shapes = (1..=8).map(|count| bands(grid, count)).chain((1..=grid.min(64)).map(|side| squares(grid, side)));
+            for super_tiles in shapes {
+                let touched = |tile: &SuperTile| tile.iter().flat_map(|&(row, col)| [row, col]).collect::<BTreeSet<u64>>().len() as u64;
+                let held = |tile: &SuperTile| tile.len() as u64 * block * block * element + (touched(tile) + touched(tile).min(2) + threads) * layer_block;
+                if super_tiles.iter().any(|tile| held(tile) > memory) {
+                    continue;
+                }
+                let rows_read = super_tiles.iter().map(touched).sum::<u64>() * block;
+                let better = |known: &Cut| rows_read * 20 < known.rows_read * 19;
+                if best.as_ref().is_none_or(better) {
+                    best = Some(Cut { block, depth, super_tiles, rows_read });
+                }
+            }
+        }
+    }
+    best.unwrap_or_else(|| Cut { block: 64.min(n.max(1)), depth: 64.min(k.max(1)), super_tiles: squares(n.div_ceil(64.min(n.max(1))), 1), rows_read: n * n })
+}
+
+/// The triangle in `count` bands of rows with about the same number of blocks.
+fn bands(grid: u64, count: u64) -> Vec<SuperTile> {
+    let boundary = |index: u64| ((index as f64 / count as f64).sqrt() * grid as f64).round() as u64;
+    let band = |index: u64| (boundary(index)..boundary(index + 1)).flat_map(|row| (0..=row).map(move |col| (row, col))).collect();
+    (0..count).map(band).filter(|tile: &SuperTile| !tile.is_empty()).collect()
+}
+
+/// The triangle in squares of `side` blocks, cut off at the diagonal, in a snake.
+fn squares(grid: u64, side: u64) -> Vec<SuperTile> {
+    let count = grid.div_ceil(side);
+    let square = |row: u64, col: u64| -> SuperTile {
+        let rows = row * side..((row + 1) * side).min(grid);
+        rows.flat_map(|i| (col * side..((col + 1) * side).min(i + 1)).map(move |j| (i, j))).collect()
+    };
+    (0..count)
+        .flat_map(|row| {
+            let mut line: Vec<SuperTile> = (0..=row).map(|col| square(row, col)).collect();
+            if row % 2 == 1 {
+                line.reverse();
+            }
+            line
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_cut_covers_the_triangle_once() {
+        for grid in 0..12u64 {
+            let shapes = (1..=8).map(|count| bands(grid, count)).chain((1..=grid.max(1)).map(|side| squares(grid, side)));
+            for super_tiles in shapes {
+                let mut blocks: Vec<_> = super_tiles.into_iter().flatten().collect();
+                blocks.sort_unstable();
+                let all: Vec<_> = (0..grid).flat_map(|row| (0..=row).map(move |col| (row, col))).collect();
+                assert_eq!(blocks, all);
+            }
+        }
+    }
+
+    #[test]
+    fn half_the_reads_of_a_product() {
+        let cut_ = choose(16384, 16384, 4, 400 << 20, 2);
+        assert!(cut_.rows_read <= 2 * 16384, "{} rows", cut_.rows_read);
+    }
+}

@@ -1,0 +1,240 @@
+//! How to cut a product C = A B to the memory: pure arithmetic.
+//!
+//! A *super tile* of C stays in memory while A and B pass by in *layers* of `depth`; within a layer,
+//! blocks of C are the tasks. Reads are |A| once for each column of super tiles and |B| once for each
+//! row of them, so near-square super tiles as large as memory allows move fewest bytes: at most
+//! 2mnk/sqrt(M) + mn elements in the limit, which no order of computation can improve on (Smith, Lowery,
+//! Langou, van de Geijn, arXiv:1702.02017). Bytes are not all: a layer that cuts rows short costs one
+//! request for each, so an operand may be cheaper to repack into scratch first. The choice is the
+//! least expected time on a device of ordinary speed.
+
+/// Assumed of the device: bytes and requests a second, and core seconds a request.
+const DEVICE_BYTES_PER_S: f64 = 1.2e9;
+const DEVICE_REQUESTS_PER_S: f64 = 8e4;
+const REQUEST_CORE_S: f64 = 5e-6;
+/// Assumed of one core, f32.
+const CORE_FLOPS: f64 = 1.5e11;
+/// Largest single request.
+const REQUEST_BYTES: u64 = 1 << 20;
+/// Sides of the blocks that tasks compute.
+const BLOCK: u64 = 2048;
+
+/// What is to be cut.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Problem {
+    pub(crate) m: u64,
+    pub(crate) n: u64,
+    pub(crate) k: u64,
+    /// Bytes of an element.
+    pub(crate) element: u64,
+    /// Bytes that blocks may take together.
+    pub(crate) memory: u64,
+    pub(crate) threads: u64,
+    pub(crate) a: Side,
+    pub(crate) b: Side,
+    /// C is read before it is written.
+    pub(crate) c_read: bool,
+}
+
+/// How an operand lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Side {
+    /// On a device, else in memory.
+    pub(crate) stored: bool,
+    /// Elements along the depth are neighbours.
+    pub(crate) depth_contiguous: bool,
+}
+
+/// The cut.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Tiling {
+    /// Super tile.
+    pub(crate) rows: u64,
+    pub(crate) cols: u64,
+    /// Layer.
+    pub(crate) depth: u64,
+    /// Block of C.
+    pub(crate) block_rows: u64,
+    pub(crate) block_cols: u64,
+    pub(crate) repack_a: bool,
+    pub(crate) repack_b: bool,
+    /// Bytes that this is expected to move.
+    pub(crate) bytes: f64,
+}
+
+/// The best cut found; with too little memory for any, the smallest one.
+pub(crate) fn choose(problem: &Problem) -> Tiling {
+    let mut best: Option<(f64, Tiling)> = None;
+    for rows in sides(problem.m) {
+        for cols in sides(problem.n) {
+            for depth in depths(problem.k) {
+                for (repack_a, repack_b) in [(false, false), (true, false), (false, true), (true, true)] {
+                    let Some((cost, tiling)) = judge(problem, rows, cols, depth, repack_a, repack_b) else { continue };
+                    if best.is_none_or(|(least, _)| cost < least) {
+                        best = Some((cost, tiling));
+                    }
+                }
+            }
+        }
+    }
+    best.map_or_else(|| smallest(problem), |(_, tiling)| tiling)
+}
+
+fn smallest(problem: &Problem) -> Tiling {
+    let side = |end: u64| end.clamp(1, 64);
+    Tiling {
+        rows: side(problem.m),
+        cols: side(problem.n),
+        depth: side(problem.k),
+        block_rows: side(problem.m),
+        block_cols: side(problem.n),
+        repack_a: false,
+        repack_b: false,
+        bytes: 0.0,
+    }
+}
+
+/// Sides of super tiles worth a look: equal parts of the whole, in multiples of 16 where they are parts.
+fn sides(end: u64) -> Vec<u64> {
+    let parts = (1..=24).map(|parts| part(end, parts));
+    let small = [16384, 8192, 4096, 2048, 1024, 512, 256, 128, 64].into_iter().map(|side: u64| part(end, end.div_ceil(side)));
+    let mut all: Vec<u64> = parts.chain(small).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn part(end: u64, parts: u64) -> u64 {
+    match parts {
+        0 | 1 => end.max(1),
+        _ => end.div_ceil(parts).next_multiple_of(16).clamp(1, end.max(1)),
+    }
+}
+
+fn depths(k: u64) -> Vec<u64> {
+    let mut all: Vec<u64> = [128, 256, 512, 1024, 1536, 2048, 3072, 4096, 8192, k].into_iter().map(|depth| depth.clamp(1, k.max(1))).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn judge(p: &Problem, rows: u64, cols: u64, depth: u64, repack_a: bool, repack_b: bool) -> Option<(f64, Tiling)> {
+    if (repack_a && !repackable(&p.a, p.k, depth, p.m, rows)) || (repack_b && !repackable(&p.b, p.k, depth, p.n, cols)) {
+        return None;
+    }
+    let (block_rows, block_cols) = blocks(p, rows, cols);
+    let layer = |side: &Side, length: u64| if side.stored { length * depth * p.element } else { 0 };
+    let c = rows * cols * p.element;
+    // A whole layer of B, the blocks of A that tasks use now, and as many on their way.
+    let a_blocks = layer(&p.a, block_rows) * (1 + p.threads.div_ceil(cols.div_ceil(block_cols))).min(rows.div_ceil(block_rows) + 1);
+    let held = c + layer(&p.b, cols) + a_blocks;
+    if held > p.memory {
+        return None;
+    }
+    let (row_tiles, col_tiles) = (p.m.div_ceil(rows) as f64, p.n.div_ceil(cols) as f64);
+    let spare = p.memory - held;
+    let traffic = |side: &Side, whole: u64, passes: f64| match side.stored {
+        false => 0.0,
+        // An operand that fits beside all else is read once.
+        true if whole <= spare => whole as f64,
+        true => whole as f64 * passes,
+    };
+    let (a_whole, b_whole) = (p.m * p.k * p.element, p.k * p.n * p.element);
+    let (a_bytes, b_bytes) = (traffic(&p.a, a_whole, col_tiles), traffic(&p.b, b_whole, row_tiles));
+    let c_bytes = (p.m * p.n * p.element) as f64 * if p.c_read { 2.0 } else { 1.0 };
+    let mut bytes = a_bytes + b_bytes + c_bytes;
+    let mut requests = a_bytes / request(p, &p.a, repack_a, depth, block_rows, p.k, p.m)
+        + b_bytes / request(p, &p.b, repack_b, depth, block_cols, p.k, p.n)
+        + c_bytes / ((block_cols * p.element).min(REQUEST_BYTES) as f64);
+    for (repack, whole) in [(repack_a, a_whole), (repack_b, b_whole)] {
+        if repack {
+            bytes += 2.0 * whole as f64;
+            requests += 2.0 * whole as f64 / (256 << 10) as f64;
+        }
+    }
+    let flops = 2.0 * p.m as f64 * p.n as f64 * p.k as f64 * (p.element as f64 / 4.0);
+    // Thin layers start and end the kernel's inner loop too often.
+    let efficiency = (depth.min(p.k) as f64 / (depth.min(p.k) as f64 + 24.0)) * (block_rows as f64 / (block_rows as f64 + 16.0));
+    let compute = (flops / CORE_FLOPS / efficiency + requests * REQUEST_CORE_S) / p.threads as f64;
+    let device = (bytes / DEVICE_BYTES_PER_S).max(requests / DEVICE_REQUESTS_PER_S);
+    // What does not overlap: the first layer in, the last tile out.
+    let ends = (layer(&p.a, rows) + layer(&p.b, cols)).min(64 << 20) as f64 / DEVICE_BYTES_PER_S;
+    let cost = compute.max(device) + 0.05 * compute.min(device) + ends;
+    Some((cost, Tiling { rows, cols, depth, block_rows, block_cols, repack_a, repack_b, bytes }))
+}
+
+/// Only an operand on a device whose runs a block would cut is worth a repack.
+fn repackable(side: &Side, k: u64, depth: u64, long: u64, length: u64) -> bool {
+    side.stored && if side.depth_contiguous { depth < k } else { length < long }
+}
+
+/// Bytes of a request for a block of an operand.
+fn request(p: &Problem, side: &Side, repacked: bool, depth: u64, length: u64, k: u64, long: u64) -> f64 {
+    let (run, runs_end, other) = if side.depth_contiguous { (depth, k, length) } else { (length, long, depth) };
+    let elements = if repacked || run >= runs_end { run * other } else { run };
+    (elements * p.element).clamp(1, REQUEST_BYTES) as f64
+}
+
+/// Blocks of about [`BLOCK`] rows and columns, smaller where threads would be idle.
+fn blocks(p: &Problem, rows: u64, cols: u64) -> (u64, u64) {
+    let cut = |length: u64, target: u64| length.div_ceil(length.div_ceil(target).max(1)).next_multiple_of(16).clamp(1, length.max(1));
+    let (mut block_rows, mut block_cols) = (cut(rows, BLOCK), cut(cols, BLOCK));
+    let enough = 2 * p.threads.max(2);
+    while rows.div_ceil(block_rows) * cols.div_ceil(block_cols) < enough && block_rows.max(block_cols) > 256 {
+        match block_rows >= block_cols {
+            true => block_rows = cut(rows, block_rows / 2),
+            false => block_cols = cut(cols, block_cols / 2),
+        }
+    }
+    (block_rows, block_cols)
+}
+
+/// Least bytes that any plan for a product moves: every operand once, and the bound for a memory of `memory` bytes.
+pub(crate) fn bound_bytes(p: &Problem, budget: u64) -> u64 {
+    let (m, n, k) = (p.m as f64, p.n as f64, p.k as f64);
+    let stored = |side: &Side, elements: f64| if side.stored { elements } else { 0.0 };
+    let compulsory = stored(&p.a, m * k) + stored(&p.b, k * n) + m * n * if p.c_read { 2.0 } else { 1.0 };
+    let memory = (budget / p.element) as f64;
+    let streamed = if p.a.stored && p.b.stored { 2.0 * m * n * k / memory.sqrt() + m * n } else { 0.0 };
+    // The bound holds where the operands do not fit.
+    let fits = m * k + k * n + m * n <= memory;
+    ((if fits { compulsory } else { compulsory.max(streamed) }) * p.element as f64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cube(side: u64, memory: u64) -> Problem {
+        let stored = |depth_contiguous| Side { stored: true, depth_contiguous };
+        Problem { m: side, n: side, k: side, element: 4, memory, threads: 2, a: stored(true), b: stored(false), c_read: false }
+    }
+
+    #[test]
+    fn what_fits_is_one_super_tile() {
+        let tiling = choose(&cube(1024, 64 << 20));
+        assert_eq!((tiling.rows, tiling.cols), (1024, 1024));
+        assert_eq!(tiling.bytes, 3.0 * 1024.0 * 1024.0 * 4.0);
+    }
+
+    #[test]
+    fn a_large_product_moves_little_more_than_the_bound() {
+        for memory in [64u64 << 20, 512 << 20] {
+            let problem = cube(16384, memory * 3 / 4);
+            let tiling = choose(&problem);
+            let repack = [tiling.repack_a, tiling.repack_b].iter().filter(|&&repack| repack).count() as f64 * 2.0 * 1.1e9;
+            let ratio = (tiling.bytes - repack) / bound_bytes(&problem, memory) as f64;
+            assert!(ratio < 1.6, "{tiling:?} moves {ratio} times the bound");
+        }
+    }
+
+    #[test]
+    fn every_cut_stays_within_memory() {
+        for (m, n, k) in [(1, 1, 1), (5, 100_000, 3), (100_000, 5, 7000), (3001, 2999, 17), (64, 64, 1_000_000)] {
+            let problem = Problem { m, n, k, ..cube(1, 4 << 20) };
+            let tiling = choose(&problem);
+            assert!(tiling.rows * tiling.cols * 4 <= 4 << 20, "{tiling:?}");
+            assert!(tiling.rows >= 1 && tiling.rows <= m && tiling.cols <= n && tiling.depth <= k);
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! A session: one budget, its threads, its scratch folder, and the files that it has open.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::SystemTime;
+
+use outcore_device::Choice;
+use outcore_engine::{Config, Engine, Plan, Region, Task, Trace};
+use outcore_kernels::Blas;
+use outcore_store::{Folder, Identity, Scratch, Store, Tmpfs};
+
+use crate::data::array::{Array, Layout};
+use crate::data::file::{StoredFile, read_head};
+use crate::data::format::{self, DType, Order};
+use crate::error::{Error, Result};
+use crate::limits::memory_allowed;
+
+/// How a session is made.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Bytes that the library may hold; `None` for a quarter of what the process may use.
+    pub memory_bytes: Option<u64>,
+    /// Folder for unnamed results; `None` for `$OUTCORE_SCRATCH`, else `$TMPDIR`, else `/var/tmp`.
+    pub scratch: Option<PathBuf>,
+    /// Accept a scratch folder that lies in memory.
+    pub allow_tmpfs_scratch: bool,
+    /// Compute threads; 0 for one a core.
+    pub threads: usize,
+    /// How bytes reach devices.
+    pub driver: Choice,
+    /// Who multiplies.
+    pub blas: Blas,
+}
+
+/// Budget, threads, scratch and open files. Clones are the same session; it may be used from any thread.
+#[derive(Clone)]
+pub struct Session(Arc<Inner>);
+
+struct Inner {
+    engine: Engine,
+    blas: Blas,
+    scratch_folder: PathBuf,
+    tmpfs: Tmpfs,
+    scratch: OnceLock<Scratch>,
+    files: Mutex<HashMap<Identity, (Option<SystemTime>, u64, Weak<StoredFile>)>>,
+    last_trace: Mutex<Option<Arc<Trace>>>,
+}
+
+/// What a session runs on.
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// Budget, bytes.
+    pub memory_bytes: u64,
+    /// Compute threads.
+    pub threads: usize,
+    /// `"io_uring"` or `"threads"`.
+    pub driver: &'static str,
+    /// Requests that the driver keeps at the device.
+    pub queue_depth: usize,
+    /// Bytes of memory registered with the ring.
+    pub registered_bytes: usize,
+    /// Why io_uring is not used, where it is not.
+    pub fallback: Option<String>,
+    /// Name of the BLAS.
+    pub blas: String,
+    /// Its version.
+    pub blas_version: String,
+    /// Folder for unnamed results.
+    pub scratch: PathBuf,
+}
+
+impl Session {
+    /// A session; threads, rings and the scratch folder come into being with first use.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a budget below 1 MiB.
+    pub fn new(settings: Settings) -> Result<Session> {
+        let memory_bytes = settings.memory_bytes.unwrap_or_else(|| memory_allowed() / 4);
+        if memory_bytes < 1 << 20 {
+            return Err(Error::value(format!("memory must be at least 1 MiB, not {memory_bytes} bytes")));
+        }
+        let scratch_folder = settings.scratch.unwrap_or_else(|| {
+            let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+            variable("OUTCORE_SCRATCH").or_else(|| variable("TMPDIR")).map_or_else(|| "/var/tmp".into(), PathBuf::from)
+        });
+        Ok(Session(Arc::new(Inner {
+            engine: Engine::new(Config { memory_bytes, threads: settings.threads, driver: settings.driver }),
+            blas: settings.blas,
+            scratch_folder,
+            tmpfs: if settings.allow_tmpfs_scratch { Tmpfs::Allow } else { Tmpfs::Refuse },
+            scratch: OnceLock::new(),
+            files: Mutex::default(),
+            last_trace: Mutex::default(),
+        })))
+    }
+
+    /// The engine below.
+    pub fn engine(&self) -> &Engine {
+        &self.0.engine
+    }
+
+    /// Budget, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.0.engine.budget().total()
+    }
+
+    /// Bytes of it that nobody has reserved.
+    pub(crate) fn memory_free(&self) -> u64 {
+        self.0.engine.budget().available()
+    }
+
+    /// Compute threads.
+    pub fn threads(&self) -> usize {
+        self.0.engine.threads()
+    }
+
+    /// Who multiplies.
+    pub fn blas(&self) -> &Blas {
+        &self.0.blas
+    }
+
+    /// Starts the engine if need be, and says what it runs on.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when there is no driver.
+    pub fn info(&self) -> Result<Info> {
+        let engine = self.0.engine.info()?;
+        Ok(Info {
+            memory_bytes: engine.memory_bytes,
+            threads: engine.threads,
+            driver: engine.driver.name,
+            queue_depth: engine.driver.depth,
+            registered_bytes: engine.driver.registered_bytes,
+            fallback: engine.driver.fallback,
+            blas: self.0.blas.name().to_owned(),
+            blas_version: self.0.blas.version().to_owned(),
+            scratch: self.0.scratch_folder.clone(),
+        })
+    }
+
+    /// How the last run of this session went.
+    pub fn last_trace(&self) -> Option<Arc<Trace>> {
+        self.0.last_trace.lock().expect("no panic while held").clone()
+    }
+
+    pub(crate) fn keep_trace(&self, trace: Trace) {
+        *self.0.last_trace.lock().expect("no panic while held") = Some(Arc::new(trace));
+    }
+
+    /// Opens a `.npy` file, or a raw file with a JSON description beside it (`<file>.json`).
+    ///
+    /// # Errors
+    /// [`Error::Store`] for a file that is not there or was left half written, [`Error::Format`] for one that is no matrix.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Array> {
+        self.open_as(path.as_ref(), false)
+    }
+
+    /// As [`open`](Session::open), also where an earlier writer in place died half way.
+    ///
+    /// # Errors
+    /// As [`open`](Session::open).
+    pub fn open_interrupted(&self, path: impl AsRef<Path>) -> Result<Array> {
+        self.open_as(path.as_ref(), true)
+    }
+
+    fn open_as(&self, path: &Path, interrupted: bool) -> Result<Array> {
+        let file = self.file(path, interrupted)?;
+        let object = path.display().to_string();
+        let dense = match read_head(path, &object)? {
+            Some(dense) => dense,
+            None => {
+                let sidecar = format::sidecar_path(path);
+                let text = std::fs::read(&sidecar).map_err(|_| format::FormatError::Unsupported {
+                    object: object.clone(),
+                    reason: format!("no .npy file, and no description of a raw one in {}", sidecar.display()),
+                })?;
+                format::parse_sidecar(&object, &text, file.extent().len())?
+            }
+        };
+        Ok(Array::new(self.clone(), file, Layout::of(&dense), dense.dtype, dense.ndim))
+    }
+
+    /// Opens a raw file by its description.
+    ///
+    /// # Errors
+    /// As [`open`](Session::open).
+    pub fn open_raw(&self, path: impl AsRef<Path>, dtype: DType, shape: &[u64], order: Order, offset: u64) -> Result<Array> {
+        let path = path.as_ref();
+        let object = path.display().to_string();
+        let file = self.file(path, false)?;
+        let dense = format::raw(&object, dtype, shape, order, offset, None)?;
+        dense.check_len(&object, file.extent().len())?;
+        Ok(Array::new(self.clone(), file, Layout::of(&dense), dense.dtype, dense.ndim))
+    }
+
+    /// The open file behind a path; one for each file, so that all views of it see each other's writes.
+    fn file(&self, path: &Path, interrupted: bool) -> Result<Arc<StoredFile>> {
+        let (folder, name) = Folder::split(path)?;
+        let object = if interrupted { folder.open_interrupted(&name)? } else { folder.open(&name)? };
+        let stat = folder.stat(&name)?;
+        let mut files = self.0.files.lock().expect("no panic while held");
+        files.retain(|_, (_, _, file)| file.strong_count() > 0);
+        if let Some((modified, len, known)) = files.get(&object.identity())
+            && let Some(known) = known.upgrade()
+            && (known.is_written() || (*modified == stat.modified && *len == stat.len))
+        {
+            return Ok(known);
+        }
+        let file = Arc::new(StoredFile::named(path, folder, name, &object));
+        files.insert(object.identity(), (stat.modified, stat.len, Arc::downgrade(&file)));
+        Ok(file)
+    }
+
+    /// A new matrix of zeros at a path, whole at once; write into it with [`Array::write`].
+    ///
+    /// # Errors
+    /// [`Error::Store`] when there is no room, or the folder cannot be written.
+    pub fn create(&self, path: impl AsRef<Path>, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
+        let path = path.as_ref();
+        let mut plan = Plan::new("create");
+        let made = self.unfinished(path, dtype, shape, order, &mut plan)?;
+        self.engine().run(plan)?.wait()?;
+        made.file().commit()?;
+        drop(made);
+        self.open(path)
+    }
+
+    /// A matrix that lives in the scratch folder until its last view goes.
+    pub(crate) fn temporary(&self, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
+        let dense = format::raw("scratch", dtype, shape, order, 0, None)?;
+        let object = self.scratch()?.create(dense.file_bytes())?;
+        Ok(Array::new(self.clone(), Arc::new(StoredFile::unnamed(&object)), Layout::of(&dense), dtype, dense.ndim))
+    }
+
+    /// A new matrix that takes its name when the job that writes it is done. The plan writes its header.
+    pub(crate) fn unfinished(&self, path: &Path, dtype: DType, shape: &[u64], order: Order, plan: &mut Plan) -> Result<Array> {
+        let (dense, header) = format::npy(&path.display().to_string(), dtype, shape, order)?;
+        let (folder, name) = Folder::split(path)?;
+        let file = Arc::new(StoredFile::unfinished(path, folder.create(&name, dense.file_bytes())?));
+        let region = Region::span(plan.extent(file.extent()), 0, header.len() as u64);
+        plan.task(Task::new("header").write(region).run(move |cx| {
+            cx.blocks[0].bytes_mut().copy_from_slice(&header);
+            Ok(())
+        }));
+        Ok(Array::new(self.clone(), file, Layout::of(&dense), dtype, dense.ndim))
+    }
+
+    fn scratch(&self) -> Result<&Scratch> {
+        if let Some(scratch) = self.0.scratch.get() {
+            return Ok(scratch);
+        }
+        let failed = |source| Error::Device { object: self.0.scratch_folder.display().to_string(), source };
+        std::fs::create_dir_all(&self.0.scratch_folder).map_err(failed)?;
+        let made = Scratch::new(&self.0.scratch_folder, self.0.tmpfs)?;
+        Ok(self.0.scratch.get_or_init(|| made))
+    }
+}
