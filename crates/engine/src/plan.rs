@@ -328,7 +328,7 @@ pub(crate) fn check_task(plan: &str, areas: &[Area], task: &Task) -> Result<()> 
         if access.region.stride < access.region.row_bytes {
             return refuse(format!("rows of {} overlap each other", area.name));
         }
-        if access.region.end() > area.bytes {
+        if access.region.end() > area.bytes && !access.region.is_empty() {
             return refuse(format!("reaches byte {} of {}, which has {}", access.region.end(), area.name, area.bytes));
         }
         if access.mode != Mode::Read && matches!(area.backing, Backing::Resident(_)) {

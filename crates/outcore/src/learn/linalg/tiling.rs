@@ -123,6 +123,9 @@ fn judge(p: &Problem, rows: u64, cols: u64, depth: u64, repack_a: bool, repack_b
         return None;
     }
     let (block_rows, block_cols) = blocks(p, rows, cols);
+    // Blocks lie on one grid, whichever super tile they belong to.
+    let rows = rows.next_multiple_of(block_rows).min(p.m.max(1));
+    let cols = cols.next_multiple_of(block_cols).min(p.n.max(1));
     let layer = |side: &Side, length: u64| if side.stored { length * depth * p.element } else { 0 };
     let c = rows * cols * p.element;
     // A whole layer of B, the blocks of A that tasks use now, and as many on their way.
