@@ -19,6 +19,9 @@ use crate::ticket::{self, Ticket};
 /// reads, of which fewer saturate a device, not much more.
 const WINDOW_BYTES: u64 = 8 << 20;
 
+/// Enough to fill a device's queue, in 16 KiB of tables.
+const ITEMS_MIN: usize = 128;
+
 /// How long [`Engine::gather_into`] waits before it asks whether to go on.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
@@ -100,6 +103,15 @@ impl Gathered {
             }
         }
     }
+}
+
+fn total_len(items: &[Item<'_>]) -> usize {
+    items.iter().map(|item| item.len).fold(0, usize::saturating_add)
+}
+
+/// What [`Engine::gather_into`] holds for so many items besides their bytes.
+fn table_bytes(items: usize) -> u64 {
+    Layout::overhead_bytes(items) + (items * size_of::<usize>()) as u64
 }
 
 fn check_destination(len: usize, destination: &[u8]) -> Result<()> {
@@ -246,8 +258,22 @@ impl Engine {
         options: &GatherOptions,
         mut go_on: impl FnMut() -> bool,
     ) -> Result<()> {
-        let start = |end: &mut usize, item: &Item<'_>| Some(std::mem::replace(end, end.saturating_add(item.len)));
-        let beside = Layout::overhead_bytes(items.len()) + (items.len() * size_of::<usize>()) as u64;
+        items.iter().try_for_each(|item| item.extent.check(item.offset, item.len as u64))?;
+        check_destination(total_len(items), destination)?;
+        // A quarter of the memory for tables; the rest is for bytes.
+        let at_once = self.budget().available() / 4 / table_bytes(1);
+        let mut rest = destination;
+        for part in items.chunks(usize::try_from(at_once).unwrap_or(usize::MAX).max(ITEMS_MIN)) {
+            let (head, tail) = rest.split_at_mut(total_len(part));
+            self.gather_part(part, head, options, &mut go_on)?;
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    fn gather_part(&self, items: &[Item<'_>], destination: &mut [u8], options: &GatherOptions, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
+        let start = |end: &mut usize, item: &Item<'_>| Some(std::mem::replace(end, *end + item.len));
+        let beside = table_bytes(items.len());
         drop(self.budget().reserve("gather", beside)?);
         let starts: Vec<usize> = items.iter().scan(0, start).collect();
         let window = (self.budget().available().saturating_sub(beside) / 2).min(WINDOW_BYTES);
@@ -255,7 +281,6 @@ impl Engine {
         shape.frame_bytes = ((window / 16).next_power_of_two() as usize).clamp(4096, shape.frame_bytes);
         shape.request_bytes = shape.request_bytes.min(shape.frame_bytes as u64);
         let layout = Arc::new(Layout::new(items, shape)?);
-        check_destination(items.iter().map(|item| item.len).fold(0, usize::saturating_add), destination)?;
         let longest = layout.frames.iter().map(|frame| frame.bytes as u64).max().unwrap_or(0);
         let window = window.max(longest).min(layout.frames_bytes());
         let floor = self.budget().reserve("gather", beside + window)?;

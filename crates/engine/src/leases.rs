@@ -22,6 +22,8 @@ impl Lease {
 pub(crate) struct Leases {
     readers: HashMap<u64, usize>,
     writers: HashMap<u64, ()>,
+    /// Something was released since somebody last asked.
+    pub(crate) released: bool,
 }
 
 impl Leases {
@@ -45,6 +47,7 @@ impl Leases {
         if !std::mem::take(&mut lease.held) {
             return;
         }
+        self.released = true;
         for &(id, write) in &lease.wanted {
             match (write, self.readers.get_mut(&id)) {
                 (true, _) => _ = self.writers.remove(&id),

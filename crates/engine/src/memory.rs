@@ -114,6 +114,8 @@ pub(crate) struct Memory {
     budget: Budget,
     held: u64,
     above_floors: u64,
+    /// Something was given back since somebody last asked.
+    pub(crate) released: bool,
     empty: BTreeMap<usize, Vec<Buf>>,
     empty_bytes: u64,
     items: Items,
@@ -122,7 +124,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(budget: Budget) -> Memory {
-        Memory { budget, held: 0, above_floors: 0, empty: BTreeMap::new(), empty_bytes: 0, items: Items::default(), idle: Idle::default() }
+        Memory { budget, held: 0, above_floors: 0, released: false, empty: BTreeMap::new(), empty_bytes: 0, items: Items::default(), idle: Idle::default() }
     }
 
     /// A frame of at least `bytes` bytes, contents unspecified; `None` when it has to wait.
@@ -229,6 +231,7 @@ impl Memory {
     }
 
     fn charge(&mut self, account: &mut Account, bytes: i64) {
+        self.released |= bytes < 0;
         self.above_floors -= account.above_floor();
         account.held = account.held.checked_add_signed(bytes).expect("a frame is given back once");
         self.held = self.held.checked_add_signed(bytes).expect("a frame is given back once");

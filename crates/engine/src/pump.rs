@@ -187,7 +187,7 @@ impl Pump {
     }
 
     fn advance(&mut self, requests: &mut Vec<Request>) {
-        // An activity that ends frees memory that another may wait for.
+        // An activity that gives something back may be what another waits for.
         loop {
             let ids: Vec<u32> = self.activities.keys().copied().collect();
             let mut ended = Vec::new();
@@ -198,7 +198,8 @@ impl Pump {
                     }
                 });
             }
-            if ended.is_empty() {
+            let released = std::mem::take(&mut self.memory.released) | std::mem::take(&mut self.leases.released);
+            if ended.is_empty() && !released {
                 return;
             }
             ended.iter().for_each(|id| _ = self.activities.remove(id));

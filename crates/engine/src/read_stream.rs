@@ -1,0 +1,432 @@
+//! Reading in order, ahead of the caller.
+//!
+//! Blocks are requested in order as far ahead as there are frames, may arrive in any order, and are
+//! handed out in order, each in the frame that it was read into. A frame that its holder drops, on
+//! whatever thread, is requested again for the next block.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use outcore_device::{Buf, Completion, Op, Whole};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::extent::Extent;
+use crate::leases::Lease;
+use crate::memory::{Account, Reservation};
+use crate::pump::{Activity, Core, Mailbox};
+use crate::stream::{Between, StreamOptions, frame_for};
+
+struct State {
+    /// Blocks that the caller may take.
+    filled: VecDeque<Filled>,
+    /// Frames that the caller has dropped.
+    returned: Vec<Buf>,
+    /// Frames that the caller has.
+    lent: usize,
+    /// No block comes after those in `filled`.
+    end: Option<Result<()>>,
+    /// The caller is gone.
+    closed: bool,
+    /// So many returned frames are worth waking the engine for.
+    wake_at: usize,
+}
+
+struct Filled {
+    frame: Whole,
+    /// The sectors that were read to the frame.
+    bytes: Buf,
+    block: Asked,
+}
+
+impl Filled {
+    fn into_frame(self) -> Buf {
+        reclaim(self.frame, self.bytes)
+    }
+}
+
+fn reclaim(frame: Whole, bytes: Buf) -> Buf {
+    drop(bytes);
+    frame.reclaim().unwrap_or_else(|_| unreachable!("a frame is read in one piece"))
+}
+
+/// What a block is.
+struct Asked {
+    part: u32,
+    /// Of the extent.
+    offset: u64,
+    /// Of the sectors.
+    range: Range<usize>,
+}
+
+/// What the caller's half and its blocks hold together.
+struct Pool {
+    between: Arc<Between<State>>,
+    mailbox: Mailbox,
+    floor: Mutex<Reservation>,
+}
+
+impl Pool {
+    fn take_back(&self, frame: Buf) {
+        let mut state = self.between.lock();
+        state.lent -= 1;
+        state.returned.push(frame);
+        let wake = state.closed || state.returned.len() >= state.wake_at;
+        drop(state);
+        if wake {
+            self.mailbox.wake();
+        }
+    }
+}
+
+/// Blocks of one or more extents, in order. Dropping it cancels what is under way.
+pub struct ReadStream {
+    pool: Arc<Pool>,
+    names: Vec<String>,
+    frame_bytes: usize,
+    ahead: usize,
+    over: bool,
+}
+
+/// One block, in the memory that it was read into, which counts as lent until this is dropped. May be sent to and dropped
+/// on any thread.
+pub struct Lent {
+    /// Taken by drop only.
+    filled: Option<Filled>,
+    pool: Arc<Pool>,
+}
+
+impl Lent {
+    fn filled(&self) -> &Filled {
+        self.filled.as_ref().expect("taken by drop only")
+    }
+
+    /// Where the block starts in its extent.
+    pub fn offset(&self) -> u64 {
+        self.filled().block.offset
+    }
+
+    /// Which of the extents of the stream it belongs to.
+    pub fn part(&self) -> usize {
+        self.filled().block.part as usize
+    }
+}
+
+impl Deref for Lent {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let filled = self.filled();
+        &filled.bytes[filled.block.range.clone()]
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Lent({} bytes at {} of part {})", self.len(), self.offset(), self.part())
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.filled.take().into_iter().for_each(|filled| self.pool.take_back(filled.into_frame()));
+    }
+}
+
+impl ReadStream {
+    /// Waits for at most `timeout`; true when the next block, the end or an error can be had without waiting.
+    pub fn ready_within(&self, timeout: Duration) -> bool {
+        let ahead = self.ahead;
+        self.over || self.pool.between.ready_within(timeout, |state| state.is_quiet(ahead))
+    }
+
+    fn take(&mut self) -> Result<Option<Lent>> {
+        let ahead = self.ahead;
+        let mut state = self.pool.between.wait_while(|state| state.is_quiet(ahead));
+        if let Some(filled) = state.filled.pop_front() {
+            state.lent += 1;
+            return Ok(Some(Lent { filled: Some(filled), pool: Arc::clone(&self.pool) }));
+        }
+        match state.end.as_mut() {
+            Some(end) => {
+                self.over = true;
+                std::mem::replace(end, Ok(())).map(|()| None)
+            }
+            None => Err(Error::Lent { object: self.names.join(", "), bytes: (self.frame_bytes * ahead) as u64 }),
+        }
+    }
+}
+
+impl State {
+    /// True when the caller can only wait.
+    fn is_quiet(&self, ahead: usize) -> bool {
+        self.filled.is_empty() && self.end.is_none() && self.lent < ahead
+    }
+}
+
+/// An error ends it, except for [`Error::Lent`]: that says that the caller keeps every block that the stream has memory
+/// for, and would wait for itself.
+impl Iterator for ReadStream {
+    type Item = Result<Lent>;
+
+    fn next(&mut self) -> Option<Result<Lent>> {
+        if self.over { None } else { self.take().transpose() }
+    }
+}
+
+impl Drop for ReadStream {
+    fn drop(&mut self) {
+        let mut state = self.pool.between.lock();
+        state.closed = true;
+        let unused: Vec<Buf> = state.filled.drain(..).map(Filled::into_frame).collect();
+        state.returned.extend(unused);
+        let lent_bytes = (state.lent * self.frame_bytes) as u64;
+        drop(state);
+        // What is under way keeps others waiting until it is drained; what is lent stays reserved until it is dropped.
+        self.pool.floor.lock().expect("no panic while held").shrink(lent_bytes);
+        self.pool.mailbox.wake();
+    }
+}
+
+impl Engine {
+    /// Reads a range in blocks, in order, ahead of the caller. Each block has exactly `block_bytes` bytes, the last
+    /// what is left.
+    ///
+    /// # Errors
+    /// Before any I/O: [`Error::OverBudget`] when `ahead` blocks are not free, [`Error::OutOfRange`]. The iterator has
+    /// [`Error::Device`], after the blocks before it.
+    pub fn read_stream(&self, extent: &Extent, range: Range<u64>, options: StreamOptions) -> Result<ReadStream> {
+        self.read_streams(&[(extent.clone(), range)], options)
+    }
+
+    /// The same for ranges of several extents, one after another. No block has bytes of two.
+    ///
+    /// # Errors
+    /// As [`Engine::read_stream`].
+    pub fn read_streams(&self, parts: &[(Extent, Range<u64>)], options: StreamOptions) -> Result<ReadStream> {
+        let StreamOptions { block_bytes, ahead } = options.checked();
+        for (extent, range) in parts {
+            extent.check(range.start, range.end.saturating_sub(range.start))?;
+        }
+        let mut names: Vec<String> = parts.iter().map(|(extent, _)| extent.name().to_owned()).collect();
+        names.dedup();
+        let longest = parts.iter().map(|(_, range)| range.end.saturating_sub(range.start)).max().unwrap_or(0);
+        // Never more memory than what there is to read.
+        let block_bytes = block_bytes.min(usize::try_from(longest).unwrap_or(usize::MAX).max(1));
+        let blocks = |(_, range): &(Extent, Range<u64>)| range.end.saturating_sub(range.start).div_ceil(block_bytes as u64);
+        let ahead = ahead.min(usize::try_from(parts.iter().map(blocks).sum::<u64>()).unwrap_or(usize::MAX).max(1));
+        let frame_bytes = parts.iter().map(|(extent, range)| frame_for(block_bytes, extent, range.start)).max().unwrap_or(0);
+        let needed = (frame_bytes as u64).saturating_mul(ahead as u64);
+        let what = || format!("a stream over {}", names.join(", "));
+        let floor = self.budget().reserve(&what(), needed)?;
+        let state = State { filled: VecDeque::new(), returned: Vec::new(), lent: 0, end: None, closed: false, wake_at: 1 };
+        let between = Arc::new(Between::new(state));
+        let reader = Reader {
+            between: Arc::clone(&between),
+            lease: Lease::new(parts.iter().map(|(extent, _)| (extent.id(), false)).collect::<std::collections::BTreeMap<_, _>>().into_iter()),
+            parts: parts.to_vec(),
+            part: 0,
+            position: parts.first().map_or(0, |(_, range)| range.start),
+            block_bytes,
+            frame_bytes,
+            ahead,
+            account: Account::new(floor.part(needed)),
+            free: Vec::new(),
+            frames: 0,
+            slots: VecDeque::new(),
+            first_slot: 0,
+            loading: 0,
+            error: None,
+            closing: false,
+        };
+        self.with_handle(|handle, _| {
+            let mailbox = handle.mailbox();
+            handle.start(&mailbox, Box::new(reader))?;
+            let pool = Arc::new(Pool { between, mailbox, floor: Mutex::new(floor) });
+            Ok(ReadStream { pool, names, frame_bytes, ahead, over: false })
+        })
+    }
+}
+
+enum Slot {
+    Loading(Whole, Asked),
+    Filled(Filled),
+    Failed(Error),
+}
+
+/// The engine's half.
+struct Reader {
+    between: Arc<Between<State>>,
+    parts: Vec<(Extent, Range<u64>)>,
+    /// The next block starts here.
+    part: usize,
+    position: u64,
+    block_bytes: usize,
+    frame_bytes: usize,
+    ahead: usize,
+    account: Account,
+    lease: Lease,
+    free: Vec<Buf>,
+    /// Frames that were taken and not given back.
+    frames: usize,
+    /// Blocks from the one that the caller has to get next.
+    slots: VecDeque<Slot>,
+    /// Number of the first of them; tokens are these numbers.
+    first_slot: u32,
+    loading: usize,
+    /// Nothing more is requested.
+    error: Option<Error>,
+    closing: bool,
+}
+
+impl Reader {
+    /// Goes to the next part as long as there is nothing left of this one. True when there is more to read.
+    fn has_more(&mut self) -> bool {
+        while let Some((_, range)) = self.parts.get(self.part) {
+            if self.position < range.end {
+                return self.error.is_none();
+            }
+            self.part += 1;
+            self.position = self.parts.get(self.part).map_or(0, |(_, range)| range.start);
+        }
+        false
+    }
+
+    fn request(&mut self, core: &mut Core<'_>) {
+        while self.has_more() {
+            let Some(frame) = self.frame(core) else { break };
+            if !core.leases.acquire(&mut self.lease) {
+                self.free.push(frame);
+                break;
+            }
+            let (extent, range) = &self.parts[self.part];
+            let unit = u64::from(extent.block());
+            let end = range.end.min(self.position + self.block_bytes as u64);
+            let from = self.position / unit * unit;
+            let lead = (self.position - from) as usize;
+            let block = Asked { part: self.part as u32, offset: self.position, range: lead..lead + (end - self.position) as usize };
+            let token = self.first_slot.wrapping_add(self.slots.len() as u32);
+            let (frame, mut bytes) = frame.lend();
+            let bytes = bytes.split_to((end.next_multiple_of(unit) - from) as usize);
+            core.submit(token, extent.device(), from, Op::Read(bytes));
+            self.slots.push_back(Slot::Loading(frame, block));
+            self.position = end;
+            self.loading += 1;
+        }
+        if self.loading == 0 {
+            // Between two bursts of reads a writer may have its turn, so nobody ever waits for this stream's caller.
+            core.leases.release(&mut self.lease);
+        }
+    }
+
+    fn frame(&mut self, core: &mut Core<'_>) -> Option<Buf> {
+        if let Some(frame) = self.free.pop() {
+            return Some(frame);
+        }
+        if self.frames == self.ahead {
+            return None;
+        }
+        let frame = core.memory.take(&mut self.account, self.frame_bytes).unwrap_or_else(|source| {
+            self.error = Some(Error::NoMemory { bytes: self.frame_bytes as u64, source });
+            None
+        });
+        self.frames += usize::from(frame.is_some());
+        frame
+    }
+
+    /// Hands over the blocks whose turn it is, and takes back what was returned. True when the caller is gone.
+    fn exchange(&mut self) -> bool {
+        let mut state = self.between.lock();
+        self.free.append(&mut state.returned);
+        let before = (state.filled.len(), state.end.is_some());
+        while self.slots.front().is_some_and(|slot| !matches!(slot, Slot::Loading(..))) {
+            let slot = self.slots.pop_front().expect("looked at above");
+            self.first_slot = self.first_slot.wrapping_add(1);
+            match slot {
+                Slot::Filled(filled) if state.end.is_none() && !state.closed => state.filled.push_back(filled),
+                Slot::Filled(filled) => self.free.push(filled.into_frame()),
+                Slot::Failed(error) => _ = state.end.get_or_insert(Err(error)),
+                Slot::Loading(..) => unreachable!("not taken"),
+            }
+        }
+        let closed = state.closed;
+        if state.end.is_none() && self.slots.is_empty() && (self.error.is_some() || self.part == self.parts.len()) {
+            state.end = Some(self.error.take().map_or(Ok(()), Err));
+        }
+        let news = before != (state.filled.len(), state.end.is_some());
+        drop(state);
+        if news {
+            self.between.notify();
+        }
+        closed
+    }
+
+    /// Gives back the frames that will not be needed. True when none is left.
+    fn give_back(&mut self, core: &mut Core<'_>) -> bool {
+        self.frames -= self.free.len();
+        for frame in self.free.drain(..) {
+            core.memory.give(&mut self.account, frame);
+        }
+        if self.closing {
+            // The rest is with the caller, who outlives the engine.
+            let held = self.account.held as usize;
+            core.memory.forfeit(&mut self.account, held);
+            self.frames = 0;
+        }
+        self.frames == 0
+    }
+}
+
+impl Activity for Reader {
+    fn advance(&mut self, core: &mut Core<'_>) -> bool {
+        if self.exchange() {
+            self.part = self.parts.len();
+        }
+        self.request(core);
+        // Few in flight: any frame helps. Many: their completions wake the engine often enough.
+        self.between.lock().wake_at = if self.loading > self.ahead / 2 { (self.ahead / 4).max(1) } else { 1 };
+        if self.loading > 0 || self.has_more() {
+            return false;
+        }
+        self.exchange();
+        self.give_back(core)
+    }
+
+    fn complete(&mut self, _: &mut Core<'_>, token: u32, completion: Completion) {
+        self.loading -= 1;
+        let slot = &mut self.slots[token.wrapping_sub(self.first_slot) as usize];
+        let Slot::Loading(frame, block) = std::mem::replace(slot, Slot::Failed(Error::Cancelled)) else {
+            unreachable!("a block is read once")
+        };
+        let Completion { op: Op::Read(bytes), result, .. } = completion else { unreachable!("only reads are submitted") };
+        match result {
+            Ok(()) => *slot = Slot::Filled(Filled { frame, bytes, block }),
+            Err(source) => {
+                let object = self.parts[block.part as usize].0.name().to_owned();
+                *slot = Slot::Failed(Error::Device { object, source });
+                self.part = self.parts.len();
+                self.free.push(reclaim(frame, bytes));
+            }
+        }
+    }
+
+    fn receive(&mut self, _: &mut Core<'_>, _: Box<dyn Any + Send>) {}
+
+    fn fail(&mut self, error: Error) {
+        self.closing = true;
+        self.part = self.parts.len();
+        self.error.get_or_insert(error);
+    }
+}
+
+/// Whoever waits learns that the engine is gone, also when its thread panicked.
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.between.lock().end.get_or_insert(Err(Error::Closed));
+        self.between.notify();
+    }
+}

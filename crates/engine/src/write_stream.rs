@@ -1,0 +1,408 @@
+//! Writing in order, behind the caller.
+//!
+//! The caller fills frames, the engine writes them while it fills the next; when all are under way
+//! the caller waits for the device. Blocks are cut at sectors of the device, so only the first and
+//! the last sector of a stream can be shared with bytes that are not its own; those two are merged
+//! with what the device holds.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outcore_device::{Buf, Completion, Op, Shared};
+
+use crate::edges::{Split, split};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::extent::Extent;
+use crate::leases::Lease;
+use crate::memory::{Account, Reservation};
+use crate::pump::{Activity, Core, Mailbox};
+use crate::region::ExtentRef;
+use crate::sectors::{Sectors, Transfer};
+use crate::stream::{Between, StreamOptions};
+
+/// What shared sectors take: the two at the ends, with what they are merged with.
+const EDGE_BYTES: u64 = 64 << 10;
+
+/// Token of requests for shared sectors.
+const SECTOR_TOKENS: u32 = 1 << 31;
+
+struct State {
+    /// Frames to fill.
+    free: Vec<Buf>,
+    /// Blocks to write.
+    full: VecDeque<Full>,
+    /// The first one.
+    error: Option<Error>,
+    /// No block comes after those in `full`.
+    finishing: bool,
+    /// All is written.
+    done: bool,
+    /// The caller is gone.
+    closed: bool,
+}
+
+struct Full {
+    frame: Buf,
+    /// Where the frame starts on the device.
+    base: u64,
+    /// What of it is to be written.
+    from: usize,
+    to: usize,
+}
+
+/// Bytes on their way to an extent, in order.
+///
+/// Dropping it waits for nothing: blocks that were filled are still written, the one under way is given up.
+pub struct WriteStream {
+    between: Arc<Between<State>>,
+    mailbox: Mailbox,
+    floor: Option<Reservation>,
+    extent: Extent,
+    current: Option<Full>,
+    frame_bytes: usize,
+    position: u64,
+}
+
+impl WriteStream {
+    /// Where the next byte goes.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Memory for the next bytes, at least one; how many of them were filled is said by [`advance`](WriteStream::advance).
+    /// Waits when every frame is on its way.
+    ///
+    /// # Errors
+    /// The first one of this stream, at this and every later call. [`Error::OutOfRange`] at the end of the extent.
+    pub fn buffer(&mut self) -> Result<&mut [u8]> {
+        self.extent.check(self.position, 1)?;
+        if let Some(error) = &self.between.lock().error {
+            return Err(error.again());
+        }
+        if self.current.is_none() {
+            self.current = Some(self.begin()?);
+        }
+        let left = self.extent.len() - self.position;
+        let Full { frame, to, .. } = self.current.as_mut().expect("begun above");
+        let end = frame.len().min(to.saturating_add(usize::try_from(left).unwrap_or(usize::MAX)));
+        Ok(&mut frame[*to..end])
+    }
+
+    fn begin(&mut self) -> Result<Full> {
+        let quiet = |state: &mut State| state.free.is_empty() && state.error.is_none();
+        let mut state = self.between.wait_while(quiet);
+        if let Some(error) = &state.error {
+            return Err(error.again());
+        }
+        let frame = state.free.pop().expect("waited for");
+        let lead = self.position % u64::from(self.extent.block());
+        Ok(Full { frame, base: self.position - lead, from: lead as usize, to: lead as usize })
+    }
+
+    /// Counts the first `len` bytes of [`buffer`](WriteStream::buffer) as filled. A full block goes to the device.
+    ///
+    /// # Errors
+    /// As [`buffer`](WriteStream::buffer).
+    ///
+    /// # Panics
+    /// When the buffer is shorter.
+    pub fn advance(&mut self, len: usize) -> Result<()> {
+        let room = if len == 0 { 0 } else { self.buffer()?.len() };
+        assert!(len <= room, "{len} bytes of a buffer of {room}");
+        let Some(current) = &mut self.current else { return Ok(()) };
+        current.to += len;
+        self.position += len as u64;
+        if current.to < self.frame_bytes {
+            return Ok(());
+        }
+        self.send(false)
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// As [`buffer`](WriteStream::buffer); [`Error::OutOfRange`] before any of them is taken.
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+        self.extent.check(self.position, bytes.len() as u64)?;
+        while !bytes.is_empty() {
+            let buffer = self.buffer()?;
+            let len = buffer.len().min(bytes.len());
+            buffer[..len].copy_from_slice(&bytes[..len]);
+            self.advance(len)?;
+            bytes = &bytes[len..];
+        }
+        Ok(())
+    }
+
+    /// Waits for at most `timeout`; true when [`buffer`](WriteStream::buffer) would not wait.
+    pub fn ready_within(&self, timeout: Duration) -> bool {
+        let quiet = |state: &mut State| state.free.is_empty() && state.error.is_none();
+        self.current.is_some() || self.between.ready_within(timeout, quiet)
+    }
+
+    fn send(&mut self, finishing: bool) -> Result<()> {
+        let mut state = self.between.lock();
+        state.finishing |= finishing;
+        state.full.extend(self.current.take());
+        let result = state.error.as_ref().map_or(Ok(()), |error| Err(error.again()));
+        drop(state);
+        self.mailbox.wake();
+        result
+    }
+
+    /// Writes the rest and waits until the device has taken everything. It is durable once the device was flushed.
+    ///
+    /// # Errors
+    /// The first one of this stream.
+    pub fn finish(mut self) -> Result<()> {
+        self.send(true)?;
+        let state = self.between.wait_while(|state| !state.done && state.error.is_none());
+        state.error.as_ref().map_or(Ok(()), |error| Err(error.again()))
+    }
+}
+
+impl Drop for WriteStream {
+    fn drop(&mut self) {
+        let mut state = self.between.lock();
+        state.closed = true;
+        state.free.extend(self.current.take().map(|current| current.frame));
+        drop(state);
+        // What is under way keeps others waiting until it is drained.
+        self.floor = None;
+        self.mailbox.wake();
+    }
+}
+
+impl Engine {
+    /// Writes from an offset on, in order, behind the caller.
+    ///
+    /// # Errors
+    /// Before any I/O: [`Error::OverBudget`] when `ahead` blocks are not free, [`Error::OutOfRange`].
+    pub fn write_stream(&self, extent: &Extent, offset: u64, options: StreamOptions) -> Result<WriteStream> {
+        let StreamOptions { block_bytes, ahead } = options.checked();
+        extent.check(offset, 0)?;
+        let longest = usize::try_from(extent.len() - offset).unwrap_or(usize::MAX).max(1);
+        // Never more memory than what there is to write.
+        let unit = extent.block() as usize;
+        let frame_bytes = block_bytes.min(longest.next_multiple_of(unit) + unit).next_multiple_of(unit.max(crate::memory::frame_bytes(1) as usize));
+        let ahead = ahead.min(longest / frame_bytes + 2);
+        let beside_bytes = if unit > 1 { EDGE_BYTES.max(4 * unit as u64) } else { 0 };
+        let needed = (frame_bytes as u64).saturating_mul(ahead as u64).saturating_add(beside_bytes);
+        let floor = self.budget().reserve(&format!("a stream to {}", extent.name()), needed)?;
+        let state = State { free: Vec::new(), full: VecDeque::new(), error: None, finishing: false, done: false, closed: false };
+        let between = Arc::new(Between::new(state));
+        let writer = Writer {
+            between: Arc::clone(&between),
+            extent: extent.clone(),
+            frame_bytes,
+            beside_bytes,
+            frames_to_take: ahead,
+            account: Account::new(floor.part(needed)),
+            lease: Lease::new([(extent.id(), true)].into_iter()),
+            leased: false,
+            blocks: Vec::new(),
+            sectors: Sectors::new(beside_bytes / 2),
+            requests: 0,
+            started: false,
+            error: None,
+            closing: false,
+        };
+        self.with_handle(|handle, _| {
+            let mailbox = handle.mailbox();
+            handle.start(&mailbox, Box::new(writer))?;
+            Ok(WriteStream { between, mailbox, floor: Some(floor), extent: extent.clone(), current: None, frame_bytes, position: offset })
+        })
+    }
+}
+
+/// The engine's half.
+struct Writer {
+    between: Arc<Between<State>>,
+    extent: Extent,
+    frame_bytes: usize,
+    beside_bytes: u64,
+    frames_to_take: usize,
+    account: Account,
+    lease: Lease,
+    leased: bool,
+    /// Blocks on their way; tokens are places here.
+    blocks: Vec<Option<Shared>>,
+    sectors: Sectors,
+    requests: usize,
+    started: bool,
+    error: Option<Error>,
+    closing: bool,
+}
+
+impl Writer {
+    fn take_frames(&mut self, core: &mut Core<'_>) {
+        if !self.started && core.memory.has_room(self.beside_bytes) {
+            core.memory.hold(&mut self.account, self.beside_bytes);
+            self.started = true;
+        }
+        while self.started && self.frames_to_take > 0 && self.error.is_none() {
+            match core.memory.take(&mut self.account, self.frame_bytes) {
+                Ok(Some(frame)) => {
+                    self.frames_to_take -= 1;
+                    self.offer(frame);
+                }
+                Ok(None) => return,
+                Err(source) => self.error = Some(Error::NoMemory { bytes: self.frame_bytes as u64, source }),
+            }
+        }
+    }
+
+    fn offer(&self, frame: Buf) {
+        self.between.lock().free.push(frame);
+        self.between.notify();
+    }
+
+    fn submit(&mut self, core: &mut Core<'_>) {
+        while self.error.is_none() && (self.leased || !self.between.lock().full.is_empty()) {
+            if !self.leased {
+                if !core.leases.acquire(&mut self.lease) {
+                    return;
+                }
+                self.leased = true;
+                core.memory.forget(self.extent.id());
+            }
+            let Some(full) = self.between.lock().full.pop_front() else { return };
+            self.submit_block(core, full);
+        }
+    }
+
+    fn submit_block(&mut self, core: &mut Core<'_>, full: Full) {
+        let Full { mut frame, base, from, to } = full;
+        let unit = self.extent.block();
+        // The device takes whole sectors; what lies behind the end of the extent reads as zero.
+        let whole = to.next_multiple_of(unit as usize);
+        frame[to..whole].fill(0);
+        let bytes = frame.freeze();
+        let run = base + from as u64..base + to as u64;
+        let Split { direct, edges } = split(&run, u64::from(unit), self.extent.len());
+        let mut transfers = Vec::new();
+        for edge in edges.into_iter().flatten() {
+            let part = &bytes[(edge.bytes.start - base) as usize..(edge.bytes.end - base) as usize];
+            self.sectors.put(ExtentRef(0), unit, &edge, part, &mut transfers);
+        }
+        self.submit_sectors(core, transfers);
+        if direct.is_empty() {
+            return self.offer(thaw(bytes));
+        }
+        let place = self.blocks.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.blocks.push(None);
+            self.blocks.len() - 1
+        });
+        let part = bytes.slice((direct.start - base) as usize..(direct.end - base) as usize);
+        core.submit(place as u32, self.extent.device(), direct.start, Op::Write(part));
+        self.blocks[place] = Some(bytes);
+        self.requests += 1;
+    }
+
+    fn submit_sectors(&mut self, core: &mut Core<'_>, transfers: Vec<Transfer>) {
+        self.requests += transfers.len();
+        for Transfer { token, offset, op, .. } in transfers {
+            core.submit(SECTOR_TOKENS | token, self.extent.device(), offset, op);
+        }
+    }
+
+    /// True when no shared sector waits; else sends them on, to be merged with what the device holds.
+    fn sectors_clear(&mut self, core: &mut Core<'_>) -> bool {
+        if self.error.is_some() || self.sectors.is_clear(None) {
+            return true;
+        }
+        let mut transfers = Vec::new();
+        self.sectors.flush(None, &mut transfers);
+        self.submit_sectors(core, transfers);
+        false
+    }
+
+    /// Says what there is to say. True when the caller is gone.
+    fn report(&mut self) -> bool {
+        let quiet = self.requests == 0;
+        let mut state = self.between.lock();
+        let done = quiet && state.finishing && state.full.is_empty();
+        let news = (done && !state.done) || (self.error.is_some() && state.error.is_none());
+        state.done |= done;
+        if state.error.is_none() {
+            state.error = self.error.as_ref().map(Error::again);
+        }
+        let closed = state.closed;
+        drop(state);
+        if news {
+            self.between.notify();
+        }
+        closed
+    }
+
+    /// Gives everything back.
+    fn give_back(&mut self, core: &mut Core<'_>) {
+        let mut state = self.between.lock();
+        let unsent: Vec<Buf> = state.full.drain(..).map(|full| full.frame).collect();
+        for frame in unsent.into_iter().chain(state.free.drain(..)) {
+            core.memory.give(&mut self.account, frame);
+        }
+        let held = self.account.held as usize;
+        core.memory.forfeit(&mut self.account, held);
+    }
+}
+
+impl Activity for Writer {
+    fn advance(&mut self, core: &mut Core<'_>) -> bool {
+        self.take_frames(core);
+        self.submit(core);
+        let quiet = self.sectors_clear(core) && self.requests == 0;
+        if quiet && std::mem::take(&mut self.leased) {
+            // Between two bursts of writes others may have their turn, so nobody ever waits for this stream's caller.
+            core.leases.release(&mut self.lease);
+        }
+        let closed = self.report();
+        let unsent = self.error.is_none() && !self.between.lock().full.is_empty();
+        let over = quiet && (closed && !unsent || self.closing);
+        if over {
+            self.give_back(core);
+        }
+        over
+    }
+
+    fn complete(&mut self, core: &mut Core<'_>, token: u32, completion: Completion) {
+        self.requests -= 1;
+        let Completion { op, result, .. } = completion;
+        if let Err(source) = result {
+            let object = self.extent.name().to_owned();
+            self.error.get_or_insert(Error::Device { object, source });
+        }
+        if token & SECTOR_TOKENS != 0 {
+            let mut transfers = Vec::new();
+            if self.error.is_none() {
+                self.sectors.completed(token & !SECTOR_TOKENS, op, &mut transfers);
+            }
+            return self.submit_sectors(core, transfers);
+        }
+        drop(op);
+        let bytes = self.blocks[token as usize].take().expect("a block is written once");
+        self.offer(thaw(bytes));
+    }
+
+    fn receive(&mut self, _: &mut Core<'_>, _: Box<dyn Any + Send>) {}
+
+    fn fail(&mut self, error: Error) {
+        self.closing = true;
+        self.error.get_or_insert(error);
+    }
+}
+
+fn thaw(bytes: Shared) -> Buf {
+    bytes.try_thaw().unwrap_or_else(|_| unreachable!("a block is written in one piece"))
+}
+
+/// Whoever waits learns that the engine is gone, also when its thread panicked.
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.between.lock().error.get_or_insert(Error::Closed);
+        self.between.notify();
+    }
+}
