@@ -1,4 +1,4 @@
 //! What is computed from matrices on SSD.
 
 pub mod linalg;
-
+pub mod pca;

@@ -182,7 +182,7 @@ pub(crate) fn product_task<T: Real>(tiles: [Tile; 3], alpha: T, beta: T, blas: B
 }
 
 /// A product in calls short enough to be interrupted.
-fn in_calls<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, blas: &Blas, stop: impl Fn() -> bool) -> Result<()> {
+pub(crate) fn in_calls<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, blas: &Blas, stop: impl Fn() -> bool) -> Result<()> {
     let rows = call_rows(b.ncols(), b.nrows()).next_multiple_of(48);
     let mut at = 0;
     while at < a.nrows() && !stop() {

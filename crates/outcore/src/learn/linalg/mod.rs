@@ -8,6 +8,7 @@ mod syrk;
 mod tiling;
 
 pub use elementwise::{Axpby, axpby, scale};
+pub(crate) use gemm::in_calls;
 pub use gemm::{Gemm, gemm, gemm_into};
 pub use reduce::{Reduction, column_norms, column_statistics, reduce, row_norms};
 pub use syrk::{Syrk, syrk};

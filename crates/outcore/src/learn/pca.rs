@@ -1,0 +1,604 @@
+//! Principal components by one pass over the data, and one for each transform.
+//!
+//! X is n x d, samples in rows. The pass accumulates, in f64, the column sums and the lower triangle of
+//! S = (X - s)^T (X - s), where the shift s is the mean of the first rows, so that data far from zero
+//! lose no digits (Chan, Golub, LeVeque, 1983). With delta = sum(X - s) / n the covariance is
+//! (S - n delta delta^T) / (n - 1); its leading eigenvectors are the components.
+//!
+//! S is cut into panels of columns, and rows of X into chains, both chosen from the budget alone, so the
+//! bits do not depend on the number of threads. Where S is larger than memory its panels live in
+//! scratch, X is read once for each group of panels that fits, and eigenvectors come from a block
+//! Krylov iteration that streams S.
+//!
+//! Cost: n d^2 flops, reads X once (or once a group), 4 to 8 d^2 bytes of memory or scratch.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use outcore_engine::{Extent, ExtentRef, Outcome, Plan, Region, Task};
+use outcore_kernels as kernels;
+use outcore_kernels::{Blas, Eigen, MatMut, MatRef, Real, TopOptions, gemm_scratch_bytes, view, view_mut};
+
+use super::linalg::{in_calls, with_real};
+use crate::data::array::{Array, Operand, Output, Tile, panels};
+use crate::data::format::{DType, Order};
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::session::Session;
+
+/// How many components to keep.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Components {
+    /// min(n, d).
+    All,
+    /// So many.
+    Count(u64),
+    /// As few as explain more than this part of the variance, between 0 and 1.
+    Variance(f64),
+}
+
+/// What `fit` finds. Components have unit length; the entry of largest magnitude of each is positive, as scikit-learn has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pca {
+    /// Rows of X.
+    pub samples: u64,
+    /// Columns of X.
+    pub features: u64,
+    /// Mean of each column, d.
+    pub mean: Vec<f64>,
+    /// Components in rows, k x d.
+    pub components: Vec<f64>,
+    /// Variance along each component, k, descending; n - 1 degrees of freedom.
+    pub explained_variance: Vec<f64>,
+    /// Sum of the variances of all columns.
+    pub total_variance: f64,
+}
+
+/// Chains of rows that are accumulated side by side.
+const LANES: u64 = 8;
+/// Rows of X in a block, at most: their products are added up in the precision of X.
+const BLOCK_ROWS: u64 = 4096;
+
+/// Finds the principal components of the rows of x.
+///
+/// # Errors
+/// [`Error::Value`] for an empty x, or more components than min(n, d); [`Error::NotFinite`] for NaN or infinity;
+/// [`Error::OverBudget`].
+pub fn fit(session: &Session, x: Operand, components: Components, seed: u64) -> Result<Job<Pca>> {
+    let (n, d) = (x.rows(), x.cols());
+    if n == 0 || d == 0 {
+        return Err(Error::value(format!("principal components of {}: it is {n} x {d}", x.name())));
+    }
+    match components {
+        Components::Count(count) if count == 0 || count > n.min(d) => {
+            return Err(Error::value(format!("{count} components of {}: between 1 and {} are possible", x.name(), n.min(d))));
+        }
+        Components::Variance(part) if !(part > 0.0 && part < 1.0) => {
+            return Err(Error::value(format!("the part of the variance to explain must be between 0 and 1, not {part}")));
+        }
+        _ => {}
+    }
+    with_real!(x.dtype(), T => Fit::<T>::new(session, x, components, seed).job())
+}
+
+/// One panel of S: its columns, for all rows from the first of them on, and the sums of its columns.
+#[derive(Clone)]
+struct Panel {
+    columns: Range<u64>,
+    offset: u64,
+    height: u64,
+}
+
+impl Panel {
+    fn width(&self) -> usize {
+        (self.columns.end - self.columns.start) as usize
+    }
+
+    fn bytes(&self) -> u64 {
+        8 * self.width() as u64 * (self.height + 1)
+    }
+
+    fn region(&self, extent: ExtentRef) -> Region {
+        Region::span(extent, self.offset, self.bytes())
+    }
+
+    /// The sums, and the products by rows.
+    fn split<'a>(&self, values: &'a mut [f64]) -> Result<(&'a mut [f64], MatMut<'a, f64>)> {
+        let (sums, products) = values.split_at_mut(self.width());
+        Ok((sums, view_mut(products, self.height as usize, self.width(), self.width(), 1)?))
+    }
+}
+
+struct Fit<'a, T> {
+    session: &'a Session,
+    x: Operand,
+    components: Components,
+    seed: u64,
+    panels: Vec<Panel>,
+    /// Panels that are accumulated in one pass over X.
+    groups: Vec<Range<usize>>,
+    lanes: u64,
+    block_rows: u64,
+    element: std::marker::PhantomData<T>,
+}
+
+impl<'a, T: Real> Fit<'a, T> {
+    fn new(session: &'a Session, x: Operand, components: Components, seed: u64) -> Fit<'a, T> {
+        let (d, memory) = (x.cols(), session.memory_free());
+        let share = memory * 2 / 5;
+        let triangle = 4 * d * (d + 1) + 8 * d;
+        let lanes = (share / triangle.max(1)).clamp(1, LANES).min(x.rows().div_ceil(256));
+        let narrow = d.div_ceil((LANES / lanes).max(d.div_ceil(2048))).next_multiple_of(16);
+        // One panel must leave room for blocks of X.
+        let width = narrow.min((memory / 5 / (8 * d)).max(1)).min(d);
+        let mut offset = 0;
+        let cut = (0..d).step_by(width as usize).map(|start| {
+            let panel = Panel { columns: start..(start + width).min(d), offset, height: d - start };
+            offset += panel.bytes().next_multiple_of(4096);
+            panel
+        });
+        let panels: Vec<Panel> = cut.collect();
+        let groups = group(&panels, share);
+        let rows_share = memory / 4 / (session.threads() as u64 + 2);
+        let block_rows = (rows_share / (d * size_of::<T>() as u64)).clamp(32, BLOCK_ROWS).min(x.rows().div_ceil(lanes)).max(1);
+        Fit { session, x, components, seed, lanes, panels, groups, block_rows, element: std::marker::PhantomData }
+    }
+
+    fn in_memory(&self) -> bool {
+        self.groups.len() == 1
+    }
+
+    fn job(self) -> Result<Job<Pca>> {
+        let (n, d) = (self.x.rows(), self.x.cols());
+        let mut plan = Plan::new("pca fit");
+        plan.bound(if self.x.is_stored() { self.x.bytes() } else { 0 });
+        plan.note("panels", self.panels.len());
+        plan.note("passes", self.groups.len());
+        plan.note("lanes", self.lanes);
+        let diagonal = Arc::new(Mutex::new(vec![0.0; d as usize]));
+        let lane_bytes = self.panels.last().map_or(0, |panel| panel.offset + panel.bytes().next_multiple_of(4096));
+        let scratch = match self.in_memory() {
+            true => None,
+            false => Some(self.session.temporary(DType::F64, &[lane_bytes / 8], Order::Row)?),
+        };
+        let sums = match &scratch {
+            Some(array) => vec![plan.extent(array.extent())],
+            None => (0..self.lanes).map(|lane| plan.volatile(format!("products {lane}"), lane_bytes)).collect(),
+        };
+        let shift = plan.volatile("shift", 8 * d);
+        self.tasks(&mut plan, &sums, shift, &diagonal);
+        let products = match scratch {
+            Some(array) => Products::Stored(array.extent().clone()),
+            None => Products::InMemory(sums),
+        };
+        let solve = Solve {
+            session: self.session.clone(),
+            samples: n,
+            features: d as usize,
+            components: self.components,
+            seed: self.seed,
+            panels: self.panels,
+            shift: Region::span(shift, 0, 8 * d),
+            diagonal,
+        };
+        solve.check(matches!(products, Products::InMemory(_)))?;
+        Job::cancellable(self.session, vec![plan], move |outcomes, cancelled| solve.run(&outcomes[0], &products, cancelled))
+    }
+
+    fn tasks(&self, plan: &mut Plan, sums: &[ExtentRef], shift: ExtentRef, diagonal: &Arc<Mutex<Vec<f64>>>) {
+        let (n, d, element) = (self.x.rows(), self.x.cols(), size_of::<T>() as u64);
+        let (extent, layout) = (self.x.extent(plan), self.x.layout());
+        let shift_region = Region::span(shift, 0, 8 * d);
+        let blocks = panels(n, 1, self.block_rows);
+        let tile_of = |rows: &Range<u64>| layout.tile(extent, rows.clone(), 0..d, element);
+        plan.task(shift_task::<T>(tile_of(&blocks[0]), shift_region));
+        for group in &self.groups {
+            plan.group();
+            for (index, rows) in blocks.iter().enumerate() {
+                let lane = index as u64 % self.lanes;
+                for panel in &self.panels[group.clone()] {
+                    let last = index + 1 == blocks.len();
+                    plan.task(self.panel_task(panel, tile_of(rows), rows.start, shift_region, sums[lane as usize], index < self.lanes as usize, last.then(|| Arc::clone(diagonal))));
+                }
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what one block adds to one panel")]
+    fn panel_task(&self, panel: &Panel, tile: Tile, first_row: u64, shift: Region, sums: ExtentRef, first: bool, diagonal: Option<Arc<Mutex<Vec<f64>>>>) -> Task {
+        let (panel, blas, object) = (panel.clone(), self.session.blas().clone(), self.x.name().to_owned());
+        let (height, width) = (panel.height as usize, panel.width());
+        let scratch = (tile.rows * height + height * width) * size_of::<T>();
+        let region = panel.region(sums);
+        let task = Task::new("covariance").flops(kernels::gemm_flops(height, width, tile.rows)).scratch(scratch);
+        let task = task.held(gemm_scratch_bytes::<T>(height, width, tile.rows, &blas)).read(tile.region).read(shift);
+        let task = if first { task.write(region) } else { task.update(region) };
+        task.run(move |cx| {
+            let [x, shift, sums] = &mut *cx.blocks else { unreachable!("three were declared") };
+            let values = sums.slice_mut::<f64>();
+            if first {
+                values.fill(0.0);
+            }
+            let (sums, products) = panel.split(values)?;
+            let scratch = bytemuck::cast_slice_mut::<u8, T>(cx.scratch);
+            let x = tile.of::<T>(x)?;
+            let stop = || cx.cancelled.load(Ordering::Relaxed);
+            add_products(x, shift.slice::<f64>(), &panel, sums, products, scratch, &blas, stop)
+                .map_err(|error| locate(error, x, &object, first_row))?;
+            if let Some(diagonal) = diagonal {
+                let mut diagonal = diagonal.lock().expect("no panic while held");
+                (0..panel.width()).for_each(|column| diagonal[panel.columns.start as usize + column] = values[width + column * width + column]);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Cuts panels into groups of at most `share` bytes.
+fn group(panels: &[Panel], share: u64) -> Vec<Range<usize>> {
+    let mut groups = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (index, panel) in panels.iter().enumerate() {
+        if index > start && bytes + panel.bytes() > share {
+            groups.push(start..index);
+            (start, bytes) = (index, 0);
+        }
+        bytes += panel.bytes();
+    }
+    groups.push(start..panels.len());
+    groups
+}
+
+fn shift_task<T: Real>(tile: Tile, shift: Region) -> Task {
+    Task::new("shift").read(tile.region).update(shift).run(move |cx| {
+        let [x, shift] = &mut *cx.blocks else { unreachable!("two were declared") };
+        let means = shift.slice_mut::<f64>();
+        kernels::column_sums(means, tile.of::<T>(x)?)?;
+        means.iter_mut().for_each(|mean| *mean /= tile.rows as f64);
+        // A shift that is not finite would hide which element is to blame.
+        means.iter_mut().filter(|mean| !mean.is_finite()).for_each(|mean| *mean = 0.0);
+        Ok(())
+    })
+}
+
+/// Adds one block of rows to the sums and products of a panel.
+#[expect(clippy::too_many_arguments, reason = "what one block adds to one panel")]
+fn add_products<T: Real>(
+    x: MatRef<'_, T>,
+    shift: &[f64],
+    panel: &Panel,
+    sums: &mut [f64],
+    products: MatMut<'_, f64>,
+    scratch: &mut [T],
+    blas: &Blas,
+    stop: impl Fn() -> bool,
+) -> Result<()> {
+    let (first, height, width) = (panel.columns.start as usize, panel.height as usize, panel.width());
+    let (centered, block) = scratch.split_at_mut(x.nrows() * height);
+    kernels::center_into(view_mut(centered, x.nrows(), height, height, 1)?, x.subcols(first, height), &shift[first..])?;
+    let centered = view(centered, x.nrows(), height, height, 1)?;
+    let mut part = vec![0.0; width];
+    kernels::column_sums(&mut part, centered.subcols(0, width))?;
+    if part.iter().any(|sum| !sum.is_finite()) {
+        return Err(Error::NotFinite { object: String::new(), row: 0, column: 0 });
+    }
+    sums.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+    let mut block = view_mut(&mut block[..height * width], height, width, width, 1)?;
+    in_calls(block.as_mut(), T::ONE, centered.transpose(), centered.subcols(0, width), T::ZERO, blas, stop)?;
+    Ok(kernels::add_into_f64(products, block.as_ref())?)
+}
+
+/// Says which element is not finite.
+fn locate<T: Real>(error: Error, x: MatRef<'_, T>, object: &str, first_row: u64) -> Error {
+    match (error, kernels::first_non_finite(x)) {
+        (Error::NotFinite { .. }, Some((row, column))) => {
+            Error::NotFinite { object: object.to_owned(), row: first_row + row as u64, column: column as u64 }
+        }
+        (Error::NotFinite { .. }, None) => Error::Failed { what: format!("{object}: the sum of a column overflows its element type") },
+        (other, _) => other,
+    }
+}
+
+enum Products {
+    /// A result of the run for each lane.
+    InMemory(Vec<ExtentRef>),
+    /// In scratch, one lane.
+    Stored(Extent),
+}
+
+/// From sums to components.
+struct Solve {
+    session: Session,
+    samples: u64,
+    features: usize,
+    components: Components,
+    seed: u64,
+    panels: Vec<Panel>,
+    shift: Region,
+    diagonal: Arc<Mutex<Vec<f64>>>,
+}
+
+impl Solve {
+    fn options(&self) -> TopOptions {
+        let mut options = TopOptions::default();
+        options.seed = self.seed;
+        options
+    }
+
+    fn kept(&self) -> Option<usize> {
+        let all = self.samples.min(self.features as u64) as usize;
+        match self.components {
+            Components::Count(count) => Some(count as usize),
+            Components::All => Some(all),
+            Components::Variance(_) => None,
+        }
+    }
+
+    /// All eigenvectors at once where few are left out, or the matrix is small.
+    fn at_once(&self) -> bool {
+        self.kept().is_none_or(|kept| self.features <= 256 || kept * 5 > self.features)
+    }
+
+    fn bytes(&self, in_memory: bool) -> u64 {
+        let d = self.features;
+        let matrix = if in_memory { 8 * d * d } else { 0 };
+        let kept = self.kept().unwrap_or(d);
+        let solver = match self.at_once() {
+            true => kernels::eigh_scratch_bytes::<f64>(d, kept),
+            false => kernels::eigh_top_scratch_bytes::<f64>(d, kept, &self.options()),
+        };
+        (matrix + solver + 8 * d * kept) as u64
+    }
+
+    /// Refuses before any I/O what could not be solved after it.
+    fn check(&self, in_memory: bool) -> Result<()> {
+        let (needed, available) = (self.bytes(in_memory), self.session.memory_free());
+        let what = format!("the eigenvectors of a covariance of {} features", self.features);
+        if needed > available || (!in_memory && self.at_once()) {
+            let needed = if in_memory { needed } else { self.bytes(true).max(10 * (self.features as u64).pow(2)) };
+            return Err(Error::OverBudget { what, needed, available, budget: self.session.memory_bytes() });
+        }
+        Ok(())
+    }
+
+    fn run(&self, outcome: &Outcome, products: &Products, cancelled: &AtomicBool) -> Result<Pca> {
+        let in_memory = matches!(products, Products::InMemory(_));
+        let _reserved = self.session.engine().budget().reserve("the eigenvectors of the covariance", self.bytes(in_memory))?;
+        let shift: &[f64] = bytemuck::cast_slice(outcome.result(&self.shift).expect("the plan names it"));
+        let (sums, matrix) = match products {
+            Products::InMemory(lanes) => {
+                let (sums, matrix) = self.assemble(outcome, lanes)?;
+                (sums, Some(matrix))
+            }
+            Products::Stored(extent) => (self.stored_sums(extent)?, None),
+        };
+        let n = self.samples as f64;
+        let delta: Vec<f64> = sums.iter().map(|sum| sum / n).collect();
+        let freedom = (n - 1.0).max(1.0);
+        let eigen = match (matrix, products) {
+            (Some(matrix), _) => self.in_memory(matrix, &delta, freedom, cancelled)?,
+            (None, Products::Stored(extent)) => self.streamed(extent, &delta, freedom, cancelled)?,
+            (None, Products::InMemory(_)) => unreachable!("assembled above"),
+        };
+        let diagonal = self.diagonal.lock().expect("no panic while held");
+        let total = match in_memory {
+            true => eigen.1,
+            false => diagonal.iter().zip(&delta).map(|(square, delta)| (square - n * delta * delta) / freedom).sum(),
+        };
+        let mean = shift.iter().zip(&delta).map(|(shift, delta)| shift + delta).collect();
+        Ok(self.model(eigen.0, mean, total))
+    }
+
+    /// Sums, and both triangles of S, from all lanes in order.
+    fn assemble(&self, outcome: &Outcome, lanes: &[ExtentRef]) -> Result<(Vec<f64>, Vec<f64>)> {
+        let d = self.features;
+        let (mut sums, mut matrix) = (vec![0.0; d], vec![0.0; d * d]);
+        for &lane in lanes {
+            for panel in &self.panels {
+                let Some(values) = outcome.result(&panel.region(lane)) else { continue };
+                let values: &[f64] = bytemuck::cast_slice(values);
+                let (first, width) = (panel.columns.start as usize, panel.width());
+                sums[first..first + width].iter_mut().zip(values).for_each(|(sum, part)| *sum += part);
+                for (row, part) in values[width..].chunks(width).enumerate() {
+                    let at = (first + row) * d + first;
+                    matrix[at..at + width].iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+                }
+            }
+        }
+        kernels::mirror_lower(view_mut(&mut matrix, d, d, d, 1)?)?;
+        Ok((sums, matrix))
+    }
+
+    fn in_memory(&self, mut matrix: Vec<f64>, delta: &[f64], freedom: f64, cancelled: &AtomicBool) -> Result<(Eigen<f64>, f64)> {
+        let (d, n) = (self.features, self.samples as f64);
+        for (row, values) in matrix.chunks_mut(d).enumerate() {
+            values.iter_mut().zip(delta).for_each(|(value, other)| *value = (*value - n * delta[row] * other) / freedom);
+        }
+        let trace = (0..d).map(|at| matrix[at * d + at]).sum();
+        let covariance = view(&matrix, d, d, d, 1)?;
+        let eigen = match (self.at_once(), self.kept()) {
+            (true, kept) => kernels::eigh(covariance, kept)?,
+            (false, kept) => {
+                let blas = self.session.blas();
+                let apply = |from: MatRef<'_, f64>, into: MatMut<'_, f64>| {
+                    in_calls(into, 1.0, covariance, from, 0.0, blas, || cancelled.load(Ordering::Relaxed))?;
+                    if cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
+                };
+                kernels::eigh_top_with(d, kept.unwrap_or(d), apply, &self.options(), blas)?
+            }
+        };
+        Ok((eigen, trace))
+    }
+
+    fn stored_sums(&self, extent: &Extent) -> Result<Vec<f64>> {
+        let sums = Arc::new(Mutex::new(vec![0.0; self.features]));
+        let mut plan = Plan::new("pca sums");
+        let stored = plan.extent(extent);
+        for panel in &self.panels {
+            let (sums, first, width) = (Arc::clone(&sums), panel.columns.start as usize, panel.width());
+            plan.task(Task::new("sums").read(Region::span(stored, panel.offset, 8 * width as u64)).run(move |cx| {
+                sums.lock().expect("no panic while held")[first..first + width].copy_from_slice(cx.blocks[0].slice());
+                Ok(())
+            }));
+        }
+        self.session.engine().run(plan)?.wait()?;
+        Ok(std::mem::take(&mut *sums.lock().expect("no panic while held")))
+    }
+
+    /// Block Krylov iteration; each product with the covariance reads S once.
+    fn streamed(&self, extent: &Extent, delta: &[f64], freedom: f64, cancelled: &AtomicBool) -> Result<(Eigen<f64>, f64)> {
+        let n = self.samples as f64;
+        let apply = |from: MatRef<'_, f64>, mut into: MatMut<'_, f64>| -> Result<()> {
+            if cancelled.load(Ordering::Relaxed) {
+                return Err(Error::Cancelled);
+            }
+            let product = self.product(extent, from)?;
+            for column in 0..from.ncols() {
+                let projected: f64 = (0..self.features).map(|row| delta[row] * from[(row, column)]).sum();
+                for row in 0..self.features {
+                    into[(row, column)] = (product[row * from.ncols() + column] - n * delta[row] * projected) / freedom;
+                }
+            }
+            Ok(())
+        };
+        let kept = self.kept().unwrap_or(self.features);
+        Ok((kernels::eigh_top_with(self.features, kept, apply, &self.options(), self.session.blas())?, 0.0))
+    }
+
+    /// S V, row after row, from the panels in scratch.
+    fn product(&self, extent: &Extent, v: MatRef<'_, f64>) -> Result<Vec<f64>> {
+        let (d, columns) = (self.features, v.ncols());
+        let from: Arc<Vec<f64>> = Arc::new((0..d).flat_map(|row| (0..columns).map(move |column| v[(row, column)])).collect());
+        let result = Arc::new(Mutex::new(vec![0.0; d * columns]));
+        let mut plan = Plan::new("pca product");
+        plan.hold(16 * (d * columns) as u64);
+        let (stored, turn) = (plan.extent(extent), plan.volatile("turn", 1));
+        for panel in &self.panels {
+            let (panel, from, result, blas) = (panel.clone(), Arc::clone(&from), Arc::clone(&result), self.session.blas().clone());
+            let task = Task::new("product").read(panel.region(stored)).update(Region::span(turn, 0, 1));
+            plan.task(task.run(move |cx| {
+                let values = cx.blocks[0].slice::<f64>();
+                let (first, height, width) = (panel.columns.start as usize, panel.height as usize, panel.width());
+                let products = view(&values[width..], height, width, width, 1)?;
+                let v = view(&from, d, columns, columns, 1)?;
+                let mut result = result.lock().expect("no panic while held");
+                let mut y = view_mut(&mut result, d, columns, columns, 1)?;
+                // Below and on the diagonal as it is stored, above it by symmetry.
+                let (square, below) = products.split_at_row(width);
+                let whole = symmetric(square);
+                let never = || false;
+                in_calls(y.as_mut().subrows_mut(first, width), 1.0, view(&whole, width, width, width, 1)?, v.subrows(first, width), 1.0, &blas, never)?;
+                in_calls(y.as_mut().subrows_mut(first + width, height - width), 1.0, below, v.subrows(first, width), 1.0, &blas, never)?;
+                in_calls(y.subrows_mut(first, width), 1.0, below.transpose(), v.subrows(first + width, height - width), 1.0, &blas, never)?;
+                Ok(())
+            }));
+        }
+        self.session.engine().run(plan)?.wait()?;
+        Ok(std::mem::take(&mut *result.lock().expect("no panic while held")))
+    }
+
+    fn model(&self, eigen: Eigen<f64>, mean: Vec<f64>, total: f64) -> Pca {
+        let Eigen { values, vectors } = eigen;
+        let mut values: Vec<f64> = values.into_iter().map(|value| value.max(0.0)).collect();
+        if let Components::Variance(part) = self.components {
+            let mut explained = 0.0;
+            let enough = values.iter().position(|value| {
+                explained += value;
+                explained > part * total
+            });
+            values.truncate(enough.map_or(values.len(), |last| last + 1).min(self.samples as usize));
+        }
+        let mut components = Vec::with_capacity(values.len() * self.features);
+        for column in 0..values.len() {
+            let largest = (0..self.features).map(|row| vectors[(row, column)]).fold(0.0f64, |a, b| if b.abs() > a.abs() { b } else { a });
+            let sign = if largest < 0.0 { -1.0 } else { 1.0 };
+            components.extend((0..self.features).map(|row| sign * vectors[(row, column)]));
+        }
+        Pca {
+            samples: self.samples,
+            features: self.features as u64,
+            mean,
+            components,
+            explained_variance: values,
+            total_variance: total.max(0.0),
+        }
+    }
+}
+
+/// Both triangles of a square of which the lower one is right.
+fn symmetric(square: MatRef<'_, f64>) -> Vec<f64> {
+    let n = square.nrows();
+    (0..n * n).map(|at| (at / n, at % n)).map(|(i, j)| if i >= j { square[(i, j)] } else { square[(j, i)] }).collect()
+}
+
+/// y = (x - before) w + after, row by row: what `transform` and its inverse are.
+#[derive(Clone, Debug)]
+pub struct Affine {
+    /// Taken off each row of x first, d; nothing when empty.
+    pub before: Vec<f64>,
+    /// d x k, row after row.
+    pub matrix: Vec<f64>,
+    /// Columns of `matrix`.
+    pub columns: u64,
+    /// Added to each row of y, k; nothing when empty.
+    pub after: Vec<f64>,
+}
+
+/// Applies an affine map to the rows of x in one pass. The result has the element type of x.
+///
+/// Cost: reads x, writes y, 2ndk flops; the matrix stays in memory.
+///
+/// # Errors
+/// [`Error::Shape`], [`Error::OverBudget`]; what keeps the output from being made.
+pub fn affine(session: &Session, x: Operand, map: Affine, out: Output) -> Result<Job<Array>> {
+    let (d, k) = (x.cols(), map.columns);
+    let fits = map.matrix.len() as u64 == d * k && [0, d].contains(&(map.before.len() as u64)) && [0, k].contains(&(map.after.len() as u64));
+    if !fits {
+        return Err(Error::shape(format!("{} has {d} columns, the map takes {} and gives {k}", x.name(), map.matrix.len() as u64 / k.max(1))));
+    }
+    with_real!(x.dtype(), T => affine_as::<T>(session, x, map, out))
+}
+
+fn affine_as<T: Real>(session: &Session, x: Operand, map: Affine, out: Output) -> Result<Job<Array>> {
+    let (n, d, k, element) = (x.rows(), x.cols(), map.columns, size_of::<T>() as u64);
+    let mut plan = Plan::new("affine map");
+    let target = out.target(session, x.dtype(), &[n, k], Order::Row, &mut plan)?;
+    let (into, y) = (plan.extent(&target.extent), target.array.layout());
+    let (extent, layout) = (x.extent(&mut plan), x.layout());
+    let matrix: Arc<Vec<T>> = Arc::new(map.matrix.iter().map(|&value| T::of(value)).collect());
+    let (before, after) = (Arc::new(map.before), Arc::new(map.after));
+    plan.hold(d * k * element + 8 * (d + k));
+    plan.bound(target.array.nbytes() + if x.is_stored() { x.bytes() } else { 0 });
+    let share = (session.memory_free() / 2).saturating_sub(d * k * element) / (3 * session.threads() as u64 + 2);
+    for rows in panels(n, (d + k) * element, share) {
+        let tile = layout.tile(extent, rows.clone(), 0..d, element);
+        let y_tile = y.tile(into, rows, 0..k, element);
+        plan.task(affine_task::<T>(tile, y_tile, Arc::clone(&matrix), Arc::clone(&before), Arc::clone(&after), session.blas().clone()));
+    }
+    target.job(session, vec![plan])
+}
+
+fn affine_task<T: Real>(x: Tile, y: Tile, matrix: Arc<Vec<T>>, before: Arc<Vec<f64>>, after: Arc<Vec<f64>>, blas: Blas) -> Task {
+    let (d, k) = (x.cols, y.cols);
+    let centered_bytes = if before.is_empty() { 0 } else { x.rows * d * size_of::<T>() };
+    let task = Task::new("affine").flops(kernels::gemm_flops(x.rows, k, d)).scratch(centered_bytes);
+    task.held(gemm_scratch_bytes::<T>(x.rows, k, d, &blas)).read(x.region).write(y.region).run(move |cx| {
+        let [x_block, y_block] = &mut *cx.blocks else { unreachable!("two were declared") };
+        let mut out = y.of_mut::<T>(y_block)?;
+        let mut from = x.of::<T>(x_block)?;
+        if !before.is_empty() && !cx.scratch.is_empty() {
+            let scratch = bytemuck::cast_slice_mut::<u8, T>(cx.scratch);
+            kernels::center_into(view_mut(scratch, x.rows, d, d, 1)?, from, &before)?;
+            from = view(scratch, x.rows, d, d, 1)?;
+        }
+        if !after.is_empty() {
+            for column in 0..k {
+                kernels::fill(out.as_mut().subcols_mut(column, 1), T::of(after[column]));
+            }
+        }
+        let beta = if after.is_empty() { T::ZERO } else { T::ONE };
+        let stop = || cx.cancelled.load(Ordering::Relaxed);
+        Ok(in_calls(out, T::ONE, from, view(&matrix, d, k, k, 1)?, beta, &blas, stop)?)
+    })
+}
