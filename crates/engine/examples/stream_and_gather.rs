@@ -19,7 +19,8 @@ const BATCHES: usize = 3;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let text = |index: usize| arguments.get(index).map(String::as_str).ok_or("stream FILE BLOCK AHEAD | gather FILE SIZE COUNT BATCH");
+    let text =
+        |index: usize| arguments.get(index).map(String::as_str).ok_or("stream FILE BLOCK AHEAD | gather FILE SIZE COUNT BATCH");
     let number = |index: usize| -> Result<usize, Box<dyn Error>> { Ok(text(index)?.parse()?) };
     let engine = Engine::new(Config { memory_bytes: 256 << 20, threads: 1, ..Config::default() });
     let extent = Extent::new(text(1)?, open_file(text(1)?, Mode::Read)?);
@@ -46,7 +47,13 @@ fn stream(engine: &Engine, extent: &Extent, options: StreamOptions) -> Result<(u
     Ok(moved)
 }
 
-fn gather(engine: &Engine, extent: &Extent, size: usize, count: usize, batch: usize) -> Result<(usize, usize), outcore_engine::Error> {
+fn gather(
+    engine: &Engine,
+    extent: &Extent,
+    size: usize,
+    count: usize,
+    batch: usize,
+) -> Result<(usize, usize), outcore_engine::Error> {
     let places = (extent.len() / size as u64).max(1);
     // Neither cache nor neighbours: this asks what single requests cost.
     let options = GatherOptions { gap_bytes: 0, cache: false, ..GatherOptions::default() };
@@ -57,7 +64,11 @@ fn gather(engine: &Engine, extent: &Extent, size: usize, count: usize, batch: us
     while asked < count || !under_way.is_empty() {
         while asked < count && under_way.len() < BATCHES {
             items.clear();
-            items.extend((0..batch.min(count - asked)).map(|_| Item { extent, offset: random.below(places) * size as u64, len: size }));
+            items.extend((0..batch.min(count - asked)).map(|_| Item {
+                extent,
+                offset: random.below(places) * size as u64,
+                len: size,
+            }));
             asked += items.len();
             under_way.push_back(engine.gather(&items, &options)?);
         }

@@ -271,7 +271,13 @@ impl Engine {
         Ok(())
     }
 
-    fn gather_part(&self, items: &[Item<'_>], destination: &mut [u8], options: &GatherOptions, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
+    fn gather_part(
+        &self,
+        items: &[Item<'_>],
+        destination: &mut [u8],
+        options: &GatherOptions,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<()> {
         let start = |end: &mut usize, item: &Item<'_>| Some(std::mem::replace(end, *end + item.len));
         let beside = table_bytes(items.len());
         drop(self.budget().reserve("gather", beside)?);

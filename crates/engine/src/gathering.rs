@@ -107,13 +107,21 @@ pub(crate) struct Gathering {
 }
 
 impl Gathering {
-    pub(crate) fn new(layout: Arc<Layout>, frames: Range<usize>, floor: Reservation, beside_bytes: u64, cache: bool, sink: Sink) -> Gathering {
+    pub(crate) fn new(
+        layout: Arc<Layout>,
+        frames: Range<usize>,
+        floor: Reservation,
+        beside_bytes: u64,
+        cache: bool,
+        sink: Sink,
+    ) -> Gathering {
         let reads = match layout.frames.get(frames.clone()) {
             Some([first, .., last]) => first.reads.start..last.reads.end,
             Some([only]) => only.reads.clone(),
             _ => 0..0,
         };
-        let extents = layout.frames[frames.clone()].iter().flat_map(|frame| &layout.reads[frame.reads.clone()]).map(|read| read.extent);
+        let extents =
+            layout.frames[frames.clone()].iter().flat_map(|frame| &layout.reads[frame.reads.clone()]).map(|read| read.extent);
         let mut extents: Vec<u32> = extents.collect();
         extents.dedup();
         let lease = Lease::new(extents.into_iter().map(|extent| (layout.extents[extent as usize].id(), false)));

@@ -101,8 +101,13 @@ impl Layout {
     pub(crate) fn new(items: &[Item<'_>], shape: Shape) -> Result<Layout> {
         let (extents, keys) = sorted(items)?;
         let nowhere = Place { start: 0, len: 0, read: NO_READ };
-        let mut layout =
-            Layout { extents, reads: Vec::new(), frames: Vec::new(), order: Vec::with_capacity(keys.len()), places: vec![nowhere; items.len()] };
+        let mut layout = Layout {
+            extents,
+            reads: Vec::new(),
+            frames: Vec::new(),
+            order: Vec::with_capacity(keys.len()),
+            places: vec![nowhere; items.len()],
+        };
         for key in keys {
             layout.place(&key, items[key.item as usize].len as u64, shape);
         }
@@ -112,7 +117,8 @@ impl Layout {
 
     /// Bytes of bookkeeping for so many items, at most: what this type and a run of it hold, and the keys of the sort.
     pub(crate) fn overhead_bytes(items: usize) -> u64 {
-        let each = size_of::<Read>() + size_of::<Place>() + size_of::<Key>() + size_of::<u32>() + size_of::<outcore_device::Buf>();
+        let each =
+            size_of::<Read>() + size_of::<Place>() + size_of::<Key>() + size_of::<u32>() + size_of::<outcore_device::Buf>();
         items as u64 * each as u64
     }
 
@@ -271,7 +277,11 @@ mod tests {
     fn neighbours_become_one_request_and_duplicates_cost_nothing() {
         let extents = extents(&[1 << 20], 512);
         let at = |offset| Item { extent: &extents[0], offset, len: 512 };
-        let layout = Layout::new(&[at(4096), at(0), at(512), at(4096), at(1536)], Shape { gap: 512, request_bytes: 4096, frame_bytes: 1 << 20 }).unwrap();
+        let layout = Layout::new(
+            &[at(4096), at(0), at(512), at(4096), at(1536)],
+            Shape { gap: 512, request_bytes: 4096, frame_bytes: 1 << 20 },
+        )
+        .unwrap();
         let reads: Vec<_> = layout.reads.iter().map(|read| (read.offset, read.len)).collect();
         assert_eq!(reads, [(0, 2048), (4096, 512)]);
         assert_eq!(layout.items_of(1), [0, 3]);

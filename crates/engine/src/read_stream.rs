@@ -227,7 +227,9 @@ impl Engine {
         let between = Arc::new(Between::new(state));
         let reader = Reader {
             between: Arc::clone(&between),
-            lease: Lease::new(parts.iter().map(|(extent, _)| (extent.id(), false)).collect::<std::collections::BTreeMap<_, _>>().into_iter()),
+            lease: Lease::new(
+                parts.iter().map(|(extent, _)| (extent.id(), false)).collect::<std::collections::BTreeMap<_, _>>().into_iter(),
+            ),
             parts: parts.to_vec(),
             part: 0,
             position: parts.first().map_or(0, |(_, range)| range.start),
@@ -308,7 +310,8 @@ impl Reader {
             let end = range.end.min(self.position + self.block_bytes as u64);
             let from = self.position / unit * unit;
             let lead = (self.position - from) as usize;
-            let block = Asked { part: self.part as u32, offset: self.position, range: lead..lead + (end - self.position) as usize };
+            let block =
+                Asked { part: self.part as u32, offset: self.position, range: lead..lead + (end - self.position) as usize };
             let token = self.first_slot.wrapping_add(self.slots.len() as u32);
             let (frame, mut bytes) = frame.lend();
             let bytes = bytes.split_to((end.next_multiple_of(unit) - from) as usize);

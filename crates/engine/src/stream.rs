@@ -20,7 +20,7 @@ pub struct StreamOptions {
 }
 
 impl Default for StreamOptions {
-    /// Some 8 MiB keep a fast SSD busy while the caller computes.
+    /// Some 8 MiB keep a fast SSD busy while the caller computes; with smaller blocks, have 4 MiB of them at least.
     fn default() -> StreamOptions {
         StreamOptions { block_bytes: 1 << 20, ahead: 8 }
     }

@@ -1,4 +1,5 @@
 //! Gathers against a plain model of their bytes, on good devices and bad ones.
+#![allow(clippy::single_range_in_vec_init, reason = "a list of one range is meant")]
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -111,7 +112,12 @@ fn a_cold_file_is_gathered_to_its_last_byte() {
     let bytes = pattern(1_000_003, 4);
     std::fs::write(folder.path().join("file"), &bytes).unwrap();
     let extent = Extent::new("file", open_file(folder.path().join("file"), Mode::Read).unwrap());
-    let mut ranges: Vec<_> = (0..500).map(|item| { let at = item * 104_729 % 999_000; at..at + 512 }).collect();
+    let mut ranges: Vec<_> = (0..500)
+        .map(|item| {
+            let at = item * 104_729 % 999_000;
+            at..at + 512
+        })
+        .collect();
     ranges.extend([1_000_002..1_000_003, 1_000_003..1_000_003, 0..0, 999_424..1_000_003, 0..300_000]);
     let expected: Vec<&[u8]> = ranges.iter().map(|range| &bytes[range.clone()]).collect();
     for driver in [Choice::Auto, Choice::Threads] {
@@ -125,9 +131,16 @@ fn a_cold_file_is_gathered_to_its_last_byte() {
 fn a_batch_larger_than_memory_is_split_or_refused() {
     let bytes = pattern(400_000, 5);
     let (extent, device) = faulty(&bytes, 512, Faults::default());
-    let ranges: Vec<_> = (0..400).map(|item| { let at = item * 7919 % 396_000; at..at + 4000 }).collect();
+    let ranges: Vec<_> = (0..400)
+        .map(|item| {
+            let at = item * 7919 % 396_000;
+            at..at + 4000
+        })
+        .collect();
     let engine = Engine::new(Config { memory_bytes: 200 << 10, threads: 1, driver: Choice::Auto });
-    let Err(Error::OverBudget { what, needed, .. }) = engine.gather(&items(&extent, &ranges), &COLD) else { panic!("must be refused") };
+    let Err(Error::OverBudget { what, needed, .. }) = engine.gather(&items(&extent, &ranges), &COLD) else {
+        panic!("must be refused")
+    };
     assert!(what == "gather" && needed > 200 << 10);
     assert_eq!(device.operations(), 0);
     let mut packed = vec![0; 1_600_000];
@@ -175,7 +188,11 @@ fn a_fault_at_each_read_is_an_error_and_nothing_hangs() {
         assert!(arrivals.next().is_none());
         drop(arrivals);
         let into = engine.gather_into(&items, &mut [0; 1000], &COLD, || true);
-        let errors: Vec<String> = [whole.err(), each.into_iter().find_map(Result::err), into.err()].into_iter().flatten().map(|error| error.to_string()).collect();
+        let errors: Vec<String> = [whole.err(), each.into_iter().find_map(Result::err), into.err()]
+            .into_iter()
+            .flatten()
+            .map(|error| error.to_string())
+            .collect();
         assert_all_back(&engine);
         if device.operations() <= nth {
             assert_eq!(errors.len(), 0);
@@ -191,7 +208,12 @@ fn known_items_cost_no_request_until_somebody_needs_their_memory() {
     let (extent, device) = faulty(&bytes, 512, Faults::default());
     let engine = engine();
     let options = GatherOptions { cache: true, ..COLD };
-    let ranges: Vec<_> = (0..50).map(|item| { let at = item * 7919 % 396_000; at..at + 500 }).collect();
+    let ranges: Vec<_> = (0..50)
+        .map(|item| {
+            let at = item * 7919 % 396_000;
+            at..at + 500
+        })
+        .collect();
     let gather = || {
         let gathered = engine.gather(&items(&extent, &ranges), &options).unwrap().wait().unwrap();
         assert!(gathered.iter().eq(ranges.iter().map(|range| &bytes[range.clone()])));

@@ -127,7 +127,12 @@ proptest! {
 #[test]
 fn extents_follow_one_another() {
     let parts: Vec<(Extent, std::ops::Range<u64>)> = (0..4)
-        .map(|index| (Extent::new(format!("part {index}"), device(&pattern(5000, index), 512)), 10 * index as u64..(5000 - 700 * index) as u64))
+        .map(|index| {
+            (
+                Extent::new(format!("part {index}"), device(&pattern(5000, index), 512)),
+                10 * index as u64..(5000 - 700 * index) as u64,
+            )
+        })
         .chain([(Extent::new("empty", device(&[], 512)), 0..0)])
         .collect();
     let engine = engine();
@@ -360,8 +365,10 @@ fn streams_gathers_and_a_run_share_a_small_budget() {
             let (engine, shared, bytes) = (&engine, &shared, &bytes);
             scope.spawn(move || {
                 for round in 0..20 {
-                    let offsets: Vec<usize> = (0..100).map(|item| (item * 7919 + round * 104_729 + seed * 31) % 199_000).collect();
-                    let items: Vec<Item<'_>> = offsets.iter().map(|&offset| Item { extent: shared, offset: offset as u64, len: 300 }).collect();
+                    let offsets: Vec<usize> =
+                        (0..100).map(|item| (item * 7919 + round * 104_729 + seed * 31) % 199_000).collect();
+                    let items: Vec<Item<'_>> =
+                        offsets.iter().map(|&offset| Item { extent: shared, offset: offset as u64, len: 300 }).collect();
                     let mut packed = vec![0; 30_000];
                     engine.gather_into(&items, &mut packed, &GatherOptions::default(), || true).unwrap();
                     for (offset, item) in offsets.iter().zip(packed.chunks(300)) {
@@ -377,11 +384,13 @@ fn streams_gathers_and_a_run_share_a_small_budget() {
                 let extent = plan.extent(shared);
                 let sum = plan.volatile("sum", 8);
                 for from in (0..200_000).step_by(40_000) {
-                    plan.task(Task::new("add").read(Region::span(extent, from, 40_000)).update(Region::span(sum, 0, 8)).run(|cx| {
-                        let added: u64 = cx.blocks[0].bytes().iter().map(|&byte| u64::from(byte)).sum();
-                        cx.blocks[1].slice_mut::<u64>()[0] += added;
-                        Ok(())
-                    }));
+                    plan.task(Task::new("add").read(Region::span(extent, from, 40_000)).update(Region::span(sum, 0, 8)).run(
+                        |cx| {
+                            let added: u64 = cx.blocks[0].bytes().iter().map(|&byte| u64::from(byte)).sum();
+                            cx.blocks[1].slice_mut::<u64>()[0] += added;
+                            Ok(())
+                        },
+                    ));
                 }
                 let outcome = engine.run(plan).unwrap().wait().unwrap();
                 let expected: u64 = bytes.iter().map(|&byte| u64::from(byte)).sum();
