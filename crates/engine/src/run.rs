@@ -346,7 +346,7 @@ impl Run {
     }
 
     fn dispatch(&mut self, core: &mut Core<'_>) {
-        while self.running < core.workers.count() && self.error.is_none() {
+        while self.running < self.schedule.concurrency.min(core.workers.count()) && self.error.is_none() {
             let Some(&(position, node)) = self.ready.first() else { return };
             self.ready.remove(&(position, node));
             match self.scratch_for(node) {

@@ -96,6 +96,8 @@ pub(crate) struct Schedule {
     /// Bytes that the run holds besides its blocks: scratch, and sectors that blocks share.
     pub(crate) beside_bytes: u64,
     pub(crate) sector_bytes: u64,
+    /// Tasks that may run at once: scratch for more would take the memory of blocks.
+    pub(crate) concurrency: usize,
     stays_bytes: u64,
     coverage: Coverage,
 }
@@ -405,6 +407,11 @@ impl Recent {
     }
 }
 
+/// As many threads as find their scratch in a twelfth of the memory; two in any case, if there are two.
+fn concurrency(memory_bytes: u64, scratch_bytes: u64, threads: usize) -> usize {
+    ((memory_bytes / 12) / scratch_bytes.max(1)).clamp(2, threads.max(2) as u64).min(threads as u64) as usize
+}
+
 /// What `explain` shows: a plan's prediction for one budget.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Explanation {
@@ -462,17 +469,25 @@ impl Plan {
         let sectors = if self.shares_sectors() { (memory_bytes / 16).clamp(128 << 10, 32 << 20) } else { 0 };
         let held = self.tasks.iter().map(|task| task.held as u64).max().unwrap_or(0);
         let scratch = self.scratch_bytes().next_multiple_of(4096);
-        let beside = (scratch + held) * threads as u64 + sectors + self.held_bytes;
-        let mut schedule = Schedule::new(memory_bytes.saturating_sub(beside));
-        schedule.sector_bytes = sectors;
-        schedule.beside_bytes = beside;
-        schedule.extend(&self.name, &self.areas, &self.tasks, &self.group_starts).map_err(|error| match error {
-            Error::OverBudget { what, needed, .. } => {
-                Error::OverBudget { what, needed: needed + beside, available: memory_bytes, budget: memory_bytes }
-            }
+        let at_once = |concurrency: usize| {
+            let beside = (scratch + held) * concurrency as u64 + sectors + self.held_bytes;
+            let mut schedule = Schedule::new(memory_bytes.saturating_sub(beside));
+            schedule.sector_bytes = sectors;
+            schedule.beside_bytes = beside;
+            schedule.concurrency = concurrency;
+            schedule.extend(&self.name, &self.areas, &self.tasks, &self.group_starts).map_err(|error| match error {
+                Error::OverBudget { what, needed, .. } => {
+                    Error::OverBudget { what, needed: needed + beside, available: memory_bytes, budget: memory_bytes }
+                }
+                other => other,
+            })?;
+            Ok(schedule)
+        };
+        // Memory that is too small for several tasks at once may do for one.
+        match at_once(concurrency(memory_bytes, scratch + held, threads)) {
+            Err(Error::OverBudget { .. }) => at_once(1),
             other => other,
-        })?;
-        Ok(schedule)
+        }
     }
 
     /// Predicts a run within `memory_bytes` on `threads` threads. Nothing is read or written.

@@ -16,6 +16,9 @@ use crate::data::format::{self, DType, Order};
 use crate::error::{Error, Result};
 use crate::limits::memory_allowed;
 
+/// Plans are cut for so many threads, however many there are: the bits of a result depend on how it was cut.
+pub(crate) const PARALLEL: u64 = 8;
+
 /// How a session is made.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {

@@ -16,7 +16,7 @@ use crate::data::file::{StoredFile, Writer};
 use crate::data::format::{DType, Dense, Order};
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::session::Session;
+use crate::session::{PARALLEL, Session};
 
 /// Element (i, j) is `i * row_stride + j * col_stride` elements behind `offset` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,7 +273,7 @@ impl Array {
         if self.nbytes() == 0 {
             return Vec::new();
         }
-        panels(self.rows(), self.cols() * self.dtype.bytes(), self.session.memory_free() / (3 * blocks * (self.session.threads() as u64 + 1)))
+        panels(self.rows(), self.cols() * self.dtype.bytes(), self.session.memory_free() / (3 * blocks * (PARALLEL + 1)))
     }
 
     /// A copy with another element type, order or place.
@@ -308,7 +308,7 @@ impl Array {
 
     /// Panels where both sides agree on what lies next to each other, else squares as large as memory allows.
     fn convert_tiles(&self, out: &Layout, element: u64, out_element: u64) -> Vec<(Range<u64>, Range<u64>)> {
-        let share = self.session.memory_free() / (3 * (self.session.threads() as u64 + 1));
+        let share = self.session.memory_free() / (3 * (PARALLEL + 1));
         let both = element + out_element;
         if self.layout.by_rows() == out.by_rows() {
             return match out.by_rows() {

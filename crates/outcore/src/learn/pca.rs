@@ -25,7 +25,7 @@ use crate::data::array::{Array, Operand, Output, Tile, panels};
 use crate::data::format::{DType, Order};
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::session::Session;
+use crate::session::{PARALLEL, Session};
 
 /// How many components to keep.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -140,25 +140,39 @@ impl<'a, T: Real> Fit<'a, T> {
         });
         let panels: Vec<Panel> = cut.collect();
         let groups = group(&panels, share);
-        let rows_share = memory / 4 / (session.threads() as u64 + 2);
+        let rows_share = memory / 16;
         let block_rows = (rows_share / (d * size_of::<T>() as u64)).clamp(32, BLOCK_ROWS).min(x.rows().div_ceil(lanes)).max(1);
         Fit { session, x, components, seed, lanes, panels, groups, block_rows, element: std::marker::PhantomData }
     }
 
-    fn in_memory(&self) -> bool {
-        self.groups.len() == 1
+    fn solve(&self, shift: Region, diagonal: Arc<Mutex<Vec<f64>>>) -> Solve {
+        Solve {
+            session: self.session.clone(),
+            samples: self.x.rows(),
+            features: self.x.cols() as usize,
+            components: self.components,
+            seed: self.seed,
+            panels: self.panels.clone(),
+            shift,
+            diagonal,
+        }
     }
 
-    fn job(self) -> Result<Job<Pca>> {
-        let (n, d) = (self.x.rows(), self.x.cols());
+    fn job(mut self) -> Result<Job<Pca>> {
+        let d = self.x.cols();
         let mut plan = Plan::new("pca fit");
         plan.bound(if self.x.is_stored() { self.x.bytes() } else { 0 });
         plan.note("panels", self.panels.len());
         plan.note("passes", self.groups.len());
         plan.note("lanes", self.lanes);
-        let diagonal = Arc::new(Mutex::new(vec![0.0; d as usize]));
+        let shift = plan.volatile("shift", 8 * d);
+        let solve = self.solve(Region::span(shift, 0, 8 * d), Arc::new(Mutex::new(vec![0.0; d as usize])));
+        let in_memory = self.groups.len() == 1 && solve.bytes(true) <= self.session.memory_free();
+        solve.check(in_memory)?;
+        self.lanes = if in_memory { self.lanes } else { 1 };
+        plan.note("covariance", if in_memory { "in memory" } else { "in scratch" });
         let lane_bytes = self.panels.last().map_or(0, |panel| panel.offset + panel.bytes().next_multiple_of(4096));
-        let scratch = match self.in_memory() {
+        let scratch = match in_memory {
             true => None,
             false => Some(self.session.temporary(DType::F64, &[lane_bytes / 8], Order::Row)?),
         };
@@ -166,23 +180,11 @@ impl<'a, T: Real> Fit<'a, T> {
             Some(array) => vec![plan.extent(array.extent())],
             None => (0..self.lanes).map(|lane| plan.volatile(format!("products {lane}"), lane_bytes)).collect(),
         };
-        let shift = plan.volatile("shift", 8 * d);
-        self.tasks(&mut plan, &sums, shift, &diagonal);
+        self.tasks(&mut plan, &sums, shift, &solve.diagonal);
         let products = match scratch {
             Some(array) => Products::Stored(array.extent().clone()),
             None => Products::InMemory(sums),
         };
-        let solve = Solve {
-            session: self.session.clone(),
-            samples: n,
-            features: d as usize,
-            components: self.components,
-            seed: self.seed,
-            panels: self.panels,
-            shift: Region::span(shift, 0, 8 * d),
-            diagonal,
-        };
-        solve.check(matches!(products, Products::InMemory(_)))?;
         Job::cancellable(self.session, vec![plan], move |outcomes, cancelled| solve.run(&outcomes[0], &products, cancelled))
     }
 
@@ -570,7 +572,7 @@ fn affine_as<T: Real>(session: &Session, x: Operand, map: Affine, out: Output) -
     let (before, after) = (Arc::new(map.before), Arc::new(map.after));
     plan.hold(d * k * element + 8 * (d + k));
     plan.bound(target.array.nbytes() + if x.is_stored() { x.bytes() } else { 0 });
-    let share = (session.memory_free() / 2).saturating_sub(d * k * element) / (3 * session.threads() as u64 + 2);
+    let share = (session.memory_free() / 2).saturating_sub(d * k * element) / (3 * PARALLEL);
     for rows in panels(n, (d + k) * element, share) {
         let tile = layout.tile(extent, rows.clone(), 0..d, element);
         let y_tile = y.tile(into, rows, 0..k, element);

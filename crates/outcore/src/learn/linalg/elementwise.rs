@@ -9,7 +9,7 @@ use super::{common_dtype, with_real};
 use crate::data::array::{Array, Operand, Output, panels};
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::session::Session;
+use crate::session::{PARALLEL, Session};
 
 /// Scalars of a sum.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,7 @@ fn in_place<T: Real>(session: &Session, name: &'static str, x: Option<&Operand>,
     let target = Output::InPlace(y.clone()).target(session, y.dtype(), &y.shape(), y.order(), &mut plan)?;
     let extent = plan.extent(&target.extent);
     let other = x.map(|x| (x.extent(&mut plan), x.layout()));
-    let share = session.memory_free() / (6 * (session.threads() as u64 + 1));
+    let share = session.memory_free() / (6 * (PARALLEL + 1));
     let by_rows = y.layout().by_rows();
     let (long, short) = if by_rows { (y.rows(), y.cols()) } else { (y.cols(), y.rows()) };
     for outer in panels(long, short * element, share) {

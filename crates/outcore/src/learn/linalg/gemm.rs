@@ -20,7 +20,7 @@ use crate::data::array::{Array, Operand, Output, Tile};
 use crate::data::format::Order;
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::session::Session;
+use crate::session::{PARALLEL, Session};
 
 /// Scalars of a product, and where it goes.
 #[derive(Clone)]
@@ -103,18 +103,14 @@ struct Product<'a, T> {
 impl<T: Real> Product<'_, T> {
     fn problem(&self) -> Problem {
         let element = size_of::<T>() as u64;
-        let threads = self.session.threads() as u64;
-        let budget = self.session.memory_free();
-        let scratch = gemm_scratch_bytes::<T>(2048, 2048, 4096, self.session.blas()) as u64 * threads;
         let side = |operand: &Operand, by_rows: bool| Side { stored: operand.is_stored(), depth_contiguous: operand.layout().by_rows() == by_rows };
         Problem {
             m: self.a.rows(),
             n: self.b.cols(),
             k: self.a.cols(),
             element,
-            // The engine keeps a sixth for blocks on their way, and a sixteenth where sectors are shared.
-            memory: budget.saturating_sub(scratch + budget / 16) * 5 / 6,
-            threads,
+            memory: memory_for_blocks::<T>(self.session),
+            threads: PARALLEL,
             a: side(self.a, true),
             b: side(self.b, false),
             c_read: self.beta != T::ZERO,
@@ -129,7 +125,7 @@ impl<T: Real> Product<'_, T> {
         note(plan, &tiling);
         let element = problem.element;
         let [mut a, mut b] = [self.a, self.b].map(|operand| Blocks::in_place(operand.extent(plan), operand.layout(), element));
-        let share = budget / (6 * (problem.threads + 1));
+        let share = budget / (6 * (PARALLEL + 1));
         if tiling.repack_a {
             a = Blocks::repack::<T>(self.session, plan, a, tiling.block_rows, tiling.depth, share)?;
         }
@@ -164,6 +160,14 @@ impl<T: Real> Product<'_, T> {
             }
         }
     }
+}
+
+/// Bytes that the blocks of a product may take: the engine keeps a twelfth for scratch, a sixteenth for shared sectors,
+/// and of the rest a sixth for blocks on their way.
+pub(crate) fn memory_for_blocks<T: Real>(session: &Session) -> u64 {
+    let budget = session.memory_free();
+    let scratch = 2 * gemm_scratch_bytes::<T>(2048, 2048, 4096, session.blas()) as u64;
+    budget.saturating_sub(scratch.max(budget / 12) + budget / 16) * 5 / 6
 }
 
 /// One block: c = alpha a b + beta c.
@@ -237,14 +241,13 @@ pub fn gemm_into(session: &Session, a: Operand, b: Operand, alpha: f64, into: Bu
 
 fn plan_into<T: Real>(session: &Session, a: &Operand, b: &Operand, alpha: T, into: Buf) -> Result<Job<Buf>> {
     let (m, n, k, element) = (a.rows(), b.cols(), a.cols(), size_of::<T>() as u64);
-    let threads = session.threads() as u64;
     let mut plan = Plan::new("gemm");
     let [a_blocks, b_blocks] = [a, b].map(|operand| Blocks::in_place(operand.extent(&mut plan), operand.layout(), element));
-    let room = session.memory_free() / (3 * (threads + 1));
+    let room = session.memory_free() / (3 * (PARALLEL + 1));
     let depth = depth_that_fits(a, b, k, n, element, room);
     let bytes_of = |operand: &Operand| if operand.is_stored() { depth * element } else { 0 };
     let by_memory = if a.is_stored() { (room / bytes_of(a).max(1)).max(1) } else { m };
-    let by_threads = m.div_ceil(threads * if m >= 256 * threads { 2 } else { 1 }).next_multiple_of(16);
+    let by_threads = m.div_ceil((m / 256).clamp(2, 2 * PARALLEL)).next_multiple_of(16);
     let (whole, mut rest) = into.lend();
     for rows in cut(0..if n == 0 { 0 } else { m }, by_memory.min(by_threads).max(1)) {
         let height = (rows.end - rows.start) as usize;

@@ -13,7 +13,7 @@ use super::with_real;
 use crate::data::array::{Operand, panels};
 use crate::error::Result;
 use crate::job::Job;
-use crate::session::Session;
+use crate::session::{PARALLEL, Session};
 
 /// Chains of partial results. A constant, so that results do not depend on the machine.
 const LANES: usize = 8;
@@ -141,7 +141,7 @@ fn over_panels<T: Real, S: Clone + Send + 'static>(
     plan.hold((LANES * state_bytes) as u64);
     let states: Vec<Arc<Mutex<S>>> = (0..LANES).map(|_| Arc::new(Mutex::new(start.clone()))).collect();
     let fold = Arc::new(fold);
-    let share = session.memory_free() / (4 * (session.threads() as u64 + 1));
+    let share = session.memory_free() / (4 * (PARALLEL + 1));
     for (index, rows) in panels(x.rows(), x.cols() * element, share).into_iter().enumerate() {
         let at = rows.start as usize;
         let tile = layout.tile(extent, rows, 0..x.cols(), element);

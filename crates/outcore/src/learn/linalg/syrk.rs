@@ -13,14 +13,14 @@ use outcore_engine::{Plan, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Real, gemm_scratch_bytes, mirror_lower, syrk_flops, transpose_into};
 
-use super::gemm::{check_distinct, cut, product_task};
+use super::gemm::{check_distinct, cut, memory_for_blocks, product_task};
 use super::repack::Blocks;
 use super::with_real;
 use crate::data::array::{Array, Operand, Output, Tile};
 use crate::data::format::Order;
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::session::Session;
+use crate::session::{PARALLEL, Session};
 
 /// Scalars of a symmetric product, and where it goes.
 #[derive(Clone)]
@@ -84,10 +84,8 @@ struct Cut {
 impl<T: Real> Symmetric<'_, T> {
     fn plan(&self, plan: &mut Plan, c: Blocks) -> Result<()> {
         let (n, k, element) = (self.a.rows(), self.a.cols(), size_of::<T>() as u64);
-        let (budget, threads) = (self.session.memory_free(), self.session.threads() as u64);
-        let scratch = gemm_scratch_bytes::<T>(2048, 2048, 4096, self.session.blas()) as u64 * threads;
-        let memory = budget.saturating_sub(scratch + budget / 16) * 5 / 6;
-        let cut_ = choose(n, k, element, memory, threads);
+        let budget = self.session.memory_free();
+        let cut_ = choose(n, k, element, memory_for_blocks::<T>(self.session));
         plan.bound(self.bound_bytes(budget));
         plan.note("super tiles", cut_.super_tiles.len());
         plan.note("block", format!("{0} x {0} x {1}", cut_.block, cut_.depth));
@@ -95,7 +93,7 @@ impl<T: Real> Symmetric<'_, T> {
         let short_runs = if self.a.layout().by_rows() { cut_.depth < k && cut_.depth * element < 8192 } else { cut_.block * element < 8192 };
         if self.a.is_stored() && short_runs && cut_.rows_read > 3 * n {
             plan.note("repacked", "A");
-            a = Blocks::repack::<T>(self.session, plan, a, cut_.block, cut_.depth, budget / (6 * (threads + 1)))?;
+            a = Blocks::repack::<T>(self.session, plan, a, cut_.block, cut_.depth, budget / (6 * (PARALLEL + 1)))?;
         }
         for (index, tile) in cut_.super_tiles.iter().enumerate() {
             let mut layers = cut(0..k, cut_.depth);
@@ -165,7 +163,7 @@ fn mirror_task<T: Real>(below: Tile, above: Tile) -> Task {
 }
 
 /// The cut that reads fewest rows of A and fits.
-fn choose(n: u64, k: u64, element: u64, memory: u64, threads: u64) -> Cut {
+fn choose(n: u64, k: u64, element: u64, memory: u64) -> Cut {
     let mut best: Option<Cut> = None;
     for block in [2048u64, 1024, 512, 256, 128, 64] {
         let block = block.min(n.max(1));
@@ -176,7 +174,7 @@ fn choose(n: u64, k: u64, element: u64, memory: u64, threads: u64) -> Cut {
             let shapes = (1..=8).map(|count| bands(grid, count)).chain((1..=grid.min(64)).map(|side| squares(grid, side)));
             for super_tiles in shapes {
                 let touched = |tile: &SuperTile| tile.iter().flat_map(|&(row, col)| [row, col]).collect::<BTreeSet<u64>>().len() as u64;
-                let held = |tile: &SuperTile| tile.len() as u64 * block * block * element + (touched(tile) + touched(tile).min(2) + threads) * layer_block;
+                let held = |tile: &SuperTile| tile.len() as u64 * block * block * element + (touched(tile) + touched(tile).min(2) + 2) * layer_block;
                 if super_tiles.iter().any(|tile| held(tile) > memory) {
                     continue;
                 }
@@ -235,7 +233,7 @@ mod tests {
 
     #[test]
     fn half_the_reads_of_a_product() {
-        let cut_ = choose(16384, 16384, 4, 400 << 20, 2);
+        let cut_ = choose(16384, 16384, 4, 400 << 20);
         assert!(cut_.rows_read <= 2 * 16384, "{} rows", cut_.rows_read);
     }
 }

@@ -181,13 +181,14 @@ fn request(p: &Problem, side: &Side, repacked: bool, depth: u64, length: u64, k:
     (elements * p.element).clamp(1, REQUEST_BYTES) as f64
 }
 
-/// Blocks of about [`BLOCK`] rows and columns, smaller where threads would be idle.
+/// Blocks of about [`BLOCK`] rows and columns, smaller where threads would be idle: first where that cuts no run short.
 fn blocks(p: &Problem, rows: u64, cols: u64) -> (u64, u64) {
     let cut = |length: u64, target: u64| length.div_ceil(length.div_ceil(target).max(1)).next_multiple_of(16).clamp(1, length.max(1));
     let (mut block_rows, mut block_cols) = (cut(rows, BLOCK), cut(cols, BLOCK));
     let enough = 2 * p.threads.max(2);
-    while rows.div_ceil(block_rows) * cols.div_ceil(block_cols) < enough && block_rows.max(block_cols) > 256 {
-        match block_rows >= block_cols {
+    while rows.div_ceil(block_rows) * cols.div_ceil(block_cols) < enough && block_rows.max(block_cols) > 128 {
+        let rows_first = if p.a.depth_contiguous == p.b.depth_contiguous { block_rows >= block_cols } else { p.a.depth_contiguous };
+        match if rows_first { block_rows > 128 } else { block_cols <= 128 } {
             true => block_rows = cut(rows, block_rows / 2),
             false => block_cols = cut(cols, block_cols / 2),
         }
