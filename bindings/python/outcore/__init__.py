@@ -1,3 +1,185 @@
-"""Machine learning on data bigger than memory."""
+"""outcore: machine learning on data bigger than memory.
 
-from ._native import VERSION as __version__
+An SSD is used as working memory, within a memory budget that holds::
+
+    import outcore as oc
+
+    oc.configure(memory="2GiB", scratch="/mnt/ssd")
+    a = oc.open("a.npy")            # a matrix on SSD; nothing is read
+    c = a @ a.T                     # another one
+    c[:10, :10]                     # a NumPy array
+
+`outcore.linalg` has products, norms and statistics, `outcore.decomposition` the scikit-learn estimator PCA, `outcore.errors` what
+can go wrong. Every call that takes long shows progress on a terminal and ends within half a second of Ctrl-C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+
+from . import errors, linalg
+from ._array import Array, native_output, session_of
+from ._native import VERSION as __version__  # noqa: N811
+from ._session import Driver, Order, PathLike, Session, default_session, last_run, set_default, type_name
+from ._trace import Trace
+
+__all__ = [
+    "Array",
+    "Session",
+    "Trace",
+    "__version__",
+    "configure",
+    "convert",
+    "create",
+    "errors",
+    "from_numpy",
+    "info",
+    "last_trace",
+    "linalg",
+    "open",
+]
+
+
+def configure(
+    memory: int | str | None = None,
+    scratch: PathLike | None = None,
+    threads: int | None = None,
+    *,
+    driver: Driver = "auto",
+    blas: PathLike | None = None,
+    allow_tmpfs_scratch: bool = False,
+) -> Session:
+    """Sets the default session: what the functions of this package use for arrays that have no other.
+
+    Arrays that are open keep the session that they were opened with. Parameters, errors: see `Session`.
+
+    Returns
+    -------
+    The new default session.
+    """
+    session = Session(memory, scratch, threads, driver=driver, blas=blas, allow_tmpfs_scratch=allow_tmpfs_scratch)
+    set_default(session)
+    return session
+
+
+def open(
+    path: PathLike,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    shape: int | Sequence[int] | None = None,
+    order: Order = "C",
+    offset: int = 0,
+    interrupted: bool = False,
+) -> Array:
+    """Opens a matrix or vector on SSD. Only its header is read.
+
+    Parameters
+    ----------
+    path : path
+        A `.npy` file, or a raw one: described by `dtype` and `shape`, or by a JSON file beside it (`x.bin.json` for `x.bin`).
+    dtype, shape, order, offset
+        What a raw file holds: float32 or float64; one or two numbers; rows ("C") or columns ("F") next to each other; bytes
+        before the first element.
+    interrupted : bool
+        Open it also where an earlier write in place did not finish.
+
+    Raises
+    ------
+    MissingError, TruncatedError, CorruptError, UnsupportedError, InterruptedWriteError, DeniedError
+    """
+    return default_session().open(path, dtype=dtype, shape=shape, order=order, offset=offset, interrupted=interrupted)
+
+
+def create(path: PathLike, shape: int | Sequence[int], dtype: npt.DTypeLike = "float32", *, order: Order = "C") -> Array:
+    """A new `.npy` file of zeros, to be written with `a[i:j] = x`. A file that had the name is replaced.
+
+    Parameters
+    ----------
+    path : path
+    shape : int or (int, int)
+    dtype : float32 or float64
+    order : {"C", "F"}
+        Whether the elements of a row or of a column lie next to each other.
+
+    Raises
+    ------
+    NoSpaceError
+        Before the first byte is written. Also DeniedError, ReadOnlyError, LockedError, MissingError for the folder.
+    """
+    return default_session().create(path, shape, dtype, order=order)
+
+
+def from_numpy(
+    path: PathLike,
+    x: npt.ArrayLike,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    order: Order | None = None,
+    progress: bool | None = None,
+) -> Array:
+    """Writes a NumPy array to a new `.npy` file, which has its name when it is whole.
+
+    Parameters
+    ----------
+    path : path
+    x : array_like of one or two dimensions
+    dtype : float32 or float64, optional
+        Default: that of `x`, which must then be one of them.
+    order : {"C", "F"}, optional
+        Default: that of `x`.
+    """
+    return default_session().from_numpy(path, x, dtype=dtype, order=order, progress=progress)
+
+
+def convert(
+    a: Array,
+    out: PathLike | Array | None = None,
+    *,
+    dtype: npt.DTypeLike | None = None,
+    order: Order | None = None,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: bool = False,
+) -> Array:
+    """A copy with another element type, order or place.
+
+    Parameters
+    ----------
+    a : Array
+    out : path or Array, optional
+        A new `.npy` file, an array of the same shape, or (default) an unnamed array.
+    dtype : float32 or float64, optional
+    order : {"C", "F"}, optional
+    memory, progress, explain
+        As in `outcore.linalg`.
+
+    Returns
+    -------
+    Array, or `out` where that is one.
+    """
+    session = session_of(a, memory=memory)
+    if not isinstance(a, Array):
+        raise errors.ArgumentError(f"a must be an outcore array, not {type(a).__name__}; see from_numpy")
+    kind = type_name(a.dtype if dtype is None else dtype)
+    job = a._inner.convert(native_output(out), kind, order or (out.order if isinstance(out, Array) else a.order))
+    found: Array = linalg._array(session, linalg._carry_out(session, job, "convert", progress, explain), out)
+    return found
+
+
+def info() -> dict[str, Any]:
+    """What the default session runs on: budget in bytes, threads, driver, BLAS, scratch folder."""
+    return default_session().info()
+
+
+def last_trace() -> Trace:
+    """How the last run of this process went, whichever session it was in.
+
+    Raises
+    ------
+    ArgumentError
+        Before the first run.
+    """
+    return last_run()

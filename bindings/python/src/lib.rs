@@ -1,10 +1,46 @@
-//! The native half of the Python package `outcore`.
+//! The native half of the Python package `outcore`: sessions, matrices and jobs of the facade, made callable.
+//!
+//! It is thin on purpose. Planning is a call that returns a [`job::Job`]; starting it gives a [`job::Running`], which Python waits for
+//! in short steps so that its own signal handlers run in between. Every call that may take time releases the GIL.
+//! Names, defaults, progress bars and everything else that a user sees are Python, in `bindings/python/outcore`.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`error`] | the facade's errors as the exceptions of `outcore.errors` |
+//! | [`owned`] | values that a forked child neither uses nor frees |
+//! | [`adopted`] | memory of NumPy arrays, lent to the engine without a copy |
+//! | [`job`] | planned work, running work, its result |
+//! | [`session`], [`matrix`], [`trace`] | the objects |
+//! | [`linalg`], [`pca`] | what is computed |
 
 use pyo3::prelude::*;
+
+mod adopted;
+mod error;
+mod job;
+mod linalg;
+mod matrix;
+mod owned;
+mod pca;
+mod session;
+mod trace;
 
 /// The native half of `outcore`; use the package, not this module.
 #[pymodule]
 mod _native {
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+    #[pymodule_export]
+    use crate::job::{Job, Running};
+    #[pymodule_export]
+    use crate::linalg::{axpby, column_norms, column_statistics, gemm, reduce, row_norms, scale, syrk};
+    #[pymodule_export]
+    use crate::matrix::Matrix;
+    #[pymodule_export]
+    use crate::pca::{affine, pca_fit};
+    #[pymodule_export]
+    use crate::session::{Session, memory_allowed};
+    #[pymodule_export]
+    use crate::trace::Trace;
 }

@@ -1,0 +1,456 @@
+"""Matrices and vectors on SSD, with the habits of NumPy's arrays.
+
+An `Array` is a view of a file: which rows and columns of it, and whether they are swapped. What leaves it is a NumPy array that
+belongs to the caller; what enters it is written through to the file. Indexing is in `_index`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native
+from ._index import Pick, parse_key, spans
+from ._session import Order, Session, default_session, type_name
+from ._units import memory_available, show_bytes
+from .errors import ArgumentError, ClosedError, DTypeError, NoMemoryError, ShapeError
+
+__all__ = ["Array", "Floats", "native_operand"]
+
+Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+
+CHUNK_BYTES = 16 << 20
+"""Memory besides the budget that assignments and steps use where values need to be converted, broadcast or picked."""
+
+CHECK_BYTES = 16 << 20
+"""Results below this size are not held against the memory available: looking takes longer than reading."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a file is opened, again where need be."""
+
+    path: str
+    raw: tuple[str, list[int], Order, int] | None = None
+    interrupted: bool = False
+
+    def open(self, session: Session) -> _native.Matrix:
+        if self.raw is None:
+            return session._inner.open(self.path, self.interrupted)
+        return session._inner.open_raw(self.path, *self.raw)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which part of a file a view is: rows and columns as the file counts them, and whether they are swapped afterwards."""
+
+    rows: tuple[int, int]
+    cols: tuple[int, int]
+    swapped: bool = False
+
+    def of(self, matrix: _native.Matrix) -> _native.Matrix:
+        found = matrix.slice(self.rows, self.cols)
+        return found.t() if self.swapped else found
+
+    def turned(self) -> Part:
+        return Part(self.rows, self.cols, not self.swapped)
+
+    def sliced(self, rows: tuple[int, int], cols: tuple[int, int]) -> Part:
+        if self.swapped:
+            rows, cols = cols, rows
+        return Part(
+            (self.rows[0] + rows[0], self.rows[0] + rows[1]), (self.cols[0] + cols[0], self.cols[0] + cols[1]), self.swapped
+        )
+
+
+class Array:
+    """A dense matrix (two dimensions) or vector (one) of float32 or float64 on SSD, or a view of one.
+
+    Made by `outcore.open`, `outcore.create`, `outcore.from_numpy` and by computations. Views share the file and see each other's
+    writes. A result without a name lives in the scratch folder and goes with its last view. An array may be used from any
+    thread; pickled, it travels as its path; in a forked child it opens its file again on first use.
+
+    Examples
+    --------
+    >>> a = outcore.open("a.npy")
+    >>> a[10:20]                    # a NumPy array, read now
+    >>> a[10:20, 3] = 0             # written now, in place
+    >>> a.slice(0, 1000)            # a view of 1000 rows; nothing is read
+    >>> c = a @ a.T                 # a new matrix on SSD
+    """
+
+    __slots__ = ("_matrix", "_origin", "_part", "_process", "_session", "_shape")
+
+    # NumPy leaves `x @ a` to this class.
+    __array_ufunc__ = None
+
+    def __init__(self, session: Session, matrix: _native.Matrix, origin: Origin | None, part: Part | None = None) -> None:
+        self._session = session
+        self._matrix: _native.Matrix | None = matrix
+        self._origin = origin
+        self._shape = tuple(matrix.shape)
+        self._part = part or Part((0, self._shape[0]), (0, self._shape[1] if len(self._shape) == 2 else 1))
+        self._process = os.getpid()
+
+    @classmethod
+    def _open(cls, session: Session, origin: Origin, part: Part | None = None) -> Array:
+        matrix = origin.open(session)
+        return cls(session, matrix if part is None else part.of(matrix), origin, part)
+
+    @classmethod
+    def _result(cls, session: Session, matrix: _native.Matrix) -> Array:
+        """What a computation made: unnamed, or a file of its own."""
+        path = matrix.path
+        return cls(session, matrix, None if path is None else Origin(os.path.abspath(path)))
+
+    @property
+    def _inner(self) -> _native.Matrix:
+        """The matrix, opened again in a forked child."""
+        if self._matrix is None:
+            raise ClosedError("the array is closed")
+        if self._process != os.getpid():
+            if self._origin is None:
+                raise ClosedError(
+                    "an unnamed array belongs to the process that made it; give it a path to use it in a forked child"
+                )
+            self._matrix = self._part.of(self._origin.open(self._session))
+            self._process = os.getpid()
+        return self._matrix
+
+    # What it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns; of a vector, its length."""
+        return self._shape
+
+    @property
+    def ndim(self) -> int:
+        """1 or 2."""
+        return len(self._shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self._shape, dtype=object))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """`float32` or `float64`."""
+        return np.dtype(self._inner.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, gaps left out."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def order(self) -> Order:
+        """`"C"` where the elements of a row lie next to each other, `"F"` where those of a column do."""
+        return self._inner.order
+
+    @property
+    def path(self) -> Path | None:
+        """The file; `None` for an unnamed result."""
+        return None if self._origin is None else Path(self._origin.path)
+
+    @property
+    def session(self) -> Session:
+        """The session whose memory operations on this array use."""
+        return self._session
+
+    def __len__(self) -> int:
+        return self._shape[0]
+
+    def __repr__(self) -> str:
+        if self._matrix is None:
+            return "<outcore array, closed>"
+        where = "unnamed" if self._origin is None else self._origin.path
+        return f"<outcore array {self._shape} {self.dtype}, {show_bytes(self.nbytes)}, {where}>"
+
+    # Views
+
+    @property
+    def T(self) -> Array:  # noqa: N802
+        """The transpose, a view. A vector is its own."""
+        return self if self.ndim == 1 else self._view(self._inner.t(), self._part.turned())
+
+    def slice(self, start: int = 0, stop: int | None = None, columns: tuple[int, int | None] = (0, None)) -> Array:
+        """Some rows and columns as a view: nothing is read.
+
+        Parameters
+        ----------
+        start, stop : int
+            Rows, with the meaning that they have in `x[start:stop]`.
+        columns : (int, int or None)
+            Columns likewise.
+
+        Returns
+        -------
+        Array of shape (stop - start, columns[1] - columns[0]), or (stop - start,) for a vector.
+        """
+        rows = _bounds(slice(start, stop), self._shape[0])
+        if self.ndim == 1:
+            if tuple(columns) != (0, None):
+                raise ShapeError("a vector has no columns to slice")
+            cols = (0, 1)
+        else:
+            cols = _bounds(slice(*columns), self._shape[1])
+        return self._view(self._inner.slice(rows, cols), self._part.sliced(rows, cols))
+
+    def _view(self, matrix: _native.Matrix, part: Part) -> Array:
+        return Array(self._session, matrix, self._origin, part)
+
+    # Out of it
+
+    def numpy(self, *, force: bool = False, progress: bool | None = None) -> npt.NDArray[Any]:
+        """All of it as a NumPy array that belongs to the caller, in the order that it has on SSD.
+
+        Parameters
+        ----------
+        force : bool
+            Read it even where it is larger than the memory available now.
+        progress : bool, optional
+            Show a progress bar; default when standard error is a terminal and it takes more than a second.
+
+        Raises
+        ------
+        NoMemoryError
+            When it is larger than the memory available.
+        """
+        self._check_room(self.nbytes, force)
+        return self._read(progress)
+
+    def _check_room(self, size: int, force: bool = False) -> None:
+        if force or size <= CHECK_BYTES:
+            return
+        free = memory_available()
+        if size > free:
+            raise NoMemoryError(
+                f"{self!r}: {show_bytes(size)} do not fit the {show_bytes(free)} of memory available; "
+                "take a part, or .numpy(force=True)",
+                needed=size,
+                available=free,
+            )
+
+    def _read(self, progress: bool | None = None) -> npt.NDArray[Any]:
+        matrix = self._inner
+        by_columns = self.ndim == 2 and matrix.order == "F"
+        found = np.empty(self._shape[::-1] if by_columns else self._shape, self.dtype)
+        if found.size:
+            self._session._run((matrix.t() if by_columns else matrix).read_into(found), "reading", progress)
+        return found.T if by_columns else found
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        if copy is False:
+            raise ValueError("an array on SSD is always copied to become a NumPy array")
+        found = self.numpy()
+        return found if dtype is None else np.asarray(found, dtype)
+
+    def __getitem__(self, key: Any) -> Any:
+        pick = parse_key(key, self._shape)
+        item = self.dtype.itemsize
+        self._check_room(pick.size * item)
+        if pick.plain:
+            found = self._covered(pick)._read()
+        else:
+            found = np.empty(pick.counts, self.dtype)
+            for part, rows in self._pieces(pick):
+                found[rows] = part
+        return found[pick.squeeze] if pick.squeeze else found
+
+    def _covered(self, pick: Pick) -> Array:
+        """The view of all that lies between the first and the last element."""
+        return self.slice(*pick.bounds[0], *(pick.bounds[1:2]))
+
+    def _pieces(self, pick: Pick) -> Any:
+        """Rows that a key with steps picks, a few at a time: the elements, and which rows of the result they are."""
+        covered = self._covered(pick)
+        width = max(1, covered.nbytes // max(1, len(covered)))
+        for part, rows, inside in spans(pick, width, CHUNK_BYTES):
+            yield covered.slice(*part)._read()[inside], rows
+
+    # Into it
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pick = parse_key(key, self._shape)
+        if 0 in pick.counts:
+            np.broadcast_to(_values(value), pick.shape)
+            return
+        if pick.plain:
+            self._covered(pick)._assign(value, None, pick)
+            return
+        values = _expanded(_values(value), pick)
+        covered = self._covered(pick)
+        width = max(1, covered.nbytes // max(1, len(covered)))
+        for part, rows, inside in spans(pick, width, CHUNK_BYTES):
+            view = covered.slice(*part)
+            block = view._read()
+            block[inside] = values[rows]
+            view._assign(block, None)
+
+    def _assign(self, value: Any, progress: bool | None, pick: Pick | None = None) -> None:
+        """Writes all of the view: in one go where the value lies in memory as it will on SSD, else in pieces."""
+        values = value if isinstance(value, Array) else _values(value)
+        if values.shape == self._shape and values.dtype == self.dtype:
+            if isinstance(values, Array):
+                self._write(_native.axpby(self._session._inner, values._inner, self._inner, 1.0, 0.0), progress)
+                return
+            mapped = _mapped(values)
+            if mapped is not None:
+                self._write_mapped(mapped, progress)
+                return
+        if isinstance(values, Array):
+            values = values.numpy()
+        expanded = _expanded(values, pick) if pick else np.broadcast_to(values, self._shape)
+        if not np.can_cast(expanded.dtype, self.dtype, "same_kind"):
+            raise DTypeError(f"{expanded.dtype} values cannot be written to {self.dtype} elements")
+        rows = max(1, CHUNK_BYTES // max(1, self.nbytes // max(1, len(self))))
+        for start in range(0, len(self), rows):
+            part = np.ascontiguousarray(expanded[start : start + rows], self.dtype)
+            self.slice(start, start + rows)._write_mapped(part, progress)
+
+    def _write_mapped(self, values: npt.NDArray[Any], progress: bool | None) -> None:
+        if not values.size:
+            return
+        if values.flags.c_contiguous:
+            self._write(self._inner.write(values), progress)
+        elif values.flags.f_contiguous and self.ndim == 2:
+            self._write(self._inner.t().write(values.T), progress)
+        else:
+            self._write(_native.axpby(self._session._inner, values, self._inner, 1.0, 0.0), progress)
+
+    def _write(self, job: _native.Job, progress: bool | None) -> None:
+        self._session._run(job, "writing", progress)
+
+    # Products
+
+    def __matmul__(self, other: Any) -> Any:
+        from .linalg import gemm
+
+        if isinstance(other, (Array, np.ndarray)) and 1 in (self.ndim, other.ndim):
+            return _vector_product(self, other)
+        return gemm(self, other) if isinstance(other, (Array, np.ndarray)) else NotImplemented
+
+    def __rmatmul__(self, other: Any) -> Any:
+        from .linalg import gemm
+
+        if isinstance(other, np.ndarray) and 1 in (self.ndim, other.ndim):
+            return _vector_product(other, self)
+        return gemm(other, self) if isinstance(other, np.ndarray) else NotImplemented
+
+    # Life
+
+    def close(self) -> None:
+        """Lets go of the file; other views keep it. Using the array afterwards raises ClosedError."""
+        self._matrix = None
+
+    def __enter__(self) -> Array:  # noqa: PYI034
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._origin is None:
+            raise TypeError("an unnamed array cannot be pickled: it goes with this process; convert it to a path first")
+        return _unpickle, (self._origin, self._part)
+
+
+def _unpickle(origin: Origin, part: Part) -> Array:
+    return Array._open(default_session(), origin, part)
+
+
+def _bounds(part: slice, length: int) -> tuple[int, int]:
+    start, stop, _ = part.indices(length)
+    return start, max(start, stop)
+
+
+def _values(value: Any) -> npt.NDArray[Any]:
+    found = np.asanyarray(value)
+    if found.dtype.kind not in "fiub":
+        raise DTypeError(f"{found.dtype} values cannot be written to an array of floats")
+    return found
+
+
+def _expanded(values: npt.NDArray[Any], pick: Pick) -> npt.NDArray[Any]:
+    """Broadcast as NumPy would in an assignment, with the dimensions back that integers in the key take away."""
+    try:
+        return np.broadcast_to(values, pick.shape).reshape(pick.counts) if values.ndim else np.broadcast_to(values, pick.counts)
+    except ValueError:
+        raise ShapeError(f"could not broadcast values of shape {values.shape} to shape {pick.shape}") from None
+
+
+def _mapped(values: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
+    """The values if the engine can read them where they are: rows or columns without gaps, neither running backwards."""
+    if values.ndim not in (1, 2) or not values.flags.aligned or not values.dtype.isnative:
+        return None
+    if values.flags.c_contiguous or values.flags.f_contiguous:
+        return values
+    item = values.itemsize
+    steps = [step for step, count in zip(values.strides, values.shape, strict=True) if count > 1]
+    gaps = [step // item for step in steps]
+    if any(step <= 0 or step % item for step in steps):
+        return None
+    if len(gaps) == 1:
+        return values
+    (row, col), (rows, cols) = gaps, values.shape
+    return values if (col == 1 and row >= cols) or (row == 1 and col >= rows) else None
+
+
+def native_operand(x: Any, name: str) -> Any:
+    """What the native functions take: the matrix of an `Array`, or a NumPy array, copied only if rows and columns both have gaps.
+
+    Raises
+    ------
+    DTypeError, ShapeError, ArgumentError
+        For what is neither, or not of one or two dimensions, or not float32 or float64.
+    """
+    if isinstance(x, Array):
+        return x._inner
+    if not isinstance(x, np.ndarray):
+        raise ArgumentError(f"{name} must be an outcore array or a NumPy array, not {type(x).__name__}")
+    type_name(x.dtype)
+    if x.ndim not in (1, 2):
+        raise ShapeError(f"{name} has {x.ndim} dimensions, where 1 or 2 are possible")
+    return x if _mapped(x) is not None else np.ascontiguousarray(x)
+
+
+def native_output(out: Any) -> Any:
+    """What the native functions take: nothing, a path, or the matrix of an `Array`."""
+    if out is None:
+        return None
+    if isinstance(out, Array):
+        return out._inner
+    if isinstance(out, (str, os.PathLike)):
+        return os.path.abspath(out)
+    raise ArgumentError(f"out must be a path, an outcore array or None, not {type(out).__name__}")
+
+
+def session_of(*operands: Any, memory: int | str | None = None) -> Session:
+    """The session of the first operand on SSD, else the default one, with the budget asked for."""
+    arrays = (x for x in operands if isinstance(x, Array))
+    first = next(arrays, None)
+    return (default_session() if first is None else first._session)._with(memory)
+
+
+def _vector_product(a: Any, b: Any) -> npt.NDArray[Any]:
+    """A product with a vector: the result is a vector, and a NumPy array."""
+    from .linalg import gemm
+
+    left, right = (x.numpy() if isinstance(x, Array) and x.ndim == 1 else x for x in (a, b))
+    if left.shape[-1] != right.shape[0]:
+        raise ShapeError(f"matmul: shapes {tuple(left.shape)} and {tuple(right.shape)} do not fit: the inner dimensions differ")
+    if left.ndim == 1 and right.ndim == 1:
+        return np.asarray(left @ right)
+    rows = left.reshape(1, -1) if left.ndim == 1 else left
+    cols = right.reshape(-1, 1) if right.ndim == 1 else right
+    found = np.empty((rows.shape[0], cols.shape[1]), left.dtype)
+    gemm(rows, cols, out=found)
+    return found.ravel()

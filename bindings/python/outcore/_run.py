@@ -1,0 +1,73 @@
+"""Carries out a planned job: waits in short steps, so that Ctrl-C works and the progress bar moves."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import Any
+
+from tqdm import tqdm
+
+from ._native import Job, Running
+from .errors import OutcoreError
+
+STEP_S = 0.05
+"""Between two looks at signals and progress; Python's own handlers run in between."""
+
+BAR_AFTER_S = 1.0
+"""A call that ends sooner shows no bar."""
+
+
+def execute(job: Job, label: str, progress: bool | None = None) -> Any:
+    """The result of `job`. Whatever ends the wait from outside, Ctrl-C first of all, also ends the work before it is raised."""
+    running = job.start()
+    try:
+        with _Bar(label, progress) as bar:
+            while not running.wait(STEP_S):
+                bar.update(running)
+        return running.result()
+    except OutcoreError:
+        raise
+    except BaseException:
+        _stop(running)
+        raise
+
+
+def _stop(running: Running) -> None:
+    """Cancels and waits until nothing is in flight. A second Ctrl-C during the wait is not lost, only later."""
+    interrupted: KeyboardInterrupt | None = None
+    running.cancel()
+    while True:
+        try:
+            if running.wait(STEP_S):
+                break
+        except OutcoreError:
+            break
+        except KeyboardInterrupt as again:
+            interrupted = again
+    del running
+    if interrupted is not None:
+        raise interrupted
+
+
+class _Bar(contextlib.AbstractContextManager["_Bar"]):
+    """A progress bar that appears when it is worth it: `True` at once, `None` on a terminal after a second, `False` never."""
+
+    def __init__(self, label: str, progress: bool | None) -> None:
+        self._label = label
+        self._show = sys.stderr is not None and sys.stderr.isatty() if progress is None else progress
+        self._begin = time.monotonic() + (0 if progress else BAR_AFTER_S)
+        self._bar: tqdm[Any] | None = None
+
+    def update(self, running: Running) -> None:
+        if not self._show or time.monotonic() < self._begin:
+            return
+        if self._bar is None:
+            form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
+            self._bar = tqdm(desc=self._label, total=1.0, bar_format=form, leave=False)
+        self._bar.update(max(0.0, running.fraction() - self._bar.n))
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,294 @@
+"""Sessions: one budget, its threads, its scratch folder."""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native
+from ._run import execute
+from ._trace import Trace
+from ._units import parse_bytes
+from .errors import ArgumentError, DTypeError
+
+if TYPE_CHECKING:
+    from ._array import Array
+
+__all__ = ["Driver", "Order", "PathLike", "Session", "default_session"]
+
+PathLike = str | os.PathLike[str]
+Order = Literal["C", "F"]
+Driver = Literal["auto", "io_uring", "threads"]
+
+_LIBRARIES = {
+    "mkl": ("libmkl_rt.so.2", "libmkl_rt.so.*", "libmkl_rt.so"),
+    "openblas": ("libopenblas.so.0", "libopenblas*.so*"),
+    "blis": ("libblis.so.4", "libblis.so*"),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a session is made. Bytes; `None` and 0 for the library's choice."""
+
+    memory_bytes: int | None = None
+    scratch: str | None = None
+    threads: int = 0
+    driver: Driver = "auto"
+    blas: str | None = None
+    allow_tmpfs_scratch: bool = False
+
+    def native(self) -> _native.Session:
+        return _native.Session(
+            self.memory_bytes, self.scratch, self.allow_tmpfs_scratch, self.threads, self.driver, _find_blas(self.blas)
+        )
+
+
+class Session:
+    """A memory budget with the threads and the scratch folder that work within it.
+
+    Most programs need none: the functions of `outcore` use a default session, made on first use, which `outcore.configure`
+    changes. Sessions are independent of each other, and may be used from any thread. A forked child that uses one gets a fresh
+    one with the same settings.
+
+    Parameters
+    ----------
+    memory : int or str, optional
+        Bytes that the library may hold at any time (`"2GiB"`, `512 << 20`). Default: a quarter of what the process may use.
+    scratch : path, optional
+        Folder on SSD for unnamed results. Default: `$OUTCORE_SCRATCH`, else `$TMPDIR`, else `/var/tmp`.
+    threads : int, optional
+        Compute threads. Default: one for each core.
+    driver : {"auto", "io_uring", "threads"}
+        How bytes reach the device; the default takes io_uring where the system allows it.
+    blas : path or {"mkl", "openblas", "blis"}, optional
+        A BLAS library to multiply with, instead of the built-in kernels.
+    allow_tmpfs_scratch : bool
+        Accept a scratch folder that lies in memory.
+
+    Raises
+    ------
+    ArgumentError
+        For a value outside its range. BlasError, if the library cannot be used.
+    """
+
+    def __init__(
+        self,
+        memory: int | str | None = None,
+        scratch: PathLike | None = None,
+        threads: int | None = None,
+        *,
+        driver: Driver = "auto",
+        blas: PathLike | None = None,
+        allow_tmpfs_scratch: bool = False,
+    ) -> None:
+        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+            raise ArgumentError(f"threads must be a whole number of at least 1, or None for one a core, not {threads!r}")
+        self._start(
+            Settings(
+                memory_bytes=None if memory is None else parse_bytes(memory),
+                scratch=None if scratch is None else os.path.abspath(scratch),
+                threads=threads or 0,
+                driver=driver,
+                blas=None if blas is None else os.fspath(blas),
+                allow_tmpfs_scratch=allow_tmpfs_scratch,
+            )
+        )
+
+    def _start(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._session = settings.native()
+        self._trace: Trace | None = None
+        self._others: dict[int, Session] = {}
+
+    @property
+    def _inner(self) -> _native.Session:
+        """The engine's session; a fresh one in a forked child."""
+        if self._process != os.getpid():
+            self._start(self._settings)
+        return self._session
+
+    def _with(self, memory: int | str | None) -> Session:
+        """This session, or one like it with another budget."""
+        if memory is None:
+            return self
+        size = parse_bytes(memory)
+        if size == self.memory:
+            return self
+        with self._lock:
+            if size not in self._others:
+                other = Session.__new__(Session)
+                other._start(replace(self._settings, memory_bytes=size))
+                self._others = {size: other}
+            return self._others[size]
+
+    def _run(self, job: _native.Job, label: str, progress: bool | None) -> Any:
+        found = execute(job, label, progress)
+        trace = self._inner.last_trace()
+        if trace is not None:
+            global _last
+            self._trace = _last = Trace(trace)
+        return found
+
+    @property
+    def memory(self) -> int:
+        """The budget in bytes."""
+        return self._inner.memory_bytes
+
+    @property
+    def threads(self) -> int:
+        """Compute threads."""
+        return self._inner.threads
+
+    def info(self) -> dict[str, Any]:
+        """What the session runs on: budget, threads, driver (and why it is not io_uring, if so), BLAS, scratch folder."""
+        return {"version": _native.VERSION, **self._inner.info()}
+
+    def last_trace(self) -> Trace | None:
+        """How the last run of this session went."""
+        return self._trace
+
+    def open(
+        self,
+        path: PathLike,
+        *,
+        dtype: npt.DTypeLike | None = None,
+        shape: int | Sequence[int] | None = None,
+        order: Order = "C",
+        offset: int = 0,
+        interrupted: bool = False,
+    ) -> Array:
+        """As `outcore.open`."""
+        from ._array import Array, Origin
+
+        if (dtype is None) != (shape is None):
+            raise ArgumentError("a raw file needs both dtype and shape, a .npy file neither")
+        raw = None if dtype is None or shape is None else (type_name(dtype), shape_of(shape), order, offset)
+        return Array._open(self, Origin(os.path.abspath(path), raw, interrupted))
+
+    def create(
+        self, path: PathLike, shape: int | Sequence[int], dtype: npt.DTypeLike = "float32", *, order: Order = "C"
+    ) -> Array:
+        """As `outcore.create`."""
+        from ._array import Array, Origin
+
+        absolute = os.path.abspath(path)
+        matrix = self._inner.create(absolute, type_name(dtype), shape_of(shape), order)
+        return Array(self, matrix, Origin(absolute))
+
+    def from_numpy(
+        self,
+        path: PathLike,
+        x: npt.ArrayLike,
+        *,
+        dtype: npt.DTypeLike | None = None,
+        order: Order | None = None,
+        progress: bool | None = None,
+    ) -> Array:
+        """As `outcore.from_numpy`."""
+        values = np.asanyarray(x)
+        kind = type_name(values.dtype if dtype is None else dtype)
+        by_columns = values.ndim == 2 and values.flags.f_contiguous and not values.flags.c_contiguous
+        target = Path(os.path.abspath(path))
+        part = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.part")
+        try:
+            array = self.create(part, values.shape, kind, order=order or ("F" if by_columns else "C"))
+            array._assign(values, progress)
+            array.close()
+            os.replace(part, target)
+        finally:
+            part.unlink(missing_ok=True)
+        return self.open(target)
+
+    def __repr__(self) -> str:
+        from ._units import show_bytes
+
+        return f"<outcore session: {show_bytes(self.memory)}, {self.threads} threads>"
+
+
+_default: Session | None = None
+_default_lock = threading.Lock()
+_last: Trace | None = None
+
+
+def default_session() -> Session:
+    """The session of the functions of `outcore`, made on first use."""
+    global _default
+    found = _default
+    if found is None:
+        with _default_lock:
+            found = _default = _default or Session()
+    return found
+
+
+def set_default(session: Session) -> None:
+    global _default
+    with _default_lock:
+        _default = session
+
+
+def last_run() -> Trace:
+    if _last is None:
+        raise ArgumentError("nothing has been run yet")
+    return _last
+
+
+def _fresh_lock() -> None:
+    """A forked child may have inherited the lock held by a thread that it does not have."""
+    global _default_lock
+    _default_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_fresh_lock)
+
+
+def type_name(dtype: npt.DTypeLike | None) -> str:
+    """`"float32"` or `"float64"`.
+
+    Raises
+    ------
+    DTypeError
+        For every other type, also for those with the bytes in the other order.
+    """
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        raise DTypeError(f"{dtype!r} is no dtype; float32 and float64 are possible") from None
+    if found not in (np.float32, np.float64) or not found.isnative:
+        raise DTypeError(f"dtype {found} is neither float32 nor float64; convert it first, as with x.astype('float32')")
+    return str(found.name)
+
+
+def shape_of(shape: int | Sequence[int]) -> list[int]:
+    """One or two whole numbers, none negative."""
+    try:
+        numbers = [operator.index(n) for n in (shape if isinstance(shape, Sequence) else (shape,))]
+    except TypeError:
+        raise ArgumentError(f"shape must be one or two whole numbers, not {shape!r}") from None
+    if not 1 <= len(numbers) <= 2 or any(n < 0 or n >= 1 << 63 for n in numbers):
+        raise ArgumentError(f"shape must be one or two whole numbers, none negative, not {shape!r}")
+    return numbers
+
+
+def _find_blas(name: str | None) -> str | None:
+    """A library by its short name: that of this Python environment first, else what the system's loader finds."""
+    if name is None or name not in _LIBRARIES:
+        return name
+    for folder in (Path(sys.prefix, "lib"), Path(sys.prefix, "lib64")):
+        for pattern in _LIBRARIES[name]:
+            found = sorted(folder.glob(pattern))
+            if found:
+                return str(found[0])
+    return _LIBRARIES[name][0]

@@ -1,0 +1,279 @@
+"""Decompositions of data bigger than memory, as scikit-learn estimators."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from . import _native
+from ._array import Array, native_operand, native_output, session_of
+from ._session import PathLike
+from ._trace import Trace
+from .errors import ArgumentError, DTypeError, ShapeError
+
+__all__ = ["PCA"]
+
+BLOCK_BYTES = 16 << 20
+"""Rows of an array in memory are centred and projected in blocks of this size, so that no centred copy of all of it is made."""
+
+
+class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Principal component analysis of a matrix that may be larger than memory.
+
+    One pass over the data for the mean and the covariance, and one for each `transform`. Takes an `outcore.Array` (its result is
+    an `outcore.Array` too) or what scikit-learn's PCA takes (the result is a NumPy array).
+
+    Parameters
+    ----------
+    n_components : int, float or None
+        How many components: 1 ... min(n_samples, n_features); or, between 0 and 1, as few as explain more than this part of the
+        variance; or all of them.
+    whiten : bool
+        Scale the result of `transform` to unit variance.
+    memory : int or str, optional
+        A budget for `fit` and `transform` instead of that of the session, such as "2GiB".
+    random_state : int, RandomState or None
+        Seed of the iteration that finds a few components of many features. None stands for 0: the same data and budget give the
+        same bits, whatever the number of threads.
+    progress : bool, optional
+        Show progress bars; default when standard error is a terminal and it takes more than a second.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components_, n_features_in_)
+        Directions of most variance, in rows, by descending variance; the entry of largest magnitude of each is positive, as in
+        scikit-learn.
+    explained_variance_, explained_variance_ratio_ : ndarray of shape (n_components_,)
+        Variance along each component, with n_samples - 1 degrees of freedom, and its part of the variance of all features.
+    singular_values_ : ndarray of shape (n_components_,)
+        Those of the centred data.
+    mean_ : ndarray of shape (n_features_in_,), float64
+    noise_variance_ : float
+        Mean variance of the directions left out.
+    n_components_, n_features_in_, n_samples_ : int
+    trace_ : Trace
+        How the pass over the data went; not kept when the estimator is pickled.
+
+    Notes
+    -----
+    n_samples n_features^2 operations. The covariance is accumulated in float64 about a shift near the mean (Chan, Golub and LeVeque,
+    1983); it needs 4 to 8 n_features^2 bytes of memory or, with an int for `n_components`, of scratch.
+
+    Examples
+    --------
+    >>> pca = PCA(n_components=50).fit(outcore.open("x.npy"))
+    >>> y = pca.transform(outcore.open("x.npy"), out="y.npy")
+    """
+
+    def __init__(
+        self,
+        n_components: int | float | None = None,
+        *,
+        whiten: bool = False,
+        memory: int | str | None = None,
+        random_state: Any = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.whiten = whiten
+        self.memory = memory
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any = None) -> PCA:
+        """Finds the components of the rows of X.
+
+        Parameters
+        ----------
+        X : Array or array_like of shape (n_samples, n_features)
+        y : ignored
+
+        Raises
+        ------
+        NotFiniteError
+            For NaN or infinity in an `Array`, with its row and column. ArgumentError for more components than there are;
+            OverBudgetError for more features than the budget has room for.
+        """
+        X = self._checked(X, reset=True)
+        job = self._plan(X)
+        session = session_of(X, memory=self.memory)
+        self._keep(session._run(job, "finding components", self.progress), X.dtype)
+        self.trace_ = session.last_trace()
+        return self
+
+    def explain(self, X: Any) -> None:
+        """Prints what `fit` would read and hold; nothing is moved."""
+        print(self._plan(self._checked(X, reset=True)).text())
+
+    def _plan(self, X: Any) -> _native.Job:
+        count, variance = self._wanted(*X.shape)
+        state = self.random_state
+        seed = (
+            0 if state is None else int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(1 << 31))
+        )
+        session = session_of(X, memory=self.memory)
+        return _native.pca_fit(session._inner, native_operand(X, "X"), count, variance, seed)
+
+    def _wanted(self, samples: int, features: int) -> tuple[int | None, float | None]:
+        wanted, most = self.n_components, min(samples, features)
+        if wanted is None:
+            return None, None
+        if isinstance(wanted, Integral) and not isinstance(wanted, bool):
+            if not 1 <= wanted <= most:
+                raise ArgumentError(f"n_components={wanted} must be between 1 and min(n_samples, n_features)={most}")
+            return int(wanted), None
+        if isinstance(wanted, Real) and not isinstance(wanted, bool) and 0 < float(wanted) < 1:
+            return None, float(wanted)
+        raise ArgumentError(
+            f"n_components={wanted!r} must be a whole number from 1 to {most}, a part of the variance between 0 and 1, or None"
+        )
+
+    def _keep(self, found: dict[str, Any], dtype: np.dtype[Any]) -> None:
+        samples, features, total = found["samples"], found["features"], found["total_variance"]
+        variance = found["explained_variance"]
+        kept = len(variance)
+        left_out = min(samples, features) - kept
+        self.n_samples_, self.n_components_ = samples, kept
+        self.mean_ = found["mean"]
+        self.components_ = found["components"].reshape(kept, features).astype(dtype, copy=False)
+        self.explained_variance_ = variance.astype(dtype, copy=False)
+        self.explained_variance_ratio_ = (variance / total if total > 0 else np.zeros(kept)).astype(dtype, copy=False)
+        self.singular_values_ = np.sqrt(variance * (samples - 1)).astype(dtype, copy=False)
+        self.noise_variance_ = float(max(0.0, total - variance.sum()) / left_out) if left_out else 0.0
+
+    def transform(self, X: Any, out: PathLike | Array | None = None) -> Any:
+        """Coordinates of the rows of X along the components.
+
+        Parameters
+        ----------
+        X : Array or array_like of shape (n_samples, n_features)
+        out : path or Array of shape (n_samples, n_components), optional
+            Where the result goes: a new `.npy` file, or an array that is changed in place. Default: an unnamed array on SSD for
+            an `Array`, a NumPy array for anything else.
+
+        Returns
+        -------
+        Array or ndarray of shape (n_samples, n_components), of the type of X.
+        """
+        check_is_fitted(self)
+        X = self._checked(X, reset=False)
+        components = self.components_.astype(np.float64, copy=False)
+        matrix = (components / self._scale()[:, None]).T if self.whiten else components.T
+        return self._map(X, self.mean_, matrix, np.empty(0), out, "projecting")
+
+    def inverse_transform(self, X: Any, out: PathLike | Array | None = None) -> Any:
+        """Rows whose coordinates along the components are those of X.
+
+        Parameters
+        ----------
+        X : Array or array_like of shape (n_samples, n_components)
+        out : path or Array of shape (n_samples, n_features), optional
+            As in `transform`.
+
+        Returns
+        -------
+        Array or ndarray of shape (n_samples, n_features), of the type of X.
+        """
+        check_is_fitted(self)
+        X = X if isinstance(X, Array) else _floats(np.asarray(X))
+        if X.ndim != 2 or X.shape[1] != self.n_components_:
+            raise ShapeError(
+                f"X has shape {tuple(X.shape)}, where {self.n_components_} columns, one for each component, are expected"
+            )
+        components = self.components_.astype(np.float64, copy=False)
+        matrix = components * self._scale()[:, None] if self.whiten else components
+        return self._map(X, np.empty(0), matrix, self.mean_, out, "reconstructing")
+
+    def fit_transform(self, X: Any, y: Any = None, out: PathLike | Array | None = None) -> Any:
+        """`fit` and then `transform` of the same X."""
+        return self.fit(X).transform(X, out=out)
+
+    def get_covariance(self) -> npt.NDArray[Any]:
+        """The covariance that components and noise stand for.
+
+        Returns
+        -------
+        ndarray of shape (n_features, n_features): components^T diag(explained variance - noise) components + noise I.
+        """
+        check_is_fitted(self)
+        along = np.maximum(self.explained_variance_ - self.noise_variance_, 0)
+        found: npt.NDArray[Any] = (self.components_.T * along) @ self.components_
+        found.flat[:: len(found) + 1] += self.noise_variance_
+        return found
+
+    def _scale(self) -> npt.NDArray[np.float64]:
+        """Deviation along each component, kept off zero."""
+        scale = np.sqrt(self.explained_variance_.astype(np.float64))
+        least = np.finfo(np.float64).eps
+        scale[scale < least] = least
+        return scale
+
+    def _map(self, X: Any, before: Any, matrix: Any, after: Any, out: Any, label: str) -> Any:
+        """(X - before) matrix + after, on SSD if either side is there."""
+        if out is None and not isinstance(X, Array):
+            return _map_in_memory(X, before, matrix, after)
+        session = session_of(X, out, memory=self.memory)
+        job = _native.affine(
+            session._inner, native_operand(X, "X"), before, np.ascontiguousarray(matrix), after, native_output(out)
+        )
+        found = session._run(job, label, self.progress)
+        return out if isinstance(out, Array) else Array._result(session, found)
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        """X as float32 or float64, with scikit-learn's checks for what is in memory and ours for what is on SSD."""
+        if not isinstance(X, Array):
+            found = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=2 if reset else 1)
+            return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
+        if X.ndim != 2:
+            raise ShapeError(f"{X!r} has one dimension, where rows (samples) and columns (features) are expected")
+        if reset:
+            if X.shape[0] < 2:
+                raise ArgumentError(f"{X!r} has {X.shape[0]} sample(s), where at least 2 are needed")
+            self.n_features_in_ = X.shape[1]
+            if hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
+        elif X.shape[1] != self.n_features_in_:
+            raise ShapeError(f"{X!r} has {X.shape[1]} features, but PCA is expecting {self.n_features_in_} features as input")
+        return X
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.components_.shape[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        state.pop("trace_", None)
+        return state
+
+    trace_: Trace | None
+
+
+def _floats(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    if x.dtype.kind not in "fiub":
+        raise DTypeError(f"X is {x.dtype}, where numbers are expected")
+    return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
+
+
+def _map_in_memory(x: npt.NDArray[Any], before: Any, matrix: Any, after: Any) -> npt.NDArray[Any]:
+    found = np.empty((len(x), matrix.shape[1]), x.dtype)
+    matrix = matrix.astype(x.dtype, copy=False)
+    rows = max(1, BLOCK_BYTES // max(1, 8 * x.shape[1]))
+    for start in range(0, len(x), rows):
+        part = x[start : start + rows]
+        centred = (part - before).astype(x.dtype, copy=False) if len(before) else part
+        product = found[start : start + rows]
+        np.matmul(centred, matrix, out=product)
+        if len(after):
+            product += after.astype(x.dtype, copy=False)
+    return found

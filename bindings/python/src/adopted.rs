@@ -1,0 +1,121 @@
+//! The memory of NumPy arrays, lent to the engine without a copy.
+//!
+//! The array object is held until the last piece of the memory is dropped, wherever that is; a drop on a thread without the GIL
+//! is carried out the next time this module has it.
+
+use std::ptr::NonNull;
+
+use numpy::{PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods, dtype};
+use outcore::{Buf, DType, Memory, Operand};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::matrix::Matrix;
+
+/// Bytes of an array, kept alive by the array.
+struct Adopted {
+    pointer: NonNull<u8>,
+    len: usize,
+    _array: Py<PyUntypedArray>,
+}
+
+// SAFETY: the pointer is that of memory which the array object owns and keeps where it is for as long as it lives.
+unsafe impl Send for Adopted {}
+// SAFETY: as above.
+unsafe impl Sync for Adopted {}
+
+// SAFETY: NumPy's memory is valid, initialised and does not move while the array is referenced. That nobody else reaches it is the
+// caller's part: `destination` is given arrays that Python code has just made and not yet handed out, and operands are
+// frozen, so that they are only read; a program that changes an operand while it is being computed with gets an undefined result,
+// as with every NumPy function that releases the GIL.
+unsafe impl Memory for Adopted {
+    fn pointer(&self) -> NonNull<u8> {
+        self.pointer
+    }
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+/// The first `len` bytes from where the array begins; its type has been checked.
+fn adopt(array: &Bound<'_, PyUntypedArray>, len: usize) -> Buf {
+    let pointer = match (array.cast::<PyArrayDyn<f32>>(), array.cast::<PyArrayDyn<f64>>()) {
+        (Ok(array), _) => array.data().cast::<u8>(),
+        (_, Ok(array)) => array.data().cast::<u8>(),
+        _ => return Buf::default(),
+    };
+    match NonNull::new(pointer) {
+        Some(pointer) if len > 0 => Buf::new(Box::new(Adopted { pointer, len, _array: array.clone().unbind() })),
+        _ => Buf::default(),
+    }
+}
+
+/// The element type of an array, for those that matrices have.
+pub(crate) fn element_type(array: &Bound<'_, PyUntypedArray>) -> PyResult<DType> {
+    let (py, own) = (array.py(), array.dtype());
+    if own.is_equiv_to(&dtype::<f32>(py)) {
+        Ok(DType::F32)
+    } else if own.is_equiv_to(&dtype::<f64>(py)) {
+        Ok(DType::F64)
+    } else {
+        Err(PyTypeError::new_err(format!("dtype {own} is neither float32 nor float64")))
+    }
+}
+
+/// Fresh memory for a result: a C-contiguous array that nobody else has seen yet.
+pub(crate) fn destination(array: &Bound<'_, PyUntypedArray>) -> PyResult<Buf> {
+    Ok(adopt(array, contiguous_bytes(array)?))
+}
+
+/// The bytes of a C-contiguous array, to be read only.
+pub(crate) fn source(array: &Bound<'_, PyUntypedArray>) -> PyResult<outcore::Shared> {
+    Ok(adopt(array, contiguous_bytes(array)?).freeze())
+}
+
+fn contiguous_bytes(array: &Bound<'_, PyUntypedArray>) -> PyResult<usize> {
+    let element = element_type(array)?.bytes() as usize;
+    match array.is_c_contiguous() && array.is_aligned() {
+        true => Ok(array.len() * element),
+        false => Err(PyValueError::new_err("the array is not contiguous and aligned")),
+    }
+}
+
+/// A matrix on SSD, or an array of one or two dimensions whose rows or columns are without gaps, neither running backwards.
+pub(crate) fn operand(value: &Bound<'_, PyAny>) -> PyResult<Operand> {
+    if let Ok(matrix) = value.cast::<Matrix>() {
+        return Ok(Operand::Stored(matrix.get().array()?.clone()));
+    }
+    let array = value.cast::<PyUntypedArray>()?;
+    let dtype = element_type(array)?;
+    let (rows, cols, row_step, col_step) = match (array.shape(), array.strides()) {
+        (&[rows], &[step]) => (rows, 1, step, dtype.bytes() as isize),
+        (&[rows, cols], &[row_step, col_step]) => (rows, cols, row_step, col_step),
+        _ => return Err(PyValueError::new_err("the array has neither one nor two dimensions")),
+    };
+    let (row_stride, col_stride) = strides(rows, cols, row_step, col_step, dtype).filter(|_| array.is_aligned()).ok_or_else(unmapped)?;
+    let elements = if rows == 0 || cols == 0 { 0 } else { (rows as u64 - 1) * row_stride + (cols as u64 - 1) * col_stride + 1 };
+    let bytes = adopt(array, (elements * dtype.bytes()) as usize).freeze();
+    Ok(Operand::Memory { bytes, dtype, rows: rows as u64, cols: cols as u64, row_stride, col_stride })
+}
+
+fn unmapped() -> PyErr {
+    PyValueError::new_err("the array's rows and columns both have gaps, or run backwards")
+}
+
+/// Strides in elements. NumPy gives a dimension of length 1 any stride, so there it is chosen to fit.
+fn strides(rows: usize, cols: usize, row_step: isize, col_step: isize, dtype: DType) -> Option<(u64, u64)> {
+    let size = dtype.bytes() as isize;
+    let elements = |step: isize| (step >= 0 && step % size == 0).then_some((step / size) as u64);
+    let (row, col) = match (rows > 1, cols > 1) {
+        (true, true) => (elements(row_step)?, elements(col_step)?),
+        (true, false) => (elements(row_step)?, 1),
+        (false, true) => match elements(col_step)? {
+            1 => (cols as u64, 1),
+            gap => (1, gap),
+        },
+        (false, false) => (1, 1),
+    };
+    let by_rows = col == 1 && row >= cols as u64;
+    let by_columns = row == 1 && col >= rows as u64;
+    (by_rows || by_columns).then_some((row, col))
+}

@@ -1,0 +1,124 @@
+//! `outcore.linalg`: each function plans and returns a job.
+
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use outcore::learn::linalg::{self, Axpby, Gemm, Reduction, Syrk};
+use outcore::{Error, Norm, Operand};
+use pyo3::prelude::*;
+
+use crate::adopted::{destination, operand};
+use crate::error::to_python;
+use crate::job::{Done, Job};
+use crate::matrix::{Matrix, output};
+use crate::session::Session;
+
+/// An operand from Python: its transpose if asked for.
+fn turned(value: &Bound<'_, PyAny>, transpose: bool) -> PyResult<Operand> {
+    let found = operand(value)?;
+    Ok(if transpose { found.t() } else { found })
+}
+
+/// C = alpha A B + beta C; `out` is a path, a matrix, a fresh array, or nothing.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "the arguments of the BLAS function")]
+pub(crate) fn gemm(
+    py: Python<'_>,
+    session: &Session,
+    a: &Bound<'_, PyAny>,
+    b: &Bound<'_, PyAny>,
+    trans_a: bool,
+    trans_b: bool,
+    alpha: f64,
+    beta: f64,
+    out: Option<Bound<'_, PyAny>>,
+) -> PyResult<Job> {
+    let (session, a, b) = (session.get()?, turned(a, trans_a)?, turned(b, trans_b)?);
+    if let Some(array) = out.as_ref().and_then(|out| out.cast::<PyUntypedArray>().ok()) {
+        let shape = [a.rows() as usize, b.cols() as usize];
+        if array.shape() != shape {
+            return Err(to_python(Error::Shape { what: format!("gemm: the result is {shape:?}, `out` is {:?}", array.shape()) }));
+        }
+        let into = destination(array)?;
+        return Job::new(py.detach(|| linalg::gemm_into(session, a, b, alpha, into)), |_| Done::Nothing);
+    }
+    let out = output(out)?;
+    Job::new(py.detach(|| linalg::gemm(session, a, b, Gemm { alpha, beta, out })), Done::Matrix)
+}
+
+/// C = alpha A A^T + beta C.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "the arguments of the BLAS function")]
+pub(crate) fn syrk(
+    py: Python<'_>,
+    session: &Session,
+    a: &Bound<'_, PyAny>,
+    trans: bool,
+    alpha: f64,
+    beta: f64,
+    full: bool,
+    out: Option<Bound<'_, PyAny>>,
+) -> PyResult<Job> {
+    let (session, a, out) = (session.get()?, turned(a, trans)?, output(out)?);
+    Job::new(py.detach(|| linalg::syrk(session, a, Syrk { alpha, beta, out, full })), Done::Matrix)
+}
+
+/// y = alpha x + beta y, in place.
+#[pyfunction]
+pub(crate) fn axpby(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>, y: &Matrix, alpha: f64, beta: f64) -> PyResult<Job> {
+    let (session, x, y) = (session.get()?, operand(x)?, y.array()?);
+    Job::new(py.detach(|| linalg::axpby(session, x, y, Axpby { alpha, beta })), Done::Matrix)
+}
+
+/// x = alpha x, in place.
+#[pyfunction]
+pub(crate) fn scale(py: Python<'_>, session: &Session, x: &Matrix, alpha: f64) -> PyResult<Job> {
+    let (session, x) = (session.get()?, x.array()?);
+    Job::new(py.detach(|| linalg::scale(session, x, alpha)), Done::Matrix)
+}
+
+/// The norm of each row.
+#[pyfunction]
+pub(crate) fn row_norms(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>, norm: &str) -> PyResult<Job> {
+    let (session, x, norm) = (session.get()?, operand(x)?, norm_of(norm)?);
+    Job::new(py.detach(|| linalg::row_norms(session, x, norm)), Done::Numbers)
+}
+
+/// The norm of each column.
+#[pyfunction]
+pub(crate) fn column_norms(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>, norm: &str) -> PyResult<Job> {
+    let (session, x, norm) = (session.get()?, operand(x)?, norm_of(norm)?);
+    Job::new(py.detach(|| linalg::column_norms(session, x, norm)), Done::Numbers)
+}
+
+/// Count, mean, sum of squared deviations, least and greatest element of each column.
+#[pyfunction]
+pub(crate) fn column_statistics(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>) -> PyResult<Job> {
+    let (session, x) = (session.get()?, operand(x)?);
+    Job::new(py.detach(|| linalg::column_statistics(session, x)), Done::Statistics)
+}
+
+/// All elements to one number.
+#[pyfunction]
+pub(crate) fn reduce(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>, how: &str) -> PyResult<Job> {
+    let reduction = match how {
+        "sum" => Reduction::Sum,
+        "sum_of_squares" => Reduction::SumOfSquares,
+        "min" => Reduction::Min,
+        "max" => Reduction::Max,
+        _ => return Err(argument(format!("how must be 'sum', 'sum_of_squares', 'min' or 'max', not {how:?}"))),
+    };
+    let (session, x) = (session.get()?, operand(x)?);
+    Job::new(py.detach(|| linalg::reduce(session, x, reduction)), Done::Number)
+}
+
+fn norm_of(name: &str) -> PyResult<Norm> {
+    match name {
+        "l1" => Ok(Norm::L1),
+        "l2" => Ok(Norm::L2),
+        "max" => Ok(Norm::Max),
+        _ => Err(argument(format!("norm must be 'l1', 'l2' or 'max', not {name:?}"))),
+    }
+}
+
+fn argument(what: String) -> PyErr {
+    to_python(Error::Value { what })
+}

@@ -1,0 +1,109 @@
+//! Matrices on SSD and views of them.
+
+use std::path::{Path, PathBuf};
+
+use numpy::PyUntypedArray;
+use outcore::{Array, Order, Output};
+use pyo3::prelude::*;
+
+use crate::adopted::{destination, element_type, source};
+use crate::error::to_python;
+use crate::job::{Done, Job};
+use crate::owned::Owned;
+use crate::session;
+
+/// A matrix or vector on SSD, or a view of one.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct Matrix(Owned<Array>);
+
+impl Matrix {
+    pub(crate) fn new(array: Array) -> Matrix {
+        Matrix(Owned::new(array))
+    }
+
+    pub(crate) fn array(&self) -> PyResult<&Array> {
+        self.0.get()
+    }
+}
+
+#[pymethods]
+impl Matrix {
+    #[getter]
+    fn shape(&self) -> PyResult<Vec<u64>> {
+        Ok(self.array()?.shape())
+    }
+
+    #[getter]
+    fn dtype(&self) -> PyResult<String> {
+        Ok(self.array()?.dtype().to_string())
+    }
+
+    /// `"C"` when the elements of a row lie next to each other, else `"F"`.
+    #[getter]
+    fn order(&self) -> PyResult<&'static str> {
+        Ok(match self.array()?.order() {
+            Order::Row => "C",
+            Order::Column => "F",
+        })
+    }
+
+    #[getter]
+    fn path(&self) -> PyResult<Option<&Path>> {
+        Ok(self.array()?.path())
+    }
+
+    #[getter]
+    fn name(&self) -> PyResult<String> {
+        Ok(self.array()?.name().to_owned())
+    }
+
+    /// The transpose, a view.
+    fn t(&self) -> PyResult<Matrix> {
+        Ok(Matrix::new(self.array()?.t()))
+    }
+
+    /// Some rows and columns, a view.
+    fn slice(&self, rows: (u64, u64), cols: (u64, u64)) -> PyResult<Matrix> {
+        self.array()?.slice(rows.0..rows.1, cols.0..cols.1).map(Matrix::new).map_err(to_python)
+    }
+
+    /// Reads all of it into a C-contiguous array of the same type that nobody else has.
+    fn read_into(&self, into: &Bound<'_, PyUntypedArray>) -> PyResult<Job> {
+        let array = self.array()?;
+        check_type(array, into)?;
+        let memory = destination(into)?;
+        Job::new(into.py().detach(|| array.read_into(memory)), |_| Done::Nothing)
+    }
+
+    /// Writes all of it, in place, from a C-contiguous array of the same type.
+    fn write(&self, values: &Bound<'_, PyUntypedArray>) -> PyResult<Job> {
+        let array = self.array()?;
+        check_type(array, values)?;
+        let memory = source(values)?;
+        Job::new(values.py().detach(|| array.write(memory)), |()| Done::Nothing)
+    }
+
+    /// A copy with another type, order or place.
+    fn convert(&self, py: Python<'_>, out: Option<Bound<'_, PyAny>>, dtype: &str, order: &str) -> PyResult<Job> {
+        let (array, dtype, order) = (self.array()?, session::element_type(dtype)?, session::order_of(order)?);
+        let out = output(out)?;
+        Job::new(py.detach(|| array.convert(out, dtype, order)), Done::Matrix)
+    }
+}
+
+fn check_type(array: &Array, memory: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
+    let found = element_type(memory)?;
+    match found == array.dtype() {
+        true => Ok(()),
+        false => Err(to_python(outcore::Error::DType { what: format!("{} is {}, the array in memory {found}", array.name(), array.dtype()) })),
+    }
+}
+
+/// Where a result goes: scratch, a new file, or a matrix that is there.
+pub(crate) fn output(out: Option<Bound<'_, PyAny>>) -> PyResult<Output> {
+    let Some(out) = out else { return Ok(Output::Scratch) };
+    match out.cast::<Matrix>() {
+        Ok(matrix) => Ok(Output::InPlace(matrix.get().array()?.clone())),
+        Err(_) => Ok(Output::New(out.extract::<PathBuf>()?)),
+    }
+}

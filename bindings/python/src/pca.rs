@@ -1,0 +1,60 @@
+//! Principal components: the pass that finds them, and affine maps of rows, which are `transform` and its inverse.
+
+use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
+use outcore::learn::pca::{self, Affine, Components, Pca};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::adopted::operand;
+use crate::job::{Done, Job};
+use crate::matrix::output;
+use crate::session::Session;
+
+/// What `pca_fit` finds; `components` is flat, row after row.
+pub(crate) fn dictionary(py: Python<'_>, model: Pca) -> PyResult<Py<PyAny>> {
+    let found = PyDict::new(py);
+    found.set_item("samples", model.samples)?;
+    found.set_item("features", model.features)?;
+    found.set_item("mean", PyArray1::from_vec(py, model.mean))?;
+    found.set_item("components", PyArray1::from_vec(py, model.components))?;
+    found.set_item("explained_variance", PyArray1::from_vec(py, model.explained_variance))?;
+    found.set_item("total_variance", model.total_variance)?;
+    Ok(found.into_any().unbind())
+}
+
+/// Finds components: so many, or those that explain a part of the variance, or all.
+#[pyfunction]
+pub(crate) fn pca_fit(
+    py: Python<'_>,
+    session: &Session,
+    x: &Bound<'_, PyAny>,
+    count: Option<u64>,
+    variance: Option<f64>,
+    seed: u64,
+) -> PyResult<Job> {
+    let components = match (count, variance) {
+        (Some(count), _) => Components::Count(count),
+        (None, Some(part)) => Components::Variance(part),
+        (None, None) => Components::All,
+    };
+    let (session, x) = (session.get()?, operand(x)?);
+    Job::new(py.detach(|| pca::fit(session, x, components, seed)), Done::Pca)
+}
+
+/// y = (x - before) matrix + after, for each row of x; empty `before` and `after` change nothing.
+#[pyfunction]
+pub(crate) fn affine(
+    py: Python<'_>,
+    session: &Session,
+    x: &Bound<'_, PyAny>,
+    before: PyReadonlyArray1<'_, f64>,
+    matrix: PyReadonlyArray2<'_, f64>,
+    after: PyReadonlyArray1<'_, f64>,
+    out: Option<Bound<'_, PyAny>>,
+) -> PyResult<Job> {
+    let columns = matrix.shape()[1] as u64;
+    let flat: Vec<f64> = matrix.as_array().iter().copied().collect();
+    let map = Affine { before: before.as_array().to_vec(), matrix: flat, columns, after: after.as_array().to_vec() };
+    let (session, x, out) = (session.get()?, operand(x)?, output(out)?);
+    Job::new(py.detach(|| pca::affine(session, x, map, out)), Done::Matrix)
+}

@@ -1,0 +1,129 @@
+//! Sessions.
+
+use std::path::PathBuf;
+
+use outcore::{Blas, Choice, DType, Error, Order, Settings};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::error::to_python;
+use crate::matrix::Matrix;
+use crate::owned::Owned;
+use crate::trace::Trace;
+
+/// Budget, threads, scratch folder and open files.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct Session(Owned<outcore::Session>);
+
+impl Session {
+    pub(crate) fn get(&self) -> PyResult<&outcore::Session> {
+        self.0.get()
+    }
+}
+
+#[pymethods]
+impl Session {
+    #[new]
+    #[pyo3(signature = (memory_bytes, scratch, allow_tmpfs_scratch, threads, driver, blas))]
+    fn new(
+        py: Python<'_>,
+        memory_bytes: Option<u64>,
+        scratch: Option<PathBuf>,
+        allow_tmpfs_scratch: bool,
+        threads: usize,
+        driver: &str,
+        blas: Option<PathBuf>,
+    ) -> PyResult<Session> {
+        let driver = choice(driver).map_err(to_python)?;
+        let session = py.detach(|| {
+            let blas = blas.map_or(Ok(Blas::default()), Blas::load)?;
+            outcore::Session::new(Settings { memory_bytes, scratch, allow_tmpfs_scratch, threads, driver, blas })
+        });
+        Ok(Session(Owned::new(session.map_err(to_python)?)))
+    }
+
+    /// Opens a `.npy` file, or a raw one with its description beside it; `interrupted` also one left half written.
+    fn open(&self, py: Python<'_>, path: PathBuf, interrupted: bool) -> PyResult<Matrix> {
+        let session = self.get()?;
+        let open = || if interrupted { session.open_interrupted(&path) } else { session.open(&path) };
+        py.detach(open).map(Matrix::new).map_err(to_python)
+    }
+
+    /// Opens a raw file.
+    fn open_raw(&self, py: Python<'_>, path: PathBuf, dtype: &str, shape: Vec<u64>, order: &str, offset: u64) -> PyResult<Matrix> {
+        let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
+        py.detach(|| session.open_raw(&path, dtype, &shape, order, offset)).map(Matrix::new).map_err(to_python)
+    }
+
+    /// A new `.npy` file of zeros.
+    fn create(&self, py: Python<'_>, path: PathBuf, dtype: &str, shape: Vec<u64>, order: &str) -> PyResult<Matrix> {
+        let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
+        py.detach(|| session.create(&path, dtype, &shape, order)).map(Matrix::new).map_err(to_python)
+    }
+
+    /// Budget in bytes.
+    #[getter]
+    fn memory_bytes(&self) -> PyResult<u64> {
+        Ok(self.get()?.memory_bytes())
+    }
+
+    /// Compute threads.
+    #[getter]
+    fn threads(&self) -> PyResult<usize> {
+        Ok(self.get()?.threads())
+    }
+
+    /// What it runs on; starts the engine.
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let session = self.get()?;
+        let info = py.detach(|| session.info()).map_err(to_python)?;
+        let found = PyDict::new(py);
+        found.set_item("memory_bytes", info.memory_bytes)?;
+        found.set_item("threads", info.threads)?;
+        found.set_item("driver", info.driver)?;
+        found.set_item("queue_depth", info.queue_depth)?;
+        found.set_item("registered_bytes", info.registered_bytes)?;
+        found.set_item("fallback", info.fallback)?;
+        found.set_item("blas", info.blas)?;
+        found.set_item("blas_version", info.blas_version)?;
+        found.set_item("scratch", info.scratch)?;
+        Ok(found)
+    }
+
+    /// How the last run went.
+    fn last_trace(&self, py: Python<'_>) -> PyResult<Option<Trace>> {
+        let session = self.get()?;
+        Ok(py.detach(|| session.last_trace()).map(Trace::new))
+    }
+}
+
+/// Bytes of memory that this process may use: the machine's, or less where a control group or a resource limit says so.
+#[pyfunction]
+pub(crate) fn memory_allowed(py: Python<'_>) -> u64 {
+    py.detach(outcore::memory_allowed)
+}
+
+pub(crate) fn element_type(name: &str) -> PyResult<DType> {
+    match name {
+        "float32" => Ok(DType::F32),
+        "float64" => Ok(DType::F64),
+        _ => Err(to_python(Error::DType { what: format!("dtype {name} is neither float32 nor float64") })),
+    }
+}
+
+pub(crate) fn order_of(name: &str) -> PyResult<Order> {
+    match name {
+        "C" => Ok(Order::Row),
+        "F" => Ok(Order::Column),
+        _ => Err(to_python(Error::Value { what: format!("order must be 'C' (rows) or 'F' (columns), not {name:?}") })),
+    }
+}
+
+fn choice(name: &str) -> Result<Choice, Error> {
+    match name {
+        "auto" => Ok(Choice::Auto),
+        "io_uring" => Ok(Choice::Uring),
+        "threads" => Ok(Choice::Threads),
+        _ => Err(Error::Value { what: format!("driver must be 'auto', 'io_uring' or 'threads', not {name:?}") }),
+    }
+}
