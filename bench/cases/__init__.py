@@ -1,0 +1,15 @@
+"""The cases: each file builds some of them for a context; none runs anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cases import fits, pca, products, reads
+from harness.model import Case, Context
+
+BUILDERS: dict[str, Callable[[Context], Case]] = {
+    **products.BUILDERS,
+    **pca.BUILDERS,
+    **reads.BUILDERS,
+    **fits.BUILDERS,
+}

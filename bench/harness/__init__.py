@@ -1,0 +1,1 @@
+"""Runs legs, keeps raw results, and makes tables and plots of them."""

@@ -1,0 +1,142 @@
+"""What a case is: legs that take turns, the bound that holds for them, and who is compared with whom.
+
+A leg is one fresh process, `python bench/leg.py FUNCTION SPEC RESULT`; its spec is plain JSON, so that the command kept with a
+result is all it takes to run the leg again. Paths are relative to the root of the repository, where every leg runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Unit = Literal["GFLOP/s", "GB/s", "IOPS", "s"]
+UNIT_SIZE: dict[str, float] = {"GFLOP/s": 1e9, "GB/s": 1e9, "IOPS": 1.0, "s": 1.0}
+
+SMALLEST_BUDGET = 4 * MIB
+
+
+class Skip(Exception):  # noqa: N818 - it is a decision, not a fault
+    """The case cannot run here; the message says why."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A file that legs read, made before the first one."""
+
+    path: str
+    rows: int
+    cols: int
+    kind: Literal["uniform", "low rank"] = "uniform"
+    aligned: bool = True
+    """The numbers begin at byte 4096 (a legal, longer `.npy` header), else where numpy.save puts them."""
+    seed: int = 0
+
+    @property
+    def header_bytes(self) -> int:
+        return 4096 if self.aligned else 128
+
+    @property
+    def nbytes(self) -> int:
+        return self.header_bytes + 4 * self.rows * self.cols
+
+
+@dataclass(frozen=True)
+class Leg:
+    name: str
+    function: str
+    """`module.function` in `bench/legs`."""
+    spec: Mapping[str, Any]
+    work: float = 1.0
+    """Operations, bytes or requests of one sample: rate = work / seconds. 1 where time itself is the measure."""
+    cold: tuple[str, ...] = ()
+    """Files whose pages leave the kernel's cache before the leg."""
+    outputs: tuple[str, ...] = ()
+    """Files that the leg makes, removed after it."""
+    limited: bool = False
+    """Run under the case's process limit."""
+    timeout_s: float = 3600.0
+    unset: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    sweep: tuple[Mapping[str, Any], ...] = ()
+    """Specs tried once, briefly, before the rounds; the fastest is kept."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Ours against the fastest of some rivals."""
+
+    ours: str
+    rivals: tuple[str, ...]
+    against: str
+    at_least: float | None = None
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What no program can beat: operations at the speed of the cores, bytes at the speed of the device."""
+
+    flops: float = 0.0
+    read_bytes: float = 0.0
+    written_bytes: float = 0.0
+    core_leg: str | None = None
+    """The leg whose rate is the speed of the cores."""
+    bytes_at_most: float | None = None
+    """The share of bound bytes that a leg of ours may move."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    title: str
+    unit: Unit
+    legs: Sequence[Leg]
+    comparisons: Sequence[Comparison]
+    bound: Bound = field(default_factory=Bound)
+    files: Sequence[DataFile] = ()
+    limit_over_bytes: int | None = None
+    """The process limit, not counting what interpreter and imports of the legs take."""
+    needs: tuple[str, ...] = ()
+    """`fio`, `example`: what the runner must find or build first."""
+    rounds: int | None = None
+    """Rounds where they are fewer than usual because a rival takes long."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Context:
+    """Sizes and places of one invocation. At `scale` 1 every size is that of the protocol."""
+
+    data: str
+    scale: float = 1.0
+    seconds: float = 30.0
+    room_bytes: int = 1 << 62
+    """What the disk holds when nothing of an earlier invocation is left."""
+
+    def side(self, n: int) -> int:
+        return max(48, round(n * self.scale))
+
+    def count(self, n: int) -> int:
+        return max(1, round(n * self.scale))
+
+    def budget(self, memory_bytes: int) -> int:
+        """Shrinks as matrices do, so that their ratio to memory stays."""
+        return max(SMALLEST_BUDGET, int(memory_bytes * min(1.0, self.scale) ** 2))
+
+    def path(self, name: str) -> str:
+        return str(Path(self.data) / name)
+
+
+def relative(path: str | os.PathLike[str]) -> str:
+    """Relative to the repository where it lies inside, so that results carry no one's home folder."""
+    # Links stay as they are: the interpreter of an environment is one.
+    absolute = Path(os.path.abspath(path))
+    return str(absolute.relative_to(ROOT)) if absolute.is_relative_to(ROOT) else str(absolute)

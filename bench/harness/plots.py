@@ -1,0 +1,95 @@
+"""Results as SVG: a bar a leg, and one picture of all targets. The same results give the same bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("svg")
+matplotlib.rcParams.update(
+    {"svg.hashsalt": "outcore", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+)
+
+import matplotlib.pyplot as plt  # noqa: E402
+
+from harness import results  # noqa: E402
+from harness.model import UNIT_SIZE  # noqa: E402
+
+OURS, RIVAL, MISSED = "#1b6ca8", "#b8b8b8", "#c0392b"
+
+
+def draw(cases: list[dict[str, Any]], folder: Path) -> dict[str, Path]:
+    """A file a case that has numbers, and `targets`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files: dict[str, Path] = {}
+    for case in cases:
+        if case["case"] != "device" and draw_case(case, folder / f"{case['case']}.svg"):
+            files[case["case"]] = folder / f"{case['case']}.svg"
+    if draw_targets(cases, folder / "targets.svg"):
+        files["targets"] = folder / "targets.svg"
+    return files
+
+
+def draw_case(case: dict[str, Any], path: Path) -> bool:
+    other_work = case["bound"]["core_leg"] if case["unit"] == "s" else None
+    legs = [leg for leg in reversed(case["legs"]) if leg["name"] != other_work]
+    found = [results.rate_spread(case, leg) for leg in legs]
+    if not any(found):
+        return False
+    figure, axes = plt.subplots(figsize=(7.5, 0.6 + 0.38 * len(legs)))
+    for row, (leg, rate) in enumerate(zip(legs, found, strict=True)):
+        if rate is None:
+            axes.text(0, row, f"  {results.endings(leg) or 'not run'}", va="center", color=MISSED)
+            continue
+        middle, low, high = (scaled(case, value) for value in (rate.median, rate.low, rate.high))
+        low, high = min(low, high), max(low, high)
+        ours = leg["name"].startswith("outcore")
+        axes.barh(
+            row,
+            middle,
+            xerr=[[middle - low], [high - middle]],
+            color=OURS if ours else RIVAL,
+            ecolor="black",
+            capsize=2,
+            height=0.65,
+        )
+        axes.text(high, row, f"  {middle:,.4g}", va="center")
+    axes.set_yticks(range(len(legs)), [leg["name"] for leg in legs])
+    axes.set_xlabel("seconds, less is better" if case["unit"] == "s" else f"{case['unit']}, more is better")
+    axes.margins(x=0.12)
+    axes.set_xlim(left=0)
+    return save(figure, path)
+
+
+def draw_targets(cases: list[dict[str, Any]], path: Path) -> bool:
+    """How far each ratio lies from what it must reach, on a logarithmic axis: right of the line is reached."""
+    rows = []
+    for case in cases:
+        for comparison in case.get("comparisons", ()):
+            found = results.compare(case, comparison)
+            if comparison["at_least"] and found and found.ratio:
+                rows.append((f"{case['case']}: {comparison['against']}", comparison["at_least"], found.ratio))
+    if not rows:
+        return False
+    figure, axes = plt.subplots(figsize=(9, 0.8 + 0.3 * len(rows)))
+    for row, (_, target, ratio) in enumerate(reversed(rows)):
+        middle, low, high = (value / target for value in (ratio.median, ratio.low, ratio.high))
+        color = OURS if middle >= 1 else MISSED
+        axes.errorbar(middle, row, xerr=[[middle - low], [high - middle]], fmt="o", color=color, capsize=2)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(rows)), [name for name, *_ in reversed(rows)])
+    axes.set_xlabel("ratio over what it must reach (median, lowest to highest pair)")
+    return save(figure, path)
+
+
+def scaled(case: dict[str, Any], rate: float) -> float:
+    return 1 / rate if case["unit"] == "s" else rate / UNIT_SIZE[case["unit"]]
+
+
+def save(figure: Any, path: Path) -> bool:
+    figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
+    plt.close(figure)
+    return True

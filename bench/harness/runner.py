@@ -1,0 +1,216 @@
+"""Runs the legs of a case in turn, A B A B ..., each a fresh process, and keeps everything they said.
+
+A leg that the kernel killed, that ran out of time, that failed or that answered wrongly is not run again: it counts as not
+finished, with the time it lasted. The result is written after every round, so that an interrupted invocation keeps what it has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from outcore.demo import limit
+
+from harness import data, device
+from harness.model import MIB, ROOT, UNIT_SIZE, Case, Context, Leg, Skip, relative
+
+MARGIN_BYTES = 64 * MIB
+"""What outcore may need on top of its budget; every contestant under a limit gets it."""
+
+LARGEST_ERROR = 10.0
+"""In units of legs.measure.product_error; a fast wrong answer is no answer."""
+
+EXAMPLE = ["cargo", "build", "--release", "--quiet", "-p", "outcore-engine", "--example", "stream_and_gather"]
+
+Facts = dict[str, Any]
+
+
+def run_case(case: Case, context: Context, rounds: int, facts: Facts, folder: Path, say: Callable[[str], None]) -> Facts:
+    """Measure `case` and leave `<folder>/<case>.json`."""
+    check_needs(case)
+    for file in case.files:
+        say(f"{case.name}: making {file.path}")
+        data.make(file, ROOT)
+    way = limit.best_way()
+    result: Facts = {
+        **facts,
+        "case": case.name,
+        "title": case.title,
+        "unit": case.unit,
+        "started": now(),
+        "scale": context.scale,
+        "bound": dataclasses.asdict(case.bound),
+        "comparisons": [dataclasses.asdict(comparison) for comparison in case.comparisons],
+        "notes": list(case.notes),
+        "limit": process_limit(case, way),
+        "legs": [],
+    }
+    legs = [chosen(leg, case.unit, context, way, say) for leg in case.legs]
+    result["legs"] = [described(leg, sweep) for leg, sweep in legs]
+    for number in range(min(rounds, case.rounds or rounds)):
+        for (leg, _), entry in zip(legs, result["legs"], strict=True):
+            if any(done["status"] != "ok" for done in entry["rounds"]):
+                continue
+            say(f"{case.name}: round {number + 1}: {leg.name}")
+            limit_bytes = result["limit"]["bytes"] if leg.limited and result["limit"] else None
+            outcome = {"round": number, **run_leg(leg, context, way, limit_bytes)}
+            entry["rounds"].append(outcome)
+            say(f"{case.name}: round {number + 1}: {leg.name}: {told(leg, outcome, case.unit)}")
+        write(result, folder)
+    return result
+
+
+def run_leg(leg: Leg, context: Context, way: limit.Way, limit_bytes: int | None) -> Facts:
+    """One process: what became of it, and the raw numbers that it wrote."""
+    remove_outputs(leg)
+    answer = ROOT / context.path("leg.json")
+    answer.unlink(missing_ok=True)
+    cache = drop_caches(leg)
+    try:
+        outcome = limit.run_limited(
+            command_of(leg, relative(answer)), limit_bytes, way, environment=dict(leg.environment), timeout_s=leg.timeout_s
+        )
+        result = json.loads(answer.read_text()) if answer.exists() else None
+    finally:
+        remove_outputs(leg)
+        answer.unlink(missing_ok=True)
+    status = "ok" if outcome.returncode == 0 and result else "failed"
+    status = "killed" if outcome.killed else "timed out" if outcome.timed_out else status
+    if status == "ok" and (result or {}).get("error", 0.0) > LARGEST_ERROR:
+        status = "wrong"
+    facts: Facts = {
+        "status": status,
+        "wall_s": outcome.wall_s,
+        "peak_bytes": outcome.peak_bytes,
+        "kernel_peak_bytes": outcome.kernel_peak_bytes,
+        "limit_bytes": limit_bytes,
+        "cache": cache,
+        "result": result if status == "ok" else None,
+    }
+    return facts if status == "ok" else {**facts, "output": outcome.output.replace(f"{ROOT}/", "")[-2000:]}
+
+
+def command_of(leg: Leg, answer: str) -> list[str]:
+    unset = ["env", *(word for name in leg.unset for word in ("-u", name))] if leg.unset else []
+    return [*unset, relative(sys.executable), "bench/leg.py", leg.function, json.dumps(dict(leg.spec)), answer]
+
+
+def chosen(leg: Leg, unit: str, context: Context, way: limit.Way, say: Callable[[str], None]) -> tuple[Leg, list[Facts]]:
+    """The leg with the fastest spec of its sweep, and what the sweep measured."""
+    tried: list[Facts] = []
+    for options in leg.sweep:
+        spec = {**leg.spec, **options, "seconds": min(5.0, context.seconds)}
+        outcome = run_leg(dataclasses.replace(leg, spec=spec), context, way, None)
+        tried.append({"options": dict(options), "rate": rate(unit, leg.work, outcome), "status": outcome["status"]})
+        say(f"{leg.name}: trying {dict(options)}: {tried[-1]['rate'] or outcome.get('output', 'no number')}")
+    finished = [entry for entry in tried if entry["rate"] is not None]
+    if not finished:
+        return leg, tried
+    best = max(finished, key=lambda entry: entry["rate"])
+    return dataclasses.replace(leg, spec={**leg.spec, **best["options"]}), tried
+
+
+def rate(unit: str, work: float, outcome: Mapping[str, Any]) -> float | None:
+    """Work a second of a round's median sample (unit `s`: samples a second), or None where the leg did not finish."""
+    if outcome["status"] != "ok":
+        return None
+    result = outcome["result"]
+    done = 1.0 if unit == "s" else result.get("work", work)
+    return float(done / statistics.median(result["seconds"]))
+
+
+def told(leg: Leg, outcome: Mapping[str, Any], unit: str) -> str:
+    value = rate(unit, leg.work, outcome)
+    if value is None:
+        last = outcome["output"].strip().splitlines()[-1:]
+        return " ".join([f"{outcome['status']} after {outcome['wall_s']:.1f} s", *last])
+    return f"{1 / value:.3f} s" if unit == "s" else f"{value / UNIT_SIZE[unit]:.4g} {unit}"
+
+
+def described(leg: Leg, sweep: list[Facts]) -> Facts:
+    return {
+        "name": leg.name,
+        "function": leg.function,
+        "work": leg.work,
+        "command": command_of(leg, "RESULT"),
+        "unset": list(leg.unset),
+        "environment": dict(leg.environment),
+        "limited": leg.limited,
+        "timeout_s": leg.timeout_s,
+        "cold": list(leg.cold),
+        "sweep": sweep,
+        "rounds": [],
+    }
+
+
+def process_limit(case: Case, way: limit.Way) -> Facts | None:
+    """The same for all: budget, margin, and the most that interpreter and imports of any contestant take."""
+    if case.limit_over_bytes is None:
+        return None
+    modules = sorted({leg.function.partition(".")[0] for leg in case.legs if leg.limited})
+    baseline = {module: imports_bytes(module, way) for module in modules}
+    return {
+        "bytes": case.limit_over_bytes + MARGIN_BYTES + max(baseline.values()),
+        "baseline_bytes": baseline,
+        "margin_bytes": MARGIN_BYTES,
+        "kind": way.kind,
+        "sentence": way.sentence,
+    }
+
+
+def imports_bytes(module: str, way: limit.Way) -> int:
+    command = [relative(sys.executable), "bench/leg.py", f"{module}.nothing", "{}", os.devnull]
+    outcome = limit.run_limited(command, None, way)
+    if outcome.returncode != 0:
+        raise Skip(f"{module} cannot be imported: {outcome.output.strip().splitlines()[-1]}")
+    return outcome.peak_bytes
+
+
+def drop_caches(leg: Leg) -> str:
+    """Clean pages leave memory before a cold leg; without the right to that, at least those of its files do."""
+    os.sync()
+    if not leg.cold:
+        return "warm"
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3")
+    except OSError:
+        for path in leg.cold:
+            data.forget(ROOT / path)
+        return "dropped for the files read (dropping all is not permitted here)"
+    return "dropped"
+
+
+def remove_outputs(leg: Leg) -> None:
+    for path in leg.outputs:
+        (ROOT / path).unlink(missing_ok=True)
+
+
+def check_needs(case: Case) -> None:
+    if "fio" in case.needs and not device.available():
+        raise Skip("fio is not installed; it comes with the system's package manager")
+    if "example" in case.needs:
+        if not shutil.which("cargo"):
+            raise Skip("cargo is not installed")
+        if subprocess.run(EXAMPLE, cwd=ROOT, check=False).returncode != 0:
+            raise Skip("the example stream_and_gather does not build")
+
+
+def write(result: Facts, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result['case']}.json"
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(result, indent=1) + "\n")
+    partial.rename(path)
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

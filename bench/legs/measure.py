@@ -1,0 +1,98 @@
+"""The clock of every leg, and checks that what was timed is also right."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+MOST_SAMPLES = 400
+SHORTEST_SAMPLE_S = 0.05
+"""Shorter calls are timed several at once, so that clock and bookkeeping weigh nothing."""
+
+CHECKED_ROWS = 4
+CHECKED_COLS = 16
+
+Array = npt.NDArray[Any]
+
+
+def sampled(call: Callable[[], object], *, seconds: float = 0.0, before: Callable[[], object] | None = None) -> dict[str, Any]:
+    """Call again and again for `seconds`, at least once; `before` runs before each call and is not timed.
+
+    Bytes are those that the kernel charged this process for at the block device, of all samples together.
+    """
+    samples: list[float] = []
+    moved = {"read_bytes": 0, "written_bytes": 0}
+    cpu_seconds = 0.0
+    while not samples or (sum(samples) < seconds and len(samples) < MOST_SAMPLES):
+        if before is not None:
+            before()
+        disk, cpu, started = disk_bytes(), time.process_time(), time.perf_counter()
+        call()
+        samples.append(time.perf_counter() - started)
+        cpu_seconds += time.process_time() - cpu
+        for key, value in disk_bytes().items():
+            moved[key] += value - disk[key]
+    return {"seconds": samples, "cpu_seconds": cpu_seconds, **moved}
+
+
+def sampled_in_batches(call: Callable[[], object], *, seconds: float) -> dict[str, Any]:
+    """For short calls: warmed up once, then as many calls a sample as take `SHORTEST_SAMPLE_S`."""
+    call()
+    started = time.perf_counter()
+    call()
+    calls = max(1, round(SHORTEST_SAMPLE_S / max(time.perf_counter() - started, 1e-7)))
+
+    def batch() -> None:
+        for _ in range(calls):
+            call()
+
+    found = sampled(batch, seconds=seconds)
+    found["seconds"] = [sample / calls for sample in found["seconds"]]
+    return {**found, "calls_per_sample": calls}
+
+
+def timed(call: Callable[[], object], spec: dict[str, Any]) -> dict[str, Any]:
+    """As the spec asks: `short` calls in batches, for `seconds`."""
+    return (sampled_in_batches if spec.get("short") else sampled)(call, seconds=spec.get("seconds", 0.0))
+
+
+def disk_bytes() -> dict[str, int]:
+    try:
+        fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    except OSError:
+        return {"read_bytes": 0, "written_bytes": 0}
+    return {"read_bytes": int(fields["read_bytes"]), "written_bytes": int(fields["write_bytes"])}
+
+
+def cold(paths: Sequence[str]) -> None:
+    """Between samples of one leg, its files leave the kernel's cache again."""
+    for path in paths:
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def product_error(c: Array, a: Array, b: Array) -> float:
+    """The largest error of a few entries of C = A B, over eps |a| |b|: a few at most when right."""
+    rows = np.unique(np.linspace(0, a.shape[0] - 1, CHECKED_ROWS).astype(int))
+    start = min(b.shape[1] // 3, max(0, b.shape[1] - CHECKED_COLS))
+    cols = slice(start, start + CHECKED_COLS)
+    left, right = np.asarray(a[rows], np.float64), np.asarray(b[:, cols], np.float64)
+    size = np.linalg.norm(left, axis=1)[:, None] * np.linalg.norm(right, axis=0)
+    error = np.abs(np.asarray(c[rows, cols], np.float64) - left @ right)
+    return float((error / (size * np.finfo(np.float32).eps)).max())
+
+
+def captured_variance(path: str, components: Array, mean: Array, rows: int = 8192) -> float:
+    """The share of variance that the components hold, of the same rows for everyone, spread over the whole file."""
+    x = np.load(path, mmap_mode="r")
+    chosen = np.unique(np.linspace(0, len(x) - 1, rows).astype(np.int64))
+    centred = np.asarray(x[chosen], np.float64) - np.asarray(mean, np.float64)
+    projected = centred @ np.linalg.qr(np.asarray(components, np.float64).T)[0]
+    return float((projected**2).sum() / (centred**2).sum())

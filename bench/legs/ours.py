@@ -1,0 +1,89 @@
+"""outcore, through the face that its users see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import outcore as oc
+
+from legs.measure import captured_variance, cold, product_error, sampled, timed
+
+Spec = dict[str, Any]
+Result = dict[str, Any]
+
+
+def nothing(spec: Spec) -> Result:
+    return {"seconds": [0.0]}
+
+
+def configure(spec: Spec) -> None:
+    options = {key: spec[key] for key in ("memory", "scratch", "threads", "blas") if spec.get(key) is not None}
+    if "scratch" in options:
+        Path(options["scratch"]).mkdir(parents=True, exist_ok=True)
+    oc.configure(**options)
+
+
+def gemm(spec: Spec) -> Result:
+    """A file times a file into a file. `syrk`: A A^T, both triangles, by the symmetric routine; `by_itself`: by gemm."""
+    configure(spec)
+    out = Path(spec["out"])
+
+    def call() -> None:
+        a = oc.open(spec["a"])
+        if spec.get("syrk"):
+            oc.linalg.syrk(a, out=str(out))
+        else:
+            oc.linalg.gemm(a, a.T if spec.get("by_itself") else oc.open(spec["b"]), out=str(out))
+
+    def before() -> None:
+        out.unlink(missing_ok=True)
+        cold([spec["a"], spec["b"]])
+
+    found = {**sampled(call, seconds=spec.get("seconds", 0.0), before=before), "trace": trace()}
+    a = np.load(spec["a"], mmap_mode="r")
+    right = a.T if spec.get("syrk") or spec.get("by_itself") else np.load(spec["b"], mmap_mode="r")
+    c = np.load(out, mmap_mode="r")
+    return {**found, "error": product_error(c, a, right)}
+
+
+def gemm_memory(spec: Spec) -> Result:
+    """The same kernel with everything in memory: NumPy arrays in and out."""
+    configure(spec)
+    a, b = np.load(spec["a"]), np.load(spec["b"])
+    c = np.zeros((a.shape[0], b.shape[1]), a.dtype)
+    found = timed(lambda: oc.linalg.gemm(a, b, out=c), spec)
+    return {**found, "error": product_error(c, a, b)}
+
+
+def syrk_memory(spec: Spec) -> Result:
+    """The kernel behind a covariance, on rows in memory."""
+    configure(spec)
+    x = np.ascontiguousarray(np.load(spec["a"], mmap_mode="r")[: spec["rows"]])
+    flops = float(x.shape[0]) * x.shape[1] * (x.shape[1] + 1)
+    return {**timed(lambda: oc.linalg.syrk(x, trans=True), spec), "work": flops}
+
+
+def pca(spec: Spec) -> Result:
+    from outcore.decomposition import PCA
+
+    configure(spec)
+    models: list[Any] = []
+
+    def call() -> None:
+        models[:] = [PCA(n_components=spec["components"], random_state=0).fit(oc.open(spec["a"]))]
+
+    found = {**sampled(call, before=lambda: cold([spec["a"]])), "trace": trace()}
+    (model,) = models
+    return {
+        **found,
+        "explained_variance_ratio": float(np.sum(model.explained_variance_ratio_)),
+        "captured_variance": captured_variance(spec["a"], model.components_, model.mean_),
+    }
+
+
+def trace() -> Any:
+    """The last run's own account, without its timeline."""
+    last = oc.last_trace()
+    return None if last is None else {key: value for key, value in last.to_dict().items() if key != "spans"}

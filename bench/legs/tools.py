@@ -1,0 +1,42 @@
+"""fio, and outcore's own example of `stream` and `gather`: programs that report their own clock."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import Any
+
+from harness import device
+
+Spec = dict[str, Any]
+Result = dict[str, Any]
+
+
+def nothing(spec: Spec) -> Result:
+    return {"seconds": [0.0]}
+
+
+def fio(spec: Spec) -> Result:
+    """Rate of one job; `work` is what the case counts, bytes or requests."""
+    options: dict[str, Any] = {key: spec[key] for key in ("rw", "bs", "iodepth", "fixedbufs", "registerfiles") if key in spec}
+    arguments = device.command(spec["file"], spec["size_bytes"], spec["seconds"], options)
+    job = device.run(arguments)
+    return {**job, "command": arguments, "seconds": [job["seconds"]], "work": job[spec["count"]]}
+
+
+def example(spec: Spec) -> Result:
+    """Run after run of the example until `seconds` are full; every run is a sample of the same work."""
+    runs: list[dict[str, Any]] = []
+    while not runs or sum(run["seconds"] for run in runs) < spec["seconds"]:
+        words = [spec["program"], *map(str, spec["arguments"])]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(done.stderr.strip() or f"ended with {done.returncode}")
+        runs.append(json.loads(done.stdout.strip().splitlines()[-1]))
+    return {
+        "seconds": [run["seconds"] for run in runs],
+        "cpu_seconds": sum(run["cpu_seconds"] for run in runs),
+        "work": spec.get("requests", runs[0]["bytes"]),
+        "read_bytes": sum(run["bytes"] for run in runs),
+        "command": words,
+    }

@@ -1,0 +1,42 @@
+"""scikit-learn's IncrementalPCA over a memory map."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.decomposition import IncrementalPCA
+
+from legs.measure import captured_variance, cold, sampled
+
+Spec = dict[str, Any]
+Result = dict[str, Any]
+
+
+def nothing(spec: Spec) -> Result:
+    return {"seconds": [0.0]}
+
+
+def pca(spec: Spec) -> Result:
+    """Batch by batch, because `fit` copies the whole map into memory first."""
+    model = IncrementalPCA(n_components=spec["components"], batch_size=spec["batch"])
+
+    def call() -> None:
+        x = np.load(spec["a"], mmap_mode="r")
+        for start in batches(len(x), spec["batch"], spec["components"]):
+            model.partial_fit(x[start], check_input=True)
+
+    found = sampled(call, before=lambda: cold([spec["a"]]))
+    return {
+        **found,
+        "explained_variance_ratio": float(np.sum(model.explained_variance_ratio_)),
+        "captured_variance": captured_variance(spec["a"], model.components_, model.mean_),
+    }
+
+
+def batches(rows: int, batch: int, components: int) -> list[slice]:
+    """A last batch smaller than the number of components joins the one before: the estimator refuses it."""
+    starts = list(range(0, rows, batch))
+    if len(starts) > 1 and rows - starts[-1] < components:
+        starts.pop()
+    return [slice(start, stop) for start, stop in zip(starts, [*starts[1:], rows], strict=True)]

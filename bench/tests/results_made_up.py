@@ -1,0 +1,63 @@
+"""Raw results as a run leaves them, made up: their medians and ratios can be worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+FACTS: dict[str, Any] = {
+    "started": "2026-01-02T03:04:05+00:00",
+    "scale": 1.0,
+    "command": ["python", "bench/run.py"],
+    "machine": {
+        "cpu": "Some CPU",
+        "cores": 2,
+        "memory_bytes": 8 << 30,
+        "kernel": "Linux 6",
+        "filesystem": "ext4",
+        "disk": "/dev/disk",
+    },
+    "versions": {"python": "3.11.0", "numpy": "2.0.0", "mkl": "absent"},
+    "environment": {"OPENBLAS_CORETYPE": "Haswell"},
+    "sources": {"commit": "0123456789abcdef", "changed": []},
+    "device": {
+        "sequential read": {"seconds": 10.0, "bytes": 20e9, "requests": 20_000, "latency_ns_p99": 1_000_000},
+        "sequential write": {"seconds": 10.0, "bytes": 10e9, "requests": 10_000, "latency_ns_p99": 1_000_000},
+        "random read 512 B": {"error": "Invalid argument"},
+    },
+}
+
+
+def ok(number: int, *seconds: float, **more: Any) -> dict[str, Any]:
+    result = {"seconds": list(seconds), "read_bytes": 0, "written_bytes": 0, "cpu_seconds": 0.0, **more}
+    return {"round": number, "status": "ok", "wall_s": sum(seconds), "peak_bytes": 1 << 20, "result": result}
+
+
+def ended(number: int, status: str, wall_s: float) -> dict[str, Any]:
+    return {"round": number, "status": status, "wall_s": wall_s, "peak_bytes": 1 << 20, "result": None, "output": ""}
+
+
+def leg(name: str, *rounds: dict[str, Any], work: float = 10e9, cold: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {"name": name, "function": "x.y", "work": work, "rounds": list(rounds), "sweep": [], "cold": list(cold), "command": []}
+
+
+def case(*legs: dict[str, Any], rivals: tuple[str, ...], at_least: float | None = 3.0, unit: str = "GFLOP/s") -> dict[str, Any]:
+    bound = {
+        "flops": 10e9,
+        "read_bytes": 4e9,
+        "written_bytes": 1e9,
+        "core_leg": "kernel",
+        "bytes_at_most": 1.35,
+        "note": "as told",
+    }
+    comparison = {"ours": "outcore", "rivals": list(rivals), "against": "the others", "at_least": at_least}
+    return {
+        **FACTS,
+        "case": "gemm",
+        "title": "gemm | f32",
+        "unit": unit,
+        "bound": bound,
+        "comparisons": [comparison],
+        "notes": ["A note."],
+        "limit": None,
+        "legs": list(legs),
+    }
