@@ -26,7 +26,7 @@ impl Coverage {
     pub(crate) fn add(&mut self, extent: ExtentRef, sector: u64, block: u32, range: Range<u32>) -> bool {
         let entry = self.known.entry((extent, sector)).or_insert_with(|| Sector { block, ranges: Vec::new() });
         insert(&mut entry.ranges, range);
-        let whole = entry.ranges == [0..block];
+        let whole = matches!(entry.ranges.as_slice(), [all] if *all == (0..block));
         if whole {
             self.known.remove(&(extent, sector));
         }
@@ -35,14 +35,19 @@ impl Coverage {
 
     /// Bytes that storing a region writes now, sectors that it completes included.
     pub(crate) fn store(&mut self, region: Region, block: u64, extent_bytes: u64) -> u64 {
-        region.runs().map(|run| {
-            let split = split(&run, block, extent_bytes);
-            let direct = split.direct.end - split.direct.start;
-            let completed = split.edges.into_iter().flatten().filter(|edge| {
-                self.add(region.extent, edge.sector, block as u32, edge.range.clone())
-            });
-            direct + completed.count() as u64 * block
-        }).sum()
+        region
+            .runs()
+            .map(|run| {
+                let split = split(&run, block, extent_bytes);
+                let direct = split.direct.end - split.direct.start;
+                let completed = split
+                    .edges
+                    .into_iter()
+                    .flatten()
+                    .filter(|edge| self.add(region.extent, edge.sector, block as u32, edge.range.clone()));
+                direct + completed.count() as u64 * block
+            })
+            .sum()
     }
 
     /// Bytes of the sectors that are not whole.

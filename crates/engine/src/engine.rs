@@ -116,7 +116,8 @@ impl Engine {
         }
         let mut started = self.0.started.lock().expect("no panic while held");
         if started.is_none() {
-            let driver = outcore_device::driver(self.0.driver).map_err(|source| Error::Device { object: "driver".into(), source })?;
+            let driver =
+                outcore_device::driver(self.0.driver).map_err(|source| Error::Device { object: "driver".into(), source })?;
             let info = driver.info();
             *started = Some((Handle::new(driver, self.0.budget.clone(), self.0.threads)?, info));
         }

@@ -43,7 +43,9 @@ pub enum Error {
         object_len: u64,
     },
     /// The caller keeps all memory of a stream; it goes on once some of it was dropped.
-    #[error("all {bytes} bytes of memory of the stream over {object} are lent to its caller; drop a block before the next is taken")]
+    #[error(
+        "all {bytes} bytes of memory of the stream over {object} are lent to its caller; drop a block before the next is taken"
+    )]
     Lent {
         /// Name of the object that is streamed.
         object: String,

@@ -29,7 +29,7 @@ pub(crate) struct Leases {
 impl Leases {
     /// Takes all that a lease wants, or nothing.
     pub(crate) fn acquire(&mut self, lease: &mut Lease) -> bool {
-        let free = |&(id, write): &(u64, bool)| !self.writers.contains_key(&id) && !(write && self.readers.contains_key(&id));
+        let free = |&(id, write): &(u64, bool)| !(self.writers.contains_key(&id) || write && self.readers.contains_key(&id));
         if lease.held || !lease.wanted.iter().all(free) {
             return lease.held;
         }

@@ -124,7 +124,16 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(budget: Budget) -> Memory {
-        Memory { budget, held: 0, above_floors: 0, released: false, empty: BTreeMap::new(), empty_bytes: 0, items: Items::default(), idle: Idle::default() }
+        Memory {
+            budget,
+            held: 0,
+            above_floors: 0,
+            released: false,
+            empty: BTreeMap::new(),
+            empty_bytes: 0,
+            items: Items::default(),
+            idle: Idle::default(),
+        }
     }
 
     /// A frame of at least `bytes` bytes, contents unspecified; `None` when it has to wait.

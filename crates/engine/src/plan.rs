@@ -334,7 +334,8 @@ pub(crate) fn check_task(plan: &str, areas: &[Area], task: &Task) -> Result<()> 
         if access.mode != Mode::Read && matches!(area.backing, Backing::Resident(_)) {
             return refuse(format!("writes to {}, which is read only", area.name));
         }
-        let clash = |other: &Access| (access.mode != Mode::Read || other.mode != Mode::Read) && access.region.overlaps(&other.region);
+        let clash =
+            |other: &Access| (access.mode != Mode::Read || other.mode != Mode::Read) && access.region.overlaps(&other.region);
         if task.accesses[..index].iter().any(clash) {
             return refuse(format!("writes bytes of {} that it also declares elsewhere", area.name));
         }

@@ -94,7 +94,8 @@ impl Handle {
             activities: HashMap::new(),
             closing: false,
         };
-        let thread = std::thread::Builder::new().name("outcore-engine".into()).spawn(move || pump.run()).map_err(|_| Error::Closed)?;
+        let thread =
+            std::thread::Builder::new().name("outcore-engine".into()).spawn(move || pump.run()).map_err(|_| Error::Closed)?;
         Ok(Handle { sender, waker, thread: Some(thread), next: 1.into() })
     }
 

@@ -89,7 +89,7 @@ impl Region {
         let lead = self.offset % block;
         let gap = self.stride - self.row_bytes;
         let spanned = self.rows <= 1 || gap <= SPANNED_GAP_BYTES.min(self.row_bytes / 8);
-        let aligned = (self.offset | self.stride | self.row_bytes) % block == 0;
+        let aligned = (self.offset | self.stride | self.row_bytes).is_multiple_of(block);
         let pitch = match (spanned, aligned) {
             (true, _) => self.stride,
             (false, true) => self.row_bytes,

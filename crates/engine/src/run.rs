@@ -6,8 +6,8 @@
 //! changed, and its frame goes to the next. Nothing waits for anything but I/O and tasks.
 
 use std::any::Any;
-use std::io;
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +19,8 @@ use crate::edges::{Split, split};
 use crate::error::{Error, Result, TaskError};
 use crate::leases::Lease;
 use crate::memory::{Account, IdleKey};
-use crate::pump::{Activity, Core};
 use crate::plan::{Access, Area, Backing, Block, Context, Data, Mode, Plan, Task, Work, check_task};
+use crate::pump::{Activity, Core};
 use crate::region::{ExtentRef, Region};
 use crate::schedule::{Schedule, Totals};
 use crate::sectors::{Sectors, Transfer};
@@ -127,7 +127,13 @@ pub(crate) struct Run {
 const SECTOR_TOKENS: u32 = 1 << 31;
 
 impl Run {
-    pub(crate) fn new(plan: Plan, schedule: Schedule, account: Account, predicted: Totals, ticket: Arc<ticket::Shared<Outcome>>) -> Run {
+    pub(crate) fn new(
+        plan: Plan,
+        schedule: Schedule,
+        account: Account,
+        predicted: Totals,
+        ticket: Arc<ticket::Shared<Outcome>>,
+    ) -> Run {
         let scratch_bytes = plan.scratch_bytes() as usize;
         let flops = plan.flops();
         let written = schedule.written_extents();
@@ -183,7 +189,15 @@ impl Run {
             let done_before = |need: &&u32| self.nodes.get(**need as usize).is_some_and(|node| node.done);
             let waits_for = scheduled.waits_for - scheduled.needs.iter().filter(done_before).count() as u32;
             let (name, weight) = self.tasks[node].as_ref().map_or(("", 0), |task| (task.name, weight(task)));
-            self.nodes.push(NodeState { waits_for, missing: distinct.len() as u32, position: 0, done: false, stays: distinct, name, weight });
+            self.nodes.push(NodeState {
+                waits_for,
+                missing: distinct.len() as u32,
+                position: 0,
+                done: false,
+                stays: distinct,
+                name,
+                weight,
+            });
             self.ticket.expect(weight);
         }
         for position in first_position..self.schedule.order.len() {
@@ -395,7 +409,9 @@ impl Run {
                 *state = State::Ready(bytes);
                 Data::Shared(data)
             }
-            (_, State::Ready(bytes)) => Data::Owned(bytes.try_thaw().unwrap_or_else(|_| unreachable!("dependencies leave one holder"))),
+            (_, State::Ready(bytes)) => {
+                Data::Owned(bytes.try_thaw().unwrap_or_else(|_| unreachable!("dependencies leave one holder")))
+            }
             _ => unreachable!("a ready task has ready stays"),
         };
         Block { data, region, layout }
@@ -452,13 +468,16 @@ impl Run {
     /// A task that joins later must live with what the run has reserved and leased.
     fn check_addition(&self, task: &Task) -> Result<()> {
         check_task(&self.name, &self.areas, task)?;
-        let refuse = |reason: String| Err(Error::Plan { plan: self.name.clone(), reason: format!("task {}: {reason}", task.name) });
+        let refuse =
+            |reason: String| Err(Error::Plan { plan: self.name.clone(), reason: format!("task {}: {reason}", task.name) });
         if task.scratch > self.scratch_bytes {
             return refuse(format!("needs {} bytes of scratch, the run has {}", task.scratch, self.scratch_bytes));
         }
         let written = |access: &&Access| access.mode != Mode::Read && self.areas[access.region.extent.0 as usize].is_device();
         match task.accesses.iter().filter(written).find(|access| !self.written.contains(&access.region.extent)) {
-            Some(access) => refuse(format!("writes to {}, which the plan only reads", self.areas[access.region.extent.0 as usize].name)),
+            Some(access) => {
+                refuse(format!("writes to {}, which the plan only reads", self.areas[access.region.extent.0 as usize].name))
+            }
             None => Ok(()),
         }
     }

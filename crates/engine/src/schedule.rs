@@ -77,6 +77,9 @@ impl Node {
     }
 }
 
+/// Ends of blocks by offset and index, and the length of the longest.
+type ByOffset = (BTreeMap<(u64, u32), u64>, u64);
+
 /// Order, residencies and totals; grows when tasks are added.
 #[derive(Default)]
 pub(crate) struct Schedule {
@@ -84,7 +87,7 @@ pub(crate) struct Schedule {
     retained: u64,
     pub(crate) blocks: Vec<BlockInfo>,
     by_region: HashMap<Region, u32>,
-    by_offset: HashMap<ExtentRef, (BTreeMap<(u64, u32), u64>, u64)>,
+    by_offset: HashMap<ExtentRef, ByOffset>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) order: Vec<u32>,
     pub(crate) stays: Vec<Stay>,
@@ -247,7 +250,8 @@ impl Schedule {
     fn fewest_missing(&self, areas: &[Area], ready: &BTreeSet<u32>, recent: &Recent) -> Option<u32> {
         let missing = |node: u32| -> u64 {
             let blocks = self.nodes[node as usize].blocks.iter().filter(|(_, mode)| *mode != Mode::Write);
-            let absent = blocks.map(|(block, _)| *block).filter(|block| !recent.holds(*block)).map(|block| &self.blocks[block as usize]);
+            let absent =
+                blocks.map(|(block, _)| *block).filter(|block| !recent.holds(*block)).map(|block| &self.blocks[block as usize]);
             absent.filter(|block| areas[block.region.extent.0 as usize].is_device()).map(|block| block.bytes).sum()
         };
         ready.iter().take(WINDOW).map(|&node| (missing(node), node)).min().map(|(_, node)| node)
@@ -284,7 +288,9 @@ impl Schedule {
                 self.blocks[block as usize].dirty |= mode != Mode::Read;
             }
             self.blocks_at_once = self.blocks_at_once.max(self.held);
-            blocks.iter().for_each(|&(block, _)| self.nodes[node].stays.push(self.blocks[block as usize].stay.expect("begun above")));
+            blocks
+                .iter()
+                .for_each(|&(block, _)| self.nodes[node].stays.push(self.blocks[block as usize].stay.expect("begun above")));
             blocks.sort_by_key(|&(block, _)| block);
             blocks.dedup_by_key(|&mut (block, _)| block);
             for (block, _) in blocks {
@@ -438,7 +444,13 @@ impl std::fmt::Display for Explanation {
         let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64);
         let moved = self.predicted.bytes_read + self.predicted.bytes_written;
         writeln!(f, "plan        {} ({} tasks, {:.3} Gflop)", self.plan, self.tasks, self.flops as f64 / 1e9)?;
-        writeln!(f, "memory      {} allowed, {} reserved, {} at peak", mib(self.memory_bytes), mib(self.floor_bytes), mib(self.predicted.peak_bytes))?;
+        writeln!(
+            f,
+            "memory      {} allowed, {} reserved, {} at peak",
+            mib(self.memory_bytes),
+            mib(self.floor_bytes),
+            mib(self.predicted.peak_bytes)
+        )?;
         writeln!(f, "read        {}", mib(self.predicted.bytes_read))?;
         writeln!(f, "written     {}", mib(self.predicted.bytes_written))?;
         if self.bound_bytes > 0 {

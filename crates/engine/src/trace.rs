@@ -68,9 +68,9 @@ impl Trace {
         lanes.sort_unstable();
         lanes.dedup();
         let lane_of = |name: &str| lanes.binary_search(&name).unwrap_or(0);
-        let names = lanes.iter().enumerate().map(|(index, lane)| {
-            serde_json::json!({"ph": "M", "name": "thread_name", "pid": 1, "tid": index, "args": {"name": lane}})
-        });
+        let names = lanes.iter().enumerate().map(
+            |(index, lane)| serde_json::json!({"ph": "M", "name": "thread_name", "pid": 1, "tid": index, "args": {"name": lane}}),
+        );
         let spans = self.spans.iter().map(|span| {
             serde_json::json!({
                 "ph": "X", "name": span.name, "pid": 1, "tid": lane_of(&span.lane), "ts": span.start_s * 1e6,
@@ -138,7 +138,6 @@ impl Recorder {
         let at = |instant: Instant| instant.saturating_duration_since(self.start).as_secs_f64();
         self.spans.push(Span { lane, name: name(), start_s: at(since), end_s: at(until), bytes });
     }
-
 
     /// Adds times and spans to what the run counted.
     pub(crate) fn finish(self, threads: usize, counted: Trace) -> Trace {

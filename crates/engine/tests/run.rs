@@ -189,7 +189,11 @@ fn cancel_ends_a_run_and_gives_its_memory_back() {
 fn a_task_that_overlaps_itself_is_refused() {
     let mut plan = Plan::new("plan");
     let extent = plan.extent(&Extent::new("memory", Arc::new(MemoryDevice::new("memory", 4096))));
-    plan.task(Task::new("knot").access(Access { region: Region::span(extent, 0, 10), mode: Mode::Read }.region, Mode::Read).write(Region::span(extent, 5, 10)));
+    plan.task(
+        Task::new("knot")
+            .access(Access { region: Region::span(extent, 0, 10), mode: Mode::Read }.region, Mode::Read)
+            .write(Region::span(extent, 5, 10)),
+    );
     assert!(matches!(engine(1 << 20).run(plan), Err(Error::Plan { .. })));
 }
 

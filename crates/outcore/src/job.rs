@@ -29,7 +29,11 @@ pub struct Job<T> {
 
 impl<T: Send + 'static> Job<T> {
     /// Checks that each plan fits the memory that is free now.
-    pub(crate) fn new(session: &Session, plans: Vec<Plan>, finish: impl FnOnce(Vec<Outcome>) -> Result<T> + Send + 'static) -> Result<Job<T>> {
+    pub(crate) fn new(
+        session: &Session,
+        plans: Vec<Plan>,
+        finish: impl FnOnce(Vec<Outcome>) -> Result<T> + Send + 'static,
+    ) -> Result<Job<T>> {
         Job::cancellable(session, plans, |outcomes, _| finish(outcomes))
     }
 
@@ -90,7 +94,14 @@ impl<T: Send + 'static> Job<T> {
     /// The same job with a result made from its result.
     pub fn map<U: Send + 'static>(self, make: impl FnOnce(T) -> Result<U> + Send + 'static) -> Job<U> {
         let Job { session, plans, explanations, writers, unfinished, finish } = self;
-        Job { session, plans, explanations, writers, unfinished, finish: Box::new(|outcomes, cancelled| make(finish(outcomes, cancelled)?)) }
+        Job {
+            session,
+            plans,
+            explanations,
+            writers,
+            unfinished,
+            finish: Box::new(|outcomes, cancelled| make(finish(outcomes, cancelled)?)),
+        }
     }
 }
 

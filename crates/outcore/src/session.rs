@@ -46,9 +46,12 @@ struct Inner {
     scratch_folder: PathBuf,
     tmpfs: Tmpfs,
     scratch: OnceLock<Scratch>,
-    files: Mutex<HashMap<Identity, (Option<SystemTime>, u64, Weak<StoredFile>)>>,
+    files: Mutex<HashMap<Identity, Known>>,
     last_trace: Mutex<Option<Arc<Trace>>>,
 }
+
+/// A file that was opened, and the time and length that it had.
+type Known = (Option<SystemTime>, u64, Weak<StoredFile>);
 
 /// What a session runs on.
 #[derive(Clone, Debug)]

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use outcore::learn::linalg::{Axpby, Gemm, Reduction, Syrk, axpby, column_norms, column_statistics, gemm, gemm_into, reduce, row_norms, scale, syrk};
+use outcore::learn::linalg::{
+    Axpby, Gemm, Reduction, Syrk, axpby, column_norms, column_statistics, gemm, gemm_into, reduce, row_norms, scale, syrk,
+};
 use outcore::{Array, Buf, DType, Error, Norm, Operand, Order, Output, Session, Settings};
 use proptest::prelude::*;
 
@@ -14,7 +16,8 @@ struct Place {
 fn place(memory_bytes: u64) -> Place {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let scratch = Some(folder.path().join("scratch"));
-    let session = Session::new(Settings { memory_bytes: Some(memory_bytes), scratch, threads: 2, ..Settings::default() }).unwrap();
+    let session =
+        Session::new(Settings { memory_bytes: Some(memory_bytes), scratch, threads: 2, ..Settings::default() }).unwrap();
     Place { folder, session }
 }
 
@@ -161,7 +164,13 @@ fn a_product_larger_than_memory_moves_what_its_plan_says() {
         let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
         let a_array = place.store("a.npy", m, k, Order::Row, &a);
         let b_array = place.store("b.npy", k, n, Order::Row, &b);
-        let job = gemm(&place.session, a_array.into(), b_array.into(), Gemm { out: Output::New(place.path("c.npy")), ..Gemm::default() }).unwrap();
+        let job = gemm(
+            &place.session,
+            a_array.into(),
+            b_array.into(),
+            Gemm { out: Output::New(place.path("c.npy")), ..Gemm::default() },
+        )
+        .unwrap();
         let predicted = job.explain()[0].predicted;
         let c = job.run().unwrap();
         let trace = place.session.last_trace().unwrap();
@@ -169,7 +178,8 @@ fn a_product_larger_than_memory_moves_what_its_plan_says() {
         assert_eq!(trace.actual.bytes_written, predicted.bytes_written);
         assert!(trace.actual.peak_bytes <= memory, "{} of {memory}", trace.actual.peak_bytes);
         let (got, expected) = (values(&c), product(&a, &b, m, k, n));
-        let wrong: Vec<_> = (0..m * n).filter(|&at| got[at] != expected[at]).map(|at| (at / n, at % n, got[at], expected[at])).collect();
+        let wrong: Vec<_> =
+            (0..m * n).filter(|&at| got[at] != expected[at]).map(|at| (at / n, at % n, got[at], expected[at])).collect();
         assert!(wrong.is_empty(), "{} elements of {m} x {n}, the first {:?}", wrong.len(), &wrong[..wrong.len().min(8)]);
     }
 }
@@ -182,7 +192,14 @@ fn products_of_what_is_in_memory_and_what_is_not() {
     let a_array = place.store("a.npy", m, k, Order::Row, &a);
     let mut bytes = Buf::anonymous(k * n * 4).unwrap();
     bytes[..k * n * 4].copy_from_slice(bytemuck::cast_slice(&b));
-    let b_memory = Operand::Memory { bytes: bytes.freeze(), dtype: DType::F32, rows: k as u64, cols: n as u64, row_stride: n as u64, col_stride: 1 };
+    let b_memory = Operand::Memory {
+        bytes: bytes.freeze(),
+        dtype: DType::F32,
+        rows: k as u64,
+        cols: n as u64,
+        row_stride: n as u64,
+        col_stride: 1,
+    };
     let into = Buf::anonymous(m * n * 4).unwrap();
     let c = gemm_into(&place.session, (&a_array).into(), b_memory.clone(), 1.0, into).unwrap().run().unwrap();
     let expected = product(&a, &b, m, k, n);
@@ -194,10 +211,16 @@ fn products_of_what_is_in_memory_and_what_is_not() {
 #[test]
 fn bits_do_not_depend_on_the_number_of_threads() {
     let (m, k, n) = (500usize, 700, 300);
-    let (a, b): (Vec<f32>, Vec<f32>) = (numbers(m * k, 1).iter().map(|x| x / 3.0).collect(), numbers(k * n, 2).iter().map(|x| x / 7.0).collect());
+    let (a, b): (Vec<f32>, Vec<f32>) =
+        (numbers(m * k, 1).iter().map(|x| x / 3.0).collect(), numbers(k * n, 2).iter().map(|x| x / 7.0).collect());
     let run = |threads| {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let settings = Settings { memory_bytes: Some(24 << 20), scratch: Some(folder.path().join("scratch")), threads, ..Settings::default() };
+        let settings = Settings {
+            memory_bytes: Some(24 << 20),
+            scratch: Some(folder.path().join("scratch")),
+            threads,
+            ..Settings::default()
+        };
         let place = Place { session: Session::new(settings).unwrap(), folder };
         let (a, b) = (place.store("a.npy", m, k, Order::Row, &a), place.store("b.npy", k, n, Order::Row, &b));
         let sums = column_statistics(&place.session, (&a).into()).unwrap().run().unwrap();
@@ -215,7 +238,12 @@ fn bad_operands_are_named() {
     assert!(matches!(&wrong, Error::Shape { what } if what.contains("a.npy")), "{wrong}");
     let other = place.session.create(place.path("d.npy"), DType::F64, &[4, 3], Order::Row).unwrap();
     assert!(matches!(gemm(&place.session, (&a).into(), (&other).into(), Gemm::default()), Err(Error::DType { .. })));
-    let itself = gemm(&place.session, (&a).into(), a.t().into(), Gemm { out: Output::InPlace(a.slice(0..3, 0..3).unwrap()), ..Gemm::default() });
+    let itself = gemm(
+        &place.session,
+        (&a).into(),
+        a.t().into(),
+        Gemm { out: Output::InPlace(a.slice(0..3, 0..3).unwrap()), ..Gemm::default() },
+    );
     assert!(matches!(itself, Err(Error::Value { .. })));
     assert!(matches!(place.session.open(place.path("none.npy")), Err(Error::Store(_))));
     let beta = gemm(&place.session, (&a).into(), a.t().into(), Gemm { beta: 1.0, ..Gemm::default() });

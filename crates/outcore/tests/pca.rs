@@ -16,7 +16,8 @@ fn place(memory_bytes: u64, threads: usize) -> Place {
 }
 
 fn store(place: &Place, rows: usize, cols: usize, value: impl Fn(usize, usize) -> f64) -> Array {
-    let array = place.session.create(place.folder.path().join("x.npy"), DType::F64, &[rows as u64, cols as u64], Order::Row).unwrap();
+    let array =
+        place.session.create(place.folder.path().join("x.npy"), DType::F64, &[rows as u64, cols as u64], Order::Row).unwrap();
     let mut bytes = Buf::anonymous(rows * cols * 8).unwrap();
     for (at, cell) in bytemuck::cast_slice_mut::<u8, f64>(&mut bytes)[..rows * cols].iter_mut().enumerate() {
         *cell = value(at / cols, at % cols);

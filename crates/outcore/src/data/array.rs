@@ -190,7 +190,11 @@ impl Array {
     pub fn slice(&self, rows: Range<u64>, cols: Range<u64>) -> Result<Array> {
         let inside = |range: &Range<u64>, end: u64| range.start <= range.end && range.end <= end;
         if !inside(&rows, self.rows()) || !inside(&cols, self.cols()) {
-            return Err(Error::shape(format!("rows {rows:?} and columns {cols:?} are not all in {}, which is {:?}", self.name(), self.shape())));
+            return Err(Error::shape(format!(
+                "rows {rows:?} and columns {cols:?} are not all in {}, which is {:?}",
+                self.name(),
+                self.shape()
+            )));
         }
         Ok(Array { layout: self.layout.sliced(rows, cols, self.dtype.bytes()), ..self.clone() })
     }
@@ -210,7 +214,12 @@ impl Array {
     /// [`Error::Shape`] when there is too little memory; [`Error::OverBudget`].
     pub fn read_into(&self, into: Buf) -> Result<Job<Buf>> {
         if (into.len() as u64) < self.nbytes() {
-            return Err(Error::shape(format!("{} has {} bytes, the memory to read it into {}", self.name(), self.nbytes(), into.len())));
+            return Err(Error::shape(format!(
+                "{} has {} bytes, the memory to read it into {}",
+                self.name(),
+                self.nbytes(),
+                into.len()
+            )));
         }
         match self.dtype {
             DType::F32 => self.read_as::<f32>(into),
@@ -408,7 +417,9 @@ impl Operand {
     pub(crate) fn layout(&self) -> Layout {
         match self {
             Operand::Stored(array) => array.layout,
-            &Operand::Memory { rows, cols, row_stride, col_stride, .. } => Layout { offset: 0, rows, cols, row_stride, col_stride },
+            &Operand::Memory { rows, cols, row_stride, col_stride, .. } => {
+                Layout { offset: 0, rows, cols, row_stride, col_stride }
+            }
         }
     }
 

@@ -201,14 +201,31 @@ impl<'a, T: Real> Fit<'a, T> {
                 let lane = index as u64 % self.lanes;
                 for panel in &self.panels[group.clone()] {
                     let last = index + 1 == blocks.len();
-                    plan.task(self.panel_task(panel, tile_of(rows), rows.start, shift_region, sums[lane as usize], index < self.lanes as usize, last.then(|| Arc::clone(diagonal))));
+                    plan.task(self.panel_task(
+                        panel,
+                        tile_of(rows),
+                        rows.start,
+                        shift_region,
+                        sums[lane as usize],
+                        index < self.lanes as usize,
+                        last.then(|| Arc::clone(diagonal)),
+                    ));
                 }
             }
         }
     }
 
     #[expect(clippy::too_many_arguments, reason = "what one block adds to one panel")]
-    fn panel_task(&self, panel: &Panel, tile: Tile, first_row: u64, shift: Region, sums: ExtentRef, first: bool, diagonal: Option<Arc<Mutex<Vec<f64>>>>) -> Task {
+    fn panel_task(
+        &self,
+        panel: &Panel,
+        tile: Tile,
+        first_row: u64,
+        shift: Region,
+        sums: ExtentRef,
+        first: bool,
+        diagonal: Option<Arc<Mutex<Vec<f64>>>>,
+    ) -> Task {
         let (panel, blas, object) = (panel.clone(), self.session.blas().clone(), self.x.name().to_owned());
         let (height, width) = (panel.height as usize, panel.width());
         let scratch = (tile.rows * height + height * width) * size_of::<T>();
@@ -230,7 +247,8 @@ impl<'a, T: Real> Fit<'a, T> {
                 .map_err(|error| locate(error, x, &object, first_row))?;
             if let Some(diagonal) = diagonal {
                 let mut diagonal = diagonal.lock().expect("no panic while held");
-                (0..panel.width()).for_each(|column| diagonal[panel.columns.start as usize + column] = values[width + column * width + column]);
+                (0..panel.width())
+                    .for_each(|column| diagonal[panel.columns.start as usize + column] = values[width + column * width + column]);
             }
             Ok(())
         })
@@ -297,7 +315,9 @@ fn locate<T: Real>(error: Error, x: MatRef<'_, T>, object: &str, first_row: u64)
         (Error::NotFinite { .. }, Some((row, column))) => {
             Error::NotFinite { object: object.to_owned(), row: first_row + row as u64, column: column as u64 }
         }
-        (Error::NotFinite { .. }, None) => Error::Failed { what: format!("{object}: the sum of a column overflows its element type") },
+        (Error::NotFinite { .. }, None) => {
+            Error::Failed { what: format!("{object}: the sum of a column overflows its element type") }
+        }
         (other, _) => other,
     }
 }
@@ -477,7 +497,8 @@ impl Solve {
         plan.hold(16 * (d * columns) as u64);
         let (stored, turn) = (plan.extent(extent), plan.volatile("turn", 1));
         for panel in &self.panels {
-            let (panel, from, result, blas) = (panel.clone(), Arc::clone(&from), Arc::clone(&result), self.session.blas().clone());
+            let (panel, from, result, blas) =
+                (panel.clone(), Arc::clone(&from), Arc::clone(&result), self.session.blas().clone());
             let task = Task::new("product").read(panel.region(stored)).update(Region::span(turn, 0, 1));
             plan.task(task.run(move |cx| {
                 let values = cx.blocks[0].slice::<f64>();
@@ -490,9 +511,33 @@ impl Solve {
                 let (square, below) = products.split_at_row(width);
                 let whole = symmetric(square);
                 let never = || false;
-                in_calls(y.as_mut().subrows_mut(first, width), 1.0, view(&whole, width, width, width, 1)?, v.subrows(first, width), 1.0, &blas, never)?;
-                in_calls(y.as_mut().subrows_mut(first + width, height - width), 1.0, below, v.subrows(first, width), 1.0, &blas, never)?;
-                in_calls(y.subrows_mut(first, width), 1.0, below.transpose(), v.subrows(first + width, height - width), 1.0, &blas, never)?;
+                in_calls(
+                    y.as_mut().subrows_mut(first, width),
+                    1.0,
+                    view(&whole, width, width, width, 1)?,
+                    v.subrows(first, width),
+                    1.0,
+                    &blas,
+                    never,
+                )?;
+                in_calls(
+                    y.as_mut().subrows_mut(first + width, height - width),
+                    1.0,
+                    below,
+                    v.subrows(first, width),
+                    1.0,
+                    &blas,
+                    never,
+                )?;
+                in_calls(
+                    y.subrows_mut(first, width),
+                    1.0,
+                    below.transpose(),
+                    v.subrows(first + width, height - width),
+                    1.0,
+                    &blas,
+                    never,
+                )?;
                 Ok(())
             }));
         }
@@ -513,7 +558,8 @@ impl Solve {
         }
         let mut components = Vec::with_capacity(values.len() * self.features);
         for column in 0..values.len() {
-            let largest = (0..self.features).map(|row| vectors[(row, column)]).fold(0.0f64, |a, b| if b.abs() > a.abs() { b } else { a });
+            let largest =
+                (0..self.features).map(|row| vectors[(row, column)]).fold(0.0f64, |a, b| if b.abs() > a.abs() { b } else { a });
             let sign = if largest < 0.0 { -1.0 } else { 1.0 };
             components.extend((0..self.features).map(|row| sign * vectors[(row, column)]));
         }
@@ -555,9 +601,15 @@ pub struct Affine {
 /// [`Error::Shape`], [`Error::OverBudget`]; what keeps the output from being made.
 pub fn affine(session: &Session, x: Operand, map: Affine, out: Output) -> Result<Job<Array>> {
     let (d, k) = (x.cols(), map.columns);
-    let fits = map.matrix.len() as u64 == d * k && [0, d].contains(&(map.before.len() as u64)) && [0, k].contains(&(map.after.len() as u64));
+    let fits = map.matrix.len() as u64 == d * k
+        && [0, d].contains(&(map.before.len() as u64))
+        && [0, k].contains(&(map.after.len() as u64));
     if !fits {
-        return Err(Error::shape(format!("{} has {d} columns, the map takes {} and gives {k}", x.name(), map.matrix.len() as u64 / k.max(1))));
+        return Err(Error::shape(format!(
+            "{} has {d} columns, the map takes {} and gives {k}",
+            x.name(),
+            map.matrix.len() as u64 / k.max(1)
+        )));
     }
     with_real!(x.dtype(), T => affine_as::<T>(session, x, map, out))
 }
@@ -576,7 +628,14 @@ fn affine_as<T: Real>(session: &Session, x: Operand, map: Affine, out: Output) -
     for rows in panels(n, (d + k) * element, share) {
         let tile = layout.tile(extent, rows.clone(), 0..d, element);
         let y_tile = y.tile(into, rows, 0..k, element);
-        plan.task(affine_task::<T>(tile, y_tile, Arc::clone(&matrix), Arc::clone(&before), Arc::clone(&after), session.blas().clone()));
+        plan.task(affine_task::<T>(
+            tile,
+            y_tile,
+            Arc::clone(&matrix),
+            Arc::clone(&before),
+            Arc::clone(&after),
+            session.blas().clone(),
+        ));
     }
     target.job(session, vec![plan])
 }

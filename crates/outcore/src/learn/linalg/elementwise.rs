@@ -35,7 +35,15 @@ impl Default for Axpby {
 pub fn axpby(session: &Session, x: Operand, y: &Array, scalars: Axpby) -> Result<Job<Array>> {
     let dtype = common_dtype("axpby", &[&x, &Operand::from(y)])?;
     if (x.rows(), x.cols()) != (y.rows(), y.cols()) {
-        return Err(Error::shape(format!("axpby: {} is {} x {}, {} is {} x {}", x.name(), x.rows(), x.cols(), y.name(), y.rows(), y.cols())));
+        return Err(Error::shape(format!(
+            "axpby: {} is {} x {}, {} is {} x {}",
+            x.name(),
+            x.rows(),
+            x.cols(),
+            y.name(),
+            y.rows(),
+            y.cols()
+        )));
     }
     check_distinct(y, &[&x])?;
     with_real!(dtype, T => in_place::<T>(session, "axpby", Some(&x), y, scalars))
@@ -51,7 +59,13 @@ pub fn scale(session: &Session, x: &Array, alpha: f64) -> Result<Job<Array>> {
     with_real!(x.dtype(), T => in_place::<T>(session, "scale", None, x, Axpby { alpha: 0.0, beta: alpha }))
 }
 
-fn in_place<T: Real>(session: &Session, name: &'static str, x: Option<&Operand>, y: &Array, scalars: Axpby) -> Result<Job<Array>> {
+fn in_place<T: Real>(
+    session: &Session,
+    name: &'static str,
+    x: Option<&Operand>,
+    y: &Array,
+    scalars: Axpby,
+) -> Result<Job<Array>> {
     let element = size_of::<T>() as u64;
     let (alpha, beta) = (T::of(scalars.alpha), T::of(scalars.beta));
     let mut plan = Plan::new(name);

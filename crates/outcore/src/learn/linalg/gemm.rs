@@ -71,7 +71,12 @@ fn check_shapes(a: &Operand, b: &Operand) -> Result<()> {
         true => Ok(()),
         false => Err(Error::shape(format!(
             "gemm: {} is {} x {}, {} is {} x {}: the inner dimensions differ",
-            a.name(), a.rows(), a.cols(), b.name(), b.rows(), b.cols()
+            a.name(),
+            a.rows(),
+            a.cols(),
+            b.name(),
+            b.rows(),
+            b.cols()
         ))),
     }
 }
@@ -103,7 +108,10 @@ struct Product<'a, T> {
 impl<T: Real> Product<'_, T> {
     fn problem(&self) -> Problem {
         let element = size_of::<T>() as u64;
-        let side = |operand: &Operand, by_rows: bool| Side { stored: operand.is_stored(), depth_contiguous: operand.layout().by_rows() == by_rows };
+        let side = |operand: &Operand, by_rows: bool| Side {
+            stored: operand.is_stored(),
+            depth_contiguous: operand.layout().by_rows() == by_rows,
+        };
         Problem {
             m: self.a.rows(),
             n: self.b.cols(),
@@ -143,7 +151,15 @@ impl<T: Real> Product<'_, T> {
         Ok(())
     }
 
-    fn super_tile(&self, plan: &mut Plan, tiling: &Tiling, [a, b, c]: [&Blocks; 3], rows: Range<u64>, cols: Range<u64>, layers: &[Range<u64>]) {
+    fn super_tile(
+        &self,
+        plan: &mut Plan,
+        tiling: &Tiling,
+        [a, b, c]: [&Blocks; 3],
+        rows: Range<u64>,
+        cols: Range<u64>,
+        layers: &[Range<u64>],
+    ) {
         let no_depth = 0..0;
         let layers = if layers.is_empty() { std::slice::from_ref(&no_depth) } else { layers };
         for (layer, depth) in layers.iter().enumerate() {
@@ -186,7 +202,15 @@ pub(crate) fn product_task<T: Real>(tiles: [Tile; 3], alpha: T, beta: T, blas: B
 }
 
 /// A product in calls short enough to be interrupted.
-pub(crate) fn in_calls<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, blas: &Blas, stop: impl Fn() -> bool) -> Result<()> {
+pub(crate) fn in_calls<T: Real>(
+    mut c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    b: MatRef<'_, T>,
+    beta: T,
+    blas: &Blas,
+    stop: impl Fn() -> bool,
+) -> Result<()> {
     let rows = call_rows(b.ncols(), b.nrows()).next_multiple_of(48);
     let mut at = 0;
     while at < a.nrows() && !stop() {
@@ -218,7 +242,8 @@ pub(crate) fn cut(range: Range<u64>, step: u64) -> Vec<Range<u64>> {
 fn note(plan: &mut Plan, tiling: &Tiling) {
     plan.note("super tile", format!("{} x {}", tiling.rows, tiling.cols));
     plan.note("block", format!("{} x {} x {}", tiling.block_rows, tiling.block_cols, tiling.depth));
-    let repacked = [("A", tiling.repack_a), ("B", tiling.repack_b)].into_iter().filter(|(_, repack)| *repack).map(|(name, _)| name);
+    let repacked =
+        [("A", tiling.repack_a), ("B", tiling.repack_b)].into_iter().filter(|(_, repack)| *repack).map(|(name, _)| name);
     let repacked: Vec<&str> = repacked.collect();
     if !repacked.is_empty() {
         plan.note("repacked", repacked.join(" and "));
@@ -262,12 +287,21 @@ fn plan_into<T: Real>(session: &Session, a: &Operand, b: &Operand, alpha: T, int
 /// All of the depth where the operands are in memory, else as much of B as fits.
 fn depth_that_fits(a: &Operand, b: &Operand, k: u64, n: u64, element: u64, room: u64) -> u64 {
     let per_depth = if b.is_stored() { n * element } else { 0 } + if a.is_stored() { 64 * element } else { 0 };
-    if per_depth == 0 { k.max(1) } else { (room / per_depth).clamp(1, k.max(1)) }
+    room.checked_div(per_depth).unwrap_or(k).clamp(1, k.max(1))
 }
 
 /// A panel of rows of C in the caller's memory: one task a layer, handing the memory on.
 #[expect(clippy::too_many_arguments, reason = "the names of a product")]
-fn panel_tasks<T: Real>(plan: &mut Plan, session: &Session, [a, b]: [&Blocks; 2], rows: Range<u64>, n: u64, layers: Vec<Range<u64>>, alpha: T, piece: Buf) {
+fn panel_tasks<T: Real>(
+    plan: &mut Plan,
+    session: &Session,
+    [a, b]: [&Blocks; 2],
+    rows: Range<u64>,
+    n: u64,
+    layers: Vec<Range<u64>>,
+    alpha: T,
+    piece: Buf,
+) {
     let height = (rows.end - rows.start) as usize;
     let piece = std::sync::Arc::new(std::sync::Mutex::new(piece));
     let turn = plan.volatile("turn", 1);

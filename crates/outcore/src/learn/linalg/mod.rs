@@ -23,7 +23,12 @@ pub(crate) fn common_dtype(what: &str, operands: &[&Operand]) -> Result<DType> {
     match operands.iter().find(|operand| operand.dtype() != first) {
         None => Ok(first),
         Some(other) => Err(Error::DType {
-            what: format!("{what}: {} is {first}, {} is {}; convert one of them", operands[0].name(), other.name(), other.dtype()),
+            what: format!(
+                "{what}: {} is {first}, {} is {}; convert one of them",
+                operands[0].name(),
+                other.name(),
+                other.dtype()
+            ),
         }),
     }
 }

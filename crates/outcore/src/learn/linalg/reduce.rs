@@ -148,10 +148,14 @@ fn over_panels<T: Real, S: Clone + Send + 'static>(
         let lane = index % LANES;
         let (state, fold) = (Arc::clone(&states[lane]), Arc::clone(&fold));
         let task = Task::new(name).flops(2 * tile.region.bytes() / element).held(state_bytes);
-        plan.task(task.read(tile.region).update(Region::span(turns, lane as u64, 1)).run(move |cx| {
-            Ok(fold(&mut state.lock().expect("no panic while held"), at, tile.of::<T>(&cx.blocks[0])?)?)
-        }));
+        plan.task(
+            task.read(tile.region)
+                .update(Region::span(turns, lane as u64, 1))
+                .run(move |cx| Ok(fold(&mut state.lock().expect("no panic while held"), at, tile.of::<T>(&cx.blocks[0])?)?)),
+        );
     }
     plan.bound(if x.is_stored() { x.bytes() } else { 0 });
-    Job::new(session, vec![plan], move |_| Ok(states.iter().map(|state| state.lock().expect("no panic while held").clone()).collect()))
+    Job::new(session, vec![plan], move |_| {
+        Ok(states.iter().map(|state| state.lock().expect("no panic while held").clone()).collect())
+    })
 }

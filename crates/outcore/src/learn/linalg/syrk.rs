@@ -15,6 +15,7 @@ use outcore_kernels::{Real, gemm_scratch_bytes, mirror_lower, syrk_flops, transp
 
 use super::gemm::{check_distinct, cut, memory_for_blocks, product_task};
 use super::repack::Blocks;
+use super::tiling::{HARDLY_LONGER, Work};
 use super::with_real;
 use crate::data::array::{Array, Operand, Output, Tile};
 use crate::data::format::Order;
@@ -90,7 +91,8 @@ impl<T: Real> Symmetric<'_, T> {
         plan.note("super tiles", cut_.super_tiles.len());
         plan.note("block", format!("{0} x {0} x {1}", cut_.block, cut_.depth));
         let mut a = Blocks::in_place(self.a.extent(plan), self.a.layout(), element);
-        let short_runs = if self.a.layout().by_rows() { cut_.depth < k && cut_.depth * element < 8192 } else { cut_.block * element < 8192 };
+        let short_runs =
+            if self.a.layout().by_rows() { cut_.depth < k && cut_.depth * element < 8192 } else { cut_.block * element < 8192 };
         if self.a.is_stored() && short_runs && cut_.rows_read > 3 * n {
             plan.note("repacked", "A");
             a = Blocks::repack::<T>(self.session, plan, a, cut_.block, cut_.depth, budget / (6 * (PARALLEL + 1)))?;
@@ -118,7 +120,12 @@ impl<T: Real> Symmetric<'_, T> {
                 let a_tile = a.tile(range(row), depth.clone());
                 plan.task(match row == col {
                     true => self.diagonal_task(c_tile, a_tile, beta, layer + 1 == layers.len()),
-                    false => product_task([c_tile, a_tile, a.tile(range(col), depth.clone()).transposed()], self.alpha, beta, self.session.blas().clone()),
+                    false => product_task(
+                        [c_tile, a_tile, a.tile(range(col), depth.clone()).transposed()],
+                        self.alpha,
+                        beta,
+                        self.session.blas().clone(),
+                    ),
                 });
                 if self.full && row != col && layer + 1 == layers.len() {
                     plan.task(mirror_task::<T>(c_tile, c.tile(range(col), range(row))));
@@ -129,7 +136,8 @@ impl<T: Real> Symmetric<'_, T> {
 
     fn diagonal_task(&self, c: Tile, a: Tile, beta: T, last: bool) -> Task {
         let (alpha, blas, full) = (self.alpha, self.session.blas().clone(), self.full);
-        let task = Task::new("syrk").flops(syrk_flops(c.rows, a.cols)).held(gemm_scratch_bytes::<T>(c.rows, c.rows, a.cols, &blas));
+        let task =
+            Task::new("syrk").flops(syrk_flops(c.rows, a.cols)).held(gemm_scratch_bytes::<T>(c.rows, c.rows, a.cols, &blas));
         // Above the diagonal stands what was there before, or what the mirror puts there.
         let overwrites = beta == T::ZERO && full;
         let task = if overwrites { task.write(c.region) } else { task.update(c.region) };
@@ -147,9 +155,11 @@ impl<T: Real> Symmetric<'_, T> {
     fn bound_bytes(&self, budget: u64) -> u64 {
         let (n, k, element) = (self.a.rows() as f64, self.a.cols() as f64, size_of::<T>() as f64);
         let result = if self.full { n * n } else { n * (n + 1.0) / 2.0 };
-        let compulsory = if self.a.is_stored() { n * k } else { 0.0 } + result + if self.beta != T::ZERO { n * (n + 1.0) / 2.0 } else { 0.0 };
+        let compulsory =
+            if self.a.is_stored() { n * k } else { 0.0 } + result + if self.beta != T::ZERO { n * (n + 1.0) / 2.0 } else { 0.0 };
         let memory = budget as f64 / element;
-        let streamed = if self.a.is_stored() && n * k + result > memory { n * n * k / (2.0 * memory).sqrt() + result } else { 0.0 };
+        let streamed =
+            if self.a.is_stored() && n * k + result > memory { n * n * k / (2.0 * memory).sqrt() + result } else { 0.0 };
         (compulsory.max(streamed) * element) as u64
     }
 }
@@ -162,31 +172,39 @@ fn mirror_task<T: Real>(below: Tile, above: Tile) -> Task {
     })
 }
 
-/// The cut that reads fewest rows of A and fits.
+/// Among the cuts that fit and take hardly longer than the fastest, the one that reads fewest rows of A.
 fn choose(n: u64, k: u64, element: u64, memory: u64) -> Cut {
-    let mut best: Option<Cut> = None;
+    let mut judged: Vec<(f64, Cut)> = Vec::new();
     for block in [2048u64, 1024, 512, 256, 128, 64] {
         let block = block.min(n.max(1));
         let grid = n.div_ceil(block);
-        for depth in [4096u64, 2048, 1024, 512, 256] {
-            let depth = depth.min(k.max(1));
-            let layer_block = block * depth * element;
-            let shapes = (1..=8).map(|count| bands(grid, count)).chain((1..=grid.min(64)).map(|side| squares(grid, side)));
-            for super_tiles in shapes {
-                let touched = |tile: &SuperTile| tile.iter().flat_map(|&(row, col)| [row, col]).collect::<BTreeSet<u64>>().len() as u64;
-                let held = |tile: &SuperTile| tile.len() as u64 * block * block * element + (touched(tile) + touched(tile).min(2) + 2) * layer_block;
+        let sides = (1..=grid.min(32)).map(|side| squares(grid, side));
+        for super_tiles in (1..=8).map(|count| bands(grid, count)).chain(sides) {
+            let touched =
+                |tile: &SuperTile| tile.iter().flat_map(|&(row, col)| [row, col]).collect::<BTreeSet<u64>>().len() as u64;
+            let rows_read = super_tiles.iter().map(touched).sum::<u64>() * block;
+            for depth in [4096u64, 2048, 1024, 512, 256, 128, 64] {
+                let depth = depth.min(k.max(1));
+                let held = |tile: &SuperTile| (tile.len() as u64 * block + (touched(tile) + 4) * depth) * block * element;
                 if super_tiles.iter().any(|tile| held(tile) > memory) {
                     continue;
                 }
-                let rows_read = super_tiles.iter().map(touched).sum::<u64>() * block;
-                let better = |known: &Cut| rows_read * 20 < known.rows_read * 19;
-                if best.as_ref().is_none_or(better) {
-                    best = Some(Cut { block, depth, super_tiles, rows_read });
-                }
+                let bytes = (rows_read * k * element) as f64;
+                let flops = (n * n) as f64 * k as f64 * (element as f64 / 4.0) * (1.0 + block as f64 / n.max(1) as f64 / 2.0);
+                let work = Work { flops, depth, bytes, requests: bytes / (depth * element) as f64, threads: PARALLEL };
+                judged.push((work.seconds(), Cut { block, depth, super_tiles: super_tiles.clone(), rows_read }));
             }
         }
     }
-    best.unwrap_or_else(|| Cut { block: 64.min(n.max(1)), depth: 64.min(k.max(1)), super_tiles: squares(n.div_ceil(64.min(n.max(1))), 1), rows_read: n * n })
+    let smallest = || Cut {
+        block: 64.min(n.max(1)),
+        depth: 64.min(k.max(1)),
+        super_tiles: squares(n.div_ceil(64.min(n.max(1))), 1),
+        rows_read: n * n,
+    };
+    let fastest = judged.iter().map(|(seconds, _)| *seconds).fold(f64::INFINITY, f64::min);
+    let near = judged.into_iter().filter(|(seconds, _)| *seconds <= HARDLY_LONGER * fastest).map(|(_, cut)| cut);
+    near.min_by_key(|cut| cut.rows_read).unwrap_or_else(smallest)
 }
 
 /// The triangle in `count` bands of rows with about the same number of blocks.

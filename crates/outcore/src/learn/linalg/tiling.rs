@@ -15,7 +15,7 @@ const REQUEST_CORE_S: f64 = 3e-6;
 /// Assumed of one core, f32.
 const CORE_FLOPS: f64 = 1.5e11;
 /// Times this close are the same.
-const HARDLY_LONGER: f64 = 1.06;
+pub(crate) const HARDLY_LONGER: f64 = 1.06;
 /// Largest single request.
 const REQUEST_BYTES: u64 = 1 << 20;
 /// Sides of the blocks that tasks compute.
@@ -79,7 +79,8 @@ pub(crate) fn choose(problem: &Problem) -> Tiling {
     }
     let fastest = judged.iter().map(|(cost, _)| *cost).fold(f64::INFINITY, f64::min);
     let near = judged.into_iter().filter(|(cost, _)| *cost <= HARDLY_LONGER * fastest);
-    let least = near.min_by(|(a_cost, a), (b_cost, b)| (a.bytes, a_cost).partial_cmp(&(b.bytes, b_cost)).expect("costs are numbers"));
+    let least =
+        near.min_by(|(a_cost, a), (b_cost, b)| (a.bytes, a_cost).partial_cmp(&(b.bytes, b_cost)).expect("costs are numbers"));
     least.map_or_else(|| smallest(problem), |(_, tiling)| tiling)
 }
 
@@ -115,7 +116,8 @@ fn part(end: u64, parts: u64) -> u64 {
 }
 
 fn depths(k: u64) -> Vec<u64> {
-    let mut all: Vec<u64> = [128, 256, 512, 1024, 1536, 2048, 3072, 4096, 8192, k].into_iter().map(|depth| depth.clamp(1, k.max(1))).collect();
+    let mut all: Vec<u64> =
+        [128, 256, 512, 1024, 1536, 2048, 3072, 4096, 8192, k].into_iter().map(|depth| depth.clamp(1, k.max(1))).collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -132,7 +134,8 @@ fn judge(p: &Problem, rows: u64, cols: u64, depth: u64, repack_a: bool, repack_b
     let layer = |side: &Side, length: u64| if side.stored { length * depth * p.element } else { 0 };
     let c = rows * cols * p.element;
     // A whole layer of B, the blocks of A that tasks use now, and as many on their way.
-    let a_blocks = layer(&p.a, block_rows) * (1 + p.threads.div_ceil(cols.div_ceil(block_cols))).min(rows.div_ceil(block_rows) + 1);
+    let a_blocks =
+        layer(&p.a, block_rows) * (1 + p.threads.div_ceil(cols.div_ceil(block_cols))).min(rows.div_ceil(block_rows) + 1);
     let held = c + layer(&p.b, cols) + a_blocks;
     if held > p.memory {
         return None;
@@ -149,24 +152,43 @@ fn judge(p: &Problem, rows: u64, cols: u64, depth: u64, repack_a: bool, repack_b
     let (a_bytes, b_bytes) = (traffic(&p.a, a_whole, col_tiles), traffic(&p.b, b_whole, row_tiles));
     let c_bytes = (p.m * p.n * p.element) as f64 * if p.c_read { 2.0 } else { 1.0 };
     let mut bytes = a_bytes + b_bytes + c_bytes;
-    let mut requests = a_bytes / request(p, &p.a, repack_a, depth, block_rows, p.k, p.m)
+    let requests = a_bytes / request(p, &p.a, repack_a, depth, block_rows, p.k, p.m)
         + b_bytes / request(p, &p.b, repack_b, depth, block_cols, p.k, p.n)
         + c_bytes / ((block_cols * p.element).min(REQUEST_BYTES) as f64);
-    for (repack, whole) in [(repack_a, a_whole), (repack_b, b_whole)] {
-        if repack {
-            bytes += 2.0 * whole as f64;
-            requests += 2.0 * whole as f64 / (256 << 10) as f64;
-        }
-    }
+    let repacked: f64 = [(repack_a, a_whole), (repack_b, b_whole)]
+        .into_iter()
+        .filter(|(repack, _)| *repack)
+        .map(|(_, whole)| 2.0 * whole as f64)
+        .sum();
+    bytes += repacked;
     let flops = 2.0 * p.m as f64 * p.n as f64 * p.k as f64 * (p.element as f64 / 4.0);
-    // Thin layers start and end the kernel's inner loop too often.
-    let efficiency = (depth.min(p.k) as f64 / (depth.min(p.k) as f64 + 24.0)) * (block_rows as f64 / (block_rows as f64 + 16.0));
-    let compute = (flops / CORE_FLOPS / efficiency + requests * REQUEST_CORE_S) / p.threads as f64;
-    let device = (bytes / DEVICE_BYTES_PER_S).max(requests / DEVICE_REQUESTS_PER_S);
-    // What does not overlap: the first layer in, the last tile out.
-    let ends = (layer(&p.a, rows) + layer(&p.b, cols)).min(64 << 20) as f64 / DEVICE_BYTES_PER_S;
-    let cost = compute.max(device) + 0.05 * compute.min(device) + ends;
+    let work = Work { flops, depth: depth.min(p.k), bytes: bytes - repacked, requests, threads: p.threads };
+    // What does not overlap: a repack, and the first blocks in.
+    let first = layer(&p.a, block_rows) + layer(&p.b, block_cols);
+    let alone = (repacked + first as f64) / DEVICE_BYTES_PER_S;
+    let cost = work.seconds() + alone;
     Some((cost, Tiling { rows, cols, depth, block_rows, block_cols, repack_a, repack_b, bytes }))
+}
+
+/// What a cut does, all in all.
+pub(crate) struct Work {
+    /// As of f32: a double counts twice.
+    pub(crate) flops: f64,
+    pub(crate) depth: u64,
+    pub(crate) bytes: f64,
+    pub(crate) requests: f64,
+    pub(crate) threads: u64,
+}
+
+impl Work {
+    /// Expected time, device and cores side by side.
+    pub(crate) fn seconds(&self) -> f64 {
+        // A layer reads and writes its block of C in memory: at 10 GB/s and 230 Gflop/s that takes as long as 92 of depth.
+        let efficiency = self.depth as f64 / (self.depth as f64 + 92.0);
+        let compute = (self.flops / CORE_FLOPS / efficiency + self.requests * REQUEST_CORE_S) / self.threads.min(2) as f64;
+        let device = (self.bytes / DEVICE_BYTES_PER_S).max(self.requests / DEVICE_REQUESTS_PER_S);
+        compute.max(device) + 0.05 * compute.min(device)
+    }
 }
 
 /// Only an operand on a device whose runs a block would cut is worth a repack.
@@ -183,11 +205,13 @@ fn request(p: &Problem, side: &Side, repacked: bool, depth: u64, length: u64, k:
 
 /// Blocks of about [`BLOCK`] rows and columns, smaller where threads would be idle: first where that cuts no run short.
 fn blocks(p: &Problem, rows: u64, cols: u64) -> (u64, u64) {
-    let cut = |length: u64, target: u64| length.div_ceil(length.div_ceil(target).max(1)).next_multiple_of(16).clamp(1, length.max(1));
+    let cut =
+        |length: u64, target: u64| length.div_ceil(length.div_ceil(target).max(1)).next_multiple_of(16).clamp(1, length.max(1));
     let (mut block_rows, mut block_cols) = (cut(rows, BLOCK), cut(cols, BLOCK));
-    let enough = 2 * p.threads.max(2);
+    let enough = p.threads.max(2);
     while rows.div_ceil(block_rows) * cols.div_ceil(block_cols) < enough && block_rows.max(block_cols) > 128 {
-        let rows_first = if p.a.depth_contiguous == p.b.depth_contiguous { block_rows >= block_cols } else { p.a.depth_contiguous };
+        let rows_first =
+            if p.a.depth_contiguous == p.b.depth_contiguous { block_rows >= block_cols } else { p.a.depth_contiguous };
         match if rows_first { block_rows > 128 } else { block_cols <= 128 } {
             true => block_rows = cut(rows, block_rows / 2),
             false => block_cols = cut(cols, block_cols / 2),
@@ -214,23 +238,23 @@ mod tests {
 
     fn cube(side: u64, memory: u64) -> Problem {
         let stored = |depth_contiguous| Side { stored: true, depth_contiguous };
-        Problem { m: side, n: side, k: side, element: 4, memory, threads: 2, a: stored(true), b: stored(false), c_read: false }
+        Problem { m: side, n: side, k: side, element: 4, memory, threads: 8, a: stored(true), b: stored(false), c_read: false }
     }
 
     #[test]
     fn what_fits_is_read_once() {
         let tiling = choose(&cube(1024, 64 << 20));
-        assert_eq!(tiling.bytes, 3.0 * 1024.0 * 1024.0 * 4.0);
+        assert_eq!(tiling.bytes, 3.0 * 1024.0 * 1024.0 * 4.0, "{tiling:?}");
     }
 
     #[test]
     fn a_large_product_moves_little_more_than_the_bound() {
-        for memory in [64u64 << 20, 512 << 20] {
+        for (memory, most) in [(64u64 << 20, 1.8), (512 << 20, 1.35)] {
             let problem = cube(16384, memory * 3 / 4);
             let tiling = choose(&problem);
             let repack = [tiling.repack_a, tiling.repack_b].iter().filter(|&&repack| repack).count() as f64 * 2.0 * 1.1e9;
             let ratio = (tiling.bytes - repack) / bound_bytes(&problem, memory) as f64;
-            assert!(ratio < 1.6, "{tiling:?} moves {ratio} times the bound");
+            assert!(ratio < most, "{tiling:?} moves {ratio} times the bound");
         }
     }
 
