@@ -3,7 +3,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cases import BUILDERS, pca, products
+from cases import BUILDERS, pca, products, reads
 from harness.model import GIB, MIB, Case, Context, Skip
 
 CONTEXT = Context("scratch/outcore-bench", scale=0.02, seconds=0.1)
@@ -32,6 +32,11 @@ def test_gemm_bytes_switch_from_compulsory_to_the_lower_bound() -> None:
     assert products.gemm_bytes(n, n, n, 64 * GIB) == (8.0 * n * n, 4.0 * n * n)
     read, _ = products.gemm_bytes(n, n, n, 512 * MIB)
     assert read == pytest.approx(4 * 2 * n**3 / (128 * MIB) ** 0.5)
+
+
+def test_a_batch_is_small_against_the_file() -> None:
+    assert reads.batches(20 * GIB // 4096) == [1024, 4096, 16384]
+    assert reads.batches(32768) == [128]
 
 
 def test_the_tall_file_leaves_room_on_the_disk() -> None:
