@@ -155,9 +155,9 @@ class Session:
         """What the session runs on: budget, threads, driver (and why it is not io_uring, if so), BLAS, scratch folder."""
         return {"version": _native.VERSION, **self._inner.info()}
 
-    def last_trace(self) -> Trace | None:
+    def last_trace(self) -> Trace:
         """How the last run of this session went."""
-        return self._trace
+        return _some(self._trace)
 
     def open(
         self,
@@ -239,9 +239,13 @@ def set_default(session: Session) -> None:
 
 
 def last_run() -> Trace:
-    if _last is None:
+    return _some(_last)
+
+
+def _some(trace: Trace | None) -> Trace:
+    if trace is None:
         raise ArgumentError("nothing has been run yet")
-    return _last
+    return trace
 
 
 def _fresh_lock() -> None:

@@ -62,8 +62,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
     Notes
     -----
-    n_samples n_features^2 operations. The covariance is accumulated in float64 about a shift near the mean (Chan, Golub and LeVeque,
-    1983); it needs 4 to 8 n_features^2 bytes of memory or, with an int for `n_components`, of scratch.
+    n_samples n_features^2 operations. The covariance is accumulated in float64 about a shift near the mean (Chan, Golub and
+    LeVeque, 1983); it needs 4 to 8 n_features^2 bytes of memory or, with an int for `n_components`, of scratch.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
     def __init__(
         self,
-        n_components: int | float | None = None,
+        n_components: float | None = None,
         *,
         whiten: bool = False,
         memory: int | str | None = None,
@@ -256,7 +256,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         state.pop("trace_", None)
         return state
 
-    trace_: Trace | None
+    trace_: Trace
 
 
 def _floats(x: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -92,7 +92,8 @@ pub(crate) fn operand(value: &Bound<'_, PyAny>) -> PyResult<Operand> {
         (&[rows, cols], &[row_step, col_step]) => (rows, cols, row_step, col_step),
         _ => return Err(PyValueError::new_err("the array has neither one nor two dimensions")),
     };
-    let (row_stride, col_stride) = strides(rows, cols, row_step, col_step, dtype).filter(|_| array.is_aligned()).ok_or_else(unmapped)?;
+    let (row_stride, col_stride) =
+        strides(rows, cols, row_step, col_step, dtype).filter(|_| array.is_aligned()).ok_or_else(unmapped)?;
     let elements = if rows == 0 || cols == 0 { 0 } else { (rows as u64 - 1) * row_stride + (cols as u64 - 1) * col_stride + 1 };
     let bytes = adopt(array, (elements * dtype.bytes()) as usize).freeze();
     Ok(Operand::Memory { bytes, dtype, rows: rows as u64, cols: cols as u64, row_stride, col_stride })

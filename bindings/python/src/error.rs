@@ -1,7 +1,7 @@
 //! The facade's errors as the exceptions of `outcore.errors`: one class a variant, its fields as attributes.
 
-use outcore::data::format::FormatError;
 use outcore::Error;
+use outcore::data::format::FormatError;
 use outcore_store::Error as StoreError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};

@@ -39,9 +39,7 @@ impl Done {
 fn dictionary(py: Python<'_>, statistics: ColumnStatistics) -> PyResult<Py<PyAny>> {
     let found = PyDict::new(py);
     found.set_item("count", statistics.count)?;
-    for (name, values) in
-        [("mean", statistics.mean), ("m2", statistics.m2), ("min", statistics.min), ("max", statistics.max)]
-    {
+    for (name, values) in [("mean", statistics.mean), ("m2", statistics.m2), ("min", statistics.min), ("max", statistics.max)] {
         found.set_item(name, numpy::PyArray1::from_vec(py, values))?;
     }
     Ok(found.into_any().unbind())
@@ -55,7 +53,10 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(crate) fn new<T: Send + 'static>(job: outcore::Result<outcore::Job<T>>, done: impl FnOnce(T) -> Done + Send + 'static) -> PyResult<Job> {
+    pub(crate) fn new<T: Send + 'static>(
+        job: outcore::Result<outcore::Job<T>>,
+        done: impl FnOnce(T) -> Done + Send + 'static,
+    ) -> PyResult<Job> {
         let job = job.map_err(to_python)?.map(|result| Ok(done(result)));
         let explanations = job.explain().to_vec();
         Ok(Job { job: Owned::new(Mutex::new(Some(job))), explanations })

@@ -12,10 +12,12 @@
 //! | [`job`] | planned work, running work, its result |
 //! | [`session`], [`matrix`], [`trace`] | the objects |
 //! | [`linalg`], [`pca`] | what is computed |
+//! | [`device`] | what a device does through the engine |
 
 use pyo3::prelude::*;
 
 mod adopted;
+mod device;
 mod error;
 mod job;
 mod linalg;
@@ -31,6 +33,8 @@ mod _native {
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+    #[pymodule_export]
+    use crate::device::{device_random, device_read, device_write};
     #[pymodule_export]
     use crate::job::{Job, Running};
     #[pymodule_export]

@@ -95,7 +95,9 @@ fn check_type(array: &Array, memory: &Bound<'_, PyUntypedArray>) -> PyResult<()>
     let found = element_type(memory)?;
     match found == array.dtype() {
         true => Ok(()),
-        false => Err(to_python(outcore::Error::DType { what: format!("{} is {}, the array in memory {found}", array.name(), array.dtype()) })),
+        false => Err(to_python(outcore::Error::DType {
+            what: format!("{} is {}, the array in memory {found}", array.name(), array.dtype()),
+        })),
     }
 }
 

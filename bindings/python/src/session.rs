@@ -50,7 +50,15 @@ impl Session {
     }
 
     /// Opens a raw file.
-    fn open_raw(&self, py: Python<'_>, path: PathBuf, dtype: &str, shape: Vec<u64>, order: &str, offset: u64) -> PyResult<Matrix> {
+    fn open_raw(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        dtype: &str,
+        shape: Vec<u64>,
+        order: &str,
+        offset: u64,
+    ) -> PyResult<Matrix> {
         let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
         py.detach(|| session.open_raw(&path, dtype, &shape, order, offset)).map(Matrix::new).map_err(to_python)
     }

@@ -1,0 +1,40 @@
+"""Measures a folder's device through the engine, for `outcore bench-device`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from . import _native
+from ._session import Session
+from ._units import parse_bytes
+
+
+def measure(session: Session, folder: str, size: int | str, seconds: float) -> dict[str, Any]:
+    """Writes a file of `size` bytes in `folder`, reads it in order and at random places, removes it.
+
+    Returns
+    -------
+    dict with `write_gb_s` and `read_gb_s` (10^9 bytes a second), `random_iops` (reads of 4 KiB a second), `driver`, `fallback`.
+    """
+    length = max(4096, parse_bytes(size, "size") // 4096 * 4096)
+    inner, facts = session._inner, session.info()
+    handle, name = tempfile.mkstemp(prefix=".outcore-bench-", dir=folder)
+    os.close(handle)
+    try:
+        write_s = _native.device_write(inner, name, length)
+        read_s = _native.device_read(inner, name)
+        iops = _native.device_random(inner, name, seconds)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    return {
+        "folder": folder,
+        "bytes": length,
+        "write_gb_s": length / write_s / 1e9,
+        "read_gb_s": length / read_s / 1e9,
+        "random_iops": iops,
+        "driver": facts["driver"],
+        "fallback": facts["fallback"],
+    }

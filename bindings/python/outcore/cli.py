@@ -1,0 +1,329 @@
+"""The command line: `outcore info | convert | gemm | pca | bench-device | check | demo`.
+
+Results go to standard output, as lines for people or, with `--json`, as one JSON value; progress and errors go to standard error.
+Exit status: 0 when all is well, 1 for an error, 2 for a wrong command line, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from . import _native, errors
+from ._array import Array
+from ._session import Session
+from ._units import show_bytes
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PATH = click.Path(dir_okay=False)
+DTYPE = click.Choice(["float32", "float64"])
+ORDER = click.Choice(["C", "F"])
+
+
+def session_options(command: F) -> F:
+    """The options that all commands share."""
+    for option in reversed(
+        (
+            click.option("--memory", metavar="SIZE", help="Budget, such as 512MiB or 2GiB; default a quarter of what is allowed."),
+            click.option("--scratch", type=click.Path(file_okay=False), help="Folder on SSD for what is in between."),
+            click.option("--threads", type=click.IntRange(1), help="Cores to use; default all."),
+            click.option("--driver", type=click.Choice(["auto", "io_uring", "threads"]), default="auto", show_default=True),
+            click.option("--blas", metavar="LIBRARY", help="mkl, openblas, blis or a path; default the built-in kernels."),
+            click.option("--json", "as_json", is_flag=True, help="Print one JSON value."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+explain_option = click.option("--explain", is_flag=True, help="Print the plan; nothing is read or written.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(_native.VERSION, prog_name="outcore")
+def cli() -> None:
+    """Machine learning on data bigger than memory: an SSD as working memory, within a budget that holds."""
+
+
+@cli.command()
+@click.argument("path", type=PATH, required=False)
+@session_options
+def info(path: str | None, as_json: bool, **options: Any) -> None:
+    """What outcore runs on here; with PATH, what that file holds."""
+    session = _session(options)
+    found = session.info() if path is None else _describe(session.open(path))
+    if path is None:
+        found["scratch"] = str(found["scratch"])
+    _say(found, as_json)
+
+
+@cli.command()
+@click.argument("source", type=PATH)
+@click.argument("target", type=PATH)
+@click.option("--dtype", type=DTYPE, help="Element type of the target; default that of the source.")
+@click.option("--order", type=ORDER, help="Rows (C) or columns (F) next to each other; default as in the source.")
+@click.option("--raw-dtype", type=DTYPE, help="The source is a raw file of this type.")
+@click.option("--raw-shape", metavar="ROWS[,COLUMNS]", help="... and of this shape.")
+@click.option("--raw-order", type=ORDER, default="C", show_default=True, help="... and of this order.")
+@click.option("--raw-offset", type=click.IntRange(0), default=0, show_default=True, help="... behind so many bytes.")
+@explain_option
+@session_options
+def convert(
+    source: str,
+    target: str,
+    dtype: str | None,
+    order: Any,
+    raw_dtype: str | None,
+    raw_shape: str | None,
+    raw_order: Any,
+    raw_offset: int,
+    explain: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Copy SOURCE, a .npy or raw file, to TARGET, a .npy file, with another element type or order."""
+    import outcore
+
+    session = _session(options)
+    shape = None if raw_shape is None else [_whole(part) for part in raw_shape.split(",")]
+    array = session.open(source, dtype=raw_dtype, shape=shape, order=raw_order, offset=raw_offset)
+    found = outcore.convert(array, target, dtype=dtype, order=order, explain=explain)
+    if not explain:
+        _done(session, found, as_json)
+
+
+@cli.command()
+@click.argument("a", type=PATH)
+@click.argument("b", type=PATH)
+@click.argument("out", type=PATH)
+@click.option("--alpha", type=float, default=1.0, show_default=True)
+@click.option("--trans-a", is_flag=True, help="Use the transpose of A.")
+@click.option("--trans-b", is_flag=True, help="Use the transpose of B.")
+@explain_option
+@session_options
+def gemm(
+    a: str, b: str, out: str, alpha: float, trans_a: bool, trans_b: bool, explain: bool, as_json: bool, **options: Any
+) -> None:
+    """Multiply the matrices in A and B; OUT is a new .npy file."""
+    from . import linalg
+
+    session = _session(options)
+    left, right = session.open(a), session.open(b)
+    found = linalg.gemm(left, right, out, alpha=alpha, trans_a=trans_a, trans_b=trans_b, explain=explain)
+    if not explain:
+        _done(session, found, as_json)
+
+
+@cli.command()
+@click.argument("x", type=PATH)
+@click.option("-k", "--components", default="50", show_default=True, help="How many, or a part of the variance such as 0.95, or all.")
+@click.option("--output", "-o", type=click.Path(), help="New .npy file for the projected rows.")
+@click.option("--model", type=PATH, help="New .npz file for components, mean and variances.")
+@click.option("--whiten", is_flag=True, help="Scale the projection to unit variance.")
+@click.option("--random-state", type=click.IntRange(0), default=0, show_default=True)
+@explain_option
+@session_options
+def pca(
+    x: str,
+    components: str,
+    output: str | None,
+    model: str | None,
+    whiten: bool,
+    random_state: int,
+    explain: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Principal components of the rows of X."""
+    import numpy as np
+
+    from .decomposition import PCA
+
+    session = _session(options)
+    array = session.open(x)
+    found = PCA(_components(components), whiten=whiten, random_state=random_state)
+    if explain:
+        found.explain(array)
+        return
+    found.fit(array)
+    seconds = found.trace_.wall_s
+    if model is not None:
+        names = ("components_", "mean_", "explained_variance_", "explained_variance_ratio_", "singular_values_")
+        np.savez(model, **{name.rstrip("_"): getattr(found, name) for name in names})  # type: ignore[arg-type]
+    if output is not None:
+        found.transform(array, out=output)
+    ratio = [float(part) for part in found.explained_variance_ratio_]
+    facts = {"components": found.n_components_, "explained": sum(ratio), "explained_variance_ratio": ratio, "fit_s": seconds}
+    if as_json:
+        _say({**facts, "output": output, "model": model}, True)
+        return
+    print(f"{found.n_components_} components explain {100 * sum(ratio):.2f} % of the variance; found in {seconds:.2f} s")
+    for number, part in enumerate(ratio[:10], 1):
+        print(f"{number:>5} {100 * part:7.2f} %")
+    if len(ratio) > 10:
+        print(f"  ... {len(ratio) - 10} more")
+
+
+@cli.command("bench-device")
+@click.argument("folder", type=click.Path(file_okay=False, exists=True), default=".")
+@click.option("--size", default="1GiB", show_default=True, metavar="SIZE", help="Length of the file that is written and read.")
+@click.option("--seconds", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Least time of the random reads.")
+@session_options
+def bench_device(folder: str, size: str, seconds: float, as_json: bool, **options: Any) -> None:
+    """How fast FOLDER's device is through this library: sequential write and read, random reads of 4 KiB."""
+    from ._device import measure
+
+    found = measure(_session(options), folder, size, seconds)
+    if as_json:
+        _say(found, True)
+        return
+    print(f"driver             {found['driver']}")
+    print(f"sequential write   {found['write_gb_s']:.2f} GB/s")
+    print(f"sequential read    {found['read_gb_s']:.2f} GB/s")
+    print(f"random 4 KiB read  {found['random_iops']:,.0f} a second")
+
+
+@cli.command()
+@click.argument("paths", type=PATH, nargs=-1, required=True)
+@click.option("--values", is_flag=True, help="Also read all elements and look for NaN and infinity.")
+@session_options
+def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -> None:
+    """Whether each of PATHS is a whole matrix: header, length, mark of an unfinished write. Exit status 1 if one is not."""
+    session = _session(options)
+    found = [_checked(session, path, values) for path in paths]
+    if as_json:
+        _say(found, True)
+    else:
+        for one in found:
+            print(f"{one['path']}: {'ok, ' + one['what'] if one['ok'] else one['error']}")
+    if not all(one["ok"] for one in found):
+        raise SystemExit(1)
+
+
+@cli.command()
+@click.option("--data", type=click.Path(exists=True), help="Folder or tar archive of images; default the MNIST of the project.")
+@click.option("--memory", default="32MiB", show_default=True, metavar="SIZE", help="Budget of the library.")
+@click.option("--components", type=click.IntRange(1), default=50, show_default=True)
+@click.option("--output", type=PATH, default="report.html", show_default=True)
+@click.option("--scratch", type=click.Path(file_okay=False), help="Folder on SSD for the arrays; default beside the report.")
+@click.option("--threads", type=click.IntRange(1), help="Cores to use; default all.")
+@click.option("--size", nargs=2, type=click.IntRange(1), metavar="WIDTH HEIGHT", help="Size of every image; default the commonest.")
+@click.option("--mixed", type=click.Choice(["resize", "refuse"]), default="resize", show_default=True, help="Images of other sizes.")
+@click.option("--random-state", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--compare/--no-compare", default=True, help="Run numpy and scikit-learn too.")
+@click.option("--explain", is_flag=True, help="Say what would be done.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
+def demo(explain: bool, as_json: bool, **options: Any) -> None:
+    """Principal components of an image set larger than the memory allowed, told in one HTML page."""
+    if explain:
+        _say({name: value for name, value in options.items() if value is not None}, as_json)
+        return
+    try:
+        from .demo import run_demo
+        from .demo.run import DemoError
+    except ImportError as missing:
+        raise click.ClickException(f"the demo needs {missing.name}: pip install 'outcore[demo]'") from missing
+    try:
+        found = run_demo(json=as_json, **options)
+    except DemoError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        _say(found, True)
+
+
+def _session(options: dict[str, Any]) -> Session:
+    import outcore
+
+    return outcore.configure(**options)
+
+
+def _describe(array: Array) -> dict[str, Any]:
+    return {
+        "path": str(array.path),
+        "shape": list(array.shape),
+        "dtype": str(array.dtype),
+        "order": array.order,
+        "nbytes": array.nbytes,
+    }
+
+
+def _done(session: Session, array: Array, as_json: bool) -> None:
+    trace = session.last_trace()
+    if as_json:
+        facts = trace.to_dict()
+        facts.pop("spans")
+        _say({**_describe(array), "trace": facts}, True)
+    else:
+        print(f"{array.path}: {' x '.join(map(str, array.shape))} {array.dtype}, {show_bytes(array.nbytes)}")
+        print(trace)
+
+
+def _checked(session: Session, path: str, values: bool) -> dict[str, Any]:
+    from . import linalg
+
+    try:
+        array = session.open(path)
+        what = f"{' x '.join(map(str, array.shape))} {array.dtype}"
+        if values:
+            least, most = (linalg.reduce(array, how) for how in ("min", "max"))
+            if array.size and not all(map(_finite, (least, most))):
+                return {"path": path, "ok": False, "error": f"{path}: not all values are finite (least {least}, greatest {most})"}
+            what += f", values from {least:g} to {most:g}" if array.size else ", empty"
+        return {"path": path, "ok": True, "what": what}
+    except errors.OutcoreError as error:
+        return {"path": path, "ok": False, "error": str(error), "kind": type(error).__name__}
+
+
+def _finite(value: float) -> bool:
+    return value - value == 0
+
+
+def _components(text: str) -> float | None:
+    if text == "all":
+        return None
+    try:
+        return int(text) if text.isdigit() else float(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is neither a number nor 'all'", param_hint="--components") from None
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no whole number", param_hint="--raw-shape") from None
+
+
+def _say(found: Any, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found, default=str))
+        return
+    for name, value in found.items():
+        shown = show_bytes(value) if name.endswith("bytes") and isinstance(value, int) else value
+        print(f"{name.replace('_', ' '):<18} {'-' if shown is None else shown}")
+
+
+def main() -> None:
+    """The `outcore` command."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        code = 130
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = 130
+    except (errors.OutcoreError, OSError) as error:
+        print(f"outcore: {error}", file=sys.stderr)
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

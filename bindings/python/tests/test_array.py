@@ -1,0 +1,241 @@
+"""Arrays on SSD: what they are, what leaves them, what enters them."""
+
+import copy
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import outcore as oc
+from outcore import errors
+
+
+def test_a_file_of_numpy_is_opened_as_it_is(tmp_path: Path, rng: np.random.Generator) -> None:
+    for dtype in ("float32", "float64"):
+        for order in ("C", "F"):
+            x = np.asarray(rng.standard_normal((37, 19)), dtype, order=order)
+            np.save(tmp_path / "x.npy", x)
+            a = oc.open(tmp_path / "x.npy")
+            assert (a.shape, a.dtype, a.ndim, a.size, a.nbytes, a.order) == ((37, 19), x.dtype, 2, x.size, x.nbytes, order)
+            assert len(a) == 37
+            np.testing.assert_array_equal(a.numpy(), x)
+            np.testing.assert_array_equal(a.T.numpy(), x.T)
+
+
+def test_numpy_opens_our_files(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((50, 3)).astype(np.float32)
+    for order in ("C", "F"):
+        oc.from_numpy(tmp_path / "x.npy", x, order=order)
+        loaded = np.load(tmp_path / "x.npy", mmap_mode="r")
+        np.testing.assert_array_equal(loaded, x)
+        assert loaded.flags.f_contiguous == (order == "F")
+
+
+def test_created_arrays_are_zero_and_written_through(tmp_path: Path) -> None:
+    a = oc.create(tmp_path / "a.npy", (10, 4))
+    assert not a.numpy().any()
+    a[2:4] = np.ones((2, 4), np.float32)
+    a[5] = 3
+    a[:, 1] = [9] * 10
+    expected = np.zeros((10, 4), np.float32)
+    expected[2:4], expected[5], expected[:, 1] = 1, 3, 9
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), expected)
+
+
+def test_results_belong_to_the_caller(tmp_path: Path) -> None:
+    a = oc.create(tmp_path / "a.npy", (4, 4))
+    x = a[:]
+    assert x.flags.owndata or x.base.flags.owndata
+    assert x.flags.writeable
+    x[:] = 7
+    assert not a.numpy().any()
+
+
+keys = st.one_of(
+    st.integers(-12, 12), st.slices(12), st.just(Ellipsis), st.builds(slice, st.integers(-15, 15), st.integers(-15, 15), st.just(-3))
+)
+
+
+@given(key=st.one_of(keys, st.tuples(keys, keys)), order=st.sampled_from("CF"), turned=st.booleans(), dimensions=st.sampled_from([1, 2]))
+def test_keys_pick_what_they_pick_in_numpy(tmp_path: Path, key: object, order: str, turned: bool, dimensions: int) -> None:
+    x = np.arange(12 * 9, dtype=np.float64).reshape(12, 9) if dimensions == 2 else np.arange(12.0)
+    a = oc.from_numpy(tmp_path / "x.npy", x, order=order if dimensions == 2 else "C")
+    a, x = (a.T, x.T) if turned else (a, x)
+    try:
+        expected = x[key]
+    except IndexError:
+        with pytest.raises(IndexError):
+            a[key]
+        return
+    found = a[key]
+    np.testing.assert_array_equal(found, expected)
+    assert np.shape(found) == np.shape(expected)
+
+    x = x.copy()
+    values = np.arange(1000, 1000 + np.size(expected), dtype=np.float64).reshape(np.shape(expected))
+    x[key] = values
+    a[key] = values
+    np.testing.assert_array_equal(a.numpy(), x)
+    x[key] = -1
+    a[key] = -1
+    np.testing.assert_array_equal(a.numpy(), x)
+
+
+def test_steps_and_broadcasts_go_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> None:
+    monkeypatch.setattr("outcore._array.CHUNK_BYTES", 1000)
+    x = rng.standard_normal((97, 31))
+    a = oc.from_numpy(tmp_path / "x.npy", x)
+    for key in np.s_[::-5, ::2], np.s_[3:90:7], np.s_[:, ::-1]:
+        np.testing.assert_array_equal(a[key], x[key])
+        a[key] = x[key] = x[key][::-1] * 2
+        np.testing.assert_array_equal(a.numpy(), x)
+    a[:] = x[:] = np.arange(31)
+    np.testing.assert_array_equal(a.numpy(), x)
+
+
+def test_views_share_the_file(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((40, 30))
+    a = oc.from_numpy(tmp_path / "x.npy", x)
+    view = a.slice(5, -5, columns=(10, 20)).T.slice(2, 6)
+    np.testing.assert_array_equal(view.numpy(), x[5:-5, 10:20].T[2:6])
+    view[1] = 5
+    x[5:-5, 13] = 5
+    np.testing.assert_array_equal(a.numpy(), x)
+    np.testing.assert_array_equal(oc.open(tmp_path / "x.npy").numpy(), x)
+
+
+def test_arrays_are_assigned_to_arrays(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((20, 10))
+    a, b = oc.from_numpy(tmp_path / "a.npy", x), oc.create(tmp_path / "b.npy", (30, 20), "float64")
+    b[5:15] = a.T
+    np.testing.assert_array_equal(b[5:15], x.T)
+    assert not b[:5].any()
+
+
+def test_memory_of_any_layout_is_written(tmp_path: Path, rng: np.random.Generator) -> None:
+    big = rng.standard_normal((60, 40))
+    layouts = [big[:20, :10], big.T[:20, :10], big[:20, ::4][:, :10], big[::-1][:20, :10], np.asfortranarray(big)[:20, :10]]
+    layouts += [np.broadcast_to(big[0, :10], (20, 10)), big[:20, :10].astype(">f8"), big[:20, :10].astype("f4")]
+    a = oc.create(tmp_path / "a.npy", (20, 10), "float64")
+    for values in layouts:
+        a[:] = 0
+        a[:] = values
+        np.testing.assert_array_equal(a.numpy(), values)
+
+
+def test_vectors_and_empty_arrays(tmp_path: Path) -> None:
+    v = oc.from_numpy(tmp_path / "v.npy", np.arange(5.0))
+    assert (v.shape, v.ndim, v.T.shape) == ((5,), 1, (5,))
+    assert v[3] == 3
+    assert v[1:3].tolist() == [1, 2]
+    for shape in (0, (0, 4), (4, 0)):
+        empty = oc.create(tmp_path / "e.npy", shape)
+        assert empty.numpy().shape == ((shape,) if shape == 0 else shape)
+        empty[:] = 1
+
+
+def test_raw_files_are_described_by_their_opener(tmp_path: Path) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    (tmp_path / "x.bin").write_bytes(b"head" * 4 + x.tobytes(order="F"))
+    a = oc.open(tmp_path / "x.bin", dtype="float32", shape=(3, 4), order="F", offset=16)
+    np.testing.assert_array_equal(a.numpy(), x)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(a.T)).numpy(), x.T)
+
+
+def test_conversion_changes_type_order_and_place(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((123, 45))
+    a = oc.from_numpy(tmp_path / "x.npy", x)
+    b = oc.convert(a, tmp_path / "y.npy", dtype="float32", order="F")
+    assert (b.dtype, b.order, b.path) == (np.float32, "F", tmp_path / "y.npy")
+    np.testing.assert_array_equal(b.numpy(), x.astype(np.float32))
+    assert oc.convert(b.T).path is None
+
+
+def test_large_results_are_refused_unless_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = oc.create(tmp_path / "a.npy", (5000, 1000), "float64")
+    monkeypatch.setattr("outcore._array.memory_available", lambda: 30 << 20)
+    for attempt in (a.numpy, lambda: a[:], lambda: np.asarray(a), lambda: a[::-1]):
+        with pytest.raises(MemoryError, match=r"a\.npy.*38\.1 MiB do not fit the 30\.0 MiB"):
+            attempt()
+    assert a[:10].shape == (10, 1000)
+    assert a.numpy(force=True).shape == (5000, 1000)
+
+
+def test_numpy_takes_arrays(tmp_path: Path) -> None:
+    a = oc.from_numpy(tmp_path / "a.npy", np.ones((3, 3)))
+    assert np.asarray(a).sum() == 9
+    assert np.asarray(a, np.float32).dtype == np.float32
+    with pytest.raises(ValueError, match="always copied"):
+        np.array(a, copy=False)
+
+
+def test_closed_arrays_say_so(tmp_path: Path) -> None:
+    with oc.create(tmp_path / "a.npy", 3) as a:
+        b = a.slice(1, 2)
+    with pytest.raises(errors.ClosedError):
+        a.numpy()
+    assert "closed" in repr(a)
+    assert b.numpy().tolist() == [0]
+
+
+def test_a_pickled_array_travels_as_its_path(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((9, 7))
+    a = oc.from_numpy(tmp_path / "a.npy", x)
+    for view in (a, a.T, a.slice(2, 5).T, a.T.slice(1, 3, columns=(2, None))):
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(view)).numpy(), view.numpy())
+        np.testing.assert_array_equal(copy.copy(view).numpy(), view.numpy())
+    with pytest.raises(TypeError, match="unnamed"):
+        pickle.dumps(a @ a.T)
+
+
+def test_a_forked_child_opens_again(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((50, 20))
+    a = oc.from_numpy(tmp_path / "a.npy", x).T.slice(3, 9)
+    unnamed = a @ a.T
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            np.testing.assert_array_equal(a.numpy(), x.T[3:9])
+            np.testing.assert_allclose((a @ a.T).numpy(), x.T[3:9] @ x[:, 3:9])
+            with pytest.raises(errors.ClosedError):
+                unnamed.numpy()
+            del unnamed
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    np.testing.assert_allclose(unnamed.numpy(), x.T[3:9] @ x[:, 3:9])
+
+
+def test_any_thread_uses_any_array(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((300, 200))
+    a, b = oc.from_numpy(tmp_path / "a.npy", x), oc.create(tmp_path / "b.npy", (300, 200), "float64")
+    wrong: list[BaseException] = []
+
+    def work(start: int) -> None:
+        try:
+            for row in range(start, 300, 6):
+                b[row] = a[row] * 2
+            np.testing.assert_allclose((a.T @ a).numpy(), x.T @ x)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(start,)) for start in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    np.testing.assert_array_equal(b.numpy(), 2 * x)
+
+
+def test_representations_name_the_file(tmp_path: Path) -> None:
+    a = oc.create(tmp_path / "a.npy", (3, 4))
+    assert repr(a) == f"<outcore array (3, 4) float32, 48 bytes, {tmp_path / 'a.npy'}>"
+    assert "64.0 MiB, 2 threads" in repr(a.session)
