@@ -15,7 +15,7 @@ use outcore_kernels::{Real, gemm_scratch_bytes, mirror_lower, syrk_flops, transp
 
 use super::gemm::{check_distinct, cut, memory_for_blocks, product_task};
 use super::repack::Blocks;
-use super::tiling::{HARDLY_LONGER, Work};
+use super::tiling::{HARDLY_LONGER, WRITE_REQUESTS, Work};
 use super::with_real;
 use crate::data::array::{Array, Operand, Output, Tile};
 use crate::data::format::Order;
@@ -191,7 +191,7 @@ fn choose(n: u64, k: u64, element: u64, memory: u64) -> Cut {
                 }
                 let bytes = (rows_read * k * element) as f64;
                 let flops = (n * n) as f64 * k as f64 * (element as f64 / 4.0) * (1.0 + block as f64 / n.max(1) as f64 / 2.0);
-                let work = Work { flops, depth, bytes, requests: bytes / (depth * element) as f64, threads: PARALLEL };
+                let work = Work { flops, depth, bytes, requests: bytes / (depth * element) as f64 + WRITE_REQUESTS * (n * n) as f64 / block as f64, threads: PARALLEL };
                 judged.push((work.seconds(), Cut { block, depth, super_tiles: super_tiles.clone(), rows_read }));
             }
         }

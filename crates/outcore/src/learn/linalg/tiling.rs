@@ -11,7 +11,9 @@
 /// Assumed of the device: bytes and requests a second, and core seconds a request.
 const DEVICE_BYTES_PER_S: f64 = 1.2e9;
 const DEVICE_REQUESTS_PER_S: f64 = 8e4;
-const REQUEST_CORE_S: f64 = 3e-6;
+const REQUEST_CORE_S: f64 = 6e-6;
+/// What a write to a new file costs in reads of the same size: the file system marks every piece as written.
+pub(crate) const WRITE_REQUESTS: f64 = 3.0;
 /// Assumed of one core, f32.
 const CORE_FLOPS: f64 = 1.5e11;
 /// Times this close are the same.
@@ -133,9 +135,8 @@ fn judge(p: &Problem, rows: u64, cols: u64, depth: u64, repack_a: bool, repack_b
     let cols = cols.next_multiple_of(block_cols).min(p.n.max(1));
     let layer = |side: &Side, length: u64| if side.stored { length * depth * p.element } else { 0 };
     let c = rows * cols * p.element;
-    // A whole layer of B, the blocks of A that tasks use now, and as many on their way.
-    let a_blocks =
-        layer(&p.a, block_rows) * (1 + p.threads.div_ceil(cols.div_ceil(block_cols))).min(rows.div_ceil(block_rows) + 1);
+    // A whole layer of B, two blocks of A that tasks use now, and two on their way.
+    let a_blocks = layer(&p.a, block_rows) * (rows.div_ceil(block_rows).min(3) + 1);
     let held = c + layer(&p.b, cols) + a_blocks;
     if held > p.memory {
         return None;
@@ -154,7 +155,7 @@ fn judge(p: &Problem, rows: u64, cols: u64, depth: u64, repack_a: bool, repack_b
     let mut bytes = a_bytes + b_bytes + c_bytes;
     let requests = a_bytes / request(p, &p.a, repack_a, depth, block_rows, p.k, p.m)
         + b_bytes / request(p, &p.b, repack_b, depth, block_cols, p.k, p.n)
-        + c_bytes / ((block_cols * p.element).min(REQUEST_BYTES) as f64);
+        + WRITE_REQUESTS * c_bytes / ((block_cols * p.element).min(REQUEST_BYTES) as f64);
     let repacked: f64 = [(repack_a, a_whole), (repack_b, b_whole)]
         .into_iter()
         .filter(|(repack, _)| *repack)
@@ -165,7 +166,11 @@ fn judge(p: &Problem, rows: u64, cols: u64, depth: u64, repack_a: bool, repack_b
     let work = Work { flops, depth: depth.min(p.k), bytes: bytes - repacked, requests, threads: p.threads };
     // What does not overlap: a repack, and the first blocks in.
     let first = layer(&p.a, block_rows) + layer(&p.b, block_cols);
-    let alone = (repacked + first as f64) / DEVICE_BYTES_PER_S;
+    // What the next layer does not find room for while this one is in use, of memory that the engine keeps free.
+    let room = p.memory / 5 + spare;
+    let layers = row_tiles * col_tiles * p.k.div_ceil(depth.max(1)) as f64;
+    let late = if b_bytes > b_whole as f64 { layer(&p.b, cols).saturating_sub(room) as f64 * layers } else { 0.0 };
+    let alone = (repacked + first as f64 + late) / DEVICE_BYTES_PER_S;
     let cost = work.seconds() + alone;
     Some((cost, Tiling { rows, cols, depth, block_rows, block_cols, repack_a, repack_b, bytes }))
 }
