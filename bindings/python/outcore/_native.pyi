@@ -5,6 +5,29 @@ from typing import Any, Final, Literal, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+__all__ = [
+    "Job",
+    "Matrix",
+    "Running",
+    "Session",
+    "Trace",
+    "VERSION",
+    "affine",
+    "axpby",
+    "column_norms",
+    "column_statistics",
+    "device_random",
+    "device_read",
+    "device_write",
+    "gemm",
+    "memory_allowed",
+    "pca_fit",
+    "reduce",
+    "row_norms",
+    "scale",
+    "syrk",
+]
+
 VERSION: Final[str]
 
 @final
@@ -94,6 +117,6 @@ def affine(
     after: npt.NDArray[np.float64],
     out: _Output,
 ) -> Job: ...
-def device_write(session: Session, path: str | PathLike[str], bytes: int) -> float: ...
+def device_write(session: Session, path: str | PathLike[str], length: int) -> float: ...
 def device_read(session: Session, path: str | PathLike[str]) -> float: ...
 def device_random(session: Session, path: str | PathLike[str], seconds: float) -> float: ...

@@ -45,6 +45,16 @@ class OutcoreError(Exception):
         super().__init__(message)
         self.__dict__.update(fields)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = dict(self.__dict__)
+        if isinstance(self, OSError):
+            fields["errno"] = self.errno
+        return _again, (type(self), str(self), fields)
+
+
+def _again(kind: type[OutcoreError], message: str, fields: dict[str, Any]) -> OutcoreError:
+    return kind(message, **fields)
+
 
 class _FileError(OutcoreError, OSError):
     """An error about a file: `object` is its path, also as `filename`; `errno` as the system counts."""

@@ -24,14 +24,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Writes a new file of so many bytes in order; the seconds it took, flush included.
 #[pyfunction]
-pub(crate) fn device_write(py: Python<'_>, session: &Session, path: PathBuf, bytes: u64) -> PyResult<f64> {
+pub(crate) fn device_write(py: Python<'_>, session: &Session, path: PathBuf, length: u64) -> PyResult<f64> {
     let engine = session.get()?.engine();
     py.detach(|| {
-        let extent = Extent::new(path.display().to_string(), open_file(&path, Mode::Create(bytes)).map_err(device)?);
+        let extent = Extent::new(path.display().to_string(), open_file(&path, Mode::Create(length)).map_err(device)?);
         let (start, mut look) = (Instant::now(), Look::new());
         let mut stream = engine.write_stream(&extent, 0, options()).map_err(engine_error)?;
         let mut block = 0;
-        while stream.position() < bytes {
+        while stream.position() < length {
             let buffer = stream.buffer().map_err(engine_error)?;
             // Different in every block, so that no device stores it once.
             block += 1;
@@ -39,7 +39,7 @@ pub(crate) fn device_write(py: Python<'_>, session: &Session, path: PathBuf, byt
                 .chunks_exact_mut(8)
                 .enumerate()
                 .for_each(|(at, word)| word.copy_from_slice(&scatter(block << 32 | at as u64).to_le_bytes()));
-            let filled = buffer.len().min((bytes - stream.position()) as usize);
+            let filled = buffer.len().min((length - stream.position()) as usize);
             stream.advance(filled).map_err(engine_error)?;
             look.at_signals()?;
         }

@@ -57,11 +57,19 @@ def test_results_belong_to_the_caller(tmp_path: Path) -> None:
 
 
 keys = st.one_of(
-    st.integers(-12, 12), st.slices(12), st.just(Ellipsis), st.builds(slice, st.integers(-15, 15), st.integers(-15, 15), st.just(-3))
+    st.integers(-12, 12),
+    st.slices(12),
+    st.just(Ellipsis),
+    st.builds(slice, st.integers(-15, 15), st.integers(-15, 15), st.just(-3)),
 )
 
 
-@given(key=st.one_of(keys, st.tuples(keys, keys)), order=st.sampled_from("CF"), turned=st.booleans(), dimensions=st.sampled_from([1, 2]))
+@given(
+    key=st.one_of(keys, st.tuples(keys, keys)),
+    order=st.sampled_from("CF"),
+    turned=st.booleans(),
+    dimensions=st.sampled_from([1, 2]),
+)
 def test_keys_pick_what_they_pick_in_numpy(tmp_path: Path, key: object, order: str, turned: bool, dimensions: int) -> None:
     x = np.arange(12 * 9, dtype=np.float64).reshape(12, 9) if dimensions == 2 else np.arange(12.0)
     a = oc.from_numpy(tmp_path / "x.npy", x, order=order if dimensions == 2 else "C")

@@ -1,0 +1,117 @@
+"""The command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import outcore as oc
+from outcore.cli import cli
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator) -> Path:
+    oc.from_numpy(tmp_path / "x.npy", rng.standard_normal((200, 30)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*words: str) -> str:
+    result = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def run_json(*words: str) -> Any:
+    return json.loads(run(*words, "--json"))
+
+
+def outcore(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "outcore.cli", *words], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_info(folder: Path) -> None:
+    found = run_json("info", "--memory", "100MiB", "--threads", "2")
+    assert (found["memory_bytes"], found["threads"]) == (100 << 20, 2)
+    assert found["driver"] in ("io_uring", "threads")
+    assert "100.0 MiB" in run("info", "--memory", "100MiB")
+    assert run_json("info", "--driver", "threads")["driver"] == "threads"
+    found = run_json("info", "x.npy")
+    assert (found["shape"], found["dtype"], found["order"]) == ([200, 30], "float64", "C")
+
+
+def test_convert(folder: Path) -> None:
+    found = run_json("convert", "x.npy", "y.npy", "--dtype", "float32", "--order", "F")
+    assert (found["dtype"], found["order"]) == ("float32", "F")
+    np.testing.assert_array_equal(np.load("y.npy"), np.load("x.npy").astype("f4"))
+    Path("x.bin").write_bytes(b"12345678" + np.load("x.npy").tobytes())
+    run("convert", "x.bin", "z.npy", "--raw-dtype", "float64", "--raw-shape", "200,30", "--raw-offset", "8")
+    np.testing.assert_array_equal(np.load("z.npy"), np.load("x.npy"))
+
+
+def test_gemm(folder: Path) -> None:
+    x = np.load("x.npy")
+    assert "plan        gemm" in run("gemm", "x.npy", "x.npy", "c.npy", "--trans-a", "--explain")
+    assert not Path("c.npy").exists()
+    found = run_json("gemm", "x.npy", "x.npy", "c.npy", "--trans-a", "--alpha", "2", "--memory", "8MiB")
+    assert found["trace"]["plan"] == "gemm"
+    np.testing.assert_allclose(np.load("c.npy"), 2 * x.T @ x)
+    assert "Gflop/s" in run("gemm", "x.npy", "x.npy", "d.npy", "--trans-b")
+
+
+def test_pca(folder: Path) -> None:
+    assert "plan        pca" in run("pca", "x.npy", "-k", "3", "--explain")
+    found = run_json("pca", "x.npy", "-k", "3", "-o", "y.npy", "--model", "m.npz")
+    assert found["components"] == 3
+    model = np.load("m.npz")
+    np.testing.assert_allclose(np.load("y.npy"), (np.load("x.npy") - model["mean"]) @ model["components"].T, atol=1e-9)
+    assert run_json("pca", "x.npy", "-k", "0.9")["explained"] > 0.9
+    assert run_json("pca", "x.npy", "-k", "all")["components"] == 30
+    assert "% of the variance" in run("pca", "x.npy", "-k", "20")
+
+
+def test_check(folder: Path) -> None:
+    found = run_json("check", "x.npy", "--values")
+    assert found[0]["ok"]
+    x = np.load("x.npy")
+    x[3, 4] = np.nan
+    np.save("nan.npy", x)
+    Path("junk.npy").write_bytes(b"junk")
+    Path("short.npy").write_bytes(Path("x.npy").read_bytes()[:-1])
+    result = CliRunner().invoke(cli, ["check", "x.npy", "nan.npy", "junk.npy", "short.npy", "gone.npy", "--values"])
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert [reason in line for reason, line in zip(("ok", "finite", "junk", "truncated", "no such"), lines, strict=True)] == [
+        True
+    ] * 5
+
+
+def test_bench_device(folder: Path) -> None:
+    found = run_json("bench-device", ".", "--size", "8MiB", "--seconds", "0.1")
+    assert min(found["write_gb_s"], found["read_gb_s"], found["random_iops"]) > 0
+    assert sorted(path.name for path in folder.iterdir()) == ["scratch", "x.npy"]
+
+
+def test_errors_are_one_line(folder: Path) -> None:
+    for words, code in (
+        (("gemm", "x.npy", "gone.npy", "c.npy"), 1),
+        (("gemm", "x.npy", "x.npy", "c.npy"), 1),
+        (("info", "--memory", "lots"), 1),
+        (("pca", "x.npy", "-k", "31"), 1),
+        (("pca", "x.npy", "-k", "many"), 2),
+        (("nothing",), 2),
+    ):
+        found = outcore(*words)
+        assert (found.returncode, found.stdout) == (code, ""), found
+        assert "Traceback" not in found.stderr
+        assert code == 2 or len(found.stderr.splitlines()) == 1
+    assert outcore("--version").stdout == f"outcore, version {oc.__version__}\n"
+
+
+def test_the_demo_can_be_explained(folder: Path) -> None:
+    assert run_json("demo", "--explain")["memory"] == "32MiB"

@@ -1,0 +1,130 @@
+"""Ctrl-C ends every long call within half a second, and what was there before is intact. Progress bars keep out of the way."""
+
+import fcntl
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import outcore as oc
+
+LIMIT_S = 0.5
+SLACK_S = 0.3
+"""For the child to be scheduled and to print, on a busy machine."""
+
+SETUP = """
+import sys, time, outcore as oc, numpy as np
+from outcore.decomposition import PCA
+folder = sys.argv[1]
+oc.configure("24MiB", folder, allow_tmpfs_scratch=True)
+a = oc.open(folder + "/a.npy")
+"""
+
+CALLS = {
+    "gemm": "while True: oc.linalg.gemm(a, a, folder + '/old.npy')",
+    "gemm in place": "c = oc.open(folder + '/c.npy')\nwhile True: oc.linalg.gemm(a, a, c)",
+    "syrk": "while True: oc.linalg.syrk(a)",
+    "read": "while True: a.numpy()",
+    "write": "c = oc.open(folder + '/c.npy'); x = a.numpy()\nwhile True: c[:] = x",
+    "fill": "c = oc.open(folder + '/c.npy')\nwhile True: c[:] = 1",
+    "convert": "while True: oc.convert(a, dtype='float64')",
+    "statistics": "while True: oc.linalg.column_statistics(a)",
+    "pca": "while True: PCA(20, memory='160MiB').fit(a)",
+    "bench-device": "from outcore._device import measure\nmeasure(oc.configure('64MiB'), folder, '64MiB', 60)",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("interrupt")
+    session = oc.Session("32MiB", folder, allow_tmpfs_scratch=True)
+    session.from_numpy(folder / "a.npy", np.random.default_rng(0).standard_normal((3000, 3000), np.float32))
+    session.from_numpy(folder / "old.npy", np.eye(3))
+    return folder
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_ctrl_c(folder: Path, call: str) -> None:
+    oc.create(folder / "c.npy", (3000, 3000))
+    code = f"{SETUP}\ntry:\n    print('ready', flush=True)\n{textwrap.indent(CALLS[call], '    ')}\n"
+    code += "except KeyboardInterrupt:\n    print(time.monotonic(), flush=True)\n"
+    code += "    assert a[0, 0] == a[:1, :1][0, 0]\n    print('fine')\n"
+    process = subprocess.Popen([sys.executable, "-c", code, folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(0.7)
+    asked = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, trouble = process.communicate(timeout=60)
+    assert process.returncode == 0, trouble
+    raised, fine = out.split()
+    assert fine == "fine"
+    assert float(raised) - asked < LIMIT_S + SLACK_S
+    old = oc.open(folder / "old.npy")
+    assert old.shape in ((3, 3), (3000, 3000))
+    assert old.shape == (3000, 3000) or (old.numpy() == np.eye(3)).all()
+    assert not list(folder.glob(".outcore-bench-*"))
+
+
+def test_the_gil_is_free_while_the_engine_works(tmp_path: Path) -> None:
+    a = oc.create(tmp_path / "a.npy", (3000, 3000))
+    turns, stop = 0, threading.Event()
+
+    def count() -> None:
+        nonlocal turns
+        while not stop.is_set():
+            turns += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    begin = time.monotonic()
+    oc.linalg.gemm(a, a)
+    took = time.monotonic() - begin
+    stop.set()
+    thread.join()
+    assert turns > took * 1000 / 20
+
+
+def on_a_terminal(code: str, *arguments: object) -> str:
+    """What a program writes to a terminal on standard error."""
+    own, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    process = subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], stderr=theirs)
+    os.close(theirs)
+    parts = []
+    while True:
+        try:
+            part = os.read(own, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        parts.append(part)
+    assert process.wait(timeout=60) == 0
+    os.close(own)
+    return b"".join(parts).decode()
+
+
+def test_bars_show_on_a_terminal_only(folder: Path) -> None:
+    code = (
+        SETUP
+        + "\nimport outcore._run as run\nrun.BAR_AFTER_S, run.STEP_S = 0, 0.002\noc.linalg.gemm(a, a, progress=eval(sys.argv[2]))"
+    )
+    assert "gemm: " in on_a_terminal(code, folder, "None")
+    assert on_a_terminal(code, folder, "False") == ""
+    for progress, shown in (("None", False), ("False", False), ("True", True)):
+        found = subprocess.run(
+            [sys.executable, "-c", code, folder, progress], capture_output=True, text=True, timeout=60, check=True
+        )
+        assert ("gemm: " in found.stderr) == shown

@@ -1,0 +1,185 @@
+"""Products and one-pass statistics against NumPy, on all layouts."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import outcore as oc
+from outcore import errors, linalg
+
+TOLERANCE = {"float32": 2e-6, "float64": 4e-15}
+"""A few units of rounding, multiplied below by the length of the sums."""
+
+
+def close(found: npt.ArrayLike, expected: npt.NDArray[np.float64], dtype: str, depth: int) -> None:
+    scale = max(1.0, float(np.abs(expected).max(initial=0)))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE[dtype] * max(depth, 1) * scale)
+
+
+@st.composite
+def operands(draw: st.DrawFn, rows: int, cols: int, dtype: str, seed: int) -> tuple[str, npt.NDArray[np.float64]]:
+    """Where the operand is and how it lies, and its values."""
+    kind = draw(
+        st.sampled_from(
+            ["stored", "stored F", "slice", "turned", "numpy", "numpy F", "numpy gaps", "numpy both gaps", "reversed"]
+        )
+    )
+    return kind, np.random.default_rng(seed).standard_normal((rows, cols)).astype(dtype)
+
+
+def placed(folder: Path, name: str, kind: str, x: npt.NDArray[np.float64]) -> object:
+    rows, cols = x.shape
+    padded = np.full((rows + 5, cols + 7), np.nan, x.dtype)
+    padded[2 : 2 + rows, 3 : 3 + cols] = x
+    path = folder / name
+    match kind:
+        case "stored":
+            return oc.from_numpy(path, x)
+        case "stored F":
+            return oc.from_numpy(path, x, order="F")
+        case "slice":
+            return oc.from_numpy(path, padded).slice(2, 2 + rows, columns=(3, 3 + cols))
+        case "turned":
+            return oc.from_numpy(path, np.ascontiguousarray(x.T)).T
+        case "numpy":
+            return x
+        case "numpy F":
+            return np.asfortranarray(x)
+        case "numpy gaps":
+            return padded[2 : 2 + rows, 3 : 3 + cols]
+        case "numpy both gaps":
+            return np.repeat(np.repeat(x, 2, 0), 3, 1)[::2, ::3]
+        case _:
+            return np.ascontiguousarray(x[::-1])[::-1]
+
+
+sizes = st.one_of(st.integers(1, 40), st.sampled_from([64, 127, 300, 513]))
+
+
+@given(data=st.data(), m=sizes, n=sizes, k=sizes, dtype=st.sampled_from(["float32", "float64"]), seed=st.integers(0, 1000))
+def test_gemm_agrees_with_numpy(tmp_path: Path, data: st.DataObject, m: int, n: int, k: int, dtype: str, seed: int) -> None:
+    trans_a, trans_b = data.draw(st.booleans()), data.draw(st.booleans())
+    a_kind, a = data.draw(operands(*((k, m) if trans_a else (m, k)), dtype, seed))
+    b_kind, b = data.draw(operands(*((n, k) if trans_b else (k, n)), dtype, seed + 1))
+    alpha, beta = data.draw(st.sampled_from([(1.0, 0.0), (-0.5, 0.0), (2.0, 1.0), (1.0, -0.25), (0.0, 1.0)]))
+    expected = alpha * (a.T if trans_a else a).astype(float) @ (b.T if trans_b else b).astype(float)
+    out = None
+    if beta:
+        c = np.random.default_rng(seed + 2).standard_normal((m, n)).astype(dtype)
+        out = oc.from_numpy(tmp_path / "c.npy", c, order=data.draw(st.sampled_from("CF")))
+        expected += beta * c.astype(float)
+    left, right = placed(tmp_path, "a.npy", a_kind, a), placed(tmp_path, "b.npy", b_kind, b)
+    found = linalg.gemm(left, right, out, alpha=alpha, beta=beta, trans_a=trans_a, trans_b=trans_b, memory="8MiB")  # type: ignore[call-overload]
+    assert (found.shape, found.dtype) == ((m, n), dtype)
+    close(found.numpy(), expected, dtype, k)
+
+
+@given(data=st.data(), n=sizes, k=sizes, trans=st.booleans(), full=st.booleans(), dtype=st.sampled_from(["float32", "float64"]))
+def test_syrk_agrees_with_numpy(tmp_path: Path, data: st.DataObject, n: int, k: int, trans: bool, full: bool, dtype: str) -> None:
+    kind, a = data.draw(operands(*((k, n) if trans else (n, k)), dtype, n + 7 * k))
+    expected = (a.T @ a if trans else a @ a.T).astype(float)
+    found = linalg.syrk(placed(tmp_path, "a.npy", kind, a), trans=trans, full=full, alpha=2, memory="8MiB").numpy()  # type: ignore[arg-type]
+    expected = 2 * (expected if full else np.tril(expected))
+    close(found, expected, dtype, k)
+
+
+def test_products_are_written_with_operators(tmp_path: Path, rng: np.random.Generator) -> None:
+    x, y = rng.standard_normal((30, 20)), rng.standard_normal((20, 25))
+    a, b = oc.from_numpy(tmp_path / "a.npy", x), oc.from_numpy(tmp_path / "b.npy", y)
+    for found in (a @ b, a @ y, x @ b, (b.T @ a.T).T):
+        assert isinstance(found, oc.Array)
+        np.testing.assert_allclose(found.numpy(), x @ y)
+    v = oc.from_numpy(tmp_path / "v.npy", y[:, 0])
+    for found in (a @ y[:, 0], a @ v, y[:, 0] @ a.T, v @ a.T):
+        assert isinstance(found, np.ndarray)
+        np.testing.assert_allclose(found, x @ y[:, 0])
+
+
+def test_results_go_where_they_are_told(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((50, 40))
+    a = oc.from_numpy(tmp_path / "a.npy", x)
+    named = linalg.gemm(a, a.T, tmp_path / "c.npy")
+    assert named.path == tmp_path / "c.npy"
+    np.testing.assert_allclose(np.load(tmp_path / "c.npy"), x @ x.T)
+    part = oc.create(tmp_path / "d.npy", (60, 60), "float64").slice(3, 53, columns=(7, 57))
+    assert linalg.gemm(a, a.T, part) is part
+    np.testing.assert_allclose(np.load(tmp_path / "d.npy")[3:53, 7:57], x @ x.T)
+    memory = np.empty((50, 50))
+    assert linalg.gemm(a, a.T, out=memory) is memory
+    np.testing.assert_allclose(memory, x @ x.T)
+
+
+def test_an_output_that_is_an_operand_is_refused(tmp_path: Path) -> None:
+    a = oc.from_numpy(tmp_path / "a.npy", np.eye(4))
+    with pytest.raises(errors.ArgumentError, match=r"a\.npy is both an operand and the output"):
+        linalg.gemm(a, a, a)
+    x = np.eye(4)
+    with pytest.raises(errors.ArgumentError, match="shares memory"):
+        linalg.gemm(a, x, out=x)
+    # A new file may take the name of an operand: it is written beside it.
+    found = linalg.gemm(a, 2 * x, tmp_path / "a.npy")
+    np.testing.assert_array_equal(found.numpy(), 2 * x)
+
+
+def test_a_plan_is_explained_without_moving_anything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = oc.from_numpy(tmp_path / "a.npy", np.eye(50))
+    assert linalg.gemm(a, a, tmp_path / "c.npy", explain=True) is None
+    assert "plan        gemm" in capsys.readouterr().out
+    assert not (tmp_path / "c.npy").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "scratch"]
+
+
+def test_sums_and_scaling_are_in_place(tmp_path: Path, rng: np.random.Generator) -> None:
+    x, y = rng.standard_normal((2, 70, 30))
+    a, b = oc.from_numpy(tmp_path / "x.npy", x), oc.from_numpy(tmp_path / "y.npy", y, order="F")
+    assert linalg.axpby(a, b, alpha=2, beta=-1) is b
+    np.testing.assert_allclose(b.numpy(), 2 * x - y)
+    linalg.axpby(y.T, b.T, alpha=1, beta=0)
+    np.testing.assert_allclose(b.numpy(), y)
+    linalg.scale(a.slice(10, 20), 3)
+    x[10:20] *= 3
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), x)
+
+
+def test_statistics_agree_with_numpy(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((501, 33)) + 1000
+    for a in (oc.from_numpy(tmp_path / "x.npy", x), oc.from_numpy(tmp_path / "f.npy", x, order="F"), x):
+        for name, order in (("l1", 1), ("l2", 2), ("max", np.inf)):
+            np.testing.assert_allclose(linalg.row_norms(a, name), np.linalg.norm(x, order, axis=1), rtol=1e-12)  # type: ignore[arg-type]
+            np.testing.assert_allclose(linalg.column_norms(a, name), np.linalg.norm(x, order, axis=0), rtol=1e-12)  # type: ignore[arg-type]
+        found = linalg.column_statistics(a, ddof=1)
+        assert found["count"] == 501
+        for name, expected in {"mean": x.mean(0), "variance": x.var(0, ddof=1), "min": x.min(0), "max": x.max(0)}.items():
+            np.testing.assert_allclose(found[name], expected, rtol=1e-12)
+        np.testing.assert_allclose(linalg.reduce(a), x.sum())
+        np.testing.assert_allclose(linalg.reduce(a, "sum_of_squares"), np.square(x).sum())
+        assert (linalg.reduce(a, "min"), linalg.reduce(a, "max")) == (x.min(), x.max())
+
+
+def test_the_number_of_threads_does_not_change_a_bit(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((400, 300)).astype(np.float32)
+    oc.from_numpy(tmp_path / "x.npy", x)
+    found = []
+    for threads in (1, 3):
+        session = oc.Session("8MiB", tmp_path / "scratch", threads, allow_tmpfs_scratch=True)
+        a = session.open(tmp_path / "x.npy")
+        found.append((a @ a.T).numpy())
+    np.testing.assert_array_equal(*found)
+
+
+def test_a_run_is_traced(tmp_path: Path, rng: np.random.Generator) -> None:
+    a = oc.from_numpy(tmp_path / "x.npy", rng.standard_normal((300, 300)))
+    a @ a
+    trace = oc.last_trace()
+    assert trace.plan == "gemm"
+    assert trace.flops >= 2 * 300**3
+    assert trace.actual["bytes_read"] >= a.nbytes
+    trace.save(tmp_path / "trace.json")
+    assert "traceEvents" in (tmp_path / "trace.json").read_text()
+    assert "read" in str(trace)
+    with pytest.raises(AttributeError):
+        trace.nothing  # noqa: B018
