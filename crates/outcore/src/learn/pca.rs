@@ -127,11 +127,8 @@ impl<'a, T: Real> Fit<'a, T> {
     fn new(session: &'a Session, x: Operand, components: Components, seed: u64) -> Fit<'a, T> {
         let (d, memory) = (x.cols(), session.memory_free());
         let share = memory * 2 / 5;
-        let triangle = 4 * d * (d + 1) + 8 * d;
-        let lanes = (share / triangle.max(1)).clamp(1, LANES).min(x.rows().div_ceil(256));
-        let narrow = d.div_ceil((LANES / lanes).max(d.div_ceil(2048))).next_multiple_of(16);
-        // One panel must leave room for blocks of X.
-        let width = narrow.min((memory / 5 / (8 * d)).max(1)).min(d);
+        // Quarters leave out most of what symmetry makes superfluous; one panel must leave room for blocks of X.
+        let width = d.div_ceil(4).next_multiple_of(16).min(2048).min((memory / 5 / (8 * d)).max(1)).min(d);
         let mut offset = 0;
         let cut = (0..d).step_by(width as usize).map(|start| {
             let panel = Panel { columns: start..(start + width).min(d), offset, height: d - start };
@@ -140,6 +137,7 @@ impl<'a, T: Real> Fit<'a, T> {
         });
         let panels: Vec<Panel> = cut.collect();
         let groups = group(&panels, share);
+        let lanes = (share / offset).clamp(1, LANES).min(x.rows().div_ceil(256));
         let rows_share = memory / 16;
         let block_rows = (rows_share / (d * size_of::<T>() as u64)).clamp(32, BLOCK_ROWS).min(x.rows().div_ceil(lanes)).max(1);
         Fit { session, x, components, seed, lanes, panels, groups, block_rows, element: std::marker::PhantomData }
@@ -167,7 +165,8 @@ impl<'a, T: Real> Fit<'a, T> {
         plan.note("lanes", self.lanes);
         let shift = plan.volatile("shift", 8 * d);
         let solve = self.solve(Region::span(shift, 0, 8 * d), Arc::new(Mutex::new(vec![0.0; d as usize])));
-        let in_memory = self.groups.len() == 1 && solve.bytes(true) <= self.session.memory_free();
+        let lane_bytes = self.panels.last().map_or(0, |panel| panel.offset + panel.bytes().next_multiple_of(4096));
+        let in_memory = self.groups.len() == 1 && solve.bytes(true) + self.lanes * lane_bytes <= self.session.memory_free();
         solve.check(in_memory)?;
         self.lanes = if in_memory { self.lanes } else { 1 };
         plan.note("covariance", if in_memory { "in memory" } else { "in scratch" });

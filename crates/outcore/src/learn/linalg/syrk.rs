@@ -191,7 +191,13 @@ fn choose(n: u64, k: u64, element: u64, memory: u64) -> Cut {
                 }
                 let bytes = (rows_read * k * element) as f64;
                 let flops = (n * n) as f64 * k as f64 * (element as f64 / 4.0) * (1.0 + block as f64 / n.max(1) as f64 / 2.0);
-                let work = Work { flops, depth, bytes, requests: bytes / (depth * element) as f64 + WRITE_REQUESTS * (n * n) as f64 / block as f64, threads: PARALLEL };
+                let work = Work {
+                    flops,
+                    depth,
+                    bytes,
+                    requests: bytes / (depth * element) as f64 + WRITE_REQUESTS * (n * n) as f64 / block as f64,
+                    threads: PARALLEL,
+                };
                 judged.push((work.seconds(), Cut { block, depth, super_tiles: super_tiles.clone(), rows_read }));
             }
         }
