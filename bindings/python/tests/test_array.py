@@ -201,6 +201,7 @@ def test_a_pickled_array_travels_as_its_path(tmp_path: Path, rng: np.random.Gene
         pickle.dumps(a @ a.T)
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_opens_again(tmp_path: Path, rng: np.random.Generator) -> None:
     x = rng.standard_normal((50, 20))
     a = oc.from_numpy(tmp_path / "a.npy", x).T.slice(3, 9)

@@ -171,6 +171,7 @@ def test_a_folder_that_may_not_be_written(eye: Path) -> None:
         eye.parent.chmod(0o755)
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_folder_that_may_not_be_written_by_an_ordinary_user(eye: Path) -> None:
     """As above for the superuser, who becomes somebody else in a child."""
     if os.geteuid() != 0:
