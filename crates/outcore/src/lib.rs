@@ -30,6 +30,7 @@ mod limits;
 mod session;
 
 pub use data::array::{Array, Operand, Output};
+pub use data::file::Between;
 pub use data::format::{DType, Order};
 pub use error::{Error, Result};
 pub use job::{Job, Running};

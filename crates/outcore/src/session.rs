@@ -11,7 +11,7 @@ use outcore_kernels::Blas;
 use outcore_store::{Folder, Identity, Scratch, Store, Tmpfs};
 
 use crate::data::array::{Array, Layout};
-use crate::data::file::{StoredFile, read_head};
+use crate::data::file::{Between, StoredFile, read_head};
 use crate::data::format::{self, DType, Order};
 use crate::error::{Error, Result};
 use crate::limits::memory_allowed;
@@ -34,6 +34,8 @@ pub struct Settings {
     pub driver: Choice,
     /// Who multiplies.
     pub blas: Blas,
+    /// What stands between the library and its devices; for tests with faults.
+    pub between: Between,
 }
 
 /// Budget, threads, scratch and open files. Clones are the same session; it may be used from any thread.
@@ -43,6 +45,7 @@ pub struct Session(Arc<Inner>);
 struct Inner {
     engine: Engine,
     blas: Blas,
+    between: Between,
     scratch_folder: PathBuf,
     tmpfs: Tmpfs,
     scratch: OnceLock<Scratch>,
@@ -93,6 +96,7 @@ impl Session {
         Ok(Session(Arc::new(Inner {
             engine: Engine::new(Config { memory_bytes, threads: settings.threads, driver: settings.driver }),
             blas: settings.blas,
+            between: settings.between,
             scratch_folder,
             tmpfs: if settings.allow_tmpfs_scratch { Tmpfs::Allow } else { Tmpfs::Refuse },
             scratch: OnceLock::new(),
@@ -213,7 +217,7 @@ impl Session {
         {
             return Ok(known);
         }
-        let file = Arc::new(StoredFile::named(path, folder, name, &object));
+        let file = Arc::new(StoredFile::named(path, folder, name, &object, self.0.between.clone()));
         files.insert(object.identity(), (stat.modified, stat.len, Arc::downgrade(&file)));
         Ok(file)
     }
@@ -236,14 +240,20 @@ impl Session {
     pub(crate) fn temporary(&self, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
         let dense = format::raw("scratch", dtype, shape, order, 0, None)?;
         let object = self.scratch()?.create(dense.file_bytes())?;
-        Ok(Array::new(self.clone(), Arc::new(StoredFile::unnamed(&object)), Layout::of(&dense), dtype, dense.ndim))
+        Ok(Array::new(
+            self.clone(),
+            Arc::new(StoredFile::unnamed(&object, self.0.between.clone())),
+            Layout::of(&dense),
+            dtype,
+            dense.ndim,
+        ))
     }
 
     /// A new matrix that takes its name when the job that writes it is done. The plan writes its header.
     pub(crate) fn unfinished(&self, path: &Path, dtype: DType, shape: &[u64], order: Order, plan: &mut Plan) -> Result<Array> {
         let (dense, header) = format::npy(&path.display().to_string(), dtype, shape, order)?;
         let (folder, name) = Folder::split(path)?;
-        let file = Arc::new(StoredFile::unfinished(path, folder.create(&name, dense.file_bytes())?));
+        let file = Arc::new(StoredFile::unfinished(path, folder.create(&name, dense.file_bytes())?, self.0.between.clone()));
         let region = Region::span(plan.extent(file.extent()), 0, header.len() as u64);
         plan.task(Task::new("header").write(region).run(move |cx| {
             cx.blocks[0].bytes_mut().copy_from_slice(&header);

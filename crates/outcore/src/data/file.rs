@@ -11,10 +11,34 @@ use outcore_store::{Folder, InPlace, NewObject, Object, Store};
 use crate::data::format::{self, Dense};
 use crate::error::{Error, Result};
 
+/// What stands between the library and the devices that it opens: nothing, or a device that fails on purpose.
+#[derive(Clone, Default)]
+pub struct Between(Option<Arc<Wrap>>);
+
+type Wrap = dyn Fn(Arc<dyn Device>) -> Arc<dyn Device> + Send + Sync;
+
+impl Between {
+    /// Every device is used by way of what `wrap` makes of it.
+    pub fn new(wrap: impl Fn(Arc<dyn Device>) -> Arc<dyn Device> + Send + Sync + 'static) -> Between {
+        Between(Some(Arc::new(wrap)))
+    }
+
+    fn wrap(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
+        self.0.as_ref().map_or_else(|| Arc::clone(&device), |wrap| wrap(Arc::clone(&device)))
+    }
+}
+
+impl std::fmt::Debug for Between {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.0.is_some() { "Between(..)" } else { "Between(nothing)" })
+    }
+}
+
 /// A file that is open.
 pub(crate) struct StoredFile {
     path: Option<PathBuf>,
     extent: Extent,
+    between: Between,
     kind: Kind,
 }
 
@@ -36,18 +60,18 @@ struct Writing {
 }
 
 impl StoredFile {
-    pub(crate) fn named(path: &Path, folder: Folder, name: String, object: &Object) -> StoredFile {
-        let extent = Extent::new(path.display().to_string(), object.device());
-        StoredFile { path: Some(path.to_owned()), extent, kind: Kind::Named { folder, name, writing: Mutex::default() } }
+    pub(crate) fn named(path: &Path, folder: Folder, name: String, object: &Object, between: Between) -> StoredFile {
+        let extent = Extent::new(path.display().to_string(), between.wrap(object.device()));
+        StoredFile { path: Some(path.to_owned()), extent, between, kind: Kind::Named { folder, name, writing: Mutex::default() } }
     }
 
-    pub(crate) fn unnamed(object: &Object) -> StoredFile {
-        StoredFile { path: None, extent: Extent::new("scratch", object.device()), kind: Kind::Unnamed }
+    pub(crate) fn unnamed(object: &Object, between: Between) -> StoredFile {
+        StoredFile { path: None, extent: Extent::new("scratch", between.wrap(object.device())), between, kind: Kind::Unnamed }
     }
 
-    pub(crate) fn unfinished(path: &Path, object: NewObject) -> StoredFile {
-        let extent = Extent::new(path.display().to_string(), object.device());
-        StoredFile { path: Some(path.to_owned()), extent, kind: Kind::Unfinished(Mutex::new(Some(object))) }
+    pub(crate) fn unfinished(path: &Path, object: NewObject, between: Between) -> StoredFile {
+        let extent = Extent::new(path.display().to_string(), between.wrap(object.device()));
+        StoredFile { path: Some(path.to_owned()), extent, between, kind: Kind::Unfinished(Mutex::new(Some(object))) }
     }
 
     pub(crate) fn path(&self) -> Option<&Path> {
@@ -103,7 +127,7 @@ impl Writer {
         if writing.object.is_none() {
             let object = folder.open_in_place(name)?;
             let late = Arc::new(Late::new(Arc::clone(self.file.extent.device())));
-            late.set(object.device());
+            late.set(self.file.between.wrap(object.device()));
             *writing = Writing { writers: 0, failed: false, object: Some(object), device: Some(late) };
         }
         let device = writing.device.as_ref().expect("open").get();
