@@ -142,7 +142,7 @@ def convert(
     order: Order | None = None,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: bool = False,
+    explain: linalg.Explain = False,
 ) -> Array:
     """A copy with another element type, order or place.
 

@@ -95,7 +95,7 @@ def convert(
     session = _session(options)
     shape = None if raw_shape is None else [_whole(part) for part in raw_shape.split(",")]
     array = session.open(source, dtype=raw_dtype, shape=shape, order=raw_order, offset=raw_offset)
-    found = outcore.convert(array, target, dtype=dtype, order=order, explain=explain)
+    found = outcore.convert(array, target, dtype=dtype, order=order, explain=_how(explain, as_json))
     if not explain:
         _done(session, found, as_json)
 
@@ -117,7 +117,7 @@ def gemm(
 
     session = _session(options)
     left, right = session.open(a), session.open(b)
-    found = linalg.gemm(left, right, out, alpha=alpha, trans_a=trans_a, trans_b=trans_b, explain=explain)
+    found = linalg.gemm(left, right, out, alpha=alpha, trans_a=trans_a, trans_b=trans_b, explain=_how(explain, as_json))
     if not explain:
         _done(session, found, as_json)
 
@@ -153,7 +153,7 @@ def pca(
     array = session.open(x)
     found = PCA(_components(components), whiten=whiten, random_state=random_state)
     if explain:
-        found.explain(array)
+        found.explain(array, as_json=as_json)
         return
     begin = time.perf_counter()
     found.fit(array)
@@ -250,6 +250,10 @@ def _session(options: dict[str, Any]) -> Session:
     import outcore
 
     return outcore.configure(**options)
+
+
+def _how(explain: bool, as_json: bool) -> Any:
+    return "json" if explain and as_json else explain
 
 
 def _describe(array: Array) -> dict[str, Any]:

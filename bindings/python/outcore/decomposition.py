@@ -107,9 +107,10 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         self.trace_ = session.last_trace()
         return self
 
-    def explain(self, X: Any) -> None:
+    def explain(self, X: Any, *, as_json: bool = False) -> None:
         """Prints what `fit` would read and hold; nothing is moved."""
-        print(self._plan(self._checked(X, reset=True)).text())
+        job = self._plan(self._checked(X, reset=True))
+        print(job.json() if as_json else job.text())
 
     def _plan(self, X: Any) -> _native.Job:
         count, variance = self._wanted(*X.shape)

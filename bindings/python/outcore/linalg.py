@@ -7,8 +7,8 @@ memory : int or str, optional
     A budget for this call, beside that of the session.
 progress : bool, optional
     Show a progress bar; default when standard error is a terminal and it takes more than a second.
-explain : bool
-    Print what the call would read, write and hold, instead; nothing is moved and nothing returned.
+explain : bool or "json"
+    Print, in words or as JSON, what the call would read, write and hold, instead; nothing is moved and nothing returned.
 
 and raise ShapeError, DTypeError, OverBudgetError (before anything is read or written), DeviceError and, on Ctrl-C,
 KeyboardInterrupt. The result does not depend on the number of threads; it may depend, in the last bits, on `memory`.
@@ -31,11 +31,12 @@ __all__ = ["axpby", "column_norms", "column_statistics", "gemm", "reduce", "row_
 Operand = Array | npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Norm = Literal["l1", "l2", "max"]
+Explain = bool | Literal["json"]
 
 
-def _carry_out(session: Session, job: _native.Job, label: str, progress: bool | None, explain: bool) -> Any:
+def _carry_out(session: Session, job: _native.Job, label: str, progress: bool | None, explain: Explain) -> Any:
     if explain:
-        print(job.text())
+        print(job.json() if explain == "json" else job.text())
         return None
     return session._run(job, label, progress)
 
@@ -59,7 +60,7 @@ def gemm(
     trans_b: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: bool = False,
+    explain: Explain = False,
 ) -> Array: ...
 @overload
 def gemm(
@@ -73,7 +74,7 @@ def gemm(
     trans_b: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: bool = False,
+    explain: Explain = False,
 ) -> npt.NDArray[Any]: ...
 def gemm(
     a: Operand,
@@ -86,7 +87,7 @@ def gemm(
     trans_b: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: bool = False,
+    explain: Explain = False,
 ) -> Array | npt.NDArray[Any]:
     """C = alpha op(A) op(B) + beta C.
 
@@ -138,7 +139,7 @@ def syrk(
     full: bool = True,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: bool = False,
+    explain: Explain = False,
 ) -> Array:
     """C = alpha A A^T + beta C, or alpha A^T A + beta C with `trans`: half the arithmetic of `gemm`.
 
@@ -171,7 +172,7 @@ def axpby(
     beta: float = 1.0,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: bool = False,
+    explain: Explain = False,
 ) -> Array:
     """y = alpha x + beta y, in place. With `beta` 0 the old content of y is not read.
 
@@ -190,7 +191,7 @@ def axpby(
 
 
 def scale(
-    x: Array, alpha: float, *, memory: int | str | None = None, progress: bool | None = None, explain: bool = False
+    x: Array, alpha: float, *, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
 ) -> Array:
     """x = alpha x, in place.
 
@@ -209,7 +210,7 @@ def scale(
 
 
 def row_norms(
-    x: Operand, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: bool = False
+    x: Operand, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
 ) -> Vector:
     """The norm of each row, summed in float64.
 
@@ -228,7 +229,7 @@ def row_norms(
 
 
 def column_norms(
-    x: Operand, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: bool = False
+    x: Operand, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
 ) -> Vector:
     """The norm of each column, summed in float64.
 
@@ -247,7 +248,7 @@ def column_norms(
 
 
 def column_statistics(
-    x: Operand, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, explain: bool = False
+    x: Operand, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
 ) -> dict[str, Any]:
     """Count, mean, variance, least and greatest element of each column in one pass, in float64.
 
@@ -282,7 +283,7 @@ def reduce(
     *,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: bool = False,
+    explain: Explain = False,
 ) -> float:
     """All elements to one number, in float64. NaN wins.
 

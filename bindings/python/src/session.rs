@@ -37,7 +37,15 @@ impl Session {
         let driver = choice(driver).map_err(to_python)?;
         let session = py.detach(|| {
             let blas = blas.map_or(Ok(Blas::default()), Blas::load)?;
-            outcore::Session::new(Settings { memory_bytes, scratch, allow_tmpfs_scratch, threads, driver, blas, ..Settings::default() })
+            outcore::Session::new(Settings {
+                memory_bytes,
+                scratch,
+                allow_tmpfs_scratch,
+                threads,
+                driver,
+                blas,
+                ..Settings::default()
+            })
         });
         Ok(Session(Owned::new(session.map_err(to_python)?)))
     }

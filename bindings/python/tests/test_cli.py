@@ -57,6 +57,8 @@ def test_convert(folder: Path) -> None:
 def test_gemm(folder: Path) -> None:
     x = np.load("x.npy")
     assert "plan        gemm" in run("gemm", "x.npy", "x.npy", "c.npy", "--trans-a", "--explain")
+    assert run_json("gemm", "x.npy", "x.npy", "c.npy", "--trans-a", "--explain")[0]["predicted"]["bytes_read"] > 0
+    assert run_json("pca", "x.npy", "-k", "3", "--explain")[0]["plan"] == "pca fit"
     assert not Path("c.npy").exists()
     found = run_json("gemm", "x.npy", "x.npy", "c.npy", "--trans-a", "--alpha", "2", "--memory", "8MiB")
     assert found["trace"]["plan"] == "gemm"
