@@ -1,6 +1,6 @@
 //! Dense matrices on SSD, and views of them.
 //!
-//! A view is arithmetic on a [`Layout`]: where element (0, 0) is, and how far it is to the next row
+//! A view is arithmetic on a layout: where element (0, 0) is, and how far it is to the next row
 //! and the next column. One of the two is a single element away, so every block of a view is a
 //! strided region of its file.
 
