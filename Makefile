@@ -7,6 +7,8 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+export PIP_QUIET := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SOURCES := $(shell find crates bindings/python -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 
 .PHONY: build demo test bench lint clean
@@ -17,7 +19,7 @@ build: .venv/built
 .venv/bin/maturin:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "outcore needs Python 3.10 or later; try: make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'maturin>=1.9,<2'
+	$(BIN)/python -m pip install 'maturin>=1.9,<2'
 
 .venv/built: $(SOURCES) | .venv/bin/maturin
 	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/maturin develop --release --extras demo
