@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use outcore_engine::{Explanation, Outcome, Plan, Progress, Ticket};
 
@@ -14,7 +15,22 @@ use crate::data::file::{StoredFile, Writer};
 use crate::error::{Error, Result};
 use crate::session::Session;
 
-type Finish<T> = Box<dyn FnOnce(Vec<Outcome>, &AtomicBool) -> Result<T> + Send>;
+/// What makes the result of the outcomes.
+enum Finish<T> {
+    /// In no time.
+    Quick(Box<dyn FnOnce(Vec<Outcome>) -> Result<T> + Send>),
+    /// On a thread of its own, looking at the flag now and then.
+    Long(Box<dyn FnOnce(Vec<Outcome>, &AtomicBool) -> Result<T> + Send>),
+}
+
+/// What is left of a running job.
+enum Rest<T> {
+    Plans(Finish<T>),
+    Thread(JoinHandle<()>, Receiver<Result<T>>),
+    Result(Result<T>),
+    /// A plan failed, and its error has been handed out.
+    Failed,
+}
 
 /// Planned work with a result of type `T`. Nothing has moved yet.
 #[must_use = "a job does nothing until it is run"]
@@ -34,7 +50,7 @@ impl<T: Send + 'static> Job<T> {
         plans: Vec<Plan>,
         finish: impl FnOnce(Vec<Outcome>) -> Result<T> + Send + 'static,
     ) -> Result<Job<T>> {
-        Job::cancellable(session, plans, |outcomes, _| finish(outcomes))
+        Job::planned(session, plans, Finish::Quick(Box::new(finish)))
     }
 
     /// The same, with a long way from outcomes to result that looks at a flag now and then.
@@ -43,9 +59,12 @@ impl<T: Send + 'static> Job<T> {
         plans: Vec<Plan>,
         finish: impl FnOnce(Vec<Outcome>, &AtomicBool) -> Result<T> + Send + 'static,
     ) -> Result<Job<T>> {
+        Job::planned(session, plans, Finish::Long(Box::new(finish)))
+    }
+
+    fn planned(session: &Session, plans: Vec<Plan>, finish: Finish<T>) -> Result<Job<T>> {
         let explanations = plans.iter().map(|plan| session.engine().explain(plan)).collect::<std::result::Result<_, _>>()?;
-        let (writers, unfinished, finish) = (Vec::new(), Vec::new(), Box::new(finish));
-        Ok(Job { session: session.clone(), plans, explanations, writers, unfinished, finish })
+        Ok(Job { session: session.clone(), plans, explanations, writers: Vec::new(), unfinished: Vec::new(), finish })
     }
 
     /// Adds a file that the plans write.
@@ -75,8 +94,7 @@ impl<T: Send + 'static> Job<T> {
             outcomes: Vec::new(),
             writers: self.writers,
             unfinished: self.unfinished,
-            finish: Some(self.finish),
-            finishing: None,
+            rest: Rest::Plans(self.finish),
             cancelled: Arc::default(),
         };
         running.next()?;
@@ -94,14 +112,13 @@ impl<T: Send + 'static> Job<T> {
     /// The same job with a result made from its result.
     pub fn map<U: Send + 'static>(self, make: impl FnOnce(T) -> Result<U> + Send + 'static) -> Job<U> {
         let Job { session, plans, explanations, writers, unfinished, finish } = self;
-        Job {
-            session,
-            plans,
-            explanations,
-            writers,
-            unfinished,
-            finish: Box::new(|outcomes, cancelled| make(finish(outcomes, cancelled)?)),
-        }
+        let finish = match finish {
+            Finish::Quick(finish) => Finish::Quick(Box::new(|outcomes| make(finish(outcomes)?)) as Box<_>),
+            Finish::Long(finish) => {
+                Finish::Long(Box::new(|outcomes, cancelled: &AtomicBool| make(finish(outcomes, cancelled)?)) as Box<_>)
+            }
+        };
+        Job { session, plans, explanations, writers, unfinished, finish }
     }
 }
 
@@ -114,8 +131,7 @@ pub struct Running<T> {
     outcomes: Vec<Outcome>,
     writers: Vec<Writer>,
     unfinished: Vec<Arc<StoredFile>>,
-    finish: Option<Finish<T>>,
-    finishing: Option<JoinHandle<Result<T>>>,
+    rest: Rest<T>,
     cancelled: Arc<AtomicBool>,
 }
 
@@ -126,21 +142,23 @@ impl<T: Send + 'static> Running<T> {
     /// # Errors
     /// Those of the plan that failed.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool> {
-        if let Some(thread) = &self.finishing {
-            let deadline = Instant::now() + timeout;
-            while !thread.is_finished() && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(1).min(timeout));
-            }
-            return Ok(thread.is_finished());
+        if let Rest::Thread(_, result) = &self.rest
+            && let Ok(result) = result.recv_timeout(timeout)
+        {
+            self.rest = Rest::Result(result);
         }
         if self.ticket.as_ref().is_some_and(|ticket| ticket.wait_timeout(timeout)) {
             self.next()?;
         }
-        Ok(false)
+        Ok(matches!(self.rest, Rest::Result(_) | Rest::Failed))
     }
 
     /// Takes what a plan has left behind and begins what follows it.
     fn next(&mut self) -> Result<()> {
+        self.follow().inspect_err(|_| self.rest = Rest::Failed)
+    }
+
+    fn follow(&mut self) -> Result<()> {
         if let Some(ticket) = self.ticket.take() {
             let outcome = ticket.wait()?;
             self.session.keep_trace(outcome.trace.clone());
@@ -148,24 +166,39 @@ impl<T: Send + 'static> Running<T> {
         }
         if let Some(plan) = self.plans.next() {
             self.ticket = Some(self.session.engine().run(plan)?);
-        } else if let Some(finish) = self.finish.take() {
-            let (outcomes, cancelled) = (std::mem::take(&mut self.outcomes), Arc::clone(&self.cancelled));
-            let thread = std::thread::Builder::new().name("outcore-finish".into()).spawn(move || finish(outcomes, &cancelled));
-            self.finishing = Some(thread.map_err(|source| Error::NoMemory { bytes: 0, source })?);
+            return Ok(());
         }
+        self.rest = match std::mem::replace(&mut self.rest, Rest::Failed) {
+            Rest::Plans(Finish::Quick(finish)) => Rest::Result(finish(std::mem::take(&mut self.outcomes))),
+            Rest::Plans(Finish::Long(finish)) => {
+                let (outcomes, cancelled) = (std::mem::take(&mut self.outcomes), Arc::clone(&self.cancelled));
+                let (sender, receiver) = std::sync::mpsc::channel();
+                let work = move || _ = sender.send(finish(outcomes, &cancelled));
+                let thread = std::thread::Builder::new().name("outcore-finish".into()).spawn(work);
+                Rest::Thread(thread.map_err(|source| Error::NoMemory { bytes: 0, source })?, receiver)
+            }
+            other => other,
+        };
         Ok(())
     }
 
     /// Blocks to the end: the plans that are left, what makes the result of them, and the files made whole.
     ///
     /// # Errors
-    /// Those of the computation.
+    /// Those of the computation; [`Error::Closed`] when [`wait_timeout`](Running::wait_timeout) has handed them out already.
     pub fn wait(mut self) -> Result<T> {
-        while self.finishing.is_none() {
+        while matches!(self.rest, Rest::Plans(_)) {
             self.next()?;
         }
-        let finishing = self.finishing.take().expect("begun above");
-        let result = finishing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let result = match std::mem::replace(&mut self.rest, Rest::Failed) {
+            Rest::Result(result) => result?,
+            Rest::Thread(thread, result) => {
+                let result = result.recv();
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                result.map_err(|_| Error::Closed)??
+            }
+            Rest::Plans(_) | Rest::Failed => return Err(Error::Closed),
+        };
         std::mem::take(&mut self.writers).into_iter().try_for_each(Writer::finish)?;
         self.unfinished.iter().try_for_each(|file| file.commit())?;
         Ok(result)
@@ -196,7 +229,7 @@ impl<T> Drop for Running<T> {
         self.cancelled.store(true, Ordering::Relaxed);
         self.ticket = None;
         // Whatever it holds is let go before the files are.
-        if let Some(thread) = self.finishing.take() {
+        if let Rest::Thread(thread, _) = std::mem::replace(&mut self.rest, Rest::Failed) {
             let _ = thread.join();
         }
     }

@@ -363,13 +363,25 @@ impl Solve {
 
     fn bytes(&self, in_memory: bool) -> u64 {
         let d = self.features;
-        let matrix = if in_memory { 8 * d * d } else { 0 };
+        let matrix = if in_memory { 8 * d * d } else { self.streamed_bytes() as usize };
         let kept = self.kept().unwrap_or(d);
         let solver = match self.at_once() {
             true => kernels::eigh_scratch_bytes::<f64>(d, kept),
             false => kernels::eigh_top_scratch_bytes::<f64>(d, kept, &self.options()),
         };
         (matrix + solver + 8 * d * kept) as u64
+    }
+
+    /// What a product with S by way of scratch holds.
+    fn streamed_bytes(&self) -> u64 {
+        let panel = self.panels.iter().map(Panel::bytes).max().unwrap_or(0);
+        let block = self.options().block.max(1);
+        2 * panel + (16 * self.features * block + self.product_scratch(block)) as u64 + (1 << 20)
+    }
+
+    fn product_scratch(&self, columns: usize) -> usize {
+        let width = self.panels.iter().map(Panel::width).max().unwrap_or(0);
+        gemm_scratch_bytes::<f64>(self.features, columns, width, self.session.blas()) + 8 * width * width
     }
 
     /// Refuses before any I/O what could not be solved after it.
@@ -385,7 +397,8 @@ impl Solve {
 
     fn run(&self, outcome: &Outcome, products: &Products, cancelled: &AtomicBool) -> Result<Pca> {
         let in_memory = matches!(products, Products::InMemory(_));
-        let _reserved = self.session.engine().budget().reserve("the eigenvectors of the covariance", self.bytes(in_memory))?;
+        let basis = self.bytes(in_memory) - if in_memory { 0 } else { self.streamed_bytes() };
+        let _reserved = self.session.engine().budget().reserve("the eigenvectors of the covariance", basis)?;
         let shift: &[f64] = bytemuck::cast_slice(outcome.result(&self.shift).expect("the plan names it"));
         let (sums, matrix) = match products {
             Products::InMemory(lanes) => {
@@ -498,7 +511,10 @@ impl Solve {
         for panel in &self.panels {
             let (panel, from, result, blas) =
                 (panel.clone(), Arc::clone(&from), Arc::clone(&result), self.session.blas().clone());
-            let task = Task::new("product").read(panel.region(stored)).update(Region::span(turn, 0, 1));
+            let task = Task::new("product")
+                .read(panel.region(stored))
+                .update(Region::span(turn, 0, 1))
+                .held(self.product_scratch(columns));
             plan.task(task.run(move |cx| {
                 let values = cx.blocks[0].slice::<f64>();
                 let (first, height, width) = (panel.columns.start as usize, panel.height as usize, panel.width());
