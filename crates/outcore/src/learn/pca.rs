@@ -128,7 +128,7 @@ impl<'a, T: Real> Fit<'a, T> {
         let (d, memory) = (x.cols(), session.memory_free());
         let share = memory * 2 / 5;
         // Quarters leave out most of what symmetry makes superfluous; one panel must leave room for blocks of X.
-        let width = d.div_ceil(4).next_multiple_of(16).min(2048).min((memory / 5 / (8 * d)).max(1)).min(d);
+        let width = d.div_ceil(4).next_multiple_of(16).min(2048).min((memory / 12 / (8 * d)).max(1)).min(d);
         let mut offset = 0;
         let cut = (0..d).step_by(width as usize).map(|start| {
             let panel = Panel { columns: start..(start + width).min(d), offset, height: d - start };
@@ -376,7 +376,8 @@ impl Solve {
     fn streamed_bytes(&self) -> u64 {
         let panel = self.panels.iter().map(Panel::bytes).max().unwrap_or(0);
         let block = self.options().block.max(1);
-        2 * panel + (16 * self.features * block + self.product_scratch(block)) as u64 + (1 << 20)
+        // The scratch of products is part of what the solver holds: one or the other multiplies.
+        2 * panel + (16 * self.features * block) as u64 + (1 << 20)
     }
 
     fn product_scratch(&self, columns: usize) -> usize {
@@ -386,10 +387,15 @@ impl Solve {
 
     /// Refuses before any I/O what could not be solved after it.
     fn check(&self, in_memory: bool) -> Result<()> {
-        let (needed, available) = (self.bytes(in_memory), self.session.memory_free());
+        let available = self.session.memory_free();
+        // All eigenvectors at once need the matrix in memory, and its chains before.
+        let needed = if !in_memory && self.at_once() {
+            self.bytes(true) + 8 * (self.features as u64).pow(2)
+        } else {
+            self.bytes(in_memory)
+        };
         let what = format!("the eigenvectors of a covariance of {} features", self.features);
         if needed > available || (!in_memory && self.at_once()) {
-            let needed = if in_memory { needed } else { self.bytes(true).max(10 * (self.features as u64).pow(2)) };
             return Err(Error::OverBudget { what, needed, available, budget: self.session.memory_bytes() });
         }
         Ok(())
@@ -397,7 +403,8 @@ impl Solve {
 
     fn run(&self, outcome: &Outcome, products: &Products, cancelled: &AtomicBool) -> Result<Pca> {
         let in_memory = matches!(products, Products::InMemory(_));
-        let basis = self.bytes(in_memory) - if in_memory { 0 } else { self.streamed_bytes() };
+        let elsewhere = self.streamed_bytes() + self.product_scratch(self.options().block.max(1)) as u64;
+        let basis = self.bytes(in_memory).saturating_sub(if in_memory { 0 } else { elsewhere });
         let _reserved = self.session.engine().budget().reserve("the eigenvectors of the covariance", basis)?;
         let shift: &[f64] = bytemuck::cast_slice(outcome.result(&self.shift).expect("the plan names it"));
         let (sums, matrix) = match products {
