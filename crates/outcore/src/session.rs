@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::time::SystemTime;
 
 use outcore_device::Choice;
 use outcore_engine::{Config, Engine, Plan, Region, Task, Trace};
@@ -49,12 +48,9 @@ struct Inner {
     scratch_folder: PathBuf,
     tmpfs: Tmpfs,
     scratch: OnceLock<Scratch>,
-    files: Mutex<HashMap<Identity, Known>>,
+    files: Mutex<HashMap<Identity, Weak<StoredFile>>>,
     last_trace: Mutex<Option<Arc<Trace>>>,
 }
-
-/// A file that was opened, and the time and length that it had.
-type Known = (Option<SystemTime>, u64, Weak<StoredFile>);
 
 /// What a session runs on.
 #[derive(Clone, Debug)]
@@ -210,15 +206,14 @@ impl Session {
         let object = if interrupted { folder.open_interrupted(&name)? } else { folder.open(&name)? };
         let stat = folder.stat(&name)?;
         let mut files = self.0.files.lock().expect("no panic while held");
-        files.retain(|_, (_, _, file)| file.strong_count() > 0);
-        if let Some((modified, len, known)) = files.get(&object.identity())
-            && let Some(known) = known.upgrade()
-            && (known.is_written() || (*modified == stat.modified && *len == stat.len))
+        files.retain(|_, file| file.strong_count() > 0);
+        if let Some(known) = files.get(&object.identity()).and_then(Weak::upgrade)
+            && known.is_current(&stat)
         {
             return Ok(known);
         }
-        let file = Arc::new(StoredFile::named(path, folder, name, &object, self.0.between.clone()));
-        files.insert(object.identity(), (stat.modified, stat.len, Arc::downgrade(&file)));
+        let file = Arc::new(StoredFile::named(path, folder, name, &object, &stat, interrupted, self.0.between.clone()));
+        files.insert(object.identity(), Arc::downgrade(&file));
         Ok(file)
     }
 

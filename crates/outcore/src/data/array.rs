@@ -183,6 +183,16 @@ impl Array {
         if self.ndim == 1 { self.clone() } else { Array { layout: self.layout.transposed(), ..self.clone() } }
     }
 
+    /// Whether some element of one is an element of the other.
+    fn shares_bytes(&self, other: &Array) -> bool {
+        if !Arc::ptr_eq(&self.file, &other.file) {
+            return false;
+        }
+        let extent = Plan::new("overlap").extent(self.extent());
+        let whole = |array: &Array| array.layout.tile(extent, 0..array.rows(), 0..array.cols(), array.dtype.bytes()).region;
+        whole(self).overlaps(&whole(other))
+    }
+
     /// Some rows and columns, a view. Of a vector, `cols` is `0..1`.
     ///
     /// # Errors
@@ -299,9 +309,12 @@ impl Array {
     }
 
     fn convert_as<T: Real, U: Real>(&self, out: Output, dtype: DType, order: Order) -> Result<Job<Array>> {
+        out.check_distinct(&[&self.into()])?;
         let mut plan = Plan::new(format!("convert {}", self.name()));
         let target = out.target(&self.session, dtype, &self.shape(), order, &mut plan)?;
-        let (from, into) = (plan.extent(self.extent()), plan.extent(&target.extent));
+        // The way to write comes first: a file that is also read is read by the same way.
+        let into = plan.extent(&target.extent);
+        let from = plan.extent(self.extent());
         let (layout, out_layout) = (self.layout, target.array.layout);
         for (rows, cols) in self.convert_tiles(&out_layout, size_of::<T>() as u64, dtype.bytes()) {
             let source = layout.tile(from, rows.clone(), cols.clone(), self.dtype.bytes());
@@ -461,6 +474,16 @@ pub(crate) struct Target {
 }
 
 impl Output {
+    /// Refuses an output in place that an operand may still be read from.
+    pub(crate) fn check_distinct(&self, operands: &[&Operand]) -> Result<()> {
+        let Output::InPlace(out) = self else { return Ok(()) };
+        let shares = |operand: &&&Operand| matches!(operand, Operand::Stored(array) if out.shares_bytes(array));
+        match operands.iter().find(shares) {
+            Some(_) => Err(Error::value(format!("{} is both an operand and the output; write to another matrix", out.name()))),
+            None => Ok(()),
+        }
+    }
+
     /// Makes room for a result, or checks what is there.
     pub(crate) fn target(self, session: &Session, dtype: DType, shape: &[u64], order: Order, plan: &mut Plan) -> Result<Target> {
         match self {

@@ -2,11 +2,12 @@
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::SystemTime;
 
 use outcore_device::{Device, Limits, Route};
 use outcore_engine::Extent;
-use outcore_store::{Folder, InPlace, NewObject, Object, Store};
+use outcore_store::{Folder, InPlace, NewObject, Object, Stat, Store};
 
 use crate::data::format::{self, Dense};
 use crate::error::{Error, Result};
@@ -48,21 +49,33 @@ enum Kind {
     /// Belongs to nobody else; written without a mark.
     Unnamed,
     /// Has a name; written in place, marked.
-    Named { folder: Folder, name: String, writing: Mutex<Writing> },
+    Named { folder: Folder, name: String, interrupted: bool, writing: Mutex<Writing>, seen: Mutex<Seen> },
 }
+
+/// Time and length of a file when this process last had to do with it.
+type Seen = (Option<SystemTime>, u64);
 
 #[derive(Default)]
 struct Writing {
     writers: usize,
     failed: bool,
-    object: Option<InPlace>,
-    device: Option<Arc<Late>>,
+    object: Option<Arc<InPlace>>,
 }
 
 impl StoredFile {
-    pub(crate) fn named(path: &Path, folder: Folder, name: String, object: &Object, between: Between) -> StoredFile {
+    pub(crate) fn named(
+        path: &Path,
+        folder: Folder,
+        name: String,
+        object: &Object,
+        stat: &Stat,
+        interrupted: bool,
+        between: Between,
+    ) -> StoredFile {
         let extent = Extent::new(path.display().to_string(), between.wrap(object.device()));
-        StoredFile { path: Some(path.to_owned()), extent, between, kind: Kind::Named { folder, name, writing: Mutex::default() } }
+        let kind =
+            Kind::Named { folder, name, interrupted, writing: Mutex::default(), seen: Mutex::new((stat.modified, stat.len)) };
+        StoredFile { path: Some(path.to_owned()), extent, between, kind }
     }
 
     pub(crate) fn unnamed(object: &Object, between: Between) -> StoredFile {
@@ -82,9 +95,13 @@ impl StoredFile {
         &self.extent
     }
 
-    pub(crate) fn is_written(&self) -> bool {
+    /// Whether the file is as this process knows it: nobody else has changed it since.
+    pub(crate) fn is_current(&self, stat: &Stat) -> bool {
         match &self.kind {
-            Kind::Named { writing, .. } => writing.lock().expect("no panic while held").writers > 0,
+            Kind::Named { writing, seen, .. } => {
+                let written = writing.lock().expect("no panic while held").writers > 0;
+                written || *seen.lock().expect("no panic while held") == (stat.modified, stat.len)
+            }
             _ => false,
         }
     }
@@ -122,17 +139,14 @@ impl Writer {
 
     /// Marks the file as being written, durably.
     pub(crate) fn begin(&mut self) -> Result<()> {
-        let Kind::Named { folder, name, writing } = &self.file.kind else { return Ok(()) };
+        let Kind::Named { folder, name, interrupted, writing, .. } = &self.file.kind else { return Ok(()) };
         let mut writing = writing.lock().expect("no panic while held");
         if writing.object.is_none() {
-            let object = folder.open_in_place(name)?;
-            let late = Arc::new(Late::new(Arc::clone(self.file.extent.device())));
-            late.set(self.file.between.wrap(object.device()));
-            *writing = Writing { writers: 0, failed: false, object: Some(object), device: Some(late) };
+            let object = if *interrupted { folder.open_in_place_interrupted(name)? } else { folder.open_in_place(name)? };
+            *writing = Writing { writers: 0, failed: false, object: Some(Arc::new(object)) };
         }
-        let device = writing.device.as_ref().expect("open").get();
+        self.device.come(writing.object.as_ref().expect("open"), &self.file.between);
         writing.writers += 1;
-        self.device.set(device);
         self.begun = true;
         Ok(())
     }
@@ -143,7 +157,7 @@ impl Writer {
     }
 
     fn end(&mut self, failed: bool) -> Result<()> {
-        let Kind::Named { writing, .. } = &self.file.kind else { return Ok(()) };
+        let Kind::Named { folder, name, writing, seen, .. } = &self.file.kind else { return Ok(()) };
         if !std::mem::take(&mut self.begun) {
             return Ok(());
         }
@@ -154,10 +168,13 @@ impl Writer {
             return Ok(());
         }
         let Writing { object, failed, .. } = std::mem::take(&mut *writing);
-        match (object, failed) {
-            (Some(object), false) => object.finish().map_err(Error::from),
-            _ => Ok(()),
+        // Nobody else holds it for longer than it takes to ask it for its device.
+        let object = object.and_then(|object| if failed { None } else { Arc::into_inner(object) });
+        object.map_or(Ok(()), InPlace::finish)?;
+        if let Ok(stat) = folder.stat(name) {
+            *seen.lock().expect("no panic while held") = (stat.modified, stat.len);
         }
+        Ok(())
     }
 }
 
@@ -167,23 +184,35 @@ impl Drop for Writer {
     }
 }
 
-/// A device that is known before it is there: a plan needs its limits, a run its bytes.
+/// A device that is known before it is there: a plan needs its limits, a run its bytes. The object is asked for its device
+/// with the first request, so that a run which fails before leaves no mark.
 struct Late {
     like: Arc<dyn Device>,
+    object: OnceLock<(Weak<InPlace>, Between)>,
     device: OnceLock<Arc<dyn Device>>,
 }
 
 impl Late {
     fn new(like: Arc<dyn Device>) -> Late {
-        Late { like, device: OnceLock::new() }
+        Late { like, object: OnceLock::new(), device: OnceLock::new() }
     }
 
     fn set(&self, device: Arc<dyn Device>) {
         let _ = self.device.set(device);
     }
 
-    fn get(&self) -> Arc<dyn Device> {
-        Arc::clone(self.device.get().unwrap_or(&self.like))
+    fn come(&self, object: &Arc<InPlace>, between: &Between) {
+        let _ = self.object.set((Arc::downgrade(object), between.clone()));
+    }
+
+    fn device(&self) -> &Arc<dyn Device> {
+        if let Some(device) = self.device.get() {
+            return device;
+        }
+        match self.object.get().and_then(|(object, between)| Some((object.upgrade()?, between))) {
+            Some((object, between)) => self.device.get_or_init(|| between.wrap(object.device())),
+            None => &self.like,
+        }
     }
 }
 
@@ -201,7 +230,7 @@ impl Device for Late {
     }
 
     fn route(&self) -> Route<'_> {
-        self.device.get().unwrap_or(&self.like).route()
+        self.device().route()
     }
 }
 

@@ -15,6 +15,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use outcore_engine::{Extent, ExtentRef, Outcome, Plan, Region, Task};
 use outcore_kernels as kernels;
@@ -165,12 +166,11 @@ impl<'a, T: Real> Fit<'a, T> {
         plan.note("lanes", self.lanes);
         let shift = plan.volatile("shift", 8 * d);
         let solve = self.solve(Region::span(shift, 0, 8 * d), Arc::new(Mutex::new(vec![0.0; d as usize])));
-        let lane_bytes = self.panels.last().map_or(0, |panel| panel.offset + panel.bytes().next_multiple_of(4096));
+        let lane_bytes = lane_bytes(&self.panels);
         let in_memory = self.groups.len() == 1 && solve.bytes(true) + self.lanes * lane_bytes <= self.session.memory_free();
         solve.check(in_memory)?;
         self.lanes = if in_memory { self.lanes } else { 1 };
         plan.note("covariance", if in_memory { "in memory" } else { "in scratch" });
-        let lane_bytes = self.panels.last().map_or(0, |panel| panel.offset + panel.bytes().next_multiple_of(4096));
         let scratch = match in_memory {
             true => None,
             false => Some(self.session.temporary(DType::F64, &[lane_bytes / 8], Order::Row)?),
@@ -184,7 +184,10 @@ impl<'a, T: Real> Fit<'a, T> {
             Some(array) => Products::Stored(array.extent().clone()),
             None => Products::InMemory(sums),
         };
-        Job::cancellable(self.session, vec![plan], move |outcomes, cancelled| solve.run(&outcomes[0], &products, cancelled))
+        Job::cancellable(self.session, vec![plan], move |mut outcomes, cancelled| match outcomes.pop() {
+            Some(outcome) => solve.run(outcome, products, cancelled),
+            None => Err(Error::Closed),
+        })
     }
 
     fn tasks(&self, plan: &mut Plan, sums: &[ExtentRef], shift: ExtentRef, diagonal: &Arc<Mutex<Vec<f64>>>) {
@@ -401,34 +404,57 @@ impl Solve {
         Ok(())
     }
 
-    fn run(&self, outcome: &Outcome, products: &Products, cancelled: &AtomicBool) -> Result<Pca> {
-        let in_memory = matches!(products, Products::InMemory(_));
-        let elsewhere = self.streamed_bytes() + self.product_scratch(self.options().block.max(1)) as u64;
-        let basis = self.bytes(in_memory).saturating_sub(if in_memory { 0 } else { elsewhere });
-        let _reserved = self.session.engine().budget().reserve("the eigenvectors of the covariance", basis)?;
-        let shift: &[f64] = bytemuck::cast_slice(outcome.result(&self.shift).expect("the plan names it"));
-        let (sums, matrix) = match products {
-            Products::InMemory(lanes) => {
-                let (sums, matrix) = self.assemble(outcome, lanes)?;
-                (sums, Some(matrix))
-            }
-            Products::Stored(extent) => (self.stored_sums(extent)?, None),
+    /// The solver as a run of one task, so that all it holds is held by the engine meanwhile.
+    fn run(self, outcome: Outcome, products: Products, cancelled: &AtomicBool) -> Result<Pca> {
+        let lanes = match products {
+            Products::Stored(extent) => return self.from_scratch(&outcome, &extent, cancelled),
+            Products::InMemory(lanes) => lanes,
         };
-        let n = self.samples as f64;
-        let delta: Vec<f64> = sums.iter().map(|sum| sum / n).collect();
-        let freedom = (n - 1.0).max(1.0);
-        let eigen = match (matrix, products) {
-            (Some(matrix), _) => self.in_memory(matrix, &delta, freedom, cancelled)?,
-            (None, Products::Stored(extent)) => self.streamed(extent, &delta, freedom, cancelled)?,
-            (None, Products::InMemory(_)) => unreachable!("assembled above"),
-        };
+        let session = self.session.clone();
+        let mut plan = Plan::new("pca eigenvectors");
+        plan.hold(self.bytes(true) + lanes.len() as u64 * lane_bytes(&self.panels));
+        let found = Arc::new(Mutex::new(None));
+        let slot = Arc::clone(&found);
+        plan.task(Task::new("eigenvectors").run(move |cx| {
+            *slot.lock().expect("no panic while held") = Some(self.from_memory(&outcome, &lanes, cx.cancelled)?);
+            Ok(())
+        }));
+        run_watched(&session, plan, cancelled)?;
+        let found = found.lock().expect("no panic while held").take();
+        found.ok_or(Error::Cancelled)
+    }
+
+    fn from_memory(&self, outcome: &Outcome, lanes: &[ExtentRef], cancelled: &AtomicBool) -> Result<Pca> {
+        let (sums, matrix) = self.assemble(outcome, lanes)?;
+        let (delta, freedom) = self.moments(&sums);
+        let (eigen, total) = self.in_memory(matrix, &delta, freedom, cancelled)?;
+        Ok(self.model(eigen, self.mean(outcome, &delta), total))
+    }
+
+    fn from_scratch(&self, outcome: &Outcome, extent: &Extent, cancelled: &AtomicBool) -> Result<Pca> {
+        let (delta, freedom) = self.moments(&self.stored_sums(extent, cancelled)?);
+        let eigen = self.streamed(extent, &delta, freedom, cancelled)?;
         let diagonal = self.diagonal.lock().expect("no panic while held");
-        let total = match in_memory {
-            true => eigen.1,
-            false => diagonal.iter().zip(&delta).map(|(square, delta)| (square - n * delta * delta) / freedom).sum(),
-        };
-        let mean = shift.iter().zip(&delta).map(|(shift, delta)| shift + delta).collect();
-        Ok(self.model(eigen.0, mean, total))
+        let n = self.samples as f64;
+        let total = diagonal.iter().zip(&delta).map(|(square, delta)| (square - n * delta * delta) / freedom).sum();
+        Ok(self.model(eigen, self.mean(outcome, &delta), total))
+    }
+
+    /// Mean of the shifted columns, and n - 1.
+    fn moments(&self, sums: &[f64]) -> (Vec<f64>, f64) {
+        let n = self.samples as f64;
+        (sums.iter().map(|sum| sum / n).collect(), (n - 1.0).max(1.0))
+    }
+
+    fn mean(&self, outcome: &Outcome, delta: &[f64]) -> Vec<f64> {
+        let shift: &[f64] = bytemuck::cast_slice(outcome.result(&self.shift).expect("the plan names it"));
+        shift.iter().zip(delta).map(|(shift, delta)| shift + delta).collect()
+    }
+
+    /// What the solver holds besides a product with S by way of scratch.
+    fn basis_bytes(&self) -> u64 {
+        let elsewhere = self.streamed_bytes() + self.product_scratch(self.options().block.max(1)) as u64;
+        self.bytes(false).saturating_sub(elsewhere)
     }
 
     /// Sums, and both triangles of S, from all lanes in order.
@@ -472,7 +498,7 @@ impl Solve {
         Ok((eigen, trace))
     }
 
-    fn stored_sums(&self, extent: &Extent) -> Result<Vec<f64>> {
+    fn stored_sums(&self, extent: &Extent, cancelled: &AtomicBool) -> Result<Vec<f64>> {
         let sums = Arc::new(Mutex::new(vec![0.0; self.features]));
         let mut plan = Plan::new("pca sums");
         let stored = plan.extent(extent);
@@ -483,18 +509,18 @@ impl Solve {
                 Ok(())
             }));
         }
-        self.session.engine().run(plan)?.wait()?;
+        run_watched(&self.session, plan, cancelled)?;
         Ok(std::mem::take(&mut *sums.lock().expect("no panic while held")))
     }
 
     /// Block Krylov iteration; each product with the covariance reads S once.
-    fn streamed(&self, extent: &Extent, delta: &[f64], freedom: f64, cancelled: &AtomicBool) -> Result<(Eigen<f64>, f64)> {
+    fn streamed(&self, extent: &Extent, delta: &[f64], freedom: f64, cancelled: &AtomicBool) -> Result<Eigen<f64>> {
         let n = self.samples as f64;
         let apply = |from: MatRef<'_, f64>, mut into: MatMut<'_, f64>| -> Result<()> {
             if cancelled.load(Ordering::Relaxed) {
                 return Err(Error::Cancelled);
             }
-            let product = self.product(extent, from)?;
+            let product = self.product(extent, from, cancelled)?;
             for column in 0..from.ncols() {
                 let projected: f64 = (0..self.features).map(|row| delta[row] * from[(row, column)]).sum();
                 for row in 0..self.features {
@@ -504,16 +530,16 @@ impl Solve {
             Ok(())
         };
         let kept = self.kept().unwrap_or(self.features);
-        Ok((kernels::eigh_top_with(self.features, kept, apply, &self.options(), self.session.blas())?, 0.0))
+        kernels::eigh_top_with(self.features, kept, apply, &self.options(), self.session.blas())
     }
 
     /// S V, row after row, from the panels in scratch.
-    fn product(&self, extent: &Extent, v: MatRef<'_, f64>) -> Result<Vec<f64>> {
+    fn product(&self, extent: &Extent, v: MatRef<'_, f64>, cancelled: &AtomicBool) -> Result<Vec<f64>> {
         let (d, columns) = (self.features, v.ncols());
         let from: Arc<Vec<f64>> = Arc::new((0..d).flat_map(|row| (0..columns).map(move |column| v[(row, column)])).collect());
         let result = Arc::new(Mutex::new(vec![0.0; d * columns]));
         let mut plan = Plan::new("pca product");
-        plan.hold(16 * (d * columns) as u64);
+        plan.hold(self.basis_bytes() + 16 * (d * columns) as u64);
         let (stored, turn) = (plan.extent(extent), plan.volatile("turn", 1));
         for panel in &self.panels {
             let (panel, from, result, blas) =
@@ -563,7 +589,7 @@ impl Solve {
                 Ok(())
             }));
         }
-        self.session.engine().run(plan)?.wait()?;
+        run_watched(&self.session, plan, cancelled)?;
         Ok(std::mem::take(&mut *result.lock().expect("no panic while held")))
     }
 
@@ -594,6 +620,23 @@ impl Solve {
             total_variance: total.max(0.0),
         }
     }
+}
+
+/// Bytes of all panels of one lane.
+fn lane_bytes(panels: &[Panel]) -> u64 {
+    panels.last().map_or(0, |panel| panel.offset + panel.bytes().next_multiple_of(4096))
+}
+
+/// Runs a plan to its end, or cancels it when the flag is up.
+fn run_watched(session: &Session, plan: Plan, cancelled: &AtomicBool) -> Result<()> {
+    let ticket = session.engine().run(plan)?;
+    while !ticket.wait_timeout(Duration::from_millis(50)) {
+        if cancelled.load(Ordering::Relaxed) {
+            ticket.cancel();
+        }
+    }
+    ticket.wait()?;
+    Ok(())
 }
 
 /// Both triangles of a square of which the lower one is right.
@@ -638,6 +681,7 @@ pub fn affine(session: &Session, x: Operand, map: Affine, out: Output) -> Result
 
 fn affine_as<T: Real>(session: &Session, x: Operand, map: Affine, out: Output) -> Result<Job<Array>> {
     let (n, d, k, element) = (x.rows(), x.cols(), map.columns, size_of::<T>() as u64);
+    out.check_distinct(&[&x])?;
     let mut plan = Plan::new("affine map");
     let target = out.target(session, x.dtype(), &[n, k], Order::Row, &mut plan)?;
     let (into, y) = (plan.extent(&target.extent), target.array.layout());

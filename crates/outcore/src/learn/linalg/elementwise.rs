@@ -4,7 +4,6 @@ use outcore_engine::{Plan, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::Real;
 
-use super::gemm::check_distinct;
 use super::{common_dtype, with_real};
 use crate::data::array::{Array, Operand, Output, panels};
 use crate::error::{Error, Result};
@@ -45,7 +44,7 @@ pub fn axpby(session: &Session, x: Operand, y: &Array, scalars: Axpby) -> Result
             y.cols()
         )));
     }
-    check_distinct(y, &[&x])?;
+    Output::InPlace(y.clone()).check_distinct(&[&x])?;
     with_real!(dtype, T => in_place::<T>(session, "axpby", Some(&x), y, scalars))
 }
 

@@ -45,13 +45,13 @@ impl Default for Gemm {
 /// [`Error::Shape`], [`Error::DType`]; [`Error::Value`] for a `beta` without an `out` in place, or an `out` that shares
 /// bytes with an operand; [`Error::OverBudget`]; what keeps the output from being made.
 ///
-/// Same budget, same bits, whatever the number of threads; a BLAS of the user's own is outside this promise.
+/// The cut, and with it the bits, depend on the memory that is free when it is planned, not on the number of threads; a BLAS of the user's own is outside this promise.
 pub fn gemm(session: &Session, a: Operand, b: Operand, options: Gemm) -> Result<Job<Array>> {
     let dtype = common_dtype("gemm", &[&a, &b])?;
     check_shapes(&a, &b)?;
     let Gemm { alpha, beta, out } = options;
     match &out {
-        Output::InPlace(c) => check_distinct(c, &[&a, &b])?,
+        Output::InPlace(_) => out.check_distinct(&[&a, &b])?,
         _ if beta != 0.0 => return Err(Error::value("gemm: beta needs a matrix in `out` to add to")),
         _ => {}
     }
@@ -79,22 +79,6 @@ fn check_shapes(a: &Operand, b: &Operand) -> Result<()> {
             b.cols()
         ))),
     }
-}
-
-/// Refuses an output in place that an operand may still be read from.
-pub(crate) fn check_distinct(out: &Array, operands: &[&Operand]) -> Result<()> {
-    let shared = operands.iter().find(|operand| matches!(operand, Operand::Stored(array) if std::sync::Arc::ptr_eq(array.file(), out.file()) && overlap(array, out)));
-    match shared {
-        Some(_) => Err(Error::value(format!("{} is both an operand and the output; write to another matrix", out.name()))),
-        None => Ok(()),
-    }
-}
-
-fn overlap(one: &Array, other: &Array) -> bool {
-    let mut plan = Plan::new("overlap");
-    let extent = plan.extent(one.extent());
-    let whole = |array: &Array| array.layout().tile(extent, 0..array.rows(), 0..array.cols(), array.dtype().bytes()).region;
-    whole(one).overlaps(&whole(other))
 }
 
 struct Product<'a, T> {
@@ -257,7 +241,8 @@ fn note(plan: &mut Plan, tiling: &Tiling) {
 pub fn gemm_into(session: &Session, a: Operand, b: Operand, alpha: f64, into: Buf) -> Result<Job<Buf>> {
     let dtype = common_dtype("gemm", &[&a, &b])?;
     check_shapes(&a, &b)?;
-    let bytes = a.rows() * b.cols() * dtype.bytes();
+    let bytes = a.rows().checked_mul(b.cols()).and_then(|elements| elements.checked_mul(dtype.bytes()));
+    let bytes = bytes.ok_or_else(|| Error::shape(format!("gemm: a result of {} x {}", a.rows(), b.cols())))?;
     if (into.len() as u64) < bytes {
         return Err(Error::shape(format!("gemm: the result has {bytes} bytes, the memory for it {}", into.len())));
     }

@@ -11,7 +11,7 @@ use outcore_kernels::{ColumnStatistics, MatRef, Norm, Real};
 
 use super::with_real;
 use crate::data::array::{Operand, panels};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::session::{PARALLEL, Session};
 
@@ -139,6 +139,11 @@ fn over_panels<T: Real, S: Clone + Send + 'static>(
     let (extent, layout) = (x.extent(&mut plan), x.layout());
     let turns = plan.volatile("turns", LANES as u64);
     plan.hold((LANES * state_bytes) as u64);
+    let needed = LANES as u64 * state_bytes as u64;
+    if needed > session.memory_free() {
+        let (available, budget) = (session.memory_free(), session.memory_bytes());
+        return Err(Error::OverBudget { what: name.to_owned(), needed, available, budget });
+    }
     let states: Vec<Arc<Mutex<S>>> = (0..LANES).map(|_| Arc::new(Mutex::new(start.clone()))).collect();
     let fold = Arc::new(fold);
     let share = session.memory_free() / (4 * (PARALLEL + 1));

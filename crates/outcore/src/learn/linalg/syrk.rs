@@ -6,14 +6,13 @@
 //! squares when there are many; the bound is n^2 k / sqrt(2 M) elements (Beaumont, Eyraud-Dubois, Verite,
 //! Langou, SPAA 2022, arXiv:2202.10217).
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use outcore_engine::{Plan, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Real, gemm_scratch_bytes, mirror_lower, syrk_flops, transpose_into};
 
-use super::gemm::{check_distinct, cut, memory_for_blocks, product_task};
+use super::gemm::{cut, memory_for_blocks, product_task};
 use super::repack::Blocks;
 use super::tiling::{HARDLY_LONGER, WRITE_REQUESTS, Work};
 use super::with_real;
@@ -52,7 +51,7 @@ pub fn syrk(session: &Session, a: Operand, options: Syrk) -> Result<Job<Array>> 
     let dtype = a.dtype();
     let Syrk { alpha, beta, out, full } = options;
     match &out {
-        Output::InPlace(c) => check_distinct(c, &[&a])?,
+        Output::InPlace(_) => out.check_distinct(&[&a])?,
         _ if beta != 0.0 => return Err(Error::value("syrk: beta needs a matrix in `out` to add to")),
         _ => {}
     }
@@ -172,52 +171,85 @@ fn mirror_task<T: Real>(below: Tile, above: Tile) -> Task {
     })
 }
 
-/// Among the cuts that fit and take hardly longer than the fastest, the one that reads fewest rows of A.
-fn choose(n: u64, k: u64, element: u64, memory: u64) -> Cut {
-    let mut judged: Vec<(f64, Cut)> = Vec::new();
-    for block in [2048u64, 1024, 512, 256, 128, 64] {
-        let block = block.min(n.max(1));
-        let grid = n.div_ceil(block);
-        let sides = (1..=grid.min(32)).map(|side| squares(grid, side));
-        for super_tiles in (1..=8).map(|count| bands(grid, count)).chain(sides) {
-            let touched =
-                |tile: &SuperTile| tile.iter().flat_map(|&(row, col)| [row, col]).collect::<BTreeSet<u64>>().len() as u64;
-            let rows_read = super_tiles.iter().map(touched).sum::<u64>() * block;
-            for depth in [4096u64, 2048, 1024, 512, 256, 128, 64] {
-                let depth = depth.min(k.max(1));
-                let held = |tile: &SuperTile| (tile.len() as u64 * block + (touched(tile) + 4) * depth) * block * element;
-                if super_tiles.iter().any(|tile| held(tile) > memory) {
-                    continue;
-                }
-                let bytes = (rows_read * k * element) as f64;
-                let flops = (n * n) as f64 * k as f64 * (element as f64 / 4.0) * (1.0 + block as f64 / n.max(1) as f64 / 2.0);
-                let work = Work {
-                    flops,
-                    depth,
-                    bytes,
-                    requests: bytes / (depth * element) as f64 + WRITE_REQUESTS * (n * n) as f64 / block as f64,
-                    threads: PARALLEL,
-                };
-                judged.push((work.seconds(), Cut { block, depth, super_tiles: super_tiles.clone(), rows_read }));
+/// How the triangle is cut into super tiles.
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    Bands(u64),
+    Squares(u64),
+}
+
+impl Shape {
+    fn super_tiles(self, grid: u64) -> Vec<SuperTile> {
+        match self {
+            Shape::Bands(count) => bands(grid, count),
+            Shape::Squares(side) => squares(grid, side),
+        }
+    }
+
+    /// Of each super tile, or of the largest of its kind: how many there are, its blocks, and the rows of blocks of A it touches.
+    fn sizes(self, grid: u64) -> Vec<(u64, u64, u64)> {
+        match self {
+            Shape::Bands(count) => {
+                let bounds: Vec<u64> = (0..=count).map(|index| boundary(grid, count, index)).collect();
+                let triangle = |end: u64| end * (end + 1) / 2;
+                bounds
+                    .windows(2)
+                    .map(|band| (1, triangle(band[1]) - triangle(band[0]), band[1]))
+                    .filter(|size| size.1 > 0)
+                    .collect()
+            }
+            Shape::Squares(side) => {
+                let count = grid.div_ceil(side);
+                let below = (count * count.saturating_sub(1) / 2, side * side, 2 * side);
+                [(count, side * (side + 1) / 2, side), below].into_iter().filter(|size| size.0 > 0).collect()
             }
         }
     }
-    let smallest = || Cut {
-        block: 64.min(n.max(1)),
-        depth: 64.min(k.max(1)),
-        super_tiles: squares(n.div_ceil(64.min(n.max(1))), 1),
-        rows_read: n * n,
-    };
-    let fastest = judged.iter().map(|(seconds, _)| *seconds).fold(f64::INFINITY, f64::min);
-    let near = judged.into_iter().filter(|(seconds, _)| *seconds <= HARDLY_LONGER * fastest).map(|(_, cut)| cut);
-    near.min_by_key(|cut| cut.rows_read).unwrap_or_else(smallest)
+}
+
+/// Among the cuts that fit and take hardly longer than the fastest, the one that reads fewest rows of A.
+fn choose(n: u64, k: u64, element: u64, memory: u64) -> Cut {
+    let mut judged: Vec<(f64, u64, u64, Shape, u64)> = Vec::new();
+    for block in [2048u64, 1024, 512, 256, 128, 64] {
+        let block = block.min(n.max(1));
+        let grid = n.div_ceil(block);
+        for shape in (1..=8).map(Shape::Bands).chain((1..=grid.min(32)).map(Shape::Squares)) {
+            let sizes = shape.sizes(grid);
+            let rows_read = sizes.iter().map(|(count, _, touched)| count * touched).sum::<u64>() * block;
+            for depth in [4096u64, 2048, 1024, 512, 256, 128, 64] {
+                let depth = depth.min(k.max(1));
+                let held = |&(_, blocks, touched): &(u64, u64, u64)| (blocks * block + (touched + 4) * depth) * block * element;
+                if sizes.iter().any(|size| held(size) > memory) {
+                    continue;
+                }
+                let bytes = rows_read as f64 * (k * element) as f64;
+                let elements = n as f64 * n as f64;
+                let flops = elements * k as f64 * (element as f64 / 4.0) * (1.0 + block as f64 / n.max(1) as f64 / 2.0);
+                let requests = bytes / (depth * element) as f64 + WRITE_REQUESTS * elements / block as f64;
+                let work = Work { flops, depth, bytes, requests, threads: PARALLEL };
+                judged.push((work.seconds(), block, depth, shape, rows_read));
+            }
+        }
+    }
+    let fastest = judged.iter().map(|judged| judged.0).fold(f64::INFINITY, f64::min);
+    let near = judged.into_iter().filter(|judged| judged.0 <= HARDLY_LONGER * fastest);
+    let (_, block, depth, shape, rows_read) = near.min_by_key(|judged| judged.4).unwrap_or_else(|| {
+        let side = 64.min(n.max(1));
+        (0.0, side, 64.min(k.max(1)), Shape::Squares(1), n * n)
+    });
+    Cut { block, depth, super_tiles: shape.super_tiles(n.div_ceil(block)), rows_read }
 }
 
 /// The triangle in `count` bands of rows with about the same number of blocks.
 fn bands(grid: u64, count: u64) -> Vec<SuperTile> {
-    let boundary = |index: u64| ((index as f64 / count as f64).sqrt() * grid as f64).round() as u64;
-    let band = |index: u64| (boundary(index)..boundary(index + 1)).flat_map(|row| (0..=row).map(move |col| (row, col))).collect();
+    let rows = |index: u64| boundary(grid, count, index)..boundary(grid, count, index + 1);
+    let band = |index: u64| rows(index).flat_map(|row| (0..=row).map(move |col| (row, col))).collect();
     (0..count).map(band).filter(|tile: &SuperTile| !tile.is_empty()).collect()
+}
+
+/// The row of blocks where a band begins.
+fn boundary(grid: u64, count: u64, index: u64) -> u64 {
+    ((index as f64 / count as f64).sqrt() * grid as f64).round() as u64
 }
 
 /// The triangle in squares of `side` blocks, cut off at the diagonal, in a snake.
