@@ -14,6 +14,8 @@
 
 use std::ops::Range;
 
+use crate::memory::frame_bytes;
+
 /// An extent of one plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ExtentRef(pub(crate) u32);
@@ -87,20 +89,37 @@ impl Region {
     /// How the region lies in a frame, for a device that transfers multiples of `block` bytes.
     pub fn layout(&self, block: u64) -> Layout {
         let lead = self.offset % block;
-        let gap = self.stride - self.row_bytes;
-        let spanned = self.rows <= 1 || gap <= SPANNED_GAP_BYTES.min(self.row_bytes / 8);
-        let aligned = (self.offset | self.stride | self.row_bytes).is_multiple_of(block);
-        let pitch = match (spanned, aligned) {
-            (true, _) => self.stride,
-            (false, true) => self.row_bytes,
-            (false, false) => {
-                let least = self.row_bytes + 2 * (block - 1);
-                let residue = self.stride % block;
-                residue + least.saturating_sub(residue).next_multiple_of(block)
-            }
-        };
+        let apart = self.pitch_apart(block);
+        let spanned = self.rows <= 1 || self.is_dense(apart);
+        let pitch = if spanned { self.stride } else { apart };
         let reach = if self.is_empty() { 0 } else { lead + pitch * (self.rows - 1) + self.row_bytes };
         Layout { lead: lead as usize, pitch: pitch as usize, bytes: reach.next_multiple_of(block) as usize, spanned }
+    }
+
+    /// Bytes of budget that it takes to have the region in memory: its frame, padding and gaps that are read included.
+    pub fn frame_bytes(&self, block: u64) -> u64 {
+        frame_bytes(self.layout(block).bytes)
+    }
+
+    /// Distance in a frame of rows that are read one by one: no two may share a sector.
+    fn pitch_apart(&self, block: u64) -> u64 {
+        if (self.offset | self.stride | self.row_bytes).is_multiple_of(block) {
+            return self.row_bytes;
+        }
+        let least = self.row_bytes + 2 * (block - 1);
+        let residue = self.stride % block;
+        residue + least.saturating_sub(residue).next_multiple_of(block)
+    }
+
+    /// Whether one request for the span costs less than one a row, at `apart` bytes of frame each.
+    fn is_dense(&self, apart: u64) -> bool {
+        let gap = self.stride - self.row_bytes;
+        let near = gap <= REQUEST_COST_BYTES.min(self.row_bytes / 8);
+        // Padding that takes more than the gaps; long rows are still not to be read with as many bytes beside them.
+        let padded = self.stride <= apart && (self.row_bytes < LONG_ROW_BYTES || gap <= self.row_bytes);
+        // Rows so short that their requests are what costs, as long as the frame does not outgrow their padding twice.
+        let short = self.row_bytes <= SHORT_ROW_BYTES && gap <= REQUEST_COST_BYTES && self.stride <= 2 * apart;
+        near || (apart > self.row_bytes && (padded || short))
     }
 
     /// How the region lies in memory that is not read from a device: as it is.
@@ -129,9 +148,13 @@ impl Region {
     }
 }
 
-/// Rows with at most this gap (and an eighth of a row) between them are read as one run: at
-/// 1 GB/s and 100,000 operations a second, a request costs what 10 KB of transfer cost.
-const SPANNED_GAP_BYTES: u64 = 8192;
+/// Rows with a gap of more than this are never read as one run: at 1 GB/s and 100,000 operations a
+/// second, a request costs what 10 KB of transfer cost.
+const REQUEST_COST_BYTES: u64 = 8192;
+/// From here on, a row's transfer costs about what its request does.
+const LONG_ROW_BYTES: u64 = 4096;
+/// Up to here, a row's transfer costs little beside its request.
+const SHORT_ROW_BYTES: u64 = 1024;
 
 /// Where the rows of a region are in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -191,6 +214,36 @@ mod tests {
                     let at = layout.lead + row as usize * layout.pitch + column as usize;
                     prop_assert_eq!(frame[at], region.offset + row * region.stride + column);
                 }
+            }
+        }
+    }
+
+    /// Each unaligned row took two sectors of padding in its frame and a request, so that one column of a narrow matrix
+    /// of 2,000,000 rows needed 2 GB and read each sector again for every row in it.
+    #[test]
+    fn short_rows_close_together_are_read_as_one() {
+        let column = Region { extent: ExtentRef(0), offset: 4096, row_bytes: 4, stride: 40, rows: 2_000_000 };
+        assert_eq!(column.loads(&column.layout(512), 512).count(), 1);
+        assert!(column.frame_bytes(512) <= 80_004_096, "{}", column.frame_bytes(512));
+        assert!(column.load_bytes(512) <= 80_001_024);
+        // Far apart, they are read one by one.
+        let sparse = Region { stride: 40_000, ..column };
+        assert_eq!(sparse.loads(&sparse.layout(512), 512).count(), 2_000_000);
+    }
+
+    proptest! {
+        /// What callers size their panels by is what a frame takes, and neither it nor the traffic runs away.
+        #[test]
+        fn frames_and_traffic_stay_near_the_rows(
+            offset in 0u64..9000, row_bytes in 1u64..20_000, gap in 0u64..20_000, rows in 2u64..9, power in 9u32..13,
+        ) {
+            let (block, region) = (1 << power, Region { extent: ExtentRef(0), offset, row_bytes, stride: row_bytes + gap, rows });
+            let layout = region.layout(block);
+            prop_assert_eq!(region.frame_bytes(block), (layout.bytes as u64).next_multiple_of(4096));
+            prop_assert!(layout.pitch as u64 <= 2 * (row_bytes + 3 * block));
+            if row_bytes >= 4096 {
+                prop_assert!(region.load_bytes(block) <= 2 * region.bytes() + rows * 2 * block);
+                prop_assert!(!layout.spanned || region.load_bytes(block) <= 2 * region.bytes() + 2 * block);
             }
         }
     }
