@@ -20,8 +20,10 @@ enum Finish<T> {
     /// In no time.
     Quick(Box<dyn FnOnce(Vec<Outcome>) -> Result<T> + Send>),
     /// On a thread of its own, looking at the flag now and then.
-    Long(Box<dyn FnOnce(Vec<Outcome>, &AtomicBool) -> Result<T> + Send>),
+    Long(LongFinish<T>),
 }
+
+type LongFinish<T> = Box<dyn FnOnce(Vec<Outcome>, &AtomicBool) -> Result<T> + Send>;
 
 /// What is left of a running job.
 enum Rest<T> {

@@ -29,7 +29,7 @@ pub mod learn;
 mod limits;
 mod session;
 
-pub use data::array::{Array, Operand, Output};
+pub use data::array::{Array, Operand, Output, convert};
 pub use data::file::Between;
 pub use data::format::{DType, Order};
 pub use error::{Error, Result};

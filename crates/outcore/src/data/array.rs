@@ -298,50 +298,60 @@ impl Array {
     /// A copy with another element type, order or place.
     ///
     /// # Errors
-    /// [`Error::OverBudget`]; what keeps the output from being created.
+    /// As [`convert`].
     pub fn convert(&self, out: Output, dtype: DType, order: Order) -> Result<Job<Array>> {
-        match (self.dtype, dtype) {
-            (DType::F32, DType::F32) => self.convert_as::<f32, f32>(out, dtype, order),
-            (DType::F32, DType::F64) => self.convert_as::<f32, f64>(out, dtype, order),
-            (DType::F64, DType::F32) => self.convert_as::<f64, f32>(out, dtype, order),
-            (DType::F64, DType::F64) => self.convert_as::<f64, f64>(out, dtype, order),
-        }
+        convert(&self.session, self.into(), out, dtype, order)
     }
+}
 
-    fn convert_as<T: Real, U: Real>(&self, out: Output, dtype: DType, order: Order) -> Result<Job<Array>> {
-        out.check_distinct(&[&self.into()])?;
-        let mut plan = Plan::new(format!("convert {}", self.name()));
-        let target = out.target(&self.session, dtype, &self.shape(), order, &mut plan)?;
-        // The way to write comes first: a file that is also read is read by the same way.
-        let into = plan.extent(&target.extent);
-        let from = plan.extent(self.extent());
-        let (layout, out_layout) = (self.layout, target.array.layout);
-        for (rows, cols) in self.convert_tiles(&out_layout, size_of::<T>() as u64, dtype.bytes()) {
-            let source = layout.tile(from, rows.clone(), cols.clone(), self.dtype.bytes());
-            let sink = out_layout.tile(into, rows, cols, dtype.bytes());
-            plan.task(Task::new("convert").read(source.region).write(sink.region).run(move |cx| {
-                let [source_block, sink_block] = cx.blocks else { unreachable!("two were declared") };
-                Ok(convert_into(sink.of_mut::<U>(sink_block)?, source.of::<T>(source_block)?)?)
-            }));
-        }
-        plan.bound(self.nbytes() + target.array.nbytes());
-        target.job(&self.session, vec![plan])
+/// A copy of an operand with another element type, order or place; of one in memory, the way to store it.
+///
+/// Cost: reads x, writes the result.
+///
+/// # Errors
+/// [`Error::Value`] when both share bytes, [`Error::OverBudget`]; what keeps the output from being created.
+pub fn convert(session: &Session, x: Operand, out: Output, dtype: DType, order: Order) -> Result<Job<Array>> {
+    match (x.dtype(), dtype) {
+        (DType::F32, DType::F32) => convert_as::<f32, f32>(session, &x, out, dtype, order),
+        (DType::F32, DType::F64) => convert_as::<f32, f64>(session, &x, out, dtype, order),
+        (DType::F64, DType::F32) => convert_as::<f64, f32>(session, &x, out, dtype, order),
+        (DType::F64, DType::F64) => convert_as::<f64, f64>(session, &x, out, dtype, order),
     }
+}
 
-    /// Panels where both sides agree on what lies next to each other, else squares as large as memory allows.
-    fn convert_tiles(&self, out: &Layout, element: u64, out_element: u64) -> Vec<(Range<u64>, Range<u64>)> {
-        let share = self.session.memory_free() / (3 * (PARALLEL + 1));
-        let both = element + out_element;
-        if self.layout.by_rows() == out.by_rows() {
-            return match out.by_rows() {
-                true => panels(self.rows(), self.cols() * both, share).into_iter().map(|rows| (rows, 0..self.cols())).collect(),
-                false => panels(self.cols(), self.rows() * both, share).into_iter().map(|cols| (0..self.rows(), cols)).collect(),
-            };
-        }
-        let side = ((share / both) as f64).sqrt() as u64;
-        let cut = |end: u64| panels(end, 1, side.max(1));
-        cut(self.rows()).into_iter().flat_map(|rows| cut(self.cols()).into_iter().map(move |cols| (rows.clone(), cols))).collect()
+fn convert_as<T: Real, U: Real>(session: &Session, x: &Operand, out: Output, dtype: DType, order: Order) -> Result<Job<Array>> {
+    out.check_distinct(&[x])?;
+    let mut plan = Plan::new(format!("convert {}", x.name()));
+    let target = out.target(session, dtype, &x.shape(), order, &mut plan)?;
+    // The way to write comes first: a file that is also read is read by the same way.
+    let into = plan.extent(&target.extent);
+    let from = x.extent(&mut plan);
+    let (layout, out_layout) = (x.layout(), target.array.layout);
+    for (rows, cols) in convert_tiles(session, &layout, &out_layout, x.dtype().bytes() + dtype.bytes()) {
+        let source = layout.tile(from, rows.clone(), cols.clone(), x.dtype().bytes());
+        let sink = out_layout.tile(into, rows, cols, dtype.bytes());
+        plan.task(Task::new("convert").read(source.region).write(sink.region).run(move |cx| {
+            let [source_block, sink_block] = cx.blocks else { unreachable!("two were declared") };
+            Ok(convert_into(sink.of_mut::<U>(sink_block)?, source.of::<T>(source_block)?)?)
+        }));
     }
+    plan.bound(target.array.nbytes() + if x.is_stored() { x.bytes() } else { 0 });
+    target.job(session, vec![plan])
+}
+
+/// Panels where both sides agree on what lies next to each other, else squares as large as memory allows.
+fn convert_tiles(session: &Session, layout: &Layout, out: &Layout, both: u64) -> Vec<(Range<u64>, Range<u64>)> {
+    let (rows, cols) = (layout.rows, layout.cols);
+    let share = session.memory_free() / (3 * (PARALLEL + 1));
+    if layout.by_rows() == out.by_rows() {
+        return match out.by_rows() {
+            true => panels(rows, cols * both, share).into_iter().map(|rows| (rows, 0..cols)).collect(),
+            false => panels(cols, rows * both, share).into_iter().map(|cols| (0..rows, cols)).collect(),
+        };
+    }
+    let side = ((share / both) as f64).sqrt() as u64;
+    let cut = |end: u64| panels(end, 1, side.max(1));
+    cut(rows).into_iter().flat_map(|rows| cut(cols).into_iter().map(move |cols| (rows.clone(), cols))).collect()
 }
 
 /// The most bytes of a panel: enough that the device is busy with one, few enough that many are under way.
@@ -398,6 +408,14 @@ impl Operand {
     /// Columns.
     pub fn cols(&self) -> u64 {
         self.layout().cols
+    }
+
+    /// As of an array; what is in memory is a matrix.
+    pub fn shape(&self) -> Vec<u64> {
+        match self {
+            Operand::Stored(array) => array.shape(),
+            Operand::Memory { rows, cols, .. } => vec![*rows, *cols],
+        }
     }
 
     /// Element type.

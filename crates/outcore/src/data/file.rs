@@ -7,9 +7,9 @@ use std::time::SystemTime;
 
 use outcore_device::{Device, Limits, Route};
 use outcore_engine::Extent;
-use outcore_store::{Folder, InPlace, NewObject, Object, Stat, Store};
+use outcore_store::{Folder, Identity, InPlace, NewObject, Object, Stat, Store};
 
-use crate::data::format::{self, Dense};
+use crate::data::format::{self, Dense, FormatError};
 use crate::error::{Error, Result};
 
 /// What stands between the library and the devices that it opens: nothing, or a device that fails on purpose.
@@ -49,7 +49,7 @@ enum Kind {
     /// Belongs to nobody else; written without a mark.
     Unnamed,
     /// Has a name; written in place, marked.
-    Named { folder: Folder, name: String, interrupted: bool, writing: Mutex<Writing>, seen: Mutex<Seen> },
+    Named { folder: Folder, name: String, identity: Identity, interrupted: bool, writing: Mutex<Writing>, seen: Mutex<Seen> },
 }
 
 /// Time and length of a file when this process last had to do with it.
@@ -73,8 +73,8 @@ impl StoredFile {
         between: Between,
     ) -> StoredFile {
         let extent = Extent::new(path.display().to_string(), between.wrap(object.device()));
-        let kind =
-            Kind::Named { folder, name, interrupted, writing: Mutex::default(), seen: Mutex::new((stat.modified, stat.len)) };
+        let (identity, seen) = (object.identity(), Mutex::new((stat.modified, stat.len)));
+        let kind = Kind::Named { folder, name, identity, interrupted, writing: Mutex::default(), seen };
         StoredFile { path: Some(path.to_owned()), extent, between, kind }
     }
 
@@ -139,10 +139,18 @@ impl Writer {
 
     /// Marks the file as being written, durably.
     pub(crate) fn begin(&mut self) -> Result<()> {
-        let Kind::Named { folder, name, interrupted, writing, .. } = &self.file.kind else { return Ok(()) };
+        let Kind::Named { folder, name, identity, interrupted, writing, .. } = &self.file.kind else { return Ok(()) };
         let mut writing = writing.lock().expect("no panic while held");
         if writing.object.is_none() {
             let object = if *interrupted { folder.open_in_place_interrupted(name)? } else { folder.open_in_place(name)? };
+            if object.identity() != *identity {
+                let name = self.file.extent.name();
+                return Err(Error::value(format!("{name}: another file has this name since it was opened; open it again")));
+            }
+            if object.len() != self.file.extent.len() {
+                let (expected, actual) = (self.file.extent.len(), object.len());
+                return Err(FormatError::Truncated { object: self.file.extent.name().to_owned(), expected, actual }.into());
+            }
             *writing = Writing { writers: 0, failed: false, object: Some(Arc::new(object)) };
         }
         self.device.come(writing.object.as_ref().expect("open"), &self.file.between);

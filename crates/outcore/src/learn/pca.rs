@@ -407,7 +407,7 @@ impl Solve {
     /// The solver as a run of one task, so that all it holds is held by the engine meanwhile.
     fn run(self, outcome: Outcome, products: Products, cancelled: &AtomicBool) -> Result<Pca> {
         let lanes = match products {
-            Products::Stored(extent) => return self.from_scratch(&outcome, &extent, cancelled),
+            Products::Stored(extent) => return self.solve_from_scratch(&outcome, &extent, cancelled),
             Products::InMemory(lanes) => lanes,
         };
         let session = self.session.clone();
@@ -416,7 +416,7 @@ impl Solve {
         let found = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&found);
         plan.task(Task::new("eigenvectors").run(move |cx| {
-            *slot.lock().expect("no panic while held") = Some(self.from_memory(&outcome, &lanes, cx.cancelled)?);
+            *slot.lock().expect("no panic while held") = Some(self.solve_in_memory(&outcome, &lanes, cx.cancelled)?);
             Ok(())
         }));
         run_watched(&session, plan, cancelled)?;
@@ -424,14 +424,14 @@ impl Solve {
         found.ok_or(Error::Cancelled)
     }
 
-    fn from_memory(&self, outcome: &Outcome, lanes: &[ExtentRef], cancelled: &AtomicBool) -> Result<Pca> {
+    fn solve_in_memory(&self, outcome: &Outcome, lanes: &[ExtentRef], cancelled: &AtomicBool) -> Result<Pca> {
         let (sums, matrix) = self.assemble(outcome, lanes)?;
         let (delta, freedom) = self.moments(&sums);
-        let (eigen, total) = self.in_memory(matrix, &delta, freedom, cancelled)?;
+        let (eigen, total) = self.leading(matrix, &delta, freedom, cancelled)?;
         Ok(self.model(eigen, self.mean(outcome, &delta), total))
     }
 
-    fn from_scratch(&self, outcome: &Outcome, extent: &Extent, cancelled: &AtomicBool) -> Result<Pca> {
+    fn solve_from_scratch(&self, outcome: &Outcome, extent: &Extent, cancelled: &AtomicBool) -> Result<Pca> {
         let (delta, freedom) = self.moments(&self.stored_sums(extent, cancelled)?);
         let eigen = self.streamed(extent, &delta, freedom, cancelled)?;
         let diagonal = self.diagonal.lock().expect("no panic while held");
@@ -477,7 +477,7 @@ impl Solve {
         Ok((sums, matrix))
     }
 
-    fn in_memory(&self, mut matrix: Vec<f64>, delta: &[f64], freedom: f64, cancelled: &AtomicBool) -> Result<(Eigen<f64>, f64)> {
+    fn leading(&self, mut matrix: Vec<f64>, delta: &[f64], freedom: f64, cancelled: &AtomicBool) -> Result<(Eigen<f64>, f64)> {
         let (d, n) = (self.features, self.samples as f64);
         for (row, values) in matrix.chunks_mut(d).enumerate() {
             values.iter_mut().zip(delta).for_each(|(value, other)| *value = (*value - n * delta[row] * other) / freedom);

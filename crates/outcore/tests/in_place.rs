@@ -1,0 +1,117 @@
+//! Files that are changed in place while other things happen to them.
+
+use std::path::Path;
+
+use outcore::learn::linalg::{Gemm, axpby, gemm};
+use outcore::learn::pca::{Affine, affine};
+use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};
+
+fn session(folder: &Path, memory_bytes: u64) -> Session {
+    let scratch = Some(folder.join("scratch"));
+    Session::new(Settings { memory_bytes: Some(memory_bytes), scratch, threads: 2, ..Settings::default() }).unwrap()
+}
+
+fn write(array: &Array, value: f32) -> outcore::Result<()> {
+    let mut bytes = Buf::anonymous(array.nbytes() as usize).unwrap();
+    bytemuck::cast_slice_mut::<u8, f32>(&mut bytes).fill(value);
+    array.write(bytes.freeze())?.run()
+}
+
+fn first(array: &Array) -> f32 {
+    let bytes = array.read().unwrap().run().unwrap();
+    f32::from_ne_bytes(bytes[..4].try_into().unwrap())
+}
+
+/// An array that was opened again after a write in place had a cache of its own, and showed what was there before.
+#[test]
+fn arrays_of_one_file_see_each_others_writes() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let session = session(folder.path(), 8 << 20);
+    let path = folder.path().join("x.npy");
+    let a = session.create(&path, DType::F32, &[64, 64], Order::Row).unwrap();
+    write(&a, 1.0).unwrap();
+    let b = session.open(&path).unwrap();
+    assert_eq!(first(&a), 1.0);
+    write(&b, 2.0).unwrap();
+    assert_eq!((first(&a), first(&b)), (2.0, 2.0));
+    let clash = gemm(&session, (&a).into(), (&a).into(), Gemm { out: Output::InPlace(b), ..Gemm::default() });
+    assert!(matches!(clash, Err(Error::Value { .. })));
+}
+
+/// A write went to whatever file had the name now, at the offsets of the one that had been opened.
+#[test]
+fn a_file_that_took_the_name_is_not_written_to() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let session = session(folder.path(), 8 << 20);
+    let path = folder.path().join("x.npy");
+    let a = session.create(&path, DType::F32, &[64, 64], Order::Row).unwrap();
+    std::fs::write(folder.path().join("other"), vec![7; 30_000]).unwrap();
+    std::fs::rename(folder.path().join("other"), &path).unwrap();
+    let error = write(&a, 1.0).err().unwrap();
+    assert!(error.to_string().contains("x.npy"), "{error}");
+    assert_eq!(std::fs::read(&path).unwrap(), vec![7; 30_000]);
+}
+
+/// A write to a file that had been cut short reported success, and the data was gone.
+#[test]
+fn a_file_that_was_cut_short_is_not_written_to() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let session = session(folder.path(), 8 << 20);
+    let path = folder.path().join("x.npy");
+    let a = session.create(&path, DType::F32, &[64, 64], Order::Row).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(5000).unwrap();
+    assert!(matches!(write(&a, 1.0), Err(Error::Format(_))));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 5000);
+}
+
+/// A job that ended before it had written anything left its file marked as half written.
+#[test]
+fn a_job_that_never_wrote_leaves_no_mark() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let session = session(folder.path(), 8 << 20);
+    let path = folder.path().join("x.npy");
+    let a = session.create(&path, DType::F32, &[64, 64], Order::Row).unwrap();
+    let job = axpby(
+        &session,
+        session.create(folder.path().join("y.npy"), DType::F32, &[64, 64], Order::Row).unwrap().into(),
+        &a,
+        outcore::learn::linalg::Axpby::default(),
+    )
+    .unwrap();
+    let taken = session.engine().budget().reserve("all", 8 << 20).unwrap();
+    assert!(matches!(job.run(), Err(Error::OverBudget { .. })));
+    drop((taken, a));
+    session.open(&path).unwrap();
+}
+
+/// What was left half written could not be written again by any means.
+#[test]
+fn what_was_interrupted_can_be_written_again() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = folder.path().join("x.npy");
+    let first_session = session(folder.path(), 8 << 20);
+    drop(first_session.create(&path, DType::F32, &[64, 64], Order::Row).unwrap());
+    let (store, name) = outcore_store::Folder::split(&path).unwrap();
+    let object = outcore_store::Store::open_in_place(&store, &name).unwrap();
+    drop((object.device(), object));
+    let session = session(folder.path(), 8 << 20);
+    assert!(session.open(&path).is_err());
+    write(&session.open_interrupted(&path).unwrap(), 3.0).unwrap();
+    assert_eq!(first(&session.open(&path).unwrap()), 3.0);
+}
+
+/// Later panels of an affine map read rows that earlier ones had overwritten.
+#[test]
+fn a_map_or_copy_onto_its_own_source_is_refused() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let session = session(folder.path(), 8 << 20);
+    let a = session.create(folder.path().join("x.npy"), DType::F32, &[150, 4], Order::Row).unwrap();
+    let (source, out) = (a.slice(0..100, 0..4).unwrap(), a.slice(50..150, 0..4).unwrap());
+    let map = Affine { before: Vec::new(), matrix: vec![1.0; 16], columns: 4, after: Vec::new() };
+    assert!(matches!(affine(&session, (&source).into(), map, Output::InPlace(out.clone())), Err(Error::Value { .. })));
+    assert!(matches!(source.convert(Output::InPlace(out), DType::F32, Order::Row), Err(Error::Value { .. })));
+    write(&a.slice(0..50, 0..4).unwrap(), 4.0).unwrap();
+    let beside = a.slice(100..150, 0..4).unwrap();
+    a.slice(0..50, 0..4).unwrap().convert(Output::InPlace(beside.clone()), DType::F32, Order::Row).unwrap().run().unwrap();
+    assert_eq!(first(&beside), 4.0);
+}
