@@ -334,8 +334,9 @@ pub(crate) fn check_task(plan: &str, areas: &[Area], task: &Task) -> Result<()> 
         if access.mode != Mode::Read && matches!(area.backing, Backing::Resident(_)) {
             return refuse(format!("writes to {}, which is read only", area.name));
         }
-        let clash =
-            |other: &Access| (access.mode != Mode::Read || other.mode != Mode::Read) && access.region.overlaps(&other.region);
+        // Equal regions are one block, which cannot be lent twice: also where they have no byte that could overlap.
+        let shares = |other: &Access| access.region == other.region || access.region.overlaps(&other.region);
+        let clash = |other: &Access| (access.mode != Mode::Read || other.mode != Mode::Read) && shares(other);
         if task.accesses[..index].iter().any(clash) {
             return refuse(format!("writes bytes of {} that it also declares elsewhere", area.name));
         }

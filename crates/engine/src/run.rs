@@ -365,7 +365,9 @@ impl Run {
             self.ready.remove(&(position, node));
             match self.scratch_for(node) {
                 Ok(scratch) => self.start_task(core, node, scratch),
-                Err(source) => self.error = Some(Error::NoMemory { bytes: self.scratch_bytes as u64, source }),
+                Err(source) => {
+                    self.error.get_or_insert(Error::NoMemory { bytes: self.scratch_bytes as u64, source });
+                }
             }
         }
     }
@@ -434,6 +436,9 @@ impl Run {
         if let Err(source) = result {
             let task = format!("{} of {}", self.nodes[node as usize].name, self.name);
             self.error.get_or_insert(Error::Task { task, source });
+        }
+        if self.error.is_some() {
+            // The schedule may know tasks that the run never took over; nothing starts any more.
             return;
         }
         for index in 0..self.nodes[node as usize].stays.len() {
@@ -457,7 +462,7 @@ impl Run {
         let checked = more.iter().try_for_each(|task| self.check_addition(task));
         let extended = checked.and_then(|()| self.schedule.extend(&self.name, &self.areas, &more, &[0]));
         if let Err(error) = extended {
-            self.error = Some(error);
+            self.error.get_or_insert(error);
             return;
         }
         self.flops += more.iter().map(|task| task.flops).sum::<u64>();

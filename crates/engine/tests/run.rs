@@ -209,3 +209,46 @@ fn blocks_stay_known_from_one_run_to_the_next() {
     };
     assert_eq!((read().actual.bytes_read, read().actual.bytes_read), (4096, 0));
 }
+
+/// A task that asked for a task which does not fit left it among the successors of one that was still running; the end of
+/// that one then looked it up in the run, which had never taken it over, and the engine's thread panicked.
+#[test]
+fn a_task_that_does_not_fit_ends_the_run_not_the_engine() {
+    let engine = engine(1 << 20);
+    let mut plan = Plan::new("plan");
+    let extent = plan.extent(&Extent::new("memory", Arc::new(MemoryDevice::new("memory", 4 << 20))));
+    let failed = Arc::new(std::sync::Barrier::new(2));
+    let seen = Arc::clone(&failed);
+    plan.task(Task::new("asks").write(Region::span(extent, 0, 512)).run(move |cx| {
+        cx.more.push(Task::new("too large").update(Region::span(extent, 512, 2 << 20)));
+        seen.wait();
+        Ok(())
+    }));
+    plan.task(Task::new("goes on").write(Region::span(extent, 512, 512)).run(move |_| {
+        failed.wait();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        Ok(())
+    }));
+    assert!(matches!(engine.run(plan).unwrap().wait(), Err(Error::OverBudget { .. })));
+    assert_eq!(engine.budget().available(), 1 << 20);
+    let mut next = Plan::new("next");
+    next.task(Task::new("works").run(|_| Ok(())));
+    engine.run(next).unwrap().wait().unwrap();
+}
+
+/// Empty regions overlap nothing, not even themselves: a task could declare one twice, the run then lent one block twice,
+/// and the engine's thread panicked.
+#[test]
+fn an_empty_region_that_is_declared_twice_is_refused() {
+    for modes in [[Mode::Write, Mode::Write], [Mode::Read, Mode::Update], [Mode::Write, Mode::Read]] {
+        let mut plan = Plan::new("plan");
+        let extent = plan.extent(&Extent::new("memory", Arc::new(MemoryDevice::new("memory", 4096))));
+        let empty = Region::span(extent, 5, 0);
+        plan.task(Task::new("knot").access(empty, modes[0]).access(empty, modes[1]));
+        assert!(matches!(engine(1 << 20).run(plan), Err(Error::Plan { .. })));
+    }
+    let mut plan = Plan::new("plan");
+    let extent = plan.extent(&Extent::new("memory", Arc::new(MemoryDevice::new("memory", 4096))));
+    plan.task(Task::new("reads").read(Region::span(extent, 5, 0)).read(Region::span(extent, 5, 0)));
+    engine(1 << 20).run(plan).unwrap().wait().unwrap();
+}
