@@ -450,11 +450,11 @@ impl Run {
             self.nodes[then as usize].waits_for -= 1;
             self.enlist(then);
         }
-        self.extend(more);
+        self.extend(core, more);
     }
 
     /// Adds what a task asked for.
-    fn extend(&mut self, more: Vec<Task>) {
+    fn extend(&mut self, core: &mut Core<'_>, more: Vec<Task>) {
         if more.is_empty() || self.error.is_some() {
             return;
         }
@@ -464,6 +464,13 @@ impl Run {
         if let Err(error) = extended {
             self.error.get_or_insert(error);
             return;
+        }
+        // What was left idle because nothing in the run overlapped it may now be changed.
+        let changed = more.iter().flat_map(|task| &task.accesses).filter(|access| access.mode != Mode::Read);
+        for extent in changed.map(|access| access.region.extent).collect::<BTreeSet<_>>() {
+            if let Backing::Device(extent) = &self.areas[extent.0 as usize].backing {
+                core.memory.forget(extent.id());
+            }
         }
         self.flops += more.iter().map(|task| task.flops).sum::<u64>();
         self.tasks.extend(more.into_iter().map(Some));

@@ -252,3 +252,29 @@ fn an_empty_region_that_is_declared_twice_is_refused() {
     plan.task(Task::new("reads").read(Region::span(extent, 5, 0)).read(Region::span(extent, 5, 0)));
     engine(1 << 20).run(plan).unwrap().wait().unwrap();
 }
+
+/// A block that nothing overlapped stayed known after its last use; a task that was added later then wrote some of its
+/// bytes by another region, and the next run was given what had been there before.
+#[test]
+fn blocks_that_an_added_task_overlaps_are_not_known_any_more() {
+    let engine = engine(1 << 20);
+    let device = Arc::new(MemoryDevice::new("memory", 16384));
+    let numbers = Extent::new("memory", Arc::clone(&device) as Arc<dyn Device>);
+    let mut plan = Plan::new("extensible");
+    let extent = plan.extent(&numbers);
+    plan.task(Task::new("looks").read(Region::span(extent, 0, 8192)).write(Region::span(extent, 8192, 4096)).run(move |cx| {
+        cx.more.push(Task::new("writes").write(Region::span(extent, 0, 4096)).run(|cx| {
+            cx.blocks[0].bytes_mut().fill(9);
+            Ok(())
+        }));
+        Ok(())
+    }));
+    engine.run(plan).unwrap().wait().unwrap();
+    let mut plan = Plan::new("read");
+    let extent = plan.extent(&numbers);
+    plan.task(Task::new("looks").read(Region::span(extent, 0, 8192)).run(|cx| {
+        let expected: Vec<u8> = [[9; 4096], [0; 4096]].concat();
+        if cx.blocks[0].bytes() == expected { Ok(()) } else { Err("stale".into()) }
+    }));
+    engine.run(plan).unwrap().wait().unwrap();
+}
