@@ -79,6 +79,14 @@ impl Reservation {
         self.bytes = self.bytes.min(bytes);
     }
 
+    /// Adds bytes, all or nothing.
+    fn grow(&mut self, what: &str, bytes: u64) -> Result<()> {
+        let mut more = self.budget.reserve(what, bytes)?;
+        self.owned += std::mem::take(&mut more.owned);
+        self.bytes += bytes;
+        Ok(())
+    }
+
     /// A floor of `bytes` for an activity of whoever keeps this reservation. It may outlast it: what the activity then
     /// still holds keeps others waiting, not above the budget.
     pub(crate) fn part(&self, bytes: u64) -> Reservation {
@@ -211,6 +219,17 @@ impl Memory {
     pub(crate) fn hold(&mut self, account: &mut Account, bytes: u64) {
         self.make_room(bytes);
         self.charge(account, bytes as i64);
+    }
+
+    /// Raises the floor of an activity that goes on.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`] when others have reserved too much; the floor is then what it was.
+    pub(crate) fn raise_floor(&mut self, account: &mut Account, what: &str, bytes: u64) -> Result<()> {
+        self.above_floors -= account.above_floor();
+        let raised = account.reservation.grow(what, bytes);
+        self.above_floors += account.above_floor();
+        raised
     }
 
     /// Lets go of a frame that its holder keeps: it belongs to the caller now.

@@ -117,6 +117,11 @@ impl fmt::Debug for Task {
     }
 }
 
+/// The most that one of some tasks allocates itself, bytes.
+pub(crate) fn held_bytes(tasks: &[Task]) -> u64 {
+    tasks.iter().map(|task| task.held as u64).max().unwrap_or(0)
+}
+
 /// The bytes of one access while a task runs.
 pub struct Block {
     pub(crate) data: Data,

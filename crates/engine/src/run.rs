@@ -19,7 +19,7 @@ use crate::edges::{Split, split};
 use crate::error::{Error, Result, TaskError};
 use crate::leases::Lease;
 use crate::memory::{Account, IdleKey};
-use crate::plan::{Access, Area, Backing, Block, Context, Data, Mode, Plan, Task, Work, check_task};
+use crate::plan::{Access, Area, Backing, Block, Context, Data, Mode, Plan, Task, Work, check_task, held_bytes};
 use crate::pump::{Activity, Core};
 use crate::region::{ExtentRef, Region};
 use crate::schedule::{Schedule, Totals};
@@ -98,6 +98,8 @@ pub(crate) struct Run {
     tasks: Vec<Option<Task>>,
     schedule: Schedule,
     scratch_bytes: usize,
+    /// The most that one task may allocate itself.
+    task_bytes: u64,
     predicted: Totals,
     bound_bytes: u64,
     account: Account,
@@ -135,6 +137,7 @@ impl Run {
         ticket: Arc<ticket::Shared<Outcome>>,
     ) -> Run {
         let scratch_bytes = plan.scratch_bytes() as usize;
+        let task_bytes = held_bytes(&plan.tasks);
         let flops = plan.flops();
         let written = schedule.written_extents();
         let Plan { name, areas, tasks, bound_bytes, .. } = plan;
@@ -148,6 +151,7 @@ impl Run {
             areas,
             tasks: tasks.into_iter().map(Some).collect(),
             scratch_bytes,
+            task_bytes,
             predicted,
             bound_bytes,
             account,
@@ -461,6 +465,7 @@ impl Run {
         let (first_node, first_position) = (self.schedule.nodes.len(), self.schedule.order.len());
         let checked = more.iter().try_for_each(|task| self.check_addition(task));
         let extended = checked.and_then(|()| self.schedule.extend(&self.name, &self.areas, &more, &[0]));
+        let extended = extended.and_then(|()| self.raise_floor(core, held_bytes(&more)));
         if let Err(error) = extended {
             self.error.get_or_insert(error);
             return;
@@ -475,6 +480,19 @@ impl Run {
         self.flops += more.iter().map(|task| task.flops).sum::<u64>();
         self.tasks.extend(more.into_iter().map(Some));
         self.adopt_new(first_node, first_position);
+    }
+
+    /// Reserves what the longer schedule needs above the floor that the run began with: it must not depend on others to
+    /// give way later.
+    fn raise_floor(&mut self, core: &mut Core<'_>, task_bytes: u64) -> Result<()> {
+        let beside = task_bytes.saturating_sub(self.task_bytes) * self.schedule.concurrency as u64;
+        let missing = (self.schedule.floor_bytes() + beside).saturating_sub(self.account.reservation.bytes());
+        core.memory.raise_floor(&mut self.account, &self.name, missing)?;
+        core.memory.hold(&mut self.account, beside);
+        self.schedule.beside_bytes += beside;
+        self.task_bytes = self.task_bytes.max(task_bytes);
+        self.peak = self.peak.max(self.account.held);
+        Ok(())
     }
 
     /// A task that joins later must live with what the run has reserved and leased.

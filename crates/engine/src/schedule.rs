@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use crate::edges::Coverage;
 use crate::error::{Error, Result};
 use crate::memory::frame_bytes;
-use crate::plan::{Area, Backing, Mode, Plan, Task, check_task};
+use crate::plan::{Area, Backing, Mode, Plan, Task, check_task, held_bytes};
 use crate::region::{ExtentRef, Layout, Region};
 
 /// Ready tasks that the ordering compares with each other.
@@ -479,7 +479,7 @@ impl Plan {
     pub(crate) fn schedule(&self, memory_bytes: u64, threads: usize) -> Result<Schedule> {
         self.tasks.iter().try_for_each(|task| check_task(&self.name, &self.areas, task))?;
         let sectors = if self.shares_sectors() { (memory_bytes / 16).clamp(128 << 10, 32 << 20) } else { 0 };
-        let held = self.tasks.iter().map(|task| task.held as u64).max().unwrap_or(0);
+        let held = held_bytes(&self.tasks);
         let scratch = self.scratch_bytes().next_multiple_of(4096);
         let at_once = |concurrency: usize| {
             let beside = (scratch + held) * concurrency as u64 + sectors + self.held_bytes;

@@ -278,3 +278,38 @@ fn blocks_that_an_added_task_overlaps_are_not_known_any_more() {
     }));
     engine.run(plan).unwrap().wait().unwrap();
 }
+
+/// A run reserved what its first tasks needed and checked added ones against the memory that was free when it was planned:
+/// one that needed more waited for whoever had reserved it since, if need be for ever. What an added task allocates itself
+/// was not counted at all.
+#[test]
+fn added_tasks_reserve_what_they_need_or_end_the_run() {
+    const BUDGET: u64 = 1 << 20;
+    let run = |others: u64, bytes: u64, held: usize| {
+        let engine = engine(BUDGET);
+        let mut plan = Plan::new("extensible");
+        let extent = plan.extent(&Extent::new("memory", Arc::new(MemoryDevice::new("memory", BUDGET))));
+        let budget = engine.budget().clone();
+        let taken = Arc::new(std::sync::Mutex::new(None));
+        let (keep, seen) = (Arc::clone(&taken), Arc::new(std::sync::atomic::AtomicU64::new(0)));
+        let free = Arc::clone(&seen);
+        plan.task(Task::new("asks").read(Region::span(extent, 0, 4096)).run(move |cx| {
+            *keep.lock().unwrap() = Some(budget.reserve("others", others)?);
+            cx.more.push(Task::new("large").held(held).read(Region::span(extent, 0, bytes)).run(move |_| {
+                free.store(budget.available(), std::sync::atomic::Ordering::Relaxed);
+                Ok(())
+            }));
+            Ok(())
+        }));
+        let ticket = engine.run(plan).unwrap();
+        assert!(ticket.wait_timeout(std::time::Duration::from_secs(20)), "waits for a caller");
+        let result = ticket.wait().map(|_| seen.load(std::sync::atomic::Ordering::Relaxed));
+        *taken.lock().unwrap() = None;
+        assert_eq!(engine.budget().available(), BUDGET);
+        result
+    };
+    assert_eq!(run(256 << 10, 512 << 10, 0).unwrap(), 256 << 10);
+    assert!(matches!(run(768 << 10, 512 << 10, 0), Err(Error::OverBudget { .. })));
+    assert!(run(256 << 10, 4096, 64 << 10).unwrap() <= (768 - 64 - 4) << 10);
+    assert!(matches!(run(256 << 10, 4096, 800 << 10), Err(Error::OverBudget { .. })));
+}
