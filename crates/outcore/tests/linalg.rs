@@ -249,3 +249,15 @@ fn bad_operands_are_named() {
     let beta = gemm(&place.session, (&a).into(), a.t().into(), Gemm { beta: 1.0, ..Gemm::default() });
     assert!(matches!(beta, Err(Error::Value { .. })));
 }
+
+/// Panels were cut by payload, and one column of a narrow matrix took a frame of a thousand bytes a row.
+#[test]
+fn a_column_of_a_tall_matrix_fits_a_small_budget() {
+    let place = place(8 << 20);
+    let (m, n) = (200_000, 10);
+    let x = place.store("x.npy", m, n, Order::Row, &numbers(m * n, 3));
+    let column = x.slice(0..m as u64, 3..4).unwrap();
+    let expected: f64 = numbers(m * n, 3).chunks(n).map(|row| f64::from(row[3])).sum();
+    assert_eq!(reduce(&place.session, (&column).into(), Reduction::Sum).unwrap().run().unwrap(), expected);
+    assert_eq!(values(&column).len(), m);
+}

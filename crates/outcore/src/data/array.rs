@@ -292,7 +292,12 @@ impl Array {
         if self.nbytes() == 0 {
             return Vec::new();
         }
-        panels(self.rows(), self.cols() * self.dtype.bytes(), self.session.memory_free() / (3 * blocks * (PARALLEL + 1)))
+        let share = self.session.memory_free() / (3 * blocks * (PARALLEL + 1));
+        let (extent, element) = (Plan::new("panels").extent(self.extent()), self.dtype.bytes());
+        let block = u64::from(self.extent().block());
+        panels_that_fit(self.rows(), self.cols() * element, share, |rows| {
+            self.layout.tile(extent, rows, 0..self.cols(), element).region.frame_bytes(block)
+        })
     }
 
     /// A copy with another element type, order or place.
@@ -356,6 +361,20 @@ fn convert_tiles(session: &Session, layout: &Layout, out: &Layout, both: u64) ->
 
 /// The most bytes of a panel: enough that the device is busy with one, few enough that many are under way.
 const PANEL_BYTES: u64 = 8 << 20;
+
+/// Cuts `0..end` as [`panels`] does, into ranges short enough that also the frame of one, padding included, is within budget.
+pub(crate) fn panels_that_fit(
+    end: u64,
+    bytes_each: u64,
+    budget: u64,
+    frame_bytes: impl Fn(Range<u64>) -> u64,
+) -> Vec<Range<u64>> {
+    let mut all = panels(end, bytes_each, budget);
+    while all.first().is_some_and(|first| first.end > 1 && frame_bytes(first.clone()) > budget.min(2 * PANEL_BYTES)) {
+        all = panels(end, 1, all[0].end / 2);
+    }
+    all
+}
 
 /// Cuts `0..end` into ranges of equal length whose `bytes_each` add up to at most `budget`, at least one each.
 pub(crate) fn panels(end: u64, bytes_each: u64, budget: u64) -> Vec<Range<u64>> {
@@ -452,6 +471,17 @@ impl Operand {
                 Layout { offset: 0, rows, cols, row_stride, col_stride }
             }
         }
+    }
+
+    /// Bytes of the budget that some rows of it take.
+    pub(crate) fn frame_bytes(&self, rows: Range<u64>) -> u64 {
+        let Operand::Stored(array) = self else { return 0 };
+        let extent = Plan::new("frame").extent(array.extent());
+        array
+            .layout
+            .tile(extent, rows, 0..array.cols(), array.dtype.bytes())
+            .region
+            .frame_bytes(u64::from(array.extent().block()))
     }
 
     pub(crate) fn is_stored(&self) -> bool {

@@ -22,7 +22,7 @@ use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Eigen, MatMut, MatRef, Real, TopOptions, gemm_scratch_bytes, view, view_mut};
 
 use super::linalg::{in_calls, with_real};
-use crate::data::array::{Array, Operand, Output, Tile, panels};
+use crate::data::array::{Array, Operand, Output, Tile, panels, panels_that_fit};
 use crate::data::format::{DType, Order};
 use crate::error::{Error, Result};
 use crate::job::Job;
@@ -691,7 +691,7 @@ fn affine_as<T: Real>(session: &Session, x: Operand, map: Affine, out: Output) -
     plan.hold(d * k * element + 8 * (d + k));
     plan.bound(target.array.nbytes() + if x.is_stored() { x.bytes() } else { 0 });
     let share = (session.memory_free() / 2).saturating_sub(d * k * element) / (3 * PARALLEL);
-    for rows in panels(n, (d + k) * element, share) {
+    for rows in panels_that_fit(n, (d + k) * element, share, |rows| x.frame_bytes(rows)) {
         let tile = layout.tile(extent, rows.clone(), 0..d, element);
         let y_tile = y.tile(into, rows, 0..k, element);
         plan.task(affine_task::<T>(

@@ -10,7 +10,7 @@ use outcore_kernels as kernels;
 use outcore_kernels::{ColumnStatistics, MatRef, Norm, Real};
 
 use super::with_real;
-use crate::data::array::{Operand, panels};
+use crate::data::array::{Operand, panels_that_fit};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::session::{PARALLEL, Session};
@@ -147,7 +147,8 @@ fn over_panels<T: Real, S: Clone + Send + 'static>(
     let states: Vec<Arc<Mutex<S>>> = (0..LANES).map(|_| Arc::new(Mutex::new(start.clone()))).collect();
     let fold = Arc::new(fold);
     let share = session.memory_free() / (4 * (PARALLEL + 1));
-    for (index, rows) in panels(x.rows(), x.cols() * element, share).into_iter().enumerate() {
+    for (index, rows) in panels_that_fit(x.rows(), x.cols() * element, share, |rows| x.frame_bytes(rows)).into_iter().enumerate()
+    {
         let at = rows.start as usize;
         let tile = layout.tile(extent, rows, 0..x.cols(), element);
         let lane = index % LANES;
