@@ -58,13 +58,27 @@ impl Region {
 
     /// The byte range of each run on the extent; contiguous rows are one run.
     pub fn runs(&self) -> impl Iterator<Item = Range<u64>> + use<> {
-        let (count, length) = match (self.is_empty(), self.stride == self.row_bytes || self.rows == 1) {
-            (true, _) => (0, 0),
-            (_, true) => (1, self.bytes()),
-            (_, false) => (self.rows, self.row_bytes),
-        };
-        let Region { offset, stride, .. } = *self;
-        (0..count).map(move |row| offset + row * stride..offset + row * stride + length)
+        let region = *self;
+        (0..self.run_count()).map(move |index| region.run(index))
+    }
+
+    /// Number of runs.
+    pub(crate) fn run_count(&self) -> u64 {
+        match (self.is_empty(), self.is_contiguous()) {
+            (true, _) => 0,
+            (_, true) => 1,
+            (_, false) => self.rows,
+        }
+    }
+
+    /// One of the runs.
+    pub(crate) fn run(&self, index: u64) -> Range<u64> {
+        let start = self.offset + index * self.stride;
+        start..start + if self.is_contiguous() { self.bytes() } else { self.row_bytes }
+    }
+
+    fn is_contiguous(&self) -> bool {
+        self.stride == self.row_bytes || self.rows == 1
     }
 
     /// Whether any byte belongs to both. Exact, in time proportional to the smaller row count.

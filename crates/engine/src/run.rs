@@ -22,7 +22,7 @@ use crate::memory::{Account, IdleKey};
 use crate::plan::{Access, Area, Backing, Block, Context, Data, Mode, Plan, Task, Work, check_task, held_bytes};
 use crate::pump::{Activity, Core};
 use crate::region::{ExtentRef, Region};
-use crate::schedule::{Schedule, Totals};
+use crate::schedule::{Schedule, Totals, shared_sector_bytes};
 use crate::sectors::{Sectors, Transfer};
 use crate::ticket;
 use crate::trace::{Recorder, Trace};
@@ -57,8 +57,8 @@ enum State {
     Ready(Shared),
     /// A task is changing it.
     Lent,
-    /// Requests under way.
-    Storing { bytes: Shared, requests: usize, since: Instant },
+    /// Requests under way; `rows` are still to be sent, once there is room for the sectors that they share.
+    Storing { bytes: Shared, requests: usize, since: Instant, rows: Range<u64> },
     /// Has left memory, and what was changed is with the device or the shared sectors.
     Gone,
 }
@@ -112,6 +112,7 @@ pub(crate) struct Run {
     nodes: Vec<NodeState>,
     admitted: usize,
     to_load: VecDeque<u32>,
+    to_store: VecDeque<u32>,
     ready: BTreeSet<(u32, u32)>,
     running: usize,
     tasks_left: usize,
@@ -163,11 +164,12 @@ impl Run {
             nodes: Vec::new(),
             admitted: 0,
             to_load: VecDeque::new(),
+            to_store: VecDeque::new(),
             ready: BTreeSet::new(),
             running: 0,
             tasks_left: 0,
             scratch: Vec::new(),
-            sectors: Sectors::new(schedule.sector_bytes * 3 / 4),
+            sectors: Sectors::new(schedule.sector_bytes),
             requests: 0,
             error: None,
             peak: 0,
@@ -465,7 +467,7 @@ impl Run {
         let (first_node, first_position) = (self.schedule.nodes.len(), self.schedule.order.len());
         let checked = more.iter().try_for_each(|task| self.check_addition(task));
         let extended = checked.and_then(|()| self.schedule.extend(&self.name, &self.areas, &more, &[0]));
-        let extended = extended.and_then(|()| self.raise_floor(core, held_bytes(&more)));
+        let extended = extended.and_then(|()| self.raise_floor(core, &more));
         if let Err(error) = extended {
             self.error.get_or_insert(error);
             return;
@@ -484,12 +486,16 @@ impl Run {
 
     /// Reserves what the longer schedule needs above the floor that the run began with: it must not depend on others to
     /// give way later.
-    fn raise_floor(&mut self, core: &mut Core<'_>, task_bytes: u64) -> Result<()> {
-        let beside = task_bytes.saturating_sub(self.task_bytes) * self.schedule.concurrency as u64;
+    fn raise_floor(&mut self, core: &mut Core<'_>, more: &[Task]) -> Result<()> {
+        let task_bytes = held_bytes(more);
+        let shared = shared_sector_bytes(&self.areas, more, 0).saturating_sub(self.schedule.sector_bytes);
+        let beside = task_bytes.saturating_sub(self.task_bytes) * self.schedule.concurrency as u64 + shared;
         let missing = (self.schedule.floor_bytes() + beside).saturating_sub(self.account.reservation.bytes());
         core.memory.raise_floor(&mut self.account, &self.name, missing)?;
         core.memory.hold(&mut self.account, beside);
         self.schedule.beside_bytes += beside;
+        self.schedule.sector_bytes += shared;
+        self.sectors.raise_limit(self.schedule.sector_bytes);
         self.task_bytes = self.task_bytes.max(task_bytes);
         self.peak = self.peak.max(self.account.held);
         Ok(())
@@ -522,10 +528,7 @@ impl Run {
             unreachable!("its tasks have given it back")
         };
         match (&self.area_of(stay).backing, self.schedule.stays[stay as usize].store) {
-            (Backing::Device(extent), true) => {
-                let device = Arc::clone(extent.device());
-                self.start_store(core, stay, &device, bytes);
-            }
+            (Backing::Device(_), true) => self.start_store(core, stay, bytes),
             (Backing::Device(_), false) => self.retire(core, stay, bytes),
             (Backing::Resident(_) | Backing::Volatile, _) => {}
         }
@@ -546,36 +549,81 @@ impl Run {
         core.memory.give(&mut self.account, frame);
     }
 
-    fn start_store(&mut self, core: &mut Core<'_>, stay: u32, device: &Arc<dyn Device>, bytes: Shared) {
-        let block = self.block_of(stay);
-        let (region, layout, extent_bytes) = (block.region, block.layout, self.area_of(stay).bytes);
-        let unit = u64::from(device.limits().block);
-        let (mut requests, mut moved, mut transfers) = (0, 0, Vec::new());
-        for (row, run) in region.runs().enumerate() {
-            let in_frame = |byte: u64| layout.lead + row * layout.pitch + (byte - run.start) as usize;
-            let Split { direct, edges } = split(&run, unit, extent_bytes);
-            for (offset, length) in pieces(direct) {
-                let from = in_frame(offset);
-                core.submit(stay, device, offset, Op::Write(bytes.slice(from..from + length as usize)));
-                requests += 1;
-                moved += length;
+    fn start_store(&mut self, core: &mut Core<'_>, stay: u32, bytes: Shared) {
+        let rows = 0..self.block_of(stay).region.run_count();
+        self.stays[stay as usize].state = State::Storing { bytes, requests: 0, since: Instant::now(), rows };
+        self.to_store.push_back(stay);
+        self.store_what_may(core);
+    }
+
+    /// Goes on with stores in the order in which they began, as far as there is room for shared sectors.
+    fn store_what_may(&mut self, core: &mut Core<'_>) {
+        while let Some(&stay) = self.to_store.front().filter(|_| self.error.is_none()) {
+            let mut transfers = Vec::new();
+            let sent = self.store_rows(core, stay, &mut transfers);
+            self.submit_sectors(core, transfers);
+            match sent {
+                Ok(true) => _ = self.to_store.pop_front(),
+                Ok(false) => return,
+                Err(source) => {
+                    let bytes = self.schedule.sector_bytes;
+                    self.error.get_or_insert(Error::NoMemory { bytes, source });
+                }
             }
-            for edge in edges.into_iter().flatten() {
-                let part = &bytes[in_frame(edge.bytes.start)..in_frame(edge.bytes.end)];
-                self.sectors.put(region.extent, unit as u32, &edge, part, &mut transfers);
-            }
-        }
-        self.moved[region.extent.0 as usize].1 += moved;
-        self.begin_requests(requests);
-        self.submit_sectors(core, transfers);
-        match requests {
-            0 => self.stored(core, stay, bytes),
-            _ => self.stays[stay as usize].state = State::Storing { bytes, requests, since: Instant::now() },
         }
     }
 
-    fn stored(&mut self, core: &mut Core<'_>, stay: u32, bytes: Shared) {
-        self.stays[stay as usize].state = State::Gone;
+    /// True when the last row of a stay is on its way.
+    fn store_rows(&mut self, core: &mut Core<'_>, stay: u32, transfers: &mut Vec<Transfer>) -> io::Result<bool> {
+        let block = &self.schedule.blocks[self.schedule.stays[stay as usize].block as usize];
+        let (region, layout, area) = (block.region, block.layout, &self.areas[block.region.extent.0 as usize]);
+        let Backing::Device(extent) = &area.backing else { unreachable!("only devices are written to") };
+        let (unit, device) = (area.block(), extent.device());
+        let State::Storing { bytes, requests, rows, .. } = &mut self.stays[stay as usize].state else {
+            unreachable!("it is being stored")
+        };
+        let (mut begun, mut moved, mut room) = (0, 0, Ok(true));
+        for row in rows.clone() {
+            let run = region.run(row);
+            let in_frame = |byte: u64| layout.lead + row as usize * layout.pitch + (byte - run.start) as usize;
+            let Split { direct, edges } = split(&run, unit, area.bytes);
+            if edges.iter().any(Option::is_some) {
+                room = self.sectors.has_room(unit as u32, transfers);
+            }
+            if !matches!(room, Ok(true)) {
+                break;
+            }
+            let put = edges.into_iter().flatten().try_for_each(|edge| {
+                let part = &bytes[in_frame(edge.bytes.start)..in_frame(edge.bytes.end)];
+                self.sectors.put(region.extent, unit as u32, &edge, part, transfers)
+            });
+            if let Err(error) = put {
+                room = Err(error);
+                break;
+            }
+            for (offset, length) in pieces(direct) {
+                let from = in_frame(offset);
+                core.submit(stay, device, offset, Op::Write(bytes.slice(from..from + length as usize)));
+                begun += 1;
+                moved += length;
+            }
+            rows.start = row + 1;
+        }
+        *requests += begun;
+        let over = rows.start == rows.end && *requests == 0;
+        self.moved[region.extent.0 as usize].1 += moved;
+        self.begin_requests(begun);
+        if over {
+            self.stay_stored(core, stay);
+        }
+        room
+    }
+
+    /// Everything of a stay is with the device or the shared sectors.
+    fn stay_stored(&mut self, core: &mut Core<'_>, stay: u32) {
+        let State::Storing { bytes, .. } = std::mem::replace(&mut self.stays[stay as usize].state, State::Gone) else {
+            unreachable!("it is being stored")
+        };
         self.retire(core, stay, bytes);
     }
 
@@ -598,7 +646,9 @@ impl Run {
             return true;
         }
         let mut transfers = Vec::new();
-        self.sectors.flush(region, &mut transfers);
+        if let Err(source) = self.sectors.flush(region, &mut transfers) {
+            self.error.get_or_insert(Error::NoMemory { bytes: self.schedule.sector_bytes, source });
+        }
         self.submit_sectors(core, transfers);
         false
     }
@@ -611,24 +661,26 @@ impl Run {
         Error::Device { object, source }
     }
 
-    /// The last requests of a stay have ended.
+    /// The requests of a stay that were under way have ended.
     fn stay_moved(&mut self, core: &mut Core<'_>, stay: u32) {
         let region = self.block_of(stay).region;
         let name = &self.areas[region.extent.0 as usize].name;
-        match std::mem::replace(&mut self.stays[stay as usize].state, State::Lent) {
-            State::Loading { whole, since, .. } => {
-                self.recorder.moved(|| format!("read {name}"), since, region.bytes());
-                let frame = whole.reclaim().unwrap_or_else(|_| unreachable!("every piece has come back"));
-                match self.error.is_some() {
-                    true => self.stays[stay as usize].state = State::Ready(frame.freeze()),
-                    false => self.becomes_ready(stay, frame.freeze()),
-                }
+        match &self.stays[stay as usize].state {
+            State::Storing { rows, .. } if !rows.is_empty() => return,
+            State::Storing { since, .. } => {
+                self.recorder.moved(|| format!("write {name}"), *since, region.bytes());
+                return self.stay_stored(core, stay);
             }
-            State::Storing { bytes, since, .. } => {
-                self.recorder.moved(|| format!("write {name}"), since, region.bytes());
-                self.stored(core, stay, bytes);
-            }
-            _ => unreachable!("only what moves completes"),
+            _ => {}
+        }
+        let State::Loading { whole, since, .. } = std::mem::replace(&mut self.stays[stay as usize].state, State::Lent) else {
+            unreachable!("only what moves completes")
+        };
+        self.recorder.moved(|| format!("read {name}"), since, region.bytes());
+        let frame = whole.reclaim().unwrap_or_else(|_| unreachable!("every piece has come back"));
+        match self.error.is_some() {
+            true => self.stays[stay as usize].state = State::Ready(frame.freeze()),
+            false => self.becomes_ready(stay, frame.freeze()),
         }
     }
 
@@ -645,7 +697,7 @@ impl Run {
                     core.memory.forfeit(&mut self.account, bytes.len());
                     results.insert(region, (bytes, layout.bytes));
                 }
-                State::Ready(bytes) if device => self.give(core, bytes),
+                State::Ready(bytes) | State::Storing { bytes, .. } if device => self.give(core, bytes),
                 _ => {}
             }
         }
@@ -714,11 +766,13 @@ impl Activity for Run {
                 }
             }
         }
+        self.store_what_may(core);
         self.admit(core);
         self.load_what_may(core);
         self.dispatch(core);
         let quiet = self.running == 0 && self.requests == 0;
-        let over = quiet && (self.error.is_some() || (self.tasks_left == 0 && self.sectors_clear(core, None)));
+        let done = quiet && self.error.is_none() && self.tasks_left == 0 && self.to_store.is_empty();
+        let over = done && self.sectors_clear(core, None) || quiet && self.error.is_some();
         if over {
             self.finish(core);
         }

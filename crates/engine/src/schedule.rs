@@ -413,6 +413,19 @@ impl Recent {
     }
 }
 
+/// Bytes to keep for sectors that some of the tasks store parts of: `wanted` within bounds, nothing when there are none.
+pub(crate) fn shared_sector_bytes(areas: &[Area], tasks: &[Task], wanted: u64) -> u64 {
+    let stored = tasks.iter().flat_map(|task| &task.accesses).filter(|access| access.mode != Mode::Read);
+    let shared = stored.filter_map(|access| {
+        let (area, Region { offset, row_bytes, stride, .. }) = (&areas[access.region.extent.0 as usize], access.region);
+        let whole = access.region.end() == area.bytes && stride == row_bytes;
+        let parts = !(offset | stride | if whole { 0 } else { row_bytes }).is_multiple_of(area.block());
+        parts.then_some(area.block())
+    });
+    // Eight at least: two ends of a row, what the device holds of them, and some that wait for their neighbours.
+    shared.max().map_or(0, |block| wanted.clamp(128 << 10, 32 << 20).max(8 * block))
+}
+
 /// As many threads as find their scratch in a twelfth of the memory; two in any case, if there are two.
 fn concurrency(memory_bytes: u64, scratch_bytes: u64, threads: usize) -> usize {
     ((memory_bytes / 12) / scratch_bytes.max(1)).clamp(2, threads.max(2) as u64).min(threads as u64) as usize
@@ -461,15 +474,6 @@ impl std::fmt::Display for Explanation {
 }
 
 impl Plan {
-    /// Whether some task stores part of a sector.
-    fn shares_sectors(&self) -> bool {
-        self.tasks.iter().flat_map(|task| &task.accesses).filter(|access| access.mode != Mode::Read).any(|access| {
-            let (area, Region { offset, row_bytes, stride, .. }) = (&self.areas[access.region.extent.0 as usize], access.region);
-            let whole = access.region.end() == area.bytes && stride == row_bytes;
-            (offset | stride | if whole { 0 } else { row_bytes }) % area.block() != 0
-        })
-    }
-
     /// Bytes of scratch for each thread.
     pub(crate) fn scratch_bytes(&self) -> u64 {
         self.tasks.iter().map(|task| task.scratch as u64).max().unwrap_or(0)
@@ -478,7 +482,7 @@ impl Plan {
     /// Order, residencies and the bytes that the run reserves besides its blocks.
     pub(crate) fn schedule(&self, memory_bytes: u64, threads: usize) -> Result<Schedule> {
         self.tasks.iter().try_for_each(|task| check_task(&self.name, &self.areas, task))?;
-        let sectors = if self.shares_sectors() { (memory_bytes / 16).clamp(128 << 10, 32 << 20) } else { 0 };
+        let sectors = shared_sector_bytes(&self.areas, &self.tasks, memory_bytes / 16);
         let held = held_bytes(&self.tasks);
         let scratch = self.scratch_bytes().next_multiple_of(4096);
         let at_once = |concurrency: usize| {

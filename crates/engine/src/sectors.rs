@@ -2,9 +2,11 @@
 //!
 //! Each sector here goes through: parts come in; when it is whole it is written; when it has to go
 //! before that, the device's bytes are read, the parts laid over them, and the result is written.
-//! One sector has at most one transfer under way.
+//! One sector has at most one transfer under way. All of them together stay within the bytes that the run reserved:
+//! whoever stores asks for room first, and sectors that go early go a few at a time.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::io;
 use std::ops::Range;
 
 use outcore_device::{Buf, Op, Shared};
@@ -27,64 +29,126 @@ enum Step {
     Write,
 }
 
+/// Parts of a sector, and when the first of them came.
+struct Pending {
+    age: u64,
+    parts: Buf,
+}
+
 pub(crate) struct Sectors {
     coverage: Coverage,
-    pending: BTreeMap<Key, Buf>,
+    pending: BTreeMap<Key, Pending>,
+    by_age: BTreeMap<u64, Key>,
+    clock: u64,
     busy: HashMap<u32, (Key, Step)>,
     busy_keys: HashSet<Key>,
     queued: VecDeque<(Key, Shared)>,
     next_token: u32,
     spare: Vec<Buf>,
     frames: Vec<Buf>,
-    /// Bytes of sectors that may wait.
+    /// Bytes of sectors that wait or move.
+    used: usize,
+    pending_bytes: usize,
+    /// Bytes that were reserved for them.
     limit: usize,
+    allocate: fn(usize) -> io::Result<Buf>,
 }
 
 impl Sectors {
+    /// For at most `limit` bytes of sectors, whichever way they are.
     pub(crate) fn new(limit: u64) -> Sectors {
         Sectors {
             coverage: Coverage::default(),
             pending: BTreeMap::new(),
+            by_age: BTreeMap::new(),
+            clock: 0,
             busy: HashMap::new(),
             busy_keys: HashSet::new(),
             queued: VecDeque::new(),
             next_token: 0,
             spare: Vec::new(),
             frames: Vec::new(),
+            used: 0,
+            pending_bytes: 0,
             limit: limit as usize,
+            allocate: Buf::anonymous,
         }
+    }
+
+    /// More may be held from here on.
+    pub(crate) fn raise_limit(&mut self, limit: u64) {
+        self.limit = self.limit.max(limit as usize);
+    }
+
+    /// Whether both ends of a row may be put now, with room left to send one sector on. When not, sectors move or are
+    /// sent on, so that the answer changes.
+    pub(crate) fn has_room(&mut self, block: u32, transfers: &mut Vec<Transfer>) -> io::Result<bool> {
+        if self.used == 0 || self.used + 3 * block as usize <= self.limit {
+            return Ok(true);
+        }
+        if self.busy.is_empty() {
+            self.flush_oldest(transfers)?;
+        }
+        Ok(false)
     }
 
     /// Takes a part of a sector; the transfer of the sector when that completes it.
-    pub(crate) fn put(&mut self, extent: ExtentRef, block: u32, edge: &Edge, bytes: &[u8], transfers: &mut Vec<Transfer>) {
+    pub(crate) fn put(
+        &mut self,
+        extent: ExtentRef,
+        block: u32,
+        edge: &Edge,
+        bytes: &[u8],
+        transfers: &mut Vec<Transfer>,
+    ) -> io::Result<()> {
         let key = (extent, edge.sector);
         if !self.pending.contains_key(&key) {
-            let mut sector = self.sector(block as usize);
-            sector.fill(0);
-            self.pending.insert(key, sector);
+            let mut parts = self.sector(block as usize)?;
+            parts.fill(0);
+            self.clock += 1;
+            self.by_age.insert(self.clock, key);
+            self.pending_bytes += parts.len();
+            self.pending.insert(key, Pending { age: self.clock, parts });
         }
-        let sector = self.pending.get_mut(&key).expect("put there above");
+        let sector = &mut self.pending.get_mut(&key).expect("put there above").parts;
         let from = edge.range.start as usize;
         sector[from..from + bytes.len()].copy_from_slice(bytes);
         if self.coverage.add(extent, edge.sector, block, edge.range.clone()) {
-            let sector = self.pending.remove(&key).expect("put there above");
+            let sector = self.take_pending(key);
             self.write(key, sector.freeze(), transfers);
         }
-        if self.pending.len() * block as usize > self.limit {
-            self.flush(None, transfers);
+        // Each that is sent on before it is whole takes a second buffer, for what the device holds.
+        if self.pending_bytes > self.limit / 2 && self.busy.is_empty() {
+            self.flush_oldest(transfers)?;
         }
+        Ok(())
     }
 
-    fn sector(&mut self, block: usize) -> Buf {
-        if let Some(position) = self.spare.iter().position(|spare| spare.len() == block) {
-            return self.spare.swap_remove(position);
-        }
-        let fits = |frame: &Buf| frame.len() >= block;
-        if !self.frames.last().is_some_and(fits) {
-            // The run's reservation covers these frames; a system without 64 KiB left ends the process anyhow.
-            self.frames.push(Buf::anonymous(FRAME_BYTES.max(block)).expect("memory that was reserved"));
-        }
-        self.frames.last_mut().expect("pushed above").split_to(block)
+    fn take_pending(&mut self, key: Key) -> Buf {
+        let Pending { age, parts } = self.pending.remove(&key).expect("known as pending");
+        self.by_age.remove(&age);
+        self.pending_bytes -= parts.len();
+        parts
+    }
+
+    fn sector(&mut self, block: usize) -> io::Result<Buf> {
+        let spare = self.spare.iter().rposition(|spare| spare.len() == block).map(|position| self.spare.swap_remove(position));
+        let sector = match spare {
+            Some(spare) => spare,
+            None => {
+                if self.frames.last().is_none_or(|frame| frame.len() < block) {
+                    self.frames.push((self.allocate)(FRAME_BYTES.max(block))?);
+                }
+                self.frames.last_mut().expect("pushed above").split_to(block)
+            }
+        };
+        self.used += block;
+        Ok(sector)
+    }
+
+    fn recycle(&mut self, sector: Buf) {
+        self.used -= sector.len();
+        self.spare.push(sector);
     }
 
     fn write(&mut self, key: Key, sector: Shared, transfers: &mut Vec<Transfer>) {
@@ -103,17 +167,33 @@ impl Sectors {
         self.next_token
     }
 
-    /// Sends sectors on that are not whole: all, or those with parts that a region overlaps.
-    pub(crate) fn flush(&mut self, region: Option<&Region>, transfers: &mut Vec<Transfer>) {
-        for key in self.conflicting(region) {
-            let parts = self.pending.remove(&key).expect("listed as pending");
+    /// Sends sectors on that are not whole: all, or those with parts that a region overlaps; as many as there is room for.
+    pub(crate) fn flush(&mut self, region: Option<&Region>, transfers: &mut Vec<Transfer>) -> io::Result<()> {
+        let keys = self.conflicting(region);
+        self.send_on(keys, transfers)
+    }
+
+    /// The older half: the neighbours of what came last are likely to come next.
+    fn flush_oldest(&mut self, transfers: &mut Vec<Transfer>) -> io::Result<()> {
+        let idle = self.by_age.values().filter(|key| !self.busy_keys.contains(key));
+        let keys = idle.take(self.pending.len().div_ceil(2)).copied().collect();
+        self.send_on(keys, transfers)
+    }
+
+    fn send_on(&mut self, keys: Vec<Key>, transfers: &mut Vec<Transfer>) -> io::Result<()> {
+        for key in keys {
+            let length = self.pending[&key].parts.len();
+            if self.used + length > self.limit && !self.busy.is_empty() {
+                break;
+            }
+            let base = self.sector(length)?;
+            let parts = self.take_pending(key);
             let ranges = self.coverage.take(key.0, key.1);
             self.busy_keys.insert(key);
-            let base = self.sector(parts.len());
-            let offset = key.1 * parts.len() as u64;
             let token = self.issue(key, Step::Base { parts, ranges });
-            transfers.push(Transfer { token, extent: key.0, offset, op: Op::Read(base) });
+            transfers.push(Transfer { token, extent: key.0, offset: key.1 * length as u64, op: Op::Read(base) });
         }
+        Ok(())
     }
 
     fn conflicting(&self, region: Option<&Region>) -> Vec<Key> {
@@ -144,13 +224,13 @@ impl Sectors {
                     let range = range.start as usize..range.end as usize;
                     base[range.clone()].copy_from_slice(&parts[range]);
                 }
-                self.spare.push(parts);
+                self.recycle(parts);
                 self.busy_keys.remove(&key);
                 self.write(key, base.freeze(), transfers);
             }
             (_, op) => {
                 if let Op::Write(sector) = op {
-                    self.spare.extend(sector.try_thaw());
+                    sector.try_thaw().into_iter().for_each(|sector| self.recycle(sector));
                 }
                 self.busy_keys.remove(&key);
                 if let Some(position) = self.queued.iter().position(|(queued, _)| *queued == key) {
@@ -163,3 +243,63 @@ impl Sectors {
 }
 
 const FRAME_BYTES: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u32 = 512;
+
+    fn first_byte(sector: u64) -> Edge {
+        let start = sector * u64::from(BLOCK);
+        Edge { sector, range: 0..1, bytes: start..start + 1 }
+    }
+
+    /// Ends every transfer, and those that follow.
+    fn settle(sectors: &mut Sectors, transfers: &mut Vec<Transfer>, peak: &mut usize) -> Vec<u64> {
+        let mut read = Vec::new();
+        while let Some(Transfer { token, offset, op, .. }) = transfers.pop() {
+            if matches!(op, Op::Read(_)) {
+                read.push(offset / u64::from(BLOCK));
+            }
+            sectors.completed(token, op, transfers);
+            *peak = (*peak).max(sectors.used);
+        }
+        read
+    }
+
+    /// Sectors that had to go early took a second buffer each, all at once and on top of a table that nothing held back:
+    /// they outgrew what the run had reserved for them.
+    #[test]
+    fn sectors_stay_within_their_share() {
+        let (mut sectors, limit) = (Sectors::new(64 << 10), 64 << 10);
+        let (mut transfers, mut peak, mut early) = (Vec::new(), 0, Vec::new());
+        for sector in 0..5000 {
+            while !sectors.has_room(BLOCK, &mut transfers).unwrap() {
+                assert!(!transfers.is_empty(), "nothing moves, and there is no room");
+                early.extend(settle(&mut sectors, &mut transfers, &mut peak));
+            }
+            sectors.put(ExtentRef(0), BLOCK, &first_byte(sector), &[7], &mut transfers).unwrap();
+            peak = peak.max(sectors.used);
+        }
+        // The oldest go first, and those that came last are still there for their neighbours.
+        assert!(!early.is_empty() && early.iter().all(|&sector| sector < 4980));
+        while !sectors.is_clear(None) {
+            sectors.flush(None, &mut transfers).unwrap();
+            early.extend(settle(&mut sectors, &mut transfers, &mut peak));
+        }
+        early.sort_unstable();
+        assert_eq!(early, (0..5000).collect::<Vec<_>>());
+        assert!(peak <= limit, "{peak}");
+        assert!(sectors.spare.len() * BLOCK as usize <= limit && sectors.used == 0);
+    }
+
+    /// A system that refused memory for a sector ended the engine's thread with a panic.
+    #[test]
+    fn a_refused_sector_is_an_error() {
+        let mut sectors = Sectors::new(64 << 10);
+        sectors.allocate = |_| Err(io::ErrorKind::OutOfMemory.into());
+        let refused = sectors.put(ExtentRef(0), BLOCK, &first_byte(3), &[7], &mut Vec::new()).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::OutOfMemory);
+    }
+}

@@ -206,7 +206,7 @@ impl Engine {
             lease: Lease::new([(extent.id(), true)].into_iter()),
             leased: false,
             blocks: Vec::new(),
-            sectors: Sectors::new(beside_bytes / 2),
+            sectors: Sectors::new(beside_bytes),
             requests: 0,
             started: false,
             error: None,
@@ -294,10 +294,11 @@ impl Writer {
         let run = base + from as u64..base + to as u64;
         let Split { direct, edges } = split(&run, u64::from(unit), self.extent.len());
         let mut transfers = Vec::new();
-        for edge in edges.into_iter().flatten() {
+        let put = edges.into_iter().flatten().try_for_each(|edge| {
             let part = &bytes[(edge.bytes.start - base) as usize..(edge.bytes.end - base) as usize];
-            self.sectors.put(ExtentRef(0), unit, &edge, part, &mut transfers);
-        }
+            self.sectors.put(ExtentRef(0), unit, &edge, part, &mut transfers)
+        });
+        self.check_sectors(put);
         self.submit_sectors(core, transfers);
         if direct.is_empty() {
             return self.offer(thaw(bytes));
@@ -325,9 +326,16 @@ impl Writer {
             return true;
         }
         let mut transfers = Vec::new();
-        self.sectors.flush(None, &mut transfers);
+        let flushed = self.sectors.flush(None, &mut transfers);
+        self.check_sectors(flushed);
         self.submit_sectors(core, transfers);
-        false
+        self.error.is_some()
+    }
+
+    fn check_sectors(&mut self, result: std::io::Result<()>) {
+        if let Err(source) = result {
+            self.error.get_or_insert(Error::NoMemory { bytes: self.beside_bytes, source });
+        }
     }
 
     /// Says what there is to say. True when the caller is gone.

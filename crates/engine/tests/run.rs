@@ -313,3 +313,55 @@ fn added_tasks_reserve_what_they_need_or_end_the_run() {
     assert!(run(256 << 10, 4096, 64 << 10).unwrap() <= (768 - 64 - 4) << 10);
     assert!(matches!(run(256 << 10, 4096, 800 << 10), Err(Error::OverBudget { .. })));
 }
+
+/// The ends of a region's rows all went into the table of shared sectors at once, however many there were. Now a store
+/// waits for room in it, and goes on where it was.
+#[test]
+fn many_rows_that_share_sectors_are_stored_a_part_at_a_time() {
+    const ROWS: u64 = 3000;
+    let device = Arc::new(MemoryDevice::with_block("memory", ROWS * 5000, 512));
+    let mut plan = Plan::new("plan");
+    let extent = plan.extent(&Extent::new("memory", Arc::clone(&device) as Arc<dyn Device>));
+    for part in 0..2 {
+        let region = Region { extent, offset: 100 + part * 2000, row_bytes: 700, stride: 5000, rows: ROWS };
+        plan.task(Task::new("fill").write(region).run(move |cx| {
+            cx.blocks[0].bytes_mut().fill(1 + part as u8);
+            Ok(())
+        }));
+    }
+    let engine = engine(20 << 20);
+    engine.run(plan).unwrap().wait().unwrap();
+    let expected: Vec<u8> = (0..ROWS * 5000)
+        .map(|at| match at % 5000 {
+            100..800 => 1,
+            2100..2800 => 2,
+            _ => 0,
+        })
+        .collect();
+    assert!(contents(&device) == expected);
+    assert_eq!(engine.budget().available(), 20 << 20);
+}
+
+/// Tasks that were added could store parts of sectors in a run that had reserved nothing for that.
+#[test]
+fn added_tasks_may_share_sectors() {
+    let device = Arc::new(MemoryDevice::with_block("memory", 1 << 20, 512));
+    let engine = engine(4 << 20);
+    let mut plan = Plan::new("plan");
+    let extent = plan.extent(&Extent::new("memory", Arc::clone(&device) as Arc<dyn Device>));
+    let budget = engine.budget().clone();
+    plan.task(Task::new("asks").write(Region::span(extent, 0, 512)).run(move |cx| {
+        cx.blocks[0].bytes_mut().fill(1);
+        let before = budget.available();
+        let rows = Region { extent, offset: 700, row_bytes: 100, stride: 1000, rows: 1000 };
+        cx.more.push(Task::new("fill").write(rows).run(move |cx| {
+            cx.blocks[0].bytes_mut().fill(2);
+            if before - budget.available() >= 128 << 10 { Ok(()) } else { Err("nothing was reserved".into()) }
+        }));
+        Ok(())
+    }));
+    engine.run(plan).unwrap().wait().unwrap();
+    let bytes = contents(&device);
+    let filled = |at: usize| at >= 700 && (at - 700) % 1000 < 100 && at < 1_000_000;
+    assert!((512..1 << 20).all(|at| bytes[at] == if filled(at) { 2 } else { 0 }));
+}
