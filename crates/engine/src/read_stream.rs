@@ -162,6 +162,13 @@ impl ReadStream {
 }
 
 impl State {
+    /// From here on, this many returned frames wake the engine. False when as many are there already: whoever returned
+    /// them woke nobody.
+    fn wakes_at(&mut self, frames: usize) -> bool {
+        self.wake_at = frames;
+        self.returned.len() < frames
+    }
+
     /// True when the caller can only wait.
     fn is_quiet(&self, ahead: usize) -> bool {
         self.filled.is_empty() && self.end.is_none() && self.lent < ahead
@@ -386,12 +393,17 @@ impl Reader {
 
 impl Activity for Reader {
     fn advance(&mut self, core: &mut Core<'_>) -> bool {
-        if self.exchange() {
-            self.part = self.parts.len();
+        loop {
+            if self.exchange() {
+                self.part = self.parts.len();
+            }
+            self.request(core);
+            // Few in flight: any frame helps. Many: their completions wake the engine often enough.
+            let wake_at = if self.loading > self.ahead / 2 { (self.ahead / 4).max(1) } else { 1 };
+            if self.between.lock().wakes_at(wake_at) {
+                break;
+            }
         }
-        self.request(core);
-        // Few in flight: any frame helps. Many: their completions wake the engine often enough.
-        self.between.lock().wake_at = if self.loading > self.ahead / 2 { (self.ahead / 4).max(1) } else { 1 };
         if self.loading > 0 || self.has_more() {
             return false;
         }
@@ -431,5 +443,22 @@ impl Drop for Reader {
     fn drop(&mut self) {
         self.between.lock().end.get_or_insert(Err(Error::Closed));
         self.between.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A frame that came back after the engine had looked, and before it asked to be woken for every frame, woke nobody:
+    /// the engine slept, the caller kept its other blocks and waited for the next, and neither ever went on.
+    #[test]
+    fn a_frame_that_came_back_unnoticed_is_noticed() {
+        let mut state = State { filled: VecDeque::new(), returned: Vec::new(), lent: 7, end: None, closed: false, wake_at: 2 };
+        state.returned.push(Buf::anonymous(4096).unwrap());
+        assert!(state.wakes_at(2), "its wake is still to come");
+        assert!(!state.wakes_at(1), "its wake would have been due");
+        state.returned.clear();
+        assert!(state.wakes_at(1));
     }
 }

@@ -423,3 +423,24 @@ fn a_stream_reads_what_another_writes_beside_it_in_one_object() {
     assert_eq!(memory.to_bytes(), model);
     assert_all_back(&engine);
 }
+
+/// The same missed wake from outside: a caller that keeps most blocks gives one back at a time, and never waits for ever.
+#[test]
+fn a_caller_that_keeps_most_blocks_goes_on() {
+    let bytes = pattern(256 << 10, 5);
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let extent = Extent::new("memory", device(&bytes, 1));
+        for _ in 0..50 {
+            let mut kept = std::collections::VecDeque::new();
+            for block in engine().read_stream(&extent, 0..256 << 10, StreamOptions { block_bytes: 4096, ahead: 16 }).unwrap() {
+                kept.push_back(block.unwrap());
+                if kept.len() == 15 {
+                    kept.pop_front();
+                }
+            }
+        }
+        sender.send(()).unwrap();
+    });
+    ended.recv_timeout(Duration::from_secs(60)).unwrap();
+}
