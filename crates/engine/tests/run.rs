@@ -365,3 +365,34 @@ fn added_tasks_may_share_sectors() {
     let filled = |at: usize| at >= 700 && (at - 700) % 1000 < 100 && at < 1_000_000;
     assert!((512..1 << 20).all(|at| bytes[at] == if filled(at) { 2 } else { 0 }));
 }
+
+/// Nobody had tried whether a run that only waits for another's extent is woken when that ends, or can be cancelled.
+#[test]
+fn a_run_that_waits_for_an_extent_goes_on_or_is_cancelled() {
+    let engine = engine(1 << 20);
+    let device = Arc::new(MemoryDevice::new("memory", 4096));
+    let numbers = Extent::new("memory", Arc::clone(&device) as Arc<dyn Device>);
+    let (open, gate) = std::sync::mpsc::channel::<()>();
+    let run = |value: u8, gate: Option<std::sync::mpsc::Receiver<()>>| {
+        let mut plan = Plan::new("plan");
+        let extent = plan.extent(&numbers);
+        plan.task(Task::new("fill").write(Region::span(extent, 0, 4096)).run(move |cx| {
+            gate.map(|gate| gate.recv());
+            cx.blocks[0].bytes_mut().fill(value);
+            Ok(())
+        }));
+        engine.run(plan).unwrap()
+    };
+    let (first, cancelled, waiting) = (run(1, Some(gate)), run(2, None), run(3, None));
+    let soon = std::time::Duration::from_millis(50);
+    assert!(!cancelled.wait_timeout(soon) && !waiting.poll());
+    cancelled.cancel();
+    assert!(matches!(cancelled.wait(), Err(Error::Cancelled)));
+    assert!(!first.poll() && !waiting.wait_timeout(soon));
+    open.send(()).unwrap();
+    first.wait().unwrap();
+    assert!(waiting.wait_timeout(std::time::Duration::from_secs(20)), "nobody woke it");
+    waiting.wait().unwrap();
+    assert_eq!(contents(&device), [3; 4096]);
+    assert_eq!(engine.budget().available(), 1 << 20);
+}
