@@ -3,7 +3,7 @@
 //! One loop: take messages, let activities act, submit, reap. Whoever is on another thread sends a
 //! message and wakes the driver; there is no other way in, so nothing here needs a lock.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -91,7 +91,7 @@ impl Handle {
             workers: Workers::new(threads).map_err(|_| Error::Closed)?,
             receiver,
             mailbox,
-            activities: HashMap::new(),
+            activities: BTreeMap::new(),
             closing: false,
         };
         let thread =
@@ -138,7 +138,8 @@ struct Pump {
     workers: Workers,
     receiver: Receiver<Message>,
     mailbox: Mailbox,
-    activities: HashMap<u32, (Mailbox, Box<dyn Activity>)>,
+    /// In the order in which they began, which is the order in which those that wait for the same get it.
+    activities: BTreeMap<u32, (Mailbox, Box<dyn Activity>)>,
     closing: bool,
 }
 

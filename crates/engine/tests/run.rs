@@ -366,7 +366,8 @@ fn added_tasks_may_share_sectors() {
     assert!((512..1 << 20).all(|at| bytes[at] == if filled(at) { 2 } else { 0 }));
 }
 
-/// Nobody had tried whether a run that only waits for another's extent is woken when that ends, or can be cancelled.
+/// Runs that waited for the same extent got it in any order, also before the one that was started first. Those that wait
+/// go on when it is free, or are cancelled before.
 #[test]
 fn a_run_that_waits_for_an_extent_goes_on_or_is_cancelled() {
     let engine = engine(1 << 20);
