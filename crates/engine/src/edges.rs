@@ -14,6 +14,11 @@ use crate::region::{ExtentRef, Region};
 #[derive(Default)]
 pub(crate) struct Coverage {
     known: BTreeMap<(ExtentRef, u64), Sector>,
+    /// Bytes of the sectors of each extent.
+    blocks: BTreeMap<ExtentRef, u64>,
+    /// Sectors that were looked at to find those of a region.
+    #[cfg(test)]
+    pub(crate) looked_at: std::cell::Cell<u64>,
 }
 
 struct Sector {
@@ -24,6 +29,7 @@ struct Sector {
 impl Coverage {
     /// Adds a range of one sector; true when that completes it (and it is forgotten).
     pub(crate) fn add(&mut self, extent: ExtentRef, sector: u64, block: u32, range: Range<u32>) -> bool {
+        self.blocks.insert(extent, u64::from(block));
         let entry = self.known.entry((extent, sector)).or_insert_with(|| Sector { block, ranges: Vec::new() });
         insert(&mut entry.ranges, range);
         let whole = matches!(entry.ranges.as_slice(), [all] if *all == (0..block));
@@ -55,18 +61,36 @@ impl Coverage {
         self.known.values().map(|sector| u64::from(sector.block)).sum()
     }
 
-    /// Whether known bytes of a sector belong to a region.
-    pub(crate) fn touches(&self, key: (ExtentRef, u64), region: &Region) -> bool {
-        key.0 == region.extent
-            && self.known.get(&key).is_some_and(|sector| {
-                let base = key.1 * u64::from(sector.block);
-                sector.ranges.iter().any(|range| region.touches(&(base + u64::from(range.start)..base + u64::from(range.end))))
-            })
+    /// The sectors with known bytes of a region, in order.
+    pub(crate) fn touching(&self, region: &Region) -> Vec<(ExtentRef, u64)> {
+        let Some(&block) = self.blocks.get(&region.extent).filter(|_| !self.known.is_empty() && !region.is_empty()) else {
+            return Vec::new();
+        };
+        let spans: Vec<Range<u64>> = match region.run_count() <= self.known.len() as u64 {
+            true => region.runs().collect(),
+            false => std::iter::once(region.offset..region.end()).collect(),
+        };
+        let mut keys = Vec::new();
+        for span in spans {
+            let sectors = (region.extent, span.start / block)..=(region.extent, (span.end - 1) / block);
+            let near = self.known.range(sectors).filter(|(key, sector)| self.has_bytes_of(key.1, sector, region));
+            keys.extend(near.map(|(key, _)| *key));
+        }
+        // Two rows may end and start in one sector.
+        keys.dedup();
+        keys
+    }
+
+    fn has_bytes_of(&self, number: u64, sector: &Sector, region: &Region) -> bool {
+        #[cfg(test)]
+        self.looked_at.set(self.looked_at.get() + 1);
+        let base = number * u64::from(sector.block);
+        sector.ranges.iter().any(|range| region.touches(&(base + u64::from(range.start)..base + u64::from(range.end))))
     }
 
     /// Forgets the sectors with bytes of a region, and says how many bytes it takes to merge them.
     pub(crate) fn merge(&mut self, region: &Region) -> u64 {
-        let keys: Vec<(ExtentRef, u64)> = self.known.keys().filter(|key| self.touches(**key, region)).copied().collect();
+        let keys = self.touching(region);
         keys.iter().filter_map(|key| self.known.remove(key)).map(|sector| u64::from(sector.block)).sum()
     }
 

@@ -197,11 +197,8 @@ impl Sectors {
     }
 
     fn conflicting(&self, region: Option<&Region>) -> Vec<Key> {
-        let idle = self.pending.keys().filter(|key| !self.busy_keys.contains(key));
-        match region {
-            None => idle.copied().collect(),
-            Some(region) => idle.filter(|key| self.coverage.touches(**key, region)).copied().collect(),
-        }
+        let keys = region.map_or_else(|| self.pending.keys().copied().collect(), |region| self.coverage.touching(region));
+        keys.into_iter().filter(|key| !self.busy_keys.contains(key)).collect()
     }
 
     /// True when nothing waits or moves: at all, or for the bytes of a region.
@@ -211,7 +208,7 @@ impl Sectors {
         }
         region.is_some_and(|region| {
             let moving = self.busy_keys.iter().any(|&(extent, _)| extent == region.extent);
-            !moving && !self.pending.keys().any(|key| self.coverage.touches(*key, region))
+            !moving && self.coverage.touching(region).is_empty()
         })
     }
 
