@@ -16,11 +16,11 @@ can go wrong. Every call that takes long shows progress on a terminal and ends w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy.typing as npt
 
-from . import errors, linalg
+from . import _native, errors, linalg
 from ._array import Array, native_output, session_of
 from ._native import VERSION as __version__  # noqa: N811
 from ._session import Driver, Order, PathLike, Session, default_session, last_run, set_default, type_name
@@ -120,7 +120,11 @@ def from_numpy(
     order: Order | None = None,
     progress: bool | None = None,
 ) -> Array:
-    """Writes a NumPy array to a new `.npy` file, which has its name when it is whole.
+    """Writes a NumPy array to a new `.npy` file, which has its name when it is whole; a file that had the name is replaced.
+
+    The array is read where it lies. One that is not aligned, or whose rows and columns both have gaps, is copied first. A vector,
+    and more than 16 MiB of another type than float32 and float64, are written in place instead: after a crash, opening the file
+    says so.
 
     Parameters
     ----------
@@ -134,6 +138,28 @@ def from_numpy(
     return default_session().from_numpy(path, x, dtype=dtype, order=order, progress=progress)
 
 
+@overload
+def convert(
+    a: Array,
+    out: PathLike | Array | None = ...,
+    *,
+    dtype: npt.DTypeLike | None = ...,
+    order: Order | None = ...,
+    memory: int | str | None = ...,
+    progress: bool | None = ...,
+    explain: Literal[False] = ...,
+) -> Array: ...
+@overload
+def convert(
+    a: Array,
+    out: PathLike | Array | None = ...,
+    *,
+    dtype: npt.DTypeLike | None = ...,
+    order: Order | None = ...,
+    memory: int | str | None = ...,
+    progress: bool | None = ...,
+    explain: linalg.Explain,
+) -> Array | None: ...
 def convert(
     a: Array,
     out: PathLike | Array | None = None,
@@ -143,7 +169,7 @@ def convert(
     memory: int | str | None = None,
     progress: bool | None = None,
     explain: linalg.Explain = False,
-) -> Array:
+) -> Array | None:
     """A copy with another element type, order or place.
 
     Parameters
@@ -164,8 +190,9 @@ def convert(
     if not isinstance(a, Array):
         raise errors.ArgumentError(f"a must be an outcore array, not {type(a).__name__}; see from_numpy")
     kind = type_name(a.dtype if dtype is None else dtype)
-    job = a._inner.convert(native_output(out), kind, order or (out.order if isinstance(out, Array) else a.order))
-    found: Array = linalg._array(session, linalg._carry_out(session, job, "convert", progress, explain), out)
+    order = order or (out.order if isinstance(out, Array) else a.order)
+    job = _native.convert(session._inner, a._inner, native_output(out), kind, order)
+    found: Array | None = linalg._array(session, linalg._carry_out(session, job, "convert", progress, explain), out)
     return found
 
 

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from . import _native
 from ._index import Pick, parse_key, spans
-from ._session import Order, Session, default_session, type_name
+from ._session import Order, Session, default_session, full_path, type_name
 from ._units import memory_available, show_bytes
 from .errors import ArgumentError, ClosedError, DTypeError, NoMemoryError, ShapeError
 
-__all__ = ["Array", "Floats", "native_operand"]
+__all__ = ["Array", "Floats", "memory_operand", "native_operand", "native_output", "numbers"]
 
 Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
@@ -280,41 +280,35 @@ class Array:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pick = parse_key(key, self._shape)
-        if 0 in pick.counts:
-            np.broadcast_to(_values(value), pick.shape)
+        if pick.plain and pick.size:
+            self._assign(key, value, None)
             return
-        if pick.plain:
-            self._covered(pick)._assign(value, None, pick)
+        values = _expanded(numbers(value), pick)
+        if not pick.size:
             return
-        values = _expanded(_values(value), pick)
         covered = self._covered(pick)
         width = max(1, covered.nbytes // max(1, len(covered)))
         for part, rows, inside in spans(pick, width, CHUNK_BYTES):
             view = covered.slice(*part)
             block = view._read()
             block[inside] = values[rows]
-            view._assign(block, None)
+            view._write_mapped(block, None)
 
-    def _assign(self, value: Any, progress: bool | None, pick: Pick | None = None) -> None:
-        """Writes all of the view: in one go where the value lies in memory as it will on SSD, else in pieces."""
-        values = value if isinstance(value, Array) else _values(value)
-        if values.shape == self._shape and values.dtype == self.dtype:
-            if isinstance(values, Array):
-                self._write(_native.axpby(self._session._inner, values._inner, self._inner, 1.0, 0.0), progress)
-                return
-            mapped = _mapped(values)
-            if mapped is not None:
-                self._write_mapped(mapped, progress)
-                return
-        if isinstance(values, Array):
-            values = values.numpy()
-        expanded = _expanded(values, pick) if pick else np.broadcast_to(values, self._shape)
-        if not np.can_cast(expanded.dtype, self.dtype, "same_kind"):
-            raise DTypeError(f"{expanded.dtype} values cannot be written to {self.dtype} elements")
-        rows = max(1, CHUNK_BYTES // max(1, self.nbytes // max(1, len(self))))
-        for start in range(0, len(self), rows):
-            part = np.ascontiguousarray(expanded[start : start + rows], self.dtype)
-            self.slice(start, start + rows)._write_mapped(part, progress)
+    def _assign(self, key: Any, value: Any, progress: bool | None) -> None:
+        """Writes a part without steps: in one go where the value lies in memory as it will on SSD, else in pieces."""
+        pick = parse_key(key, self._shape)
+        into = self._covered(pick)
+        if isinstance(value, Array) and value.shape == pick.shape == pick.counts and value.dtype == self.dtype:
+            into._write(_native.axpby(self._session._inner, value._inner, into._inner, 1.0, 0.0), progress)
+            return
+        values = _expanded(numbers(value), pick)
+        if values.dtype == self.dtype and _mapped(values):
+            into._write_mapped(values, progress)
+            return
+        rows = max(1, CHUNK_BYTES // max(1, into.nbytes // max(1, len(into))))
+        for start in range(0, len(into), rows):
+            part = _packed(values[start : start + rows], self.dtype)
+            into.slice(start, start + rows)._write_mapped(part, progress)
 
     def _write_mapped(self, values: npt.NDArray[Any], progress: bool | None) -> None:
         if not values.size:
@@ -372,54 +366,87 @@ def _bounds(part: slice, length: int) -> tuple[int, int]:
     return start, max(start, stop)
 
 
-def _values(value: Any) -> npt.NDArray[Any]:
-    found = np.asanyarray(value)
+def numbers(value: Any, name: str = "the value") -> npt.NDArray[Any]:
+    """Anything that NumPy takes for an array of real numbers, as one.
+
+    Raises
+    ------
+    DTypeError, ArgumentError
+        For other elements, and for masked arrays.
+    """
+    found = unmasked(np.asanyarray(value), name)
     if found.dtype.kind not in "fiub":
         raise DTypeError(f"{found.dtype} values cannot be written to an array of floats")
     return found
 
 
+def unmasked(x: Any, name: str) -> Any:
+    """`x` itself; a masked array is refused, because its mask would be lost without a word."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise ArgumentError(f"{name} is a masked array, and masks are not supported; fill it first, as with x.filled(0)")
+    return x
+
+
 def _expanded(values: npt.NDArray[Any], pick: Pick) -> npt.NDArray[Any]:
     """Broadcast as NumPy would in an assignment, with the dimensions back that integers in the key take away."""
+    surplus = max(0, values.ndim - len(pick.shape))
+    shape = values.shape[surplus:]
     try:
-        return np.broadcast_to(values, pick.shape).reshape(pick.counts) if values.ndim else np.broadcast_to(values, pick.counts)
+        if any(count != 1 for count in values.shape[:surplus]) or (values.ndim and all(pick.taken)):
+            raise ValueError
+        return np.broadcast_to(values.reshape(shape), pick.shape).reshape(pick.counts)
     except ValueError:
         raise ShapeError(f"could not broadcast values of shape {values.shape} to shape {pick.shape}") from None
 
 
-def _mapped(values: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-    """The values if the engine can read them where they are: rows or columns without gaps, neither running backwards."""
+def _mapped(values: npt.NDArray[Any]) -> bool:
+    """Whether the engine can read them where they are: aligned, rows or columns without gaps, neither running backwards."""
     if values.ndim not in (1, 2) or not values.flags.aligned or not values.dtype.isnative:
-        return None
+        return False
     if values.flags.c_contiguous or values.flags.f_contiguous:
-        return values
+        return True
     item = values.itemsize
     steps = [step for step, count in zip(values.strides, values.shape, strict=True) if count > 1]
     gaps = [step // item for step in steps]
     if any(step <= 0 or step % item for step in steps):
-        return None
+        return False
     if len(gaps) == 1:
-        return values
+        return True
     (row, col), (rows, cols) = gaps, values.shape
-    return values if (col == 1 and row >= cols) or (row == 1 and col >= rows) else None
+    return (col == 1 and row >= cols) or (row == 1 and col >= rows)
+
+
+def _packed(values: npt.NDArray[Any], dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
+    """Row after row and aligned; a copy if need be."""
+    return np.require(values, dtype, ["C", "A"])
 
 
 def native_operand(x: Any, name: str) -> Any:
-    """What the native functions take: the matrix of an `Array`, or a NumPy array, copied only if rows and columns both have gaps.
+    """What the native functions take: the matrix of an `Array`, or a NumPy array, copied only if the engine cannot read it.
 
     Raises
     ------
     DTypeError, ShapeError, ArgumentError
-        For what is neither, or not of one or two dimensions, or not float32 or float64.
+        For what is neither, or not of one or two dimensions, or not float32 or float64; for a masked array.
     """
     if isinstance(x, Array):
         return x._inner
     if not isinstance(x, np.ndarray):
         raise ArgumentError(f"{name} must be an outcore array or a NumPy array, not {type(x).__name__}")
-    type_name(x.dtype)
+    type_name(unmasked(x, name).dtype)
     if x.ndim not in (1, 2):
         raise ShapeError(f"{name} has {x.ndim} dimensions, where 1 or 2 are possible")
-    return x if _mapped(x) is not None else np.ascontiguousarray(x)
+    return x if _mapped(x) else _packed(x)
+
+
+def memory_operand(values: npt.NDArray[Any], kind: str) -> npt.NDArray[Any] | None:
+    """A matrix of numbers as the engine can store it in one go; nothing for vectors, and for much of another type."""
+    if values.ndim != 2:
+        return None
+    if values.dtype in (np.float32, np.float64) and values.dtype.isnative:
+        return values if _mapped(values) else _packed(values)
+    small = values.size * np.dtype(kind).itemsize <= CHUNK_BYTES
+    return _packed(values, kind) if small else None
 
 
 def native_output(out: Any) -> Any:
@@ -428,8 +455,8 @@ def native_output(out: Any) -> Any:
         return None
     if isinstance(out, Array):
         return out._inner
-    if isinstance(out, (str, os.PathLike)):
-        return os.path.abspath(out)
+    if isinstance(out, (str, bytes, os.PathLike)):
+        return full_path(out)
     raise ArgumentError(f"out must be a path, an outcore array or None, not {type(out).__name__}")
 
 
@@ -444,7 +471,7 @@ def _vector_product(a: Any, b: Any) -> npt.NDArray[Any]:
     """A product with a vector: the result is a vector, and a NumPy array."""
     from .linalg import gemm
 
-    left, right = (x.numpy() if isinstance(x, Array) and x.ndim == 1 else x for x in (a, b))
+    left, right = (x.numpy() if isinstance(x, Array) and x.ndim == 1 else unmasked(x, "an operand") for x in (a, b))
     if left.shape[-1] != right.shape[0]:
         raise ShapeError(f"matmul: shapes {tuple(left.shape)} and {tuple(right.shape)} do not fit: the inner dimensions differ")
     if left.ndim == 1 and right.ndim == 1:

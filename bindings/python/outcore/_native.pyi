@@ -16,6 +16,7 @@ __all__ = [
     "axpby",
     "column_norms",
     "column_statistics",
+    "convert",
     "device_random",
     "device_read",
     "device_write",
@@ -67,7 +68,6 @@ class Matrix:
     def slice(self, rows: tuple[int, int], cols: tuple[int, int]) -> Matrix: ...
     def read_into(self, into: npt.NDArray[Any]) -> Job: ...
     def write(self, values: npt.NDArray[Any]) -> Job: ...
-    def convert(self, out: str | PathLike[str] | Matrix | None, dtype: str, order: str) -> Job: ...
 
 @final
 class Job:
@@ -91,6 +91,7 @@ _Operand: TypeAlias = Matrix | npt.NDArray[Any]
 _Output: TypeAlias = str | PathLike[str] | Matrix | None
 
 def memory_allowed() -> int: ...
+def convert(session: Session, x: _Operand, out: _Output, dtype: str, order: str) -> Job: ...
 def gemm(
     session: Session,
     a: _Operand,

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Driver", "Order", "PathLike", "Session", "default_session"]
 
-PathLike = str | os.PathLike[str]
+PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Order = Literal["C", "F"]
 Driver = Literal["auto", "io_uring", "threads"]
+
+MOST_THREADS = 1024
 
 _LIBRARIES = {
     "mkl": ("libmkl_rt.so.2", "libmkl_rt.so.*", "libmkl_rt.so"),
@@ -67,7 +69,7 @@ class Session:
     scratch : path, optional
         Folder on SSD for unnamed results. Default: `$OUTCORE_SCRATCH`, else `$TMPDIR`, else `/var/tmp`.
     threads : int, optional
-        Compute threads. Default: one for each core.
+        Compute threads, at most 1024. Default: one for each core.
     driver : {"auto", "io_uring", "threads"}
         How bytes reach the device; the default takes io_uring where the system allows it.
     blas : path or {"mkl", "openblas", "blis"}, optional
@@ -91,15 +93,18 @@ class Session:
         blas: PathLike | None = None,
         allow_tmpfs_scratch: bool = False,
     ) -> None:
-        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-            raise ArgumentError(f"threads must be a whole number of at least 1, or None for one a core, not {threads!r}")
+        whole = isinstance(threads, int) and not isinstance(threads, bool)
+        if threads is not None and not (whole and 1 <= threads <= MOST_THREADS):
+            raise ArgumentError(
+                f"threads must be a whole number from 1 to {MOST_THREADS}, or None for one a core, not {threads!r}"
+            )
         self._start(
             Settings(
                 memory_bytes=None if memory is None else parse_bytes(memory),
-                scratch=None if scratch is None else os.path.abspath(scratch),
+                scratch=None if scratch is None else full_path(scratch),
                 threads=threads or 0,
                 driver=driver,
-                blas=None if blas is None else os.fspath(blas),
+                blas=None if blas is None else os.fsdecode(blas),
                 allow_tmpfs_scratch=allow_tmpfs_scratch,
             )
         )
@@ -174,8 +179,8 @@ class Session:
 
         if (dtype is None) != (shape is None):
             raise ArgumentError("a raw file needs both dtype and shape, a .npy file neither")
-        raw = None if dtype is None or shape is None else (type_name(dtype), shape_of(shape), order, offset)
-        return Array._open(self, Origin(os.path.abspath(path), raw, interrupted))
+        raw = None if dtype is None or shape is None else (type_name(dtype), shape_of(shape), order, _offset(offset))
+        return Array._open(self, Origin(full_path(path), raw, interrupted))
 
     def create(
         self, path: PathLike, shape: int | Sequence[int], dtype: npt.DTypeLike = "float32", *, order: Order = "C"
@@ -183,7 +188,7 @@ class Session:
         """As `outcore.create`."""
         from ._array import Array, Origin
 
-        absolute = os.path.abspath(path)
+        absolute = full_path(path)
         matrix = self._inner.create(absolute, type_name(dtype), shape_of(shape), order)
         return Array(self, matrix, Origin(absolute))
 
@@ -197,19 +202,19 @@ class Session:
         progress: bool | None = None,
     ) -> Array:
         """As `outcore.from_numpy`."""
-        values = np.asanyarray(x)
+        from ._array import memory_operand, numbers
+
+        values = numbers(x, "x")
         kind = type_name(values.dtype if dtype is None else dtype)
-        by_columns = values.ndim == 2 and values.flags.f_contiguous and not values.flags.c_contiguous
-        target = Path(os.path.abspath(path))
-        part = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.part")
-        try:
-            array = self.create(part, values.shape, kind, order=order or ("F" if by_columns else "C"))
-            array._assign(values, progress)
-            array.close()
-            os.replace(part, target)
-        finally:
-            part.unlink(missing_ok=True)
-        return self.open(target)
+        by_columns = values.flags.f_contiguous and not values.flags.c_contiguous
+        order = order or ("F" if by_columns else "C")
+        operand = memory_operand(values, kind)
+        if operand is None:
+            array = self.create(path, values.shape, kind, order=order)
+            array._assign(..., values, progress)
+            return array
+        self._run(_native.convert(self._inner, operand, full_path(path), kind, order), "writing", progress)
+        return self.open(path)
 
     def __repr__(self) -> str:
         from ._units import show_bytes
@@ -284,6 +289,21 @@ def shape_of(shape: int | Sequence[int]) -> list[int]:
     if not 1 <= len(numbers) <= 2 or any(n < 0 or n >= 1 << 63 for n in numbers):
         raise ArgumentError(f"shape must be one or two whole numbers, none negative, not {shape!r}")
     return numbers
+
+
+def full_path(path: PathLike) -> str:
+    """Absolute, as text; bytes are what the system has for it (`os.fsencode`)."""
+    return os.path.abspath(os.fsdecode(path))
+
+
+def _offset(offset: int) -> int:
+    try:
+        found = operator.index(offset)
+    except TypeError:
+        found = -1
+    if not 0 <= found < 1 << 63:
+        raise ArgumentError(f"offset must be a number of bytes, not {offset!r}")
+    return found
 
 
 def _find_blas(name: str | None) -> str | None:

@@ -1,7 +1,7 @@
 """Dense linear algebra on matrices bigger than memory.
 
 Operands are arrays on SSD or NumPy arrays, their transposes and slices, of float32 or float64, all of one type. NumPy arrays are
-read where they lie; only one whose rows and columns both have gaps is copied first. All functions take
+read where they lie; one that is not aligned, or whose rows and columns both have gaps, is copied first. All functions take
 
 memory : int or str, optional
     A budget for this call, beside that of the session.
@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._array import Array, native_operand, native_output, session_of
+from ._array import Array, native_operand, native_output, session_of, unmasked
 from ._session import PathLike, Session
-from .errors import ArgumentError
+from .errors import ArgumentError, DTypeError
 
 __all__ = ["axpby", "column_norms", "column_statistics", "gemm", "reduce", "row_norms", "scale", "syrk"]
 
@@ -41,7 +41,7 @@ def _carry_out(session: Session, job: _native.Job, label: str, progress: bool | 
     return session._run(job, label, progress)
 
 
-def _array(session: Session, found: Any, out: Any = None) -> Any:
+def _array(session: Session, found: Any, out: Any) -> Any:
     """The result as an array: `out` itself where it was given as one; nothing where the plan was only explained."""
     if found is None or isinstance(out, Array):
         return out if found is not None else None
@@ -60,7 +60,7 @@ def gemm(
     trans_b: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Explain = False,
+    explain: Literal[False] = False,
 ) -> Array: ...
 @overload
 def gemm(
@@ -74,8 +74,22 @@ def gemm(
     trans_b: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Explain = False,
+    explain: Literal[False] = False,
 ) -> npt.NDArray[Any]: ...
+@overload
+def gemm(
+    a: Operand,
+    b: Operand,
+    out: PathLike | Array | npt.NDArray[Any] | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    trans_a: bool = False,
+    trans_b: bool = False,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Explain,
+) -> Array | npt.NDArray[Any] | None: ...
 def gemm(
     a: Operand,
     b: Operand,
@@ -88,7 +102,7 @@ def gemm(
     memory: int | str | None = None,
     progress: bool | None = None,
     explain: Explain = False,
-) -> Array | npt.NDArray[Any]:
+) -> Array | npt.NDArray[Any] | None:
     """C = alpha op(A) op(B) + beta C.
 
     Parameters
@@ -117,8 +131,11 @@ def gemm(
     if isinstance(out, np.ndarray):
         if beta:
             raise ArgumentError("beta needs an array on SSD as out, not a NumPy array")
+        unmasked(out, "out")
+        if out.dtype != a.dtype:
+            raise DTypeError(f"out is {out.dtype}, where the result is {a.dtype}")
         if not (out.flags.c_contiguous and out.flags.writeable and out.flags.aligned):
-            raise ArgumentError("out must be a C-contiguous, writable NumPy array")
+            raise ArgumentError("out must be a C-contiguous, aligned and writable NumPy array")
         if any(np.may_share_memory(out, x) for x in (a, b) if isinstance(x, np.ndarray)):
             raise ArgumentError("out shares memory with an operand")
         target: Any = out
@@ -126,9 +143,37 @@ def gemm(
         target = native_output(out)
     job = _native.gemm(session._inner, left, right, trans_a, trans_b, alpha, beta, target)
     found = _carry_out(session, job, "gemm", progress, explain)
-    return out if isinstance(out, np.ndarray) else _array(session, found, out)
+    if isinstance(out, np.ndarray):
+        return None if explain else out
+    return _array(session, found, out)
 
 
+@overload
+def syrk(
+    a: Operand,
+    out: PathLike | Array | None = None,
+    *,
+    trans: bool = False,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    full: bool = True,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Literal[False] = False,
+) -> Array: ...
+@overload
+def syrk(
+    a: Operand,
+    out: PathLike | Array | None = None,
+    *,
+    trans: bool = False,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    full: bool = True,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Explain,
+) -> Array | None: ...
 def syrk(
     a: Operand,
     out: PathLike | Array | None = None,
@@ -140,7 +185,7 @@ def syrk(
     memory: int | str | None = None,
     progress: bool | None = None,
     explain: Explain = False,
-) -> Array:
+) -> Array | None:
     """C = alpha A A^T + beta C, or alpha A^T A + beta C with `trans`: half the arithmetic of `gemm`.
 
     Parameters
@@ -164,6 +209,28 @@ def syrk(
     return _array(session, _carry_out(session, job, "syrk", progress, explain), out)
 
 
+@overload
+def axpby(
+    x: Operand,
+    y: Array,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Literal[False] = False,
+) -> Array: ...
+@overload
+def axpby(
+    x: Operand,
+    y: Array,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Explain,
+) -> Array | None: ...
 def axpby(
     x: Operand,
     y: Array,
@@ -173,7 +240,7 @@ def axpby(
     memory: int | str | None = None,
     progress: bool | None = None,
     explain: Explain = False,
-) -> Array:
+) -> Array | None:
     """y = alpha x + beta y, in place. With `beta` 0 the old content of y is not read.
 
     Parameters
@@ -190,9 +257,17 @@ def axpby(
     return _array(session, _carry_out(session, job, "axpby", progress, explain), y)
 
 
+@overload
+def scale(
+    x: Array, alpha: float, *, memory: int | str | None = None, progress: bool | None = None, explain: Literal[False] = False
+) -> Array: ...
+@overload
+def scale(
+    x: Array, alpha: float, *, memory: int | str | None = None, progress: bool | None = None, explain: Explain
+) -> Array | None: ...
 def scale(
     x: Array, alpha: float, *, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
-) -> Array:
+) -> Array | None:
     """x = alpha x, in place.
 
     Parameters
@@ -209,9 +284,22 @@ def scale(
     return _array(session, _carry_out(session, job, "scale", progress, explain), x)
 
 
+@overload
+def row_norms(
+    x: Operand,
+    norm: Norm = "l2",
+    *,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Literal[False] = False,
+) -> Vector: ...
+@overload
+def row_norms(
+    x: Operand, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: Explain
+) -> Vector | None: ...
 def row_norms(
     x: Operand, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
-) -> Vector:
+) -> Vector | None:
     """The norm of each row, summed in float64.
 
     Parameters
@@ -228,9 +316,22 @@ def row_norms(
     return _carry_out(session, job, "row norms", progress, explain)
 
 
+@overload
+def column_norms(
+    x: Operand,
+    norm: Norm = "l2",
+    *,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Literal[False] = False,
+) -> Vector: ...
+@overload
+def column_norms(
+    x: Operand, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: Explain
+) -> Vector | None: ...
 def column_norms(
     x: Operand, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
-) -> Vector:
+) -> Vector | None:
     """The norm of each column, summed in float64.
 
     Parameters
@@ -247,9 +348,17 @@ def column_norms(
     return _carry_out(session, job, "column norms", progress, explain)
 
 
+@overload
+def column_statistics(
+    x: Operand, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, explain: Literal[False] = False
+) -> dict[str, Any]: ...
+@overload
+def column_statistics(
+    x: Operand, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, explain: Explain
+) -> dict[str, Any] | None: ...
 def column_statistics(
     x: Operand, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """Count, mean, variance, least and greatest element of each column in one pass, in float64.
 
     Parameters
@@ -271,12 +380,30 @@ def column_statistics(
     job = _native.column_statistics(session._inner, native_operand(x, "x"))
     found = _carry_out(session, job, "column statistics", progress, explain)
     if found is None:
-        return {}
+        return None
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = found.pop("m2") / np.float64(found["count"] - ddof)
     return {"count": found["count"], "mean": found["mean"], "variance": variance, "min": found["min"], "max": found["max"]}
 
 
+@overload
+def reduce(
+    x: Operand,
+    how: Literal["sum", "sum_of_squares", "min", "max"] = "sum",
+    *,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Literal[False] = False,
+) -> float: ...
+@overload
+def reduce(
+    x: Operand,
+    how: Literal["sum", "sum_of_squares", "min", "max"] = "sum",
+    *,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Explain,
+) -> float | None: ...
 def reduce(
     x: Operand,
     how: Literal["sum", "sum_of_squares", "min", "max"] = "sum",
@@ -284,7 +411,7 @@ def reduce(
     memory: int | str | None = None,
     progress: bool | None = None,
     explain: Explain = False,
-) -> float:
+) -> float | None:
     """All elements to one number, in float64. NaN wins.
 
     Parameters

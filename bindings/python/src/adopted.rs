@@ -6,10 +6,10 @@
 use std::ptr::NonNull;
 
 use numpy::{PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods, dtype};
-use outcore::{Buf, DType, Memory, Operand};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use outcore::{Buf, DType, Error, Memory, Operand};
 use pyo3::prelude::*;
 
+use crate::error::to_python;
 use crate::matrix::Matrix;
 
 /// Bytes of an array, kept alive by the array.
@@ -58,7 +58,7 @@ pub(crate) fn element_type(array: &Bound<'_, PyUntypedArray>) -> PyResult<DType>
     } else if own.is_equiv_to(&dtype::<f64>(py)) {
         Ok(DType::F64)
     } else {
-        Err(PyTypeError::new_err(format!("dtype {own} is neither float32 nor float64")))
+        Err(to_python(Error::DType { what: format!("dtype {own} is neither float32 nor float64") }))
     }
 }
 
@@ -76,7 +76,7 @@ fn contiguous_bytes(array: &Bound<'_, PyUntypedArray>) -> PyResult<usize> {
     let element = element_type(array)?.bytes() as usize;
     match array.is_c_contiguous() && array.is_aligned() {
         true => Ok(array.len() * element),
-        false => Err(PyValueError::new_err("the array is not contiguous and aligned")),
+        false => Err(argument("the array is not C-contiguous and aligned")),
     }
 }
 
@@ -90,21 +90,25 @@ pub(crate) fn operand(value: &Bound<'_, PyAny>) -> PyResult<Operand> {
     let (rows, cols, row_step, col_step) = match (array.shape(), array.strides()) {
         (&[rows], &[step]) => (rows, 1, step, dtype.bytes() as isize),
         (&[rows, cols], &[row_step, col_step]) => (rows, cols, row_step, col_step),
-        _ => return Err(PyValueError::new_err("the array has neither one nor two dimensions")),
+        _ => return Err(argument("the array has neither one nor two dimensions")),
     };
-    let (row_stride, col_stride) =
-        strides(rows, cols, row_step, col_step, dtype).filter(|_| array.is_aligned()).ok_or_else(unmapped)?;
+    let (row_stride, col_stride) = strides(rows, cols, row_step, col_step, dtype)
+        .filter(|_| array.is_aligned())
+        .ok_or_else(|| argument("the array is not aligned, its rows and columns both have gaps, or they run backwards"))?;
     let elements = if rows == 0 || cols == 0 { 0 } else { (rows as u64 - 1) * row_stride + (cols as u64 - 1) * col_stride + 1 };
     let bytes = adopt(array, (elements * dtype.bytes()) as usize).freeze();
     Ok(Operand::Memory { bytes, dtype, rows: rows as u64, cols: cols as u64, row_stride, col_stride })
 }
 
-fn unmapped() -> PyErr {
-    PyValueError::new_err("the array's rows and columns both have gaps, or run backwards")
+fn argument(what: &str) -> PyErr {
+    to_python(Error::Value { what: what.into() })
 }
 
 /// Strides in elements. NumPy gives a dimension of length 1 any stride, so there it is chosen to fit.
 fn strides(rows: usize, cols: usize, row_step: isize, col_step: isize, dtype: DType) -> Option<(u64, u64)> {
+    if rows == 0 || cols == 0 {
+        return Some((cols.max(1) as u64, 1));
+    }
     let size = dtype.bytes() as isize;
     let elements = |step: isize| (step >= 0 && step % size == 0).then_some((step / size) as u64);
     let (row, col) = match (rows > 1, cols > 1) {

@@ -40,7 +40,7 @@ mod _native {
     #[pymodule_export]
     use crate::linalg::{axpby, column_norms, column_statistics, gemm, reduce, row_norms, scale, syrk};
     #[pymodule_export]
-    use crate::matrix::Matrix;
+    use crate::matrix::{Matrix, convert};
     #[pymodule_export]
     use crate::pca::{affine, pca_fit};
     #[pymodule_export]

@@ -5,7 +5,7 @@ use outcore::learn::linalg::{self, Axpby, Gemm, Reduction, Syrk};
 use outcore::{Error, Norm, Operand};
 use pyo3::prelude::*;
 
-use crate::adopted::{destination, operand};
+use crate::adopted::{destination, element_type, operand};
 use crate::error::to_python;
 use crate::job::{Done, Job};
 use crate::matrix::{Matrix, output};
@@ -36,6 +36,10 @@ pub(crate) fn gemm(
         let shape = [a.rows() as usize, b.cols() as usize];
         if array.shape() != shape {
             return Err(to_python(Error::Shape { what: format!("gemm: the result is {shape:?}, `out` is {:?}", array.shape()) }));
+        }
+        let found = element_type(array)?;
+        if found != a.dtype() {
+            return Err(to_python(Error::DType { what: format!("gemm: the result is {}, `out` is {found}", a.dtype()) }));
         }
         let into = destination(array)?;
         return Job::new(py.detach(|| linalg::gemm_into(session, a, b, alpha, into)), |_| Done::Nothing);

@@ -6,11 +6,11 @@ use numpy::PyUntypedArray;
 use outcore::{Array, Order, Output};
 use pyo3::prelude::*;
 
-use crate::adopted::{destination, element_type, source};
+use crate::adopted::{destination, element_type, operand, source};
 use crate::error::to_python;
 use crate::job::{Done, Job};
 use crate::owned::Owned;
-use crate::session;
+use crate::session::{self, Session};
 
 /// A matrix or vector on SSD, or a view of one.
 #[pyclass(frozen, module = "outcore._native")]
@@ -82,13 +82,21 @@ impl Matrix {
         let memory = source(values)?;
         Job::new(values.py().detach(|| array.write(memory)), |()| Done::Nothing)
     }
+}
 
-    /// A copy with another type, order or place.
-    fn convert(&self, py: Python<'_>, out: Option<Bound<'_, PyAny>>, dtype: &str, order: &str) -> PyResult<Job> {
-        let (array, dtype, order) = (self.array()?, session::element_type(dtype)?, session::order_of(order)?);
-        let out = output(out)?;
-        Job::new(py.detach(|| array.convert(out, dtype, order)), Done::Matrix)
-    }
+/// A copy with another type, order or place; of an array in memory, a file.
+#[pyfunction]
+pub(crate) fn convert(
+    py: Python<'_>,
+    session: &Session,
+    x: &Bound<'_, PyAny>,
+    out: Option<Bound<'_, PyAny>>,
+    dtype: &str,
+    order: &str,
+) -> PyResult<Job> {
+    let (session, dtype, order) = (session.get()?, session::element_type(dtype)?, session::order_of(order)?);
+    let (x, out) = (operand(x)?, output(out)?);
+    Job::new(py.detach(|| outcore::convert(session, x, out, dtype, order)), Done::Matrix)
 }
 
 fn check_type(array: &Array, memory: &Bound<'_, PyUntypedArray>) -> PyResult<()> {

@@ -5,6 +5,7 @@ import os
 import pickle
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -248,3 +249,87 @@ def test_representations_name_the_file(tmp_path: Path) -> None:
     a = oc.create(tmp_path / "a.npy", (3, 4))
     assert repr(a) == f"<outcore array (3, 4) float32, 48 bytes, {tmp_path / 'a.npy'}>"
     assert "64.0 MiB, 2 threads" in repr(a.session)
+
+
+@pytest.mark.parametrize(
+    ("shape", "key", "values"),
+    [
+        ((9, 6), np.s_[:], (1, 1, 9, 6)),
+        ((9, 6), np.s_[::2], (1, 5, 6)),
+        ((9, 6), np.s_[:], (2, 9, 6)),
+        ((9, 6), np.s_[0], (1, 6)),
+        ((9, 6), np.s_[:, 0], (9, 1)),
+        ((9, 6), np.s_[0:1, 0], (1, 1)),
+        ((9, 6), np.s_[0, 0], ()),
+        ((9, 6), np.s_[0, 0], (1,)),
+        ((9, 6), np.s_[0, 0], (1, 1)),
+        ((9, 6), np.s_[0:0], (6,)),
+        ((9, 6), np.s_[0:0], (3,)),
+        ((9, 6), np.s_[0:0], (2, 6)),
+        ((9, 6), np.s_[0:0], (1, 0, 6)),
+        ((5,), np.s_[0], (1,)),
+        ((5,), np.s_[0:1], (1, 1)),
+        ((5,), np.s_[::2], (1, 3)),
+        ((0,), np.s_[:], (2,)),
+    ],
+)
+def test_shapes_are_assigned_as_in_numpy(tmp_path: Path, shape: tuple[int, ...], key: Any, values: tuple[int, ...]) -> None:
+    a, x = oc.create(tmp_path / "a.npy", shape, "float64"), np.zeros(shape)
+    new = np.arange(1.0, 1 + np.prod(values)).reshape(values)
+    try:
+        x[key] = new
+    except ValueError:
+        with pytest.raises(errors.ShapeError):
+            a[key] = new
+    else:
+        a[key] = new
+    np.testing.assert_array_equal(a.numpy(), x)
+
+
+def test_storing_replaces_a_file_as_any_result_does(tmp_path: Path, rng: np.random.Generator) -> None:
+    """It once wrote a file of its own beside it: with its own mode, in place of a link, left over where it was killed."""
+    for shape in ((30, 20), (30,), (0, 3), (0,)):
+        path, link = tmp_path / "x.npy", tmp_path / "link.npy"
+        path.unlink(missing_ok=True)
+        link.unlink(missing_ok=True)
+        np.save(path, np.zeros(3))
+        path.chmod(0o600)
+        link.symlink_to(path)
+        x = rng.standard_normal(shape)
+        found = oc.from_numpy(link, x)
+        assert link.is_symlink()
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert (found.shape, found.path) == (shape, link)
+        np.testing.assert_array_equal(np.load(path), x)
+        assert np.load(path).shape == shape
+        assert sorted(one.name for one in tmp_path.iterdir()) == ["link.npy", "scratch", "x.npy"]
+    with pytest.raises(errors.MissingError) as caught:
+        oc.from_numpy(tmp_path / "none" / "x.npy", np.eye(3))
+    assert str(tmp_path / "none") in str(caught.value)
+    assert ".part" not in str(caught.value)
+
+
+def test_numbers_of_other_types_are_stored_as_floats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.arange(3000).reshape(60, 50)
+    for chunk_bytes in (16 << 20, 1000):
+        monkeypatch.setattr("outcore._array.CHUNK_BYTES", chunk_bytes)
+        for values in (x, x.astype("u1"), x.astype(bool), x.T, x.astype(">f8"), x.astype("f8"), x[:, 0], x[::2, ::-3]):
+            for order in ("C", "F"):
+                found = oc.from_numpy(tmp_path / "x.npy", values, dtype="float32", order=order if values.ndim == 2 else None)
+                assert (found.dtype, found.shape) == (np.float32, values.shape)
+                np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), values.astype("f4"))
+    with pytest.raises(errors.DTypeError):
+        oc.from_numpy(tmp_path / "x.npy", x.astype(complex), dtype="float32")
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), x[::2, ::-3].astype("f4"))
+
+
+def test_paths_are_text_or_bytes(tmp_path: Path) -> None:
+    x = np.eye(3)
+    path = os.fsencode(tmp_path / "ü.npy")
+    assert oc.from_numpy(path, x).path == tmp_path / "ü.npy"
+    np.testing.assert_array_equal(oc.open(path).numpy(), x)
+    np.testing.assert_array_equal(oc.linalg.gemm(x, x, os.fsencode(tmp_path / "y.npy")).numpy(), x)
+    assert oc.create(os.fsencode(tmp_path / "z.npy"), 3).shape == (3,)
+    oc.configure("8MiB", os.fsencode(tmp_path / "scratch"), allow_tmpfs_scratch=True)
+    with pytest.raises(errors.ObjectNameError, match="UTF-8"):
+        oc.open(os.fsencode(tmp_path) + b"/\xff.npy")

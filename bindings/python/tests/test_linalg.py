@@ -1,6 +1,7 @@
 """Products and one-pass statistics against NumPy, on all layouts."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 import outcore as oc
 from outcore import errors, linalg
+from outcore.decomposition import PCA
 
 TOLERANCE = {"float32": 2e-6, "float64": 4e-15}
 """A few units of rounding, multiplied below by the length of the sums."""
@@ -183,3 +185,83 @@ def test_a_run_is_traced(tmp_path: Path, rng: np.random.Generator) -> None:
     assert "read" in str(trace)
     with pytest.raises(AttributeError):
         trace.nothing  # noqa: B018
+
+
+def test_memory_for_a_result_is_of_its_type_shape_and_layout(tmp_path: Path) -> None:
+    """Products of float32 were once packed into the bytes of a float64 array."""
+    for dtype, other in (("float32", "float64"), ("float64", "float32")):
+        x = np.eye(4, dtype=dtype)
+        a = oc.from_numpy(tmp_path / "a.npy", x)
+        for wrong in (other, f">{x.dtype.str[1:]}", "int32"):
+            with pytest.raises(errors.DTypeError, match="out is"):
+                linalg.gemm(a, x, out=np.zeros((4, 4), wrong))
+        for shape in ((4, 5), (16,), (1, 4, 4), ()):
+            with pytest.raises(errors.ShapeError):
+                linalg.gemm(a, x, out=np.zeros(shape, dtype))
+        fixed, masked = np.zeros((4, 4), dtype), np.ma.zeros((4, 4), dtype)
+        fixed.flags.writeable = False
+        for out in (fixed, masked, np.zeros((4, 4), dtype, order="F"), np.zeros((4, 8), dtype)[:, ::2], unaligned(x)):
+            with pytest.raises(errors.ArgumentError):
+                linalg.gemm(a, x, out=out)
+
+
+def unaligned(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same values, one byte off."""
+    found = np.frombuffer(bytearray(b"x" + x.tobytes()), np.uint8)[1:].view(x.dtype).reshape(x.shape)
+    assert not found.flags.aligned
+    return found
+
+
+def test_memory_of_any_layout_is_an_operand(tmp_path: Path, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((8, 6)).astype(np.float32)
+    a = oc.from_numpy(tmp_path / "a.npy", x)
+    record = np.zeros((8, 6), [("skip", "i1"), ("x", "f4")])
+    record["x"] = x
+    for same in (unaligned(x), unaligned(x.T.copy()).T, record["x"], np.repeat(x, 2, 1)[:, ::2], x[::-1, ::-1][::-1, ::-1]):
+        np.testing.assert_array_equal((a.T @ same).numpy(), (a.T @ x).numpy())
+        np.testing.assert_allclose(linalg.row_norms(same), np.linalg.norm(x, axis=1), rtol=1e-6)
+        np.testing.assert_array_equal(oc.from_numpy(tmp_path / "b.npy", same).numpy(), x)
+        a[...] = 0
+        a[...] = same
+        np.testing.assert_array_equal(a.numpy(), x)
+    for empty in (np.zeros((0, 6))[:, ::-1], np.zeros((6, 0))[::-1]):
+        assert linalg.reduce(empty) == 0
+
+
+def test_masked_arrays_are_refused(tmp_path: Path) -> None:
+    x = np.ma.masked_greater(np.eye(4), 0.5)
+    a = oc.create(tmp_path / "a.npy", (4, 4), "float64")
+    attempts = [
+        lambda: linalg.gemm(a, x),
+        lambda: x @ a,
+        lambda: a @ x[0],
+        lambda: linalg.column_statistics(x),
+        lambda: a.__setitem__(0, x[0]),
+        lambda: oc.from_numpy(tmp_path / "b.npy", x),
+        lambda: PCA().fit(x),
+    ]
+    for attempt in attempts:
+        with pytest.raises(errors.ArgumentError, match="masked array"):
+            attempt()
+    assert not (tmp_path / "b.npy").exists()
+
+
+def test_what_is_only_explained_returns_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = oc.from_numpy(tmp_path / "a.npy", np.eye(4))
+    how: linalg.Explain
+    for how in (True, "json"):
+        for found in (
+            linalg.gemm(a, a, explain=how),
+            linalg.gemm(a, a, out=np.zeros((4, 4)), explain=how),
+            linalg.syrk(a, explain=how),
+            linalg.axpby(np.ones((4, 4)), a, explain=how),
+            linalg.scale(a, 2, explain=how),
+            linalg.row_norms(a, explain=how),
+            linalg.column_norms(a, explain=how),
+            linalg.column_statistics(a, explain=how),
+            linalg.reduce(a, explain=how),
+            oc.convert(a, explain=how),
+        ):
+            assert found is None
+    assert "plan" in capsys.readouterr().out
+    np.testing.assert_array_equal(a.numpy(), np.eye(4))
