@@ -9,7 +9,13 @@ from typing import Any
 
 from . import _native
 from ._session import Session
-from ._units import parse_bytes
+from ._units import parse_bytes, show_bytes
+from .errors import ArgumentError
+
+LEAST_BYTES = 1 << 20
+"""Less says nothing about a device."""
+
+MOST_SECONDS = 86_400
 
 
 def measure(session: Session, folder: str, size: int | str, seconds: float) -> dict[str, Any]:
@@ -19,7 +25,11 @@ def measure(session: Session, folder: str, size: int | str, seconds: float) -> d
     -------
     dict with `write_gb_s` and `read_gb_s` (10^9 bytes a second), `random_iops` (reads of 4 KiB a second), `driver`, `fallback`.
     """
-    length = max(4096, parse_bytes(size, "size") // 4096 * 4096)
+    length = parse_bytes(size, "size") // 4096 * 4096
+    if length < LEAST_BYTES:
+        raise ArgumentError(f"size must be at least {show_bytes(LEAST_BYTES)}, not {size!r}")
+    if not 0 < seconds <= MOST_SECONDS:
+        raise ArgumentError(f"seconds must be between 0 and {MOST_SECONDS}, not {seconds}")
     inner, facts = session._inner, session.info()
     handle, name = tempfile.mkstemp(prefix=".outcore-bench-", dir=folder)
     os.close(handle)

@@ -10,6 +10,8 @@ from ._native import memory_allowed
 from .errors import ArgumentError
 
 _BINARY = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+MOST_BYTES = (1 << 63) - 1
+"""What a file or a memory can be at most, for the system."""
 
 
 def parse_bytes(size: float | str, name: str = "memory") -> int:
@@ -18,18 +20,21 @@ def parse_bytes(size: float | str, name: str = "memory") -> int:
     Raises
     ------
     ArgumentError
-        For anything else, and for less than one byte.
+        For anything else, for less than one byte, and for more than a file or memory can be.
     """
     if isinstance(size, str):
         match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([KMGTP]?)(i?)(B?)\s*", size, re.IGNORECASE)
         if match is None or (match[3] and not match[2]):
             raise ArgumentError(f"{name} must be a size such as '512MiB', '2GiB' or a number of bytes, not {size!r}")
         number, prefix, binary, unit = float(match[1]), match[2].upper(), match[3], match[4]
-        found = int(number * (1000 if unit and not binary else 1024) ** _BINARY[prefix])
+        size_bytes = number * (1000 if unit and not binary else 1024) ** _BINARY[prefix]
     elif isinstance(size, bool) or not isinstance(size, (int, float)) or size != size or abs(size) == float("inf"):
         raise ArgumentError(f"{name} must be a size such as '512MiB', '2GiB' or a number of bytes, not {size!r}")
     else:
-        found = int(size)
+        size_bytes = size
+    if size_bytes > MOST_BYTES:
+        raise ArgumentError(f"{name} must be less than 8 EiB, not {size!r}")
+    found = int(size_bytes)
     if found < 1:
         raise ArgumentError(f"{name} must be at least one byte, not {size!r}")
     return found

@@ -16,14 +16,16 @@ import click
 
 from . import _native, errors
 from ._array import Array
-from ._session import Session
-from ._units import show_bytes
+from ._session import MOST_THREADS, Session
+from ._units import MOST_BYTES, show_bytes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(dir_okay=False)
 DTYPE = click.Choice(["float32", "float64"])
 ORDER = click.Choice(["C", "F"])
+THREADS = click.IntRange(1, MOST_THREADS)
+SEED = click.IntRange(0, (1 << 32) - 1)
 
 
 def session_options(command: F) -> F:
@@ -34,7 +36,7 @@ def session_options(command: F) -> F:
                 "--memory", metavar="SIZE", help="Budget, such as 512MiB or 2GiB; default a quarter of what is allowed."
             ),
             click.option("--scratch", type=click.Path(file_okay=False), help="Folder on SSD for what is in between."),
-            click.option("--threads", type=click.IntRange(1), help="Cores to use; default all."),
+            click.option("--threads", type=THREADS, help="Cores to use; default all."),
             click.option("--driver", type=click.Choice(["auto", "io_uring", "threads"]), default="auto", show_default=True),
             click.option("--blas", metavar="LIBRARY", help="mkl, openblas, blis or a path; default the built-in kernels."),
             click.option("--json", "as_json", is_flag=True, help="Print one JSON value."),
@@ -73,7 +75,7 @@ def info(path: str | None, as_json: bool, **options: Any) -> None:
 @click.option("--raw-dtype", type=DTYPE, help="The source is a raw file of this type.")
 @click.option("--raw-shape", metavar="ROWS[,COLUMNS]", help="... and of this shape.")
 @click.option("--raw-order", type=ORDER, default="C", show_default=True, help="... and of this order.")
-@click.option("--raw-offset", type=click.IntRange(0), default=0, show_default=True, help="... behind so many bytes.")
+@click.option("--raw-offset", type=click.IntRange(0, MOST_BYTES), default=0, show_default=True, help="... behind so many bytes.")
 @explain_option
 @session_options
 def convert(
@@ -130,7 +132,7 @@ def gemm(
 @click.option("--output", "-o", type=click.Path(), help="New .npy file for the projected rows.")
 @click.option("--model", type=PATH, help="New .npz file for components, mean and variances.")
 @click.option("--whiten", is_flag=True, help="Scale the projection to unit variance.")
-@click.option("--random-state", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--random-state", type=SEED, default=0, show_default=True)
 @explain_option
 @session_options
 def pca(
@@ -217,14 +219,14 @@ def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -
 @click.option("--components", type=click.IntRange(1), default=50, show_default=True)
 @click.option("--output", type=PATH, default="report.html", show_default=True)
 @click.option("--scratch", type=click.Path(file_okay=False), help="Folder on SSD for the arrays; default beside the report.")
-@click.option("--threads", type=click.IntRange(1), help="Cores to use; default all.")
+@click.option("--threads", type=THREADS, help="Cores to use; default all.")
 @click.option(
     "--size", nargs=2, type=click.IntRange(1), metavar="WIDTH HEIGHT", help="Size of every image; default the commonest."
 )
 @click.option(
     "--mixed", type=click.Choice(["resize", "refuse"]), default="resize", show_default=True, help="Images of other sizes."
 )
-@click.option("--random-state", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--random-state", type=SEED, default=0, show_default=True)
 @click.option("--compare/--no-compare", default=True, help="Run numpy and scikit-learn too.")
 @click.option("--explain", is_flag=True, help="Say what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use outcore_device::{Mode, open_file};
 use outcore_engine::{Engine, Extent, GatherOptions, Item, StreamOptions};
-use pyo3::exceptions::PyOSError;
+use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::error::to_python;
@@ -67,7 +67,8 @@ pub(crate) fn device_read(py: Python<'_>, session: &Session, path: PathBuf) -> P
 #[pyfunction]
 pub(crate) fn device_random(py: Python<'_>, session: &Session, path: PathBuf, seconds: f64) -> PyResult<f64> {
     let engine = session.get()?.engine();
-    py.detach(|| random_reads(engine, &opened(&path)?, Duration::from_secs_f64(seconds)))
+    let time = Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    py.detach(|| random_reads(engine, &opened(&path)?, time))
 }
 
 fn random_reads(engine: &Engine, extent: &Extent, time: Duration) -> PyResult<f64> {

@@ -107,6 +107,19 @@ def test_errors_are_one_line(folder: Path) -> None:
         (("pca", "x.npy", "-k", "31"), 1),
         (("pca", "x.npy", "-k", "many"), 2),
         (("nothing",), 2),
+        (("info", "--memory", "99999999PiB"), 1),
+        (("info", "--memory", "9" * 400), 1),
+        (("info", "--threads", "9" * 23), 2),
+        (("info", "--threads", "1025"), 2),
+        (("pca", "x.npy", "--random-state", "1" + "0" * 30), 2),
+        (("convert", "x.npy", "y.npy", "--raw-dtype", "float64", "--raw-shape", "3", "--raw-offset", "1" + "0" * 23), 2),
+        (("convert", "x.npy", "y.npy", "--raw-dtype", "float64", "--raw-shape", "3", "--raw-offset", str((1 << 63) - 1)), 1),
+        (("convert", "x.npy", "y.npy", "--raw-dtype", "float64", "--raw-shape", "9" * 30), 1),
+        (("convert", "x.npy", "y.npy", "--raw-dtype", "float64", "--raw-shape", f"{1 << 62},{1 << 62}"), 1),
+        (("bench-device", ".", "--size", "1MiB", "--seconds", "nan"), 1),
+        (("bench-device", ".", "--size", "1MiB", "--seconds", "1e300"), 1),
+        (("bench-device", ".", "--size", "1000KiB"), 1),
+        (("bench-device", ".", "--size", "8000PiB"), 1),
     ):
         found = outcore(*words)
         assert (found.returncode, found.stdout) == (code, ""), found

@@ -131,12 +131,15 @@ def test_too_small_a_budget_is_found_before_anything_moves(tmp_path: Path) -> No
     error = caught.value
     assert isinstance(error, errors.OverBudgetError)
     assert error.budget == 1 << 20 < error.needed
-    for memory in (0, -1, "lots", "1MiB of it", float("nan"), True, [1], 4096):
+    for memory in (0, 1 << 70, "99999999PiB", "9" * 400, -1, "lots", "1MiB of it", float("nan"), True, [1], 4096):
         with pytest.raises(errors.ArgumentError, match="memory must be"):
             oc.configure(memory=memory)  # type: ignore[arg-type]
-    for threads in (0, -1, 1.5, "two", True):
+    for threads in (0, 1025, 10**30, -1, 1.5, "two", True):
         with pytest.raises(errors.ArgumentError, match="threads must be"):
             oc.configure(threads=threads)  # type: ignore[arg-type]
+    for offset in (-1, 1 << 63, 10**30, 1.5, "8"):
+        with pytest.raises(errors.ArgumentError, match="offset must be"):
+            oc.open(tmp_path / "wide.npy", dtype="float32", shape=3, offset=offset)  # type: ignore[arg-type]
 
 
 def test_a_library_that_is_none(tmp_path: Path) -> None:
