@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import _native
-from ._array import Array, native_operand, native_output, session_of
+from ._array import Array, native_operand, native_output, session_of, unmasked
 from ._session import PathLike
 from ._trace import Trace
 from .errors import ArgumentError, DTypeError, ShapeError
@@ -115,6 +115,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def _plan(self, X: Any) -> _native.Job:
         count, variance = self._wanted(*X.shape)
         state = self.random_state
+        if isinstance(state, Integral) and not 0 <= int(state) < 1 << 64:
+            raise ArgumentError(f"random_state={state} must be between 0 and 2^64 - 1")
         seed = (
             0 if state is None else int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(1 << 31))
         )
@@ -138,11 +140,14 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def _keep(self, found: dict[str, Any], dtype: np.dtype[Any]) -> None:
         samples, features, total = found["samples"], found["features"], found["total_variance"]
         variance = found["explained_variance"]
+        # No part of no variance can be explained: one component stands for it, as in scikit-learn.
+        constant = total == 0 and isinstance(self.n_components, Real) and not isinstance(self.n_components, Integral)
+        variance = variance[:1] if constant else variance
         kept = len(variance)
         left_out = min(samples, features) - kept
         self.n_samples_, self.n_components_ = samples, kept
         self.mean_ = found["mean"]
-        self.components_ = found["components"].reshape(kept, features).astype(dtype, copy=False)
+        self.components_ = found["components"].reshape(-1, features)[:kept].astype(dtype, copy=False)
         self.explained_variance_ = variance.astype(dtype, copy=False)
         self.explained_variance_ratio_ = (variance / total if total > 0 else np.zeros(kept)).astype(dtype, copy=False)
         self.singular_values_ = np.sqrt(variance * (samples - 1)).astype(dtype, copy=False)
@@ -182,7 +187,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         Array or ndarray of shape (n_samples, n_features), of the type of X.
         """
         check_is_fitted(self)
-        X = X if isinstance(X, Array) else _floats(np.asarray(X))
+        X = X if isinstance(X, Array) else _floats(np.asarray(unmasked(X, "X")))
         if X.ndim != 2 or X.shape[1] != self.n_components_:
             raise ShapeError(
                 f"X has shape {tuple(X.shape)}, where {self.n_components_} columns, one for each component, are expected"
@@ -229,6 +234,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         """X as float32 or float64, with scikit-learn's checks for what is in memory and ours for what is on SSD."""
         if not isinstance(X, Array):
+            unmasked(X, "X")
             found = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=2 if reset else 1)
             return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
         if X.ndim != 2:

@@ -130,3 +130,19 @@ def test_threads_do_not_change_a_bit(tmp_path: Path, x: npt.NDArray[Any]) -> Non
         session = oc.Session("8MiB", tmp_path / "scratch", threads, allow_tmpfs_scratch=True)
         found.append(PCA(5).fit(session.open(tmp_path / "x.npy")).components_)
     np.testing.assert_array_equal(*found)
+
+
+def test_constant_data_has_one_component_as_in_scikit_learn(tmp_path: Path) -> None:
+    x = np.full((10, 4), 3.0)
+    for data in (x, oc.from_numpy(tmp_path / "x.npy", x)):
+        pca = PCA(0.5).fit(data)
+        assert (pca.n_components_, pca.components_.shape, pca.noise_variance_) == (1, (1, 4), 0)
+        assert np.asarray(pca.transform(data)).shape == (10, 1)
+        assert PCA().fit(data).n_components_ == 4
+
+
+def test_a_seed_is_a_number_of_64_bits(x: npt.NDArray[Any]) -> None:
+    for seed in (-1, 1 << 64, 10**30):
+        with pytest.raises(errors.ArgumentError, match="random_state"):
+            PCA(1, random_state=seed).fit(x)
+    assert PCA(1, random_state=(1 << 64) - 1).fit(x).n_components_ == 1
