@@ -7,7 +7,7 @@ use outcore_device::{Choice, DriverInfo};
 use crate::error::{Error, Result};
 use crate::memory::{Account, Budget};
 use crate::plan::Plan;
-use crate::pump::Handle;
+use crate::pump::{Handle, in_task};
 use crate::run::{Outcome, Run};
 use crate::schedule::Explanation;
 use crate::ticket::{self, Ticket};
@@ -85,25 +85,25 @@ impl Engine {
         Ok(Info { driver, threads: self.0.threads, memory_bytes: self.0.budget.total() })
     }
 
-    /// Predicts a run of the plan with the memory that is now free. No I/O.
+    /// Predicts a run of the plan with the memory that it may have. No I/O.
     ///
     /// # Errors
     /// See [`Plan::explain`].
     pub fn explain(&self, plan: &Plan) -> Result<Explanation> {
-        plan.explain(self.0.budget.available(), self.0.threads)
+        plan.explain(self.0.budget.plannable(), self.0.threads)
     }
 
-    /// Starts a plan.
+    /// Starts a plan. What it needs while other runs go on it gets when they end; from inside a task, which such a run may
+    /// be waiting for, it fails instead.
     ///
     /// # Errors
     /// Before any I/O: [`Error::OverBudget`], [`Error::Plan`], [`Error::Closed`] in a forked child. The ticket has the others.
     pub fn run(&self, plan: Plan) -> Result<Ticket<Outcome>> {
-        let memory_bytes = self.0.budget.available();
+        let memory_bytes = self.0.budget.plannable();
         let schedule = plan.schedule(memory_bytes, self.0.threads)?;
-        let reservation = self.0.budget.reserve(&plan.name, schedule.floor_bytes())?;
         let predicted = schedule.totals(memory_bytes);
         let shared = ticket::Shared::new();
-        let run = Run::new(plan, schedule, Account::new(reservation), predicted, Arc::clone(&shared));
+        let run = Run::new(plan, schedule, Account::new(self.0.budget.for_run()), predicted, Arc::clone(&shared), !in_task());
         self.with_handle(|handle, _| {
             handle.start(&handle.mailbox(), Box::new(run))?;
             Ok(Ticket::new(shared, handle.looker()))

@@ -23,13 +23,20 @@ pub struct Budget(Arc<Inner>);
 
 struct Inner {
     total: u64,
-    reserved: Mutex<u64>,
+    reserved: Mutex<Reserved>,
+}
+
+#[derive(Default)]
+struct Reserved {
+    all: u64,
+    /// The part of it that runs have, and give back without anybody's doing.
+    runs: u64,
 }
 
 impl Budget {
     /// A budget of `total` bytes.
     pub(crate) fn new(total: u64) -> Budget {
-        Budget(Arc::new(Inner { total, reserved: Mutex::new(0) }))
+        Budget(Arc::new(Inner { total, reserved: Mutex::default() }))
     }
 
     /// All of it, bytes.
@@ -39,7 +46,23 @@ impl Budget {
 
     /// What nobody has reserved, bytes.
     pub fn available(&self) -> u64 {
-        self.0.total - *self.0.reserved.lock().expect("no panic while held")
+        self.0.total - self.0.reserved.lock().expect("no panic while held").all
+    }
+
+    /// What a run may have, if need be after those that go on now, bytes.
+    pub fn plannable(&self) -> u64 {
+        let reserved = self.0.reserved.lock().expect("no panic while held");
+        self.0.total - (reserved.all - reserved.runs)
+    }
+
+    /// Whether a run goes on that will give memory back.
+    pub(crate) fn has_runs(&self) -> bool {
+        self.0.reserved.lock().expect("no panic while held").runs > 0
+    }
+
+    /// Nothing yet, for a run.
+    pub(crate) fn for_run(&self) -> Reservation {
+        Reservation { budget: self.clone(), bytes: 0, owned: 0, by_run: true }
     }
 
     /// Reserves bytes, all or nothing.
@@ -48,12 +71,12 @@ impl Budget {
     /// [`Error::OverBudget`], naming `what` and the bytes.
     pub fn reserve(&self, what: &str, bytes: u64) -> Result<Reservation> {
         let mut reserved = self.0.reserved.lock().expect("no panic while held");
-        let available = self.0.total - *reserved;
+        let available = self.0.total - reserved.all;
         if bytes > available {
             return Err(Error::OverBudget { what: what.to_owned(), needed: bytes, available, budget: self.0.total });
         }
-        *reserved += bytes;
-        Ok(Reservation { budget: self.clone(), bytes, owned: bytes })
+        reserved.all += bytes;
+        Ok(Reservation { budget: self.clone(), bytes, owned: bytes, by_run: false })
     }
 }
 
@@ -63,6 +86,7 @@ pub struct Reservation {
     bytes: u64,
     /// What of it goes back to the budget from here.
     owned: u64,
+    by_run: bool,
 }
 
 impl Reservation {
@@ -74,7 +98,9 @@ impl Reservation {
     /// Keeps at most `bytes` of them.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         let mut reserved = self.budget.0.reserved.lock().expect("no panic while held");
-        *reserved -= self.owned - self.owned.min(bytes);
+        let back = self.owned - self.owned.min(bytes);
+        reserved.all -= back;
+        reserved.runs -= if self.by_run { back } else { 0 };
         self.owned = self.owned.min(bytes);
         self.bytes = self.bytes.min(bytes);
     }
@@ -83,6 +109,7 @@ impl Reservation {
     fn grow(&mut self, what: &str, bytes: u64) -> Result<()> {
         let mut more = self.budget.reserve(what, bytes)?;
         self.owned += std::mem::take(&mut more.owned);
+        self.budget.0.reserved.lock().expect("no panic while held").runs += if self.by_run { bytes } else { 0 };
         self.bytes += bytes;
         Ok(())
     }
@@ -91,13 +118,13 @@ impl Reservation {
     /// still holds keeps others waiting, not above the budget.
     pub(crate) fn part(&self, bytes: u64) -> Reservation {
         debug_assert!(bytes <= self.bytes);
-        Reservation { budget: self.budget.clone(), bytes, owned: 0 }
+        Reservation { budget: self.budget.clone(), bytes, owned: 0, by_run: false }
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        *self.budget.0.reserved.lock().expect("no panic while held") -= self.owned;
+        self.shrink(0);
     }
 }
 
@@ -230,6 +257,11 @@ impl Memory {
         let raised = account.reservation.grow(what, bytes);
         self.above_floors += account.above_floor();
         raised
+    }
+
+    /// Whether memory will come back from a run that goes on.
+    pub(crate) fn has_runs(&self) -> bool {
+        self.budget.has_runs()
     }
 
     /// Lets go of a frame that its holder keeps: it belongs to the caller now.

@@ -222,6 +222,15 @@ impl Pump {
 
 type Job = Box<dyn FnOnce(usize) + Send>;
 
+thread_local! {
+    static IN_TASK: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether this is a compute thread: what it waits for must not wait for it.
+pub(crate) fn in_task() -> bool {
+    IN_TASK.get()
+}
+
 /// The compute threads.
 pub(crate) struct Workers {
     sender: Option<Sender<Job>>,
@@ -233,7 +242,10 @@ impl Workers {
         let (sender, receiver) = crossbeam_channel::unbounded::<Job>();
         let spawn = |index: usize| {
             let receiver = receiver.clone();
-            let work = move || receiver.iter().for_each(|job| job(index));
+            let work = move || {
+                IN_TASK.set(true);
+                receiver.iter().for_each(|job| job(index));
+            };
             std::thread::Builder::new().name(format!("outcore-core-{index}")).spawn(work)
         };
         let threads = (0..count).map(spawn).collect::<std::io::Result<_>>()?;

@@ -105,6 +105,8 @@ pub(crate) struct Run {
     account: Account,
     lease: Lease,
     started: bool,
+    /// Waits for memory that other runs have.
+    patient: bool,
     written: BTreeSet<ExtentRef>,
     ticket: Arc<ticket::Shared<Outcome>>,
     recorder: Recorder,
@@ -136,6 +138,7 @@ impl Run {
         account: Account,
         predicted: Totals,
         ticket: Arc<ticket::Shared<Outcome>>,
+        patient: bool,
     ) -> Run {
         let scratch_bytes = plan.scratch_bytes() as usize;
         let task_bytes = held_bytes(&plan.tasks);
@@ -158,6 +161,7 @@ impl Run {
             account,
             lease,
             started: false,
+            patient,
             written,
             recorder: Recorder::new(),
             stays: Vec::new(),
@@ -684,6 +688,17 @@ impl Run {
         }
     }
 
+    fn begin(&mut self, core: &mut Core<'_>) {
+        self.started = true;
+        core.memory.hold(&mut self.account, self.schedule.beside_bytes);
+        self.recorder = Recorder::new();
+        for &written in &self.written {
+            if let Backing::Device(extent) = &self.areas[written.0 as usize].backing {
+                core.memory.forget(extent.id());
+            }
+        }
+    }
+
     /// Ends the run: hands back memory, extents and the result.
     fn finish(&mut self, core: &mut Core<'_>) {
         let mut results = HashMap::new();
@@ -757,13 +772,13 @@ impl Activity for Run {
             if !core.leases.acquire(&mut self.lease) {
                 return false;
             }
-            self.started = true;
-            core.memory.hold(&mut self.account, self.schedule.beside_bytes);
-            self.recorder = Recorder::new();
-            for &written in &self.written {
-                if let Backing::Device(extent) = &self.areas[written.0 as usize].backing {
-                    core.memory.forget(extent.id());
+            if let Err(error) = core.memory.raise_floor(&mut self.account, &self.name, self.schedule.floor_bytes()) {
+                if self.patient && core.memory.has_runs() {
+                    return false;
                 }
+                self.error = Some(error);
+            } else {
+                self.begin(core);
             }
         }
         self.store_what_may(core);

@@ -397,3 +397,44 @@ fn a_run_that_waits_for_an_extent_goes_on_or_is_cancelled() {
     assert_eq!(contents(&device), [3; 4096]);
     assert_eq!(engine.budget().available(), 1 << 20);
 }
+
+/// Calls from several threads failed at random, because the first run had planned with all memory that was free.
+#[test]
+fn runs_that_do_not_fit_beside_each_other_follow_each_other() {
+    let engine = engine(1 << 20);
+    let plan = |value: u8| {
+        let device = Arc::new(MemoryDevice::new("memory", 900 << 10));
+        let mut plan = Plan::new("fill");
+        let extent = plan.extent(&Extent::new("memory", Arc::clone(&device) as Arc<dyn Device>));
+        plan.task(Task::new("fill").write(Region::span(extent, 0, 900 << 10)).run(move |cx| {
+            cx.blocks[0].bytes_mut().fill(value);
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            Ok(())
+        }));
+        (plan, device)
+    };
+    let runs: Vec<_> = (1..9).map(plan).map(|(plan, device)| (engine.run(plan).unwrap(), device)).collect();
+    for (index, (ticket, device)) in runs.into_iter().enumerate() {
+        ticket.wait().unwrap();
+        assert!(contents(&device).iter().all(|&byte| byte == index as u8 + 1));
+    }
+    assert_eq!(engine.budget().available(), 1 << 20);
+}
+
+/// A task that starts a run waits for it; that run must not wait for the memory of the task's own run.
+#[test]
+fn a_run_inside_a_task_fails_rather_than_wait_for_its_parent() {
+    let engine = engine(1 << 20);
+    let mut plan = Plan::new("parent");
+    plan.hold(900 << 10);
+    let inner = engine.clone();
+    plan.task(Task::new("outer").run(move |_| {
+        let mut plan = Plan::new("child");
+        plan.hold(900 << 10);
+        plan.task(Task::new("inner"));
+        inner.run(plan)?.wait()?;
+        Ok(())
+    }));
+    let error = engine.run(plan).unwrap().wait().err().unwrap();
+    assert!(error.to_string().contains("child needs"), "{error}");
+}

@@ -111,9 +111,9 @@ impl Session {
         self.0.engine.budget().total()
     }
 
-    /// Bytes of it that nobody has reserved.
+    /// Bytes of it that a run may have, if need be after those that go on now.
     pub(crate) fn memory_free(&self) -> u64 {
-        self.0.engine.budget().available()
+        self.0.engine.budget().plannable()
     }
 
     /// Compute threads.
