@@ -18,18 +18,30 @@ struct Inner {
     name: String,
     device: Arc<dyn Device>,
     len: u64,
+    version: Arc<AtomicU64>,
 }
 
 impl Extent {
     /// All bytes of a device.
     pub fn new(name: impl Into<String>, device: Arc<dyn Device>) -> Extent {
-        let len = device.len();
-        Extent(Arc::new(Inner { id: NEXT_ID.fetch_add(1, Ordering::Relaxed), name: name.into(), device, len }))
+        Extent::versioned(name, device, Arc::default())
+    }
+
+    /// The same, of bytes that others may change: what an engine remembers of them counts only while `version` is what it was.
+    pub fn versioned(name: impl Into<String>, device: Arc<dyn Device>, version: Arc<AtomicU64>) -> Extent {
+        let (id, len) = (NEXT_ID.fetch_add(1, Ordering::Relaxed), device.len());
+        Extent(Arc::new(Inner { id, name: name.into(), device, len, version }))
     }
 
     /// The same bytes by way of another device: what writes through it and what reads through this one wait for each other.
     pub fn through(&self, device: Arc<dyn Device>) -> Extent {
-        Extent(Arc::new(Inner { id: self.0.id, name: self.0.name.clone(), len: self.0.len, device }))
+        let Inner { id, name, len, version, .. } = &*self.0;
+        Extent(Arc::new(Inner { id: *id, name: name.clone(), len: *len, version: Arc::clone(version), device }))
+    }
+
+    /// Changes when somebody has changed the bytes.
+    pub(crate) fn version(&self) -> u64 {
+        self.0.version.load(Ordering::Acquire)
     }
 
     /// Unique in the process.

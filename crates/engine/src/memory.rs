@@ -318,8 +318,8 @@ pub(crate) fn frame_bytes(bytes: usize) -> u64 {
     (bytes.max(1) as u64).next_multiple_of(PAGE)
 }
 
-/// Extent and region.
-pub(crate) type IdleKey = (u64, Region);
+/// Extent, its version, and region.
+pub(crate) type IdleKey = (u64, u64, Region);
 
 /// Clean blocks that nobody uses now, oldest first out.
 #[derive(Default)]

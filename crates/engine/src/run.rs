@@ -105,6 +105,8 @@ pub(crate) struct Run {
     account: Account,
     lease: Lease,
     started: bool,
+    /// Of each area when the run began.
+    versions: Vec<u64>,
     /// Waits for memory that other runs have.
     patient: bool,
     written: BTreeSet<ExtentRef>,
@@ -161,6 +163,7 @@ impl Run {
             account,
             lease,
             started: false,
+            versions: Vec::new(),
             patient,
             written,
             recorder: Recorder::new(),
@@ -291,7 +294,8 @@ impl Run {
 
     fn idle_key(&self, stay: u32) -> Option<IdleKey> {
         let Backing::Device(extent) = &self.area_of(stay).backing else { return None };
-        Some((extent.id(), Region { extent: ExtentRef(0), ..self.block_of(stay).region }))
+        let region = self.block_of(stay).region;
+        Some((extent.id(), self.versions[region.extent.0 as usize], Region { extent: ExtentRef(0), ..region }))
     }
 
     fn load_what_may(&mut self, core: &mut Core<'_>) {
@@ -690,6 +694,9 @@ impl Run {
 
     fn begin(&mut self, core: &mut Core<'_>) {
         self.started = true;
+        // As they are before the first byte is read: what changes meanwhile is not remembered under its new version.
+        let version = |area: &Area| if let Backing::Device(extent) = &area.backing { extent.version() } else { 0 };
+        self.versions = self.areas.iter().map(version).collect();
         core.memory.hold(&mut self.account, self.schedule.beside_bytes);
         self.recorder = Recorder::new();
         for &written in &self.written {

@@ -23,6 +23,9 @@ enum Finish<T> {
     Long(LongFinish<T>),
 }
 
+/// What is left to do when the files are whole.
+type After<T> = Box<dyn FnOnce(T) -> Result<T> + Send>;
+
 type LongFinish<T> = Box<dyn FnOnce(Vec<Outcome>, &AtomicBool) -> Result<T> + Send>;
 
 /// What is left of a running job.
@@ -43,6 +46,7 @@ pub struct Job<T> {
     writers: Vec<Writer>,
     unfinished: Vec<Arc<StoredFile>>,
     finish: Finish<T>,
+    after: Option<After<T>>,
 }
 
 impl<T: Send + 'static> Job<T> {
@@ -66,13 +70,27 @@ impl<T: Send + 'static> Job<T> {
 
     fn planned(session: &Session, plans: Vec<Plan>, finish: Finish<T>) -> Result<Job<T>> {
         let explanations = plans.iter().map(|plan| session.engine().explain(plan)).collect::<std::result::Result<_, _>>()?;
-        Ok(Job { session: session.clone(), plans, explanations, writers: Vec::new(), unfinished: Vec::new(), finish })
+        Ok(Job {
+            session: session.clone(),
+            plans,
+            explanations,
+            writers: Vec::new(),
+            unfinished: Vec::new(),
+            finish,
+            after: None,
+        })
     }
 
     /// Adds a file that the plans write.
     pub(crate) fn writes(mut self, writer: Option<Writer>, file: Option<Arc<StoredFile>>) -> Job<T> {
         self.writers.extend(writer);
         self.unfinished.extend(file);
+        self
+    }
+
+    /// Adds what is to be done with the result once the files are whole.
+    pub(crate) fn after(mut self, after: impl FnOnce(T) -> Result<T> + Send + 'static) -> Job<T> {
+        self.after = Some(Box::new(after));
         self
     }
 
@@ -97,6 +115,7 @@ impl<T: Send + 'static> Job<T> {
             writers: self.writers,
             unfinished: self.unfinished,
             rest: Rest::Plans(self.finish),
+            after: self.after,
             cancelled: Arc::default(),
         };
         running.next()?;
@@ -113,14 +132,15 @@ impl<T: Send + 'static> Job<T> {
 
     /// The same job with a result made from its result.
     pub fn map<U: Send + 'static>(self, make: impl FnOnce(T) -> Result<U> + Send + 'static) -> Job<U> {
-        let Job { session, plans, explanations, writers, unfinished, finish } = self;
+        let Job { session, plans, explanations, writers, unfinished, finish, after } = self;
+        debug_assert!(after.is_none(), "only numbers are mapped");
         let finish = match finish {
             Finish::Quick(finish) => Finish::Quick(Box::new(|outcomes| make(finish(outcomes)?)) as Box<_>),
             Finish::Long(finish) => {
                 Finish::Long(Box::new(|outcomes, cancelled: &AtomicBool| make(finish(outcomes, cancelled)?)) as Box<_>)
             }
         };
-        Job { session, plans, explanations, writers, unfinished, finish }
+        Job { session, plans, explanations, writers, unfinished, finish, after: None }
     }
 }
 
@@ -134,6 +154,7 @@ pub struct Running<T> {
     writers: Vec<Writer>,
     unfinished: Vec<Arc<StoredFile>>,
     rest: Rest<T>,
+    after: Option<After<T>>,
     cancelled: Arc<AtomicBool>,
 }
 
@@ -203,7 +224,10 @@ impl<T: Send + 'static> Running<T> {
         };
         std::mem::take(&mut self.writers).into_iter().try_for_each(Writer::finish)?;
         self.unfinished.iter().try_for_each(|file| file.commit())?;
-        Ok(result)
+        match self.after.take() {
+            Some(after) => after(result),
+            None => Ok(result),
+        }
     }
 }
 

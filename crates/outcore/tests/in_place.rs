@@ -115,3 +115,21 @@ fn a_map_or_copy_onto_its_own_source_is_refused() {
     a.slice(0..50, 0..4).unwrap().convert(Output::InPlace(beside.clone()), DType::F32, Order::Row).unwrap().run().unwrap();
     assert_eq!(first(&beside), 4.0);
 }
+
+/// A session went on showing what it remembered of a file that another session of the process had written to.
+#[test]
+fn sessions_see_each_others_writes() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (one, two) = (session(folder.path(), 8 << 20), session(folder.path(), 8 << 20));
+    let path = folder.path().join("x.npy");
+    let a = one.create(&path, DType::F32, &[64, 64], Order::Row).unwrap();
+    write(&a, 1.0).unwrap();
+    assert_eq!(first(&a), 1.0);
+    write(&two.open(&path).unwrap(), 2.0).unwrap();
+    assert_eq!(first(&a), 2.0);
+    let c = gemm(&one, (&a).into(), (&a).into(), Gemm { out: Output::New(folder.path().join("c.npy")), ..Gemm::default() });
+    let c = c.unwrap().run().unwrap();
+    assert_eq!(first(&c), 256.0);
+    write(&two.open(folder.path().join("c.npy")).unwrap(), 5.0).unwrap();
+    assert_eq!(first(&c), 5.0);
+}

@@ -561,6 +561,12 @@ impl Target {
     /// The job that fills it; its result is the array.
     pub(crate) fn job(self, session: &Session, plans: Vec<Plan>) -> Result<Job<Array>> {
         let Target { array, writer, unfinished, .. } = self;
-        Ok(Job::new(session, plans, move |_| Ok(array))?.writes(writer, unfinished))
+        let (new, session_of) = (unfinished.is_some(), session.clone());
+        let job = Job::new(session, plans, move |_| Ok(array))?.writes(writer, unfinished);
+        Ok(match new {
+            // Opened like any other, it is written in place like any other.
+            true => job.after(move |array| array.path().map_or_else(|| Ok(array.clone()), |path| session_of.open(path))),
+            false => job,
+        })
     }
 }

@@ -1,8 +1,10 @@
 //! One file as the engine sees it: its bytes, and who writes to them.
 
+use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 use std::time::SystemTime;
 
 use outcore_device::{Device, Limits, Route};
@@ -72,7 +74,8 @@ impl StoredFile {
         interrupted: bool,
         between: Between,
     ) -> StoredFile {
-        let extent = Extent::new(path.display().to_string(), between.wrap(object.device()));
+        let version = version_of(object.identity());
+        let extent = Extent::versioned(path.display().to_string(), between.wrap(object.device()), version);
         let (identity, seen) = (object.identity(), Mutex::new((stat.modified, stat.len)));
         let kind = Kind::Named { folder, name, identity, interrupted, writing: Mutex::default(), seen };
         StoredFile { path: Some(path.to_owned()), extent, between, kind }
@@ -114,6 +117,14 @@ impl StoredFile {
             None => Ok(()),
         }
     }
+}
+
+/// Changes with every write in place of this process, whichever session it belongs to.
+fn version_of(identity: Identity) -> Arc<AtomicU64> {
+    static VERSIONS: LazyLock<Mutex<HashMap<Identity, Arc<AtomicU64>>>> = LazyLock::new(Mutex::default);
+    let mut versions = VERSIONS.lock().expect("no panic while held");
+    versions.retain(|_, version| Arc::strong_count(version) > 1);
+    Arc::clone(versions.entry(identity).or_default())
 }
 
 /// The right to write to a file. Planned first, begun when the job starts, finished when it is done.
@@ -165,10 +176,11 @@ impl Writer {
     }
 
     fn end(&mut self, failed: bool) -> Result<()> {
-        let Kind::Named { folder, name, writing, seen, .. } = &self.file.kind else { return Ok(()) };
+        let Kind::Named { folder, name, identity, writing, seen, .. } = &self.file.kind else { return Ok(()) };
         if !std::mem::take(&mut self.begun) {
             return Ok(());
         }
+        version_of(*identity).fetch_add(1, Ordering::AcqRel);
         let mut writing = writing.lock().expect("no panic while held");
         writing.writers -= 1;
         writing.failed |= failed;
