@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use outcore_device::Buf;
 use outcore_engine::{Context, Plan, Task};
 use outcore_kernels as kernels;
-use outcore_kernels::{Blas, MatMut, MatRef, Real, call_rows, gemm_flops, gemm_scratch_bytes, view_mut};
+use outcore_kernels::{Blas, CALL_FLOPS, MatMut, MatRef, Real, gemm_flops, gemm_scratch_bytes, view_mut};
 
 use super::repack::Blocks;
 use super::tiling::{Problem, Side, Tiling, bound_bytes, choose};
@@ -176,7 +176,7 @@ pub(crate) fn product_task<T: Real>(tiles: [Tile; 3], alpha: T, beta: T, blas: B
     let (m, n, k) = (c.rows, c.cols, a.cols);
     let task = Task::new("gemm").flops(gemm_flops(m, n, k));
     let task = if beta == T::ZERO { task.write(c.region) } else { task.update(c.region) };
-    let scratch = gemm_scratch_bytes::<T>(m.min(call_rows(n, k)), n, k, &blas);
+    let scratch = gemm_scratch_bytes::<T>(m.min(CALL_SIDE), n.min(CALL_SIDE), k, &blas);
     task.read(a.region).read(b.region).held(scratch).run(move |cx| {
         let Context { blocks, cancelled, .. } = cx;
         let [c_block, a_block, b_block] = &mut **blocks else { unreachable!("three were declared") };
@@ -185,7 +185,10 @@ pub(crate) fn product_task<T: Real>(tiles: [Tile; 3], alpha: T, beta: T, blas: B
     })
 }
 
-/// A product in calls short enough to be interrupted.
+/// Sides of what one call of the kernel computes: large enough that packing the operands costs little.
+const CALL_SIDE: usize = 2048;
+
+/// A product in calls short enough to be interrupted: cut in rows and columns first, then in depth.
 pub(crate) fn in_calls<T: Real>(
     mut c: MatMut<'_, T>,
     alpha: T,
@@ -195,12 +198,22 @@ pub(crate) fn in_calls<T: Real>(
     blas: &Blas,
     stop: impl Fn() -> bool,
 ) -> Result<()> {
-    let rows = call_rows(b.ncols(), b.nrows()).next_multiple_of(48);
-    let mut at = 0;
-    while at < a.nrows() && !stop() {
-        let length = rows.min(a.nrows() - at);
-        kernels::gemm(c.as_mut().subrows_mut(at, length), alpha, a.subrows(at, length), b, beta, blas)?;
-        at += length;
+    let sides = |end: usize| (0..end).step_by(CALL_SIDE).map(move |start| (start, CALL_SIDE.min(end - start)));
+    for (row, rows) in sides(a.nrows()) {
+        for (col, cols) in sides(b.ncols()) {
+            let depth = ((CALL_FLOPS / gemm_flops(rows, cols, 1)) as usize).max(256);
+            let mut at = 0;
+            while !stop() {
+                let length = depth.min(a.ncols() - at);
+                let part = c.as_mut().submatrix_mut(row, col, rows, cols);
+                let (left, right) = (a.submatrix(row, at, rows, length), b.submatrix(at, col, length, cols));
+                kernels::gemm(part, alpha, left, right, if at == 0 { beta } else { T::ONE }, blas)?;
+                at += length;
+                if at >= a.ncols() {
+                    break;
+                }
+            }
+        }
     }
     Ok(())
 }
@@ -296,7 +309,7 @@ fn panel_tasks<T: Real>(
         let (a_tile, b_tile) = (a.tile(rows.clone(), depth.clone()), b.tile(depth, 0..n));
         let (blas, piece) = (session.blas().clone(), std::sync::Arc::clone(&piece));
         let beta = if layer == 0 { T::ZERO } else { T::ONE };
-        let scratch = gemm_scratch_bytes::<T>(height, n as usize, a_tile.cols, &blas);
+        let scratch = gemm_scratch_bytes::<T>(height.min(CALL_SIDE), (n as usize).min(CALL_SIDE), a_tile.cols, &blas);
         let task = Task::new("gemm").flops(gemm_flops(height, n as usize, a_tile.cols)).held(scratch);
         let task = task.read(a_tile.region).read(b_tile.region).update(outcore_engine::Region::span(turn, 0, 1));
         plan.task(task.run(move |cx| {
