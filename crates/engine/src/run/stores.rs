@@ -1,0 +1,155 @@
+//! The way out of a run: blocks and shared sectors to their device, frames back to the memory.
+
+use super::*;
+
+impl Run {
+    /// Gives a frame back; its bytes stay known where nothing in this run can change them.
+    pub(super) fn retire(&mut self, core: &mut Core<'_>, stay: u32, bytes: Shared) {
+        let block = self.block_of(stay);
+        let steady = !self.written.contains(&block.region.extent) || block.overlapping.is_empty();
+        match self.idle_key(stay) {
+            Some(key) if steady => core.memory.give_idle(&mut self.account, key, bytes),
+            _ => self.give(core, bytes),
+        }
+    }
+
+    pub(super) fn give(&mut self, core: &mut Core<'_>, bytes: Shared) {
+        let frame = bytes.try_thaw().unwrap_or_else(|_| unreachable!("dependencies leave one holder"));
+        core.memory.give(&mut self.account, frame);
+    }
+
+    pub(super) fn start_store(&mut self, core: &mut Core<'_>, stay: u32, bytes: Shared) {
+        let rows = 0..self.block_of(stay).region.run_count();
+        self.stays[stay as usize].state = State::Storing { bytes, requests: 0, since: Instant::now(), rows };
+        self.to_store.push_back(stay);
+        self.store_what_may(core);
+    }
+
+    /// Goes on with stores in the order in which they began, as far as there is room for shared sectors.
+    pub(super) fn store_what_may(&mut self, core: &mut Core<'_>) {
+        while let Some(&stay) = self.to_store.front().filter(|_| self.error.is_none()) {
+            let mut transfers = Vec::new();
+            let sent = self.store_rows(core, stay, &mut transfers);
+            self.submit_sectors(core, transfers);
+            match sent {
+                Ok(true) => _ = self.to_store.pop_front(),
+                Ok(false) => return,
+                Err(source) => {
+                    let bytes = self.schedule.sector_bytes;
+                    self.error.get_or_insert(Error::NoMemory { bytes, source });
+                }
+            }
+        }
+    }
+
+    /// True when the last row of a stay is on its way.
+    pub(super) fn store_rows(&mut self, core: &mut Core<'_>, stay: u32, transfers: &mut Vec<Transfer>) -> io::Result<bool> {
+        let block = &self.schedule.blocks[self.schedule.stays[stay as usize].block as usize];
+        let (region, layout, area) = (block.region, block.layout, &self.areas[block.region.extent.0 as usize]);
+        let Backing::Device(extent) = &area.backing else { unreachable!("only devices are written to") };
+        let (unit, device) = (area.block(), extent.device());
+        let State::Storing { bytes, requests, rows, .. } = &mut self.stays[stay as usize].state else {
+            unreachable!("it is being stored")
+        };
+        let (mut begun, mut moved, mut room) = (0, 0, Ok(true));
+        for row in rows.clone() {
+            let run = region.run(row);
+            let in_frame = |byte: u64| layout.lead + row as usize * layout.pitch + (byte - run.start) as usize;
+            let Split { direct, edges } = split(&run, unit, area.bytes);
+            if edges.iter().any(Option::is_some) {
+                room = self.sectors.has_room(unit as u32, transfers);
+            }
+            if !matches!(room, Ok(true)) {
+                break;
+            }
+            let put = edges.into_iter().flatten().try_for_each(|edge| {
+                let part = &bytes[in_frame(edge.bytes.start)..in_frame(edge.bytes.end)];
+                self.sectors.put(region.extent, unit as u32, &edge, part, transfers)
+            });
+            if let Err(error) = put {
+                room = Err(error);
+                break;
+            }
+            for (offset, length) in pieces(direct) {
+                let from = in_frame(offset);
+                core.submit(stay, device, offset, Op::Write(bytes.slice(from..from + length as usize)));
+                begun += 1;
+                moved += length;
+            }
+            rows.start = row + 1;
+        }
+        *requests += begun;
+        let over = rows.start == rows.end && *requests == 0;
+        self.moved[region.extent.0 as usize].1 += moved;
+        self.begin_requests(begun);
+        if over {
+            self.stay_stored(core, stay);
+        }
+        room
+    }
+
+    /// Everything of a stay is with the device or the shared sectors.
+    pub(super) fn stay_stored(&mut self, core: &mut Core<'_>, stay: u32) {
+        let State::Storing { bytes, .. } = std::mem::replace(&mut self.stays[stay as usize].state, State::Gone) else {
+            unreachable!("it is being stored")
+        };
+        self.retire(core, stay, bytes);
+    }
+
+    pub(super) fn submit_sectors(&mut self, core: &mut Core<'_>, transfers: Vec<Transfer>) {
+        self.begin_requests(transfers.len());
+        for Transfer { token, extent, offset, op } in transfers {
+            let Backing::Device(on) = &self.areas[extent.0 as usize].backing else { unreachable!("only devices have sectors") };
+            match &op {
+                Op::Read(sector) => self.moved[extent.0 as usize].0 += sector.len() as u64,
+                Op::Write(sector) => self.moved[extent.0 as usize].1 += sector.len() as u64,
+                _ => {}
+            }
+            core.submit(SECTOR_TOKENS | token, on.device(), offset, op);
+        }
+    }
+
+    /// True when no shared sector stands between the device and these bytes; else sends those on.
+    pub(super) fn sectors_clear(&mut self, core: &mut Core<'_>, region: Option<&Region>) -> bool {
+        if self.sectors.is_clear(region) {
+            return true;
+        }
+        let mut transfers = Vec::new();
+        if let Err(source) = self.sectors.flush(region, &mut transfers) {
+            self.error.get_or_insert(Error::NoMemory { bytes: self.schedule.sector_bytes, source });
+        }
+        self.submit_sectors(core, transfers);
+        false
+    }
+
+    pub(super) fn device_error(&self, token: u32, source: DeviceError) -> Error {
+        let object = match token & SECTOR_TOKENS {
+            0 => self.area_of(token).name.clone(),
+            _ => source.device.clone(),
+        };
+        Error::Device { object, source }
+    }
+
+    /// The requests of a stay that were under way have ended.
+    pub(super) fn stay_moved(&mut self, core: &mut Core<'_>, stay: u32) {
+        let region = self.block_of(stay).region;
+        let name = &self.areas[region.extent.0 as usize].name;
+        match &self.stays[stay as usize].state {
+            State::Storing { rows, .. } if !rows.is_empty() => return,
+            State::Storing { since, .. } => {
+                self.recorder.moved(|| format!("write {name}"), *since, region.bytes());
+                return self.stay_stored(core, stay);
+            }
+            _ => {}
+        }
+        let State::Loading { whole, since, .. } = std::mem::replace(&mut self.stays[stay as usize].state, State::Lent) else {
+            unreachable!("only what moves completes")
+        };
+        self.recorder.moved(|| format!("read {name}"), since, region.bytes());
+        let frame = whole.reclaim().unwrap_or_else(|_| unreachable!("every piece has come back"));
+        match self.error.is_some() {
+            true => self.stays[stay as usize].state = State::Ready(frame.freeze()),
+            false => self.becomes_ready(stay, frame.freeze()),
+        }
+    }
+}
