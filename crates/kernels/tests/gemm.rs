@@ -98,6 +98,16 @@ proptest! {
     }
 
     #[test]
+    fn packed_products_equal_their_twin(
+        m in 64usize..450, n in 64usize..150, k in 1usize..40, swap: bool,
+        layouts in prop::array::uniform3(0u8..5), alpha in 1usize..4, beta in 0usize..4,
+    ) {
+        let (m, n) = if swap { (n, m) } else { (m, n) };
+        check_gemm::<f32>(m, n, k, layouts, FACTORS[alpha], FACTORS[beta], &Blas::Builtin);
+        check_gemm::<f64>(m, n, k, layouts, FACTORS[alpha], FACTORS[beta], &Blas::Builtin);
+    }
+
+    #[test]
     fn narrow_products_equal_their_twin(
         m in 0usize..1200, n in 0usize..5, k in 0usize..1200, swap: bool,
         layouts in prop::array::uniform3(0u8..5), beta in 0usize..4,
@@ -121,6 +131,8 @@ fn products_larger_than_a_panel_equal_their_twin() {
     for layouts in [[0, 0, 0], [1, 0, 1], [0, 1, 3], [2, 4, 0]] {
         check_gemm::<f32>(67, 1100, 530, layouts, 1.5, -0.5, &Blas::Builtin);
         check_gemm::<f64>(1030, 40, 1030, layouts, 1.5, 0.0, &Blas::Builtin);
+        check_gemm::<f32>(401, 1045, 75, layouts, 1.5, -0.5, &Blas::Builtin);
+        check_gemm::<f64>(1045, 401, 270, layouts, 1.5, 0.0, &Blas::Builtin);
     }
 }
 

@@ -1,6 +1,7 @@
-//! The call into the `gemm` crate, cut so that its packing buffer stays small.
+//! Which kernel a product takes, and in which orientation; and the call into the `gemm` crate, cut so that its packing
+//! buffer stays small.
 //!
-//! The crate packs `depth` x `columns` of the right operand into one buffer, with columns up to what the last-level
+//! Both kernels write columns of C. The crate packs `depth` x `columns` of the right operand into one buffer, with columns up to what the last-level
 //! cache holds: tens of MiB a thread. Cut into panels of [`PANEL_COLUMNS`] columns and [`PANEL_DEPTH`] of depth it
 //! stays at 2 MiB (f32) and runs as fast, because the left operand is packed block by block in the second-level cache anyway.
 #![allow(unsafe_code)]
@@ -13,6 +14,10 @@ use faer::{Mat, MatMut, MatRef};
 const PANEL_COLUMNS: usize = 1024;
 /// Depth of the packed panel.
 const PANEL_DEPTH: usize = 512;
+
+/// Packing of both operands pays from this side of C on.
+#[cfg(target_arch = "x86_64")]
+const PACKED: usize = 64;
 
 /// A product whose shorter side has at most this many columns is bound by reading the other operand.
 const NARROW: usize = 256;
@@ -59,10 +64,18 @@ fn narrow<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'
 fn oriented<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T) {
     // The kernel writes columns of C; a row-major C is the transposed product.
     if c.col_stride().unsigned_abs() < c.row_stride().unsigned_abs() {
-        panels(c.transpose_mut(), alpha, b.transpose(), a.transpose(), beta);
+        columns(c.transpose_mut(), alpha, b.transpose(), a.transpose(), beta);
     } else {
-        panels(c, alpha, a, b, beta);
+        columns(c, alpha, a, b, beta);
     }
+}
+
+fn columns<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T) {
+    #[cfg(target_arch = "x86_64")]
+    if c.row_stride() == 1 && c.nrows().min(c.ncols()) >= PACKED && super::avx512::available() {
+        return super::avx512::gemm(c, alpha, a, b, beta);
+    }
+    panels(c, alpha, a, b, beta);
 }
 
 fn panels<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T) {
@@ -114,7 +127,8 @@ fn call<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>,
 }
 
 /// The crate packs the right panel, the left operand as a whole where that is at most two blocks of its rows, and else
-/// block by block into a slab as large as the second-level cache, of which it touches [`SLAB_BYTES`].
+/// block by block into a slab as large as the second-level cache, of which it touches [`SLAB_BYTES`]. The kernel for AVX-512
+/// packs less.
 pub(super) fn scratch_bytes(m: usize, n: usize, k: usize, element: usize) -> usize {
     if m == 0 || n == 0 || k == 0 {
         return 0;

@@ -4,8 +4,11 @@
 //! (`a.transpose()`), so nothing here has transpose flags.
 //!
 //! Source of the blocking: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3),
-//! 2008; the micro-kernels are those of the `gemm` crate.
+//! 2008; the micro-kernels are our own on AVX-512, which most of the time goes to on machines that have it, and those of the `gemm`
+//! crate elsewhere.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod builtin;
 
 use crate::{Blas, Error, Real};

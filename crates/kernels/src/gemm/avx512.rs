@@ -1,0 +1,365 @@
+//! The product on AVX-512: both operands packed into panels, tiles of C in registers.
+//!
+//! Loops as Goto and van de Geijn order them: a panel of B lies packed in memory, a block of A in the second-level cache,
+//! of which all tiles meet one sliver of B that stays in the first-level cache; a tile of C stays in 24 registers for the
+//! whole depth. Memory moves a byte for a hundred operations, so that a core keeps its speed where memory is slow.
+#![allow(unsafe_code)]
+
+use crate::{Dtype, Real};
+use faer::reborrow::ReborrowMut;
+use faer::{MatMut, MatRef};
+use std::arch::x86_64::*;
+
+/// Columns of a tile of C, and of a sliver of B.
+const TILE_COLS: usize = 12;
+/// Bytes of a column of a tile: two vectors.
+const TILE_BYTES: usize = 128;
+/// Bytes of a row of packed B, and of a column of packed A, which is the depth: a sliver of B takes 24 KiB.
+const DEPTH_BYTES: usize = 2048;
+/// Rows of the packed block of A: 768 KiB, below the second-level cache of every CPU with AVX-512.
+const BLOCK_ROWS: usize = 384;
+/// Columns of the packed panel of B: 2 MiB.
+const PANEL_COLS: usize = 86 * TILE_COLS;
+/// Steps of depth by which the block of A is fetched ahead.
+const AHEAD: usize = 8;
+const ALIGNMENT: usize = 64;
+
+/// Whether this CPU can run [`gemm`].
+pub(super) fn available() -> bool {
+    is_x86_feature_detected!("avx512f")
+}
+
+const fn tile_rows<T>() -> usize {
+    TILE_BYTES / size_of::<T>()
+}
+
+const fn depth<T>() -> usize {
+    DEPTH_BYTES / size_of::<T>()
+}
+
+/// c = alpha a b + beta c, where the elements of each column of c lie next to each other.
+///
+/// # Panics
+/// Another layout of c, other shapes, a CPU without AVX-512.
+pub(super) fn gemm<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T) {
+    let (m, n, k) = (c.nrows(), c.ncols(), a.ncols());
+    assert!(available() && c.row_stride() == 1 && a.nrows() == m && b.nrows() == k && b.ncols() == n);
+    let cols = even(n, PANEL_COLS, TILE_COLS);
+    let rows = even(m, BLOCK_ROWS, tile_rows::<T>());
+    let depth = even(k, depth::<T>(), 1);
+    let (mut panel, mut block) = (Packed::new(cols * depth), Packed::new(rows * depth));
+    for (col, cols) in steps(n, cols) {
+        for (level, depth) in steps(k, depth) {
+            let beta = if level == 0 { beta } else { T::ONE };
+            // SAFETY: the CPU has the instructions (asserted); `panel` was made for the longest of the steps.
+            unsafe { pack(&mut panel, b.submatrix(level, col, depth, cols).transpose(), TILE_COLS) };
+            for (row, rows) in steps(m, rows) {
+                // SAFETY: as above, with `block`.
+                unsafe { pack(&mut block, a.submatrix(row, level, rows, depth), tile_rows::<T>()) };
+                let c = c.rb_mut().submatrix_mut(row, col, rows, cols);
+                // SAFETY: both hold as many rows, columns and depth as are multiplied; columns of c are contiguous (asserted).
+                unsafe { multiply(c, alpha, &block, &panel, depth, beta) };
+            }
+        }
+    }
+}
+
+/// The length of equal steps of at most `most` through `length`, a multiple of `unit`.
+fn even(length: usize, most: usize, unit: usize) -> usize {
+    length.div_ceil(length.div_ceil(most).max(1)).next_multiple_of(unit)
+}
+
+fn steps(length: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..length).step_by(step.max(1)).map(move |start| (start, step.min(length - start)))
+}
+
+/// Memory of packed elements on a cache line's boundary.
+struct Packed<T> {
+    memory: Vec<T>,
+    start: usize,
+}
+
+impl<T: Real> Packed<T> {
+    /// Room for `len` elements, not written yet.
+    fn new(len: usize) -> Self {
+        let memory = Vec::<T>::with_capacity(len + ALIGNMENT / size_of::<T>());
+        let start = memory.as_ptr().align_offset(ALIGNMENT);
+        Self { memory, start }
+    }
+
+    fn at(&self, element: usize) -> *const T {
+        self.memory.as_ptr().wrapping_add(self.start + element)
+    }
+
+    fn at_mut(&mut self, element: usize) -> *mut T {
+        self.memory.as_mut_ptr().wrapping_add(self.start + element)
+    }
+}
+
+/// Packs the rows of `a` in groups of `group`: for each group, for each column, its elements side by side; the last group is
+/// filled up with zeros.
+///
+/// # Safety
+/// The CPU has AVX-512; `to` has room for `a` with rows rounded up to a multiple of `group`, which is 12 or a tile's rows.
+unsafe fn pack<T: Real>(to: &mut Packed<T>, a: MatRef<'_, T>, group: usize) {
+    let depth = a.ncols();
+    let to = to.at_mut(0);
+    // SAFETY: rows and columns of `a` are readable with its strides; what is written lies in the groups of `to`.
+    unsafe {
+        if a.row_stride() == 1 {
+            // A few columns at a time for all groups: these cache lines of `a` are read once, and those written fill up.
+            for (level, levels) in steps(depth, AHEAD) {
+                for (index, (row, rows)) in steps(a.nrows(), group).enumerate() {
+                    let (from, to) = (a.submatrix(row, level, rows, levels), to.add((index * depth + level) * group));
+                    match T::DTYPE {
+                        Dtype::F32 => copy_f32(to.cast(), from.as_ptr().cast(), from.col_stride(), rows, levels, group),
+                        Dtype::F64 => copy_f64(to.cast(), from.as_ptr().cast(), from.col_stride(), rows, levels, group),
+                    }
+                }
+            }
+            return;
+        }
+        for (index, (row, rows)) in steps(a.nrows(), group).enumerate() {
+            let (from, to) = (a.subrows(row, rows), to.add(index * depth * group));
+            match T::DTYPE {
+                _ if a.col_stride() != 1 => gather(to, from, group),
+                Dtype::F32 => transpose_f32(to.cast(), from.as_ptr().cast(), from.row_stride(), rows, depth, group),
+                Dtype::F64 => transpose_f64(to.cast(), from.as_ptr().cast(), from.row_stride(), rows, depth, group),
+            }
+        }
+    }
+}
+
+/// Packs one group whatever its strides.
+///
+/// # Safety
+/// `to` has room for `group` elements a column of `a`.
+unsafe fn gather<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
+    for level in 0..a.ncols() {
+        for row in 0..group {
+            let element = if row < a.nrows() { a[(row, level)] } else { T::ZERO };
+            // SAFETY: `row` is below `group`, `level` a column of `a`.
+            unsafe { to.add(level * group + row).write(element) };
+        }
+    }
+}
+
+/// c = alpha a b + beta c for a packed block and panel.
+///
+/// # Safety
+/// The CPU has AVX-512; `block` and `panel` hold the rows and columns of `c` at this depth; columns of `c` are contiguous.
+unsafe fn multiply<T: Real>(mut c: MatMut<'_, T>, alpha: T, block: &Packed<T>, panel: &Packed<T>, depth: usize, beta: T) {
+    let stride = c.col_stride();
+    for (index, (col, cols)) in steps(c.ncols(), TILE_COLS).enumerate() {
+        let b = panel.at(index * depth * TILE_COLS);
+        for (index, (row, rows)) in steps(c.nrows(), tile_rows::<T>()).enumerate() {
+            let a = block.at(index * depth * tile_rows::<T>());
+            // Each tile fetches its part of the next sliver.
+            let next = b.wrapping_add((TILE_COLS + index) * depth);
+            let c = c.rb_mut().submatrix_mut(row, col, rows, cols).as_ptr_mut();
+            // SAFETY: `c` begins a tile of these rows and columns; `a` and `b` begin groups of this depth.
+            unsafe {
+                match T::DTYPE {
+                    Dtype::F32 => {
+                        let scalars = [alpha, beta].map(|x| x.f64() as f32);
+                        tile_f32(c.cast(), stride, [rows, cols], scalars, [a, b, next].map(|x| x.cast()), depth);
+                    }
+                    Dtype::F64 => {
+                        tile_f64(
+                            c.cast(),
+                            stride,
+                            [rows, cols],
+                            [alpha, beta].map(T::f64),
+                            [a, b, next].map(|x| x.cast()),
+                            depth,
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The three functions that know vectors, for one type. `copy` and `transpose` pack one group of `rows` (at most `group`) at `depth`
+/// columns of a matrix that lies by columns or by rows; `tile` multiplies one group of each operand.
+macro_rules! vectors {
+    ($type:ident, $lanes:literal, $mask:ty, $copy:ident, $transpose:ident, $tile:ident, $square:ident,
+     $zero:ident, $all:ident, $load:ident, $masked_load:ident, $masked_store:ident, $multiply:ident, $fma:ident) => {
+        /// A mask of the first `count` lanes, at most all.
+        fn lanes(count: usize) -> $mask {
+            if count >= $lanes { <$mask>::MAX } else { (1 << count) - 1 }
+        }
+
+        #[target_feature(enable = "avx512f")]
+        pub(super) unsafe fn $copy(to: *mut $type, a: *const $type, stride: isize, rows: usize, depth: usize, group: usize) {
+            for at in (0..group).step_by($lanes) {
+                let (read, write) = (lanes(rows.saturating_sub(at)), lanes(group - at));
+                for level in 0..depth {
+                    let from = a.wrapping_offset(level as isize * stride).wrapping_add(at);
+                    // SAFETY: only lanes of the rows are read, only those of the group written.
+                    unsafe { $masked_store(to.add(level * group + at), write, $masked_load(read, from)) };
+                }
+            }
+        }
+
+        #[target_feature(enable = "avx512f")]
+        pub(super) unsafe fn $transpose(to: *mut $type, a: *const $type, stride: isize, rows: usize, depth: usize, group: usize) {
+            for level in (0..depth).step_by($lanes) {
+                let read = lanes(depth - level);
+                for at in (0..group).step_by($lanes) {
+                    let write = lanes(group - at);
+                    let mut square = [$zero(); $lanes];
+                    for (i, line) in square.iter_mut().enumerate().take(rows.saturating_sub(at)) {
+                        // SAFETY: row `at + i` is one of the rows; only columns up to the depth are read.
+                        *line = unsafe { $masked_load(read, a.offset((at + i) as isize * stride).add(level)) };
+                    }
+                    for (i, line) in $square(square).into_iter().enumerate().take(depth - level) {
+                        // SAFETY: only lanes of the group are written, at columns below the depth.
+                        unsafe { $masked_store(to.add((level + i) * group + at), write, line) };
+                    }
+                }
+            }
+        }
+
+        #[target_feature(enable = "avx512f")]
+        pub(super) unsafe fn $tile(
+            c: *mut $type,
+            stride: isize,
+            [rows, cols]: [usize; 2],
+            [alpha, beta]: [$type; 2],
+            [mut a, mut b, mut next]: [*const $type; 3],
+            depth: usize,
+        ) {
+            for j in 0..cols as isize {
+                _mm_prefetch::<_MM_HINT_T0>(c.wrapping_offset(j * stride).cast());
+                _mm_prefetch::<_MM_HINT_T0>(c.wrapping_offset(j * stride).wrapping_add($lanes).cast());
+            }
+            let mut sums = [[$zero(); 2]; TILE_COLS];
+            for _ in 0..depth {
+                _mm_prefetch::<_MM_HINT_T0>(a.wrapping_add(AHEAD * 2 * $lanes).cast());
+                _mm_prefetch::<_MM_HINT_T0>(a.wrapping_add((AHEAD * 2 + 1) * $lanes).cast());
+                _mm_prefetch::<_MM_HINT_T1>(next.cast());
+                // SAFETY: the groups hold `depth` times two vectors, and twelve elements.
+                unsafe {
+                    let (top, bottom) = ($load(a), $load(a.add($lanes)));
+                    for (j, sum) in sums.iter_mut().enumerate() {
+                        let factor = $all(*b.add(j));
+                        *sum = [$fma(top, factor, sum[0]), $fma(bottom, factor, sum[1])];
+                    }
+                }
+                a = a.wrapping_add(2 * $lanes);
+                b = b.wrapping_add(TILE_COLS);
+                next = next.wrapping_add(1);
+            }
+            for (j, sum) in sums.into_iter().enumerate() {
+                if j < cols {
+                    for (half, sum) in sum.into_iter().enumerate() {
+                        let mask = lanes(rows.saturating_sub(half * $lanes));
+                        let c = c.wrapping_offset(j as isize * stride).wrapping_add(half * $lanes);
+                        let product = $multiply($all(alpha), sum);
+                        // SAFETY: only rows and columns of the tile are read and written.
+                        unsafe {
+                            let old = if beta == 0.0 { product } else { $fma($all(beta), $masked_load(mask, c), product) };
+                            $masked_store(c, mask, old);
+                        }
+                    }
+                }
+            }
+        }
+    };
+}
+
+mod single {
+    use super::*;
+    vectors!(
+        f32,
+        16,
+        __mmask16,
+        copy_f32,
+        transpose_f32,
+        tile_f32,
+        square_f32,
+        _mm512_setzero_ps,
+        _mm512_set1_ps,
+        _mm512_load_ps,
+        _mm512_maskz_loadu_ps,
+        _mm512_mask_storeu_ps,
+        _mm512_mul_ps,
+        _mm512_fmadd_ps
+    );
+}
+mod double {
+    use super::*;
+    vectors!(
+        f64,
+        8,
+        __mmask8,
+        copy_f64,
+        transpose_f64,
+        tile_f64,
+        square_f64,
+        _mm512_setzero_pd,
+        _mm512_set1_pd,
+        _mm512_load_pd,
+        _mm512_maskz_loadu_pd,
+        _mm512_mask_storeu_pd,
+        _mm512_mul_pd,
+        _mm512_fmadd_pd
+    );
+}
+use double::{copy_f64, tile_f64, transpose_f64};
+use single::{copy_f32, tile_f32, transpose_f32};
+
+/// The transpose of 16 x 16 elements.
+#[target_feature(enable = "avx512f")]
+fn square_f32(rows: [__m512; 16]) -> [__m512; 16] {
+    let mut pairs = rows;
+    for i in 0..8 {
+        let (upper, lower) = (rows[2 * i], rows[2 * i + 1]);
+        pairs[2 * i] = _mm512_unpacklo_ps(upper, lower);
+        pairs[2 * i + 1] = _mm512_unpackhi_ps(upper, lower);
+    }
+    // Lane l of fours[4 i + j] holds column 4 l + j of rows 4 i to 4 i + 3.
+    let mut fours = rows;
+    for i in 0..4 {
+        for j in 0..2 {
+            let (upper, lower) = (_mm512_castps_pd(pairs[4 * i + j]), _mm512_castps_pd(pairs[4 * i + 2 + j]));
+            fours[4 * i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(upper, lower));
+            fours[4 * i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(upper, lower));
+        }
+    }
+    let mut columns = rows;
+    for j in 0..4 {
+        let [a, b, c, d] = [fours[j], fours[4 + j], fours[8 + j], fours[12 + j]];
+        let (even, odd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+        let (even_below, odd_below) = (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
+        columns[j] = _mm512_shuffle_f32x4::<0x88>(even, even_below);
+        columns[4 + j] = _mm512_shuffle_f32x4::<0x88>(odd, odd_below);
+        columns[8 + j] = _mm512_shuffle_f32x4::<0xdd>(even, even_below);
+        columns[12 + j] = _mm512_shuffle_f32x4::<0xdd>(odd, odd_below);
+    }
+    columns
+}
+
+/// The transpose of 8 x 8 elements.
+#[target_feature(enable = "avx512f")]
+fn square_f64(rows: [__m512d; 8]) -> [__m512d; 8] {
+    // Lane l of pairs[2 i + j] holds column 2 l + j of rows 2 i and 2 i + 1.
+    let mut pairs = rows;
+    for i in 0..4 {
+        let (upper, lower) = (rows[2 * i], rows[2 * i + 1]);
+        pairs[2 * i] = _mm512_unpacklo_pd(upper, lower);
+        pairs[2 * i + 1] = _mm512_unpackhi_pd(upper, lower);
+    }
+    let mut columns = rows;
+    for j in 0..2 {
+        let [a, b, c, d] = [pairs[j], pairs[2 + j], pairs[4 + j], pairs[6 + j]];
+        let (even, odd) = (_mm512_shuffle_f64x2::<0x88>(a, b), _mm512_shuffle_f64x2::<0xdd>(a, b));
+        let (even_below, odd_below) = (_mm512_shuffle_f64x2::<0x88>(c, d), _mm512_shuffle_f64x2::<0xdd>(c, d));
+        columns[j] = _mm512_shuffle_f64x2::<0x88>(even, even_below);
+        columns[2 + j] = _mm512_shuffle_f64x2::<0x88>(odd, odd_below);
+        columns[4 + j] = _mm512_shuffle_f64x2::<0xdd>(even, even_below);
+        columns[6 + j] = _mm512_shuffle_f64x2::<0xdd>(odd, odd_below);
+    }
+    columns
+}
