@@ -8,7 +8,7 @@ from typing import Any
 from harness.model import GIB, MIB, Bound, Case, Comparison, Context, DataFile, Leg, Skip
 
 TALL_FILE = "tall.npy"
-COLS = 1024
+COLS = 512
 COMPONENTS = 50
 WANTED_BYTES = 20 * GIB
 LEFT_FREE_BYTES = 15 * GIB
@@ -49,14 +49,14 @@ def pca(context: Context) -> Case:
     legs = [
         Leg(OURS, "ours.pca", {**common, **ours, "memory": memory}, cold=cold),
         kernel,
-        Leg(SKLEARN, "with_sklearn.pca", {**common, "batch": BATCH}, cold=cold, timeout_s=7200),
+        Leg(SKLEARN, "with_sklearn.pca", {**common, "batch": BATCH}, cold=cold, timeout_s=1800),
         Leg(
             DASK_TSQR,
             "with_dask.pca",
             {**dask, "estimator": "PCA", "solver": "full"},
             environment=one_thread,
             cold=cold,
-            timeout_s=7200,
+            timeout_s=1800,
         ),
         Leg(
             DASK_INCREMENTAL,
@@ -64,7 +64,7 @@ def pca(context: Context) -> Case:
             {**dask, "estimator": "IncrementalPCA"},
             environment=one_thread,
             cold=cold,
-            timeout_s=7200,
+            timeout_s=1800,
         ),
     ]
     return Case(

@@ -10,7 +10,7 @@ from harness.machine import mkl_library
 from harness.model import GIB, MIB, Bound, Case, Comparison, Context, DataFile, Leg, relative
 
 SIDE = 16384
-RIVAL_TIMEOUT_S = 600.0
+RIVAL_TIMEOUT_S = 300.0
 RESIDENT_BYTES = 8 * GIB
 """A budget in which nothing needs to leave memory: the operands are the caller's, the library's are result and packing."""
 

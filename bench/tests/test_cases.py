@@ -24,7 +24,7 @@ def test_the_sizes_of_the_protocol_hold_at_scale_one() -> None:
     case = BUILDERS["gemm-unaligned"](Context("x"))
     assert [(file.rows, file.cols) for file in case.files] == [(15001, 15013), (15013, 14999)]
     assert case.bound.flops == 2.0 * 15001 * 14999 * 15013
-    assert BUILDERS["pca"](Context("x")).files[0].rows == 20 * GIB // 4096
+    assert BUILDERS["pca"](Context("x")).files[0].rows == 20 * GIB // 2048
 
 
 def test_gemm_bytes_switch_from_compulsory_to_the_lower_bound() -> None:
