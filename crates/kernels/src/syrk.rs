@@ -1,8 +1,8 @@
 //! C = alpha A A^T + beta C on the lower triangle: half the flops of the general product.
 //!
-//! The triangle is halved recursively: the square below the diagonal is a [`gemm`](crate::gemm()), the two triangles are
-//! smaller problems, and a triangle of at most 64 rows is computed as a full square into scratch, of which the lower part
-//! is added. Extra flops are 64 nk, of n^2 k.
+//! On AVX-512 the tiles above the diagonal are left out. Elsewhere the triangle is halved recursively: the square below the
+//! diagonal is a [`gemm`](crate::gemm()), the two triangles are smaller problems, and a triangle of at most 64 rows is
+//! computed as a full square into scratch, of which the lower part is added. Extra flops are 64 nk, of n^2 k.
 #![forbid(unsafe_code)]
 
 use crate::{Blas, Error, Real, gemm, view_mut};
@@ -16,13 +16,13 @@ const LEAF: usize = 64;
 ///
 /// Shapes: c is n x n, a is n x k, any strides; `a.transpose()` gives a^T a. When `beta` is 0, c is only written.
 ///
-/// Cost: n(n + 64)k flops, scratch [`gemm_scratch_bytes`](crate::gemm_scratch_bytes)(n, n, k) and 32 KiB of stack.
+/// Cost: at most n(n + 64)k flops, scratch [`gemm_scratch_bytes`](crate::gemm_scratch_bytes)(n, n, k) and 32 KiB of stack.
 ///
 /// # Errors
 /// [`Error::Shape`].
 ///
 /// Determinism: as [`gemm`](crate::gemm()).
-pub fn syrk<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T, blas: &Blas) -> Result<(), Error> {
+pub fn syrk<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T, blas: &Blas) -> Result<(), Error> {
     let n = c.nrows();
     if c.ncols() != n || a.nrows() != n {
         return Err(Error::shape("syrk", &[("c", &c.shape()), ("a", &a.shape())]));
@@ -35,7 +35,7 @@ pub fn syrk<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T, blas
         call.run(c, alpha, a, beta);
         return Ok(());
     }
-    halves(c, alpha, a, beta, blas)
+    if crate::gemm::builtin::syrk(&mut c, alpha, a, beta) { Ok(()) } else { halves(c, alpha, a, beta, blas) }
 }
 
 /// n(n+1)k, the flops that the lower triangle needs.

@@ -37,11 +37,32 @@ const fn depth<T>() -> usize {
     DEPTH_BYTES / size_of::<T>()
 }
 
+/// Which elements of C are wanted; the others are neither read nor written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Whole,
+    /// On and below the diagonal.
+    Lower,
+    /// On and above the diagonal.
+    Upper,
+}
+
+impl Part {
+    /// Whether element (i, j) belongs to it.
+    fn holds(self, i: usize, j: usize) -> bool {
+        match self {
+            Self::Whole => true,
+            Self::Lower => i >= j,
+            Self::Upper => i <= j,
+        }
+    }
+}
+
 /// c = alpha a b + beta c, where the elements of each column of c lie next to each other.
 ///
 /// # Panics
 /// Another layout of c, other shapes, a CPU without AVX-512.
-pub(super) fn gemm<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T) {
+pub(crate) fn gemm<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, part: Part) {
     let (m, n, k) = (c.nrows(), c.ncols(), a.ncols());
     assert!(available() && c.row_stride() == 1 && a.nrows() == m && b.nrows() == k && b.ncols() == n);
     let cols = even(n, PANEL_COLS, TILE_COLS);
@@ -54,11 +75,16 @@ pub(super) fn gemm<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b:
             // SAFETY: the CPU has the instructions (asserted); `panel` was made for the longest of the steps.
             unsafe { pack(&mut panel, b.submatrix(level, col, depth, cols).transpose(), TILE_COLS) };
             for (row, rows) in steps(m, rows) {
+                let corners = (row + rows - 1, col, row, col + cols - 1);
+                if !part.holds(corners.0, corners.1) && !part.holds(corners.2, corners.3) {
+                    continue;
+                }
                 // SAFETY: as above, with `block`.
                 unsafe { pack(&mut block, a.submatrix(row, level, rows, depth), tile_rows::<T>()) };
+                let wanted = |i, j| part.holds(row + i, col + j);
                 let c = c.rb_mut().submatrix_mut(row, col, rows, cols);
                 // SAFETY: both hold as many rows, columns and depth as are multiplied; columns of c are contiguous (asserted).
-                unsafe { multiply(c, alpha, &block, &panel, depth, beta) };
+                unsafe { multiply(c, alpha, &block, &panel, depth, beta, wanted) };
             }
         }
     }
@@ -144,38 +170,62 @@ unsafe fn gather<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
     }
 }
 
-/// c = alpha a b + beta c for a packed block and panel.
+/// c = alpha a b + beta c for a packed block and panel, in the elements that are `wanted`: all, or those on one side of a diagonal.
 ///
 /// # Safety
 /// The CPU has AVX-512; `block` and `panel` hold the rows and columns of `c` at this depth; columns of `c` are contiguous.
-unsafe fn multiply<T: Real>(mut c: MatMut<'_, T>, alpha: T, block: &Packed<T>, panel: &Packed<T>, depth: usize, beta: T) {
-    let stride = c.col_stride();
-    for (index, (col, cols)) in steps(c.ncols(), TILE_COLS).enumerate() {
-        let b = panel.at(index * depth * TILE_COLS);
+unsafe fn multiply<T: Real>(
+    mut c: MatMut<'_, T>,
+    alpha: T,
+    block: &Packed<T>,
+    panel: &Packed<T>,
+    depth: usize,
+    beta: T,
+    wanted: impl Fn(usize, usize) -> bool,
+) {
+    let mut aside = [T::ZERO; TILE_COLS * TILE_BYTES / 4];
+    for (sliver, (col, cols)) in steps(c.ncols(), TILE_COLS).enumerate() {
+        let b = panel.at(sliver * depth * TILE_COLS);
         for (index, (row, rows)) in steps(c.nrows(), tile_rows::<T>()).enumerate() {
             let a = block.at(index * depth * tile_rows::<T>());
             // Each tile fetches its part of the next sliver.
             let next = b.wrapping_add((TILE_COLS + index) * depth);
-            let c = c.rb_mut().submatrix_mut(row, col, rows, cols).as_ptr_mut();
-            // SAFETY: `c` begins a tile of these rows and columns; `a` and `b` begin groups of this depth.
+            let (low, high) = (wanted(row + rows - 1, col), wanted(row, col + cols - 1));
+            let mut c = c.rb_mut().submatrix_mut(row, col, rows, cols);
+            let stride = c.col_stride();
+            // SAFETY: `c` begins a tile of these rows and columns, `aside` has room for one; `a` and `b` begin groups of this depth.
             unsafe {
-                match T::DTYPE {
-                    Dtype::F32 => {
-                        let scalars = [alpha, beta].map(|x| x.f64() as f32);
-                        tile_f32(c.cast(), stride, [rows, cols], scalars, [a, b, next].map(|x| x.cast()), depth);
-                    }
-                    Dtype::F64 => {
-                        tile_f64(
-                            c.cast(),
-                            stride,
-                            [rows, cols],
-                            [alpha, beta].map(T::f64),
-                            [a, b, next].map(|x| x.cast()),
-                            depth,
-                        );
+                match (low, high) {
+                    (true, true) => tile(c.as_ptr_mut(), stride, [rows, cols], [alpha, beta], [a, b, next], depth),
+                    (false, false) => {}
+                    _ => {
+                        let stride = tile_rows::<T>() as isize;
+                        tile(aside.as_mut_ptr(), stride, [rows, cols], [alpha, T::ZERO], [a, b, next], depth);
+                        for (j, sums) in aside.chunks_exact(tile_rows::<T>()).enumerate().take(cols) {
+                            for i in (0..rows).filter(|&i| wanted(row + i, col + j)) {
+                                c[(i, j)] = sums[i] + if beta == T::ZERO { T::ZERO } else { beta * c[(i, j)] };
+                            }
+                        }
                     }
                 }
             }
+        }
+    }
+}
+
+/// A tile of C from packed groups: `operands` are those of A and B, and what to fetch meanwhile.
+///
+/// # Safety
+/// The CPU has AVX-512; `c` has these rows and columns, at most a tile's, contiguous in columns; the groups have this depth.
+unsafe fn tile<T: Real>(c: *mut T, stride: isize, shape: [usize; 2], scalars: [T; 2], operands: [*const T; 3], depth: usize) {
+    // SAFETY: the caller's promise; the casts name the type that T is.
+    unsafe {
+        match T::DTYPE {
+            Dtype::F32 => {
+                let scalars = scalars.map(|x| x.f64() as f32);
+                tile_f32(c.cast(), stride, shape, scalars, operands.map(<*const T>::cast), depth);
+            }
+            Dtype::F64 => tile_f64(c.cast(), stride, shape, scalars.map(T::f64), operands.map(<*const T>::cast), depth),
         }
     }
 }

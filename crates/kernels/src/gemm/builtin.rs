@@ -73,9 +73,25 @@ fn oriented<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_,
 fn columns<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T) {
     #[cfg(target_arch = "x86_64")]
     if c.row_stride() == 1 && c.nrows().min(c.ncols()) >= PACKED && super::avx512::available() {
-        return super::avx512::gemm(c, alpha, a, b, beta);
+        return super::avx512::gemm(c, alpha, a, b, beta, super::avx512::Part::Whole);
     }
     panels(c, alpha, a, b, beta);
+}
+
+/// The lower triangle of c = alpha a a^T + beta c, if there is a kernel that leaves the rest of the tiles out.
+pub(crate) fn syrk<T: Real>(c: &mut MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if c.nrows() >= PACKED && a.ncols() > 0 && alpha != T::ZERO && super::avx512::available() {
+        use super::avx512::{Part, gemm};
+        let c = c.rb_mut();
+        match (c.row_stride(), c.col_stride()) {
+            (1, _) => gemm(c, alpha, a, a.transpose(), beta, Part::Lower),
+            (_, 1) => gemm(c.transpose_mut(), alpha, a, a.transpose(), beta, Part::Upper),
+            _ => return false,
+        }
+        return true;
+    }
+    false
 }
 
 fn panels<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T) {

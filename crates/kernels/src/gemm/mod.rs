@@ -9,7 +9,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod builtin;
+pub(crate) mod builtin;
 
 use crate::{Blas, Error, Real};
 use faer::{MatMut, MatRef};
