@@ -18,8 +18,8 @@ const TILE_BYTES: usize = 128;
 const DEPTH_BYTES: usize = 2048;
 /// Rows of the packed block of A: 768 KiB, below the second-level cache of every CPU with AVX-512.
 const BLOCK_ROWS: usize = 384;
-/// Columns of the packed panel of B: 2 MiB.
-const PANEL_COLS: usize = 86 * TILE_COLS;
+/// Columns of the packed panel of B: 4 MiB.
+const PANEL_COLS: usize = 171 * TILE_COLS;
 /// Steps of depth by which the block of A is fetched ahead.
 const AHEAD: usize = 8;
 const ALIGNMENT: usize = 64;
@@ -188,8 +188,8 @@ unsafe fn multiply<T: Real>(
         let b = panel.at(sliver * depth * TILE_COLS);
         for (index, (row, rows)) in steps(c.nrows(), tile_rows::<T>()).enumerate() {
             let a = block.at(index * depth * tile_rows::<T>());
-            // Each tile fetches its part of the next sliver.
-            let next = b.wrapping_add((TILE_COLS + index) * depth);
+            // The first tiles fetch the next sliver, each its part.
+            let next = b.wrapping_add(if index < TILE_COLS { (TILE_COLS + index) * depth } else { 0 });
             let (low, high) = (wanted(row + rows - 1, col), wanted(row, col + cols - 1));
             let mut c = c.rb_mut().submatrix_mut(row, col, rows, cols);
             let stride = c.col_stride();
