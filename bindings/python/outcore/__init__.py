@@ -122,9 +122,8 @@ def from_numpy(
 ) -> Array:
     """Writes a NumPy array to a new `.npy` file, which has its name when it is whole; a file that had the name is replaced.
 
-    The array is read where it lies. One that is not aligned, or whose rows and columns both have gaps, is copied first. A vector,
-    and more than 16 MiB of another type than float32 and float64, are written in place instead: after a crash, opening the file
-    says so.
+    The array is read where it lies. One that is not aligned, or whose rows and columns both have gaps, is copied first;
+    elements of another type are converted a few MiB at a time.
 
     Parameters
     ----------

@@ -77,6 +77,12 @@ impl Session {
         py.detach(|| session.create(&path, dtype, &shape, order)).map(Matrix::new).map_err(to_python)
     }
 
+    /// A new `.npy` file of zeros that has its name when it is finished.
+    fn draft(&self, py: Python<'_>, path: PathBuf, dtype: &str, shape: Vec<u64>, order: &str) -> PyResult<Matrix> {
+        let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
+        py.detach(|| session.draft(&path, dtype, &shape, order)).map(Matrix::new).map_err(to_python)
+    }
+
     /// Budget in bytes.
     #[getter]
     fn memory_bytes(&self) -> PyResult<u64> {

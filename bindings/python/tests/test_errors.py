@@ -253,9 +253,10 @@ def test_a_killed_writer_leaves_a_mark(tmp_path: Path) -> None:
         import sys, outcore as oc, numpy as np
         oc.configure("16MiB", sys.argv[1], allow_tmpfs_scratch=True)
         a = oc.open(sys.argv[1] + "/a.npy")
+        x = np.random.default_rng(0).standard_normal((4000, 2000), np.float32)
         print("ready", flush=True)
         while True:
-            a[:] = np.random.default_rng(0).standard_normal((4000, 2000), np.float32)
+            a[:] = x
     """
     for _ in range(20):
         process = child(code, tmp_path)
@@ -273,6 +274,43 @@ def test_a_killed_writer_leaves_a_mark(tmp_path: Path) -> None:
     else:
         pytest.fail("twenty writers were killed, and none in the middle")
     assert oc.open(tmp_path / "a.npy", interrupted=True)[0].shape == (2000,)
+
+
+@pytest.mark.parametrize("kind", ["vector", "whole numbers"])
+def test_a_killed_from_numpy_leaves_the_old_file(tmp_path: Path, kind: str) -> None:
+    oc.from_numpy(tmp_path / "a.npy", np.eye(3))
+    code = """
+        import os, sys, outcore as oc, numpy as np
+        from outcore._array import Array
+        oc.configure("16MiB", sys.argv[1], allow_tmpfs_scratch=True)
+        write = Array._write_mapped
+        def die(self, *arguments):
+            write(self, *arguments)
+            os.kill(os.getpid(), 9)
+        Array._write_mapped = die
+        x = np.ones(5000) if sys.argv[2] == "vector" else np.ones((3000, 1500), int)
+        oc.from_numpy(sys.argv[1] + "/a.npy", x, dtype="float64")
+    """
+    process = child(code, tmp_path, kind)
+    _, trouble = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, trouble
+    np.testing.assert_array_equal(oc.open(tmp_path / "a.npy").numpy(), np.eye(3))
+    np.testing.assert_array_equal(oc.from_numpy(tmp_path / "a.npy", np.arange(5.0)).numpy(), np.arange(5.0))
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["a.npy"]
+
+
+def test_a_from_numpy_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    oc.from_numpy(tmp_path / "v.npy", np.arange(3.0))
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(oc.Array, "_write_mapped", fail)
+        with pytest.raises(KeyboardInterrupt) as kept:
+            oc.from_numpy(tmp_path / "v.npy", np.arange(5.0))
+    np.testing.assert_array_equal(oc.open(tmp_path / "v.npy").numpy(), np.arange(3.0))
+    assert oc.from_numpy(tmp_path / "v.npy", np.arange(4.0)).shape == (4,), kept
 
 
 def test_a_killed_producer_leaves_the_old_file(tmp_path: Path) -> None:

@@ -222,13 +222,19 @@ impl Session {
     /// # Errors
     /// [`Error::Store`] when there is no room, or the folder cannot be written.
     pub fn create(&self, path: impl AsRef<Path>, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
-        let path = path.as_ref();
+        self.draft(path, dtype, shape, order)?.finish()
+    }
+
+    /// A new matrix of zeros that is to have a path: write into it, then give it its name with [`Array::finish`]. Until then a file
+    /// that has the name is what it was, and a process that dies leaves it so.
+    ///
+    /// # Errors
+    /// As [`create`](Session::create).
+    pub fn draft(&self, path: impl AsRef<Path>, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
         let mut plan = Plan::new("create");
-        let made = self.unfinished(path, dtype, shape, order, &mut plan)?;
+        let made = self.unfinished(path.as_ref(), dtype, shape, order, &mut plan)?;
         self.engine().run(plan)?.wait()?;
-        made.file().commit()?;
-        drop(made);
-        self.open(path)
+        Ok(made)
     }
 
     /// A matrix that lives in the scratch folder until its last view goes.
