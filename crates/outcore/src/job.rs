@@ -242,7 +242,7 @@ impl<T> Running<T> {
 
     /// How far it is; plans count alike.
     pub fn progress(&self) -> Progress {
-        let done = self.outcomes.len() as f64;
+        let done = (self.count - self.plans.len() - usize::from(self.ticket.is_some())) as f64;
         let now = self.ticket.as_ref().map(Ticket::progress);
         let fraction = (done + now.map_or(0.0, |now| now.fraction)) / self.count.max(1) as f64;
         let elapsed = now.map_or(Duration::ZERO, |now| now.elapsed);

@@ -163,17 +163,18 @@ impl<'a, T: Real> Fit<'a, T> {
         plan.bound(if self.x.is_stored() { self.x.bytes() } else { 0 });
         plan.note("panels", self.panels.len());
         plan.note("passes", self.groups.len());
-        plan.note("lanes", self.lanes);
         let shift = plan.volatile("shift", 8 * d);
         let mut solve = self.solve(Region::span(shift, 0, 8 * d), Arc::new(Mutex::new(vec![0.0; d as usize])));
         let lane_bytes = lane_bytes(&self.panels);
-        let in_memory = self.groups.len() == 1 && solve.bytes(true) + self.lanes * lane_bytes <= self.session.memory_free();
+        let room = self.session.memory_free().saturating_sub(solve.bytes(true)) / lane_bytes;
+        let in_memory = self.groups.len() == 1 && room >= if solve.at_once() { 1 } else { self.lanes };
+        self.lanes = if in_memory { self.lanes.min(room) } else { 1 };
+        plan.note("lanes", self.lanes);
         if !in_memory && !solve.at_once() {
             solve.shorten(self.seed);
             plan.note("krylov block", solve.options.block);
         }
         solve.check(in_memory)?;
-        self.lanes = if in_memory { self.lanes } else { 1 };
         plan.note("covariance", if in_memory { "in memory" } else { "in scratch" });
         let scratch = match in_memory {
             true => None,
@@ -410,12 +411,8 @@ impl Solve {
     /// Refuses before any I/O what could not be solved after it.
     fn check(&self, in_memory: bool) -> Result<()> {
         let available = self.session.memory_free();
-        // All eigenvectors at once need the matrix in memory, and its chains before.
-        let needed = if !in_memory && self.at_once() {
-            self.bytes(true) + 8 * (self.features as u64).pow(2)
-        } else {
-            self.bytes(in_memory)
-        };
+        // All eigenvectors at once need the matrix in memory, and the sums that it is made of.
+        let needed = if self.at_once() { self.bytes(true) + lane_bytes(&self.panels) } else { self.bytes(in_memory) };
         let what = format!("the eigenvectors of a covariance of {} features", self.features);
         if needed > available || (!in_memory && self.at_once()) {
             return Err(Error::OverBudget { what, needed, available, budget: self.session.memory_bytes() });
@@ -438,7 +435,7 @@ impl Solve {
             *slot.lock().expect("no panic while held") = Some(self.solve_in_memory(&outcome, &lanes, cx.cancelled)?);
             Ok(())
         }));
-        run_watched(&session, plan, cancelled)?;
+        run_or_leave(&session, plan, cancelled)?;
         let found = found.lock().expect("no panic while held").take();
         found.ok_or(Error::Cancelled)
     }
@@ -654,6 +651,29 @@ fn run_watched(session: &Session, plan: Plan, cancelled: &AtomicBool) -> Result<
         }
     }
     ticket.wait()?;
+    Ok(())
+}
+
+/// Runs a plan to its end, or leaves it alone when the flag is up: a dense decomposition cannot be stopped. What it holds counts, and
+/// its core is busy, until it ends.
+fn run_or_leave(session: &Session, plan: Plan, cancelled: &AtomicBool) -> Result<()> {
+    let ticket = Arc::new(session.engine().run(plan)?);
+    while !ticket.wait_timeout(Duration::from_millis(50)) {
+        if cancelled.load(Ordering::Relaxed) {
+            ticket.cancel();
+            // The engine must not end on one of its own threads, so that the session outlives the run.
+            let (left, session) = (Arc::clone(&ticket), session.clone());
+            let outlive = move || {
+                while !left.wait_timeout(Duration::from_secs(60)) {}
+                drop(session);
+            };
+            if std::thread::Builder::new().name("outcore-left".into()).spawn(outlive).is_ok() {
+                return Err(Error::Cancelled);
+            }
+            while !ticket.wait_timeout(Duration::from_secs(60)) {}
+        }
+    }
+    Arc::into_inner(ticket).expect("nobody else waits for it").wait()?;
     Ok(())
 }
 
