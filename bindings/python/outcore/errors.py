@@ -19,6 +19,7 @@ __all__ = [
     "DeviceError",
     "FailedError",
     "FileError",
+    "FileTooLargeError",
     "InterruptedWriteError",
     "LockedError",
     "MissingError",
@@ -176,6 +177,17 @@ class NoSpaceError(_FileError):
     _errno = _errno.ENOSPC
     needed: int
     free: int
+
+
+class FileTooLargeError(_FileError):
+    """The file needs more bytes (`needed`) than a file may have; nothing was written.
+
+    `limit` is what this process may give a file (`ulimit -f`), or None where it is the file system that has a limit.
+    """
+
+    _errno = _errno.EFBIG
+    needed: int
+    limit: int | None
 
 
 class LockedError(_FileError, BlockingIOError):

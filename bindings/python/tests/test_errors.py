@@ -241,7 +241,8 @@ def test_a_file_size_limit_is_an_error_not_a_signal(tmp_path: Path) -> None:
             print(type(error).__name__, error)
     """
     found, trouble = child(code, tmp_path).communicate(timeout=60)
-    assert "a.npy" in found, trouble
+    assert found.startswith("FileTooLargeError"), trouble
+    assert "a.npy: needs 4004096 bytes, and this process may write files of 1048576 bytes at most (ulimit -f)" in found
     assert not (tmp_path / "a.npy").exists()
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1 << 20
 
@@ -311,6 +312,24 @@ def test_a_from_numpy_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch
             oc.from_numpy(tmp_path / "v.npy", np.arange(5.0))
     np.testing.assert_array_equal(oc.open(tmp_path / "v.npy").numpy(), np.arange(3.0))
     assert oc.from_numpy(tmp_path / "v.npy", np.arange(4.0)).shape == (4,), kept
+
+
+def test_a_scratch_folder_that_is_none_and_a_driver_that_is_none_are_told(tmp_path: Path) -> None:
+    a = oc.from_numpy(tmp_path / "a.npy", np.eye(3))
+    for scratch in (a.path, a.path / "deeper"):
+        session = oc.Session("16MiB", scratch)
+        with pytest.raises(errors.NotAFolderError, match=r"a\.npy.*: not a folder"):
+            session.open(a.path) @ session.open(a.path)
+    code = """
+        import outcore as oc
+        try:
+            oc.info()
+        except OSError as error:
+            print(error)
+    """
+    process = child(code, env=os.environ | {"OUTCORE_DRIVER": "junk"})
+    found, trouble = process.communicate(timeout=60)
+    assert found == 'driver: OUTCORE_DRIVER must be auto, io_uring or threads, not "junk"\n', trouble
 
 
 def test_a_killed_producer_leaves_the_old_file(tmp_path: Path) -> None:

@@ -198,7 +198,8 @@ impl<T: Send + 'static> Running<T> {
                 let (sender, receiver) = std::sync::mpsc::channel();
                 let work = move || _ = sender.send(finish(outcomes, &cancelled));
                 let thread = std::thread::Builder::new().name("outcore-finish".into()).spawn(work);
-                Rest::Thread(thread.map_err(|source| Error::NoMemory { bytes: 0, source })?, receiver)
+                let refused = |source| Error::Failed { what: format!("the system gives no further thread: {source}") };
+                Rest::Thread(thread.map_err(refused)?, receiver)
             }
             other => other,
         };

@@ -1,6 +1,7 @@
 //! A session: one budget, its threads, its scratch folder, and the files that it has open.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -267,8 +268,12 @@ impl Session {
         if let Some(scratch) = self.0.scratch.get() {
             return Ok(scratch);
         }
-        let failed = |source| Error::Device { object: self.0.scratch_folder.display().to_string(), source };
-        std::fs::create_dir_all(&self.0.scratch_folder).map_err(failed)?;
+        let object = self.0.scratch_folder.display().to_string();
+        std::fs::create_dir_all(&self.0.scratch_folder).map_err(|source| match source.kind() {
+            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => Error::Store(outcore_store::Error::NotAFolder { object }),
+            ErrorKind::PermissionDenied => Error::Store(outcore_store::Error::Denied { object, action: "create it" }),
+            _ => Error::Device { object, source },
+        })?;
         let made = Scratch::new(&self.0.scratch_folder, self.0.tmpfs)?;
         Ok(self.0.scratch.get_or_init(|| made))
     }

@@ -271,7 +271,7 @@ impl Store for Folder {
         if let Some(free) = self.faults.free_bytes() {
             return Ok(free);
         }
-        let fail = |error| Error::from_io(&shown(&self.root), "ask for the free space of", error);
+        let fail = |error| Error::from_io(&shown(&self.root), "ask for its free space", error);
         os::free_bytes(&self.root).map_err(fail)
     }
 }
@@ -354,7 +354,7 @@ fn stat(file: &File, place: &Place) -> Result<Stat, Error> {
     if mark.is_none() {
         return Ok(stat);
     }
-    let alone = lock::try_lock_shared(file).map_err(|error| Error::from_io(&place.object, "look for a writer of", error))?;
+    let alone = lock::try_lock_shared(file).map_err(|error| Error::from_io(&place.object, "look for its writer", error))?;
     if !alone {
         stat.state = State::BeingWritten;
         return Ok(stat);
