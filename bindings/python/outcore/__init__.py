@@ -31,6 +31,7 @@ __all__ = [
     "Session",
     "Trace",
     "__version__",
+    "accept",
     "configure",
     "convert",
     "create",
@@ -91,6 +92,21 @@ def open(
     MissingError, TruncatedError, CorruptError, UnsupportedError, InterruptedWriteError, DeniedError
     """
     return default_session().open(path, dtype=dtype, shape=shape, order=order, offset=offset, interrupted=interrupted)
+
+
+def accept(path: PathLike) -> None:
+    """Takes a file for whole that a write in place has left unfinished; its content is not touched.
+
+    The mark of an unfinished write belongs to the file, whoever writes it afterwards: another program that rewrites the file (as
+    `np.save` does) leaves the mark on it, and only its user knows that the content is whole. Where the file is made anew by this
+    library, or a write to `open(path, interrupted=True)` ends, the mark goes by itself.
+
+    Raises
+    ------
+    LockedError
+        While somebody writes to it. Also MissingError, DeniedError.
+    """
+    default_session().accept(path)
 
 
 def create(path: PathLike, shape: int | Sequence[int], dtype: npt.DTypeLike = "float32", *, order: Order = "C") -> Array:

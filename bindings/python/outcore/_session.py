@@ -227,6 +227,10 @@ class Session:
             draft.discard()
         return self.open(path)
 
+    def accept(self, path: PathLike) -> None:
+        """As `outcore.accept`."""
+        self._inner.accept(full_path(path))
+
     def __repr__(self) -> str:
         from ._units import show_bytes
 

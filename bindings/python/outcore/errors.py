@@ -199,7 +199,8 @@ class LockedError(_FileError, BlockingIOError):
 class InterruptedWriteError(_FileError):
     """A write in place did not finish, so the content is neither the old nor the new one.
 
-    `outcore.open(path, interrupted=True)` opens it all the same.
+    `outcore.open(path, interrupted=True)` opens it all the same, and a write to it that ends makes it whole again; so does a new
+    file of that name. Another program that rewrites the file leaves the mark on it: `outcore.accept(path)` takes it off.
     """
 
     _errno = _errno.EIO

@@ -83,6 +83,12 @@ impl Session {
         py.detach(|| session.draft(&path, dtype, &shape, order)).map(Matrix::new).map_err(to_python)
     }
 
+    /// Takes a file for whole that a writer in place has left half written.
+    fn accept(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let session = self.get()?;
+        py.detach(|| session.accept(&path)).map_err(to_python)
+    }
+
     /// Budget in bytes.
     #[getter]
     fn memory_bytes(&self) -> PyResult<u64> {

@@ -277,6 +277,19 @@ def test_a_killed_writer_leaves_a_mark(tmp_path: Path) -> None:
     assert oc.open(tmp_path / "a.npy", interrupted=True)[0].shape == (2000,)
 
 
+def test_a_file_that_another_program_has_rewritten_can_be_accepted(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    oc.from_numpy(path, np.eye(3))
+    os.setxattr(path, "user.outcore.writing", str(path.stat().st_size).encode())
+    written = np.arange(20000.0).reshape(100, 200)
+    np.save(path, written)
+    with pytest.raises(errors.InterruptedWriteError, match="accept it if another program has"):
+        oc.open(path)
+    np.testing.assert_array_equal(oc.open(path, interrupted=True).numpy(), written)
+    oc.accept(path)
+    np.testing.assert_array_equal(oc.open(path).numpy(), written)
+
+
 @pytest.mark.parametrize("kind", ["vector", "whole numbers"])
 def test_a_killed_from_numpy_leaves_the_old_file(tmp_path: Path, kind: str) -> None:
     oc.from_numpy(tmp_path / "a.npy", np.eye(3))

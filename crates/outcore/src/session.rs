@@ -238,6 +238,15 @@ impl Session {
         Ok(made)
     }
 
+    /// Takes a file for whole that a writer in place has left half written, because another program has written it anew since.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn accept(&self, path: impl AsRef<Path>) -> Result<()> {
+        let (folder, name) = Folder::split(path.as_ref())?;
+        Ok(folder.clear_mark(&name)?)
+    }
+
     /// A matrix that lives in the scratch folder until its last view goes.
     pub(crate) fn temporary(&self, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
         let dense = format::raw("scratch", dtype, shape, order, 0, None)?;

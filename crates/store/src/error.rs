@@ -82,7 +82,10 @@ pub enum Error {
         object: String,
     },
     /// A write in place did not finish, so the content is neither the old nor the new one.
-    #[error("{object}: a write in place was interrupted, its content is neither the old nor the new one")]
+    #[error(
+        "{object}: a write in place was interrupted, its content is neither the old nor the new one; \
+         write it anew, or accept it if another program has"
+    )]
     Interrupted {
         /// The object.
         object: String,

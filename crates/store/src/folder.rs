@@ -333,10 +333,8 @@ fn check_name(name: &str) -> Result<(), Error> {
 fn stat_locked(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Error> {
     let found = file.metadata().and_then(|metadata| Ok((metadata, mark::read(file, place)?)));
     let (metadata, mark) = found.map_err(|error| Error::from_io(&place.object, "look at", error))?;
-    // Of a marked object the file may be up to a block longer than the object, never shorter.
-    let marked_len = mark.and_then(|mark| mark.len);
     let stat = Stat {
-        len: marked_len.unwrap_or(u64::MAX).min(metadata.len()),
+        len: mark.map_or(metadata.len(), |mark| mark.len_of(metadata.len())),
         modified: metadata.modified().ok(),
         identity: Identity::of(&metadata),
         state: match mark {
