@@ -31,6 +31,7 @@ __all__ = [
     "Session",
     "Trace",
     "__version__",
+    "accept",
     "configure",
     "convert",
     "create",
@@ -93,6 +94,21 @@ def open(
     return default_session().open(path, dtype=dtype, shape=shape, order=order, offset=offset, interrupted=interrupted)
 
 
+def accept(path: PathLike) -> None:
+    """Takes a file for whole that a write in place has left unfinished; its content is not touched.
+
+    The mark of an unfinished write belongs to the file, whoever writes it afterwards: another program that rewrites the file (as
+    `np.save` does) leaves the mark on it, and only its user knows that the content is whole. Where the file is made anew by this
+    library, or a write to `open(path, interrupted=True)` ends, the mark goes by itself.
+
+    Raises
+    ------
+    LockedError
+        While somebody writes to it. Also MissingError, DeniedError.
+    """
+    default_session().accept(path)
+
+
 def create(path: PathLike, shape: int | Sequence[int], dtype: npt.DTypeLike = "float32", *, order: Order = "C") -> Array:
     """A new `.npy` file of zeros, to be written with `a[i:j] = x`. A file that had the name is replaced.
 
@@ -122,9 +138,8 @@ def from_numpy(
 ) -> Array:
     """Writes a NumPy array to a new `.npy` file, which has its name when it is whole; a file that had the name is replaced.
 
-    The array is read where it lies. One that is not aligned, or whose rows and columns both have gaps, is copied first. A vector,
-    and more than 16 MiB of another type than float32 and float64, are written in place instead: after a crash, opening the file
-    says so.
+    The array is read where it lies. One that is not aligned, or whose rows and columns both have gaps, is copied first;
+    elements of another type are converted a few MiB at a time.
 
     Parameters
     ----------

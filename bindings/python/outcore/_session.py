@@ -210,11 +210,26 @@ class Session:
         order = order or ("F" if by_columns else "C")
         operand = memory_operand(values, kind)
         if operand is None:
-            array = self.create(path, values.shape, kind, order=order)
-            array._assign(..., values, progress)
-            return array
+            return self._written(full_path(path), values, kind, order, progress)
         self._run(_native.convert(self._inner, operand, full_path(path), kind, order), "writing", progress)
         return self.open(path)
+
+    def _written(self, path: str, values: npt.NDArray[Any], kind: str, order: Order, progress: bool | None) -> Array:
+        """A new file written in pieces, which has its name when all are there."""
+        from ._array import Array
+
+        draft = self._inner.draft(path, kind, shape_of(values.shape), order)
+        try:
+            Array(self, draft, None)._assign(..., values, progress)
+            draft.finish()
+        finally:
+            # A traceback that somebody keeps must not keep the file.
+            draft.discard()
+        return self.open(path)
+
+    def accept(self, path: PathLike) -> None:
+        """As `outcore.accept`."""
+        self._inner.accept(full_path(path))
 
     def __repr__(self) -> str:
         from ._units import show_bytes

@@ -19,6 +19,7 @@ __all__ = [
     "DeviceError",
     "FailedError",
     "FileError",
+    "FileTooLargeError",
     "InterruptedWriteError",
     "LockedError",
     "MissingError",
@@ -178,6 +179,17 @@ class NoSpaceError(_FileError):
     free: int
 
 
+class FileTooLargeError(_FileError):
+    """The file needs more bytes (`needed`) than a file may have; nothing was written.
+
+    `limit` is what this process may give a file (`ulimit -f`), or None where it is the file system that has a limit.
+    """
+
+    _errno = _errno.EFBIG
+    needed: int
+    limit: int | None
+
+
 class LockedError(_FileError, BlockingIOError):
     """Another writer, in this process or in another, holds the file."""
 
@@ -187,7 +199,8 @@ class LockedError(_FileError, BlockingIOError):
 class InterruptedWriteError(_FileError):
     """A write in place did not finish, so the content is neither the old nor the new one.
 
-    `outcore.open(path, interrupted=True)` opens it all the same.
+    `outcore.open(path, interrupted=True)` opens it all the same, and a write to it that ends makes it whole again; so does a new
+    file of that name. Another program that rewrites the file leaves the mark on it: `outcore.accept(path)` takes it off.
     """
 
     _errno = _errno.EIO

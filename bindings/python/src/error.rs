@@ -87,6 +87,11 @@ fn describe_store(error: &StoreError, fields: &Bound<'_, PyDict>) -> PyResult<&'
             fields.set_item("free", free)?;
             (object, "NoSpaceError")
         }
+        StoreError::TooLarge { object, needed, limit } => {
+            fields.set_item("needed", needed)?;
+            fields.set_item("limit", limit)?;
+            (object, "FileTooLargeError")
+        }
         StoreError::Locked { object } => (object, "LockedError"),
         StoreError::Interrupted { object } => (object, "InterruptedWriteError"),
         StoreError::TmpfsScratch { folder } => (folder, "TmpfsScratchError"),

@@ -75,6 +75,19 @@ impl Matrix {
         Job::new(into.py().detach(|| array.read_into(memory)), |_| Done::Nothing)
     }
 
+    /// Gives a draft its name and opens it.
+    fn finish(&self, py: Python<'_>) -> PyResult<Matrix> {
+        let array = self.array()?.clone();
+        py.detach(|| array.finish()).map(Matrix::new).map_err(to_python)
+    }
+
+    /// Removes a draft.
+    fn discard(&self, py: Python<'_>) -> PyResult<()> {
+        let array = self.array()?;
+        py.detach(|| array.discard());
+        Ok(())
+    }
+
     /// Writes all of it, in place, from a C-contiguous array of the same type.
     fn write(&self, values: &Bound<'_, PyUntypedArray>) -> PyResult<Job> {
         let array = self.array()?;

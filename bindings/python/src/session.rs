@@ -77,6 +77,18 @@ impl Session {
         py.detach(|| session.create(&path, dtype, &shape, order)).map(Matrix::new).map_err(to_python)
     }
 
+    /// A new `.npy` file of zeros that has its name when it is finished.
+    fn draft(&self, py: Python<'_>, path: PathBuf, dtype: &str, shape: Vec<u64>, order: &str) -> PyResult<Matrix> {
+        let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
+        py.detach(|| session.draft(&path, dtype, &shape, order)).map(Matrix::new).map_err(to_python)
+    }
+
+    /// Takes a file for whole that a writer in place has left half written.
+    fn accept(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let session = self.get()?;
+        py.detach(|| session.accept(&path)).map_err(to_python)
+    }
+
     /// Budget in bytes.
     #[getter]
     fn memory_bytes(&self) -> PyResult<u64> {

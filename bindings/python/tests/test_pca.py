@@ -59,6 +59,20 @@ def test_the_numbers_are_those_of_scikit_learn(
     np.testing.assert_allclose(np.asarray(rebuilt), reference.inverse_transform(reference.transform(x)), atol=20 * tolerance)
 
 
+@pytest.mark.parametrize("memory", ["7.5MiB", "9MiB", "12MiB"])
+def test_a_covariance_larger_than_memory_has_the_same_components(tmp_path: Path, rng: np.random.Generator, memory: str) -> None:
+    """800 features are 5 MB of covariance: it goes to scratch, and the search for its components is cut to what is left."""
+    scales = 1 / np.arange(1, 801)
+    x = (rng.standard_normal((3000, 800)) * scales) @ np.linalg.qr(rng.standard_normal((800, 800)))[0] + 3
+    reference = sklearn.decomposition.PCA(12, svd_solver="covariance_eigh").fit(x)
+    oc.from_numpy(tmp_path / "x.npy", x)
+    session = oc.Session(memory, tmp_path, allow_tmpfs_scratch=True)
+    pca = PCA(12).fit(session.open(tmp_path / "x.npy"))
+    np.testing.assert_allclose(pca.explained_variance_, reference.explained_variance_, rtol=1e-8)
+    np.testing.assert_allclose(pca.components_, reference.components_, atol=1e-6)
+    np.testing.assert_allclose(pca.explained_variance_ratio_, reference.explained_variance_ratio_, rtol=1e-8)
+
+
 def test_signs_are_those_of_scikit_learn(x: npt.NDArray[Any]) -> None:
     found = PCA(6).fit(x).components_
     assert (found[np.arange(6), np.abs(found).argmax(1)] > 0).all()

@@ -34,14 +34,17 @@ pub struct TopOptions {
     pub seed: u64,
     /// Columns that C is multiplied by at once.
     pub block: usize,
+    /// Columns at which the basis is contracted, no fewer than k and three blocks; `None` for 2k and four blocks. Fewer take less memory
+    /// and more products.
+    pub basis: Option<usize>,
     /// Products with a block before the search is given up.
     pub products_max: usize,
 }
 
 impl Default for TopOptions {
-    /// Tolerance 1e-10, seed 0, blocks of 16, at most 600 products.
+    /// Tolerance 1e-10, seed 0, blocks of 16, the usual basis, at most 600 products.
     fn default() -> Self {
-        Self { tolerance: 1e-10, seed: 0, block: 16, products_max: 600 }
+        Self { tolerance: 1e-10, seed: 0, block: 16, basis: None, products_max: 600 }
     }
 }
 
@@ -124,9 +127,13 @@ pub fn eigh_top<T: Real>(c: MatRef<'_, T>, k: usize, options: &TopOptions, blas:
 
 /// Bytes that [`eigh_top_with`] holds at its peak.
 pub fn eigh_top_scratch_bytes<T: Real>(n: usize, k: usize, options: &TopOptions) -> usize {
-    let columns = basis_columns(k, options) + options.block.max(1);
-    // Basis, its image, and the rotated copies of both at a restart.
-    (4 * n * columns + 6 * columns * columns) * size_of::<T>() + crate::gemm_scratch_bytes::<T>(n, columns, n, &Blas::Builtin)
+    let block = options.block.max(1);
+    let columns = basis_columns(k, options) + block;
+    let shapes = [(columns, columns, n), (n, columns, columns), (n, block, columns)];
+    let product = shapes.map(|(rows, cols, depth)| crate::gemm_scratch_bytes::<T>(rows, cols, depth, &Blas::Builtin));
+    // Basis and image; a block on its way into the basis; the problem seen from the basis; rows that a restart rotates.
+    let elements = 2 * n * columns + 5 * n * block + 6 * columns * columns + ROTATED_ROWS * columns;
+    elements * size_of::<T>() + product.into_iter().fold(0, usize::max)
 }
 
 /// As [`eigh_top`], for a matrix that is known only by `apply(v, cv)`, which writes C v into cv; both are n x block at most.
@@ -157,7 +164,7 @@ pub fn eigh_top_with<T: Real, E: From<Error>>(
         let ritz = basis.rayleigh_ritz()?;
         worst = basis.restart(&ritz)?;
         if worst <= basis.tolerance(options) {
-            return Ok(basis.result(&ritz, k));
+            return Ok(basis.result(ritz, k));
         }
         if worst.is_nan() {
             break;
@@ -170,8 +177,11 @@ pub fn eigh_top_with<T: Real, E: From<Error>>(
 /// Columns at which the space is contracted: room for the kept ones and several blocks.
 fn basis_columns(k: usize, options: &TopOptions) -> usize {
     let block = options.block.max(1);
-    (2 * k + 4 * block).next_multiple_of(block)
+    options.basis.unwrap_or(2 * k + 4 * block).max(k + 3 * block).next_multiple_of(block)
 }
+
+/// Rows of the basis that a restart rotates at once.
+const ROTATED_ROWS: usize = 256;
 
 /// An orthonormal basis V of a growing Krylov space with its image CV.
 struct Basis<'a, T> {
@@ -270,23 +280,34 @@ impl<'a, T: Real> Basis<'a, T> {
         // Vectors beyond the wanted ones speed up the last of these.
         let keep = (self.wanted + 2 * newest).min(columns).max(self.wanted.min(columns));
         let y = ritz.vectors.as_ref().subcols(0, keep);
-        let (mut v, mut cv) = (Mat::<T>::zeros(self.n, keep), Mat::<T>::zeros(self.n, keep));
-        gemm(v.as_mut(), T::ONE, self.v.as_ref().subcols(0, columns), y, T::ZERO, self.blas)?;
-        gemm(cv.as_mut(), T::ONE, self.cv.as_ref().subcols(0, columns), y, T::ZERO, self.blas)?;
-        let largest = ritz.values.iter().map(|x| x.f64().abs()).fold(0.0, f64::max);
-        let worst = (0..self.wanted.min(keep)).map(|j| residual(&v, &cv, ritz.values[j], j)).fold(0.0, nan_max);
         let next = self.v.as_ref().subcols(columns, newest).to_owned();
-        self.v.as_mut().subcols_mut(0, keep).copy_from(&v);
-        self.cv.as_mut().subcols_mut(0, keep).copy_from(&cv);
+        rotate(self.v.as_mut(), y, self.blas)?;
+        rotate(self.cv.as_mut(), y, self.blas)?;
+        let largest = ritz.values.iter().map(|x| x.f64().abs()).fold(0.0, f64::max);
+        let worst = (0..self.wanted.min(keep)).map(|j| residual(&self.v, &self.cv, ritz.values[j], j)).fold(0.0, nan_max);
         self.v.as_mut().subcols_mut(keep, newest).copy_from(&next);
         self.used = keep + newest;
         Ok(if largest == 0.0 { worst } else { worst / largest })
     }
 
     /// The pairs after a restart.
-    fn result(&self, ritz: &Eigen<T>, k: usize) -> Eigen<T> {
-        Eigen { values: ritz.values[..k].to_vec(), vectors: self.v.as_ref().subcols(0, k).to_owned() }
+    fn result(self, ritz: Eigen<T>, k: usize) -> Eigen<T> {
+        let Basis { v, cv, .. } = self;
+        drop(cv);
+        Eigen { values: ritz.values[..k].to_vec(), vectors: v.as_ref().subcols(0, k).to_owned() }
     }
+}
+
+/// The first columns of `v` become V Y, in place: rows do not depend on each other.
+fn rotate<T: Real>(mut v: MatMut<'_, T>, y: MatRef<'_, T>, blas: &Blas) -> Result<(), Error> {
+    let mut rotated = Mat::<T>::zeros(ROTATED_ROWS.min(v.nrows()), y.ncols());
+    for first in (0..v.nrows()).step_by(ROTATED_ROWS) {
+        let rows = ROTATED_ROWS.min(v.nrows() - first);
+        let mut part = rotated.as_mut().subrows_mut(0, rows);
+        gemm(part.as_mut(), T::ONE, v.as_ref().submatrix(first, 0, rows, y.nrows()), y, T::ZERO, blas)?;
+        v.as_mut().submatrix_mut(first, 0, rows, y.ncols()).copy_from(part);
+    }
+    Ok(())
 }
 
 fn residual<T: Real>(v: &Mat<T>, cv: &Mat<T>, value: T, j: usize) -> f64 {

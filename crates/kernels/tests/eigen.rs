@@ -128,8 +128,12 @@ fn the_krylov_search_itself_converges() {
     for (name, values) in spectra(n) {
         let c = with_values(&values, 9);
         let apply = |v: MatRef<'_, f64>, cv: MatMut<'_, f64>| gemm(cv, 1.0, c.as_ref(), v, 0.0, &Blas::Builtin);
-        let found = eigh_top_with(n, 10, apply, &TopOptions::default(), &Blas::Builtin);
-        check(&c, &found.unwrap_or_else(|error| panic!("{name}: {error}")), 1e-10);
+        let mut options = TopOptions::default();
+        for (block, basis) in [(16, None), (8, None), (8, Some(50)), (4, Some(0))] {
+            (options.block, options.basis, options.products_max) = (block, basis, 600 * 16 / block);
+            let found = eigh_top_with(n, 10, apply, &options, &Blas::Builtin);
+            check(&c, &found.unwrap_or_else(|error| panic!("{name}, blocks of {block}: {error}")), 1e-10);
+        }
     }
 }
 

@@ -51,11 +51,16 @@ fn scratch_is_what_was_predicted() {
         let predicted = eigh_scratch_bytes::<f64>(n, k) - 2 * n * n.min(512) * 8;
         assert!(peak <= predicted + 1024, "eigh {n} {k}: {peak} bytes, predicted {predicted}");
     }
-    let (n, k, options) = (1500, 10, TopOptions::default());
+    let n = 1500;
     let c = faer::Mat::<f64>::from_fn(n, n, |i, j| 1.0 / (1 + i + j) as f64);
-    let peak = peak(|| drop(eigh_top(c.as_ref(), k, &options, &Blas::Builtin).unwrap()));
-    let predicted = eigh_top_scratch_bytes::<f64>(n, k, &options);
-    assert!(peak <= predicted, "eigh_top: {peak} bytes, predicted {predicted}");
+    for (k, block, basis) in [(10, 16, None), (100, 16, None), (100, 8, Some(0)), (300, 4, None)] {
+        let mut options = TopOptions::default();
+        (options.block, options.basis) = (block, basis);
+        let peak = peak(|| drop(eigh_top(c.as_ref(), k, &options, &Blas::Builtin).unwrap()));
+        let predicted = eigh_top_scratch_bytes::<f64>(n, k, &options);
+        println!("eigh_top {k} {block} {basis:?}: {peak} bytes, predicted {predicted}");
+        assert!(peak <= predicted, "eigh_top {k} {block} {basis:?}: {peak} bytes, predicted {predicted}");
+    }
 }
 
 fn products<T: Real>() {

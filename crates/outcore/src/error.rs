@@ -2,6 +2,7 @@
 
 use std::io;
 
+use outcore_device::OpKind;
 use outcore_store as store;
 
 use crate::data::format::FormatError;
@@ -124,6 +125,10 @@ impl From<outcore_engine::Error> for Error {
 }
 
 fn device(object: String, source: outcore_device::DeviceError) -> Error {
+    if source.op == OpKind::Drive {
+        let object = if source.device == object { object } else { format!("{object} {}", source.device) };
+        return Error::Device { object, source: source.source };
+    }
     let text = match source.device == object {
         true => source.to_string().trim_start_matches(&object).trim_start_matches(": ").to_owned(),
         false => source.to_string(),

@@ -198,7 +198,8 @@ impl<T: Send + 'static> Running<T> {
                 let (sender, receiver) = std::sync::mpsc::channel();
                 let work = move || _ = sender.send(finish(outcomes, &cancelled));
                 let thread = std::thread::Builder::new().name("outcore-finish".into()).spawn(work);
-                Rest::Thread(thread.map_err(|source| Error::NoMemory { bytes: 0, source })?, receiver)
+                let refused = |source| Error::Failed { what: format!("the system gives no further thread: {source}") };
+                Rest::Thread(thread.map_err(refused)?, receiver)
             }
             other => other,
         };
@@ -242,7 +243,7 @@ impl<T> Running<T> {
 
     /// How far it is; plans count alike.
     pub fn progress(&self) -> Progress {
-        let done = self.outcomes.len() as f64;
+        let done = (self.count - self.plans.len() - usize::from(self.ticket.is_some())) as f64;
         let now = self.ticket.as_ref().map(Ticket::progress);
         let fraction = (done + now.map_or(0.0, |now| now.fraction)) / self.count.max(1) as f64;
         let elapsed = now.map_or(Duration::ZERO, |now| now.elapsed);

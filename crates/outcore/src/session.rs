@@ -1,6 +1,7 @@
 //! A session: one budget, its threads, its scratch folder, and the files that it has open.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -222,13 +223,28 @@ impl Session {
     /// # Errors
     /// [`Error::Store`] when there is no room, or the folder cannot be written.
     pub fn create(&self, path: impl AsRef<Path>, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
-        let path = path.as_ref();
+        self.draft(path, dtype, shape, order)?.finish()
+    }
+
+    /// A new matrix of zeros that is to have a path: write into it, then give it its name with [`Array::finish`]. Until then a file
+    /// that has the name is what it was, and a process that dies leaves it so.
+    ///
+    /// # Errors
+    /// As [`create`](Session::create).
+    pub fn draft(&self, path: impl AsRef<Path>, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
         let mut plan = Plan::new("create");
-        let made = self.unfinished(path, dtype, shape, order, &mut plan)?;
+        let made = self.unfinished(path.as_ref(), dtype, shape, order, &mut plan)?;
         self.engine().run(plan)?.wait()?;
-        made.file().commit()?;
-        drop(made);
-        self.open(path)
+        Ok(made)
+    }
+
+    /// Takes a file for whole that a writer in place has left half written, because another program has written it anew since.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn accept(&self, path: impl AsRef<Path>) -> Result<()> {
+        let (folder, name) = Folder::split(path.as_ref())?;
+        Ok(folder.clear_mark(&name)?)
     }
 
     /// A matrix that lives in the scratch folder until its last view goes.
@@ -261,8 +277,12 @@ impl Session {
         if let Some(scratch) = self.0.scratch.get() {
             return Ok(scratch);
         }
-        let failed = |source| Error::Device { object: self.0.scratch_folder.display().to_string(), source };
-        std::fs::create_dir_all(&self.0.scratch_folder).map_err(failed)?;
+        let object = self.0.scratch_folder.display().to_string();
+        std::fs::create_dir_all(&self.0.scratch_folder).map_err(|source| match source.kind() {
+            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => Error::Store(outcore_store::Error::NotAFolder { object }),
+            ErrorKind::PermissionDenied => Error::Store(outcore_store::Error::Denied { object, action: "create it" }),
+            _ => Error::Device { object, source },
+        })?;
         let made = Scratch::new(&self.0.scratch_folder, self.0.tmpfs)?;
         Ok(self.0.scratch.get_or_init(|| made))
     }

@@ -1,5 +1,7 @@
 //! Principal components of data whose components are known.
 
+use std::time::{Duration, Instant};
+
 use outcore::learn::pca::{Affine, Components, affine, fit};
 use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};
 
@@ -37,13 +39,17 @@ fn waves(row: usize, column: usize, rows: usize, cols: usize) -> f64 {
 #[test]
 fn known_components_are_found_in_memory_and_on_ssd() {
     let (rows, cols) = (2000, 1200);
-    // 1200 features are 11.5 MB of covariance: the second budget does not hold it and what finds its eigenvectors.
-    for (memory, place_of_it) in [(64 << 20, "in memory"), (30 << 20, "in scratch")] {
+    // 1200 features are 11.5 MB of covariance: the second budget does not hold it and what finds its eigenvectors, the third not
+    // even the usual blocks.
+    for (memory, place_of_it, block) in
+        [(64 << 20, "in memory", None), (20 << 20, "in scratch", Some("16")), (8 << 20, "in scratch", Some("4"))]
+    {
         let place = place(memory, 2);
         let x = store(&place, rows, cols, |row, column| waves(row, column, rows, cols));
         let job = fit(&place.session, (&x).into(), Components::Count(2), 0).unwrap();
-        let noted = job.explain()[0].notes.iter().find(|(name, _)| name == "covariance").unwrap();
-        assert_eq!(noted.1, place_of_it);
+        let noted = |wanted: &str| job.explain()[0].notes.iter().find(|(name, _)| name == wanted).map(|(_, note)| note.clone());
+        assert_eq!(noted("covariance").as_deref(), Some(place_of_it));
+        assert_eq!(noted("krylov block").as_deref(), block);
         let pca = job.run().unwrap();
         let scale = rows as f64 / (rows as f64 - 1.0) * cols as f64 / 4.0;
         for (found, expected) in pca.explained_variance.iter().zip([9.0 * scale, scale]) {
@@ -65,6 +71,32 @@ fn known_components_are_found_in_memory_and_on_ssd() {
         for (at, &value) in bytemuck::cast_slice::<u8, f64>(&bytes)[..rows * cols].iter().enumerate() {
             assert!((value - waves(at / cols, at % cols, rows, cols)).abs() < 1e-6);
         }
+    }
+}
+
+#[test]
+fn a_dense_decomposition_can_be_left() {
+    let place = place(256 << 20, 2);
+    let x = store(&place, 1500, 1200, |row, column| ((row * 31 + column * 17 + row * column) % 101) as f64);
+    let mut running = fit(&place.session, (&x).into(), Components::All, 0).unwrap().start().unwrap();
+    let step = Duration::from_millis(20);
+    while running.progress().fraction < 1.0 {
+        assert!(!running.wait_timeout(step).unwrap());
+    }
+    assert!(!running.wait_timeout(step).unwrap(), "the decomposition takes longer than that");
+    let asked = Instant::now();
+    running.cancel();
+    while !running.wait_timeout(step).unwrap() {}
+    assert!(matches!(running.wait(), Err(Error::Cancelled)));
+    assert!(asked.elapsed() < Duration::from_millis(500), "{:?}", asked.elapsed());
+    let budget = place.session.engine().budget().clone();
+    assert!(budget.available() < budget.total(), "what was left goes on, and is counted");
+    // Whoever lets go of the session does not wait for it either.
+    drop((x, place));
+    assert!(asked.elapsed() < Duration::from_millis(600), "{:?}", asked.elapsed());
+    while budget.available() < budget.total() {
+        assert!(asked.elapsed() < Duration::from_secs(120));
+        std::thread::sleep(step);
     }
 }
 

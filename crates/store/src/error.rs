@@ -5,6 +5,8 @@
 use std::io;
 use std::path::Path;
 
+use crate::os;
+
 /// An error of the store. `object` is the full path of the object, as its user would write it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -63,6 +65,16 @@ pub enum Error {
         /// The bytes that this user may still write on that file system.
         free: u64,
     },
+    /// The object is longer than a file may be; found before its first byte was written.
+    #[error("{object}: needs {needed} bytes, and {}", what_limits(limit))]
+    TooLarge {
+        /// The object that was to be written.
+        object: String,
+        /// Its length in bytes.
+        needed: u64,
+        /// What this process may give a file (`RLIMIT_FSIZE`); `None` where the file system has a limit of its own.
+        limit: Option<u64>,
+    },
     /// Another writer, in this process or in another, holds the object.
     #[error("{object}: another writer holds it")]
     Locked {
@@ -70,7 +82,10 @@ pub enum Error {
         object: String,
     },
     /// A write in place did not finish, so the content is neither the old nor the new one.
-    #[error("{object}: a write in place was interrupted, its content is neither the old nor the new one")]
+    #[error(
+        "{object}: a write in place was interrupted, its content is neither the old nor the new one; \
+         write it anew, or accept it if another program has"
+    )]
     Interrupted {
         /// The object.
         object: String,
@@ -110,11 +125,22 @@ impl Error {
     /// As [`Error::from_io`], where a full disk or an exhausted quota has to say how much was needed.
     pub(crate) fn from_allocation(object: &str, needed: u64, free: u64, source: io::Error) -> Error {
         match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Error::NoSpace { object: object.to_owned(), needed, free }
+            }
+            io::ErrorKind::FileTooLarge => {
+                let limit = os::file_size_limit().filter(|limit| *limit < needed);
+                Error::TooLarge { object: object.to_owned(), needed, limit }
             }
             _ => Error::from_io(object, "allocate", source),
         }
+    }
+}
+
+fn what_limits(limit: &Option<u64>) -> String {
+    match limit {
+        Some(limit) => format!("this process may write files of {limit} bytes at most (ulimit -f)"),
+        None => "the file system has no files that long".to_owned(),
     }
 }
 
@@ -139,6 +165,15 @@ mod tests {
         for (kind, text) in cases {
             assert_eq!(Error::from_io("d/x", "create", kind.into()).to_string(), text);
         }
+    }
+
+    #[test]
+    fn what_is_too_long_says_who_limits_it() {
+        let error = |limit| Error::TooLarge { object: "d/x".into(), needed: 100, limit }.to_string();
+        assert_eq!(error(Some(9)), "d/x: needs 100 bytes, and this process may write files of 9 bytes at most (ulimit -f)");
+        assert_eq!(error(None), "d/x: needs 100 bytes, and the file system has no files that long");
+        let found = Error::from_allocation("d/x", 100, 7, io::ErrorKind::FileTooLarge.into());
+        assert!(matches!(found, Error::TooLarge { limit: None, .. }), "{found}");
     }
 
     #[test]

@@ -271,7 +271,7 @@ impl Store for Folder {
         if let Some(free) = self.faults.free_bytes() {
             return Ok(free);
         }
-        let fail = |error| Error::from_io(&shown(&self.root), "ask for the free space of", error);
+        let fail = |error| Error::from_io(&shown(&self.root), "ask for its free space", error);
         os::free_bytes(&self.root).map_err(fail)
     }
 }
@@ -333,10 +333,8 @@ fn check_name(name: &str) -> Result<(), Error> {
 fn stat_locked(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Error> {
     let found = file.metadata().and_then(|metadata| Ok((metadata, mark::read(file, place)?)));
     let (metadata, mark) = found.map_err(|error| Error::from_io(&place.object, "look at", error))?;
-    // Of a marked object the file may be up to a block longer than the object, never shorter.
-    let marked_len = mark.and_then(|mark| mark.len);
     let stat = Stat {
-        len: marked_len.unwrap_or(u64::MAX).min(metadata.len()),
+        len: mark.map_or(metadata.len(), |mark| mark.len_of(metadata.len())),
         modified: metadata.modified().ok(),
         identity: Identity::of(&metadata),
         state: match mark {
@@ -354,7 +352,7 @@ fn stat(file: &File, place: &Place) -> Result<Stat, Error> {
     if mark.is_none() {
         return Ok(stat);
     }
-    let alone = lock::try_lock_shared(file).map_err(|error| Error::from_io(&place.object, "look for a writer of", error))?;
+    let alone = lock::try_lock_shared(file).map_err(|error| Error::from_io(&place.object, "look for its writer", error))?;
     if !alone {
         stat.state = State::BeingWritten;
         return Ok(stat);

@@ -109,7 +109,7 @@ pub(crate) fn claim_partial(place: &Place, faults: &Faults) -> Result<File, Erro
     let file = lock_path(place, &partial, &options, faults)?;
     // Only now is it certain that nobody else is writing it.
     let emptied = file.set_len(0);
-    emptied.map_err(|error| Error::from_io(&place.object, "empty a partial of", error))?;
+    emptied.map_err(|error| Error::from_io(&place.object, "empty its partial", error))?;
     Ok(file)
 }
 

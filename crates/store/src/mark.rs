@@ -4,6 +4,10 @@
 //! attributes, a file `.name.outcore-writing` beside it. Its value is the object's exact length in decimal, because direct
 //! writes may run past the end by less than one block until the writer truncates. It is durable before the first write
 //! and cleared only after the last one is durable; an object without a mark is whole.
+//!
+//! The mark belongs to the file, not to its bytes: a program that knows nothing of it and rewrites the file leaves it where it is,
+//! and whether that program finished nobody can tell. The object stays interrupted until it is created anew, written in place
+//! to the end, or accepted (`Store::clear_mark`).
 
 use std::fs::File;
 use std::io;
@@ -13,6 +17,8 @@ use crate::faults::{Faults, Step};
 use crate::lock::Place;
 use crate::os::{attribute, sync_folder};
 
+/// Direct writes to common devices are cut in blocks of at most so many bytes.
+const LONGEST_BLOCK: u64 = 4096;
 const ATTRIBUTE: &str = "user.outcore.writing";
 pub(crate) const BESIDE_SUFFIX: &str = ".outcore-writing";
 
@@ -21,6 +27,14 @@ pub(crate) const BESIDE_SUFFIX: &str = ".outcore-writing";
 pub(crate) struct Mark {
     /// The object's exact length; `None` where the mark does not say.
     pub(crate) len: Option<u64>,
+}
+
+impl Mark {
+    /// The object's length, of a file of so many bytes. The writer has left the file as long as the object or less than a block longer;
+    /// any other length is another program's, which has written the file since and not touched the mark.
+    pub(crate) fn len_of(self, file_len: u64) -> u64 {
+        self.len.filter(|&len| (len..len.saturating_add(LONGEST_BLOCK)).contains(&file_len)).unwrap_or(file_len)
+    }
 }
 
 fn beside(place: &Place) -> PathBuf {
@@ -138,6 +152,13 @@ mod tests {
         clear(&file, &place, &unsupported).unwrap();
         assert_eq!(read(&file, &place).unwrap(), None);
         assert!(!beside(&place).exists());
+    }
+
+    #[test]
+    fn a_length_that_the_writer_cannot_have_left_is_another_programs() {
+        let mark = Mark { len: Some(5000) };
+        assert_eq!([5000, 5001, 8192, 4999, 0, 9096].map(|file_len| mark.len_of(file_len)), [5000, 5000, 5000, 4999, 0, 9096]);
+        assert_eq!(Mark { len: None }.len_of(7), 7);
     }
 
     #[test]

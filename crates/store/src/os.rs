@@ -35,6 +35,11 @@ pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
+/// The longest file that this process may write, where it has a limit.
+pub(crate) fn file_size_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Fsize).current
+}
+
 /// Gives `file` its length, with its space where the file system can promise it, else as a hole.
 pub(crate) fn allocate(file: &File, len: u64) -> io::Result<()> {
     if len == 0 {

@@ -74,13 +74,13 @@ impl Partial {
     fn seal(&self) -> Result<(), Error> {
         let place = &self.place;
         let sized = self.faults.step(Step::Truncate).and_then(|()| self.file.set_len(self.len));
-        sized.map_err(|error| Error::from_io(&place.object, "set the length of", error))?;
+        sized.map_err(|error| Error::from_io(&place.object, "set its length", error))?;
         if let Some(replaced) = &self.replaced {
             let copied = replaced.metadata().and_then(|old| self.file.set_permissions(old.permissions()));
-            copied.map_err(|error| Error::from_io(&place.object, "keep permissions of", error))?;
+            copied.map_err(|error| Error::from_io(&place.object, "keep its permissions", error))?;
         }
         let synced = self.faults.step(Step::Sync).and_then(|()| self.file.sync_all());
-        synced.map_err(|error| Error::from_io(&place.object, "make durable", error))
+        synced.map_err(|error| Error::from_io(&place.object, "make it durable", error))
     }
 }
 
@@ -89,14 +89,14 @@ impl Ending for Partial {
         self.seal()?;
         let place = &self.place;
         let renamed = self.faults.step(Step::Rename).and_then(|()| std::fs::rename(place.partial(), &place.path));
-        renamed.map_err(|error| Error::from_io(&place.object, "put in place", error))?;
+        renamed.map_err(|error| Error::from_io(&place.object, "put it in place", error))?;
         self.renamed = true;
         // A mark beside the name was that of the object which is gone. Until it is removed, a whole object is taken for an
         // interrupted one; the other order would do the opposite.
         let durable = mark::clear_beside(place)
             .and_then(|_| self.faults.step(Step::SyncFolder))
             .and_then(|()| os::sync_folder(&place.folder));
-        durable.map_err(|error| Error::from_io(&place.object, "make the name durable of", error))
+        durable.map_err(|error| Error::from_io(&place.object, "make its name durable", error))
     }
 }
 
@@ -144,7 +144,7 @@ impl Writing {
             return Ok(());
         }
         mark::set(&self.file, &self.place, self.len, &self.faults)
-            .map_err(|error| Error::from_io(&self.place.object, "mark for writing", error))
+            .map_err(|error| Error::from_io(&self.place.object, "mark it for writing", error))
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -168,11 +168,11 @@ impl Ending for Writing {
     fn end(&mut self) -> Result<(), Error> {
         let object = &self.place.object;
         let cut = self.cut();
-        cut.map_err(|error| Error::from_io(object, "set the length of", error))?;
+        cut.map_err(|error| Error::from_io(object, "set its length", error))?;
         let synced = self.faults.step(Step::Sync).and_then(|()| self.file.sync_all());
-        synced.map_err(|error| Error::from_io(object, "make durable", error))?;
+        synced.map_err(|error| Error::from_io(object, "make it durable", error))?;
         let cleared = mark::clear(&self.file, &self.place, &self.faults);
-        cleared.map_err(|error| Error::from_io(object, "clear the mark of", error))?;
+        cleared.map_err(|error| Error::from_io(object, "clear its mark", error))?;
         self.ended = true;
         Ok(())
     }

@@ -116,10 +116,6 @@ impl Array {
         Array { session, file, layout, dtype, ndim }
     }
 
-    pub(crate) fn file(&self) -> &Arc<StoredFile> {
-        &self.file
-    }
-
     pub(crate) fn extent(&self) -> &Extent {
         self.file.extent()
     }
@@ -298,6 +294,25 @@ impl Array {
         panels_that_fit(self.rows(), self.cols() * element, share, |rows| {
             self.layout.tile(extent, rows, 0..self.cols(), element).region.frame_bytes(block)
         })
+    }
+
+    /// Gives a [`draft`](Session::draft) its name and opens it; any other matrix is itself.
+    ///
+    /// # Errors
+    /// [`Error::Store`] when it cannot be made durable or put in place; the file that had the name is then what it was.
+    pub fn finish(self) -> Result<Array> {
+        match (self.file.is_draft(), self.file.path()) {
+            (true, Some(path)) => {
+                self.file.commit()?;
+                self.session.open(path)
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// Removes a draft, whoever still has a view of it.
+    pub fn discard(&self) {
+        self.file.discard();
     }
 
     /// A copy with another element type, order or place.

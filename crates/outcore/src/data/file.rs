@@ -109,6 +109,17 @@ impl StoredFile {
         }
     }
 
+    pub(crate) fn is_draft(&self) -> bool {
+        matches!(&self.kind, Kind::Unfinished(object) if object.lock().expect("no panic while held").is_some())
+    }
+
+    /// Removes a new file that has no name yet.
+    pub(crate) fn discard(&self) {
+        if let Kind::Unfinished(object) = &self.kind {
+            object.lock().expect("no panic while held").take();
+        }
+    }
+
     /// Gives a new file its name.
     pub(crate) fn commit(&self) -> Result<()> {
         let Kind::Unfinished(object) = &self.kind else { return Ok(()) };

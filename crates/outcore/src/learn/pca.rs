@@ -8,7 +8,7 @@
 //! S is cut into panels of columns, and rows of X into chains, both chosen from the budget alone, so the
 //! bits do not depend on the number of threads. Where S is larger than memory its panels live in
 //! scratch, X is read once for each group of panels that fits, and eigenvectors come from a block
-//! Krylov iteration that streams S.
+//! Krylov iteration that streams S, with narrower blocks and a shorter basis where memory is short.
 //!
 //! Cost: n d^2 flops, reads X once (or once a group), 4 to 8 d^2 bytes of memory or scratch.
 
@@ -150,7 +150,7 @@ impl<'a, T: Real> Fit<'a, T> {
             samples: self.x.rows(),
             features: self.x.cols() as usize,
             components: self.components,
-            seed: self.seed,
+            options: krylov(self.seed, BLOCK, None),
             panels: self.panels.clone(),
             shift,
             diagonal,
@@ -163,13 +163,18 @@ impl<'a, T: Real> Fit<'a, T> {
         plan.bound(if self.x.is_stored() { self.x.bytes() } else { 0 });
         plan.note("panels", self.panels.len());
         plan.note("passes", self.groups.len());
-        plan.note("lanes", self.lanes);
         let shift = plan.volatile("shift", 8 * d);
-        let solve = self.solve(Region::span(shift, 0, 8 * d), Arc::new(Mutex::new(vec![0.0; d as usize])));
+        let mut solve = self.solve(Region::span(shift, 0, 8 * d), Arc::new(Mutex::new(vec![0.0; d as usize])));
         let lane_bytes = lane_bytes(&self.panels);
-        let in_memory = self.groups.len() == 1 && solve.bytes(true) + self.lanes * lane_bytes <= self.session.memory_free();
+        let room = self.session.memory_free().saturating_sub(solve.bytes(true)) / lane_bytes;
+        let in_memory = self.groups.len() == 1 && room >= if solve.at_once() { 1 } else { self.lanes };
+        self.lanes = if in_memory { self.lanes.min(room) } else { 1 };
+        plan.note("lanes", self.lanes);
+        if !in_memory && !solve.at_once() {
+            solve.shorten(self.seed);
+            plan.note("krylov block", solve.options.block);
+        }
         solve.check(in_memory)?;
-        self.lanes = if in_memory { self.lanes } else { 1 };
         plan.note("covariance", if in_memory { "in memory" } else { "in scratch" });
         let scratch = match in_memory {
             true => None,
@@ -331,23 +336,39 @@ enum Products {
     Stored(Extent),
 }
 
+/// Columns that the covariance is multiplied by at once, where memory is not short.
+const BLOCK: usize = 16;
+
+/// A search by blocks of so many columns; narrow ones need more products.
+fn krylov(seed: u64, block: usize, basis: Option<usize>) -> TopOptions {
+    let mut options = TopOptions::default();
+    options.products_max *= BLOCK / block;
+    (options.seed, options.block, options.basis) = (seed, block, basis);
+    options
+}
+
 /// From sums to components.
 struct Solve {
     session: Session,
     samples: u64,
     features: usize,
     components: Components,
-    seed: u64,
+    options: TopOptions,
     panels: Vec<Panel>,
     shift: Region,
     diagonal: Arc<Mutex<Vec<f64>>>,
 }
 
 impl Solve {
-    fn options(&self) -> TopOptions {
-        let mut options = TopOptions::default();
-        options.seed = self.seed;
-        options
+    /// Takes the widest blocks and the longest basis that fit the memory that is free, or the least there is.
+    fn shorten(&mut self, seed: u64) {
+        let (available, kept) = (self.session.memory_free(), self.kept().unwrap_or(self.features));
+        for (block, basis) in [(BLOCK, None), (8, None), (8, Some(kept + 40)), (4, Some(kept + 20))] {
+            self.options = krylov(seed, block, basis);
+            if self.bytes(false) <= available {
+                return;
+            }
+        }
     }
 
     fn kept(&self) -> Option<usize> {
@@ -370,7 +391,7 @@ impl Solve {
         let kept = self.kept().unwrap_or(d);
         let solver = match self.at_once() {
             true => kernels::eigh_scratch_bytes::<f64>(d, kept),
-            false => kernels::eigh_top_scratch_bytes::<f64>(d, kept, &self.options()),
+            false => kernels::eigh_top_scratch_bytes::<f64>(d, kept, &self.options),
         };
         (matrix + solver + 8 * d * kept) as u64
     }
@@ -378,9 +399,8 @@ impl Solve {
     /// What a product with S by way of scratch holds.
     fn streamed_bytes(&self) -> u64 {
         let panel = self.panels.iter().map(Panel::bytes).max().unwrap_or(0);
-        let block = self.options().block.max(1);
-        // The scratch of products is part of what the solver holds: one or the other multiplies.
-        2 * panel + (16 * self.features * block) as u64 + (1 << 20)
+        let block = self.options.block;
+        2 * panel + (16 * self.features * block + self.product_scratch(block)) as u64 + (1 << 20)
     }
 
     fn product_scratch(&self, columns: usize) -> usize {
@@ -391,12 +411,8 @@ impl Solve {
     /// Refuses before any I/O what could not be solved after it.
     fn check(&self, in_memory: bool) -> Result<()> {
         let available = self.session.memory_free();
-        // All eigenvectors at once need the matrix in memory, and its chains before.
-        let needed = if !in_memory && self.at_once() {
-            self.bytes(true) + 8 * (self.features as u64).pow(2)
-        } else {
-            self.bytes(in_memory)
-        };
+        // All eigenvectors at once need the matrix in memory, and the sums that it is made of.
+        let needed = if self.at_once() { self.bytes(true) + lane_bytes(&self.panels) } else { self.bytes(in_memory) };
         let what = format!("the eigenvectors of a covariance of {} features", self.features);
         if needed > available || (!in_memory && self.at_once()) {
             return Err(Error::OverBudget { what, needed, available, budget: self.session.memory_bytes() });
@@ -419,7 +435,7 @@ impl Solve {
             *slot.lock().expect("no panic while held") = Some(self.solve_in_memory(&outcome, &lanes, cx.cancelled)?);
             Ok(())
         }));
-        run_watched(&session, plan, cancelled)?;
+        run_or_leave(&session, plan, cancelled)?;
         let found = found.lock().expect("no panic while held").take();
         found.ok_or(Error::Cancelled)
     }
@@ -453,8 +469,7 @@ impl Solve {
 
     /// What the solver holds besides a product with S by way of scratch.
     fn basis_bytes(&self) -> u64 {
-        let elsewhere = self.streamed_bytes() + self.product_scratch(self.options().block.max(1)) as u64;
-        self.bytes(false).saturating_sub(elsewhere)
+        self.bytes(false) - self.streamed_bytes()
     }
 
     /// Sums, and both triangles of S, from all lanes in order.
@@ -492,7 +507,7 @@ impl Solve {
                     in_calls(into, 1.0, covariance, from, 0.0, blas, || cancelled.load(Ordering::Relaxed))?;
                     if cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
                 };
-                kernels::eigh_top_with(d, kept.unwrap_or(d), apply, &self.options(), blas)?
+                kernels::eigh_top_with(d, kept.unwrap_or(d), apply, &self.options, blas)?
             }
         };
         Ok((eigen, trace))
@@ -530,7 +545,7 @@ impl Solve {
             Ok(())
         };
         let kept = self.kept().unwrap_or(self.features);
-        kernels::eigh_top_with(self.features, kept, apply, &self.options(), self.session.blas())
+        kernels::eigh_top_with(self.features, kept, apply, &self.options, self.session.blas())
     }
 
     /// S V, row after row, from the panels in scratch.
@@ -636,6 +651,29 @@ fn run_watched(session: &Session, plan: Plan, cancelled: &AtomicBool) -> Result<
         }
     }
     ticket.wait()?;
+    Ok(())
+}
+
+/// Runs a plan to its end, or leaves it alone when the flag is up: a dense decomposition cannot be stopped. What it holds counts, and
+/// its core is busy, until it ends.
+fn run_or_leave(session: &Session, plan: Plan, cancelled: &AtomicBool) -> Result<()> {
+    let ticket = Arc::new(session.engine().run(plan)?);
+    while !ticket.wait_timeout(Duration::from_millis(50)) {
+        if cancelled.load(Ordering::Relaxed) {
+            ticket.cancel();
+            // The engine must not end on one of its own threads, so that the session outlives the run.
+            let (left, session) = (Arc::clone(&ticket), session.clone());
+            let outlive = move || {
+                while !left.wait_timeout(Duration::from_secs(60)) {}
+                drop(session);
+            };
+            if std::thread::Builder::new().name("outcore-left".into()).spawn(outlive).is_ok() {
+                return Err(Error::Cancelled);
+            }
+            while !ticket.wait_timeout(Duration::from_secs(60)) {}
+        }
+    }
+    Arc::into_inner(ticket).expect("nobody else waits for it").wait()?;
     Ok(())
 }
 
