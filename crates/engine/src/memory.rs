@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use outcore_device::{Buf, Shared};
 
 use crate::error::{Error, Result};
-use crate::items::Items;
+use crate::items::{Dated, Items};
 use crate::region::Region;
 
 const PAGE: u64 = 4096;
@@ -228,14 +228,14 @@ impl Memory {
     }
 
     /// Copies an item out that was gathered before; false where it is not known.
-    pub(crate) fn recall(&mut self, extent_id: u64, offset: u64, destination: &mut [u8]) -> bool {
-        self.items.get(extent_id, offset, destination)
+    pub(crate) fn recall(&mut self, extent: Dated, offset: u64, destination: &mut [u8]) -> bool {
+        self.items.get(extent, offset, destination)
     }
 
     /// Keeps a copy of an item, in memory that nobody uses.
-    pub(crate) fn remember(&mut self, extent_id: u64, offset: u64, item: &[u8]) {
+    pub(crate) fn remember(&mut self, extent: Dated, offset: u64, item: &[u8]) {
         let room = self.budget.total().saturating_sub(self.held + self.unused_bytes());
-        self.items.put(extent_id, offset, item, room);
+        self.items.put(extent, offset, item, room);
     }
 
     fn unused_bytes(&self) -> u64 {
