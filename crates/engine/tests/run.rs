@@ -1,9 +1,10 @@
 //! Plans carried out against a plain model of their bytes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use outcore_device::{Choice, Device, MemoryDevice};
-use outcore_engine::{Access, Config, Engine, Error, Extent, Mode, Plan, Region, Task};
+use outcore_device::{Choice, Device, Faults, Faulty, MemoryDevice};
+use outcore_engine::{Access, Config, Engine, Error, Extent, GatherOptions, Item, Mode, Plan, Region, Task};
 use proptest::prelude::*;
 
 fn engine(memory_bytes: u64) -> Engine {
@@ -396,6 +397,34 @@ fn a_run_that_waits_for_an_extent_goes_on_or_is_cancelled() {
     waiting.wait().unwrap();
     assert_eq!(contents(&device), [3; 4096]);
     assert_eq!(engine.budget().available(), 1 << 20);
+}
+
+/// A writer waited for as long as readers followed each other without a gap.
+#[test]
+fn readers_that_never_pause_let_a_writer_in() {
+    let engine = engine(1 << 20);
+    let latency = Some(std::time::Duration::from_millis(1)..std::time::Duration::from_millis(3));
+    let device = Faulty::new(Arc::new(MemoryDevice::new("memory", 1 << 16)), Faults { latency, ..Faults::default() });
+    let numbers = Extent::new("memory", device as Arc<dyn Device>);
+    let mut plan = Plan::new("fill");
+    let extent = plan.extent(&numbers);
+    plan.task(Task::new("fill").write(Region::span(extent, 0, 4096)).run(|_| Ok(())));
+    let options = GatherOptions { cache: false, ..GatherOptions::default() };
+    let written = AtomicBool::new(false);
+    let read_on = || {
+        while !written.load(Ordering::Relaxed) {
+            engine.gather(&[Item { extent: &numbers, offset: 0, len: 4096 }], &options).unwrap().wait().unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..8).for_each(|_| _ = scope.spawn(read_on));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let writer = engine.run(plan).unwrap();
+        let had_its_turn = writer.wait_timeout(std::time::Duration::from_secs(3));
+        written.store(true, Ordering::Relaxed);
+        writer.wait().unwrap();
+        assert!(had_its_turn);
+    });
 }
 
 /// Calls from several threads failed at random, because the first run had planned with all memory that was free.
