@@ -217,7 +217,7 @@ impl Memory {
     pub(crate) fn revive(&mut self, account: &mut Account, key: &IdleKey) -> Option<Shared> {
         let size = self.idle.blocks.get(key)?.1.len() as u64;
         let above = (account.held + size).saturating_sub(account.reservation.bytes) - account.above_floor();
-        if above > self.budget.available().saturating_sub(self.above_floors) {
+        if above > self.budget.available().saturating_sub(self.above_floors) || !self.has_room(size) {
             return None;
         }
         let block = self.idle.remove(key)?;
@@ -242,6 +242,27 @@ impl Memory {
     /// Whether `bytes` more can be held now.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         self.held + bytes <= self.budget.total()
+    }
+
+    /// Refuses `bytes` more that can be held only when other activities give back what they have above their floors.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`].
+    pub(crate) fn check_room(&self, account: &Account, what: &str, bytes: u64) -> Result<()> {
+        if self.has_room(bytes) || self.above_floors == account.above_floor() {
+            return Ok(());
+        }
+        let (budget, available) = (self.budget.total(), self.budget.total().saturating_sub(self.held));
+        Err(Error::OverBudget { what: what.to_owned(), needed: bytes, available, budget })
+    }
+
+    /// Whether everything that is counted as held is there: others have given back what they had above their floors.
+    pub(crate) fn is_settled(&mut self) -> bool {
+        let settled = self.has_room(0);
+        if settled {
+            self.make_room(0);
+        }
+        settled
     }
 
     /// Copies an item out that was gathered before; false where it is not known.

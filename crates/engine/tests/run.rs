@@ -343,6 +343,61 @@ fn many_rows_that_share_sectors_are_stored_a_part_at_a_time() {
     assert_eq!(engine.budget().available(), 20 << 20);
 }
 
+/// Memory that another run had taken above its floor was counted twice for a while: by that run, and by the one that had
+/// since reserved it for what its tasks hold. Now they start when it is there.
+#[test]
+fn what_tasks_hold_waits_for_memory_that_others_have_above_their_floors() {
+    const BUDGET: u64 = 4 << 20;
+    for added in [true, false] {
+        let engine = engine(BUDGET);
+        let (started, was_started) = std::sync::mpsc::channel();
+        let large = move || {
+            Task::new("large").held(if added { 1 << 20 } else { 0 }).run(move |_| {
+                started.send(())?;
+                Ok(())
+            })
+        };
+        let mut plan = Plan::new("holds");
+        let (ask, asked) = std::sync::mpsc::channel::<()>();
+        if added {
+            plan.task(Task::new("asks").run(move |cx| {
+                asked.recv()?;
+                cx.more.push(large());
+                Ok(())
+            }));
+        } else {
+            plan.hold(1 << 20);
+            plan.task(large());
+        }
+        let mut holds = Some(plan);
+        let early = added.then(|| engine.run(holds.take().unwrap()).unwrap());
+        let device = Faulty::new(Arc::new(MemoryDevice::new("memory", BUDGET)), Faults::default());
+        let mut plan = Plan::new("runs ahead");
+        let extent = plan.extent(&Extent::new("memory", Arc::clone(&device) as Arc<dyn Device>));
+        let (open, gate) = std::sync::mpsc::channel::<()>();
+        let first = Region::span(extent, 0, 1 << 18);
+        plan.task(Task::new("waits").update(first).run(move |_| Ok(gate.recv()?)));
+        for index in 1..13 {
+            plan.task(Task::new("follows").read(first).read(Region::span(extent, index << 18, 1 << 18)).run(|_| Ok(())));
+        }
+        let ahead = engine.run(plan).unwrap();
+        for _ in 0..2000 {
+            if device.operations() == 13 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let holds = early.unwrap_or_else(|| engine.run(holds.take().unwrap()).unwrap());
+        let _ = ask.send(());
+        assert!(was_started.recv_timeout(std::time::Duration::from_millis(200)).is_err(), "more is held than there is");
+        open.send(()).unwrap();
+        was_started.recv_timeout(std::time::Duration::from_secs(20)).expect("there is room now");
+        ahead.wait().unwrap();
+        holds.wait().unwrap();
+        assert_eq!(engine.budget().available(), BUDGET);
+    }
+}
+
 /// Tasks that were added could store parts of sectors in a run that had reserved nothing for that.
 #[test]
 fn added_tasks_may_share_sectors() {
