@@ -30,6 +30,7 @@ pub unsafe trait Memory: Send + Sync {
 
 /// What keeps the bytes of a piece alive.
 enum Origin {
+    Map(Map),
     Memory(#[expect(dead_code, reason = "held for its Drop")] Box<dyn Memory>),
     Lent(Buf),
 }
@@ -61,13 +62,15 @@ impl Buf {
         Buf { origin: Some(Arc::new(Origin::Memory(memory))), pointer, len }
     }
 
-    /// Fresh zeroed memory, page aligned, taken from the system page by page on first touch. From 2 MiB on huge pages
-    /// are asked for.
+    /// Fresh zeroed memory, page aligned, taken from the system page by page on first touch. From 2 MiB on it is aligned to
+    /// huge pages, and they are asked for. The pages of a piece go back to the system when that piece is dropped.
     pub fn anonymous(len: usize) -> io::Result<Buf> {
         if len == 0 {
             return Ok(Buf::default());
         }
-        Ok(Buf::new(Box::new(Map::anonymous(len)?)))
+        let map = Map::anonymous(len)?;
+        let pointer = map.pointer;
+        Ok(Buf { origin: Some(Arc::new(Origin::Map(map))), pointer, len })
     }
 
     /// Cuts off and returns the first `at` bytes; `self` keeps the rest.
@@ -110,6 +113,17 @@ impl Buf {
     #[cfg(target_os = "linux")]
     pub(crate) fn hold(&self) -> Hold {
         Hold(self.origin.clone())
+    }
+}
+
+impl Drop for Buf {
+    fn drop(&mut self) {
+        if let Some(origin) = &self.origin
+            && let Origin::Map(map) = &**origin
+            && Arc::strong_count(origin) > 1
+        {
+            map.give_back(self.pointer, self.len);
+        }
     }
 }
 
@@ -160,7 +174,7 @@ impl Whole {
     pub fn reclaim(self) -> Result<Buf, Whole> {
         match Arc::try_unwrap(self.0) {
             Ok(Origin::Lent(buf)) => Ok(buf),
-            Ok(Origin::Memory(_)) => unreachable!("only `lend` makes a `Whole`"),
+            Ok(Origin::Map(_) | Origin::Memory(_)) => unreachable!("only `lend` makes a `Whole`"),
             Err(origin) => Err(Whole(origin)),
         }
     }
@@ -238,31 +252,74 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 impl Map {
     fn anonymous(len: usize) -> io::Result<Map> {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        let slack = if len >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 0 };
+        let reserved = len.saturating_add(slack);
         // SAFETY: a fresh anonymous map at an address of the kernel's choice touches no memory of anyone else.
         let address =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
+            unsafe { mmap_anonymous(std::ptr::null_mut(), reserved, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
         let pointer = NonNull::new(address.cast()).expect("a map is never at address 0");
-        let map = Map { pointer, len };
-        map.ask_for_huge_pages();
+        let mut map = Map { pointer, len: reserved };
+        if slack > 0 {
+            map.trim(len);
+            map.ask_for_huge_pages();
+        }
         Ok(map)
     }
 
-    #[cfg(target_os = "linux")]
-    fn ask_for_huge_pages(&self) {
-        if self.len >= HUGE_PAGE_BYTES {
-            let address = self.pointer.as_ptr().cast();
-            // SAFETY: the range is ours, and this advice changes page sizes, never contents. Refusal costs speed only.
-            let advised = unsafe { rustix::mm::madvise(address, self.len, rustix::mm::Advice::LinuxHugepage) };
-            if let Err(error) = advised {
-                log::debug!("huge pages refused: {error}");
+    /// Keeps `len` bytes from the first address where a huge page can begin.
+    fn trim(&mut self, len: usize) {
+        let head = self.pointer.align_offset(HUGE_PAGE_BYTES);
+        let tail = (head + len).next_multiple_of(rustix::param::page_size());
+        let unmap = |from: usize, to: usize| {
+            if from < to {
+                // SAFETY: the range lies inside this map, on pages that nobody has seen.
+                let unmapped = unsafe { rustix::mm::munmap(self.pointer.as_ptr().add(from).cast(), to - from) };
+                debug_assert!(unmapped.is_ok());
             }
+        };
+        unmap(0, head);
+        unmap(tail, self.len);
+        // SAFETY: the map is a huge page longer than `len`, so that `head` and `len` bytes more are inside.
+        self.pointer = unsafe { self.pointer.add(head) };
+        self.len = len;
+    }
+
+    /// Gives whole pages back to the system, of a range that nobody else can reach. They stay mapped, and would read as zero.
+    #[cfg(target_os = "linux")]
+    fn give_back(&self, pointer: NonNull<u8>, len: usize) {
+        use rustix::mm::{Advice, madvise};
+        let page = rustix::param::page_size();
+        let from = pointer.align_offset(page);
+        let bytes = len.saturating_sub(from) / page * page;
+        if bytes == 0 {
+            return;
+        }
+        let advise = |advice| {
+            // SAFETY: the caller's range is its own and lies in this map; what becomes of the bytes nobody can see.
+            unsafe { madvise(pointer.as_ptr().add(from).cast(), bytes, advice) }
+        };
+        // The system would make a huge page of it again where its neighbours are one.
+        let keep_small = || if self.len >= HUGE_PAGE_BYTES { advise(Advice::LinuxNoHugepage) } else { Ok(()) };
+        if let Err(error) = advise(Advice::LinuxDontNeed).and_then(|()| keep_small()) {
+            log::debug!("giving {bytes} bytes back: {error}");
         }
     }
 
     #[cfg(not(target_os = "linux"))]
+    fn give_back(&self, _: NonNull<u8>, _: usize) {}
+
+    #[cfg(target_os = "linux")]
     fn ask_for_huge_pages(&self) {
-        let _ = HUGE_PAGE_BYTES;
+        let address = self.pointer.as_ptr().cast();
+        // SAFETY: the range is ours, and this advice changes page sizes, never contents. Refusal costs speed only.
+        let advised = unsafe { rustix::mm::madvise(address, self.len, rustix::mm::Advice::LinuxHugepage) };
+        if let Err(error) = advised {
+            log::debug!("huge pages refused: {error}");
+        }
     }
+
+    #[cfg(not(target_os = "linux"))]
+    fn ask_for_huge_pages(&self) {}
 }
 
 impl Drop for Map {
@@ -277,16 +334,6 @@ impl Drop for Map {
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
-
-// SAFETY: the map is valid, zeroed by the kernel, and at one address until `drop`; nobody else knows that address.
-unsafe impl Memory for Map {
-    fn pointer(&self) -> NonNull<u8> {
-        self.pointer
-    }
-    fn len(&self) -> usize {
-        self.len
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -363,11 +410,29 @@ mod tests {
         assert_eq!(slice.try_thaw().unwrap().len(), 4096);
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn pages_go_back_with_their_piece() {
+        const PIECE: usize = 1 << 20;
+        let resident_bytes = || {
+            let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+            statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * rustix::param::page_size()
+        };
+        let mut buf = Buf::anonymous(128 * PIECE).unwrap();
+        buf.fill(3);
+        let mut pieces: Vec<Buf> = (0..128).map(|_| buf.split_to(PIECE)).collect();
+        let before = resident_bytes();
+        let mut index = 0;
+        pieces.retain(|_| (index += 1, index % 2 == 0).1);
+        assert!(before - resident_bytes() > 48 * PIECE);
+        assert!(pieces.iter().all(|piece| piece.iter().all(|&byte| byte == 3)));
+    }
+
     #[test]
     fn anonymous_memory_is_zeroed_and_page_aligned() {
         for len in [1, 4096, HUGE_PAGE_BYTES + 5] {
             let buf = Buf::anonymous(len).unwrap();
-            assert_eq!(buf.as_ptr() as usize % 4096, 0);
+            assert_eq!(buf.as_ptr() as usize % if len < HUGE_PAGE_BYTES { 4096 } else { HUGE_PAGE_BYTES }, 0);
             assert!(buf.iter().all(|&byte| byte == 0));
         }
         assert!(Buf::anonymous(0).unwrap().is_empty());

@@ -13,6 +13,7 @@ use outcore_device::{Buf, Completion, Op, Whole};
 
 use crate::error::{Error, Result};
 use crate::gather::Gathered;
+use crate::items::Dated;
 use crate::layout::Layout;
 use crate::leases::Lease;
 use crate::memory::{Account, Reservation};
@@ -94,6 +95,9 @@ pub(crate) struct Gathering {
     cache: bool,
     sink: Sink,
     started: bool,
+    /// The extents of the layout as they were before the first byte was read: what changes meanwhile is not remembered under
+    /// its new version.
+    dated: Vec<Dated>,
     wholes: Vec<Whole>,
     bufs: Vec<Buf>,
     fresh: Vec<(u32, Buf)>,
@@ -142,6 +146,7 @@ impl Gathering {
             cache,
             sink,
             started: false,
+            dated: Vec::new(),
             wholes: Vec::new(),
             bufs,
             fresh: Vec::new(),
@@ -159,6 +164,7 @@ impl Gathering {
                 return;
             }
             core.memory.hold(&mut self.account, self.beside_bytes);
+            self.dated = self.layout.extents.iter().map(|extent| (extent.id(), extent.version())).collect();
             self.started = true;
         }
         while !self.frames.is_empty() {
@@ -185,7 +191,7 @@ impl Gathering {
             drop(rest.split_to(read.at - at));
             at = read.at + read.len;
             let mut piece = rest.split_to(read.len);
-            if self.cache && recall(core, &layout, index, &mut piece) {
+            if self.cache && self.recall(core, index, &mut piece) {
                 self.arrived(index, piece);
                 continue;
             }
@@ -203,6 +209,28 @@ impl Gathering {
             }
             Sink::Each(_) => self.fresh.push((read as u32, piece)),
         }
+    }
+
+    /// Fills a request from items that are known, if all of them are.
+    fn recall(&self, core: &mut Core<'_>, index: usize, piece: &mut [u8]) -> bool {
+        self.layout.items_of(index).iter().all(|&item| {
+            let (extent, offset, range) = self.find(index, item);
+            core.memory.recall(extent, offset, &mut piece[range])
+        })
+    }
+
+    fn remember(&self, core: &mut Core<'_>, index: usize, piece: &[u8]) {
+        for &item in self.layout.items_of(index) {
+            let (extent, offset, range) = self.find(index, item);
+            core.memory.remember(extent, offset, &piece[range]);
+        }
+    }
+
+    /// Where an item is, on its extent and in its request.
+    fn find(&self, index: usize, item: u32) -> (Dated, u64, Range<usize>) {
+        let read = &self.layout.reads[index];
+        let (_, range) = self.layout.find(item as usize).expect("items of a request are in it");
+        (self.dated[read.extent as usize], read.offset + range.start as u64, range)
     }
 
     fn is_cancelled(&self) -> bool {
@@ -284,7 +312,7 @@ impl Activity for Gathering {
         match result {
             Ok(()) => {
                 if self.cache {
-                    remember(core, &self.layout, index, &piece);
+                    self.remember(core, index, &piece);
                 }
                 self.arrived(index, piece);
             }
@@ -314,24 +342,5 @@ impl Drop for Gathering {
             Sink::Whole(ticket) => ticket.iter().for_each(|ticket| ticket.fill(Err(Error::Closed))),
             Sink::Each(inbox) => inbox.end(Err(Error::Closed)),
         }
-    }
-}
-
-/// Fills a request from items that are known, if all of them are.
-fn recall(core: &mut Core<'_>, layout: &Layout, index: usize, piece: &mut [u8]) -> bool {
-    let read = &layout.reads[index];
-    let extent = layout.extents[read.extent as usize].id();
-    layout.items_of(index).iter().all(|&item| {
-        let (_, range) = layout.find(item as usize).expect("items of a request are in it");
-        core.memory.recall(extent, read.offset + range.start as u64, &mut piece[range])
-    })
-}
-
-fn remember(core: &mut Core<'_>, layout: &Layout, index: usize, piece: &[u8]) {
-    let read = &layout.reads[index];
-    let extent = layout.extents[read.extent as usize].id();
-    for &item in layout.items_of(index) {
-        let (_, range) = layout.find(item as usize).expect("items of a request are in it");
-        core.memory.remember(extent, read.offset + range.start as u64, &piece[range]);
     }
 }

@@ -15,14 +15,18 @@ const CHUNK_BYTES: usize = 256 << 10;
 const ITEM_BYTES_MAX: usize = CHUNK_BYTES / 8;
 /// Slots of the small queue: a tenth of all, as in the paper.
 const SMALL_SHARE: usize = 10;
-/// A key in the index, one in the queue of ghosts and one in their set (24 bytes each), a number in a queue, and the
-/// slack of all of them.
-const SLOT_OVERHEAD_BYTES: usize = 160;
+/// A key in the slot, one in the index, one in the queue of ghosts and one in their set (32 bytes each), a number in a queue,
+/// and the slack of all of them.
+const SLOT_OVERHEAD_BYTES: usize = 256;
 /// Wanted more often than this counts as this often.
 const FREQUENCY_MAX: u8 = 3;
 
+/// An extent as it was at some time: its id and version. The bytes of an earlier version are never found again, and fall
+/// out like others that nobody wants.
+pub(crate) type Dated = (u64, u64);
+
 /// Extent, offset, length.
-type Key = (u64, u64, usize);
+type Key = (Dated, u64, usize);
 
 #[derive(Default)]
 pub(crate) struct Items {
@@ -37,13 +41,13 @@ impl Items {
     }
 
     /// Copies an item out; false where it is not known.
-    pub(crate) fn get(&mut self, extent: u64, offset: u64, destination: &mut [u8]) -> bool {
+    pub(crate) fn get(&mut self, extent: Dated, offset: u64, destination: &mut [u8]) -> bool {
         let Some(class) = self.classes.get_mut(&slot_bytes(destination.len())) else { return false };
         class.get((extent, offset, destination.len()), destination)
     }
 
     /// Takes an item in; grows by a chunk at most, and only within `room` bytes.
-    pub(crate) fn put(&mut self, extent: u64, offset: u64, item: &[u8], room: u64) {
+    pub(crate) fn put(&mut self, extent: Dated, offset: u64, item: &[u8], room: u64) {
         if item.is_empty() || item.len() > ITEM_BYTES_MAX {
             return;
         }
@@ -219,7 +223,7 @@ impl Class {
     }
 
     fn forget(&mut self, extent: u64) {
-        let of_extent = |slot: &Slot| slot.key.is_some_and(|key| key.0 == extent);
+        let of_extent = |slot: &Slot| slot.key.is_some_and(|((id, _), ..)| id == extent);
         let stale: HashSet<u32> = (0..self.slots.len() as u32).filter(|&slot| of_extent(&self.slots[slot as usize])).collect();
         for queue in [&mut self.small, &mut self.main] {
             queue.retain(|slot| !stale.contains(slot));
@@ -239,12 +243,12 @@ mod tests {
     const LEN: usize = 4096;
 
     fn put(items: &mut Items, key: u64, room: u64) {
-        items.put(1, key, &vec![key as u8; LEN], room);
+        items.put((1, 0), key, &vec![key as u8; LEN], room);
     }
 
     fn holds(items: &mut Items, key: u64) -> bool {
         let mut bytes = vec![0; LEN];
-        let found = items.get(1, key, &mut bytes);
+        let found = items.get((1, 0), key, &mut bytes);
         assert!(!found || bytes == vec![key as u8; LEN]);
         found
     }
@@ -281,12 +285,24 @@ mod tests {
     fn an_extent_is_forgotten_whole() {
         let mut items = Items::default();
         (0..20).for_each(|key| put(&mut items, key, ROOM));
-        items.put(2, 7, &[9; LEN], ROOM);
+        items.put((2, 0), 7, &[9; LEN], ROOM);
         items.forget(1);
         assert!((0..20).all(|key| !holds(&mut items, key)));
-        assert!(items.get(2, 7, &mut [0; LEN]));
+        assert!(items.get((2, 0), 7, &mut [0; LEN]));
         (0..500).for_each(|key| put(&mut items, key, 0));
         assert!((0..500).filter(|&key| holds(&mut items, key)).count() > 40);
+    }
+
+    #[test]
+    fn what_has_another_version_is_not_known() {
+        let mut items = Items::default();
+        put(&mut items, 7, ROOM);
+        assert!(!items.get((1, 1), 7, &mut [0; LEN]));
+        items.put((1, 1), 7, &[9; LEN], ROOM);
+        let mut bytes = vec![0; LEN];
+        assert!(items.get((1, 1), 7, &mut bytes) && bytes == [9; LEN]);
+        items.forget(1);
+        assert!(!holds(&mut items, 7) && !items.get((1, 1), 7, &mut bytes));
     }
 
     #[test]

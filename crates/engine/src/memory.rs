@@ -12,10 +12,14 @@ use std::sync::{Arc, Mutex};
 use outcore_device::{Buf, Shared};
 
 use crate::error::{Error, Result};
-use crate::items::Items;
+use crate::items::{Dated, Items};
 use crate::region::Region;
 
 const PAGE: u64 = 4096;
+/// Frames are made so many bytes at a time: a device moves what lies in one huge page in one piece.
+const SLAB_BYTES: u64 = 2 << 20;
+/// Shorter frames gain nothing.
+const SLAB_FRAME_BYTES_MIN: u64 = 64 << 10;
 
 /// A number of bytes that a session may hold, and who has reserved what of it.
 #[derive(Clone)]
@@ -189,18 +193,31 @@ impl Memory {
             }
             None => {
                 self.make_room(size);
-                Buf::anonymous(size as usize)?
+                self.new_frame(size)?
             }
         };
         self.charge(account, size as i64);
         Ok(Some(frame))
     }
 
+    /// A frame, and beside it in a slab others for whoever comes next, where there is room for them.
+    fn new_frame(&mut self, size: u64) -> io::Result<Buf> {
+        let others = SLAB_BYTES.div_ceil(size) - 1;
+        let room = self.budget.total().saturating_sub(self.held + self.unused_bytes());
+        if size < SLAB_FRAME_BYTES_MIN || (others + 1) * size > room {
+            return Buf::anonymous(size as usize);
+        }
+        let mut slab = Buf::anonymous(((others + 1) * size) as usize)?;
+        let frame = slab.split_to(size as usize);
+        (0..others).for_each(|_| self.keep_empty(slab.split_to(size as usize)));
+        Ok(frame)
+    }
+
     /// Takes an idle block back into use.
     pub(crate) fn revive(&mut self, account: &mut Account, key: &IdleKey) -> Option<Shared> {
         let size = self.idle.blocks.get(key)?.1.len() as u64;
         let above = (account.held + size).saturating_sub(account.reservation.bytes) - account.above_floor();
-        if above > self.budget.available().saturating_sub(self.above_floors) {
+        if above > self.budget.available().saturating_sub(self.above_floors) || !self.has_room(size) {
             return None;
         }
         let block = self.idle.remove(key)?;
@@ -227,15 +244,36 @@ impl Memory {
         self.held + bytes <= self.budget.total()
     }
 
+    /// Refuses `bytes` more that can be held only when other activities give back what they have above their floors.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`].
+    pub(crate) fn check_room(&self, account: &Account, what: &str, bytes: u64) -> Result<()> {
+        if self.has_room(bytes) || self.above_floors == account.above_floor() {
+            return Ok(());
+        }
+        let (budget, available) = (self.budget.total(), self.budget.total().saturating_sub(self.held));
+        Err(Error::OverBudget { what: what.to_owned(), needed: bytes, available, budget })
+    }
+
+    /// Whether everything that is counted as held is there: others have given back what they had above their floors.
+    pub(crate) fn is_settled(&mut self) -> bool {
+        let settled = self.has_room(0);
+        if settled {
+            self.make_room(0);
+        }
+        settled
+    }
+
     /// Copies an item out that was gathered before; false where it is not known.
-    pub(crate) fn recall(&mut self, extent_id: u64, offset: u64, destination: &mut [u8]) -> bool {
-        self.items.get(extent_id, offset, destination)
+    pub(crate) fn recall(&mut self, extent: Dated, offset: u64, destination: &mut [u8]) -> bool {
+        self.items.get(extent, offset, destination)
     }
 
     /// Keeps a copy of an item, in memory that nobody uses.
-    pub(crate) fn remember(&mut self, extent_id: u64, offset: u64, item: &[u8]) {
+    pub(crate) fn remember(&mut self, extent: Dated, offset: u64, item: &[u8]) {
         let room = self.budget.total().saturating_sub(self.held + self.unused_bytes());
-        self.items.put(extent_id, offset, item, room);
+        self.items.put(extent, offset, item, room);
     }
 
     fn unused_bytes(&self) -> u64 {
@@ -350,5 +388,34 @@ impl Idle {
     fn pop_oldest(&mut self) -> Option<Shared> {
         let (_, key) = self.by_age.first_key_value()?;
         self.remove(&{ *key })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_come_in_slabs_as_long_as_there_is_room() {
+        const KIB: u64 = 1 << 10;
+        let budget = Budget::new(8192 * KIB);
+        let mut memory = Memory::new(budget.clone());
+        let mut account = Account::new(budget.reserve("test", 8192 * KIB).unwrap());
+        let mut take = |kib: u64, count: usize| {
+            let mut frames = Vec::new();
+            for _ in 0..count {
+                frames.extend(memory.take(&mut account, (kib * KIB) as usize).unwrap());
+                assert!(memory.held + memory.unused_bytes() <= budget.total());
+            }
+            let held = (memory.held, memory.unused_bytes());
+            frames.iter_mut().for_each(|frame| frame.fill(1));
+            frames.into_iter().for_each(|frame| memory.give(&mut account, frame));
+            held
+        };
+        assert_eq!(take(256, 1), (256 * KIB, 1792 * KIB));
+        assert_eq!(take(700, 1), (700 * KIB, (2048 + 1400) * KIB));
+        assert_eq!(take(4, 1), (4 * KIB, (2048 + 2100) * KIB));
+        assert_eq!(take(2048, 5), (4 * 2048 * KIB, 0));
+        assert_eq!(take(1000, 9), (8000 * KIB, 0));
     }
 }

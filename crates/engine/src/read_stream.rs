@@ -306,7 +306,8 @@ impl Reader {
     }
 
     fn request(&mut self, core: &mut Core<'_>) {
-        while self.has_more() {
+        // A writer that waits has its turn once what is under way has come.
+        while self.has_more() && (self.loading == 0 || !core.leases.is_wanted(&self.lease)) {
             let Some(frame) = self.frame(core) else { break };
             if !core.leases.acquire(&mut self.lease) {
                 self.free.push(frame);

@@ -107,6 +107,10 @@ pub(crate) struct Run {
     account: Account,
     lease: Lease,
     started: bool,
+    /// Tasks were added for which the run has yet to wait until others have given memory back.
+    owes: bool,
+    /// Nodes before this one have all the memory that they need besides their blocks.
+    backed: usize,
     /// Of each area when the run began.
     versions: Vec<u64>,
     /// Waits for memory that other runs have.
@@ -165,6 +169,8 @@ impl Run {
             account,
             lease,
             started: false,
+            owes: false,
+            backed: 0,
             versions: Vec::new(),
             patient,
             written,
@@ -376,8 +382,13 @@ impl Run {
     }
 
     fn dispatch(&mut self, core: &mut Core<'_>) {
+        if self.started && (!self.owes || core.memory.is_settled()) {
+            (self.owes, self.backed) = (false, self.nodes.len());
+            self.sectors.raise_limit(self.schedule.sector_bytes);
+        }
         while self.running < self.schedule.concurrency.min(core.workers.count()) && self.error.is_none() {
-            let Some(&(position, node)) = self.ready.first() else { return };
+            let backed = |&&(_, node): &&(u32, u32)| (node as usize) < self.backed;
+            let Some(&(position, node)) = self.ready.iter().find(backed) else { return };
             self.ready.remove(&(position, node));
             match self.scratch_for(node) {
                 Ok(scratch) => self.start_task(core, node, scratch),
@@ -501,11 +512,15 @@ impl Run {
         let shared = shared_sector_bytes(&self.areas, more, 0).saturating_sub(self.schedule.sector_bytes);
         let beside = task_bytes.saturating_sub(self.task_bytes) * self.schedule.concurrency as u64 + shared;
         let missing = (self.schedule.floor_bytes() + beside).saturating_sub(self.account.reservation.bytes());
+        if !self.patient {
+            core.memory.check_room(&self.account, &self.name, beside)?;
+        }
         core.memory.raise_floor(&mut self.account, &self.name, missing)?;
+        // Counted now, so that others take nothing more above their floors; used once it is there.
         core.memory.hold(&mut self.account, beside);
+        self.owes |= beside > 0;
         self.schedule.beside_bytes += beside;
         self.schedule.sector_bytes += shared;
-        self.sectors.raise_limit(self.schedule.sector_bytes);
         self.task_bytes = self.task_bytes.max(task_bytes);
         self.peak = self.peak.max(self.account.held);
         Ok(())
@@ -542,6 +557,16 @@ impl Run {
             (Backing::Device(_), false) => self.retire(core, stay, bytes),
             (Backing::Resident(_) | Backing::Volatile, _) => {}
         }
+    }
+
+    /// Reserves the floor. True when there is room for what is held all the time, too.
+    fn reserve(&mut self, core: &mut Core<'_>) -> Result<bool> {
+        let missing = self.schedule.floor_bytes().saturating_sub(self.account.reservation.bytes());
+        core.memory.raise_floor(&mut self.account, &self.name, missing)?;
+        if !self.patient {
+            core.memory.check_room(&self.account, &self.name, self.schedule.beside_bytes)?;
+        }
+        Ok(core.memory.has_room(self.schedule.beside_bytes))
     }
 
     fn begin(&mut self, core: &mut Core<'_>) {
@@ -631,13 +656,11 @@ impl Activity for Run {
             if !core.leases.acquire(&mut self.lease) {
                 return false;
             }
-            if let Err(error) = core.memory.raise_floor(&mut self.account, &self.name, self.schedule.floor_bytes()) {
-                if self.patient && core.memory.has_runs() {
-                    return false;
-                }
-                self.error = Some(error);
-            } else {
-                self.begin(core);
+            match self.reserve(core) {
+                Ok(true) => self.begin(core),
+                Ok(false) => return false,
+                Err(_) if self.patient && core.memory.has_runs() => return false,
+                Err(error) => self.error = Some(error),
             }
         }
         self.store_what_may(core);

@@ -377,6 +377,9 @@ impl Activity for Writer {
             // Between two bursts of writes others may have their turn, so nobody ever waits for this stream's caller.
             core.leases.release(&mut self.lease);
         }
+        if self.error.is_some() {
+            core.leases.leave_line(&mut self.lease);
+        }
         let closed = self.report();
         let unsent = self.error.is_none() && !self.between.lock().full.is_empty();
         let over = quiet && (closed && !unsent || self.closing);

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use outcore_device::{Blocking, Choice, Device, Faults, Faulty, MemoryDevice, Mode, open_file};
@@ -245,6 +246,32 @@ fn what_was_written_is_gathered() {
             assert_eq!(item, &new[range.clone()]);
         }
     }
+    assert_all_back(&engine);
+}
+
+/// A gather found what it remembered although somebody else had written since.
+#[test]
+fn what_others_wrote_is_gathered() {
+    let (before, after) = (pattern(100_000, 1), pattern(100_000, 2));
+    let device = Arc::new(MemoryDevice::new("memory", 100_000));
+    device.write_at(&before, 0).unwrap();
+    let version = Arc::new(AtomicU64::new(0));
+    let [ours, theirs] =
+        ["ours", "theirs"].map(|name| Extent::versioned(name, Arc::clone(&device) as Arc<dyn Device>, Arc::clone(&version)));
+    let ranges: Vec<_> = (0..20).map(|item| item * 4999..item * 4999 + 700).collect();
+    let items = items(&ours, &ranges);
+    let engine = engine();
+    let expect = |bytes: &[u8]| {
+        let expected: Vec<&[u8]> = ranges.iter().map(|range| &bytes[range.clone()]).collect();
+        assert_gathers(&engine, &items, &expected, &GatherOptions::default());
+    };
+    expect(&before);
+    let other = self::engine();
+    let mut writer = other.write_stream(&theirs, 0, StreamOptions { block_bytes: 4096, ahead: 4 }).unwrap();
+    writer.write(&after).unwrap();
+    writer.finish().unwrap();
+    version.fetch_add(1, Ordering::AcqRel);
+    expect(&after);
     assert_all_back(&engine);
 }
 

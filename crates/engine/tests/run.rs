@@ -1,9 +1,10 @@
 //! Plans carried out against a plain model of their bytes.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use outcore_device::{Choice, Device, MemoryDevice};
-use outcore_engine::{Access, Config, Engine, Error, Extent, Mode, Plan, Region, Task};
+use outcore_device::{Choice, Device, Faults, Faulty, MemoryDevice};
+use outcore_engine::{Access, Config, Engine, Error, Extent, GatherOptions, Item, Mode, Plan, Region, Task};
 use proptest::prelude::*;
 
 fn engine(memory_bytes: u64) -> Engine {
@@ -342,6 +343,61 @@ fn many_rows_that_share_sectors_are_stored_a_part_at_a_time() {
     assert_eq!(engine.budget().available(), 20 << 20);
 }
 
+/// Memory that another run had taken above its floor was counted twice for a while: by that run, and by the one that had
+/// since reserved it for what its tasks hold. Now they start when it is there.
+#[test]
+fn what_tasks_hold_waits_for_memory_that_others_have_above_their_floors() {
+    const BUDGET: u64 = 4 << 20;
+    for added in [true, false] {
+        let engine = engine(BUDGET);
+        let (started, was_started) = std::sync::mpsc::channel();
+        let large = move || {
+            Task::new("large").held(if added { 1 << 20 } else { 0 }).run(move |_| {
+                started.send(())?;
+                Ok(())
+            })
+        };
+        let mut plan = Plan::new("holds");
+        let (ask, asked) = std::sync::mpsc::channel::<()>();
+        if added {
+            plan.task(Task::new("asks").run(move |cx| {
+                asked.recv()?;
+                cx.more.push(large());
+                Ok(())
+            }));
+        } else {
+            plan.hold(1 << 20);
+            plan.task(large());
+        }
+        let mut holds = Some(plan);
+        let early = added.then(|| engine.run(holds.take().unwrap()).unwrap());
+        let device = Faulty::new(Arc::new(MemoryDevice::new("memory", BUDGET)), Faults::default());
+        let mut plan = Plan::new("runs ahead");
+        let extent = plan.extent(&Extent::new("memory", Arc::clone(&device) as Arc<dyn Device>));
+        let (open, gate) = std::sync::mpsc::channel::<()>();
+        let first = Region::span(extent, 0, 1 << 18);
+        plan.task(Task::new("waits").update(first).run(move |_| Ok(gate.recv()?)));
+        for index in 1..13 {
+            plan.task(Task::new("follows").read(first).read(Region::span(extent, index << 18, 1 << 18)).run(|_| Ok(())));
+        }
+        let ahead = engine.run(plan).unwrap();
+        for _ in 0..2000 {
+            if device.operations() == 13 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let holds = early.unwrap_or_else(|| engine.run(holds.take().unwrap()).unwrap());
+        let _ = ask.send(());
+        assert!(was_started.recv_timeout(std::time::Duration::from_millis(200)).is_err(), "more is held than there is");
+        open.send(()).unwrap();
+        was_started.recv_timeout(std::time::Duration::from_secs(20)).expect("there is room now");
+        ahead.wait().unwrap();
+        holds.wait().unwrap();
+        assert_eq!(engine.budget().available(), BUDGET);
+    }
+}
+
 /// Tasks that were added could store parts of sectors in a run that had reserved nothing for that.
 #[test]
 fn added_tasks_may_share_sectors() {
@@ -396,6 +452,34 @@ fn a_run_that_waits_for_an_extent_goes_on_or_is_cancelled() {
     waiting.wait().unwrap();
     assert_eq!(contents(&device), [3; 4096]);
     assert_eq!(engine.budget().available(), 1 << 20);
+}
+
+/// A writer waited for as long as readers followed each other without a gap.
+#[test]
+fn readers_that_never_pause_let_a_writer_in() {
+    let engine = engine(1 << 20);
+    let latency = Some(std::time::Duration::from_millis(1)..std::time::Duration::from_millis(3));
+    let device = Faulty::new(Arc::new(MemoryDevice::new("memory", 1 << 16)), Faults { latency, ..Faults::default() });
+    let numbers = Extent::new("memory", device as Arc<dyn Device>);
+    let mut plan = Plan::new("fill");
+    let extent = plan.extent(&numbers);
+    plan.task(Task::new("fill").write(Region::span(extent, 0, 4096)).run(|_| Ok(())));
+    let options = GatherOptions { cache: false, ..GatherOptions::default() };
+    let written = AtomicBool::new(false);
+    let read_on = || {
+        while !written.load(Ordering::Relaxed) {
+            engine.gather(&[Item { extent: &numbers, offset: 0, len: 4096 }], &options).unwrap().wait().unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..8).for_each(|_| _ = scope.spawn(read_on));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let writer = engine.run(plan).unwrap();
+        let had_its_turn = writer.wait_timeout(std::time::Duration::from_secs(3));
+        written.store(true, Ordering::Relaxed);
+        writer.wait().unwrap();
+        assert!(had_its_turn);
+    });
 }
 
 /// Calls from several threads failed at random, because the first run had planned with all memory that was free.
