@@ -18,6 +18,8 @@ use crate::region::Region;
 const PAGE: u64 = 4096;
 /// Frames are made so many bytes at a time: a device moves what lies in one huge page in one piece.
 const SLAB_BYTES: u64 = 2 << 20;
+/// So many idle blocks are looked at for one whose frame can be used again.
+const NEXT_TO_GO: usize = 64;
 /// Shorter frames gain nothing.
 const SLAB_FRAME_BYTES_MIN: u64 = 64 << 10;
 
@@ -185,6 +187,11 @@ impl Memory {
         let spare = self.budget.available().saturating_sub(self.above_floors);
         if above > spare || self.held + size > self.budget.total() {
             return Ok(None);
+        }
+        let is_full = self.held + self.unused_bytes() + size > self.budget.total();
+        if is_full && self.empty.get(&(size as usize)).is_none_or(Vec::is_empty) {
+            // The pages of a block that has to go are there already; fresh ones would have to be cleared.
+            self.idle.pop_oldest_of(size as usize).into_iter().for_each(|block| self.recycle(block));
         }
         let frame = match self.empty.get_mut(&(size as usize)).and_then(Vec::pop) {
             Some(frame) => {
@@ -383,6 +390,12 @@ impl Idle {
         self.by_age.remove(&age);
         self.bytes -= block.len() as u64;
         Some(block)
+    }
+
+    /// The oldest of a length, if one is among those that are next to go.
+    fn pop_oldest_of(&mut self, len: usize) -> Option<Shared> {
+        let key = self.by_age.values().take(NEXT_TO_GO).find(|key| self.blocks[key].1.len() == len).copied()?;
+        self.remove(&key)
     }
 
     fn pop_oldest(&mut self) -> Option<Shared> {

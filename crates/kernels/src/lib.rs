@@ -32,7 +32,7 @@ pub mod statistics;
 pub mod syrk;
 pub mod view;
 
-pub use self::gemm::{CALL_FLOPS, call_rows, gemm, gemm_flops, gemm_scratch_bytes};
+pub use self::gemm::{CALL_FLOPS, gemm, gemm_flops, gemm_scratch_bytes};
 pub use self::view::{view, view_mut};
 pub use blas::Blas;
 pub use eigen::{Eigen, TopOptions, eigh, eigh_scratch_bytes, eigh_top, eigh_top_scratch_bytes, eigh_top_with, orthonormalize};

@@ -13,6 +13,13 @@ struct Place {
     session: Session,
 }
 
+fn in_memory(rows: usize, cols: usize, values: &[f32]) -> Operand {
+    let mut bytes = Buf::anonymous(rows * cols * 4).unwrap();
+    bytes[..rows * cols * 4].copy_from_slice(bytemuck::cast_slice(values));
+    let (rows, cols) = (rows as u64, cols as u64);
+    Operand::Memory { bytes: bytes.freeze(), dtype: DType::F32, rows, cols, row_stride: cols, col_stride: 1 }
+}
+
 fn place(memory_bytes: u64) -> Place {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let scratch = Some(folder.path().join("scratch"));
@@ -190,16 +197,7 @@ fn products_of_what_is_in_memory_and_what_is_not() {
     let (m, k, n) = (300usize, 200, 100);
     let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
     let a_array = place.store("a.npy", m, k, Order::Row, &a);
-    let mut bytes = Buf::anonymous(k * n * 4).unwrap();
-    bytes[..k * n * 4].copy_from_slice(bytemuck::cast_slice(&b));
-    let b_memory = Operand::Memory {
-        bytes: bytes.freeze(),
-        dtype: DType::F32,
-        rows: k as u64,
-        cols: n as u64,
-        row_stride: n as u64,
-        col_stride: 1,
-    };
+    let b_memory = in_memory(k, n, &b);
     let into = Buf::anonymous(m * n * 4).unwrap();
     let c = gemm_into(&place.session, (&a_array).into(), b_memory.clone(), 1.0, into).unwrap().run().unwrap();
     let expected = product(&a, &b, m, k, n);
@@ -222,12 +220,18 @@ fn bits_do_not_depend_on_the_number_of_threads() {
             ..Settings::default()
         };
         let place = Place { session: Session::new(settings).unwrap(), folder };
-        let (a, b) = (place.store("a.npy", m, k, Order::Row, &a), place.store("b.npy", k, n, Order::Row, &b));
-        let sums = column_statistics(&place.session, (&a).into()).unwrap().run().unwrap();
-        (values(&gemm(&place.session, a.into(), b.into(), Gemm::default()).unwrap().run().unwrap()), sums)
+        let (a_file, b_file) = (place.store("a.npy", m, k, Order::Row, &a), place.store("b.npy", k, n, Order::Row, &b));
+        let sums = column_statistics(&place.session, (&a_file).into()).unwrap().run().unwrap();
+        let into = Buf::anonymous(m * n * 4).unwrap();
+        let resident = gemm_into(&place.session, in_memory(m, k, &a), in_memory(k, n, &b), 1.0, into).unwrap().run().unwrap();
+        (
+            values(&gemm(&place.session, a_file.into(), b_file.into(), Gemm::default()).unwrap().run().unwrap()),
+            sums,
+            resident.to_vec(),
+        )
     };
     let one = run(1);
-    assert!(one == run(2) && one == run(3));
+    assert!(one == run(2) && one == run(3) && one == run(16));
 }
 
 #[test]

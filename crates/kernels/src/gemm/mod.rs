@@ -17,14 +17,14 @@ use std::mem::size_of;
 
 /// Floating point operations that one call should not exceed, so that it ends within half a second (the longest that
 /// an interrupt waits) on a core that reaches 16 GFLOP/s, a tenth of what AVX2 gives in f32.
-pub const CALL_FLOPS: u64 = 8_000_000_000;
+pub const CALL_FLOPS: u64 = 1 << 33;
 
 /// c = alpha a b + beta c.
 ///
 /// Shapes: c is m x n, a is m x k, b is k x n, any strides. When `beta` is 0, c is only written: NaN in it is gone. When
 /// `alpha` is 0 or k is 0, a and b are not read.
 ///
-/// Cost: 2mnk flops, scratch [`gemm_scratch_bytes`]; keep to [`call_rows`] rows a call.
+/// Cost: 2mnk flops, scratch [`gemm_scratch_bytes`]; keep to [`CALL_FLOPS`] a call.
 ///
 /// # Errors
 /// [`Error::Shape`].
@@ -57,11 +57,6 @@ pub fn gemm<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_,
 /// 2mnk, the flops of a product.
 pub fn gemm_flops(m: usize, n: usize, k: usize) -> u64 {
     2 * (m as u64).saturating_mul(n as u64).saturating_mul(k as u64)
-}
-
-/// How many of a product's rows (or columns, by symmetry) one call should take to stay below [`CALL_FLOPS`], at least 1.
-pub fn call_rows(n: usize, k: usize) -> usize {
-    (CALL_FLOPS / gemm_flops(1, n, k).max(1)).clamp(1, usize::MAX as u64) as usize
 }
 
 /// Bytes that a thread holds while it runs [`gemm`](crate::gemm()) on these shapes, whatever the layout: packed panels and the slab that the

@@ -188,7 +188,8 @@ pub(crate) fn product_task<T: Real>(tiles: [Tile; 3], alpha: T, beta: T, blas: B
 /// Sides of what one call of the kernel computes: large enough that packing the operands costs little.
 const CALL_SIDE: usize = 2048;
 
-/// A product in calls short enough to be interrupted: cut in rows and columns first, then in depth.
+/// A product in calls short enough to be interrupted: cut in rows and columns first, then in depth. The cut of the depth, and
+/// with it the bits of an element, do not depend on the number of rows.
 pub(crate) fn in_calls<T: Real>(
     mut c: MatMut<'_, T>,
     alpha: T,
@@ -198,10 +199,11 @@ pub(crate) fn in_calls<T: Real>(
     blas: &Blas,
     stop: impl Fn() -> bool,
 ) -> Result<()> {
-    let sides = |end: usize| (0..end).step_by(CALL_SIDE).map(move |start| (start, CALL_SIDE.min(end - start)));
-    for (row, rows) in sides(a.nrows()) {
-        for (col, cols) in sides(b.ncols()) {
-            let depth = ((CALL_FLOPS / gemm_flops(rows, cols, 1)) as usize).max(256);
+    let (height, width) = (even(a.nrows(), CALL_SIDE), even(b.ncols(), CALL_SIDE));
+    let depth = (CALL_FLOPS / gemm_flops(CALL_SIDE, width, 1)) as usize;
+    let sides = |end: usize, step: usize| (0..end).step_by(step).map(move |start| (start, step.min(end - start)));
+    for (row, rows) in sides(a.nrows(), height) {
+        for (col, cols) in sides(b.ncols(), width) {
             let mut at = 0;
             while !stop() {
                 let length = depth.min(a.ncols() - at);
@@ -216,6 +218,11 @@ pub(crate) fn in_calls<T: Real>(
         }
     }
     Ok(())
+}
+
+/// The length of equal parts of at most `most`.
+fn even(length: usize, most: usize) -> usize {
+    length.div_ceil(length.div_ceil(most).max(1)).max(1)
 }
 
 /// Super tiles row by row, every second row backwards.
@@ -270,7 +277,7 @@ fn plan_into<T: Real>(session: &Session, a: &Operand, b: &Operand, alpha: T, int
     let depth = depth_that_fits(a, b, k, n, element, room);
     let bytes_of = |operand: &Operand| if operand.is_stored() { depth * element } else { 0 };
     let by_memory = if a.is_stored() { (room / bytes_of(a).max(1)).max(1) } else { m };
-    let by_threads = m.div_ceil((m / 256).clamp(2, 2 * PARALLEL)).next_multiple_of(16);
+    let by_threads = rows_of_a_task(m, session.threads() as u64);
     let (whole, mut rest) = into.lend();
     for rows in cut(0..if n == 0 { 0 } else { m }, by_memory.min(by_threads).max(1)) {
         let height = (rows.end - rows.start) as usize;
@@ -280,6 +287,12 @@ fn plan_into<T: Real>(session: &Session, a: &Operand, b: &Operand, alpha: T, int
     drop(rest);
     let lost = |_| Error::Failed { what: "a task still holds memory of the result".into() };
     Job::new(session, vec![plan], move |_| whole.reclaim().map_err(lost))
+}
+
+/// Equal shares for all threads, since each packs all of B; no lower than what packing pays for.
+fn rows_of_a_task(m: u64, threads: u64) -> u64 {
+    let tasks = (threads * m.div_ceil(threads * CALL_SIDE as u64)).min(m / 128).max(2);
+    m.div_ceil(tasks)
 }
 
 /// All of the depth where the operands are in memory, else as much of B as fits.
