@@ -29,6 +29,13 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
+    /// Rows follow each other without a gap, and not all of them begin where a block of the file system does.
+    pub(crate) fn is_dense_by_rows_across_blocks(&self, element: u64) -> bool {
+        const BLOCK_BYTES: u64 = 4096;
+        let aligned = self.offset % BLOCK_BYTES == 0 && (self.row_stride * element) % BLOCK_BYTES == 0;
+        self.col_stride == 1 && self.row_stride == self.cols && !aligned
+    }
+
     pub(crate) fn of(dense: &Dense) -> Layout {
         let (row_stride, col_stride) = match dense.order {
             Order::Row => (dense.leading_dimension, 1),

@@ -62,7 +62,8 @@ pub fn gemm(session: &Session, a: Operand, b: Operand, options: Gemm) -> Result<
     };
     let target = out.target(session, dtype, &[a.rows(), b.cols()], order, &mut plan)?;
     let c = Blocks::in_place(plan.extent(&target.extent), target.array.layout(), dtype.bytes());
-    with_real!(dtype, T => Product { session, a: &a, b: &b, alpha: T::of(alpha), beta: T::of(beta) }.plan(&mut plan, c))?;
+    let c_dense = target.array.layout().is_dense_by_rows_across_blocks(dtype.bytes());
+    with_real!(dtype, T => Product { session, a: &a, b: &b, alpha: T::of(alpha), beta: T::of(beta), c_dense }.plan(&mut plan, c))?;
     target.job(session, vec![plan])
 }
 
@@ -87,6 +88,7 @@ struct Product<'a, T> {
     b: &'a Operand,
     alpha: T,
     beta: T,
+    c_dense: bool,
 }
 
 impl<T: Real> Product<'_, T> {
@@ -106,6 +108,7 @@ impl<T: Real> Product<'_, T> {
             a: side(self.a, true),
             b: side(self.b, false),
             c_read: self.beta != T::ZERO,
+            c_dense: self.c_dense,
         }
     }
 

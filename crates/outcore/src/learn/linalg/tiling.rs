@@ -14,6 +14,9 @@ const DEVICE_REQUESTS_PER_S: f64 = 8e4;
 const REQUEST_CORE_S: f64 = 6e-6;
 /// What a write to a new file costs in reads of the same size: the file system marks every piece as written.
 pub(crate) const WRITE_REQUESTS: f64 = 3.0;
+/// A write to a new file that shares a block of the file system with its neighbour: ext4 lets one at a time in. They come when a
+/// super tile is done, and whoever needs its memory waits for them.
+const SHARING_WRITE_S: f64 = 1e-4;
 /// Assumed of one core, f32.
 const CORE_FLOPS: f64 = 1.5e11;
 /// Times this close are the same.
@@ -38,6 +41,8 @@ pub(crate) struct Problem {
     pub(crate) b: Side,
     /// C is read before it is written.
     pub(crate) c_read: bool,
+    /// Rows of C follow each other and begin inside blocks of the file system, so that only whole ones are written fast.
+    pub(crate) c_dense: bool,
 }
 
 /// How an operand lies.
@@ -171,7 +176,8 @@ fn judge(p: &Problem, rows: u64, cols: u64, depth: u64, repack_a: bool, repack_b
     let layers = row_tiles * col_tiles * p.k.div_ceil(depth.max(1)) as f64;
     let late = if b_bytes > b_whole as f64 { layer(&p.b, cols).saturating_sub(room) as f64 * layers } else { 0.0 };
     let alone = (repacked + first as f64 + late) / DEVICE_BYTES_PER_S;
-    let cost = work.seconds() + alone;
+    let sharing = if p.c_dense && block_cols < p.n { (p.m * p.n.div_ceil(block_cols)) as f64 * SHARING_WRITE_S } else { 0.0 };
+    let cost = work.seconds() + alone + sharing;
     Some((cost, Tiling { rows, cols, depth, block_rows, block_cols, repack_a, repack_b, bytes }))
 }
 
@@ -212,8 +218,11 @@ fn request(p: &Problem, side: &Side, repacked: bool, depth: u64, length: u64, k:
 fn blocks(p: &Problem, rows: u64, cols: u64) -> (u64, u64) {
     let cut =
         |length: u64, target: u64| length.div_ceil(length.div_ceil(target).max(1)).next_multiple_of(16).clamp(1, length.max(1));
-    let (mut block_rows, mut block_cols) = (cut(rows, BLOCK), cut(cols, BLOCK));
     let enough = p.threads.max(2);
+    if p.c_dense && cols == p.n && cols > BLOCK {
+        return (cut(rows, (rows / enough).clamp(1, BLOCK)), cols);
+    }
+    let (mut block_rows, mut block_cols) = (cut(rows, BLOCK), cut(cols, BLOCK));
     while rows.div_ceil(block_rows) * cols.div_ceil(block_cols) < enough && block_rows.max(block_cols) > 128 {
         // Rows of C that are whole share no sectors, and cut no run of an operand whose depth is contiguous.
         let rows_first = p.a.depth_contiguous || (!p.b.depth_contiguous && block_rows >= block_cols);
@@ -243,7 +252,18 @@ mod tests {
 
     fn cube(side: u64, memory: u64) -> Problem {
         let stored = |depth_contiguous| Side { stored: true, depth_contiguous };
-        Problem { m: side, n: side, k: side, element: 4, memory, threads: 8, a: stored(true), b: stored(false), c_read: false }
+        Problem {
+            m: side,
+            n: side,
+            k: side,
+            element: 4,
+            memory,
+            threads: 8,
+            a: stored(true),
+            b: stored(false),
+            c_read: false,
+            c_dense: false,
+        }
     }
 
     #[test]
@@ -261,6 +281,14 @@ mod tests {
             let ratio = (tiling.bytes - repack) / bound_bytes(&problem, memory) as f64;
             assert!(ratio < most, "{tiling:?} moves {ratio} times the bound");
         }
+    }
+
+    #[test]
+    fn rows_of_an_unaligned_result_stay_whole() {
+        let problem = Problem { m: 15001, n: 14999, k: 15013, c_dense: true, ..cube(1, 384 << 20) };
+        let tiling = choose(&problem);
+        assert_eq!((tiling.cols, tiling.block_cols), (14999, 14999), "{tiling:?}");
+        assert!(tiling.bytes < 1.5 * bound_bytes(&problem, 512 << 20) as f64, "{tiling:?}");
     }
 
     #[test]
