@@ -226,7 +226,7 @@ fn choose(n: u64, k: u64, element: u64, memory: u64) -> Cut {
                 let elements = n as f64 * n as f64;
                 let flops = elements * k as f64 * (element as f64 / 4.0) * (1.0 + block as f64 / n.max(1) as f64 / 2.0);
                 let requests = bytes / (depth * element) as f64 + WRITE_REQUESTS * elements / block as f64;
-                let work = Work { flops, depth, bytes, requests, threads: PARALLEL };
+                let work = Work { flops, block: [block, block, depth], bytes, requests, threads: PARALLEL };
                 judged.push((work.seconds(), block, depth, shape, rows_read));
             }
         }

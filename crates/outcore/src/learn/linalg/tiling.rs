@@ -168,7 +168,8 @@ fn judge(p: &Problem, rows: u64, cols: u64, depth: u64, repack_a: bool, repack_b
         .sum();
     bytes += repacked;
     let flops = 2.0 * p.m as f64 * p.n as f64 * p.k as f64 * (p.element as f64 / 4.0);
-    let work = Work { flops, depth: depth.min(p.k), bytes: bytes - repacked, requests, threads: p.threads };
+    let work =
+        Work { flops, block: [block_rows, block_cols, depth.min(p.k)], bytes: bytes - repacked, requests, threads: p.threads };
     // What does not overlap: a repack, and the first blocks in.
     let first = layer(&p.a, block_rows) + layer(&p.b, block_cols);
     // What the next layer does not find room for while this one is in use, of memory that the engine keeps free.
@@ -185,7 +186,8 @@ fn judge(p: &Problem, rows: u64, cols: u64, depth: u64, repack_a: bool, repack_b
 pub(crate) struct Work {
     /// As of f32: a double counts twice.
     pub(crate) flops: f64,
-    pub(crate) depth: u64,
+    /// Rows, columns and depth of what a task multiplies.
+    pub(crate) block: [u64; 3],
     pub(crate) bytes: f64,
     pub(crate) requests: f64,
     pub(crate) threads: u64,
@@ -194,9 +196,10 @@ pub(crate) struct Work {
 impl Work {
     /// Expected time, device and cores side by side.
     pub(crate) fn seconds(&self) -> f64 {
-        // A layer reads and writes its block of C in memory: most of it beside the arithmetic: what is left takes as long as 60 of depth.
-        let efficiency = self.depth as f64 / (self.depth as f64 + 60.0);
-        let compute = (self.flops / CORE_FLOPS / efficiency + self.requests * REQUEST_CORE_S) / self.threads.min(2) as f64;
+        // Packing A costs as much as so many columns of the product, packing B as so many rows; reading and writing the block of
+        // C, most of it beside the arithmetic, as so much depth.
+        let overhead: f64 = self.block.iter().zip([40.0, 40.0, 60.0]).map(|(&side, cost)| cost / side.max(1) as f64).sum();
+        let compute = (self.flops / CORE_FLOPS * (1.0 + overhead) + self.requests * REQUEST_CORE_S) / self.threads.min(2) as f64;
         let device = (self.bytes / DEVICE_BYTES_PER_S).max(self.requests / DEVICE_REQUESTS_PER_S);
         compute.max(device) + 0.05 * compute.min(device)
     }
