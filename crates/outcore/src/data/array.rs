@@ -32,7 +32,7 @@ impl Layout {
     /// Rows follow each other without a gap, and not all of them begin where a block of the file system does.
     pub(crate) fn is_dense_by_rows_across_blocks(&self, element: u64) -> bool {
         const BLOCK_BYTES: u64 = 4096;
-        let aligned = self.offset % BLOCK_BYTES == 0 && (self.row_stride * element) % BLOCK_BYTES == 0;
+        let aligned = self.offset.is_multiple_of(BLOCK_BYTES) && (self.row_stride * element).is_multiple_of(BLOCK_BYTES);
         self.col_stride == 1 && self.row_stride == self.cols && !aligned
     }
 
