@@ -19,7 +19,7 @@ def document(cases: list[Case], plots: dict[str, str]) -> str:
     measured = [case for case in cases if case["case"] != "device"]
     if not measured:
         return "No results.\n"
-    parts = [conditions(cases[0]), device_table(cases[0]["device"]), targets(measured)]
+    parts = [conditions(cases), device_table(cases[0]["device"]), targets(measured)]
     if "targets" in plots:
         parts.append(f"![Ratio to what each comparison must reach]({plots['targets']})")
     for case in measured:
@@ -29,8 +29,9 @@ def document(cases: list[Case], plots: dict[str, str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def conditions(case: Case) -> str:
-    machine, versions, sources = case["machine"], case["versions"], case["sources"]
+def conditions(cases: list[Case]) -> str:
+    case = cases[0]
+    machine, versions = case["machine"], case["versions"]
     disk = f"{machine['filesystem']} on {machine.get('disk_model', 'not told')} ({machine['disk']})"
     told = ", ".join(f"{name} {version}" for name, version in versions.items() if version != "absent")
     absent = ", ".join(name for name, version in versions.items() if version == "absent")
@@ -38,10 +39,22 @@ def conditions(case: Case) -> str:
     lines = [
         f"Measured {case['started'][:10]} on {machine['cpu']}, {machine['cores']} cores, {gib(machine['memory_bytes'])} of "
         f"memory, {machine['kernel']}, {disk}; scale {case['scale']:g}.",
-        f"Commit `{sources['commit'][:12]}`{' with local changes' if sources['changed'] else ''}. {told}.",
+        f"{commits(cases)} {told}.",
         f"Environment: {variables}. Load before the start: {case.get('load_before', 0.0):.2f}.",
     ]
     return "\n".join(lines + ([f"Not installed: {absent}."] if absent else []))
+
+
+def commits(cases: list[Case]) -> str:
+    """Cases may have been measured one by one while the work went on."""
+    found: dict[str, list[str]] = {}
+    for case in cases:
+        if case["case"] != "device":
+            changed = " with local changes" if case["sources"]["changed"] else ""
+            found.setdefault(f"`{case['sources']['commit'][:12]}`{changed}", []).append(case["case"])
+    if len(found) == 1:
+        return f"Commit {next(iter(found))}."
+    return " ".join(f"Commit {commit}: {', '.join(names)}." for commit, names in found.items())
 
 
 def device_table(device: dict[str, Any]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -86,4 +88,8 @@ def pca(spec: Spec) -> Result:
 def trace() -> Any:
     """The last run's own account, without its timeline."""
     last = oc.last_trace()
-    return None if last is None else {key: value for key, value in last.to_dict().items() if key != "spans"}
+    if last is None:
+        return None
+    told = json.dumps({key: value for key, value in last.to_dict().items() if key != "spans"})
+    # Objects are named by their whole path; what is kept names no folder of this machine.
+    return json.loads(told.replace(f"{os.getcwd()}{os.sep}", ""))
