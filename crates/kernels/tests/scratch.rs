@@ -64,7 +64,15 @@ fn scratch_is_what_was_predicted() {
 }
 
 fn products<T: Real>() {
-    let shapes = [(1, 3000, 700), (3000, 1, 700), (2000, 3000, 700), (300, 200, 5000), (17, 2100, 900), (2100, 64, 513)];
+    let shapes = [
+        (1, 3000, 700),
+        (3000, 1, 700),
+        (2000, 3000, 700),
+        (2048, 2048, 512),
+        (300, 200, 5000),
+        (17, 2100, 900),
+        (2100, 64, 513),
+    ];
     for (m, n, k) in shapes {
         for transposed in [false, true] {
             let (a, b, mut c) = (vec![T::ONE; m * k], vec![T::ONE; k * n], vec![T::ONE; m * n]);

@@ -234,6 +234,23 @@ fn bits_do_not_depend_on_the_number_of_threads() {
     assert!(one == run(2) && one == run(3) && one == run(16));
 }
 
+/// Tasks take equal shares of the rows; those of few rows were multiplied another way, and added up in another order.
+#[test]
+fn bits_of_a_product_in_memory_do_not_depend_on_the_number_of_threads() {
+    let (m, k, n) = (1000usize, 6000, 600);
+    let [a, b] = [(m * k, 3.0, 1), (k * n, 7.0, 2)]
+        .map(|(len, divisor, seed)| -> Vec<f32> { numbers(len, seed).iter().map(|x| x / divisor).collect() });
+    let Operand::Memory { bytes, dtype, .. } = in_memory(k, n, &b) else { unreachable!() };
+    let by_columns = Operand::Memory { bytes, dtype, rows: k as u64, cols: n as u64, row_stride: 1, col_stride: k as u64 };
+    let run = |threads| {
+        let session = Session::new(Settings { memory_bytes: Some(64 << 20), threads, ..Settings::default() }).unwrap();
+        let into = Buf::anonymous(m * n * 4).unwrap();
+        gemm_into(&session, in_memory(m, k, &a), by_columns.clone(), 1.0, into).unwrap().run().unwrap().to_vec()
+    };
+    let one = run(1);
+    assert!(one == run(2) && one == run(5) && one == run(16));
+}
+
 #[test]
 fn bad_operands_are_named() {
     let place = place(8 << 20);

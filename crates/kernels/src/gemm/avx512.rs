@@ -18,8 +18,8 @@ const TILE_BYTES: usize = 128;
 const DEPTH_BYTES: usize = 2048;
 /// Rows of the packed block of A: 768 KiB, below the second-level cache of every CPU with AVX-512.
 const BLOCK_ROWS: usize = 384;
-/// Columns of the packed panel of B: 4 MiB.
-const PANEL_COLS: usize = 171 * TILE_COLS;
+/// Columns of the packed panel of B: 2 MiB.
+const PANEL_COLS: usize = 86 * TILE_COLS;
 /// Steps of depth by which the block of A is fetched ahead.
 const AHEAD: usize = 8;
 const ALIGNMENT: usize = 64;

@@ -292,9 +292,10 @@ fn plan_into<T: Real>(session: &Session, a: &Operand, b: &Operand, alpha: T, int
     Job::new(session, vec![plan], move |_| whole.reclaim().map_err(lost))
 }
 
-/// Equal shares for all threads, since each packs all of B; no lower than what packing pays for.
+/// Equal shares for all threads, since each packs all of B. Where their number depends on the threads, they have more rows than what
+/// the kernels treat as narrow (256), which adds up in another order.
 fn rows_of_a_task(m: u64, threads: u64) -> u64 {
-    let tasks = (threads * m.div_ceil(threads * CALL_SIDE as u64)).min(m / 128).max(2);
+    let tasks = (threads * m.div_ceil(threads * CALL_SIDE as u64)).min(m / 320).max(2);
     m.div_ceil(tasks)
 }
 
