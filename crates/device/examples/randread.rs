@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut memory = Buf::anonymous(block * depth)?;
     if has("registered") {
-        driver.register(&memory);
+        driver.register(memory.anchor());
     }
     let mut random = Random(1);
     let mut requests = Vec::new();

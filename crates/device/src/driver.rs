@@ -4,7 +4,7 @@
 //! once. `submit` never blocks; `reap` is the only place to wait, and a [`Waker`] ends that wait from any thread.
 
 use crate::threads::{Outbox, Threads};
-use crate::{Buf, Completion, DeviceError, Request};
+use crate::{Anchor, Completion, DeviceError, Request};
 use std::ffi::OsString;
 use std::fmt;
 use std::io;
@@ -35,14 +35,15 @@ pub trait Driver: Send {
     fn info(&self) -> DriverInfo;
 
     /// Tells the driver that much I/O will use this memory, so that it may prepare it once instead of at each transfer.
-    /// Returns how many bytes, from the start, were prepared: as many as the system allows, possibly none. The memory is
-    /// kept alive until [`unregister`](Driver::unregister) or drop.
-    fn register(&mut self, memory: &Buf) -> usize {
+    /// Returns how many bytes, from the start, were prepared: as many as the system allows, possibly none. They stay in
+    /// memory, even of pieces that are dropped, until [`unregister`](Driver::unregister) or drop.
+    fn register(&mut self, memory: Anchor) -> usize {
         let _ = memory;
         0
     }
 
-    /// Undoes every [`register`](Driver::register).
+    /// Undoes every [`register`](Driver::register). Not while the kernel is too busy to take what was submitted;
+    /// [`info`](Driver::info) tells.
     fn unregister(&mut self) {}
 }
 

@@ -53,6 +53,6 @@ pub use driver::{Choice, Driver, DriverInfo, Options, Waker, driver, driver_with
 pub use error::{DeviceError, OpKind};
 pub use faulty::{Event, Fault, Faults, Faulty};
 pub use file::{FileDevice, Mode, open_file};
-pub use memory::{Buf, Memory, Shared, Whole};
+pub use memory::{Anchor, Buf, Memory, Shared, Whole};
 pub use ram::MemoryDevice;
 pub use request::{Completion, Op, Request};

@@ -35,9 +35,24 @@ enum Origin {
     Lent(Buf),
 }
 
-/// Keeps the memory of a registered range alive without giving access to it.
-#[cfg(target_os = "linux")]
-pub(crate) struct Hold(#[expect(dead_code, reason = "held for its Drop")] Option<Arc<Origin>>);
+/// Keeps a range where it is, whoever has it and whatever becomes of that, without giving access to its bytes.
+pub struct Anchor {
+    _origin: Option<Arc<Origin>>,
+    range: Range<usize>,
+}
+
+impl Anchor {
+    /// The addresses.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+}
+
+impl fmt::Debug for Anchor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Anchor({:x?})", self.range)
+    }
+}
 
 /// An exclusive range of a [`Memory`].
 ///
@@ -109,10 +124,10 @@ impl Buf {
         Shared { frozen: Arc::new(self), pointer, len }
     }
 
-    /// What a driver keeps of memory that it registered.
-    #[cfg(target_os = "linux")]
-    pub(crate) fn hold(&self) -> Hold {
-        Hold(self.origin.clone())
+    /// Keeps the range where it is.
+    pub fn anchor(&self) -> Anchor {
+        let start = self.pointer.as_ptr() as usize;
+        Anchor { _origin: self.origin.clone(), range: start..start + self.len }
     }
 }
 

@@ -9,9 +9,8 @@
 //! them instead.
 
 use crate::flights::{Action, Admission, Flights, Transfer};
-use crate::memory::Hold;
 use crate::threads::{Outbox, Pool};
-use crate::{Buf, Completion, DeviceError, Driver, DriverInfo, Options, Request, Waker};
+use crate::{Anchor, Buf, Completion, DeviceError, Driver, DriverInfo, Options, Request, Waker};
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 use rustix::event::{EventfdFlags, eventfd};
@@ -223,12 +222,16 @@ impl Driver for Uring {
         DriverInfo { name: NAME, depth: self.depth as usize, registered_bytes: self.registered.bytes, fallback: None }
     }
 
-    fn register(&mut self, memory: &Buf) -> usize {
+    fn register(&mut self, memory: Anchor) -> usize {
         self.registered.add(&self.ring, memory)
     }
 
     fn unregister(&mut self) {
-        self.registered.clear(&self.ring);
+        // What the kernel has not taken yet names registered memory by its number.
+        let taken = self.ring.submission().is_empty() || self.enter(Wait::No).is_ok() && self.ring.submission().is_empty();
+        if taken {
+            self.registered.clear(&self.ring);
+        }
     }
 }
 
@@ -351,7 +354,7 @@ fn check_round_trip(ring: &mut IoUring) -> io::Result<()> {
 struct Registered {
     /// Sorted by address.
     pieces: Vec<Piece>,
-    holds: Vec<Hold>,
+    anchors: Vec<Anchor>,
     bytes: usize,
     has_table: bool,
 }
@@ -374,16 +377,16 @@ impl Registered {
     ///
     /// The kernel pins pages before it looks at the limit, so a try that is far too large would make memory resident
     /// for nothing. The first piece is what an unprivileged user may have; success doubles the next, refusal halves it.
-    fn add(&mut self, ring: &IoUring, memory: &Buf) -> usize {
+    fn add(&mut self, ring: &IoUring, memory: Anchor) -> usize {
         if !self.has_table && ring.submitter().register_buffers_sparse(u32::from(Self::MAX_PIECES)).is_err() {
             return 0;
         }
         self.has_table = true;
         let mut piece = lockable_bytes().clamp(Self::MIN_PIECE_BYTES, Self::MAX_PIECE_BYTES);
-        let mut done = 0;
-        while done < memory.len() && self.pieces.len() < usize::from(Self::MAX_PIECES) {
-            let len = piece.min(memory.len() - done);
-            if self.add_piece(ring, &memory[done..done + len]) {
+        let (range, mut done) = (memory.range(), 0);
+        while done < range.len() && self.pieces.len() < usize::from(Self::MAX_PIECES) {
+            let len = piece.min(range.len() - done);
+            if self.add_piece(ring, range.start + done, len) {
                 done += len;
                 piece = (piece * 2).min(Self::MAX_PIECE_BYTES);
             } else if piece > Self::MIN_PIECE_BYTES {
@@ -393,26 +396,25 @@ impl Registered {
             }
         }
         if done > 0 {
-            self.holds.push(memory.hold());
+            self.anchors.push(memory);
             self.bytes += done;
         }
         done
     }
 
-    fn add_piece(&mut self, ring: &IoUring, memory: &[u8]) -> bool {
+    fn add_piece(&mut self, ring: &IoUring, start: usize, len: usize) -> bool {
         let index = self.pieces.len() as u16;
-        let start = memory.as_ptr() as usize;
-        let vector = libc::iovec { iov_base: memory.as_ptr().cast_mut().cast(), iov_len: memory.len() };
+        let vector = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(start), iov_len: len };
         // SAFETY: the kernel pins the pages themselves, and uses them only for transfers into pieces of this memory
-        // that flights keep alive. `holds` keeps the addresses from being given to other memory while they are in use
+        // that flights keep alive. `anchors` keep the addresses from being given to other memory while they are in use
         // here, which would send bytes to the wrong place.
         let added = unsafe { ring.submitter().register_buffers_update(u32::from(index), &[vector], None) };
         if let Err(error) = added {
-            log::debug!("registering {} bytes: {error}", memory.len());
+            log::debug!("registering {len} bytes: {error}");
             return false;
         }
         let place = self.pieces.partition_point(|piece| piece.start < start);
-        self.pieces.insert(place, Piece { start, end: start + memory.len(), index });
+        self.pieces.insert(place, Piece { start, end: start + len, index });
         true
     }
 

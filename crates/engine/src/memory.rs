@@ -7,9 +7,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use outcore_device::{Buf, Shared};
+use outcore_device::{Anchor, Buf, Driver, Shared};
 
 use crate::error::{Error, Result};
 use crate::items::{Dated, Items};
@@ -161,6 +162,27 @@ pub(crate) struct Memory {
     empty_bytes: u64,
     items: Items,
     idle: Idle,
+    registered: Registered,
+}
+
+/// Slabs of several frames that the driver knows. It keeps their pages, so that it has to forget them when a frame of one leaves.
+#[derive(Default)]
+struct Registered {
+    fresh: Vec<Anchor>,
+    known: Vec<Range<usize>>,
+    /// The system allows no more.
+    is_full: bool,
+    /// A frame has left.
+    has_left: bool,
+}
+
+impl Registered {
+    /// A frame is about to be unmapped, or is the caller's from now on.
+    fn leaves(&mut self, frame: &[u8]) {
+        let start = frame.as_ptr() as usize;
+        self.fresh.retain(|slab| !slab.range().contains(&start));
+        self.has_left |= self.known.iter().any(|slab| slab.contains(&start));
+    }
 }
 
 impl Memory {
@@ -174,7 +196,28 @@ impl Memory {
             empty_bytes: 0,
             items: Items::default(),
             idle: Idle::default(),
+            registered: Registered::default(),
         }
+    }
+
+    /// Before transfers begin: tells the driver of new slabs, or to let go of all because a frame has left, whose pages are to go
+    /// too. True when something has changed.
+    pub(crate) fn register(&mut self, driver: &mut dyn Driver) -> bool {
+        let Registered { fresh, known, is_full, has_left } = &mut self.registered;
+        let changes = *has_left || !fresh.is_empty();
+        if *has_left {
+            driver.unregister();
+            *has_left = driver.info().registered_bytes > 0;
+            *is_full = *has_left;
+            known.clear();
+        }
+        for slab in fresh.drain(..) {
+            let range = slab.range();
+            let registered = if *is_full { 0 } else { driver.register(slab) };
+            *is_full |= registered < range.len();
+            known.extend((registered > 0).then_some(range));
+        }
+        changes
     }
 
     /// A frame of at least `bytes` bytes, contents unspecified; `None` when it has to wait.
@@ -188,16 +231,8 @@ impl Memory {
         if above > spare || self.held + size > self.budget.total() {
             return Ok(None);
         }
-        let is_full = self.held + self.unused_bytes() + size > self.budget.total();
-        if is_full && self.empty.get(&(size as usize)).is_none_or(Vec::is_empty) {
-            // The pages of a block that has to go are there already; fresh ones would have to be cleared.
-            self.idle.pop_oldest_of(size as usize).into_iter().for_each(|block| self.recycle(block));
-        }
-        let frame = match self.empty.get_mut(&(size as usize)).and_then(Vec::pop) {
-            Some(frame) => {
-                self.empty_bytes -= size;
-                frame
-            }
+        let frame = match self.used_frame(size) {
+            Some(frame) => frame,
             None => {
                 self.make_room(size);
                 self.new_frame(size)?
@@ -205,6 +240,18 @@ impl Memory {
         };
         self.charge(account, size as i64);
         Ok(Some(frame))
+    }
+
+    /// A frame whose pages are there already, where fresh ones would have to be cleared: an empty one, or that of an idle block
+    /// that would have to go.
+    fn used_frame(&mut self, size: u64) -> Option<Buf> {
+        let is_full = self.held + self.unused_bytes() + size > self.budget.total();
+        if is_full && self.empty.get(&(size as usize)).is_none_or(Vec::is_empty) {
+            self.idle.pop_oldest_of(size as usize).into_iter().for_each(|block| self.recycle(block));
+        }
+        let frame = self.empty.get_mut(&(size as usize))?.pop()?;
+        self.empty_bytes -= size;
+        Some(frame)
     }
 
     /// A frame, and beside it in a slab others for whoever comes next, where there is room for them.
@@ -215,6 +262,7 @@ impl Memory {
             return Buf::anonymous(size as usize);
         }
         let mut slab = Buf::anonymous(((others + 1) * size) as usize)?;
+        self.registered.fresh.extend((others > 0).then(|| slab.anchor()));
         let frame = slab.split_to(size as usize);
         (0..others).for_each(|_| self.keep_empty(slab.split_to(size as usize)));
         Ok(frame)
@@ -309,7 +357,13 @@ impl Memory {
         self.budget.has_runs()
     }
 
-    /// Lets go of a frame that its holder keeps: it belongs to the caller now.
+    /// Lets go of a frame that belongs to the caller from now on.
+    pub(crate) fn part_with(&mut self, account: &mut Account, frame: &[u8]) {
+        self.registered.leaves(frame);
+        self.forfeit(account, frame.len());
+    }
+
+    /// Forgets bytes that are held elsewhere, or go with the engine.
     pub(crate) fn forfeit(&mut self, account: &mut Account, bytes: usize) {
         self.charge(account, -(bytes as i64));
     }
@@ -325,8 +379,9 @@ impl Memory {
     }
 
     fn recycle(&mut self, block: Shared) {
-        if let Ok(frame) = block.try_thaw() {
-            self.keep_empty(frame);
+        match block.try_thaw() {
+            Ok(frame) => self.keep_empty(frame),
+            Err(block) => self.registered.leaves(&block),
         }
     }
 
@@ -348,11 +403,17 @@ impl Memory {
         while self.held + self.unused_bytes() + bytes > self.budget.total() {
             if let Some(mut entry) = self.empty.last_entry() {
                 match entry.get_mut().pop() {
-                    Some(frame) => self.empty_bytes -= frame.len() as u64,
+                    Some(frame) => {
+                        self.empty_bytes -= frame.len() as u64;
+                        self.registered.leaves(&frame);
+                    }
                     None => _ = entry.remove(),
                 }
-            } else if !self.items.shrink() && self.idle.pop_oldest().is_none() {
-                break;
+            } else if !self.items.shrink() {
+                match self.idle.pop_oldest() {
+                    Some(block) => self.registered.leaves(&block),
+                    None => break,
+                }
             }
         }
     }
@@ -407,6 +468,24 @@ impl Idle {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_frame_of_an_idle_block_that_has_to_go_is_used_again() {
+        const SIZE: usize = 8 << 10;
+        let budget = Budget::new(2 * SIZE as u64);
+        let mut memory = Memory::new(budget.clone());
+        let mut account = Account::new(budget.reserve("test", 2 * SIZE as u64).unwrap());
+        let key = |index| (index, 0, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
+        let mut take = |memory: &mut Memory| memory.take(&mut account, SIZE).unwrap().unwrap();
+        let frames = [take(&mut memory), take(&mut memory)];
+        let places = [frames[0].as_ptr(), frames[1].as_ptr()];
+        for (index, frame) in frames.into_iter().enumerate() {
+            memory.give_idle(&mut account, key(index as u64), frame.freeze());
+        }
+        let mut take = || memory.take(&mut account, SIZE).unwrap().unwrap().as_ptr();
+        assert_eq!([take(), take()], places);
+        assert!(memory.idle.blocks.is_empty() && memory.idle.bytes == 0);
+    }
 
     #[test]
     fn frames_come_in_slabs_as_long_as_there_is_room() {

@@ -325,3 +325,20 @@ fn a_finished_batch_that_nobody_takes_is_given_back() {
     drop(ticket);
     assert_all_back(&engine);
 }
+
+#[test]
+fn frames_are_registered_until_their_memory_is_wanted() {
+    let engine = Engine::new(Config { memory_bytes: 16 << 20, threads: 1, driver: Choice::Auto });
+    let bytes = pattern(16 << 20, 1);
+    let (extent, _) = faulty(&bytes, 512, Faults::default());
+    let registered = || engine.info().unwrap().driver.registered_bytes;
+    let ranges: Vec<_> = (0..512).map(|index| index * 8192..index * 8192 + 4096).collect();
+    let gathered = || engine.gather(&items(&extent, &ranges), &COLD).unwrap().wait().unwrap();
+    for _ in 0..2 {
+        assert!(gathered().iter().zip(&ranges).all(|(found, range)| found == &bytes[range.clone()]));
+        assert_eq!(registered() > 0, engine.info().unwrap().driver.name == "io_uring");
+        let options = StreamOptions { block_bytes: 16 << 20, ahead: 1 };
+        assert!(engine.read_stream(&extent, 0..16 << 20, options).unwrap().all(|block| block.unwrap()[..] == bytes[..]));
+        assert_eq!(registered(), 0);
+    }
+}

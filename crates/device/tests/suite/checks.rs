@@ -292,7 +292,7 @@ pub(crate) fn registered_memory_works_the_same(subject: &mut Subject) {
     let made = subject.device(4 * MIB as u64);
     let mut memory = Buf::anonymous(16 * MIB).unwrap();
     let mut driver = subject.another_driver();
-    let registered = driver.register(&memory);
+    let registered = driver.register(memory.anchor());
     assert!(registered <= memory.len());
     assert_eq!(driver.info().registered_bytes, registered);
     println!("{registered} bytes registered");
