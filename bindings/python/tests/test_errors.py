@@ -247,6 +247,23 @@ def test_a_file_size_limit_is_an_error_not_a_signal(tmp_path: Path) -> None:
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1 << 20
 
 
+def test_a_refused_thread_is_said_to_be_one(tmp_path: Path) -> None:
+    code = """
+        import os, sys, resource, outcore as oc, numpy as np
+        oc.configure("16MiB", sys.argv[1], allow_tmpfs_scratch=True)
+        if os.geteuid() == 0:
+            os.setuid(65534)
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        a = np.eye(4)
+        try:
+            oc.linalg.gemm(a, a, np.empty((4, 4)))
+        except oc.errors.OutcoreError as error:
+            print(type(error).__name__, error)
+    """
+    found, trouble = child(code, tmp_path).communicate(timeout=60)
+    assert "the system gives no further thread" in found, trouble
+
+
 def test_a_killed_writer_leaves_a_mark(tmp_path: Path) -> None:
     """A process that dies while it writes in place: whoever opens the file is told; whoever insists may read it."""
     oc.create(tmp_path / "a.npy", (4000, 2000))

@@ -6,11 +6,13 @@ use outcore_device::{Choice, DriverInfo};
 
 use crate::error::{Error, Result};
 use crate::memory::{Account, Budget};
+use crate::moment;
 use crate::plan::Plan;
-use crate::pump::{Handle, in_task};
+use crate::pump::Handle;
 use crate::run::{Outcome, Run};
-use crate::schedule::Explanation;
+use crate::schedule::{Explanation, concurrency};
 use crate::ticket::{self, Ticket};
+use crate::workers::in_task;
 
 /// How an engine is made.
 #[derive(Clone, Debug)]
@@ -81,7 +83,8 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`] when no driver can be had.
     pub fn info(&self) -> Result<Info> {
-        let driver = self.with_handle(|_, info| Ok(info.clone()))?;
+        let driver =
+            self.with_handle(|handle, info| Ok(DriverInfo { registered_bytes: handle.registered_bytes(), ..info.clone() }))?;
         Ok(Info { driver, threads: self.0.threads, memory_bytes: self.0.budget.total() })
     }
 
@@ -108,6 +111,22 @@ impl Engine {
             handle.start(&handle.mailbox(), Box::new(run))?;
             Ok(Ticket::new(shared, handle.looker()))
         })
+    }
+
+    /// Carries out a plan that moves nothing: its tasks read memory of the caller's and none waits for another or adds any. The
+    /// caller computes with the compute threads, so that nobody has to be woken first; it cannot be cancelled. For work that
+    /// ends in a moment.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] for another plan, [`Error::Task`]; else those of [`run`](Engine::run).
+    pub fn compute(&self, plan: Plan) -> Result<Outcome> {
+        moment::check(&plan)?;
+        let at_once = concurrency(self.0.budget.total(), moment::bytes(&plan, 1), self.0.threads);
+        match self.0.budget.reserve(plan.name(), moment::bytes(&plan, at_once)) {
+            Ok(_reservation) => moment::compute(plan, at_once, &*self.with_handle(|handle, _| Ok(handle.workers()))?),
+            // It waits for memory that runs give back.
+            Err(_) => self.run(plan)?.wait(),
+        }
     }
 
     pub(crate) fn with_handle<T>(&self, act: impl FnOnce(&Handle, &DriverInfo) -> Result<T>) -> Result<T> {

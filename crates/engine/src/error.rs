@@ -60,6 +60,12 @@ pub enum Error {
         /// What it said.
         source: std::io::Error,
     },
+    /// The system refused a thread.
+    #[error("the system gives no further thread: {source}")]
+    NoThread {
+        /// What it said.
+        source: std::io::Error,
+    },
     /// A task failed.
     #[error("task {task}: {source}")]
     Task {
@@ -97,6 +103,7 @@ impl Error {
             }
             Error::Lent { object, bytes } => Error::Lent { object: object.clone(), bytes: *bytes },
             Error::NoMemory { bytes, source } => Error::NoMemory { bytes: *bytes, source: io_again(source) },
+            Error::NoThread { source } => Error::NoThread { source: io_again(source) },
             Error::Task { task, source } => Error::Task { task: task.clone(), source: source.to_string().into() },
             Error::Plan { plan, reason } => Error::Plan { plan: plan.clone(), reason: reason.clone() },
             Error::Cancelled => Error::Cancelled,

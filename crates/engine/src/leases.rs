@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use crate::pump::in_task;
+use crate::workers::in_task;
 
 /// Extents by id, and whether they are written.
 type Wanted = [(u64, bool)];

@@ -33,6 +33,7 @@ mod items;
 mod layout;
 mod leases;
 mod memory;
+mod moment;
 mod plan;
 mod pump;
 mod read_stream;
@@ -43,6 +44,7 @@ mod sectors;
 mod stream;
 mod ticket;
 mod trace;
+mod workers;
 mod write_stream;
 
 pub use engine::{Config, Engine, Info};

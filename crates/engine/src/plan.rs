@@ -156,6 +156,16 @@ impl Block {
         }
     }
 
+    /// What a region of the caller's memory holds.
+    ///
+    /// # Panics
+    /// When it is not in the caller's memory.
+    pub(crate) fn resident(areas: &[Area], region: Region) -> Block {
+        let Backing::Resident(all) = &areas[region.extent.0 as usize].backing else { unreachable!("checked before") };
+        let data = Data::Shared(all.slice(region.offset as usize..region.end() as usize));
+        Block { data, region, layout: region.in_place() }
+    }
+
     fn reach(&self) -> usize {
         match self.region.is_empty() {
             true => 0,
@@ -219,6 +229,10 @@ impl Area {
 
     pub(crate) fn is_device(&self) -> bool {
         matches!(self.backing, Backing::Device(_))
+    }
+
+    pub(crate) fn is_resident(&self) -> bool {
+        matches!(self.backing, Backing::Resident(_))
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use outcore_device::{Completion, Device, Driver, Op, Request, Waker};
 use crate::error::{Error, Result};
 use crate::leases::Leases;
 use crate::memory::{Budget, Memory};
+use crate::workers::Workers;
 
 /// Something that goes on: a run, a stream, a gather.
 pub(crate) trait Activity: Send {
@@ -76,7 +78,9 @@ pub(crate) struct Handle {
     sender: Sender<Message>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
-    next: std::sync::atomic::AtomicU32,
+    workers: Arc<Workers>,
+    registered_bytes: Arc<AtomicUsize>,
+    next: AtomicU32,
 }
 
 impl Handle {
@@ -84,24 +88,37 @@ impl Handle {
         let (sender, receiver) = crossbeam_channel::unbounded();
         let waker = driver.waker();
         let mailbox = Mailbox { activity: 0, sender: sender.clone(), waker: waker.clone() };
+        let registered_bytes = Arc::new(AtomicUsize::new(0));
+        let refused = |source| Error::NoThread { source };
+        let workers = Arc::new(Workers::new(threads).map_err(refused)?);
         let pump = Pump {
             driver,
             memory: Memory::new(budget),
             leases: Leases::default(),
-            workers: Workers::new(threads).map_err(|_| Error::Closed)?,
+            workers: Arc::clone(&workers),
+            registered_bytes: Arc::clone(&registered_bytes),
             receiver,
             mailbox,
             activities: BTreeMap::new(),
             closing: false,
         };
-        let thread =
-            std::thread::Builder::new().name("outcore-engine".into()).spawn(move || pump.run()).map_err(|_| Error::Closed)?;
-        Ok(Handle { sender, waker, thread: Some(thread), next: 1.into() })
+        let thread = std::thread::Builder::new().name("outcore-engine".into()).spawn(move || pump.run()).map_err(refused)?;
+        Ok(Handle { sender, waker, thread: Some(thread), workers, registered_bytes, next: 1.into() })
+    }
+
+    /// The compute threads.
+    pub(crate) fn workers(&self) -> Arc<Workers> {
+        Arc::clone(&self.workers)
+    }
+
+    /// Bytes that the driver has registered now.
+    pub(crate) fn registered_bytes(&self) -> usize {
+        self.registered_bytes.load(Ordering::Relaxed)
     }
 
     /// A mailbox for an activity that is yet to start.
     pub(crate) fn mailbox(&self) -> Mailbox {
-        let activity = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let activity = self.next.fetch_add(1, Ordering::Relaxed);
         Mailbox { activity, sender: self.sender.clone(), waker: self.waker.clone() }
     }
 
@@ -135,7 +152,8 @@ struct Pump {
     driver: Box<dyn Driver>,
     memory: Memory,
     leases: Leases,
-    workers: Workers,
+    workers: Arc<Workers>,
+    registered_bytes: Arc<AtomicUsize>,
     receiver: Receiver<Message>,
     mailbox: Mailbox,
     /// In the order in which they began, which is the order in which those that wait for the same get it.
@@ -151,6 +169,9 @@ impl Pump {
                 self.receive(message, &mut requests);
             }
             self.advance(&mut requests);
+            if self.memory.register(&mut *self.driver) {
+                self.registered_bytes.store(self.driver.info().registered_bytes, Ordering::Relaxed);
+            }
             if !requests.is_empty() {
                 self.driver.submit(&mut requests);
             }
@@ -217,55 +238,5 @@ impl Pump {
         let Some((mailbox, activity)) = self.activities.get_mut(&id) else { return };
         let mut core = Core { memory: &mut self.memory, mailbox, workers: &self.workers, leases: &mut self.leases, requests };
         act(activity.as_mut(), &mut core);
-    }
-}
-
-type Job = Box<dyn FnOnce(usize) + Send>;
-
-thread_local! {
-    static IN_TASK: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
-/// Whether this is a compute thread: what it waits for must not wait for it.
-pub(crate) fn in_task() -> bool {
-    IN_TASK.get()
-}
-
-/// The compute threads.
-pub(crate) struct Workers {
-    sender: Option<Sender<Job>>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Workers {
-    fn new(count: usize) -> std::io::Result<Workers> {
-        let (sender, receiver) = crossbeam_channel::unbounded::<Job>();
-        let spawn = |index: usize| {
-            let receiver = receiver.clone();
-            let work = move || {
-                IN_TASK.set(true);
-                receiver.iter().for_each(|job| job(index));
-            };
-            std::thread::Builder::new().name(format!("outcore-core-{index}")).spawn(work)
-        };
-        let threads = (0..count).map(spawn).collect::<std::io::Result<_>>()?;
-        Ok(Workers { sender: Some(sender), threads })
-    }
-
-    pub(crate) fn count(&self) -> usize {
-        self.threads.len()
-    }
-
-    /// Runs a job on a free thread; it learns the thread's index.
-    pub(crate) fn run(&self, job: impl FnOnce(usize) + Send + 'static) {
-        let sender = self.sender.as_ref().expect("open until dropped");
-        let _ = sender.send(Box::new(job));
-    }
-}
-
-impl Drop for Workers {
-    fn drop(&mut self) {
-        self.sender = None;
-        self.threads.drain(..).for_each(|thread| _ = thread.join());
     }
 }

@@ -11,8 +11,8 @@ use std::any::Any;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use outcore_device::{Buf, Completion, Device, DeviceError, Op, Shared, Whole};
@@ -40,6 +40,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Of work that leaves nothing but how it went.
+    pub(crate) fn computed(trace: Trace) -> Outcome {
+        Outcome { trace, results: HashMap::new() }
+    }
+
     /// The bytes of a region of a volatile extent, rows one after another at the region's stride.
     /// `None` when no task named exactly this region.
     pub fn result(&self, region: &Region) -> Option<&[u8]> {
@@ -87,11 +92,28 @@ struct Done {
     node: u32,
     core: usize,
     blocks: Vec<Block>,
-    scratch: Option<Buf>,
     more: Vec<Task>,
     since: Instant,
     until: Instant,
     result: std::result::Result<(), TaskError>,
+}
+
+/// Memory for tasks that need scratch, as much as can run at once.
+#[derive(Default)]
+struct Scratch(Mutex<Vec<Buf>>);
+
+impl Scratch {
+    fn put(&self, buf: Buf) {
+        self.0.lock().expect("no panic while held").push(buf);
+    }
+
+    fn take(&self) -> Buf {
+        self.0.lock().expect("no panic while held").pop().expect("as many as tasks that run")
+    }
+
+    fn clear(&self) {
+        self.0.lock().expect("no panic while held").clear();
+    }
 }
 
 pub(crate) struct Run {
@@ -124,9 +146,11 @@ pub(crate) struct Run {
     to_load: VecDeque<u32>,
     to_store: VecDeque<u32>,
     ready: BTreeSet<(u32, u32)>,
+    /// Tasks that threads have, or are about to take.
     running: usize,
     tasks_left: usize,
-    scratch: Vec<Buf>,
+    scratch: Arc<Scratch>,
+    scratch_count: usize,
     sectors: Sectors,
     requests: usize,
     error: Option<Error>,
@@ -183,7 +207,8 @@ impl Run {
             ready: BTreeSet::new(),
             running: 0,
             tasks_left: 0,
-            scratch: Vec::new(),
+            scratch: Arc::default(),
+            scratch_count: 0,
             sectors: Sectors::new(schedule.sector_bytes),
             requests: 0,
             error: None,
@@ -386,12 +411,15 @@ impl Run {
             (self.owes, self.backed) = (false, self.nodes.len());
             self.sectors.raise_limit(self.schedule.sector_bytes);
         }
-        while self.running < self.schedule.concurrency.min(core.workers.count()) && self.error.is_none() {
+        // The next task is at hand when a thread has done one, where memory is no reason to have fewer at once than threads.
+        let (at_once, threads) = (self.schedule.concurrency, core.workers.count());
+        let most = if at_once < threads { at_once } else { 2 * threads };
+        while self.running < most && self.error.is_none() {
             let backed = |&&(_, node): &&(u32, u32)| (node as usize) < self.backed;
             let Some(&(position, node)) = self.ready.iter().find(backed) else { return };
             self.ready.remove(&(position, node));
-            match self.scratch_for(node) {
-                Ok(scratch) => self.start_task(core, node, scratch),
+            match self.provide_scratch(node) {
+                Ok(()) => self.start_task(core, node),
                 Err(source) => {
                     self.error.get_or_insert(Error::NoMemory { bytes: self.scratch_bytes as u64, source });
                 }
@@ -399,15 +427,17 @@ impl Run {
         }
     }
 
-    /// Scratch for a task, from memory that was set aside when the run began; `None` when it needs none.
-    fn scratch_for(&mut self, node: u32) -> io::Result<Option<Buf>> {
-        if self.tasks[node as usize].as_ref().is_none_or(|task| task.scratch == 0) {
-            return Ok(None);
+    /// Sees to it that a task which needs scratch finds some, in memory that was set aside when the run began.
+    fn provide_scratch(&mut self, node: u32) -> io::Result<()> {
+        let needs = self.tasks[node as usize].as_ref().is_some_and(|task| task.scratch > 0);
+        if needs && self.scratch_count < self.schedule.concurrency {
+            self.scratch.put(Buf::anonymous(self.scratch_bytes)?);
+            self.scratch_count += 1;
         }
-        self.scratch.pop().map_or_else(|| Buf::anonymous(self.scratch_bytes), Ok).map(Some)
+        Ok(())
     }
 
-    fn start_task(&mut self, core: &mut Core<'_>, node: u32, mut scratch: Option<Buf>) {
+    fn start_task(&mut self, core: &mut Core<'_>, node: u32) {
         let mut task = self.tasks[node as usize].take().expect("a task runs once");
         let uses: Vec<(u32, Mode, u32)> = {
             let scheduled = &self.schedule.nodes[node as usize];
@@ -415,13 +445,17 @@ impl Run {
         };
         let mut blocks: Vec<Block> = uses.into_iter().map(|(block, mode, stay)| self.lend(block, mode, stay)).collect();
         self.running += 1;
-        let (mailbox, cancelled) = (core.mailbox.clone(), Arc::clone(&self.ticket.cancelled));
+        let (mailbox, cancelled, scratch) = (core.mailbox.clone(), Arc::clone(&self.ticket.cancelled), Arc::clone(&self.scratch));
         core.workers.run(move |core| {
             let since = Instant::now();
             let mut more = Vec::new();
-            let work = task.work.take();
-            let result = run_task(work, task.scratch, &mut blocks, scratch.as_deref_mut(), &cancelled, &mut more);
-            mailbox.send(Done { node, core, blocks, scratch, more, since, until: Instant::now(), result });
+            let work = task.work.take().filter(|_| !cancelled.load(Ordering::Acquire));
+            let mut own = if task.scratch > 0 { scratch.take() } else { Buf::default() };
+            let result = run_task(work, &mut own[..task.scratch], &mut blocks, &cancelled, &mut more);
+            if task.scratch > 0 {
+                scratch.put(own);
+            }
+            mailbox.send(Done { node, core, blocks, more, since, until: Instant::now(), result });
         });
     }
 
@@ -431,12 +465,11 @@ impl Run {
         let state = &mut self.stays[stay as usize].state;
         let data = match (mode, std::mem::replace(state, State::Lent)) {
             (Mode::Read, State::Ready(bytes)) => {
-                let data = match &self.areas[region.extent.0 as usize].backing {
-                    Backing::Resident(all) => all.slice(region.offset as usize..region.end() as usize),
-                    _ => bytes.clone(),
-                };
-                *state = State::Ready(bytes);
-                Data::Shared(data)
+                *state = State::Ready(bytes.clone());
+                if self.areas[region.extent.0 as usize].is_resident() {
+                    return Block::resident(&self.areas, region);
+                }
+                Data::Shared(bytes)
             }
             (_, State::Ready(bytes)) => {
                 Data::Owned(bytes.try_thaw().unwrap_or_else(|_| unreachable!("dependencies leave one holder")))
@@ -447,9 +480,8 @@ impl Run {
     }
 
     fn task_done(&mut self, core: &mut Core<'_>, done: Done) {
-        let Done { node, core: index, blocks, scratch, more, since, until, result } = done;
+        let Done { node, core: index, blocks, more, since, until, result } = done;
         self.running -= 1;
-        self.scratch.extend(scratch);
         let stays = self.schedule.nodes[node as usize].stays.clone();
         for (block, &stay) in blocks.into_iter().zip(&stays) {
             if let Data::Owned(buf) = block.data {
@@ -593,7 +625,7 @@ impl Run {
             match std::mem::replace(&mut self.stays[stay as usize].state, State::Gone) {
                 State::Admitted(frame) => core.memory.give(&mut self.account, frame),
                 State::Ready(bytes) if pinned => {
-                    core.memory.forfeit(&mut self.account, bytes.len());
+                    core.memory.part_with(&mut self.account, &bytes);
                     results.insert(region, (bytes, layout.bytes));
                 }
                 State::Ready(bytes) | State::Storing { bytes, .. } if device => self.give(core, bytes),
@@ -714,16 +746,14 @@ impl Activity for Run {
 }
 
 /// Runs a task's closure; a panic in it becomes its error.
-fn run_task(
+pub(crate) fn run_task(
     work: Option<Work>,
-    scratch_bytes: usize,
+    scratch: &mut [u8],
     blocks: &mut [Block],
-    scratch: Option<&mut [u8]>,
     cancelled: &AtomicBool,
     more: &mut Vec<Task>,
 ) -> std::result::Result<(), TaskError> {
     let Some(work) = work else { return Ok(()) };
-    let scratch = scratch.map_or(&mut [][..], |scratch| &mut scratch[..scratch_bytes]);
     let mut context = Context { blocks, scratch, cancelled, more };
     let run = std::panic::AssertUnwindSafe(|| work(&mut context));
     std::panic::catch_unwind(run).unwrap_or_else(|panic| {

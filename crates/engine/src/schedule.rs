@@ -430,7 +430,7 @@ pub(crate) fn shared_sector_bytes(areas: &[Area], tasks: &[Task], wanted: u64) -
 }
 
 /// As many threads as find their scratch in a twelfth of the memory; two in any case, if there are two.
-fn concurrency(memory_bytes: u64, scratch_bytes: u64, threads: usize) -> usize {
+pub(crate) fn concurrency(memory_bytes: u64, scratch_bytes: u64, threads: usize) -> usize {
     ((memory_bytes / 12) / scratch_bytes.max(1)).clamp(2, threads.max(2) as u64).min(threads as u64) as usize
 }
 
