@@ -42,6 +42,8 @@ enum Rest<T> {
 pub struct Job<T> {
     session: Session,
     plans: Vec<Plan>,
+    /// The plans move nothing and take no longer than to wake a thread up for them.
+    momentary: bool,
     explanations: Vec<Explanation>,
     writers: Vec<Writer>,
     unfinished: Vec<Arc<StoredFile>>,
@@ -73,12 +75,19 @@ impl<T: Send + 'static> Job<T> {
         Ok(Job {
             session: session.clone(),
             plans,
+            momentary: false,
             explanations,
             writers: Vec::new(),
             unfinished: Vec::new(),
             finish,
             after: None,
         })
+    }
+
+    /// Has whoever starts the job compute its plans, which read memory of the caller's and write nothing that the engine knows of.
+    pub(crate) fn momentary(mut self) -> Job<T> {
+        self.momentary = true;
+        self
     }
 
     /// Adds a file that the plans write.
@@ -110,6 +119,7 @@ impl<T: Send + 'static> Job<T> {
             session: self.session,
             ticket: None,
             plans: self.plans.into_iter(),
+            momentary: self.momentary,
             count,
             outcomes: Vec::new(),
             writers: self.writers,
@@ -132,7 +142,7 @@ impl<T: Send + 'static> Job<T> {
 
     /// The same job with a result made from its result.
     pub fn map<U: Send + 'static>(self, make: impl FnOnce(T) -> Result<U> + Send + 'static) -> Job<U> {
-        let Job { session, plans, explanations, writers, unfinished, finish, after } = self;
+        let Job { session, plans, momentary, explanations, writers, unfinished, finish, after } = self;
         debug_assert!(after.is_none(), "only numbers are mapped");
         let finish = match finish {
             Finish::Quick(finish) => Finish::Quick(Box::new(|outcomes| make(finish(outcomes)?)) as Box<_>),
@@ -140,7 +150,7 @@ impl<T: Send + 'static> Job<T> {
                 Finish::Long(Box::new(|outcomes, cancelled: &AtomicBool| make(finish(outcomes, cancelled)?)) as Box<_>)
             }
         };
-        Job { session, plans, explanations, writers, unfinished, finish, after: None }
+        Job { session, plans, momentary, explanations, writers, unfinished, finish, after: None }
     }
 }
 
@@ -149,6 +159,7 @@ pub struct Running<T> {
     session: Session,
     ticket: Option<Ticket<Outcome>>,
     plans: std::vec::IntoIter<Plan>,
+    momentary: bool,
     count: usize,
     outcomes: Vec<Outcome>,
     writers: Vec<Writer>,
@@ -183,13 +194,15 @@ impl<T: Send + 'static> Running<T> {
 
     fn follow(&mut self) -> Result<()> {
         if let Some(ticket) = self.ticket.take() {
-            let outcome = ticket.wait()?;
-            self.session.keep_trace(outcome.trace.clone());
-            self.outcomes.push(outcome);
+            self.keep(ticket.wait()?);
         }
-        if let Some(plan) = self.plans.next() {
-            self.ticket = Some(self.session.engine().run(plan)?);
-            return Ok(());
+        while let Some(plan) = self.plans.next() {
+            if !self.momentary {
+                self.ticket = Some(self.session.engine().run(plan)?);
+                return Ok(());
+            }
+            let outcome = self.session.engine().compute(plan)?;
+            self.keep(outcome);
         }
         self.rest = match std::mem::replace(&mut self.rest, Rest::Failed) {
             Rest::Plans(Finish::Quick(finish)) => Rest::Result(finish(std::mem::take(&mut self.outcomes))),
@@ -198,12 +211,17 @@ impl<T: Send + 'static> Running<T> {
                 let (sender, receiver) = std::sync::mpsc::channel();
                 let work = move || _ = sender.send(finish(outcomes, &cancelled));
                 let thread = std::thread::Builder::new().name("outcore-finish".into()).spawn(work);
-                let refused = |source| Error::Failed { what: format!("the system gives no further thread: {source}") };
+                let refused = |source| Error::from(outcore_engine::Error::NoThread { source });
                 Rest::Thread(thread.map_err(refused)?, receiver)
             }
             other => other,
         };
         Ok(())
+    }
+
+    fn keep(&mut self, outcome: Outcome) {
+        self.session.keep_trace(outcome.trace.clone());
+        self.outcomes.push(outcome);
     }
 
     /// Blocks to the end: the plans that are left, what makes the result of them, and the files made whole.
