@@ -56,6 +56,12 @@ impl Part {
             Self::Upper => i <= j,
         }
     }
+
+    /// Whether any and whether all of a block belong to it: one corner does first, the opposite one last.
+    fn holds_block(self, (row, rows): (usize, usize), (col, cols): (usize, usize)) -> (bool, bool) {
+        let (left, right) = (self.holds(row + rows - 1, col), self.holds(row, col + cols - 1));
+        (left || right, left && right)
+    }
 }
 
 /// c = alpha a b + beta c, where the elements of each column of c lie next to each other.
@@ -75,16 +81,14 @@ pub(crate) fn gemm<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b:
             // SAFETY: the CPU has the instructions (asserted); `panel` was made for the longest of the steps.
             unsafe { pack(&mut panel, b.submatrix(level, col, depth, cols).transpose(), TILE_COLS) };
             for (row, rows) in steps(m, rows) {
-                let corners = (row + rows - 1, col, row, col + cols - 1);
-                if !part.holds(corners.0, corners.1) && !part.holds(corners.2, corners.3) {
+                if !part.holds_block((row, rows), (col, cols)).0 {
                     continue;
                 }
                 // SAFETY: as above, with `block`.
                 unsafe { pack(&mut block, a.submatrix(row, level, rows, depth), tile_rows::<T>()) };
-                let wanted = |i, j| part.holds(row + i, col + j);
                 let c = c.rb_mut().submatrix_mut(row, col, rows, cols);
                 // SAFETY: both hold as many rows, columns and depth as are multiplied; columns of c are contiguous (asserted).
-                unsafe { multiply(c, alpha, &block, &panel, depth, beta, wanted) };
+                unsafe { multiply(c, [alpha, beta], [&block, &panel], depth, part, [row, col]) };
             }
         }
     }
@@ -138,8 +142,8 @@ unsafe fn pack<T: Real>(to: &mut Packed<T>, a: MatRef<'_, T>, group: usize) {
                 for (index, (row, rows)) in steps(a.nrows(), group).enumerate() {
                     let (from, to) = (a.submatrix(row, level, rows, levels), to.add((index * depth + level) * group));
                     match T::DTYPE {
-                        Dtype::F32 => copy_f32(to.cast(), from.as_ptr().cast(), from.col_stride(), rows, levels, group),
-                        Dtype::F64 => copy_f64(to.cast(), from.as_ptr().cast(), from.col_stride(), rows, levels, group),
+                        Dtype::F32 => single::copy(to.cast(), from.as_ptr().cast(), from.col_stride(), rows, levels, group),
+                        Dtype::F64 => double::copy(to.cast(), from.as_ptr().cast(), from.col_stride(), rows, levels, group),
                     }
                 }
             }
@@ -149,8 +153,8 @@ unsafe fn pack<T: Real>(to: &mut Packed<T>, a: MatRef<'_, T>, group: usize) {
             let (from, to) = (a.subrows(row, rows), to.add(index * depth * group));
             match T::DTYPE {
                 _ if a.col_stride() != 1 => gather(to, from, group),
-                Dtype::F32 => transpose_f32(to.cast(), from.as_ptr().cast(), from.row_stride(), rows, depth, group),
-                Dtype::F64 => transpose_f64(to.cast(), from.as_ptr().cast(), from.row_stride(), rows, depth, group),
+                Dtype::F32 => single::transpose(to.cast(), from.as_ptr().cast(), from.row_stride(), rows, depth, group),
+                Dtype::F64 => double::transpose(to.cast(), from.as_ptr().cast(), from.row_stride(), rows, depth, group),
             }
         }
     }
@@ -170,18 +174,17 @@ unsafe fn gather<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
     }
 }
 
-/// c = alpha a b + beta c for a packed block and panel, in the elements that are `wanted`: all, or those on one side of a diagonal.
+/// c = alpha a b + beta c for a packed block and panel, in the elements of `part` when c begins at element `at` of it.
 ///
 /// # Safety
 /// The CPU has AVX-512; `block` and `panel` hold the rows and columns of `c` at this depth; columns of `c` are contiguous.
 unsafe fn multiply<T: Real>(
     mut c: MatMut<'_, T>,
-    alpha: T,
-    block: &Packed<T>,
-    panel: &Packed<T>,
+    [alpha, beta]: [T; 2],
+    [block, panel]: [&Packed<T>; 2],
     depth: usize,
-    beta: T,
-    wanted: impl Fn(usize, usize) -> bool,
+    part: Part,
+    at: [usize; 2],
 ) {
     let mut aside = [T::ZERO; TILE_COLS * TILE_BYTES / 4];
     for (sliver, (col, cols)) in steps(c.ncols(), TILE_COLS).enumerate() {
@@ -190,19 +193,19 @@ unsafe fn multiply<T: Real>(
             let a = block.at(index * depth * tile_rows::<T>());
             // The first tiles fetch the next sliver, each its part.
             let next = b.wrapping_add(if index < TILE_COLS { (TILE_COLS + index) * depth } else { 0 });
-            let (low, high) = (wanted(row + rows - 1, col), wanted(row, col + cols - 1));
+            let held = part.holds_block((at[0] + row, rows), (at[1] + col, cols));
             let mut c = c.rb_mut().submatrix_mut(row, col, rows, cols);
             let stride = c.col_stride();
             // SAFETY: `c` begins a tile of these rows and columns, `aside` has room for one; `a` and `b` begin groups of this depth.
             unsafe {
-                match (low, high) {
-                    (true, true) => tile(c.as_ptr_mut(), stride, [rows, cols], [alpha, beta], [a, b, next], depth),
+                match held {
+                    (_, true) => tile(c.as_ptr_mut(), stride, [rows, cols], [alpha, beta], [a, b, next], depth),
                     (false, false) => {}
-                    _ => {
+                    (true, false) => {
                         let stride = tile_rows::<T>() as isize;
                         tile(aside.as_mut_ptr(), stride, [rows, cols], [alpha, T::ZERO], [a, b, next], depth);
                         for (j, sums) in aside.chunks_exact(tile_rows::<T>()).enumerate().take(cols) {
-                            for i in (0..rows).filter(|&i| wanted(row + i, col + j)) {
+                            for i in (0..rows).filter(|&i| part.holds(at[0] + row + i, at[1] + col + j)) {
                                 c[(i, j)] = sums[i] + if beta == T::ZERO { T::ZERO } else { beta * c[(i, j)] };
                             }
                         }
@@ -223,94 +226,101 @@ unsafe fn tile<T: Real>(c: *mut T, stride: isize, shape: [usize; 2], scalars: [T
         match T::DTYPE {
             Dtype::F32 => {
                 let scalars = scalars.map(|x| x.f64() as f32);
-                tile_f32(c.cast(), stride, shape, scalars, operands.map(<*const T>::cast), depth);
+                single::tile(c.cast(), stride, shape, scalars, operands.map(<*const T>::cast), depth);
             }
-            Dtype::F64 => tile_f64(c.cast(), stride, shape, scalars.map(T::f64), operands.map(<*const T>::cast), depth),
+            Dtype::F64 => double::tile(c.cast(), stride, shape, scalars.map(T::f64), operands.map(<*const T>::cast), depth),
         }
     }
 }
 
-/// The three functions that know vectors, for one type. `copy` and `transpose` pack one group of `rows` (at most `group`) at `depth`
-/// columns of a matrix that lies by columns or by rows; `tile` multiplies one group of each operand.
+/// The three functions that know vectors, for the module that says what a vector is. `copy` and `transpose` pack one group of `rows`
+/// (at most `group`) at `depth` columns of a matrix that lies by columns or by rows; `tile` multiplies one group of each operand.
 macro_rules! vectors {
-    ($type:ident, $lanes:literal, $mask:ty, $copy:ident, $transpose:ident, $tile:ident, $square:ident,
-     $zero:ident, $all:ident, $load:ident, $masked_load:ident, $masked_store:ident, $multiply:ident, $fma:ident) => {
+    () => {
         /// A mask of the first `count` lanes, at most all.
-        fn lanes(count: usize) -> $mask {
-            if count >= $lanes { <$mask>::MAX } else { (1 << count) - 1 }
+        fn lanes(count: usize) -> Mask {
+            if count >= LANES { Mask::MAX } else { (1 << count) - 1 }
         }
 
         #[target_feature(enable = "avx512f")]
-        pub(super) unsafe fn $copy(to: *mut $type, a: *const $type, stride: isize, rows: usize, depth: usize, group: usize) {
-            for at in (0..group).step_by($lanes) {
+        pub(super) unsafe fn copy(to: *mut Element, a: *const Element, stride: isize, rows: usize, depth: usize, group: usize) {
+            for at in (0..group).step_by(LANES) {
                 let (read, write) = (lanes(rows.saturating_sub(at)), lanes(group - at));
                 for level in 0..depth {
                     let from = a.wrapping_offset(level as isize * stride).wrapping_add(at);
                     // SAFETY: only lanes of the rows are read, only those of the group written.
-                    unsafe { $masked_store(to.add(level * group + at), write, $masked_load(read, from)) };
+                    unsafe { masked_store(to.add(level * group + at), write, masked_load(read, from)) };
                 }
             }
         }
 
         #[target_feature(enable = "avx512f")]
-        pub(super) unsafe fn $transpose(to: *mut $type, a: *const $type, stride: isize, rows: usize, depth: usize, group: usize) {
-            for level in (0..depth).step_by($lanes) {
+        pub(super) unsafe fn transpose(
+            to: *mut Element,
+            a: *const Element,
+            stride: isize,
+            rows: usize,
+            depth: usize,
+            group: usize,
+        ) {
+            for level in (0..depth).step_by(LANES) {
                 let read = lanes(depth - level);
-                for at in (0..group).step_by($lanes) {
+                for at in (0..group).step_by(LANES) {
                     let write = lanes(group - at);
-                    let mut square = [$zero(); $lanes];
+                    let mut square = [zero(); LANES];
                     for (i, line) in square.iter_mut().enumerate().take(rows.saturating_sub(at)) {
+                        let from = a.wrapping_offset((at + i) as isize * stride).wrapping_add(level);
                         // SAFETY: row `at + i` is one of the rows; only columns up to the depth are read.
-                        *line = unsafe { $masked_load(read, a.offset((at + i) as isize * stride).add(level)) };
+                        *line = unsafe { masked_load(read, from) };
                     }
-                    for (i, line) in $square(square).into_iter().enumerate().take(depth - level) {
+                    for (i, line) in turned(square).into_iter().enumerate().take(depth - level) {
                         // SAFETY: only lanes of the group are written, at columns below the depth.
-                        unsafe { $masked_store(to.add((level + i) * group + at), write, line) };
+                        unsafe { masked_store(to.add((level + i) * group + at), write, line) };
                     }
                 }
             }
         }
 
         #[target_feature(enable = "avx512f")]
-        pub(super) unsafe fn $tile(
-            c: *mut $type,
+        pub(super) unsafe fn tile(
+            c: *mut Element,
             stride: isize,
             [rows, cols]: [usize; 2],
-            [alpha, beta]: [$type; 2],
-            [mut a, mut b, mut next]: [*const $type; 3],
+            [alpha, beta]: [Element; 2],
+            [mut a, mut b, mut next]: [*const Element; 3],
             depth: usize,
         ) {
             for j in 0..cols as isize {
                 _mm_prefetch::<_MM_HINT_T0>(c.wrapping_offset(j * stride).cast());
-                _mm_prefetch::<_MM_HINT_T0>(c.wrapping_offset(j * stride).wrapping_add($lanes).cast());
+                _mm_prefetch::<_MM_HINT_T0>(c.wrapping_offset(j * stride).wrapping_add(LANES).cast());
             }
-            let mut sums = [[$zero(); 2]; TILE_COLS];
+            let mut sums = [[zero(); 2]; TILE_COLS];
             for _ in 0..depth {
-                _mm_prefetch::<_MM_HINT_T0>(a.wrapping_add(AHEAD * 2 * $lanes).cast());
-                _mm_prefetch::<_MM_HINT_T0>(a.wrapping_add((AHEAD * 2 + 1) * $lanes).cast());
+                _mm_prefetch::<_MM_HINT_T0>(a.wrapping_add(AHEAD * 2 * LANES).cast());
+                _mm_prefetch::<_MM_HINT_T0>(a.wrapping_add((AHEAD * 2 + 1) * LANES).cast());
                 _mm_prefetch::<_MM_HINT_T1>(next.cast());
                 // SAFETY: the groups hold `depth` times two vectors, and twelve elements.
                 unsafe {
-                    let (top, bottom) = ($load(a), $load(a.add($lanes)));
+                    let (top, bottom) = (load(a), load(a.add(LANES)));
                     for (j, sum) in sums.iter_mut().enumerate() {
-                        let factor = $all(*b.add(j));
-                        *sum = [$fma(top, factor, sum[0]), $fma(bottom, factor, sum[1])];
+                        let factor = all(*b.add(j));
+                        *sum = [fma(top, factor, sum[0]), fma(bottom, factor, sum[1])];
                     }
                 }
-                a = a.wrapping_add(2 * $lanes);
+                a = a.wrapping_add(2 * LANES);
                 b = b.wrapping_add(TILE_COLS);
                 next = next.wrapping_add(1);
             }
             for (j, sum) in sums.into_iter().enumerate() {
                 if j < cols {
                     for (half, sum) in sum.into_iter().enumerate() {
-                        let mask = lanes(rows.saturating_sub(half * $lanes));
-                        let c = c.wrapping_offset(j as isize * stride).wrapping_add(half * $lanes);
-                        let product = $multiply($all(alpha), sum);
+                        let mask = lanes(rows.saturating_sub(half * LANES));
+                        let c = c.wrapping_offset(j as isize * stride).wrapping_add(half * LANES);
+                        let product = multiply(all(alpha), sum);
                         // SAFETY: only rows and columns of the tile are read and written.
                         unsafe {
-                            let old = if beta == 0.0 { product } else { $fma($all(beta), $masked_load(mask, c), product) };
-                            $masked_store(c, mask, old);
+                            let old = if beta == 0.0 { product } else { fma(all(beta), masked_load(mask, c), product) };
+                            masked_store(c, mask, old);
                         }
                     }
                 }
@@ -321,95 +331,78 @@ macro_rules! vectors {
 
 mod single {
     use super::*;
-    vectors!(
-        f32,
-        16,
-        __mmask16,
-        copy_f32,
-        transpose_f32,
-        tile_f32,
-        square_f32,
-        _mm512_setzero_ps,
-        _mm512_set1_ps,
-        _mm512_load_ps,
-        _mm512_maskz_loadu_ps,
-        _mm512_mask_storeu_ps,
-        _mm512_mul_ps,
-        _mm512_fmadd_ps
-    );
+    use std::arch::x86_64::{
+        __mmask16 as Mask, _mm512_fmadd_ps as fma, _mm512_load_ps as load, _mm512_mask_storeu_ps as masked_store,
+        _mm512_maskz_loadu_ps as masked_load, _mm512_mul_ps as multiply, _mm512_set1_ps as all, _mm512_setzero_ps as zero,
+    };
+
+    type Element = f32;
+    const LANES: usize = 16;
+    vectors!();
+
+    /// The transpose of 16 x 16 elements.
+    #[target_feature(enable = "avx512f")]
+    fn turned(rows: [__m512; 16]) -> [__m512; 16] {
+        let mut pairs = rows;
+        for i in 0..8 {
+            let (upper, lower) = (rows[2 * i], rows[2 * i + 1]);
+            pairs[2 * i] = _mm512_unpacklo_ps(upper, lower);
+            pairs[2 * i + 1] = _mm512_unpackhi_ps(upper, lower);
+        }
+        // Lane l of fours[4 i + j] holds column 4 l + j of rows 4 i to 4 i + 3.
+        let mut fours = rows;
+        for i in 0..4 {
+            for j in 0..2 {
+                let (upper, lower) = (_mm512_castps_pd(pairs[4 * i + j]), _mm512_castps_pd(pairs[4 * i + 2 + j]));
+                fours[4 * i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(upper, lower));
+                fours[4 * i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(upper, lower));
+            }
+        }
+        let mut columns = rows;
+        for j in 0..4 {
+            let [a, b, c, d] = [fours[j], fours[4 + j], fours[8 + j], fours[12 + j]];
+            let (even, odd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+            let (even_below, odd_below) = (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
+            columns[j] = _mm512_shuffle_f32x4::<0x88>(even, even_below);
+            columns[4 + j] = _mm512_shuffle_f32x4::<0x88>(odd, odd_below);
+            columns[8 + j] = _mm512_shuffle_f32x4::<0xdd>(even, even_below);
+            columns[12 + j] = _mm512_shuffle_f32x4::<0xdd>(odd, odd_below);
+        }
+        columns
+    }
 }
+
 mod double {
     use super::*;
-    vectors!(
-        f64,
-        8,
-        __mmask8,
-        copy_f64,
-        transpose_f64,
-        tile_f64,
-        square_f64,
-        _mm512_setzero_pd,
-        _mm512_set1_pd,
-        _mm512_load_pd,
-        _mm512_maskz_loadu_pd,
-        _mm512_mask_storeu_pd,
-        _mm512_mul_pd,
-        _mm512_fmadd_pd
-    );
-}
-use double::{copy_f64, tile_f64, transpose_f64};
-use single::{copy_f32, tile_f32, transpose_f32};
+    use std::arch::x86_64::{
+        __mmask8 as Mask, _mm512_fmadd_pd as fma, _mm512_load_pd as load, _mm512_mask_storeu_pd as masked_store,
+        _mm512_maskz_loadu_pd as masked_load, _mm512_mul_pd as multiply, _mm512_set1_pd as all, _mm512_setzero_pd as zero,
+    };
 
-/// The transpose of 16 x 16 elements.
-#[target_feature(enable = "avx512f")]
-fn square_f32(rows: [__m512; 16]) -> [__m512; 16] {
-    let mut pairs = rows;
-    for i in 0..8 {
-        let (upper, lower) = (rows[2 * i], rows[2 * i + 1]);
-        pairs[2 * i] = _mm512_unpacklo_ps(upper, lower);
-        pairs[2 * i + 1] = _mm512_unpackhi_ps(upper, lower);
-    }
-    // Lane l of fours[4 i + j] holds column 4 l + j of rows 4 i to 4 i + 3.
-    let mut fours = rows;
-    for i in 0..4 {
-        for j in 0..2 {
-            let (upper, lower) = (_mm512_castps_pd(pairs[4 * i + j]), _mm512_castps_pd(pairs[4 * i + 2 + j]));
-            fours[4 * i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(upper, lower));
-            fours[4 * i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(upper, lower));
+    type Element = f64;
+    const LANES: usize = 8;
+    vectors!();
+
+    /// The transpose of 8 x 8 elements.
+    #[target_feature(enable = "avx512f")]
+    fn turned(rows: [__m512d; 8]) -> [__m512d; 8] {
+        // Lane l of pairs[2 i + j] holds column 2 l + j of rows 2 i and 2 i + 1.
+        let mut pairs = rows;
+        for i in 0..4 {
+            let (upper, lower) = (rows[2 * i], rows[2 * i + 1]);
+            pairs[2 * i] = _mm512_unpacklo_pd(upper, lower);
+            pairs[2 * i + 1] = _mm512_unpackhi_pd(upper, lower);
         }
+        let mut columns = rows;
+        for j in 0..2 {
+            let [a, b, c, d] = [pairs[j], pairs[2 + j], pairs[4 + j], pairs[6 + j]];
+            let (even, odd) = (_mm512_shuffle_f64x2::<0x88>(a, b), _mm512_shuffle_f64x2::<0xdd>(a, b));
+            let (even_below, odd_below) = (_mm512_shuffle_f64x2::<0x88>(c, d), _mm512_shuffle_f64x2::<0xdd>(c, d));
+            columns[j] = _mm512_shuffle_f64x2::<0x88>(even, even_below);
+            columns[2 + j] = _mm512_shuffle_f64x2::<0x88>(odd, odd_below);
+            columns[4 + j] = _mm512_shuffle_f64x2::<0xdd>(even, even_below);
+            columns[6 + j] = _mm512_shuffle_f64x2::<0xdd>(odd, odd_below);
+        }
+        columns
     }
-    let mut columns = rows;
-    for j in 0..4 {
-        let [a, b, c, d] = [fours[j], fours[4 + j], fours[8 + j], fours[12 + j]];
-        let (even, odd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
-        let (even_below, odd_below) = (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
-        columns[j] = _mm512_shuffle_f32x4::<0x88>(even, even_below);
-        columns[4 + j] = _mm512_shuffle_f32x4::<0x88>(odd, odd_below);
-        columns[8 + j] = _mm512_shuffle_f32x4::<0xdd>(even, even_below);
-        columns[12 + j] = _mm512_shuffle_f32x4::<0xdd>(odd, odd_below);
-    }
-    columns
-}
-
-/// The transpose of 8 x 8 elements.
-#[target_feature(enable = "avx512f")]
-fn square_f64(rows: [__m512d; 8]) -> [__m512d; 8] {
-    // Lane l of pairs[2 i + j] holds column 2 l + j of rows 2 i and 2 i + 1.
-    let mut pairs = rows;
-    for i in 0..4 {
-        let (upper, lower) = (rows[2 * i], rows[2 * i + 1]);
-        pairs[2 * i] = _mm512_unpacklo_pd(upper, lower);
-        pairs[2 * i + 1] = _mm512_unpackhi_pd(upper, lower);
-    }
-    let mut columns = rows;
-    for j in 0..2 {
-        let [a, b, c, d] = [pairs[j], pairs[2 + j], pairs[4 + j], pairs[6 + j]];
-        let (even, odd) = (_mm512_shuffle_f64x2::<0x88>(a, b), _mm512_shuffle_f64x2::<0xdd>(a, b));
-        let (even_below, odd_below) = (_mm512_shuffle_f64x2::<0x88>(c, d), _mm512_shuffle_f64x2::<0xdd>(c, d));
-        columns[j] = _mm512_shuffle_f64x2::<0x88>(even, even_below);
-        columns[2 + j] = _mm512_shuffle_f64x2::<0x88>(odd, odd_below);
-        columns[4 + j] = _mm512_shuffle_f64x2::<0xdd>(even, even_below);
-        columns[6 + j] = _mm512_shuffle_f64x2::<0xdd>(odd, odd_below);
-    }
-    columns
 }
