@@ -18,6 +18,9 @@ use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::session::{PARALLEL, Session};
 
+/// What file systems map, mark as written and lock at a time.
+pub(crate) const FILE_BLOCK_BYTES: u64 = 4096;
+
 /// Element (i, j) is `i * row_stride + j * col_stride` elements behind `offset` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
@@ -31,8 +34,8 @@ pub(crate) struct Layout {
 impl Layout {
     /// Rows follow each other without a gap, and not all of them begin where a block of the file system does.
     pub(crate) fn is_dense_by_rows_across_blocks(&self, element: u64) -> bool {
-        const BLOCK_BYTES: u64 = 4096;
-        let aligned = self.offset.is_multiple_of(BLOCK_BYTES) && (self.row_stride * element).is_multiple_of(BLOCK_BYTES);
+        let aligned = |bytes: u64| bytes.is_multiple_of(FILE_BLOCK_BYTES);
+        let aligned = aligned(self.offset) && aligned(self.row_stride * element);
         self.col_stride == 1 && self.row_stride == self.cols && !aligned
     }
 

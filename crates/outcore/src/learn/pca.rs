@@ -21,7 +21,7 @@ use outcore_engine::{Extent, ExtentRef, Outcome, Plan, Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Eigen, MatMut, MatRef, Real, TopOptions, gemm_scratch_bytes, view, view_mut};
 
-use super::linalg::{in_calls, with_real};
+use super::linalg::{in_calls, syrk_in_calls, with_real};
 use crate::data::array::{Array, Operand, Output, Tile, panels, panels_that_fit};
 use crate::data::format::{DType, Order};
 use crate::error::{Error, Result};
@@ -128,8 +128,11 @@ impl<'a, T: Real> Fit<'a, T> {
     fn new(session: &'a Session, x: Operand, components: Components, seed: u64) -> Fit<'a, T> {
         let (d, memory) = (x.cols(), session.memory_free());
         let share = memory * 2 / 5;
-        // Quarters leave out most of what symmetry makes superfluous; one panel must leave room for blocks of X.
-        let width = d.div_ceil(4).next_multiple_of(16).min(2048).min((memory / 12 / (8 * d)).max(1)).min(d);
+        // In one piece where that leaves memory for all lanes. Else quarters, of which several threads take each one; a panel must
+        // leave room for blocks of X.
+        let whole = d <= 2048 && LANES * 8 * d * (d + 1) <= share;
+        let quarter = d.div_ceil(4).next_multiple_of(16).min(2048).min((memory / 12 / (8 * d)).max(1)).min(d);
+        let width = if whole { d } else { quarter };
         let mut offset = 0;
         let cut = (0..d).step_by(width as usize).map(|start| {
             let panel = Panel { columns: start..(start + width).min(d), offset, height: d - start };
@@ -237,7 +240,8 @@ impl<'a, T: Real> Fit<'a, T> {
         let (height, width) = (panel.height as usize, panel.width());
         let scratch = (tile.rows * height + height * width) * size_of::<T>();
         let region = panel.region(sums);
-        let task = Task::new("covariance").flops(kernels::gemm_flops(height, width, tile.rows)).scratch(scratch);
+        let flops = kernels::syrk_flops(width, tile.rows) + kernels::gemm_flops(height - width, width, tile.rows);
+        let task = Task::new("covariance").flops(flops).scratch(scratch);
         let task = task.held(gemm_scratch_bytes::<T>(height, width, tile.rows, &blas)).read(tile.region).read(shift);
         let task = if first { task.write(region) } else { task.update(region) };
         task.run(move |cx| {
@@ -312,7 +316,11 @@ fn add_products<T: Real>(
     }
     sums.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
     let mut block = view_mut(&mut block[..height * width], height, width, width, 1)?;
-    in_calls(block.as_mut(), T::ONE, centered.transpose(), centered.subcols(0, width), T::ZERO, blas, stop)?;
+    let (square, below) = block.as_mut().split_at_row_mut(width);
+    let (across, rest) = centered.split_at_col(width);
+    // What is above the diagonal nobody reads.
+    syrk_in_calls(square, T::ONE, across.transpose(), T::ZERO, blas, &stop)?;
+    in_calls(below, T::ONE, rest.transpose(), across, T::ZERO, blas, stop)?;
     Ok(kernels::add_into_f64(products, block.as_ref())?)
 }
 

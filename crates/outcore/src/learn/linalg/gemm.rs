@@ -9,11 +9,11 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use outcore_device::Buf;
-use outcore_engine::{Context, Plan, Task};
+use outcore_engine::{Context, Plan, Region, Task};
 use outcore_kernels as kernels;
-use outcore_kernels::{Blas, CALL_FLOPS, MatMut, MatRef, Real, gemm_flops, gemm_scratch_bytes, view_mut};
+use outcore_kernels::{Blas, CALL_FLOPS, MatMut, MatRef, Real, gemm_flops, gemm_scratch_bytes, syrk_flops, view_mut};
 
-use super::repack::Blocks;
+use super::repack::{Ahead, Blocks};
 use super::tiling::{Problem, Side, Tiling, bound_bytes, choose};
 use super::{common_dtype, with_real};
 use crate::data::array::{Array, Operand, Output, Tile};
@@ -121,45 +121,44 @@ impl<T: Real> Product<'_, T> {
         let element = problem.element;
         let [mut a, mut b] = [self.a, self.b].map(|operand| Blocks::in_place(operand.extent(plan), operand.layout(), element));
         let share = budget / (6 * (PARALLEL + 1));
+        let layers = problem.k.div_ceil(tiling.depth).max(1);
+        let mut fills = Vec::new();
         if tiling.repack_a {
-            a = Blocks::repack::<T>(self.session, plan, a, tiling.block_rows, tiling.depth, share)?;
+            let (blocks, tasks) = Blocks::repacked::<T>(self.session, plan, a, tiling.block_rows, tiling.depth, share)?;
+            let band = problem.n.div_ceil(tiling.cols) * layers;
+            let step = |first: u64| if problem.a.depth_contiguous { first / tiling.rows * band } else { first / tiling.depth };
+            fills.extend(tasks.into_iter().map(|(first, task)| (step(first), task)));
+            a = blocks;
         }
         if tiling.repack_b {
-            b = Blocks::repack::<T>(self.session, plan, b, tiling.depth, tiling.block_cols, share)?;
+            let (blocks, tasks) = Blocks::repacked::<T>(self.session, plan, b, tiling.depth, tiling.block_cols, share)?;
+            let step = |first: u64| if problem.b.depth_contiguous { first / tiling.cols * layers } else { first / tiling.depth };
+            fills.extend(tasks.into_iter().map(|(first, task)| (step(first), task)));
+            b = blocks;
         }
-        for (index, (rows, cols)) in snake(problem.m, problem.n, tiling.rows, tiling.cols).into_iter().enumerate() {
-            let mut layers: Vec<Range<u64>> = cut(0..problem.k, tiling.depth);
-            if index % 2 == 1 {
-                layers.reverse();
-            }
+        let mut fills = Ahead::new(fills);
+        for (index, (rows, cols)) in (0..).zip(snake(problem.m, problem.n, tiling.rows, tiling.cols)) {
             plan.group();
-            self.super_tile(plan, &tiling, [&a, &b, &c], rows, cols, &layers);
+            for layer in 0..layers {
+                fills.of_step(plan, index * layers + layer);
+                let at = tiling.depth * if index % 2 == 1 { layers - 1 - layer } else { layer };
+                let beta = if layer == 0 { self.beta } else { T::ONE };
+                self.layer(plan, &tiling, [&a, &b, &c], [&rows, &cols, &(at..problem.k.min(at + tiling.depth))], beta);
+            }
         }
         Ok(())
     }
 
-    fn super_tile(
-        &self,
-        plan: &mut Plan,
-        tiling: &Tiling,
-        [a, b, c]: [&Blocks; 3],
-        rows: Range<u64>,
-        cols: Range<u64>,
-        layers: &[Range<u64>],
-    ) {
-        let no_depth = 0..0;
-        let layers = if layers.is_empty() { std::slice::from_ref(&no_depth) } else { layers };
-        for (layer, depth) in layers.iter().enumerate() {
-            let beta = if layer == 0 { self.beta } else { T::ONE };
-            for block_rows in cut(rows.clone(), tiling.block_rows) {
-                for block_cols in cut(cols.clone(), tiling.block_cols) {
-                    let tiles = [
-                        c.tile(block_rows.clone(), block_cols.clone()),
-                        a.tile(block_rows.clone(), depth.clone()),
-                        b.tile(depth.clone(), block_cols.clone()),
-                    ];
-                    plan.task(product_task(tiles, self.alpha, beta, self.session.blas().clone()));
-                }
+    /// The part of a super tile's product that comes from one layer of the operands.
+    fn layer(&self, plan: &mut Plan, tiling: &Tiling, [a, b, c]: [&Blocks; 3], [rows, cols, depth]: [&Range<u64>; 3], beta: T) {
+        for block_rows in cut(rows.clone(), tiling.block_rows) {
+            for block_cols in cut(cols.clone(), tiling.block_cols) {
+                let tiles = [
+                    c.tile(block_rows.clone(), block_cols.clone()),
+                    a.tile(block_rows.clone(), depth.clone()),
+                    b.tile(depth.clone(), block_cols.clone()),
+                ];
+                plan.task(product_task(tiles, self.alpha, beta, self.session.blas().clone()));
             }
         }
     }
@@ -223,6 +222,28 @@ pub(crate) fn in_calls<T: Real>(
     Ok(())
 }
 
+/// The lower triangle of c = alpha a a^T + beta c in calls short enough to be interrupted, cut in depth.
+pub(crate) fn syrk_in_calls<T: Real>(
+    mut c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    beta: T,
+    blas: &Blas,
+    stop: impl Fn() -> bool,
+) -> Result<()> {
+    let depth = (CALL_FLOPS / syrk_flops(c.nrows().max(1), 1)).max(1) as usize;
+    let mut at = 0;
+    while !stop() {
+        let length = depth.min(a.ncols() - at);
+        kernels::syrk(c.as_mut(), alpha, a.subcols(at, length), if at == 0 { beta } else { T::ONE }, blas)?;
+        at += length;
+        if at >= a.ncols() {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// The length of equal parts of at most `most`.
 fn even(length: usize, most: usize) -> usize {
     length.div_ceil(length.div_ceil(most).max(1)).max(1)
@@ -257,6 +278,9 @@ fn note(plan: &mut Plan, tiling: &Tiling) {
     }
 }
 
+/// A product of so few operations is done before anybody would want to interrupt it.
+const MOMENT_FLOPS: u64 = 1 << 31;
+
 /// C = alpha A B into the caller's memory, row after row: the way for results that fit.
 ///
 /// # Errors
@@ -288,8 +312,10 @@ fn plan_into<T: Real>(session: &Session, a: &Operand, b: &Operand, alpha: T, int
         panel_tasks::<T>(&mut plan, session, [&a_blocks, &b_blocks], rows, n, cut(0..k, depth), alpha, piece);
     }
     drop(rest);
+    let momentary = !a.is_stored() && !b.is_stored() && plan.flops() <= MOMENT_FLOPS;
     let lost = |_| Error::Failed { what: "a task still holds memory of the result".into() };
-    Job::new(session, vec![plan], move |_| whole.reclaim().map_err(lost))
+    let job = Job::new(session, vec![plan], move |_| whole.reclaim().map_err(lost))?;
+    Ok(if momentary { job.momentary() } else { job })
 }
 
 /// Equal shares for all threads, since each packs all of B. Where their number depends on the threads, they have more rows than what
@@ -319,16 +345,17 @@ fn panel_tasks<T: Real>(
 ) {
     let height = (rows.end - rows.start) as usize;
     let piece = std::sync::Arc::new(std::sync::Mutex::new(piece));
-    let turn = plan.volatile("turn", 1);
     let no_depth = 0..0;
     let layers = if layers.is_empty() { vec![no_depth] } else { layers };
+    let turn = (layers.len() > 1).then(|| Region::span(plan.volatile("turn", 1), 0, 1));
     for (layer, depth) in layers.into_iter().enumerate() {
         let (a_tile, b_tile) = (a.tile(rows.clone(), depth.clone()), b.tile(depth, 0..n));
         let (blas, piece) = (session.blas().clone(), std::sync::Arc::clone(&piece));
         let beta = if layer == 0 { T::ZERO } else { T::ONE };
         let scratch = gemm_scratch_bytes::<T>(height.min(CALL_SIDE), (n as usize).min(CALL_SIDE), a_tile.cols, &blas);
         let task = Task::new("gemm").flops(gemm_flops(height, n as usize, a_tile.cols)).held(scratch);
-        let task = task.read(a_tile.region).read(b_tile.region).update(outcore_engine::Region::span(turn, 0, 1));
+        let task = task.read(a_tile.region).read(b_tile.region);
+        let task = if let Some(turn) = turn { task.update(turn) } else { task };
         plan.task(task.run(move |cx| {
             let mut piece = piece.lock().expect("no panic while held");
             let c = view_mut(bytemuck::cast_slice_mut::<u8, T>(&mut piece), height, n as usize, n as usize, 1)?;

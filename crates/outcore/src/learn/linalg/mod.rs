@@ -8,8 +8,8 @@ mod syrk;
 mod tiling;
 
 pub use elementwise::{Axpby, axpby, scale};
-pub(crate) use gemm::in_calls;
 pub use gemm::{Gemm, gemm, gemm_into};
+pub(crate) use gemm::{in_calls, syrk_in_calls};
 pub use reduce::{Reduction, column_norms, column_statistics, reduce, row_norms};
 pub use syrk::{Syrk, syrk};
 

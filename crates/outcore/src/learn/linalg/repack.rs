@@ -9,7 +9,10 @@
 //!   0 0 1 1 2 2            (block 0)   (block 1)   (block 2)
 //!   3 3 4 4 5 5
 //! ```
+//!
+//! This is done while the product goes on: what its first step needs comes before it, all else in time for the steps that do.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use outcore_engine::{ExtentRef, Plan, Region, Task};
@@ -39,15 +42,16 @@ impl Blocks {
         Blocks { extent, layout, element, packed: None }
     }
 
-    /// Adds tasks that write the operand as blocks of `block_rows` x `block_cols` to scratch.
-    pub(crate) fn repack<T: Real>(
+    /// The operand as blocks of `block_rows` x `block_cols` in scratch, and the tasks that write them there: each with the first
+    /// of the rows that it is about, or of the columns where these are what is contiguous.
+    pub(crate) fn repacked<T: Real>(
         session: &Session,
         plan: &mut Plan,
         source: Blocks,
         block_rows: u64,
         block_cols: u64,
         share_bytes: u64,
-    ) -> Result<Blocks> {
+    ) -> Result<(Blocks, Vec<(u64, Task)>)> {
         let element = size_of::<T>() as u64;
         let layout = source.layout;
         let slot = (block_rows * block_cols * element).next_multiple_of(4096) / element;
@@ -60,55 +64,60 @@ impl Blocks {
         let by_rows = layout.by_rows();
         let (long, short) = if by_rows { (layout.rows, layout.cols) } else { (layout.cols, layout.rows) };
         let (cut_every, block_short) = if by_rows { (block_rows, block_cols) } else { (block_cols, block_rows) };
+        // Panels as large as blocks: what one has left, the other can use.
+        let share_bytes = share_bytes.min(slot * element);
+        let mut tasks = Vec::new();
         for block_start in (0..long).step_by(cut_every as usize) {
             let length = cut_every.min(long - block_start);
             for part in panels(length, short * element, share_bytes) {
                 let outer = block_start + part.start..block_start + part.end;
-                let inner = (0..short).step_by(block_short as usize).map(|start| start..(start + block_short).min(short));
-                target.repack_panel::<T>(plan, &source, outer, inner.collect(), by_rows);
+                tasks.push((outer.start, target.repack_panel::<T>(&source, outer, short, block_short)));
             }
         }
-        plan.group();
-        Ok(target)
+        Ok((target, tasks))
     }
 
     /// One task: whole rows (or columns) in, the part of each block that they are out.
-    fn repack_panel<T: Real>(&self, plan: &mut Plan, source: &Blocks, outer: Range<u64>, inner: Vec<Range<u64>>, by_rows: bool) {
-        let whole = 0..inner.last().map_or(0, |range| range.end);
-        let place = |inner: Range<u64>| if by_rows { (outer.clone(), inner) } else { (inner, outer.clone()) };
-        let (rows, cols) = place(whole);
+    fn repack_panel<T: Real>(&self, source: &Blocks, outer: Range<u64>, short: u64, block_short: u64) -> Task {
+        let by_rows = self.layout.by_rows();
+        let (rows, cols) = if by_rows { (outer.clone(), 0..short) } else { (0..short, outer.clone()) };
         let from = source.layout.tile(source.extent, rows, cols, self.element);
+        let (whole, rest) = (short / block_short, short % block_short);
         let mut task = Task::new("repack").read(from.region);
-        let mut lengths = Vec::with_capacity(inner.len());
-        for range in inner {
-            lengths.push((range.end - range.start) as usize);
-            let (rows, cols) = place(range);
-            task = task.write(self.part(rows, cols));
+        let mut cuts = Vec::with_capacity(2);
+        for (start, count, length) in [(0, whole, block_short), (whole * block_short, u64::from(rest > 0), rest)] {
+            if count > 0 {
+                task = task.write(self.parts(&outer, start, count, length));
+                cuts.push((start as usize, length as usize));
+            }
         }
-        plan.task(task.run(move |cx| {
+        task.run(move |cx| {
             let [source, targets @ ..] = cx.blocks else { unreachable!("the source was declared first") };
             let source = from.of::<T>(source)?;
             let source = if by_rows { source } else { source.transpose() };
-            let mut at = 0;
-            for (target, &length) in targets.iter_mut().zip(&lengths) {
-                let values = source.subcols(at, length);
-                copy_into(view_mut(target.slice_mut::<T>(), values.nrows(), length, length, 1)?, values)?;
-                at += length;
+            for (target, (start, length)) in targets.iter_mut().zip(cuts) {
+                let pitch = target.pitch::<T>();
+                for (index, part) in target.slice_mut::<T>().chunks_mut(pitch).enumerate() {
+                    let values = source.subcols(start + index * length, length);
+                    copy_into(view_mut(part, values.nrows(), length, length, 1)?, values)?;
+                }
             }
             Ok(())
-        }));
+        })
     }
 
-    /// The bytes of some rows and columns inside one block, contiguous because they span it one way.
-    fn part(&self, rows: Range<u64>, cols: Range<u64>) -> Region {
-        let (start, by_rows) = (self.slot_of(rows.start, cols.start), self.layout.by_rows());
+    /// The part that some rows (or columns, where these are contiguous) are of each of `count` neighbouring blocks, which are `length`
+    /// long in the other direction; contiguous in each block because it spans it.
+    fn parts(&self, outer: &Range<u64>, start: u64, count: u64, length: u64) -> Region {
         let packed = self.packed.as_ref().expect("only repacked operands have parts");
-        let skipped = match by_rows {
-            true => (rows.start % packed.block_rows) * (cols.end - cols.start),
-            false => (cols.start % packed.block_cols) * (rows.end - rows.start),
+        let (block, slot, next) = match self.layout.by_rows() {
+            true => (packed.block_rows, self.slot_of(outer.start, start), self.slot_of(0, packed.block_cols)),
+            false => (packed.block_cols, self.slot_of(start, outer.start), self.slot_of(packed.block_rows, 0)),
         };
-        let elements = (rows.end - rows.start) * (cols.end - cols.start);
-        Region::span(self.extent, start + skipped * self.element, elements * self.element)
+        let line = length * self.element;
+        let row_bytes = (outer.end - outer.start) * line;
+        let stride = if count > 1 { next } else { row_bytes };
+        Region { extent: self.extent, offset: slot + outer.start % block * line, row_bytes, stride, rows: count }
     }
 
     fn slot_of(&self, row: u64, col: u64) -> u64 {
@@ -127,5 +136,52 @@ impl Blocks {
         let (row_stride, col_stride) = if by_rows { (width, 1) } else { (1, height) };
         let block = Layout { offset: self.slot_of(rows.start, cols.start), rows: height, cols: width, row_stride, col_stride };
         block.tile(self.extent, 0..height, 0..width, self.element)
+    }
+}
+
+/// Tasks that steps of a computation wait for, spread over the steps before, so that device and cores have both something to do.
+#[derive(Default)]
+pub(crate) struct Ahead(VecDeque<(u64, Task)>);
+
+impl Ahead {
+    /// Of tasks with the first step that needs each.
+    pub(crate) fn new(mut tasks: Vec<(u64, Task)>) -> Ahead {
+        tasks.sort_by_key(|(needed, _)| *needed);
+        let mut from = 0;
+        for together in tasks.chunk_by_mut(|(one, _), (other, _)| one == other) {
+            let (count, to) = (together.len() as u64, together[0].0);
+            for (index, (step, _)) in (0..).zip(together) {
+                *step = to.min(from + 1 + index * (to - from) / count);
+            }
+            from = to;
+        }
+        Ahead(tasks.into())
+    }
+
+    /// Adds to the plan what comes before a step.
+    pub(crate) fn of_step(&mut self, plan: &mut Plan, step: u64) {
+        if !self.0.is_empty() {
+            plan.group();
+        }
+        let due = self.0.partition_point(|(before, _)| *before <= step);
+        self.0.drain(..due).for_each(|(_, task)| plan.task(task));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_step_needs_comes_before_it_and_little_by_little() {
+        let needed = [0, 8, 0, 8, 8, 8, 20, 9];
+        let mut ahead = Ahead::new(needed.map(|step| (step, Task::new("fill"))).into());
+        let mut counts = Vec::new();
+        for step in 0..=20 {
+            let mut plan = Plan::new("plan");
+            ahead.of_step(&mut plan, step);
+            counts.push(plan.len());
+        }
+        assert_eq!(counts, [2, 1, 0, 1, 0, 1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 }

@@ -7,13 +7,13 @@
 //! Langou, SPAA 2022, arXiv:2202.10217).
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use outcore_engine::{Plan, Task};
-use outcore_kernels as kernels;
 use outcore_kernels::{Real, gemm_scratch_bytes, mirror_lower, syrk_flops, transpose_into};
 
-use super::gemm::{cut, memory_for_blocks, product_task};
-use super::repack::Blocks;
+use super::gemm::{memory_for_blocks, product_task, syrk_in_calls};
+use super::repack::{Ahead, Blocks};
 use super::tiling::{HARDLY_LONGER, WRITE_REQUESTS, Work};
 use super::with_real;
 use crate::data::array::{Array, Operand, Output, Tile};
@@ -81,6 +81,14 @@ struct Cut {
     rows_read: u64,
 }
 
+impl Cut {
+    /// The first super tile that needs a row of blocks of A.
+    fn first_tile(&self, index: u64) -> u64 {
+        let needs = |tile: &SuperTile| tile.iter().any(|&(row, col)| row == index || col == index);
+        self.super_tiles.iter().position(needs).unwrap_or(0) as u64
+    }
+}
+
 impl<T: Real> Symmetric<'_, T> {
     fn plan(&self, plan: &mut Plan, c: Blocks) -> Result<()> {
         let (n, k, element) = (self.a.rows(), self.a.cols(), size_of::<T>() as u64);
@@ -92,43 +100,50 @@ impl<T: Real> Symmetric<'_, T> {
         let mut a = Blocks::in_place(self.a.extent(plan), self.a.layout(), element);
         let short_runs =
             if self.a.layout().by_rows() { cut_.depth < k && cut_.depth * element < 8192 } else { cut_.block * element < 8192 };
+        let layers = k.div_ceil(cut_.depth).max(1);
+        let mut fills = Ahead::default();
         if self.a.is_stored() && short_runs && cut_.rows_read > 3 * n {
             plan.note("repacked", "A");
-            a = Blocks::repack::<T>(self.session, plan, a, cut_.block, cut_.depth, budget / (6 * (PARALLEL + 1)))?;
+            let share = budget / (6 * (PARALLEL + 1));
+            let (blocks, tasks) = Blocks::repacked::<T>(self.session, plan, a, cut_.block, cut_.depth, share)?;
+            let step = |first: u64| match self.a.layout().by_rows() {
+                true => cut_.first_tile(first / cut_.block) * layers,
+                false => first / cut_.depth,
+            };
+            fills = Ahead::new(tasks.into_iter().map(|(first, task)| (step(first), task)).collect());
+            a = blocks;
         }
-        for (index, tile) in cut_.super_tiles.iter().enumerate() {
-            let mut layers = cut(0..k, cut_.depth);
-            if index % 2 == 1 {
-                layers.reverse();
-            }
+        for (index, tile) in (0..).zip(&cut_.super_tiles) {
             plan.group();
-            self.super_tile(plan, &cut_, tile, &layers, &a, &c);
+            for layer in 0..layers {
+                fills.of_step(plan, index * layers + layer);
+                let at = cut_.depth * if index % 2 == 1 { layers - 1 - layer } else { layer };
+                let beta = if layer == 0 { self.beta } else { T::ONE };
+                self.layer(plan, cut_.block, tile, at..k.min(at + cut_.depth), [&a, &c], beta, layer + 1 == layers);
+            }
         }
         Ok(())
     }
 
-    fn super_tile(&self, plan: &mut Plan, cut_: &Cut, tile: &SuperTile, layers: &[Range<u64>], a: &Blocks, c: &Blocks) {
+    /// The part of a super tile's product that comes from one layer of A; the last one fills the upper triangle, too.
+    #[expect(clippy::too_many_arguments, reason = "the names of a product")]
+    fn layer(&self, plan: &mut Plan, block: u64, tile: &SuperTile, depth: Range<u64>, [a, c]: [&Blocks; 2], beta: T, last: bool) {
         let n = self.a.rows();
-        let range = |index: u64| index * cut_.block..((index + 1) * cut_.block).min(n);
-        let no_depth = 0..0;
-        let layers = if layers.is_empty() { std::slice::from_ref(&no_depth) } else { layers };
-        for (layer, depth) in layers.iter().enumerate() {
-            let beta = if layer == 0 { self.beta } else { T::ONE };
-            for &(row, col) in tile {
-                let c_tile = c.tile(range(row), range(col));
-                let a_tile = a.tile(range(row), depth.clone());
-                plan.task(match row == col {
-                    true => self.diagonal_task(c_tile, a_tile, beta, layer + 1 == layers.len()),
-                    false => product_task(
-                        [c_tile, a_tile, a.tile(range(col), depth.clone()).transposed()],
-                        self.alpha,
-                        beta,
-                        self.session.blas().clone(),
-                    ),
-                });
-                if self.full && row != col && layer + 1 == layers.len() {
-                    plan.task(mirror_task::<T>(c_tile, c.tile(range(col), range(row))));
-                }
+        let range = |index: u64| index * block..((index + 1) * block).min(n);
+        for &(row, col) in tile {
+            let c_tile = c.tile(range(row), range(col));
+            let a_tile = a.tile(range(row), depth.clone());
+            plan.task(match row == col {
+                true => self.diagonal_task(c_tile, a_tile, beta, last),
+                false => product_task(
+                    [c_tile, a_tile, a.tile(range(col), depth.clone()).transposed()],
+                    self.alpha,
+                    beta,
+                    self.session.blas().clone(),
+                ),
+            });
+            if self.full && row != col && last {
+                plan.task(mirror_task::<T>(c_tile, c.tile(range(col), range(row))));
             }
         }
     }
@@ -143,7 +158,7 @@ impl<T: Real> Symmetric<'_, T> {
         task.read(a.region).run(move |cx| {
             let [c_block, a_block] = &mut *cx.blocks else { unreachable!("two were declared") };
             let mut out = c.of_mut::<T>(c_block)?;
-            kernels::syrk(out.as_mut(), alpha, a.of::<T>(a_block)?, beta, &blas)?;
+            syrk_in_calls(out.as_mut(), alpha, a.of::<T>(a_block)?, beta, &blas, || cx.cancelled.load(Ordering::Relaxed))?;
             if full && last {
                 mirror_lower(out)?;
             }

@@ -8,6 +8,8 @@
 //! request for each, so an operand may be cheaper to repack into scratch first. The choice is the
 //! least expected time on a device of ordinary speed.
 
+use crate::data::array::FILE_BLOCK_BYTES;
+
 /// Assumed of the device: bytes and requests a second, and core seconds a request.
 const DEVICE_BYTES_PER_S: f64 = 1.2e9;
 const DEVICE_REQUESTS_PER_S: f64 = 8e4;
@@ -161,23 +163,26 @@ fn judge(p: &Problem, rows: u64, cols: u64, depth: u64, repack_a: bool, repack_b
     let requests = a_bytes / request(p, &p.a, repack_a, depth, block_rows, p.k, p.m)
         + b_bytes / request(p, &p.b, repack_b, depth, block_cols, p.k, p.n)
         + WRITE_REQUESTS * c_bytes / ((block_cols * p.element).min(REQUEST_BYTES) as f64);
-    let repacked: f64 = [(repack_a, a_whole), (repack_b, b_whole)]
-        .into_iter()
-        .filter(|(repack, _)| *repack)
-        .map(|(_, whole)| 2.0 * whole as f64)
-        .sum();
-    bytes += repacked;
+    // What is repacked before the first layer, read and written: a band, or where bands lie across, a layer.
+    let layers = p.k.div_ceil(depth.max(1)) as f64;
+    let mut before_first = 0.0;
+    for (repack, side, whole, bands) in [(repack_a, &p.a, a_whole, row_tiles), (repack_b, &p.b, b_whole, col_tiles)] {
+        if repack {
+            bytes += 2.0 * whole as f64;
+            before_first += 2.0 * whole as f64 / if side.depth_contiguous { bands } else { layers };
+        }
+    }
     let flops = 2.0 * p.m as f64 * p.n as f64 * p.k as f64 * (p.element as f64 / 4.0);
-    let work =
-        Work { flops, block: [block_rows, block_cols, depth.min(p.k)], bytes: bytes - repacked, requests, threads: p.threads };
-    // What does not overlap: a repack, and the first blocks in.
+    let work = Work { flops, block: [block_rows, block_cols, depth.min(p.k)], bytes, requests, threads: p.threads };
+    // What does not overlap: the first blocks in.
     let first = layer(&p.a, block_rows) + layer(&p.b, block_cols);
     // What the next layer does not find room for while this one is in use, of memory that the engine keeps free.
     let room = p.memory / 5 + spare;
-    let layers = row_tiles * col_tiles * p.k.div_ceil(depth.max(1)) as f64;
-    let late = if b_bytes > b_whole as f64 { layer(&p.b, cols).saturating_sub(room) as f64 * layers } else { 0.0 };
-    let alone = (repacked + first as f64 + late) / DEVICE_BYTES_PER_S;
-    let sharing = if p.c_dense && block_cols < p.n { (p.m * p.n.div_ceil(block_cols)) as f64 * SHARING_WRITE_S } else { 0.0 };
+    let steps = row_tiles * col_tiles * layers;
+    let late = if b_bytes > b_whole as f64 { layer(&p.b, cols).saturating_sub(room) as f64 * steps } else { 0.0 };
+    let alone = (before_first + first as f64 + late) / DEVICE_BYTES_PER_S;
+    let shares = block_cols < p.n && (p.c_dense || !(block_cols * p.element).is_multiple_of(FILE_BLOCK_BYTES));
+    let sharing = if shares { (p.m * p.n.div_ceil(block_cols)) as f64 * SHARING_WRITE_S } else { 0.0 };
     let cost = work.seconds() + alone + sharing;
     Some((cost, Tiling { rows, cols, depth, block_rows, block_cols, repack_a, repack_b, bytes }))
 }
@@ -198,7 +203,7 @@ impl Work {
     pub(crate) fn seconds(&self) -> f64 {
         // Packing A costs as much as so many columns of the product, packing B as so many rows; reading and writing the block of
         // C, most of it beside the arithmetic, as so much depth.
-        let overhead: f64 = self.block.iter().zip([40.0, 40.0, 60.0]).map(|(&side, cost)| cost / side.max(1) as f64).sum();
+        let overhead: f64 = self.block.iter().zip([40.0, 40.0, 30.0]).map(|(&side, cost)| cost / side.max(1) as f64).sum();
         let compute = (self.flops / CORE_FLOPS * (1.0 + overhead) + self.requests * REQUEST_CORE_S) / self.threads.min(2) as f64;
         let device = (self.bytes / DEVICE_BYTES_PER_S).max(self.requests / DEVICE_REQUESTS_PER_S);
         compute.max(device) + 0.05 * compute.min(device)
