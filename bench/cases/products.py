@@ -68,8 +68,9 @@ def gemm_case(
     title: str,
     *,
     target: float,
-    bytes_at_most: float,
-    aligned: bool,
+    numpy_target: float | None = None,
+    bytes_at_most: float | None = None,
+    aligned: bool = True,
 ) -> Case:
     m, n, k = (context.side(side) for side in sides)
     memory = context.budget(budget)
@@ -94,8 +95,8 @@ def gemm_case(
     comparisons = [
         Comparison(OURS, (KERNEL,), "the same kernel in memory", target),
         Comparison(OURS_MKL, (KERNEL_MKL,), "the same kernel in memory, MKL brought along", target),
-        Comparison(OURS, rivals, "numpy in memory", 1.0),
-        Comparison(OURS_MKL, rivals, "numpy in memory, MKL brought along", 1.0),
+        Comparison(OURS, rivals, "numpy in memory", numpy_target),
+        Comparison(OURS_MKL, rivals, "numpy in memory, MKL brought along", numpy_target),
     ]
     read, written = gemm_bytes(m, n, k, memory)
     return Case(
@@ -113,18 +114,18 @@ def gemm_case(
 def gemm_512(context: Context) -> Case:
     title = "gemm f32 16384^3, 3 GiB of matrices, budget 512 MiB"
     sides = (SIDE, SIDE, SIDE)
-    return gemm_case(context, "gemm-512MiB", sides, 512 * MIB, title, target=0.95, bytes_at_most=1.35, aligned=True)
+    return gemm_case(context, "gemm-512MiB", sides, 512 * MIB, title, target=0.95, numpy_target=1.0, bytes_at_most=1.35)
 
 
 def gemm_64(context: Context) -> Case:
     title = "gemm f32 16384^3, budget 64 MiB"
-    return gemm_case(context, "gemm-64MiB", (SIDE, SIDE, SIDE), 64 * MIB, title, target=0.85, bytes_at_most=1.35, aligned=True)
+    return gemm_case(context, "gemm-64MiB", (SIDE, SIDE, SIDE), 64 * MIB, title, target=0.85)
 
 
 def gemm_unaligned(context: Context) -> Case:
     title = "gemm f32 15001 x 14999 x 15013, files as numpy.save writes them, budget 512 MiB"
     sides = (15001, 14999, 15013)
-    return gemm_case(context, "gemm-unaligned", sides, 512 * MIB, title, target=0.90, bytes_at_most=1.35, aligned=False)
+    return gemm_case(context, "gemm-unaligned", sides, 512 * MIB, title, target=0.90, aligned=False)
 
 
 def gemm_limit(context: Context) -> Case:
