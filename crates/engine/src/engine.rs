@@ -83,8 +83,8 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`] when no driver can be had.
     pub fn info(&self) -> Result<Info> {
-        let driver =
-            self.with_handle(|handle, info| Ok(DriverInfo { registered_bytes: handle.registered_bytes(), ..info.clone() }))?;
+        let driver = self
+            .with_handle(|handle, info| Ok(DriverInfo { registered_bytes: handle.gauge().registered_bytes(), ..info.clone() }))?;
         Ok(Info { driver, threads: self.0.threads, memory_bytes: self.0.budget.total() })
     }
 
@@ -122,11 +122,21 @@ impl Engine {
     pub fn compute(&self, plan: Plan) -> Result<Outcome> {
         moment::check(&plan)?;
         let at_once = concurrency(self.0.budget.total(), moment::bytes(&plan, 1), self.0.threads);
-        match self.0.budget.reserve(plan.name(), moment::bytes(&plan, at_once)) {
-            Ok(_reservation) => moment::compute(plan, at_once, &*self.with_handle(|handle, _| Ok(handle.workers()))?),
-            // It waits for memory that runs give back.
-            Err(_) => self.run(plan)?.wait(),
+        let (workers, gauge) = self.with_handle(|handle, _| Ok((handle.workers(), handle.gauge())))?;
+        let (bytes, budget) = (moment::bytes(&plan, at_once), &self.0.budget);
+        let reservation = budget.reserve_for_run(plan.name(), bytes);
+        let (Ok(reservation), true) = (reservation, gauge.mapped_bytes() + bytes <= budget.total()) else {
+            // It waits for memory that runs give back, or takes that of idle blocks.
+            return self.run(plan)?.wait();
+        };
+        let outcome = moment::compute(plan, at_once, &workers);
+        drop(reservation);
+        if gauge.is_busy() {
+            // Somebody may have waited for what is free again.
+            let look = self.with_handle(|handle, _| Ok(handle.looker()))?;
+            look();
         }
+        outcome
     }
 
     pub(crate) fn with_handle<T>(&self, act: impl FnOnce(&Handle, &DriverInfo) -> Result<T>) -> Result<T> {

@@ -72,6 +72,13 @@ impl Budget {
         Reservation { budget: self.clone(), bytes: 0, owned: 0, by_run: true }
     }
 
+    /// Reserves bytes that come back without anybody's doing, as those of a run do.
+    pub(crate) fn reserve_for_run(&self, what: &str, bytes: u64) -> Result<Reservation> {
+        let mut reservation = self.for_run();
+        reservation.grow(what, bytes)?;
+        Ok(reservation)
+    }
+
     /// Reserves bytes, all or nothing.
     ///
     /// # Errors
@@ -329,6 +336,11 @@ impl Memory {
     pub(crate) fn remember(&mut self, extent: Dated, offset: u64, item: &[u8]) {
         let room = self.budget.total().saturating_sub(self.held + self.unused_bytes());
         self.items.put(extent, offset, item, room);
+    }
+
+    /// Everything that is mapped, bytes.
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        self.held + self.unused_bytes()
     }
 
     fn unused_bytes(&self) -> u64 {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -79,8 +79,33 @@ pub(crate) struct Handle {
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     workers: Arc<Workers>,
-    registered_bytes: Arc<AtomicUsize>,
+    gauge: Arc<Gauge>,
     next: AtomicU32,
+}
+
+/// What other threads may know of the engine's thread.
+#[derive(Default)]
+pub(crate) struct Gauge {
+    activities: AtomicUsize,
+    mapped_bytes: AtomicU64,
+    registered_bytes: AtomicUsize,
+}
+
+impl Gauge {
+    /// Whether something goes on, or waits to. Whatever fails to reserve memory has been counted before.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.activities.load(Ordering::SeqCst) > 0
+    }
+
+    /// Bytes of frames, used or not.
+    pub(crate) fn mapped_bytes(&self) -> u64 {
+        self.mapped_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the driver has registered.
+    pub(crate) fn registered_bytes(&self) -> usize {
+        self.registered_bytes.load(Ordering::Relaxed)
+    }
 }
 
 impl Handle {
@@ -88,7 +113,7 @@ impl Handle {
         let (sender, receiver) = crossbeam_channel::unbounded();
         let waker = driver.waker();
         let mailbox = Mailbox { activity: 0, sender: sender.clone(), waker: waker.clone() };
-        let registered_bytes = Arc::new(AtomicUsize::new(0));
+        let gauge = Arc::new(Gauge::default());
         let refused = |source| Error::NoThread { source };
         let workers = Arc::new(Workers::new(threads).map_err(refused)?);
         let pump = Pump {
@@ -96,14 +121,14 @@ impl Handle {
             memory: Memory::new(budget),
             leases: Leases::default(),
             workers: Arc::clone(&workers),
-            registered_bytes: Arc::clone(&registered_bytes),
+            gauge: Arc::clone(&gauge),
             receiver,
             mailbox,
             activities: BTreeMap::new(),
             closing: false,
         };
         let thread = std::thread::Builder::new().name("outcore-engine".into()).spawn(move || pump.run()).map_err(refused)?;
-        Ok(Handle { sender, waker, thread: Some(thread), workers, registered_bytes, next: 1.into() })
+        Ok(Handle { sender, waker, thread: Some(thread), workers, gauge, next: 1.into() })
     }
 
     /// The compute threads.
@@ -111,9 +136,9 @@ impl Handle {
         Arc::clone(&self.workers)
     }
 
-    /// Bytes that the driver has registered now.
-    pub(crate) fn registered_bytes(&self) -> usize {
-        self.registered_bytes.load(Ordering::Relaxed)
+    /// What the engine's thread tells of itself.
+    pub(crate) fn gauge(&self) -> Arc<Gauge> {
+        Arc::clone(&self.gauge)
     }
 
     /// A mailbox for an activity that is yet to start.
@@ -129,7 +154,7 @@ impl Handle {
     }
 
     /// Makes the pump look at every activity again.
-    pub(crate) fn looker(&self) -> impl Fn() + Send + Sync + 'static {
+    pub(crate) fn looker(&self) -> impl Fn() + Send + Sync + use<> {
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         move || {
             let _ = sender.send(Message::Look);
@@ -153,7 +178,7 @@ struct Pump {
     memory: Memory,
     leases: Leases,
     workers: Arc<Workers>,
-    registered_bytes: Arc<AtomicUsize>,
+    gauge: Arc<Gauge>,
     receiver: Receiver<Message>,
     mailbox: Mailbox,
     /// In the order in which they began, which is the order in which those that wait for the same get it.
@@ -170,8 +195,9 @@ impl Pump {
             }
             self.advance(&mut requests);
             if self.memory.register(&mut *self.driver) {
-                self.registered_bytes.store(self.driver.info().registered_bytes, Ordering::Relaxed);
+                self.gauge.registered_bytes.store(self.driver.info().registered_bytes, Ordering::Relaxed);
             }
+            self.gauge.mapped_bytes.store(self.memory.mapped_bytes(), Ordering::Relaxed);
             if !requests.is_empty() {
                 self.driver.submit(&mut requests);
             }
@@ -197,6 +223,7 @@ impl Pump {
                 }
                 let mailbox = Mailbox { activity: id, ..self.mailbox.clone() };
                 self.activities.insert(id, (mailbox, activity));
+                self.gauge.activities.store(self.activities.len(), Ordering::SeqCst);
             }
             Message::For(id, message) => self.with(id, requests, |activity, core| activity.receive(core, message)),
             Message::Look => {}
@@ -226,6 +253,7 @@ impl Pump {
                 return;
             }
             ended.iter().for_each(|id| _ = self.activities.remove(id));
+            self.gauge.activities.store(self.activities.len(), Ordering::SeqCst);
         }
     }
 

@@ -479,9 +479,17 @@ impl Run {
         Block { data, region, layout }
     }
 
+    fn look_for_cancel(&mut self) {
+        if self.ticket.cancelled.load(Ordering::Acquire) {
+            self.error.get_or_insert(Error::Cancelled);
+        }
+    }
+
     fn task_done(&mut self, core: &mut Core<'_>, done: Done) {
         let Done { node, core: index, blocks, more, since, until, result } = done;
         self.running -= 1;
+        // What a task leaves that has been skipped is nothing to be stored.
+        self.look_for_cancel();
         let stays = self.schedule.nodes[node as usize].stays.clone();
         for (block, &stay) in blocks.into_iter().zip(&stays) {
             if let Data::Owned(buf) = block.data {
@@ -497,7 +505,8 @@ impl Run {
             self.error.get_or_insert(Error::Task { task, source });
         }
         if self.error.is_some() {
-            // The schedule may know tasks that the run never took over; nothing starts any more.
+            // Nothing starts any more, and what has begun may stop. The schedule may know tasks that the run never took over.
+            self.ticket.cancelled.store(true, Ordering::Release);
             return;
         }
         for index in 0..self.nodes[node as usize].stays.len() {
@@ -681,9 +690,7 @@ impl Drop for Run {
 
 impl Activity for Run {
     fn advance(&mut self, core: &mut Core<'_>) -> bool {
-        if self.ticket.cancelled.load(Ordering::Acquire) {
-            self.error.get_or_insert(Error::Cancelled);
-        }
+        self.look_for_cancel();
         if !self.started && self.error.is_none() {
             if !core.leases.acquire(&mut self.lease) {
                 return false;

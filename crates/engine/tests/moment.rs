@@ -107,3 +107,24 @@ fn memory_that_others_keep_is_not_taken() {
     let _all = engine.budget().reserve("others", 1 << 20).unwrap();
     assert!(matches!(engine.compute(sum_of(&[1]).0), Err(Error::OverBudget { .. })));
 }
+
+#[test]
+fn a_run_that_waited_for_a_moment_goes_on() {
+    let engine = engine(2);
+    let (begun, wait) = channel();
+    let mut moment = Plan::new("moment");
+    moment.task(Task::new("long").held(1 << 19).run(move |_| {
+        begun.send(())?;
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        Ok(())
+    }));
+    std::thread::scope(|scope| {
+        scope.spawn(|| engine.compute(moment).unwrap());
+        wait.recv().unwrap();
+        let mut plan = Plan::new("all memory");
+        let extent = plan.volatile("v", 3 << 18);
+        plan.task(Task::new("fill").write(Region::span(extent, 0, 3 << 18)));
+        engine.run(plan).unwrap().wait().unwrap();
+    });
+    assert_eq!(engine.budget().available(), 1 << 20);
+}
