@@ -147,10 +147,13 @@ impl Loaded {
         if c == [14.0, 32.0, 32.0, 77.0].map(T::of) { Ok(()) } else { Err(format!("a 2 x 2 product gave {c:?}")) }
     }
 
-    /// Memory that a call may hold a thread. OpenBLAS and MKL pack panels of a few MiB into buffers that they keep, and
-    /// neither tells how many: this is what was seen resident with both, rounded up.
-    pub(crate) fn scratch_bytes(&self) -> usize {
-        24 << 20
+    /// Memory that calls may hold a thread. OpenBLAS and MKL pack panels of a few MiB into buffers that they keep, and
+    /// neither tells how many: this is what was seen resident with both, rounded up; for small calls most of the operands.
+    pub(crate) fn scratch_bytes(&self, m: usize, n: usize, k: usize, element: usize) -> usize {
+        const LEAST: usize = 2 << 20;
+        const MOST: usize = 24 << 20;
+        let packed = m.saturating_add(n).saturating_mul(k).saturating_mul(element);
+        (packed / 4 * 3).saturating_add(LEAST).min(MOST)
     }
 
     /// The call that computes C = A B, if the strides can be said in BLAS.

@@ -9,6 +9,8 @@ use crate::{Dtype, Real};
 use faer::reborrow::ReborrowMut;
 use faer::{MatMut, MatRef};
 use std::arch::x86_64::*;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Columns of a tile of C, and of a sliver of B.
 const TILE_COLS: usize = 12;
@@ -74,21 +76,23 @@ pub(crate) fn gemm<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b:
     let cols = even(n, PANEL_COLS, TILE_COLS);
     let rows = even(m, BLOCK_ROWS, tile_rows::<T>());
     let depth = even(k, depth::<T>(), 1);
-    let (mut panel, mut block) = (Packed::new(cols * depth), Packed::new(rows * depth));
+    let mut room = Room::new((cols + rows) * depth * size_of::<T>());
+    // The block first: its tiles are read a whole vector at a time.
+    let (block, panel) = room.split::<T>(rows * depth);
     for (col, cols) in steps(n, cols) {
         for (level, depth) in steps(k, depth) {
             let beta = if level == 0 { beta } else { T::ONE };
             // SAFETY: the CPU has the instructions (asserted); `panel` was made for the longest of the steps.
-            unsafe { pack(&mut panel, b.submatrix(level, col, depth, cols).transpose(), TILE_COLS) };
+            unsafe { pack(panel, b.submatrix(level, col, depth, cols).transpose(), TILE_COLS) };
             for (row, rows) in steps(m, rows) {
                 if !part.holds_block((row, rows), (col, cols)).0 {
                     continue;
                 }
                 // SAFETY: as above, with `block`.
-                unsafe { pack(&mut block, a.submatrix(row, level, rows, depth), tile_rows::<T>()) };
+                unsafe { pack(block, a.submatrix(row, level, rows, depth), tile_rows::<T>()) };
                 let c = c.rb_mut().submatrix_mut(row, col, rows, cols);
                 // SAFETY: both hold as many rows, columns and depth as are multiplied; columns of c are contiguous (asserted).
-                unsafe { multiply(c, [alpha, beta], [&block, &panel], depth, part, [row, col]) };
+                unsafe { multiply(c, [alpha, beta], [block, panel], depth, part, [row, col]) };
             }
         }
     }
@@ -103,26 +107,55 @@ fn steps(length: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..length).step_by(step.max(1)).map(move |start| (start, step.min(length - start)))
 }
 
-/// Memory of packed elements on a cache line's boundary.
-struct Packed<T> {
-    memory: Vec<T>,
-    start: usize,
+/// What all threads together keep of their rooms, bytes.
+const KEPT_BYTES_MOST: usize = 16 << 20;
+static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+thread_local! {
+    static KEPT: Cell<Kept> = const { Cell::new(Kept(Vec::new())) };
 }
 
-impl<T: Real> Packed<T> {
-    /// Room for `len` elements, not written yet.
-    fn new(len: usize) -> Self {
-        let memory = Vec::<T>::with_capacity(len + ALIGNMENT / size_of::<T>());
-        let start = memory.as_ptr().align_offset(ALIGNMENT);
-        Self { memory, start }
+/// Memory that is counted as kept.
+#[derive(Default)]
+struct Kept(Vec<u8>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        KEPT_BYTES.fetch_sub(self.0.capacity(), Ordering::Relaxed);
+    }
+}
+
+/// Memory for packed operands, not written yet. A thread keeps it for its next product as long as all threads together keep little:
+/// the system would take as long to make it anew as a small product takes.
+struct Room(Vec<u8>);
+
+impl Room {
+    fn new(bytes: usize) -> Room {
+        let mut kept = KEPT.try_with(Cell::take).unwrap_or_default();
+        let memory = std::mem::take(&mut kept.0);
+        KEPT_BYTES.fetch_sub(memory.capacity(), Ordering::Relaxed);
+        if memory.capacity() >= bytes + ALIGNMENT {
+            return Room(memory);
+        }
+        drop(memory);
+        Room(Vec::with_capacity(bytes + ALIGNMENT))
     }
 
-    fn at(&self, element: usize) -> *const T {
-        self.memory.as_ptr().wrapping_add(self.start + element)
+    /// Where two packed operands go, the first, of `first` elements, on a cache line's boundary.
+    fn split<T>(&mut self, first: usize) -> (*mut T, *mut T) {
+        let start = self.0.as_mut_ptr();
+        let start = start.wrapping_add(start.align_offset(ALIGNMENT)).cast::<T>();
+        (start, start.wrapping_add(first))
     }
+}
 
-    fn at_mut(&mut self, element: usize) -> *mut T {
-        self.memory.as_mut_ptr().wrapping_add(self.start + element)
+impl Drop for Room {
+    fn drop(&mut self) {
+        let kept = Kept(std::mem::take(&mut self.0));
+        let bytes = kept.0.capacity();
+        if KEPT_BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes <= KEPT_BYTES_MOST {
+            let _ = KEPT.try_with(|own| own.set(kept));
+        }
     }
 }
 
@@ -131,9 +164,8 @@ impl<T: Real> Packed<T> {
 ///
 /// # Safety
 /// The CPU has AVX-512; `to` has room for `a` with rows rounded up to a multiple of `group`, which is 12 or a tile's rows.
-unsafe fn pack<T: Real>(to: &mut Packed<T>, a: MatRef<'_, T>, group: usize) {
+unsafe fn pack<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
     let depth = a.ncols();
-    let to = to.at_mut(0);
     // SAFETY: rows and columns of `a` are readable with its strides; what is written lies in the groups of `to`.
     unsafe {
         if a.row_stride() == 1 {
@@ -181,16 +213,16 @@ unsafe fn gather<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
 unsafe fn multiply<T: Real>(
     mut c: MatMut<'_, T>,
     [alpha, beta]: [T; 2],
-    [block, panel]: [&Packed<T>; 2],
+    [block, panel]: [*mut T; 2],
     depth: usize,
     part: Part,
     at: [usize; 2],
 ) {
     let mut aside = [T::ZERO; TILE_COLS * TILE_BYTES / 4];
     for (sliver, (col, cols)) in steps(c.ncols(), TILE_COLS).enumerate() {
-        let b = panel.at(sliver * depth * TILE_COLS);
+        let b = panel.wrapping_add(sliver * depth * TILE_COLS).cast_const();
         for (index, (row, rows)) in steps(c.nrows(), tile_rows::<T>()).enumerate() {
-            let a = block.at(index * depth * tile_rows::<T>());
+            let a = block.wrapping_add(index * depth * tile_rows::<T>()).cast_const();
             // The first tiles fetch the next sliver, each its part.
             let next = b.wrapping_add(if index < TILE_COLS { (TILE_COLS + index) * depth } else { 0 });
             let held = part.holds_block((at[0] + row, rows), (at[1] + col, cols));

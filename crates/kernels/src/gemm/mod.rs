@@ -64,6 +64,8 @@ pub fn gemm_flops(m: usize, n: usize, k: usize) -> u64 {
 pub fn gemm_scratch_bytes<T: Real>(m: usize, n: usize, k: usize, blas: &Blas) -> usize {
     match blas {
         Blas::Builtin => builtin::scratch_bytes(m, n, k, size_of::<T>()),
-        Blas::Loaded(library) => builtin::scratch_bytes(m, n, k, size_of::<T>()).max(library.scratch_bytes()),
+        Blas::Loaded(library) => {
+            builtin::scratch_bytes(m, n, k, size_of::<T>()).max(library.scratch_bytes(m, n, k, size_of::<T>()))
+        }
     }
 }
