@@ -130,7 +130,7 @@ impl<'a, T: Real> Fit<'a, T> {
         let share = memory * 2 / 5;
         // In one piece where that leaves memory for all lanes. Else quarters, of which several threads take each one; a panel must
         // leave room for blocks of X.
-        let whole = d <= 2048 && LANES * 8 * d * (d + 1) <= share;
+        let whole = d <= 2048 && LANES * 8 * d * (d + 1) <= share / 2;
         let quarter = d.div_ceil(4).next_multiple_of(16).min(2048).min((memory / 12 / (8 * d)).max(1)).min(d);
         let width = if whole { d } else { quarter };
         let mut offset = 0;

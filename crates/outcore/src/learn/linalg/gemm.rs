@@ -92,7 +92,7 @@ struct Product<'a, T> {
 }
 
 impl<T: Real> Product<'_, T> {
-    fn problem(&self) -> Problem {
+    fn problem(&self) -> Problem<'_> {
         let element = size_of::<T>() as u64;
         let side = |operand: &Operand, by_rows: bool| Side {
             stored: operand.is_stored(),
@@ -103,8 +103,9 @@ impl<T: Real> Product<'_, T> {
             n: self.b.cols(),
             k: self.a.cols(),
             element,
-            memory: memory_for_blocks::<T>(self.session),
+            budget: self.session.memory_free(),
             threads: PARALLEL,
+            blas: self.session.blas(),
             a: side(self.a, true),
             b: side(self.b, false),
             c_read: self.beta != T::ZERO,
@@ -115,12 +116,11 @@ impl<T: Real> Product<'_, T> {
     fn plan(&self, plan: &mut Plan, c: Blocks) -> Result<()> {
         let problem = self.problem();
         let tiling = choose(&problem);
-        let budget = self.session.memory_free();
-        plan.bound(bound_bytes(&problem, budget));
+        plan.bound(bound_bytes(&problem));
         note(plan, &tiling);
         let element = problem.element;
         let [mut a, mut b] = [self.a, self.b].map(|operand| Blocks::in_place(operand.extent(plan), operand.layout(), element));
-        let share = budget / (6 * (PARALLEL + 1));
+        let share = problem.budget / (6 * (PARALLEL + 1));
         let layers = problem.k.div_ceil(tiling.depth).max(1);
         let mut fills = Vec::new();
         if tiling.repack_a {
@@ -164,12 +164,16 @@ impl<T: Real> Product<'_, T> {
     }
 }
 
-/// Bytes that the blocks of a product may take: the engine keeps a twelfth for scratch, a sixteenth for shared sectors,
-/// and of the rest a sixth for blocks on their way.
-pub(crate) fn memory_for_blocks<T: Real>(session: &Session) -> u64 {
-    let budget = session.memory_free();
-    let scratch = 2 * gemm_scratch_bytes::<T>(2048, 2048, 4096, session.blas()) as u64;
-    budget.saturating_sub(scratch.max(budget / 12) + budget / 16) * 5 / 6
+/// Bytes that the blocks of a product may take where a task holds `scratch` bytes: the engine keeps scratch for two tasks, or a
+/// twelfth, and a sixteenth for shared sectors, and of the rest a sixth for blocks on their way.
+pub(crate) fn memory_for_blocks(budget: u64, scratch: u64) -> u64 {
+    budget.saturating_sub((2 * scratch).max(budget / 12) + budget / 16) * 5 / 6
+}
+
+/// Bytes that a task holds which multiplies blocks of these sides.
+pub(crate) fn task_scratch_bytes<T: Real>(m: usize, n: usize, k: usize, blas: &Blas) -> usize {
+    let (m, n) = (m.min(CALL_ROWS), n.min(CALL_COLS));
+    gemm_scratch_bytes::<T>(m, n, k.min(call_depth(n)), blas)
 }
 
 /// One block: c = alpha a b + beta c.
@@ -178,7 +182,7 @@ pub(crate) fn product_task<T: Real>(tiles: [Tile; 3], alpha: T, beta: T, blas: B
     let (m, n, k) = (c.rows, c.cols, a.cols);
     let task = Task::new("gemm").flops(gemm_flops(m, n, k));
     let task = if beta == T::ZERO { task.write(c.region) } else { task.update(c.region) };
-    let scratch = gemm_scratch_bytes::<T>(m.min(CALL_SIDE), n.min(CALL_SIDE), k, &blas);
+    let scratch = task_scratch_bytes::<T>(m, n, k, &blas);
     task.read(a.region).read(b.region).held(scratch).run(move |cx| {
         let Context { blocks, cancelled, .. } = cx;
         let [c_block, a_block, b_block] = &mut **blocks else { unreachable!("three were declared") };
@@ -188,10 +192,15 @@ pub(crate) fn product_task<T: Real>(tiles: [Tile; 3], alpha: T, beta: T, blas: B
 }
 
 /// Sides of what one call of the kernel computes: large enough that packing the operands costs little.
-const CALL_SIDE: usize = 2048;
+const CALL_ROWS: usize = 2048;
+const CALL_COLS: usize = 4096;
 
-/// A product in calls short enough to be interrupted: cut in rows and columns first, then in depth. The cut of the depth, and
-/// with it the bits of an element, do not depend on the number of rows.
+/// The depth of a call for so many columns. It does not depend on the rows, and neither do the bits of an element.
+fn call_depth(cols: usize) -> usize {
+    (CALL_FLOPS / gemm_flops(CALL_ROWS, cols.max(1), 1)) as usize
+}
+
+/// A product in calls short enough to be interrupted: cut in rows and columns first, then in depth.
 pub(crate) fn in_calls<T: Real>(
     mut c: MatMut<'_, T>,
     alpha: T,
@@ -201,8 +210,8 @@ pub(crate) fn in_calls<T: Real>(
     blas: &Blas,
     stop: impl Fn() -> bool,
 ) -> Result<()> {
-    let (height, width) = (even(a.nrows(), CALL_SIDE), even(b.ncols(), CALL_SIDE));
-    let depth = (CALL_FLOPS / gemm_flops(CALL_SIDE, width, 1)) as usize;
+    let (height, width) = (even(a.nrows(), CALL_ROWS), even(b.ncols(), CALL_COLS));
+    let depth = call_depth(width);
     let sides = |end: usize, step: usize| (0..end).step_by(step).map(move |start| (start, step.min(end - start)));
     for (row, rows) in sides(a.nrows(), height) {
         for (col, cols) in sides(b.ncols(), width) {
@@ -278,8 +287,9 @@ fn note(plan: &mut Plan, tiling: &Tiling) {
     }
 }
 
-/// A product of so few operations is done before anybody would want to interrupt it.
+/// A product of so few operations and bytes is done before anybody would want to interrupt it.
 const MOMENT_FLOPS: u64 = 1 << 31;
+const MOMENT_BYTES: u64 = 64 << 20;
 
 /// C = alpha A B into the caller's memory, row after row: the way for results that fit.
 ///
@@ -312,7 +322,8 @@ fn plan_into<T: Real>(session: &Session, a: &Operand, b: &Operand, alpha: T, int
         panel_tasks::<T>(&mut plan, session, [&a_blocks, &b_blocks], rows, n, cut(0..k, depth), alpha, piece);
     }
     drop(rest);
-    let momentary = !a.is_stored() && !b.is_stored() && plan.flops() <= MOMENT_FLOPS;
+    let in_memory = !a.is_stored() && !b.is_stored();
+    let momentary = in_memory && plan.flops() <= MOMENT_FLOPS && a.bytes() + b.bytes() + m * n * element <= MOMENT_BYTES;
     let lost = |_| Error::Failed { what: "a task still holds memory of the result".into() };
     let job = Job::new(session, vec![plan], move |_| whole.reclaim().map_err(lost))?;
     Ok(if momentary { job.momentary() } else { job })
@@ -321,7 +332,7 @@ fn plan_into<T: Real>(session: &Session, a: &Operand, b: &Operand, alpha: T, int
 /// Equal shares for all threads, since each packs all of B. Where their number depends on the threads, they have more rows than what
 /// the kernels treat as narrow (256), which adds up in another order.
 fn rows_of_a_task(m: u64, threads: u64) -> u64 {
-    let tasks = (threads * m.div_ceil(threads * CALL_SIDE as u64)).min(m / 320).max(2);
+    let tasks = (threads * m.div_ceil(threads * CALL_ROWS as u64)).min(m / 320).max(2);
     m.div_ceil(tasks)
 }
 
@@ -352,7 +363,7 @@ fn panel_tasks<T: Real>(
         let (a_tile, b_tile) = (a.tile(rows.clone(), depth.clone()), b.tile(depth, 0..n));
         let (blas, piece) = (session.blas().clone(), std::sync::Arc::clone(&piece));
         let beta = if layer == 0 { T::ZERO } else { T::ONE };
-        let scratch = gemm_scratch_bytes::<T>(height.min(CALL_SIDE), (n as usize).min(CALL_SIDE), a_tile.cols, &blas);
+        let scratch = task_scratch_bytes::<T>(height, n as usize, a_tile.cols, &blas);
         let task = Task::new("gemm").flops(gemm_flops(height, n as usize, a_tile.cols)).held(scratch);
         let task = task.read(a_tile.region).read(b_tile.region);
         let task = if let Some(turn) = turn { task.update(turn) } else { task };

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use outcore_engine::{Plan, Task};
 use outcore_kernels::{Real, gemm_scratch_bytes, mirror_lower, syrk_flops, transpose_into};
 
-use super::gemm::{memory_for_blocks, product_task, syrk_in_calls};
+use super::gemm::{memory_for_blocks, product_task, syrk_in_calls, task_scratch_bytes};
 use super::repack::{Ahead, Blocks};
 use super::tiling::{HARDLY_LONGER, WRITE_REQUESTS, Work};
 use super::with_real;
@@ -93,7 +93,10 @@ impl<T: Real> Symmetric<'_, T> {
     fn plan(&self, plan: &mut Plan, c: Blocks) -> Result<()> {
         let (n, k, element) = (self.a.rows(), self.a.cols(), size_of::<T>() as u64);
         let budget = self.session.memory_free();
-        let cut_ = choose(n, k, element, memory_for_blocks::<T>(self.session));
+        let blas = self.session.blas();
+        let scratch =
+            |block: u64, depth: u64| task_scratch_bytes::<T>(block as usize, block as usize, depth as usize, blas) as u64;
+        let cut_ = choose(n, k, element, |block, depth| memory_for_blocks(budget, scratch(block, depth)));
         plan.bound(self.bound_bytes(budget));
         plan.note("super tiles", cut_.super_tiles.len());
         plan.note("block", format!("{0} x {0} x {1}", cut_.block, cut_.depth));
@@ -223,7 +226,7 @@ impl Shape {
 }
 
 /// Among the cuts that fit and take hardly longer than the fastest, the one that reads fewest rows of A.
-fn choose(n: u64, k: u64, element: u64, memory: u64) -> Cut {
+fn choose(n: u64, k: u64, element: u64, memory: impl Fn(u64, u64) -> u64) -> Cut {
     let mut judged: Vec<(f64, u64, u64, Shape, u64)> = Vec::new();
     for block in [2048u64, 1024, 512, 256, 128, 64] {
         let block = block.min(n.max(1));
@@ -234,7 +237,8 @@ fn choose(n: u64, k: u64, element: u64, memory: u64) -> Cut {
             for depth in [4096u64, 2048, 1024, 512, 256, 128, 64] {
                 let depth = depth.min(k.max(1));
                 let held = |&(_, blocks, touched): &(u64, u64, u64)| (blocks * block + (touched + 4) * depth) * block * element;
-                if sizes.iter().any(|size| held(size) > memory) {
+                let room = memory(block, depth);
+                if sizes.iter().any(|size| held(size) > room) {
                     continue;
                 }
                 let bytes = rows_read as f64 * (k * element) as f64;
@@ -304,7 +308,7 @@ mod tests {
 
     #[test]
     fn hardly_more_than_half_the_reads_of_a_product() {
-        let cut_ = choose(16384, 16384, 4, 400 << 20);
+        let cut_ = choose(16384, 16384, 4, |_, _| 400 << 20);
         assert!(cut_.rows_read <= 5 * 16384 / 2, "{} rows", cut_.rows_read);
     }
 }

@@ -8,6 +8,9 @@
 //! request for each, so an operand may be cheaper to repack into scratch first. The choice is the
 //! least expected time on a device of ordinary speed.
 
+use outcore_kernels::Blas;
+
+use super::gemm::{memory_for_blocks, task_scratch_bytes};
 use crate::data::array::FILE_BLOCK_BYTES;
 
 /// Assumed of the device: bytes and requests a second, and core seconds a request.
@@ -25,26 +28,36 @@ const CORE_FLOPS: f64 = 1.5e11;
 pub(crate) const HARDLY_LONGER: f64 = 1.06;
 /// Largest single request.
 const REQUEST_BYTES: u64 = 1 << 20;
-/// Sides of the blocks that tasks compute.
-const BLOCK: u64 = 2048;
+/// Sides of the blocks that tasks compute, at most: square, or wide, which makes rows of B and C longer.
+const BLOCKS: [[u64; 2]; 2] = [[2048, 2048], [1024, 4096]];
 
 /// What is to be cut.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Problem {
+pub(crate) struct Problem<'a> {
     pub(crate) m: u64,
     pub(crate) n: u64,
     pub(crate) k: u64,
     /// Bytes of an element.
     pub(crate) element: u64,
-    /// Bytes that blocks may take together.
-    pub(crate) memory: u64,
+    /// Bytes of memory.
+    pub(crate) budget: u64,
     pub(crate) threads: u64,
+    /// Who multiplies.
+    pub(crate) blas: &'a Blas,
     pub(crate) a: Side,
     pub(crate) b: Side,
     /// C is read before it is written.
     pub(crate) c_read: bool,
     /// Rows of C follow each other and begin inside blocks of the file system, so that only whole ones are written fast.
     pub(crate) c_dense: bool,
+}
+
+impl Problem<'_> {
+    /// Bytes that a task holds beside its blocks.
+    fn scratch_bytes(&self, rows: u64, cols: u64, depth: u64) -> u64 {
+        let bytes = if self.element == 4 { task_scratch_bytes::<f32> } else { task_scratch_bytes::<f64> };
+        bytes(rows as usize, cols as usize, depth as usize, self.blas) as u64
+    }
 }
 
 /// How an operand lies.
@@ -75,13 +88,13 @@ pub(crate) struct Tiling {
 
 /// Among the cuts that take hardly longer than the fastest, the one that moves fewest bytes; with too little memory for
 /// any, the smallest.
-pub(crate) fn choose(problem: &Problem) -> Tiling {
+pub(crate) fn choose(problem: &Problem<'_>) -> Tiling {
     let mut judged = Vec::new();
     for rows in sides(problem.m) {
         for cols in sides(problem.n) {
             for depth in depths(problem.k) {
-                for (repack_a, repack_b) in [(false, false), (true, false), (false, true), (true, true)] {
-                    judged.extend(judge(problem, rows, cols, depth, repack_a, repack_b));
+                for repack in [[false, false], [true, false], [false, true], [true, true]] {
+                    judged.extend(BLOCKS.iter().filter_map(|&block| judge(problem, [rows, cols, depth], block, repack)));
                 }
             }
         }
@@ -93,7 +106,7 @@ pub(crate) fn choose(problem: &Problem) -> Tiling {
     least.map_or_else(|| smallest(problem), |(_, tiling)| tiling)
 }
 
-fn smallest(problem: &Problem) -> Tiling {
+fn smallest(problem: &Problem<'_>) -> Tiling {
     let side = |end: u64| end.clamp(1, 64);
     Tiling {
         rows: side(problem.m),
@@ -132,11 +145,17 @@ fn depths(k: u64) -> Vec<u64> {
     all
 }
 
-fn judge(p: &Problem, rows: u64, cols: u64, depth: u64, repack_a: bool, repack_b: bool) -> Option<(f64, Tiling)> {
+/// Expected seconds of a cut, where it fits the memory.
+fn judge(
+    p: &Problem<'_>,
+    [rows, cols, depth]: [u64; 3],
+    block: [u64; 2],
+    [repack_a, repack_b]: [bool; 2],
+) -> Option<(f64, Tiling)> {
     if (repack_a && !repackable(&p.a, p.k, depth, p.m, rows)) || (repack_b && !repackable(&p.b, p.k, depth, p.n, cols)) {
         return None;
     }
-    let (block_rows, block_cols) = blocks(p, rows, cols);
+    let (block_rows, block_cols) = blocks(p, rows, cols, block);
     // Blocks lie on one grid, whichever super tile they belong to.
     let rows = rows.next_multiple_of(block_rows).min(p.m.max(1));
     let cols = cols.next_multiple_of(block_cols).min(p.n.max(1));
@@ -145,11 +164,12 @@ fn judge(p: &Problem, rows: u64, cols: u64, depth: u64, repack_a: bool, repack_b
     // A whole layer of B, two blocks of A that tasks use now, and two on their way.
     let a_blocks = layer(&p.a, block_rows) * (rows.div_ceil(block_rows).min(3) + 1);
     let held = c + layer(&p.b, cols) + a_blocks;
-    if held > p.memory {
+    let memory = memory_for_blocks(p.budget, p.scratch_bytes(block_rows, block_cols, depth));
+    if held > memory {
         return None;
     }
     let (row_tiles, col_tiles) = (p.m.div_ceil(rows) as f64, p.n.div_ceil(cols) as f64);
-    let spare = p.memory - held;
+    let spare = memory - held;
     let traffic = |side: &Side, whole: u64, passes: f64| match side.stored {
         false => 0.0,
         // An operand that fits beside all else is read once.
@@ -177,7 +197,7 @@ fn judge(p: &Problem, rows: u64, cols: u64, depth: u64, repack_a: bool, repack_b
     // What does not overlap: the first blocks in.
     let first = layer(&p.a, block_rows) + layer(&p.b, block_cols);
     // What the next layer does not find room for while this one is in use, of memory that the engine keeps free.
-    let room = p.memory / 5 + spare;
+    let room = memory / 5 + spare;
     let steps = row_tiles * col_tiles * layers;
     let late = if b_bytes > b_whole as f64 { layer(&p.b, cols).saturating_sub(room) as f64 * steps } else { 0.0 };
     let alone = (before_first + first as f64 + late) / DEVICE_BYTES_PER_S;
@@ -216,21 +236,21 @@ fn repackable(side: &Side, k: u64, depth: u64, long: u64, length: u64) -> bool {
 }
 
 /// Bytes of a request for a block of an operand.
-fn request(p: &Problem, side: &Side, repacked: bool, depth: u64, length: u64, k: u64, long: u64) -> f64 {
+fn request(p: &Problem<'_>, side: &Side, repacked: bool, depth: u64, length: u64, k: u64, long: u64) -> f64 {
     let (run, runs_end, other) = if side.depth_contiguous { (depth, k, length) } else { (length, long, depth) };
     let elements = if repacked || run >= runs_end { run * other } else { run };
     (elements * p.element).clamp(1, REQUEST_BYTES) as f64
 }
 
-/// Blocks of about [`BLOCK`] rows and columns, smaller where threads would be idle: first where that cuts no run short.
-fn blocks(p: &Problem, rows: u64, cols: u64) -> (u64, u64) {
+/// Blocks of at most so many rows and columns, fewer where threads would be idle: first where that cuts no run short.
+fn blocks(p: &Problem<'_>, rows: u64, cols: u64, [most_rows, most_cols]: [u64; 2]) -> (u64, u64) {
     let cut =
         |length: u64, target: u64| length.div_ceil(length.div_ceil(target).max(1)).next_multiple_of(16).clamp(1, length.max(1));
     let enough = p.threads.max(2);
-    if p.c_dense && cols == p.n && cols > BLOCK {
-        return (cut(rows, (rows / enough).clamp(1, BLOCK)), cols);
+    if p.c_dense && cols == p.n && cols > most_cols {
+        return (cut(rows, (rows / enough).clamp(1, most_rows)), cols);
     }
-    let (mut block_rows, mut block_cols) = (cut(rows, BLOCK), cut(cols, BLOCK));
+    let (mut block_rows, mut block_cols) = (cut(rows, most_rows), cut(cols, most_cols));
     while rows.div_ceil(block_rows) * cols.div_ceil(block_cols) < enough && block_rows.max(block_cols) > 128 {
         // Rows of C that are whole share no sectors, and cut no run of an operand whose depth is contiguous.
         let rows_first = p.a.depth_contiguous || (!p.b.depth_contiguous && block_rows >= block_cols);
@@ -242,12 +262,12 @@ fn blocks(p: &Problem, rows: u64, cols: u64) -> (u64, u64) {
     (block_rows, block_cols)
 }
 
-/// Least bytes that any plan for a product moves: every operand once, and the bound for a memory of `memory` bytes.
-pub(crate) fn bound_bytes(p: &Problem, budget: u64) -> u64 {
+/// Least bytes that any plan for a product moves: every operand once, and the bound for this memory.
+pub(crate) fn bound_bytes(p: &Problem<'_>) -> u64 {
     let (m, n, k) = (p.m as f64, p.n as f64, p.k as f64);
     let stored = |side: &Side, elements: f64| if side.stored { elements } else { 0.0 };
     let compulsory = stored(&p.a, m * k) + stored(&p.b, k * n) + m * n * if p.c_read { 2.0 } else { 1.0 };
-    let memory = (budget / p.element) as f64;
+    let memory = (p.budget / p.element) as f64;
     let streamed = if p.a.stored && p.b.stored { 2.0 * m * n * k / memory.sqrt() + m * n } else { 0.0 };
     // The bound holds where the operands do not fit.
     let fits = m * k + k * n + m * n <= memory;
@@ -258,15 +278,16 @@ pub(crate) fn bound_bytes(p: &Problem, budget: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn cube(side: u64, memory: u64) -> Problem {
+    fn cube(side: u64, budget: u64) -> Problem<'static> {
         let stored = |depth_contiguous| Side { stored: true, depth_contiguous };
         Problem {
             m: side,
             n: side,
             k: side,
             element: 4,
-            memory,
+            budget,
             threads: 8,
+            blas: &Blas::Builtin,
             a: stored(true),
             b: stored(false),
             c_read: false,
@@ -283,20 +304,20 @@ mod tests {
     #[test]
     fn a_large_product_moves_little_more_than_the_bound() {
         for (memory, most) in [(64u64 << 20, 1.8), (512 << 20, 1.35)] {
-            let problem = cube(16384, memory * 3 / 4);
+            let problem = cube(16384, memory);
             let tiling = choose(&problem);
             let repack = [tiling.repack_a, tiling.repack_b].iter().filter(|&&repack| repack).count() as f64 * 2.0 * 1.1e9;
-            let ratio = (tiling.bytes - repack) / bound_bytes(&problem, memory) as f64;
+            let ratio = (tiling.bytes - repack) / bound_bytes(&problem) as f64;
             assert!(ratio < most, "{tiling:?} moves {ratio} times the bound");
         }
     }
 
     #[test]
     fn rows_of_an_unaligned_result_stay_whole() {
-        let problem = Problem { m: 15001, n: 14999, k: 15013, c_dense: true, ..cube(1, 384 << 20) };
+        let problem = Problem { m: 15001, n: 14999, k: 15013, c_dense: true, ..cube(1, 512 << 20) };
         let tiling = choose(&problem);
         assert_eq!((tiling.cols, tiling.block_cols), (14999, 14999), "{tiling:?}");
-        assert!(tiling.bytes < 1.5 * bound_bytes(&problem, 512 << 20) as f64, "{tiling:?}");
+        assert!(tiling.bytes < 1.5 * bound_bytes(&problem) as f64, "{tiling:?}");
     }
 
     #[test]
