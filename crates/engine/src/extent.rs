@@ -1,7 +1,7 @@
 //! A run of bytes on a device, under a name that errors and traces can use.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use outcore_device::Device;
 
@@ -19,6 +19,7 @@ struct Inner {
     device: Arc<dyn Device>,
     len: u64,
     version: Arc<AtomicU64>,
+    life: Arc<()>,
 }
 
 impl Extent {
@@ -30,18 +31,24 @@ impl Extent {
     /// The same, of bytes that others may change: what an engine remembers of them counts only while `version` is what it was.
     pub fn versioned(name: impl Into<String>, device: Arc<dyn Device>, version: Arc<AtomicU64>) -> Extent {
         let (id, len) = (NEXT_ID.fetch_add(1, Ordering::Relaxed), device.len());
-        Extent(Arc::new(Inner { id, name: name.into(), device, len, version }))
+        Extent(Arc::new(Inner { id, name: name.into(), device, len, version, life: Arc::default() }))
     }
 
     /// The same bytes by way of another device: what writes through it and what reads through this one wait for each other.
     pub fn through(&self, device: Arc<dyn Device>) -> Extent {
-        let Inner { id, name, len, version, .. } = &*self.0;
-        Extent(Arc::new(Inner { id: *id, name: name.clone(), len: *len, version: Arc::clone(version), device }))
+        let Inner { id, name, len, version, life, .. } = &*self.0;
+        let (version, life) = (Arc::clone(version), Arc::clone(life));
+        Extent(Arc::new(Inner { id: *id, name: name.clone(), len: *len, version, life, device }))
     }
 
     /// Changes when somebody has changed the bytes.
     pub(crate) fn version(&self) -> u64 {
         self.0.version.load(Ordering::Acquire)
+    }
+
+    /// Upgrades as long as somebody has this extent.
+    pub(crate) fn life(&self) -> Weak<()> {
+        Arc::downgrade(&self.0.life)
     }
 
     /// Unique in the process.

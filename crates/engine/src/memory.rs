@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use outcore_device::{Anchor, Buf, Driver, Shared};
 
@@ -252,6 +252,9 @@ impl Memory {
     /// A frame whose pages are there already, where fresh ones would have to be cleared: an empty one, or that of an idle block
     /// that would have to go.
     fn used_frame(&mut self, size: u64) -> Option<Buf> {
+        if self.empty.get(&(size as usize)).is_none_or(Vec::is_empty) {
+            self.bury();
+        }
         let is_full = self.held + self.unused_bytes() + size > self.budget.total();
         if is_full && self.empty.get(&(size as usize)).is_none_or(Vec::is_empty) {
             self.idle.pop_oldest_of(size as usize).into_iter().for_each(|block| self.recycle(block));
@@ -293,9 +296,10 @@ impl Memory {
         self.keep_empty(frame);
     }
 
-    /// Gives a frame back whose bytes may be wanted again.
-    pub(crate) fn give_idle(&mut self, account: &mut Account, key: IdleKey, block: Shared) {
+    /// Gives a frame back whose bytes may be wanted again while its extent lives.
+    pub(crate) fn give_idle(&mut self, account: &mut Account, key: IdleKey, life: Weak<()>, block: Shared) {
         self.charge(account, -(block.len() as i64));
+        self.idle.lives.insert(key.0, life);
         if let Some(old) = self.idle.insert(key, block) {
             self.recycle(old);
         }
@@ -380,9 +384,17 @@ impl Memory {
         self.charge(account, -(bytes as i64));
     }
 
+    /// Empties the frames of idle blocks that nobody can ask for any more.
+    fn bury(&mut self) {
+        let lives = self.idle.lives.iter();
+        let dead: Vec<u64> = lives.filter(|(_, life)| life.strong_count() == 0).map(|(&extent, _)| extent).collect();
+        dead.into_iter().for_each(|extent| self.forget(extent));
+    }
+
     /// Forgets idle blocks and items of an extent.
     pub(crate) fn forget(&mut self, extent_id: u64) {
         self.items.forget(extent_id);
+        self.idle.lives.remove(&extent_id);
         let stale: Vec<IdleKey> = self.idle.blocks.keys().filter(|key| key.0 == extent_id).copied().collect();
         for key in stale {
             let block = self.idle.remove(&key).expect("listed above");
@@ -443,6 +455,8 @@ pub(crate) type IdleKey = (u64, u64, Region);
 #[derive(Default)]
 struct Idle {
     blocks: HashMap<IdleKey, (u64, Shared)>,
+    /// Of the extents that have been seen here.
+    lives: HashMap<u64, Weak<()>>,
     by_age: BTreeMap<u64, IdleKey>,
     clock: u64,
     bytes: u64,
@@ -491,12 +505,30 @@ mod tests {
         let mut take = |memory: &mut Memory| memory.take(&mut account, SIZE).unwrap().unwrap();
         let frames = [take(&mut memory), take(&mut memory)];
         let places = [frames[0].as_ptr(), frames[1].as_ptr()];
+        let life = Arc::new(());
         for (index, frame) in frames.into_iter().enumerate() {
-            memory.give_idle(&mut account, key(index as u64), frame.freeze());
+            memory.give_idle(&mut account, key(index as u64), Arc::downgrade(&life), frame.freeze());
         }
         let mut take = || memory.take(&mut account, SIZE).unwrap().unwrap().as_ptr();
         assert_eq!([take(), take()], places);
         assert!(memory.idle.blocks.is_empty() && memory.idle.bytes == 0);
+    }
+
+    #[test]
+    fn the_frame_of_an_idle_block_whose_extent_has_gone_is_used_again() {
+        const SIZE: usize = 8 << 10;
+        let budget = Budget::new(16 * SIZE as u64);
+        let mut memory = Memory::new(budget.clone());
+        let mut account = Account::new(budget.reserve("test", SIZE as u64).unwrap());
+        let key = (1, 0, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
+        let frame = memory.take(&mut account, SIZE).unwrap().unwrap();
+        let (place, life) = (frame.as_ptr(), Arc::new(()));
+        memory.give_idle(&mut account, key, Arc::downgrade(&life), frame.freeze());
+        let other = memory.take(&mut account, SIZE).unwrap().unwrap();
+        assert_ne!(other.as_ptr(), place);
+        drop(life);
+        assert_eq!(memory.take(&mut account, SIZE).unwrap().unwrap().as_ptr(), place);
+        assert!(memory.idle.blocks.is_empty() && memory.idle.lives.is_empty());
     }
 
     #[test]

@@ -7,8 +7,11 @@ impl Run {
     pub(super) fn retire(&mut self, core: &mut Core<'_>, stay: u32, bytes: Shared) {
         let block = self.block_of(stay);
         let steady = !self.written.contains(&block.region.extent) || block.overlapping.is_empty();
-        match self.idle_key(stay) {
-            Some(key) if steady => core.memory.give_idle(&mut self.account, key, bytes),
+        match (&self.area_of(stay).backing, self.idle_key(stay)) {
+            (Backing::Device(extent), Some(key)) if steady => {
+                let life = extent.life();
+                core.memory.give_idle(&mut self.account, key, life, bytes);
+            }
             _ => self.give(core, bytes),
         }
     }
