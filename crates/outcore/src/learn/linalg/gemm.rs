@@ -125,15 +125,13 @@ impl<T: Real> Product<'_, T> {
         let mut fills = Vec::new();
         if tiling.repack_a {
             let (blocks, tasks) = Blocks::repacked::<T>(self.session, plan, a, tiling.block_rows, tiling.depth, share)?;
-            let band = problem.n.div_ceil(tiling.cols) * layers;
-            let step = |first: u64| if problem.a.depth_contiguous { first / tiling.rows * band } else { first / tiling.depth };
-            fills.extend(tasks.into_iter().map(|(first, task)| (step(first), task)));
+            let band_steps = problem.n.div_ceil(tiling.cols) * layers;
+            fills.extend(needed(tasks, &problem.a, tiling.rows, band_steps, tiling.depth));
             a = blocks;
         }
         if tiling.repack_b {
             let (blocks, tasks) = Blocks::repacked::<T>(self.session, plan, b, tiling.depth, tiling.block_cols, share)?;
-            let step = |first: u64| if problem.b.depth_contiguous { first / tiling.cols * layers } else { first / tiling.depth };
-            fills.extend(tasks.into_iter().map(|(first, task)| (step(first), task)));
+            fills.extend(needed(tasks, &problem.b, tiling.cols, layers, tiling.depth));
             b = blocks;
         }
         let mut fills = Ahead::new(fills);
@@ -174,6 +172,19 @@ pub(crate) fn memory_for_blocks(budget: u64, scratch: u64) -> u64 {
 pub(crate) fn task_scratch_bytes<T: Real>(m: usize, n: usize, k: usize, blas: &Blas) -> usize {
     let (m, n) = (m.min(CALL_ROWS), n.min(CALL_COLS));
     gemm_scratch_bytes::<T>(m, n, k.min(call_depth(n)), blas)
+}
+
+/// Tasks that repack an operand with the step that needs each first: the one where its band begins, which are `band_steps` apart,
+/// or its layer, of the first super tile.
+fn needed(
+    tasks: Vec<(u64, Task)>,
+    side: &Side,
+    band: u64,
+    band_steps: u64,
+    depth: u64,
+) -> impl Iterator<Item = (u64, Task)> + use<> {
+    let by_bands = side.depth_contiguous;
+    tasks.into_iter().map(move |(first, task)| (if by_bands { first / band * band_steps } else { first / depth }, task))
 }
 
 /// One block: c = alpha a b + beta c.

@@ -18,7 +18,7 @@ use std::ops::Range;
 use outcore_engine::{ExtentRef, Plan, Region, Task};
 use outcore_kernels::{Real, copy_into, view_mut};
 
-use crate::data::array::{Layout, Tile, panels};
+use crate::data::array::{FILE_BLOCK_BYTES, Layout, Tile, panels};
 use crate::data::format::{DType, Order};
 use crate::error::Result;
 use crate::session::Session;
@@ -34,6 +34,8 @@ pub(crate) struct Blocks {
 struct Packed {
     block_rows: u64,
     block_cols: u64,
+    /// From one block to the next.
+    slot_bytes: u64,
 }
 
 impl Blocks {
@@ -54,18 +56,18 @@ impl Blocks {
     ) -> Result<(Blocks, Vec<(u64, Task)>)> {
         let element = size_of::<T>() as u64;
         let layout = source.layout;
-        let slot = (block_rows * block_cols * element).next_multiple_of(4096) / element;
+        let slot_bytes = (block_rows * block_cols * element).next_multiple_of(FILE_BLOCK_BYTES);
         let count = layout.rows.div_ceil(block_rows) * layout.cols.div_ceil(block_cols);
         let dtype = if element == 4 { DType::F32 } else { DType::F64 };
-        let scratch = session.temporary(dtype, &[(slot * count).max(1)], Order::Row)?;
+        let scratch = session.temporary(dtype, &[(slot_bytes / element * count).max(1)], Order::Row)?;
         let extent = plan.extent(scratch.extent());
-        let packed = Packed { block_rows, block_cols };
+        let packed = Packed { block_rows, block_cols, slot_bytes };
         let target = Blocks { extent, layout, element, packed: Some(packed) };
         let by_rows = layout.by_rows();
         let (long, short) = if by_rows { (layout.rows, layout.cols) } else { (layout.cols, layout.rows) };
         let (cut_every, block_short) = if by_rows { (block_rows, block_cols) } else { (block_cols, block_rows) };
         // Panels as large as blocks: what one has left, the other can use.
-        let share_bytes = share_bytes.min(slot * element);
+        let share_bytes = share_bytes.min(slot_bytes);
         let mut tasks = Vec::new();
         for block_start in (0..long).step_by(cut_every as usize) {
             let length = cut_every.min(long - block_start);
@@ -122,8 +124,7 @@ impl Blocks {
 
     fn slot_of(&self, row: u64, col: u64) -> u64 {
         let packed = self.packed.as_ref().expect("only repacked operands have slots");
-        let slot = (packed.block_rows * packed.block_cols * self.element).next_multiple_of(4096);
-        (row / packed.block_rows * self.layout.cols.div_ceil(packed.block_cols) + col / packed.block_cols) * slot
+        (row / packed.block_rows * self.layout.cols.div_ceil(packed.block_cols) + col / packed.block_cols) * packed.slot_bytes
     }
 
     /// A block, as a region and its shape. Of a repacked operand it must be one of its blocks.
