@@ -73,6 +73,7 @@ def open(
     shape: int | Sequence[int] | None = None,
     order: Order = "C",
     offset: int = 0,
+    leading_dimension: int | None = None,
     interrupted: bool = False,
 ) -> Array:
     """Opens a matrix or vector on SSD. Only its header is read.
@@ -81,9 +82,9 @@ def open(
     ----------
     path : path
         A `.npy` file, or a raw one: described by `dtype` and `shape`, or by a JSON file beside it (`x.bin.json` for `x.bin`).
-    dtype, shape, order, offset
+    dtype, shape, order, offset, leading_dimension
         What a raw file holds: float32 or float64; one or two numbers; rows ("C") or columns ("F") next to each other; bytes
-        before the first element.
+        before the first element; elements from the start of one row (or column) to that of the next, without gaps if None.
     interrupted : bool
         Open it also where an earlier write in place did not finish.
 
@@ -91,7 +92,15 @@ def open(
     ------
     MissingError, TruncatedError, CorruptError, UnsupportedError, InterruptedWriteError, DeniedError
     """
-    return default_session().open(path, dtype=dtype, shape=shape, order=order, offset=offset, interrupted=interrupted)
+    return default_session().open(
+        path,
+        dtype=dtype,
+        shape=shape,
+        order=order,
+        offset=offset,
+        leading_dimension=leading_dimension,
+        interrupted=interrupted,
+    )
 
 
 def accept(path: PathLike) -> None:
@@ -206,7 +215,7 @@ def convert(
         raise errors.ArgumentError(f"a must be an outcore array, not {type(a).__name__}; see from_numpy")
     kind = type_name(a.dtype if dtype is None else dtype)
     order = order or (out.order if isinstance(out, Array) else a.order)
-    job = _native.convert(session._inner, a._inner, native_output(out), kind, order)
+    job = _native.convert(session._for(explain), a._inner, native_output(out), kind, order)
     found: Array | None = linalg._array(session, linalg._carry_out(session, job, "convert", progress, explain), out)
     return found
 

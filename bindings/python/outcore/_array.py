@@ -37,7 +37,7 @@ class Origin:
     """How a file is opened, again where need be."""
 
     path: str
-    raw: tuple[str, list[int], Order, int] | None = None
+    raw: tuple[str, list[int], Order, int, int | None] | None = None
     interrupted: bool = False
 
     def open(self, session: Session) -> _native.Matrix:

@@ -124,6 +124,10 @@ class Session:
             self._start(self._settings)
         return self._session
 
+    def _for(self, explain: bool | str) -> _native.Session:
+        """The engine's session; where a plan is only looked at, one that makes nothing for it."""
+        return self._inner.planner() if explain else self._inner
+
     def _with(self, memory: int | str | None) -> Session:
         """This session, or one like it with another budget."""
         if memory is None:
@@ -172,6 +176,7 @@ class Session:
         shape: int | Sequence[int] | None = None,
         order: Order = "C",
         offset: int = 0,
+        leading_dimension: int | None = None,
         interrupted: bool = False,
     ) -> Array:
         """As `outcore.open`."""
@@ -179,7 +184,10 @@ class Session:
 
         if (dtype is None) != (shape is None):
             raise ArgumentError("a raw file needs both dtype and shape, a .npy file neither")
-        raw = None if dtype is None or shape is None else (type_name(dtype), shape_of(shape), order, _offset(offset))
+        raw = None
+        if dtype is not None and shape is not None:
+            leading = None if leading_dimension is None else _whole(leading_dimension, "leading_dimension", "elements")
+            raw = (type_name(dtype), shape_of(shape), order, _whole(offset, "offset", "bytes"), leading)
         return Array._open(self, Origin(full_path(path), raw, interrupted))
 
     def create(
@@ -311,13 +319,13 @@ def full_path(path: PathLike) -> str:
     return os.path.abspath(os.fsdecode(path))
 
 
-def _offset(offset: int) -> int:
+def _whole(value: int, name: str, unit: str) -> int:
     try:
-        found = operator.index(offset)
+        found = operator.index(value)
     except TypeError:
         found = -1
     if not 0 <= found < 1 << 63:
-        raise ArgumentError(f"offset must be a number of bytes, not {offset!r}")
+        raise ArgumentError(f"{name} must be a number of {unit}, not {value!r}")
     return found
 
 

@@ -76,6 +76,7 @@ def info(path: str | None, as_json: bool, **options: Any) -> None:
 @click.option("--raw-shape", metavar="ROWS[,COLUMNS]", help="... and of this shape.")
 @click.option("--raw-order", type=ORDER, default="C", show_default=True, help="... and of this order.")
 @click.option("--raw-offset", type=click.IntRange(0, MOST_BYTES), default=0, show_default=True, help="... behind so many bytes.")
+@click.option("--raw-leading-dimension", type=click.IntRange(0, MOST_BYTES), help="... with so many elements from line to line.")
 @explain_option
 @session_options
 def convert(
@@ -87,6 +88,7 @@ def convert(
     raw_shape: str | None,
     raw_order: Any,
     raw_offset: int,
+    raw_leading_dimension: int | None,
     explain: bool,
     as_json: bool,
     **options: Any,
@@ -96,7 +98,14 @@ def convert(
 
     session = _session(options)
     shape = None if raw_shape is None else [_whole(part) for part in raw_shape.split(",")]
-    array = session.open(source, dtype=raw_dtype, shape=shape, order=raw_order, offset=raw_offset)
+    array = session.open(
+        source,
+        dtype=raw_dtype,
+        shape=shape,
+        order=raw_order,
+        offset=raw_offset,
+        leading_dimension=raw_leading_dimension,
+    )
     found = outcore.convert(array, target, dtype=dtype, order=order, explain=_how(explain, as_json))
     if not explain:
         _done(session, found, as_json)

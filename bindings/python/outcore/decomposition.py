@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -26,7 +26,8 @@ BLOCK_BYTES = 16 << 20
 class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Principal component analysis of a matrix that may be larger than memory.
 
-    One pass over the data for the mean and the covariance, and one for each `transform`. Takes an `outcore.Array` (its result is
+    One pass over the data for the mean and the covariance (more where that is larger than the budget, one for each part of it that
+    fits), and one for each `transform`. Takes an `outcore.Array` (its result is
     an `outcore.Array` too) or what scikit-learn's PCA takes (the result is a NumPy array).
 
     Parameters
@@ -63,7 +64,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     Notes
     -----
     n_samples n_features^2 operations. The covariance is accumulated in float64 about a shift near the mean (Chan, Golub and
-    LeVeque, 1983); it needs 4 to 8 n_features^2 bytes of memory or, with an int for `n_components`, of scratch.
+    LeVeque, 1983); it needs 4 to 8 n_features^2 bytes of memory or, with an int of at most n_features / 5 for `n_components`, of scratch.
 
     Examples
     --------
@@ -109,10 +110,12 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
     def explain(self, X: Any, *, as_json: bool = False) -> None:
         """Prints what `fit` would read and hold; nothing is moved."""
-        job = self._plan(self._checked(X, reset=True))
+        # On a copy, so that what has been fitted stays.
+        other = clone(self)
+        job = other._plan(other._checked(X, reset=True), explain=True)
         print(job.json() if as_json else job.text())
 
-    def _plan(self, X: Any) -> _native.Job:
+    def _plan(self, X: Any, *, explain: bool = False) -> _native.Job:
         count, variance = self._wanted(*X.shape)
         state = self.random_state
         if isinstance(state, Integral) and not 0 <= int(state) < 1 << 64:
@@ -121,7 +124,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             0 if state is None else int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(1 << 31))
         )
         session = session_of(X, memory=self.memory)
-        return _native.pca_fit(session._inner, native_operand(X, "X"), count, variance, seed)
+        return _native.pca_fit(session._for(explain), native_operand(X, "X"), count, variance, seed)
 
     def _wanted(self, samples: int, features: int) -> tuple[int | None, float | None]:
         wanted, most = self.n_components, min(samples, features)

@@ -141,7 +141,7 @@ def gemm(
         target: Any = out
     else:
         target = native_output(out)
-    job = _native.gemm(session._inner, left, right, trans_a, trans_b, alpha, beta, target)
+    job = _native.gemm(session._for(explain), left, right, trans_a, trans_b, alpha, beta, target)
     found = _carry_out(session, job, "gemm", progress, explain)
     if isinstance(out, np.ndarray):
         return None if explain else out
@@ -205,7 +205,7 @@ def syrk(
     n (n + 1) k operations. Tiles after Beaumont et al., SPAA 2022 (arXiv:2202.10217).
     """
     session = session_of(a, out, memory=memory)
-    job = _native.syrk(session._inner, native_operand(a, "a"), trans, alpha, beta, full, native_output(out))
+    job = _native.syrk(session._for(explain), native_operand(a, "a"), trans, alpha, beta, full, native_output(out))
     return _array(session, _carry_out(session, job, "syrk", progress, explain), out)
 
 
@@ -253,7 +253,7 @@ def axpby(
     y.
     """
     session = session_of(y, x, memory=memory)
-    job = _native.axpby(session._inner, native_operand(x, "x"), _stored(y, "y"), alpha, beta)
+    job = _native.axpby(session._for(explain), native_operand(x, "x"), _stored(y, "y"), alpha, beta)
     return _array(session, _carry_out(session, job, "axpby", progress, explain), y)
 
 
@@ -280,7 +280,7 @@ def scale(
     x.
     """
     session = session_of(x, memory=memory)
-    job = _native.scale(session._inner, _stored(x, "x"), alpha)
+    job = _native.scale(session._for(explain), _stored(x, "x"), alpha)
     return _array(session, _carry_out(session, job, "scale", progress, explain), x)
 
 
@@ -312,7 +312,7 @@ def row_norms(
     ndarray of shape (m,), float64.
     """
     session = session_of(x, memory=memory)
-    job = _native.row_norms(session._inner, native_operand(x, "x"), norm)
+    job = _native.row_norms(session._for(explain), native_operand(x, "x"), norm)
     return _carry_out(session, job, "row norms", progress, explain)
 
 
@@ -344,7 +344,7 @@ def column_norms(
     ndarray of shape (n,), float64.
     """
     session = session_of(x, memory=memory)
-    job = _native.column_norms(session._inner, native_operand(x, "x"), norm)
+    job = _native.column_norms(session._for(explain), native_operand(x, "x"), norm)
     return _carry_out(session, job, "column norms", progress, explain)
 
 
@@ -377,7 +377,7 @@ def column_statistics(
     Merged by the formula of Chan, Golub and LeVeque (1979), which loses nothing when the mean is large against the deviation.
     """
     session = session_of(x, memory=memory)
-    job = _native.column_statistics(session._inner, native_operand(x, "x"))
+    job = _native.column_statistics(session._for(explain), native_operand(x, "x"))
     found = _carry_out(session, job, "column statistics", progress, explain)
     if found is None:
         return None
@@ -424,7 +424,7 @@ def reduce(
     float; of an empty array 0 for the sums, infinity and minus infinity for `min` and `max`.
     """
     session = session_of(x, memory=memory)
-    job = _native.reduce(session._inner, native_operand(x, "x"), how)
+    job = _native.reduce(session._for(explain), native_operand(x, "x"), how)
     return _carry_out(session, job, how, progress, explain)
 
 

@@ -50,6 +50,11 @@ impl Session {
         Ok(Session(Owned::new(session.map_err(to_python)?)))
     }
 
+    /// The same for jobs that are only looked at.
+    fn planner(&self) -> PyResult<Session> {
+        Ok(Session(Owned::new(self.get()?.planner())))
+    }
+
     /// Opens a `.npy` file, or a raw one with its description beside it; `interrupted` also one left half written.
     fn open(&self, py: Python<'_>, path: PathBuf, interrupted: bool) -> PyResult<Matrix> {
         let session = self.get()?;
@@ -58,6 +63,7 @@ impl Session {
     }
 
     /// Opens a raw file.
+    #[expect(clippy::too_many_arguments, reason = "what describes a raw file")]
     fn open_raw(
         &self,
         py: Python<'_>,
@@ -66,9 +72,11 @@ impl Session {
         shape: Vec<u64>,
         order: &str,
         offset: u64,
+        leading_dimension: Option<u64>,
     ) -> PyResult<Matrix> {
         let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
-        py.detach(|| session.open_raw(&path, dtype, &shape, order, offset)).map(Matrix::new).map_err(to_python)
+        let open = || session.open_raw(&path, dtype, &shape, order, offset, leading_dimension);
+        py.detach(open).map(Matrix::new).map_err(to_python)
     }
 
     /// A new `.npy` file of zeros.

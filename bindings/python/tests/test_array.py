@@ -154,6 +154,31 @@ def test_raw_files_are_described_by_their_opener(tmp_path: Path) -> None:
     a = oc.open(tmp_path / "x.bin", dtype="float32", shape=(3, 4), order="F", offset=16)
     np.testing.assert_array_equal(a.numpy(), x)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(a.T)).numpy(), x.T)
+    # Rows with a gap behind each.
+    (tmp_path / "y.bin").write_bytes(np.arange(35, dtype=np.float64).tobytes())
+    gaps = oc.open(tmp_path / "y.bin", dtype="float64", shape=(4, 6), leading_dimension=7, offset=56)
+    expected = np.arange(35, dtype=np.float64).reshape(5, 7)[1:, :6]
+    np.testing.assert_array_equal(gaps.numpy(), expected)
+    gaps[1:3] = 0
+    assert oc.open(tmp_path / "y.bin", dtype="float64", shape=35).numpy()[20] == 20
+    with pytest.raises(errors.UnsupportedError, match="leading dimension of 5"):
+        oc.open(tmp_path / "y.bin", dtype="float64", shape=(4, 6), leading_dimension=5)
+    with pytest.raises(errors.ArgumentError, match="leading_dimension must be"):
+        oc.open(tmp_path / "y.bin", dtype="float64", shape=(4, 6), leading_dimension=-1)
+
+
+def test_raw_files_are_described_by_a_file_beside_them(tmp_path: Path) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    (tmp_path / "x.bin").write_bytes(b"head" + x.tobytes(order="F"))
+    with pytest.raises(errors.UnsupportedError, match=r"x\.bin\.json"):
+        oc.open(tmp_path / "x.bin")
+    (tmp_path / "x.bin.json").write_text('{"dtype": "float32", "shape": [3, 4], "order": "column", "offset": 4}')
+    a = oc.open(tmp_path / "x.bin")
+    assert a.order == "F"
+    np.testing.assert_array_equal((a @ a.T).numpy(), x @ x.T)
+    (tmp_path / "x.bin.json").write_text('{"dtype": "float32", "shape": [3, 5]}')
+    with pytest.raises(errors.TruncatedError, match=r"x\.bin"):
+        oc.open(tmp_path / "x.bin")
 
 
 def test_conversion_changes_type_order_and_place(tmp_path: Path, rng: np.random.Generator) -> None:

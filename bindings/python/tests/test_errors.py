@@ -131,6 +131,7 @@ def test_too_small_a_budget_is_found_before_anything_moves(tmp_path: Path) -> No
     error = caught.value
     assert isinstance(error, errors.OverBudgetError)
     assert error.budget == 1 << 20 < error.needed
+    assert linalg.column_statistics(a, memory=error.needed)["count"] == 3
     for memory in (0, 1 << 70, "99999999PiB", "9" * 400, -1, "lots", "1MiB of it", float("nan"), True, [1], 4096):
         with pytest.raises(errors.ArgumentError, match="memory must be"):
             oc.configure(memory=memory)  # type: ignore[arg-type]
@@ -140,6 +141,16 @@ def test_too_small_a_budget_is_found_before_anything_moves(tmp_path: Path) -> No
     for offset in (-1, 1 << 63, 10**30, 1.5, "8"):
         with pytest.raises(errors.ArgumentError, match="offset must be"):
             oc.open(tmp_path / "wide.npy", dtype="float32", shape=3, offset=offset)  # type: ignore[arg-type]
+
+
+def test_the_default_budget_is_a_quarter_of_what_the_process_may_use() -> None:
+    quarter = "import outcore as oc; from outcore import _native; assert oc.Session().memory == _native.memory_allowed() // 4"
+    code = quarter + "; print(_native.memory_allowed())"
+    allowed = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert 0 < allowed <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limited = f"import resource; resource.setrlimit(resource.RLIMIT_DATA, ({allowed // 2}, {allowed // 2})); " + code
+    found = subprocess.run([sys.executable, "-c", limited], capture_output=True, text=True, check=True)
+    assert int(found.stdout) == allowed // 2
 
 
 def test_a_library_that_is_none(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Products and one-pass statistics against NumPy, on all layouts."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +182,15 @@ def test_a_run_is_traced(tmp_path: Path, rng: np.random.Generator) -> None:
     assert trace.flops >= 2 * 300**3
     assert trace.actual["bytes_read"] >= a.nbytes
     trace.save(tmp_path / "trace.json")
-    assert "traceEvents" in (tmp_path / "trace.json").read_text()
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    lanes = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
+    spans = [event for event in events if event["ph"] == "X"]
+    assert len(events) == len(lanes) + len(spans)
+    assert {lanes[span["tid"]] for span in spans} >= {"device", "core 0"}
+    assert all(span["ts"] >= 0 and span["dur"] >= 0 and span["pid"] == 1 and span["name"] for span in spans)
+    assert trace.device_busy_s + trace.device_idle_s == pytest.approx(trace.wall_s)
+    threads = oc.default_session().threads
+    assert trace.cores_busy_s + trace.cores_idle_s == pytest.approx(threads * trace.wall_s)
     assert "read" in str(trace)
     with pytest.raises(AttributeError):
         trace.nothing  # noqa: B018

@@ -1,5 +1,6 @@
 //! What a call that was started hands back: wait for it, look at it, cancel it.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -26,7 +27,43 @@ pub(crate) struct Shared<T> {
     done: AtomicU64,
     total: AtomicU64,
     start: Instant,
-    event: Option<OwnedFd>,
+    event: Option<Event>,
+}
+
+/// What becomes readable once it has been rung.
+struct Event {
+    readable: OwnedFd,
+    #[cfg(not(target_os = "linux"))]
+    writable: OwnedFd,
+}
+
+#[cfg(target_os = "linux")]
+impl Event {
+    fn new() -> io::Result<Event> {
+        use rustix::event::{EventfdFlags, eventfd};
+        Ok(Event { readable: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+    }
+
+    fn ring(&self) {
+        // The counter cannot overflow from one write.
+        let _ = rustix::io::write(&self.readable, &1u64.to_ne_bytes());
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Event {
+    fn new() -> io::Result<Event> {
+        let (readable, writable) = rustix::pipe::pipe()?;
+        for end in [&readable, &writable] {
+            rustix::io::fcntl_setfd(end, rustix::io::FdFlags::CLOEXEC)?;
+        }
+        Ok(Event { readable, writable })
+    }
+
+    fn ring(&self) {
+        // One byte has room in any pipe.
+        let _ = rustix::io::write(&self.writable, &[1]);
+    }
 }
 
 enum Slot<T> {
@@ -37,7 +74,6 @@ enum Slot<T> {
 
 impl<T> Shared<T> {
     pub(crate) fn new() -> Arc<Shared<T>> {
-        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK).ok();
         Arc::new(Shared {
             slot: Mutex::new(Slot::Empty),
             filled: Condvar::new(),
@@ -45,7 +81,7 @@ impl<T> Shared<T> {
             done: AtomicU64::new(0),
             total: AtomicU64::new(0),
             start: Instant::now(),
-            event,
+            event: Event::new().ok(),
         })
     }
 
@@ -63,8 +99,7 @@ impl<T> Shared<T> {
             *slot = Slot::Full(result);
             self.filled.notify_all();
             if let Some(event) = &self.event {
-                // The counter cannot overflow from one write.
-                let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+                event.ring();
             }
         }
     }
@@ -127,7 +162,7 @@ impl<T> Ticket<T> {
 
     /// Becomes readable when the result is there; `None` when the system gave no descriptor.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.shared.event.as_ref().map(AsFd::as_fd)
+        self.shared.event.as_ref().map(|event| event.readable.as_fd())
     }
 }
 

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::schedule::Totals;
 
-/// Spans kept of one run; a longer run keeps its first ones and counts the rest in the sums.
-const SPANS_MAX: usize = 200_000;
+/// Spans kept of one run, some 150 bytes each, beside the budget; a longer run keeps its first ones and counts the rest in the sums.
+const SPANS_MAX: usize = 50_000;
 
 /// Something that took time on one lane.
 #[derive(Clone, Debug, Serialize)]

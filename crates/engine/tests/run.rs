@@ -187,6 +187,35 @@ fn cancel_ends_a_run_and_gives_its_memory_back() {
 }
 
 #[test]
+fn a_ticket_tells_how_far_its_run_is_and_when_it_ends() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let (go, gate) = std::sync::mpsc::channel::<()>();
+    let mut plan = Plan::new("gated");
+    let turn = plan.volatile("turn", 1);
+    plan.task(Task::new("first").flops(300).update(Region::span(turn, 0, 1)).run(|_| Ok(())));
+    plan.task(Task::new("second").flops(100).update(Region::span(turn, 0, 1)).run(move |_| Ok(gate.recv()?)));
+    let engine = engine(1 << 20);
+    let ticket = engine.run(plan).unwrap();
+    while ticket.progress().fraction == 0.0 {
+        assert!(!ticket.poll(), "the second task waits");
+        std::thread::yield_now();
+    }
+    let progress = ticket.progress();
+    assert!(progress.fraction < 1.0, "{progress:?}");
+    assert!(progress.eta.unwrap() <= progress.elapsed, "more than half is done: {progress:?}");
+    let readable = |wait_s| {
+        let fd = ticket.fd().unwrap();
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: wait_s, tv_nsec: 0 })).unwrap() == 1
+    };
+    assert!(!readable(0) && !ticket.poll());
+    go.send(()).unwrap();
+    assert!(readable(60) && ticket.poll());
+    assert_eq!(ticket.progress().fraction, 1.0);
+    ticket.wait().unwrap();
+}
+
+#[test]
 fn a_task_that_overlaps_itself_is_refused() {
     let mut plan = Plan::new("plan");
     let extent = plan.extent(&Extent::new("memory", Arc::new(MemoryDevice::new("memory", 4096))));

@@ -88,6 +88,15 @@ impl ColumnStatistics {
         Ok(())
     }
 
+    /// Adds columns behind those that are there, of which as many rows have been seen.
+    pub fn append(&mut self, other: &Self) {
+        self.count = other.count;
+        self.mean.extend(&other.mean);
+        self.m2.extend(&other.m2);
+        self.min.extend(&other.min);
+        self.max.extend(&other.max);
+    }
+
     /// Variance of column j with `ddof` degrees of freedom taken off (0: population, 1: sample); NaN when too few rows were seen.
     pub fn variance(&self, column: usize, ddof: u64) -> f64 {
         match self.count.checked_sub(ddof) {

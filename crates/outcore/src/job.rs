@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outcore_engine::{Explanation, Outcome, Plan, Progress, Ticket};
 
@@ -111,8 +111,12 @@ impl<T: Send + 'static> Job<T> {
     /// Begins.
     ///
     /// # Errors
-    /// When a file cannot be opened for writing, or memory has been taken since it was planned.
+    /// When a file cannot be opened for writing, or memory has been taken since it was planned; [`Error::Value`] for a job of a
+    /// [`planner`](Session::planner).
     pub fn start(mut self) -> Result<Running<T>> {
+        if self.session.plans_only() {
+            return Err(Error::value("this job was planned to be looked at only"));
+        }
         self.writers.iter_mut().try_for_each(Writer::begin)?;
         let count = self.plans.len();
         let mut running = Running {
@@ -127,6 +131,7 @@ impl<T: Send + 'static> Job<T> {
             rest: Rest::Plans(self.finish),
             after: self.after,
             cancelled: Arc::default(),
+            started: Instant::now(),
         };
         running.next()?;
         Ok(running)
@@ -167,6 +172,7 @@ pub struct Running<T> {
     rest: Rest<T>,
     after: Option<After<T>>,
     cancelled: Arc<AtomicBool>,
+    started: Instant,
 }
 
 impl<T: Send + 'static> Running<T> {
@@ -176,10 +182,13 @@ impl<T: Send + 'static> Running<T> {
     /// # Errors
     /// Those of the plan that failed.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool> {
-        if let Rest::Thread(_, result) = &self.rest
-            && let Ok(result) = result.recv_timeout(timeout)
-        {
-            self.rest = Rest::Result(result);
+        if let Rest::Thread(_, result) = &self.rest {
+            match result.recv_timeout(timeout) {
+                Ok(result) => self.rest = Rest::Result(result),
+                // A dense decomposition cannot be stopped: it is left alone. What it holds counts until it ends.
+                Err(_) if self.is_cancelled() => self.rest = Rest::Result(Err(Error::Cancelled)),
+                Err(_) => {}
+            }
         }
         if self.ticket.as_ref().is_some_and(|ticket| ticket.wait_timeout(timeout)) {
             self.next()?;
@@ -234,6 +243,7 @@ impl<T: Send + 'static> Running<T> {
         }
         let result = match std::mem::replace(&mut self.rest, Rest::Failed) {
             Rest::Result(result) => result?,
+            Rest::Thread(..) if self.is_cancelled() => return Err(Error::Cancelled),
             Rest::Thread(thread, result) => {
                 let result = result.recv();
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -259,23 +269,32 @@ impl<T> Running<T> {
         }
     }
 
-    /// How far it is; plans count alike.
+    fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    /// How far it is; plans count alike, and a long way from their outcomes to the result for a twentieth of all.
     pub fn progress(&self) -> Progress {
         let done = (self.count - self.plans.len() - usize::from(self.ticket.is_some())) as f64;
-        let now = self.ticket.as_ref().map(Ticket::progress);
-        let fraction = (done + now.map_or(0.0, |now| now.fraction)) / self.count.max(1) as f64;
-        let elapsed = now.map_or(Duration::ZERO, |now| now.elapsed);
-        Progress { fraction, elapsed, eta: now.and_then(|now| now.eta) }
+        let now = self.ticket.as_ref().map_or(0.0, |ticket| ticket.progress().fraction);
+        let plans = (done + now) / self.count.max(1) as f64;
+        let fraction = match &self.rest {
+            Rest::Plans(Finish::Long(_)) | Rest::Thread(..) => plans * (1.0 - FINISH_PART),
+            _ => plans,
+        };
+        let elapsed = self.started.elapsed();
+        let eta = (fraction > 0.0 && self.ticket.is_some()).then(|| elapsed.mul_f64((1.0 - fraction) / fraction));
+        Progress { fraction, elapsed, eta }
     }
 }
+
+/// The part of all work that a long way from outcomes to result counts for.
+const FINISH_PART: f64 = 0.05;
 
 impl<T> Drop for Running<T> {
     fn drop(&mut self) {
         self.cancelled.store(true, Ordering::Relaxed);
-        self.ticket = None;
         // Whatever it holds is let go before the files are.
-        if let Rest::Thread(thread, _) = std::mem::replace(&mut self.rest, Rest::Failed) {
-            let _ = thread.join();
-        }
+        self.ticket = None;
     }
 }

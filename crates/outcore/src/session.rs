@@ -5,12 +5,12 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use outcore_device::Choice;
+use outcore_device::{Choice, Limits};
 use outcore_engine::{Config, Engine, Plan, Region, Task, Trace};
 use outcore_kernels::Blas;
 use outcore_store::{Folder, Identity, Scratch, Store, Tmpfs};
 
-use crate::data::array::{Array, Layout};
+use crate::data::array::{Array, FILE_BLOCK_BYTES, Layout};
 use crate::data::file::{Between, StoredFile, read_head};
 use crate::data::format::{self, DType, Order};
 use crate::error::{Error, Result};
@@ -40,7 +40,11 @@ pub struct Settings {
 
 /// Budget, threads, scratch and open files. Clones are the same session; it may be used from any thread.
 #[derive(Clone)]
-pub struct Session(Arc<Inner>);
+pub struct Session {
+    inner: Arc<Inner>,
+    /// Its jobs are only looked at.
+    plans_only: bool,
+}
 
 struct Inner {
     engine: Engine,
@@ -90,7 +94,7 @@ impl Session {
             let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
             variable("OUTCORE_SCRATCH").or_else(|| variable("TMPDIR")).map_or_else(|| "/var/tmp".into(), PathBuf::from)
         });
-        Ok(Session(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             engine: Engine::new(Config { memory_bytes, threads: settings.threads, driver: settings.driver }),
             blas: settings.blas,
             between: settings.between,
@@ -99,32 +103,43 @@ impl Session {
             scratch: OnceLock::new(),
             files: Mutex::default(),
             last_trace: Mutex::default(),
-        })))
+        });
+        Ok(Session { inner, plans_only: false })
+    }
+
+    /// The same session for jobs that are only looked at: they make no file, take no space, and do not start.
+    #[must_use]
+    pub fn planner(&self) -> Session {
+        Session { plans_only: true, ..self.clone() }
+    }
+
+    pub(crate) fn plans_only(&self) -> bool {
+        self.plans_only
     }
 
     /// The engine below.
     pub fn engine(&self) -> &Engine {
-        &self.0.engine
+        &self.inner.engine
     }
 
     /// Budget, bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.0.engine.budget().total()
+        self.inner.engine.budget().total()
     }
 
     /// Bytes of it that a run may have, if need be after those that go on now.
     pub(crate) fn memory_free(&self) -> u64 {
-        self.0.engine.budget().plannable()
+        self.inner.engine.budget().plannable()
     }
 
     /// Compute threads.
     pub fn threads(&self) -> usize {
-        self.0.engine.threads()
+        self.inner.engine.threads()
     }
 
     /// Who multiplies.
     pub fn blas(&self) -> &Blas {
-        &self.0.blas
+        &self.inner.blas
     }
 
     /// Starts the engine if need be, and says what it runs on.
@@ -132,7 +147,7 @@ impl Session {
     /// # Errors
     /// [`Error::Device`] when there is no driver.
     pub fn info(&self) -> Result<Info> {
-        let engine = self.0.engine.info()?;
+        let engine = self.inner.engine.info()?;
         Ok(Info {
             memory_bytes: engine.memory_bytes,
             threads: engine.threads,
@@ -140,19 +155,19 @@ impl Session {
             queue_depth: engine.driver.depth,
             registered_bytes: engine.driver.registered_bytes,
             fallback: engine.driver.fallback,
-            blas: self.0.blas.name().to_owned(),
-            blas_version: self.0.blas.version().to_owned(),
-            scratch: self.0.scratch_folder.clone(),
+            blas: self.inner.blas.name().to_owned(),
+            blas_version: self.inner.blas.version().to_owned(),
+            scratch: self.inner.scratch_folder.clone(),
         })
     }
 
     /// How the last run of this session went.
     pub fn last_trace(&self) -> Option<Arc<Trace>> {
-        self.0.last_trace.lock().expect("no panic while held").clone()
+        self.inner.last_trace.lock().expect("no panic while held").clone()
     }
 
     pub(crate) fn keep_trace(&self, trace: Trace) {
-        *self.0.last_trace.lock().expect("no panic while held") = Some(Arc::new(trace));
+        *self.inner.last_trace.lock().expect("no panic while held") = Some(Arc::new(trace));
     }
 
     /// Opens a `.npy` file, or a raw file with a JSON description beside it (`<file>.json`).
@@ -188,15 +203,24 @@ impl Session {
         Ok(Array::new(self.clone(), file, Layout::of(&dense), dense.dtype, dense.ndim))
     }
 
-    /// Opens a raw file by its description.
+    /// Opens a raw file by its description: `offset` bytes before the first element, `leading_dimension` elements from one row or
+    /// column to the next, without gaps if `None`.
     ///
     /// # Errors
     /// As [`open`](Session::open).
-    pub fn open_raw(&self, path: impl AsRef<Path>, dtype: DType, shape: &[u64], order: Order, offset: u64) -> Result<Array> {
+    pub fn open_raw(
+        &self,
+        path: impl AsRef<Path>,
+        dtype: DType,
+        shape: &[u64],
+        order: Order,
+        offset: u64,
+        leading_dimension: Option<u64>,
+    ) -> Result<Array> {
         let path = path.as_ref();
         let object = path.display().to_string();
         let file = self.file(path, false)?;
-        let dense = format::raw(&object, dtype, shape, order, offset, None)?;
+        let dense = format::raw(&object, dtype, shape, order, offset, leading_dimension)?;
         dense.check_len(&object, file.extent().len())?;
         Ok(Array::new(self.clone(), file, Layout::of(&dense), dense.dtype, dense.ndim))
     }
@@ -206,14 +230,14 @@ impl Session {
         let (folder, name) = Folder::split(path)?;
         let object = if interrupted { folder.open_interrupted(&name)? } else { folder.open(&name)? };
         let stat = folder.stat(&name)?;
-        let mut files = self.0.files.lock().expect("no panic while held");
+        let mut files = self.inner.files.lock().expect("no panic while held");
         files.retain(|_, file| file.strong_count() > 0);
         if let Some(known) = files.get(&object.identity()).and_then(Weak::upgrade)
             && known.is_current(&stat)
         {
             return Ok(known);
         }
-        let file = Arc::new(StoredFile::named(path, folder, name, &object, &stat, interrupted, self.0.between.clone()));
+        let file = Arc::new(StoredFile::named(path, folder, name, &object, &stat, interrupted, self.inner.between.clone()));
         files.insert(object.identity(), Arc::downgrade(&file));
         Ok(file)
     }
@@ -232,6 +256,9 @@ impl Session {
     /// # Errors
     /// As [`create`](Session::create).
     pub fn draft(&self, path: impl AsRef<Path>, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
+        if self.plans_only {
+            return Err(Error::value("a planner makes no files"));
+        }
         let mut plan = Plan::new("create");
         let made = self.unfinished(path.as_ref(), dtype, shape, order, &mut plan)?;
         self.engine().run(plan)?.wait()?;
@@ -250,21 +277,30 @@ impl Session {
     /// A matrix that lives in the scratch folder until its last view goes.
     pub(crate) fn temporary(&self, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
         let dense = format::raw("scratch", dtype, shape, order, 0, None)?;
-        let object = self.scratch()?.create(dense.file_bytes())?;
-        Ok(Array::new(
-            self.clone(),
-            Arc::new(StoredFile::unnamed(&object, self.0.between.clone())),
-            Layout::of(&dense),
-            dtype,
-            dense.ndim,
-        ))
+        let file = match self.plans_only {
+            true => self.imagined(&self.inner.scratch_folder, "scratch".into(), dense.file_bytes()),
+            false => StoredFile::unnamed(&self.scratch()?.create(dense.file_bytes())?, self.inner.between.clone()),
+        };
+        Ok(Array::new(self.clone(), Arc::new(file), Layout::of(&dense), dtype, dense.ndim))
+    }
+
+    /// A file that a plan would make in a folder: with the limits of those that are open on the same file system.
+    fn imagined(&self, folder: &Path, name: String, len: u64) -> StoredFile {
+        let there = folder.ancestors().find_map(|folder| Identity::of_path(folder).ok());
+        let files = self.inner.files.lock().expect("no panic while held");
+        let near = files.iter().filter(|(identity, _)| there.is_some_and(|there| there.is_near(identity)));
+        let limits = near.filter_map(|(_, file)| file.upgrade()).map(|file| file.extent().device().limits()).next();
+        StoredFile::imagined(name, len, limits.unwrap_or(Limits { block: FILE_BLOCK_BYTES as u32, max_transfer: 1 << 30 }))
     }
 
     /// A new matrix that takes its name when the job that writes it is done. The plan writes its header.
     pub(crate) fn unfinished(&self, path: &Path, dtype: DType, shape: &[u64], order: Order, plan: &mut Plan) -> Result<Array> {
         let (dense, header) = format::npy(&path.display().to_string(), dtype, shape, order)?;
         let (folder, name) = Folder::split(path)?;
-        let file = Arc::new(StoredFile::unfinished(path, folder.create(&name, dense.file_bytes())?, self.0.between.clone()));
+        let file = Arc::new(match self.plans_only {
+            true => self.imagined(folder.path(), path.display().to_string(), dense.file_bytes()),
+            false => StoredFile::unfinished(path, folder.create(&name, dense.file_bytes())?, self.inner.between.clone()),
+        });
         let region = Region::span(plan.extent(file.extent()), 0, header.len() as u64);
         plan.task(Task::new("header").write(region).run(move |cx| {
             cx.blocks[0].bytes_mut().copy_from_slice(&header);
@@ -274,16 +310,16 @@ impl Session {
     }
 
     fn scratch(&self) -> Result<&Scratch> {
-        if let Some(scratch) = self.0.scratch.get() {
+        if let Some(scratch) = self.inner.scratch.get() {
             return Ok(scratch);
         }
-        let object = self.0.scratch_folder.display().to_string();
-        std::fs::create_dir_all(&self.0.scratch_folder).map_err(|source| match source.kind() {
+        let object = self.inner.scratch_folder.display().to_string();
+        std::fs::create_dir_all(&self.inner.scratch_folder).map_err(|source| match source.kind() {
             ErrorKind::AlreadyExists | ErrorKind::NotADirectory => Error::Store(outcore_store::Error::NotAFolder { object }),
             ErrorKind::PermissionDenied => Error::Store(outcore_store::Error::Denied { object, action: "create it" }),
             _ => Error::Device { object, source },
         })?;
-        let made = Scratch::new(&self.0.scratch_folder, self.0.tmpfs)?;
-        Ok(self.0.scratch.get_or_init(|| made))
+        let made = Scratch::new(&self.inner.scratch_folder, self.inner.tmpfs)?;
+        Ok(self.inner.scratch.get_or_init(|| made))
     }
 }

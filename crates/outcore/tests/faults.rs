@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use outcore::learn::linalg::{Axpby, Gemm, Reduction, Syrk, axpby, gemm, reduce, syrk};
+use outcore::learn::linalg::{
+    Axpby, Gemm, Reduction, Syrk, axpby, column_norms, column_statistics, gemm, gemm_into, reduce, row_norms, scale, syrk,
+};
 use outcore::learn::pca::{Affine, Components, affine, fit};
-use outcore::{Array, Between, Buf, DType, Error, Order, Output, Result, Session, Settings};
+use outcore::{Array, Between, Buf, DType, Error, Norm, Order, Output, Result, Session, Settings};
 use outcore_device::{Blocking, Device, Faults, Faulty, Limits, Route};
 
 const MEMORY: u64 = 10 << 20;
@@ -101,6 +103,13 @@ fn operations() -> Vec<(&'static str, Operation)> {
             affine(session, a.into(), map, new(out))?.run().map(drop)
         }),
         ("reduce", |session, a, _| reduce(session, a.into(), Reduction::Sum)?.run().map(drop)),
+        ("row norms", |session, a, _| row_norms(session, a.into(), Norm::L1)?.run().map(drop)),
+        ("column norms", |session, a, _| column_norms(session, a.into(), Norm::L2)?.run().map(drop)),
+        ("column statistics", |session, a, _| column_statistics(session, a.into())?.run().map(drop)),
+        ("gemm into memory", |session, a, _| {
+            let into = Buf::anonymous((ROWS * ROWS * 4) as usize).unwrap();
+            gemm_into(session, a.into(), a.t().into(), 1.0, into)?.run().map(drop)
+        }),
         ("pca", |session, a, _| fit(session, a.into(), Components::Count(2), 0)?.run().map(drop)),
         ("read", |_, a, _| a.read()?.run().map(drop)),
     ]
@@ -142,24 +151,63 @@ fn a_fault_at_each_io_leaves_the_old_output_and_a_clear_error() {
     }
 }
 
+type Change = fn(&Session, &Array, &Array) -> Result<()>;
+
+fn changes() -> Vec<(&'static str, Change)> {
+    vec![
+        ("axpby", |session, x, y| axpby(session, x.into(), y, Axpby::default())?.run().map(drop)),
+        ("scale", |session, _, y| scale(session, y, 2.0)?.run().map(drop)),
+        ("write", |_, _, y| y.write(Buf::anonymous(y.nbytes() as usize).unwrap().freeze())?.run()),
+        ("convert", |_, x, y| x.convert(Output::InPlace(y.clone()), DType::F32, Order::Row)?.run().map(drop)),
+        ("gemm", |session, x, y| {
+            let out = Output::InPlace(y.slice(0..COLS, 0..COLS)?);
+            gemm(session, x.t().into(), x.into(), Gemm { alpha: 1.0, beta: 2.0, out })?.run().map(drop)
+        }),
+    ]
+}
+
 #[test]
-fn a_fault_in_place_leaves_a_mark_that_open_names() {
+fn a_fault_at_each_io_in_place_leaves_a_mark_that_open_names() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |name: &str| folder.path().join(name);
-    let plain = session(folder.path(), Between::default());
-    for name in ["x.npy", "y.npy"] {
-        fill(&plain.create(path(name), DType::F32, &[ROWS, COLS], Order::Row).unwrap());
+    let make = |name: &str| {
+        fill(&session(folder.path(), Between::default()).create(path(name), DType::F32, &[ROWS, COLS], Order::Row).unwrap());
+    };
+    make("x.npy");
+    for (name, change) in changes() {
+        make("y.npy");
+        let old = std::fs::read(path("y.npy")).unwrap();
+        let count = Arc::new(AtomicU64::new(0));
+        let run = |fail| {
+            count.store(0, Ordering::SeqCst);
+            let session = session(folder.path(), failing(&count, fail));
+            let result = change(&session, &session.open(path("x.npy"))?, &session.open(path("y.npy"))?);
+            assert_eq!(session.engine().budget().available(), MEMORY);
+            result
+        };
+        run(u64::MAX).unwrap();
+        let total = count.load(Ordering::SeqCst);
+        assert!(total > 0, "{name} does no I/O");
+        for fail in (0..total).step_by(total.div_ceil(40) as usize).chain([total - 1]) {
+            make("y.npy");
+            let result = run(fail);
+            if result.is_ok() && count.load(Ordering::SeqCst) <= fail {
+                continue;
+            }
+            let error = result.expect_err(name);
+            assert!(matches!(&error, Error::Device { .. }), "{name}, fault {fail}: {error}");
+            let plain = session(folder.path(), Between::default());
+            match plain.open(path("y.npy")) {
+                // Nothing had been written yet.
+                Ok(_) => assert!(std::fs::read(path("y.npy")).unwrap() == old, "{name}, fault {fail}"),
+                Err(error) => {
+                    assert!(error.to_string().contains("y.npy"), "{name}, fault {fail}: {error}");
+                    plain.open_interrupted(path("y.npy")).unwrap();
+                }
+            }
+            plain.open(path("x.npy")).unwrap();
+        }
     }
-    let count = Arc::new(AtomicU64::new(0));
-    let failing_session = session(folder.path(), failing(&count, 5));
-    let (x, y) = (failing_session.open(path("x.npy")).unwrap(), failing_session.open(path("y.npy")).unwrap());
-    let error = axpby(&failing_session, x.into(), &y, Axpby::default()).unwrap().run().err().unwrap();
-    assert!(matches!(&error, Error::Device { .. }), "{error}");
-    drop((y, failing_session));
-    let error = plain.open(path("y.npy")).err().unwrap();
-    assert!(error.to_string().contains("y.npy"), "{error}");
-    plain.open_interrupted(path("y.npy")).unwrap();
-    plain.open(path("x.npy")).unwrap();
 }
 
 #[test]

@@ -38,6 +38,22 @@ fn arrays_of_one_file_see_each_others_writes() {
     assert!(matches!(clash, Err(Error::Value { .. })));
 }
 
+/// Two sessions have two handles of one file, and an operand opened by one was not known as the output opened by the other.
+#[test]
+fn an_output_that_another_session_has_opened_as_an_operand_is_refused() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (one, other) = (session(folder.path(), 8 << 20), session(folder.path(), 8 << 20));
+    let path = folder.path().join("x.npy");
+    let a = one.create(&path, DType::F32, &[64, 64], Order::Row).unwrap();
+    let b = other.open(&path).unwrap();
+    let clash = gemm(&one, (&a).into(), (&a).into(), Gemm { out: Output::InPlace(b.clone()), ..Gemm::default() });
+    assert!(matches!(clash, Err(Error::Value { .. })));
+    assert!(matches!(a.t().convert(Output::InPlace(b.clone()), DType::F32, Order::Row), Err(Error::Value { .. })));
+    // Halves that share no element may be one the operand and the other the output.
+    let (left, right) = (a.slice(0..64, 0..32).unwrap(), b.slice(0..64, 32..64).unwrap());
+    left.convert(Output::InPlace(right), DType::F32, Order::Row).unwrap().run().unwrap();
+}
+
 /// A write went to whatever file had the name now, at the offsets of the one that had been opened.
 #[test]
 fn a_file_that_took_the_name_is_not_written_to() {

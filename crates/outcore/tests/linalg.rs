@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use outcore::learn::linalg::{
     Axpby, Gemm, Reduction, Syrk, axpby, column_norms, column_statistics, gemm, gemm_into, reduce, row_norms, scale, syrk,
 };
-use outcore::{Array, Buf, DType, Error, Norm, Operand, Order, Output, Session, Settings};
+use outcore::learn::pca::{Affine, Components, affine, fit};
+use outcore::{Array, Buf, DType, Error, Job, Norm, Operand, Order, Output, Session, Settings, Shared};
 use proptest::prelude::*;
 
 struct Place {
@@ -13,11 +14,16 @@ struct Place {
     session: Session,
 }
 
+fn in_memory_bytes(values: &[f32]) -> Shared {
+    let mut bytes = Buf::anonymous(values.len() * 4).unwrap();
+    bytes[..values.len() * 4].copy_from_slice(bytemuck::cast_slice(values));
+    bytes.freeze()
+}
+
 fn in_memory(rows: usize, cols: usize, values: &[f32]) -> Operand {
-    let mut bytes = Buf::anonymous(rows * cols * 4).unwrap();
-    bytes[..rows * cols * 4].copy_from_slice(bytemuck::cast_slice(values));
+    let bytes = in_memory_bytes(&values[..rows * cols]);
     let (rows, cols) = (rows as u64, cols as u64);
-    Operand::Memory { bytes: bytes.freeze(), dtype: DType::F32, rows, cols, row_stride: cols, col_stride: 1 }
+    Operand::Memory { bytes, dtype: DType::F32, rows, cols, row_stride: cols, col_stride: 1 }
 }
 
 fn place(memory_bytes: u64) -> Place {
@@ -35,9 +41,7 @@ impl Place {
 
     fn store(&self, name: &str, rows: usize, cols: usize, order: Order, values: &[f32]) -> Array {
         let array = self.session.create(self.path(name), DType::F32, &[rows as u64, cols as u64], order).unwrap();
-        let mut buf = Buf::anonymous(values.len() * 4).unwrap();
-        buf[..values.len() * 4].copy_from_slice(bytemuck::cast_slice(values));
-        array.write(buf.freeze()).unwrap().run().unwrap();
+        array.write(in_memory_bytes(values)).unwrap().run().unwrap();
         array
     }
 }
@@ -188,6 +192,110 @@ fn a_product_larger_than_memory_moves_what_its_plan_says() {
         let wrong: Vec<_> =
             (0..m * n).filter(|&at| got[at] != expected[at]).map(|at| (at / n, at % n, got[at], expected[at])).collect();
         assert!(wrong.is_empty(), "{} elements of {m} x {n}, the first {:?}", wrong.len(), &wrong[..wrong.len().min(8)]);
+    }
+}
+
+/// What a job has read and written is what its plan said, and it held no more. Where parts of sectors wait for each other some may have
+/// to leave early, which costs a read and a write of each.
+fn assert_predicted<T: Send + 'static>(place: &Place, what: &str, aligned: bool, job: Result<Job<T>, Error>) {
+    let job = job.unwrap();
+    let predicted = job.explain()[0].predicted;
+    job.run().unwrap();
+    let trace = place.session.last_trace().unwrap();
+    assert_eq!(trace.predicted, predicted, "{what}: planned twice");
+    let (read, written) = (trace.actual.bytes_read + trace.bytes_reused, trace.actual.bytes_written);
+    let (early, same) = (written.saturating_sub(predicted.bytes_written), written == predicted.bytes_written);
+    assert!(
+        same || (!aligned && written > predicted.bytes_written && early <= written / 3),
+        "{what}: {written} of {predicted:?}"
+    );
+    assert!(read.abs_diff(predicted.bytes_read + early) <= early, "{what}: {read} read of {predicted:?}");
+    assert!(trace.actual.peak_bytes <= predicted.peak_bytes, "{what}: held {:?} of {predicted:?}", trace.actual);
+}
+
+#[test]
+fn every_operation_moves_what_its_plan_says() {
+    for (m, n, order) in [(1024usize, 1024usize, Order::Row), (1501, 999, Order::Row), (1003, 1501, Order::Column)] {
+        let place = place(if m == 1024 { 5 << 20 } else { 9 << 20 });
+        let values = numbers(m * n, 1);
+        let (x, y) = (place.store("x.npy", m, n, order, &values), place.store("y.npy", m, n, Order::Row, &values));
+        let session = &place.session;
+        let of = |array: &Array| Operand::from(array);
+        let new = |name: &str| Output::New(place.path(name));
+        assert_predicted(
+            &place,
+            "gemm",
+            m == 1024,
+            gemm(session, of(&x), of(&y.t()), Gemm { out: new("c.npy"), ..Gemm::default() }),
+        );
+        assert_predicted(&place, "syrk", m == 1024, syrk(session, of(&x), Syrk { out: new("s.npy"), ..Syrk::default() }));
+        assert_predicted(&place, "axpby", m == 1024, axpby(session, of(&x), &y, Axpby { alpha: 2.0, beta: -1.0 }));
+        assert_predicted(&place, "scale", m == 1024, scale(session, &x, 0.5));
+        assert_predicted(&place, "convert", m == 1024, x.convert(new("d.npy"), DType::F64, Order::Column));
+        assert_predicted(&place, "reduce", m == 1024, reduce(session, of(&x), Reduction::Sum));
+        assert_predicted(&place, "row norms", m == 1024, row_norms(session, of(&x), Norm::L2));
+        assert_predicted(&place, "column norms", m == 1024, column_norms(session, of(&x), Norm::Max));
+        assert_predicted(&place, "column statistics", m == 1024, column_statistics(session, of(&x)));
+        assert_predicted(&place, "read", m == 1024, x.slice(3..m as u64, 1..n as u64 - 1).unwrap().read());
+        assert_predicted(&place, "write", m == 1024, x.write(in_memory_bytes(&values)));
+        let map = Affine { before: vec![0.0; n], matrix: vec![1.0; n * 3], columns: 3, after: vec![] };
+        assert_predicted(&place, "affine", m == 1024, affine(session, of(&x), map, new("a.npy")));
+        let narrow = x.slice(0..m as u64, 0..100).unwrap();
+        assert_predicted(&place, "pca", m == 1024, fit(session, of(&narrow), Components::Count(5), 0));
+    }
+}
+
+/// A plan that is only looked at made its output first: it took the name's lock and all the space.
+#[test]
+fn planning_makes_nothing() {
+    let place = place(2 << 20);
+    let values = numbers(900 * 800, 1);
+    let (a, b) = (place.store("a.npy", 900, 800, Order::Row, &values), place.store("b.npy", 800, 900, Order::Row, &values));
+    let planner = place.session.planner();
+    let there = || std::fs::read_dir(place.folder.path()).unwrap().count();
+    let before = there();
+    let product = |session: &Session, out| gemm(session, (&a).into(), (&b).into(), Gemm { out, ..Gemm::default() }).unwrap();
+    let planned = product(&planner, Output::New(place.path("c.npy")));
+    let unnamed = product(&planner, Output::Scratch);
+    assert_eq!(there(), before);
+    let real = product(&place.session, Output::New(place.path("c.npy")));
+    assert_eq!(planned.explain()[0].predicted, real.explain()[0].predicted);
+    assert!(matches!(planned.run(), Err(Error::Value { .. })));
+    assert!(matches!(unnamed.run(), Err(Error::Value { .. })));
+    assert!(matches!(planner.create(place.path("d.npy"), DType::F32, &[3], Order::Row), Err(Error::Value { .. })));
+    real.run().unwrap();
+}
+
+#[test]
+fn the_memory_that_an_error_asks_for_is_enough() {
+    let place = place(64 << 20);
+    let (m, n) = (3usize, 1usize << 19);
+    let x = place.store("x.npy", m, n, Order::Row, &numbers(m * n, 1));
+    let tall = place.store("tall.npy", 4000, 700, Order::Row, &numbers(4000 * 700, 2));
+    let of = |session: &Session, array: &Array| Operand::from(session.open(array.path().unwrap()).unwrap());
+    type Work<'a> = &'a dyn Fn(&Session) -> outcore::Result<()>;
+    let work: [(&str, Work<'_>); 8] = [
+        ("column statistics", &|s| column_statistics(s, of(s, &x))?.run().map(drop)),
+        ("column norms", &|s| column_norms(s, of(s, &x), Norm::L2)?.run().map(drop)),
+        ("row norms", &|s| row_norms(s, of(s, &x), Norm::L2)?.run().map(drop)),
+        ("syrk", &|s| syrk(s, of(s, &x), Syrk::default())?.run().map(drop)),
+        ("gemm", &|s| gemm(s, of(s, &x), of(s, &x).t(), Gemm::default())?.run().map(drop)),
+        ("read", &|s| s.open(x.path().unwrap())?.read()?.run().map(drop)),
+        ("all components", &|s| fit(s, of(s, &tall), Components::All, 0)?.run().map(drop)),
+        ("some components", &|s| fit(s, of(s, &tall), Components::Count(20), 0)?.run().map(drop)),
+    ];
+    let session = |memory| {
+        let scratch = Some(place.folder.path().join("scratch"));
+        Session::new(Settings { memory_bytes: Some(memory), scratch, threads: 2, ..Settings::default() }).unwrap()
+    };
+    for (what, run) in work {
+        match run(&session(1 << 20)) {
+            Err(Error::OverBudget { needed, .. }) => {
+                run(&session(needed)).unwrap_or_else(|error| panic!("{what} with the {needed} bytes asked for: {error}"));
+            }
+            Err(error) => panic!("{what}: {error}"),
+            Ok(()) => {}
+        }
     }
 }
 

@@ -80,7 +80,8 @@ fn a_dense_decomposition_can_be_left() {
     let x = store(&place, 1500, 1200, |row, column| ((row * 31 + column * 17 + row * column) % 101) as f64);
     let mut running = fit(&place.session, (&x).into(), Components::All, 0).unwrap().start().unwrap();
     let step = Duration::from_millis(20);
-    while running.progress().fraction < 1.0 {
+    // What follows the pass counts for a twentieth.
+    while running.progress().fraction < 0.949 {
         assert!(!running.wait_timeout(step).unwrap());
     }
     assert!(!running.wait_timeout(step).unwrap(), "the decomposition takes longer than that");

@@ -18,6 +18,20 @@ impl Identity {
     pub(crate) fn of(metadata: &Metadata) -> Identity {
         Identity { file_system: metadata.dev(), inode: metadata.ino() }
     }
+
+    /// That of the file or folder which a path leads to.
+    ///
+    /// # Errors
+    /// That of the file system.
+    pub fn of_path(path: &Path) -> io::Result<Identity> {
+        std::fs::metadata(path).map(|metadata| Identity::of(&metadata))
+    }
+
+    /// Whether both are on one file system.
+    #[must_use]
+    pub fn is_near(&self, other: &Identity) -> bool {
+        self.file_system == other.file_system
+    }
 }
 
 /// Whether `path` still leads to the file that is open.

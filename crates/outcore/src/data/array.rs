@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use outcore_device::{Buf, Shared};
 use outcore_engine::{Block, Extent, ExtentRef, Plan, Region, Task};
@@ -191,7 +191,7 @@ impl Array {
 
     /// Whether some element of one is an element of the other.
     fn shares_bytes(&self, other: &Array) -> bool {
-        if !Arc::ptr_eq(&self.file, &other.file) {
+        if !self.file.is_same(&other.file) {
             return false;
         }
         let extent = Plan::new("overlap").extent(self.extent());
@@ -247,15 +247,30 @@ impl Array {
         let mut plan = Plan::new(format!("read {}", self.name()));
         let extent = plan.extent(self.extent());
         let (whole, mut rest) = into.lend();
-        for rows in self.row_panels(1) {
-            let tile = self.layout.tile(extent, rows, 0..self.cols(), self.dtype.bytes());
-            let mut piece = rest.split_to(tile.rows * tile.cols * size_of::<T>());
-            plan.task(Task::new("read").read(tile.region).run(move |cx| {
-                let out = view_mut(bytemuck::cast_slice_mut::<u8, T>(&mut piece), tile.rows, tile.cols, tile.cols, 1)?;
-                Ok(copy_into(out, tile.of::<T>(&cx.blocks[0])?)?)
-            }));
+        let pitch = self.cols() as usize;
+        if self.is_read_by_columns() {
+            // Columns lie between each other: one task at a time puts some in their place.
+            let all = Arc::new(Mutex::new(rest));
+            for (rows, cols) in self.whole_runs() {
+                let (all, left) = (Arc::clone(&all), cols.start as usize);
+                let tile = self.layout.tile(extent, rows, cols, self.dtype.bytes());
+                plan.task(Task::new("read").read(tile.region).run(move |cx| {
+                    let mut all = all.lock().expect("no panic while held");
+                    let out = view_mut(bytemuck::cast_slice_mut::<u8, T>(&mut all), tile.rows, pitch, pitch, 1)?;
+                    Ok(copy_into(out.subcols_mut(left, tile.cols), tile.of::<T>(&cx.blocks[0])?)?)
+                }));
+            }
+        } else {
+            for (rows, cols) in self.whole_runs() {
+                let tile = self.layout.tile(extent, rows, cols, self.dtype.bytes());
+                let mut piece = rest.split_to(tile.rows * pitch * size_of::<T>());
+                plan.task(Task::new("read").read(tile.region).run(move |cx| {
+                    let out = view_mut(bytemuck::cast_slice_mut::<u8, T>(&mut piece), tile.rows, pitch, pitch, 1)?;
+                    Ok(copy_into(out, tile.of::<T>(&cx.blocks[0])?)?)
+                }));
+            }
+            drop(rest);
         }
-        drop(rest);
         plan.bound(self.nbytes());
         let taken = |_| Error::Failed { what: "a task still holds memory of the result".into() };
         Job::new(&self.session, vec![plan], move |_| whole.reclaim().map_err(taken))
@@ -279,13 +294,13 @@ impl Array {
         let writer = Writer::plan(&self.file);
         let mut plan = Plan::new(format!("write {}", self.name()));
         let extent = plan.extent(&writer.extent());
-        let mut at = 0;
-        for rows in self.row_panels(1) {
-            let tile = self.layout.tile(extent, rows, 0..self.cols(), self.dtype.bytes());
-            let piece = from.slice(at..at + tile.rows * tile.cols * size_of::<T>());
-            at += piece.len();
+        let pitch = self.cols();
+        for (rows, cols) in self.whole_runs() {
+            let (first, last) = (rows.start * pitch + cols.start, (rows.end - 1) * pitch + cols.end);
+            let piece = from.slice(first as usize * size_of::<T>()..last as usize * size_of::<T>());
+            let tile = self.layout.tile(extent, rows, cols, self.dtype.bytes());
             plan.task(Task::new("write").write(tile.region).run(move |cx| {
-                let values = view(bytemuck::cast_slice::<u8, T>(&piece), tile.rows, tile.cols, tile.cols, 1)?;
+                let values = view(bytemuck::cast_slice::<u8, T>(&piece), tile.rows, tile.cols, pitch as usize, 1)?;
                 Ok(copy_into(tile.of_mut::<T>(&mut cx.blocks[0])?, values)?)
             }));
         }
@@ -293,15 +308,32 @@ impl Array {
         Ok(Job::new(&self.session, vec![plan], |_| Ok(()))?.writes(Some(writer), None))
     }
 
-    /// Rows cut so that `blocks` blocks of them, and as many on their way, fit the memory that is free.
-    pub(crate) fn row_panels(&self, blocks: u64) -> Vec<Range<u64>> {
+    /// Rows, or columns, cut so that several cuts fit the memory that is free.
+    fn whole_runs(&self) -> Vec<(Range<u64>, Range<u64>)> {
+        let (rows, cols) = (self.rows(), self.cols());
+        match self.is_read_by_columns() {
+            true => self.t().row_panels().into_iter().map(|cols| (0..rows, cols)).collect(),
+            false => self.row_panels().into_iter().map(|rows| (rows, 0..cols)).collect(),
+        }
+    }
+
+    /// Columns are what lies in one piece in the file, and short enough to be read whole.
+    fn is_read_by_columns(&self) -> bool {
+        !self.layout.by_rows() && self.rows() * self.dtype.bytes() <= self.share()
+    }
+
+    /// Bytes of a block of which all threads have one in use, and some are on their way.
+    fn share(&self) -> u64 {
+        self.session.memory_free() / (3 * (PARALLEL + 1))
+    }
+
+    fn row_panels(&self) -> Vec<Range<u64>> {
         if self.nbytes() == 0 {
             return Vec::new();
         }
-        let share = self.session.memory_free() / (3 * blocks * (PARALLEL + 1));
         let (extent, element) = (Plan::new("panels").extent(self.extent()), self.dtype.bytes());
         let block = u64::from(self.extent().block());
-        panels_that_fit(self.rows(), self.cols() * element, share, |rows| {
+        panels_that_fit(self.rows(), self.cols() * element, self.share(), |rows| {
             self.layout.tile(extent, rows, 0..self.cols(), element).region.frame_bytes(block)
         })
     }
@@ -357,7 +389,7 @@ fn convert_as<T: Real, U: Real>(session: &Session, x: &Operand, out: Output, dty
     let into = plan.extent(&target.extent);
     let from = x.extent(&mut plan);
     let (layout, out_layout) = (x.layout(), target.array.layout);
-    for (rows, cols) in convert_tiles(session, &layout, &out_layout, x.dtype().bytes() + dtype.bytes()) {
+    for (rows, cols) in convert_tiles(session, &layout, &out_layout, [x.dtype().bytes(), dtype.bytes()]) {
         let source = layout.tile(from, rows.clone(), cols.clone(), x.dtype().bytes());
         let sink = out_layout.tile(into, rows, cols, dtype.bytes());
         plan.task(Task::new("convert").read(source.region).write(sink.region).run(move |cx| {
@@ -370,18 +402,22 @@ fn convert_as<T: Real, U: Real>(session: &Session, x: &Operand, out: Output, dty
 }
 
 /// Panels where both sides agree on what lies next to each other, else squares as large as memory allows.
-fn convert_tiles(session: &Session, layout: &Layout, out: &Layout, both: u64) -> Vec<(Range<u64>, Range<u64>)> {
+fn convert_tiles(session: &Session, layout: &Layout, out: &Layout, [source, sink]: [u64; 2]) -> Vec<(Range<u64>, Range<u64>)> {
     let (rows, cols) = (layout.rows, layout.cols);
     let share = session.memory_free() / (3 * (PARALLEL + 1));
+    let both = source + sink;
     if layout.by_rows() == out.by_rows() {
         return match out.by_rows() {
             true => panels(rows, cols * both, share).into_iter().map(|rows| (rows, 0..cols)).collect(),
             false => panels(cols, rows * both, share).into_iter().map(|cols| (0..rows, cols)).collect(),
         };
     }
-    let side = ((share / both) as f64).sqrt() as u64;
-    let cut = |end: u64| panels(end, 1, side.max(1));
-    cut(rows).into_iter().flat_map(|rows| cut(cols).into_iter().map(move |cols| (rows.clone(), cols))).collect()
+    let (across, along) = sides_of_whole_sectors(share / both, source, sink);
+    let (height, width) = if layout.by_rows() { (along, across) } else { (across, along) };
+    cut(0..rows, height)
+        .into_iter()
+        .flat_map(|rows| cut(0..cols, width).into_iter().map(move |cols| (rows.clone(), cols)))
+        .collect()
 }
 
 /// The most bytes of a panel: enough that the device is busy with one, few enough that many are under way.
@@ -395,8 +431,13 @@ pub(crate) fn panels_that_fit(
     frame_bytes: impl Fn(Range<u64>) -> u64,
 ) -> Vec<Range<u64>> {
     let mut all = panels(end, bytes_each, budget);
-    while all.first().is_some_and(|first| first.end > 1 && frame_bytes(first.clone()) > budget.min(2 * PANEL_BYTES)) {
-        all = panels(end, 1, all[0].end / 2);
+    while let Some(first) = all.first().filter(|first| first.end > 1).cloned() {
+        let (half, bytes) = (panels(end, 1, first.end / 2), frame_bytes(first));
+        // Pieces of sectors take whole ones: from some length on, shorter pieces save nothing.
+        if bytes <= budget.min(2 * PANEL_BYTES) || frame_bytes(half[0].clone()) >= bytes {
+            break;
+        }
+        all = half;
     }
     all
 }
@@ -407,6 +448,26 @@ pub(crate) fn panels(end: u64, bytes_each: u64, budget: u64) -> Vec<Range<u64>> 
     let count = end.div_ceil(longest);
     let length = end.div_ceil(count.max(1)).max(1);
     (0..count).map(|index| index * length..((index + 1) * length).min(end)).filter(|range| !range.is_empty()).collect()
+}
+
+/// Sides of a tile of at most so many elements, the first along the runs of a source and the second along those of a sink: near-square,
+/// and where there is room for any such, with runs of whole sectors in both.
+fn sides_of_whole_sectors(elements: u64, source_bytes: u64, sink_bytes: u64) -> (u64, u64) {
+    const SECTOR_BYTES: u64 = 512;
+    let (source, sink) = (SECTOR_BYTES / source_bytes, SECTOR_BYTES / sink_bytes);
+    let side = ((elements as f64).sqrt() as u64).max(1);
+    match elements >= source * sink {
+        true => {
+            let first = (side / source * source).max(source);
+            (first, (elements / first / sink * sink).max(sink))
+        }
+        false => (side, side),
+    }
+}
+
+/// A range in steps; the last may be shorter.
+pub(crate) fn cut(range: Range<u64>, step: u64) -> Vec<Range<u64>> {
+    range.clone().step_by(step.max(1) as usize).map(|start| start..(start + step).min(range.end)).collect()
 }
 
 /// A matrix that an operation reads: on SSD, or in memory where it fits.

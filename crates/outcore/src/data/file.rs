@@ -90,6 +90,12 @@ impl StoredFile {
         StoredFile { path: Some(path.to_owned()), extent, between, kind: Kind::Unfinished(Mutex::new(Some(object))) }
     }
 
+    /// A file that is only planned with.
+    pub(crate) fn imagined(name: String, len: u64, limits: Limits) -> StoredFile {
+        let device = Arc::new(Imagined { name: name.clone(), len, limits });
+        StoredFile { path: None, extent: Extent::new(name, device), between: Between::default(), kind: Kind::Unnamed }
+    }
+
     pub(crate) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
@@ -106,6 +112,14 @@ impl StoredFile {
                 written || *seen.lock().expect("no panic while held") == (stat.modified, stat.len)
             }
             _ => false,
+        }
+    }
+
+    /// Whether both are the same bytes, whichever session has opened them.
+    pub(crate) fn is_same(&self, other: &StoredFile) -> bool {
+        match (&self.kind, &other.kind) {
+            (Kind::Named { identity, .. }, Kind::Named { identity: other, .. }) => identity == other,
+            _ => std::ptr::eq(self, other),
         }
     }
 
@@ -262,6 +276,31 @@ impl Device for Late {
 
     fn route(&self) -> Route<'_> {
         self.device().route()
+    }
+}
+
+/// What a plan would make: it has a length and limits, but no bytes.
+struct Imagined {
+    name: String,
+    len: u64,
+    limits: Limits,
+}
+
+impl Device for Imagined {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn route(&self) -> Route<'_> {
+        unreachable!("a job that is only looked at does not start")
     }
 }
 

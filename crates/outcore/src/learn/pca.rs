@@ -423,6 +423,9 @@ impl Solve {
         let needed = if self.at_once() { self.bytes(true) + lane_bytes(&self.panels) } else { self.bytes(in_memory) };
         let what = format!("the eigenvectors of a covariance of {} features", self.features);
         if needed > available || (!in_memory && self.at_once()) {
+            // With more memory there are fewer panels, which hold more of what is above the diagonal.
+            let (d, padding) = (self.features as u64, 4096 * self.panels.len() as u64);
+            let needed = needed.max(self.bytes(true) + 8 * d * (d + 1) + padding);
             return Err(Error::OverBudget { what, needed, available, budget: self.session.memory_bytes() });
         }
         Ok(())
@@ -443,7 +446,7 @@ impl Solve {
             *slot.lock().expect("no panic while held") = Some(self.solve_in_memory(&outcome, &lanes, cx.cancelled)?);
             Ok(())
         }));
-        run_or_leave(&session, plan, cancelled)?;
+        run_watched(&session, plan, cancelled)?;
         let found = found.lock().expect("no panic while held").take();
         found.ok_or(Error::Cancelled)
     }
@@ -659,29 +662,6 @@ fn run_watched(session: &Session, plan: Plan, cancelled: &AtomicBool) -> Result<
         }
     }
     ticket.wait()?;
-    Ok(())
-}
-
-/// Runs a plan to its end, or leaves it alone when the flag is up: a dense decomposition cannot be stopped. What it holds counts, and
-/// its core is busy, until it ends.
-fn run_or_leave(session: &Session, plan: Plan, cancelled: &AtomicBool) -> Result<()> {
-    let ticket = Arc::new(session.engine().run(plan)?);
-    while !ticket.wait_timeout(Duration::from_millis(50)) {
-        if cancelled.load(Ordering::Relaxed) {
-            ticket.cancel();
-            // The engine must not end on one of its own threads, so that the session outlives the run.
-            let (left, session) = (Arc::clone(&ticket), session.clone());
-            let outlive = move || {
-                while !left.wait_timeout(Duration::from_secs(60)) {}
-                drop(session);
-            };
-            if std::thread::Builder::new().name("outcore-left".into()).spawn(outlive).is_ok() {
-                return Err(Error::Cancelled);
-            }
-            while !ticket.wait_timeout(Duration::from_secs(60)) {}
-        }
-    }
-    Arc::into_inner(ticket).expect("nobody else waits for it").wait()?;
     Ok(())
 }
 

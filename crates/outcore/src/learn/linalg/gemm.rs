@@ -16,7 +16,7 @@ use outcore_kernels::{Blas, CALL_FLOPS, MatMut, MatRef, Real, gemm_flops, gemm_s
 use super::repack::{Ahead, Blocks};
 use super::tiling::{Problem, Side, Tiling, bound_bytes, choose};
 use super::{common_dtype, with_real};
-use crate::data::array::{Array, Operand, Output, Tile};
+use crate::data::array::{Array, Operand, Output, Tile, cut};
 use crate::data::format::Order;
 use crate::error::{Error, Result};
 use crate::job::Job;
@@ -280,11 +280,6 @@ pub(crate) fn snake(m: u64, n: u64, rows: u64, cols: u64) -> Vec<(Range<u64>, Ra
         tiles.extend(line);
     }
     tiles
-}
-
-/// A range in steps; the last may be shorter.
-pub(crate) fn cut(range: Range<u64>, step: u64) -> Vec<Range<u64>> {
-    range.clone().step_by(step.max(1) as usize).map(|start| start..(start + step).min(range.end)).collect()
 }
 
 fn note(plan: &mut Plan, tiling: &Tiling) {

@@ -3,7 +3,7 @@
 //! Partial results are combined in the order of the matrix, whichever is ready first, so the bits do
 //! not depend on the number of threads.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use outcore_engine::{Plan, Region, Task};
 use outcore_kernels as kernels;
@@ -11,7 +11,7 @@ use outcore_kernels::{ColumnStatistics, MatRef, Norm, Real};
 
 use super::with_real;
 use crate::data::array::{Operand, panels_that_fit};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::job::Job;
 use crate::session::{PARALLEL, Session};
 
@@ -41,6 +41,7 @@ pub fn reduce(session: &Session, x: Operand, reduction: Reduction) -> Result<Job
         Reduction::Min => (f64::INFINITY, |a, b| if a.is_nan() || a < b { a } else { b }),
         Reduction::Max => (f64::NEG_INFINITY, |a, b| if a.is_nan() || a > b { a } else { b }),
     };
+    let x = if better_turned(session, &x) { x.t() } else { x };
     with_real!(x.dtype(), T => {
         let part: fn(MatRef<'_, T>) -> f64 = match reduction {
             Reduction::Sum => kernels::sum,
@@ -48,7 +49,7 @@ pub fn reduce(session: &Session, x: Operand, reduction: Reduction) -> Result<Job
             Reduction::Min => kernels::min,
             Reduction::Max => kernels::max,
         };
-        let lanes = over_panels::<T, f64>(session, "reduce", &x, start, 0, move |state, _, block| {
+        let lanes = over_panels::<T, f64>(session, "reduce", &x, move || start, 0, move |state, _, block| {
             *state = join(*state, part(block));
             Ok(())
         })?;
@@ -61,11 +62,30 @@ pub fn reduce(session: &Session, x: Operand, reduction: Reduction) -> Result<Job
 /// # Errors
 /// [`Error::OverBudget`](crate::Error::OverBudget).
 pub fn row_norms(session: &Session, x: Operand, norm: Norm) -> Result<Job<Vec<f64>>> {
+    match better_turned(session, &x) {
+        true => accumulated_norms(session, "row norms", x.t(), norm),
+        false => separate_norms(session, "row norms", x, norm),
+    }
+}
+
+/// The norm of each column, in f64. Cost: reads x.
+///
+/// # Errors
+/// [`Error::OverBudget`](crate::Error::OverBudget).
+pub fn column_norms(session: &Session, x: Operand, norm: Norm) -> Result<Job<Vec<f64>>> {
+    match better_turned(session, &x) {
+        true => separate_norms(session, "column norms", x.t(), norm),
+        false => accumulated_norms(session, "column norms", x, norm),
+    }
+}
+
+/// The norm of each row, from whole rows.
+fn separate_norms(session: &Session, name: &'static str, x: Operand, norm: Norm) -> Result<Job<Vec<f64>>> {
     let rows = x.rows() as usize;
     with_real!(x.dtype(), T => {
         let norms = Arc::new(Mutex::new(vec![0.0; rows]));
         let result = Arc::clone(&norms);
-        let lanes = over_panels::<T, ()>(session, "row norms", &x, (), 0, move |(), at, block| {
+        let lanes = over_panels::<T, ()>(session, name, &x, || (), 0, move |(), at, block| {
             let mut part = vec![0.0; block.nrows()];
             kernels::row_norms(&mut part, block, norm)?;
             norms.lock().expect("no panic while held")[at..at + part.len()].copy_from_slice(&part);
@@ -75,11 +95,8 @@ pub fn row_norms(session: &Session, x: Operand, norm: Norm) -> Result<Job<Vec<f6
     })
 }
 
-/// The norm of each column, in f64. Cost: reads x.
-///
-/// # Errors
-/// [`Error::OverBudget`](crate::Error::OverBudget).
-pub fn column_norms(session: &Session, x: Operand, norm: Norm) -> Result<Job<Vec<f64>>> {
+/// The norm of each column, from one panel of rows after the other.
+fn accumulated_norms(session: &Session, name: &'static str, x: Operand, norm: Norm) -> Result<Job<Vec<f64>>> {
     let columns = x.cols() as usize;
     // Partial norms are kept as sums of squares where the norm has a root.
     let join = move |sums: &mut [f64], part: &[f64]| {
@@ -93,14 +110,14 @@ pub fn column_norms(session: &Session, x: Operand, norm: Norm) -> Result<Job<Vec
         }
     };
     with_real!(x.dtype(), T => {
-        let start = vec![0.0; columns];
-        let lanes = over_panels::<T, Vec<f64>>(session, "column norms", &x, start.clone(), 8 * columns, move |state, _, block| {
+        let start = move || vec![0.0; columns];
+        let lanes = over_panels::<T, Vec<f64>>(session, name, &x, start, 8 * columns, move |state, _, block| {
             let mut part = vec![0.0; block.ncols()];
             kernels::column_norms(&mut part, block, norm)?;
             join(state, &part);
             Ok(())
         })?;
-        Ok(lanes.map(move |lanes| Ok(lanes.into_iter().fold(start, |mut sums, part| {
+        Ok(lanes.map(move |lanes| Ok(lanes.into_iter().fold(start(), |mut sums, part| {
             join(&mut sums, &part);
             sums
         }))))
@@ -113,8 +130,11 @@ pub fn column_norms(session: &Session, x: Operand, norm: Norm) -> Result<Job<Vec
 /// [`Error::OverBudget`](crate::Error::OverBudget).
 pub fn column_statistics(session: &Session, x: Operand) -> Result<Job<ColumnStatistics>> {
     let columns = x.cols() as usize;
+    if better_turned(session, &x) {
+        return separate_statistics(session, x.t());
+    }
     with_real!(x.dtype(), T => {
-        let lanes = over_panels::<T, ColumnStatistics>(session, "column statistics", &x, ColumnStatistics::new(columns), 32 * columns, |state, _, block| {
+        let lanes = over_panels::<T, ColumnStatistics>(session, "column statistics", &x, move || ColumnStatistics::new(columns), 32 * columns, |state, _, block| {
             Ok(state.update(block)?)
         })?;
         Ok(lanes.map(move |lanes| {
@@ -125,12 +145,40 @@ pub fn column_statistics(session: &Session, x: Operand) -> Result<Job<ColumnStat
     })
 }
 
+/// The statistics of each row, from whole rows.
+fn separate_statistics(session: &Session, x: Operand) -> Result<Job<ColumnStatistics>> {
+    let bytes = 32 * x.rows() as usize;
+    with_real!(x.dtype(), T => {
+        let lanes = over_panels::<T, Vec<(usize, ColumnStatistics)>>(session, "column statistics", &x, Vec::new, bytes, |state, at, block| {
+            let mut part = ColumnStatistics::new(block.nrows());
+            part.update(block.transpose())?;
+            state.push((at, part));
+            Ok(())
+        })?;
+        Ok(lanes.map(|lanes| {
+            let mut parts: Vec<_> = lanes.into_iter().flatten().collect();
+            parts.sort_unstable_by_key(|&(at, _)| at);
+            let mut all = ColumnStatistics::new(0);
+            parts.iter().for_each(|(_, part)| all.append(part));
+            Ok(all)
+        }))
+    })
+}
+
+/// Whether the columns of x are runs in its file, and short enough to be read whole, where rows would be short pieces.
+fn better_turned(session: &Session, x: &Operand) -> bool {
+    x.is_stored() && !x.layout().by_rows() && x.rows() * x.dtype().bytes() <= session.memory_free() / (4 * (PARALLEL + 1))
+}
+
+/// What one chain has come to.
+type LazyState<S> = LazyLock<Mutex<S>, Box<dyn FnOnce() -> Mutex<S> + Send>>;
+
 /// Folds panels of rows into [`LANES`] states, each in order; the result is the states.
 fn over_panels<T: Real, S: Clone + Send + 'static>(
     session: &Session,
     name: &'static str,
     x: &Operand,
-    start: S,
+    start: impl Fn() -> S + Clone + Send + 'static,
     state_bytes: usize,
     fold: impl Fn(&mut S, usize, MatRef<'_, T>) -> Result<()> + Send + Sync + 'static,
 ) -> Result<Job<Vec<S>>> {
@@ -138,15 +186,17 @@ fn over_panels<T: Real, S: Clone + Send + 'static>(
     let mut plan = Plan::new(name);
     let (extent, layout) = (x.extent(&mut plan), x.layout());
     let turns = plan.volatile("turns", LANES as u64);
-    plan.hold((LANES * state_bytes) as u64);
-    let needed = LANES as u64 * state_bytes as u64;
-    if needed > session.memory_free() {
-        let (available, budget) = (session.memory_free(), session.memory_bytes());
-        return Err(Error::OverBudget { what: name.to_owned(), needed, available, budget });
-    }
-    let states: Vec<Arc<Mutex<S>>> = (0..LANES).map(|_| Arc::new(Mutex::new(start.clone()))).collect();
+    let states_bytes = (LANES * state_bytes) as u64;
+    plan.hold(states_bytes);
+    // Made when they are needed: a plan holds nothing.
+    let states: Vec<Arc<LazyState<S>>> = (0..LANES)
+        .map(|_| {
+            let start = start.clone();
+            Arc::new(LazyLock::new(Box::new(move || Mutex::new(start())) as Box<_>))
+        })
+        .collect();
     let fold = Arc::new(fold);
-    let share = session.memory_free() / (4 * (PARALLEL + 1));
+    let share = session.memory_free().saturating_sub(states_bytes + state_bytes as u64) / (4 * (PARALLEL + 1));
     for (index, rows) in panels_that_fit(x.rows(), x.cols() * element, share, |rows| x.frame_bytes(rows)).into_iter().enumerate()
     {
         let at = rows.start as usize;
