@@ -26,9 +26,9 @@ BLOCK_BYTES = 16 << 20
 class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Principal component analysis of a matrix that may be larger than memory.
 
-    One pass over the data for the mean and the covariance (more where that is larger than the budget, one for each part of it that
-    fits), and one for each `transform`. Takes an `outcore.Array` (its result is
-    an `outcore.Array` too) or what scikit-learn's PCA takes (the result is a NumPy array).
+    One pass over the data for the mean and the covariance (more where that is larger than the budget, one for each part of it
+    that fits), and one for each `transform`. Takes an `outcore.Array` (its result is an `outcore.Array` too) or what
+    scikit-learn's PCA takes (the result is a NumPy array).
 
     Parameters
     ----------
@@ -64,7 +64,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     Notes
     -----
     n_samples n_features^2 operations. The covariance is accumulated in float64 about a shift near the mean (Chan, Golub and
-    LeVeque, 1983); it needs 4 to 8 n_features^2 bytes of memory or, with an int of at most n_features / 5 for `n_components`, of scratch.
+    LeVeque, 1983); it needs 4 to 8 n_features^2 bytes of memory or, with an int of at most n_features / 5 for `n_components`, of
+    scratch.
 
     Examples
     --------

@@ -106,8 +106,9 @@ pub fn driver_with(choice: Choice, options: Options) -> Result<Box<dyn Driver>, 
         Choice::Auto => match uring(options) {
             Ok(driver) => Ok(driver),
             Err(error) => {
-                log::info!("io_uring is not usable ({error}), using threads");
-                Ok(Box::new(Threads::new(options, error.to_string())))
+                let reason = format!("io_uring is not usable: {error}");
+                log::info!("{reason}; using threads");
+                Ok(Box::new(Threads::new(options, reason)))
             }
         },
     }

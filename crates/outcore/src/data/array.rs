@@ -312,8 +312,8 @@ impl Array {
     fn whole_runs(&self) -> Vec<(Range<u64>, Range<u64>)> {
         let (rows, cols) = (self.rows(), self.cols());
         match self.is_read_by_columns() {
-            true => self.t().row_panels().into_iter().map(|cols| (0..rows, cols)).collect(),
-            false => self.row_panels().into_iter().map(|rows| (rows, 0..cols)).collect(),
+            true => self.row_panels(self.layout.transposed()).into_iter().map(|cols| (0..rows, cols)).collect(),
+            false => self.row_panels(self.layout).into_iter().map(|rows| (rows, 0..cols)).collect(),
         }
     }
 
@@ -327,14 +327,14 @@ impl Array {
         self.session.memory_free() / (3 * (PARALLEL + 1))
     }
 
-    fn row_panels(&self) -> Vec<Range<u64>> {
+    fn row_panels(&self, layout: Layout) -> Vec<Range<u64>> {
         if self.nbytes() == 0 {
             return Vec::new();
         }
         let (extent, element) = (Plan::new("panels").extent(self.extent()), self.dtype.bytes());
         let block = u64::from(self.extent().block());
-        panels_that_fit(self.rows(), self.cols() * element, self.share(), |rows| {
-            self.layout.tile(extent, rows, 0..self.cols(), element).region.frame_bytes(block)
+        panels_that_fit(layout.rows, layout.cols * element, self.share(), |rows| {
+            layout.tile(extent, rows, 0..layout.cols, element).region.frame_bytes(block)
         })
     }
 
