@@ -30,6 +30,16 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// A sparse matrix with a number that cannot be.
+    #[error("{part} of a sparse matrix, number {at}: {why}")]
+    Sparse {
+        /// `offsets`, `indices` or `values`.
+        part: &'static str,
+        /// Which of them, counted from 0.
+        at: usize,
+        /// What is wrong with it.
+        why: String,
+    },
     /// A BLAS library that cannot be loaded.
     #[error("cannot load the BLAS library {library}: {source}")]
     BlasLoad {

@@ -13,6 +13,7 @@
 //! | [`mod@syrk`] | symmetric products at half the cost |
 //! | [`elementwise`] | axpby, scale, fill, convert, center, accumulate in f64, transpose |
 //! | [`reduce`] | sums, dots, extrema, norms, non-finite search |
+//! | [`sparse`] | products of sparse matrices with dense ones |
 //! | [`statistics`] | mean, variance and range of columns, mergeable |
 //! | [`eigen`] | symmetric eigenproblems, thin orthonormal bases |
 //!
@@ -28,6 +29,7 @@ pub mod gemm;
 mod real;
 pub mod reduce;
 pub mod reference;
+pub mod sparse;
 pub mod statistics;
 pub mod syrk;
 pub mod view;
@@ -43,5 +45,6 @@ pub use error::Error;
 pub use faer::{MatMut, MatRef};
 pub use real::{Dtype, Real};
 pub use reduce::{Norm, column_norms, column_sums, dot, first_non_finite, max, min, row_norms, sum, sum_of_squares};
+pub use sparse::{Csr, Index, csr_gram, csrgemv, csrgemv_transposed, csrmm, csrmm_flops, csrmm_transposed};
 pub use statistics::ColumnStatistics;
 pub use syrk::{mirror_lower, syrk, syrk_flops};
