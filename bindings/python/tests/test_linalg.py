@@ -274,3 +274,14 @@ def test_what_is_only_explained_returns_nothing(tmp_path: Path, capsys: pytest.C
             assert found is None
     assert "plan" in capsys.readouterr().out
     np.testing.assert_array_equal(a.numpy(), np.eye(4))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(0, 4), (5, 0), (5, 3), (1, 3), (3, 1)])
+def test_statistics_of_little_or_nothing_do_not_depend_on_the_order(tmp_path: Path, shape: tuple[int, int], order: Any) -> None:
+    a = oc.create(tmp_path / "a.npy", shape, order=order)
+    found = linalg.column_statistics(a)
+    assert (found["count"], found["mean"].shape) == (shape[0], shape[1:])
+    assert linalg.row_norms(a).shape == shape[:1]
+    assert linalg.column_norms(a).shape == shape[1:]
+    assert linalg.reduce(a) == 0

@@ -90,7 +90,6 @@ impl ColumnStatistics {
 
     /// Adds columns behind those that are there, of which as many rows have been seen.
     pub fn append(&mut self, other: &Self) {
-        self.count = other.count;
         self.mean.extend(&other.mean);
         self.m2.extend(&other.m2);
         self.min.extend(&other.min);

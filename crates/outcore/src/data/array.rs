@@ -248,7 +248,7 @@ impl Array {
         let extent = plan.extent(self.extent());
         let (whole, mut rest) = into.lend();
         let pitch = self.cols() as usize;
-        if self.is_read_by_columns() {
+        if self.is_cut_by_columns(self.share()) {
             // Columns lie between each other: one task at a time puts some in their place.
             let all = Arc::new(Mutex::new(rest));
             for (rows, cols) in self.whole_runs() {
@@ -311,15 +311,15 @@ impl Array {
     /// Rows, or columns, cut so that several cuts fit the memory that is free.
     fn whole_runs(&self) -> Vec<(Range<u64>, Range<u64>)> {
         let (rows, cols) = (self.rows(), self.cols());
-        match self.is_read_by_columns() {
+        match self.is_cut_by_columns(self.share()) {
             true => self.row_panels(self.layout.transposed()).into_iter().map(|cols| (0..rows, cols)).collect(),
             false => self.row_panels(self.layout).into_iter().map(|rows| (rows, 0..cols)).collect(),
         }
     }
 
-    /// Columns are what lies in one piece in the file, and short enough to be read whole.
-    fn is_read_by_columns(&self) -> bool {
-        !self.layout.by_rows() && self.rows() * self.dtype.bytes() <= self.share()
+    /// Whether columns are what lies in one piece in the file, and no longer than `share` bytes, so that they are moved whole.
+    pub(crate) fn is_cut_by_columns(&self, share: u64) -> bool {
+        !self.layout.by_rows() && self.rows() * self.dtype.bytes() <= share
     }
 
     /// Bytes of a block of which all threads have one in use, and some are on their way.

@@ -147,7 +147,7 @@ pub fn column_statistics(session: &Session, x: Operand) -> Result<Job<ColumnStat
 
 /// The statistics of each row, from whole rows.
 fn separate_statistics(session: &Session, x: Operand) -> Result<Job<ColumnStatistics>> {
-    let bytes = 32 * x.rows() as usize;
+    let (bytes, count) = (32 * x.rows() as usize, x.cols());
     with_real!(x.dtype(), T => {
         let lanes = over_panels::<T, Vec<(usize, ColumnStatistics)>>(session, "column statistics", &x, Vec::new, bytes, |state, at, block| {
             let mut part = ColumnStatistics::new(block.nrows());
@@ -155,19 +155,19 @@ fn separate_statistics(session: &Session, x: Operand) -> Result<Job<ColumnStatis
             state.push((at, part));
             Ok(())
         })?;
-        Ok(lanes.map(|lanes| {
+        Ok(lanes.map(move |lanes| {
             let mut parts: Vec<_> = lanes.into_iter().flatten().collect();
             parts.sort_unstable_by_key(|&(at, _)| at);
-            let mut all = ColumnStatistics::new(0);
+            let mut all = ColumnStatistics { count, ..ColumnStatistics::new(0) };
             parts.iter().for_each(|(_, part)| all.append(part));
             Ok(all)
         }))
     })
 }
 
-/// Whether the columns of x are runs in its file, and short enough to be read whole, where rows would be short pieces.
+/// Whether rows of x would be short pieces of its file, where whole columns fit.
 fn better_turned(session: &Session, x: &Operand) -> bool {
-    x.is_stored() && !x.layout().by_rows() && x.rows() * x.dtype().bytes() <= session.memory_free() / (4 * (PARALLEL + 1))
+    matches!(x, Operand::Stored(array) if array.is_cut_by_columns(session.memory_free() / (4 * (PARALLEL + 1))))
 }
 
 /// What one chain has come to.
