@@ -20,6 +20,7 @@ use crate::error::{Error, shown};
 use crate::faults::{Faults, Step};
 use crate::lock::{self, Place};
 use crate::mark::{self, Mark};
+use crate::new_folder::{NewFolder, Unfinished};
 use crate::os::{self, Identity};
 use crate::write::{Partial, Writing};
 use crate::{Ending, InPlace, NewObject, Object, Stat, State, Store};
@@ -113,6 +114,18 @@ impl Folder {
             made.map_err(|error| Error::from_io(&shown(folder), "make the folder", error))?;
         }
         Ok(())
+    }
+
+    /// Begins a folder of objects, which takes the name when it is [committed](NewFolder::commit); another folder may have it until
+    /// then.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] while another writer holds the name, [`Error::NotAFolder`] for the name of a file, or that of the file system.
+    pub fn create_folder(&self, name: &str, unfinished: Unfinished) -> Result<NewFolder, Error> {
+        let place = self.place(name)?;
+        self.make_folders(&place)?;
+        lock::sweep_partials(&place.folder, &self.faults);
+        NewFolder::claim(place, unfinished, Arc::clone(&self.faults))
     }
 
     /// A free-space check that a caller can still act on; the allocation that follows is the one that counts.
@@ -299,12 +312,14 @@ impl Folder {
 
 /// One of the store's own files, which are no objects.
 fn is_own(file_name: &str) -> bool {
-    lock::is_partial(file_name) || (file_name.starts_with('.') && file_name.ends_with(mark::BESIDE_SUFFIX))
+    lock::is_partial(file_name)
+        || lock::is_unfinished(file_name)
+        || (file_name.starts_with('.') && file_name.ends_with(mark::BESIDE_SUFFIX))
 }
 
 fn check_name(name: &str) -> Result<(), Error> {
-    // The longest file name that common file systems take, and room for the longer of the two suffixes and the dot.
-    const LONGEST_BYTES: usize = 255 - ".".len() - ".outcore-partial".len();
+    // The longest file name that common file systems take, and room for the longest of the suffixes and the dot.
+    const LONGEST_BYTES: usize = 255 - ".".len() - ".outcore-unfinished".len();
     let refuse = |reason| Err(Error::Name { name: name.to_owned(), reason });
     if name.is_empty() || name.ends_with('/') {
         return refuse("it has no last part");
@@ -315,7 +330,7 @@ fn check_name(name: &str) -> Result<(), Error> {
     for part in Path::new(name).components() {
         match part {
             Component::Normal(part) if part.len() > LONGEST_BYTES => {
-                return refuse("a part of it is longer than 238 bytes");
+                return refuse("a part of it is longer than 235 bytes");
             }
             Component::Normal(part) if part.to_str().is_some_and(is_own) => {
                 return refuse("names like this are the store's own");

@@ -22,6 +22,7 @@ mod faults;
 mod folder;
 mod lock;
 mod mark;
+mod new_folder;
 mod os;
 mod scratch;
 mod write;
@@ -34,6 +35,7 @@ use outcore_device::Device;
 pub use error::Error;
 pub use faults::{Faults, Step};
 pub use folder::Folder;
+pub use new_folder::{NewFolder, Unfinished};
 pub use os::Identity;
 pub use scratch::{Scratch, Tmpfs};
 

@@ -22,6 +22,8 @@ use crate::faults::{Faults, Step};
 use crate::os;
 
 const PARTIAL_SUFFIX: &str = ".outcore-partial";
+/// Of a new folder that stays when its writer dies.
+pub(crate) const UNFINISHED_SUFFIX: &str = ".outcore-unfinished";
 
 /// A sweep or a look at an object's state holds a lock for microseconds. Writers outwait them; what lasts longer is a writer.
 const PATIENCE: Duration = Duration::from_millis(50);
@@ -47,6 +49,11 @@ impl Place {
     pub(crate) fn partial(&self) -> PathBuf {
         self.beside(PARTIAL_SUFFIX)
     }
+}
+
+/// Whether `file_name` is that of a new folder which stays when its writer dies.
+pub(crate) fn is_unfinished(file_name: &str) -> bool {
+    file_name.starts_with('.') && file_name.ends_with(UNFINISHED_SUFFIX)
 }
 
 /// Whether `file_name` is one of the store's own partials.
@@ -113,6 +120,30 @@ pub(crate) fn claim_partial(place: &Place, faults: &Faults) -> Result<File, Erro
     Ok(file)
 }
 
+/// Makes (or takes over from a dead process) the partial of a folder, locked.
+pub(crate) fn claim_folder(place: &Place, partial: &Path, faults: &Faults) -> Result<File, Error> {
+    loop {
+        let made = faults.step(Step::Open).and_then(|()| std::fs::create_dir(partial)).or_else(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists if partial.is_dir() => Ok(()),
+            io::ErrorKind::AlreadyExists => Err(io::ErrorKind::WouldBlock.into()),
+            _ => Err(error),
+        });
+        match made {
+            // The partial of a file of this name, which a living writer holds: dead ones have been swept.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(Error::Locked { object: place.object.clone() });
+            }
+            made => made.map_err(|error| Error::from_io(&place.object, "create", error))?,
+        }
+        let mut options = OpenOptions::new();
+        match lock_path(place, partial, options.read(true), faults) {
+            // A sweep was faster.
+            Err(Error::Missing { .. }) if place.folder.is_dir() => {}
+            locked => return locked,
+        }
+    }
+}
+
 /// Opens `path` and locks it, again and again until the name still leads to the file once it is locked.
 fn lock_path(place: &Place, path: &Path, options: &OpenOptions, faults: &Faults) -> Result<File, Error> {
     loop {
@@ -145,14 +176,14 @@ pub(crate) fn sweep_partials(folder: &Path, faults: &Faults) {
 }
 
 fn sweep_partial(path: &Path, faults: &Faults) -> io::Result<()> {
-    let is_file = std::fs::symlink_metadata(path)?.is_file();
-    if !is_file {
+    let found = std::fs::symlink_metadata(path)?;
+    if !found.is_file() && !found.is_dir() {
         return Ok(());
     }
-    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    let file = OpenOptions::new().read(true).write(found.is_file()).open(path)?;
     if file.try_lock().is_ok() && os::leads_to(path, &file)? {
         faults.step(Step::Remove)?;
-        std::fs::remove_file(path)?;
+        if found.is_file() { std::fs::remove_file(path)? } else { std::fs::remove_dir_all(path)? }
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
@@ -66,6 +66,25 @@ pub(crate) fn allocate(file: &File, len: u64) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     }
     file.set_len(len)
+}
+
+/// Puts a folder under a name, which may be another folder's: the two then change places, and where that one is now is returned.
+/// Where the system cannot exchange names, that one first goes out of the way, and a crash in between leaves the name free.
+pub(crate) fn put_folder(from: &Path, to: &Path) -> io::Result<Option<PathBuf>> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    if !to.try_exists()? {
+        return std::fs::rename(from, to).map(|()| None);
+    }
+    match renameat_with(CWD, from, CWD, to, RenameFlags::EXCHANGE) {
+        Ok(()) => Ok(Some(from.to_owned())),
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+            let mut aside = from.as_os_str().to_owned();
+            aside.push(".outcore-partial");
+            std::fs::rename(to, &aside)?;
+            std::fs::rename(from, to).map(|()| Some(aside.into()))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Makes the names in a folder durable. File systems that cannot sync a folder say `EINVAL`: theirs is not worse for it.

@@ -225,7 +225,7 @@ fn names_that_are_none_are_refused() {
         let error = folder.create(name, 1).unwrap_err();
         assert!(matches!(error, Error::Name { .. }), "{name:?}: {error}");
     }
-    put(&folder, &"x".repeat(238), 1, 1).unwrap();
+    put(&folder, &"x".repeat(235), 1, 1).unwrap();
 }
 
 #[test]

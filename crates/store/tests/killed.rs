@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use common::{assert_whole_or_marked, change, fill, holds, leftovers, put};
-use outcore_store::{Error, Faults, Folder, Scratch, State, Store, Tmpfs};
+use outcore_store::{Error, Faults, Folder, Scratch, State, Store, Tmpfs, Unfinished};
 
 const LEN: u64 = 5000;
 const OLD: u8 = 1;
@@ -46,6 +46,7 @@ fn child() {
     let folder = Folder::with_faults(&path, faults).unwrap();
     match work.as_str() {
         "create" => put(&folder, "x", LEN, NEW).unwrap(),
+        "folder" => put_folder(&folder, NEW),
         "change" => change(&folder, "x", NEW).unwrap(),
         "hold" => {
             let in_place = folder.open_in_place("x").unwrap();
@@ -55,6 +56,13 @@ fn child() {
         other => panic!("no work called {other}"),
     }
     say_and_wait(DONE);
+}
+
+/// A folder `group` of two objects.
+fn put_folder(folder: &Folder, value: u8) {
+    let mut new = folder.create_folder("group", Unfinished::Removed).unwrap();
+    ["a", "b"].map(|name| fill(&*new.create(name, LEN).unwrap(), LEN, value));
+    new.commit().unwrap();
 }
 
 fn say_and_wait(word: &str) {
@@ -123,6 +131,27 @@ fn killed_while_it_creates_a_process_leaves_the_old_object_or_the_new() {
         put(folder, "x", LEN, 3).unwrap();
         assert!(holds(&path, LEN, 3), "step {step}: its lock went with it");
     });
+}
+
+#[test]
+fn killed_while_it_replaces_a_folder_a_process_leaves_all_of_the_old_one_or_all_of_the_new() {
+    for step in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::new(dir.path()).unwrap();
+        put_folder(&folder, OLD);
+        let stopped = run_to("folder", dir.path(), step);
+        let done = stopped.done;
+        drop(stopped);
+        let all = |value| ["a", "b"].iter().all(|name| holds(&dir.path().join("group").join(name), LEN, value));
+        assert!(all(OLD) || all(NEW), "step {step}");
+        assert!(!done || all(NEW));
+        put_folder(&folder, 3);
+        assert!(all(3), "step {step}: its lock went with it");
+        assert_eq!(leftovers(dir.path()), [""; 0], "step {step}");
+        if done {
+            return;
+        }
+    }
 }
 
 #[test]
