@@ -6,12 +6,13 @@
 //! a row of X is added to the rows of the result that a row of A names, and A^T (A X) does one after the other, so that each row of
 //! A is looked at once.
 //!
-//! Dense operands lie by rows: a row of X is what an entry moves, and it is one run of memory. Cost: 2 nnz d operations and nnz rows of
-//! X, of which those in cache are free; no scratch but where it is said. Determinism: entries are added up in their order.
+//! Dense operands lie by rows: a row of X is what an entry moves, and it is one run of memory. An operand may be a window, the rows from
+//! `first` on of one that is not all in memory; entries outside it are passed over. Cost: 2 nnz d operations and nnz rows of X, of which
+//! those in cache are free; no scratch but where it is said. Determinism: entries are added up in their order.
 #![forbid(unsafe_code)]
 
-use crate::view::{row_slice, row_slice_mut};
-use crate::{Error, Real};
+use crate::view::{row_slice, row_slice_mut, whole, whole_mut};
+use crate::{Error, Real, scale};
 use bytemuck::Pod;
 use faer::reborrow::ReborrowMut;
 use faer::{MatMut, MatRef};
@@ -48,6 +49,86 @@ impl Index for i64 {
     fn column(self) -> usize {
         self as u64 as usize
     }
+}
+
+/// The entries of one line: where they are in it, and what; no values where all are one.
+#[derive(Clone, Copy, Debug)]
+pub struct Entries<'a, I, T> {
+    indices: &'a [I],
+    values: &'a [T],
+}
+
+impl<I: Index, T: Real> Entries<'_, I, T> {
+    /// Calls `f` with place and value of each entry.
+    #[inline(always)]
+    pub fn each(self, mut f: impl FnMut(usize, T)) {
+        if self.values.is_empty() {
+            self.indices.iter().for_each(|index| f(index.column(), T::ONE));
+        } else {
+            self.indices.iter().zip(self.values).for_each(|(index, &value)| f(index.column(), value));
+        }
+    }
+
+    /// The same for those in a window, with their places counted from its first.
+    #[inline(always)]
+    fn each_in(self, window: Window, mut f: impl FnMut(usize, T)) {
+        match window.is_all {
+            true => self.each(f),
+            false => self.each(
+                #[inline(always)]
+                |k, value| {
+                    let k = k.wrapping_sub(window.first);
+                    if k < window.len {
+                        f(k, value);
+                    }
+                },
+            ),
+        }
+    }
+
+    /// How many there are.
+    pub fn len(self) -> usize {
+        self.indices.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(self) -> bool {
+        self.indices.is_empty()
+    }
+}
+
+/// The places that an operand in memory covers.
+#[derive(Clone, Copy)]
+struct Window {
+    first: usize,
+    len: usize,
+    is_all: bool,
+}
+
+impl Window {
+    fn new(first: usize, len: usize, width: usize) -> Option<Window> {
+        (first.checked_add(len)? <= width).then_some(Window { first, len, is_all: len == width })
+    }
+}
+
+/// Lines of a sparse matrix in memory, checked when they were made: no entry lies outside.
+pub trait Lines<T: Real>: Copy {
+    /// The type of the places in a line.
+    type Index: Index;
+    /// Whether every line comes up, also one without entries.
+    const EVERY_LINE: bool;
+
+    /// Lines.
+    fn lines(&self) -> usize;
+
+    /// Places in a line.
+    fn width(&self) -> usize;
+
+    /// Entries.
+    fn entries(&self) -> usize;
+
+    /// Calls `f` with the number and the entries of each line, in order.
+    fn each_line(self, f: impl FnMut(usize, Entries<'_, Self::Index, T>));
 }
 
 /// Some rows of a sparse matrix. The entries of row i are those from `offsets[i] - offsets[0]` up to `offsets[i + 1] - offsets[0]`.
@@ -88,45 +169,33 @@ impl<'a, I: Index, T: Real> Csr<'a, I, T> {
         Ok(Self { cols, offsets, indices, values })
     }
 
-    /// Rows.
-    pub fn rows(&self) -> usize {
+    #[inline(always)]
+    fn row(&self, row: usize) -> Entries<'a, I, T> {
+        let range = (self.offsets[row] - self.offsets[0]) as usize..(self.offsets[row + 1] - self.offsets[0]) as usize;
+        let values = if self.values.is_empty() { &[] } else { &self.values[range.clone()] };
+        Entries { indices: &self.indices[range], values }
+    }
+}
+
+impl<I: Index, T: Real> Lines<T> for Csr<'_, I, T> {
+    type Index = I;
+    const EVERY_LINE: bool = true;
+
+    fn lines(&self) -> usize {
         self.offsets.len() - 1
     }
 
-    /// Columns of the whole matrix.
-    pub fn cols(&self) -> usize {
+    fn width(&self) -> usize {
         self.cols
     }
 
-    /// Entries.
-    pub fn entries(&self) -> usize {
+    fn entries(&self) -> usize {
         self.indices.len()
     }
 
-    /// Column numbers and values of a row; no values where all are one.
     #[inline(always)]
-    fn row(&self, row: usize) -> Row<'a, I, T> {
-        let range = (self.offsets[row] - self.offsets[0]) as usize..(self.offsets[row + 1] - self.offsets[0]) as usize;
-        let values = if self.values.is_empty() { &[] } else { &self.values[range.clone()] };
-        Row { indices: &self.indices[range], values }
-    }
-}
-
-#[derive(Clone, Copy)]
-struct Row<'a, I, T> {
-    indices: &'a [I],
-    values: &'a [T],
-}
-
-impl<I: Index, T: Real> Row<'_, I, T> {
-    /// Calls `f` with column and value of each entry.
-    #[inline(always)]
-    fn each(self, mut f: impl FnMut(usize, T)) {
-        if self.values.is_empty() {
-            self.indices.iter().for_each(|index| f(index.column(), T::ONE));
-        } else {
-            self.indices.iter().zip(self.values).for_each(|(index, &value)| f(index.column(), value));
-        }
+    fn each_line(self, mut f: impl FnMut(usize, Entries<'_, I, T>)) {
+        (0..self.lines()).for_each(|row| f(row, self.row(row)));
     }
 }
 
@@ -135,55 +204,91 @@ pub fn csrmm_flops(entries: usize, width: usize) -> u64 {
     2 * (entries as u64).saturating_mul(width as u64)
 }
 
-/// c = alpha A x + beta c.
+/// c = alpha A x + beta c, where x has the rows from `first` on of the whole operand.
 ///
-/// Shapes: A is m x n, x is n x d, c is m x d; x and c by rows. When `beta` is 0, c is only written.
+/// Shapes: A is m x n, x is at most n x d, c is m x d; x and c by rows. When `beta` is 0, c is only written.
 ///
 /// # Errors
 /// [`Error::Shape`], also for operands that do not lie by rows.
-pub fn csrmm<I: Index, T: Real>(
+pub fn csrmm<T: Real>(
     mut c: MatMut<'_, T>,
     alpha: T,
-    a: Csr<'_, I, T>,
+    a: impl Lines<T>,
     x: MatRef<'_, T>,
+    first: usize,
     beta: T,
 ) -> Result<(), Error> {
-    if c.nrows() != a.rows() || x.nrows() != a.cols() || c.ncols() != x.ncols() || !by_rows(c.as_ref()) || !by_rows(x) {
-        return Err(shapes("csrmm", (a.rows(), a.cols()), x, c.as_ref()));
+    let window = Window::new(first, x.nrows(), a.width());
+    let (Some(window), true) = (window, c.nrows() == a.lines() && c.ncols() == x.ncols() && by_rows(c.as_ref()) && by_rows(x))
+    else {
+        return Err(shapes("csrmm", (a.lines(), a.width()), x, c.as_ref()));
+    };
+    if !every_line(&a) && beta != T::ONE {
+        scale(c.rb_mut(), beta);
+    }
+    let beta = if every_line(&a) { beta } else { T::ONE };
+    if x.ncols() == 1
+        && let (Some(x), Some(c)) = (whole(x), whole_mut(&mut c))
+    {
+        a.each_line(
+            #[inline(always)]
+            |i, entries| {
+                let mut sum = T::ZERO;
+                entries.each_in(window, |k, value| sum += value * x[k]);
+                c[i] = if beta == T::ZERO { alpha * sum } else { alpha * sum + beta * c[i] };
+            },
+        );
+        return Ok(());
     }
     pulp::Arch::new().dispatch(
         #[inline(always)]
         || {
-            for i in 0..a.rows() {
-                let c = row_slice_mut(&mut c, i).expect("by rows (checked)");
-                combine(a.row(i), x, c, alpha, beta);
-            }
+            a.each_line(
+                #[inline(always)]
+                |i, entries| combine(entries, window, x, row_slice_mut(&mut c, i).expect("by rows (checked)"), alpha, beta),
+            )
         },
     );
     Ok(())
 }
 
-/// c += alpha A^T x.
+/// c += alpha A^T x, where c has the rows from `first` on of the whole result.
 ///
-/// Shapes: A is m x n, x is m x d, c is n x d; x and c by rows.
+/// Shapes: A is m x n, x is m x d, c is at most n x d; x and c by rows.
 ///
 /// # Errors
 /// [`Error::Shape`], also for operands that do not lie by rows.
-pub fn csrmm_transposed<I: Index, T: Real>(
+pub fn csrmm_transposed<T: Real>(
     mut c: MatMut<'_, T>,
     alpha: T,
-    a: Csr<'_, I, T>,
+    a: impl Lines<T>,
     x: MatRef<'_, T>,
+    first: usize,
 ) -> Result<(), Error> {
-    if c.nrows() != a.cols() || x.nrows() != a.rows() || c.ncols() != x.ncols() || !by_rows(c.as_ref()) || !by_rows(x) {
-        return Err(shapes("csrmm of a transpose", (a.cols(), a.rows()), x, c.as_ref()));
+    let window = Window::new(first, c.nrows(), a.width());
+    let (Some(window), true) = (window, x.nrows() == a.lines() && c.ncols() == x.ncols() && by_rows(c.as_ref()) && by_rows(x))
+    else {
+        return Err(shapes("csrmm of a transpose", (a.width(), a.lines()), x, c.as_ref()));
+    };
+    if x.ncols() == 1
+        && let (Some(x), Some(c)) = (whole(x), whole_mut(&mut c))
+    {
+        a.each_line(
+            #[inline(always)]
+            |i, entries| {
+                let factor = alpha * x[i];
+                entries.each_in(window, |k, value| c[k] += factor * value);
+            },
+        );
+        return Ok(());
     }
     pulp::Arch::new().dispatch(
         #[inline(always)]
         || {
-            for i in 0..a.rows() {
-                scatter(a.row(i), row_slice(x, i).expect("by rows (checked)"), &mut c, alpha);
-            }
+            a.each_line(
+                #[inline(always)]
+                |i, entries| scatter(entries, window, row_slice(x, i).expect("by rows (checked)"), &mut c, alpha),
+            )
         },
     );
     Ok(())
@@ -195,69 +300,38 @@ pub fn csrmm_transposed<I: Index, T: Real>(
 ///
 /// # Errors
 /// [`Error::Shape`], also for operands that do not lie by rows.
-pub fn csr_gram<I: Index, T: Real>(
-    mut c: MatMut<'_, T>,
-    a: Csr<'_, I, T>,
-    x: MatRef<'_, T>,
-    between: &mut [T],
-) -> Result<(), Error> {
-    let fits = x.nrows() == a.cols() && c.shape() == x.shape() && between.len() == x.ncols();
+pub fn csr_gram<T: Real>(mut c: MatMut<'_, T>, a: impl Lines<T>, x: MatRef<'_, T>, between: &mut [T]) -> Result<(), Error> {
+    let fits = x.nrows() == a.width() && c.shape() == x.shape() && between.len() == x.ncols();
     if !fits || !by_rows(c.as_ref()) || !by_rows(x) {
-        return Err(shapes("A^T A x", (a.rows(), a.cols()), x, c.as_ref()));
+        return Err(shapes("A^T A x", (a.lines(), a.width()), x, c.as_ref()));
     }
+    let all = Window { first: 0, len: a.width(), is_all: true };
     pulp::Arch::new().dispatch(
         #[inline(always)]
         || {
-            for i in 0..a.rows() {
-                combine(a.row(i), x, between, T::ONE, T::ZERO);
-                scatter(a.row(i), between, &mut c, T::ONE);
-            }
+            a.each_line(
+                #[inline(always)]
+                |_, entries| {
+                    combine(entries, all, x, between, T::ONE, T::ZERO);
+                    scatter(entries, all, between, &mut c, T::ONE);
+                },
+            )
         },
     );
     Ok(())
 }
 
-/// y = alpha A x + beta y, for vectors: m entries of y, n of x.
-///
-/// # Errors
-/// [`Error::Shape`].
-pub fn csrgemv<I: Index, T: Real>(y: &mut [T], alpha: T, a: Csr<'_, I, T>, x: &[T], beta: T) -> Result<(), Error> {
-    if y.len() != a.rows() || x.len() != a.cols() {
-        return Err(Error::shape("csrgemv", &[("A", &(a.rows(), a.cols())), ("x", &x.len()), ("y", &y.len())]));
-    }
-    for (i, y) in y.iter_mut().enumerate() {
-        let mut sum = T::ZERO;
-        a.row(i).each(|k, value| sum += value * x[k]);
-        *y = if beta == T::ZERO { alpha * sum } else { alpha * sum + beta * *y };
-    }
-    Ok(())
-}
-
-/// y += alpha A^T x, for vectors: n entries of y, m of x.
-///
-/// # Errors
-/// [`Error::Shape`].
-pub fn csrgemv_transposed<I: Index, T: Real>(y: &mut [T], alpha: T, a: Csr<'_, I, T>, x: &[T]) -> Result<(), Error> {
-    if y.len() != a.cols() || x.len() != a.rows() {
-        return Err(Error::shape("csrgemv of a transpose", &[("A", &(a.cols(), a.rows())), ("x", &x.len()), ("y", &y.len())]));
-    }
-    for (i, &x) in x.iter().enumerate() {
-        a.row(i).each(|k, value| y[k] += alpha * x * value);
-    }
-    Ok(())
-}
-
 /// c = alpha (a x) + beta c, for one row a of the sparse matrix: as many columns at a time as sums fit the registers.
 #[inline(always)]
-fn combine<I: Index, T: Real>(a: Row<'_, I, T>, x: MatRef<'_, T>, c: &mut [T], alpha: T, beta: T) {
+fn combine<I: Index, T: Real>(a: Entries<'_, I, T>, window: Window, x: MatRef<'_, T>, c: &mut [T], alpha: T, beta: T) {
     let mut at = 0;
     while at < c.len() {
         at += match c.len() - at {
-            128.. => sums::<128, I, T>(a, x, at, &mut c[at..at + 128], alpha, beta),
-            64.. => sums::<64, I, T>(a, x, at, &mut c[at..at + 64], alpha, beta),
-            32.. => sums::<32, I, T>(a, x, at, &mut c[at..at + 32], alpha, beta),
-            16.. => sums::<16, I, T>(a, x, at, &mut c[at..at + 16], alpha, beta),
-            _ => sums::<1, I, T>(a, x, at, &mut c[at..at + 1], alpha, beta),
+            128.. => sums::<128, I, T>(a, window, x, at, &mut c[at..at + 128], alpha, beta),
+            64.. => sums::<64, I, T>(a, window, x, at, &mut c[at..at + 64], alpha, beta),
+            32.. => sums::<32, I, T>(a, window, x, at, &mut c[at..at + 32], alpha, beta),
+            16.. => sums::<16, I, T>(a, window, x, at, &mut c[at..at + 16], alpha, beta),
+            _ => sums::<1, I, T>(a, window, x, at, &mut c[at..at + 1], alpha, beta),
         };
     }
 }
@@ -265,7 +339,8 @@ fn combine<I: Index, T: Real>(a: Row<'_, I, T>, x: MatRef<'_, T>, c: &mut [T], a
 /// `W` columns of a x, from column `at` on.
 #[inline(always)]
 fn sums<const W: usize, I: Index, T: Real>(
-    a: Row<'_, I, T>,
+    a: Entries<'_, I, T>,
+    window: Window,
     x: MatRef<'_, T>,
     at: usize,
     c: &mut [T],
@@ -273,7 +348,8 @@ fn sums<const W: usize, I: Index, T: Real>(
     beta: T,
 ) -> usize {
     let mut sums = [T::ZERO; W];
-    a.each(
+    a.each_in(
+        window,
         #[inline(always)]
         |k, value| {
             let x = row_slice(x, k).expect("by rows (checked)");
@@ -290,8 +366,9 @@ fn sums<const W: usize, I: Index, T: Real>(
 
 /// Adds alpha times a row of x to the rows of c that a row of the sparse matrix names, each times its entry.
 #[inline(always)]
-fn scatter<I: Index, T: Real>(a: Row<'_, I, T>, x: &[T], c: &mut MatMut<'_, T>, alpha: T) {
-    a.each(
+fn scatter<I: Index, T: Real>(a: Entries<'_, I, T>, window: Window, x: &[T], c: &mut MatMut<'_, T>, alpha: T) {
+    a.each_in(
+        window,
         #[inline(always)]
         |k, value| {
             let (factor, mut c) = (alpha * value, c.rb_mut());
@@ -299,6 +376,10 @@ fn scatter<I: Index, T: Real>(a: Row<'_, I, T>, x: &[T], c: &mut MatMut<'_, T>, 
             c.iter_mut().zip(x).for_each(|(c, &x)| *c += factor * x);
         },
     );
+}
+
+fn every_line<T: Real, A: Lines<T>>(_: &A) -> bool {
+    A::EVERY_LINE
 }
 
 /// Rows are runs of memory.

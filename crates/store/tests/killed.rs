@@ -61,7 +61,9 @@ fn child() {
 /// A folder `group` of two objects.
 fn put_folder(folder: &Folder, value: u8) {
     let mut new = folder.create_folder("group", Unfinished::Removed).unwrap();
-    ["a", "b"].map(|name| fill(&*new.create(name, LEN).unwrap(), LEN, value));
+    for name in ["a", "b"] {
+        fill(&*new.create(name, LEN).unwrap(), LEN, value);
+    }
     new.commit().unwrap();
 }
 

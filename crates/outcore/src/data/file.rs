@@ -11,7 +11,7 @@ use outcore_device::{Device, Limits, Route};
 use outcore_engine::Extent;
 use outcore_store::{Folder, Identity, InPlace, NewObject, Object, Stat, Store};
 
-use crate::data::format::{self, Dense, FormatError};
+use crate::data::format::{self, Dense, FormatError, Vector};
 use crate::error::{Error, Result};
 
 /// What stands between the library and the devices that it opens: nothing, or a device that fails on purpose.
@@ -306,6 +306,21 @@ impl Device for Imagined {
 
 /// The description in a `.npy` file; `None` for a file of another kind.
 pub(crate) fn read_head(path: &Path, object: &str) -> Result<Option<Dense>> {
+    let Some((head, len)) = head_of(path, object)? else { return Ok(None) };
+    Ok(Some(format::parse_npy(object, &head, len)?))
+}
+
+/// The same of a file that holds a part of a sparse matrix.
+pub(crate) fn read_vector_head(path: &Path, object: &str) -> Result<Vector> {
+    let Some((head, len)) = head_of(path, object)? else {
+        let (object, reason) = (object.to_owned(), "it is no .npy file".to_owned());
+        return Err(FormatError::Unsupported { object, reason }.into());
+    };
+    Ok(format::parse_npy_vector(object, &head, len)?)
+}
+
+/// The first bytes of a `.npy` file, its whole header among them, and its length.
+fn head_of(path: &Path, object: &str) -> Result<Option<(Vec<u8>, u64)>> {
     let failed = |source| Error::Device { object: object.to_owned(), source };
     let mut file = std::fs::File::open(path).map_err(failed)?;
     let len = file.metadata().map_err(failed)?.len();
@@ -319,5 +334,5 @@ pub(crate) fn read_head(path: &Path, object: &str) -> Result<Option<Dense>> {
         let more = needed.saturating_sub(head.len()) as u64;
         file.take(more).read_to_end(&mut head).map_err(failed)?;
     }
-    Ok(Some(format::parse_npy(object, &head, len)?))
+    Ok(Some((head, len)))
 }

@@ -7,16 +7,18 @@
 //!   {"dtype": "float32", "shape": [3, 4], "order": "row", "offset": 0, "leading_dimension": 4}
 //! ```
 //!
-//! of which the last three may be missing: rows without gaps from the first byte on.
+//! of which the last three may be missing: rows without gaps from the first byte on. A sparse matrix is a folder; see `sparse`.
 
 mod npy;
+mod sparse;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use npy::{HEAD_BYTES, is_npy, npy, npy_head_bytes, parse_npy};
+pub use npy::{Element, HEAD_BYTES, Vector, is_npy, npy, npy_head_bytes, parse_npy, parse_npy_vector};
+pub use sparse::{Compressed, Description, parse_description};
 
 /// Why a file is no matrix for us.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -10,6 +10,8 @@
 //!
 //! Our own headers fill 4096 bytes, so that the data begin on a block of any medium.
 
+use std::fmt;
+
 use super::{DType, Dense, FormatError, Order, corrupt, unsupported};
 
 /// Bytes of the header that [`npy`] makes, and enough of any usual file to parse it.
@@ -34,7 +36,10 @@ pub fn npy(object: &str, dtype: DType, shape: &[u64], order: Order) -> Result<(D
         Order::Row => "False",
         Order::Column => "True",
     };
-    let descr = dtype.descr();
+    Ok((dense, header(dtype.descr(), fortran, &shape)))
+}
+
+fn header(descr: &str, fortran: &str, shape: &str) -> Vec<u8> {
     let dictionary = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}");
     let mut header = Vec::with_capacity(HEAD_BYTES);
     header.extend_from_slice(MAGIC);
@@ -44,7 +49,104 @@ pub fn npy(object: &str, dtype: DType, shape: &[u64], order: Order) -> Result<(D
     header.extend_from_slice(dictionary.as_bytes());
     header.resize(HEAD_BYTES - 1, b' ');
     header.push(b'\n');
-    Ok((dense, header))
+    header
+}
+
+/// The type of the numbers that a sparse matrix is made of, little-endian in files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// 8 bits, not negative.
+    U8,
+    /// 16 bits, not negative.
+    U16,
+    /// 32 bits, signed.
+    I32,
+    /// 64 bits, signed.
+    I64,
+    /// A value.
+    Real(DType),
+}
+
+impl Element {
+    /// Bytes of one number.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            Element::U8 => 1,
+            Element::U16 => 2,
+            Element::I32 => 4,
+            Element::I64 => 8,
+            Element::Real(dtype) => dtype.bytes(),
+        }
+    }
+
+    fn descr(self) -> &'static str {
+        match self {
+            Element::U8 => "|u1",
+            Element::U16 => "<u2",
+            Element::I32 => "<i4",
+            Element::I64 => "<i8",
+            Element::Real(dtype) => dtype.descr(),
+        }
+    }
+}
+
+/// NumPy's name.
+impl fmt::Display for Element {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Element::U8 => out.write_str("uint8"),
+            Element::U16 => out.write_str("uint16"),
+            Element::I32 => out.write_str("int32"),
+            Element::I64 => out.write_str("int64"),
+            Element::Real(dtype) => dtype.fmt(out),
+        }
+    }
+}
+
+/// Where in a `.npy` file the numbers of a vector are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Vector {
+    /// The type of the numbers.
+    pub element: Element,
+    /// How many there are.
+    pub len: u64,
+    /// Bytes before the first.
+    pub data_offset: u64,
+}
+
+impl Vector {
+    /// A new vector behind a header of [`HEAD_BYTES`].
+    #[must_use]
+    pub fn new(element: Element, len: u64) -> Vector {
+        Vector { element, len, data_offset: HEAD_BYTES as u64 }
+    }
+
+    /// Its header.
+    #[must_use]
+    pub fn header(&self) -> Vec<u8> {
+        header(self.element.descr(), "False", &format!("({},)", self.len))
+    }
+
+    /// Bytes of the file, header included.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.data_offset + self.len * self.element.bytes()
+    }
+}
+
+/// The description of a vector in a `.npy` file, as [`parse_npy`] gives that of a matrix.
+///
+/// # Errors
+/// Those of [`FormatError`].
+pub fn parse_npy_vector(object: &str, head: &[u8], file_len: u64) -> Result<Vector, FormatError> {
+    let (fields, data_offset) = parse(object, head, file_len)?;
+    let vector = fields.vector(data_offset).map_err(|reason| unsupported(object, reason))?;
+    match file_len < vector.file_bytes() {
+        true => Err(FormatError::Truncated { object: object.to_owned(), expected: vector.file_bytes(), actual: file_len }),
+        false => Ok(vector),
+    }
 }
 
 /// Whether a file claims to be `.npy`, by its first bytes.
@@ -67,6 +169,13 @@ pub fn npy_head_bytes(object: &str, head: &[u8]) -> Result<usize, FormatError> {
 /// # Errors
 /// Those of [`FormatError`]; [`FormatError::Corrupt`] also where `head` ends within the header.
 pub fn parse_npy(object: &str, head: &[u8], file_len: u64) -> Result<Dense, FormatError> {
+    let (fields, data_offset) = parse(object, head, file_len)?;
+    let dense = fields.dense(data_offset).map_err(|reason| unsupported(object, reason))?;
+    dense.check_len(object, file_len)?;
+    Ok(dense)
+}
+
+fn parse(object: &str, head: &[u8], file_len: u64) -> Result<(Fields, u64), FormatError> {
     let header = preamble(object, head)?;
     let data_offset = header.end as u64;
     if file_len < data_offset {
@@ -77,9 +186,7 @@ pub fn parse_npy(object: &str, head: &[u8], file_len: u64) -> Result<Dense, Form
         return Err(corrupt(object, head.len(), reason));
     };
     let fields = Parser { text, at: 0 }.dictionary().map_err(|(at, reason)| corrupt(object, header.start + at, reason))?;
-    let dense = fields.dense(data_offset).map_err(|reason| unsupported(object, reason))?;
-    dense.check_len(object, file_len)?;
-    Ok(dense)
+    Ok((fields, data_offset))
 }
 
 /// Where the header's text lies in the file.
@@ -129,6 +236,31 @@ impl Fields {
             false => Order::Row,
         };
         Dense::checked(descr.dtype()?, &shape, order, data_offset, None)
+    }
+}
+
+impl Fields {
+    /// The reason is the error.
+    fn vector(self, data_offset: u64) -> Result<Vector, String> {
+        let (Some(Descr::Simple(descr)), Some(_), Some(shape)) = (self.descr, self.fortran_order, self.shape) else {
+            return Err("one of descr, fortran_order and shape is missing, or it holds records".to_owned());
+        };
+        let [len] = *shape else {
+            return Err(format!("{} dimensions, where 1 is needed", shape.len()));
+        };
+        let elements =
+            [Element::U8, Element::U16, Element::I32, Element::I64, Element::Real(DType::F32), Element::Real(DType::F64)];
+        let native = descr.replacen('=', "<", 1);
+        let element = elements.into_iter().find(|element| element.descr() == native);
+        let element = element.ok_or_else(|| format!("dtype '{descr}', which no part of a sparse matrix has"))?;
+        if !data_offset.is_multiple_of(element.bytes()) {
+            return Err(format!("the data begin at byte {data_offset}, which is no multiple of the bytes of {element}"));
+        }
+        let bytes = len.checked_mul(element.bytes()).and_then(|bytes| bytes.checked_add(data_offset));
+        match bytes.is_some_and(|bytes| i64::try_from(bytes).is_ok()) {
+            true => Ok(Vector { element, len, data_offset }),
+            false => Err(format!("{len} numbers are larger than any file")),
+        }
     }
 }
 

@@ -1,0 +1,94 @@
+//! The description of a sparse matrix, which is a folder of arrays.
+//!
+//! ```text
+//!   x/matrix.json    {"format": "csr", "shape": [3, 4], "nonzeros": 5, "dtype": "float32"}
+//!   x/indptr.npy     int64 (or int32), lines + 1: where the entries of each line begin; 0 first, the number of entries last
+//!   x/indices.npy    int32 or int64, nonzeros: the column (of "csr") or row (of "csc") of each entry
+//!   x/data.npy       float32 or float64, nonzeros: the values; not there where all of them are one
+//! ```
+//!
+//! Lines are rows in "csr" and columns in "csc". `nonzeros` and `dtype` may be missing where the arrays tell them. Entries of a line
+//! may come in any order; two of one place count as their sum in products.
+
+use serde::{Deserialize, Serialize};
+
+use super::{DType, FormatError, corrupt, line_offset, unsupported};
+
+/// What the lines of a sparse matrix are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Compressed {
+    /// Rows (CSR).
+    #[serde(rename = "csr")]
+    Rows,
+    /// Columns (CSC).
+    #[serde(rename = "csc")]
+    Columns,
+}
+
+impl Compressed {
+    /// That of the transpose.
+    #[must_use]
+    pub fn turned(self) -> Compressed {
+        match self {
+            Compressed::Rows => Compressed::Columns,
+            Compressed::Columns => Compressed::Rows,
+        }
+    }
+
+    /// (lines, width) of a shape in rows and columns, and back.
+    #[must_use]
+    pub fn lines_first(self, [rows, cols]: [u64; 2]) -> [u64; 2] {
+        match self {
+            Compressed::Rows => [rows, cols],
+            Compressed::Columns => [cols, rows],
+        }
+    }
+
+    /// SciPy's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Compressed::Rows => "csr",
+            Compressed::Columns => "csc",
+        }
+    }
+}
+
+/// What `matrix.json` says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Description {
+    /// What the lines are.
+    pub format: Compressed,
+    /// Rows and columns.
+    pub shape: [u64; 2],
+    /// Entries, where it says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonzeros: Option<u64>,
+    /// Type of the values, where it says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<DType>,
+}
+
+impl Description {
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).expect("numbers and names have no way to fail") + "\n"
+    }
+}
+
+/// The description in the text of a `matrix.json`.
+///
+/// # Errors
+/// [`FormatError::Corrupt`], [`FormatError::Unsupported`] for sides of 2^63 or more.
+pub fn parse_description(object: &str, json: &[u8]) -> Result<Description, FormatError> {
+    let found: Description = serde_json::from_slice(json).map_err(|error| {
+        let offset = line_offset(json, error.line()) + error.column().saturating_sub(1);
+        corrupt(object, offset, error.to_string())
+    })?;
+    match found.shape.iter().all(|&side| i64::try_from(side).is_ok_and(|side| side < i64::MAX)) {
+        true => Ok(found),
+        false => Err(unsupported(object, format!("a shape of {:?}", found.shape))),
+    }
+}
