@@ -31,7 +31,8 @@ mod session;
 
 pub use data::array::{Array, Operand, Output, convert};
 pub use data::file::Between;
-pub use data::format::{DType, Order};
+pub use data::format::{Compressed, DType, Element, Order};
+pub use data::sparse::{Sparse, SparseBufs};
 pub use error::{Error, Result};
 pub use job::{Job, Running};
 pub use limits::memory_allowed;

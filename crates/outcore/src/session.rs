@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use outcore_device::{Choice, Limits};
+use outcore_device::{Choice, Device, Limits};
 use outcore_engine::{Config, Engine, Plan, Region, Task, Trace};
 use outcore_kernels::Blas;
 use outcore_store::{Folder, Identity, Scratch, Store, Tmpfs};
@@ -13,6 +13,7 @@ use outcore_store::{Folder, Identity, Scratch, Store, Tmpfs};
 use crate::data::array::{Array, FILE_BLOCK_BYTES, Layout};
 use crate::data::file::{Between, StoredFile, read_head};
 use crate::data::format::{self, DType, Order};
+use crate::data::sparse::Sparse;
 use crate::error::{Error, Result};
 use crate::limits::memory_allowed;
 
@@ -225,8 +226,24 @@ impl Session {
         Ok(Array::new(self.clone(), file, Layout::of(&dense), dense.dtype, dense.ndim))
     }
 
+    /// Opens a sparse matrix, a folder of arrays (see [`format`](crate::data::format)), and reads its offsets once.
+    ///
+    /// # Errors
+    /// [`Error::Store`] for files that are not there, [`Error::Format`] for what is no sparse matrix.
+    pub fn open_sparse(&self, path: impl AsRef<Path>) -> Result<Sparse> {
+        let path = path.as_ref();
+        loop {
+            // A folder that another takes the place of meanwhile would give some of its files and some of the other's.
+            let before = Identity::of_path(path).ok();
+            let opened = Sparse::open(self, path);
+            if Identity::of_path(path).ok() == before {
+                return opened;
+            }
+        }
+    }
+
     /// The open file behind a path; one for each file, so that all views of it see each other's writes.
-    fn file(&self, path: &Path, interrupted: bool) -> Result<Arc<StoredFile>> {
+    pub(crate) fn file(&self, path: &Path, interrupted: bool) -> Result<Arc<StoredFile>> {
         let (folder, name) = Folder::split(path)?;
         let object = if interrupted { folder.open_interrupted(&name)? } else { folder.open(&name)? };
         let stat = folder.stat(&name)?;
@@ -277,11 +294,24 @@ impl Session {
     /// A matrix that lives in the scratch folder until its last view goes.
     pub(crate) fn temporary(&self, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
         let dense = format::raw("scratch", dtype, shape, order, 0, None)?;
-        let file = match self.plans_only {
-            true => self.imagined(&self.inner.scratch_folder, "scratch".into(), dense.file_bytes()),
-            false => StoredFile::unnamed(&self.scratch()?.create(dense.file_bytes())?, self.inner.between.clone()),
-        };
-        Ok(Array::new(self.clone(), Arc::new(file), Layout::of(&dense), dtype, dense.ndim))
+        let file = self.scratch_file(None, dense.file_bytes())?;
+        Ok(Array::new(self.clone(), file, Layout::of(&dense), dtype, dense.ndim))
+    }
+
+    /// A file on a device that somebody else names.
+    pub(crate) fn device_file(&self, name: String, device: Arc<dyn Device>) -> StoredFile {
+        StoredFile::unnamed_as(name, device, self.inner.between.clone())
+    }
+
+    /// A file of the scratch folder, or what a plan that is only looked at takes for it; then `path` says where it would be.
+    pub(crate) fn scratch_file(&self, path: Option<&Path>, len: u64) -> Result<Arc<StoredFile>> {
+        Ok(Arc::new(match self.plans_only {
+            true => {
+                let folder = path.and_then(Path::parent).unwrap_or(&self.inner.scratch_folder);
+                self.imagined(folder, path.map_or_else(|| "scratch".into(), |path| path.display().to_string()), len)
+            }
+            false => StoredFile::unnamed(&self.scratch()?.create(len)?, self.inner.between.clone()),
+        }))
     }
 
     /// A file that a plan would make in a folder: with the limits of those that are open on the same file system.

@@ -89,6 +89,11 @@ pub(crate) struct Tile {
 }
 
 impl Tile {
+    /// Whether rows are runs of memory.
+    pub(crate) fn is_by_rows(&self) -> bool {
+        self.by_rows || self.cols <= 1 && self.rows <= 1
+    }
+
     /// The same bytes as the transposed block.
     pub(crate) fn transposed(self) -> Tile {
         Tile { rows: self.cols, cols: self.rows, by_rows: !self.by_rows, ..self }
@@ -576,6 +581,20 @@ impl Operand {
 
     pub(crate) fn bytes(&self) -> u64 {
         self.rows() * self.cols() * self.dtype().bytes()
+    }
+
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        if self.is_stored() { self.bytes() } else { 0 }
+    }
+
+    /// Bytes of the budget that all of it takes, row by row.
+    pub(crate) fn waiting_bytes(&self) -> u64 {
+        if self.layout().by_rows() { self.frame_bytes(0..self.rows()) } else { self.bytes() }
+    }
+
+    /// Whether it has one dimension.
+    pub(crate) fn is_vector(&self) -> bool {
+        self.shape().len() == 1
     }
 
     /// The operand as an extent of a plan.

@@ -82,7 +82,12 @@ impl StoredFile {
     }
 
     pub(crate) fn unnamed(object: &Object, between: Between) -> StoredFile {
-        StoredFile { path: None, extent: Extent::new("scratch", between.wrap(object.device())), between, kind: Kind::Unnamed }
+        StoredFile::unnamed_as("scratch".into(), object.device(), between)
+    }
+
+    /// One that others give a name when it is whole.
+    pub(crate) fn unnamed_as(name: String, device: Arc<dyn Device>, between: Between) -> StoredFile {
+        StoredFile { path: None, extent: Extent::new(name, between.wrap(device)), between, kind: Kind::Unnamed }
     }
 
     pub(crate) fn unfinished(path: &Path, object: NewObject, between: Between) -> StoredFile {

@@ -3,3 +3,4 @@
 pub mod array;
 pub(crate) mod file;
 pub mod format;
+pub mod sparse;

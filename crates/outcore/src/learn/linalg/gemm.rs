@@ -294,8 +294,8 @@ fn note(plan: &mut Plan, tiling: &Tiling) {
 }
 
 /// A product of so few operations and bytes is done before anybody would want to interrupt it.
-const MOMENT_FLOPS: u64 = 1 << 31;
-const MOMENT_BYTES: u64 = 64 << 20;
+pub(super) const MOMENT_FLOPS: u64 = 1 << 31;
+pub(super) const MOMENT_BYTES: u64 = 64 << 20;
 
 /// C = alpha A B into the caller's memory, row after row: the way for results that fit.
 ///

@@ -1,16 +1,20 @@
-//! Dense linear algebra: products, element-wise work, norms and statistics.
+//! Linear algebra, dense and sparse: products, element-wise work, norms and statistics.
 
+mod csrmm;
 mod elementwise;
 mod gemm;
 mod reduce;
 mod repack;
+mod scaled;
 mod syrk;
 mod tiling;
 
+pub use csrmm::{Csrmm, csrmm, csrmm_into};
 pub use elementwise::{Axpby, axpby, scale};
 pub use gemm::{Gemm, gemm, gemm_into};
 pub(crate) use gemm::{in_calls, syrk_in_calls};
 pub use reduce::{Reduction, column_norms, column_statistics, reduce, row_norms};
+pub use scaled::{Scaling, scaled};
 pub use syrk::{Syrk, syrk};
 
 use crate::data::array::Operand;

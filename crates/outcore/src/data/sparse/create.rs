@@ -1,0 +1,153 @@
+//! New sparse matrices: their files, made together and named together, and the regions that plans write.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use outcore_device::Device;
+use outcore_engine::{Extent, ExtentRef, Plan, Region, Task};
+use outcore_store::{Folder, NewFolder, Unfinished};
+
+use super::{Backing, Part, Parts, Sparse, names};
+use crate::data::file::StoredFile;
+use crate::data::format::{Compressed, DType, Description, Element, Vector};
+use crate::error::Result;
+use crate::session::Session;
+
+/// What a new matrix is going to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SparseShape {
+    pub(crate) format: Compressed,
+    pub(crate) lines: u64,
+    pub(crate) width: u64,
+    pub(crate) entries: u64,
+    pub(crate) index: Element,
+    pub(crate) dtype: DType,
+    pub(crate) has_values: bool,
+}
+
+impl SparseShape {
+    pub(crate) fn of(matrix: &Sparse) -> SparseShape {
+        SparseShape {
+            format: matrix.format(),
+            lines: matrix.lines(),
+            width: matrix.width(),
+            entries: matrix.nonzeros(),
+            index: matrix.index_element(),
+            dtype: matrix.dtype(),
+            has_values: matrix.has_values(),
+        }
+    }
+
+    fn description(&self) -> Description {
+        let shape = self.format.lines_first([self.lines, self.width]);
+        Description { format: self.format, shape, nonzeros: Some(self.entries), dtype: Some(self.dtype) }
+    }
+
+    fn vectors(&self) -> [(&'static str, Vector); 3] {
+        [
+            (names::OFFSETS, Vector::new(Element::I64, self.lines + 1)),
+            (names::INDICES, Vector::new(self.index, self.entries)),
+            (names::VALUES, Vector::new(Element::Real(self.dtype), self.entries)),
+        ]
+    }
+
+    /// The least type for numbers below `width`.
+    pub(crate) fn index_for(width: u64) -> Element {
+        if width <= 1 << 31 { Element::I32 } else { Element::I64 }
+    }
+}
+
+/// A matrix whose files are there but not yet written.
+pub(crate) struct NewSparse {
+    session: Session,
+    shape: SparseShape,
+    path: Option<PathBuf>,
+    folder: Option<NewFolder>,
+    /// Offsets, indices and, where there are any, values.
+    files: Vec<(Vector, Arc<StoredFile>)>,
+}
+
+impl NewSparse {
+    /// Makes room, in a new folder or in scratch. The plan writes the headers.
+    pub(crate) fn make(session: &Session, path: Option<PathBuf>, shape: SparseShape, plan: &mut Plan) -> Result<NewSparse> {
+        let vectors = shape.vectors().into_iter().take(if shape.has_values { 3 } else { 2 });
+        let mut folder = match &path {
+            Some(path) if !session.plans_only() => {
+                let (around, name) = Folder::split(path)?;
+                Some(around.create_folder(&name, Unfinished::Removed)?)
+            }
+            _ => None,
+        };
+        let mut files = Vec::new();
+        for (name, vector) in vectors {
+            let file = match (&mut folder, &path) {
+                (Some(folder), Some(path)) => {
+                    let device = folder.create(name, vector.file_bytes())?;
+                    Arc::new(session.device_file(path.join(name).display().to_string(), device))
+                }
+                _ => session.scratch_file(path.as_deref(), vector.file_bytes())?,
+            };
+            header(plan, file.extent(), vector.header());
+            files.push((vector, file));
+        }
+        if let (Some(folder), Some(path)) = (&mut folder, &path) {
+            let text = shape.description().text().into_bytes();
+            let device: Arc<dyn Device> = folder.create(names::DESCRIPTION, text.len() as u64)?;
+            let object = path.join(names::DESCRIPTION).display().to_string();
+            header(plan, session.device_file(object, device).extent(), text);
+        }
+        Ok(NewSparse { session: session.clone(), shape, path, folder, files })
+    }
+
+    pub(crate) fn nbytes(&self) -> u64 {
+        self.files.iter().map(|(vector, _)| vector.len * vector.element.bytes()).sum()
+    }
+
+    fn region(&self, plan: &mut Plan, which: usize, range: Range<u64>) -> Region {
+        let (vector, file) = &self.files[which];
+        let (extent, size): (ExtentRef, u64) = (plan.extent(file.extent()), vector.element.bytes());
+        Region::span(extent, vector.data_offset + range.start * size, (range.end - range.start) * size)
+    }
+
+    /// Offsets, int64, of which the number of lines and one more are.
+    pub(crate) fn offsets(&self, plan: &mut Plan, range: Range<u64>) -> Region {
+        self.region(plan, 0, range)
+    }
+
+    /// Indices of some entries.
+    pub(crate) fn indices(&self, plan: &mut Plan, entries: Range<u64>) -> Region {
+        self.region(plan, 1, entries)
+    }
+
+    /// Values of some entries, where there are any.
+    pub(crate) fn values(&self, plan: &mut Plan, entries: Range<u64>) -> Option<Region> {
+        self.shape.has_values.then(|| self.region(plan, 2, entries))
+    }
+
+    /// The matrix, under its name if it is to have one. All is written.
+    pub(crate) fn finish(self) -> Result<Sparse> {
+        let NewSparse { session, shape, path, folder, files } = self;
+        if let (Some(folder), Some(path)) = (folder, path) {
+            folder.commit()?;
+            return session.open_sparse(path);
+        }
+        let mut parts = files.into_iter().map(|(vector, file)| Part { vector, backing: Backing::Stored(file) });
+        let (Some(offsets), Some(indices), values) = (parts.next(), parts.next(), parts.next()) else {
+            unreachable!("two or three were made")
+        };
+        let SparseShape { lines, width, dtype, format, .. } = shape;
+        let parts =
+            Parts { name: "scratch".into(), path: None, lines, width, dtype, offsets, indices, values, cuts: Vec::new() };
+        Sparse::new(&session, parts, format)
+    }
+}
+
+/// A task that writes bytes to the start of a file.
+fn header(plan: &mut Plan, extent: &Extent, bytes: Vec<u8>) {
+    let region = Region::span(plan.extent(extent), 0, bytes.len() as u64);
+    plan.task(Task::new("header").write(region).run(move |cx| {
+        cx.blocks[0].bytes_mut().copy_from_slice(&bytes);
+        Ok(())
+    }));
+}

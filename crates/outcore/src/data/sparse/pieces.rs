@@ -1,0 +1,358 @@
+//! A sparse matrix in pieces: where they may begin, which bytes they are, and how those make lines in memory.
+//!
+//! A cut is a place between two entries. Cuts are found once, about [`CUT_ENTRIES`] entries or [`CUT_LINES`] lines apart, by going through
+//! the offsets in order; what lies between two cuts is the smallest piece there is. A line longer than that is cut inside, and
+//! makes pieces of its own.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use outcore_engine::{Block, Plan, Region, Task};
+use outcore_kernels::{Csr, Index, Real};
+
+use super::{Backing, Part, Parts, Sparse};
+use crate::data::array::cut;
+use crate::data::format::Element;
+use crate::error::{Error, Result};
+use crate::session::Session;
+
+/// Entries between cuts, in matrices of up to [`CUTS`] times as many.
+const CUT_ENTRIES: u64 = 1 << 15;
+/// Lines between cuts.
+const CUT_LINES: u64 = 1 << 14;
+/// About as many cuts are kept, 24 bytes each.
+const CUTS: u64 = 1 << 17;
+/// The most bytes of a piece: enough that the device is busy with one.
+const PIECE_BYTES: u64 = 4 << 20;
+
+/// What is not worth cutting.
+const MIN_PIECE_BYTES: u64 = 1 << 17;
+
+/// A place between two entries: before the first of a line, or `inside` it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    line: u64,
+    entry: u64,
+    inside: bool,
+}
+
+/// Some whole lines, or a part of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// In the file.
+    lines: Range<u64>,
+    entries: Range<u64>,
+    /// Whether it goes on with the line that the piece before has begun.
+    pub(crate) continues: bool,
+    /// Whether the piece after goes on with its line.
+    pub(crate) breaks_off: bool,
+    /// The first line of the view that it is a piece of.
+    origin: u64,
+}
+
+impl Piece {
+    /// Its lines, as the view counts them.
+    pub(crate) fn lines(&self) -> Range<u64> {
+        self.lines.start - self.origin..self.lines.end - self.origin
+    }
+
+    pub(crate) fn entries(&self) -> u64 {
+        self.entries.end - self.entries.start
+    }
+
+    fn between(from: Cut, to: Cut, origin: u64) -> Piece {
+        let lines = from.line..to.line + u64::from(to.inside);
+        Piece { lines, entries: from.entry..to.entry, continues: from.inside, breaks_off: to.inside, origin }
+    }
+}
+
+impl Sparse {
+    /// All of it in pieces whose bytes, and what `beside(lines)` says that they need besides, are at most `share`, or the smallest
+    /// that there are.
+    pub(crate) fn pieces(&self, share: u64, beside: impl Fn(u64) -> u64) -> Vec<Piece> {
+        let bytes = |piece: &Piece| {
+            let lines = piece.lines.end - piece.lines.start;
+            self.piece_bytes(lines, piece.entries()) + beside(lines)
+        };
+        // What fits in memory is still cut for all threads.
+        let share = share.min(PIECE_BYTES).min((self.nbytes() / 32).max(MIN_PIECE_BYTES));
+        let origin = self.lines.start;
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut from = Cut { line: self.lines.start, entry: self.entries.start, inside: false };
+        let mut last = from;
+        let end = Cut { line: self.lines.end, entry: self.entries.end, inside: false };
+        let first = self.parts.cuts.partition_point(|cut| (cut.line, cut.entry) <= (from.line, from.entry) && !cut.inside);
+        let inner = self.parts.cuts[first..].iter().copied().take_while(|cut| cut.line < end.line);
+        for cut in inner.chain([end]) {
+            // Parts of a line stay by themselves.
+            let parted = from.inside || last.inside || cut.inside;
+            if last != from && (parted || bytes(&Piece::between(from, cut, origin)) > share) {
+                pieces.push(Piece::between(from, last, origin));
+                from = last;
+            }
+            last = cut;
+        }
+        if from.line < end.line {
+            pieces.push(Piece::between(from, end, origin));
+        }
+        pieces
+    }
+
+    /// Bytes of the arrays of a piece, and of the sectors around them.
+    fn piece_bytes(&self, lines: u64, entries: u64) -> u64 {
+        let parts = &self.parts;
+        let bytes = |part: &Part, numbers: u64| numbers * part.vector.element.bytes() + 2 * part.block();
+        bytes(&parts.offsets, lines + 1) + bytes(&parts.indices, entries) + parts.values.as_ref().map_or(0, |part| bytes(part, entries))
+    }
+
+    /// What a task declares to read a piece, in this order.
+    pub(crate) fn regions(&self, plan: &mut Plan, piece: &Piece) -> Vec<Region> {
+        let parts = &self.parts;
+        let region = |plan: &mut Plan, part: &Part, range| {
+            let extent = part.extent(plan);
+            part.region(extent, range)
+        };
+        let offsets = region(plan, &parts.offsets, piece.lines.start..piece.lines.end + 1);
+        let indices = region(plan, &parts.indices, piece.entries.clone());
+        let values = parts.values.as_ref().map(|part| region(plan, part, piece.entries.clone()));
+        [offsets, indices].into_iter().chain(values).collect()
+    }
+
+    /// How a task makes lines of the blocks that it declared.
+    pub(crate) fn blocks(&self, piece: &Piece) -> PieceBlocks {
+        PieceBlocks { parts: Arc::clone(&self.parts), piece: piece.clone() }
+    }
+}
+
+/// A piece, and what its blocks are.
+#[derive(Clone)]
+pub(crate) struct PieceBlocks {
+    parts: Arc<Parts>,
+    pub(crate) piece: Piece,
+}
+
+impl PieceBlocks {
+    /// Blocks that a piece has.
+    pub(crate) fn count(&self) -> usize {
+        2 + usize::from(self.parts.values.is_some())
+    }
+
+    pub(crate) fn index_element(&self) -> Element {
+        self.parts.indices.vector.element
+    }
+
+    /// Offsets of the piece alone: where the first or last line is there in part, they stop where the piece does.
+    pub(crate) fn offsets<'a>(&self, blocks: &'a [Block]) -> Result<Cow<'a, [i64]>> {
+        let Piece { entries, lines, continues, breaks_off, .. } = &self.piece;
+        let part = &self.parts.offsets;
+        let mut offsets: Cow<'a, [i64]> = match part.vector.element {
+            Element::I32 => blocks[0].slice::<i32>().iter().map(|&offset| i64::from(offset)).collect(),
+            _ => Cow::Borrowed(blocks[0].slice::<i64>()),
+        };
+        let (first, last) = (entries.start as i64, entries.end as i64);
+        let end = offsets.len() - 1;
+        // Only offsets that have changed since the matrix was opened can be others.
+        let known = |found: i64, inside: bool, expected: i64, outwards: bool| found == expected || (inside && outwards);
+        if !known(offsets[0], *continues, first, offsets[0] < first) {
+            return Err(part.corrupt(lines.start, format!("{} is not where entries began when it was opened ({first})", offsets[0])));
+        }
+        if !known(offsets[end], *breaks_off, last, offsets[end] > last) {
+            return Err(part.corrupt(lines.end, format!("{} is not where entries ended when it was opened ({last})", offsets[end])));
+        }
+        if offsets[0] != first || offsets[end] != last {
+            let offsets = offsets.to_mut();
+            (offsets[0], offsets[end]) = (first, last);
+        }
+        Ok(offsets)
+    }
+
+    /// The lines in CSR, checked.
+    pub(crate) fn csr<'a, I: Index, T: Real>(&self, offsets: &'a [i64], blocks: &'a [Block]) -> Result<Csr<'a, I, T>> {
+        let values = if self.parts.values.is_some() { blocks[2].slice::<T>() } else { &[] };
+        let width = usize::try_from(self.parts.width).unwrap_or(usize::MAX);
+        Csr::new(width, offsets, blocks[1].slice::<I>(), values).map_err(|error| self.located(error))
+    }
+
+    /// The same error by the name of the file and the place in it.
+    fn located(&self, error: outcore_kernels::Error) -> Error {
+        let outcore_kernels::Error::Sparse { part, at, why } = error else { return error.into() };
+        let (part, first) = match part {
+            "offsets" => (&self.parts.offsets, self.piece.lines.start),
+            "values" => (self.parts.values.as_ref().unwrap_or(&self.parts.indices), self.piece.entries.start),
+            _ => (&self.parts.indices, self.piece.entries.start),
+        };
+        part.corrupt(first + at as u64, why)
+    }
+}
+
+/// Runs `$body` with `$lines` standing for the lines of a piece in memory, of values of type `$T`.
+macro_rules! with_lines {
+    ($piece:expr, $blocks:expr, $T:ty, $lines:ident => $body:expr) => {{
+        let (piece, blocks): (&$crate::data::sparse::PieceBlocks, &[outcore_engine::Block]) = (&$piece, $blocks);
+        let offsets = piece.offsets(blocks)?;
+        match piece.index_element() {
+            $crate::data::format::Element::U16 => {
+                let $lines = piece.csr::<u16, $T>(&offsets, blocks)?;
+                $body
+            }
+            $crate::data::format::Element::I32 => {
+                let $lines = piece.csr::<i32, $T>(&offsets, blocks)?;
+                $body
+            }
+            _ => {
+                let $lines = piece.csr::<i64, $T>(&offsets, blocks)?;
+                $body
+            }
+        }
+    }};
+}
+pub(crate) use with_lines;
+
+/// Goes through offsets in order and decides where to cut.
+struct Cutter {
+    step: u64,
+    cuts: Vec<Cut>,
+    last: Cut,
+    line: u64,
+    entry: u64,
+}
+
+impl Cutter {
+    fn new(entries: u64) -> Cutter {
+        let start = Cut { line: 0, entry: 0, inside: false };
+        Cutter { step: CUT_ENTRIES.max(entries / CUTS), cuts: Vec::new(), last: start, line: 0, entry: 0 }
+    }
+
+    /// The next line ends at `end`.
+    fn line(&mut self, end: u64) {
+        let full = end - self.last.entry > self.step || self.line - self.last.line >= CUT_LINES;
+        if full && self.line > self.last.line {
+            self.cut(Cut { line: self.line, entry: self.entry, inside: false });
+        }
+        while end - self.last.entry > 2 * self.step {
+            let entry = self.last.entry + self.step;
+            self.cut(Cut { line: self.line, entry, inside: true });
+        }
+        (self.line, self.entry) = (self.line + 1, end);
+    }
+
+    fn cut(&mut self, cut: Cut) {
+        self.cuts.push(cut);
+        self.last = cut;
+    }
+
+    /// All the offsets from number `first` on; the error is a number and a reason.
+    fn numbers(&mut self, first: u64, offsets: impl Iterator<Item = i64>, entries: u64) -> std::result::Result<(), (u64, String)> {
+        for (number, offset) in (first..).zip(offsets) {
+            let offset = u64::try_from(offset).unwrap_or(u64::MAX);
+            if offset < self.entry || offset > entries || (number == 0 && offset != 0) {
+                let reason = format!("offset {} is not between {} and {entries}", offset as i64, self.entry);
+                return Err((number, reason));
+            }
+            if number > 0 {
+                self.line(offset);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a matrix may be cut; reads all its offsets once.
+pub(super) fn find_cuts(session: &Session, parts: &Parts) -> Result<Vec<Cut>> {
+    let (part, entries) = (&parts.offsets, parts.indices.vector.len);
+    let cutter = Arc::new(Mutex::new(Cutter::new(entries)));
+    if let Backing::Memory(bytes) = &part.backing {
+        let found = match part.vector.element {
+            Element::I32 => {
+                let offsets = bytemuck::cast_slice::<u8, i32>(bytes).iter().map(|&offset| i64::from(offset));
+                cutter.lock().expect("no panic while held").numbers(0, offsets, entries)
+            }
+            _ => cutter.lock().expect("no panic while held").numbers(0, bytemuck::cast_slice::<u8, i64>(bytes).iter().copied(), entries),
+        };
+        found.map_err(|(number, reason)| part.corrupt(number, reason))?;
+    } else {
+        let mut plan = Plan::new("open a sparse matrix");
+        let (extent, turn) = (part.extent(&mut plan), plan.volatile("turn", 1));
+        let at_once = (session.memory_free() / 32).clamp(4096, 1 << 20) / part.vector.element.bytes();
+        for range in cut(0..part.vector.len, at_once) {
+            let (cutter, element, object) = (Arc::clone(&cutter), part.vector.element, part.name().to_owned());
+            let (first, size, begin) = (range.start, element.bytes(), part.vector.data_offset);
+            let task = Task::new("cuts").read(part.region(extent, range)).update(Region::span(turn, 0, 1));
+            plan.task(task.run(move |cx| {
+                let mut cutter = cutter.lock().expect("no panic while held");
+                let found = match element {
+                    Element::I32 => {
+                        cutter.numbers(first, cx.blocks[0].slice::<i32>().iter().map(|&offset| i64::from(offset)), entries)
+                    }
+                    _ => cutter.numbers(first, cx.blocks[0].slice::<i64>().iter().copied(), entries),
+                };
+                Ok(found.map_err(|(number, reason)| {
+                    let offset = begin + number * size;
+                    Error::from(crate::data::format::FormatError::Corrupt { object, offset, reason })
+                })?)
+            }));
+        }
+        session.engine().run(plan)?.wait()?;
+    }
+    let found = std::mem::replace(&mut *cutter.lock().expect("no panic while held"), Cutter::new(0));
+    match found.entry == entries {
+        true => Ok(found.cuts),
+        false => Err(part.corrupt(parts.lines, format!("the last offset is {}, there are {entries} entries", found.entry))),
+    }
+}
+
+/// One offset.
+pub(super) fn offset_of(session: &Session, parts: &Parts, line: u64) -> Result<u64> {
+    if line == 0 || line == parts.lines {
+        return Ok(if line == 0 { 0 } else { parts.indices.vector.len });
+    }
+    let part = &parts.offsets;
+    let mut plan = Plan::new("look an offset up");
+    let extent = part.extent(&mut plan);
+    let (found, element) = (Arc::new(Mutex::new(0)), part.vector.element);
+    let slot = Arc::clone(&found);
+    plan.task(Task::new("offset").read(part.region(extent, line..line + 1)).run(move |cx| {
+        *slot.lock().expect("no panic while held") = match element {
+            Element::I32 => i64::from(cx.blocks[0].slice::<i32>()[0]),
+            _ => cx.blocks[0].slice::<i64>()[0],
+        };
+        Ok(())
+    }));
+    session.engine().run(plan)?.wait()?;
+    let found = *found.lock().expect("no panic while held");
+    u64::try_from(found).map_err(|_| part.corrupt(line, format!("offset {found}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cuts(step: u64, lengths: &[u64]) -> Vec<(u64, u64, bool)> {
+        let mut cutter = Cutter { step, ..Cutter::new(0) };
+        let mut end = 0;
+        for length in lengths {
+            end += length;
+            cutter.line(end);
+        }
+        cutter.cuts.iter().map(|cut| (cut.line, cut.entry, cut.inside)).collect()
+    }
+
+    #[test]
+    fn lines_are_kept_together_until_they_are_as_many_entries_as_a_step() {
+        assert_eq!(cuts(10, &[4, 4, 4, 4, 0, 0, 4]), [(2, 8, false), (6, 16, false)]);
+        assert_eq!(cuts(10, &[]), []);
+        assert_eq!(cuts(10, &[10]), []);
+    }
+
+    #[test]
+    fn a_long_line_is_cut_inside() {
+        assert_eq!(cuts(10, &[3, 35, 2]), [(1, 3, false), (1, 13, true), (1, 23, true), (2, 38, false)]);
+    }
+
+    #[test]
+    fn many_empty_lines_are_cut_too() {
+        let found = cuts(10, &vec![0; 3 * CUT_LINES as usize]);
+        assert_eq!(found, [(CUT_LINES, 0, false), (2 * CUT_LINES, 0, false)]);
+    }
+}

@@ -1,0 +1,230 @@
+//! A copy of a sparse matrix with other values: scaled by rows and columns, dampened, normalised, or just stored.
+//!
+//! One pass: reads A, writes the result; every entry keeps its place. A row is normalised by its own entries as they come by; where
+//! the lines of A are columns, or a row is cut in several pieces, the squares of rows are added up in a pass before.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use outcore_engine::{Block, Plan, Region, Task};
+use outcore_kernels::{Lines, Real};
+
+use super::with_real;
+use crate::data::format::{Compressed, DType};
+use crate::data::sparse::{NewSparse, Piece, PieceBlocks, Sparse, SparseShape, with_lines};
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::session::{PARALLEL, Session};
+
+/// What becomes of a value: first it is dampened, then scaled, then its row normalised.
+#[derive(Clone, Debug, Default)]
+pub struct Scaling {
+    /// 1 + ln(value) in place of a value.
+    pub logarithm: bool,
+    /// A factor for each row.
+    pub rows: Option<Vec<f64>>,
+    /// A factor for each column.
+    pub cols: Option<Vec<f64>>,
+    /// Divide each row by its Euclidean norm, where that is not zero.
+    pub unit_rows: bool,
+    /// Element type of the result, if not that of A.
+    pub dtype: Option<DType>,
+}
+
+/// A copy of A with scaled values, in a new folder or in scratch.
+///
+/// Cost: reads A, writes as much. Values are computed in f64 and rounded once.
+///
+/// # Errors
+/// [`Error::Shape`] for factors that are not as many as rows or columns; [`Error::OverBudget`]; what keeps the output from being made.
+pub fn scaled(session: &Session, a: &Sparse, scaling: Scaling, out: Option<PathBuf>) -> Result<Job<Sparse>> {
+    let [rows, cols] = a.shape();
+    for (factors, needed, what) in [(&scaling.rows, rows, "rows"), (&scaling.cols, cols, "columns")] {
+        if let Some(factors) = factors
+            && factors.len() as u64 != needed
+        {
+            return Err(Error::shape(format!("{} has {needed} {what}, there are {} factors for them", a.name(), factors.len())));
+        }
+    }
+    let dtype = scaling.dtype.unwrap_or(a.dtype());
+    with_real!(a.dtype(), T => with_real!(dtype, U => plan::<T, U>(session, a, scaling, dtype, out)))
+}
+
+/// The factors, by what lines and places of A are, and sums of squares where they are made before.
+struct Values {
+    logarithm: bool,
+    lines: Option<Vec<f64>>,
+    places: Option<Vec<f64>>,
+    unit: Option<Unit>,
+}
+
+enum Unit {
+    /// Of each line by itself.
+    Line,
+    /// By sums of squares that an earlier plan has made: of lines, or of places.
+    Lines(Arc<Mutex<Vec<f64>>>),
+    Places(Arc<Mutex<Vec<f64>>>),
+}
+
+impl Values {
+    #[inline]
+    fn of(&self, line: usize, place: usize, value: f64) -> f64 {
+        let value = if self.logarithm { 1.0 + value.ln() } else { value };
+        let by = |factors: &Option<Vec<f64>>, at: usize| factors.as_ref().map_or(1.0, |factors| factors[at]);
+        value * by(&self.lines, line) * by(&self.places, place)
+    }
+
+    fn is_plain(&self) -> bool {
+        !self.logarithm && self.lines.is_none() && self.places.is_none() && self.unit.is_none()
+    }
+}
+
+fn plan<T: Real, U: Real>(
+    session: &Session,
+    a: &Sparse,
+    scaling: Scaling,
+    dtype: DType,
+    out: Option<PathBuf>,
+) -> Result<Job<Sparse>> {
+    let Scaling { logarithm, rows, cols, unit_rows, .. } = scaling;
+    let held = 8 * [&rows, &cols].map(|factors| factors.as_ref().map_or(0, Vec::len)).iter().sum::<usize>() as u64;
+    let by_rows = a.format() == Compressed::Rows;
+    let (lines, places) = if by_rows { (rows, cols) } else { (cols, rows) };
+    let pieces = a.pieces(session.memory_free().saturating_sub(held) / (6 * (PARALLEL + 1)), |_| 0);
+    let cut = pieces.iter().any(|piece| piece.breaks_off);
+    let sums = Arc::new(Mutex::new(Vec::new()));
+    let unit = unit_rows.then(|| match (by_rows, cut) {
+        (true, false) => Unit::Line,
+        (true, true) => Unit::Lines(Arc::clone(&sums)),
+        (false, _) => Unit::Places(Arc::clone(&sums)),
+    });
+    let summed = matches!(unit, Some(Unit::Lines(_) | Unit::Places(_)));
+    let values = Arc::new(Values { logarithm, lines, places, unit });
+    let held = held + if summed { 8 * a.rows() } else { 0 };
+    let mut plans = Vec::new();
+    if summed {
+        plans.push(sums_plan::<T>(a, &pieces, &values, sums, held));
+    }
+
+    let mut plan = Plan::new(format!("scale {}", a.name()));
+    plan.hold(held);
+    let has_values = a.has_values() || !values.is_plain();
+    let shape = SparseShape { dtype, has_values, ..SparseShape::of(a) };
+    let new = NewSparse::make(session, out, shape, &mut plan)?;
+    let last = Task::new("end").write(new.offsets(&mut plan, a.lines()..a.lines() + 1));
+    let entries = a.nonzeros() as i64;
+    plan.task(last.run(move |cx| {
+        cx.blocks[0].slice_mut::<i64>()[0] = entries;
+        Ok(())
+    }));
+    let mut at = 0;
+    for piece in &pieces {
+        let range = at..at + piece.entries();
+        at = range.end;
+        let written = Written::declare(&mut plan, &new, piece, range.clone());
+        let task = Task::new("scale").flops(2 * piece.entries());
+        let task = a.regions(&mut plan, piece).into_iter().fold(task, Task::read);
+        let task = written.regions.iter().fold(task, |task, region| task.write(*region));
+        let (lines, values) = (a.blocks(piece), Arc::clone(&values));
+        plan.task(task.run(move |cx| {
+            let (read, blocks) = cx.blocks.split_at_mut(lines.count());
+            Ok(written.fill::<T, U>(&lines, read, blocks, range.start, &values)?)
+        }));
+    }
+    plan.bound(a.stored_bytes() + new.nbytes());
+    plans.push(plan);
+    Job::new(session, plans, move |_| new.finish())
+}
+
+/// Sums of squares of rows.
+fn sums_plan<T: Real>(a: &Sparse, pieces: &[Piece], values: &Arc<Values>, sums: Arc<Mutex<Vec<f64>>>, held: u64) -> Plan {
+    let mut plan = Plan::new(format!("norms of {}", a.name()));
+    plan.hold(held);
+    plan.bound(a.stored_bytes());
+    let (turn, rows) = (plan.volatile("turn", 1), a.rows() as usize);
+    for piece in pieces {
+        let (lines, values, sums) = (a.blocks(piece), Arc::clone(values), Arc::clone(&sums));
+        let task = a.regions(&mut plan, piece).into_iter().fold(Task::new("norms"), Task::read);
+        plan.task(task.update(Region::span(turn, 0, 1)).run(move |cx| {
+            let mut sums = sums.lock().expect("no panic while held");
+            sums.resize(rows, 0.0);
+            let first = lines.piece.lines().start as usize;
+            let by_lines = matches!(values.unit, Some(Unit::Lines(_)));
+            with_lines!(lines, cx.blocks, T, a => a.each_line(|line, entries| entries.each(|place, value| {
+                let line = first + line;
+                sums[if by_lines { line } else { place }] += values.of(line, place, value.f64()).powi(2);
+            })));
+            Ok(())
+        }));
+    }
+    plan
+}
+
+/// What a task writes of a new matrix.
+struct Written {
+    regions: Vec<Region>,
+    has_offsets: bool,
+    has_values: bool,
+}
+
+impl Written {
+    /// The offsets of the lines that the piece begins, its indices and its values.
+    fn declare(plan: &mut Plan, new: &NewSparse, piece: &Piece, entries: Range<u64>) -> Written {
+        let offsets = (!piece.continues).then(|| new.offsets(plan, piece.lines()));
+        let (has_offsets, indices) = (offsets.is_some(), new.indices(plan, entries.clone()));
+        let values = new.values(plan, entries);
+        let has_values = values.is_some();
+        Written { regions: offsets.into_iter().chain([indices]).chain(values).collect(), has_offsets, has_values }
+    }
+
+    fn fill<T: Real, U: Real>(
+        &self,
+        lines: &PieceBlocks,
+        read: &[Block],
+        mut blocks: &mut [Block],
+        first_entry: u64,
+        values: &Values,
+    ) -> Result<()> {
+        if self.has_offsets {
+            let (offsets, rest) = blocks.split_at_mut(1);
+            let found = lines.offsets(read)?;
+            let into = offsets[0].slice_mut::<i64>();
+            into.iter_mut().zip(found.iter()).for_each(|(into, offset)| *into = offset - found[0] + first_entry as i64);
+            blocks = rest;
+        }
+        let (indices, rest) = blocks.split_at_mut(1);
+        indices[0].bytes_mut().copy_from_slice(read[1].bytes());
+        let first = lines.piece.lines().start as usize;
+        with_lines!(lines, read, T, a => {
+            // The lines are checked also where nothing is computed.
+            if !self.has_values {
+                return Ok(());
+            }
+            let mut into = rest[0].slice_mut::<U>().iter_mut();
+            a.each_line(|line, entries| {
+                let line = first + line;
+                let mut squares = 0.0;
+                let by_itself = matches!(values.unit, Some(Unit::Line));
+                if by_itself {
+                    entries.each(|place, value| squares += values.of(line, place, value.f64()).powi(2));
+                }
+                let inverse = |squares: f64| if squares > 0.0 { 1.0 / squares.sqrt() } else { 1.0 };
+                let (sums, by_line) = match &values.unit {
+                    Some(Unit::Lines(sums)) => (Some(sums.lock().expect("no panic while held")), true),
+                    Some(Unit::Places(sums)) => (Some(sums.lock().expect("no panic while held")), false),
+                    _ => (None, false),
+                };
+                let factor = if by_itself { inverse(squares) } else { 1.0 };
+                entries.each(|place, value| {
+                    let factor = sums.as_ref().map_or(factor, |sums| inverse(sums[if by_line { line } else { place }]));
+                    let found = values.of(line, place, value.f64()) * factor;
+                    if let Some(into) = into.next() {
+                        *into = U::of(found);
+                    }
+                });
+            });
+        });
+        Ok(())
+    }
+}
