@@ -168,6 +168,27 @@ impl<T: Send + 'static> Job<T> {
     }
 }
 
+impl<T: Send + 'static> Job<T> {
+    /// Both jobs, one after the other, with the result of the second. Neither is driven.
+    pub(crate) fn then<U: Send + 'static>(mut self, next: Job<U>) -> Job<U> {
+        let (Finish::Outcomes(first), Finish::Outcomes(second)) = (self.finish, next.finish) else {
+            unreachable!("driven jobs run their own plans")
+        };
+        let count = self.plans.len();
+        let finish = Finish::Outcomes(Box::new(move |mut outcomes: Vec<Outcome>| {
+            let rest = outcomes.split_off(count);
+            first(outcomes)?;
+            second(rest)
+        }) as Box<_>);
+        self.plans.extend(next.plans);
+        self.explanations.extend(next.explanations);
+        self.writers.extend(next.writers);
+        self.unfinished.extend(next.unfinished);
+        let Job { session, plans, explanations, writers, unfinished, .. } = self;
+        Job { session, plans, momentary: false, explanations, writers, unfinished, finish, after: next.after }
+    }
+}
+
 /// Work that has begun. Dropping it cancels it.
 pub struct Running<T> {
     session: Session,

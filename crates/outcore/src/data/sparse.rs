@@ -139,7 +139,10 @@ impl Sparse {
             (Some(Element::Real(found)), said) if said.is_none_or(|said| said == found) => found,
             (None, said) => said.unwrap_or(DType::F32),
             (Some(found), said) => {
-                let said = said.map_or_else(|| "float32 or float64 is needed".to_owned(), |said| format!("{} says {said}", names::DESCRIPTION));
+                let said = said.map_or_else(
+                    || "float32 or float64 is needed".to_owned(),
+                    |said| format!("{} says {said}", names::DESCRIPTION),
+                );
                 let object = path.join(names::VALUES).display().to_string();
                 return Err(FormatError::Unsupported { object, reason: format!("dtype {found}, where {said}") }.into());
             }
@@ -262,7 +265,10 @@ impl Sparse {
     /// [`Error::Shape`] when they are not all there; [`Error::Value`] where the lines are columns.
     pub fn slice(&self, rows: Range<u64>) -> Result<Sparse> {
         if self.format == Compressed::Columns {
-            let what = format!("{} is compressed by columns: its rows do not lie together; csrcsc makes a matrix whose rows do", self.name());
+            let what = format!(
+                "{} is compressed by columns: its rows do not lie together; csrcsc makes a matrix whose rows do",
+                self.name()
+            );
             return Err(Error::value(what));
         }
         if rows.start > rows.end || rows.end > self.rows() {
@@ -318,7 +324,8 @@ impl Sparse {
     /// # Errors
     /// [`Error::Shape`] for others.
     pub fn read_into(&self, into: SparseBufs) -> Result<Job<SparseBufs>> {
-        let wanted = [8 * (self.lines() + 1), self.nonzeros() * self.index_element().bytes(), self.nonzeros() * self.dtype().bytes()];
+        let wanted =
+            [8 * (self.lines() + 1), self.nonzeros() * self.index_element().bytes(), self.nonzeros() * self.dtype().bytes()];
         if [&into.offsets, &into.indices, &into.values].map(|buf| buf.len() as u64) != wanted {
             return Err(Error::shape(format!("{} needs arrays of {wanted:?} bytes", self.name())));
         }
@@ -330,7 +337,9 @@ impl Sparse {
         self.copies(&mut plan, &self.parts.offsets, lines, 8, &mut offsets_rest, move |from, element, to| {
             let to = bytemuck::cast_slice_mut::<u8, i64>(to);
             match element {
-                Element::I32 => to.iter_mut().zip(bytemuck::cast_slice::<u8, i32>(from)).for_each(|(to, &from)| *to = i64::from(from)),
+                Element::I32 => {
+                    to.iter_mut().zip(bytemuck::cast_slice::<u8, i32>(from)).for_each(|(to, &from)| *to = i64::from(from))
+                }
                 _ => to.copy_from_slice(bytemuck::cast_slice(from)),
             }
             to.iter_mut().for_each(|offset| *offset = offset.wrapping_sub(base as i64));
@@ -398,9 +407,8 @@ impl fmt::Debug for Sparse {
 impl Parts {
     /// Whether the arrays have the types and lengths of one matrix.
     fn check(&self) -> Result<()> {
-        let refuse = |part: &Part, reason: String| {
-            Err(Error::from(FormatError::Unsupported { object: part.name().to_owned(), reason }))
-        };
+        let refuse =
+            |part: &Part, reason: String| Err(Error::from(FormatError::Unsupported { object: part.name().to_owned(), reason }));
         let Parts { offsets, indices, values, lines, width, .. } = self;
         if !matches!(offsets.vector.element, Element::I32 | Element::I64) {
             return refuse(offsets, format!("dtype {}, where int32 or int64 is needed", offsets.vector.element));

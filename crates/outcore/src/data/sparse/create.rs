@@ -137,8 +137,7 @@ impl NewSparse {
             unreachable!("two or three were made")
         };
         let SparseShape { lines, width, dtype, format, .. } = shape;
-        let parts =
-            Parts { name: "scratch".into(), path: None, lines, width, dtype, offsets, indices, values, cuts: Vec::new() };
+        let parts = Parts { name: "scratch".into(), path: None, lines, width, dtype, offsets, indices, values, cuts: Vec::new() };
         Sparse::new(&session, parts, format)
     }
 }

@@ -1,7 +1,7 @@
 //! A sparse matrix in pieces: where they may begin, which bytes they are, and how those make lines in memory.
 //!
-//! A cut is a place between two entries. Cuts are found once, about [`CUT_ENTRIES`] entries or [`CUT_LINES`] lines apart, by going through
-//! the offsets in order; what lies between two cuts is the smallest piece there is. A line longer than that is cut inside, and
+//! A cut is a place between two entries. Cuts are found once, about [`CUT_ENTRIES`] entries or [`CUT_LINES`] lines apart, by going
+//! through the offsets in order; what lies between two cuts is the smallest piece there is. A line longer than that is cut inside, and
 //! makes pieces of its own.
 
 use std::borrow::Cow;
@@ -18,10 +18,10 @@ use crate::error::{Error, Result};
 use crate::session::Session;
 
 /// Entries between cuts, in matrices of up to [`CUTS`] times as many.
-const CUT_ENTRIES: u64 = 1 << 15;
-/// Lines between cuts.
-const CUT_LINES: u64 = 1 << 14;
-/// About as many cuts are kept, 24 bytes each.
+const CUT_ENTRIES: u64 = 1 << 12;
+/// Lines between cuts, likewise.
+const CUT_LINES: u64 = 1 << 8;
+/// No more than about twice as many cuts are kept, 24 bytes each.
 const CUTS: u64 = 1 << 17;
 /// The most bytes of a piece: enough that the device is busy with one.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -103,7 +103,14 @@ impl Sparse {
     fn piece_bytes(&self, lines: u64, entries: u64) -> u64 {
         let parts = &self.parts;
         let bytes = |part: &Part, numbers: u64| numbers * part.vector.element.bytes() + 2 * part.block();
-        bytes(&parts.offsets, lines + 1) + bytes(&parts.indices, entries) + parts.values.as_ref().map_or(0, |part| bytes(part, entries))
+        bytes(&parts.offsets, lines + 1)
+            + bytes(&parts.indices, entries)
+            + parts.values.as_ref().map_or(0, |part| bytes(part, entries))
+    }
+
+    /// Bytes of the budget that a piece takes.
+    pub(crate) fn bytes_of(&self, piece: &Piece) -> u64 {
+        self.piece_bytes(piece.lines.end - piece.lines.start, piece.entries())
     }
 
     /// What a task declares to read a piece, in this order.
@@ -155,10 +162,14 @@ impl PieceBlocks {
         // Only offsets that have changed since the matrix was opened can be others.
         let known = |found: i64, inside: bool, expected: i64, outwards: bool| found == expected || (inside && outwards);
         if !known(offsets[0], *continues, first, offsets[0] < first) {
-            return Err(part.corrupt(lines.start, format!("{} is not where entries began when it was opened ({first})", offsets[0])));
+            return Err(
+                part.corrupt(lines.start, format!("{} is not where entries began when it was opened ({first})", offsets[0]))
+            );
         }
         if !known(offsets[end], *breaks_off, last, offsets[end] > last) {
-            return Err(part.corrupt(lines.end, format!("{} is not where entries ended when it was opened ({last})", offsets[end])));
+            return Err(
+                part.corrupt(lines.end, format!("{} is not where entries ended when it was opened ({last})", offsets[end]))
+            );
         }
         if offsets[0] != first || offsets[end] != last {
             let offsets = offsets.to_mut();
@@ -211,7 +222,9 @@ pub(crate) use with_lines;
 
 /// Goes through offsets in order and decides where to cut.
 struct Cutter {
+    /// Entries and lines from cut to cut.
     step: u64,
+    lines: u64,
     cuts: Vec<Cut>,
     last: Cut,
     line: u64,
@@ -219,14 +232,15 @@ struct Cutter {
 }
 
 impl Cutter {
-    fn new(entries: u64) -> Cutter {
+    fn new(lines: u64, entries: u64) -> Cutter {
         let start = Cut { line: 0, entry: 0, inside: false };
-        Cutter { step: CUT_ENTRIES.max(entries / CUTS), cuts: Vec::new(), last: start, line: 0, entry: 0 }
+        let (step, lines) = (CUT_ENTRIES.max(entries / CUTS), CUT_LINES.max(lines / CUTS));
+        Cutter { step, lines, cuts: Vec::new(), last: start, line: 0, entry: 0 }
     }
 
     /// The next line ends at `end`.
     fn line(&mut self, end: u64) {
-        let full = end - self.last.entry > self.step || self.line - self.last.line >= CUT_LINES;
+        let full = end - self.last.entry > self.step || self.line - self.last.line >= self.lines;
         if full && self.line > self.last.line {
             self.cut(Cut { line: self.line, entry: self.entry, inside: false });
         }
@@ -243,13 +257,19 @@ impl Cutter {
     }
 
     /// All the offsets from number `first` on; the error is a number and a reason.
-    fn numbers(&mut self, first: u64, offsets: impl Iterator<Item = i64>, entries: u64) -> std::result::Result<(), (u64, String)> {
+    fn numbers(
+        &mut self,
+        first: u64,
+        offsets: impl Iterator<Item = i64>,
+        entries: u64,
+    ) -> std::result::Result<(), (u64, String)> {
         for (number, offset) in (first..).zip(offsets) {
-            let offset = u64::try_from(offset).unwrap_or(u64::MAX);
-            if offset < self.entry || offset > entries || (number == 0 && offset != 0) {
-                let reason = format!("offset {} is not between {} and {entries}", offset as i64, self.entry);
-                return Err((number, reason));
-            }
+            let found =
+                u64::try_from(offset).ok().filter(|found| (self.entry..=entries).contains(found) && (number > 0 || *found == 0));
+            let Some(offset) = found else {
+                let most = if number == 0 { 0 } else { entries };
+                return Err((number, format!("offset {offset} is not between {} and {most}", self.entry)));
+            };
             if number > 0 {
                 self.line(offset);
             }
@@ -261,14 +281,18 @@ impl Cutter {
 /// Where a matrix may be cut; reads all its offsets once.
 pub(super) fn find_cuts(session: &Session, parts: &Parts) -> Result<Vec<Cut>> {
     let (part, entries) = (&parts.offsets, parts.indices.vector.len);
-    let cutter = Arc::new(Mutex::new(Cutter::new(entries)));
+    let cutter = Arc::new(Mutex::new(Cutter::new(parts.lines, entries)));
     if let Backing::Memory(bytes) = &part.backing {
         let found = match part.vector.element {
             Element::I32 => {
                 let offsets = bytemuck::cast_slice::<u8, i32>(bytes).iter().map(|&offset| i64::from(offset));
                 cutter.lock().expect("no panic while held").numbers(0, offsets, entries)
             }
-            _ => cutter.lock().expect("no panic while held").numbers(0, bytemuck::cast_slice::<u8, i64>(bytes).iter().copied(), entries),
+            _ => cutter.lock().expect("no panic while held").numbers(
+                0,
+                bytemuck::cast_slice::<u8, i64>(bytes).iter().copied(),
+                entries,
+            ),
         };
         found.map_err(|(number, reason)| part.corrupt(number, reason))?;
     } else {
@@ -295,7 +319,7 @@ pub(super) fn find_cuts(session: &Session, parts: &Parts) -> Result<Vec<Cut>> {
         }
         session.engine().run(plan)?.wait()?;
     }
-    let found = std::mem::replace(&mut *cutter.lock().expect("no panic while held"), Cutter::new(0));
+    let found = std::mem::replace(&mut *cutter.lock().expect("no panic while held"), Cutter::new(0, 0));
     match found.entry == entries {
         true => Ok(found.cuts),
         false => Err(part.corrupt(parts.lines, format!("the last offset is {}, there are {entries} entries", found.entry))),
@@ -329,7 +353,7 @@ mod tests {
     use super::*;
 
     fn cuts(step: u64, lengths: &[u64]) -> Vec<(u64, u64, bool)> {
-        let mut cutter = Cutter { step, ..Cutter::new(0) };
+        let mut cutter = Cutter { step, ..Cutter::new(0, 0) };
         let mut end = 0;
         for length in lengths {
             end += length;

@@ -88,7 +88,8 @@ pub fn csrmm_into(session: &Session, a: &Sparse, b: Operand, alpha: f64, into: B
     with_real!(a.dtype(), T => Product::<T>::new(session, a, &b, alpha, 0.0).tasks(&mut plan, c))?;
     plan.bound(a.stored_bytes() + b.stored_bytes());
     let lost = |_| Error::Failed { what: "a task still holds memory of the result".into() };
-    let small = !a.is_stored() && !b.is_stored() && plan.flops() <= MOMENT_FLOPS && a.nbytes() + b.bytes() + bytes <= MOMENT_BYTES;
+    let small =
+        !a.is_stored() && !b.is_stored() && plan.flops() <= MOMENT_FLOPS && a.nbytes() + b.bytes() + bytes <= MOMENT_BYTES;
     // Copies and turns make tasks wait for each other.
     let momentary = small && a.format() == Compressed::Rows && b.waiting_bytes() == 0;
     let job = Job::new(session, vec![plan], move |_| whole.reclaim().map_err(lost))?;
@@ -105,7 +106,11 @@ pub(super) fn check(a: &Sparse, b: &Operand) -> Result<()> {
         false => {
             let [rows, cols] = a.shape();
             let (name, other) = (a.name(), b.name());
-            Err(Error::shape(format!("csrmm: {name} is {rows} x {cols}, {other} is {} x {}: the inner dimensions differ", b.rows(), b.cols())))
+            Err(Error::shape(format!(
+                "csrmm: {name} is {rows} x {cols}, {other} is {} x {}: the inner dimensions differ",
+                b.rows(),
+                b.cols()
+            )))
         }
     }
 }
@@ -126,7 +131,12 @@ pub(super) enum Sink {
 pub(super) enum Rows {
     Stored(Tile),
     /// Several tasks that change them take turns.
-    Memory { buf: Arc<Mutex<Buf>>, rows: usize, cols: usize, turn: Option<Region> },
+    Memory {
+        buf: Arc<Mutex<Buf>>,
+        rows: usize,
+        cols: usize,
+        turn: Option<Region>,
+    },
 }
 
 impl Sink {
@@ -179,7 +189,7 @@ impl Rows {
         match self {
             Rows::Memory { buf, rows, cols, .. } => {
                 let mut buf = buf.lock().expect("no panic while held");
-                f(view_mut(bytemuck::cast_slice_mut::<u8, T>(&mut buf), *rows, *cols, *cols, 1)?, beta)
+                f(view_mut(numbers::<T>(&mut buf), *rows, *cols, *cols, 1)?, beta)
             }
             Rows::Stored(tile) => {
                 let out = tile.of_mut::<T>(blocks.last_mut().expect("declared last"))?;
@@ -187,7 +197,7 @@ impl Rows {
                     return f(out, beta);
                 }
                 // Columns lie together: the change is made on a copy.
-                let copy = &mut bytemuck::cast_slice_mut::<u8, T>(scratch)[..tile.rows * tile.cols];
+                let copy = &mut numbers::<T>(scratch)[..tile.rows * tile.cols];
                 let mut copy = view_mut(copy, tile.rows, tile.cols, tile.cols, 1)?;
                 if beta != T::ZERO {
                     kernels::copy_into(copy.as_mut(), out.as_ref())?;
@@ -207,18 +217,22 @@ impl Rows {
     }
 }
 
+/// Scratch as numbers; nothing has no alignment.
+pub(super) fn numbers<T: Real>(bytes: &mut [u8]) -> &mut [T] {
+    if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
+}
+
 /// A block of a dense matrix with rows that lie together, copied if they do not.
 pub(super) fn by_rows<'b, T: Real>(tile: &Tile, block: &'b Block, packing: &'b mut [u8]) -> Result<MatRef<'b, T>> {
     if tile.is_by_rows() {
         return tile.of::<T>(block);
     }
-    let packed = bytemuck::cast_slice_mut::<u8, T>(packing);
+    let packed = numbers::<T>(packing);
     kernels::copy_into(view_mut(packed, tile.rows, tile.cols, tile.cols, 1)?, tile.of::<T>(block)?)?;
     Ok(view(packed, tile.rows, tile.cols, tile.cols, 1)?)
 }
 
 pub(super) struct Product<'a, T> {
-    session: &'a Session,
     a: &'a Sparse,
     b: &'a Operand,
     alpha: T,
@@ -230,7 +244,7 @@ pub(super) struct Product<'a, T> {
 impl<'a, T: Real> Product<'a, T> {
     fn new(session: &'a Session, a: &'a Sparse, b: &'a Operand, alpha: f64, beta: f64) -> Product<'a, T> {
         let (alpha, beta) = (T::of(alpha), T::of(beta));
-        Product { session, a, b, alpha, beta, element: size_of::<T>() as u64, memory: session.memory_free() }
+        Product { a, b, alpha, beta, element: size_of::<T>() as u64, memory: session.memory_free() }
     }
 
     fn tasks(&self, plan: &mut Plan, mut c: Sink) -> Result<()> {
@@ -301,7 +315,8 @@ impl<'a, T: Real> Product<'a, T> {
         plan.task(task.run(move |cx| {
             let (read, written) = cx.blocks.split_at_mut(lines.count() + 1);
             let b = b.of::<T>(&read[lines.count()])?;
-            let product = |c: MatMut<'_, T>, beta| with_lines!(lines, read, T, a => Ok(kernels::csrmm(c, alpha, a, b, from, beta)?));
+            let product =
+                |c: MatMut<'_, T>, beta| with_lines!(lines, read, T, a => Ok(kernels::csrmm(c, alpha, a, b, from, beta)?));
             Ok(rows.change(written, cx.scratch, beta, product)?)
         }));
     }
@@ -317,7 +332,8 @@ impl<'a, T: Real> Product<'a, T> {
         let pieces = self.a.pieces(self.share(self.memory - room), |lines| lines * row_bytes);
         for pass in passes {
             let windows = cut(pass.clone(), (pass.end - pass.start).div_ceil(PARALLEL / copies));
-            let windows: Vec<Vec<Lane>> = windows.into_iter().map(|rows| Lane::of(plan, c, rows, copies, self.element, self.b.cols())).collect();
+            let windows: Vec<Vec<Lane>> =
+                windows.into_iter().map(|rows| Lane::of(plan, c, rows, copies, self.element, self.b.cols())).collect();
             for (index, piece) in pieces.iter().enumerate() {
                 for lanes in &windows {
                     let turn = index / lanes.len();
@@ -365,7 +381,11 @@ impl<'a, T: Real> Product<'a, T> {
             let task = result.declare(Task::new("no entries"), beta == T::ZERO).scratch(result.scratch_bytes(self.element));
             plan.task(task.run(move |cx| {
                 let changed = result.change::<T>(cx.blocks, cx.scratch, |c| {
-                    if beta == T::ZERO { kernels::fill(c, T::ZERO) } else { kernels::scale(c, beta) }
+                    if beta == T::ZERO {
+                        kernels::fill(c, T::ZERO)
+                    } else {
+                        kernels::scale(c, beta)
+                    }
                     Ok(())
                 });
                 Ok(changed?)
@@ -470,7 +490,8 @@ impl Lane {
     fn of(plan: &mut Plan, c: &mut Sink, rows: Range<u64>, copies: u64, element: u64, cols: u64) -> Vec<Lane> {
         let bytes = (rows.end - rows.start) * cols * element;
         let result = Place::Result(c.rows(plan, rows.clone(), true, element));
-        let further = (1..copies).map(|copy| Place::Volatile(Region::span(plan.volatile(format!("copy {copy} of C"), bytes), 0, bytes)));
+        let further =
+            (1..copies).map(|copy| Place::Volatile(Region::span(plan.volatile(format!("copy {copy} of C"), bytes), 0, bytes)));
         [result].into_iter().chain(further).map(|place| Lane { rows: rows.clone(), cols, place }).collect()
     }
 
@@ -490,7 +511,12 @@ impl Lane {
         if let Place::Result(rows) = &self.place { rows.scratch_bytes(element) } else { 0 }
     }
 
-    fn change<T: Real>(&self, blocks: &mut [Block], scratch: &mut [u8], f: impl FnOnce(MatMut<'_, T>) -> Result<()>) -> Result<()> {
+    fn change<T: Real>(
+        &self,
+        blocks: &mut [Block],
+        scratch: &mut [u8],
+        f: impl FnOnce(MatMut<'_, T>) -> Result<()>,
+    ) -> Result<()> {
         match &self.place {
             Place::Result(rows) => rows.change(blocks, scratch, T::ONE, |c, _| f(c)),
             Place::Volatile(_) => {

@@ -3,6 +3,7 @@
 mod csrmm;
 mod elementwise;
 mod gemm;
+mod gram_product;
 mod reduce;
 mod repack;
 mod scaled;
@@ -13,6 +14,7 @@ pub use csrmm::{Csrmm, csrmm, csrmm_into};
 pub use elementwise::{Axpby, axpby, scale};
 pub use gemm::{Gemm, gemm, gemm_into};
 pub(crate) use gemm::{in_calls, syrk_in_calls};
+pub use gram_product::gram_product;
 pub use reduce::{Reduction, column_norms, column_statistics, reduce, row_norms};
 pub use scaled::{Scaling, scaled};
 pub use syrk::{Syrk, syrk};

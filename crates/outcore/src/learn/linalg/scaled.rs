@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, RwLock};
 
 use outcore_engine::{Block, Plan, Region, Task};
 use outcore_kernels::{Lines, Real};
@@ -63,8 +63,8 @@ enum Unit {
     /// Of each line by itself.
     Line,
     /// By sums of squares that an earlier plan has made: of lines, or of places.
-    Lines(Arc<Mutex<Vec<f64>>>),
-    Places(Arc<Mutex<Vec<f64>>>),
+    Lines(Arc<RwLock<Vec<f64>>>),
+    Places(Arc<RwLock<Vec<f64>>>),
 }
 
 impl Values {
@@ -93,7 +93,7 @@ fn plan<T: Real, U: Real>(
     let (lines, places) = if by_rows { (rows, cols) } else { (cols, rows) };
     let pieces = a.pieces(session.memory_free().saturating_sub(held) / (6 * (PARALLEL + 1)), |_| 0);
     let cut = pieces.iter().any(|piece| piece.breaks_off);
-    let sums = Arc::new(Mutex::new(Vec::new()));
+    let sums = Arc::new(RwLock::new(Vec::new()));
     let unit = unit_rows.then(|| match (by_rows, cut) {
         (true, false) => Unit::Line,
         (true, true) => Unit::Lines(Arc::clone(&sums)),
@@ -138,7 +138,7 @@ fn plan<T: Real, U: Real>(
 }
 
 /// Sums of squares of rows.
-fn sums_plan<T: Real>(a: &Sparse, pieces: &[Piece], values: &Arc<Values>, sums: Arc<Mutex<Vec<f64>>>, held: u64) -> Plan {
+fn sums_plan<T: Real>(a: &Sparse, pieces: &[Piece], values: &Arc<Values>, sums: Arc<RwLock<Vec<f64>>>, held: u64) -> Plan {
     let mut plan = Plan::new(format!("norms of {}", a.name()));
     plan.hold(held);
     plan.bound(a.stored_bytes());
@@ -147,7 +147,7 @@ fn sums_plan<T: Real>(a: &Sparse, pieces: &[Piece], values: &Arc<Values>, sums: 
         let (lines, values, sums) = (a.blocks(piece), Arc::clone(values), Arc::clone(&sums));
         let task = a.regions(&mut plan, piece).into_iter().fold(Task::new("norms"), Task::read);
         plan.task(task.update(Region::span(turn, 0, 1)).run(move |cx| {
-            let mut sums = sums.lock().expect("no panic while held");
+            let mut sums = sums.write().expect("no panic while held");
             sums.resize(rows, 0.0);
             let first = lines.piece.lines().start as usize;
             let by_lines = matches!(values.unit, Some(Unit::Lines(_)));
@@ -202,19 +202,19 @@ impl Written {
                 return Ok(());
             }
             let mut into = rest[0].slice_mut::<U>().iter_mut();
+            let (sums, by_line) = match &values.unit {
+                Some(Unit::Lines(sums)) => (Some(sums.read().expect("no panic while held")), true),
+                Some(Unit::Places(sums)) => (Some(sums.read().expect("no panic while held")), false),
+                _ => (None, false),
+            };
+            let by_itself = matches!(values.unit, Some(Unit::Line));
+            let inverse = |squares: f64| if squares > 0.0 { 1.0 / squares.sqrt() } else { 1.0 };
             a.each_line(|line, entries| {
                 let line = first + line;
                 let mut squares = 0.0;
-                let by_itself = matches!(values.unit, Some(Unit::Line));
                 if by_itself {
                     entries.each(|place, value| squares += values.of(line, place, value.f64()).powi(2));
                 }
-                let inverse = |squares: f64| if squares > 0.0 { 1.0 / squares.sqrt() } else { 1.0 };
-                let (sums, by_line) = match &values.unit {
-                    Some(Unit::Lines(sums)) => (Some(sums.lock().expect("no panic while held")), true),
-                    Some(Unit::Places(sums)) => (Some(sums.lock().expect("no panic while held")), false),
-                    _ => (None, false),
-                };
                 let factor = if by_itself { inverse(squares) } else { 1.0 };
                 entries.each(|place, value| {
                     let factor = sums.as_ref().map_or(factor, |sums| inverse(sums[if by_line { line } else { place }]));

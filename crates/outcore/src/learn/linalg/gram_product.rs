@@ -1,0 +1,150 @@
+//! Y = A^T (A X): each row of A is looked at once, to make a row of A X and to add it to the rows of Y at once.
+//!
+//! Shapes: A is m x n, X and Y are n x d. Cost: 4 nnz d flops; reads A and X, writes Y: one pass over A. X and up to eight copies of Y,
+//! summed in order at the end, wait in memory. Where the lines of A are columns, or X and Y do not fit, A X is made in scratch first,
+//! and A passes by twice.
+
+use outcore_engine::{Plan, Region, Task};
+use outcore_kernels as kernels;
+use outcore_kernels::{Real, csrmm_flops, view, view_mut};
+
+use super::csrmm::{Band, Csrmm, check, csrmm, numbers};
+use super::with_real;
+use crate::data::array::{Array, Operand, Output};
+use crate::data::format::{Compressed, Order};
+use crate::data::sparse::{Piece, Sparse, with_lines};
+use crate::error::Result;
+use crate::job::Job;
+use crate::session::{PARALLEL, Session};
+
+/// Y = A^T (A X).
+///
+/// # Errors
+/// As [`csrmm`].
+pub fn gram_product(session: &Session, a: &Sparse, x: Operand, out: Output) -> Result<Job<Array>> {
+    check(a, &x)?;
+    out.check_distinct(&[&x])?;
+    let (copies, pieces) = (copies(session, a, &x), a.pieces(share(session), |_| 0));
+    let groups = whole_lines(&pieces);
+    let too_long = groups.iter().any(|group| group.iter().map(|piece| a.bytes_of(piece)).sum::<u64>() > 3 * share(session));
+    if a.format() == Compressed::Columns || copies == 0 || too_long {
+        return in_two_products(session, a, x, out);
+    }
+    let mut plan = Plan::new("A^T A X");
+    let shape = x.shape();
+    let target = out.target(session, a.dtype(), &shape, Order::Row, &mut plan)?;
+    let into = plan.extent(&target.extent);
+    let element = a.dtype().bytes();
+    let result = target.array.layout().tile(into, 0..x.rows(), 0..x.cols(), element);
+    plan.note("copies of Y", copies);
+    with_real!(a.dtype(), T => {
+        let lanes = lanes::<T>(session, &mut plan, a, &x, copies, &groups);
+        let mut task = Task::new("add").write(result.region);
+        for lane in &lanes {
+            task = task.read(*lane);
+        }
+        let (rows, cols, count) = (x.rows() as usize, x.cols() as usize, lanes.len());
+        plan.task(task.run(move |cx| {
+            let (into, parts) = cx.blocks.split_at_mut(1);
+            let mut y = result.of_mut::<T>(&mut into[0])?;
+            kernels::fill(y.as_mut(), T::ZERO);
+            for part in &parts[..count] {
+                kernels::axpby(y.as_mut(), T::ONE, view(part.slice::<T>(), rows, cols, cols, 1)?, T::ONE)?;
+            }
+            Ok(())
+        }));
+    });
+    plan.bound(a.stored_bytes() + x.stored_bytes() + target.array.nbytes());
+    target.job(session, vec![plan])
+}
+
+/// How many copies of Y there is memory for, up to one for each thread that plans are cut for.
+fn copies(session: &Session, a: &Sparse, x: &Operand) -> u64 {
+    let bytes = (x.rows() * x.cols() * a.dtype().bytes()).max(1);
+    // X, the sum, and what passes by.
+    let room = (session.memory_free() * 3 / 4).saturating_sub(x.waiting_bytes() + bytes + 2 * 4096);
+    (room / bytes).min(PARALLEL)
+}
+
+/// Bytes of a piece, of which all threads have one in use, and some are on their way.
+fn share(session: &Session) -> u64 {
+    session.memory_free() / 4 / (3 * (PARALLEL + 1))
+}
+
+/// Pieces by themselves, but those of one line together: it has no product before all of them have been seen.
+fn whole_lines(pieces: &[Piece]) -> Vec<Vec<Piece>> {
+    let mut groups: Vec<Vec<Piece>> = Vec::new();
+    for piece in pieces {
+        match groups.last_mut() {
+            Some(group) if piece.continues => group.push(piece.clone()),
+            _ => groups.push(vec![piece.clone()]),
+        }
+    }
+    groups
+}
+
+/// Adds every piece to one of the copies; these are what it returns.
+fn lanes<T: Real>(
+    session: &Session,
+    plan: &mut Plan,
+    a: &Sparse,
+    x: &Operand,
+    copies: u64,
+    groups: &[Vec<Piece>],
+) -> Vec<Region> {
+    let element = size_of::<T>() as u64;
+    let band = Band::new(x, plan, 0..x.rows(), element);
+    band.load::<T>(plan, x, session.memory_free() / 16);
+    let bytes = x.rows() * x.cols() * element;
+    let lanes: Vec<Region> = (0..copies.min(groups.len() as u64))
+        .map(|lane| Region::span(plan.volatile(format!("copy {lane} of Y"), bytes), 0, bytes))
+        .collect();
+    let (rows, cols) = (x.rows() as usize, x.cols() as usize);
+    for (index, group) in groups.iter().enumerate() {
+        let (lane, fresh) = (lanes[index % lanes.len()], index < lanes.len());
+        let lines: Vec<_> = group.iter().map(|piece| a.blocks(piece)).collect();
+        let entries: u64 = group.iter().map(|piece| piece.entries()).sum();
+        let task = Task::new("gram").flops(2 * csrmm_flops(entries as usize, cols)).scratch(cols * element as usize);
+        let task = group.iter().flat_map(|piece| a.regions(plan, piece)).fold(task, Task::read).read(band.region());
+        let task = if fresh { task.write(lane) } else { task.update(lane) };
+        let band = band.clone();
+        plan.task(task.run(move |cx| {
+            let count: usize = lines.iter().map(|piece| piece.count()).sum();
+            let (read, written) = cx.blocks.split_at_mut(count + 1);
+            let x = band.of::<T>(&read[count])?;
+            let mut y = view_mut(written[0].slice_mut::<T>(), rows, cols, cols, 1)?;
+            if fresh {
+                kernels::fill(y.as_mut(), T::ZERO);
+            }
+            let between = numbers::<T>(&mut cx.scratch[..cols * size_of::<T>()]);
+            if let [piece] = lines.as_slice() {
+                return with_lines!(piece, &read[..count], T, a => Ok(kernels::csr_gram(y, a, x, between)?));
+            }
+            // The parts of one long line: first its product, then what that adds.
+            between.fill(T::ZERO);
+            let mut at = 0;
+            for piece in &lines {
+                let blocks = &read[at..at + piece.count()];
+                let between = view_mut(between, 1, cols, cols, 1)?;
+                with_lines!(piece, blocks, T, a => kernels::csrmm(between, T::ONE, a, x, 0, T::ONE)?);
+                at += piece.count();
+            }
+            at = 0;
+            for piece in &lines {
+                let blocks = &read[at..at + piece.count()];
+                let between = view(between, 1, cols, cols, 1)?;
+                with_lines!(piece, blocks, T, a => kernels::csrmm_transposed(y.as_mut(), T::ONE, a, between, 0)?);
+                at += piece.count();
+            }
+            Ok(())
+        }));
+    }
+    lanes
+}
+
+fn in_two_products(session: &Session, a: &Sparse, x: Operand, out: Output) -> Result<Job<Array>> {
+    let between = session.temporary(a.dtype(), &[a.rows(), x.cols()], Order::Row)?;
+    let first = csrmm(session, a, x, Csrmm { out: Output::InPlace(between.clone()), ..Csrmm::default() })?;
+    let second = csrmm(session, &a.t(), between.into(), Csrmm { out, ..Csrmm::default() })?;
+    Ok(first.then(second))
+}

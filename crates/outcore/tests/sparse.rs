@@ -1,0 +1,330 @@
+//! Sparse matrices on SSD against plain loops over all their numbers, within small budgets.
+
+use std::path::PathBuf;
+
+use outcore::learn::linalg::{Csrmm, Scaling, csrmm, csrmm_into, gram_product, scaled};
+use outcore::{Array, Buf, Compressed, DType, Element, Error, Operand, Order, Output, Session, Settings, Shared, Sparse};
+use proptest::prelude::*;
+
+struct Place {
+    folder: tempfile::TempDir,
+    session: Session,
+}
+
+fn place(memory_bytes: u64) -> Place {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let scratch = Some(folder.path().join("scratch"));
+    let session =
+        Session::new(Settings { memory_bytes: Some(memory_bytes), scratch, threads: 2, ..Settings::default() }).unwrap();
+    Place { folder, session }
+}
+
+fn bytes<T: bytemuck::Pod>(values: &[T]) -> Shared {
+    let from: &[u8] = bytemuck::cast_slice(values);
+    let mut buf = Buf::anonymous(from.len().max(1)).unwrap();
+    buf[..from.len()].copy_from_slice(from);
+    let keep = buf.split_to(from.len());
+    keep.freeze()
+}
+
+fn random(seed: u64) -> impl FnMut() -> u64 {
+    let mut state = seed.wrapping_mul(2862933555777941757).wrapping_add(3037000493);
+    move || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state >> 33
+    }
+}
+
+/// Small integers, so that sums are exact in any order.
+fn numbers(count: usize, seed: u64) -> Vec<f32> {
+    let mut next = random(seed);
+    (0..count).map(|_| (next() % 9) as f32 - 4.0).collect()
+}
+
+/// Compressed by rows, and the same with all its zeros.
+struct Made {
+    rows: usize,
+    cols: usize,
+    offsets: Vec<i64>,
+    indices: Vec<i32>,
+    values: Vec<f32>,
+    dense: Vec<f32>,
+}
+
+/// Every fifth row is empty, and row 3 has as many entries as half of all.
+fn made(rows: usize, cols: usize, per_row: usize, seed: u64) -> Made {
+    let mut next = random(seed);
+    let (mut offsets, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+    let mut dense = vec![0.0; rows * cols];
+    for row in 0..rows {
+        let count = match row {
+            _ if cols == 0 || row % 5 == 4 => 0,
+            3 => rows * per_row / 2,
+            _ => next() as usize % (2 * per_row + 1),
+        };
+        for _ in 0..count {
+            let (col, value) = (next() as usize % cols, (next() % 9) as f32 - 4.0);
+            dense[row * cols + col] += value;
+            indices.push(col as i32);
+            values.push(value);
+        }
+        offsets.push(indices.len() as i64);
+    }
+    Made { rows, cols, offsets, indices, values, dense }
+}
+
+impl Made {
+    fn in_memory(&self, session: &Session) -> Sparse {
+        let shape = [self.rows as u64, self.cols as u64];
+        let (offsets, indices) = ((Element::I64, bytes(&self.offsets)), (Element::I32, bytes(&self.indices)));
+        Sparse::in_memory(session, Compressed::Rows, shape, offsets, indices, Some((DType::F32, bytes(&self.values)))).unwrap()
+    }
+}
+
+impl Place {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn store(&self, made: &Made) -> Sparse {
+        let stored = scaled(&self.session, &made.in_memory(&self.session), Scaling::default(), Some(self.path("a"))).unwrap();
+        stored.run().unwrap()
+    }
+
+    fn dense(&self, name: &str, rows: usize, cols: usize, order: Order, values: &[f32]) -> Array {
+        let array = self.session.create(self.path(name), DType::F32, &[rows as u64, cols as u64], order).unwrap();
+        array.write(bytes(values)).unwrap().run().unwrap();
+        array
+    }
+}
+
+fn of(array: &Array) -> Vec<f32> {
+    let found = array.read().unwrap().run().unwrap();
+    if array.nbytes() == 0 { Vec::new() } else { bytemuck::cast_slice(&found[..array.nbytes() as usize]).to_vec() }
+}
+
+fn product(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Vec<f32> {
+    let mut c = vec![0.0; m * n];
+    for i in 0..m {
+        for p in 0..k {
+            for j in 0..n {
+                c[i * n + j] += a[i * k + p] * b[p * n + j];
+            }
+        }
+    }
+    c
+}
+
+fn transposed(a: &[f32], rows: usize, cols: usize) -> Vec<f32> {
+    (0..cols).flat_map(|j| (0..rows).map(move |i| a[i * cols + j])).collect()
+}
+
+fn order(by_rows: bool) -> Order {
+    if by_rows { Order::Row } else { Order::Column }
+}
+
+fn operand(values: &[f32], rows: usize, cols: usize, by_rows: bool) -> Operand {
+    let values = if by_rows { values.to_vec() } else { transposed(values, rows, cols) };
+    let (row_stride, col_stride) = if by_rows { (cols as u64, 1) } else { (1, rows as u64) };
+    Operand::Memory { bytes: bytes(&values), dtype: DType::F32, rows: rows as u64, cols: cols as u64, row_stride, col_stride }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Shapes {
+    rows: usize,
+    cols: usize,
+    per_row: usize,
+    width: usize,
+    memory: u64,
+}
+
+fn check_products(Shapes { rows, cols, per_row, width, memory }: Shapes, [b_rows, c_rows, stored]: [bool; 3], seed: u64) {
+    let place = place(memory);
+    let made = made(rows, cols, per_row, seed);
+    let a = if stored { place.store(&made) } else { made.in_memory(&place.session) };
+    for turned in [false, true] {
+        let (dense, m, n) = match turned {
+            false => (made.dense.clone(), rows, cols),
+            true => (transposed(&made.dense, rows, cols), cols, rows),
+        };
+        let a = if turned { a.t() } else { a.clone() };
+        let b = numbers(n * width, seed + 1);
+        let expected = product(&dense, &b, [m, n, width]);
+        let b = match stored {
+            true => place.dense("b.npy", n, width, order(b_rows), &b).into(),
+            false => operand(&b, n, width, b_rows),
+        };
+        let c = csrmm(&place.session, &a, b.clone(), Csrmm::default()).unwrap().run().unwrap();
+        assert_eq!(of(&c), expected, "A B, turned {turned}");
+
+        let before = numbers(m * width, seed + 2);
+        let c = place.dense("c.npy", m, width, order(c_rows), &before);
+        let options = Csrmm { alpha: 2.0, beta: -3.0, out: Output::InPlace(c) };
+        let c = csrmm(&place.session, &a, b.clone(), options).unwrap().run().unwrap();
+        let sums: Vec<f32> = expected.iter().zip(&before).map(|(ab, c)| 2.0 * ab - 3.0 * c).collect();
+        assert_eq!(of(&c), sums, "2 A B - 3 C, turned {turned}");
+
+        let into = Buf::anonymous((m * width * 4).max(1)).unwrap().split_to(m * width * 4);
+        let found = csrmm_into(&place.session, &a, b.clone(), 0.5, into).unwrap().run().unwrap();
+        let halves: Vec<f32> = expected.iter().map(|value| 0.5 * value).collect();
+        let found: Vec<f32> = if found.is_empty() { Vec::new() } else { bytemuck::cast_slice(&found).to_vec() };
+        assert_eq!(found, halves, "into memory, turned {turned}");
+
+        let gram = gram_product(&place.session, &a, b, Output::Scratch).unwrap().run().unwrap();
+        assert_eq!(of(&gram), product(&transposed(&dense, m, n), &expected, [n, m, width]), "A^T A B, turned {turned}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn products_of_every_shape(
+        rows in 0usize..120, cols in 0usize..90, per_row in 0usize..6, width in 0usize..40,
+        by_rows in any::<[bool; 3]>(), seed in 0u64..1000,
+    ) {
+        check_products(Shapes { rows, cols, per_row, width, memory: 8 << 20 }, by_rows, seed);
+    }
+}
+
+#[test]
+fn products_whose_operands_do_not_fit_the_budget() {
+    // B and C take 4 MB each, the long row 2.4 MB, the budget is 2 MiB.
+    for by_rows in [[true; 3], [false, true, true], [true, false, true]] {
+        check_products(Shapes { rows: 10_000, cols: 9_000, per_row: 60, width: 1, memory: 2 << 20 }, by_rows, 5);
+    }
+}
+
+#[test]
+fn wide_products_pass_by_in_bands() {
+    let place = place(2 << 20);
+    let made = made(700, 900, 5, 3);
+    let a = place.store(&made);
+    for turned in [false, true] {
+        let (a, dense, m, n) = match turned {
+            false => (a.clone(), made.dense.clone(), 700, 900),
+            true => (a.t(), transposed(&made.dense, 700, 900), 900, 700),
+        };
+        let b = numbers(n * 1000, 4);
+        let operand = place.dense("b.npy", n, 1000, Order::Row, &b);
+        let job = csrmm(&place.session, &a, operand.into(), Csrmm::default()).unwrap();
+        let predicted = job.explain()[0].clone();
+        assert_eq!(of(&job.run().unwrap()), product(&dense, &b, [m, n, 1000]));
+        let trace = place.session.last_trace();
+        assert!(predicted.predicted.peak_bytes <= 2 << 20, "{predicted}");
+        drop(trace);
+    }
+}
+
+#[test]
+fn what_is_stored_is_read_back_whole_and_in_slices() {
+    let place = place(4 << 20);
+    let made = made(500, 300, 4, 9);
+    let a = place.store(&made);
+    assert_eq!((a.shape(), a.nonzeros()), ([500, 300], made.indices.len() as u64));
+    for rows in [0..500u64, 0..0, 3..4, 100..333, 499..500] {
+        let part = a.slice(rows.clone()).unwrap();
+        let found = part.read().unwrap().run().unwrap();
+        let (first, last) = (made.offsets[rows.start as usize], made.offsets[rows.end as usize]);
+        let expected: Vec<i64> = made.offsets[rows.start as usize..=rows.end as usize].iter().map(|at| at - first).collect();
+        assert_eq!(bytemuck::cast_slice::<u8, i64>(&found.offsets)[..expected.len()], expected);
+        let entries = (last - first) as usize;
+        assert_eq!(part.nonzeros(), entries as u64);
+        if entries > 0 {
+            let (first, last) = (first as usize, last as usize);
+            assert_eq!(bytemuck::cast_slice::<u8, i32>(&found.indices)[..entries], made.indices[first..last]);
+            assert_eq!(bytemuck::cast_slice::<u8, f32>(&found.values)[..entries], made.values[first..last]);
+        }
+        let x = numbers(300, 2);
+        let y = csrmm(&place.session, &part, operand(&x, 300, 1, true), Csrmm::default()).unwrap().run().unwrap();
+        let range = rows.start as usize * 300..rows.end as usize * 300;
+        assert_eq!(of(&y), product(&made.dense[range], &x, [(rows.end - rows.start) as usize, 300, 1]));
+    }
+    assert!(matches!(a.slice(3..501), Err(Error::Shape { .. })));
+    assert!(matches!(a.t().slice(0..3), Err(Error::Value { .. })));
+}
+
+#[test]
+fn values_are_scaled_by_rows_and_columns_dampened_and_normalised() {
+    for turned in [false, true] {
+        let place = place(4 << 20);
+        let mut made = made(60, 40, 3, 11);
+        made.values.iter_mut().for_each(|value| *value = value.abs() + 1.0);
+        let a = place.store(&made);
+        let a = if turned { a.t() } else { a };
+        let [rows, cols] = a.shape().map(|side| side as usize);
+        let (by_rows, by_cols): (Vec<f64>, Vec<f64>) =
+            ((0..rows).map(|at| 1.0 + at as f64 / 7.0).collect(), (0..cols).map(|at| 2.0 - at as f64 / 90.0).collect());
+        let mut triplets: Vec<(usize, usize, f64)> = (0..made.rows)
+            .flat_map(|row| (made.offsets[row] as usize..made.offsets[row + 1] as usize).map(move |at| (row, at)))
+            .map(|(row, at)| {
+                let (row, col) = if turned { (made.indices[at] as usize, row) } else { (row, made.indices[at] as usize) };
+                (row, col, (1.0 + f64::from(made.values[at]).ln()) * by_rows[row] * by_cols[col])
+            })
+            .collect();
+        let mut squares = vec![0.0; rows];
+        triplets.iter().for_each(|&(row, _, value)| squares[row] += value * value);
+        triplets.iter_mut().for_each(|(row, _, value)| *value /= f64::sqrt(squares[*row]));
+        let scaling =
+            Scaling { logarithm: true, rows: Some(by_rows), cols: Some(by_cols), unit_rows: true, dtype: Some(DType::F64) };
+        let job = scaled(&place.session, &a, scaling, Some(place.path("scaled"))).unwrap();
+        let b = job.run().unwrap();
+        assert_eq!((b.shape(), b.dtype(), b.format()), (a.shape(), DType::F64, a.format()));
+        let found = b.read().unwrap().run().unwrap();
+        for (found, (_, _, expected)) in bytemuck::cast_slice::<u8, f64>(&found.values).iter().zip(&triplets) {
+            assert!((found - expected).abs() <= 8.0 * f64::EPSILON * expected.abs(), "{found} is not {expected}");
+        }
+    }
+}
+
+#[test]
+fn damaged_folders_are_refused_by_the_name_of_the_file() {
+    let place = place(4 << 20);
+    let made = made(50, 40, 3, 1);
+    let path = place.path("a");
+    let reason = |damage: &dyn Fn()| {
+        place.store(&made);
+        damage();
+        let found = place
+            .session
+            .open_sparse(&path)
+            .and_then(|a| csrmm(&place.session, &a, operand(&numbers(40, 1), 40, 1, true), Csrmm::default())?.run());
+        found.err().expect("refused").to_string()
+    };
+    let write = |name: &str, at: u64, bytes: &[u8]| {
+        use std::os::unix::fs::FileExt;
+        std::fs::File::options().write(true).open(path.join(name)).unwrap().write_all_at(bytes, at).unwrap();
+    };
+    let cases: [(&dyn Fn(), &str); 8] = [
+        (&|| write("indptr.npy", 4096 + 8 * 20, &(-5i64).to_le_bytes()), "indptr.npy: corrupt at byte 4256: offset -5"),
+        (&|| write("indptr.npy", 4096, &1i64.to_le_bytes()), "indptr.npy: corrupt at byte 4096: offset 1"),
+        (&|| write("indptr.npy", 4096 + 8 * 50, &2i64.to_le_bytes()), "indptr.npy: corrupt at byte 4496"),
+        (
+            &|| write("indices.npy", 4096 + 4 * 7, &40i32.to_le_bytes()),
+            "indices.npy: corrupt at byte 4124: the matrix has 40 columns",
+        ),
+        (&|| write("indices.npy", 4096, &(-1i32).to_le_bytes()), "indices.npy: corrupt at byte 4096"),
+        (
+            &|| std::fs::File::options().write(true).open(path.join("data.npy")).unwrap().set_len(4100).unwrap(),
+            "data.npy: truncated",
+        ),
+        (&|| std::fs::write(path.join("matrix.json"), b"{\"format\": \"coo\"}").unwrap(), "matrix.json: corrupt"),
+        (&|| std::fs::remove_file(path.join("matrix.json")).unwrap(), "a folder without matrix.json"),
+    ];
+    for (damage, expected) in cases {
+        let found = reason(damage);
+        assert!(found.contains(expected), "{found:?} does not say {expected:?}");
+    }
+}
+
+#[test]
+fn operands_that_do_not_fit_together_are_refused() {
+    let place = place(4 << 20);
+    let a = made(5, 4, 2, 1).in_memory(&place.session);
+    let refused = |b: Operand, options: Csrmm| csrmm(&place.session, &a, b, options).err().expect("refused");
+    assert!(matches!(refused(operand(&[0.0; 15], 5, 3, true), Csrmm::default()), Error::Shape { .. }));
+    assert!(matches!(refused(operand(&[0.0; 12], 4, 3, true), Csrmm { beta: 1.0, ..Csrmm::default() }), Error::Value { .. }));
+    let b = place.dense("b.npy", 4, 3, Order::Row, &[0.0; 12]);
+    let out = Output::InPlace(b.clone());
+    assert!(matches!(refused(b.into(), Csrmm { out, ..Csrmm::default() }), Error::Value { .. }));
+}
