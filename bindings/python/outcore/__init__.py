@@ -24,11 +24,13 @@ from . import _native, errors, linalg
 from ._array import Array, native_output, session_of
 from ._native import VERSION as __version__  # noqa: N811
 from ._session import Driver, Order, PathLike, Session, default_session, last_run, set_default, type_name
+from ._sparse import Sparse
 from ._trace import Trace
 
 __all__ = [
     "Array",
     "Session",
+    "Sparse",
     "Trace",
     "__version__",
     "accept",
@@ -37,6 +39,7 @@ __all__ = [
     "create",
     "errors",
     "from_numpy",
+    "from_scipy",
     "info",
     "last_trace",
     "linalg",
@@ -75,18 +78,23 @@ def open(
     offset: int = 0,
     leading_dimension: int | None = None,
     interrupted: bool = False,
-) -> Array:
-    """Opens a matrix or vector on SSD. Only its header is read.
+) -> Any:
+    """Opens a matrix or vector on SSD. Only its header is read; of a sparse matrix, also where its lines begin.
 
     Parameters
     ----------
     path : path
-        A `.npy` file, or a raw one: described by `dtype` and `shape`, or by a JSON file beside it (`x.bin.json` for `x.bin`).
+        A folder that holds a sparse matrix; a `.npy` file; or a raw one: described by `dtype` and `shape`, or by a JSON file
+        beside it (`x.bin.json` for `x.bin`).
     dtype, shape, order, offset, leading_dimension
         What a raw file holds: float32 or float64; one or two numbers; rows ("C") or columns ("F") next to each other; bytes
         before the first element; elements from the start of one row (or column) to that of the next, without gaps if None.
     interrupted : bool
         Open it also where an earlier write in place did not finish.
+
+    Returns
+    -------
+    Array, or Sparse for a folder.
 
     Raises
     ------
@@ -160,6 +168,20 @@ def from_numpy(
         Default: that of `x`.
     """
     return default_session().from_numpy(path, x, dtype=dtype, order=order, progress=progress)
+
+
+def from_scipy(path: PathLike, x: Any, *, dtype: npt.DTypeLike | None = None, progress: bool | None = None) -> Sparse:
+    """Writes a SciPy sparse matrix to a new folder, there when it is whole; a matrix that had the name is replaced.
+
+    Parameters
+    ----------
+    path : path
+    x : scipy.sparse matrix or array
+        CSR and CSC are kept; another format becomes CSR. Entries of one place are added up.
+    dtype : float32 or float64, optional
+        Default: that of `x`; float64 for other numbers.
+    """
+    return default_session().from_scipy(path, x, dtype=dtype, progress=progress)
 
 
 @overload

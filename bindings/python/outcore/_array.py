@@ -462,7 +462,9 @@ def native_output(out: Any) -> Any:
 
 def session_of(*operands: Any, memory: int | str | None = None) -> Session:
     """The session of the first operand on SSD, else the default one, with the budget asked for."""
-    arrays = (x for x in operands if isinstance(x, Array))
+    from ._sparse import Sparse
+
+    arrays = (x for x in operands if isinstance(x, (Array, Sparse)))
     first = next(arrays, None)
     return (default_session() if first is None else first._session)._with(memory)
 

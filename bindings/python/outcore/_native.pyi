@@ -10,6 +10,7 @@ __all__ = [
     "Matrix",
     "Running",
     "Session",
+    "SparseMatrix",
     "Trace",
     "VERSION",
     "affine",
@@ -17,15 +18,19 @@ __all__ = [
     "column_norms",
     "column_statistics",
     "convert",
+    "csrmm",
     "device_random",
     "device_read",
     "device_write",
     "gemm",
+    "gram_product",
     "memory_allowed",
     "pca_fit",
     "reduce",
     "row_norms",
     "scale",
+    "sparse_in_memory",
+    "sparse_scaled",
     "syrk",
 ]
 
@@ -43,6 +48,7 @@ class Session:
         blas: str | PathLike[str] | None,
     ) -> Session: ...
     def open(self, path: str | PathLike[str], interrupted: bool) -> Matrix: ...
+    def open_sparse(self, path: str | PathLike[str]) -> SparseMatrix: ...
     def planner(self) -> Session: ...
     def open_raw(
         self,
@@ -81,6 +87,26 @@ class Matrix:
     def discard(self) -> None: ...
     def read_into(self, into: npt.NDArray[Any]) -> Job: ...
     def write(self, values: npt.NDArray[Any]) -> Job: ...
+
+@final
+class SparseMatrix:
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def index_dtype(self) -> str: ...
+    @property
+    def format(self) -> Literal["csr", "csc"]: ...
+    @property
+    def nonzeros(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def path(self) -> Path | None: ...
+    def t(self) -> SparseMatrix: ...
+    def slice(self, rows: tuple[int, int]) -> SparseMatrix: ...
+    def read_into(self, offsets: npt.NDArray[Any], indices: npt.NDArray[Any], values: npt.NDArray[Any]) -> Job: ...
 
 @final
 class Job:
@@ -130,6 +156,26 @@ def affine(
     matrix: npt.NDArray[np.float64],
     after: npt.NDArray[np.float64],
     out: _Output,
+) -> Job: ...
+def sparse_in_memory(
+    session: Session,
+    compressed: str,
+    shape: tuple[int, int],
+    offsets: npt.NDArray[Any],
+    indices: npt.NDArray[Any],
+    values: npt.NDArray[Any] | None,
+) -> SparseMatrix: ...
+def csrmm(session: Session, a: SparseMatrix, b: _Operand, alpha: float, beta: float, out: _Output | npt.NDArray[Any]) -> Job: ...
+def gram_product(session: Session, a: SparseMatrix, x: _Operand, out: _Output) -> Job: ...
+def sparse_scaled(
+    session: Session,
+    a: SparseMatrix,
+    out: str | PathLike[str] | None,
+    dtype: str | None,
+    rows: npt.NDArray[np.float64] | None,
+    cols: npt.NDArray[np.float64] | None,
+    logarithm: bool,
+    unit_rows: bool,
 ) -> Job: ...
 def device_write(session: Session, path: str | PathLike[str], length: int) -> float: ...
 def device_read(session: Session, path: str | PathLike[str]) -> float: ...

@@ -22,6 +22,7 @@ from .errors import ArgumentError, DTypeError
 
 if TYPE_CHECKING:
     from ._array import Array
+    from ._sparse import Sparse
 
 __all__ = ["Driver", "Order", "PathLike", "Session", "default_session"]
 
@@ -178,9 +179,15 @@ class Session:
         offset: int = 0,
         leading_dimension: int | None = None,
         interrupted: bool = False,
-    ) -> Array:
+    ) -> Any:
         """As `outcore.open`."""
         from ._array import Array, Origin
+        from ._sparse import Sparse
+
+        if os.path.isdir(path):
+            if dtype is not None or shape is not None or interrupted:
+                raise ArgumentError("a sparse matrix, which is a folder, is opened by its path alone")
+            return Sparse._open(self, full_path(path))
 
         if (dtype is None) != (shape is None):
             raise ArgumentError("a raw file needs both dtype and shape, a .npy file neither")
@@ -234,6 +241,15 @@ class Session:
             # A traceback that somebody keeps must not keep the file.
             draft.discard()
         return self.open(path)
+
+    def from_scipy(self, path: PathLike, x: Any, *, dtype: npt.DTypeLike | None = None, progress: bool | None = None) -> Sparse:
+        """As `outcore.from_scipy`."""
+        from ._sparse import Sparse, canonical, native_sparse
+
+        matrix = native_sparse(canonical(x), self, "x")
+        kind = None if dtype is None else type_name(dtype)
+        job = _native.sparse_scaled(self._inner, matrix, full_path(path), kind, None, None, False, False)
+        return Sparse._result(self, self._run(job, "writing", progress))
 
     def accept(self, path: PathLike) -> None:
         """As `outcore.accept`."""

@@ -1,7 +1,8 @@
-"""Dense linear algebra on matrices bigger than memory.
+"""Linear algebra on matrices bigger than memory.
 
 Operands are arrays on SSD or NumPy arrays, their transposes and slices, of float32 or float64, all of one type. NumPy arrays are
-read where they lie; one that is not aligned, or whose rows and columns both have gaps, is copied first. All functions take
+read where they lie; one that is not aligned, or whose rows and columns both have gaps, is copied first. Sparse matrices are on
+SSD (`outcore.Sparse`) or SciPy's. All functions take
 
 memory : int or str, optional
     A budget for this call, beside that of the session.
@@ -23,10 +24,24 @@ import numpy.typing as npt
 
 from . import _native
 from ._array import Array, native_operand, native_output, session_of, unmasked
-from ._session import PathLike, Session
+from ._session import PathLike, Session, full_path, type_name
+from ._sparse import Sparse, native_sparse
 from .errors import ArgumentError, DTypeError
 
-__all__ = ["axpby", "column_norms", "column_statistics", "gemm", "reduce", "row_norms", "scale", "syrk"]
+__all__ = [
+    "axpby",
+    "column_norms",
+    "column_statistics",
+    "csrgemv",
+    "csrmm",
+    "gemm",
+    "gram_product",
+    "reduce",
+    "row_norms",
+    "scale",
+    "scaled",
+    "syrk",
+]
 
 Operand = Array | npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
@@ -46,6 +61,19 @@ def _array(session: Session, found: Any, out: Any) -> Any:
     if found is None or isinstance(out, Array):
         return out if found is not None else None
     return Array._result(session, found)
+
+
+def _check_memory_out(out: npt.NDArray[Any], dtype: Any, beta: float, *operands: Any) -> None:
+    """Refuses a NumPy array that a result cannot be written to as it lies."""
+    if beta:
+        raise ArgumentError("beta needs an array on SSD as out, not a NumPy array")
+    unmasked(out, "out")
+    if out.dtype != dtype:
+        raise DTypeError(f"out is {out.dtype}, where the result is {dtype}")
+    if not (out.flags.c_contiguous and out.flags.writeable and out.flags.aligned):
+        raise ArgumentError("out must be a C-contiguous, aligned and writable NumPy array")
+    if any(np.may_share_memory(out, x) for x in operands if isinstance(x, np.ndarray)):
+        raise ArgumentError("out shares memory with an operand")
 
 
 @overload
@@ -129,15 +157,7 @@ def gemm(
     session = session_of(a, b, out, memory=memory)
     left, right = native_operand(a, "a"), native_operand(b, "b")
     if isinstance(out, np.ndarray):
-        if beta:
-            raise ArgumentError("beta needs an array on SSD as out, not a NumPy array")
-        unmasked(out, "out")
-        if out.dtype != a.dtype:
-            raise DTypeError(f"out is {out.dtype}, where the result is {a.dtype}")
-        if not (out.flags.c_contiguous and out.flags.writeable and out.flags.aligned):
-            raise ArgumentError("out must be a C-contiguous, aligned and writable NumPy array")
-        if any(np.may_share_memory(out, x) for x in (a, b) if isinstance(x, np.ndarray)):
-            raise ArgumentError("out shares memory with an operand")
+        _check_memory_out(out, a.dtype, beta, a, b)
         target: Any = out
     else:
         target = native_output(out)
@@ -432,3 +452,158 @@ def _stored(x: Any, name: str) -> _native.Matrix:
     if not isinstance(x, Array):
         raise ArgumentError(f"{name} is changed in place and must be an outcore array, not {type(x).__name__}")
     return x._inner
+
+
+def csrmm(
+    a: Any,
+    b: Operand,
+    out: PathLike | Array | npt.NDArray[Any] | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    trans_a: bool = False,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Explain = False,
+) -> Any:
+    """C = alpha op(A) B + beta C for a sparse A. No transpose is made for op(A) = A^T.
+
+    Parameters
+    ----------
+    a : Sparse or SciPy sparse matrix of shape (m, n), or (n, m) with `trans_a`
+    b : Array or ndarray of shape (n, d), rows or columns first
+    out : path, Array or ndarray of shape (m, d), optional
+        As in `gemm`. Default: a NumPy array where neither operand is on SSD, else an unnamed array there.
+    alpha, beta : float
+        `beta` other than 0 needs an Array as `out`.
+    trans_a : bool
+        The same as `a.T`.
+
+    Returns
+    -------
+    Array or ndarray of shape (m, d), or `out` where that is an array.
+
+    Notes
+    -----
+    2 nnz d operations. Reads A and B and writes C once where B (or C, for a matrix whose columns lie together) fits half of the
+    budget; else B passes by once for each part of C that fits.
+    """
+    session = session_of(a, b, out, memory=memory)
+    left = native_sparse(a, session)
+    left = left.t() if trans_a else left
+    right = native_operand(b, "b")
+    if out is None and not isinstance(a, Sparse) and not isinstance(b, Array):
+        out = np.empty((left.shape[0], *b.shape[1:]), b.dtype)
+    if isinstance(out, np.ndarray):
+        _check_memory_out(out, b.dtype, beta, b)
+    into = out if isinstance(out, np.ndarray) else native_output(out)
+    job = _native.csrmm(session._for(explain), left, right, alpha, beta, into)
+    found = _carry_out(session, job, "csrmm", progress, explain)
+    if isinstance(out, np.ndarray):
+        return None if explain else out
+    return _array(session, found, out)
+
+
+def csrgemv(
+    a: Any,
+    x: Operand,
+    *,
+    trans_a: bool = False,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+) -> npt.NDArray[Any]:
+    """y = op(A) x for a sparse A and vectors in memory.
+
+    Parameters
+    ----------
+    a : Sparse or SciPy sparse matrix of shape (m, n), or (n, m) with `trans_a`
+    x : Array or ndarray of shape (n,)
+    trans_a : bool
+        The same as `a.T`.
+
+    Returns
+    -------
+    ndarray of shape (m,), of the type of A. It is held besides the budget.
+    """
+    if x.ndim != 1:
+        raise ArgumentError(f"x has {x.ndim} dimensions, where csrgemv takes a vector; see csrmm")
+    rows = a.shape[1 if trans_a else 0]
+    y = np.empty(rows, x.dtype)
+    csrmm(a, x, y, trans_a=trans_a, memory=memory, progress=progress)
+    return y
+
+
+def gram_product(
+    a: Any,
+    x: Operand,
+    out: PathLike | Array | None = None,
+    *,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Explain = False,
+) -> Array | None:
+    """Y = A^T (A X) for a sparse A, in one pass over A.
+
+    Parameters
+    ----------
+    a : Sparse or SciPy sparse matrix of shape (m, n)
+    x : Array or ndarray of shape (n, d)
+    out : path or Array of shape (n, d), optional
+        As in `gemm`.
+
+    Returns
+    -------
+    Array of shape (n, d), or `out` where that is an array.
+
+    Notes
+    -----
+    4 nnz d operations. X and up to eight copies of Y wait in memory; where they do not fit, or where the columns of A lie
+    together and not its rows, A X is made in scratch and A is read twice.
+    """
+    session = session_of(a, x, out, memory=memory)
+    job = _native.gram_product(session._for(explain), native_sparse(a, session), native_operand(x, "x"), native_output(out))
+    found: Array | None = _array(session, _carry_out(session, job, "gram product", progress, explain), out)
+    return found
+
+
+def scaled(
+    a: Any,
+    out: PathLike | None = None,
+    *,
+    rows: npt.ArrayLike | None = None,
+    columns: npt.ArrayLike | None = None,
+    logarithm: bool = False,
+    unit_rows: bool = False,
+    dtype: npt.DTypeLike | None = None,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Explain = False,
+) -> Sparse | None:
+    """A copy of a sparse matrix with other values in the same places.
+
+    Parameters
+    ----------
+    a : Sparse or SciPy sparse matrix of shape (m, n)
+    out : path, optional
+        A new folder, there when it is whole. Default: an unnamed matrix in the scratch folder.
+    rows, columns : array_like of shape (m,), (n,), optional
+        Factors of rows and columns.
+    logarithm : bool
+        First put 1 + ln(value) in the place of each value.
+    unit_rows : bool
+        At last divide each row by its Euclidean norm.
+    dtype : float32 or float64, optional
+        Type of the new values; default that of `a`.
+
+    Returns
+    -------
+    Sparse of shape (m, n), in the format of `a`.
+    """
+    session = session_of(a, memory=memory)
+    kind = None if dtype is None else type_name(dtype)
+    down, across = (None if part is None else np.ascontiguousarray(part, np.float64) for part in (rows, columns))
+    path = None if out is None else full_path(out)
+    matrix = native_sparse(a, session)
+    job = _native.sparse_scaled(session._for(explain), matrix, path, kind, down, across, logarithm, unit_rows)
+    found = _carry_out(session, job, "scaling", progress, explain)
+    return None if found is None else Sparse._result(session, found)

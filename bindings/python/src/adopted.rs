@@ -5,8 +5,10 @@
 
 use std::ptr::NonNull;
 
-use numpy::{PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods, dtype};
-use outcore::{Buf, DType, Error, Memory, Operand};
+use numpy::{
+    Element as NumpyElement, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods, dtype,
+};
+use outcore::{Buf, DType, Element, Error, Memory, Operand};
 use pyo3::prelude::*;
 
 use crate::error::to_python;
@@ -37,13 +39,16 @@ unsafe impl Memory for Adopted {
     }
 }
 
+/// Where the elements of an array of the type `T` begin.
+fn pointer_of<T: NumpyElement>(array: &Bound<'_, PyUntypedArray>) -> Option<*mut u8> {
+    array.cast::<PyArrayDyn<T>>().ok().map(|array| array.data().cast::<u8>())
+}
+
 /// The first `len` bytes from where the array begins; its type has been checked.
 fn adopt(array: &Bound<'_, PyUntypedArray>, len: usize) -> Buf {
-    let pointer = match (array.cast::<PyArrayDyn<f32>>(), array.cast::<PyArrayDyn<f64>>()) {
-        (Ok(array), _) => array.data().cast::<u8>(),
-        (_, Ok(array)) => array.data().cast::<u8>(),
-        _ => return Buf::default(),
-    };
+    let floats = pointer_of::<f32>(array).or_else(|| pointer_of::<f64>(array));
+    let integers = || pointer_of::<i32>(array).or_else(|| pointer_of::<i64>(array)).or_else(|| pointer_of::<u16>(array));
+    let Some(pointer) = floats.or_else(integers) else { return Buf::default() };
     match NonNull::new(pointer) {
         Some(pointer) if len > 0 => Buf::new(Box::new(Adopted { pointer, len, _array: array.clone().unbind() })),
         _ => Buf::default(),
@@ -59,6 +64,29 @@ pub(crate) fn element_type(array: &Bound<'_, PyUntypedArray>) -> PyResult<DType>
         Ok(DType::F64)
     } else {
         Err(to_python(Error::DType { what: format!("dtype {own} is neither float32 nor float64") }))
+    }
+}
+
+/// The bytes of a C-contiguous array of whole numbers, and their type.
+pub(crate) fn integers(array: &Bound<'_, PyUntypedArray>) -> PyResult<(Element, Buf)> {
+    let (py, own) = (array.py(), array.dtype());
+    let types = [(dtype::<i32>(py), Element::I32), (dtype::<i64>(py), Element::I64), (dtype::<u16>(py), Element::U16)];
+    let found = types.into_iter().find(|(kind, _)| own.is_equiv_to(kind)).map(|(_, element)| element);
+    let element = found.ok_or_else(|| to_python(Error::DType { what: format!("dtype {own} is neither int32 nor int64") }))?;
+    match array.is_c_contiguous() && array.is_aligned() {
+        true => Ok((element, adopt(array, array.len() * element.bytes() as usize))),
+        false => Err(argument("the array is not C-contiguous and aligned")),
+    }
+}
+
+/// The numbers of a vector of float64.
+pub(crate) fn values_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<Vec<f64>> {
+    match element_type(array)? {
+        DType::F64 if array.is_c_contiguous() && array.is_aligned() => {
+            let bytes = adopt(array, array.len() * size_of::<f64>());
+            Ok(bytes.chunks_exact(8).map(|bytes| f64::from_ne_bytes(bytes.try_into().expect("eight bytes"))).collect())
+        }
+        _ => Err(argument("factors must be a contiguous vector of float64")),
     }
 }
 

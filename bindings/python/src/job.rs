@@ -12,11 +12,13 @@ use crate::error::to_python;
 use crate::matrix::Matrix;
 use crate::owned::Owned;
 use crate::pca;
+use crate::sparse::SparseMatrix;
 
 /// What a job ends with.
 pub(crate) enum Done {
     Nothing,
     Matrix(Array),
+    Sparse(outcore::Sparse),
     Number(f64),
     Numbers(Vec<f64>),
     Statistics(ColumnStatistics),
@@ -28,6 +30,7 @@ impl Done {
         Ok(match self {
             Done::Nothing => py.None(),
             Done::Matrix(array) => Matrix::new(array).into_pyobject(py)?.into_any().unbind(),
+            Done::Sparse(sparse) => SparseMatrix::new(sparse).into_pyobject(py)?.into_any().unbind(),
             Done::Number(value) => value.into_pyobject(py)?.into_any().unbind(),
             Done::Numbers(values) => numpy::PyArray1::from_vec(py, values).into_any().unbind(),
             Done::Statistics(statistics) => dictionary(py, statistics)?,

@@ -11,7 +11,7 @@
 //! | [`adopted`] | memory of NumPy arrays, lent to the engine without a copy |
 //! | [`job`] | planned work, running work, its result |
 //! | [`session`], [`matrix`], [`trace`] | the objects |
-//! | [`linalg`], [`pca`] | what is computed |
+//! | [`linalg`], [`sparse`], [`pca`] | what is computed |
 //! | [`device`] | what a device does through the engine |
 
 use pyo3::prelude::*;
@@ -25,6 +25,7 @@ mod matrix;
 mod owned;
 mod pca;
 mod session;
+mod sparse;
 mod trace;
 
 /// The native half of `outcore`; use the package, not this module.
@@ -45,6 +46,8 @@ mod _native {
     use crate::pca::{affine, pca_fit};
     #[pymodule_export]
     use crate::session::{Session, memory_allowed};
+    #[pymodule_export]
+    use crate::sparse::{SparseMatrix, csrmm, gram_product, sparse_in_memory, sparse_scaled};
     #[pymodule_export]
     use crate::trace::Trace;
 }

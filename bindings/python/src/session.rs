@@ -9,6 +9,7 @@ use pyo3::types::PyDict;
 use crate::error::to_python;
 use crate::matrix::Matrix;
 use crate::owned::Owned;
+use crate::sparse::SparseMatrix;
 use crate::trace::Trace;
 
 /// Budget, threads, scratch folder and open files.
@@ -60,6 +61,12 @@ impl Session {
         let session = self.get()?;
         let open = || if interrupted { session.open_interrupted(&path) } else { session.open(&path) };
         py.detach(open).map(Matrix::new).map_err(to_python)
+    }
+
+    /// Opens a sparse matrix, a folder.
+    fn open_sparse(&self, py: Python<'_>, path: PathBuf) -> PyResult<SparseMatrix> {
+        let session = self.get()?;
+        py.detach(|| session.open_sparse(&path)).map(SparseMatrix::new).map_err(to_python)
     }
 
     /// Opens a raw file.

@@ -1,0 +1,305 @@
+"""Sparse matrices on SSD, with the habits of SciPy's.
+
+A `Sparse` is a folder of arrays, compressed by rows (CSR) or by columns (CSC), or a view of it: its transpose, or some of its
+rows. What leaves it is a SciPy matrix that belongs to the caller.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native
+from ._session import Session, default_session
+from ._units import memory_available, show_bytes
+from .errors import ArgumentError, ClosedError, DTypeError, NoMemoryError, ShapeError
+
+__all__ = ["Sparse", "is_scipy", "native_sparse"]
+
+CHECK_BYTES = 16 << 20
+"""Results below this size are not held against the memory available: looking takes longer than reading."""
+
+
+class Sparse:
+    """A sparse matrix of float32 or float64 on SSD, or a view of one.
+
+    Made by `outcore.open`, `outcore.from_scipy`, the importers and computations. Its folder holds `indptr.npy`, `indices.npy`,
+    `data.npy` (not where every entry is one) and `matrix.json`, which any other program can read. It may be used from any thread;
+    pickled, it travels as its path; in a forked child it opens its files again on first use.
+
+    Examples
+    --------
+    >>> a = outcore.open("corpus")          # a folder
+    >>> a[10:20]                            # rows, a SciPy matrix, read now
+    >>> y = a @ x                           # a product with a dense matrix: a new matrix on SSD
+    >>> a.T @ y                             # no transpose is made for it
+    """
+
+    __slots__ = ("_lines", "_matrix", "_path", "_process", "_session", "_turned")
+
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        session: Session,
+        matrix: _native.SparseMatrix,
+        path: str | None,
+        lines: tuple[int, int] | None = None,
+        turned: bool = False,
+    ) -> None:
+        self._session = session
+        self._matrix: _native.SparseMatrix | None = matrix
+        self._path = path
+        self._lines = lines
+        self._turned = turned
+        self._process = os.getpid()
+
+    @classmethod
+    def _open(cls, session: Session, path: str, lines: tuple[int, int] | None = None, turned: bool = False) -> Sparse:
+        matrix = session._inner.open_sparse(path)
+        return cls(session, _part(matrix, lines, turned), path, lines, turned)
+
+    @classmethod
+    def _result(cls, session: Session, matrix: _native.SparseMatrix) -> Sparse:
+        """What a computation made: unnamed, or a folder of its own."""
+        return cls(session, matrix, None if matrix.path is None else os.path.abspath(matrix.path))
+
+    @property
+    def _inner(self) -> _native.SparseMatrix:
+        """The matrix, opened again in a forked child."""
+        if self._matrix is None:
+            raise ClosedError("the matrix is closed")
+        if self._process != os.getpid():
+            if self._path is None:
+                raise ClosedError(
+                    "an unnamed matrix belongs to the process that made it; give it a path to use it in a forked child"
+                )
+            self._matrix = _part(self._session._inner.open_sparse(self._path), self._lines, self._turned)
+            self._process = os.getpid()
+        return self._matrix
+
+    # What it is
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self._inner.shape
+
+    @property
+    def ndim(self) -> int:
+        """2."""
+        return 2
+
+    @property
+    def nnz(self) -> int:
+        """Entries that are stored."""
+        return self._inner.nonzeros
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """`float32` or `float64`, the type of the values."""
+        return np.dtype(self._inner.dtype)
+
+    @property
+    def index_dtype(self) -> np.dtype[Any]:
+        """The type of the column (or row) numbers."""
+        return np.dtype(self._inner.index_dtype)
+
+    @property
+    def format(self) -> Literal["csr", "csc"]:
+        """Whether entries of a row or of a column lie together."""
+        return self._inner.format
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        return self._inner.nbytes
+
+    @property
+    def path(self) -> Path | None:
+        """Its folder; `None` for an unnamed result."""
+        return None if self._path is None else Path(self._path)
+
+    @property
+    def session(self) -> Session:
+        """The session whose memory operations on this matrix use."""
+        return self._session
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        if self._matrix is None:
+            return "<outcore sparse matrix, closed>"
+        where = "unnamed" if self._path is None else self._path
+        return f"<outcore {self.format} matrix {self.shape} {self.dtype}, {self.nnz} entries, {show_bytes(self.nbytes)}, {where}>"
+
+    # Views
+
+    @property
+    def T(self) -> Sparse:  # noqa: N802
+        """The transpose, a view: the rows of one are the columns of the other."""
+        return Sparse(self._session, self._inner.t(), self._path, self._lines, not self._turned)
+
+    def slice(self, start: int = 0, stop: int | None = None) -> Sparse:
+        """Some rows of a matrix in CSR as a view: two offsets are read.
+
+        Parameters
+        ----------
+        start, stop : int
+            With the meaning that they have in `x[start:stop]`.
+
+        Raises
+        ------
+        ArgumentError
+            For a matrix in CSC, whose rows do not lie together; `outcore.linalg.csrcsc` makes one whose rows do.
+        """
+        first, last, _ = slice(start, stop).indices(self.shape[0])
+        last = max(first, last)
+        matrix = self._inner.slice((first, last))
+        base = self._lines[0] if self._lines is not None else 0
+        return Sparse(self._session, matrix, self._path, (base + first, base + last), self._turned)
+
+    # Out of it
+
+    def scipy(self, *, force: bool = False, progress: bool | None = None) -> Any:
+        """All of it as a `scipy.sparse` matrix that belongs to the caller, in the format that it has on SSD.
+
+        Parameters
+        ----------
+        force : bool
+            Read it even where it is larger than the memory available now.
+        progress : bool, optional
+            Show a progress bar; default when standard error is a terminal and it takes more than a second.
+
+        Raises
+        ------
+        NoMemoryError
+            When it is larger than the memory available.
+        """
+        import scipy.sparse
+
+        matrix = self._inner
+        needed, free = self.nbytes, memory_available() if self.nbytes > CHECK_BYTES else self.nbytes
+        if needed > free and not force:
+            raise NoMemoryError(
+                f"{self!r} does not fit the {show_bytes(free)} of memory available; take some rows, or .scipy(force=True)",
+                needed=needed,
+                available=free,
+            )
+        lines = self.shape[0 if self.format == "csr" else 1]
+        offsets = np.empty(lines + 1, np.int64)
+        indices, values = np.empty(self.nnz, self.index_dtype), np.empty(self.nnz, self.dtype)
+        self._session._run(matrix.read_into(offsets, indices, values), "reading", progress)
+        if indices.dtype == np.uint16:
+            indices = indices.astype(np.int32)
+        kind = scipy.sparse.csr_matrix if self.format == "csr" else scipy.sparse.csc_matrix
+        return kind((values, indices, offsets.astype(indices.dtype) if _fits(offsets, indices) else offsets), shape=self.shape)
+
+    def __getitem__(self, key: Any) -> Any:
+        rows, cols = key if isinstance(key, tuple) and len(key) == 2 else (key, slice(None))
+        if self.format == "csc":
+            return self.T[cols, rows].T
+        if isinstance(rows, slice) and rows.step in (None, 1):
+            found = self.slice(*rows.indices(self.shape[0])[:2]).scipy()
+        else:
+            row = _whole(rows, self.shape[0])
+            found = self.slice(row, row + 1).scipy()
+        return found if isinstance(cols, slice) and cols == slice(None) else found[:, cols]
+
+    # Products
+
+    def __matmul__(self, other: Any) -> Any:
+        from ._array import Array
+        from .linalg import csrgemv, csrmm
+
+        if not isinstance(other, (Array, np.ndarray)):
+            return NotImplemented
+        return csrgemv(self, other) if other.ndim == 1 else csrmm(self, other)
+
+    def __rmatmul__(self, other: Any) -> Any:
+        from ._array import Array
+        from .linalg import csrgemv, csrmm
+
+        if not isinstance(other, (Array, np.ndarray)):
+            return NotImplemented
+        return csrgemv(self.T, other) if other.ndim == 1 else csrmm(self.T, other.T).T
+
+    # Life
+
+    def close(self) -> None:
+        """Lets go of the files; other views keep them. Using the matrix afterwards raises ClosedError."""
+        self._matrix = None
+
+    def __enter__(self) -> Sparse:  # noqa: PYI034
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._path is None:
+            raise TypeError("an unnamed matrix cannot be pickled: it goes with this process; give it a path first")
+        return _unpickle, (self._path, self._lines, self._turned)
+
+
+def _unpickle(path: str, lines: tuple[int, int] | None, turned: bool) -> Sparse:
+    return Sparse._open(default_session(), path, lines, turned)
+
+
+def _part(matrix: _native.SparseMatrix, lines: tuple[int, int] | None, turned: bool) -> _native.SparseMatrix:
+    """Lines are what lies together in the files, whichever way the view is turned."""
+    if lines is not None:
+        matrix = matrix.slice(lines) if matrix.format == "csr" else matrix.t().slice(lines).t()
+    return matrix.t() if turned else matrix
+
+
+def _whole(row: Any, count: int) -> int:
+    try:
+        found = range(count)[row]
+    except (TypeError, IndexError):
+        raise IndexError(
+            f"rows of a sparse matrix are picked by a number or a slice without steps within {count}, not by {row!r}"
+        ) from None
+    return int(found)
+
+
+def _fits(offsets: npt.NDArray[np.int64], indices: npt.NDArray[Any]) -> bool:
+    return indices.dtype == np.int32 and int(offsets[-1]) < 1 << 31
+
+
+def is_scipy(x: Any) -> bool:
+    """Whether `x` is a sparse matrix or array of SciPy, found without importing it."""
+    return type(x).__module__.startswith("scipy.sparse")
+
+
+def native_sparse(x: Any, session: Session, name: str = "A") -> _native.SparseMatrix:
+    """The engine's matrix behind a `Sparse`, or over the arrays of a SciPy matrix, where they lie."""
+    if isinstance(x, Sparse):
+        return x._inner
+    if not is_scipy(x):
+        raise ArgumentError(f"{name} must be an outcore or SciPy sparse matrix, not {type(x).__name__}")
+    if x.ndim != 2:
+        raise ShapeError(f"{name} has {x.ndim} dimensions, where 2 are needed")
+    if x.format not in ("csr", "csc"):
+        x = x.tocsr()
+    if x.dtype.kind not in "fiub":
+        raise DTypeError(f"{name} has {x.dtype} values, where real numbers are needed")
+    values = x.data if x.dtype in (np.float32, np.float64) and x.dtype.isnative else x.data.astype(np.float64)
+    indptr, indices, values = (np.ascontiguousarray(part) for part in (x.indptr, x.indices, values))
+    return _native.sparse_in_memory(session._inner, x.format, x.shape, indptr, indices, values)
+
+
+def canonical(x: Any) -> Any:
+    """A SciPy matrix in CSR or CSC without two entries of one place; `x` itself if it is one."""
+    if not is_scipy(x):
+        raise ArgumentError(f"x must be a SciPy sparse matrix, not {type(x).__name__}")
+    found = x if x.format in ("csr", "csc") else x.tocsr()
+    if not found.has_canonical_format:
+        found = found.copy() if found is x else found
+        found.sum_duplicates()
+    return found

@@ -1,0 +1,179 @@
+//! Sparse matrices, and their products.
+
+use std::path::{Path, PathBuf};
+
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use outcore::learn::linalg::{self, Csrmm, Scaling};
+use outcore::{Compressed, DType, Error, SparseBufs};
+use pyo3::prelude::*;
+
+use crate::adopted::{destination, element_type, integers, operand, source, values_of};
+use crate::error::to_python;
+use crate::job::{Done, Job};
+use crate::matrix::output;
+use crate::owned::Owned;
+use crate::session::{self, Session};
+
+/// A sparse matrix on SSD or in memory, or a view of one.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct SparseMatrix(Owned<outcore::Sparse>);
+
+impl SparseMatrix {
+    pub(crate) fn new(sparse: outcore::Sparse) -> SparseMatrix {
+        SparseMatrix(Owned::new(sparse))
+    }
+
+    pub(crate) fn get(&self) -> PyResult<&outcore::Sparse> {
+        self.0.get()
+    }
+}
+
+#[pymethods]
+impl SparseMatrix {
+    #[getter]
+    fn shape(&self) -> PyResult<(u64, u64)> {
+        Ok(self.get()?.shape().into())
+    }
+
+    #[getter]
+    fn dtype(&self) -> PyResult<String> {
+        Ok(self.get()?.dtype().to_string())
+    }
+
+    #[getter]
+    fn index_dtype(&self) -> PyResult<String> {
+        Ok(self.get()?.index_element().to_string())
+    }
+
+    /// `"csr"` or `"csc"`.
+    #[getter]
+    fn format(&self) -> PyResult<&'static str> {
+        Ok(self.get()?.format().name())
+    }
+
+    #[getter]
+    fn nonzeros(&self) -> PyResult<u64> {
+        Ok(self.get()?.nonzeros())
+    }
+
+    #[getter]
+    fn nbytes(&self) -> PyResult<u64> {
+        Ok(self.get()?.nbytes())
+    }
+
+    #[getter]
+    fn path(&self) -> PyResult<Option<&Path>> {
+        Ok(self.get()?.path())
+    }
+
+    /// The transpose, a view.
+    fn t(&self) -> PyResult<SparseMatrix> {
+        Ok(SparseMatrix::new(self.get()?.t()))
+    }
+
+    /// Some rows of a matrix in CSR, a view.
+    fn slice(&self, py: Python<'_>, rows: (u64, u64)) -> PyResult<SparseMatrix> {
+        let sparse = self.get()?;
+        py.detach(|| sparse.slice(rows.0..rows.1)).map(SparseMatrix::new).map_err(to_python)
+    }
+
+    /// Reads all of it into three fresh arrays: offsets (int64), indices and values of the types that it has.
+    fn read_into(
+        &self,
+        py: Python<'_>,
+        offsets: &Bound<'_, PyUntypedArray>,
+        indices: &Bound<'_, PyUntypedArray>,
+        values: &Bound<'_, PyUntypedArray>,
+    ) -> PyResult<Job> {
+        let sparse = self.get()?;
+        let into = SparseBufs { offsets: integers(offsets)?.1, indices: integers(indices)?.1, values: destination(values)? };
+        Job::new(py.detach(|| sparse.read_into(into)), |_| Done::Nothing)
+    }
+}
+
+/// A matrix in memory as SciPy has it; no values where all are one.
+#[pyfunction]
+pub(crate) fn sparse_in_memory(
+    py: Python<'_>,
+    session: &Session,
+    compressed: &str,
+    shape: (u64, u64),
+    offsets: &Bound<'_, PyUntypedArray>,
+    indices: &Bound<'_, PyUntypedArray>,
+    values: Option<&Bound<'_, PyUntypedArray>>,
+) -> PyResult<SparseMatrix> {
+    let session = session.get()?;
+    let format = lines_of(compressed)?;
+    let part = |array| integers(array).map(|(element, buf)| (element, buf.freeze()));
+    let values = values.map(|array| Ok::<_, PyErr>((element_type(array)?, source(array)?))).transpose()?;
+    let (offsets, indices) = (part(offsets)?, part(indices)?);
+    let found = py.detach(|| outcore::Sparse::in_memory(session, format, shape.into(), offsets, indices, values));
+    found.map(SparseMatrix::new).map_err(to_python)
+}
+
+fn lines_of(name: &str) -> PyResult<Compressed> {
+    match name {
+        "csr" => Ok(Compressed::Rows),
+        "csc" => Ok(Compressed::Columns),
+        _ => Err(to_python(Error::Value { what: format!("format must be 'csr' or 'csc', not {name:?}") })),
+    }
+}
+
+/// C = alpha A B + beta C; `out` is a path, a matrix, a fresh array, or nothing.
+#[pyfunction]
+pub(crate) fn csrmm(
+    py: Python<'_>,
+    session: &Session,
+    a: &SparseMatrix,
+    b: &Bound<'_, PyAny>,
+    alpha: f64,
+    beta: f64,
+    out: Option<Bound<'_, PyAny>>,
+) -> PyResult<Job> {
+    let (session, a, b) = (session.get()?, a.get()?, operand(b)?);
+    if let Some(array) = out.as_ref().and_then(|out| out.cast::<PyUntypedArray>().ok()) {
+        let found = element_type(array)?;
+        if array.len() as u64 != a.rows() * b.cols() || found != a.dtype() {
+            let what = format!("csrmm: the result is {} x {} {}", a.rows(), b.cols(), a.dtype());
+            return Err(to_python(Error::Shape { what }));
+        }
+        let into = destination(array)?;
+        return Job::new(py.detach(|| linalg::csrmm_into(session, a, b, alpha, into)), |_| Done::Nothing);
+    }
+    let out = output(out)?;
+    Job::new(py.detach(|| linalg::csrmm(session, a, b, Csrmm { alpha, beta, out })), Done::Matrix)
+}
+
+/// Y = A^T (A X).
+#[pyfunction]
+pub(crate) fn gram_product(
+    py: Python<'_>,
+    session: &Session,
+    a: &SparseMatrix,
+    x: &Bound<'_, PyAny>,
+    out: Option<Bound<'_, PyAny>>,
+) -> PyResult<Job> {
+    let (session, a, x, out) = (session.get()?, a.get()?, operand(x)?, output(out)?);
+    Job::new(py.detach(|| linalg::gram_product(session, a, x, out)), Done::Matrix)
+}
+
+/// A copy with scaled values; `out` is a path or nothing.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "the steps of a scaling")]
+pub(crate) fn sparse_scaled(
+    py: Python<'_>,
+    session: &Session,
+    a: &SparseMatrix,
+    out: Option<PathBuf>,
+    dtype: Option<&str>,
+    rows: Option<&Bound<'_, PyUntypedArray>>,
+    cols: Option<&Bound<'_, PyUntypedArray>>,
+    logarithm: bool,
+    unit_rows: bool,
+) -> PyResult<Job> {
+    let (session, a) = (session.get()?, a.get()?);
+    let dtype: Option<DType> = dtype.map(session::element_type).transpose()?;
+    let (rows, cols) = (rows.map(values_of).transpose()?, cols.map(values_of).transpose()?);
+    let scaling = Scaling { logarithm, rows, cols, unit_rows, dtype };
+    Job::new(py.detach(|| linalg::scaled(session, a, scaling, out)), Done::Sparse)
+}
