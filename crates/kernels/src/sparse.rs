@@ -16,6 +16,7 @@ use crate::{Error, Real, scale};
 use bytemuck::Pod;
 use faer::reborrow::ReborrowMut;
 use faer::{MatMut, MatRef};
+use pulp::{Simd, WithSimd};
 
 mod sealed {
     pub trait Sealed {}
@@ -62,10 +63,15 @@ impl<I: Index, T: Real> Entries<'_, I, T> {
     /// Calls `f` with place and value of each entry.
     #[inline(always)]
     pub fn each(self, mut f: impl FnMut(usize, T)) {
+        // Plain loops: what a closure of theirs holds would be compiled for the least of all processors.
         if self.values.is_empty() {
-            self.indices.iter().for_each(|index| f(index.column(), T::ONE));
+            for index in self.indices {
+                f(index.column(), T::ONE);
+            }
         } else {
-            self.indices.iter().zip(self.values).for_each(|(index, &value)| f(index.column(), value));
+            for (index, &value) in self.indices.iter().zip(self.values) {
+                f(index.column(), value);
+            }
         }
     }
 
@@ -195,7 +201,9 @@ impl<I: Index, T: Real> Lines<T> for Csr<'_, I, T> {
 
     #[inline(always)]
     fn each_line(self, mut f: impl FnMut(usize, Entries<'_, I, T>)) {
-        (0..self.lines()).for_each(|row| f(row, self.row(row)));
+        for row in 0..self.lines() {
+            f(row, self.row(row));
+        }
     }
 }
 
@@ -240,15 +248,7 @@ pub fn csrmm<T: Real>(
         );
         return Ok(());
     }
-    pulp::Arch::new().dispatch(
-        #[inline(always)]
-        || {
-            a.each_line(
-                #[inline(always)]
-                |i, entries| combine(entries, window, x, row_slice_mut(&mut c, i).expect("by rows (checked)"), alpha, beta),
-            )
-        },
-    );
+    pulp::Arch::new().dispatch(Combine { c, alpha, a, window, x, beta });
     Ok(())
 }
 
@@ -282,15 +282,7 @@ pub fn csrmm_transposed<T: Real>(
         );
         return Ok(());
     }
-    pulp::Arch::new().dispatch(
-        #[inline(always)]
-        || {
-            a.each_line(
-                #[inline(always)]
-                |i, entries| scatter(entries, window, row_slice(x, i).expect("by rows (checked)"), &mut c, alpha),
-            )
-        },
-    );
+    pulp::Arch::new().dispatch(Scatter { c, alpha, a, window, x });
     Ok(())
 }
 
@@ -300,82 +292,152 @@ pub fn csrmm_transposed<T: Real>(
 ///
 /// # Errors
 /// [`Error::Shape`], also for operands that do not lie by rows.
-pub fn csr_gram<T: Real>(mut c: MatMut<'_, T>, a: impl Lines<T>, x: MatRef<'_, T>, between: &mut [T]) -> Result<(), Error> {
+pub fn csr_gram<T: Real>(c: MatMut<'_, T>, a: impl Lines<T>, x: MatRef<'_, T>, between: &mut [T]) -> Result<(), Error> {
     let fits = x.nrows() == a.width() && c.shape() == x.shape() && between.len() == x.ncols();
     if !fits || !by_rows(c.as_ref()) || !by_rows(x) {
         return Err(shapes("A^T A x", (a.lines(), a.width()), x, c.as_ref()));
     }
     let all = Window { first: 0, len: a.width(), is_all: true };
-    pulp::Arch::new().dispatch(
-        #[inline(always)]
-        || {
-            a.each_line(
-                #[inline(always)]
-                |_, entries| {
-                    combine(entries, all, x, between, T::ONE, T::ZERO);
-                    scatter(entries, all, between, &mut c, T::ONE);
-                },
-            )
-        },
-    );
+    pulp::Arch::new().dispatch(Both { c, a, all, x, between });
     Ok(())
 }
 
-/// c = alpha (a x) + beta c, for one row a of the sparse matrix: as many columns at a time as sums fit the registers.
+// What is done for the processor at hand. Not closures: the call of a closure once is a function of its own, compiled for the least of
+// all processors where it is too long to be taken in.
+
+struct Combine<'a, A, T: Real> {
+    c: MatMut<'a, T>,
+    alpha: T,
+    a: A,
+    window: Window,
+    x: MatRef<'a, T>,
+    beta: T,
+}
+
+impl<A: Lines<T>, T: Real> WithSimd for Combine<'_, A, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Combine { mut c, alpha, a, window, x, beta } = self;
+        a.each_line(
+            #[inline(always)]
+            |i, entries| combine(entries, window, x, row_slice_mut(&mut c, i).expect("by rows (checked)"), alpha, beta),
+        );
+    }
+}
+
+struct Scatter<'a, A, T: Real> {
+    c: MatMut<'a, T>,
+    alpha: T,
+    a: A,
+    window: Window,
+    x: MatRef<'a, T>,
+}
+
+impl<A: Lines<T>, T: Real> WithSimd for Scatter<'_, A, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Scatter { mut c, alpha, a, window, x } = self;
+        a.each_line(
+            #[inline(always)]
+            |i, entries| scatter(entries, window, row_slice(x, i).expect("by rows (checked)"), &mut c, alpha),
+        );
+    }
+}
+
+struct Both<'a, A, T: Real> {
+    c: MatMut<'a, T>,
+    a: A,
+    all: Window,
+    x: MatRef<'a, T>,
+    between: &'a mut [T],
+}
+
+impl<A: Lines<T>, T: Real> WithSimd for Both<'_, A, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, _: S) {
+        let Both { mut c, a, all, x, between } = self;
+        a.each_line(
+            #[inline(always)]
+            |_, entries| {
+                combine(entries, all, x, between, T::ONE, T::ZERO);
+                scatter(entries, all, between, &mut c, T::ONE);
+            },
+        );
+    }
+}
+
+/// Runs `$step` with `$W` columns from column `$at` on, as many at a time as fit the registers, until there are none.
+macro_rules! in_widths {
+    ($len:expr, $at:ident, $W:ident => $step:expr) => {{
+        let (len, mut $at) = ($len, 0);
+        while $at < len {
+            $at += match len - $at {
+                128.. => in_widths!(@ 128, $W => $step),
+                64.. => in_widths!(@ 64, $W => $step),
+                32.. => in_widths!(@ 32, $W => $step),
+                16.. => in_widths!(@ 16, $W => $step),
+                8.. => in_widths!(@ 8, $W => $step),
+                4.. => in_widths!(@ 4, $W => $step),
+                _ => in_widths!(@ 1, $W => $step),
+            };
+        }
+    }};
+    (@ $width:literal, $W:ident => $step:expr) => {{
+        const $W: usize = $width;
+        $step;
+        $W
+    }};
+}
+
+/// c = alpha (a x) + beta c, for one line a of the sparse matrix: sums stay in registers.
 #[inline(always)]
 fn combine<I: Index, T: Real>(a: Entries<'_, I, T>, window: Window, x: MatRef<'_, T>, c: &mut [T], alpha: T, beta: T) {
-    let mut at = 0;
-    while at < c.len() {
-        at += match c.len() - at {
-            128.. => sums::<128, I, T>(a, window, x, at, &mut c[at..at + 128], alpha, beta),
-            64.. => sums::<64, I, T>(a, window, x, at, &mut c[at..at + 64], alpha, beta),
-            32.. => sums::<32, I, T>(a, window, x, at, &mut c[at..at + 32], alpha, beta),
-            16.. => sums::<16, I, T>(a, window, x, at, &mut c[at..at + 16], alpha, beta),
-            _ => sums::<1, I, T>(a, window, x, at, &mut c[at..at + 1], alpha, beta),
-        };
-    }
+    in_widths!(c.len(), at, W => {
+        let mut sums = [T::ZERO; W];
+        a.each_in(
+            window,
+            #[inline(always)]
+            |k, value| {
+                let x: &[T; W] = row_slice(x, k).and_then(|x| x[at..].first_chunk()).expect("by rows (checked)");
+                for j in 0..W {
+                    sums[j] += value * x[j];
+                }
+            },
+        );
+        let c: &mut [T; W] = c[at..].first_chunk_mut().expect("so many are left");
+        for j in 0..W {
+            c[j] = if beta == T::ZERO { alpha * sums[j] } else { alpha * sums[j] + beta * c[j] };
+        }
+    });
 }
 
-/// `W` columns of a x, from column `at` on.
-#[inline(always)]
-fn sums<const W: usize, I: Index, T: Real>(
-    a: Entries<'_, I, T>,
-    window: Window,
-    x: MatRef<'_, T>,
-    at: usize,
-    c: &mut [T],
-    alpha: T,
-    beta: T,
-) -> usize {
-    let mut sums = [T::ZERO; W];
-    a.each_in(
-        window,
-        #[inline(always)]
-        |k, value| {
-            let x = row_slice(x, k).expect("by rows (checked)");
-            sums.iter_mut().zip(&x[at..at + W]).for_each(|(sum, &x)| *sum += value * x);
-        },
-    );
-    if beta == T::ZERO {
-        c.iter_mut().zip(&sums).for_each(|(c, &sum)| *c = alpha * sum);
-    } else {
-        c.iter_mut().zip(&sums).for_each(|(c, &sum)| *c = alpha * sum + beta * *c);
-    }
-    W
-}
-
-/// Adds alpha times a row of x to the rows of c that a row of the sparse matrix names, each times its entry.
+/// Adds alpha times a row of x to the rows of c that a line of the sparse matrix names, each times its entry.
 #[inline(always)]
 fn scatter<I: Index, T: Real>(a: Entries<'_, I, T>, window: Window, x: &[T], c: &mut MatMut<'_, T>, alpha: T) {
-    a.each_in(
-        window,
-        #[inline(always)]
-        |k, value| {
-            let (factor, mut c) = (alpha * value, c.rb_mut());
-            let c = row_slice_mut(&mut c, k).expect("by rows (checked)");
-            c.iter_mut().zip(x).for_each(|(c, &x)| *c += factor * x);
-        },
-    );
+    in_widths!(x.len(), at, W => {
+        let mut scaled: [T; W] = *x[at..].first_chunk().expect("so many are left");
+        for value in &mut scaled {
+            *value = alpha * *value;
+        }
+        a.each_in(
+            window,
+            #[inline(always)]
+            |k, value| {
+                let mut c = c.rb_mut();
+                let c: &mut [T; W] =
+                    row_slice_mut(&mut c, k).and_then(|c| c[at..].first_chunk_mut()).expect("by rows (checked)");
+                for j in 0..W {
+                    c[j] += value * scaled[j];
+                }
+            },
+        );
+    });
 }
 
 fn every_line<T: Real, A: Lines<T>>(_: &A) -> bool {
