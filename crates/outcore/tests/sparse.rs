@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use outcore::learn::linalg::{Csrmm, Scaling, csrmm, csrmm_into, gram_product, scaled};
+use outcore::learn::linalg::{Csrmm, Scaling, csrcsc, csrmm, csrmm_into, gram_product, scaled};
 use outcore::{Array, Buf, Compressed, DType, Element, Error, Operand, Order, Output, Session, Settings, Shared, Sparse};
 use proptest::prelude::*;
 
@@ -275,6 +275,62 @@ fn values_are_scaled_by_rows_and_columns_dampened_and_normalised() {
             assert!((found - expected).abs() <= 8.0 * f64::EPSILON * expected.abs(), "{found} is not {expected}");
         }
     }
+}
+
+/// Offsets, indices and values along the other side; entries of a column in the order of rows.
+fn turned_over(made: &Made) -> (Vec<i64>, Vec<i32>, Vec<f32>) {
+    let mut columns = vec![Vec::new(); made.cols];
+    for row in 0..made.rows {
+        for at in made.offsets[row] as usize..made.offsets[row + 1] as usize {
+            columns[made.indices[at] as usize].push((row as i32, made.values[at]));
+        }
+    }
+    let mut offsets = vec![0];
+    columns.iter().for_each(|column| offsets.push(offsets[offsets.len() - 1] + column.len() as i64));
+    let (rows, values) = columns.into_iter().flatten().unzip();
+    (offsets, rows, values)
+}
+
+fn check_turned(made: &Made, memory: u64) {
+    let place = place(memory);
+    let a = place.store(made);
+    let b = csrcsc(&place.session, &a, Some(place.path("b"))).unwrap().run().unwrap();
+    assert_eq!((b.shape(), b.format(), b.nonzeros()), (a.shape(), Compressed::Columns, a.nonzeros()));
+    let found = b.read().unwrap().run().unwrap();
+    let (offsets, rows, values) = turned_over(made);
+    let count = values.len();
+    assert_eq!(bytemuck::cast_slice::<u8, i64>(&found.offsets)[..offsets.len()], offsets);
+    if count > 0 {
+        assert_eq!(bytemuck::cast_slice::<u8, i32>(&found.indices)[..count], rows);
+        assert_eq!(bytemuck::cast_slice::<u8, f32>(&found.values)[..count], values);
+        // Back again, by way of the scratch folder, it is what it was but for the order in rows.
+        let again = csrcsc(&place.session, &b, None).unwrap().run().unwrap();
+        let found = again.read().unwrap().run().unwrap();
+        assert_eq!(bytemuck::cast_slice::<u8, i64>(&found.offsets)[..made.offsets.len()], made.offsets);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_matrix_is_compressed_along_its_other_side(
+        rows in 0usize..200, cols in 0usize..150, per_row in 0usize..8, seed in 0u64..1000,
+    ) {
+        check_turned(&made(rows, cols, per_row, seed), 4 << 20);
+    }
+}
+
+#[test]
+fn what_does_not_fit_memory_is_turned_over_by_way_of_scratch() {
+    // 4.8 MB in 1 MiB; a row, and seen the other way a column, has half of all entries.
+    let few_columns = made(20_000, 50, 20, 1);
+    check_turned(&few_columns, 1 << 20);
+    let mut many_columns = made(300, 90, 1000, 2);
+    // As many columns as make the table of buckets coarse, most of them empty.
+    many_columns.cols = 3 << 20;
+    many_columns.indices.iter_mut().for_each(|index| *index = *index * 30_011 % (3 << 20));
+    check_turned(&many_columns, 40 << 20);
 }
 
 #[test]

@@ -100,6 +100,10 @@ impl NewSparse {
         Ok(NewSparse { session: session.clone(), shape, path, folder, files })
     }
 
+    pub(crate) fn shape(&self) -> &SparseShape {
+        &self.shape
+    }
+
     pub(crate) fn nbytes(&self) -> u64 {
         self.files.iter().map(|(vector, _)| vector.len * vector.element.bytes()).sum()
     }

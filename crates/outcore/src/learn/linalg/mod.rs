@@ -1,5 +1,6 @@
 //! Linear algebra, dense and sparse: products, element-wise work, norms and statistics.
 
+mod csrcsc;
 mod csrmm;
 mod elementwise;
 mod gemm;
@@ -10,6 +11,7 @@ mod scaled;
 mod syrk;
 mod tiling;
 
+pub use csrcsc::csrcsc;
 pub use csrmm::{Csrmm, csrmm, csrmm_into};
 pub use elementwise::{Axpby, axpby, scale};
 pub use gemm::{Gemm, gemm, gemm_into};
