@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
-use outcore::learn::linalg::{self, Csrmm, Scaling};
+use outcore::learn::linalg::{self, Csrmm, Rows, Scaling};
 use outcore::{Compressed, DType, Error, SparseBufs};
 use pyo3::prelude::*;
 
 use crate::adopted::{destination, element_type, integers, operand, source, values_of};
 use crate::error::to_python;
 use crate::job::{Done, Job};
+use crate::linalg::norm_of;
 use crate::matrix::output;
 use crate::owned::Owned;
 use crate::session::{self, Session};
@@ -176,4 +177,42 @@ pub(crate) fn sparse_scaled(
     let (rows, cols) = (rows.map(values_of).transpose()?, cols.map(values_of).transpose()?);
     let scaling = Scaling { logarithm, rows, cols, unit_rows, dtype };
     Job::new(py.detach(|| linalg::scaled(session, a, scaling, out)), Done::Sparse)
+}
+
+/// The matrix in the other format; `out` is a path or nothing.
+#[pyfunction]
+pub(crate) fn csrcsc(py: Python<'_>, session: &Session, a: &SparseMatrix, out: Option<PathBuf>) -> PyResult<Job> {
+    let (session, a) = (session.get()?, a.get()?);
+    Job::new(py.detach(|| linalg::csrcsc(session, a, out)), Done::Sparse)
+}
+
+/// The norm of each row.
+#[pyfunction]
+pub(crate) fn sparse_row_norms(py: Python<'_>, session: &Session, a: &SparseMatrix, norm: &str) -> PyResult<Job> {
+    let (session, a, norm) = (session.get()?, a.get()?, norm_of(norm)?);
+    Job::new(py.detach(|| linalg::sparse_row_norms(session, a, norm)), Done::Numbers)
+}
+
+/// Statistics of columns, and entries in each.
+#[pyfunction]
+pub(crate) fn sparse_column_statistics(py: Python<'_>, session: &Session, a: &SparseMatrix) -> PyResult<Job> {
+    let (session, a) = (session.get()?, a.get()?);
+    Job::new(py.detach(|| linalg::sparse_column_statistics(session, a)), Done::SparseStatistics)
+}
+
+/// Y = X R, for a sparse R in memory.
+#[pyfunction]
+pub(crate) fn project(
+    py: Python<'_>,
+    session: &Session,
+    x: &Bound<'_, PyAny>,
+    r: &SparseMatrix,
+    out: Option<Bound<'_, PyAny>>,
+) -> PyResult<Job> {
+    let (session, r, out) = (session.get()?, r.get()?, output(out)?);
+    let rows = match x.cast::<SparseMatrix>() {
+        Ok(x) => Rows::Sparse(x.get().get()?.clone()),
+        Err(_) => Rows::Dense(operand(x)?),
+    };
+    Job::new(py.detach(|| linalg::project(session, rows, r, out)), Done::Matrix)
 }

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
-use outcore::learn::linalg::{Csrmm, Scaling, csrcsc, csrmm, csrmm_into, gram_product, scaled};
-use outcore::{Array, Buf, Compressed, DType, Element, Error, Operand, Order, Output, Session, Settings, Shared, Sparse};
+use outcore::learn::linalg::{
+    Csrmm, Rows, Scaling, csrcsc, csrmm, csrmm_into, gram_product, project, scaled, sparse_column_statistics, sparse_row_norms,
+};
+use outcore::{Array, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Session, Settings, Shared, Sparse};
 use proptest::prelude::*;
 
 struct Place {
@@ -331,6 +333,82 @@ fn what_does_not_fit_memory_is_turned_over_by_way_of_scratch() {
     many_columns.cols = 3 << 20;
     many_columns.indices.iter_mut().for_each(|index| *index = *index * 30_011 % (3 << 20));
     check_turned(&many_columns, 40 << 20);
+}
+
+#[test]
+fn norms_and_statistics_count_the_zeros_that_are_not_stored() {
+    for (stored, memory) in [(true, 1 << 20), (false, 4 << 20)] {
+        let place = place(memory);
+        // Row 3 is cut into pieces of its own. Entries of one place would count as two.
+        let mut made = made(4_000, 50, 4, 7);
+        for row in 0..made.rows {
+            let range = made.offsets[row] as usize..made.offsets[row + 1] as usize;
+            made.indices[range].iter_mut().enumerate().for_each(|(at, index)| *index = (at % 50) as i32);
+        }
+        let a = if stored { place.store(&made) } else { made.in_memory(&place.session) };
+        for turned in [false, true] {
+            let a = if turned { a.t() } else { a.clone() };
+            let [rows, cols] = a.shape().map(|side| side as usize);
+            let entries = |of_rows: bool| {
+                let mut all = vec![Vec::new(); if of_rows { rows } else { cols }];
+                for row in 0..made.rows {
+                    for at in made.offsets[row] as usize..made.offsets[row + 1] as usize {
+                        let place = made.indices[at] as usize;
+                        all[if turned == of_rows { place } else { row }].push(f64::from(made.values[at]));
+                    }
+                }
+                all
+            };
+            for norm in [Norm::L1, Norm::L2, Norm::Max] {
+                let found = sparse_row_norms(&place.session, &a, norm).unwrap().run().unwrap();
+                assert_eq!(found.len(), rows);
+                for (found, entries) in found.iter().zip(entries(true)) {
+                    let expected = match norm {
+                        Norm::L1 => entries.iter().map(|value| value.abs()).sum::<f64>(),
+                        Norm::L2 => entries.iter().map(|value| value * value).sum::<f64>().sqrt(),
+                        Norm::Max => entries.iter().fold(0.0, |most, value| value.abs().max(most)),
+                    };
+                    assert!((found - expected).abs() <= 1e-12 * expected.max(1.0), "{found} is not {expected}");
+                }
+            }
+            let found = sparse_column_statistics(&place.session, &a).unwrap().run().unwrap();
+            assert_eq!(found.columns.count, rows as u64);
+            for (col, entries) in entries(false).iter().enumerate() {
+                assert_eq!(found.nonzeros[col], entries.len() as u64);
+                let zeros = rows.saturating_sub(entries.len());
+                let n = (zeros + entries.len()) as f64;
+                let mean = entries.iter().sum::<f64>() / n;
+                let m2: f64 = entries.iter().map(|value| (value - mean).powi(2)).sum::<f64>() + zeros as f64 * mean * mean;
+                let zero = if zeros > 0 { Some(0.0) } else { None };
+                let least = entries.iter().copied().chain(zero).fold(f64::INFINITY, f64::min);
+                let expected = [mean, m2, least];
+                let got = [found.columns.mean[col], found.columns.m2[col], found.columns.min[col]];
+                for (got, expected) in got.into_iter().zip(expected) {
+                    assert!((got - expected).abs() <= 1e-9 * expected.abs().max(1.0), "column {col}: {got} is not {expected}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sparse_and_dense_rows_are_projected_by_a_sparse_map() {
+    let place = place(2 << 20);
+    let (x, r) = (made(900, 70, 4, 3), made(70, 200, 6, 4));
+    let expected = product(&x.dense, &r.dense, [900, 70, 200]);
+    let map = r.in_memory(&place.session);
+    let sparse = Rows::Sparse(place.store(&x));
+    let found = project(&place.session, sparse, &map, Output::Scratch).unwrap().run().unwrap();
+    assert_eq!(of(&found), expected);
+    for by_rows in [true, false] {
+        let dense = Rows::Dense(place.dense("x.npy", 900, 70, order(by_rows), &x.dense).into());
+        let found = project(&place.session, dense, &map, Output::New(place.path("y.npy"))).unwrap().run().unwrap();
+        assert_eq!(of(&found), expected);
+    }
+    assert!(matches!(
+        project(&place.session, Rows::Dense(operand(&x.dense, 900, 70, true)), &map.t(), Output::Scratch),
+        Err(Error::Shape { .. })
+    ));
 }
 
 #[test]

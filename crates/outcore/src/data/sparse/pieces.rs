@@ -108,6 +108,12 @@ impl Sparse {
             + parts.values.as_ref().map_or(0, |part| bytes(part, entries))
     }
 
+    /// All of it as one piece.
+    pub(crate) fn whole(&self) -> Piece {
+        let at = |line, entry| Cut { line, entry, inside: false };
+        Piece::between(at(self.lines.start, self.entries.start), at(self.lines.end, self.entries.end), self.lines.start)
+    }
+
     /// Bytes of the budget that a piece takes.
     pub(crate) fn bytes_of(&self, piece: &Piece) -> u64 {
         self.piece_bytes(piece.lines.end - piece.lines.start, piece.entries())

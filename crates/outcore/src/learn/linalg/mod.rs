@@ -5,9 +5,11 @@ mod csrmm;
 mod elementwise;
 mod gemm;
 mod gram_product;
+mod projection;
 mod reduce;
 mod repack;
 mod scaled;
+mod sparse_reduce;
 mod syrk;
 mod tiling;
 
@@ -17,8 +19,10 @@ pub use elementwise::{Axpby, axpby, scale};
 pub use gemm::{Gemm, gemm, gemm_into};
 pub(crate) use gemm::{in_calls, syrk_in_calls};
 pub use gram_product::gram_product;
+pub use projection::{Rows, project};
 pub use reduce::{Reduction, column_norms, column_statistics, reduce, row_norms};
 pub use scaled::{Scaling, scaled};
+pub use sparse_reduce::{SparseStatistics, sparse_column_statistics, sparse_row_norms};
 pub use syrk::{Syrk, syrk};
 
 use crate::data::array::Operand;
