@@ -7,6 +7,7 @@ use std::fs::File;
 use std::time::Duration;
 
 use outcore_formats::libsvm::{Base, LabelKind};
+use outcore_formats::text::{Documents, Tokenizer};
 use outcore_formats::{Batch, Chunk, Lines, Position, Precision, Source, Triplets, bag_of_words, libsvm, matrix_market, xc};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -63,6 +64,14 @@ fn measure(format: &str, object: &str, text: &[u8]) -> Result<(), Failure> {
             libsvm::write(&batch, Base::One, Precision::Single, &mut out)?;
             Ok(out.len())
         }),
+        "text" => {
+            let mut documents = Documents::default();
+            let tokenizer = Tokenizer { text_column: Some(2), label_column: Some(1), ..Tokenizer::default() };
+            report(format, object, &chunks(lines)?, &mut |chunk| {
+                tokenizer.parse(chunk, &mut documents)?;
+                Ok(documents.len())
+            })
+        }
         _ => Err(format!("{format}: libsvm, libsvm-write, xc, bow, mtx or text").into()),
     }
 }

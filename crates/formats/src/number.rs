@@ -159,6 +159,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// The bytes as text, if they are.
+    pub(crate) fn utf8(&mut self) -> Parsed<&'a str> {
+        std::str::from_utf8(self.bytes).map_err(|error| {
+            let byte = self.bytes[error.valid_up_to()];
+            Fault::new(error.valid_up_to(), format!("the byte {byte:#04x} is not UTF-8; convert the text first (iconv -t UTF-8)"))
+        })
+    }
+
     /// What stands here up to the next blank, in quotes and shortened, for errors.
     #[cold]
     pub(crate) fn token(&self) -> String {

@@ -6,6 +6,8 @@
 //!   values   1.0 0.5  1.0   2.0 ..            finite
 //! ```
 
+use std::ops::Range;
+
 use crate::{Error, Result};
 
 /// Rows in compressed form. Reused from chunk to chunk: a parser empties it first and keeps its memory.
@@ -94,12 +96,13 @@ impl Batch {
     pub(crate) fn end_row(&mut self, ascending: bool) -> std::result::Result<(), u64> {
         let start = self.offsets.last().map_or(0, |&start| start as usize);
         self.offsets.push(self.indices.len() as u64);
-        if ascending { Ok(()) } else { self.sort_row(start) }
+        if ascending { Ok(()) } else { self.sort_row(start..self.indices.len()) }
     }
 
+    /// Puts entries in order; a column that is there twice is given back.
     #[cold]
-    fn sort_row(&mut self, start: usize) -> std::result::Result<(), u64> {
-        let (indices, values) = (&mut self.indices[start..], &mut self.values[start..]);
+    pub(crate) fn sort_row(&mut self, entries: Range<usize>) -> std::result::Result<(), u64> {
+        let (indices, values) = (&mut self.indices[entries.clone()], &mut self.values[entries]);
         self.scratch.clear();
         self.scratch.extend(indices.iter().copied().zip(values.iter().copied()));
         self.scratch.sort_unstable_by_key(|entry| entry.0);
