@@ -29,20 +29,17 @@ pub struct Batch {
     pub label_indices: Vec<u64>,
     /// Query of every row (`qid:` in LIBSVM files); empty if no row of the chunk has one.
     pub queries: Vec<u64>,
-    /// Entries of a row that came unsorted.
-    scratch: Vec<(u64, f64)>,
 }
 
 impl Batch {
     /// Empties it, and makes room for so many rows and entries at once, so that memory does not grow step by step.
     pub fn clear(&mut self, rows: usize, entries: usize) {
-        let Batch { offsets, indices, values, labels, label_offsets, label_indices, queries, scratch } = self;
+        let Batch { offsets, indices, values, labels, label_offsets, label_indices, queries } = self;
         for list in [&mut *offsets, indices, label_offsets, label_indices, queries] {
             list.clear();
         }
         values.clear();
         labels.clear();
-        scratch.clear();
         offsets.reserve_exact(rows + 1);
         indices.reserve_exact(entries);
         values.reserve_exact(entries);
@@ -85,9 +82,9 @@ impl Batch {
     /// Bytes of memory that it holds, used or not.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let Batch { offsets, indices, values, labels, label_offsets, label_indices, queries, scratch } = self;
+        let Batch { offsets, indices, values, labels, label_offsets, label_indices, queries } = self;
         let eights = [offsets, indices, label_offsets, label_indices, queries].iter().map(|list| list.capacity()).sum::<usize>();
-        8 * (eights + values.capacity() + labels.capacity()) + 16 * scratch.capacity()
+        8 * (eights + values.capacity() + labels.capacity())
     }
 
     /// Ends the row whose entries were pushed since the last one. `ascending` says whether they are known to be in order; if not,
@@ -103,13 +100,12 @@ impl Batch {
     #[cold]
     pub(crate) fn sort_row(&mut self, entries: Range<usize>) -> std::result::Result<(), u64> {
         let (indices, values) = (&mut self.indices[entries.clone()], &mut self.values[entries]);
-        self.scratch.clear();
-        self.scratch.extend(indices.iter().copied().zip(values.iter().copied()));
-        self.scratch.sort_unstable_by_key(|entry| entry.0);
-        for ((index, value), entry) in indices.iter_mut().zip(values).zip(&self.scratch) {
+        let mut sorted: Vec<(u64, f64)> = indices.iter().copied().zip(values.iter().copied()).collect();
+        sorted.sort_unstable_by_key(|entry| entry.0);
+        for ((index, value), entry) in indices.iter_mut().zip(values).zip(&sorted) {
             (*index, *value) = *entry;
         }
-        match self.scratch.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        match sorted.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             Some(pair) => Err(pair[0].0),
             None => Ok(()),
         }
