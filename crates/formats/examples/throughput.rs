@@ -4,11 +4,14 @@
 //! counts. Seconds are those of the thread's own processor time, so that other work on the machine does not count.
 
 use std::fs::File;
+use std::sync::Arc;
 use std::time::Duration;
 
 use outcore_formats::libsvm::{Base, LabelKind};
 use outcore_formats::text::{Documents, Tokenizer};
-use outcore_formats::{Batch, Chunk, Lines, Position, Precision, Source, Triplets, bag_of_words, libsvm, matrix_market, xc};
+use outcore_formats::{
+    Batch, Chunk, Lines, Position, Precision, Source, Triplets, bag_of_words, libsvm, matrix_market, npz, parquet, xc,
+};
 use rustix::time::{ClockId, clock_gettime};
 
 const TEXT_BYTES: usize = 100 << 20;
@@ -20,6 +23,10 @@ type Failure = Box<dyn std::error::Error>;
 fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     for pair in arguments.chunks_exact(2) {
+        if let "npz" | "parquet" = &pair[0][..] {
+            measure_binary(&pair[0], &pair[1])?;
+            continue;
+        }
         let mut source = Source::open(&pair[1], File::open(&pair[1])?)?;
         let mut bytes = vec![0; TEXT_BYTES];
         let read = source.read_full(&mut bytes)?;
@@ -72,7 +79,18 @@ fn measure(format: &str, object: &str, text: &[u8]) -> Result<(), Failure> {
                 Ok(documents.len())
             })
         }
-        _ => Err(format!("{format}: libsvm, libsvm-write, xc, bow, mtx or text").into()),
+        "lines" => {
+            let (mut best, mut chunk) = (Duration::MAX, Chunk::default());
+            for _ in 0..ROUNDS {
+                let mut lines = Lines::new(Source::open(object, File::open(object)?)?, Position::START, CHUNK_BYTES, CHUNK_BYTES);
+                let start = processor_time();
+                while lines.next(&mut chunk)? {}
+                best = best.min(processor_time() - start);
+            }
+            print(format, object, text.len(), best, 0);
+            Ok(())
+        }
+        _ => Err(format!("{format}: libsvm, libsvm-write, xc, bow, mtx, text, lines, npz or parquet").into()),
     }
 }
 
@@ -87,7 +105,12 @@ fn chunks(mut lines: Lines<&[u8]>) -> Result<Vec<Chunk>, Failure> {
     Ok(once.iter().cycle().take(once.len() * TEXT_BYTES.div_ceil(bytes)).cloned().collect())
 }
 
-fn report(format: &str, object: &str, chunks: &[Chunk], parse: &mut dyn FnMut(&Chunk) -> Result<usize, Failure>) -> Result<(), Failure> {
+fn report(
+    format: &str,
+    object: &str,
+    chunks: &[Chunk],
+    parse: &mut dyn FnMut(&Chunk) -> Result<usize, Failure>,
+) -> Result<(), Failure> {
     let bytes: usize = chunks.iter().map(|chunk| chunk.bytes.len()).sum();
     let (mut best, mut entries) = (Duration::MAX, 0);
     for _ in 0..ROUNDS {
@@ -98,10 +121,46 @@ fn report(format: &str, object: &str, chunks: &[Chunk], parse: &mut dyn FnMut(&C
         }
         best = best.min(processor_time() - start);
     }
+    print(format, object, bytes, best, entries);
+    Ok(())
+}
+
+/// Bytes are those of the entries as numbers: 16 each.
+fn measure_binary(format: &str, object: &str) -> Result<(), Failure> {
+    const MOST: usize = 1 << 16;
+    let file = Arc::new(File::open(object)?);
+    let (mut batch, mut triplets, mut best, mut entries) = (Batch::default(), Triplets::default(), Duration::MAX, 0);
+    for _ in 0..ROUNDS {
+        let start = processor_time();
+        entries = 0;
+        if format == "npz" {
+            let mut reader = npz::Reader::open(object, file.clone())?;
+            while reader.rows(MOST, &mut batch)? {
+                entries += batch.indices.len();
+            }
+        } else {
+            let reader = parquet::Reader::open(object, file.clone(), &parquet::Columns::First)?;
+            for group in 0..reader.groups() {
+                let mut group = reader.group(group)?;
+                while group.entries(MOST, &mut triplets)? {
+                    entries += triplets.rows.len();
+                }
+            }
+        }
+        best = best.min(processor_time() - start);
+    }
+    print(format, object, 16 * entries, best, entries);
+    Ok(())
+}
+
+fn print(format: &str, object: &str, bytes: usize, best: Duration, entries: usize) {
     let seconds = best.as_secs_f64();
     let (megabytes, millions) = (bytes as f64 / 1e6, entries as f64 / 1e6);
-    println!("{format:8} {:5.0} MB/s  {:5.1} million entries/s  ({megabytes:.0} MB, {object})", megabytes / seconds, millions / seconds);
-    Ok(())
+    println!(
+        "{format:8} {:5.0} MB/s  {:5.1} million entries/s  ({megabytes:.0} MB, {object})",
+        megabytes / seconds,
+        millions / seconds
+    );
 }
 
 fn processor_time() -> Duration {

@@ -43,7 +43,11 @@ impl Header {
                 Ok(number)
             })
         };
-        Ok(Header { rows: number("the number of documents")?, columns: number("the number of words")?, entries: number("the number of entries")? })
+        Ok(Header {
+            rows: number("the number of documents")?,
+            columns: number("the number of words")?,
+            entries: number("the number of entries")?,
+        })
     }
 
     /// The header as text.
@@ -63,7 +67,7 @@ impl Header {
 ///
 /// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow the format or the header.
 pub fn parse(chunk: &Chunk, header: &Header, triplets: &mut Triplets) -> Result<()> {
-    triplets.clear(chunk.line_count());
+    triplets.clear(chunk.lines_of("1 1 1\n".len()));
     chunk.parsed(|text| entries(text, header, triplets))?;
     triplets.entries = triplets.rows.len() as u64;
     Ok(())
@@ -96,7 +100,8 @@ pub fn write(batch: &Batch, first_row: u64, out: &mut Vec<u8>) -> Result<()> {
         let (indices, values) = batch.row(row);
         for (&index, &value) in indices.iter().zip(values) {
             if !(0.0..=LARGEST).contains(&value) || value.fract() != 0.0 {
-                let reason = format!("the value {value} of document {}: counts are whole numbers from 0", first_row + row as u64 + 1);
+                let reason =
+                    format!("the value {value} of document {}: counts are whole numbers from 0", first_row + row as u64 + 1);
                 return Err(Error::unsupported("bag of words", reason));
             }
             for number in [first_row + row as u64 + 1, index + 1] {

@@ -47,10 +47,12 @@ fn check(batch: &Batch) {
 }
 
 fn read_libsvm(bytes: &[u8], labels: LabelKind) -> Result<()> {
-    let (mut lines, mut chunk, mut batch) = (lines(bytes), Chunk::default(), Batch::default());
+    let (mut lines, mut chunk, mut batch, mut largest) = (lines(bytes), Chunk::default(), Batch::default(), 0);
     while lines.next(&mut chunk)? {
         libsvm::parse(&chunk, Base::One, labels, &mut batch)?;
         check(&batch);
+        largest = largest.max(chunk.bytes.len());
+        assert!(batch.bytes() <= 32 * largest + 128, "{} bytes for {largest} of text", batch.bytes());
         let mut out = Vec::new();
         libsvm::write(&batch, Base::One, Precision::Double, &mut out)?;
         let mut again = Batch::default();
@@ -61,33 +63,43 @@ fn read_libsvm(bytes: &[u8], labels: LabelKind) -> Result<()> {
 }
 
 fn read_xc(bytes: &[u8]) -> Result<()> {
-    let (mut lines, mut chunk, mut batch) = (lines(bytes), Chunk::default(), Batch::default());
+    let (mut lines, mut chunk, mut batch, mut largest) = (lines(bytes), Chunk::default(), Batch::default(), 0);
     let header = xc::Header::read(&mut lines)?;
     while lines.next(&mut chunk)? {
         xc::parse(&chunk, &header, &mut batch)?;
         check(&batch);
+        largest = largest.max(chunk.bytes.len());
+        assert!(batch.bytes() <= 32 * largest + 128, "{} bytes for {largest} of text", batch.bytes());
     }
     Ok(())
 }
 
 fn read_matrix_market(bytes: &[u8]) -> Result<()> {
-    let (mut lines, mut chunk, mut triplets) = (lines(bytes), Chunk::default(), Triplets::default());
+    let (mut lines, mut chunk, mut triplets, mut largest) = (lines(bytes), Chunk::default(), Triplets::default(), 0);
     let header = matrix_market::Header::read(&mut lines)?;
     let mut tally = header.tally("fuzz");
     while lines.next(&mut chunk)? {
         matrix_market::parse(&chunk, &header, &mut triplets)?;
-        assert!(triplets.rows.iter().all(|&row| row < header.rows) && triplets.columns.iter().all(|&column| column < header.columns));
+        largest = largest.max(chunk.bytes.len());
+        assert!(triplets.bytes() <= 12 * largest + 128, "{} bytes for {largest} of text", triplets.bytes());
+        assert!(
+            triplets.rows.iter().all(|&row| row < header.rows) && triplets.columns.iter().all(|&column| column < header.columns)
+        );
         tally.add(triplets.entries)?;
     }
     tally.finish()
 }
 
 fn read_bag_of_words(bytes: &[u8]) -> Result<()> {
-    let (mut lines, mut chunk, mut triplets) = (lines(bytes), Chunk::default(), Triplets::default());
+    let (mut lines, mut chunk, mut triplets, mut largest) = (lines(bytes), Chunk::default(), Triplets::default(), 0);
     let header = bag_of_words::Header::read(&mut lines)?;
     while lines.next(&mut chunk)? {
         bag_of_words::parse(&chunk, &header, &mut triplets)?;
-        assert!(triplets.rows.iter().all(|&row| row < header.rows) && triplets.columns.iter().all(|&column| column < header.columns));
+        largest = largest.max(chunk.bytes.len());
+        assert!(triplets.bytes() <= 12 * largest + 128, "{} bytes for {largest} of text", triplets.bytes());
+        assert!(
+            triplets.rows.iter().all(|&row| row < header.rows) && triplets.columns.iter().all(|&column| column < header.columns)
+        );
     }
     Ok(())
 }

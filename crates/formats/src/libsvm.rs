@@ -53,7 +53,8 @@ pub fn write(batch: &Batch, base: Base, precision: Precision, out: &mut Vec<u8>)
             (Some(&label), _) => push_number(out, label, precision),
             (None, true) => out.push(b'0'),
             (None, false) if batch.row_labels(row).is_empty() && batch.row(row).0.is_empty() => {
-                let reason = "a row without labels and without entries is a blank line in LIBSVM text, and lost; the XC format keeps it";
+                let reason =
+                    "a row without labels and without entries is a blank line in LIBSVM text, and lost; the XC format keeps it";
                 return Err(Error::unsupported("LIBSVM text", reason));
             }
             (None, false) => write_labels(batch.row_labels(row), out),
@@ -99,7 +100,7 @@ pub(crate) struct Rules {
 }
 
 pub(crate) fn parse_rows(chunk: &Chunk, rules: &Rules, batch: &mut Batch) -> Result<()> {
-    let rows = chunk.line_count();
+    let rows = chunk.lines_of(if rules.blank_lines_are_rows { 1 } else { 2 });
     batch.clear(rows, chunk.count(b':'));
     match rules.labels {
         LabelKind::One => batch.labels.reserve_exact(rows),
@@ -167,7 +168,8 @@ fn labels(text: &mut Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
             }
             _ => {
                 text.at = at;
-                return Err(text.fault(format!("labels are expected to be whole numbers with commas between them, found {}", text.token())));
+                return Err(text
+                    .fault(format!("labels are expected to be whole numbers with commas between them, found {}", text.token())));
             }
         }
         batch.label_indices.push(label);

@@ -54,6 +54,11 @@ impl Chunk {
         self.count(b'\n') + usize::from(self.bytes.last().is_some_and(|&byte| byte != b'\n'))
     }
 
+    /// Lines that can have so many bytes, their ends included: room for more would be for blank ones.
+    pub(crate) fn lines_of(&self, least_bytes: usize) -> usize {
+        self.line_count().min((self.bytes.len() + 1) / least_bytes)
+    }
+
     /// Runs a parser of the bytes, and says in which line it failed.
     pub(crate) fn parsed<T>(&self, parser: impl FnOnce(Cursor) -> Parsed<T>) -> Result<T> {
         parser(Cursor::new(&self.bytes)).map_err(|fault| self.error(fault))
@@ -88,12 +93,20 @@ pub struct Lines<R: Read> {
 impl<R: Read> Lines<R> {
     /// Chunks of about `chunk_bytes`, more only for a single line that is longer; lines of more than `longest_line` bytes are
     /// refused where they do not fit a chunk. `position` says where in the text the source stands: [`Position::START`], or where an
-    /// earlier reader stopped.
+    /// earlier reader stopped. To get there, [`Source::skip`] the bytes; a plain file may be opened at that byte at once.
     #[must_use]
     pub fn new(source: Source<R>, position: Position, chunk_bytes: usize, longest_line: usize) -> Lines<R> {
         let object = source.object().into();
         let chunk_bytes = chunk_bytes.max(1);
-        Lines { source, object, position, ahead: Vec::new(), chunk_bytes, longest_line: longest_line.max(chunk_bytes), ended: false }
+        Lines {
+            source,
+            object,
+            position,
+            ahead: Vec::new(),
+            chunk_bytes,
+            longest_line: longest_line.max(chunk_bytes),
+            ended: false,
+        }
     }
 
     /// The file's name in errors.
@@ -144,8 +157,8 @@ impl<R: Read> Lines<R> {
         Ok(length > 0)
     }
 
-    /// The next line by itself, with its end; for the headers of files.
-    pub(crate) fn line(&mut self) -> Result<Option<Chunk>> {
+    /// The next line by itself, with its end; none at the end of the text. For headers.
+    pub fn line(&mut self) -> Result<Option<Chunk>> {
         const STEP: usize = 1 << 12;
         let length = loop {
             if let Some(end) = memchr::memchr(b'\n', &self.ahead) {

@@ -60,7 +60,8 @@ impl Header {
         let banner = lines.line()?.ok_or_else(|| missing(lines, "the file is empty, a MatrixMarket banner is expected"))?;
         let (field, symmetry) = banner.parsed(read_banner)?.map_err(|reason| Error::unsupported(lines.object(), reason))?;
         let size = loop {
-            let line = lines.line()?.ok_or_else(|| missing(lines, "the file ends before the line with rows, columns and entries"))?;
+            let line =
+                lines.line()?.ok_or_else(|| missing(lines, "the file ends before the line with rows, columns and entries"))?;
             let first = line.bytes.iter().find(|byte| !byte.is_ascii_whitespace());
             if first.is_some_and(|&byte| byte != b'%') {
                 break line;
@@ -71,7 +72,8 @@ impl Header {
                 text.skip_blanks();
                 text.index(what)
             };
-            let (rows, columns, entries) = (number("the number of rows")?, number("the number of columns")?, number("the number of entries")?);
+            let (rows, columns, entries) =
+                (number("the number of rows")?, number("the number of columns")?, number("the number of entries")?);
             text.end_line()?;
             if symmetry != Symmetry::General && rows != columns {
                 text.at = 0;
@@ -94,7 +96,9 @@ impl Header {
             Symmetry::SkewSymmetric => "skew-symmetric",
         };
         let Header { rows, columns, entries, .. } = self;
-        out.extend_from_slice(format!("%%MatrixMarket matrix coordinate {field} {symmetry}\n{rows} {columns} {entries}\n").as_bytes());
+        out.extend_from_slice(
+            format!("%%MatrixMarket matrix coordinate {field} {symmetry}\n{rows} {columns} {entries}\n").as_bytes(),
+        );
     }
 
     /// To count [`Triplets::entries`] of all chunks with.
@@ -113,7 +117,10 @@ fn read_banner(text: Cursor) -> Parsed<std::result::Result<(Field, Symmetry), St
     let line = String::from_utf8_lossy(text.bytes).to_lowercase();
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let [banner, "matrix", layout, field, symmetry] = words[..] else {
-        return Err(text.fault(format!("a banner like '%%MatrixMarket matrix coordinate real general' is expected, found {}", text.token())));
+        return Err(text.fault(format!(
+            "a banner like '%%MatrixMarket matrix coordinate real general' is expected, found {}",
+            text.token()
+        )));
     };
     if banner != "%%matrixmarket" {
         return Err(text.fault(format!("a banner that begins with %%MatrixMarket is expected, found {}", text.token())));
@@ -141,7 +148,7 @@ fn read_banner(text: Cursor) -> Parsed<std::result::Result<(Field, Symmetry), St
 /// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow the format or the header.
 pub fn parse(chunk: &Chunk, header: &Header, triplets: &mut Triplets) -> Result<()> {
     let halves = if header.symmetry == Symmetry::General { 1 } else { 2 };
-    triplets.clear(halves * chunk.line_count());
+    triplets.clear(halves * chunk.lines_of("1 1\n".len()));
     chunk.parsed(|text| entries(text, header, triplets))
 }
 

@@ -83,7 +83,11 @@ impl Reader {
         };
         if indices.length != entry_count || places.length != expected_places {
             let reason = format!("{} places and {} indices for {entry_count} values", places.length, indices.length);
-            return Err(Error::corrupt(object, 0, format!("{reason} in a matrix of {row_count} rows and {column_count} columns")));
+            return Err(Error::corrupt(
+                object,
+                0,
+                format!("{reason} in a matrix of {row_count} rows and {column_count} columns"),
+            ));
         }
         if layout != Layout::Coo {
             let mut first = Vec::new();
@@ -94,7 +98,20 @@ impl Reader {
         }
         let object = object.to_string();
         let (ends, end, next_line, next_entry) = (Vec::new(), 0, 0, 0);
-        Ok(Reader { layout, row_count, column_count, entry_count, object, places, indices, values, next_line, next_entry, ends, end })
+        Ok(Reader {
+            layout,
+            row_count,
+            column_count,
+            entry_count,
+            object,
+            places,
+            indices,
+            values,
+            next_line,
+            next_entry,
+            ends,
+            end,
+        })
     }
 
     /// The next rows (of csc, columns), as many as have `most` entries together, and no more than `most`; false at the end. Rows that are
@@ -139,7 +156,8 @@ impl Reader {
                 if batch.rows() > 0 {
                     break;
                 }
-                let reason = format!("{line} {} has {} entries, {lines} of up to {most} fit", self.next_line, end - self.next_entry);
+                let reason =
+                    format!("{line} {} has {} entries, {lines} of up to {most} fit", self.next_line, end - self.next_entry);
                 return Err(Error::entry(&self.object, self.next_entry, reason));
             }
             batch.offsets.push(end - self.next_entry);
@@ -147,7 +165,11 @@ impl Reader {
             self.next_line += 1;
         }
         if self.next_line == lines_left && self.next_entry + batch.offsets.last().copied().unwrap_or(0) < self.entry_count {
-            return Err(Error::entry(&self.object, self.entry_count, format!("indptr ends before the last of {} entries", self.entry_count)));
+            return Err(Error::entry(
+                &self.object,
+                self.entry_count,
+                format!("indptr ends before the last of {} entries", self.entry_count),
+            ));
         }
         Ok(())
     }
@@ -155,14 +177,20 @@ impl Reader {
     fn check_rows(&self, first_line: u64, batch: &mut Batch) -> Result<()> {
         let (index_count, _, line) = self.words();
         if let Some(entry) = batch.indices.iter().position(|&index| index >= index_count) {
-            let reason = format!("the index {} in a matrix of {} rows and {} columns", batch.indices[entry], self.row_count, self.column_count);
+            let reason = format!(
+                "the index {} in a matrix of {} rows and {} columns",
+                batch.indices[entry], self.row_count, self.column_count
+            );
             return Err(Error::entry(&self.object, self.next_entry + entry as u64, reason));
         }
         for row in 0..batch.rows() {
             let range = batch.offsets[row] as usize..batch.offsets[row + 1] as usize;
             if !batch.indices[range.clone()].is_sorted_by(|left, right| left < right) {
                 batch.sort_row(range.clone()).map_err(|twice| {
-                    let reason = format!("{line} {} has the index {twice} twice; call X.sum_duplicates() before saving", first_line + row as u64);
+                    let reason = format!(
+                        "{line} {} has the index {twice} twice; call X.sum_duplicates() before saving",
+                        first_line + row as u64
+                    );
                     Error::entry(&self.object, self.next_entry + range.start as u64, reason)
                 })?;
             }
@@ -194,7 +222,8 @@ impl Reader {
         let outside = |(&row, &column): (&u64, &u64)| row >= self.row_count || column >= self.column_count;
         if let Some(entry) = triplets.rows.iter().zip(&triplets.columns).position(outside) {
             let (row, column) = (triplets.rows[entry], triplets.columns[entry]);
-            let reason = format!("row {row}, column {column} in a matrix of {} rows and {} columns", self.row_count, self.column_count);
+            let reason =
+                format!("row {row}, column {column} in a matrix of {} rows and {} columns", self.row_count, self.column_count);
             return Err(Error::entry(&self.object, self.next_entry + entry as u64, reason));
         }
         self.next_entry += count as u64;

@@ -11,7 +11,8 @@ use crate::error::Fault;
 pub(crate) type Parsed<T> = std::result::Result<T, Fault>;
 
 const EXACT_POWERS: [f64; 23] = [
-    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21,
+    1e22,
 ];
 const EXACT_WHOLE: u64 = 1 << 53;
 /// Largest number of digits that always fit a `u64`, and 18 fit an `i64` too.
@@ -153,7 +154,9 @@ impl<'a> Cursor<'a> {
                 self.at = start + length;
                 Ok(value)
             }
-            Some(_) if token.iter().any(u8::is_ascii_digit) => Err(self.fault(format!("{what} {} is too large for float64", self.token()))),
+            Some(_) if token.iter().any(u8::is_ascii_digit) => {
+                Err(self.fault(format!("{what} {} is too large for float64", self.token())))
+            }
             Some(_) => Err(self.fault(format!("{what} {} is not finite", self.token()))),
             None => Err(self.fault(format!("{what} is expected to be a number, found {}", self.token()))),
         }
@@ -220,9 +223,39 @@ mod tests {
     #[test]
     fn numbers_at_the_edges_of_the_fast_path_are_those_of_the_standard_library() {
         let edges = [
-            "0", "-0", "+1", "1.", ".5", ".", "-", "+", "", "e5", "1e", "1e5", "1E-5", "1e400", "-1e400", "1e-400", "nan", "inf", "-infinity",
-            "9007199254740992", "9007199254740993", "900719925474099.3", "0.000000000000000001", "0.0000000000000000000000001",
-            "123456789012345678", "1234567890123456789", "99999999999999999999", "12345678", "123456789", "1234567.8", "1_0", "--1", "1.2.3",
+            "0",
+            "-0",
+            "+1",
+            "1.",
+            ".5",
+            ".",
+            "-",
+            "+",
+            "",
+            "e5",
+            "1e",
+            "1e5",
+            "1E-5",
+            "1e400",
+            "-1e400",
+            "1e-400",
+            "nan",
+            "inf",
+            "-infinity",
+            "9007199254740992",
+            "9007199254740993",
+            "900719925474099.3",
+            "0.000000000000000001",
+            "0.0000000000000000000000001",
+            "123456789012345678",
+            "1234567890123456789",
+            "99999999999999999999",
+            "12345678",
+            "123456789",
+            "1234567.8",
+            "1_0",
+            "--1",
+            "1.2.3",
         ];
         for text in edges {
             assert_eq!(number(text).map(f64::to_bits), reference(text).map(f64::to_bits), "{text:?}");

@@ -53,7 +53,8 @@ impl Reader {
     /// Errors: [`Error::Corrupt`], [`Error::Unsupported`] for columns that are missing or of other types.
     pub fn open(object: &str, file: Arc<dyn ReadAt>, columns: &Columns) -> Result<Reader> {
         let length = file.length().map_err(Error::io(object))?;
-        let file = guarded(|| SerializedFileReader::new(Stored { file, length })).map_err(|error| failure(object, length, error))?;
+        let file =
+            guarded(|| SerializedFileReader::new(Stored { file, length })).map_err(|error| failure(object, length, error))?;
         let schema = file.metadata().file_metadata().schema_descr();
         let columns = find_columns(schema, columns).map_err(|reason| Error::unsupported(object, reason))?;
         for (position, &column) in columns.iter().enumerate() {
@@ -143,7 +144,9 @@ enum Numbers {
 
 impl Column {
     fn read_places(&mut self, object: &str, first: u64, count: usize, out: &mut Vec<u64>) -> Result<()> {
-        let Numbers::Whole(places) = self.read(object, first, count)? else { unreachable!("the types of the columns were checked") };
+        let Numbers::Whole(places) = self.read(object, first, count)? else {
+            unreachable!("the types of the columns were checked")
+        };
         if let Some(position) = places.iter().position(|&place| place < 0) {
             let reason = match self.unsigned {
                 true => format!("{} is larger than 2^63 - 1", places[position] as u64),
@@ -162,7 +165,9 @@ impl Column {
             Numbers::Real(values) => *out = values,
         }
         match out.iter().position(|value| !value.is_finite()) {
-            Some(position) => Err(Error::entry(object, first + position as u64, format!("the value {} is not finite", out[position]))),
+            Some(position) => {
+                Err(Error::entry(object, first + position as u64, format!("the value {} is not finite", out[position])))
+            }
             None => Ok(()),
         }
     }
@@ -171,13 +176,17 @@ impl Column {
         let unsigned = self.unsigned;
         let read = guarded(|| {
             Ok(match &mut self.reader {
-                ColumnReader::BoolColumnReader(reader) => Numbers::Whole(read_column(reader, count)?.into_iter().map(i64::from).collect()),
+                ColumnReader::BoolColumnReader(reader) => {
+                    Numbers::Whole(read_column(reader, count)?.into_iter().map(i64::from).collect())
+                }
                 ColumnReader::Int32ColumnReader(reader) => {
                     let widen = |value: i32| if unsigned { i64::from(value as u32) } else { value.into() };
                     Numbers::Whole(read_column(reader, count)?.into_iter().map(widen).collect())
                 }
                 ColumnReader::Int64ColumnReader(reader) => Numbers::Whole(read_column(reader, count)?),
-                ColumnReader::FloatColumnReader(reader) => Numbers::Real(read_column(reader, count)?.into_iter().map(f64::from).collect()),
+                ColumnReader::FloatColumnReader(reader) => {
+                    Numbers::Real(read_column(reader, count)?.into_iter().map(f64::from).collect())
+                }
                 ColumnReader::DoubleColumnReader(reader) => Numbers::Real(read_column(reader, count)?),
                 _ => return Err(Stop::Parquet(ParquetError::NYI("this type".into()))),
             })
@@ -247,7 +256,10 @@ fn check_type(column: &ColumnDescriptor, is_value: bool) -> std::result::Result<
         _ if column.max_rep_level() > 0 => Err(format!("the column '{name}' has lists; one number a row is needed")),
         Physical::INT32 | Physical::INT64 if plain => Ok(()),
         Physical::FLOAT | Physical::DOUBLE | Physical::BOOLEAN if is_value => Ok(()),
-        other => Err(format!("the column '{name}' of the type {other}; {} are needed", if is_value { "numbers" } else { "whole numbers" })),
+        other => Err(format!(
+            "the column '{name}' of the type {other}; {} are needed",
+            if is_value { "numbers" } else { "whole numbers" }
+        )),
     }
 }
 
@@ -317,9 +329,12 @@ pub struct Writer<W: Write + Send> {
 impl<W: Write + Send> Writer<W> {
     /// Begins a file. `object` is its name in errors.
     pub fn new(object: &str, sink: W) -> Result<Writer<W>> {
-        let column = |name, physical| Type::primitive_type_builder(name, physical).with_repetition(Repetition::REQUIRED).build().map(Arc::new);
+        let column = |name, physical| {
+            Type::primitive_type_builder(name, physical).with_repetition(Repetition::REQUIRED).build().map(Arc::new)
+        };
         let schema = || {
-            let fields = vec![column("row", Physical::INT64)?, column("column", Physical::INT64)?, column("value", Physical::DOUBLE)?];
+            let fields =
+                vec![column("row", Physical::INT64)?, column("column", Physical::INT64)?, column("value", Physical::DOUBLE)?];
             Type::group_type_builder("entries").with_fields(fields).build()
         };
         let mut properties = WriterProperties::builder()
@@ -328,7 +343,9 @@ impl<W: Write + Send> Writer<W> {
             .set_created_by("outcore".into());
         for name in ["row", "column"] {
             let path = ColumnPath::from(name);
-            properties = properties.set_column_dictionary_enabled(path.clone(), false).set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
+            properties = properties
+                .set_column_dictionary_enabled(path.clone(), false)
+                .set_column_encoding(path, Encoding::DELTA_BINARY_PACKED);
         }
         let file = schema().and_then(|schema| SerializedFileWriter::new(sink, Arc::new(schema), Arc::new(properties.build())));
         Ok(Writer { object: object.into(), file: file.map_err(|error| failure(object, 0, error))? })

@@ -67,8 +67,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back_packed_as_the_name_says() {
         let text = b"1 2 3\n".repeat(10_000);
-        for (name, compression) in
-            [("x.txt", Compression::Plain), ("x.txt.gz", Compression::Gzip), ("x.zst", Compression::Zstd)]
+        for (name, compression) in [("x.txt", Compression::Plain), ("x.txt.gz", Compression::Gzip), ("x.zst", Compression::Zstd)]
         {
             let mut sink = Sink::new(name, Vec::new()).unwrap();
             sink.write_all(&text).unwrap();

@@ -37,7 +37,7 @@ type Stored<R> = Counted<BufReader<Chain<Cursor<Vec<u8>>, R>>>;
 
 enum Unpacked<R: Read> {
     Plain(Stored<R>),
-    Gzip(MultiGzDecoder<Stored<R>>),
+    Gzip(Box<MultiGzDecoder<Stored<R>>>),
     Zstd(ZstdDecoder<'static, Stored<R>>),
 }
 
@@ -53,10 +53,11 @@ impl<R: Read> Source<R> {
         let mut first = Vec::new();
         reader.by_ref().take(Compression::MAGIC_BYTES).read_to_end(&mut first).map_err(Error::io(object))?;
         let compression = Compression::of(&first);
-        let stored = Counted { inner: BufReader::with_capacity(1 << 16, Cursor::new(first).chain(reader)), consumed: 0, failed: false };
+        let stored =
+            Counted { inner: BufReader::with_capacity(1 << 16, Cursor::new(first).chain(reader)), consumed: 0, failed: false };
         let unpacked = match compression {
             Compression::Plain => Unpacked::Plain(stored),
-            Compression::Gzip => Unpacked::Gzip(MultiGzDecoder::new(stored)),
+            Compression::Gzip => Unpacked::Gzip(Box::new(MultiGzDecoder::new(stored))),
             Compression::Zstd => Unpacked::Zstd(ZstdDecoder::with_buffer(stored).map_err(Error::io(object))?),
         };
         Ok(Source { object: object.into(), unpacked })
@@ -136,7 +137,8 @@ impl<R: Read> Source<R> {
             let read = self.read_full(&mut passed[..wanted])?;
             left -= read as u64;
             if read < wanted {
-                let reason = format!("the file ends at byte {} of its text, before byte {bytes} from where to go on", bytes - left);
+                let reason =
+                    format!("the file ends at byte {} of its text, before byte {bytes} from where to go on", bytes - left);
                 return Err(Error::corrupt(&self.object, self.stored_bytes(), reason));
             }
         }

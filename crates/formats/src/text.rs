@@ -52,6 +52,8 @@ impl Default for Tokenizer {
 }
 
 /// The words of the lines of a chunk, with numbers of their own. Reused from chunk to chunk.
+///
+/// About twice as large as the chunk with English words; n-grams multiply it. [`bytes`](Self::bytes) says it.
 #[derive(Clone, Default)]
 pub struct Documents {
     words: Vocabulary,
@@ -89,7 +91,8 @@ impl Tokenizer {
             let line = line.strip_suffix('\n').unwrap_or(line);
             let line = line.strip_suffix('\r').unwrap_or(line);
             let column = |column: usize| {
-                let missing = || text.fault(format!("column {} is expected, the line has {}", column + 1, line.split('\t').count()));
+                let missing =
+                    || text.fault(format!("column {} is expected, the line has {}", column + 1, line.split('\t').count()));
                 line.split('\t').nth(column).ok_or_else(missing)
             };
             if let Some(label) = self.label_column {

@@ -35,7 +35,11 @@ impl Header {
                 text.skip_blanks();
                 text.index(what)
             };
-            let header = Header { rows: number("the number of rows")?, columns: number("the number of features")?, labels: number("the number of labels")? };
+            let header = Header {
+                rows: number("the number of rows")?,
+                columns: number("the number of features")?,
+                labels: number("the number of labels")?,
+            };
             text.end_line()?;
             Ok(header)
         })
@@ -59,7 +63,11 @@ impl Header {
 /// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow the format or the header.
 pub fn parse(chunk: &Chunk, header: &Header, batch: &mut Batch) -> Result<()> {
     let (columns, label_count) = (header.columns, header.labels);
-    libsvm::parse_rows(chunk, &Rules { base: Base::Zero, labels: LabelKind::Many, columns, label_count, blank_lines_are_rows: true }, batch)
+    libsvm::parse_rows(
+        chunk,
+        &Rules { base: Base::Zero, labels: LabelKind::Many, columns, label_count, blank_lines_are_rows: true },
+        batch,
+    )
 }
 
 /// Appends rows as text. One label a row is written as that label if it is a whole number from 0, and refused otherwise.
@@ -68,7 +76,9 @@ pub fn write(batch: &Batch, precision: Precision, out: &mut Vec<u8>) -> Result<(
         match batch.labels.get(row) {
             Some(&label) => match label >= 0.0 && label.fract() == 0.0 && label < i64::MAX as f64 {
                 true => push_index(out, label as u64),
-                false => return Err(Error::unsupported("XC text", format!("the label {label}: labels are whole numbers from 0"))),
+                false => {
+                    return Err(Error::unsupported("XC text", format!("the label {label}: labels are whole numbers from 0")));
+                }
             },
             None if batch.label_offsets.is_empty() => {}
             None => libsvm::write_labels(batch.row_labels(row), out),

@@ -18,7 +18,8 @@ fn rows_of_a9a_are_read_from_any_packing() {
         sink.write_all(&text).unwrap();
         let stored = sink.finish().unwrap();
         let mut lines = Lines::new(Source::open(name, &stored[..]).unwrap(), Position::START, 1 << 10, 1 << 10);
-        let (mut chunk, mut batch, mut rows, mut entries, mut positive, mut sum, mut largest) = (Chunk::default(), Batch::default(), 0, 0, 0, 0, 0);
+        let (mut chunk, mut batch, mut rows, mut entries, mut positive, mut sum, mut largest) =
+            (Chunk::default(), Batch::default(), 0, 0, 0, 0, 0);
         while lines.next(&mut chunk).unwrap() {
             libsvm::parse(&chunk, Base::One, LabelKind::One, &mut batch).unwrap();
             assert!(batch.is_binary());
@@ -60,7 +61,8 @@ fn words_of_package_descriptions_are_counted_with_their_sections() {
     let text = bytes("data/packages.tsv");
     let tokenizer = Tokenizer { text_column: Some(2), label_column: Some(1), ..Tokenizer::default() };
     let (mut vocabulary, mut sections) = (Vocabulary::default(), Vocabulary::default());
-    let (mut documents, mut batch, mut words, mut section_numbers) = (Documents::default(), Batch::default(), Vec::new(), Vec::new());
+    let (mut documents, mut batch, mut words, mut section_numbers) =
+        (Documents::default(), Batch::default(), Vec::new(), Vec::new());
     let (mut labels, mut entries, mut count) = (Vec::new(), 0, 0.0);
     let mut lines = Lines::new(Source::open("packages", &text[..]).unwrap(), Position::START, 1000, 10_000);
     let mut chunk = Chunk::default();
@@ -73,8 +75,12 @@ fn words_of_package_descriptions_are_counted_with_their_sections() {
         entries += batch.indices.len();
         count += batch.values.iter().sum::<f64>();
     }
-    assert_eq!((labels, vocabulary.len(), entries, count), (PACKAGES.0.map(String::from).to_vec(), PACKAGES.1, PACKAGES.2, PACKAGES.3));
+    assert_eq!(
+        (labels, vocabulary.len(), entries, count),
+        (PACKAGES.0.map(String::from).to_vec(), PACKAGES.1, PACKAGES.2, PACKAGES.3)
+    );
 }
 
 /// Sections of the packages; words of `CountVectorizer`, its stored entries, and the sum of its counts.
-const PACKAGES: ([&str; 8], u64, usize, f64) = (["utils", "utils", "utils", "devel", "python", "python", "utils", "utils"], 328, 420, 521.0);
+const PACKAGES: ([&str; 8], u64, usize, f64) =
+    (["utils", "utils", "utils", "devel", "python", "python", "utils", "utils"], 328, 420, 521.0);

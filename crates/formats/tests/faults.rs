@@ -50,7 +50,9 @@ fn libsvm_faults_are_named() {
     ] {
         check(libsvm::parse(&chunk(text), Base::One, LabelKind::One, &mut Batch::default()), line, words, text);
     }
-    for (text, words) in [("1,x 1:1", "whole number"), ("1.5 1:1", "whole numbers"), ("-1 1:1", "negative"), ("1, 1:1", "a blank")] {
+    for (text, words) in
+        [("1,x 1:1", "whole number"), ("1.5 1:1", "whole numbers"), ("-1 1:1", "negative"), ("1, 1:1", "a blank")]
+    {
         check(libsvm::parse(&chunk(text), Base::Zero, LabelKind::Many, &mut Batch::default()), 1, words, text);
     }
 }

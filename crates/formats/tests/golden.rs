@@ -131,7 +131,10 @@ fn matrix_market_files_of_every_field_and_symmetry_are_read() {
     assert_eq!(read_mtx("pattern").unwrap().1, mapped(|_| 1.0));
     let (header, matrix) = read_mtx("symmetric").unwrap();
     assert_eq!(header.symmetry, Symmetry::Symmetric);
-    assert_eq!(matrix, BTreeMap::from([((0, 0), 1.0), ((0, 1), 2.0), ((1, 0), 2.0), ((1, 2), -3.0), ((2, 1), -3.0), ((2, 2), 4.0)]));
+    assert_eq!(
+        matrix,
+        BTreeMap::from([((0, 0), 1.0), ((0, 1), 2.0), ((1, 0), 2.0), ((1, 2), -3.0), ((2, 1), -3.0), ((2, 2), 4.0)])
+    );
     assert_eq!(read_mtx("skew").unwrap().1, BTreeMap::from([((0, 1), 2.0), ((1, 0), -2.0), ((1, 2), -3.0), ((2, 1), 3.0)]));
     assert!(matches!(read_mtx("array"), Err(Error::Unsupported { .. })));
 }
@@ -150,7 +153,10 @@ fn files_of_dump_svmlight_file_are_read() {
     let mut matrix = Matrix::new();
     add_rows(&mut matrix, 0, &batch);
     assert_eq!(matrix, expected());
-    assert_eq!((0..4).map(|row| batch.row_labels(row).to_vec()).collect::<Vec<_>>(), [vec![0, 2], vec![1], vec![], vec![0, 1, 2]]);
+    assert_eq!(
+        (0..4).map(|row| batch.row_labels(row).to_vec()).collect::<Vec<_>>(),
+        [vec![0, 2], vec![1], vec![], vec![0, 1, 2]]
+    );
     assert!(batch.labels.is_empty() && batch.queries.is_empty());
 }
 
@@ -204,7 +210,12 @@ fn counted(tokenizer: &Tokenizer) -> String {
         documents.rows(&numbers, &[], &mut batch);
         for row in 0..batch.rows() {
             let (indices, values) = batch.row(row);
-            counted.extend(indices.iter().zip(values).map(|(&index, value)| format!("{}\t{}\t{value}\n", first_row + row, vocabulary.word(index))));
+            counted.extend(
+                indices
+                    .iter()
+                    .zip(values)
+                    .map(|(&index, value)| format!("{}\t{}\t{value}\n", first_row + row, vocabulary.word(index))),
+            );
         }
         first_row += batch.rows();
         Ok(())

@@ -88,7 +88,9 @@ impl Members {
     pub(super) fn array(&mut self, name: &str) -> Result<Numbers> {
         let object = format!("{}, array {name}", self.object);
         let file = self.archive.index_for_name(&format!("{name}.npy"));
-        let file = file.ok_or_else(|| Error::unsupported(&self.object, format!("no array '{name}': not written by scipy.sparse.save_npz")))?;
+        let file = file.ok_or_else(|| {
+            Error::unsupported(&self.object, format!("no array '{name}': not written by scipy.sparse.save_npz"))
+        })?;
         let file = self.archive.by_index_raw(file).map_err(|error| Error::corrupt(&self.object, 0, error.to_string()))?;
         let (method, stored, left, expected_crc) = (file.compression(), file.compressed_size(), file.size(), file.crc32());
         let (encrypted, start) = (file.encrypted(), file.data_start().unwrap_or(0));
@@ -100,7 +102,12 @@ impl Members {
             _ if encrypted => return Err(Error::unsupported(&object, "it is encrypted")),
             CompressionMethod::Stored => Packed::Stored(reader),
             CompressionMethod::Deflated => Packed::Deflated(DeflateDecoder::new(reader)),
-            other => return Err(Error::unsupported(&object, format!("it is packed by {other}; NumPy writes stored or deflated arrays"))),
+            other => {
+                return Err(Error::unsupported(
+                    &object,
+                    format!("it is packed by {other}; NumPy writes stored or deflated arrays"),
+                ));
+            }
         };
         Numbers::open(Member { object, start, packed, left, crc: Crc::new(), expected_crc })
     }
@@ -147,12 +154,16 @@ impl Numbers {
         member.fill(&mut header)?;
         let header = String::from_utf8_lossy(&header);
         let (kind, item_bytes, big_endian) = match descr(&header) {
-            Some(descr) => number_kind(descr).ok_or_else(|| Error::unsupported(&member.object, format!("numbers of the type {descr}")))?,
+            Some(descr) => {
+                number_kind(descr).ok_or_else(|| Error::unsupported(&member.object, format!("numbers of the type {descr}")))?
+            }
             None => return Err(member.corrupt("the .npy header has no simple descr")),
         };
         let length = shape(&header).ok_or_else(|| member.corrupt("the .npy header has no shape of one dimension"))?;
         if length.checked_mul(item_bytes as u64) != Some(member.left) {
-            return Err(member.corrupt(format!("the header says {length} numbers of {item_bytes} bytes, {} bytes follow", member.left)));
+            return Err(
+                member.corrupt(format!("the header says {length} numbers of {item_bytes} bytes, {} bytes follow", member.left))
+            );
         }
         Ok(Numbers { member, kind, item_bytes, big_endian, length, next: 0, buffer: Vec::new() })
     }

@@ -48,7 +48,15 @@ pub struct Writer<W: Write> {
 
 impl<W: Write> Writer<W> {
     /// A matrix of `rows` by `columns` with so many entries.
-    pub fn new(object: &str, sink: W, layout: Layout, rows: u64, columns: u64, entries: u64, precision: Precision) -> Result<Writer<W>> {
+    pub fn new(
+        object: &str,
+        sink: W,
+        layout: Layout,
+        rows: u64,
+        columns: u64,
+        entries: u64,
+        precision: Precision,
+    ) -> Result<Writer<W>> {
         let (lines, format) = match layout {
             Layout::Csr => (rows, "csr"),
             Layout::Csc => (columns, "csc"),
@@ -104,7 +112,10 @@ impl<W: Write> Writer<W> {
         if self.current != Some(array) {
             self.end_array()?;
             if self.done.contains(&array) {
-                return Err(Error::unsupported(&self.object, format!("{} in two parts with another array between them", array.name())));
+                return Err(Error::unsupported(
+                    &self.object,
+                    format!("{} in two parts with another array between them", array.name()),
+                ));
             }
             self.done.push(array);
             self.current = Some(array);
@@ -118,7 +129,10 @@ impl<W: Write> Writer<W> {
             self.start(array.name(), descr, &format!("({},)", self.left))?;
         }
         self.left = self.left.checked_sub(count as u64).ok_or_else(|| {
-            Error::unsupported(&self.object, format!("more numbers for {} than a matrix of {} entries has", array.name(), self.entries))
+            Error::unsupported(
+                &self.object,
+                format!("more numbers for {} than a matrix of {} entries has", array.name(), self.entries),
+            )
         })?;
         Ok(())
     }
@@ -133,7 +147,10 @@ impl<W: Write> Writer<W> {
     }
 
     fn start(&mut self, name: &str, descr: &str, shape: &str) -> Result<()> {
-        let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated).compression_level(Some(LEVEL)).large_file(true);
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Deflated)
+            .compression_level(Some(LEVEL))
+            .large_file(true);
         let started = self.zip.start_file(format!("{name}.npy"), options);
         started.map_err(|error| Error::Io { object: self.object.clone(), source: error.into() })?;
         let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
