@@ -40,7 +40,7 @@ pub enum LabelKind {
 ///
 /// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow the format.
 pub fn parse(chunk: &Chunk, base: Base, labels: LabelKind, batch: &mut Batch) -> Result<()> {
-    let rules = Rules { base, labels, columns: u64::MAX, label_count: u64::MAX, blank_lines_are_rows: false };
+    let rules = Rules { base, labels, columns: u64::MAX, label_count: u64::MAX, every_line_is_a_row: false };
     parse_rows(chunk, &rules, batch)
 }
 
@@ -96,11 +96,12 @@ pub(crate) struct Rules {
     /// Columns and labels are below these.
     pub(crate) columns: u64,
     pub(crate) label_count: u64,
-    pub(crate) blank_lines_are_rows: bool,
+    /// As in XC text: blank lines are rows, and a blank at the beginning says that there are no labels.
+    pub(crate) every_line_is_a_row: bool,
 }
 
 pub(crate) fn parse_rows(chunk: &Chunk, rules: &Rules, batch: &mut Batch) -> Result<()> {
-    let rows = chunk.lines_of(if rules.blank_lines_are_rows { 1 } else { 2 });
+    let rows = chunk.lines_of(if rules.every_line_is_a_row { 1 } else { 2 });
     batch.clear(rows, chunk.count(b':'));
     match rules.labels {
         LabelKind::One => batch.labels.reserve_exact(rows),
@@ -115,13 +116,15 @@ pub(crate) fn parse_rows(chunk: &Chunk, rules: &Rules, batch: &mut Batch) -> Res
 
 fn rows_of(mut text: Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
     while !text.is_at_end() {
+        let line = text.at;
         text.skip_blanks();
-        if matches!(text.peek(), b'\n' | b'#') && !rules.blank_lines_are_rows {
+        if matches!(text.peek(), b'\n' | b'#') && !rules.every_line_is_a_row {
             text.skip_line();
             continue;
         }
         match rules.labels {
             LabelKind::One => label(&mut text, batch)?,
+            LabelKind::Many if rules.every_line_is_a_row && text.at > line => batch.end_labels(),
             LabelKind::Many => labels(&mut text, rules, batch)?,
         }
         features(&mut text, rules, batch)?;
@@ -148,31 +151,29 @@ fn label(text: &mut Cursor, batch: &mut Batch) -> Parsed<()> {
 #[inline(always)]
 fn labels(text: &mut Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
     let start = text.at;
-    while !matches!(text.peek(), b'\n' | b'#' | b'q') {
+    let mut more = !matches!(text.peek(), b'\n' | b'#' | b'q');
+    while more {
         let at = text.at;
         let label = text.index("the label")?;
-        match text.peek() {
+        let after = text.peek();
+        if after == b':' && at == start {
             // What was read is the first feature.
-            b':' if at == start => {
-                text.at = start;
-                break;
-            }
-            _ if label >= rules.label_count => {
-                text.at = at;
-                return Err(text.fault(format!("label {label} in data with {} labels, which begin with 0", rules.label_count)));
-            }
-            b',' => text.at += 1,
-            b' ' | b'\t' | b'\r' | b'\n' | b'#' => {
-                batch.label_indices.push(label);
-                break;
-            }
-            _ => {
-                text.at = at;
-                return Err(text
-                    .fault(format!("labels are expected to be whole numbers with commas between them, found {}", text.token())));
-            }
+            text.at = start;
+            break;
+        }
+        if !matches!(after, b',' | b' ' | b'\t' | b'\r' | b'\n' | b'#') {
+            text.at = at;
+            return Err(
+                text.fault(format!("labels are expected to be whole numbers with commas between them, found {}", text.token()))
+            );
+        }
+        if label >= rules.label_count {
+            text.at = at;
+            return Err(text.fault(format!("label {label} in data with {} labels, which begin with 0", rules.label_count)));
         }
         batch.label_indices.push(label);
+        more = after == b',';
+        text.at += usize::from(more);
     }
     batch.end_labels();
     Ok(())

@@ -273,7 +273,8 @@ fn is_unsigned(column: &ColumnDescriptor) -> bool {
     matches!(column.converted_type(), UINT_8 | UINT_16 | UINT_32 | UINT_64)
 }
 
-/// Foreign bytes never panic here, whatever they do in the library below.
+/// Foreign bytes never panic here, though the library below does on some: a negative place in the description, a page without its
+/// dictionary.
 fn guarded<T, E: From<ParquetError>>(read: impl FnOnce() -> std::result::Result<T, E>) -> std::result::Result<T, E> {
     // What the panic left half done is not used again: the caller gets an error and drops it.
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(ParquetError::General("the file is damaged".into()).into()))

@@ -1,7 +1,8 @@
 //! Bytes of a file, decompressed as they are read. What the file is, its first bytes say, not its name.
 //!
-//! Gzip of several members and zstd of several frames read as one stream, as their own tools do. A decompressor holds 64 KiB, and
-//! zstd its window besides: 8 MiB at ordinary levels, at most 128 MiB.
+//! Gzip of several members and zstd of several frames read as one stream, as their own tools do. A decompressor holds some 100 KiB, and
+//! zstd its window besides: up to 8 MiB at levels up to 19, and 32 MiB at level 20. Larger ones are refused, so that a file cannot make
+//! memory grow beyond that.
 
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 
@@ -33,6 +34,9 @@ impl Compression {
     }
 }
 
+/// 32 MiB.
+const LARGEST_WINDOW_LOG: u32 = 25;
+
 type Stored<R> = Counted<BufReader<Chain<Cursor<Vec<u8>>, R>>>;
 
 enum Unpacked<R: Read> {
@@ -58,7 +62,11 @@ impl<R: Read> Source<R> {
         let unpacked = match compression {
             Compression::Plain => Unpacked::Plain(stored),
             Compression::Gzip => Unpacked::Gzip(Box::new(MultiGzDecoder::new(stored))),
-            Compression::Zstd => Unpacked::Zstd(ZstdDecoder::with_buffer(stored).map_err(Error::io(object))?),
+            Compression::Zstd => {
+                let mut decoder = ZstdDecoder::with_buffer(stored).map_err(Error::io(object))?;
+                decoder.window_log_max(LARGEST_WINDOW_LOG).map_err(Error::io(object))?;
+                Unpacked::Zstd(decoder)
+            }
         };
         Ok(Source { object: object.into(), unpacked })
     }
@@ -123,6 +131,13 @@ impl<R: Read> Source<R> {
         };
         let reason = match error.kind() {
             io::ErrorKind::UnexpectedEof => format!("the {packed} data end in the middle, the file is truncated"),
+            // zstd's own words for a frame with a larger window.
+            _ if error.to_string().contains("too much memory") => {
+                return Error::unsupported(
+                    &self.object,
+                    "its zstd window is larger than 32 MiB; compress it again at a level up to 20",
+                );
+            }
             _ => format!("damaged {packed} data: {error}"),
         };
         Error::corrupt(&self.object, self.stored_bytes(), reason)
@@ -234,6 +249,18 @@ mod tests {
         assert!(matches!(read(&stored), Err(Error::Corrupt { offset, .. }) if offset >= middle as u64));
         let trailing = [gzip(b"1\n"), b"garbage".to_vec()].concat();
         assert!(matches!(read(&trailing), Err(Error::Corrupt { .. })));
+    }
+
+    #[test]
+    fn a_window_that_would_take_much_memory_is_refused() {
+        let packed = |window_log| {
+            let mut encoder = zstd::Encoder::new(Vec::new(), 3).unwrap();
+            encoder.window_log(window_log).unwrap();
+            encoder.write_all(&text()).unwrap();
+            encoder.finish().unwrap()
+        };
+        assert_eq!(read(&packed(25)).unwrap(), text());
+        assert!(matches!(read(&packed(26)), Err(Error::Unsupported { .. })));
     }
 
     #[test]

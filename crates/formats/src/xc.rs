@@ -65,7 +65,7 @@ pub fn parse(chunk: &Chunk, header: &Header, batch: &mut Batch) -> Result<()> {
     let (columns, label_count) = (header.columns, header.labels);
     libsvm::parse_rows(
         chunk,
-        &Rules { base: Base::Zero, labels: LabelKind::Many, columns, label_count, blank_lines_are_rows: true },
+        &Rules { base: Base::Zero, labels: LabelKind::Many, columns, label_count, every_line_is_a_row: true },
         batch,
     )
 }

@@ -50,9 +50,13 @@ fn libsvm_faults_are_named() {
     ] {
         check(libsvm::parse(&chunk(text), Base::One, LabelKind::One, &mut Batch::default()), line, words, text);
     }
-    for (text, words) in
-        [("1,x 1:1", "whole number"), ("1.5 1:1", "whole numbers"), ("-1 1:1", "negative"), ("1, 1:1", "a blank")]
-    {
+    for (text, words) in [
+        ("1,x 1:1", "whole number"),
+        ("1.5 1:1", "whole numbers"),
+        ("-1 1:1", "negative"),
+        ("1, 1:1", "a blank"),
+        ("1,2,\n", "the end of the line"),
+    ] {
         check(libsvm::parse(&chunk(text), Base::Zero, LabelKind::Many, &mut Batch::default()), 1, words, text);
     }
 }
@@ -101,6 +105,7 @@ fn xc_faults_are_named() {
     check(read_xc("2 3 4 5\n"), 1, "more than the line should have", "long header");
     check(read_xc("2 3 4\n0 0:1\n4 1:1\n"), 3, "label 4 in data with 4 labels", "label");
     check(read_xc("2 3 4\n0 0:1\n1 3:1\n"), 3, "feature 3 in data with 3 features", "feature");
+    check(read_xc("1 3 4\n 2\n"), 2, "feature:value is expected, found '2'", "label after a blank");
     check(read_xc("1 3 4\n0 1:1 1:2\n"), 2, "feature 1 is there twice", "twice");
     assert!(matches!(read_xc(""), Err(Error::Corrupt { .. })));
     assert!(matches!(read_xc("2 3 4\n0 0:1\n"), Err(Error::Counts { expected: 2, seen: 1, more: false, .. })));

@@ -180,6 +180,7 @@ fn parquet_files_of_every_type_packing_and_order_of_columns_are_read() {
     assert_eq!(read_parquet("entries", &Columns::First).unwrap(), (expected(), 3));
     assert_eq!(read_parquet("snappy_f32", &Columns::First).unwrap().0, expected());
     assert_eq!(read_parquet("ones", &Columns::First).unwrap().0, mapped(|_| 1.0));
+    assert_eq!(read_parquet("unsigned", &Columns::First).unwrap().0, BTreeMap::from([(((1 << 32) - 1, 65535), u64::MAX as f64)]));
     let named = |value: Option<&str>| Columns::Named { row: "i".into(), column: "u".into(), value: value.map(Into::into) };
     assert_eq!(read_parquet("zstd_other_order", &named(Some("value"))).unwrap().0, expected());
     assert_eq!(read_parquet("zstd_other_order", &named(None)).unwrap().0, mapped(|_| 1.0));
@@ -190,6 +191,7 @@ fn parquet_columns_that_cannot_be_entries_say_why() {
     let error = |name, columns: &Columns| read_parquet(name, columns).unwrap_err();
     assert!(matches!(error("null", &Columns::First), Error::Entry { entry: 1, .. }));
     assert!(matches!(error("negative", &Columns::First), Error::Entry { entry: 1, .. }));
+    assert!(error("too_large", &Columns::First).to_string().contains("entry 1: 9223372036854775808 is larger"));
     assert!(error("strings", &Columns::First).to_string().contains("'row'"));
     let missing = Columns::Named { row: "row".into(), column: "col".into(), value: None };
     let message = error("entries", &missing).to_string();

@@ -54,8 +54,19 @@ coo = x.tocoo()
 table = {"row": coo.row.astype(np.int32), "column": coo.col.astype(np.uint8), "value": coo.data}
 pq.write_table(pa.table(table), folder / "entries.parquet", row_group_size=2)
 pq.write_table(pa.table({**table, "value": coo.data.astype(np.float32)}), folder / "snappy_f32.parquet", compression="snappy")
-pq.write_table(pa.table({"value": coo.data, "u": coo.col, "i": coo.row.astype(np.uint64)}), folder / "zstd_other_order.parquet", compression="zstd")
+pq.write_table(
+    pa.table({"value": coo.data, "u": coo.col, "i": coo.row.astype(np.uint64)}),
+    folder / "zstd_other_order.parquet",
+    compression="zstd",
+)
 pq.write_table(pa.table({"row": coo.row, "column": coo.col}), folder / "ones.parquet", compression="gzip")
+unsigned = {
+    "row": np.array([2**32 - 1], np.uint32),
+    "column": np.array([2**16 - 1], np.uint16),
+    "value": np.array([2**64 - 1], np.uint64),
+}
+pq.write_table(pa.table(unsigned), folder / "unsigned.parquet")
+pq.write_table(pa.table({"row": [0, 1], "column": np.array([0, 2**63], np.uint64)}), folder / "too_large.parquet")
 pq.write_table(pa.table({"row": [0, 1], "column": [1, None]}), folder / "null.parquet")
 pq.write_table(pa.table({"row": [0, 1], "column": [1, -4]}), folder / "negative.parquet")
 pq.write_table(pa.table({"row": ["a", "b"], "column": [1, 4]}), folder / "strings.parquet")
@@ -63,9 +74,9 @@ pq.write_table(pa.table({"row": ["a", "b"], "column": [1, 4]}), folder / "string
 # Every run of word characters, from every corner of Unicode: digits, marks, circled letters, sigma at the end, dotted I.
 documents = [
     "The fox, the fox_2 a I x1",
-    "ΟΔΥΣΣΕΥΣ ΣΑΣ'Α ΑΣ. İstanbul STRASSE Straße Ünïcödé naïve",
+    "ΟΔΥΣΣΕΥΣ ΣΑΣ'Α ΑΣ. İstanbul STRASSE Straße Ünïcödé naïve",  # noqa: RUF001
     "हिन्दी भाषा ไทย 中文字 日本 x²y ½a ⅷⅸ ⓐⓑ ªº a\u0301b cafe\u0301s",
-    "don't e-mail_me 3.14 10,000 _ __ ١٢٣ 𝐀𝐁 😀😀",
+    "don't e-mail_me 3.14 10,000 _ __ ١٢٣ 𝐀𝐁 😀😀",  # noqa: RUF001
     "",
 ]
 (folder / "documents.txt").write_text("\n".join(documents) + "\n", encoding="utf-8")
@@ -76,5 +87,7 @@ for name, options in [
     vectorizer = CountVectorizer(**options)
     counts = vectorizer.fit_transform(documents).tocoo()
     words = vectorizer.get_feature_names_out()
-    lines = sorted(f"{row}\t{words[column]}\t{count}" for row, column, count in zip(counts.row, counts.col, counts.data))
+    lines = sorted(
+        f"{row}\t{words[column]}\t{count}" for row, column, count in zip(counts.row, counts.col, counts.data, strict=True)
+    )
     (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
