@@ -11,6 +11,7 @@
 //! is refused, since nobody can tell which of them is meant. `qid:` is kept, and either all rows of a chunk have it or none.
 //! Source: LIBSVM's README, and `sklearn.datasets.load_svmlight_file`.
 
+use crate::error::Fault;
 use crate::number::{Cursor, Parsed};
 use crate::print::{push_index, push_number};
 use crate::{Batch, Chunk, Error, Precision, Result};
@@ -182,35 +183,20 @@ fn labels(text: &mut Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
 #[inline(always)]
 fn features(text: &mut Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
     let line = text.at;
+    let first = u64::from(rules.base == Base::One);
     let (mut ascending, mut lowest_next) = (true, 0);
     loop {
         text.skip_blanks();
         let start = text.at;
-        match text.peek() {
-            b'0'..=b'9' => {}
-            b'\n' => {
-                text.at += 1;
-                break;
-            }
-            b'#' => {
-                text.skip_line();
-                break;
-            }
-            b'q' => {
-                query(text, batch)?;
-                continue;
-            }
-            b'-' => return Err(text.fault(format!("a feature is negative: {}", text.token()))),
-            _ => return Err(text.fault(format!("feature:value is expected, found {}", text.token()))),
-        }
-        let feature = text.index("the feature")?;
-        if text.peek() != b':' {
-            text.at = start;
-            return Err(text.fault(format!("feature:value is expected, found {}", text.token())));
-        }
-        text.at += 1;
-        let value = text.number("the value")?;
-        let index = feature.wrapping_sub(u64::from(rules.base == Base::One));
+        let (feature, value) = match text.short_pair() {
+            Some(pair) => pair,
+            None => match after_short_pairs(text, batch)? {
+                Next::Pair(feature, value) => (feature, value),
+                Next::Query => continue,
+                Next::EndOfRow => break,
+            },
+        };
+        let index = feature.wrapping_sub(first);
         if index >= rules.columns {
             text.at = start;
             return Err(text.fault(out_of_range(feature, rules)));
@@ -226,8 +212,49 @@ fn features(text: &mut Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
     }
     batch.end_row(ascending).map_err(|twice| {
         text.at = line;
-        text.fault(format!("feature {} is there twice in this row", twice + u64::from(rules.base == Base::One)))
+        text.fault(format!("feature {} is there twice in this row", twice + first))
     })
+}
+
+enum Next {
+    Pair(u64, f64),
+    Query,
+    EndOfRow,
+}
+
+/// What a row has besides pairs of short numbers.
+#[inline(always)]
+fn after_short_pairs(text: &mut Cursor, batch: &mut Batch) -> Parsed<Next> {
+    match text.peek() {
+        b'\n' => {
+            text.at += 1;
+            Ok(Next::EndOfRow)
+        }
+        b'#' => {
+            text.skip_line();
+            Ok(Next::EndOfRow)
+        }
+        b'q' => query(text, batch).map(|()| Next::Query),
+        b'-' => Err(text.fault(format!("a feature is negative: {}", text.token()))),
+        b'0'..=b'9' => long_pair(text),
+        _ => Err(not_a_pair(text)),
+    }
+}
+
+fn long_pair(text: &mut Cursor) -> Parsed<Next> {
+    let start = text.at;
+    let feature = text.index("the feature")?;
+    if text.peek() != b':' {
+        text.at = start;
+        return Err(not_a_pair(text));
+    }
+    text.at += 1;
+    Ok(Next::Pair(feature, text.number("the value")?))
+}
+
+#[cold]
+fn not_a_pair(text: &Cursor) -> Fault {
+    text.fault(format!("feature:value is expected, found {}", text.token()))
 }
 
 #[cold]
@@ -240,7 +267,7 @@ fn out_of_range(feature: u64, rules: &Rules) -> String {
 
 fn query(text: &mut Cursor, batch: &mut Batch) -> Parsed<()> {
     if !text.bytes[text.at..].starts_with(b"qid:") {
-        return Err(text.fault(format!("feature:value is expected, found {}", text.token())));
+        return Err(not_a_pair(text));
     }
     if batch.queries.len() + 1 != batch.offsets.len() {
         return Err(text.fault("a second qid in this row, or rows before it that have none"));

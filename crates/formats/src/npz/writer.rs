@@ -87,6 +87,11 @@ impl<W: Write> Writer<W> {
 
     /// The next values.
     pub fn values(&mut self, values: &[f64]) -> Result<()> {
+        if self.precision == Precision::Single
+            && let Some(large) = values.iter().find(|&&value| (value as f32).is_infinite())
+        {
+            return Err(Error::unsupported(&self.object, format!("the value {large} is too large for float32")));
+        }
         self.array(Array::Values, values.len())?;
         self.buffer.clear();
         match self.precision {
