@@ -7,8 +7,8 @@
 //!   1 5 2                   document 1 has word 5 twice
 //! ```
 //!
-//! A file of words beside it, one a line, is read by [`Vocabulary::read`](crate::Vocabulary::read). Source: UCI machine learning repository,
-//! "Bag of Words", 2008.
+//! A file of words beside it, one a line, is read by [`Vocabulary::read`](crate::Vocabulary::read). Source: UCI machine learning
+//! repository, "Bag of Words", 2008.
 
 use std::io::Read;
 

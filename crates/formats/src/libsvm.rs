@@ -7,8 +7,8 @@
 //!   3:0.5                   many labels, of which this row has none
 //! ```
 //!
-//! Lines that are blank but for a comment are no rows. Features may come in any order and are sorted; one that comes twice in a row
-//! is refused, since nobody can tell which of them is meant. `qid:` is kept, and either all rows of a chunk have it or none.
+//! Lines that are blank but for a comment are no rows. Features may come in any order and are sorted; one that comes twice in a
+//! row is refused, since nobody can tell which of them is meant. `qid:` is kept, and either all rows of a chunk have it or none.
 //! Source: LIBSVM's README, and `sklearn.datasets.load_svmlight_file`.
 
 use crate::error::Fault;
@@ -18,8 +18,8 @@ use crate::{Batch, Chunk, Error, Precision, Result};
 
 /// Number of the first feature.
 ///
-/// To find out, read as [`Base::Zero`]: if no feature of the whole file is 0, it is one-based, and all are to be lowered by one. That is
-/// what scikit-learn's `zero_based="auto"` does; [`Batch::index_range`] has the smallest of a chunk.
+/// To find out, read as [`Base::Zero`]: if no feature of the whole file is 0, it is one-based, and all are to be lowered by one.
+/// That is what scikit-learn's `zero_based="auto"` does; [`Batch::index_range`] has the smallest of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// Features are columns.

@@ -92,8 +92,8 @@ pub struct Lines<R: Read> {
 
 impl<R: Read> Lines<R> {
     /// Chunks of about `chunk_bytes`, more only for a single line that is longer; lines of more than `longest_line` bytes are
-    /// refused where they do not fit a chunk. `position` says where in the text the source stands: [`Position::START`], or where an
-    /// earlier reader stopped. To get there, [`Source::skip`] the bytes; a plain file may be opened at that byte at once.
+    /// refused where they do not fit a chunk. `position` says where in the text the source stands: [`Position::START`], or where
+    /// an earlier reader stopped. To get there, [`Source::skip`] the bytes; a plain file may be opened at that byte at once.
     #[must_use]
     pub fn new(source: Source<R>, position: Position, chunk_bytes: usize, longest_line: usize) -> Lines<R> {
         let object = source.object().into();

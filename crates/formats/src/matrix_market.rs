@@ -8,8 +8,8 @@
 //!   3 1 2
 //! ```
 //!
-//! Of symmetric matrices only one half is stored; both are given. Integers beyond 2^53 are rounded to the nearest `f64`. Source: Boisvert,
-//! Pozo, Remington, "The Matrix Market exchange formats: initial design", NISTIR 5935, 1996.
+//! Of symmetric matrices only one half is stored; both are given. Integers beyond 2^53 are rounded to the nearest `f64`. Source:
+//! Boisvert, Pozo, Remington, "The Matrix Market exchange formats: initial design", NISTIR 5935, 1996.
 
 use std::io::Read;
 

@@ -6,8 +6,8 @@
 //!   row.npy      col.npy       data.npy       of coo
 //! ```
 //!
-//! All arrays are streamed at once, each by its own reader of the file, stored or deflated; an archive of any size is read in some
-//! 600 KiB besides the rows asked for. Sums are checked when an array ends. Source: `scipy/sparse/_matrix_io.py`.
+//! All arrays are streamed at once, each by its own reader of the file, stored or deflated; an archive of any size is read in
+//! some 600 KiB besides the rows asked for. Sums are checked when an array ends. Source: `scipy/sparse/_matrix_io.py`.
 
 mod member;
 mod writer;
@@ -114,10 +114,11 @@ impl Reader {
         })
     }
 
-    /// The next rows (of csc, columns), as many as have `most` entries together, and no more than `most`; false at the end. Rows that are
-    /// not in order are sorted.
+    /// The next rows (of csc, columns), as many as have `most` entries together, and no more than `most`; false at the end. Rows
+    /// that are not in order are sorted.
     ///
-    /// Errors: [`Error::Entry`] for an entry outside the matrix, twice in a row or not finite, and for a row of more than `most` entries.
+    /// Errors: [`Error::Entry`] for an entry outside the matrix, twice in a row or not finite, and for a row of more than `most`
+    /// entries.
     pub fn rows(&mut self, most: usize, batch: &mut Batch) -> Result<bool> {
         if self.layout == Layout::Coo {
             return Err(Error::unsupported(&self.object, "single entries (coo) have no rows"));

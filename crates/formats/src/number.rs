@@ -94,8 +94,8 @@ impl<'a> Cursor<'a> {
         }))
     }
 
-    /// `index:value` with a blank or the end of the line after it, if neither has more than seven digits in a row: nearly all entries of
-    /// real files, read by one check of bounds and few branches. Nothing is read if it is anything else.
+    /// `index:value` with a blank or the end of the line after it, if neither has more than seven digits in a row: nearly all
+    /// entries of real files, read by one check of bounds and few branches. Nothing is read if it is anything else.
     #[inline(always)]
     pub(crate) fn short_pair(&mut self) -> Option<(u64, f64)> {
         let window: &[u8; 24] = self.bytes.get(self.at..)?.first_chunk()?;

@@ -1,8 +1,8 @@
 //! Entries in the rows of a Parquet file: a column with the matrix's row, one with its column, and one with the value.
 //!
-//! Rows and columns are integers of any type, from 0; values are numbers or booleans, finite; without a third column all are 1. Nulls
-//! are refused. Row groups are read independently of each other, each page by page: a group in progress holds a page of each column
-//! (1 MiB before compression, as most writers have it), and what dictionaries its columns have.
+//! Rows and columns are integers of any type, from 0; values are numbers or booleans, finite; without a third column all are 1.
+//! Nulls are refused. Row groups are read independently of each other, each page by page: a group in progress holds a page of
+//! each column (1 MiB before compression, as most writers have it), and what dictionaries its columns have.
 
 use std::io::{BufReader, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -320,8 +320,8 @@ impl ChunkReader for Stored {
     }
 }
 
-/// Writes entries as the columns `row` and `column` (int64) and `value` (double), packed with zstd; a row group for every batch, which
-/// should have some hundred thousand entries. A batch is held once more, packed, while it is written.
+/// Writes entries as the columns `row` and `column` (int64) and `value` (double), packed with zstd; a row group for every batch,
+/// which should have some hundred thousand entries. A batch is held once more, packed, while it is written.
 pub struct Writer<W: Write + Send> {
     object: String,
     file: SerializedFileWriter<W>,

@@ -1,8 +1,8 @@
 //! Bytes of a file, decompressed as they are read. What the file is, its first bytes say, not its name.
 //!
-//! Gzip of several members and zstd of several frames read as one stream, as their own tools do. A decompressor holds some 100 KiB, and
-//! zstd its window besides: up to 8 MiB at levels up to 19, and 32 MiB at level 20. Larger ones are refused, so that a file cannot make
-//! memory grow beyond that.
+//! Gzip of several members and zstd of several frames read as one stream, as their own tools do. A decompressor holds some 100
+//! KiB, and zstd its window besides: up to 8 MiB at levels up to 19, and 32 MiB at level 20. Larger ones are refused, so that a
+//! file cannot make memory grow beyond that.
 
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 

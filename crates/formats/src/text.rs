@@ -1,10 +1,11 @@
 //! Words of raw text, a document a line.
 //!
-//! A word is what scikit-learn's `CountVectorizer` takes for one: the text in lower case, then every run of two or more word characters
-//! (`\w\w+`: letters, numbers and `_` of Unicode). Lines of tab-separated columns can have the text in one and a label in another.
+//! A word is what scikit-learn's `CountVectorizer` takes for one: the text in lower case, then every run of two or more word
+//! characters (`\w\w+`: letters, numbers and `_` of Unicode). Lines of tab-separated columns can have the text in one and a label
+//! in another.
 //!
-//! Chunks are parsed independently: each has its own list of words. [`Vocabulary::merge`] gives them their numbers, in order, so that numbers
-//! depend on the text alone:
+//! Chunks are parsed independently: each has its own list of words. [`Vocabulary::merge`] gives them their numbers, in order, so
+//! that numbers depend on the text alone:
 //!
 //! ```
 //! use outcore_formats::{Batch, Chunk, Vocabulary};
@@ -151,8 +152,8 @@ impl Documents {
         words.bytes() + labels.bytes() + 8 * eights + 4 * row_labels.capacity() + lower_case.capacity() + ngram.capacity()
     }
 
-    /// The documents as rows: counts of words under the numbers that [`Vocabulary::merge`] or [`Vocabulary::look_up`] gave, without those
-    /// that are unknown. Labels become the numbers in `label_numbers`, -1 if unknown.
+    /// The documents as rows: counts of words under the numbers that [`Vocabulary::merge`] or [`Vocabulary::look_up`] gave,
+    /// without those that are unknown. Labels become the numbers in `label_numbers`, -1 if unknown.
     pub fn rows(&self, numbers: &[u64], label_numbers: &[u64], batch: &mut Batch) {
         batch.clear(self.len(), self.entries.len());
         for ends in self.offsets.windows(2) {

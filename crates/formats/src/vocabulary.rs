@@ -84,8 +84,8 @@ impl Vocabulary {
         number
     }
 
-    /// Adds the words of a chunk that are new, in their order, and gives the number here of each of them. Merging chunks in the order
-    /// of the text numbers words as one pass over the text would.
+    /// Adds the words of a chunk that are new, in their order, and gives the number here of each of them. Merging chunks in the
+    /// order of the text numbers words as one pass over the text would.
     ///
     /// Errors: [`Error::Unsupported`] beyond 2^32 - 1 words.
     pub fn merge(&mut self, words: &Vocabulary, numbers: &mut Vec<u64>) -> Result<()> {
@@ -107,8 +107,8 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// The number here of each word of a chunk, [`Self::UNKNOWN`] for those that are not there: for data that are to have the columns of
-    /// others.
+    /// The number here of each word of a chunk, [`Self::UNKNOWN`] for those that are not there: for data that are to have the
+    /// columns of others.
     pub fn look_up(&self, words: &Vocabulary, numbers: &mut Vec<u64>) {
         numbers.clear();
         numbers.extend(words.iter().map(|word| self.number(word).unwrap_or(Self::UNKNOWN)));
@@ -120,14 +120,16 @@ impl Vocabulary {
         self.text.capacity() + self.ends.capacity() * size_of::<u64>() + self.table.allocation_size()
     }
 
-    /// The most bytes of memory that it holds while it [`merge`](Self::merge)s these words: what grows is there twice for a moment.
+    /// The most bytes of memory that it holds while it [`merge`](Self::merge)s these words: what grows is there twice for a
+    /// moment.
     #[must_use]
     pub fn bytes_to_merge(&self, words: &Vocabulary) -> usize {
         let Growth { text, ends, table } = self.growth(words);
         self.bytes() + text.unwrap_or(0) + ends.unwrap_or(0) * size_of::<u64>() + table.unwrap_or(0)
     }
 
-    /// What has to grow if all of the words are new. By a quarter at least, so that growing costs a constant number of copies a word.
+    /// What has to grow if all of the words are new. By a quarter at least, so that growing costs a constant number of copies a
+    /// word.
     fn growth(&self, words: &Vocabulary) -> Growth {
         let grown = |held: usize, needed: usize| (needed > held).then(|| needed.max(held + held / 4));
         Growth {

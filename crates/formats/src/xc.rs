@@ -6,8 +6,8 @@
 //!    382:1 1044:1           a row without labels begins with a blank
 //! ```
 //!
-//! Every line is a row, blank ones too. Features and labels may come in any order; a feature that comes twice in a row is refused.
-//! Source: Bhatia et al., "The extreme classification repository", 2016.
+//! Every line is a row, blank ones too. Features and labels may come in any order; a feature that comes twice in a row is
+//! refused. Source: Bhatia et al., "The extreme classification repository", 2016.
 
 use std::io::Read;
 

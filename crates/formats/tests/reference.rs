@@ -71,8 +71,10 @@ proptest! {
         documents.rows(&numbers, &[], &mut batch);
         let (indices, values) = batch.row(0);
         let lower = text.to_lowercase();
-        // The accent is a mark, which is no word character.
-        let words: Vec<&str> = lower.split(|character: char| !(character.is_alphanumeric() || character == '_') || character == '\u{301}' || character == '\u{307}').filter(|word| word.chars().count() >= 2).collect();
+        // Accents are marks, which are no word characters.
+        let is_mark = |character: char| matches!(character, '\u{301}' | '\u{307}');
+        let is_word = |character: char| (character.is_alphanumeric() || character == '_') && !is_mark(character);
+        let words = lower.split(|character| !is_word(character)).filter(|word| word.chars().count() >= 2);
         let mut expected: Vec<(&str, f64)> = Vec::new();
         for word in words {
             match expected.iter_mut().find(|entry| entry.0 == word) {

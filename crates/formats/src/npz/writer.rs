@@ -73,7 +73,8 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// The next pieces of the first entries of all rows, and the number of entries: rows + 1 numbers in all (of CSC, columns + 1).
+    /// The next pieces of the first entries of all rows, and the number of entries: rows + 1 numbers in all (of CSC, columns +
+    /// 1).
     pub fn offsets(&mut self, offsets: &[u64]) -> Result<()> {
         self.array(Array::Offsets, offsets.len())?;
         self.write_indices(offsets)
