@@ -1,0 +1,107 @@
+//! The one error type of the crate, and how a parser of bytes says where it stopped.
+
+use std::io;
+
+/// What is wrong with a file, by what its owner could do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A line of text that does not follow its format.
+    #[error("{object}, line {line}, column {column}: {reason}")]
+    Line {
+        /// The file.
+        object: String,
+        /// From 1.
+        line: u64,
+        /// Byte of the line, from 1.
+        column: u64,
+        /// What was found, and what was expected.
+        reason: String,
+    },
+    /// An entry of a binary file that cannot be one of a sparse matrix.
+    #[error("{object}, entry {entry}: {reason}")]
+    Entry {
+        /// The file.
+        object: String,
+        /// From 0, in the file's order.
+        entry: u64,
+        /// What was found, and what was expected.
+        reason: String,
+    },
+    /// The file ends too early, or its container is damaged.
+    #[error("{object}: corrupt at byte {offset}: {reason}")]
+    Corrupt {
+        /// The file.
+        object: String,
+        /// Byte of the file as it is stored (compressed, if it is).
+        offset: u64,
+        /// What was found.
+        reason: String,
+    },
+    /// More or fewer rows or entries than the header says.
+    #[error("{object}: the header says {expected} {what}, the file has {}{seen}", if *.more { "at least " } else { "" })]
+    Counts {
+        /// The file.
+        object: String,
+        /// Rows or entries.
+        what: &'static str,
+        /// What the header says.
+        expected: u64,
+        /// What was seen.
+        seen: u64,
+        /// Whether counting ended before the file did.
+        more: bool,
+    },
+    /// A sound file of a kind that is no sparse matrix for us, or rows that a format cannot hold.
+    #[error("{object}: not supported: {reason}")]
+    Unsupported {
+        /// The file.
+        object: String,
+        /// Which property, and what would do instead.
+        reason: String,
+    },
+    /// The file could not be read or written.
+    #[error("{object}: {source}")]
+    Io {
+        /// The file.
+        object: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Results of the crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    pub(crate) fn io(object: &str) -> impl FnOnce(io::Error) -> Error + '_ {
+        |source| Error::Io { object: object.into(), source }
+    }
+
+    pub(crate) fn unsupported(object: &str, reason: impl Into<String>) -> Error {
+        Error::Unsupported { object: object.into(), reason: reason.into() }
+    }
+
+    pub(crate) fn corrupt(object: &str, offset: u64, reason: impl Into<String>) -> Error {
+        Error::Corrupt { object: object.into(), offset, reason: reason.into() }
+    }
+
+    pub(crate) fn entry(object: &str, entry: u64, reason: impl Into<String>) -> Error {
+        Error::Entry { object: object.into(), entry, reason: reason.into() }
+    }
+}
+
+/// Where in a chunk a parser stopped, and why. Lines are counted only now, so that parsers do not have to.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    /// Byte of the chunk.
+    pub(crate) at: usize,
+    pub(crate) reason: String,
+}
+
+impl Fault {
+    #[cold]
+    pub(crate) fn new(at: usize, reason: impl Into<String>) -> Fault {
+        Fault { at, reason: reason.into() }
+    }
+}

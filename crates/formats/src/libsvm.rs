@@ -1,0 +1,278 @@
+//! LIBSVM (svmlight) text: a row a line, labels first, then `feature:value`.
+//!
+//! ```text
+//!   +1 3:0.5 7:1            one label            # what follows is a comment
+//!   -1 qid:4 1:2            with a query
+//!   1,5,7 3:0.5             many labels
+//!   3:0.5                   many labels, of which this row has none
+//! ```
+//!
+//! Lines that are blank but for a comment are no rows. Features may come in any order and are sorted; one that comes twice in a
+//! row is refused, since nobody can tell which of them is meant. `qid:` is kept, and either all rows of a chunk have it or none.
+//! Source: LIBSVM's README, and `sklearn.datasets.load_svmlight_file`.
+
+use crate::error::Fault;
+use crate::number::{Cursor, Parsed};
+use crate::print::{push_index, push_number};
+use crate::{Batch, Chunk, Error, Precision, Result};
+
+/// Number of the first feature.
+///
+/// To find out, read as [`Base::Zero`]: if no feature of the whole file is 0, it is one-based, and all are to be lowered by one.
+/// That is what scikit-learn's `zero_based="auto"` does; [`Batch::index_range`] has the smallest of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// Features are columns.
+    Zero,
+    /// Features are columns + 1; a feature 0 is refused.
+    One,
+}
+
+/// What stands before the features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LabelKind {
+    /// One number, into [`Batch::labels`].
+    One,
+    /// Whole numbers from 0 with commas between them, or nothing, into [`Batch::label_indices`].
+    Many,
+}
+
+/// Reads the rows of a chunk into `batch`.
+///
+/// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow the format.
+pub fn parse(chunk: &Chunk, base: Base, labels: LabelKind, batch: &mut Batch) -> Result<()> {
+    let rules = Rules { base, labels, columns: u64::MAX, label_count: u64::MAX, every_line_is_a_row: false };
+    parse_rows(chunk, &rules, batch)
+}
+
+/// Appends rows as text. Data without labels get the label 0.
+///
+/// Errors: [`Error::Unsupported`] for a row of data with many labels that has neither labels nor entries, which the format lacks.
+pub fn write(batch: &Batch, base: Base, precision: Precision, out: &mut Vec<u8>) -> Result<()> {
+    for row in 0..batch.rows() {
+        match (batch.labels.get(row), batch.label_offsets.is_empty()) {
+            (Some(&label), _) => push_number(out, label, precision),
+            (None, true) => out.push(b'0'),
+            (None, false) if batch.row_labels(row).is_empty() && batch.row(row).0.is_empty() => {
+                let reason =
+                    "a row without labels and without entries is a blank line in LIBSVM text, and lost; the XC format keeps it";
+                return Err(Error::unsupported("LIBSVM text", reason));
+            }
+            (None, false) => write_labels(batch.row_labels(row), out),
+        }
+        if let Some(&query) = batch.queries.get(row) {
+            out.extend_from_slice(b" qid:");
+            push_index(out, query);
+        }
+        write_features(batch, row, base, precision, out);
+    }
+    Ok(())
+}
+
+pub(crate) fn write_labels(labels: &[u64], out: &mut Vec<u8>) {
+    for (position, &label) in labels.iter().enumerate() {
+        if position > 0 {
+            out.push(b',');
+        }
+        push_index(out, label);
+    }
+}
+
+/// Features with a blank before each, and the end of the line.
+pub(crate) fn write_features(batch: &Batch, row: usize, base: Base, precision: Precision, out: &mut Vec<u8>) {
+    let (indices, values) = batch.row(row);
+    for (&index, &value) in indices.iter().zip(values) {
+        out.push(b' ');
+        push_index(out, index + u64::from(base == Base::One));
+        out.push(b':');
+        push_number(out, value, precision);
+    }
+    out.push(b'\n');
+}
+
+/// What a line may have.
+pub(crate) struct Rules {
+    pub(crate) base: Base,
+    pub(crate) labels: LabelKind,
+    /// Columns and labels are below these.
+    pub(crate) columns: u64,
+    pub(crate) label_count: u64,
+    /// As in XC text: blank lines are rows, and a blank at the beginning says that there are no labels.
+    pub(crate) every_line_is_a_row: bool,
+}
+
+pub(crate) fn parse_rows(chunk: &Chunk, rules: &Rules, batch: &mut Batch) -> Result<()> {
+    let rows = chunk.lines_of(if rules.every_line_is_a_row { 1 } else { 2 });
+    batch.clear(rows, chunk.count(b':'));
+    match rules.labels {
+        LabelKind::One => batch.labels.reserve_exact(rows),
+        LabelKind::Many => {
+            batch.label_offsets.reserve_exact(rows + 1);
+            batch.label_indices.reserve_exact(rows + chunk.count(b','));
+            batch.label_offsets.push(0);
+        }
+    }
+    chunk.parsed(|text| rows_of(text, rules, batch))
+}
+
+fn rows_of(mut text: Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
+    while !text.is_at_end() {
+        let line = text.at;
+        text.skip_blanks();
+        if matches!(text.peek(), b'\n' | b'#') && !rules.every_line_is_a_row {
+            text.skip_line();
+            continue;
+        }
+        match rules.labels {
+            LabelKind::One => label(&mut text, batch)?,
+            LabelKind::Many if rules.every_line_is_a_row && text.at > line => batch.end_labels(),
+            LabelKind::Many => labels(&mut text, rules, batch)?,
+        }
+        features(&mut text, rules, batch)?;
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn label(text: &mut Cursor, batch: &mut Batch) -> Parsed<()> {
+    let start = text.at;
+    let label = text.number("the label")?;
+    let reason = match text.peek() {
+        b',' => "several labels, in data that are read with one label a row",
+        b':' => "a label is expected before the features",
+        _ => {
+            batch.labels.push(label);
+            return Ok(());
+        }
+    };
+    text.at = start;
+    Err(text.fault(format!("{reason}, found {}", text.token())))
+}
+
+#[inline(always)]
+fn labels(text: &mut Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
+    let start = text.at;
+    let mut more = !matches!(text.peek(), b'\n' | b'#' | b'q');
+    while more {
+        let at = text.at;
+        let label = text.index("the label")?;
+        let after = text.peek();
+        if after == b':' && at == start {
+            // What was read is the first feature.
+            text.at = start;
+            break;
+        }
+        if !matches!(after, b',' | b' ' | b'\t' | b'\r' | b'\n' | b'#') {
+            text.at = at;
+            return Err(
+                text.fault(format!("labels are expected to be whole numbers with commas between them, found {}", text.token()))
+            );
+        }
+        if label >= rules.label_count {
+            text.at = at;
+            return Err(text.fault(format!("label {label} in data with {} labels, which begin with 0", rules.label_count)));
+        }
+        batch.label_indices.push(label);
+        more = after == b',';
+        text.at += usize::from(more);
+    }
+    batch.end_labels();
+    Ok(())
+}
+
+#[inline(always)]
+fn features(text: &mut Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
+    let line = text.at;
+    let first = u64::from(rules.base == Base::One);
+    let (mut ascending, mut lowest_next) = (true, 0);
+    loop {
+        text.skip_blanks();
+        let start = text.at;
+        let (feature, value) = match text.short_pair() {
+            Some(pair) => pair,
+            None => match after_short_pairs(text, batch)? {
+                Next::Pair(feature, value) => (feature, value),
+                Next::Query => continue,
+                Next::EndOfRow => break,
+            },
+        };
+        let index = feature.wrapping_sub(first);
+        if index >= rules.columns {
+            text.at = start;
+            return Err(text.fault(out_of_range(feature, rules)));
+        }
+        ascending &= index >= lowest_next;
+        lowest_next = index + 1;
+        batch.indices.push(index);
+        batch.values.push(value);
+    }
+    if !batch.queries.is_empty() && batch.queries.len() < batch.offsets.len() {
+        text.at = line;
+        return Err(text.fault("this row has no qid, the rows before it have"));
+    }
+    batch.end_row(ascending).map_err(|twice| {
+        text.at = line;
+        text.fault(format!("feature {} is there twice in this row", twice + first))
+    })
+}
+
+enum Next {
+    Pair(u64, f64),
+    Query,
+    EndOfRow,
+}
+
+/// What a row has besides pairs of short numbers.
+#[inline(always)]
+fn after_short_pairs(text: &mut Cursor, batch: &mut Batch) -> Parsed<Next> {
+    match text.peek() {
+        b'\n' => {
+            text.at += 1;
+            Ok(Next::EndOfRow)
+        }
+        b'#' => {
+            text.skip_line();
+            Ok(Next::EndOfRow)
+        }
+        b'q' => query(text, batch).map(|()| Next::Query),
+        b'-' => Err(text.fault(format!("a feature is negative: {}", text.token()))),
+        b'0'..=b'9' => long_pair(text),
+        _ => Err(not_a_pair(text)),
+    }
+}
+
+fn long_pair(text: &mut Cursor) -> Parsed<Next> {
+    let start = text.at;
+    let feature = text.index("the feature")?;
+    if text.peek() != b':' {
+        text.at = start;
+        return Err(not_a_pair(text));
+    }
+    text.at += 1;
+    Ok(Next::Pair(feature, text.number("the value")?))
+}
+
+#[cold]
+fn not_a_pair(text: &Cursor) -> Fault {
+    text.fault(format!("feature:value is expected, found {}", text.token()))
+}
+
+#[cold]
+fn out_of_range(feature: u64, rules: &Rules) -> String {
+    match feature {
+        0 => "feature 0 in data whose features begin with 1".into(),
+        _ => format!("feature {feature} in data with {} features, which begin with 0", rules.columns),
+    }
+}
+
+fn query(text: &mut Cursor, batch: &mut Batch) -> Parsed<()> {
+    if !text.bytes[text.at..].starts_with(b"qid:") {
+        return Err(not_a_pair(text));
+    }
+    if batch.queries.len() + 1 != batch.offsets.len() {
+        return Err(text.fault("a second qid in this row, or rows before it that have none"));
+    }
+    text.at += "qid:".len();
+    batch.queries.push(text.index("the qid")?);
+    Ok(())
+}

@@ -1,0 +1,287 @@
+//! Bytes of a file, decompressed as they are read. What the file is, its first bytes say, not its name.
+//!
+//! Gzip of several members and zstd of several frames read as one stream, as their own tools do. A decompressor holds some 100
+//! KiB, and zstd its window besides: up to 8 MiB at levels up to 19, and 32 MiB at level 20. Larger ones are refused, so that a
+//! file cannot make memory grow beyond that.
+
+use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
+
+use flate2::bufread::MultiGzDecoder;
+use zstd::stream::read::Decoder as ZstdDecoder;
+
+use crate::{Error, Result};
+
+/// How the bytes of a file are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all.
+    Plain,
+    /// RFC 1952.
+    Gzip,
+    /// RFC 8878.
+    Zstd,
+}
+
+impl Compression {
+    const MAGIC_BYTES: u64 = 4;
+
+    fn of(first: &[u8]) -> Compression {
+        match *first {
+            [0x1f, 0x8b, ..] => Compression::Gzip,
+            [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Compression::Zstd,
+            _ => Compression::Plain,
+        }
+    }
+}
+
+/// 32 MiB.
+const LARGEST_WINDOW_LOG: u32 = 25;
+
+type Stored<R> = Counted<BufReader<Chain<Cursor<Vec<u8>>, R>>>;
+
+enum Unpacked<R: Read> {
+    Plain(Stored<R>),
+    Gzip(Box<MultiGzDecoder<Stored<R>>>),
+    Zstd(ZstdDecoder<'static, Stored<R>>),
+}
+
+/// A file that is read from its start to its end.
+pub struct Source<R: Read> {
+    object: String,
+    unpacked: Unpacked<R>,
+}
+
+impl<R: Read> Source<R> {
+    /// Looks at the first bytes of `reader`. `object` is the file's name in errors.
+    pub fn open(object: &str, mut reader: R) -> Result<Source<R>> {
+        let mut first = Vec::new();
+        reader.by_ref().take(Compression::MAGIC_BYTES).read_to_end(&mut first).map_err(Error::io(object))?;
+        let compression = Compression::of(&first);
+        let stored =
+            Counted { inner: BufReader::with_capacity(1 << 16, Cursor::new(first).chain(reader)), consumed: 0, failed: false };
+        let unpacked = match compression {
+            Compression::Plain => Unpacked::Plain(stored),
+            Compression::Gzip => Unpacked::Gzip(Box::new(MultiGzDecoder::new(stored))),
+            Compression::Zstd => {
+                let mut decoder = ZstdDecoder::with_buffer(stored).map_err(Error::io(object))?;
+                decoder.window_log_max(LARGEST_WINDOW_LOG).map_err(Error::io(object))?;
+                Unpacked::Zstd(decoder)
+            }
+        };
+        Ok(Source { object: object.into(), unpacked })
+    }
+
+    /// The file's name in errors.
+    #[must_use]
+    pub fn object(&self) -> &str {
+        &self.object
+    }
+
+    /// How the file is packed.
+    #[must_use]
+    pub fn compression(&self) -> Compression {
+        match self.unpacked {
+            Unpacked::Plain(_) => Compression::Plain,
+            Unpacked::Gzip(_) => Compression::Gzip,
+            Unpacked::Zstd(_) => Compression::Zstd,
+        }
+    }
+
+    /// Bytes of the file used so far, as stored: against the file's length this is the progress.
+    #[must_use]
+    pub fn stored_bytes(&self) -> u64 {
+        self.stored().consumed
+    }
+
+    fn stored(&self) -> &Stored<R> {
+        match &self.unpacked {
+            Unpacked::Plain(stored) => stored,
+            Unpacked::Gzip(decoder) => decoder.get_ref(),
+            Unpacked::Zstd(decoder) => decoder.get_ref(),
+        }
+    }
+
+    /// Reads until `bytes` is full or the file ends; gives how many it read. A file that ends in the middle of its compressed
+    /// data is an error, not an end.
+    pub fn read_full(&mut self, bytes: &mut [u8]) -> Result<usize> {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            let rest = &mut bytes[filled..];
+            let read = match &mut self.unpacked {
+                Unpacked::Plain(stored) => stored.read(rest),
+                Unpacked::Gzip(decoder) => decoder.read(rest),
+                Unpacked::Zstd(decoder) => decoder.read(rest),
+            };
+            match read {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.failure(error)),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn failure(&self, error: io::Error) -> Error {
+        let packed = match self.compression() {
+            Compression::Plain => return Error::Io { object: self.object.clone(), source: error },
+            _ if self.stored().failed => return Error::Io { object: self.object.clone(), source: error },
+            Compression::Gzip => "gzip",
+            Compression::Zstd => "zstd",
+        };
+        let reason = match error.kind() {
+            io::ErrorKind::UnexpectedEof => format!("the {packed} data end in the middle, the file is truncated"),
+            // zstd's own words for a frame with a larger window.
+            _ if error.to_string().contains("too much memory") => {
+                return Error::unsupported(
+                    &self.object,
+                    "its zstd window is larger than 32 MiB; compress it again at a level up to 20",
+                );
+            }
+            _ => format!("damaged {packed} data: {error}"),
+        };
+        Error::corrupt(&self.object, self.stored_bytes(), reason)
+    }
+
+    /// Passes decompressed bytes, to go on where an earlier reader stopped.
+    pub fn skip(&mut self, bytes: u64) -> Result<()> {
+        let mut passed = vec![0; 1 << 16];
+        let mut left = bytes;
+        while left > 0 {
+            let wanted = left.min(passed.len() as u64) as usize;
+            let read = self.read_full(&mut passed[..wanted])?;
+            left -= read as u64;
+            if read < wanted {
+                let reason =
+                    format!("the file ends at byte {} of its text, before byte {bytes} from where to go on", bytes - left);
+                return Err(Error::corrupt(&self.object, self.stored_bytes(), reason));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Counts the bytes that are used up, and remembers whether an error was the device's own.
+struct Counted<B> {
+    inner: B,
+    consumed: u64,
+    failed: bool,
+}
+
+impl<B: BufRead> BufRead for Counted<B> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        let Counted { inner, failed, .. } = self;
+        inner.fill_buf().inspect_err(|error| *failed |= error.kind() != io::ErrorKind::Interrupted)
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.consumed += bytes as u64;
+        self.inner.consume(bytes);
+    }
+}
+
+impl<B: BufRead> Read for Counted<B> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(bytes).inspect_err(|error| self.failed |= error.kind() != io::ErrorKind::Interrupted)?;
+        self.consumed += read as u64;
+        Ok(read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn gzip(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn text() -> Vec<u8> {
+        (0..40_000).flat_map(|line| format!("{line} {}\n", line * line).into_bytes()).collect()
+    }
+
+    fn read(stored: &[u8]) -> Result<Vec<u8>> {
+        let mut source = Source::open("x", stored)?;
+        let mut bytes = vec![0; 4 << 20];
+        let read = source.read_full(&mut bytes)?;
+        bytes.truncate(read);
+        assert_eq!(source.stored_bytes(), stored.len() as u64);
+        Ok(bytes)
+    }
+
+    #[test]
+    fn several_members_or_frames_read_as_one_stream() {
+        let text = text();
+        let (left, right) = text.split_at(text.len() / 3);
+        assert_eq!(read(&text).unwrap(), text);
+        assert_eq!(read(&[gzip(left), gzip(b""), gzip(right)].concat()).unwrap(), text);
+        let zstd = |bytes| zstd::encode_all(bytes, 3).unwrap();
+        assert_eq!(read(&[zstd(left), zstd(right)].concat()).unwrap(), text);
+        for short in [&b""[..], b"1", b"12\n"] {
+            assert_eq!(read(short).unwrap(), short);
+        }
+    }
+
+    #[test]
+    fn a_truncated_stream_is_an_error_that_names_the_offset() {
+        for whole in [gzip(&text()), zstd::encode_all(&text()[..], 3).unwrap()] {
+            for length in [whole.len() / 2, whole.len() - 1] {
+                match read(&whole[..length]) {
+                    Err(Error::Corrupt { offset, reason, .. }) => {
+                        assert_eq!(offset, length as u64);
+                        assert!(reason.contains("truncated"), "{reason}");
+                    }
+                    other => panic!("{length}: {:?}", other.map(|bytes| bytes.len())),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn damage_in_the_middle_is_an_error_near_its_offset() {
+        let mut stored = gzip(&text());
+        let middle = stored.len() / 2;
+        stored[middle..middle + 16].fill(0xff);
+        assert!(matches!(read(&stored), Err(Error::Corrupt { offset, .. }) if offset >= middle as u64));
+        let trailing = [gzip(b"1\n"), b"garbage".to_vec()].concat();
+        assert!(matches!(read(&trailing), Err(Error::Corrupt { .. })));
+    }
+
+    #[test]
+    fn a_window_that_would_take_much_memory_is_refused() {
+        let packed = |window_log| {
+            let mut encoder = zstd::Encoder::new(Vec::new(), 3).unwrap();
+            encoder.window_log(window_log).unwrap();
+            encoder.write_all(&text()).unwrap();
+            encoder.finish().unwrap()
+        };
+        assert_eq!(read(&packed(25)).unwrap(), text());
+        assert!(matches!(read(&packed(26)), Err(Error::Unsupported { .. })));
+    }
+
+    #[test]
+    fn an_error_of_the_device_stays_one() {
+        struct Failing;
+        impl Read for Failing {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::Error::other("the cable is out"))
+            }
+        }
+        let stored = gzip(&text());
+        let mut source = Source::open("x", stored[..stored.len() / 2].chain(Failing)).unwrap();
+        assert!(matches!(source.read_full(&mut vec![0; 4 << 20]), Err(Error::Io { .. })));
+    }
+
+    #[test]
+    fn skipping_beyond_the_end_is_an_error() {
+        let mut source = Source::open("x", &b"12345"[..]).unwrap();
+        source.skip(3).unwrap();
+        let mut rest = [0; 8];
+        assert_eq!(source.read_full(&mut rest).unwrap(), 2);
+        assert!(Source::open("x", &b"12345"[..]).unwrap().skip(6).is_err());
+    }
+}

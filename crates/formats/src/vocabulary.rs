@@ -1,0 +1,258 @@
+//! Numbered words: each word once, in order of first appearance.
+//!
+//! ```text
+//!   text   thequickfox..              words without gaps
+//!   ends   3 8 11 ..                  where word i ends
+//!   table  hash of a word -> i        4 bytes a word, and 1 of the hash
+//! ```
+//!
+//! About 18 bytes a word besides its text.
+
+use std::io::{self, Read, Write};
+use std::mem::size_of;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::hash::BuildHasher;
+
+use crate::{Chunk, Error, Lines, Result};
+
+/// Words with numbers from 0. Numbers depend on the order of the words alone, not on threads or hashes.
+#[derive(Clone, Default)]
+pub struct Vocabulary {
+    text: String,
+    ends: Vec<u64>,
+    table: HashTable<u32>,
+    hashes: DefaultHashBuilder,
+}
+
+impl Vocabulary {
+    /// What [`look_up`](Self::look_up) gives for a word that is not there.
+    pub const UNKNOWN: u64 = u64::MAX;
+    const LARGEST: u64 = u32::MAX as u64;
+
+    /// Words.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.ends.len() as u64
+    }
+
+    /// Whether it has no words.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The word with a number. Panics if there is none.
+    #[must_use]
+    pub fn word(&self, number: u64) -> &str {
+        let number = number as usize;
+        let start = if number == 0 { 0 } else { self.ends[number - 1] };
+        &self.text[start as usize..self.ends[number] as usize]
+    }
+
+    /// All words in order.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        (0..self.len()).map(|number| self.word(number))
+    }
+
+    /// The number of a word.
+    #[must_use]
+    pub fn number(&self, word: &str) -> Option<u64> {
+        self.find(self.hashes.hash_one(word.as_bytes()), word).map(u64::from)
+    }
+
+    fn find(&self, hash: u64, word: &str) -> Option<u32> {
+        self.table.find(hash, |&number| self.word(u64::from(number)) == word).copied()
+    }
+
+    /// The number of a word, which is added if it is new. There must be room for one more (see [`merge`](Self::merge)).
+    #[inline]
+    pub(crate) fn number_or_insert(&mut self, word: &str) -> u32 {
+        let hash = self.hashes.hash_one(word.as_bytes());
+        self.find(hash, word).unwrap_or_else(|| self.insert(hash, word))
+    }
+
+    fn insert(&mut self, hash: u64, word: &str) -> u32 {
+        let number = self.ends.len() as u32;
+        self.text.push_str(word);
+        self.ends.push(self.text.len() as u64);
+        let Vocabulary { text, ends, table, hashes } = self;
+        table.insert_unique(hash, number, |&other| {
+            let start = if other == 0 { 0 } else { ends[other as usize - 1] };
+            hashes.hash_one(&text.as_bytes()[start as usize..ends[other as usize] as usize])
+        });
+        number
+    }
+
+    /// Adds the words of a chunk that are new, in their order, and gives the number here of each of them. Merging chunks in the
+    /// order of the text numbers words as one pass over the text would.
+    ///
+    /// Errors: [`Error::Unsupported`] beyond 2^32 - 1 words.
+    pub fn merge(&mut self, words: &Vocabulary, numbers: &mut Vec<u64>) -> Result<()> {
+        if self.len() + words.len() > Self::LARGEST {
+            return Err(Error::unsupported("vocabulary", "more than 2^32 - 1 different words"));
+        }
+        let Growth { text, ends, table } = self.growth(words);
+        self.text.reserve_exact(text.unwrap_or(0).saturating_sub(self.text.len()));
+        self.ends.reserve_exact(ends.unwrap_or(0).saturating_sub(self.ends.len()));
+        if table.is_some() {
+            let Vocabulary { text, ends, table, hashes } = self;
+            table.reserve(words.ends.len(), |&other| {
+                let start = if other == 0 { 0 } else { ends[other as usize - 1] };
+                hashes.hash_one(&text.as_bytes()[start as usize..ends[other as usize] as usize])
+            });
+        }
+        numbers.clear();
+        numbers.extend(words.iter().map(|word| u64::from(self.number_or_insert(word))));
+        Ok(())
+    }
+
+    /// The number here of each word of a chunk, [`Self::UNKNOWN`] for those that are not there: for data that are to have the
+    /// columns of others.
+    pub fn look_up(&self, words: &Vocabulary, numbers: &mut Vec<u64>) {
+        numbers.clear();
+        numbers.extend(words.iter().map(|word| self.number(word).unwrap_or(Self::UNKNOWN)));
+    }
+
+    /// Bytes of memory that it holds, used or not.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.text.capacity() + self.ends.capacity() * size_of::<u64>() + self.table.allocation_size()
+    }
+
+    /// The most bytes of memory that it holds while it [`merge`](Self::merge)s these words: what grows is there twice for a
+    /// moment.
+    #[must_use]
+    pub fn bytes_to_merge(&self, words: &Vocabulary) -> usize {
+        let Growth { text, ends, table } = self.growth(words);
+        self.bytes() + text.unwrap_or(0) + ends.unwrap_or(0) * size_of::<u64>() + table.unwrap_or(0)
+    }
+
+    /// What has to grow if all of the words are new. By a quarter at least, so that growing costs a constant number of copies a
+    /// word.
+    fn growth(&self, words: &Vocabulary) -> Growth {
+        let grown = |held: usize, needed: usize| (needed > held).then(|| needed.max(held + held / 4));
+        Growth {
+            text: grown(self.text.capacity(), self.text.len() + words.text.len()),
+            ends: grown(self.ends.capacity(), self.ends.len() + words.ends.len()),
+            table: grown(self.table.capacity(), self.ends.len() + words.ends.len()).map(|_| {
+                // The table keeps an eighth free and has a power of two of places, of 4 + 1 bytes; its ends take some more.
+                let words = (self.ends.len() + words.ends.len()).max(self.table.capacity() + 1);
+                (words * 8).div_ceil(7).next_power_of_two() * 5 + 64
+            }),
+        }
+    }
+
+    /// Forgets the words and keeps the memory.
+    pub fn clear(&mut self) {
+        self.text.clear();
+        self.ends.clear();
+        self.table.clear();
+    }
+
+    /// One word a line.
+    pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        self.iter().try_for_each(|word| {
+            out.write_all(word.as_bytes())?;
+            out.write_all(b"\n")
+        })
+    }
+
+    /// Reads one word a line, until the text ends. A word that is there twice is an error.
+    pub fn read<R: Read>(lines: &mut Lines<R>) -> Result<Vocabulary> {
+        let mut vocabulary = Vocabulary::default();
+        let mut chunk = Chunk::default();
+        while lines.next(&mut chunk)? {
+            vocabulary.add_lines(&chunk)?;
+        }
+        Ok(vocabulary)
+    }
+
+    fn add_lines(&mut self, chunk: &Chunk) -> Result<()> {
+        chunk.parsed(|mut text| {
+            let whole = text.utf8()?;
+            for line in whole.split_inclusive('\n') {
+                let word = line.trim_end_matches(['\n', '\r']);
+                let hash = self.hashes.hash_one(word.as_bytes());
+                if let Some(number) = self.find(hash, word) {
+                    return Err(text.fault(format!("the word '{word}' is there already, with number {number} (from 0)")));
+                }
+                if self.len() == Self::LARGEST {
+                    return Err(text.fault("more than 2^32 - 1 words"));
+                }
+                self.insert(hash, word);
+                text.at += line.len();
+            }
+            Ok(())
+        })
+    }
+}
+
+/// New capacities of what has to grow; of the table its bytes.
+struct Growth {
+    text: Option<usize>,
+    ends: Option<usize>,
+    table: Option<usize>,
+}
+
+impl<'a> FromIterator<&'a str> for Vocabulary {
+    /// Words that are there again keep their first number.
+    fn from_iter<I: IntoIterator<Item = &'a str>>(words: I) -> Vocabulary {
+        let mut vocabulary = Vocabulary::default();
+        words.into_iter().for_each(|word| {
+            vocabulary.number_or_insert(word);
+        });
+        vocabulary
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Position, Source};
+
+    fn read(text: &[u8]) -> Result<Vocabulary> {
+        Vocabulary::read(&mut Lines::new(Source::open("x", text)?, Position::START, 8, 100))
+    }
+
+    #[test]
+    fn words_are_written_and_read_back() {
+        let vocabulary: Vocabulary = ["b", "a", "b", "ärger", "", "c"].into_iter().collect();
+        let mut out = Vec::new();
+        vocabulary.write(&mut out).unwrap();
+        assert_eq!(out, "b\na\närger\n\nc\n".as_bytes());
+        let back = read(&out).unwrap();
+        assert_eq!(back.iter().collect::<Vec<_>>(), ["b", "a", "ärger", "", "c"]);
+        assert_eq!((back.number("ärger"), back.number("d")), (Some(2), None));
+    }
+
+    #[test]
+    fn a_word_that_is_there_twice_or_is_no_text_is_named_by_its_line() {
+        assert!(matches!(read(b"a\nb\r\nc\nb\n"), Err(Error::Line { line: 4, .. })));
+        assert!(matches!(read(b"a\nb\nc\n\xff\n"), Err(Error::Line { line: 4, column: 1, .. })));
+    }
+
+    proptest! {
+        #[test]
+        fn merging_in_order_numbers_words_as_one_pass_does(chunks: Vec<Vec<[char; 2]>>) {
+            let chunks: Vec<Vec<String>> = chunks.iter().map(|words| words.iter().map(|word| word.iter().collect()).collect()).collect();
+            let (mut vocabulary, mut numbers) = (Vocabulary::default(), Vec::new());
+            for words in &chunks {
+                let local: Vocabulary = words.iter().map(String::as_str).collect();
+                let bound = vocabulary.bytes_to_merge(&local);
+                vocabulary.merge(&local, &mut numbers).unwrap();
+                prop_assert!(vocabulary.bytes() <= bound);
+                for (word, &number) in local.iter().zip(&numbers) {
+                    prop_assert_eq!(vocabulary.word(number), word);
+                }
+                let mut again = Vec::new();
+                vocabulary.look_up(&local, &mut again);
+                prop_assert_eq!(&again, &numbers);
+            }
+            let whole: Vocabulary = chunks.iter().flatten().map(String::as_str).collect();
+            prop_assert!(vocabulary.iter().eq(whole.iter()));
+        }
+    }
+}

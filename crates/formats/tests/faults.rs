@@ -1,0 +1,182 @@
+//! Every fault of a text is found, and named by its line and in words.
+
+mod common;
+
+use outcore_formats::libsvm::{Base, LabelKind};
+use outcore_formats::text::{Documents, Tokenizer};
+use outcore_formats::{Batch, Chunk, Error, Result, Triplets, bag_of_words, libsvm, matrix_market, xc};
+
+use common::{for_each_chunk, lines};
+
+/// The line, and whether the reason has these words.
+fn check<T>(result: Result<T>, expected_line: u64, words: &str, text: &str) {
+    match result.err() {
+        Some(Error::Line { line, reason, .. }) => {
+            assert_eq!(line, expected_line, "{text:?}: {reason}");
+            assert!(reason.contains(words), "{text:?}: {reason}");
+        }
+        other => panic!("{text:?}: {other:?}"),
+    }
+}
+
+fn chunk(text: &str) -> Chunk {
+    Chunk::new("x", text.as_bytes().to_vec())
+}
+
+#[test]
+fn libsvm_faults_are_named() {
+    for (text, line, words) in [
+        ("1 1:1\nx 1:1\n", 2, "the label is expected to be a number, found 'x'"),
+        ("1 1:1\n\n# c\n1 1:nan\n", 4, "not finite"),
+        ("1 1:-inf\n", 1, "not finite"),
+        ("1 1:1e999\n", 1, "too large"),
+        ("nan 1:1\n", 1, "not finite"),
+        ("1 0:1\n", 1, "begin with 1"),
+        ("1 -1:1\n", 1, "negative"),
+        ("1 3:1 2:1 3:2\n", 1, "feature 3 is there twice"),
+        ("1 99999999999999999999:1\n", 1, "larger than 2^63"),
+        ("1 1\n", 1, "feature:value"),
+        ("1 1:\n", 1, "the end of the line"),
+        ("1 1: 2\n", 1, "a blank"),
+        ("1 a:1\n", 1, "feature:value"),
+        ("1 1:1x\n", 1, "'1x'"),
+        ("1 1:1:1\n", 1, "feature:value"),
+        ("1,2 1:1\n", 1, "several labels"),
+        ("3:1 4:1\n", 1, "a label is expected"),
+        ("1 qid:1 1:1\n1 1:1\n", 2, "no qid"),
+        ("1 1:1\n1 qid:1 1:1\n", 2, "qid"),
+        ("1 qid:1 qid:2\n", 1, "qid"),
+        ("1 qid:-1\n", 1, "negative"),
+    ] {
+        check(libsvm::parse(&chunk(text), Base::One, LabelKind::One, &mut Batch::default()), line, words, text);
+    }
+    for (text, words) in [
+        ("1,x 1:1", "whole number"),
+        ("1.5 1:1", "whole numbers"),
+        ("-1 1:1", "negative"),
+        ("1, 1:1", "a blank"),
+        ("1,2,\n", "the end of the line"),
+    ] {
+        check(libsvm::parse(&chunk(text), Base::Zero, LabelKind::Many, &mut Batch::default()), 1, words, text);
+    }
+}
+
+#[test]
+fn the_column_of_a_fault_is_where_the_token_begins() {
+    let error = libsvm::parse(&chunk("1 1:1\r\n1 1:1 2:x 3:1\n"), Base::One, LabelKind::One, &mut Batch::default()).unwrap_err();
+    assert_eq!(error.to_string(), "x, line 2, column 9: the value is expected to be a number, found 'x'");
+}
+
+#[test]
+fn libsvm_rows_are_read_in_all_the_ways_they_are_written() {
+    let text = "# head\n\n+1\t3:.5  1:-2e1 #c\r\n-1.5 \n  0 qid:0\n2 2:1";
+    let rows = text.replace(" qid:0", "");
+    let mut batch = Batch::default();
+    libsvm::parse(&chunk(&rows), Base::One, LabelKind::One, &mut batch).unwrap();
+    assert_eq!(batch.offsets, [0, 2, 2, 2, 3]);
+    assert_eq!(batch.indices, [0, 2, 1]);
+    assert_eq!(batch.values, [-20.0, 0.5, 1.0]);
+    assert_eq!(batch.labels, [1.0, -1.5, 0.0, 2.0]);
+    assert_eq!(batch.index_range(), Some((0, 2)));
+    assert!(!batch.is_binary());
+    libsvm::parse(&chunk("3,1,3\n 2:1\n0 1:1\n"), Base::Zero, LabelKind::Many, &mut batch).unwrap();
+    assert_eq!((batch.row_labels(0), batch.row_labels(1), batch.row_labels(2)), (&[1, 3][..], &[][..], &[0][..]));
+    assert!(batch.is_binary() && batch.labels.is_empty());
+    libsvm::parse(&chunk(""), Base::Zero, LabelKind::One, &mut batch).unwrap();
+    assert_eq!((batch.rows(), batch.index_range()), (0, None));
+}
+
+fn read_xc(text: &str) -> Result<usize> {
+    let mut lines = lines(text.as_bytes());
+    let header = xc::Header::read(&mut lines)?;
+    let (mut batch, mut tally, mut rows) = (Batch::default(), header.tally("x"), 0);
+    for_each_chunk(&mut lines, |chunk| {
+        xc::parse(chunk, &header, &mut batch)?;
+        rows += batch.rows();
+        tally.add(batch.rows() as u64)
+    })?;
+    tally.finish()?;
+    Ok(rows)
+}
+
+#[test]
+fn xc_faults_are_named() {
+    check(read_xc("2 3\n"), 1, "the number of labels", "short header");
+    check(read_xc("2 3 4 5\n"), 1, "more than the line should have", "long header");
+    check(read_xc("2 3 4\n0 0:1\n4 1:1\n"), 3, "label 4 in data with 4 labels", "label");
+    check(read_xc("2 3 4\n0 0:1\n1 3:1\n"), 3, "feature 3 in data with 3 features", "feature");
+    check(read_xc("1 3 4\n 2\n"), 2, "feature:value is expected, found '2'", "label after a blank");
+    check(read_xc("1 3 4\n0 1:1 1:2\n"), 2, "feature 1 is there twice", "twice");
+    assert!(matches!(read_xc(""), Err(Error::Corrupt { .. })));
+    assert!(matches!(read_xc("2 3 4\n0 0:1\n"), Err(Error::Counts { expected: 2, seen: 1, more: false, .. })));
+    assert!(matches!(read_xc("1 3 4\n0 0:1\n0 0:1\n"), Err(Error::Counts { expected: 1, seen: 2, more: true, .. })));
+    assert_eq!(read_xc("3 3 4\n0 0:1\n 1:1\n\n").unwrap(), 3);
+}
+
+fn read_mtx(text: &str) -> Result<()> {
+    let mut lines = lines(text.as_bytes());
+    let header = matrix_market::Header::read(&mut lines)?;
+    let (mut triplets, mut tally) = (Triplets::default(), header.tally("x"));
+    for_each_chunk(&mut lines, |chunk| {
+        matrix_market::parse(chunk, &header, &mut triplets)?;
+        tally.add(triplets.entries)
+    })?;
+    tally.finish()
+}
+
+#[test]
+fn matrix_market_faults_are_named() {
+    let general = |rest: &str| format!("%%MatrixMarket matrix coordinate real general\n% c\n{rest}");
+    for (rest, line, words) in [
+        ("2 2\n", 3, "the number of entries"),
+        ("2 2 1\n0 1 1\n", 4, "row '0' of a matrix with 2"),
+        ("2 2 1\n1 3 1\n", 4, "column '3' of a matrix with 2"),
+        ("2 2 1\n1 -1 1\n", 4, "negative"),
+        ("2 2 1\n1 1\n", 4, "the end of the line"),
+        ("2 2 1\n1 1 inf\n", 4, "not finite"),
+        ("2 2 1\n1 1 1 1\n", 4, "more than the line should have"),
+        ("2 2 1\n\n\n1.5 1 1\n", 6, "'.5'"),
+    ] {
+        check(read_mtx(&general(rest)), line, words, rest);
+    }
+    assert!(matches!(read_mtx(&general("2 2 2\n1 1 1\n")), Err(Error::Counts { what: "entries", expected: 2, seen: 1, .. })));
+    assert!(matches!(read_mtx(&general("2 2 1\n1 1 1\n2 2 1\n")), Err(Error::Counts { more: true, .. })));
+    assert!(matches!(read_mtx(&general("% only comments\n")), Err(Error::Corrupt { .. })));
+    check(read_mtx("1 1 1\n"), 1, "banner", "no banner");
+    check(read_mtx("%%MatrixMarket matrix coordinate integer general\n1 1 1\n1 1 0.5\n"), 3, "whole numbers", "fraction");
+    check(read_mtx("%%MatrixMarket matrix coordinate real skew-symmetric\n2 2 1\n1 1 1\n"), 3, "diagonal", "diagonal");
+    check(read_mtx("%%MatrixMarket matrix coordinate real symmetric\n2 3 1\n1 1 1\n"), 2, "2 rows and 3 columns", "not square");
+    for banner in ["matrix array real general", "matrix coordinate complex general", "matrix coordinate real hermitian"] {
+        assert!(matches!(read_mtx(&format!("%%MatrixMarket {banner}\n1 1 1\n")), Err(Error::Unsupported { .. })), "{banner}");
+    }
+}
+
+#[test]
+fn bag_of_words_faults_are_named() {
+    let read = |text: &str| {
+        let mut lines = lines(text.as_bytes());
+        let header = bag_of_words::Header::read(&mut lines)?;
+        for_each_chunk(&mut lines, |chunk| bag_of_words::parse(chunk, &header, &mut Triplets::default()))
+    };
+    for (text, line, words) in [
+        ("2\nx\n", 2, "the number of words"),
+        ("2\n3\n4 5\n", 3, "more than the line should have"),
+        ("2\n3\n1\n3 1 1\n", 4, "document '3'"),
+        ("2\n3\n1\n1 0 1\n", 4, "word '0'"),
+        ("2\n3\n1\n1 1 -1\n", 4, "negative"),
+        ("2\n3\n1\n1 1 1.5\n", 4, "'.5' is more"),
+    ] {
+        check(read(text), line, words, text);
+    }
+    assert!(matches!(read("2\n3\n"), Err(Error::Corrupt { .. })));
+}
+
+#[test]
+fn text_faults_are_named() {
+    let tokenizer = Tokenizer { text_column: Some(2), ..Tokenizer::default() };
+    let parse = |bytes: &[u8]| tokenizer.parse(&Chunk::new("x", bytes.to_vec()), &mut Documents::default());
+    check(parse(b"a\tb\tc\na\tb\n"), 2, "column 3 is expected, the line has 2", "column");
+    check(parse(b"a\tb\tc\na\tb\t\xff\n"), 2, "UTF-8", "encoding");
+    let none = Tokenizer { ngrams: 0..=1, ..Tokenizer::default() };
+    assert!(matches!(none.parse(&Chunk::default(), &mut Documents::default()), Err(Error::Unsupported { .. })));
+}
