@@ -18,6 +18,7 @@ __all__ = [
     "column_norms",
     "column_statistics",
     "convert",
+    "csrcsc",
     "csrmm",
     "device_random",
     "device_read",
@@ -26,10 +27,13 @@ __all__ = [
     "gram_product",
     "memory_allowed",
     "pca_fit",
+    "project",
     "reduce",
     "row_norms",
     "scale",
+    "sparse_column_statistics",
     "sparse_in_memory",
+    "sparse_row_norms",
     "sparse_scaled",
     "syrk",
 ]
@@ -167,6 +171,10 @@ def sparse_in_memory(
 ) -> SparseMatrix: ...
 def csrmm(session: Session, a: SparseMatrix, b: _Operand, alpha: float, beta: float, out: _Output | npt.NDArray[Any]) -> Job: ...
 def gram_product(session: Session, a: SparseMatrix, x: _Operand, out: _Output) -> Job: ...
+def csrcsc(session: Session, a: SparseMatrix, out: str | PathLike[str] | None) -> Job: ...
+def project(session: Session, x: SparseMatrix | _Operand, r: SparseMatrix, out: _Output) -> Job: ...
+def sparse_row_norms(session: Session, a: SparseMatrix, norm: str) -> Job: ...
+def sparse_column_statistics(session: Session, a: SparseMatrix) -> Job: ...
 def sparse_scaled(
     session: Session,
     a: SparseMatrix,

@@ -25,13 +25,14 @@ import numpy.typing as npt
 from . import _native
 from ._array import Array, native_operand, native_output, session_of, unmasked
 from ._session import PathLike, Session, full_path, type_name
-from ._sparse import Sparse, native_sparse
+from ._sparse import Sparse, is_scipy, native_sparse
 from .errors import ArgumentError, DTypeError
 
 __all__ = [
     "axpby",
     "column_norms",
     "column_statistics",
+    "csrcsc",
     "csrgemv",
     "csrmm",
     "gemm",
@@ -306,7 +307,7 @@ def scale(
 
 @overload
 def row_norms(
-    x: Operand,
+    x: Operand | Sparse,
     norm: Norm = "l2",
     *,
     memory: int | str | None = None,
@@ -315,16 +316,21 @@ def row_norms(
 ) -> Vector: ...
 @overload
 def row_norms(
-    x: Operand, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: Explain
+    x: Operand | Sparse, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: Explain
 ) -> Vector | None: ...
 def row_norms(
-    x: Operand, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
+    x: Operand | Sparse,
+    norm: Norm = "l2",
+    *,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Explain = False,
 ) -> Vector | None:
     """The norm of each row, summed in float64.
 
     Parameters
     ----------
-    x : Array or ndarray of shape (m, n)
+    x : Array, ndarray, Sparse or SciPy sparse matrix of shape (m, n)
     norm : {"l1", "l2", "max"}
 
     Returns
@@ -332,13 +338,16 @@ def row_norms(
     ndarray of shape (m,), float64.
     """
     session = session_of(x, memory=memory)
-    job = _native.row_norms(session._for(explain), native_operand(x, "x"), norm)
+    if isinstance(x, Sparse) or is_scipy(x):
+        job = _native.sparse_row_norms(session._for(explain), native_sparse(x, session, "x"), norm)
+    else:
+        job = _native.row_norms(session._for(explain), native_operand(x, "x"), norm)
     return _carry_out(session, job, "row norms", progress, explain)
 
 
 @overload
 def column_norms(
-    x: Operand,
+    x: Operand | Sparse,
     norm: Norm = "l2",
     *,
     memory: int | str | None = None,
@@ -347,16 +356,21 @@ def column_norms(
 ) -> Vector: ...
 @overload
 def column_norms(
-    x: Operand, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: Explain
+    x: Operand | Sparse, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: Explain
 ) -> Vector | None: ...
 def column_norms(
-    x: Operand, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
+    x: Operand | Sparse,
+    norm: Norm = "l2",
+    *,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Explain = False,
 ) -> Vector | None:
     """The norm of each column, summed in float64.
 
     Parameters
     ----------
-    x : Array or ndarray of shape (m, n)
+    x : Array, ndarray, Sparse or SciPy sparse matrix of shape (m, n)
     norm : {"l1", "l2", "max"}
 
     Returns
@@ -364,46 +378,59 @@ def column_norms(
     ndarray of shape (n,), float64.
     """
     session = session_of(x, memory=memory)
-    job = _native.column_norms(session._for(explain), native_operand(x, "x"), norm)
+    if isinstance(x, Sparse) or is_scipy(x):
+        job = _native.sparse_row_norms(session._for(explain), native_sparse(x, session, "x").t(), norm)
+    else:
+        job = _native.column_norms(session._for(explain), native_operand(x, "x"), norm)
     return _carry_out(session, job, "column norms", progress, explain)
 
 
 @overload
 def column_statistics(
-    x: Operand, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, explain: Literal[False] = False
+    x: Operand | Sparse,
+    *,
+    ddof: int = 0,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Literal[False] = False,
 ) -> dict[str, Any]: ...
 @overload
 def column_statistics(
-    x: Operand, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, explain: Explain
+    x: Operand | Sparse, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, explain: Explain
 ) -> dict[str, Any] | None: ...
 def column_statistics(
-    x: Operand, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
+    x: Operand | Sparse, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
 ) -> dict[str, Any] | None:
     """Count, mean, variance, least and greatest element of each column in one pass, in float64.
 
     Parameters
     ----------
-    x : Array or ndarray of shape (m, n)
+    x : Array, ndarray, Sparse or SciPy sparse matrix of shape (m, n)
+        Of a sparse matrix the zeros that are not stored count too.
     ddof : int
         The variance is the sum of squared deviations over m - ddof.
 
     Returns
     -------
-    dict with `count` (int) and `mean`, `variance`, `min`, `max` (ndarrays of shape (n,)). A NaN in a column makes its
-    numbers NaN.
+    dict with `count` (int) and `mean`, `variance`, `min`, `max` (ndarrays of shape (n,)), and for a sparse matrix `nonzeros`, the
+    entries of each column. A NaN in a column makes its numbers NaN.
 
     Notes
     -----
     Merged by the formula of Chan, Golub and LeVeque (1979), which loses nothing when the mean is large against the deviation.
     """
     session = session_of(x, memory=memory)
-    job = _native.column_statistics(session._for(explain), native_operand(x, "x"))
+    if isinstance(x, Sparse) or is_scipy(x):
+        job = _native.sparse_column_statistics(session._for(explain), native_sparse(x, session, "x"))
+    else:
+        job = _native.column_statistics(session._for(explain), native_operand(x, "x"))
     found = _carry_out(session, job, "column statistics", progress, explain)
     if found is None:
         return None
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = found.pop("m2") / np.float64(found["count"] - ddof)
-    return {"count": found["count"], "mean": found["mean"], "variance": variance, "min": found["min"], "max": found["max"]}
+    rest = {name: found[name] for name in ("min", "max", "nonzeros") if name in found}
+    return {"count": found["count"], "mean": found["mean"], "variance": variance, **rest}
 
 
 @overload
@@ -606,4 +633,36 @@ def scaled(
     matrix = native_sparse(a, session)
     job = _native.sparse_scaled(session._for(explain), matrix, path, kind, down, across, logarithm, unit_rows)
     found = _carry_out(session, job, "scaling", progress, explain)
+    return None if found is None else Sparse._result(session, found)
+
+
+def csrcsc(
+    a: Any,
+    out: PathLike | None = None,
+    *,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Explain = False,
+) -> Sparse | None:
+    """The same matrix in the other format: CSC for CSR, CSR for CSC.
+
+    Parameters
+    ----------
+    a : Sparse or SciPy sparse matrix of shape (m, n)
+    out : path, optional
+        A new folder, there when it is whole. Default: an unnamed matrix in the scratch folder.
+
+    Returns
+    -------
+    Sparse of shape (m, n). Entries of a column (of CSR: row) come in the order of rows (columns).
+
+    Notes
+    -----
+    Reads A and writes the result; where entries do not fit three fifths of the budget, the rest goes by way of scratch, about
+    seven bytes an entry.
+    """
+    session = session_of(a, memory=memory)
+    path = None if out is None else full_path(out)
+    job = _native.csrcsc(session._for(explain), native_sparse(a, session), path)
+    found = _carry_out(session, job, "csrcsc", progress, explain)
     return None if found is None else Sparse._result(session, found)

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use outcore::learn::linalg::SparseStatistics;
 use outcore::learn::pca::Pca;
 use outcore::{Array, ColumnStatistics, Error, Explanation};
 use pyo3::prelude::*;
@@ -22,6 +23,7 @@ pub(crate) enum Done {
     Number(f64),
     Numbers(Vec<f64>),
     Statistics(ColumnStatistics),
+    SparseStatistics(SparseStatistics),
     Pca(Pca),
 }
 
@@ -33,19 +35,24 @@ impl Done {
             Done::Sparse(sparse) => SparseMatrix::new(sparse).into_pyobject(py)?.into_any().unbind(),
             Done::Number(value) => value.into_pyobject(py)?.into_any().unbind(),
             Done::Numbers(values) => numpy::PyArray1::from_vec(py, values).into_any().unbind(),
-            Done::Statistics(statistics) => dictionary(py, statistics)?,
+            Done::Statistics(statistics) => dictionary(py, statistics)?.into_any().unbind(),
+            Done::SparseStatistics(found) => {
+                let columns = dictionary(py, found.columns)?;
+                columns.set_item("nonzeros", numpy::PyArray1::from_vec(py, found.nonzeros))?;
+                columns.into_any().unbind()
+            }
             Done::Pca(model) => pca::dictionary(py, model)?,
         })
     }
 }
 
-fn dictionary(py: Python<'_>, statistics: ColumnStatistics) -> PyResult<Py<PyAny>> {
+fn dictionary(py: Python<'_>, statistics: ColumnStatistics) -> PyResult<Bound<'_, PyDict>> {
     let found = PyDict::new(py);
     found.set_item("count", statistics.count)?;
     for (name, values) in [("mean", statistics.mean), ("m2", statistics.m2), ("min", statistics.min), ("max", statistics.max)] {
         found.set_item(name, numpy::PyArray1::from_vec(py, values))?;
     }
-    Ok(found.into_any().unbind())
+    Ok(found)
 }
 
 /// Work that is planned; nothing has moved yet.

@@ -47,7 +47,10 @@ mod _native {
     #[pymodule_export]
     use crate::session::{Session, memory_allowed};
     #[pymodule_export]
-    use crate::sparse::{SparseMatrix, csrmm, gram_product, sparse_in_memory, sparse_scaled};
+    use crate::sparse::{
+        SparseMatrix, csrcsc, csrmm, gram_product, project, sparse_column_statistics, sparse_in_memory, sparse_row_norms,
+        sparse_scaled,
+    };
     #[pymodule_export]
     use crate::trace::Trace;
 }

@@ -114,7 +114,7 @@ pub(crate) fn reduce(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>, ho
     Job::new(py.detach(|| linalg::reduce(session, x, reduction)), Done::Number)
 }
 
-fn norm_of(name: &str) -> PyResult<Norm> {
+pub(crate) fn norm_of(name: &str) -> PyResult<Norm> {
     match name {
         "l1" => Ok(Norm::L1),
         "l2" => Ok(Norm::L2),

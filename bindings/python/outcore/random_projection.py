@@ -1,0 +1,171 @@
+"""Random projection of data bigger than memory, as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.random_projection import johnson_lindenstrauss_min_dim
+from sklearn.utils import check_random_state
+from sklearn.utils.random import sample_without_replacement
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from . import _native
+from ._array import Array, native_operand, native_output, session_of, unmasked
+from ._session import PathLike
+from ._sparse import Sparse, is_scipy, native_sparse
+from .errors import ArgumentError, ShapeError
+
+__all__ = ["SparseRandomProjection"]
+
+
+class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Fewer features that keep distances, by a sparse random map, as scikit-learn's `SparseRandomProjection`.
+
+    The map has entries of 1 / sqrt(density n_components) with random signs, at random places, and stays in memory; `transform`
+    reads X once and writes the projection. Takes an `outcore.Array` or `outcore.Sparse` (the result is an `outcore.Array`) or
+    what scikit-learn's takes (the result is a NumPy array).
+
+    Parameters
+    ----------
+    n_components : int or "auto"
+        Features of the result; "auto": as many as keep distances within `eps` (Johnson and Lindenstrauss).
+    density : float or "auto"
+        The part of the map that is not zero; "auto": 1 / sqrt(n_features), after Li, Hastie and Church (KDD 2006).
+    eps : float
+        For `n_components="auto"`.
+    random_state : int, RandomState or None
+        Seed of the map.
+    memory : int or str, optional
+        A budget for `transform` instead of that of the session.
+    progress : bool, optional
+        Show progress bars; default when standard error is a terminal and it takes more than a second.
+
+    Attributes
+    ----------
+    components_ : scipy.sparse matrix of shape (n_components_, n_features_in_), CSR, float64
+    n_components_, n_features_in_ : int
+    density_ : float
+
+    Examples
+    --------
+    >>> y = SparseRandomProjection(256, random_state=0).fit_transform(outcore.open("corpus"), out="y.npy")
+    """
+
+    def __init__(
+        self,
+        n_components: int | str = "auto",
+        *,
+        density: float | str = "auto",
+        eps: float = 0.1,
+        random_state: Any = None,
+        memory: int | str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.density = density
+        self.eps = eps
+        self.random_state = random_state
+        self.memory = memory
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any = None) -> SparseRandomProjection:
+        """Draws the map for the shape of X; none of its elements are read.
+
+        Parameters
+        ----------
+        X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
+        y : ignored
+        """
+        X = self._checked(X, reset=True)
+        samples, features = X.shape
+        if self.n_components == "auto":
+            count = int(johnson_lindenstrauss_min_dim(n_samples=samples, eps=self.eps))
+            if count > features:
+                raise ArgumentError(
+                    f"eps={self.eps} and n_samples={samples} lead to {count} components, more than the {features} features"
+                )
+        elif isinstance(self.n_components, Integral) and not isinstance(self.n_components, bool) and self.n_components >= 1:
+            count = int(self.n_components)
+        else:
+            raise ArgumentError(f"n_components={self.n_components!r} must be a whole number of at least 1, or 'auto'")
+        if self.density == "auto":
+            density = 1 / np.sqrt(features)
+        elif isinstance(self.density, Real) and 0 < float(self.density) <= 1:
+            density = float(self.density)
+        else:
+            raise ArgumentError(f"density={self.density!r} must be above 0 and at most 1, or 'auto'")
+        self.n_components_, self.density_ = count, density
+        self.components_ = _drawn(count, features, density, check_random_state(self.random_state))
+        return self
+
+    def transform(self, X: Any, out: PathLike | Array | None = None) -> Any:
+        """X times the transpose of the map.
+
+        Parameters
+        ----------
+        X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
+        out : path or Array of shape (n_samples, n_components), optional
+            A new `.npy` file, or an array that is changed in place. Default: an unnamed array on SSD for what is there, a NumPy
+            array for anything else.
+
+        Returns
+        -------
+        Array or ndarray of shape (n_samples, n_components), of the type of X.
+        """
+        check_is_fitted(self)
+        X = self._checked(X, reset=False)
+        session = session_of(X, out, memory=self.memory)
+        stored = isinstance(X, (Array, Sparse))
+        turned = self.components_.T.tocsr().astype(X.dtype if X.dtype in (np.float32, np.float64) else np.float64)
+        rows = native_sparse(X, session, "X") if isinstance(X, Sparse) or is_scipy(X) else native_operand(X, "X")
+        job = _native.project(session._inner, rows, native_sparse(turned, session), native_output(out))
+        found = session._run(job, "projecting", self.progress)
+        if isinstance(out, Array):
+            return out
+        result = Array._result(session, found)
+        return result if stored or out is not None else result.numpy()
+
+    def fit_transform(self, X: Any, y: Any = None, out: PathLike | Array | None = None) -> Any:
+        """`fit` and then `transform` of the same X."""
+        return self.fit(X).transform(X, out=out)
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        if not isinstance(X, (Array, Sparse)):
+            unmasked(X, "X")
+            return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+        if X.ndim != 2:
+            raise ShapeError(f"{X!r} has one dimension, where rows (samples) and columns (features) are expected")
+        if reset:
+            self.n_features_in_ = X.shape[1]
+        elif X.shape[1] != self.n_features_in_:
+            raise ShapeError(f"{X!r} has {X.shape[1]} features, but SparseRandomProjection is expecting {self.n_features_in_}")
+        return X
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    components_: Any
+
+
+def _drawn(count: int, features: int, density: float, random: Any) -> Any:
+    """Each row has a binomial number of places, drawn without replacement, and random signs."""
+    import scipy.sparse
+
+    lengths = random.binomial(features, density, size=count)
+    offsets = np.concatenate(([0], np.cumsum(lengths)))
+    places = [np.sort(sample_without_replacement(features, length, random_state=random)) for length in lengths]
+    indices: npt.NDArray[Any] = np.concatenate(places) if places else np.empty(0)
+    signs = 2.0 * random.randint(0, 2, size=int(offsets[-1])) - 1.0
+    values = signs / np.sqrt(density * count)
+    return scipy.sparse.csr_matrix((values, indices.astype(np.int32), offsets), shape=(count, features))

@@ -1,0 +1,137 @@
+"""Words to numbers, for corpora bigger than memory, as scikit-learn estimators."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from . import _native, linalg
+from ._array import session_of
+from ._session import PathLike, full_path
+from ._sparse import Sparse, is_scipy, native_sparse
+from .errors import ArgumentError, ShapeError
+
+__all__ = ["TfidfTransformer"]
+
+
+class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Term frequency times inverse document frequency, as scikit-learn's `TfidfTransformer`.
+
+    `fit` reads the counts once, `transform` reads them and writes a matrix of the same shape. Takes an `outcore.Sparse` (its
+    result is one too) or what scikit-learn's takes (the result is a SciPy matrix).
+
+    Parameters
+    ----------
+    norm : {"l2", None}
+        Give each row Euclidean norm 1 at last.
+    use_idf : bool
+        Weigh each column by its inverse document frequency.
+    smooth_idf : bool
+        As if one more row had every word once: ln((1 + n) / (1 + df)) + 1, which divides by no zero; else ln(n / df) + 1.
+    sublinear_tf : bool
+        1 + ln(tf) in place of tf.
+    memory : int or str, optional
+        A budget for `fit` and `transform` instead of that of the session.
+    progress : bool, optional
+        Show progress bars; default when standard error is a terminal and it takes more than a second.
+
+    Attributes
+    ----------
+    idf_ : ndarray of shape (n_features_in_,), float64
+        One everywhere without `use_idf`.
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> weighted = TfidfTransformer().fit_transform(outcore.open("counts"), out="weighted")
+    """
+
+    def __init__(
+        self,
+        *,
+        norm: Literal["l2"] | None = "l2",
+        use_idf: bool = True,
+        smooth_idf: bool = True,
+        sublinear_tf: bool = False,
+        memory: int | str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.norm = norm
+        self.use_idf = use_idf
+        self.smooth_idf = smooth_idf
+        self.sublinear_tf = sublinear_tf
+        self.memory = memory
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any = None) -> TfidfTransformer:
+        """Counts in how many rows each column has entries.
+
+        Parameters
+        ----------
+        X : Sparse or sparse matrix of shape (n_samples, n_features)
+            Counts of words, none negative.
+        y : ignored
+        """
+        X = self._checked(X, reset=True)
+        if self.norm not in ("l2", None):
+            raise ArgumentError(f"norm must be 'l2' or None, not {self.norm!r}")
+        samples, features = X.shape
+        if not self.use_idf:
+            self.idf_ = np.ones(features)
+            return self
+        found = linalg.column_statistics(X, memory=self.memory, progress=self.progress)
+        rows = found["nonzeros"].astype(np.float64) + bool(self.smooth_idf)
+        with np.errstate(divide="ignore"):
+            self.idf_ = np.log((samples + bool(self.smooth_idf)) / rows) + 1.0
+        return self
+
+    def transform(self, X: Any, out: PathLike | None = None) -> Any:
+        """Weighs the entries of X.
+
+        Parameters
+        ----------
+        X : Sparse or sparse matrix of shape (n_samples, n_features)
+        out : path, optional
+            A new folder for the result. Default: an unnamed matrix on SSD for a `Sparse`, a SciPy matrix for anything else.
+
+        Returns
+        -------
+        Sparse or SciPy sparse matrix of shape (n_samples, n_features).
+        """
+        check_is_fitted(self)
+        X = self._checked(X, reset=False)
+        session = session_of(X, memory=self.memory)
+        path = None if out is None else full_path(out)
+        factors = self.idf_ if self.use_idf else None
+        job = _native.sparse_scaled(
+            session._inner, native_sparse(X, session, "X"), path, None, None, factors, self.sublinear_tf, self.norm == "l2"
+        )
+        found = Sparse._result(session, session._run(job, "weighing words", self.progress))
+        return found if isinstance(X, Sparse) or out is not None else found.scipy()
+
+    def fit_transform(self, X: Any, y: Any = None, out: PathLike | None = None) -> Any:
+        """`fit` and then `transform` of the same X."""
+        return self.fit(X).transform(X, out=out)
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        if not isinstance(X, Sparse):
+            found = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+            return found if is_scipy(found) else scipy.sparse.csr_matrix(found)
+        if reset:
+            self.n_features_in_ = X.shape[1]
+        elif X.shape[1] != self.n_features_in_:
+            raise ShapeError(f"{X!r} has {X.shape[1]} features, but TfidfTransformer is expecting {self.n_features_in_}")
+        return X
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    idf_: npt.NDArray[np.float64]

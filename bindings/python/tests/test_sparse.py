@@ -1,0 +1,239 @@
+"""Sparse matrices from Python: SciPy is the reference, for what they are and for what is computed from them."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.feature_extraction.text import TfidfTransformer as SklearnTfidf
+from sklearn.preprocessing import normalize
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import outcore as oc
+from outcore import errors
+from outcore.random_projection import SparseRandomProjection
+from outcore.text import TfidfTransformer
+
+
+@pytest.fixture(autouse=True)
+def session(tmp_path: Path) -> None:
+    oc.configure(memory="16MiB", scratch=tmp_path / "scratch")
+
+
+def made(rows: int = 2000, cols: int = 300, density: float = 0.02, dtype: Any = np.float32, seed: int = 0) -> Any:
+    found = sp.random(rows, cols, density, "csr", dtype, random_state=seed)
+    found.sort_indices()
+    return found
+
+
+def same(a: Any, b: Any) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and (a != b).nnz == 0
+
+
+@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_is_stored_comes_back(tmp_path: Path, form: str, dtype: Any) -> None:
+    x = made(dtype=dtype).asformat(form)
+    a = oc.from_scipy(tmp_path / "a", x)
+    assert (a.shape, a.nnz, a.dtype, a.format) == (x.shape, x.nnz, x.dtype, form)
+    assert same(a.scipy(), x)
+    assert same(a.T.scipy(), x.T)
+    b = oc.open(tmp_path / "a")
+    assert isinstance(b, oc.Sparse)
+    assert same(b.scipy(), x)
+    assert "2000, 300" in repr(b)
+
+
+def test_the_folder_is_one_that_numpy_reads(tmp_path: Path) -> None:
+    x = made()
+    oc.from_scipy(tmp_path / "a", x)
+    told = json.loads((tmp_path / "a" / "matrix.json").read_text())
+    parts = [np.load(tmp_path / "a" / f"{name}.npy") for name in ("data", "indices", "indptr")]
+    assert same(sp.csr_matrix(tuple(parts), shape=told["shape"]), x)
+    assert (told["format"], told["nonzeros"]) == ("csr", x.nnz)
+
+
+def test_a_folder_made_by_numpy_is_opened(tmp_path: Path) -> None:
+    x = made()
+    for name, part in {"indptr": x.indptr, "indices": x.indices}.items():
+        np.save(tmp_path / f"{name}.npy", part)
+    (tmp_path / "matrix.json").write_text(json.dumps({"format": "csr", "shape": x.shape, "dtype": "float64"}))
+    ones = sp.csr_matrix((np.ones(x.nnz), x.indices, x.indptr), shape=x.shape)
+    a = oc.open(tmp_path)
+    assert same(a.scipy(), ones)
+    np.testing.assert_allclose(a @ np.ones(300), ones @ np.ones(300))
+
+
+def test_rows_are_sliced_as_views_and_read_by_index(tmp_path: Path) -> None:
+    x = made()
+    a = oc.from_scipy(tmp_path / "a", x)
+    assert same(a[10:20], x[10:20])
+    assert same(a[-3], x[-3])
+    assert same(a[5:50, 3], x[5:50, [3]])
+    assert same(a.slice(100, 900).slice(10, 20).scipy(), x[110:120])
+    assert same(a.T[:, 7:9], x.T[:, 7:9])
+    assert same(a[3:3], x[3:3])
+    with pytest.raises(errors.ArgumentError, match="csrcsc"):
+        a.T.slice(0, 3)
+    with pytest.raises(IndexError):
+        a[2000]
+
+
+def test_products_are_those_of_scipy(tmp_path: Path) -> None:
+    x = made()
+    a = oc.from_scipy(tmp_path / "a", x)
+    rng = np.random.default_rng(1)
+    b, c = rng.random((300, 17), np.float32), rng.random((2000, 5), np.float32)
+    stored = oc.from_numpy(tmp_path / "b.npy", b, order="F")
+    for found, expected in [
+        ((a @ b).numpy(), x @ b),
+        ((a @ stored).numpy(), x @ b),
+        ((a.T @ c).numpy(), x.T @ c),
+        ((c.T @ a).numpy(), c.T @ x),
+        (a @ b[:, 0], x @ b[:, 0]),
+        (c[:, 0] @ a, c[:, 0] @ x),
+        (oc.linalg.csrmm(x, b), x @ b),
+        (oc.linalg.csrgemv(x, c[:, 0], trans_a=True), x.T @ c[:, 0]),
+        (oc.linalg.csrgemv(a, stored.slice(columns=(2, 3)).numpy()[:, 0]), x @ b[:, 2]),
+        (oc.linalg.gram_product(a, b).numpy(), x.T @ (x @ b)),
+        (oc.linalg.gram_product(a.T, c).numpy(), x @ (x.T @ c)),
+    ]:
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    out = oc.from_numpy(tmp_path / "out.npy", np.ones((2000, 17), np.float32))
+    assert oc.linalg.csrmm(a, b, out, alpha=2, beta=3) is out
+    np.testing.assert_allclose(out.numpy(), 2 * (x @ b) + 3, rtol=1e-4)
+    memory = np.empty((2000, 17), np.float32)
+    assert oc.linalg.csrmm(a, b, memory) is memory
+    np.testing.assert_allclose(memory, x @ b, rtol=1e-4, atol=1e-5)
+
+
+def test_the_other_format_holds_the_same(tmp_path: Path) -> None:
+    x = made()
+    a = oc.from_scipy(tmp_path / "a", x)
+    b = oc.linalg.csrcsc(a, tmp_path / "b")
+    assert b is not None
+    assert b.format == "csc"
+    assert same(b.scipy(), x.tocsc())
+    back = oc.linalg.csrcsc(b)
+    assert back is not None
+    assert same(back.scipy(), x)
+
+
+def test_norms_and_statistics_are_those_of_all_elements(tmp_path: Path) -> None:
+    x = made(dtype=np.float64)
+    dense = x.toarray()
+    for a in (oc.from_scipy(tmp_path / "a", x), x, oc.from_scipy(tmp_path / "b", x.tocsc())):
+        np.testing.assert_allclose(oc.linalg.row_norms(a), np.linalg.norm(dense, axis=1))
+        np.testing.assert_allclose(oc.linalg.column_norms(a, "l1"), np.abs(dense).sum(0))
+        np.testing.assert_allclose(oc.linalg.column_norms(a, "max"), np.abs(dense).max(0))
+        found = oc.linalg.column_statistics(a, ddof=1)
+        np.testing.assert_allclose(found["mean"], dense.mean(0))
+        np.testing.assert_allclose(found["variance"], dense.var(0, ddof=1))
+        np.testing.assert_array_equal(found["max"], dense.max(0))
+        np.testing.assert_array_equal(found["nonzeros"], (dense != 0).sum(0))
+
+
+def test_values_are_scaled_in_their_places(tmp_path: Path) -> None:
+    x = made(dtype=np.float64)
+    a = oc.from_scipy(tmp_path / "a", x)
+    rows, columns = np.arange(1.0, 2001.0), np.linspace(1, 2, 300)
+    b = oc.linalg.scaled(a, tmp_path / "b", rows=rows, columns=columns, unit_rows=True, dtype=np.float32)
+    assert b is not None
+    expected = normalize(sp.diags_array(rows) @ x @ sp.diags_array(columns))
+    assert b.dtype == np.float32
+    np.testing.assert_allclose(b.scipy().toarray(), expected.toarray(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": None}, {"sublinear_tf": True, "smooth_idf": False}, {"use_idf": False}])
+def test_words_are_weighed_as_by_scikit_learn(tmp_path: Path, options: dict[str, Any]) -> None:
+    counts = made(dtype=np.float64)
+    counts.data = np.ceil(counts.data * 5)
+    a = oc.from_scipy(tmp_path / "a", counts)
+    found = TfidfTransformer(**options).fit_transform(a, out=tmp_path / "b")
+    expected = SklearnTfidf(**options).fit_transform(counts)
+    assert isinstance(found, oc.Sparse)
+    np.testing.assert_allclose(found.scipy().toarray(), expected.toarray(), rtol=1e-12)
+    np.testing.assert_allclose(TfidfTransformer(**options).fit_transform(counts).toarray(), expected.toarray(), rtol=1e-12)
+
+
+def test_distances_survive_a_random_projection(tmp_path: Path) -> None:
+    x = made(dtype=np.float64)
+    a = oc.from_scipy(tmp_path / "a", x)
+    model = SparseRandomProjection(200, random_state=0).fit(a)
+    y = model.transform(a, out=tmp_path / "y.npy")
+    np.testing.assert_allclose(y.numpy(), (x @ model.components_.T).toarray(), rtol=1e-9, atol=1e-12)
+    dense = oc.from_numpy(tmp_path / "x.npy", x.toarray())
+    np.testing.assert_allclose(model.transform(dense).numpy(), y.numpy(), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(model.transform(x), y.numpy(), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(model.transform(x.toarray()), y.numpy(), rtol=1e-9, atol=1e-12)
+    before, after = np.linalg.norm(x.toarray()[:50], axis=1), np.linalg.norm(y[:50], axis=1)
+    kept = after[before > 0] / before[before > 0]
+    assert abs(kept.mean() - 1) < 0.1
+
+
+@parametrize_with_checks([TfidfTransformer(), SparseRandomProjection(2, random_state=0)])
+def test_estimators_keep_the_conventions(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    a = oc.from_scipy(tmp_path / "a", made())
+    with pytest.raises(errors.ShapeError):
+        a @ np.ones((17, 3), np.float32)
+    with pytest.raises(errors.DTypeError):
+        a @ np.ones((300, 3))
+    with pytest.raises(errors.ArgumentError):
+        oc.linalg.csrmm(np.ones((3, 3)), np.ones((3, 3)))
+    with pytest.raises(errors.ArgumentError):
+        oc.open(tmp_path / "a", dtype="float32", shape=3)
+    with pytest.raises(errors.OverBudgetError):
+        oc.linalg.gram_product(a, np.ones((300, 200_000), np.float32), memory="1MiB", explain=True)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(errors.UnsupportedError, match=r"matrix\.json"):
+        oc.open(tmp_path / "empty")
+
+
+def test_explain_prints_and_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = oc.from_scipy(tmp_path / "a", made())
+    assert oc.linalg.csrmm(a, np.ones((300, 4), np.float32), tmp_path / "c.npy", explain=True) is None
+    assert oc.linalg.csrcsc(a, tmp_path / "t", explain=True) is None
+    assert oc.linalg.scaled(a, tmp_path / "s", explain=True) is None
+    assert "csrcsc" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "scratch") == ["a"]
+
+
+def _child(path: str, queue: Any) -> None:
+    queue.put(float((oc.open(path) @ np.ones(300, np.float32)).sum()))
+
+
+def test_views_travel_by_pickle_and_into_children(tmp_path: Path) -> None:
+    x = made()
+    a = oc.from_scipy(tmp_path / "a", x)
+    again = pickle.loads(pickle.dumps(a.slice(5, 50).T))
+    assert same(again.scipy(), x[5:50].T)
+    with pytest.raises(TypeError):
+        pickle.dumps(oc.linalg.csrcsc(a))
+    queue = multiprocessing.get_context("fork").Queue()
+    child = multiprocessing.get_context("fork").Process(target=_child, args=(str(tmp_path / "a"), queue))
+    child.start()
+    assert queue.get(timeout=60) == pytest.approx(float(x.sum()), rel=1e-4)
+    child.join()
+    with a:
+        pass
+    with pytest.raises(errors.ClosedError):
+        a.scipy()
+
+
+def test_an_old_folder_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    x, y = made(), made(seed=1)
+    a = oc.from_scipy(tmp_path / "a", x)
+    oc.from_scipy(tmp_path / "a", y)
+    assert same(oc.open(tmp_path / "a").scipy(), y)
+    assert same(a.scipy(), x)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "scratch") == ["a"]
