@@ -1,16 +1,17 @@
 """A real corpus at any size: the tf-idf matrix of documents drawn from the package descriptions in data/packages, streamed.
 
-A new document keeps four words of five of a real document and takes one word more for each five from each of two others, all three
-drawn at random: lengths are spread as real ones are, common words are common and rare words rare, and rows differ. The shares are
-raised a little, and chance drops what is then too much, so that a matrix has just the entries that its description says. Values are
-counts times inverse document frequencies of the real corpus, rows of norm one, as scikit-learn's TfidfVectorizer makes them.
+A new document keeps four words of five of a real one and takes, from each of two others, one word more for each five: lengths are
+spread as real ones are, common words are common and rare words rare, and rows differ. The shares are raised a little, and chance
+drops what is then too much, so that a matrix has just the entries that its description says. Values are counts times inverse
+document frequencies of the real corpus, rows of norm one, as scikit-learn's TfidfVectorizer makes them.
 
-The same description gives the same bytes. Held in memory: the counts of the real corpus (20 MB) and a block of documents.
+The same description gives the same bytes. Held in memory: the counts of the real corpus (40 MB) and a block of documents (50 MB).
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import lzma
 import shutil
@@ -104,7 +105,9 @@ def write_text(file: LibsvmFile, path: Path) -> None:
     """Words from 1, values with six digits: as most published files have them."""
     with open(path, "wb") as out:
         for block in blocks(file.matrix):
-            entries = [f"{word}:{value:.6g}" for word, value in zip((block.words + 1).tolist(), block.values.tolist(), strict=True)]
+            entries = [
+                f"{word}:{value:.6g}" for word, value in zip((block.words + 1).tolist(), block.values.tolist(), strict=True)
+            ]
             start = 0
             for label, end in zip(block.labels.tolist(), block.ends.tolist(), strict=True):
                 out.write(f"{label} {' '.join(entries[start:end])}\n".encode())
@@ -117,7 +120,7 @@ def blocks(file: SparseFolder) -> Iterator[Block]:
     # Blocks of nearly one size: a last one of few rows could not be held to its share of entries.
     count = -(-file.rows // BLOCK_ROWS)
     bounds = [file.rows * number // count for number in range(count + 1)]
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in itertools.pairwise(bounds):
         wanted = file.nonzeros * stop // file.rows - file.nonzeros * start // file.rows
         yield drawn(corpus(), stop - start, wanted, random)
 

@@ -91,7 +91,7 @@ class Leg:
     cold: tuple[str, ...] = ()
     """Files whose pages leave the kernel's cache before the leg."""
     outputs: tuple[str, ...] = ()
-    """Files that the leg makes, removed after it."""
+    """Files and folders that the leg makes, removed after it."""
     limited: bool = False
     """Run under the case's process limit."""
     timeout_s: float = 3600.0
@@ -122,9 +122,9 @@ class Bound:
     """The leg whose rate is the speed of the cores."""
     bytes_at_most: float | None = None
     """The share of bound bytes that a leg of ours may move."""
+    note: str = ""
     speed_at_least: float | None = None
     """The share of the device's speed that ours must reach where the device binds, not the cores."""
-    note: str = ""
 
 
 @dataclass(frozen=True)
