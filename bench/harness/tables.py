@@ -81,7 +81,7 @@ def target_rows(case: Case) -> list[list[str]]:
         found, target = results.compare(case, comparison), comparison["at_least"]
         reached, words = ratio_in_words(found, target)
         rows.append([case["case"], comparison["against"], f"{target:g}" if target else "", reached, words])
-    return rows + bytes_rows(case) + cpu_rows(case) + variance_rows(case)
+    return rows + bytes_rows(case) + device_rows(case) + cpu_rows(case) + variance_rows(case)
 
 
 def ratio_in_words(found: results.Ratio | None, target: float | None) -> tuple[str, str]:
@@ -109,6 +109,26 @@ def bytes_rows(case: Case) -> list[list[str]]:
     ]
 
 
+def device_rows(case: Case) -> list[list[str]]:
+    """The device's limit is a target where moving the bytes takes longer than the arithmetic."""
+    target, leg = case["bound"].get("speed_at_least"), results.leg_of(case, "outcore")
+    found, needed = results.rate_spread(case, leg) if leg else None, results.bound_seconds(case)
+    if leg is None or found is None or target is None or "device" not in needed:
+        return []
+    share = needed["device"] / seconds_of(case, leg, found)
+    word = "reached" if share >= target else "missed"
+    words = f"{word}; the device binds" if binding(needed) == "device" else "open; the cores bind"
+    return [[case["case"], "the device's limit", f"{target:g}", f"{share:.2f}", words]]
+
+
+def binding(needed: dict[str, float]) -> str:
+    return max(needed, key=lambda part: needed[part])
+
+
+def seconds_of(case: Case, leg: dict[str, Any], found: Spread) -> float:
+    return 1 / found.median if case["unit"] == "s" else float(leg["work"]) / found.median
+
+
 def cpu_rows(case: Case) -> list[list[str]]:
     share = results.cpu_share(case["legs"][0]) if case["case"] == "stream" else None
     if share is None:
@@ -134,7 +154,10 @@ def case_section(case: Case) -> str:
     heads = ["leg", case["unit"], "lowest to highest", "rounds", "GiB read", "GiB written", "of the bound's bytes"]
     heads += ["of the bound's speed", "cores busy", "peak memory"]
     rows = [leg_row(case, leg) for leg in case["legs"]]
-    notes = [f"- {note}" for note in [*limit_notes(case), *case["notes"], *sweep_notes(case), *variance_notes(case)]]
+    notes = [
+        f"- {note}"
+        for note in [*limit_notes(case), *case["notes"], *sweep_notes(case), *prepare_notes(case), *variance_notes(case)]
+    ]
     return "\n\n".join([f"### {case['title']}", bound_text(case), table(heads, rows), *(["\n".join(notes)] if notes else [])])
 
 
@@ -146,10 +169,12 @@ def bound_text(case: Case) -> str:
         parts.append(f"{gib(bound['read_bytes'])} read")
     if bound["written_bytes"]:
         parts.append(f"{gib(bound['written_bytes'])} written")
-    seconds = [f"{name} {value:.2f} s" for name, value in results.bound_seconds(case).items()]
+    needed = results.bound_seconds(case)
+    seconds = [f"{name} {value:.2f} s" for name, value in needed.items()]
+    binds = f"; the {binding(needed)} {'bind' if binding(needed) == 'cores' else 'binds'}" if len(needed) > 1 else ""
     note = f" ({bound['note']})" if bound["note"] else ""
     text = f"Bound: {', '.join(parts)}{note}." if parts else f"Bound: {bound['note'] or 'the fastest kernel here'}."
-    return text + (f" At least: {', '.join(seconds)}." if seconds else "")
+    return text + (f" At least: {', '.join(seconds)}{binds}." if seconds else "")
 
 
 def leg_row(case: Case, leg: dict[str, Any]) -> list[str]:
@@ -187,8 +212,7 @@ def share_of_bound(case: Case, leg: dict[str, Any], found: Spread | None) -> str
     needed = results.bound_seconds(case)
     if not needed:
         return ""
-    seconds = 1 / found.median if case["unit"] == "s" else leg["work"] / found.median
-    return f"{max(needed.values()) / seconds:.2f}"
+    return f"{max(needed.values()) / seconds_of(case, leg, found):.2f}"
 
 
 def device_limit(case: Case) -> float | None:
@@ -218,6 +242,11 @@ def sweep_notes(case: Case) -> list[str]:
             )
             notes.append(f"{leg['name']}: best of {len(leg['sweep'])} settings: {words}.")
     return notes
+
+
+def prepare_notes(case: Case) -> list[str]:
+    told = {leg["name"]: results.first(leg, "prepare_s") for leg in case["legs"]}
+    return [f"{name}: prepared in {seconds:.2f} s before the clock starts." for name, seconds in told.items() if seconds]
 
 
 def variance_notes(case: Case) -> list[str]:
