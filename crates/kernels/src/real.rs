@@ -1,6 +1,7 @@
 //! The element types: f32 and f64, and nothing else.
 
 use bytemuck::Pod;
+use pulp::Simd;
 use std::fmt::{Debug, Display};
 
 mod sealed {
@@ -59,10 +60,29 @@ pub trait Real:
     fn f64(self) -> f64;
     /// Neither NaN nor infinite.
     fn finite(self) -> bool;
+
+    /// As many elements as a register of the processor holds.
+    type Vector<S: Simd>: Copy;
+    /// How many those are.
+    fn lanes<S: Simd>() -> usize;
+    /// All alike.
+    fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S>;
+    /// The first elements as vectors; there must be so many.
+    fn vectors<S: Simd, const N: usize>(simd: S, from: &[Self]) -> &[Self::Vector<S>; N];
+    /// The same, to write to.
+    fn vectors_mut<S: Simd, const N: usize>(simd: S, into: &mut [Self]) -> &mut [Self::Vector<S>; N];
+    /// Fewer elements than a vector has, and zeros.
+    fn load<S: Simd>(simd: S, from: &[Self]) -> Self::Vector<S>;
+    /// The first elements of a vector, as many as there is room for.
+    fn store<S: Simd>(simd: S, into: &mut [Self], value: Self::Vector<S>);
+    /// a b.
+    fn times<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+    /// a b + c, rounded once where the processor can.
+    fn fma<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>, c: Self::Vector<S>) -> Self::Vector<S>;
 }
 
 macro_rules! real {
-    ($type:ident, $dtype:expr) => {
+    ($type:ident, $dtype:expr, $vector:ident, $lanes:ident, $splat:ident, $slice:ident, $slice_mut:ident, $load:ident, $store:ident, $mul:ident, $mul_add:ident) => {
         impl Real for $type {
             const DTYPE: Dtype = $dtype;
             const ZERO: Self = 0.0;
@@ -80,8 +100,66 @@ macro_rules! real {
             fn finite(self) -> bool {
                 self.is_finite()
             }
+
+            type Vector<S: Simd> = S::$vector;
+            #[inline(always)]
+            fn lanes<S: Simd>() -> usize {
+                S::$lanes
+            }
+            #[inline(always)]
+            fn splat<S: Simd>(simd: S, value: Self) -> S::$vector {
+                simd.$splat(value)
+            }
+            #[inline(always)]
+            fn vectors<S: Simd, const N: usize>(_: S, from: &[Self]) -> &[S::$vector; N] {
+                S::$slice(&from[..N * S::$lanes]).0.first_chunk().expect("so many were taken")
+            }
+            #[inline(always)]
+            fn vectors_mut<S: Simd, const N: usize>(_: S, into: &mut [Self]) -> &mut [S::$vector; N] {
+                S::$slice_mut(&mut into[..N * S::$lanes]).0.first_chunk_mut().expect("so many were taken")
+            }
+            #[inline(always)]
+            fn load<S: Simd>(simd: S, from: &[Self]) -> S::$vector {
+                simd.$load(from)
+            }
+            #[inline(always)]
+            fn store<S: Simd>(simd: S, into: &mut [Self], value: S::$vector) {
+                simd.$store(into, value);
+            }
+            #[inline(always)]
+            fn times<S: Simd>(simd: S, a: S::$vector, b: S::$vector) -> S::$vector {
+                simd.$mul(a, b)
+            }
+            #[inline(always)]
+            fn fma<S: Simd>(simd: S, a: S::$vector, b: S::$vector, c: S::$vector) -> S::$vector {
+                simd.$mul_add(a, b, c)
+            }
         }
     };
 }
-real!(f32, Dtype::F32);
-real!(f64, Dtype::F64);
+real!(
+    f32,
+    Dtype::F32,
+    f32s,
+    F32_LANES,
+    splat_f32s,
+    as_simd_f32s,
+    as_mut_simd_f32s,
+    partial_load_f32s,
+    partial_store_f32s,
+    mul_f32s,
+    mul_add_f32s
+);
+real!(
+    f64,
+    Dtype::F64,
+    f64s,
+    F64_LANES,
+    splat_f64s,
+    as_simd_f64s,
+    as_mut_simd_f64s,
+    partial_load_f64s,
+    partial_store_f64s,
+    mul_f64s,
+    mul_add_f64s
+);

@@ -473,12 +473,23 @@ impl<A: Lines<T>, T: Real> WithSimd for Combine<'_, A, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let Combine { mut c, alpha, a, window, x, beta } = self;
-        a.each_line(
-            #[inline(always)]
-            |i, entries| combine(entries, window, x, row_slice_mut(&mut c, i).expect("by rows (checked)"), alpha, beta),
-        );
+        match whole(x) {
+            Some(all) => {
+                let x = Whole { all, width: x.ncols() };
+                a.each_line(
+                    #[inline(always)]
+                    |i, entries| {
+                        combine(simd, entries, window, x, row_slice_mut(&mut c, i).expect("by rows (checked)"), alpha, beta)
+                    },
+                );
+            }
+            None => a.each_line(
+                #[inline(always)]
+                |i, entries| combine(simd, entries, window, x, row_slice_mut(&mut c, i).expect("by rows (checked)"), alpha, beta),
+            ),
+        }
     }
 }
 
@@ -494,11 +505,11 @@ impl<A: Lines<T>, T: Real> WithSimd for Scatter<'_, A, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let Scatter { mut c, alpha, a, window, x } = self;
         a.each_line(
             #[inline(always)]
-            |i, entries| scatter(entries, window, row_slice(x, i).expect("by rows (checked)"), &mut c, alpha),
+            |i, entries| scatter(simd, entries, window, row_slice(x, i).expect("by rows (checked)"), &mut c, alpha),
         );
     }
 }
@@ -515,81 +526,142 @@ impl<A: Lines<T>, T: Real> WithSimd for Both<'_, A, T> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _: S) {
+    fn with_simd<S: Simd>(self, simd: S) {
         let Both { mut c, a, all, x, between } = self;
         a.each_line(
             #[inline(always)]
             |_, entries| {
-                combine(entries, all, x, between, T::ONE, T::ZERO);
-                scatter(entries, all, between, &mut c, T::ONE);
+                combine(simd, entries, all, x, between, T::ONE, T::ZERO);
+                scatter(simd, entries, all, between, &mut c, T::ONE);
             },
         );
     }
 }
 
-/// Runs `$step` with `$W` columns from column `$at` on, as many at a time as fit the registers, until there are none.
-macro_rules! in_widths {
-    ($len:expr, $at:ident, $W:ident => $step:expr) => {{
-        let (len, mut $at) = ($len, 0);
-        while $at < len {
-            $at += match len - $at {
-                128.. => in_widths!(@ 128, $W => $step),
-                64.. => in_widths!(@ 64, $W => $step),
-                32.. => in_widths!(@ 32, $W => $step),
-                16.. => in_widths!(@ 16, $W => $step),
-                8.. => in_widths!(@ 8, $W => $step),
-                4.. => in_widths!(@ 4, $W => $step),
-                _ => in_widths!(@ 1, $W => $step),
-            };
+/// Runs `$step` with `$N` vectors from column `$at` on, as many at a time as stay in registers, until fewer than one is left; then `$rest`.
+macro_rules! in_vectors {
+    ($len:expr, $lanes:expr, $at:ident, $N:ident => $step:expr, $rest:expr) => {{
+        let (len, lanes, mut $at) = ($len, $lanes, 0);
+        while len - $at >= lanes {
+            $at += lanes
+                * match (len - $at) / lanes {
+                    8.. => in_vectors!(@ 8, $N => $step),
+                    4.. => in_vectors!(@ 4, $N => $step),
+                    2.. => in_vectors!(@ 2, $N => $step),
+                    _ => in_vectors!(@ 1, $N => $step),
+                };
+        }
+        if $at < len {
+            $rest;
         }
     }};
-    (@ $width:literal, $W:ident => $step:expr) => {{
-        const $W: usize = $width;
+    (@ $count:literal, $N:ident => $step:expr) => {{
+        const $N: usize = $count;
         $step;
-        $W
+        $N
     }};
+}
+
+/// Rows that lie together, each a run.
+trait Rows<T: Real>: Copy {
+    /// Row `k`.
+    fn row(&self, k: usize) -> &[T];
+}
+
+impl<T: Real> Rows<T> for MatRef<'_, T> {
+    #[inline(always)]
+    fn row(&self, k: usize) -> &[T] {
+        row_slice(*self, k).expect("by rows (checked)")
+    }
+}
+
+/// Rows without gaps: one is found by one product.
+#[derive(Clone, Copy)]
+struct Whole<'a, T> {
+    all: &'a [T],
+    width: usize,
+}
+
+impl<T: Real> Rows<T> for Whole<'_, T> {
+    #[inline(always)]
+    fn row(&self, k: usize) -> &[T] {
+        &self.all[k * self.width..][..self.width]
+    }
 }
 
 /// c = alpha (a x) + beta c, for one line a of the sparse matrix: sums stay in registers.
 #[inline(always)]
-fn combine<I: Index, T: Real>(a: Entries<'_, I, T>, window: Window, x: MatRef<'_, T>, c: &mut [T], alpha: T, beta: T) {
-    in_widths!(c.len(), at, W => {
-        let mut sums = [T::ZERO; W];
+fn combine<S: Simd, I: Index, T: Real>(
+    simd: S,
+    a: Entries<'_, I, T>,
+    window: Window,
+    x: impl Rows<T>,
+    c: &mut [T],
+    alpha: T,
+    beta: T,
+) {
+    let (zero, factor, before) = (T::splat(simd, T::ZERO), T::splat(simd, alpha), T::splat(simd, beta));
+    in_vectors!(c.len(), T::lanes::<S>(), at, N => {
+        let mut sums = [zero; N];
         a.each_in(
             window,
             #[inline(always)]
             |k, value| {
-                let x: &[T; W] = row_slice(x, k).and_then(|x| x[at..].first_chunk()).expect("by rows (checked)");
-                for j in 0..W {
-                    sums[j] += value * x[j];
+                let (value, x): (_, &[T::Vector<S>; N]) = (T::splat(simd, value), T::vectors(simd, &x.row(k)[at..]));
+                for j in 0..N {
+                    sums[j] = T::fma(simd, value, x[j], sums[j]);
                 }
             },
         );
-        let c: &mut [T; W] = c[at..].first_chunk_mut().expect("so many are left");
-        for j in 0..W {
-            c[j] = if beta == T::ZERO { alpha * sums[j] } else { alpha * sums[j] + beta * c[j] };
+        let c: &mut [T::Vector<S>; N] = T::vectors_mut(simd, &mut c[at..]);
+        for j in 0..N {
+            let kept = if beta == T::ZERO { zero } else { T::times(simd, before, c[j]) };
+            c[j] = T::fma(simd, factor, sums[j], kept);
         }
+    }, {
+        let mut sum = zero;
+        a.each_in(
+            window,
+            #[inline(always)]
+            |k, value| sum = T::fma(simd, T::splat(simd, value), T::load(simd, &x.row(k)[at..]), sum),
+        );
+        let c = &mut c[at..];
+        let kept = if beta == T::ZERO { zero } else { T::times(simd, before, T::load(simd, c)) };
+        T::store(simd, c, T::fma(simd, factor, sum, kept));
     });
 }
 
 /// Adds alpha times a row of x to the rows of c that a line of the sparse matrix names, each times its entry.
 #[inline(always)]
-fn scatter<I: Index, T: Real>(a: Entries<'_, I, T>, window: Window, x: &[T], c: &mut MatMut<'_, T>, alpha: T) {
-    in_widths!(x.len(), at, W => {
-        let mut scaled: [T; W] = *x[at..].first_chunk().expect("so many are left");
+fn scatter<S: Simd, I: Index, T: Real>(simd: S, a: Entries<'_, I, T>, window: Window, x: &[T], c: &mut MatMut<'_, T>, alpha: T) {
+    let factor = T::splat(simd, alpha);
+    in_vectors!(x.len(), T::lanes::<S>(), at, N => {
+        let mut scaled: [T::Vector<S>; N] = *T::vectors(simd, &x[at..]);
         for value in &mut scaled {
-            *value = alpha * *value;
+            *value = T::times(simd, factor, *value);
         }
         a.each_in(
             window,
             #[inline(always)]
             |k, value| {
                 let mut c = c.rb_mut();
-                let c: &mut [T; W] =
-                    row_slice_mut(&mut c, k).and_then(|c| c[at..].first_chunk_mut()).expect("by rows (checked)");
-                for j in 0..W {
-                    c[j] += value * scaled[j];
+                let row = row_slice_mut(&mut c, k).expect("by rows (checked)");
+                let (value, c): (_, &mut [T::Vector<S>; N]) = (T::splat(simd, value), T::vectors_mut(simd, &mut row[at..]));
+                for j in 0..N {
+                    c[j] = T::fma(simd, value, scaled[j], c[j]);
                 }
+            },
+        );
+    }, {
+        let scaled = T::times(simd, factor, T::load(simd, &x[at..]));
+        a.each_in(
+            window,
+            #[inline(always)]
+            |k, value| {
+                let mut c = c.rb_mut();
+                let c = &mut row_slice_mut(&mut c, k).expect("by rows (checked)")[at..];
+                let sum = T::fma(simd, T::splat(simd, value), scaled, T::load(simd, c));
+                T::store(simd, c, sum);
             },
         );
     });

@@ -181,6 +181,10 @@ impl<T: Real> Transposition<T> {
         let rounds = rounds(&pieces, |piece| piece.entries() * record + 8 * wanted, held);
         plan.note("rounds", rounds.len());
         plan.note("buckets", wanted);
+        if let Some(last) = rounds.last().filter(|last| last.start > 0) {
+            let by_scratch: u64 = pieces[..last.start].iter().map(Piece::entries).sum();
+            plan.note("entries by way of scratch", by_scratch);
+        }
         plan.bound(a.stored_bytes() + new.nbytes());
         let sample = sample_plan::<T>(&mut plan, a, &pieces);
         let (session, a) = (session.clone(), a.clone());
@@ -244,13 +248,15 @@ impl<T: Real> Transposition<T> {
             let gaps: usize = sorted.iter().map(|piece| piece.gaps(bucket).len()).sum();
             let has_values = if self.a.has_values() { size_of::<T>() } else { 0 };
             let bytes = (8 * sorted.len() + entries * (has_values + place_bytes) + gaps) as u64;
+            // Whole sectors, so that parts do not wait for each other.
+            let bytes = bytes.next_multiple_of(4096);
             let places = self.buckets.places(bucket);
             let counts = match places.end - places.start {
                 1 => sorted.iter().map(|piece| [piece.entries(bucket).len() as u32, piece.gaps(bucket).len() as u32]).collect(),
                 _ => Vec::new(),
             };
             parts.push(Part { offset, bytes, entries: entries as u64, counts });
-            offset += bytes.next_multiple_of(4096);
+            offset += bytes;
         }
         let file = self.session.scratch_file(None, offset)?;
         let mut plan = Plan::new("csrcsc: to scratch");

@@ -264,11 +264,20 @@ impl<'a, T: Real> Product<'a, T> {
         left / (3 * (PARALLEL + 1))
     }
 
+    /// Whether so many bytes can wait in memory while A and rows of the other dense matrix pass by, some pieces at a time.
+    fn waits(&self, bytes: u64) -> bool {
+        const ON_THE_WAY: u64 = 6;
+        let row_bytes = self.row_bytes();
+        let piece = |piece: &Piece| self.a.bytes_of(piece) + (piece.lines().end - piece.lines().start) * row_bytes;
+        let least = || self.a.pieces(0, |_| 0).iter().map(piece).max().unwrap_or(0);
+        bytes <= self.memory / 2 || (bytes <= self.memory / 8 * 7 && bytes + ON_THE_WAY * least() <= self.memory / 16 * 15)
+    }
+
     /// Rows of C from rows of B.
     fn gather(&self, plan: &mut Plan, c: &mut Sink) -> Result<()> {
         let (n, row_bytes) = (self.a.cols(), self.row_bytes().max(1));
         let whole = self.b.waiting_bytes();
-        if whole <= self.memory / 2 {
+        if self.waits(whole) {
             plan.note("B", "in memory");
             let band = Band::new(self.b, plan, 0..n, self.element);
             band.load::<T>(plan, self.b, self.memory / 16);
@@ -278,7 +287,7 @@ impl<'a, T: Real> Product<'a, T> {
             }
             return Ok(());
         }
-        // Two bands of B in a third of the memory, blocks of C in another, A in the rest.
+        // Two bands of B in a third of the memory, blocks of C in a quarter, A and what is on its way in the rest.
         let bands = cut(0..n, (self.memory / 6 / row_bytes).max(1));
         plan.note("bands of B", bands.len());
         let bands: Vec<Band> = bands.into_iter().map(|rows| Band::new(self.b, plan, rows, self.element)).collect();
@@ -289,7 +298,7 @@ impl<'a, T: Real> Product<'a, T> {
             let mut lines = 0;
             let more = pieces[start..].iter().take_while(|piece| {
                 lines += piece.lines().end - piece.lines().start;
-                lines * row_bytes <= self.memory / 3
+                lines * row_bytes <= self.memory / 4
             });
             let end = start + more.count().max(1);
             let rows: Vec<Rows> = pieces[start..end].iter().map(|piece| c.rows_of(plan, piece, true, self.element)).collect();
@@ -324,7 +333,8 @@ impl<'a, T: Real> Product<'a, T> {
     /// Rows of B to rows of C.
     fn scatter(&self, plan: &mut Plan, c: &mut Sink) -> Result<()> {
         let (n, row_bytes) = (self.a.rows(), self.row_bytes().max(1));
-        let room = self.memory / 2;
+        let one = n * row_bytes;
+        let room = if one > self.memory / 2 && self.waits(one) { one } else { self.memory / 2 };
         let copies = (room / (n * row_bytes).max(1)).clamp(1, PARALLEL);
         let passes = cut(0..n, (room / row_bytes).clamp(1, n.max(1)));
         plan.note("copies of C", copies);
