@@ -1,15 +1,15 @@
 //! The same matrix compressed along its other side: CSR to CSC, and back.
 //!
 //! Cost: with all entries in a part of the memory, reads A and writes the result. Else entries go by way of scratch, those that fit
-//! memory left out: reads A, writes and reads about seven bytes an entry, writes the result.
+//! memory left out: reads A, writes and reads six or seven bytes an entry, writes the result.
 //!
 //! Places (columns of CSR) are cut into buckets of about equal entries, by a sample. Rounds of pieces pass by; each piece is sorted by
-//! bucket on its own, and at the end of a round every bucket's part of it is written to scratch in one go. The last round stays in
-//! memory. Then each bucket is put together and sorted by place: entries of a place come in the order of lines, so the result is the
+//! bucket on its own, and while the next round is sorted, every bucket's part of it is written to scratch in one go. The last two rounds stay
+//! in memory. Then each bucket is put together and sorted by place: entries of a place come in the order of lines, so the result is the
 //! same whatever the memory.
 //!
 //! ```text
-//!   a bucket's part of a round:   (entries, bytes of gaps) of each piece, u32 | values | places, u16 or u32 | gaps, u8
+//!   a bucket's part of a round:   (entries, bytes of gaps) of each piece, u32 | values | places, u8 to u32 | gaps, u8
 //! ```
 //!
 //! A place counts from the bucket's first. A gap is how many lines an entry is behind the one before, from the piece's first line on; 255
@@ -48,20 +48,30 @@ pub fn csrcsc(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job
 
 /// Entries of one piece, sorted by bucket.
 struct Sorted<T> {
-    /// Where each bucket begins: in entries, and in gaps.
-    starts: Vec<[u32; 2]>,
-    places: Vec<u32>,
+    /// Where each bucket begins.
+    starts: Vec<u32>,
+    /// Bytes of gaps of each.
+    gaps: Vec<u32>,
+    places: PlacesOf,
     values: Vec<T>,
-    gaps: Vec<u8>,
+    /// From the piece's first.
+    lines: Vec<u16>,
+}
+
+/// Places, from the first of their bucket.
+enum PlacesOf {
+    Narrow(Vec<u16>),
+    Wide(Vec<u32>),
 }
 
 impl<T: Real> Sorted<T> {
     fn entries(&self, bucket: usize) -> Range<usize> {
-        self.starts[bucket][0] as usize..self.starts[bucket + 1][0] as usize
+        self.starts[bucket] as usize..self.starts[bucket + 1] as usize
     }
 
-    fn gaps(&self, bucket: usize) -> Range<usize> {
-        self.starts[bucket][1] as usize..self.starts[bucket + 1][1] as usize
+    /// Entries and bytes of gaps.
+    fn counts(&self, bucket: usize) -> [u32; 2] {
+        [self.entries(bucket).len() as u32, self.gaps[bucket]]
     }
 }
 
@@ -121,6 +131,15 @@ impl Buckets {
     fn are_narrow(&self) -> bool {
         self.starts.windows(2).all(|pair| pair[1] - pair[0] <= NARROW)
     }
+
+    /// Bytes of a place in scratch.
+    fn place_bytes(&self, bucket: usize) -> usize {
+        match self.starts[bucket + 1] - self.starts[bucket] {
+            ..=0x100 => 1,
+            ..=NARROW => 2,
+            _ => 4,
+        }
+    }
 }
 
 /// A bucket's part of a round, in scratch.
@@ -164,8 +183,12 @@ impl<T: Real> Transposition<T> {
         let memory = session.memory_free();
         // Sorted entries of a round take three fifths; a piece on its way in a tenth, buckets on their way out the rest.
         let held = memory / 5 * 3;
-        let pieces = a.pieces(memory / 10 / (PARALLEL + 1), |_| 0);
-        let record = if a.has_values() { size_of::<T>() as u64 } else { 0 } + 4 + 1;
+        let share = memory / 10 / (PARALLEL + 1);
+        let pieces = a.pieces(share, |lines| if lines > NARROW { share } else { 0 });
+        if pieces.iter().any(|piece| piece.lines().end - piece.lines().start > NARROW) {
+            return Err(Error::value(format!("{} has more lines than can be turned over", a.name())));
+        }
+        let record = if a.has_values() { size_of::<T>() as u64 } else { 0 } + 2 + 2;
         // Buckets that are put together need room for their entries twice.
         let room = memory / 5 / 4;
         let wanted = (a.nonzeros() * 3 / 2 * (2 * record + 8) / room.max(1)).clamp(1, BUCKETS_MOST / 2);
@@ -178,10 +201,10 @@ impl<T: Real> Transposition<T> {
             ..SparseShape::of(a)
         };
         let new = NewSparse::make(session, out, shape, &mut plan)?;
-        let rounds = rounds(&pieces, |piece| piece.entries() * record + 8 * wanted, held);
+        let rounds = rounds(&pieces, |piece| piece.entries() * record + 8 * wanted, held / 2);
         plan.note("rounds", rounds.len());
         plan.note("buckets", wanted);
-        if let Some(last) = rounds.last().filter(|last| last.start > 0) {
+        if let [.., last, _] = rounds.as_slice() {
             let by_scratch: u64 = pieces[..last.start].iter().map(Piece::entries).sum();
             plan.note("entries by way of scratch", by_scratch);
         }
@@ -200,30 +223,36 @@ impl<T: Real> Transposition<T> {
     }
 
     fn run(self, stage: &mut Stage) -> Result<Sparse> {
-        let (mut spilled, mut kept, mut kept_pieces) = (Vec::new(), Vec::new(), 0..0);
+        let (mut spilled, mut kept, mut first_kept) = (Vec::new(), Vec::new(), 0);
         let share = 0.5 / self.rounds.len().max(1) as f64;
         for (number, round) in self.rounds.iter().enumerate() {
-            let begun = 0.02 + share * number as f64;
-            let sorted = self.sort(stage, round.clone(), begun + share / 2.0)?;
-            if number + 1 == self.rounds.len() {
-                (kept, kept_pieces) = (sorted, round.clone());
-            } else {
-                spilled.push(self.spill(stage, round.clone(), &sorted, begun + share)?);
+            // The round before goes to scratch while this one is sorted; the last two stay.
+            let leaves = number > 0 && number + 1 < self.rounds.len();
+            let mut plan = Plan::new("csrcsc: sort by bucket");
+            plan.hold(self.held);
+            let slots = self.sort(&mut plan, round.clone());
+            if leaves {
+                let sorted = std::mem::take(&mut kept);
+                spilled.push(self.spill(&mut plan, first_kept..round.start, sorted)?);
+                first_kept = round.start;
+            }
+            stage.run(plan, 0.02 + share * (number + 1) as f64)?;
+            for slot in slots {
+                let sorted = slot.lock().expect("no panic while held").take();
+                kept.push(sorted.ok_or(Error::Cancelled)?);
             }
         }
-        self.put_together(stage, &spilled, kept, kept_pieces)?;
+        self.put_together(stage, &spilled, kept, first_kept)?;
         self.new.finish()
     }
 
     /// Sorts the pieces of a round by bucket.
-    fn sort(&self, stage: &mut Stage, round: Range<usize>, fraction: f64) -> Result<Vec<Arc<Sorted<T>>>> {
-        let mut plan = Plan::new("csrcsc: sort by bucket");
-        plan.hold(self.held);
+    fn sort(&self, plan: &mut Plan, round: Range<usize>) -> Vec<Slot<T>> {
         let slots: Vec<Slot<T>> = round.clone().map(|_| Slot::default()).collect();
         for (piece, slot) in self.pieces[round].iter().zip(&slots) {
             let (lines, slot, buckets) = (self.a.blocks(piece), Arc::clone(slot), Arc::clone(&self.buckets));
             let has_values = self.a.has_values();
-            let task = self.a.regions(&mut plan, piece).into_iter().fold(Task::new("sort").flops(piece.entries()), Task::read);
+            let task = self.a.regions(plan, piece).into_iter().fold(Task::new("sort").flops(piece.entries()), Task::read);
             plan.task(task.run(move |cx| {
                 let sorted = match lines.index_element() {
                     Some(_) => with_csr!(lines, cx.blocks, T, a => sort_piece(a, &buckets, has_values)),
@@ -233,66 +262,53 @@ impl<T: Real> Transposition<T> {
                 Ok(())
             }));
         }
-        stage.run(plan, fraction)?;
-        let taken = slots.into_iter().map(|slot| slot.lock().expect("no panic while held").take());
-        taken.map(|sorted| sorted.ok_or(Error::Cancelled)).collect()
+        slots
     }
 
     /// Writes a round to scratch, bucket after bucket.
-    fn spill(&self, stage: &mut Stage, pieces: Range<usize>, sorted: &[Arc<Sorted<T>>], fraction: f64) -> Result<Spilled> {
-        let place_bytes = self.place_bytes();
+    fn spill(&self, plan: &mut Plan, pieces: Range<usize>, sorted: Vec<Arc<Sorted<T>>>) -> Result<Spilled> {
+        let value_bytes = if self.a.has_values() { size_of::<T>() } else { 0 };
         let mut parts = Vec::new();
         let mut offset = 0;
         for bucket in 0..self.buckets.count() {
-            let entries: usize = sorted.iter().map(|piece| piece.entries(bucket).len()).sum();
-            let gaps: usize = sorted.iter().map(|piece| piece.gaps(bucket).len()).sum();
-            let has_values = if self.a.has_values() { size_of::<T>() } else { 0 };
-            let bytes = (8 * sorted.len() + entries * (has_values + place_bytes) + gaps) as u64;
+            let counts: Vec<[u32; 2]> = sorted.iter().map(|piece| piece.counts(bucket)).collect();
+            let sum = |which: usize| counts.iter().map(|count| u64::from(count[which])).sum::<u64>();
+            let (entries, gaps) = (sum(0), sum(1));
+            let bytes = 8 * sorted.len() as u64 + entries * (value_bytes + self.buckets.place_bytes(bucket)) as u64 + gaps;
             // Whole sectors, so that parts do not wait for each other.
             let bytes = bytes.next_multiple_of(4096);
-            let places = self.buckets.places(bucket);
-            let counts = match places.end - places.start {
-                1 => sorted.iter().map(|piece| [piece.entries(bucket).len() as u32, piece.gaps(bucket).len() as u32]).collect(),
-                _ => Vec::new(),
-            };
-            parts.push(Part { offset, bytes, entries: entries as u64, counts });
+            let one_place = self.buckets.places(bucket).end - self.buckets.places(bucket).start == 1;
+            parts.push(Part { offset, bytes, entries, counts: if one_place { counts } else { Vec::new() } });
             offset += bytes;
         }
         let file = self.session.scratch_file(None, offset)?;
-        let mut plan = Plan::new("csrcsc: to scratch");
-        plan.hold(self.held);
         let extent = plan.extent(file.extent());
-        let sorted: Arc<Vec<Arc<Sorted<T>>>> = Arc::new(sorted.to_vec());
-        for (bucket, part) in parts.iter().enumerate().filter(|(_, part)| part.bytes > 0) {
-            let (sorted, has_values) = (Arc::clone(&sorted), self.a.has_values());
+        let sorted = Arc::new(sorted);
+        for (bucket, part) in parts.iter().enumerate() {
+            let (sorted, has_values, place_bytes) = (Arc::clone(&sorted), self.a.has_values(), self.buckets.place_bytes(bucket));
             plan.task(Task::new("spill").write(Region::span(extent, part.offset, part.bytes)).run(move |cx| {
                 fill_part(cx.blocks[0].bytes_mut(), &sorted, bucket, has_values, place_bytes);
                 Ok(())
             }));
         }
-        stage.run(plan, fraction)?;
         Ok(Spilled { extent: file.extent().clone(), pieces, parts })
     }
 
-    fn place_bytes(&self) -> usize {
-        if self.buckets.are_narrow() { 2 } else { 4 }
-    }
-
     /// Sorts every bucket by place and writes it.
-    fn put_together(&self, stage: &mut Stage, spilled: &[Spilled], kept: Vec<Arc<Sorted<T>>>, last: Range<usize>) -> Result<()> {
+    fn put_together(&self, stage: &mut Stage, spilled: &[Spilled], kept: Vec<Arc<Sorted<T>>>, first_kept: usize) -> Result<()> {
         let mut plan = Plan::new("csrcsc: sort by place");
         plan.hold(self.held);
         let kept = Arc::new(kept);
         let mut first_entry = 0;
         for bucket in 0..self.buckets.count() {
             let kept_entries: usize = kept.iter().map(|piece| piece.entries(bucket).len()).sum();
-            let all = Source::Kept(last.clone(), last.start);
+            let all = Source::Kept(first_kept..self.pieces.len(), first_kept);
             // A place alone needs no sorting: its entries go out as they come in.
             let one_place = self.buckets.places(bucket).end - self.buckets.places(bucket).start == 1;
             let sources = match one_place {
                 true => self
                     .in_steps(bucket, spilled)
-                    .chain(self.kept_steps(bucket, &kept, last.start))
+                    .chain(self.kept_steps(bucket, &kept, first_kept))
                     .map(|one| vec![one])
                     .collect(),
                 false => vec![self.in_parts(bucket, spilled).chain([(all, kept_entries as u64, Vec::new())]).collect::<Vec<_>>()],
@@ -340,7 +356,7 @@ impl<T: Real> Transposition<T> {
             begins,
             index: self.new.shape().index,
             has_values: self.a.has_values(),
-            place_bytes: self.place_bytes(),
+            place_bytes: self.buckets.place_bytes(bucket),
             pieces: Arc::clone(&self.pieces),
             sources: sources.into_iter().map(|(source, ..)| source).collect(),
             kept: Arc::clone(kept),
@@ -359,7 +375,7 @@ impl<T: Real> Transposition<T> {
 
     /// What a bucket of one place has in memory, some pieces at a time.
     fn kept_steps(&self, bucket: usize, kept: &[Arc<Sorted<T>>], first: usize) -> Vec<(Source, u64, Vec<Span>)> {
-        let counts: Vec<[u32; 2]> = kept.iter().map(|piece| [piece.entries(bucket).len() as u32, 0]).collect();
+        let counts: Vec<[u32; 2]> = kept.iter().map(|piece| [piece.counts(bucket)[0], 0]).collect();
         let steps = steps_of(&counts, self.step_bytes()).into_iter();
         let source = |step: Range<usize>| {
             let entries = counts[step.clone()].iter().map(|count| u64::from(count[0])).sum();
@@ -376,7 +392,7 @@ impl<T: Real> Transposition<T> {
     /// What such a bucket has in scratch, likewise.
     fn in_steps<'a>(&self, bucket: usize, spilled: &'a [Spilled]) -> impl Iterator<Item = (Source, u64, Vec<Span>)> + use<'a, T> {
         let value_bytes = if self.a.has_values() { size_of::<T>() as u64 } else { 0 };
-        let (place_bytes, most) = (self.place_bytes() as u64, self.step_bytes());
+        let (place_bytes, most) = (self.buckets.place_bytes(bucket) as u64, self.step_bytes());
         spilled.iter().flat_map(move |round| {
             let part = &round.parts[bucket];
             let values_at = part.offset + 8 * round.pieces.len() as u64;
@@ -467,49 +483,50 @@ fn sort_tiles<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool) ->
 /// Counts, then puts every entry behind the others of its bucket.
 fn sort_piece<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool) -> Sorted<T> {
     let count = buckets.count();
-    let mut entries = vec![0u32; count + 1];
-    let mut gaps = vec![0u32; count + 1];
-    let mut last = vec![0usize; count];
-    a.each_line(|line, row| {
-        row.each(|place, _| {
-            let bucket = buckets.of(place as u64);
-            entries[bucket + 1] += 1;
-            gaps[bucket + 1] += 1 + ((line - last[bucket]) / 255) as u32;
-            last[bucket] = line;
-        });
-    });
-    for bucket in 0..count {
-        entries[bucket + 1] += entries[bucket];
-        gaps[bucket + 1] += gaps[bucket];
-    }
-    let starts: Vec<[u32; 2]> = entries.iter().zip(&gaps).map(|(&entry, &gap)| [entry, gap]).collect();
-    let mut sorted = Sorted {
-        places: vec![0; entries[count] as usize],
-        values: vec![T::ZERO; if has_values { entries[count] as usize } else { 0 }],
-        gaps: vec![0; gaps[count] as usize],
-        starts,
+    let mut starts = vec![0u32; count + 1];
+    a.each_line(|_, row| row.each(|place, _| starts[buckets.of(place as u64) + 1] += 1));
+    (0..count).for_each(|bucket| starts[bucket + 1] += starts[bucket]);
+    let (all, mut next) = (starts[count] as usize, starts.clone());
+    let (mut lines, mut values) = (vec![0u16; all], vec![T::ZERO; if has_values { all } else { 0 }]);
+    let mut put = |line: usize, bucket: usize, value: T| {
+        let at = next[bucket] as usize;
+        next[bucket] += 1;
+        lines[at] = line as u16;
+        if has_values {
+            values[at] = value;
+        }
+        at
     };
-    last.fill(0);
-    a.each_line(|line, row| {
-        row.each(|place, value| {
-            let bucket = buckets.of(place as u64);
-            let at = entries[bucket] as usize;
-            sorted.places[at] = (place as u64 - buckets.starts[bucket]) as u32;
-            if has_values {
-                sorted.values[at] = value;
-            }
-            entries[bucket] += 1;
-            let mut gap = line - last[bucket];
-            last[bucket] = line;
-            while gap >= 255 {
-                sorted.gaps[gaps[bucket] as usize] = 255;
-                (gaps[bucket], gap) = (gaps[bucket] + 1, gap - 255);
-            }
-            sorted.gaps[gaps[bucket] as usize] = gap as u8;
-            gaps[bucket] += 1;
-        });
-    });
-    sorted
+    let places = match buckets.are_narrow() {
+        true => {
+            let mut places = vec![0u16; all];
+            a.each_line(|line, row| {
+                row.each(|place, value| {
+                    let bucket = buckets.of(place as u64);
+                    places[put(line, bucket, value)] = (place as u64 - buckets.starts[bucket]) as u16;
+                });
+            });
+            PlacesOf::Narrow(places)
+        }
+        false => {
+            let mut places = vec![0u32; all];
+            a.each_line(|line, row| {
+                row.each(|place, value| {
+                    let bucket = buckets.of(place as u64);
+                    places[put(line, bucket, value)] = (place as u64 - buckets.starts[bucket]) as u32;
+                });
+            });
+            PlacesOf::Wide(places)
+        }
+    };
+    let gaps = (0..count).map(|bucket| gap_bytes(&lines[starts[bucket] as usize..starts[bucket + 1] as usize])).collect();
+    Sorted { starts, gaps, places, values, lines }
+}
+
+/// One for each line, and one more for each 255 that it is behind the one before.
+fn gap_bytes(lines: &[u16]) -> u32 {
+    let more = lines.windows(2).map(|pair| u32::from((pair[1] - pair[0]) / 255)).sum::<u32>();
+    lines.len() as u32 + more + lines.first().map_or(0, |&first| u32::from(first) / 255)
 }
 
 /// A bucket's part of a round, as the head of this file draws it.
@@ -519,21 +536,34 @@ fn fill_part<T: Real>(bytes: &mut [u8], sorted: &[Arc<Sorted<T>>], bucket: usize
         bytes[at..at + from.len()].copy_from_slice(from);
         at += from.len();
     };
-    for piece in sorted {
-        put(&(piece.entries(bucket).len() as u32).to_le_bytes());
-        put(&(piece.gaps(bucket).len() as u32).to_le_bytes());
-    }
+    sorted.iter().for_each(|piece| put(bytemuck::bytes_of(&piece.counts(bucket))));
     if has_values {
         sorted.iter().for_each(|piece| put(bytemuck::cast_slice(&piece.values[piece.entries(bucket)])));
     }
     for piece in sorted {
-        let places = &piece.places[piece.entries(bucket)];
-        match place_bytes {
-            2 => places.iter().for_each(|&place| put(&(place as u16).to_le_bytes())),
-            _ => put(bytemuck::cast_slice(places)),
+        match (&piece.places, place_bytes) {
+            (PlacesOf::Narrow(places), 2) => put(bytemuck::cast_slice(&places[piece.entries(bucket)])),
+            (PlacesOf::Narrow(places), _) => places[piece.entries(bucket)].iter().for_each(|&place| put(&[place as u8])),
+            (PlacesOf::Wide(places), 1) => places[piece.entries(bucket)].iter().for_each(|&place| put(&[place as u8])),
+            (PlacesOf::Wide(places), 2) => {
+                places[piece.entries(bucket)].iter().for_each(|&place| put(&(place as u16).to_le_bytes()));
+            }
+            (PlacesOf::Wide(places), _) => put(bytemuck::cast_slice(&places[piece.entries(bucket)])),
         }
     }
-    sorted.iter().for_each(|piece| put(&piece.gaps[piece.gaps(bucket)]));
+    for piece in sorted {
+        let mut last = 0;
+        for &line in &piece.lines[piece.entries(bucket)] {
+            let mut gap = line - last;
+            last = line;
+            while gap >= 255 {
+                put(&[255]);
+                gap -= 255;
+            }
+            put(&[gap as u8]);
+        }
+    }
+    bytes[at..].fill(0);
 }
 
 /// All that makes one bucket of the result, or, of a bucket of one place, some of its entries.
@@ -567,19 +597,16 @@ enum Source {
 #[derive(Clone, Copy)]
 enum Places<'a> {
     Zero,
+    Bytes(&'a [u8]),
     Narrow(&'a [u16]),
     Wide(&'a [u32]),
 }
 
-impl Places<'_> {
-    #[inline]
-    fn at(self, at: usize) -> usize {
-        match self {
-            Places::Zero => 0,
-            Places::Narrow(places) => usize::from(places[at]),
-            Places::Wide(places) => places[at] as usize,
-        }
-    }
+/// Lines of entries, from the piece's first.
+#[derive(Clone, Copy)]
+enum LinesOf<'a> {
+    Gaps(&'a [u8]),
+    Numbers(&'a [u16]),
 }
 
 /// Entries of a bucket and of a piece.
@@ -588,7 +615,43 @@ struct Fragment<'a, T> {
     entries: usize,
     places: Places<'a>,
     values: &'a [T],
-    gaps: &'a [u8],
+    lines: LinesOf<'a>,
+}
+
+impl<T> Fragment<'_, T> {
+    /// Calls `f` with the place of each entry.
+    fn each_place(&self, mut f: impl FnMut(usize)) {
+        match self.places {
+            Places::Zero => (0..self.entries).for_each(|_| f(0)),
+            Places::Bytes(places) => places.iter().for_each(|&place| f(usize::from(place))),
+            Places::Narrow(places) => places.iter().for_each(|&place| f(usize::from(place))),
+            Places::Wide(places) => places.iter().for_each(|&place| f(place as usize)),
+        }
+    }
+
+    /// Calls `f` with number, place and line of each.
+    fn each(&self, mut f: impl FnMut(usize, usize, u64)) {
+        let mut at = 0;
+        match self.lines {
+            LinesOf::Numbers(lines) => self.each_place(|place| {
+                f(at, place, self.first_line + u64::from(lines[at]));
+                at += 1;
+            }),
+            LinesOf::Gaps(gaps) => {
+                let (mut line, mut gaps) = (self.first_line, gaps.iter());
+                self.each_place(|place| {
+                    for &gap in gaps.by_ref() {
+                        line += u64::from(gap);
+                        if gap < 255 {
+                            break;
+                        }
+                    }
+                    f(at, place, line);
+                    at += 1;
+                });
+            }
+        }
+    }
 }
 
 impl<T: Real> Bucket<T> {
@@ -597,7 +660,7 @@ impl<T: Real> Bucket<T> {
         let (read, written) = blocks.split_at_mut(read);
         // Where the next entry of each place goes, from the bucket's first.
         let mut next = vec![0u64; (self.places.end - self.places.start) as usize + 1];
-        self.fragments(read, |fragment| (0..fragment.entries).for_each(|at| next[fragment.places.at(at) + 1] += 1));
+        self.fragments(read, |fragment| fragment.each_place(|place| next[place + 1] += 1));
         (1..next.len()).for_each(|place| next[place] += next[place - 1]);
         let written = match self.begins {
             true => {
@@ -619,22 +682,14 @@ impl<T: Real> Bucket<T> {
 
     fn place<I: Pod>(&self, read: &[Block], next: &mut [u64], indices: &mut [I], values: &mut [T], index: impl Fn(u64) -> I) {
         self.fragments(read, |fragment| {
-            let (mut line, mut gaps) = (fragment.first_line, fragment.gaps.iter());
-            for at in 0..fragment.entries {
-                for &gap in gaps.by_ref() {
-                    line += u64::from(gap);
-                    if gap < 255 {
-                        break;
-                    }
-                }
-                let place = fragment.places.at(at);
+            fragment.each(|at, place, line| {
                 let to = next[place] as usize;
                 next[place] += 1;
                 indices[to] = index(line);
                 if let Some(&value) = fragment.values.get(at) {
                     values[to] = value;
                 }
-            }
+            });
         });
     }
 
@@ -651,7 +706,7 @@ impl<T: Real> Bucket<T> {
                         self.has_values,
                         self.place_bytes,
                         |piece, entries, places, values, gaps| {
-                            f(Fragment { first_line: first_line(piece), entries, places, values, gaps });
+                            f(Fragment { first_line: first_line(piece), entries, places, values, lines: LinesOf::Gaps(gaps) });
                         },
                     );
                 }
@@ -663,7 +718,8 @@ impl<T: Real> Bucket<T> {
                         let (these, rest) = gaps.split_at(gap_bytes as usize);
                         let (those, others) = values.split_at(if self.has_values { entries } else { 0 });
                         (gaps, values) = (rest, others);
-                        f(Fragment { first_line: first_line(piece), entries, places: Places::Zero, values: those, gaps: these });
+                        let lines = LinesOf::Gaps(these);
+                        f(Fragment { first_line: first_line(piece), entries, places: Places::Zero, values: those, lines });
                     }
                 }
                 Source::Kept(pieces, number) => {
@@ -673,9 +729,12 @@ impl<T: Real> Bucket<T> {
                         f(Fragment {
                             first_line: first_line(piece),
                             entries: range.len(),
-                            places: Places::Wide(&sorted.places[range.clone()]),
+                            places: match &sorted.places {
+                                PlacesOf::Narrow(places) => Places::Narrow(&places[range.clone()]),
+                                PlacesOf::Wide(places) => Places::Wide(&places[range.clone()]),
+                            },
+                            lines: LinesOf::Numbers(&sorted.lines[range.clone()]),
                             values: if self.has_values { &sorted.values[range] } else { &[] },
-                            gaps: &sorted.gaps[sorted.gaps(self.bucket)],
                         });
                     }
                 }
@@ -717,6 +776,7 @@ fn part_fragments<T: Real>(
         let places = &places[range.start * place_bytes..range.end * place_bytes];
         let places = match place_bytes {
             _ if places.is_empty() => Places::Zero,
+            1 => Places::Bytes(places),
             2 => Places::Narrow(bytemuck::cast_slice(places)),
             _ => Places::Wide(bytemuck::cast_slice(places)),
         };
