@@ -59,6 +59,33 @@ pub struct Trace {
 }
 
 impl Trace {
+    /// Adds a run that began `start_s` seconds after the first one, on so many threads.
+    pub fn append(&mut self, next: &Trace, start_s: f64, threads: usize) {
+        for (sum, more) in [(&mut self.predicted, &next.predicted), (&mut self.actual, &next.actual)] {
+            sum.bytes_read += more.bytes_read;
+            sum.bytes_written += more.bytes_written;
+            sum.peak_bytes = sum.peak_bytes.max(more.peak_bytes);
+        }
+        self.bytes_reused += next.bytes_reused;
+        self.bound_bytes += next.bound_bytes;
+        self.flops += next.flops;
+        self.wall_s = start_s + next.wall_s;
+        self.device_busy_s += next.device_busy_s;
+        self.device_idle_s = (self.wall_s - self.device_busy_s).max(0.0);
+        self.cores_busy_s += next.cores_busy_s;
+        self.cores_idle_s = (self.wall_s * threads as f64 - self.cores_busy_s).max(0.0);
+        for (name, read, written) in &next.objects {
+            match self.objects.iter_mut().find(|(known, ..)| known == name) {
+                Some(object) => (object.1, object.2) = (object.1 + read, object.2 + written),
+                None => self.objects.push((name.clone(), *read, *written)),
+            }
+        }
+        let kept = next.spans.len().min(SPANS_MAX.saturating_sub(self.spans.len()));
+        let later = |span: &Span| Span { start_s: span.start_s + start_s, end_s: span.end_s + start_s, ..span.clone() };
+        self.spans.extend(next.spans[..kept].iter().map(later));
+        self.spans_dropped += next.spans_dropped + (next.spans.len() - kept) as u64;
+    }
+
     /// Writes the timeline in the trace event format that browsers' trace viewers open.
     ///
     /// # Errors

@@ -1,11 +1,13 @@
 //! A computation that is planned: look at it, then run it.
 //!
-//! A job is one or more plans, carried out one after another, and what makes the result of them.
-//! Files that it writes are opened for writing when it starts, and become whole when it ends.
+//! A job is one or more plans, carried out one after another, and what makes the result of them; or it is driven, where each plan
+//! depends on what those before it found ([`Stage`]). Files that it writes are opened for writing when it starts, and become whole
+//! when it ends.
+
+mod stage;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -15,18 +17,21 @@ use crate::data::file::{StoredFile, Writer};
 use crate::error::{Error, Result};
 use crate::session::Session;
 
-/// What makes the result of the outcomes.
+pub(crate) use stage::Stage;
+use stage::Watch;
+
+/// What makes the result.
 enum Finish<T> {
-    /// In no time.
-    Quick(Box<dyn FnOnce(Vec<Outcome>) -> Result<T> + Send>),
-    /// On a thread of its own, looking at the flag now and then.
-    Long(LongFinish<T>),
+    /// Of the outcomes of all plans, in no time.
+    Outcomes(Box<dyn FnOnce(Vec<Outcome>) -> Result<T> + Send>),
+    /// Of the first plans, on a thread of its own, which runs what it needs.
+    Driven(Driver<T>),
 }
+
+type Driver<T> = Box<dyn FnOnce(&mut Stage, Vec<Plan>) -> Result<T> + Send>;
 
 /// What is left to do when the files are whole.
 type After<T> = Box<dyn FnOnce(T) -> Result<T> + Send>;
-
-type LongFinish<T> = Box<dyn FnOnce(Vec<Outcome>, &AtomicBool) -> Result<T> + Send>;
 
 /// What is left of a running job.
 enum Rest<T> {
@@ -36,6 +41,10 @@ enum Rest<T> {
     /// A plan failed, and its error has been handed out.
     Failed,
 }
+
+/// A driven job that has been cancelled is waited for so long: what is in flight drains sooner, but a dense decomposition cannot be
+/// stopped, and is left alone. What it holds counts until it ends.
+const LEAVE_ALONE_AFTER: Duration = Duration::from_millis(300);
 
 /// Planned work with a result of type `T`. Nothing has moved yet.
 #[must_use = "a job does nothing until it is run"]
@@ -58,16 +67,17 @@ impl<T: Send + 'static> Job<T> {
         plans: Vec<Plan>,
         finish: impl FnOnce(Vec<Outcome>) -> Result<T> + Send + 'static,
     ) -> Result<Job<T>> {
-        Job::planned(session, plans, Finish::Quick(Box::new(finish)))
+        Job::planned(session, plans, Finish::Outcomes(Box::new(finish)))
     }
 
-    /// The same, with a long way from outcomes to result that looks at a flag now and then.
-    pub(crate) fn cancellable(
+    /// A job that decides as it goes: `work`, on a thread of its own, is handed these plans and runs them, or what it makes of them,
+    /// one after another. They are what [`explain`](Job::explain) shows; each is checked to fit the memory that is free now.
+    pub(crate) fn driven(
         session: &Session,
         plans: Vec<Plan>,
-        finish: impl FnOnce(Vec<Outcome>, &AtomicBool) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&mut Stage, Vec<Plan>) -> Result<T> + Send + 'static,
     ) -> Result<Job<T>> {
-        Job::planned(session, plans, Finish::Long(Box::new(finish)))
+        Job::planned(session, plans, Finish::Driven(Box::new(work)))
     }
 
     fn planned(session: &Session, plans: Vec<Plan>, finish: Finish<T>) -> Result<Job<T>> {
@@ -130,7 +140,8 @@ impl<T: Send + 'static> Job<T> {
             unfinished: self.unfinished,
             rest: Rest::Plans(self.finish),
             after: self.after,
-            cancelled: Arc::default(),
+            watch: Arc::default(),
+            left_alone_at: None,
             started: Instant::now(),
         };
         running.next()?;
@@ -150,10 +161,8 @@ impl<T: Send + 'static> Job<T> {
         let Job { session, plans, momentary, explanations, writers, unfinished, finish, after } = self;
         debug_assert!(after.is_none(), "only numbers are mapped");
         let finish = match finish {
-            Finish::Quick(finish) => Finish::Quick(Box::new(|outcomes| make(finish(outcomes)?)) as Box<_>),
-            Finish::Long(finish) => {
-                Finish::Long(Box::new(|outcomes, cancelled: &AtomicBool| make(finish(outcomes, cancelled)?)) as Box<_>)
-            }
+            Finish::Outcomes(finish) => Finish::Outcomes(Box::new(|outcomes| make(finish(outcomes)?)) as Box<_>),
+            Finish::Driven(work) => Finish::Driven(Box::new(|stage: &mut Stage, plans| make(work(stage, plans)?)) as Box<_>),
         };
         Job { session, plans, momentary, explanations, writers, unfinished, finish, after: None }
     }
@@ -171,7 +180,8 @@ pub struct Running<T> {
     unfinished: Vec<Arc<StoredFile>>,
     rest: Rest<T>,
     after: Option<After<T>>,
-    cancelled: Arc<AtomicBool>,
+    watch: Arc<Watch>,
+    left_alone_at: Option<Instant>,
     started: Instant,
 }
 
@@ -182,18 +192,31 @@ impl<T: Send + 'static> Running<T> {
     /// # Errors
     /// Those of the plan that failed.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool> {
-        if let Rest::Thread(_, result) = &self.rest {
-            match result.recv_timeout(timeout) {
-                Ok(result) => self.rest = Rest::Result(result),
-                // A dense decomposition cannot be stopped: it is left alone. What it holds counts until it ends.
-                Err(_) if self.is_cancelled() => self.rest = Rest::Result(Err(Error::Cancelled)),
-                Err(_) => {}
-            }
-        }
+        self.wait_for_thread(timeout);
         if self.ticket.as_ref().is_some_and(|ticket| ticket.wait_timeout(timeout)) {
             self.next()?;
         }
         Ok(matches!(self.rest, Rest::Result(_) | Rest::Failed))
+    }
+
+    fn wait_for_thread(&mut self, timeout: Duration) {
+        let Rest::Thread(_, result) = &self.rest else { return };
+        let result = match result.recv_timeout(timeout) {
+            Ok(result) => result,
+            Err(_) if self.is_left_alone() => Err(Error::Cancelled),
+            Err(RecvTimeoutError::Timeout) => return,
+            Err(RecvTimeoutError::Disconnected) => Err(Error::Closed),
+        };
+        if let Rest::Thread(thread, _) = std::mem::replace(&mut self.rest, Rest::Result(result))
+            && thread.is_finished()
+        {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    }
+
+    fn is_left_alone(&mut self) -> bool {
+        self.watch.is_cancelled()
+            && *self.left_alone_at.get_or_insert_with(|| Instant::now() + LEAVE_ALONE_AFTER) <= Instant::now()
     }
 
     /// Takes what a plan has left behind and begins what follows it.
@@ -202,6 +225,9 @@ impl<T: Send + 'static> Running<T> {
     }
 
     fn follow(&mut self) -> Result<()> {
+        if matches!(self.rest, Rest::Plans(Finish::Driven(_))) {
+            return self.drive();
+        }
         if let Some(ticket) = self.ticket.take() {
             self.keep(ticket.wait()?);
         }
@@ -213,18 +239,25 @@ impl<T: Send + 'static> Running<T> {
             let outcome = self.session.engine().compute(plan)?;
             self.keep(outcome);
         }
-        self.rest = match std::mem::replace(&mut self.rest, Rest::Failed) {
-            Rest::Plans(Finish::Quick(finish)) => Rest::Result(finish(std::mem::take(&mut self.outcomes))),
-            Rest::Plans(Finish::Long(finish)) => {
-                let (outcomes, cancelled) = (std::mem::take(&mut self.outcomes), Arc::clone(&self.cancelled));
-                let (sender, receiver) = std::sync::mpsc::channel();
-                let work = move || _ = sender.send(finish(outcomes, &cancelled));
-                let thread = std::thread::Builder::new().name("outcore-finish".into()).spawn(work);
-                let refused = |source| Error::from(outcore_engine::Error::NoThread { source });
-                Rest::Thread(thread.map_err(refused)?, receiver)
-            }
-            other => other,
+        if let Rest::Plans(Finish::Outcomes(finish)) = std::mem::replace(&mut self.rest, Rest::Failed) {
+            self.rest = Rest::Result(finish(std::mem::take(&mut self.outcomes)));
+        }
+        Ok(())
+    }
+
+    fn drive(&mut self) -> Result<()> {
+        let Rest::Plans(Finish::Driven(work)) = std::mem::replace(&mut self.rest, Rest::Failed) else { return Ok(()) };
+        let mut stage = Stage::new(&self.session, Arc::clone(&self.watch));
+        let plans = std::mem::take(&mut self.plans).collect();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let drive = move || {
+            let result = work(&mut stage, plans);
+            stage.keep_trace();
+            _ = sender.send(result);
         };
+        let thread = std::thread::Builder::new().name("outcore-job".into()).spawn(drive);
+        let refused = |source| Error::from(outcore_engine::Error::NoThread { source });
+        self.rest = Rest::Thread(thread.map_err(refused)?, receiver);
         Ok(())
     }
 
@@ -241,15 +274,12 @@ impl<T: Send + 'static> Running<T> {
         while matches!(self.rest, Rest::Plans(_)) {
             self.next()?;
         }
+        while matches!(self.rest, Rest::Thread(..)) {
+            self.wait_for_thread(LEAVE_ALONE_AFTER);
+        }
         let result = match std::mem::replace(&mut self.rest, Rest::Failed) {
             Rest::Result(result) => result?,
-            Rest::Thread(..) if self.is_cancelled() => return Err(Error::Cancelled),
-            Rest::Thread(thread, result) => {
-                let result = result.recv();
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                result.map_err(|_| Error::Closed)??
-            }
-            Rest::Plans(_) | Rest::Failed => return Err(Error::Closed),
+            _ => return Err(Error::Closed),
         };
         std::mem::take(&mut self.writers).into_iter().try_for_each(Writer::finish)?;
         self.unfinished.iter().try_for_each(|file| file.commit())?;
@@ -261,39 +291,34 @@ impl<T: Send + 'static> Running<T> {
 }
 
 impl<T> Running<T> {
-    /// Asks it to stop; the result is then [`Error::Cancelled`](crate::Error::Cancelled).
+    /// Asks it to stop; the result is then [`Error::Cancelled`](crate::Error::Cancelled), or what a job that can go on another time
+    /// has until then.
     pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+        self.watch.cancel();
         if let Some(ticket) = &self.ticket {
             ticket.cancel();
         }
     }
 
-    fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
-    }
-
-    /// How far it is; plans count alike, and a long way from their outcomes to the result for a twentieth of all.
+    /// How far it is; plans count alike, where a driven job does not know better.
     pub fn progress(&self) -> Progress {
-        let done = (self.count - self.plans.len() - usize::from(self.ticket.is_some())) as f64;
-        let now = self.ticket.as_ref().map_or(0.0, |ticket| ticket.progress().fraction);
-        let plans = (done + now) / self.count.max(1) as f64;
-        let fraction = match &self.rest {
-            Rest::Plans(Finish::Long(_)) | Rest::Thread(..) => plans * (1.0 - FINISH_PART),
-            _ => plans,
-        };
         let elapsed = self.started.elapsed();
-        let eta = (fraction > 0.0 && self.ticket.is_some()).then(|| elapsed.mul_f64((1.0 - fraction) / fraction));
+        let (fraction, runs) = match &self.rest {
+            Rest::Thread(..) => (self.watch.fraction(), true),
+            _ => {
+                let done = (self.count - self.plans.len() - usize::from(self.ticket.is_some())) as f64;
+                let now = self.ticket.as_ref().map_or(0.0, |ticket| ticket.progress().fraction);
+                ((done + now) / self.count.max(1) as f64, self.ticket.is_some())
+            }
+        };
+        let eta = (fraction > 0.0 && runs).then(|| elapsed.mul_f64((1.0 - fraction) / fraction));
         Progress { fraction, elapsed, eta }
     }
 }
 
-/// The part of all work that a long way from outcomes to result counts for.
-const FINISH_PART: f64 = 0.05;
-
 impl<T> Drop for Running<T> {
     fn drop(&mut self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+        self.watch.cancel();
         // Whatever it holds is let go before the files are.
         self.ticket = None;
     }

@@ -15,7 +15,6 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use outcore_engine::{Extent, ExtentRef, Outcome, Plan, Region, Task};
 use outcore_kernels as kernels;
@@ -25,7 +24,7 @@ use super::linalg::{in_calls, syrk_in_calls, with_real};
 use crate::data::array::{Array, Operand, Output, Tile, panels, panels_that_fit};
 use crate::data::format::{DType, Order};
 use crate::error::{Error, Result};
-use crate::job::Job;
+use crate::job::{Job, Stage};
 use crate::session::{PARALLEL, Session};
 
 /// How many components to keep.
@@ -60,6 +59,9 @@ pub struct Pca {
 const LANES: u64 = 8;
 /// Rows of X in a block, at most: their products are added up in the precision of X.
 const BLOCK_ROWS: u64 = 4096;
+
+/// The part of all work that the passes over X count for.
+const PASS_PART: f64 = 0.95;
 
 /// Finds the principal components of the rows of x.
 ///
@@ -192,9 +194,10 @@ impl<'a, T: Real> Fit<'a, T> {
             Some(array) => Products::Stored(array.extent().clone()),
             None => Products::InMemory(sums),
         };
-        Job::cancellable(self.session, vec![plan], move |mut outcomes, cancelled| match outcomes.pop() {
-            Some(outcome) => solve.run(outcome, products, cancelled),
-            None => Err(Error::Closed),
+        Job::driven(self.session, vec![plan], move |stage, mut plans| {
+            let Some(pass) = plans.pop() else { return Err(Error::Closed) };
+            let outcome = stage.run(pass, PASS_PART)?;
+            solve.run(outcome, products, stage)
         })
     }
 
@@ -432,12 +435,11 @@ impl Solve {
     }
 
     /// The solver as a run of one task, so that all it holds is held by the engine meanwhile.
-    fn run(self, outcome: Outcome, products: Products, cancelled: &AtomicBool) -> Result<Pca> {
+    fn run(self, outcome: Outcome, products: Products, stage: &mut Stage) -> Result<Pca> {
         let lanes = match products {
-            Products::Stored(extent) => return self.solve_from_scratch(&outcome, &extent, cancelled),
+            Products::Stored(extent) => return self.solve_from_scratch(&outcome, &extent, stage),
             Products::InMemory(lanes) => lanes,
         };
-        let session = self.session.clone();
         let mut plan = Plan::new("pca eigenvectors");
         plan.hold(self.bytes(true) + lanes.len() as u64 * lane_bytes(&self.panels));
         let found = Arc::new(Mutex::new(None));
@@ -446,7 +448,7 @@ impl Solve {
             *slot.lock().expect("no panic while held") = Some(self.solve_in_memory(&outcome, &lanes, cx.cancelled)?);
             Ok(())
         }));
-        run_watched(&session, plan, cancelled)?;
+        stage.run(plan, 1.0)?;
         let found = found.lock().expect("no panic while held").take();
         found.ok_or(Error::Cancelled)
     }
@@ -458,9 +460,9 @@ impl Solve {
         Ok(self.model(eigen, self.mean(outcome, &delta), total))
     }
 
-    fn solve_from_scratch(&self, outcome: &Outcome, extent: &Extent, cancelled: &AtomicBool) -> Result<Pca> {
-        let (delta, freedom) = self.moments(&self.stored_sums(extent, cancelled)?);
-        let eigen = self.streamed(extent, &delta, freedom, cancelled)?;
+    fn solve_from_scratch(&self, outcome: &Outcome, extent: &Extent, stage: &mut Stage) -> Result<Pca> {
+        let (delta, freedom) = self.moments(&self.stored_sums(extent, stage)?);
+        let eigen = self.streamed(extent, &delta, freedom, stage)?;
         let diagonal = self.diagonal.lock().expect("no panic while held");
         let n = self.samples as f64;
         let total = diagonal.iter().zip(&delta).map(|(square, delta)| (square - n * delta * delta) / freedom).sum();
@@ -524,7 +526,7 @@ impl Solve {
         Ok((eigen, trace))
     }
 
-    fn stored_sums(&self, extent: &Extent, cancelled: &AtomicBool) -> Result<Vec<f64>> {
+    fn stored_sums(&self, extent: &Extent, stage: &mut Stage) -> Result<Vec<f64>> {
         let sums = Arc::new(Mutex::new(vec![0.0; self.features]));
         let mut plan = Plan::new("pca sums");
         let stored = plan.extent(extent);
@@ -535,18 +537,15 @@ impl Solve {
                 Ok(())
             }));
         }
-        run_watched(&self.session, plan, cancelled)?;
+        stage.run(plan, PASS_PART)?;
         Ok(std::mem::take(&mut *sums.lock().expect("no panic while held")))
     }
 
     /// Block Krylov iteration; each product with the covariance reads S once.
-    fn streamed(&self, extent: &Extent, delta: &[f64], freedom: f64, cancelled: &AtomicBool) -> Result<Eigen<f64>> {
+    fn streamed(&self, extent: &Extent, delta: &[f64], freedom: f64, stage: &mut Stage) -> Result<Eigen<f64>> {
         let n = self.samples as f64;
         let apply = |from: MatRef<'_, f64>, mut into: MatMut<'_, f64>| -> Result<()> {
-            if cancelled.load(Ordering::Relaxed) {
-                return Err(Error::Cancelled);
-            }
-            let product = self.product(extent, from, cancelled)?;
+            let product = self.product(extent, from, stage)?;
             for column in 0..from.ncols() {
                 let projected: f64 = (0..self.features).map(|row| delta[row] * from[(row, column)]).sum();
                 for row in 0..self.features {
@@ -560,7 +559,7 @@ impl Solve {
     }
 
     /// S V, row after row, from the panels in scratch.
-    fn product(&self, extent: &Extent, v: MatRef<'_, f64>, cancelled: &AtomicBool) -> Result<Vec<f64>> {
+    fn product(&self, extent: &Extent, v: MatRef<'_, f64>, stage: &mut Stage) -> Result<Vec<f64>> {
         let (d, columns) = (self.features, v.ncols());
         let from: Arc<Vec<f64>> = Arc::new((0..d).flat_map(|row| (0..columns).map(move |column| v[(row, column)])).collect());
         let result = Arc::new(Mutex::new(vec![0.0; d * columns]));
@@ -615,7 +614,7 @@ impl Solve {
                 Ok(())
             }));
         }
-        run_watched(&self.session, plan, cancelled)?;
+        stage.run(plan, PASS_PART)?;
         Ok(std::mem::take(&mut *result.lock().expect("no panic while held")))
     }
 
@@ -651,18 +650,6 @@ impl Solve {
 /// Bytes of all panels of one lane.
 fn lane_bytes(panels: &[Panel]) -> u64 {
     panels.last().map_or(0, |panel| panel.offset + panel.bytes().next_multiple_of(4096))
-}
-
-/// Runs a plan to its end, or cancels it when the flag is up.
-fn run_watched(session: &Session, plan: Plan, cancelled: &AtomicBool) -> Result<()> {
-    let ticket = session.engine().run(plan)?;
-    while !ticket.wait_timeout(Duration::from_millis(50)) {
-        if cancelled.load(Ordering::Relaxed) {
-            ticket.cancel();
-        }
-    }
-    ticket.wait()?;
-    Ok(())
 }
 
 /// Both triangles of a square of which the lower one is right.

@@ -1,0 +1,198 @@
+//! Where a driven job carries out its plans: each one made from what those before it found.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use outcore_engine::{Outcome, Plan, Reservation, Trace};
+
+use crate::error::{Error, Result};
+use crate::session::Session;
+
+/// Between two looks at whether the job has been cancelled, and how far it is.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What a job and those who wait for it tell each other.
+#[derive(Default)]
+pub(super) struct Watch {
+    cancelled: AtomicBool,
+    /// Bits of an f64.
+    fraction: AtomicU64,
+}
+
+impl Watch {
+    pub(super) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn fraction(&self) -> f64 {
+        f64::from_bits(self.fraction.load(Ordering::Relaxed))
+    }
+
+    fn reach(&self, fraction: f64) {
+        self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
+    }
+}
+
+/// Runs plans one after another, and adds up their traces to that of the job.
+pub(crate) struct Stage {
+    session: Session,
+    watch: Arc<Watch>,
+    /// When the first run began, and the sum of all.
+    trace: Option<(Instant, Trace)>,
+}
+
+impl Stage {
+    pub(super) fn new(session: &Session, watch: Arc<Watch>) -> Stage {
+        Stage { session: session.clone(), watch, trace: None }
+    }
+
+    /// Runs a plan to its end; the job is then done to `fraction`.
+    ///
+    /// # Errors
+    /// Those of the run; [`Error::Cancelled`] once the job has been cancelled.
+    pub(crate) fn run(&mut self, plan: Plan, fraction: f64) -> Result<Outcome> {
+        self.check()?;
+        let (since, begun) = (self.watch.fraction(), Instant::now());
+        let ticket = self.session.engine().run(plan)?;
+        while !ticket.wait_timeout(LOOK) {
+            if self.watch.is_cancelled() {
+                ticket.cancel();
+            }
+            self.watch.reach(since + (fraction - since) * ticket.progress().fraction);
+        }
+        let outcome = ticket.wait()?;
+        self.watch.reach(fraction);
+        match &mut self.trace {
+            Some((first, trace)) => trace.append(&outcome.trace, (begun - *first).as_secs_f64(), self.session.threads()),
+            None => self.trace = Some((begun, outcome.trace.clone())),
+        }
+        Ok(outcome)
+    }
+
+    /// Reserves memory for what outlasts single plans. Waits for runs that go on, as a plan would.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`] when there will not be so much; [`Error::Cancelled`].
+    #[allow(dead_code, reason = "for algorithms with state between plans, the first of which are about to come")]
+    pub(crate) fn reserve(&self, what: &str, bytes: u64) -> Result<Reservation> {
+        let budget = self.session.engine().budget();
+        loop {
+            self.check()?;
+            match budget.reserve(what, bytes) {
+                Err(_) if bytes <= budget.plannable() => std::thread::sleep(LOOK),
+                done => return Ok(done?),
+            }
+        }
+    }
+
+    /// Whether the job has been cancelled; long ways between plans look at it now and then.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.watch.is_cancelled()
+    }
+
+    /// # Errors
+    /// [`Error::Cancelled`] when the job has been cancelled.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+    }
+
+    /// Makes what was run so far the session's last trace.
+    pub(super) fn keep_trace(&mut self) {
+        if let Some((_, trace)) = self.trace.take() {
+            self.session.keep_trace(trace);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outcore_engine::{Region, Task};
+
+    use super::*;
+    use crate::job::Job;
+    use crate::session::Settings;
+
+    fn session() -> Session {
+        Session::new(Settings { memory_bytes: Some(1 << 20), ..Settings::default() }).expect("a budget is all it takes")
+    }
+
+    /// Leaves a number behind.
+    fn number(value: u64) -> (Plan, Region) {
+        let mut plan = Plan::new("number");
+        let region = Region::span(plan.volatile("number", 8), 0, 8);
+        plan.task(Task::new("number").flops(1).write(region).run(move |cx| {
+            cx.blocks[0].slice_mut::<u64>()[0] = value;
+            Ok(())
+        }));
+        (plan, region)
+    }
+
+    #[test]
+    fn what_a_plan_finds_makes_the_next_and_the_trace_is_that_of_all() {
+        let session = session();
+        let job = Job::driven(&session, vec![number(0).0], |stage, plans| {
+            assert_eq!(plans.len(), 1);
+            let mut values = vec![1];
+            for round in 1..=5 {
+                let (plan, region) = number(3 * values[values.len() - 1]);
+                let outcome = stage.run(plan, f64::from(round) / 5.0)?;
+                values.push(bytemuck::pod_read_unaligned(outcome.result(&region).expect("it was written")));
+            }
+            Ok(values)
+        });
+        assert_eq!(job.expect("it fits").run().expect("nothing can fail"), [1, 3, 9, 27, 81, 243]);
+        let trace = session.last_trace().expect("something was run");
+        assert_eq!(trace.flops, 5);
+        assert_eq!(trace.spans.len(), 5);
+        assert!(trace.spans.windows(2).all(|pair| pair[0].end_s <= pair[1].start_s));
+        assert!(trace.spans[4].end_s <= trace.wall_s);
+    }
+
+    #[test]
+    fn a_cancelled_job_ends_with_what_it_makes_of_that() {
+        let job = Job::driven(&session(), Vec::new(), |stage, _| {
+            let mut rounds = 0;
+            while stage.run(number(0).0, 0.5).is_ok() {
+                rounds += 1;
+            }
+            assert!(matches!(stage.check(), Err(Error::Cancelled)));
+            Ok(rounds)
+        });
+        let mut running = job.expect("it fits").start().expect("a thread can be had");
+        while !running.wait_timeout(Duration::from_millis(1)).expect("nothing fails") {
+            if running.progress().fraction > 0.0 {
+                running.cancel();
+            }
+        }
+        assert!(running.wait().expect("the job decides") > 0);
+    }
+
+    #[test]
+    fn a_job_that_cannot_be_stopped_is_left_alone() {
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let job = Job::driven(&session(), Vec::new(), move |_, _| {
+            _ = receiver.recv();
+            Ok(())
+        });
+        let running = job.expect("it fits").start().expect("a thread can be had");
+        running.cancel();
+        assert!(matches!(running.wait(), Err(Error::Cancelled)));
+        drop(sender);
+    }
+
+    #[test]
+    fn what_outlasts_plans_takes_from_the_budget_of_plans() {
+        let job = Job::driven(&session(), Vec::new(), |stage, _| {
+            let held = stage.reserve("the first half", 1 << 19)?;
+            assert!(matches!(stage.reserve("more than is left", (1 << 19) + 1), Err(Error::OverBudget { .. })));
+            drop(held);
+            stage.reserve("everything", 1 << 20).map(|all| all.bytes())
+        });
+        assert_eq!(job.expect("it fits").run().expect("it fits"), 1 << 20);
+    }
+}
