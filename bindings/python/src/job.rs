@@ -3,12 +3,14 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use outcore::learn::kmeans::{Assigned, KMeans};
 use outcore::learn::pca::Pca;
 use outcore::{Array, ColumnStatistics, Error, Explanation};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::to_python;
+use crate::kmeans;
 use crate::matrix::Matrix;
 use crate::owned::Owned;
 use crate::pca;
@@ -21,6 +23,8 @@ pub(crate) enum Done {
     Numbers(Vec<f64>),
     Statistics(ColumnStatistics),
     Pca(Pca),
+    KMeans(KMeans),
+    Assigned(Assigned),
 }
 
 impl Done {
@@ -32,6 +36,8 @@ impl Done {
             Done::Numbers(values) => numpy::PyArray1::from_vec(py, values).into_any().unbind(),
             Done::Statistics(statistics) => dictionary(py, statistics)?,
             Done::Pca(model) => pca::dictionary(py, model)?,
+            Done::KMeans(model) => kmeans::dictionary(py, model)?,
+            Done::Assigned(found) => kmeans::assigned(py, found)?,
         })
     }
 }
