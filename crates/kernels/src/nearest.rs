@@ -1,16 +1,19 @@
 //! The nearest two of some centres for each row of a matrix.
 //!
 //! |x - c|^2 = |x|^2 + |c|^2 - 2 x.c: a product of blocks small enough that it stays in the second-level cache, and a running
-//! minimum over it. The product is made transposed, one centre a line, so that the minimum runs over all rows of a block at once.
+//! minimum over it, sixteen centres at a time.
 #![forbid(unsafe_code)]
 
 use faer::MatRef;
 
+use crate::view::row_slice;
 use crate::{Blas, Error, Real, gemm, gemm_flops, gemm_scratch_bytes, view_mut};
 
-/// Rows and centres of one product: 256 x 128 f32 are 128 KiB.
-const BLOCK_ROWS: usize = 256;
+/// Rows and centres of one product: 512 x 128 f32 are 256 KiB.
+const BLOCK_ROWS: usize = 512;
 const BLOCK_CENTERS: usize = 128;
+/// Centres that are compared at a time: a vector of f32, two of f64, on the widest instruction set.
+const LANES: usize = 16;
 
 /// What is found for each row: which centre is nearest, and |x - c|^2 - |x|^2 for it and for the second nearest.
 pub struct Nearest<'a, T> {
@@ -25,7 +28,7 @@ pub struct Nearest<'a, T> {
 /// Finds the nearest two centres of each row of x.
 ///
 /// Shapes: x is n x d, centers k x d, any strides; `squares` their squared lengths, k; `scratch` at least
-/// [`nearest_scratch`] elements; n results. Cost: 2ndk flops, and as much memory as [`gemm`](crate::gemm()) for 128 x 256 x d. The
+/// [`nearest_scratch`] elements; n results. Cost: 2ndk flops, and as much memory as [`gemm`](crate::gemm()) for 512 x 128 x d. The
 /// squares of x are left out, because they change no order; the error is that of the product.
 ///
 /// # Errors
@@ -54,17 +57,21 @@ pub fn nearest<T: Real>(
     into.second.fill(T::of(f64::INFINITY));
     for top in (0..n).step_by(BLOCK_ROWS) {
         let rows = top..(top + BLOCK_ROWS).min(n);
-        let across = x.subrows(top, rows.len()).transpose();
         for start in (0..k).step_by(BLOCK_CENTERS) {
             let count = BLOCK_CENTERS.min(k - start);
-            let product = &mut scratch[..count * rows.len()];
-            let out = view_mut(product, count, rows.len(), rows.len(), 1)?;
-            gemm(out, T::of(-2.0), centers.subrows(start, count), across, T::ZERO, blas)?;
-            let (label, first) = (&mut into.label[rows.clone()], &mut into.first[rows.clone()]);
-            let second = &mut into.second[rows.clone()];
+            let product = &mut scratch[..rows.len() * count];
+            let out = view_mut(product, rows.len(), count, count, 1)?;
+            gemm(out, T::of(-2.0), x.subrows(top, rows.len()), centers.subrows(start, count).transpose(), T::ZERO, blas)?;
+            let known = Nearest {
+                label: &mut into.label[rows.clone()],
+                first: &mut into.first[rows.clone()],
+                second: &mut into.second[rows.clone()],
+            };
+            let squares = &squares[start..start + count];
+            // What is moved into the closure makes it one that the dispatch inlines: else it would stay on the plain instruction set.
             pulp::Arch::new().dispatch(
                 #[inline(always)]
-                || fold(label, first, second, product, &squares[start..start + count], start as u32),
+                move || fold(known, product, squares, start as u32),
             );
         }
     }
@@ -78,7 +85,7 @@ pub fn nearest_scratch(n: usize, k: usize) -> usize {
 
 /// Bytes that [`nearest`] holds beside its arguments.
 pub fn nearest_held_bytes<T: Real>(n: usize, d: usize, k: usize, blas: &Blas) -> usize {
-    gemm_scratch_bytes::<T>(k.min(BLOCK_CENTERS), n.min(BLOCK_ROWS), d, blas)
+    gemm_scratch_bytes::<T>(n.min(BLOCK_ROWS), k.min(BLOCK_CENTERS), d, blas)
 }
 
 /// Flops of [`nearest`].
@@ -87,20 +94,52 @@ pub fn nearest_flops(n: usize, d: usize, k: usize) -> u64 {
 }
 
 #[inline(always)]
-fn fold<T: Real>(label: &mut [u32], first: &mut [T], second: &mut [T], product: &[T], squares: &[T], start: u32) {
-    let rows = label.len();
-    let (first, second) = (&mut first[..rows], &mut second[..rows]);
-    for ((number, &square), line) in (start..).zip(squares).zip(product.chunks_exact(rows)) {
-        let line = &line[..rows];
-        for i in 0..rows {
-            let value = square + line[i];
-            let nearer = value < first[i];
-            let loser = if nearer { first[i] } else { value };
-            second[i] = if loser < second[i] { loser } else { second[i] };
-            first[i] = if nearer { value } else { first[i] };
-            label[i] = if nearer { number } else { label[i] };
+fn fold<T: Real>(known: Nearest<'_, T>, product: &[T], squares: &[T], start: u32) {
+    let Nearest { label, first, second } = known;
+    for (at, line) in product.chunks_exact(squares.len()).enumerate() {
+        (first[at], label[at], second[at]) = least((first[at], label[at], second[at]), line, squares, start);
+    }
+}
+
+/// The least of what is known and the sums of two lines, its number, and the next.
+#[inline(always)]
+fn least<T: Real>(known: (T, u32, T), line: &[T], squares: &[T], start: u32) -> (T, u32, T) {
+    let infinity = T::of(f64::INFINITY);
+    let (lines, line_rest) = line.as_chunks::<LANES>();
+    let (groups, squares_rest) = squares.as_chunks::<LANES>();
+    // Padding that is nearest to nothing.
+    let (mut last, mut last_squares) = ([T::ZERO; LANES], [infinity; LANES]);
+    last[..line_rest.len()].copy_from_slice(line_rest);
+    last_squares[..line_rest.len()].copy_from_slice(squares_rest);
+    let groups = || lines.iter().zip(groups).chain([(&last, &last_squares)]);
+    let (mut first, mut second) = ([infinity; LANES], [infinity; LANES]);
+    for (line, squares) in groups() {
+        for lane in 0..LANES {
+            let value = squares[lane] + line[lane];
+            let loser = if value < first[lane] { first[lane] } else { value };
+            second[lane] = if loser < second[lane] { loser } else { second[lane] };
+            first[lane] = if value < first[lane] { value } else { first[lane] };
         }
     }
+    let mut next = known.2;
+    let mut best = known.0;
+    for (first, second) in first.into_iter().zip(second) {
+        let loser = if first < best { best } else { first };
+        let second = if second < loser { second } else { loser };
+        next = if second < next { second } else { next };
+        best = if first < best { first } else { best };
+    }
+    if best >= known.0 || best.f64().is_nan() {
+        return (known.0, known.1, next);
+    }
+    let mut number = [u32::MAX; LANES];
+    for ((line, squares), at) in groups().zip((start..).step_by(LANES)) {
+        for lane in 0..LANES {
+            let found = if squares[lane] + line[lane] == best { at + lane as u32 } else { u32::MAX };
+            number[lane] = if found < number[lane] { found } else { number[lane] };
+        }
+    }
+    (best, number.into_iter().fold(u32::MAX, u32::min), next)
 }
 
 /// |x|^2 of each row, in f64.
@@ -108,9 +147,37 @@ fn fold<T: Real>(label: &mut [u32], first: &mut [T], second: &mut [T], product: 
 /// # Errors
 /// [`Error::Shape`] when the lengths differ.
 pub fn row_squares<T: Real>(out: &mut [f64], x: MatRef<'_, T>) -> Result<(), Error> {
-    crate::row_norms(out, x, crate::Norm::L2)?;
-    out.iter_mut().for_each(|norm| *norm *= *norm);
+    if out.len() != x.nrows() {
+        return Err(Error::shape("row_squares", &[("x", &x.shape()), ("out", &out.len())]));
+    }
+    let out = Some(out);
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        move || {
+            for (i, out) in out.into_iter().flatten().enumerate() {
+                *out = match row_slice(x, i) {
+                    Some(row) => sum_of_squares(row),
+                    None => (0..x.ncols()).map(|j| x[(i, j)].f64() * x[(i, j)].f64()).sum(),
+                };
+            }
+        },
+    );
     Ok(())
+}
+
+#[inline(always)]
+fn sum_of_squares<T: Real>(row: &[T]) -> f64 {
+    let (lines, rest) = row.as_chunks::<LANES>();
+    let mut sums = [0.0; LANES];
+    for line in lines {
+        for lane in 0..LANES {
+            sums[lane] += line[lane].f64() * line[lane].f64();
+        }
+    }
+    for (sum, x) in sums.iter_mut().zip(rest) {
+        *sum += x.f64() * x.f64();
+    }
+    sums.iter().sum()
 }
 
 /// The plain twin of [`nearest`], one row: label, first, second.
@@ -143,7 +210,7 @@ mod tests {
 
     #[test]
     fn agrees_with_one_row_after_another() {
-        for (n, d, k) in [(0, 3, 2), (1, 1, 1), (255, 7, 2), (257, 16, 129), (600, 3, 300), (5, 4, 0)] {
+        for (n, d, k) in [(0, 3, 2), (1, 1, 1), (255, 7, 2), (513, 16, 129), (600, 3, 300), (5, 4, 0)] {
             let (x, centers) = (numbers(n * d, 7), numbers(k * d, 11));
             let squares: Vec<f32> = centers.chunks(d).map(|c| c.iter().map(|c| c * c).sum()).collect();
             let (mut label, mut first, mut second) = (vec![9; n], vec![0.0; n], vec![0.0; n]);

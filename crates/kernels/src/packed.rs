@@ -43,20 +43,10 @@ impl<T: Real> Packing<T> {
     pub fn of(x: MatRef<'_, T>) -> Packing<T> {
         let d = x.ncols();
         let (mut least, mut most) = (vec![T::of(f64::INFINITY); d], vec![T::of(f64::NEG_INFINITY); d]);
+        let ranges = Ranges { least: &mut least, most: &mut most };
         pulp::Arch::new().dispatch(
             #[inline(always)]
-            || match x.row_stride() == 1 && x.col_stride() != 1 {
-                true => (0..d).for_each(|j| {
-                    if let Some(column) = row_slice(x.transpose(), j) {
-                        column.iter().for_each(|&x| widen(&mut least[j], &mut most[j], x));
-                    }
-                }),
-                false => (0..x.nrows()).for_each(|i| {
-                    if let Some(row) = row_slice(x, i) {
-                        least.iter_mut().zip(&mut most).zip(row).for_each(|((least, most), &x)| widen(least, most, x));
-                    }
-                }),
-            },
+            move || ranges.widen(x),
         );
         let levels = (2f64.powi(bits(T::DTYPE) as i32) - 1.0).recip();
         let step = |(least, most): (&T, &T)| {
@@ -67,11 +57,11 @@ impl<T: Real> Packing<T> {
         Packing { least, step }
     }
 
-    /// The most that a row can be off, as a distance from where it was: half a step a column, and the rounding of what comes back.
+    /// The most that a row is off once the shift is taken off, as a length: half a step a column, and the rounding of what comes back.
     pub fn error(&self, shift: &[f64]) -> f64 {
         let levels = 2f64.powi(bits(T::DTYPE) as i32);
         let squares = self.least.iter().zip(&self.step).zip(shift).map(|((least, step), shift)| {
-            let reach = (least.f64() - shift).abs() + step.f64() * levels;
+            let reach = (least.f64() - shift).abs() + least.f64().abs() + step.f64() * levels;
             (0.5 * step.f64() + 2.0 * T::EPSILON.f64() * reach).powi(2)
         });
         squares.sum::<f64>().sqrt()
@@ -96,53 +86,55 @@ impl<T: Real> Packing<T> {
         }
         let per_step: Vec<T> =
             self.step.iter().map(|step| T::of(if step.f64() > 0.0 { step.f64().recip() } else { 0.0 })).collect();
-        let mut row = vec![T::ZERO; d];
-        pulp::Arch::new().dispatch(
-            #[inline(always)]
-            || {
-                for (i, out) in out.chunks_exact_mut(bytes.max(1)).enumerate() {
-                    match row_slice(x, i) {
-                        Some(line) => self.pack_row(out, line, &per_step),
-                        None => {
-                            row.iter_mut().enumerate().for_each(|(j, value)| *value = x[(i, j)]);
-                            self.pack_row(out, &row, &per_step);
-                        }
-                    }
-                }
-            },
-        );
+        // Rows are too short for wide instruction sets, of which compilers unroll loops far.
+        let mut row = Vec::new();
+        for (i, out) in out.chunks_exact_mut(bytes.max(1)).enumerate() {
+            if let Some(line) = row_slice(x, i) {
+                self.pack_row(out, line, &per_step);
+            } else {
+                row.clear();
+                row.extend((0..d).map(|j| x[(i, j)]));
+                self.pack_row(out, &row, &per_step);
+            }
+        }
         Ok(())
     }
 
     #[inline(always)]
     fn pack_row(&self, out: &mut [u8], row: &[T], per_step: &[T]) {
         let d = row.len();
-        let half = T::of(0.5);
-        let (least, per_step) = (&self.least[..d], &per_step[..d]);
-        let steps = |j: usize| ((row[j] - least[j]) * per_step[j] + half).f64();
         match T::DTYPE {
             Dtype::F32 => {
+                let (row, least, per_step): (&[f32], &[f32], &[f32]) =
+                    (bytemuck::cast_slice(row), bytemuck::cast_slice(&self.least[..d]), bytemuck::cast_slice(&per_step[..d]));
                 let (high, low) = out.split_at_mut(2 * d);
                 let high = &mut high.as_chunks_mut::<2>().0[..d];
-                low.fill(0);
-                let shared = d.div_ceil(2);
-                // No element is more steps above the least than there are, but for rounding.
-                let steps = |j| (steps(j) as u32).min((1 << 20) - 1);
-                for j in 0..shared {
-                    let value = steps(j);
-                    high[j] = ((value >> 4) as u16).to_le_bytes();
-                    low[j] = (value & 15) as u8;
+                // Added to 2^23, a smaller number is rounded to a whole one, which is then the low bits of the sum: conversions
+                // that look at the range first are not vectorised. By no more than rounding is it above what there is.
+                let steps = |x: f32, least: f32, per_step: f32| {
+                    (((x - least) * per_step + 8_388_608.0).to_bits() & 0x7f_ffff).min((1 << 20) - 1)
+                };
+                for j in 0..d {
+                    high[j] = ((steps(row[j], least[j], per_step[j]) >> 4) as u16).to_le_bytes();
                 }
-                for j in shared..d {
-                    let value = steps(j);
-                    high[j] = ((value >> 4) as u16).to_le_bytes();
-                    low[j - shared] |= ((value & 15) << 4) as u8;
+                let shared = d.div_ceil(2);
+                low[shared..].fill(0);
+                let low = &mut low[..shared];
+                for j in 0..shared {
+                    low[j] = (steps(row[j], least[j], per_step[j]) & 15) as u8;
+                }
+                let (row, least, per_step) = (&row[shared..], &least[shared..], &per_step[shared..]);
+                for j in 0..row.len() {
+                    low[j] |= (steps(row[j], least[j], per_step[j]) << 4) as u8;
                 }
             }
             Dtype::F64 => {
                 let out = &mut out.as_chunks_mut::<4>().0[..d];
-                for (j, out) in out.iter_mut().enumerate() {
-                    *out = (steps(j) as u32).to_le_bytes();
+                let (least, per_step) = (&self.least[..d], &per_step[..d]);
+                for j in 0..d {
+                    // As for f32, above 2^52.
+                    let steps = (row[j] - least[j]).f64() * per_step[j].f64() + 4_503_599_627_370_496.0;
+                    out[j] = (steps.to_bits() as u32).to_le_bytes();
                 }
             }
         }
@@ -160,39 +152,27 @@ impl<T: Real> Packing<T> {
         if base.len() != d || (d > 0 && (out.len() % d != 0 || out.len() / d * row_bytes != bytes.len())) {
             return Err(Error::shape("unpack", &[("columns", &d), ("out", &out.len()), ("bytes", &bytes.len())]));
         }
-        pulp::Arch::new().dispatch(
-            #[inline(always)]
-            || {
-                for (out, bytes) in out.chunks_exact_mut(d.max(1)).zip(bytes.chunks_exact(row_bytes.max(1))) {
-                    self.unpack_row(out, bytes, base);
-                }
-            },
-        );
+        for (out, bytes) in out.chunks_exact_mut(d.max(1)).zip(bytes.chunks_exact(row_bytes.max(1))) {
+            self.unpack_row(out, bytes, base);
+        }
         Ok(())
     }
 
     #[inline(always)]
     fn unpack_row(&self, out: &mut [T], bytes: &[u8], base: &[T]) {
         let d = out.len();
-        let (step, base) = (&self.step[..d], &base[..d]);
         match T::DTYPE {
             Dtype::F32 => {
+                let out: &mut [f32] = bytemuck::cast_slice_mut(out);
+                let (step, base): (&[f32], &[f32]) = (bytemuck::cast_slice(&self.step), bytemuck::cast_slice(base));
                 let (high, low) = bytes.split_at(2 * d);
-                let high = &high.as_chunks::<2>().0[..d];
-                let shared = d.div_ceil(2);
+                let (high, shared) = (high.as_chunks::<2>().0, d.div_ceil(2));
                 let low = &low[..shared];
-                let value = |high: [u8; 2], low: u8| small::<T>((u32::from(u16::from_le_bytes(high)) << 4) | u32::from(low));
-                for j in 0..shared {
-                    out[j] = base[j] + step[j] * value(high[j], low[j] & 15);
-                }
-                let (out, step, base, high) = (&mut out[shared..], &step[shared..], &base[shared..], &high[shared..]);
-                let low = &low[..out.len()];
-                for j in 0..out.len() {
-                    out[j] = base[j] + step[j] * value(high[j], low[j] >> 4);
-                }
+                spread(&mut out[..shared], &high[..shared], low, &step[..shared], &base[..shared], 0);
+                spread(&mut out[shared..], &high[shared..], &low[..d - shared], &step[shared..], &base[shared..], 4);
             }
             Dtype::F64 => {
-                let bytes = &bytes.as_chunks::<4>().0[..d];
+                let (bytes, step, base) = (&bytes.as_chunks::<4>().0[..d], &self.step[..d], &base[..d]);
                 for j in 0..d {
                     out[j] = base[j] + step[j] * T::of(f64::from(u32::from_le_bytes(bytes[j])));
                 }
@@ -201,12 +181,36 @@ impl<T: Real> Packing<T> {
     }
 }
 
-/// A number below 2^24, which f32 has exactly; by way of i32, for which there is an instruction.
+/// Elements whose lower four bits are those of `low` from bit `from` on.
 #[inline(always)]
-fn small<T: Real>(value: u32) -> T {
-    let value = value as i32 as f32;
-    // The caller knows that T is f32; the round trip is no instruction then.
-    T::of(f64::from(value))
+fn spread(out: &mut [f32], high: &[[u8; 2]], low: &[u8], step: &[f32], base: &[f32], from: u32) {
+    let d = out.len();
+    let (high, low, step, base) = (&high[..d], &low[..d], &step[..d], &base[..d]);
+    for j in 0..d {
+        let steps = (i32::from(u16::from_le_bytes(high[j])) << 4) | ((i32::from(low[j]) >> from) & 15);
+        out[j] = base[j] + step[j] * steps as f32;
+    }
+}
+
+/// The least and the most of each column so far. Moved into the closures that a dispatch inlines.
+struct Ranges<'a, T> {
+    least: &'a mut [T],
+    most: &'a mut [T],
+}
+
+impl<T: Real> Ranges<'_, T> {
+    #[inline(always)]
+    fn widen(self, x: MatRef<'_, T>) {
+        if x.row_stride() == 1 && x.col_stride() != 1 {
+            for j in 0..x.ncols() {
+                row_slice(x.transpose(), j).into_iter().flatten().for_each(|&x| widen(&mut self.least[j], &mut self.most[j], x));
+            }
+            return;
+        }
+        for row in (0..x.nrows()).filter_map(|i| row_slice(x, i)) {
+            self.least.iter_mut().zip(&mut *self.most).zip(row).for_each(|((least, most), &x)| widen(least, most, x));
+        }
+    }
 }
 
 #[inline(always)]

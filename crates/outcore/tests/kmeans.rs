@@ -79,9 +79,10 @@ fn lloyd(x: &[f64], d: usize, start: &[f64], max_iter: u64) -> Reference {
         for (at, sum) in sums.iter_mut().enumerate() {
             *sum /= counts[at / d];
         }
+        let stays = same || sums == centers;
         centers = sums;
         rounds += 1;
-        if same {
+        if stays {
             break;
         }
     }
@@ -96,18 +97,18 @@ fn options(max_iter: u64) -> Options {
 
 #[test]
 fn labels_are_those_of_the_textbook_wherever_the_rows_lie() {
-    for (rows, cols, k) in [(1, 1, 1), (5, 3, 5), (3001, 16, 20), (5000, 7, 3)] {
+    for (rows, cols, k) in [(1, 1, 1), (5, 3, 5), (50_001, 16, 10), (100_000, 7, 3)] {
         let x = clouds(rows, cols, 11);
         let start = x[..k * cols].to_vec();
-        let want = lloyd(&x, cols, &start, 40);
+        let want = lloyd(&x, cols, &start, 12);
         for (dtype, order) in
             [(DType::F32, Order::Row), (DType::F32, Order::Column), (DType::F64, Order::Row), (DType::F64, Order::Column)]
         {
             // The first budget holds the data, the second reads them from a copy.
-            for memory in [64 << 20, 1 << 20] {
+            for memory in [64 << 20, 3 << 20] {
                 let place = place(memory, 2);
                 let array = store(&place, &x, cols, dtype, order);
-                let found = fit(&place.session, array.into(), start.clone(), options(40)).unwrap().run().unwrap();
+                let found = fit(&place.session, array.into(), start.clone(), options(12)).unwrap().run().unwrap();
                 let case = format!("{rows} x {cols}, {k} centres, {dtype}, {order:?}, {memory}");
                 assert_eq!(found.labels, want.labels, "{case}");
                 assert_eq!(found.rounds, want.rounds, "{case}");
@@ -124,7 +125,7 @@ fn labels_are_those_of_the_textbook_wherever_the_rows_lie() {
 fn where_memory_is_short_rounds_read_a_copy_and_bounds_save_comparisons() {
     let (rows, cols, k) = (40_000, 32, 8);
     let x = clouds(rows, cols, 8);
-    let place = place(2 << 20, 2);
+    let place = place(4 << 20, 2);
     let array = store(&place, &x, cols, DType::F32, Order::Row);
     let job = fit(&place.session, (&array).into(), x[..k * cols].to_vec(), options(50)).unwrap();
     let predicted: Vec<u64> = job.explain().iter().map(|plan| plan.predicted.bytes_read).collect();
@@ -135,29 +136,30 @@ fn where_memory_is_short_rounds_read_a_copy_and_bounds_save_comparisons() {
     let passes = found.rounds + 1;
     assert!(trace.actual.bytes_read <= predicted[0] + passes * predicted[1]);
     assert!(trace.actual.bytes_written < array.nbytes() * 7 / 10);
-    assert!(trace.actual.peak_bytes <= 2 << 20);
+    assert!(trace.actual.peak_bytes <= 4 << 20);
     assert!(found.looked < 0.9, "{}", found.looked);
 }
 
 #[test]
 fn rows_that_cannot_be_packed_are_read_as_they_are() {
-    let (rows, cols, k) = (20_000, 8, 4);
+    let (rows, cols, k) = (60_000, 8, 4);
     let mut x = clouds(rows, cols, 4);
     // One element in each block takes all the steps of its column.
     x.iter_mut().step_by(500 * cols).for_each(|x| *x = 3e7);
     let start = x[cols..(k + 1) * cols].to_vec();
     let want = lloyd(&x, cols, &start, 10);
-    let place = place(1 << 20, 2);
+    let place = place(4 << 20, 2);
     let array = store(&place, &x, cols, DType::F64, Order::Row);
-    let found = fit(&place.session, array.into(), start, options(10)).unwrap().run().unwrap();
-    assert_eq!(found.labels, want.labels);
+    let job = fit(&place.session, array.into(), start, options(10)).unwrap();
+    assert_eq!(job.explain().len(), 2);
+    assert_eq!(job.run().unwrap().labels, want.labels);
 }
 
 #[test]
 fn bits_do_not_depend_on_the_number_of_threads() {
-    let x = clouds(9000, 24, 30);
+    let x = clouds(40_000, 24, 30);
     let run = |threads| {
-        let place = place(1 << 20, threads);
+        let place = place(4 << 20, threads);
         let array = store(&place, &x, 24, DType::F32, Order::Row);
         fit(&place.session, array.into(), x[..24 * 30].to_vec(), options(12)).unwrap().run().unwrap()
     };
@@ -168,7 +170,7 @@ fn bits_do_not_depend_on_the_number_of_threads() {
 fn a_cluster_without_rows_takes_the_farthest() {
     // Two centres lie far from everything: they go to the two rows farthest from the first.
     let x = [0.0, 1.0, -1.0, 10.0, -30.0, 2.0];
-    let place = place(1 << 20, 2);
+    let place = place(4 << 20, 2);
     let array = store(&place, &x, 1, DType::F64, Order::Row);
     let found = fit(&place.session, array.into(), vec![0.0, 1e3, 2e3], options(10)).unwrap().run().unwrap();
     assert_eq!(found.labels, [0, 0, 0, 2, 1, 0]);
@@ -178,7 +180,7 @@ fn a_cluster_without_rows_takes_the_farthest() {
 
 #[test]
 fn equal_rows_leave_clusters_empty() {
-    let place = place(1 << 20, 2);
+    let place = place(4 << 20, 2);
     let array = store(&place, &[3.0; 10], 2, DType::F32, Order::Row);
     let found = fit(&place.session, array.into(), vec![3.0, 3.0, 3.0, 3.0], options(10)).unwrap().run().unwrap();
     assert_eq!((found.labels, found.inertia), (vec![0; 5], 0.0));
@@ -195,7 +197,8 @@ fn a_weight_counts_like_so_many_rows() {
     let one = store(&place, &x, 4, DType::F64, Order::Row);
     let one = fit(&place.session, one.into(), start.clone(), Options { weights: Some(weights), ..options(20) });
     let other = store(&place, &repeated, 4, DType::F64, Order::Row);
-    let (one, other) = (one.unwrap().run().unwrap(), fit(&place.session, other.into(), start, options(20)).unwrap().run().unwrap());
+    let (one, other) =
+        (one.unwrap().run().unwrap(), fit(&place.session, other.into(), start, options(20)).unwrap().run().unwrap());
     assert!((one.inertia - other.inertia).abs() < 1e-9 * other.inertia);
     one.centers.iter().zip(&other.centers).for_each(|(one, other)| assert!((one - other).abs() < 1e-9));
 }
@@ -236,8 +239,8 @@ fn rows_are_taken_by_number() {
 
 #[test]
 fn what_is_not_finite_is_named() {
-    for memory in [32 << 20, 1 << 20] {
-        let mut x = clouds(20_000, 8, 3);
+    for memory in [32 << 20, 3 << 20] {
+        let mut x = clouds(60_000, 8, 3);
         x[12_345 * 8 + 6] = f64::NAN;
         let place = place(memory, 2);
         let array = store(&place, &x, 8, DType::F64, Order::Row);
@@ -252,7 +255,8 @@ fn what_is_not_finite_is_named() {
 fn requests_without_sense_are_refused() {
     let place = place(1 << 20, 2);
     let array = store(&place, &clouds(4, 2, 2), 2, DType::F64, Order::Row);
-    let ask = |start: Vec<f64>, weights| fit(&place.session, (&array).into(), start, Options { weights, ..options(5) }).map(|_| ());
+    let ask =
+        |start: Vec<f64>, weights| fit(&place.session, (&array).into(), start, Options { weights, ..options(5) }).map(|_| ());
     assert!(matches!(ask(vec![0.0; 10], None), Err(Error::Value { .. })));
     assert!(matches!(ask(vec![0.0; 3], None), Err(Error::Shape { .. })));
     assert!(matches!(ask(vec![], None), Err(Error::Shape { .. })));

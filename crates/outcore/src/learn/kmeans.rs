@@ -9,11 +9,11 @@
 //! - *A copy in fewer bits*. In the first rounds nearly all rows are looked at whatever the bounds, so that where X is larger than memory
 //!   a round takes as long as the bytes of a row. The first round reads X itself, and writes each block of it to scratch with 20 bits an
 //!   element instead of 32 (32 instead of 64), which later rounds read: `kernels::packed`. A column of a block is then off by at most
-//!   2^-20 (2^-32) of its range there, 2^-17 of its deviation for normal data. So sums are those of X as it was labelled first, and what
-//!   changes later is off by that in single rows, at random: less than what f32 rounds off in a mean over 100 rows. Labels can
-//!   differ where two centres are equally near to within 2^-16 of a deviation. Whole numbers of at most 20 bits, such as the bytes of
-//!   images, are copied exactly. A block where packing would move rows by more than 2^-14 of the distance to their centre (outliers
-//!   in it) is read from X instead.
+//!   2^-20 (2^-32) of its range there, 2^-17 of its deviation for normal data. Rows that lie so near to the border between two clusters
+//!   that this could matter, one in some thousands, are read from X once more, so that labels are those of X. Sums are those of X
+//!   as it was labelled first, plus the copies of the rows that changed later: off at random, in a mean over a hundred rows by less
+//!   than f32 rounds off. Whole numbers of at most 20 bits, such as the bytes of images, are copied exactly. A block where packing
+//!   would move rows by more than 2^-14 of the distance to their centre (outliers in it) is read from X instead.
 //!
 //! Rows are cut into blocks, and blocks into lanes, whose sums are added in order, by the budget and the shape alone: the bits do not
 //! depend on the number of threads. Odd rounds go backwards, so that they begin with what is still in memory.
@@ -39,7 +39,7 @@ use outcore_kernels::{Real, packed_row_bytes};
 
 use self::block::{BOUND_BYTES, Known, LABEL_BYTES, PART_ROWS, Pass};
 use self::centers::{Centers, Moved, distance};
-use self::source::Piece;
+use self::source::{Packed, Piece};
 use self::totals::{Shape, Sums};
 use super::linalg::with_real;
 use crate::data::array::{Array, Operand, panels};
@@ -311,72 +311,98 @@ impl<T: Real> Lloyd<T> {
             object: self.x.name().to_owned(),
             first: moved.is_none(),
         });
+        let forwards = 0..self.blocks.len();
+        let order: Vec<usize> = if passes.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() };
+        let settle = |block: usize| {
+            let known = &mut *known[block].lock().expect("no panic while held");
+            let active = moved.map_or(known.labels.len(), |moved| known.loosen(moved));
+            let runs = match moved.filter(|_| active < known.labels.len() && self.x.is_stored()) {
+                Some(moved) => self.runs(known, active, || known.active(&moved.gaps)),
+                // In memory, or all of them.
+                None => (active > 0).then_some(0..known.labels.len()).into_iter().collect(),
+            };
+            Todo { block, runs, packed: known.packing.clone(), asked: None }
+        };
+        let (changed, looked) = self.look(stage, &pass, order.into_iter().map(settle), sums, reached)?;
+        let unsure = known.iter().enumerate().filter_map(|(block, known)| {
+            let known = &mut *known.lock().expect("no panic while held");
+            let rows = std::mem::take(&mut known.unsure);
+            let runs = self.runs(known, rows.len(), || rows.clone());
+            (!rows.is_empty()).then_some(Todo { block, runs, packed: None, asked: Some(rows) })
+        });
+        let mut unsure = unsure.peekable();
+        if unsure.peek().is_none() {
+            return Ok((changed, looked));
+        }
+        let (more, _) = self.look(stage, &pass, unsure, sums, reached)?;
+        Ok((changed + more, looked))
+    }
+
+    /// A run over some blocks.
+    fn look(
+        &self,
+        stage: &mut Stage,
+        pass: &Arc<Pass<T>>,
+        todo: impl Iterator<Item = Todo<T>>,
+        sums: &mut Sums,
+        reached: f64,
+    ) -> Result<(u64, u64)> {
         let mut plan = self.empty_plan(pass.first);
         let x = self.x.extent(&mut plan);
         let lanes = self.lane_regions(&mut plan);
         let copy = self.copy.as_ref().map(|copy| plan.extent(copy.extent()));
-        let forwards = 0..self.blocks.len();
-        let order: Vec<usize> = if passes % 2 == 0 { forwards.collect() } else { forwards.rev().collect() };
-        let mut added = 0;
-        for block in order {
-            let pieces = {
-                let known = &mut *known[block].lock().expect("no panic while held");
-                let active = moved.map_or(known.labels.len(), |moved| known.loosen(moved));
-                self.pieces(x, copy, block, known, active, moved)
+        for (place, Todo { block, runs, packed, asked }) in todo.filter(|todo| !todo.runs.is_empty()).enumerate() {
+            let rows: usize = runs.iter().map(Range::len).sum();
+            let piece = |rows: Range<usize>| match packed.as_ref().zip(copy) {
+                Some((packed, copy)) => Piece::packed(rows.clone(), self.copy_region(copy, block, rows), Arc::clone(packed)),
+                None => self.dense_piece(x, block, rows),
             };
-            if pieces.is_empty() {
-                continue;
-            }
-            let rows: usize = pieces.iter().map(|piece| piece.rows.len()).sum();
+            let pieces: Vec<Piece<T>> = runs.into_iter().map(piece).collect();
             let task = pieces.iter().fold(self.task(rows), |task, piece| task.read(piece.region()));
             let task = match copy {
                 Some(copy) if pass.first => task.write(self.copy_region(copy, block, 0..rows)),
                 _ => task,
             };
-            let (pass, first_row) = (Arc::clone(&pass), self.blocks[block].start);
-            let task = task.update(lanes[added % self.lanes]);
-            plan.task(task.run(move |cx| Ok(pass.look(block, first_row, &pieces, cx)?)));
-            added += 1;
+            let (pass, first_row) = (Arc::clone(pass), self.blocks[block].start);
+            let task = task.update(lanes[place % self.lanes]);
+            plan.task(task.run(move |cx| Ok(pass.look(block, first_row, &pieces, asked, cx)?)));
         }
         let outcome = stage.run(plan, reached)?;
         let found = lanes.iter().filter_map(|lane| outcome.result(lane));
         Ok(sums.add(found.map(bytemuck::cast_slice)))
     }
 
-    /// What has to be read of a block: nothing, all of it, or the pieces with rows to look at where that saves requests' worth of bytes.
-    fn pieces(
-        &self,
-        x: ExtentRef,
-        copy: Option<ExtentRef>,
-        block: usize,
-        known: &Known<T>,
-        active: usize,
-        moved: Option<&Moved>,
-    ) -> Vec<Piece<T>> {
-        let count = known.labels.len();
-        let source = known.packing.as_ref().zip(copy);
-        let piece = |rows: Range<usize>| match &source {
-            Some((packed, copy)) => Piece::packed(rows.clone(), self.copy_region(*copy, block, rows), Arc::clone(packed)),
-            None => self.dense_piece(x, block, rows),
+    /// What has to be read for some rows of a block: runs of them, where gaps save a request's worth of bytes, else all.
+    fn runs(&self, known: &Known<T>, count: usize, rows: impl FnOnce() -> Vec<u32>) -> Vec<Range<usize>> {
+        let all = known.labels.len();
+        let width = match known.packing {
+            Some(_) => packed_row_bytes::<T>(self.shape.features),
+            None => self.shape.features * size_of::<T>(),
         };
-        let Some(moved) = moved.filter(|_| active < count && self.x.is_stored()) else {
-            return if active == 0 { Vec::new() } else { vec![piece(0..count)] };
-        };
-        let width =
-            if source.is_some() { packed_row_bytes::<T>(self.shape.features) } else { self.shape.features * size_of::<T>() };
         let gap = (GAP_BYTES as usize / width).max(1);
-        if active * gap > count {
-            return vec![piece(0..count)];
+        if count > PIECES_MAX && count * gap > all {
+            return std::iter::once(0..all).collect();
         }
         let mut runs: Vec<Range<usize>> = Vec::new();
-        for row in known.active(&moved.gaps) {
+        for row in rows() {
             match runs.last_mut() {
                 Some(run) if row as usize <= run.end + gap => run.end = row as usize + 1,
                 _ => runs.push(row as usize..row as usize + 1),
             }
         }
-        if runs.len() > PIECES_MAX { vec![piece(0..count)] } else { runs.into_iter().map(piece).collect() }
+        if runs.len() > PIECES_MAX { std::iter::once(0..all).collect() } else { runs }
     }
+}
+
+/// What a run has to do with a block.
+struct Todo<T> {
+    block: usize,
+    /// Rows to read.
+    runs: Vec<Range<usize>>,
+    /// From the copy, if it is packed.
+    packed: Option<Arc<Packed<T>>>,
+    /// Rows to look at; those that bounds do not settle, if not said.
+    asked: Option<Vec<u32>>,
 }
 
 fn labels_of<T: Real>(known: &[Mutex<Known<T>>]) -> Vec<u32> {

@@ -3,7 +3,9 @@
 //! Of each row a label and two bounds are kept: `upper` is no less than the distance to the centre of the label, `lower` no more than
 //! that to any other (Hamerly, "Making k-means even faster", 2010). Centres that move loosen them by as much. While
 //! `upper < max(lower, half the distance to the next centre)` the label stays, and the row is neither looked at nor read. Bounds are
-//! rounded outwards and widened by the error of the distances that they come from, so that pruning changes no label.
+//! rounded outwards and widened by the error of the distances that they come from, so that pruning changes no label. A row that is
+//! read from the copy, and there so near to the border between two clusters that it may lie on the other side in X, is left
+//! *unsure*, for a look at X itself.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -18,7 +20,7 @@ use super::totals::{Shape, Totals};
 use crate::error::{Error, Result};
 
 /// Rows that are looked at together: with the distances to 128 centres they stay in the second-level cache.
-pub(super) const PART_ROWS: usize = 256;
+pub(super) const PART_ROWS: usize = 512;
 /// Bytes of state a row: a label, and two bounds.
 pub(super) const LABEL_BYTES: u64 = 4;
 pub(super) const BOUND_BYTES: u64 = 8;
@@ -33,6 +35,8 @@ pub(super) struct Known<T> {
     /// Empty where there is no memory for bounds.
     upper: Vec<f32>,
     lower: Vec<f32>,
+    /// Rows for which the copy is too coarse in this round.
+    pub(super) unsure: Vec<u32>,
     /// How the copy of the block is packed; `None` without one.
     pub(super) packing: Option<Arc<Packed<T>>>,
 }
@@ -40,7 +44,13 @@ pub(super) struct Known<T> {
 impl<T: Real> Known<T> {
     pub(super) fn new(rows: usize, bounds: bool) -> Known<T> {
         let bounds = if bounds { rows } else { 0 };
-        Known { labels: vec![NONE; rows], upper: vec![f32::INFINITY; bounds], lower: vec![0.0; bounds], packing: None }
+        Known {
+            labels: vec![NONE; rows],
+            upper: vec![f32::INFINITY; bounds],
+            lower: vec![0.0; bounds],
+            unsure: Vec::new(),
+            packing: None,
+        }
     }
 
     fn has_bounds(&self) -> bool {
@@ -75,17 +85,13 @@ impl<T: Real> Known<T> {
         active.map(|(_, row)| row).collect()
     }
 
-    fn keep(&mut self, row: usize, label: u32, nearest: f64, second: f64, error: f64) {
+    /// Keeps what was found in squared distances with an error, of a row that was off by at most `off`.
+    fn keep(&mut self, row: usize, label: u32, nearest: f64, second: f64, error: f64, off: f64) {
         self.labels[row] = label;
         if let (Some(upper), Some(lower)) = (self.upper.get_mut(row), self.lower.get_mut(row)) {
-            *upper = above((nearest.max(0.0) + error).sqrt());
-            *lower = below((second - error).max(0.0).sqrt());
+            *upper = above((nearest.max(0.0) + error).sqrt() + off);
+            *lower = below(((second - error).max(0.0).sqrt() - off).max(0.0));
         }
-    }
-
-    fn widen(&mut self, error: f64) {
-        self.upper.iter_mut().for_each(|upper| *upper = above(f64::from(*upper) + error));
-        self.lower.iter_mut().for_each(|lower| *lower = below((f64::from(*lower) - error).max(0.0)));
     }
 }
 
@@ -124,9 +130,16 @@ impl<T: Real> Pass<T> {
         (PART_ROWS * (shape.features + 2) + kernels::nearest_scratch(PART_ROWS, shape.clusters)) * size_of::<T>()
     }
 
-    /// Looks at the rows of a block that may have another centre now. The blocks of the context: one a piece, the copy where it is to be
-    /// made, and the totals.
-    pub(super) fn look(&self, index: usize, first_row: u64, pieces: &[Piece<T>], cx: &mut Context<'_>) -> Result<()> {
+    /// Looks at the rows of a block that may have another centre now, or at those `asked` for. The blocks of the context: one a piece,
+    /// the copy where it is to be made, and the totals.
+    pub(super) fn look(
+        &self,
+        index: usize,
+        first_row: u64,
+        pieces: &[Piece<T>],
+        asked: Option<Vec<u32>>,
+        cx: &mut Context<'_>,
+    ) -> Result<()> {
         let (read, rest) = cx.blocks.split_at_mut(pieces.len());
         let Some((totals, copy)) = rest.split_last_mut() else { unreachable!("totals come last") };
         let totals = &mut Totals::of(totals.slice_mut(), self.shape);
@@ -137,8 +150,13 @@ impl<T: Real> Pass<T> {
         let whole = pieces.len() == 1 && pieces[0].rows.len() == count;
         let part = &mut self.part(bytemuck::cast_slice_mut(cx.scratch));
         let d = self.shape.features;
-        let mut looked: Vec<u32> = if self.first || !known.has_bounds() { Vec::new() } else { known.active(&self.centers.gaps) };
-        if self.first || !known.has_bounds() || (whole && 2 * looked.len() > count) {
+        let active = || match self.first || !known.has_bounds() {
+            true => (0..count as u32).collect(),
+            false => known.active(&self.centers.gaps),
+        };
+        let mut looked = asked.unwrap_or_else(active);
+        if whole && 2 * looked.len() > count {
+            // In one go, which also tightens all bounds.
             looked = (0..count as u32).collect();
         }
         let mut nearest = 0.0;
@@ -156,7 +174,8 @@ impl<T: Real> Pass<T> {
                     rows[piece].1.take(at..at + 1, out, &self.shift)?;
                 }
             }
-            nearest += self.label(some, part, known, totals, first_row).map_err(|error| match &rows[0].1 {
+            let off = rows[0].1.error();
+            nearest += self.label(some, part, known, totals, first_row, off).map_err(|error| match &rows[0].1 {
                 Rows::Dense(x) => error.locate(*x, &self.object, first_row),
                 Rows::Packed(..) => error.into(),
             })?;
@@ -164,10 +183,8 @@ impl<T: Real> Pass<T> {
         totals.looked(looked.len());
         if let ([copy], Some((_, Rows::Dense(x)))) = (copy, rows.first()) {
             let packed = Packed::of(*x, &self.shift);
-            let error = packed.error(&self.shift);
-            if error <= PACKING_ERROR_MAX * (nearest / count as f64).sqrt() {
+            if packed.error <= PACKING_ERROR_MAX * (nearest / count as f64).sqrt() {
                 packed.pack(copy.bytes_mut(), *x)?;
-                known.widen(error);
                 known.packing = Some(Arc::new(packed));
             } else {
                 copy.bytes_mut().fill(0);
@@ -192,6 +209,7 @@ impl<T: Real> Pass<T> {
         known: &mut Known<T>,
         totals: &mut Totals<'_>,
         first_row: u64,
+        off: f64,
     ) -> std::result::Result<f64, NoDistance> {
         let (n, d, k) = (some.len(), self.shape.features, self.shape.clusters);
         let x = view(&part.x[..n * d], n, d, d, 1)?;
@@ -200,6 +218,9 @@ impl<T: Real> Pass<T> {
         kernels::nearest(into, x, view(&self.centers.values, k, d, d, 1)?, &self.centers.squares, part.scores, &self.blas)?;
         // Of a product of d terms, and a few roundings more.
         let relative = (d + 8) as f64 * T::EPSILON.f64();
+        // A row that is off by e changes the difference of two squared distances by 2 e.(a - b), where no centre is farther from the
+        // other than twice the longest is long.
+        let doubt = 4.0 * off * self.centers.reach;
         let mut sum = 0.0;
         for (at, &row) in some.iter().enumerate() {
             let square = part.squares[at];
@@ -207,10 +228,14 @@ impl<T: Real> Pass<T> {
             if !nearest.is_finite() {
                 return Err(NoDistance::NotFinite);
             }
+            if off > 0.0 && second - nearest <= doubt {
+                known.unsure.push(row);
+                continue;
+            }
             let error = relative * (square.sqrt() + self.centers.reach).powi(2);
             let (row, label) = (row as usize, part.labels[at]);
             let before = known.labels[row];
-            known.keep(row, label, nearest, second, error);
+            known.keep(row, label, nearest, second, error, off);
             sum += nearest.max(0.0);
             if before != label || self.first {
                 let weight = self.weights.as_ref().map_or(1.0, |weights| weights[first_row as usize + row]);

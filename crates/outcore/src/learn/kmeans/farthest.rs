@@ -35,12 +35,9 @@ impl<T: Real> Lloyd<T> {
         let mut plan = self.empty_plan(false);
         plan.hold((count * self.shape.features * 8) as u64);
         let x = self.x.extent(&mut plan);
-        let copy = self.copy.as_ref().map(|copy| plan.extent(copy.extent()));
         for (block, rows) in self.blocks.iter().enumerate() {
             let first_row = rows.start;
-            let labels = known[block].lock().expect("no panic while held");
-            let [piece] = <[_; 1]>::try_from(self.pieces(x, copy, block, &labels, labels.labels.len(), None))
-                .unwrap_or_else(|_| unreachable!("all rows are one piece"));
+            let piece = self.dense_piece(x, block, 0..(rows.end - rows.start) as usize);
             let (known, centers, found, shift) =
                 (Arc::clone(known), Arc::clone(centers), Arc::clone(&found), Arc::clone(&self.shift));
             let task = self.task(piece.rows.len()).read(piece.region());

@@ -14,17 +14,14 @@ use crate::error::Result;
 pub(super) struct Packed<T> {
     packing: Packing<T>,
     base: Vec<T>,
+    /// The most that it moves a row.
+    pub(super) error: f64,
 }
 
 impl<T: Real> Packed<T> {
     pub(super) fn of(x: MatRef<'_, T>, shift: &[f64]) -> Packed<T> {
         let packing = Packing::of(x);
-        Packed { base: packing.base(shift), packing }
-    }
-
-    /// The most that packing moves a row.
-    pub(super) fn error(&self, shift: &[f64]) -> f64 {
-        self.packing.error(shift)
+        Packed { base: packing.base(shift), error: packing.error(shift), packing }
     }
 
     pub(super) fn pack(&self, out: &mut [u8], x: MatRef<'_, T>) -> Result<()> {
@@ -76,6 +73,14 @@ pub(super) enum Rows<'a, T> {
 }
 
 impl<T: Real> Rows<'_, T> {
+    /// The most that each row is away from where it is in X.
+    pub(super) fn error(&self) -> f64 {
+        match self {
+            Rows::Dense(_) => 0.0,
+            Rows::Packed(_, packed) => packed.error,
+        }
+    }
+
     /// Some of them less the shift, one after another.
     pub(super) fn take(&self, rows: Range<usize>, out: &mut [T], shift: &[f64]) -> Result<()> {
         let d = shift.len();
