@@ -121,14 +121,11 @@ fn least<T: Real>(known: (T, u32, T), line: &[T], squares: &[T], start: u32) -> 
             first[lane] = if value < first[lane] { value } else { first[lane] };
         }
     }
-    let mut next = known.2;
-    let mut best = known.0;
-    for (first, second) in first.into_iter().zip(second) {
-        let loser = if first < best { best } else { first };
-        let second = if second < loser { second } else { loser };
-        next = if second < next { second } else { next };
-        best = if first < best { first } else { best };
-    }
+    let (first, second) = halve::<T, 16, 8>(first, second);
+    let (first, second) = halve::<T, 8, 4>(first, second);
+    let (first, second) = halve::<T, 4, 2>(first, second);
+    let ([best], [next]) = halve::<T, 2, 1>(first, second);
+    let ([best], [next]) = halve::<T, 2, 1>([known.0, best], [known.2, next]);
     if best >= known.0 || best.f64().is_nan() {
         return (known.0, known.1, next);
     }
@@ -140,6 +137,17 @@ fn least<T: Real>(known: (T, u32, T), line: &[T], squares: &[T], start: u32) -> 
         }
     }
     (best, number.into_iter().fold(u32::MAX, u32::min), next)
+}
+
+/// The least two of each two lanes: all at once, because one after another each would wait for the one before.
+#[inline(always)]
+fn halve<T: Real, const N: usize, const HALF: usize>(first: [T; N], second: [T; N]) -> ([T; HALF], [T; HALF]) {
+    let low = |a: T, b: T| if a < b { a } else { b };
+    let high = |a: T, b: T| if a < b { b } else { a };
+    (
+        std::array::from_fn(|lane| low(first[lane], first[lane + HALF])),
+        std::array::from_fn(|lane| low(high(first[lane], first[lane + HALF]), low(second[lane], second[lane + HALF]))),
+    )
 }
 
 /// |x|^2 of each row, in f64.

@@ -275,6 +275,7 @@ impl<T: Real> Lloyd<T> {
         let mut plan = Plan::new(if first { "k-means first round" } else { "k-means round" });
         plan.bound(if self.x.is_stored() { self.x.bytes() } else { 0 });
         let (k, d) = (self.shape.clusters as u64, self.shape.features as u64);
+        // Centres of two rounds, twice each.
         plan.hold(4 * k * d * size_of::<T>() as u64);
         plan
     }

@@ -215,7 +215,7 @@ impl<T: Real> Pass<T> {
         let x = view(&part.x[..n * d], n, d, d, 1)?;
         kernels::row_squares(&mut part.squares[..n], x)?;
         let into = Nearest { label: &mut part.labels[..n], first: &mut part.first[..n], second: &mut part.second[..n] };
-        kernels::nearest(into, x, view(&self.centers.values, k, d, d, 1)?, &self.centers.squares, part.scores, &self.blas)?;
+        kernels::nearest(into, x, view(&self.centers.across, k, d, 1, k)?, &self.centers.squares, part.scores, &self.blas)?;
         // Of a product of d terms, and a few roundings more.
         let relative = (d + 8) as f64 * T::EPSILON.f64();
         // A row that is off by e changes the difference of two squared distances by 2 e.(a - b), where no centre is farther from the

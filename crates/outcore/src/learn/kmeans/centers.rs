@@ -29,6 +29,8 @@ pub(super) struct Moved {
 /// Centres as a round uses them, less the shift.
 pub(super) struct Centers<T> {
     pub(super) values: Vec<T>,
+    /// d x k: as products take them.
+    pub(super) across: Vec<T>,
     pub(super) squares: Vec<T>,
     /// Length of the longest.
     pub(super) reach: f64,
@@ -50,7 +52,8 @@ impl<T: Real> Centers<T> {
             }
         }
         let reach = squares.iter().copied().fold(0.0, f64::max).sqrt();
-        Centers { values, squares: squares.into_iter().map(T::of).collect(), reach, gaps }
+        let across = (0..values.len()).map(|at| values[at % shape.clusters * d + at / shape.clusters]).collect();
+        Centers { values, across, squares: squares.into_iter().map(T::of).collect(), reach, gaps }
     }
 
     /// What these centres are to rows whose bounds were right for others.
