@@ -142,9 +142,7 @@ class Session:
                 self._others = {size: other}
             return self._others[size]
 
-    def _run(
-        self, job: _native.Job, label: str, progress: bool | None, partial: Callable[[Any], None] | None = None
-    ) -> Any:
+    def _run(self, job: _native.Job, label: str, progress: bool | None, partial: Callable[[Any], None] | None = None) -> Any:
         found = execute(job, label, progress, partial)
         trace = self._inner.last_trace()
         if trace is not None:

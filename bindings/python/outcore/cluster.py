@@ -43,10 +43,10 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     n_clusters : int
         Number of clusters and centres, k.
     init : {"k-means++", "k-means||", "random"}, array_like of shape (n_clusters, n_features) or callable
-        Where centres begin. "k-means++": scikit-learn's `kmeans_plusplus`, of all rows if X is in memory or at most 16 MiB, else of
-        as many rows, drawn evenly, as 16 MiB hold (k passes over all rows would take as long as k rounds). "k-means||": a choice
-        from all rows in six passes (Bahmani et al., 2012). "random": k rows. A callable is called with X, n_clusters and
-        random_state.
+        Where centres begin. "k-means++": scikit-learn's `kmeans_plusplus`, of all rows if X is in memory or takes 16 MiB at most in
+        float64, else of as many rows, drawn evenly, as that holds (k passes over all rows would take as long as k rounds).
+        "k-means||": a choice from all rows in six passes (Bahmani et al., 2012). "random": k rows. A callable is called with X,
+        n_clusters and random_state.
     n_init : int or "auto"
         Runs from different beginnings, of which the one with the least inertia is kept. "auto": 10 for "random" or a callable,
         else 1.
@@ -82,13 +82,14 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     -----
     2 n_samples k n_features operations a round at most, and 4 to 12 bytes of memory a row.
 
-    From an equal `init` array labels are those of scikit-learn's Lloyd, where two centres are not equally near to within rounding.
-    Where X is larger than the budget, rounds after the first read a copy in scratch, of which each block holds each column to 20
-    bits of its range there (32 bits for float64): to within 2^-17 of its deviation for normal data, and whole numbers up to a
-    million exactly.
+    From an equal `init` array labels are those of scikit-learn's Lloyd, but for rows that are equally near to two centres to within
+    rounding. Where X is larger than the budget, rounds after the first read a copy in scratch, of which each block holds each
+    column to 20 bits of its range there (32 bits for float64); rows for which that is too coarse are read from X. Sums take the
+    rows that change their label from the copy, which in a mean over a hundred rows is less than float32 rounds off. Whole numbers
+    up to a million are copied exactly.
 
-    Ctrl-C leaves `cluster_centers_` and `n_iter_` as they were after the last whole round, without `labels_` and `inertia_`. To go
-    on from there: ``km.set_params(init=km.cluster_centers_).fit(X)``.
+    Ctrl-C leaves `cluster_centers_` and `n_iter_` as they were after the last whole round, without `labels_` and `inertia_`; before
+    the end of the first round it leaves what was there. To go on: ``km.set_params(init=km.cluster_centers_).fit(X)``.
 
     Examples
     --------
@@ -130,8 +131,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         Raises
         ------
         NotFiniteError
-            For NaN or infinity in an `Array`, with its row and column. ArgumentError for more clusters than rows; OverBudgetError,
-            before anything is read, where there is no memory for 4 bytes a row.
+            For NaN or infinity in an `Array`, with its row and column. ArgumentError for more clusters than rows;
+            OverBudgetError, before anything is read, where there is no memory for 4 bytes a row.
         """
         X = self._checked(X, reset=True)
         runs = self._runs(X)
@@ -259,7 +260,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
             picked = np.arange(X.shape[0]) if X.shape[0] <= most else np.sort(_drawn(X.shape[0], most, random))
             rows, own = _rows(session, X, picked, self.progress), None if weights is None else weights[picked]
             _check_finite(X, rows, picked)
-        return kmeans_plusplus(rows, k, sample_weight=own, random_state=random)[0].astype(np.float64)
+        return _plus_plus(rows, k, own, random)
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         """X as float32 or float64, with scikit-learn's checks for what is in memory and ours for what is on SSD."""
@@ -343,8 +344,8 @@ def _check_finite(X: Array, rows: npt.NDArray[Any], picked: npt.NDArray[Any]) ->
 def _scalable(
     session: Session, X: Any, weights: Any, k: int, random: np.random.RandomState, progress: bool | None
 ) -> npt.NDArray[np.float64]:
-    """k-means||: rows far from all candidates become candidates, 2 k a pass; k-means++ of the candidates, each with the weight of the
-    rows that are nearest to it."""
+    """k-means||: rows far from all candidates become candidates, 2 k a pass; k-means++ of the candidates, each with the weight of
+    the rows that are nearest to it."""
     n = X.shape[0]
     new = _rows(session, X, _drawn(n, 1, random, weights), progress)
     candidates, far = new, np.full(n, np.inf, np.float32)
@@ -364,4 +365,9 @@ def _scalable(
         candidates = np.concatenate([candidates, _rows(session, X, _drawn(n, k, random), progress)])
     nearest = _assign(session, X, candidates, None, "choosing", progress)["labels"]
     mass = np.bincount(nearest, weights=weights, minlength=len(candidates))
-    return kmeans_plusplus(candidates, k, sample_weight=mass.astype(np.float64), random_state=random)[0].astype(np.float64)
+    return _plus_plus(candidates, k, mass.astype(np.float64), random)
+
+
+def _plus_plus(rows: Any, k: int, weights: Any, random: np.random.RandomState) -> npt.NDArray[np.float64]:
+    found: npt.NDArray[np.float64] = kmeans_plusplus(rows, k, sample_weight=weights, random_state=random)[0].astype(np.float64)
+    return found

@@ -21,8 +21,8 @@ from outcore.decomposition import PCA
 
 @pytest.mark.parametrize("estimator", [KMeans(), KMeans(3, init="k-means||"), KMeans(2, init="random", n_init=2)])
 def test_scikit_learn_checks(estimator: KMeans) -> None:
-    """All but one, which needs an environment variable that SciPy reads when it is imported, and one that scikit-learn's KMeans fails
-    too: a seed chooses other rows where some are repeated."""
+    """All but one, which needs an environment variable that SciPy reads when it is imported, and one that scikit-learn's KMeans
+    fails too: a seed chooses other rows where some are repeated."""
     failed = {"check_sample_weight_equivalence_on_dense_data": "a seed chooses other rows where some are repeated"}
     check_estimator(estimator, on_skip=None, expected_failed_checks=failed)
 
@@ -36,9 +36,7 @@ def x(rng: np.random.Generator) -> npt.NDArray[np.float64]:
 @pytest.mark.parametrize("where", ["memory", "stored", "copied"])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_clusters_are_those_of_scikit_learn(
-    tmp_path: Path, x: npt.NDArray[Any], where: str, order: Any, dtype: str
-) -> None:
+def test_clusters_are_those_of_scikit_learn(tmp_path: Path, x: npt.NDArray[Any], where: str, order: Any, dtype: str) -> None:
     x = np.asarray(x, dtype, order)
     reference = sklearn.cluster.KMeans(10, init=x[:10], n_init=1, max_iter=15, tol=0, algorithm="lloyd").fit(x.astype(float))
     data = x if where == "memory" else oc.from_numpy(tmp_path / "x.npy", x, order=order)
@@ -101,7 +99,7 @@ def test_interrupted_rounds_are_kept(tmp_path: Path, x: npt.NDArray[Any], monkey
     class Impatient:
         def __init__(self, label: str, progress: bool | None) -> None: ...
 
-        def __enter__(self) -> "Impatient":
+        def __enter__(self) -> Any:
             return self
 
         def __exit__(self, *_: object) -> None: ...

@@ -149,7 +149,7 @@ impl<T: Real> Packing<T> {
     pub fn unpack(&self, out: &mut [T], bytes: &[u8], base: &[T]) -> Result<(), Error> {
         let d = self.step.len();
         let row_bytes = packed_row_bytes::<T>(d);
-        if base.len() != d || (d > 0 && (out.len() % d != 0 || out.len() / d * row_bytes != bytes.len())) {
+        if base.len() != d || (d > 0 && (!out.len().is_multiple_of(d) || out.len() / d * row_bytes != bytes.len())) {
             return Err(Error::shape("unpack", &[("columns", &d), ("out", &out.len()), ("bytes", &bytes.len())]));
         }
         for (out, bytes) in out.chunks_exact_mut(d.max(1)).zip(bytes.chunks_exact(row_bytes.max(1))) {

@@ -37,7 +37,7 @@ use outcore_engine::{ExtentRef, Plan, Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Real, packed_row_bytes};
 
-use self::block::{BOUND_BYTES, Known, LABEL_BYTES, PART_ROWS, Pass};
+use self::block::{BOUND_BYTES, Known, LABEL_BYTES, Pass, part_rows};
 use self::centers::{Centers, Moved, distance};
 use self::source::{Packed, Piece};
 use self::totals::{Shape, Sums};
@@ -158,7 +158,7 @@ impl<T: Real> Lloyd<T> {
         }
         let shape = Shape { clusters: start.len() / d as usize, features: d as usize };
         let memory = session.memory_free();
-        let block_rows = (memory / 96 / (d * element)).clamp(1, BLOCK_ROWS).min(n.div_ceil(PARALLEL).max(PART_ROWS as u64));
+        let block_rows = (memory / 96 / (d * element)).clamp(1, BLOCK_ROWS).min(n.div_ceil(PARALLEL).max(256));
         let blocks = panels(n, 1, block_rows);
         let fixed = n * (LABEL_BYTES + if weights.is_some() { 8 } else { 0 }) + blocks.len() as u64 * (3 * d * element + 256);
         let bounds = bounds && fixed + n * BOUND_BYTES <= memory / 2;
@@ -287,7 +287,8 @@ impl<T: Real> Lloyd<T> {
 
     fn task(&self, rows: usize) -> Task {
         let (k, d) = (self.shape.clusters, self.shape.features);
-        let held = kernels::nearest_held_bytes::<T>(PART_ROWS, d, k, self.session.blas()) + 32 * PART_ROWS + 4 * rows;
+        let part = part_rows::<T>(d);
+        let held = kernels::nearest_held_bytes::<T>(part, d, k, self.session.blas()) + 32 * part + 4 * rows;
         Task::new("assign").flops(kernels::nearest_flops(rows, d, k)).scratch(Pass::<T>::scratch_bytes(self.shape)).held(held)
     }
 

@@ -19,8 +19,12 @@ use super::source::{Packed, Piece, Rows};
 use super::totals::{Shape, Totals};
 use crate::error::{Error, Result};
 
-/// Rows that are looked at together: with the distances to 128 centres they stay in the second-level cache.
-pub(super) const PART_ROWS: usize = 512;
+/// Rows that are looked at together: with the distances to 128 centres they stay in the second-level cache, and where rows are long
+/// they leave memory for others.
+pub(super) fn part_rows<T>(features: usize) -> usize {
+    ((256 << 10) / (features * size_of::<T>()).max(1)).clamp(32, 512)
+}
+
 /// Bytes of state a row: a label, and two bounds.
 pub(super) const LABEL_BYTES: u64 = 4;
 pub(super) const BOUND_BYTES: u64 = 8;
@@ -127,7 +131,8 @@ struct Part<'a, T> {
 impl<T: Real> Pass<T> {
     /// Bytes of scratch of one task.
     pub(super) fn scratch_bytes(shape: Shape) -> usize {
-        (PART_ROWS * (shape.features + 2) + kernels::nearest_scratch(PART_ROWS, shape.clusters)) * size_of::<T>()
+        let rows = part_rows::<T>(shape.features);
+        (rows * (shape.features + 2) + kernels::nearest_scratch(rows, shape.clusters)) * size_of::<T>()
     }
 
     /// Looks at the rows of a block that may have another centre now, or at those `asked` for. The blocks of the context: one a piece,
@@ -155,12 +160,12 @@ impl<T: Real> Pass<T> {
             false => known.active(&self.centers.gaps),
         };
         let mut looked = asked.unwrap_or_else(active);
-        if whole && 2 * looked.len() > count {
+        if whole && 4 * looked.len() > 3 * count {
             // In one go, which also tightens all bounds.
             looked = (0..count as u32).collect();
         }
         let mut nearest = 0.0;
-        for some in looked.chunks(PART_ROWS) {
+        for some in looked.chunks(part.labels.len()) {
             if cx.cancelled.load(Ordering::Relaxed) {
                 return Err(Error::Cancelled);
             }
@@ -194,10 +199,11 @@ impl<T: Real> Pass<T> {
     }
 
     fn part<'a>(&self, memory: &'a mut [T]) -> Part<'a, T> {
-        let (x, rest) = memory.split_at_mut(PART_ROWS * self.shape.features);
-        let (first, rest) = rest.split_at_mut(PART_ROWS);
-        let (second, scores) = rest.split_at_mut(PART_ROWS);
-        Part { x, scores, first, second, labels: vec![0; PART_ROWS], squares: vec![0.0; PART_ROWS] }
+        let rows = part_rows::<T>(self.shape.features);
+        let (x, rest) = memory.split_at_mut(rows * self.shape.features);
+        let (first, rest) = rest.split_at_mut(rows);
+        let (second, scores) = rest.split_at_mut(rows);
+        Part { x, scores, first, second, labels: vec![0; rows], squares: vec![0.0; rows] }
     }
 
     /// Finds the centres of some rows that have been taken, and adds those that have another one to the totals. The sum of the squared

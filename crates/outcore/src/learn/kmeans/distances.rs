@@ -7,7 +7,7 @@ use outcore_engine::{Plan, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, MatRef, Real, gemm_scratch_bytes, view, view_mut};
 
-use super::block::PART_ROWS;
+use super::block::part_rows;
 use crate::data::array::{Array, Operand, Output, Tile, panels_that_fit};
 use crate::data::format::Order;
 use crate::error::{Error, Result};
@@ -59,16 +59,17 @@ fn distances_as<T: Real>(session: &Session, x: Operand, mut values: Vec<f64>, ou
 }
 
 fn task<T: Real>(x: Tile, y: Tile, centers: Arc<Centers>, blas: Blas) -> Task {
-    let (d, k, rows) = (x.cols, y.cols, x.rows.min(PART_ROWS));
+    let (d, k, part) = (x.cols, y.cols, part_rows::<f64>(x.cols));
+    let rows = x.rows.min(part);
     let task = Task::new("distances").flops(kernels::gemm_flops(x.rows, k, d)).scratch(8 * rows * (d + k + 1));
     task.held(gemm_scratch_bytes::<f64>(rows, k, d, &blas)).read(x.region).write(y.region).run(move |cx| {
         let [x_block, y_block] = &mut *cx.blocks else { unreachable!("two were declared") };
         let (from, mut to) = (x.of::<T>(x_block)?, y.of_mut::<T>(y_block)?);
-        for start in (0..x.rows).step_by(PART_ROWS) {
+        for start in (0..x.rows).step_by(part) {
             if cx.cancelled.load(Ordering::Relaxed) {
                 return Err(Error::Cancelled.into());
             }
-            let count = PART_ROWS.min(x.rows - start);
+            let count = part.min(x.rows - start);
             let products = products(from.subrows(start, count), &centers, bytemuck::cast_slice_mut(cx.scratch), &blas)?;
             for (row, (products, square)) in products.enumerate() {
                 for (column, (product, center)) in products.iter().zip(&centers.squares).enumerate() {
