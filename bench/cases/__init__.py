@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cases import fits, pca, products, reads
+from cases import fits, kmeans, pca, products, reads
 from harness.model import Case, Context
 
 BUILDERS: dict[str, Callable[[Context], Case]] = {
     **products.BUILDERS,
     **pca.BUILDERS,
+    **kmeans.BUILDERS,
     **reads.BUILDERS,
     **fits.BUILDERS,
 }

@@ -1,13 +1,14 @@
-"""scikit-learn's IncrementalPCA over a memory map."""
+"""scikit-learn: IncrementalPCA over a memory map, KMeans in memory."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from sklearn.cluster import KMeans
 from sklearn.decomposition import IncrementalPCA
 
-from legs.measure import captured_variance, cold, sampled
+from legs.measure import captured_variance, cold, inertia, sampled, start_centers
 
 Spec = dict[str, Any]
 Result = dict[str, Any]
@@ -32,6 +33,14 @@ def pca(spec: Spec) -> Result:
         "explained_variance_ratio": float(np.sum(model.explained_variance_ratio_)),
         "captured_variance": captured_variance(spec["a"], model.components_, model.mean_),
     }
+
+
+def kmeans(spec: Spec) -> Result:
+    """All rows in memory; the time to load them is not counted."""
+    x, start = np.load(spec["a"]), start_centers(spec["a"], spec["clusters"])
+    model = KMeans(spec["clusters"], init=start, n_init=1, max_iter=spec["rounds"], tol=0, algorithm="lloyd", copy_x=False)
+    found = sampled(lambda: model.fit(x))
+    return {**found, "rounds": model.n_iter_, "inertia": inertia(spec["a"], model.cluster_centers_, model.labels_)}
 
 
 def batches(rows: int, batch: int, components: int) -> list[slice]:

@@ -43,8 +43,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     n_clusters : int
         Number of clusters and centres, k.
     init : {"k-means++", "k-means||", "random"}, array_like of shape (n_clusters, n_features) or callable
-        Where centres begin. "k-means++": scikit-learn's `kmeans_plusplus`, of all rows if X is in memory or takes 16 MiB at most in
-        float64, else of as many rows, drawn evenly, as that holds (k passes over all rows would take as long as k rounds).
+        Where centres begin. "k-means++": scikit-learn's `kmeans_plusplus`, of all rows if X is in memory or takes 16 MiB at most
+        in float64, else of as many rows, drawn evenly, as that holds (k passes over all rows would take as long as k rounds).
         "k-means||": a choice from all rows in six passes (Bahmani et al., 2012). "random": k rows. A callable is called with X,
         n_clusters and random_state.
     n_init : int or "auto"
@@ -82,14 +82,14 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     -----
     2 n_samples k n_features operations a round at most, and 4 to 12 bytes of memory a row.
 
-    From an equal `init` array labels are those of scikit-learn's Lloyd, but for rows that are equally near to two centres to within
-    rounding. Where X is larger than the budget, rounds after the first read a copy in scratch, of which each block holds each
-    column to 20 bits of its range there (32 bits for float64); rows for which that is too coarse are read from X. Sums take the
+    From an equal `init` array labels are those of scikit-learn's Lloyd, but for rows that are equally near to two centres to
+    within rounding. Where X is larger than the budget, rounds after the first read a copy in scratch, of which each block holds
+    each column to 20 bits of its range there (32 bits for float64); rows for which that is too coarse are read from X. Sums take the
     rows that change their label from the copy, which in a mean over a hundred rows is less than float32 rounds off. Whole numbers
     up to a million are copied exactly.
 
-    Ctrl-C leaves `cluster_centers_` and `n_iter_` as they were after the last whole round, without `labels_` and `inertia_`; before
-    the end of the first round it leaves what was there. To go on: ``km.set_params(init=km.cluster_centers_).fit(X)``.
+    Ctrl-C leaves `cluster_centers_` and `n_iter_` as they were after the last whole round, without `labels_` and `inertia_`;
+    before the end of the first round it leaves what was there. To go on: ``km.set_params(init=km.cluster_centers_).fit(X)``.
 
     Examples
     --------

@@ -17,7 +17,8 @@ const LANES: usize = 16;
 
 /// What is found for each row: which centre is nearest, and |x - c|^2 - |x|^2 for it and for the second nearest.
 pub struct Nearest<'a, T> {
-    /// Number of the nearest centre, the lowest among equals.
+    /// Number of the nearest centre, the lowest among equals. What is there before is taken for a guess, which saves a search where
+    /// it is right.
     pub label: &'a mut [u32],
     /// Of the nearest; infinity without centres.
     pub first: &'a mut [T],
@@ -52,7 +53,6 @@ pub fn nearest<T: Real>(
             &[("x", &x.shape()), ("centers", &centers.shape()), ("squares", &squares.len()), ("results", &lengths)],
         ));
     }
-    into.label.fill(0);
     into.first.fill(T::of(f64::INFINITY));
     into.second.fill(T::of(f64::INFINITY));
     for top in (0..n).step_by(BLOCK_ROWS) {
@@ -68,12 +68,18 @@ pub fn nearest<T: Real>(
                 second: &mut into.second[rows.clone()],
             };
             let squares = &squares[start..start + count];
+            if start == 0 && k > BLOCK_CENTERS {
+                known.label.fill(u32::MAX);
+            }
             // What is moved into the closure makes it one that the dispatch inlines: else it would stay on the plain instruction set.
             pulp::Arch::new().dispatch(
                 #[inline(always)]
                 move || fold(known, product, squares, start as u32),
             );
         }
+    }
+    if k == 0 {
+        into.label.fill(0);
     }
     Ok(())
 }
@@ -101,12 +107,12 @@ fn fold<T: Real>(known: Nearest<'_, T>, product: &[T], squares: &[T], start: u32
     }
 }
 
-/// The least of what is known and the sums of two lines, its number, and the next.
+/// The least of what is known and the sums of two lines, its number, and the next. What is known of nothing yet is a guess.
 #[inline(always)]
-fn least<T: Real>(known: (T, u32, T), line: &[T], squares: &[T], start: u32) -> (T, u32, T) {
+fn least<T: Real>(known: (T, u32, T), line: &[T], squares_of: &[T], start: u32) -> (T, u32, T) {
     let infinity = T::of(f64::INFINITY);
     let (lines, line_rest) = line.as_chunks::<LANES>();
-    let (groups, squares_rest) = squares.as_chunks::<LANES>();
+    let (groups, squares_rest) = squares_of.as_chunks::<LANES>();
     // Padding that is nearest to nothing.
     let (mut last, mut last_squares) = ([T::ZERO; LANES], [infinity; LANES]);
     last[..line_rest.len()].copy_from_slice(line_rest);
@@ -128,6 +134,10 @@ fn least<T: Real>(known: (T, u32, T), line: &[T], squares: &[T], start: u32) -> 
     let ([best], [next]) = halve::<T, 2, 1>([known.0, best], [known.2, next]);
     if best >= known.0 || best.f64().is_nan() {
         return (known.0, known.1, next);
+    }
+    let guess = known.1.wrapping_sub(start) as usize;
+    if next > best && line.get(guess).is_some_and(|&value| squares_of[guess] + value == best) {
+        return (best, known.1, next);
     }
     let mut number = [u32::MAX; LANES];
     for ((line, squares), at) in groups().zip((start..).step_by(LANES)) {
@@ -221,7 +231,8 @@ mod tests {
         for (n, d, k) in [(0, 3, 2), (1, 1, 1), (255, 7, 2), (513, 16, 129), (600, 3, 300), (5, 4, 0)] {
             let (x, centers) = (numbers(n * d, 7), numbers(k * d, 11));
             let squares: Vec<f32> = centers.chunks(d).map(|c| c.iter().map(|c| c * c).sum()).collect();
-            let (mut label, mut first, mut second) = (vec![9; n], vec![0.0; n], vec![0.0; n]);
+            let mut label: Vec<u32> = (0..n as u32).map(|row| row % 7).collect();
+            let (mut first, mut second) = (vec![0.0; n], vec![0.0; n]);
             let mut scratch = vec![0.0; nearest_scratch(n, k)];
             let into = Nearest { label: &mut label, first: &mut first, second: &mut second };
             let (x_view, c_view) = (view(&x, n, d, d, 1).unwrap(), view(&centers, k, d, d, 1).unwrap());
@@ -239,7 +250,8 @@ mod tests {
     fn the_first_of_equals_wins() {
         let (x, centers) = (vec![1.0f64, 2.0], [5.0, 5.0, 1.0, 2.0, 1.0, 2.0]);
         let squares = [50.0, 5.0, 5.0];
-        let (mut label, mut first, mut second, mut scratch) = ([7], [0.0], [0.0], vec![0.0; nearest_scratch(1, 3)]);
+        // Also where the guess is the other one.
+        let (mut label, mut first, mut second, mut scratch) = ([2], [0.0], [0.0], vec![0.0; nearest_scratch(1, 3)]);
         let into = Nearest { label: &mut label, first: &mut first, second: &mut second };
         let (x, centers) = (view(&x, 1, 2, 2, 1).unwrap(), view(&centers, 3, 2, 2, 1).unwrap());
         nearest(into, x, centers, &squares, &mut scratch, &Blas::Builtin).unwrap();

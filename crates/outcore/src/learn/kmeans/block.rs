@@ -220,6 +220,7 @@ impl<T: Real> Pass<T> {
         let (n, d, k) = (some.len(), self.shape.features, self.shape.clusters);
         let x = view(&part.x[..n * d], n, d, d, 1)?;
         kernels::row_squares(&mut part.squares[..n], x)?;
+        some.iter().zip(&mut part.labels).for_each(|(&row, label)| *label = known.labels[row as usize]);
         let into = Nearest { label: &mut part.labels[..n], first: &mut part.first[..n], second: &mut part.second[..n] };
         kernels::nearest(into, x, view(&self.centers.across, k, d, 1, k)?, &self.centers.squares, part.scores, &self.blas)?;
         // Of a product of d terms, and a few roundings more.
