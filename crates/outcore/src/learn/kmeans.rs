@@ -99,6 +99,12 @@ pub struct Assigned {
 /// [`Error::Shape`], [`Error::Value`] for fewer rows than centres; [`Error::NotFinite`] for NaN or infinity; [`Error::OverBudget`].
 pub fn fit(session: &Session, x: Operand, start: Vec<f64>, options: Options) -> Result<Job<KMeans>> {
     let (n, d) = (x.rows(), x.cols());
+    if options.max_iter == 0 || options.tol.is_nan() || options.tol < 0.0 {
+        return Err(Error::value(format!(
+            "max_iter={} must be 1 at least, and tol={} no less than 0",
+            options.max_iter, options.tol
+        )));
+    }
     if d > 0 && n < start.len() as u64 / d {
         return Err(Error::value(format!("{} clusters of {}, which has {n} rows", start.len() as u64 / d, x.name())));
     }
@@ -484,5 +490,48 @@ impl<T: Real> Lloyd<T> {
             sum.iter().map(move |sum| T::of(sum / weight))
         };
         Ok((0..k).flat_map(mean).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outcore_device::Buf;
+
+    use super::*;
+    use crate::session::Settings;
+
+    /// Rows around `clouds` middles, between which they overlap; numbers by a recurrence.
+    fn rows(n: usize, d: usize, clouds: usize) -> Vec<f32> {
+        let mut state = 1u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let middles: Vec<f32> = (0..clouds * d).map(|_| 1.5 * next()).collect();
+        (0..n * d).map(|at| middles[at / d * 7 % clouds * d + at % d] + next()).collect()
+    }
+
+    fn operand(x: &[f32], d: usize) -> Operand {
+        let mut bytes = Buf::anonymous(size_of_val(x)).unwrap();
+        bytes[..size_of_val(x)].copy_from_slice(bytemuck::cast_slice(x));
+        let (rows, cols) = ((x.len() / d) as u64, d as u64);
+        Operand::Memory { bytes: bytes.freeze(), dtype: DType::F32, rows, cols, row_stride: cols, col_stride: 1 }
+    }
+
+    #[test]
+    fn bounds_change_nothing_but_the_work() {
+        for (n, d, k) in [(1, 1, 1), (700, 3, 2), (20_000, 12, 40)] {
+            let x = rows(n, d, 13);
+            let start: Vec<f64> = x[..k * d].iter().map(|&x| f64::from(x)).collect();
+            let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() }).unwrap();
+            let run = |bounds| {
+                let lloyd = Lloyd::<f32>::new(&session, operand(&x, d), &start, None, false, bounds).unwrap();
+                lloyd.fit(60, 0.0).unwrap().run().unwrap()
+            };
+            let (pruned, plain) = (run(true), run(false));
+            assert_eq!((&pruned.labels, pruned.rounds), (&plain.labels, plain.rounds));
+            assert_eq!(pruned.centers, plain.centers);
+            assert!(plain.looked == 1.0 && (n < 20_000 || pruned.looked < 0.7), "{}", pruned.looked);
+        }
     }
 }
