@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.model import MIB, DataFile
+from harness.model import MIB, ROOT, DataFile
 
 Floats = npt.NDArray[np.float32]
 
@@ -50,11 +50,56 @@ def npy_header(kind: str, shape: tuple[int, ...], length_bytes: int) -> bytes:
 
 def blocks(file: DataFile) -> Iterator[Floats]:
     random = np.random.default_rng(file.seed)
-    model = LowRank(file.cols, random) if file.kind == "low rank" else None
+    model = KINDS[file.kind](file.cols, random)
     rows_at_once = max(1, BLOCK_BYTES // (4 * file.cols))
     for start in range(0, file.rows, rows_at_once):
-        rows = min(rows_at_once, file.rows - start)
-        yield model.rows(rows) if model else random.random((rows, file.cols), dtype=np.float32) - np.float32(0.5)
+        yield model.rows(min(rows_at_once, file.rows - start))
+
+
+class Uniform:
+    def __init__(self, cols: int, random: np.random.Generator) -> None:
+        self.cols, self.random = cols, random
+
+    def rows(self, rows: int) -> Floats:
+        return self.random.random((rows, self.cols), dtype=np.float32) - np.float32(0.5)
+
+
+class Normal(Uniform):
+    """Rows without any structure: clusters have nothing but noise to part them."""
+
+    def rows(self, rows: int) -> Floats:
+        return self.random.standard_normal((rows, self.cols), dtype=np.float32)
+
+
+class Clouds(Normal):
+    """Twice as many clouds as there are to be clusters, which overlap: their middles are half as far spread as their rows."""
+
+    def __init__(self, cols: int, random: np.random.Generator) -> None:
+        super().__init__(cols, random)
+        self.middles = np.float32(0.5) * random.standard_normal((200, cols), dtype=np.float32)
+
+    def rows(self, rows: int) -> Floats:
+        return self.middles[self.random.integers(len(self.middles), size=rows)] + super().rows(rows)
+
+
+class Images(Normal):
+    """Principal components of handwritten digits, drawn again and again with noise of three tenths of their deviation."""
+
+    def __init__(self, cols: int, random: np.random.Generator) -> None:
+        super().__init__(cols, random)
+        from outcore.demo.images import ImageSet
+
+        blocks = ImageSet(ROOT / "data" / "mnist").blocks()
+        digits = np.concatenate([block.reshape(len(block), -1).astype(np.float32) for block in blocks])
+        digits -= digits.mean(axis=0)
+        axes = np.linalg.eigh(digits.T @ digits)[1][:, ::-1][:, :cols]
+        self.features = digits @ axes
+        self.features /= self.features.std(axis=0).mean()
+        self.deviation = np.float32(0.3) * self.features.std(axis=0)
+
+    def rows(self, rows: int) -> Floats:
+        drawn = self.features[self.random.integers(len(self.features), size=rows)]
+        return drawn + self.deviation * super().rows(rows)
 
 
 class LowRank:
@@ -77,6 +122,15 @@ class LowRank:
         noise += factors @ self.loadings
         noise += self.mean
         return noise
+
+
+KINDS: dict[str, Callable[[int, np.random.Generator], Uniform | LowRank]] = {
+    "uniform": Uniform,
+    "low rank": LowRank,
+    "normal": Normal,
+    "clouds": Clouds,
+    "images": Images,
+}
 
 
 def settle(out: IO[bytes]) -> None:

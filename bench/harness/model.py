@@ -34,7 +34,7 @@ class DataFile:
     path: str
     rows: int
     cols: int
-    kind: Literal["uniform", "low rank"] = "uniform"
+    kind: Literal["uniform", "low rank", "normal", "clouds", "images"] = "uniform"
     aligned: bool = True
     """The numbers begin at byte 4096 (a legal, longer `.npy` header), else where numpy.save puts them."""
     seed: int = 0

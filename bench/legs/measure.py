@@ -96,3 +96,17 @@ def captured_variance(path: str, components: Array, mean: Array, rows: int = 819
     centred = np.asarray(x[chosen], np.float64) - np.asarray(mean, np.float64)
     projected = centred @ np.linalg.qr(np.asarray(components, np.float64).T)[0]
     return float((projected**2).sum() / (centred**2).sum())
+
+
+def start_centers(path: str, clusters: int) -> Array:
+    """Rows to begin with, the same for everyone: different ones of the first twenty thousand, in which all kinds of rows are."""
+    x = np.load(path, mmap_mode="r")
+    chosen = np.random.default_rng(0).choice(min(len(x), 20_000), clusters, replace=False)
+    return np.asarray(x[np.sort(chosen)])
+
+
+def inertia(path: str, centers: Array, labels: Array, rows: int = 100_000) -> float:
+    """Sum of the squared distances of rows to the centres of their labels, in f64."""
+    x, centers = np.load(path, mmap_mode="r"), np.asarray(centers, np.float64)
+    parts = (slice(start, start + rows) for start in range(0, len(x), rows))
+    return float(sum(np.square(x[part] - centers[labels[part]]).sum() for part in parts))

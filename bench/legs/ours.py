@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import outcore as oc
 
-from legs.measure import captured_variance, cold, product_error, sampled, timed
+from legs.measure import captured_variance, cold, inertia, product_error, sampled, start_centers, timed
 
 Spec = dict[str, Any]
 Result = dict[str, Any]
@@ -83,6 +83,42 @@ def pca(spec: Spec) -> Result:
         "explained_variance_ratio": float(np.sum(model.explained_variance_ratio_)),
         "captured_variance": captured_variance(spec["a"], model.components_, model.mean_),
     }
+
+
+def kmeans(spec: Spec) -> Result:
+    from outcore.cluster import KMeans
+
+    configure(spec)
+    start, models = start_centers(spec["a"], spec["clusters"]), []
+
+    def call() -> None:
+        model = KMeans(spec["clusters"], init=start, max_iter=spec["rounds"], tol=0)
+        models[:] = [model.fit(oc.open(spec["a"]))]
+
+    found = {**sampled(call, before=lambda: cold([spec["a"]])), "trace": trace()}
+    (model,) = models
+    size = oc.open(spec["a"]).nbytes * (model.n_iter_ + 1)
+    return {
+        **found,
+        "rounds": model.n_iter_,
+        "rows_compared": model.compared_,
+        "bytes_not_read": 1 - found["trace"]["actual"]["bytes_read"] / size,
+        "inertia": inertia(spec["a"], model.cluster_centers_, model.labels_),
+    }
+
+
+def passes(spec: Spec) -> Result:
+    """The device's own speed at the bytes of so many passes over a file."""
+    from outcore import _native
+
+    configure(spec)
+    session = oc.Session(spec["memory"], spec["scratch"])
+
+    def call() -> None:
+        for _ in range(spec["passes"]):
+            _native.device_read(session._inner, spec["a"])
+
+    return sampled(call, before=lambda: cold([spec["a"]]))
 
 
 def trace() -> Any:

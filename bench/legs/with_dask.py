@@ -9,9 +9,12 @@ import dask
 import dask.array
 import numpy as np
 
-from legs.measure import captured_variance, cold, product_error, sampled
+from legs.measure import captured_variance, cold, inertia, product_error, sampled, start_centers
 
 da: Any = dask.array
+KMEANS_ROWS = 1 << 17
+"""Rows of a chunk: 32 MiB, of which the distances to a hundred centres take 50."""
+
 Spec = dict[str, Any]
 Result = dict[str, Any]
 
@@ -52,6 +55,22 @@ def pca(spec: Spec) -> Result:
         "explained_variance_ratio": float(np.sum(model.explained_variance_ratio_)),
         "captured_variance": captured_variance(spec["a"], model.components_, model.mean_),
     }
+
+
+def kmeans(spec: Spec) -> Result:
+    from dask_ml.cluster import KMeans
+
+    start = start_centers(spec["a"], spec["clusters"])
+    model = KMeans(spec["clusters"], init=start, max_iter=spec["rounds"], tol=0, random_state=0)
+
+    def call() -> None:
+        x = da.from_array(np.load(spec["a"], mmap_mode="r"), chunks=(KMEANS_ROWS, -1))
+        with threads():
+            model.fit(x)
+
+    found = sampled(call, before=lambda: cold([spec["a"]]))
+    labels = np.asarray(model.labels_)
+    return {**found, "rounds": int(model.n_iter_), "inertia": inertia(spec["a"], np.asarray(model.cluster_centers_), labels)}
 
 
 def threads() -> Any:

@@ -1,13 +1,14 @@
-"""scikit-learn: IncrementalPCA over a memory map, and its reader of LIBSVM text."""
+"""scikit-learn: IncrementalPCA over a memory map, KMeans in memory, and its reader of LIBSVM text."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from sklearn.cluster import KMeans
 from sklearn.decomposition import IncrementalPCA
 
-from legs.measure import captured_variance, cold, sampled
+from legs.measure import captured_variance, cold, inertia, sampled, start_centers
 from legs.sparse import text_error
 
 Spec = dict[str, Any]
@@ -47,6 +48,14 @@ def load_svmlight(spec: Spec) -> Result:
     found = sampled(call, before=lambda: cold([spec["source"]]))
     a = made[0]
     return {**found, "error": text_error((a.indptr, a.indices, a.data), spec["source"], spec["rows"], spec["nonzeros"])}
+
+
+def kmeans(spec: Spec) -> Result:
+    """All rows in memory; the time to load them is not counted."""
+    x, start = np.load(spec["a"]), start_centers(spec["a"], spec["clusters"])
+    model = KMeans(spec["clusters"], init=start, n_init=1, max_iter=spec["rounds"], tol=0, algorithm="lloyd", copy_x=False)
+    found = sampled(lambda: model.fit(x))
+    return {**found, "rounds": model.n_iter_, "inertia": inertia(spec["a"], model.cluster_centers_, model.labels_)}
 
 
 def batches(rows: int, batch: int, components: int) -> list[slice]:

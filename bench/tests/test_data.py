@@ -11,7 +11,7 @@ from legs.with_numpy import block_side
 from legs.with_sklearn import batches
 
 
-@pytest.mark.parametrize("kind", ["uniform", "low rank"])
+@pytest.mark.parametrize("kind", data.KINDS)
 @pytest.mark.parametrize("aligned", [True, False])
 def test_numpy_reads_the_files_and_they_are_the_same_each_time(tmp_path: Path, kind: str, aligned: bool) -> None:
     file = DataFile("x.npy", 37, 11, kind=kind, aligned=aligned, seed=5)  # type: ignore[arg-type]

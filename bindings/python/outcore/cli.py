@@ -1,4 +1,4 @@
-"""The command line: `outcore info | convert | gemm | pca | bench-device | check | demo`.
+"""The command line: `outcore info | convert | gemm | pca | kmeans | bench-device | check | demo`.
 
 Results go to standard output, as lines for people or, with `--json`, as one JSON value; progress and errors go to standard error.
 Exit status: 0 when all is well, 1 for an error, 2 for a wrong command line, 130 after Ctrl-C.
@@ -184,6 +184,75 @@ def pca(
         print(f"{number:>5} {100 * part:7.2f} %")
     if len(ratio) > 10:
         print(f"  ... {len(ratio) - 10} more")
+
+
+@cli.command()
+@click.argument("x", type=PATH)
+@click.option("-k", "--clusters", type=click.IntRange(1), default=8, show_default=True, help="How many.")
+@click.option("--init", type=click.Choice(["k-means++", "k-means||", "random"]), default="k-means++", show_default=True)
+@click.option("--start", type=PATH, help=".npy file of centres to start from, instead of --init.")
+@click.option("--max-iter", type=click.IntRange(1), default=300, show_default=True, help="Rounds at most.")
+@click.option("--tol", type=click.FloatRange(0), default=1e-4, show_default=True, help="Stop when centres move less than this.")
+@click.option("--output", "-o", type=PATH, help="New .npy file for the label of each row.")
+@click.option("--centers", type=PATH, help="New .npy file for the centres.")
+@click.option("--random-state", type=SEED, default=0, show_default=True)
+@explain_option
+@session_options
+def kmeans(
+    x: str,
+    clusters: int,
+    init: str,
+    start: str | None,
+    max_iter: int,
+    tol: float,
+    output: str | None,
+    centers: str | None,
+    random_state: int,
+    explain: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Clusters of the rows of X."""
+    import numpy as np
+
+    from .cluster import KMeans
+
+    session = _session(options)
+    array = session.open(x)
+    begin_with: Any = init
+    if start is not None:
+        begin_with = session.open(start).numpy()
+        clusters = len(begin_with)
+    found = KMeans(clusters, init=begin_with, max_iter=max_iter, tol=tol, random_state=random_state)
+    if explain:
+        found.explain(array, as_json=as_json)
+        return
+    begin = time.perf_counter()
+    found.fit(array)
+    seconds = time.perf_counter() - begin
+    if output is not None:
+        np.save(_npy(output), found.labels_)
+    if centers is not None:
+        np.save(_npy(centers), found.cluster_centers_)
+    sizes = np.bincount(found.labels_, minlength=clusters)
+    facts = {
+        "clusters": clusters,
+        "inertia": found.inertia_,
+        "rounds": found.n_iter_,
+        "compared": found.compared_,
+        "fit_s": seconds,
+    }
+    if as_json:
+        _say({**facts, "sizes": sizes.tolist(), "output": output, "centers": centers}, True)
+        return
+    print(f"{clusters} clusters of {sizes.min()} to {sizes.max()} rows after {found.n_iter_} rounds; found in {seconds:.2f} s")
+    print(f"inertia {found.inertia_:.8g}; {100 * found.compared_:.1f} % of the rows were compared with all centres a round")
+
+
+def _npy(path: str) -> str:
+    if not path.endswith(".npy"):
+        raise errors.ArgumentError(f"{path} is to be a new .npy file; let its name end so")
+    return path
 
 
 @cli.command("bench-device")

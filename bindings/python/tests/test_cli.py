@@ -77,6 +77,17 @@ def test_pca(folder: Path) -> None:
     assert "% of the variance" in run("pca", "x.npy", "-k", "20")
 
 
+def test_kmeans(folder: Path) -> None:
+    assert "plan        k-means" in run("kmeans", "x.npy", "-k", "3", "--explain")
+    found = run_json("kmeans", "x.npy", "-k", "3", "-o", "labels.npy", "--centers", "c.npy")
+    labels, centers, x = np.load("labels.npy"), np.load("c.npy"), np.load("x.npy")
+    assert found["sizes"] == np.bincount(labels).tolist()
+    np.testing.assert_allclose(np.square(x - centers[labels]).sum(), found["inertia"], rtol=1e-9)
+    again = run_json("kmeans", "x.npy", "--start", "c.npy")
+    assert (again["clusters"], again["inertia"]) == (3, pytest.approx(found["inertia"]))
+    assert "3 clusters of" in run("kmeans", "x.npy", "-k", "3", "--init", "k-means||")
+
+
 def test_check(folder: Path) -> None:
     found = run_json("check", "x.npy", "--values")
     assert found[0]["ok"]
@@ -106,6 +117,9 @@ def test_errors_are_one_line(folder: Path) -> None:
         (("info", "--memory", "lots"), 1),
         (("pca", "x.npy", "-k", "31"), 1),
         (("pca", "x.npy", "-k", "many"), 2),
+        (("kmeans", "x.npy", "-k", "0"), 2),
+        (("kmeans", "x.npy", "-k", "2", "-o", "labels.txt"), 1),
+        (("kmeans", "x.npy", "-k", "100000"), 1),
         (("nothing",), 2),
         (("info", "--memory", "99999999PiB"), 1),
         (("info", "--memory", "9" * 400), 1),

@@ -24,6 +24,7 @@ SLACK_S = 0.3
 
 SETUP = """
 import sys, time, outcore as oc, numpy as np
+from outcore.cluster import KMeans
 from outcore.decomposition import PCA
 folder = sys.argv[1]
 oc.configure("24MiB", folder, allow_tmpfs_scratch=True)
@@ -41,6 +42,8 @@ CALLS = {
     "statistics": "while True: oc.linalg.column_statistics(a)",
     "pca": "while True: PCA(20, memory='160MiB').fit(a)",
     "pca of all components": "while True: PCA(memory='512MiB').fit(a.slice(columns=(0, 2000)))",
+    "kmeans": "while True: KMeans(30, init=a[:30], tol=0, max_iter=1000).fit(a)",
+    "kmeans, choosing": "while True: KMeans(20, init='k-means||').fit(a)",
     "bench-device": "from outcore._device import measure\nmeasure(oc.configure('64MiB'), folder, '64MiB', 60)",
 }
 

@@ -17,6 +17,7 @@ MARGIN = 64 << 20
 PRELUDE = """
 import sys, json, outcore as oc, numpy as np
 from pathlib import Path
+from outcore.cluster import KMeans
 from outcore.decomposition import PCA
 folder = sys.argv[1]
 oc.configure(memory=int(sys.argv[2]), scratch=folder, driver=sys.argv[3], blas=sys.argv[4] or None, allow_tmpfs_scratch=True)
@@ -37,6 +38,7 @@ WORK = {
     "statistics": "oc.linalg.column_statistics(a); oc.linalg.reduce(a); oc.linalg.row_norms(a)",
     "convert": "oc.convert(a, order='F')",
     "pca": "p = PCA(10).fit(a.slice(columns=(0, 700))); p.transform(a.slice(columns=(0, 700)))",
+    "kmeans": "KMeans(8, max_iter=3).fit(a.slice(columns=(0, 2000)))",
     "slices": "for i in range(0, 6000, 500): a[i : i + 500] = a[i : i + 500] * 2",
 }
 

@@ -135,8 +135,8 @@ impl Buckets {
     /// Bytes of a place in scratch.
     fn place_bytes(&self, bucket: usize) -> usize {
         match self.starts[bucket + 1] - self.starts[bucket] {
-            ..=0x100 => 1,
-            ..=NARROW => 2,
+            0..=0x100 => 1,
+            0x101..=NARROW => 2,
             _ => 4,
         }
     }
