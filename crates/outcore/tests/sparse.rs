@@ -169,22 +169,22 @@ struct Shapes {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Lies {
-    InMemory,
-    InArrays,
-    InTiles,
+    Memory,
+    Arrays,
+    Tiles,
 }
 
 fn check_products(Shapes { rows, cols, per_row, width, memory }: Shapes, [b_rows, c_rows]: [bool; 2], lies: Lies, seed: u64) {
     let place = place(memory);
     let mut made = made(rows, cols, per_row, seed);
-    if lies == Lies::InTiles {
+    if lies == Lies::Tiles {
         made = made.canonical();
     }
-    let stored = lies != Lies::InMemory;
+    let stored = lies != Lies::Memory;
     let a = match lies {
-        Lies::InMemory => made.in_memory(&place.session),
-        Lies::InArrays => place.store(&made),
-        Lies::InTiles => place.tiled(&made),
+        Lies::Memory => made.in_memory(&place.session),
+        Lies::Arrays => place.store(&made),
+        Lies::Tiles => place.tiled(&made),
     };
     for turned in [false, true] {
         let (dense, m, n) = match turned {
@@ -225,7 +225,7 @@ proptest! {
     #[test]
     fn products_of_every_shape(
         rows in 0usize..120, cols in 0usize..90, per_row in 0usize..6, width in 0usize..40,
-        by_rows in any::<[bool; 2]>(), lies in prop_oneof![Just(Lies::InMemory), Just(Lies::InArrays), Just(Lies::InTiles)],
+        by_rows in any::<[bool; 2]>(), lies in prop_oneof![Just(Lies::Memory), Just(Lies::Arrays), Just(Lies::Tiles)],
         seed in 0u64..1000,
     ) {
         check_products(Shapes { rows, cols, per_row, width, memory: 8 << 20 }, by_rows, lies, seed);
@@ -235,7 +235,7 @@ proptest! {
 #[test]
 fn products_whose_operands_do_not_fit_the_budget() {
     // B and C take 4 MB each, the long row 2.4 MB, the budget is 2 MiB.
-    for (by_rows, lies) in [([true; 2], Lies::InArrays), ([false, true], Lies::InArrays), ([true, false], Lies::InTiles)] {
+    for (by_rows, lies) in [([true; 2], Lies::Arrays), ([false, true], Lies::Arrays), ([true, false], Lies::Tiles)] {
         check_products(Shapes { rows: 5_000, cols: 4_000, per_row: 60, width: 1, memory: 1 << 20 }, by_rows, lies, 5);
     }
 }
@@ -463,7 +463,7 @@ fn damaged_tiles_are_refused_by_name() {
         assert!(place.tiled(&made).is_tiled());
         damage();
         let found = place.session.open_sparse(&path).and_then(|a| sparse_row_norms(&place.session, &a, Norm::L1)?.run());
-        let found = found.err().expect("refused").to_string();
+        let found = found.expect_err("refused").to_string();
         assert!(found.contains(expected), "{found:?} does not say {expected:?}");
     }
 }
@@ -556,7 +556,7 @@ fn damaged_folders_are_refused_by_the_name_of_the_file() {
             .session
             .open_sparse(&path)
             .and_then(|a| csrmm(&place.session, &a, operand(&numbers(40, 1), 40, 1, true), Csrmm::default())?.run());
-        found.err().expect("refused").to_string()
+        found.expect_err("refused").to_string()
     };
     let write = |name: &str, at: u64, bytes: &[u8]| {
         use std::os::unix::fs::FileExt;
