@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from . import _native
 from ._array import Array, native_operand, native_output, session_of, unmasked
 from ._session import PathLike, Session
+from ._sparse import Sparse, is_scipy, native_sparse
 from ._trace import Trace
 from .errors import ArgumentError, NotFiniteError, ShapeError
 
@@ -36,7 +37,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     """k-means clustering of a matrix that may be larger than memory.
 
     Lloyd's algorithm, one pass over the data a round; rows that the triangle inequality settles are neither compared nor, where
-    that saves requests, read. Takes an `outcore.Array` or what scikit-learn's KMeans takes.
+    that saves requests, read. Takes an `outcore.Array`, an `outcore.Sparse` in CSR, or what scikit-learn's KMeans takes.
 
     Parameters
     ----------
@@ -123,7 +124,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
 
         Parameters
         ----------
-        X : Array or array_like of shape (n_samples, n_features)
+        X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
         y : ignored
         sample_weight : array_like of shape (n_samples,), optional
             What each row counts for; none negative.
@@ -196,10 +197,10 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         check_is_fitted(self)
         X = self._checked(X, reset=False)
         centers = self.cluster_centers_.astype(np.float64, copy=False)
-        if out is None and not isinstance(X, Array):
+        if out is None and not isinstance(X, (Array, Sparse)):
             return euclidean_distances(X, centers.astype(X.dtype, copy=False))
         session = session_of(X, out, memory=self.memory)
-        job = _native.kmeans_distances(session._inner, native_operand(X, "X"), centers, native_output(out))
+        job = _native.kmeans_distances(session._inner, _native_rows(X, session), centers, native_output(out))
         found = session._run(job, "measuring", self.progress)
         return out if isinstance(out, Array) else Array._result(session, found)
 
@@ -209,7 +210,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
 
     def _job(self, X: Any, start: Any, weights: Any, session: Session, *, explain: bool = False) -> _native.Job:
         return _native.kmeans_fit(
-            session._for(explain), native_operand(X, "X"), start, weights, int(self.max_iter), float(self.tol)
+            session._for(explain), _native_rows(X, session), start, weights, int(self.max_iter), float(self.tol)
         )
 
     def _keep(self, found: dict[str, Any], dtype: np.dtype[Any]) -> None:
@@ -255,7 +256,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         if self.init == "k-means||":
             return _scalable(session, X, weights, k, random, self.progress)
         rows, own = X, weights
-        if isinstance(X, Array):
+        if isinstance(X, (Array, Sparse)):
             most = max(2 * k, SAMPLE_BYTES // max(1, 8 * X.shape[1]))
             picked = np.arange(X.shape[0]) if X.shape[0] <= most else np.sort(_drawn(X.shape[0], most, random))
             rows, own = _rows(session, X, picked, self.progress), None if weights is None else weights[picked]
@@ -264,9 +265,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         """X as float32 or float64, with scikit-learn's checks for what is in memory and ours for what is on SSD."""
-        if not isinstance(X, Array):
+        if not isinstance(X, (Array, Sparse)):
             unmasked(X, "X")
-            found = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], accept_large_sparse=False)
+            found = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], accept_sparse="csr")
             return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
         if X.ndim != 2:
             raise ShapeError(f"{X!r} has one dimension, where rows (samples) and columns (features) are expected")
@@ -284,6 +285,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
@@ -311,6 +313,11 @@ def _weights(sample_weight: Any, X: Any) -> npt.NDArray[np.float64] | None:
     return weights
 
 
+def _native_rows(X: Any, session: Session) -> Any:
+    """Rows as the engine takes them, dense or sparse."""
+    return native_sparse(X, session, "X") if isinstance(X, Sparse) or is_scipy(X) else native_operand(X, "X")
+
+
 def _drawn(n: int, count: int, random: np.random.RandomState, weights: Any = None) -> npt.NDArray[Any]:
     """Different numbers below n, with chances in proportion to their weights."""
     if weights is not None:
@@ -320,20 +327,22 @@ def _drawn(n: int, count: int, random: np.random.RandomState, weights: Any = Non
 
 
 def _assign(session: Session, X: Any, centers: Any, weights: Any, label: str, progress: bool | None) -> Any:
-    return session._run(_native.kmeans_assign(session._inner, native_operand(X, "X"), centers, weights), label, progress)
+    return session._run(_native.kmeans_assign(session._inner, _native_rows(X, session), centers, weights), label, progress)
 
 
 def _rows(session: Session, X: Any, picked: npt.NDArray[Any], progress: bool | None) -> npt.NDArray[np.float64]:
     """Rows by number, in the order asked for."""
-    if not isinstance(X, Array):
+    if is_scipy(X):
+        return np.asarray(X[picked].toarray(), np.float64)
+    if not isinstance(X, (Array, Sparse)):
         return np.asarray(X[picked], np.float64)
     ascending, places = np.unique(picked, return_inverse=True)
-    job = _native.take_rows(session._inner, native_operand(X, "X"), ascending.astype(np.uint64))
+    job = _native.take_rows(session._inner, _native_rows(X, session), ascending.astype(np.uint64))
     found: npt.NDArray[np.float64] = session._run(job, "choosing", progress).reshape(-1, X.shape[1])[places]
     return found
 
 
-def _check_finite(X: Array, rows: npt.NDArray[Any], picked: npt.NDArray[Any]) -> None:
+def _check_finite(X: Any, rows: npt.NDArray[Any], picked: npt.NDArray[Any]) -> None:
     if not np.isfinite(rows).all():
         row, column = (int(at[0]) for at in np.nonzero(~np.isfinite(rows)))
         raise NotFiniteError(

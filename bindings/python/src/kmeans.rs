@@ -9,6 +9,7 @@ use crate::adopted::operand;
 use crate::job::{Done, Job};
 use crate::matrix::output;
 use crate::session::Session;
+use crate::sparse::SparseMatrix;
 
 /// What `kmeans_fit` finds; `centers` is flat, row after row.
 pub(crate) fn dictionary(py: Python<'_>, model: KMeans) -> PyResult<Py<PyAny>> {
@@ -56,7 +57,12 @@ pub(crate) fn kmeans_fit(
     tol: f64,
 ) -> PyResult<Job> {
     let options = Options { max_iter, tol, weights: vector(weights) };
-    let (session, x, start) = (session.get()?, operand(x)?, flat(&start));
+    let (session, start) = (session.get()?, flat(&start));
+    if let Ok(x) = x.cast::<SparseMatrix>() {
+        let x = x.get().get()?;
+        return Job::new(py.detach(|| kmeans::fit_sparse(session, x, &start, options)), Done::KMeans);
+    }
+    let x = operand(x)?;
     Job::new(py.detach(|| kmeans::fit(session, x, start, options)), Done::KMeans)
 }
 
@@ -69,7 +75,12 @@ pub(crate) fn kmeans_assign(
     centers: PyReadonlyArray2<'_, f64>,
     weights: Option<PyReadonlyArray1<'_, f64>>,
 ) -> PyResult<Job> {
-    let (session, x, centers, weights) = (session.get()?, operand(x)?, flat(&centers), vector(weights));
+    let (session, centers, weights) = (session.get()?, flat(&centers), vector(weights));
+    if let Ok(x) = x.cast::<SparseMatrix>() {
+        let x = x.get().get()?;
+        return Job::new(py.detach(|| kmeans::assign_sparse(session, x, &centers, weights)), Done::Assigned);
+    }
+    let x = operand(x)?;
     Job::new(py.detach(|| kmeans::assign(session, x, centers, weights)), Done::Assigned)
 }
 
@@ -82,7 +93,12 @@ pub(crate) fn kmeans_distances(
     centers: PyReadonlyArray2<'_, f64>,
     out: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
-    let (session, x, centers, out) = (session.get()?, operand(x)?, flat(&centers), output(out)?);
+    let (session, centers, out) = (session.get()?, flat(&centers), output(out)?);
+    if let Ok(x) = x.cast::<SparseMatrix>() {
+        let x = x.get().get()?;
+        return Job::new(py.detach(|| kmeans::sparse_distances(session, x, &centers, out)), Done::Matrix);
+    }
+    let x = operand(x)?;
     Job::new(py.detach(|| kmeans::distances(session, x, centers, out)), Done::Matrix)
 }
 
@@ -94,6 +110,11 @@ pub(crate) fn take_rows(
     x: &Bound<'_, PyAny>,
     rows: PyReadonlyArray1<'_, u64>,
 ) -> PyResult<Job> {
-    let (session, x, rows) = (session.get()?, operand(x)?, rows.as_array().to_vec());
+    let (session, rows) = (session.get()?, rows.as_array().to_vec());
+    if let Ok(x) = x.cast::<SparseMatrix>() {
+        let x = x.get().get()?;
+        return Job::new(py.detach(|| kmeans::take_sparse_rows(session, x, &rows)), Done::Numbers);
+    }
+    let x = operand(x)?;
     Job::new(py.detach(|| kmeans::take_rows(session, x, rows)), Done::Numbers)
 }

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import scipy.sparse as sp
 import sklearn.cluster
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
@@ -23,7 +24,8 @@ from outcore.decomposition import PCA
 def test_scikit_learn_checks(estimator: KMeans) -> None:
     """All but one, which needs an environment variable that SciPy reads when it is imported, and one that scikit-learn's KMeans
     fails too: a seed chooses other rows where some are repeated."""
-    failed = {"check_sample_weight_equivalence_on_dense_data": "a seed chooses other rows where some are repeated"}
+    other = "a seed chooses other rows where some are repeated"
+    failed = {f"check_sample_weight_equivalence_on_{kind}_data": other for kind in ("dense", "sparse")}
     check_estimator(estimator, on_skip=None, expected_failed_checks=failed)
 
 
@@ -187,3 +189,60 @@ def test_distances_are_written_where_they_shall_be(tmp_path: Path, x: npt.NDArra
     found = km.transform(data, out=tmp_path / "d.npy")
     np.testing.assert_allclose(np.load(tmp_path / "d.npy"), km.transform(x), rtol=1e-6)
     assert km.transform(x, out=found) is found
+
+
+def sparse_rows(n: int = 3000, d: int = 80, clusters: int = 6, seed: int = 0) -> Any:
+    """Rows of few words each, most of them from the words of one of some topics."""
+    rng = np.random.default_rng(seed)
+    topics = rng.integers(0, clusters, n)
+    words = np.where(rng.random((n, 8)) < 0.8, topics[:, None] * (d // clusters) + rng.integers(0, d // clusters, (n, 8)), 0)
+    noise = rng.integers(0, d, (n, 8))
+    places = np.where(words > 0, words, noise)
+    values = rng.random((n, 8)) + 0.5
+    return sp.csr_matrix((values.ravel(), (np.repeat(np.arange(n), 8), places.ravel())), shape=(n, d))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sparse_rows_get_the_labels_of_scikit_learn(tmp_path: Path, dtype: Any, weighted: bool) -> None:
+    x = sparse_rows().astype(dtype)
+    weights = np.random.default_rng(2).random(x.shape[0]) if weighted else None
+    start = x[:: x.shape[0] // 6][:6].toarray()
+    theirs = sklearn.cluster.KMeans(6, init=start, n_init=1, max_iter=12, tol=0).fit(x, sample_weight=weights)
+    for rows in (oc.from_scipy(tmp_path / "x", x), x, x.tocsc()):
+        ours = KMeans(6, init=start, max_iter=12, tol=0, memory="4MiB").fit(rows, sample_weight=weights)
+        assert (ours.labels_ != theirs.labels_).mean() < 2e-3
+        assert ours.inertia_ == pytest.approx(theirs.inertia_, rel=1e-4 if dtype == np.float32 else 1e-9)
+        np.testing.assert_array_equal(ours.predict(rows), ours.labels_)
+        assert ours.score(rows, sample_weight=weights) == pytest.approx(-ours.inertia_, rel=1e-5)
+        distances = ours.transform(rows)
+        distances = distances.numpy() if isinstance(distances, oc.Array) else distances
+        np.testing.assert_allclose(distances, theirs.transform(x), rtol=1e-2 if dtype == np.float32 else 1e-9, atol=1e-2)
+
+
+@pytest.mark.parametrize("init", ["k-means++", "k-means||", "random"])
+def test_sparse_rows_are_seeded(tmp_path: Path, init: str) -> None:
+    x = oc.from_scipy(tmp_path / "x", sparse_rows())
+    found = KMeans(6, init=init, n_init=3, random_state=1).fit(x)
+    again = KMeans(6, init=init, n_init=3, random_state=1).fit(x)
+    np.testing.assert_array_equal(found.labels_, again.labels_)
+    best = sklearn.cluster.KMeans(6, n_init=10, random_state=0).fit(sparse_rows()).inertia_
+    assert found.inertia_ < 1.2 * best
+
+
+def test_sparse_clusters_without_rows_get_the_farthest(tmp_path: Path) -> None:
+    x = sparse_rows(400)
+    start = np.vstack([x[:3].toarray(), np.full((2, x.shape[1]), 50.0)])
+    theirs = sklearn.cluster.KMeans(5, init=start, n_init=1, max_iter=5, tol=0).fit(x)
+    ours = KMeans(5, init=start, max_iter=5, tol=0).fit(oc.from_scipy(tmp_path / "x", x))
+    np.testing.assert_array_equal(ours.labels_, theirs.labels_)
+
+
+def test_a_sparse_value_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    x = sparse_rows(100)
+    x.data[x.indptr[40] + 1] = np.nan
+    with pytest.raises(errors.NotFiniteError) as caught:
+        KMeans(2, init=np.zeros((2, 80)) + [[0.0], [1.0]]).fit(oc.from_scipy(tmp_path / "x", x))
+    assert (caught.value.row, caught.value.column) == (40, x.indices[x.indptr[40] + 1])
+    with pytest.raises(errors.ArgumentError, match="csrcsc"):
+        KMeans(2).fit(oc.from_scipy(tmp_path / "y", sparse_rows().tocsc()))

@@ -310,6 +310,53 @@ impl<T: Real> Lines<T> for Tiles<'_, T> {
     }
 }
 
+/// Only some of the lines of others.
+#[derive(Clone, Copy, Debug)]
+pub struct Picked<'a, A> {
+    lines: A,
+    picked: &'a [bool],
+}
+
+impl<'a, A> Picked<'a, A> {
+    /// Those for which `picked` is true; it says so of every line.
+    pub fn new<T: Real>(lines: A, picked: &'a [bool]) -> Self
+    where
+        A: Lines<T>,
+    {
+        assert_eq!(picked.len(), lines.lines());
+        Self { lines, picked }
+    }
+}
+
+impl<T: Real, A: Lines<T>> Lines<T> for Picked<'_, A> {
+    type Index = A::Index;
+    const WHOLE_LINES: bool = false;
+
+    fn lines(&self) -> usize {
+        self.lines.lines()
+    }
+
+    fn width(&self) -> usize {
+        self.lines.width()
+    }
+
+    fn entries(&self) -> usize {
+        self.lines.entries()
+    }
+
+    #[inline(always)]
+    fn each_line(self, mut f: impl FnMut(usize, Entries<'_, A::Index, T>)) {
+        self.lines.each_line(
+            #[inline(always)]
+            |line, entries| {
+                if self.picked[line] {
+                    f(line, entries);
+                }
+            },
+        );
+    }
+}
+
 /// Operations of a product of `entries` entries with `width` dense columns.
 pub fn csrmm_flops(entries: usize, width: usize) -> u64 {
     2 * (entries as u64).saturating_mul(width as u64)

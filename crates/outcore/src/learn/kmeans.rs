@@ -24,9 +24,11 @@
 mod block;
 mod centers;
 mod distances;
+mod drive;
 mod farthest;
 mod rows;
 mod source;
+mod sparse;
 mod totals;
 
 use std::marker::PhantomData;
@@ -38,7 +40,9 @@ use outcore_kernels as kernels;
 use outcore_kernels::{Real, packed_row_bytes};
 
 use self::block::{BOUND_BYTES, Known, LABEL_BYTES, Pass, part_rows};
-use self::centers::{Centers, Moved, distance};
+use self::centers::{Centers, Moved};
+use self::drive::{AllKnown, Passes};
+use self::farthest::Far;
 use self::source::{Packed, Piece};
 use self::totals::{Shape, Sums};
 use super::linalg::with_real;
@@ -50,6 +54,7 @@ use crate::session::{PARALLEL, Session};
 
 pub use self::distances::distances;
 pub use self::rows::take_rows;
+pub use self::sparse::{assign_sparse, fit_sparse, sparse_distances, take_sparse_rows};
 
 /// When to stop, and what rows count for.
 #[derive(Clone, Debug)]
@@ -203,27 +208,13 @@ impl<T: Real> Lloyd<T> {
     fn fit(self, max_iter: u64, tol: f64) -> Result<Job<KMeans>> {
         let session = self.session.clone();
         let plans = self.explained()?;
-        Job::driven(&session, plans, move |stage, _| self.drive(stage, max_iter, tol))
+        Job::driven(&session, plans, move |stage, _| drive::fit(&self, stage, max_iter, tol))
     }
 
     fn assign(self) -> Result<Job<Assigned>> {
         let session = self.session.clone();
         let plans = self.explained()?;
-        Job::driven(&session, plans, move |stage, _| {
-            let _state = stage.reserve("labels", self.state_bytes)?;
-            let known = self.unknown();
-            let centers = Arc::new(Centers::new(self.start.clone(), self.shape));
-            let mut sums = Sums::new(self.shape);
-            self.pass(stage, &known, &centers, None, &mut sums, (0, 1.0))?;
-            let inertia = sums.inertia(&centers.values);
-            let labels = labels_of(&known);
-            let distances = known.iter().flat_map(|known| known.lock().expect("no panic while held").upper().to_vec()).collect();
-            Ok(Assigned { labels, distances, inertia })
-        })
-    }
-
-    fn unknown(&self) -> Arc<Vec<Mutex<Known<T>>>> {
-        Arc::new(self.blocks.iter().map(|rows| Mutex::new(Known::new((rows.end - rows.start) as usize, self.bounds))).collect())
+        Job::driven(&session, plans, move |stage, _| drive::assign(&self, stage))
     }
 
     /// Where a block of the copy begins.
@@ -300,7 +291,7 @@ impl<T: Real> Lloyd<T> {
 
     /// One pass over the rows that have to be looked at. `reached` is the number of passes before, and the part of the job that is done
     /// after this one. How many labels have changed, and how many rows were looked at.
-    fn pass(
+    fn look_at_all(
         &self,
         stage: &mut Stage,
         known: &Arc<Vec<Mutex<Known<T>>>>,
@@ -413,83 +404,49 @@ struct Todo<T> {
     asked: Option<Vec<u32>>,
 }
 
-fn labels_of<T: Real>(known: &[Mutex<Known<T>>]) -> Vec<u32> {
-    known.iter().flat_map(|known| known.lock().expect("no panic while held").labels.clone()).collect()
-}
-
-impl<T: Real> Lloyd<T> {
-    fn drive(&self, stage: &mut Stage, max_iter: u64, tol: f64) -> Result<KMeans> {
-        let _state = stage.reserve("the labels and bounds of k-means", self.state_bytes)?;
-        let (known, n) = (self.unknown(), self.x.rows());
-        let mut sums = Sums::new(self.shape);
-        let mut centers = Arc::new(Centers::new(self.start.clone(), self.shape));
-        let mut moved = None;
-        let (mut rounds, mut passes, mut all_looked, mut is_last) = (0, 0, 0, false);
-        loop {
-            let reached = (passes + 1) as f64 / (max_iter + 1) as f64;
-            let (changed, looked) = match self.pass(stage, &known, &centers, moved.as_ref(), &mut sums, (passes, reached)) {
-                Err(Error::Cancelled) if rounds > 0 => return Ok(self.model(&centers, &sums, None, rounds, 0.0)),
-                found => found?,
-            };
-            (passes, all_looked) = (passes + 1, all_looked + looked);
-            if is_last {
-                break;
-            }
-            let next = Arc::new(Centers::new(self.means(stage, &known, &centers, &sums)?, self.shape));
-            let pairs = next.values.chunks(self.shape.features).zip(centers.values.chunks(self.shape.features));
-            let total: f64 = pairs.map(|(to, from)| distance(to, from).powi(2)).sum();
-            moved = Some(next.moved_from(&centers, self.shape));
-            (centers, rounds) = (next, rounds + 1);
-            if rounds > 1 && changed == 0 {
-                break;
-            }
-            is_last = rounds == max_iter || total <= tol * sums.variance(n as f64);
-        }
-        Ok(self.model(&centers, &sums, Some(labels_of(&known)), rounds, all_looked as f64 / (n * passes) as f64))
+impl<T: Real> Passes<T> for Lloyd<T> {
+    fn shape(&self) -> Shape {
+        self.shape
     }
 
-    fn model(&self, centers: &Centers<T>, sums: &Sums, labels: Option<Vec<u32>>, rounds: u64, looked: f64) -> KMeans {
-        KMeans {
-            centers: centers.values.iter().zip(self.shift.iter().cycle()).map(|(center, shift)| center.f64() + shift).collect(),
-            inertia: sums.inertia(&centers.values),
-            interrupted: labels.is_none(),
-            labels: labels.unwrap_or_default(),
-            rounds,
-            looked,
-        }
+    fn rows(&self) -> u64 {
+        self.x.rows()
     }
 
-    /// The mean of each cluster; one that is empty gets the farthest row of another.
-    fn means(
+    fn weight(&self, row: u64) -> f64 {
+        self.weights.as_ref().map_or(1.0, |weights| weights[row as usize])
+    }
+
+    fn shift(&self) -> &[f64] {
+        &self.shift
+    }
+
+    fn start(&self) -> Vec<T> {
+        self.start.clone()
+    }
+
+    fn state_bytes(&self) -> u64 {
+        self.state_bytes
+    }
+
+    fn unknown(&self) -> AllKnown<T> {
+        Arc::new(self.blocks.iter().map(|rows| Mutex::new(Known::new((rows.end - rows.start) as usize, self.bounds))).collect())
+    }
+
+    fn pass(
         &self,
         stage: &mut Stage,
-        known: &Arc<Vec<Mutex<Known<T>>>>,
+        known: &AllKnown<T>,
         centers: &Arc<Centers<T>>,
-        sums: &Sums,
-    ) -> Result<Vec<T>> {
-        let k = self.shape.clusters;
-        let mut all: Vec<(Vec<f64>, f64)> =
-            (0..k).map(|cluster| (sums.cluster(cluster).to_vec(), sums.weight(cluster))).collect();
-        let empty: Vec<usize> = (0..k).filter(|&cluster| all[cluster].1 == 0.0).collect();
-        let empty_count = empty.len();
-        if empty_count > 0 {
-            for (cluster, far) in empty.into_iter().zip(self.farthest(stage, known, centers, empty_count)?) {
-                let weight = self.weights.as_ref().map_or(1.0, |weights| weights[far.row as usize]);
-                for (j, x) in far.x.iter().enumerate() {
-                    all[far.label as usize].0[j] -= weight * x;
-                    all[cluster].0[j] = weight * x;
-                }
-                all[far.label as usize].1 -= weight;
-                all[cluster].1 = weight;
-            }
-        }
-        let largest = (0..k).fold(0, |most, at| if all[at].1 > all[most].1 { at } else { most });
-        let mean = |cluster: usize| {
-            // What nobody is near to is put where most rows are.
-            let (sum, weight) = if all[cluster].1 > 0.0 { &all[cluster] } else { &all[largest] };
-            sum.iter().map(move |sum| T::of(sum / weight))
-        };
-        Ok((0..k).flat_map(mean).collect())
+        moved: Option<&Moved>,
+        sums: &mut Sums,
+        place: (u64, f64),
+    ) -> Result<(u64, u64)> {
+        self.look_at_all(stage, known, centers, moved, sums, place)
+    }
+
+    fn farthest(&self, stage: &mut Stage, known: &AllKnown<T>, centers: &Arc<Centers<T>>, count: usize) -> Result<Vec<Far>> {
+        self.look_for_farthest(stage, known, centers, count)
     }
 }
 

@@ -14,7 +14,7 @@ use outcore_kernels::{Csr, Index, Lines, Real, Tile, Tiles};
 use super::tiles::Tiled;
 use super::{Backing, Form, Part, Parts, Sparse};
 use crate::data::array::cut;
-use crate::data::format::Element;
+use crate::data::format::{DType, Element};
 use crate::error::{Error, Result};
 use crate::learn::linalg::with_real;
 use crate::session::Session;
@@ -179,6 +179,11 @@ impl PieceBlocks {
             Form::Tiled(_) => 1,
             Form::Arrays { values, .. } => 2 + usize::from(values.is_some()),
         }
+    }
+
+    /// The type of values.
+    pub(crate) fn dtype(&self) -> DType {
+        self.parts.dtype
     }
 
     /// The type of indices in arrays; nothing for tiles.

@@ -57,7 +57,7 @@ impl<T: Real> Known<T> {
         }
     }
 
-    fn has_bounds(&self) -> bool {
+    pub(super) fn has_bounds(&self) -> bool {
         !self.upper.is_empty()
     }
 
@@ -90,7 +90,7 @@ impl<T: Real> Known<T> {
     }
 
     /// Keeps what was found in squared distances with an error, of a row that was off by at most `off`.
-    fn keep(&mut self, row: usize, label: u32, nearest: f64, second: f64, error: f64, off: f64) {
+    pub(super) fn keep(&mut self, row: usize, label: u32, nearest: f64, second: f64, error: f64, off: f64) {
         self.labels[row] = label;
         if let (Some(upper), Some(lower)) = (self.upper.get_mut(row), self.lower.get_mut(row)) {
             *upper = above((nearest.max(0.0) + error).sqrt() + off);

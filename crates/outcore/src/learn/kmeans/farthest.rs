@@ -16,15 +16,15 @@ pub(super) struct Far {
     pub(super) row: u64,
     pub(super) label: u32,
     pub(super) x: Vec<f64>,
-    distance: f64,
+    pub(super) distance: f64,
 }
 
 /// The farthest so far, by descending distance, then by row.
-type Found = Mutex<Vec<Far>>;
+pub(super) type Found = Mutex<Vec<Far>>;
 
 impl<T: Real> Lloyd<T> {
     /// The `count` rows farthest from their centres, fewer where others lie in theirs: one pass over all rows.
-    pub(super) fn farthest(
+    pub(super) fn look_for_farthest(
         &self,
         stage: &mut Stage,
         known: &Arc<Vec<Mutex<Known<T>>>>,
@@ -52,6 +52,16 @@ impl<T: Real> Lloyd<T> {
     }
 }
 
+/// Keeps a row if it is among the farthest.
+pub(super) fn offer(found: &Found, count: usize, row: u64, label: u32, distance: f64, x: impl FnOnce() -> Vec<f64>) {
+    let mut found = found.lock().expect("no panic while held");
+    let place = found.partition_point(|far| far.distance > distance || (far.distance == distance && far.row < row));
+    if distance > 0.0 && place < count {
+        found.truncate(count - 1);
+        found.insert(place, Far { row, label, x: x(), distance });
+    }
+}
+
 fn look<T: Real>(
     rows: &Rows<'_, T>,
     labels: &[u32],
@@ -67,12 +77,7 @@ fn look<T: Real>(
         rows.take(at..at + 1, &mut x, shift)?;
         let row = first_row + at as u64;
         let distance = distance(&x, &centers.values[label as usize * d..][..d]);
-        let mut found = found.lock().expect("no panic while held");
-        let place = found.partition_point(|far| far.distance > distance || (far.distance == distance && far.row < row));
-        if distance > 0.0 && place < count {
-            found.truncate(count - 1);
-            found.insert(place, Far { row, label, x: x.iter().map(|x| x.f64()).collect(), distance });
-        }
+        offer(found, count, row, label, distance, || x.iter().map(|x| x.f64()).collect());
     }
     Ok(())
 }

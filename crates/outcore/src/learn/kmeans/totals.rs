@@ -69,6 +69,27 @@ impl<'a> Totals<'a> {
         self.values[self.shape.last(2)] += 1.0;
     }
 
+    /// The same of a sparse row; `entries` are its places and values.
+    pub(super) fn moved_sparse(&mut self, entries: &[(usize, f64)], weight: f64, from: Option<u32>, to: u32) {
+        let counts = f64::from(u8::from(weight != 0.0));
+        for (cluster, sign) in from.map(|from| (from, -1.0)).into_iter().chain([(to, 1.0)]) {
+            let (cluster, weight) = (cluster as usize, sign * weight);
+            let sums = &mut self.values[self.shape.sums(cluster)];
+            entries.iter().for_each(|&(place, value)| sums[place] += weight * value);
+            self.values[self.shape.weight(cluster)] += weight;
+            self.values[self.shape.count(cluster)] += sign * counts;
+        }
+        self.values[self.shape.last(2)] += 1.0;
+    }
+
+    /// A sparse row is seen for the first time.
+    pub(super) fn seen_sparse(&mut self, entries: &[(usize, f64)], weight: f64, square: f64) {
+        let columns = &mut self.values[self.shape.columns()];
+        entries.iter().for_each(|&(place, value)| columns[place] += value);
+        self.values[self.shape.last(0)] += weight * square;
+        self.values[self.shape.last(1)] += square;
+    }
+
     /// A row is seen for the first time.
     pub(super) fn seen<T: Real>(&mut self, x: &[T], weight: f64, square: f64) {
         self.values[self.shape.columns()].iter_mut().zip(x).for_each(|(sum, x)| *sum += x.f64());

@@ -218,7 +218,7 @@ impl Rows {
 }
 
 /// Scratch as numbers; nothing has no alignment.
-pub(super) fn numbers<T: Real>(bytes: &mut [u8]) -> &mut [T] {
+pub(crate) fn numbers<T: Real>(bytes: &mut [u8]) -> &mut [T] {
     if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
 }
 

@@ -14,6 +14,7 @@ mod syrk;
 mod tiling;
 
 pub use csrcsc::csrcsc;
+pub(crate) use csrmm::numbers;
 pub use csrmm::{Csrmm, csrmm, csrmm_into};
 pub use elementwise::{Axpby, axpby, scale};
 pub use gemm::{Gemm, gemm, gemm_into};
