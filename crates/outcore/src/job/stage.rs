@@ -78,7 +78,6 @@ impl Stage {
     ///
     /// # Errors
     /// [`Error::OverBudget`] when there will not be so much; [`Error::Cancelled`].
-    #[allow(dead_code, reason = "for algorithms with state between plans, the first of which are about to come")]
     pub(crate) fn reserve(&self, what: &str, bytes: u64) -> Result<Reservation> {
         let budget = self.session.engine().budget();
         loop {
@@ -88,6 +87,21 @@ impl Stage {
                 done => return Ok(done?),
             }
         }
+    }
+
+    /// Says how far the job is, where it is not a plan that says so.
+    pub(crate) fn reach(&self, fraction: f64) {
+        self.watch.reach(fraction);
+    }
+
+    /// The same job's stage for another's hands; what it runs is not in the trace.
+    pub(crate) fn beside(&self) -> Stage {
+        Stage::new(&self.session, Arc::clone(&self.watch))
+    }
+
+    /// How far it is.
+    pub(crate) fn fraction(&self) -> f64 {
+        self.watch.fraction()
     }
 
     /// Whether the job has been cancelled; long ways between plans look at it now and then.
