@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::growing::{Growing, write_at};
 use crate::data::array::cut;
-use crate::data::format::{Compressed, DType, Description, Element, FormatError, HEAD_BYTES};
+use crate::data::format::{Compressed, DType, Description, Element, Entries, FormatError, HEAD_BYTES};
 use crate::data::sparse::{Sparse, SparseShape, names};
 use crate::error::{Error, Result};
 use crate::job::Stage;
@@ -489,7 +489,8 @@ impl NewMatrix {
     }
 
     fn describe(&mut self, name: &str, format: Compressed, shape: [u64; 2], entries: u64, dtype: DType) -> Result<()> {
-        let text = Description { format, shape, nonzeros: Some(entries), dtype: Some(dtype) }.text();
+        let layout = Entries::Arrays;
+        let text = Description { format, shape, nonzeros: Some(entries), dtype: Some(dtype), layout }.text();
         let device = self.folder.create(name, text.len() as u64)?;
         let file = self.session.device_file(self.path.join(name).display().to_string(), device);
         write_at(&self.session, file.extent(), text.as_bytes())
