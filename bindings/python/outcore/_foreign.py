@@ -1,7 +1,7 @@
 """Import of foreign sparse data, and export.
 
-An import reads text, an archive or a table of any size in one pass, within the memory budget, to a new folder with a sparse matrix
-and what comes with it: labels, words, names of classes. An export writes one file.
+An import reads text, an archive or a table of any size, within the memory budget, to a new folder with a sparse matrix and what
+comes with it: labels, words, names of classes. An export writes one file.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def import_mtx(
     """Imports MatrixMarket coordinate text, general or symmetric, of real, integer or pattern values.
 
     Entries may come in any order; those of one place are added up. Where they do not come by rows, or the matrix is symmetric,
-    they are sorted by way of scratch (24 bytes each), and such an import cannot be resumed: it begins anew. Parameters, errors: see
-    `import_libsvm`.
+    they are sorted by way of scratch (24 bytes each), and such an import cannot be resumed: it begins anew. Parameters, errors:
+    see `import_libsvm`.
 
     Returns
     -------
@@ -228,8 +228,8 @@ def import_text(
 ) -> Sparse:
     r"""Counts the words of raw text (UTF-8), a document a line.
 
-    A word is what scikit-learn's `CountVectorizer` takes for one: runs of two or more letters, numbers and `_` (``\w\w+``) of the text
-    in lower case. Columns are words in order of first appearance.
+    A word is what scikit-learn's `CountVectorizer` takes for one: runs of two or more letters, numbers and `_` (``\w\w+``) of the
+    text in lower case. Columns are words in order of first appearance.
 
     Parameters
     ----------
@@ -284,9 +284,7 @@ def _import(
     sources = [source] if isinstance(source, (str, bytes, os.PathLike)) else list(source)
     paths = [full_path(one) for one in sources]
     target = full_path(path)
-    job = _native.import_sparse(
-        session._inner, target, paths, kind, options, type_name(dtype), bool(resume), CHECKPOINT_BYTES
-    )
+    job = _native.import_sparse(session._inner, target, paths, kind, options, type_name(dtype), bool(resume), CHECKPOINT_BYTES)
     return Sparse._result(session, session._run(job, "importing", progress))
 
 
@@ -315,10 +313,11 @@ def export_libsvm(
     ShapeError, NotFiniteError, NoSpaceError. ArgumentError for a matrix in CSC.
     """
     session = _session_of(a, memory)
-    found = _matrix(labels, session, "labels") if isinstance(labels, Sparse) or is_scipy(labels) else None
-    if found is None and labels is not None:
-        found = np.ascontiguousarray(labels, np.float64).ravel()
-    _export(session, a, target, "libsvm", found, progress)
+    if isinstance(labels, Sparse) or is_scipy(labels):
+        labels = _matrix(labels, session, "labels")
+    elif labels is not None:
+        labels = np.ascontiguousarray(labels, np.float64).ravel()
+    _export(session, a, target, "libsvm", labels, progress)
 
 
 def export_mtx(a: Any, target: PathLike, *, memory: int | str | None = None, progress: bool | None = None) -> None:
@@ -344,7 +343,7 @@ def export_xc(a: Any, labels: Any, target: PathLike, *, memory: int | str | None
 
 
 def export_npz(a: Any, target: PathLike, *, memory: int | str | None = None, progress: bool | None = None) -> None:
-    """Writes what `scipy.sparse.load_npz` reads, of a matrix in CSR or CSC; else as `export_libsvm`. Compressed by its own means."""
+    """Writes what `scipy.sparse.load_npz` reads, of a matrix in CSR or CSC; deflated, and else as `export_libsvm`."""
     _export(_session_of(a, memory), a, target, "npz", None, progress)
 
 

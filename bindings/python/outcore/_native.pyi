@@ -175,7 +175,7 @@ def import_sparse(
     session: Session,
     path: str | PathLike[str],
     sources: list[str],
-    format: str,
+    kind: str,
     options: dict[str, Any],
     dtype: str,
     resume: bool,
@@ -185,7 +185,7 @@ def export_sparse(
     session: Session,
     a: SparseMatrix,
     path: str | PathLike[str],
-    format: str,
+    kind: str,
     labels: npt.NDArray[np.float64] | SparseMatrix | None,
 ) -> Job: ...
 def csrmm(session: Session, a: SparseMatrix, b: _Operand, alpha: float, beta: float, out: _Output | npt.NDArray[Any]) -> Job: ...

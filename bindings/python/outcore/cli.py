@@ -198,7 +198,13 @@ def export(source: str, target: str, kind: str | None, as_json: bool, **options:
         outcore.export_libsvm(matrix, target, _first(_labels_of(session, source), matrix.labels))
     else:
         getattr(outcore, f"export_{kind}")(matrix, target)
-    facts = {"path": target, "format": kind, "shape": list(matrix.shape), "entries": matrix.nnz, "nbytes": os.path.getsize(target)}
+    facts = {
+        "path": target,
+        "format": kind,
+        "shape": list(matrix.shape),
+        "entries": matrix.nnz,
+        "nbytes": os.path.getsize(target),
+    }
     if as_json:
         _say(facts, True)
     else:

@@ -123,7 +123,7 @@ class TruncatedError(OutcoreError, ValueError):
 
 
 class BadLineError(OutcoreError, ValueError):
-    """A line of the text in `object` does not follow its format: number `line`, at byte `column`, both from 1, for this `reason`."""
+    """Line `line` of the text in `object` does not follow its format at byte `column`, both from 1, for this `reason`."""
 
     object: str
     line: int

@@ -23,21 +23,21 @@ pub(crate) fn import_sparse(
     session: &Session,
     path: PathBuf,
     sources: Vec<PathBuf>,
-    format: &str,
+    kind: &str,
     options: &Bound<'_, PyDict>,
     dtype: &str,
     resume: bool,
     checkpoint_bytes: u64,
 ) -> PyResult<Job> {
     let (session, dtype): (_, DType) = (session.get()?, session::element_type(dtype)?);
-    let format = imported(format, options)?;
+    let format = imported(kind, options)?;
     let options = Options { format, dtype, resume, checkpoint_bytes };
     let made = |Imported { matrix, .. }| Done::Sparse(matrix);
     Job::new(py.detach(|| import::import(session, path, &sources, options)), made)
 }
 
-fn imported(format: &str, options: &Bound<'_, PyDict>) -> PyResult<import::Format> {
-    Ok(match format {
+fn imported(kind: &str, options: &Bound<'_, PyDict>) -> PyResult<import::Format> {
+    Ok(match kind {
         "libsvm" => import::Format::Libsvm(Libsvm {
             many_labels: option(options, "many_labels")?,
             base: match option::<Option<bool>>(options, "zero_based")? {
@@ -89,7 +89,7 @@ pub(crate) fn export_sparse(
     session: &Session,
     a: &SparseMatrix,
     path: PathBuf,
-    format: &str,
+    kind: &str,
     labels: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
     let (session, a) = (session.get()?, a.get()?);
@@ -100,7 +100,7 @@ pub(crate) fn export_sparse(
             Err(_) => Labels::One(values_of(labels.cast::<PyUntypedArray>()?)?),
         },
     };
-    let format = match (format, labels) {
+    let format = match (kind, labels) {
         ("libsvm", labels) => export::Format::Libsvm(labels),
         ("mtx", _) => export::Format::MatrixMarket,
         ("bow", _) => export::Format::BagOfWords,

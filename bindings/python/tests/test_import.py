@@ -125,7 +125,8 @@ def test_matrix_market_in_any_order(tmp_path: Path, memory: str) -> None:
     shuffled = sp.coo_matrix((shuffled.data[order], (shuffled.row[order], shuffled.col[order])), x.shape)
     for held in (x, x.tocsc(), shuffled):
         scipy.io.mmwrite(tmp_path / "x.mtx", held)
-        same(oc.import_mtx(tmp_path / "x", tmp_path / "x.mtx", memory=memory), scipy.io.mmread(tmp_path / "x.mtx").tocsr().astype("f"))
+        found = oc.import_mtx(tmp_path / "x", tmp_path / "x.mtx", memory=memory)
+        same(found, scipy.io.mmread(tmp_path / "x.mtx").tocsr().astype("f"))
 
 
 def test_matrix_market_symmetric_pattern_and_twice(tmp_path: Path) -> None:
@@ -133,7 +134,8 @@ def test_matrix_market_symmetric_pattern_and_twice(tmp_path: Path) -> None:
     x = (x + x.T).tocsr()
     scipy.io.mmwrite(tmp_path / "x.mtx", x, symmetry="symmetric")
     same(oc.import_mtx(tmp_path / "x", tmp_path / "x.mtx"), x)
-    (tmp_path / "y.mtx").write_text("%%MatrixMarket matrix coordinate integer general\n3 4 5\n1 2 5\n3 1 7\n1 2 6\n3 1 1\n2 2 -1\n")
+    entries = "1 2 5\n3 1 7\n1 2 6\n3 1 1\n2 2 -1\n"
+    (tmp_path / "y.mtx").write_text(f"%%MatrixMarket matrix coordinate integer general\n3 4 5\n{entries}")
     found = oc.import_mtx(tmp_path / "y", tmp_path / "y.mtx")
     assert found.scipy().toarray().tolist() == [[0, 11, 0, 0], [0, -1, 0, 0], [8, 0, 0, 0]]
     (tmp_path / "y.mtx").write_text("%%MatrixMarket matrix coordinate pattern general\n3 4 3\n1 2\n1 2\n3 4\n")
@@ -426,7 +428,7 @@ def test_what_has_changed_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytes
 
 def test_ctrl_c_ends_an_import_and_an_export_soon(tmp_path: Path) -> None:
     source = big(tmp_path / "source")
-    for call in ("oc.import_libsvm(target, source)", "oc.export_libsvm(oc.open(source + '.m'), target)"):
+    for call in ("oc.import_libsvm(target, source)", "oc.export_libsvm(oc.open(source + '.m'), target + '.svm')"):
         if "export" in call:
             oc.import_libsvm(f"{source}.m", source)
         code = IMPORT + f"import time\nprint('ready', flush=True)\ntry:\n    while True: {call}\n"
@@ -481,7 +483,7 @@ def test_the_command_line_imports_and_exports(tmp_path: Path) -> None:
 
     for kind in ("libsvm", "mtx", "npz", "parquet"):
         assert "100 x 40" in run("import", source, tmp_path / "m")
-        target = tmp_path / f"y.{ {'libsvm': 'svm'}.get(kind, kind)}"
+        target = tmp_path / f"y.{ {'libsvm': 'svm'}.get(kind, kind) }"
         run("export", tmp_path / "m", target)
         assert '"entries"' in run("import", target, tmp_path / "n", "--json")
         same(oc.open(tmp_path / "n"), x.tocsr())

@@ -58,13 +58,13 @@ pub fn bytes_to_parse(chunk: &Chunk) -> usize {
     32 * chunk.count(b':') + 8 * chunk.count(b',') + 64 * (chunk.line_count() + 1)
 }
 
-/// Appends rows as text. Data without labels get the label 0.
+/// Appends rows as text. Data without labels get the label 0; labels are exact, whatever the precision of values.
 ///
 /// Errors: [`Error::Unsupported`] for a row of data with many labels that has neither labels nor entries, which the format lacks.
 pub fn write(batch: &Batch, base: Base, precision: Precision, out: &mut Vec<u8>) -> Result<()> {
     for row in 0..batch.rows() {
         match (batch.labels.get(row), batch.label_offsets.is_empty()) {
-            (Some(&label), _) => push_number(out, label, precision),
+            (Some(&label), _) => push_number(out, label, Precision::Double),
             (None, true) => out.push(b'0'),
             (None, false) if batch.row_labels(row).is_empty() && batch.row(row).0.is_empty() => {
                 let reason =

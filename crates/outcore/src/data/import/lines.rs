@@ -219,19 +219,22 @@ impl<'a> Growth<'a> {
     }
 
     /// What an earlier import has written of it.
-    fn read_back(&mut self, new: &NewMatrix, name: &str) -> Result<()> {
+    fn read_back(&mut self, new: &NewMatrix, name: &str, words: u64) -> Result<()> {
         let (file, len) = new.text_of(name);
         if len == 0 {
             return Ok(());
         }
-        // A word has a byte of text, 18 besides, and as much again while the list grows.
-        self.hold(8 * len.max(1 << 10))?;
+        // Text, 18 bytes a word besides, and twice as much while the list grows.
+        self.hold(3 * len + 64 * words)?;
         let Context { session, memory, stop, .. } = self.context;
         let bytes = Bytes::of(session, file.extent(), 0..len, memory.stream, stop)?;
         let source = Source::open(file.extent().name(), bytes)?;
         let mut lines = Lines::new(source, Position::START, memory.lanes.chunk_bytes, memory.longest_line);
         self.vocabulary = Vocabulary::read(&mut lines)?;
-        Ok(())
+        drop(lines);
+        self.held.clear();
+        self.bytes = 0;
+        self.hold(self.vocabulary.bytes() as u64)
     }
 
     fn hold(&mut self, needed: u64) -> Result<()> {
@@ -288,10 +291,10 @@ fn words(context: &Context, stage: &mut Stage, options: &Text) -> Result<Importe
                     return Err(Error::value("a word is in the vocabulary twice"));
                 }
             }
-            None => words.read_back(&import.new, beside::WORDS)?,
+            None => words.read_back(&import.new, beside::WORDS, import.new.state.words)?,
         }
         if label_column.is_some() {
-            classes.read_back(&import.new, beside::CLASSES)?;
+            classes.read_back(&import.new, beside::CLASSES, import.new.state.classes)?;
         }
         Feed::new(context, part, from)
     })();
