@@ -23,8 +23,10 @@ __all__ = [
     "device_random",
     "device_read",
     "device_write",
+    "export_sparse",
     "gemm",
     "gram_product",
+    "import_sparse",
     "kmeans_assign",
     "kmeans_distances",
     "kmeans_fit",
@@ -38,6 +40,7 @@ __all__ = [
     "sparse_in_memory",
     "sparse_row_norms",
     "sparse_scaled",
+    "sparse_tiled",
     "syrk",
     "take_rows",
 ]
@@ -107,6 +110,8 @@ class SparseMatrix:
     @property
     def format(self) -> Literal["csr", "csc"]: ...
     @property
+    def is_tiled(self) -> bool: ...
+    @property
     def nonzeros(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
@@ -173,12 +178,30 @@ def sparse_in_memory(
     indices: npt.NDArray[Any],
     values: npt.NDArray[Any] | None,
 ) -> SparseMatrix: ...
+def import_sparse(
+    session: Session,
+    path: str | PathLike[str],
+    sources: list[str],
+    kind: str,
+    options: dict[str, Any],
+    dtype: str,
+    resume: bool,
+    checkpoint_bytes: int,
+) -> Job: ...
+def export_sparse(
+    session: Session,
+    a: SparseMatrix,
+    path: str | PathLike[str],
+    kind: str,
+    labels: npt.NDArray[np.float64] | SparseMatrix | None,
+) -> Job: ...
 def csrmm(session: Session, a: SparseMatrix, b: _Operand, alpha: float, beta: float, out: _Output | npt.NDArray[Any]) -> Job: ...
 def gram_product(session: Session, a: SparseMatrix, x: _Operand, out: _Output) -> Job: ...
 def csrcsc(session: Session, a: SparseMatrix, out: str | PathLike[str] | None) -> Job: ...
 def project(session: Session, x: SparseMatrix | _Operand, r: SparseMatrix, out: _Output) -> Job: ...
 def sparse_row_norms(session: Session, a: SparseMatrix, norm: str) -> Job: ...
 def sparse_column_statistics(session: Session, a: SparseMatrix) -> Job: ...
+def sparse_tiled(session: Session, a: SparseMatrix, out: str | PathLike[str] | None) -> Job: ...
 def sparse_scaled(
     session: Session,
     a: SparseMatrix,

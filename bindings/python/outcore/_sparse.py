@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._session import Session, default_session
+from ._session import PathLike, Session, default_session, full_path
 from ._units import memory_available, show_bytes
 from .errors import ArgumentError, ClosedError, DTypeError, NoMemoryError, ShapeError
 
@@ -115,6 +115,11 @@ class Sparse:
         return self._inner.format
 
     @property
+    def is_tiled(self) -> bool:
+        """Whether entries lie in tiles, of two to six bytes each; see `tiled`."""
+        return self._inner.is_tiled
+
+    @property
     def nbytes(self) -> int:
         """Bytes of its arrays."""
         return self._inner.nbytes
@@ -164,6 +169,24 @@ class Sparse:
         base = self._lines[0] if self._lines is not None else 0
         return Sparse(self._session, matrix, self._path, (base + first, base + last), self._turned)
 
+    def tiled(self, out: PathLike | None = None, *, progress: bool | None = None) -> Sparse | None:
+        """The same matrix in tiles, which take fewer bytes: places in 16 bits, and values only where not all are one.
+
+        Parameters
+        ----------
+        out : path, optional
+            A new folder, there when it is whole. Default: an unnamed matrix in the scratch folder.
+
+        Returns
+        -------
+        Sparse, or None where tiles would take more than four fifths of the bytes, or a place has two entries. Everything works on
+        it as on any other; other programs do not read it.
+        """
+        session = self._session
+        job = _native.sparse_tiled(session._inner, self._inner, None if out is None else full_path(out))
+        found = session._run(job, "tiling", progress)
+        return None if found is None else Sparse._result(session, found)
+
     # Out of it
 
     def scipy(self, *, force: bool = False, progress: bool | None = None) -> Any:
@@ -210,6 +233,41 @@ class Sparse:
             row = _whole(rows, self.shape[0])
             found = self.slice(row, row + 1).scipy()
         return found if isinstance(cols, slice) and cols == slice(None) else found[:, cols]
+
+    # What lies beside it
+
+    def labels(self) -> Any:
+        """What an importer has put beside the matrix: labels of its rows.
+
+        Returns
+        -------
+        ndarray of float64, one a row; a SciPy matrix with a column a label, for data with many; or None where there are none.
+        """
+        rows = slice(*self._lines) if self._lines is not None else slice(None)
+        if self._path is None:
+            return None
+        if os.path.isdir(os.path.join(self._path, "labels")):
+            found = Sparse._open(self._session, os.path.join(self._path, "labels"))
+            return found[rows]
+        beside = os.path.join(self._path, "labels.npy")
+        return np.load(beside)[rows] if os.path.exists(beside) else None
+
+    def vocabulary(self) -> list[str] | None:
+        """The word of each column, where an importer has put them beside the matrix."""
+        return self._list("vocabulary.txt")
+
+    def classes(self) -> list[str] | None:
+        """The names of the labels, where an importer has put them beside the matrix: a label is a number in this list."""
+        return self._list("classes.txt")
+
+    def _list(self, name: str) -> list[str] | None:
+        if self._path is None:
+            return None
+        try:
+            with open(os.path.join(self._path, name), encoding="utf-8", newline="\n") as file:
+                return [line.rstrip("\n") for line in file]
+        except FileNotFoundError:
+            return None
 
     # Products
 

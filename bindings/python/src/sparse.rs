@@ -52,6 +52,12 @@ impl SparseMatrix {
         Ok(self.get()?.format().name())
     }
 
+    /// Whether entries lie in tiles.
+    #[getter]
+    fn is_tiled(&self) -> PyResult<bool> {
+        Ok(self.get()?.is_tiled())
+    }
+
     #[getter]
     fn nonzeros(&self) -> PyResult<u64> {
         Ok(self.get()?.nonzeros())
@@ -215,4 +221,12 @@ pub(crate) fn project(
         Err(_) => Rows::Dense(operand(x)?),
     };
     Job::new(py.detach(|| linalg::project(session, rows, r, out)), Done::Matrix)
+}
+
+/// The matrix in tiles, or nothing where they do not pay; `out` is a path or nothing.
+#[pyfunction]
+pub(crate) fn sparse_tiled(py: Python<'_>, session: &Session, a: &SparseMatrix, out: Option<PathBuf>) -> PyResult<Job> {
+    let (session, a) = (session.get()?, a.get()?);
+    let job = py.detach(|| outcore::data::sparse::compress(session, a, out));
+    Job::new(job, |found| found.map_or(Done::Nothing, Done::Sparse))
 }

@@ -237,3 +237,18 @@ def test_an_old_folder_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     assert same(oc.open(tmp_path / "a").scipy(), y)
     assert same(a.scipy(), x)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "scratch") == ["a"]
+
+
+def test_tiles_are_smaller_and_work_as_any_other(tmp_path: Path) -> None:
+    x = made(4000, 70_000, 0.002)
+    a = oc.from_scipy(tmp_path / "a", x)
+    b = a.tiled(tmp_path / "b")
+    assert b is not None
+    assert b.is_tiled
+    assert b.nbytes < 0.8 * a.nbytes
+    again = oc.open(tmp_path / "b")
+    assert same(again.scipy(), x)
+    assert same(again[100:203], x[100:203])
+    y = np.random.default_rng(0).random((70_000, 3), np.float32)
+    np.testing.assert_allclose((again @ y).numpy(), x @ y, rtol=1e-4, atol=1e-5)
+    assert oc.from_scipy(tmp_path / "c", sp.csr_matrix((5, 5), dtype=np.float32)).tiled() is None

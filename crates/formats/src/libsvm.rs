@@ -41,17 +41,30 @@ pub enum LabelKind {
 ///
 /// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow the format.
 pub fn parse(chunk: &Chunk, base: Base, labels: LabelKind, batch: &mut Batch) -> Result<()> {
-    let rules = Rules { base, labels, columns: u64::MAX, label_count: u64::MAX, every_line_is_a_row: false };
+    parse_within(chunk, base, labels, u64::MAX, batch)
+}
+
+/// The same of data with so many columns: a line with a further one is an [`Error::Line`].
+pub fn parse_within(chunk: &Chunk, base: Base, labels: LabelKind, columns: u64, batch: &mut Batch) -> Result<()> {
+    let rules = Rules { base, labels, columns, label_count: u64::MAX, every_line_is_a_row: false };
     parse_rows(chunk, &rules, batch)
 }
 
-/// Appends rows as text. Data without labels get the label 0.
+/// Bytes of memory that a [`Batch`] comes to hold at most while a chunk of LIBSVM or XC text is read into it, besides what it
+/// holds already. Two passes over the text, at the speed of memory.
+#[must_use]
+pub fn bytes_to_parse(chunk: &Chunk) -> usize {
+    // An entry has a column and a value, and both again while its row is sorted.
+    32 * chunk.count(b':') + 8 * chunk.count(b',') + 64 * (chunk.line_count() + 1)
+}
+
+/// Appends rows as text. Data without labels get the label 0; labels are exact, whatever the precision of values.
 ///
 /// Errors: [`Error::Unsupported`] for a row of data with many labels that has neither labels nor entries, which the format lacks.
 pub fn write(batch: &Batch, base: Base, precision: Precision, out: &mut Vec<u8>) -> Result<()> {
     for row in 0..batch.rows() {
         match (batch.labels.get(row), batch.label_offsets.is_empty()) {
-            (Some(&label), _) => push_number(out, label, precision),
+            (Some(&label), _) => push_number(out, label, Precision::Double),
             (None, true) => out.push(b'0'),
             (None, false) if batch.row_labels(row).is_empty() && batch.row(row).0.is_empty() => {
                 let reason =
