@@ -199,11 +199,8 @@ fn a_fault_at_each_io_leaves_what_was_there_and_a_clear_error() {
     let places: Vec<_> = (0..60_000).map(|number: u64| (number * 7919, number * 104_729, 1)).collect();
     std::fs::write(path("x.mtx"), market(500, 300, &places)).unwrap();
     std::fs::write(path("x.txt"), "some words of text\n".repeat(5000)).unwrap();
-    let formats = [
-        ("x.svm", Format::Libsvm(Libsvm::default())),
-        ("x.mtx", Format::MatrixMarket),
-        ("x.txt", Format::Text(Text::default())),
-    ];
+    let formats =
+        [("x.svm", Format::Libsvm(Libsvm::default())), ("x.mtx", Format::MatrixMarket), ("x.txt", Format::Text(Text::default()))];
     for (source, format) in formats {
         let count = Arc::new(AtomicU64::new(0));
         let attempt = |fail| {
