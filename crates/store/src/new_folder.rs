@@ -189,6 +189,11 @@ impl NewFolder {
         durable.map_err(|error| Error::from_io(self.name(), "make its name durable", error))
     }
 
+    /// From now on there is nothing in it to go on with: it goes where it does not come to have its name.
+    pub fn unkeep(&mut self) {
+        self.unfinished = Unfinished::Removed;
+    }
+
     /// Gives the folder up, also one that would be kept.
     pub fn discard(mut self) {
         self.unfinished = Unfinished::Removed;

@@ -452,13 +452,27 @@ impl NewMatrix {
 
     /// The matrix, under its name. All is written.
     pub(super) fn finish(mut self, stage: &mut Stage) -> Result<Sparse> {
+        if let Err(error) = self.complete(stage) {
+            if !super::checkpoint::exists(self.folder.path()) {
+                self.discard();
+            }
+            return Err(error);
+        }
+        let NewMatrix { session, path, mut folder, .. } = self;
+        folder.unkeep();
+        super::checkpoint::remove(folder.path())?;
+        folder.commit()?;
+        session.open_sparse(path)
+    }
+
+    /// Headers, descriptions and lengths.
+    fn complete(&mut self, stage: &mut Stage) -> Result<()> {
         self.line_ends(std::iter::empty())?;
         if let [offsets, _] = &mut self.files.labels[..]
             && offsets.len() == 0
         {
             offsets.write(&0_i64.to_le_bytes())?;
         }
-        let session = self.session.clone();
         let width = self.draft.width.unwrap_or(self.state.width);
         if !self.state.wide && SparseShape::index_for(width) == Element::I64 {
             self.widen(stage)?;
@@ -470,23 +484,21 @@ impl NewMatrix {
         }
         let shape = self.draft.format.lines_first([self.state.lines, width]);
         self.describe(names::DESCRIPTION, self.draft.format, shape, self.state.entries, self.draft.dtype)?;
-        let NewMatrix { path, mut folder, files, state, draft, .. } = self;
-        let Files { offsets, indices, mut values, labels, words, classes } = files;
-        for mut file in [offsets, indices].into_iter().chain(labels).chain(words).chain(classes) {
-            file.finish(stage, &mut folder)?;
+        let NewMatrix { folder, files, state, draft, .. } = self;
+        let Files { offsets, indices, values, labels, words, classes } = files;
+        for file in [offsets, indices].into_iter().chain(labels).chain(words).chain(classes) {
+            file.finish(stage, folder)?;
         }
         values.pause()?;
         if state.has_values {
-            values.finish(stage, &mut folder)?;
+            values.finish(stage, folder)?;
         } else {
-            remove(&folder, names::VALUES)?;
+            remove(folder, names::VALUES)?;
         }
-        super::checkpoint::remove(folder.path())?;
-        if draft.labels == LabelKind::Many {
-            super::checkpoint::sync_folder(&folder.path().join(beside::LABEL_FOLDER))?;
+        match draft.labels {
+            LabelKind::Many => super::checkpoint::sync_folder(&folder.path().join(beside::LABEL_FOLDER)),
+            _ => Ok(()),
         }
-        folder.commit()?;
-        session.open_sparse(path)
     }
 
     fn describe(&mut self, name: &str, format: Compressed, shape: [u64; 2], entries: u64, dtype: DType) -> Result<()> {
