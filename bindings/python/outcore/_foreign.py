@@ -48,6 +48,7 @@ def import_libsvm(
     zero_based: bool | Literal["auto"] = "auto",
     n_features: int | None = None,
     dtype: npt.DTypeLike = "float32",
+    tiled: bool = True,
     resume: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
@@ -67,6 +68,9 @@ def import_libsvm(
     n_features : int, optional
         Columns; default as many as the largest feature needs.
     dtype : float32 or float64
+    tiled : bool
+        Keep entries in tiles of two to six bytes where these take four fifths of the bytes of arrays or fewer (`Sparse.tiled`);
+        other programs read arrays only.
     resume : bool
         Go on with an import of the same source and options that died; it begins anew where there is nothing to go on with. Every
         256 MB of text, or ten seconds, it leaves a place to go on from. The result is the same.
@@ -93,7 +97,7 @@ def import_libsvm(
         "zero_based": None if zero_based == "auto" else bool(zero_based),
         "features": None if n_features is None else _count(n_features, "n_features"),
     }
-    return _import(path, source, "libsvm", options, dtype, memory, progress, resume=resume)
+    return _import(path, source, "libsvm", options, dtype, memory, progress, tiled=tiled, resume=resume)
 
 
 def import_mtx(
@@ -101,6 +105,7 @@ def import_mtx(
     source: PathLike,
     *,
     dtype: npt.DTypeLike = "float32",
+    tiled: bool = True,
     resume: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
@@ -116,7 +121,7 @@ def import_mtx(
     Sparse
         In CSR.
     """
-    return _import(path, source, "mtx", {}, dtype, memory, progress, resume=resume)
+    return _import(path, source, "mtx", {}, dtype, memory, progress, tiled=tiled, resume=resume)
 
 
 def import_bow(
@@ -125,6 +130,7 @@ def import_bow(
     vocabulary: PathLike | None = None,
     *,
     dtype: npt.DTypeLike = "float32",
+    tiled: bool = True,
     resume: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
@@ -144,7 +150,7 @@ def import_bow(
         In CSR. `vocabulary()` has the words, if they were given.
     """
     options = {"vocabulary": None if vocabulary is None else full_path(vocabulary)}
-    return _import(path, source, "bow", options, dtype, memory, progress, resume=resume)
+    return _import(path, source, "bow", options, dtype, memory, progress, tiled=tiled, resume=resume)
 
 
 def import_xc(
@@ -152,6 +158,7 @@ def import_xc(
     source: PathLike,
     *,
     dtype: npt.DTypeLike = "float32",
+    tiled: bool = True,
     resume: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
@@ -165,7 +172,7 @@ def import_xc(
     Sparse
         In CSR. `labels()` has the labels, a sparse matrix.
     """
-    return _import(path, source, "xc", {}, dtype, memory, progress, resume=resume)
+    return _import(path, source, "xc", {}, dtype, memory, progress, tiled=tiled, resume=resume)
 
 
 def import_npz(
@@ -173,6 +180,7 @@ def import_npz(
     source: PathLike,
     *,
     dtype: npt.DTypeLike = "float32",
+    tiled: bool = True,
     memory: int | str | None = None,
     progress: bool | None = None,
 ) -> Sparse:
@@ -181,7 +189,7 @@ def import_npz(
     Entries of one place of coo are added up; in csr and csc they are an error. It cannot be resumed. Parameters, errors: see
     `import_libsvm`.
     """
-    return _import(path, source, "npz", {}, dtype, memory, progress)
+    return _import(path, source, "npz", {}, dtype, memory, progress, tiled=tiled)
 
 
 def import_parquet(
@@ -190,6 +198,7 @@ def import_parquet(
     columns: Sequence[str] | None = None,
     *,
     dtype: npt.DTypeLike = "float32",
+    tiled: bool = True,
     memory: int | str | None = None,
     progress: bool | None = None,
 ) -> Sparse:
@@ -208,7 +217,7 @@ def import_parquet(
         In CSR, with as many rows and columns as the largest need.
     """
     names = None if columns is None else [str(name) for name in columns]
-    return _import(path, source, "parquet", {"columns": names}, dtype, memory, progress)
+    return _import(path, source, "parquet", {"columns": names}, dtype, memory, progress, tiled=tiled)
 
 
 def import_text(
@@ -222,6 +231,7 @@ def import_text(
     min_length: int = 2,
     vocabulary: Iterable[str] | None = None,
     dtype: npt.DTypeLike = "float32",
+    tiled: bool = True,
     resume: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
@@ -266,7 +276,7 @@ def import_text(
         "min_length": _count(min_length, "min_length"),
         "vocabulary": None if vocabulary is None else _words(vocabulary, "vocabulary"),
     }
-    return _import(path, source, "text", options, dtype, memory, progress, resume=resume)
+    return _import(path, source, "text", options, dtype, memory, progress, tiled=tiled, resume=resume)
 
 
 def _import(
@@ -278,13 +288,16 @@ def _import(
     memory: int | str | None,
     progress: bool | None,
     *,
+    tiled: bool,
     resume: bool = False,
 ) -> Sparse:
     session = default_session()._with(memory)
     sources = [source] if isinstance(source, (str, bytes, os.PathLike)) else list(source)
     paths = [full_path(one) for one in sources]
     target = full_path(path)
-    job = _native.import_sparse(session._inner, target, paths, kind, options, type_name(dtype), bool(resume), CHECKPOINT_BYTES)
+    job = _native.import_sparse(
+        session._inner, target, paths, kind, options, type_name(dtype), bool(tiled), bool(resume), CHECKPOINT_BYTES
+    )
     return Sparse._result(session, session._run(job, "importing", progress))
 
 

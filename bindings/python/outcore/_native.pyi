@@ -185,6 +185,7 @@ def import_sparse(
     kind: str,
     options: dict[str, Any],
     dtype: str,
+    tiled: bool,
     resume: bool,
     checkpoint_bytes: int,
 ) -> Job: ...

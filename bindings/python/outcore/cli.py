@@ -144,6 +144,9 @@ def convert(
 @click.argument("target", type=click.Path(file_okay=False))
 @click.option("--format", "kind", type=FOREIGN, help="What SOURCE is; default by its name.")
 @click.option("--dtype", type=DTYPE, default="float32", show_default=True, help="Type of the values.")
+@click.option(
+    "--tiled/--arrays", default=True, show_default=True, help="Tiles where they pay; arrays are what other programs read."
+)
 @click.option("--resume", is_flag=True, help="Go on with an import that died.")
 @click.option("--many-labels", is_flag=True, help="libsvm: many labels a row.")
 @click.option("--zero-based/--one-based", default=None, help="libsvm: number of the first feature; default found out.")
@@ -164,9 +167,11 @@ def import_(source: tuple[str, ...], target: str, kind: str | None, as_json: boo
     kind = kind or _kind_of(source[0])
     if len(source) > 1 and kind not in ("libsvm", "text"):
         raise click.BadParameter(f"{kind} is one file", param_hint="SOURCE")
-    dtype, resume = options.pop("dtype"), options.pop("resume")
+    dtype, resume, tiled = options.pop("dtype"), options.pop("resume"), options.pop("tiled")
     session = _session(options)
-    given: dict[str, Any] = {"dtype": dtype} if kind in ("npz", "parquet") else {"dtype": dtype, "resume": resume}
+    given: dict[str, Any] = {"dtype": dtype, "tiled": tiled}
+    if kind not in ("npz", "parquet"):
+        given["resume"] = resume
     if kind == "libsvm":
         zero_based = "auto" if about["zero_based"] is None else about["zero_based"]
         given |= {"many_labels": about["many_labels"], "zero_based": zero_based, "n_features": about["features"]}

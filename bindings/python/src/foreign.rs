@@ -26,12 +26,13 @@ pub(crate) fn import_sparse(
     kind: &str,
     options: &Bound<'_, PyDict>,
     dtype: &str,
+    tiled: bool,
     resume: bool,
     checkpoint_bytes: u64,
 ) -> PyResult<Job> {
     let (session, dtype): (_, DType) = (session.get()?, session::element_type(dtype)?);
     let format = imported(kind, options)?;
-    let options = Options { format, dtype, resume, checkpoint_bytes };
+    let options = Options { format, dtype, tiled, resume, checkpoint_bytes };
     let made = |Imported { matrix, .. }| Done::Sparse(matrix);
     Job::new(py.detach(|| import::import(session, path, &sources, options)), made)
 }

@@ -27,6 +27,7 @@ use crate::learn::linalg::with_real;
 use crate::session::Session;
 
 pub use compress::compress;
+pub(crate) use compress::compress_within;
 pub(crate) use create::{NewSparse, SparseShape};
 use pieces::Cut;
 pub(crate) use pieces::{Piece, PieceBlocks, whole_lines, with_csr, with_lines};
@@ -204,6 +205,23 @@ impl Sparse {
             },
             format,
         )
+    }
+
+    /// A matrix of arrays that have no name yet: offsets, indices and, where there are any, values.
+    pub(crate) fn of_files(
+        session: &Session,
+        name: String,
+        format: Compressed,
+        [lines, width]: [u64; 2],
+        dtype: DType,
+        files: Vec<(Vector, Arc<StoredFile>)>,
+    ) -> Result<Sparse> {
+        let mut parts = files.into_iter().map(|(vector, file)| Part { vector, backing: Backing::Stored(file) });
+        let (Some(offsets), Some(indices), values) = (parts.next(), parts.next(), parts.next()) else {
+            unreachable!("there are two or three")
+        };
+        let (entries, form) = (indices.vector.len, Form::Arrays { offsets, indices, values });
+        Sparse::new(session, Parts { name, path: None, lines, width, entries, dtype, form, cuts: Vec::new() }, format)
     }
 
     fn open_tiled(session: &Session, path: &Path, description: &Description) -> Result<Sparse> {

@@ -1,6 +1,7 @@
 //! Files that grow until their import ends: numbers behind the header of a `.npy` file, or text.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use outcore_engine::{Extent, StreamOptions, WriteStream};
 use outcore_store::NewFolder;
@@ -15,7 +16,7 @@ use crate::session::Session;
 pub(super) struct Growing {
     /// In the folder.
     pub(super) name: String,
-    file: StoredFile,
+    file: Arc<StoredFile>,
     session: Session,
     options: StreamOptions,
     /// What its numbers are; none for text.
@@ -37,7 +38,7 @@ impl Growing {
         options: StreamOptions,
     ) -> Result<Growing> {
         let device = folder.create_growing(name)?;
-        let file = session.device_file(path.join(name).display().to_string(), device);
+        let file = Arc::new(session.device_file(path.join(name).display().to_string(), device));
         Ok(Growing { name: name.into(), file, session: session.clone(), options, element, len, stream: None })
     }
 
@@ -117,6 +118,11 @@ impl Growing {
             rest = later;
         }
         Ok(())
+    }
+
+    /// The vector that it is, once it is finished.
+    pub(super) fn vector(&self) -> Option<(Vector, Arc<StoredFile>)> {
+        self.element.map(|element| (Vector::new(element, self.len / element.bytes()), Arc::clone(&self.file)))
     }
 
     /// Waits until all is with the device.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::growing::{Growing, write_at};
 use crate::data::array::cut;
 use crate::data::format::{Compressed, DType, Description, Element, Entries, FormatError, HEAD_BYTES};
-use crate::data::sparse::{Sparse, SparseShape, names};
+use crate::data::sparse::{Sparse, SparseShape, compress_within, names};
 use crate::error::{Error, Result};
 use crate::job::Stage;
 use crate::session::Session;
@@ -34,6 +34,8 @@ pub(super) enum LabelKind {
 pub(super) struct Draft {
     pub(super) dtype: DType,
     pub(super) format: Compressed,
+    /// In tiles, where they pay.
+    pub(super) tiled: bool,
     pub(super) labels: LabelKind,
     pub(super) words: bool,
     pub(super) classes: bool,
@@ -84,6 +86,7 @@ pub(super) struct NewMatrix {
     options: StreamOptions,
     pub(super) state: State,
     files: Files,
+    is_tiled: bool,
 }
 
 impl NewMatrix {
@@ -127,7 +130,7 @@ impl NewMatrix {
         match Files::open(session, path, draft, options, &mut folder, &state) {
             Ok(files) => {
                 let (session, path) = (session.clone(), path.to_owned());
-                Ok(NewMatrix { session, path, folder, draft, options, state, files })
+                Ok(NewMatrix { session, path, folder, draft, options, state, files, is_tiled: false })
             }
             Err(error) => Err(Box::new((folder, error))),
         }
@@ -452,17 +455,36 @@ impl NewMatrix {
 
     /// The matrix, under its name. All is written.
     pub(super) fn finish(mut self, stage: &mut Stage) -> Result<Sparse> {
-        if let Err(error) = self.complete(stage) {
+        if let Err(error) = self.complete(stage).and_then(|()| self.tile(stage)) {
             if !super::checkpoint::exists(self.folder.path()) {
                 self.discard();
             }
             return Err(error);
         }
-        let NewMatrix { session, path, mut folder, .. } = self;
+        let NewMatrix { session, path, mut folder, state, is_tiled, .. } = self;
         folder.unkeep();
         super::checkpoint::remove(folder.path())?;
+        if is_tiled {
+            // Only now: an import that is gone on with needs them.
+            let arrays = [names::OFFSETS, names::INDICES].into_iter().chain(state.has_values.then_some(names::VALUES));
+            arrays.into_iter().try_for_each(|name| remove(&folder, name))?;
+        }
         folder.commit()?;
         session.open_sparse(path)
+    }
+
+    /// Puts the finished arrays in tiles too, where they are asked for and pay.
+    fn tile(&mut self, stage: &mut Stage) -> Result<()> {
+        if !self.draft.tiled {
+            return Ok(());
+        }
+        let Files { offsets, indices, values, .. } = &self.files;
+        let arrays = [offsets, indices].into_iter().chain(self.state.has_values.then_some(values)).filter_map(Growing::vector);
+        let sides = [self.state.lines, self.draft.width.unwrap_or(self.state.width)];
+        let name = self.path.display().to_string();
+        let matrix = Sparse::of_files(&self.session, name, self.draft.format, sides, self.draft.dtype, arrays.collect())?;
+        self.is_tiled = compress_within(&self.session, stage, &matrix, &mut self.folder, &self.path)?;
+        Ok(())
     }
 
     /// Headers, descriptions and lengths.

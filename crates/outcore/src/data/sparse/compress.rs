@@ -3,16 +3,17 @@
 //! Cost: reads A twice, the second time with its values, and writes the result. The first pass sizes the tiles; what they come to
 //! decides whether the second is made.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use outcore_engine::{Block, Plan, Region, Task};
 use outcore_kernels::{Lines, Real};
-use outcore_store::{Folder, Unfinished};
+use outcore_store::{Folder, NewFolder, Unfinished};
 
 use super::create::header;
 use super::tiles::{ALIGNMENT, BAND, NUMBERS, TileSpec, Tiled};
 use super::{Piece, PieceBlocks, Sparse, SparseShape, names, whole_lines, with_lines};
+use crate::data::file::StoredFile;
 use crate::data::format::{Description, Element, Entries, Vector};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
@@ -37,6 +38,50 @@ pub fn compress(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<J
 type Sized = Arc<Mutex<Option<Vec<TileSpec>>>>;
 
 fn plan<T: Real>(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job<Option<Sparse>>> {
+    let (plan, sizes, blocks) = sizing::<T>(session, a);
+    let (session, a) = (session.clone(), a.clone());
+    Job::driven(&session.clone(), vec![plan], move |stage, plans| {
+        for plan in plans {
+            stage.run(plan, 0.4)?;
+        }
+        let Some(tiles) = placed::<T>(&sizes, &a) else { return Ok(None) };
+        let Some(path) = out else {
+            let (file, numbers) = write::<T>(&session, stage, &a, &blocks, tiles, None, 1.0)?;
+            let shape = SparseShape::of(&a);
+            let sides = [shape.lines, shape.width];
+            let tiled = Tiled::new("scratch", &numbers, file, shape.dtype, sides, shape.entries)?;
+            return Sparse::tiled(&session, None, shape.format, sides, shape.dtype, shape.entries, tiled).map(Some);
+        };
+        let (around, name) = Folder::split(&path)?;
+        let mut folder = around.create_folder(&name, Unfinished::Removed)?;
+        write::<T>(&session, stage, &a, &blocks, tiles, Some((&mut folder, &path)), 1.0)?;
+        folder.commit()?;
+        session.open_sparse(path).map(Some)
+    })
+}
+
+/// Puts A in tiles into a folder that is being made, where they pay: whether they do.
+///
+/// # Errors
+/// As [`compress`].
+pub(crate) fn compress_within(
+    session: &Session,
+    stage: &mut Stage,
+    a: &Sparse,
+    folder: &mut NewFolder,
+    path: &Path,
+) -> Result<bool> {
+    with_real!(a.dtype(), T => {
+        let ((plan, sizes, blocks), fraction) = (sizing::<T>(session, a), stage.fraction());
+        stage.run(plan, fraction)?;
+        let Some(tiles) = placed::<T>(&sizes, a) else { return Ok(false) };
+        write::<T>(session, stage, a, &blocks, tiles, Some((folder, path)), fraction)?;
+        Ok(true)
+    })
+}
+
+/// What finds out how large tiles are, what it finds, and the pieces of each block.
+fn sizing<T: Real>(session: &Session, a: &Sparse) -> (Plan, Vec<Sized>, Vec<Vec<Piece>>) {
     let share = BLOCK_BYTES.min(session.memory_free() / 64);
     let blocks = whole_lines(&a.pieces(share, |lines| if lines > BAND { share } else { 0 }));
     let most = session.memory_free() / 16;
@@ -56,16 +101,7 @@ fn plan<T: Real>(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<
             Ok(())
         }));
     }
-    let (session, a) = (session.clone(), a.clone());
-    Job::driven(&session.clone(), vec![plan], move |stage, plans| {
-        for plan in plans {
-            stage.run(plan, 0.4)?;
-        }
-        match placed::<T>(&sizes, &a) {
-            Some(tiles) => write::<T>(&session, stage, &a, &blocks, tiles, out).map(Some),
-            None => Ok(None),
-        }
-    })
+    (plan, sizes, blocks)
 }
 
 /// How a task reads a block: pieces that follow each other, of which each is some whole lines or a part of one.
@@ -102,6 +138,9 @@ impl BlockRead {
 
 /// Tiles in their places, block after block, if they pay.
 fn placed<T: Real>(sizes: &[Sized], a: &Sparse) -> Option<Vec<Vec<TileSpec>>> {
+    if a.nonzeros() == 0 {
+        return None;
+    }
     let (value_bytes, mut offset) = (size_of::<T>() as u64, 0);
     let mut blocks = Vec::with_capacity(sizes.len());
     for size in sizes {
@@ -116,39 +155,35 @@ fn placed<T: Real>(sizes: &[Sized], a: &Sparse) -> Option<Vec<Vec<TileSpec>>> {
     ((offset + described) as f64 <= PAYS * a.nbytes() as f64).then_some(blocks)
 }
 
+/// Writes tiles to scratch, or into a folder with what describes them: where they are, and what does.
 fn write<T: Real>(
     session: &Session,
     stage: &mut Stage,
     a: &Sparse,
     blocks: &[Vec<Piece>],
     tiles: Vec<Vec<TileSpec>>,
-    out: Option<PathBuf>,
-) -> Result<Sparse> {
+    folder: Option<(&mut NewFolder, &Path)>,
+    reached: f64,
+) -> Result<(Arc<StoredFile>, Vec<i64>)> {
     let value_bytes = size_of::<T>() as u64;
     let all: Vec<TileSpec> = tiles.iter().flatten().copied().collect();
     let len = all.last().map_or(0, |tile| tile.end(value_bytes));
-    let shape = SparseShape::of(a);
     let numbers: Vec<i64> = all.iter().flat_map(TileSpec::numbers).collect();
     let mut plan = Plan::new(format!("tile {}", a.name()));
-    let mut folder = None;
-    let file = match &out {
+    let file = match folder {
         None => session.scratch_file(None, len)?,
-        Some(path) => {
-            let (around, name) = Folder::split(path)?;
-            let mut new = around.create_folder(&name, Unfinished::Removed)?;
+        Some((folder, path)) => {
             let mut make = |name: &str, len| -> Result<_> {
-                Ok(Arc::new(session.device_file(path.join(name).display().to_string(), new.create(name, len)?)))
+                Ok(Arc::new(session.device_file(path.join(name).display().to_string(), folder.create(name, len)?)))
             };
             let vector = Vector::new(Element::I64, numbers.len() as u64);
             let tiles = make(names::TILES, vector.file_bytes())?;
             let mut bytes = vector.header_by_rows(NUMBERS as u64);
             bytes.extend_from_slice(bytemuck::cast_slice(&numbers));
             header(&mut plan, tiles.extent(), bytes);
-            let text = Description { layout: Entries::Tiled, ..shape.description() }.text().into_bytes();
+            let text = Description { layout: Entries::Tiled, ..SparseShape::of(a).description() }.text().into_bytes();
             header(&mut plan, make(names::DESCRIPTION, text.len() as u64)?.extent(), text);
-            let file = make(names::ENTRIES, len)?;
-            folder = Some(new);
-            file
+            make(names::ENTRIES, len)?
         }
     };
     let extent = plan.extent(file.extent());
@@ -168,13 +203,8 @@ fn write<T: Real>(
         }));
     }
     plan.bound(a.stored_bytes() + len);
-    stage.run(plan, 1.0)?;
-    if let (Some(folder), Some(path)) = (folder, out) {
-        folder.commit()?;
-        return session.open_sparse(path);
-    }
-    let tiled = Tiled::new("scratch", &numbers, file, shape.dtype, [shape.lines, shape.width], shape.entries)?;
-    Sparse::tiled(session, None, shape.format, [shape.lines, shape.width], shape.dtype, shape.entries, tiled)
+    stage.run(plan, reached)?;
+    Ok((file, numbers))
 }
 
 /// The entries of a block, by band and line, in order.

@@ -8,7 +8,7 @@ use outcore_device::Device;
 use outcore_engine::{Extent, ExtentRef, Plan, Region, Task};
 use outcore_store::{Folder, NewFolder, Unfinished};
 
-use super::{Backing, Form, Part, Parts, Sparse, names};
+use super::{Sparse, names};
 use crate::data::file::StoredFile;
 use crate::data::format::{Compressed, DType, Description, Element, Entries, Vector};
 use crate::error::Result;
@@ -136,14 +136,8 @@ impl NewSparse {
             folder.commit()?;
             return session.open_sparse(path);
         }
-        let mut parts = files.into_iter().map(|(vector, file)| Part { vector, backing: Backing::Stored(file) });
-        let (Some(offsets), Some(indices), values) = (parts.next(), parts.next(), parts.next()) else {
-            unreachable!("two or three were made")
-        };
         let SparseShape { lines, width, dtype, format, .. } = shape;
-        let (entries, form) = (indices.vector.len, Form::Arrays { offsets, indices, values });
-        let parts = Parts { name: "scratch".into(), path: None, lines, width, entries, dtype, form, cuts: Vec::new() };
-        Sparse::new(&session, parts, format)
+        Sparse::of_files(&session, "scratch".into(), format, [lines, width], dtype, files)
     }
 }
 
