@@ -383,9 +383,10 @@ def test_an_import_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, nam
         time.sleep(0.005 * kills)
         process.send_signal(signal.SIGKILL)
         kills += process.wait() == -signal.SIGKILL
-        assert not (tmp_path / "x").exists() or process.returncode == 0
-        if process.returncode == 0:
+        # What has the name is whole, also where the end came between its name and the end of the process.
+        if (tmp_path / "x").exists():
             break
+        assert process.returncode != 0
     assert kills > 0
     if not (tmp_path / "x").exists():
         assert start("x", "resume").wait() == 0

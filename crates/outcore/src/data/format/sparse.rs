@@ -7,6 +7,15 @@
 //!   x/data.npy       float32 or float64, nonzeros: the values; not there where all of them are one
 //! ```
 //!
+//! Importers put beside it, in the same folder:
+//!
+//! ```text
+//!   x/labels.npy        float64, rows: the label of each row
+//!   x/labels/           or, of data with many labels a row, a matrix like this one: a row a row, a column a label, all entries one
+//!   x/vocabulary.txt    UTF-8, a line a column: its word
+//!   x/classes.txt       UTF-8, a line a class: where labels are numbers of these lines, from 0
+//! ```
+//!
 //! The tiled form of the same takes two to six bytes an entry. Places are cut into bands of 65,536, lines into blocks; a tile is the entries
 //! of a block in a band, places and lines counted in 16 bits:
 //!

@@ -100,39 +100,24 @@ impl NewMatrix {
         go_on: impl FnOnce(&Path) -> Result<Option<State>>,
     ) -> Result<NewMatrix> {
         let (around, name) = Folder::split(path)?;
-        let folder = around.create_folder(&name, unfinished)?;
+        let mut folder = around.create_folder(&name, unfinished)?;
         let state = go_on(folder.path())?;
         if state.is_none() {
             folder.empty()?;
         }
         let begun = state.is_some();
-        match NewMatrix::open(session, path, draft, options, folder, state.unwrap_or_default()) {
-            Ok(new) => Ok(new),
-            Err(refused) => {
-                let (folder, error) = *refused;
-                if !begun {
-                    folder.discard();
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Opens its files; gives the folder back where that fails.
-    fn open(
-        session: &Session,
-        path: &Path,
-        draft: Draft,
-        options: StreamOptions,
-        mut folder: NewFolder,
-        state: State,
-    ) -> std::result::Result<NewMatrix, Box<(NewFolder, Error)>> {
+        let state = state.unwrap_or_default();
         match Files::open(session, path, draft, options, &mut folder, &state) {
             Ok(files) => {
                 let (session, path) = (session.clone(), path.to_owned());
                 Ok(NewMatrix { session, path, folder, draft, options, state, files, is_tiled: false })
             }
-            Err(error) => Err(Box::new((folder, error))),
+            Err(error) => {
+                if !begun {
+                    folder.discard();
+                }
+                Err(error)
+            }
         }
     }
 }
