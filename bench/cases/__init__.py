@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cases import fits, pca, products, reads
+from cases import fits, pca, products, reads, sparse
 from harness.model import Case, Context
 
 BUILDERS: dict[str, Callable[[Context], Case]] = {
     **products.BUILDERS,
+    # Before the tall file takes what room the disk has.
+    **sparse.BUILDERS,
     **pca.BUILDERS,
     **reads.BUILDERS,
     **fits.BUILDERS,

@@ -26,7 +26,7 @@ def make(file: DataFile, root: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     with open(partial, "wb") as out:
-        out.write(header(file))
+        out.write(npy_header("<f4", (file.rows, file.cols), file.header_bytes))
         for block in blocks(file):
             out.write(block.data)
         settle(out)
@@ -41,10 +41,10 @@ def stamp(file: DataFile, path: Path) -> Path:
     return path.with_name(f"{path.name}.{file.rows}x{file.cols}.{file.kind.replace(' ', '-')}.{file.seed}.made")
 
 
-def header(file: DataFile) -> bytes:
+def npy_header(kind: str, shape: tuple[int, ...], length_bytes: int) -> bytes:
     """A `.npy` header, version 1, padded with spaces to the wanted length."""
-    words = str({"descr": "<f4", "fortran_order": False, "shape": (file.rows, file.cols)}).encode()
-    room = file.header_bytes - 10
+    words = str({"descr": kind, "fortran_order": False, "shape": shape}).encode()
+    room = length_bytes - 10
     return b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little") + words.ljust(room - 1) + b"\n"
 
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -49,6 +49,38 @@ class DataFile:
 
 
 @dataclass(frozen=True)
+class SparseFolder:
+    """A matrix in CSR of documents drawn from a real corpus: `indptr`, `indices` and `data` as `.npy`, and `matrix.json`.
+
+    The path tells rows, entries and seed, so that what lies there is known to be this matrix.
+    """
+
+    path: str
+    rows: int
+    nonzeros: int
+    seed: int = 0
+
+    columns: ClassVar[int] = 79_566
+    """The words of the corpus, none left out."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(f"{self.path}/{name}.npy" for name in ("indptr", "indices", "data"))
+
+    @property
+    def nbytes(self) -> int:
+        return 8 * (self.rows + 1) + 8 * self.nonzeros
+
+
+@dataclass(frozen=True)
+class LibsvmFile:
+    """The rows of a matrix as LIBSVM text; the path tells which."""
+
+    path: str
+    matrix: SparseFolder
+
+
+@dataclass(frozen=True)
 class Leg:
     name: str
     function: str
@@ -59,7 +91,7 @@ class Leg:
     cold: tuple[str, ...] = ()
     """Files whose pages leave the kernel's cache before the leg."""
     outputs: tuple[str, ...] = ()
-    """Files that the leg makes, removed after it."""
+    """Files and folders that the leg makes, removed after it."""
     limited: bool = False
     """Run under the case's process limit."""
     timeout_s: float = 3600.0
@@ -91,6 +123,8 @@ class Bound:
     bytes_at_most: float | None = None
     """The share of bound bytes that a leg of ours may move."""
     note: str = ""
+    speed_at_least: float | None = None
+    """The share of the device's speed that ours must reach where the device binds, not the cores."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +135,7 @@ class Case:
     legs: Sequence[Leg]
     comparisons: Sequence[Comparison]
     bound: Bound = field(default_factory=Bound)
-    files: Sequence[DataFile] = ()
+    files: Sequence[DataFile | SparseFolder | LibsvmFile] = ()
     limit_over_bytes: int | None = None
     """The process limit, not counting what interpreter and imports of the legs take."""
     needs: tuple[str, ...] = ()

@@ -20,8 +20,8 @@ from typing import Any
 
 from outcore.demo import limit
 
-from harness import data, device
-from harness.model import MIB, ROOT, UNIT_SIZE, Case, Context, Leg, Skip, relative
+from harness import corpus, data, device
+from harness.model import MIB, ROOT, UNIT_SIZE, Case, Context, DataFile, Leg, Skip, relative
 
 MARGIN_BYTES = 64 * MIB
 """What outcore may need on top of its budget; every contestant under a limit gets it."""
@@ -39,7 +39,7 @@ def run_case(case: Case, context: Context, rounds: int, facts: Facts, folder: Pa
     check_needs(case)
     for file in case.files:
         say(f"{case.name}: making {file.path}")
-        data.make(file, ROOT)
+        (data.make if isinstance(file, DataFile) else corpus.make)(file, ROOT)
     way = limit.best_way()
     result: Facts = {
         **facts,
@@ -190,8 +190,10 @@ def drop_caches(leg: Leg) -> str:
 
 
 def remove_outputs(leg: Leg) -> None:
-    for path in leg.outputs:
-        (ROOT / path).unlink(missing_ok=True)
+    for path in (ROOT / output for output in leg.outputs):
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
 
 
 def check_needs(case: Case) -> None:

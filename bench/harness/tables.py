@@ -81,7 +81,7 @@ def target_rows(case: Case) -> list[list[str]]:
         found, target = results.compare(case, comparison), comparison["at_least"]
         reached, words = ratio_in_words(found, target)
         rows.append([case["case"], comparison["against"], f"{target:g}" if target else "", reached, words])
-    return rows + bytes_rows(case) + cpu_rows(case) + variance_rows(case)
+    return rows + bytes_rows(case) + device_rows(case) + cpu_rows(case) + variance_rows(case)
 
 
 def ratio_in_words(found: results.Ratio | None, target: float | None) -> tuple[str, str]:
@@ -107,6 +107,26 @@ def bytes_rows(case: Case) -> list[list[str]]:
     return [
         [case["case"], "bytes of the bound", f"at most {at_most:g}", f"{share:.2f}", "reached" if share <= at_most else "missed"]
     ]
+
+
+def device_rows(case: Case) -> list[list[str]]:
+    """The device's limit is a target where moving the bytes takes longer than the arithmetic."""
+    target, leg = case["bound"].get("speed_at_least"), results.leg_of(case, "outcore")
+    found, needed = results.rate_spread(case, leg) if leg else None, results.bound_seconds(case)
+    if leg is None or found is None or target is None or "device" not in needed:
+        return []
+    share = needed["device"] / seconds_of(case, leg, found)
+    word = "reached" if share >= target else "missed"
+    words = f"{word}; the device binds" if binding(needed) == "device" else "open; the cores bind"
+    return [[case["case"], "the device's limit", f"{target:g}", f"{share:.2f}", words]]
+
+
+def binding(needed: dict[str, float]) -> str:
+    return max(needed, key=lambda part: needed[part])
+
+
+def seconds_of(case: Case, leg: dict[str, Any], found: Spread) -> float:
+    return 1 / found.median if case["unit"] == "s" else float(leg["work"]) / found.median
 
 
 def cpu_rows(case: Case) -> list[list[str]]:
@@ -146,10 +166,12 @@ def bound_text(case: Case) -> str:
         parts.append(f"{gib(bound['read_bytes'])} read")
     if bound["written_bytes"]:
         parts.append(f"{gib(bound['written_bytes'])} written")
-    seconds = [f"{name} {value:.2f} s" for name, value in results.bound_seconds(case).items()]
+    needed = results.bound_seconds(case)
+    seconds = [f"{name} {value:.2f} s" for name, value in needed.items()]
+    binds = f"; the {binding(needed)} {'bind' if binding(needed) == 'cores' else 'binds'}" if len(needed) > 1 else ""
     note = f" ({bound['note']})" if bound["note"] else ""
     text = f"Bound: {', '.join(parts)}{note}." if parts else f"Bound: {bound['note'] or 'the fastest kernel here'}."
-    return text + (f" At least: {', '.join(seconds)}." if seconds else "")
+    return text + (f" At least: {', '.join(seconds)}{binds}." if seconds else "")
 
 
 def leg_row(case: Case, leg: dict[str, Any]) -> list[str]:
@@ -187,8 +209,7 @@ def share_of_bound(case: Case, leg: dict[str, Any], found: Spread | None) -> str
     needed = results.bound_seconds(case)
     if not needed:
         return ""
-    seconds = 1 / found.median if case["unit"] == "s" else leg["work"] / found.median
-    return f"{max(needed.values()) / seconds:.2f}"
+    return f"{max(needed.values()) / seconds_of(case, leg, found):.2f}"
 
 
 def device_limit(case: Case) -> float | None:

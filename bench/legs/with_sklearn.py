@@ -1,4 +1,4 @@
-"""scikit-learn's IncrementalPCA over a memory map."""
+"""scikit-learn: IncrementalPCA over a memory map, and its reader of LIBSVM text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.decomposition import IncrementalPCA
 
 from legs.measure import captured_variance, cold, sampled
+from legs.sparse import text_error
 
 Spec = dict[str, Any]
 Result = dict[str, Any]
@@ -32,6 +33,20 @@ def pca(spec: Spec) -> Result:
         "explained_variance_ratio": float(np.sum(model.explained_variance_ratio_)),
         "captured_variance": captured_variance(spec["a"], model.components_, model.mean_),
     }
+
+
+def load_svmlight(spec: Spec) -> Result:
+    """Into memory, with all that it wants of it."""
+    from sklearn.datasets import load_svmlight_file
+
+    made: list[Any] = []
+
+    def call() -> None:
+        made[:] = load_svmlight_file(spec["source"], n_features=spec["columns"], dtype=np.float32, zero_based=False)
+
+    found = sampled(call, before=lambda: cold([spec["source"]]))
+    a = made[0]
+    return {**found, "error": text_error((a.indptr, a.indices, a.data), spec["source"], spec["rows"], spec["nonzeros"])}
 
 
 def batches(rows: int, batch: int, components: int) -> list[slice]:

@@ -3,8 +3,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cases import BUILDERS, pca, products, reads
-from harness.model import GIB, MIB, Case, Context, Skip
+from cases import BUILDERS, pca, products, reads, sparse
+from harness.model import GIB, MIB, Case, Context, DataFile, Skip, SparseFolder
 
 CONTEXT = Context("scratch/outcore-bench", scale=0.02, seconds=0.1)
 
@@ -44,3 +44,25 @@ def test_the_tall_file_leaves_room_on_the_disk() -> None:
     assert 4 * GIB < file.nbytes <= 5 * GIB + file.header_bytes
     with pytest.raises(Skip, match="no room"):
         pca.tall_file(Context("x", room_bytes=GIB))
+
+
+def test_sparse_cases_have_the_size_of_the_protocol_and_a_quarter_as_budget() -> None:
+    case = BUILDERS["csrmm-1024"](Context("x"))
+    a, b = case.files
+    assert isinstance(a, SparseFolder) and isinstance(b, DataFile)
+    assert a.nonzeros > 200_000_000 and (b.rows, b.cols) == (a.columns, 1024)
+    assert case.legs[0].spec["memory"] == a.nbytes // 4
+    assert case.bound.written_bytes == pytest.approx(4 * a.rows * 1024, rel=1e-3)
+
+
+def test_a_rival_that_needs_more_memory_than_there_is_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sparse, "memory_bytes", lambda: 8 * GIB)
+    case = BUILDERS["csrmm-1024"](Context("x"))
+    assert [leg.name for leg in case.legs] == [sparse.OURS, sparse.KERNEL] and not case.comparisons
+    assert any(sparse.SCIPY in note and "memory" in note for note in case.notes)
+
+
+def test_a_result_larger_than_the_disk_is_skipped() -> None:
+    with pytest.raises(Skip, match="no room"):
+        BUILDERS["csrmm-1024"](Context("x", room_bytes=20 * GIB))
+    BUILDERS["csrmm-64"](Context("x", room_bytes=20 * GIB))

@@ -23,7 +23,10 @@ def folder(tmp_path: Path) -> Path:
 def test_the_report_says_bound_share_and_verdict(folder: Path) -> None:
     report.write(folder, readme := folder / "README.md")
     text = readme.read_text()
-    assert "Bound: 10 GFLOP, 3.7 GiB read, 953.7 MiB written (as told). At least: cores 0.90 s, device 3.00 s." in text
+    assert (
+        "Bound: 10 GFLOP, 3.7 GiB read, 953.7 MiB written (as told). At least: cores 0.90 s, device 3.00 s; the device binds."
+        in text
+    )
     assert "| gemm | the others | 0.95 | 0.86 (0.82 to 0.90) | missed; slower, against kernel |" in text
     assert "| gemm | bytes of the bound | at most 1.35 | 1.20 | reached |" in text
     assert "killed after 12 s" in text

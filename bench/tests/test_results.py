@@ -45,6 +45,21 @@ def test_the_bound_takes_cores_from_a_leg_and_the_device_from_fio() -> None:
     assert results.bound_seconds(made) == {"cores": pytest.approx(0.5), "device": pytest.approx(3.0)}
 
 
+@pytest.mark.parametrize(
+    ("seconds", "kernel", "reached", "words"),
+    [
+        (3.2, 0.5, "0.94", "reached; the device binds"),
+        (4.0, 0.5, "0.75", "missed; the device binds"),
+        (4.0, 3.5, "0.75", "open; the cores bind"),
+    ],
+)
+def test_the_device_is_a_target_where_it_binds(seconds: float, kernel: float, reached: str, words: str) -> None:
+    made = case(leg("outcore", ok(0, seconds)), leg("kernel", ok(0, kernel)), rivals=("kernel",))
+    assert tables.device_rows(made) == []
+    made["bound"]["speed_at_least"] = 0.9
+    assert tables.device_rows(made) == [["gemm", "the device's limit", "0.9", reached, words]]
+
+
 def test_bytes_are_a_sample_however_many_samples_a_leg_took() -> None:
     found = leg("x", ok(0, 1.0, 1.0, read_bytes=20, written_bytes=2), ok(1, 1.0, read_bytes=10, written_bytes=1))
     assert results.moved_bytes(found) == 11.0
