@@ -25,6 +25,9 @@ __all__ = [
     "device_write",
     "gemm",
     "gram_product",
+    "kmeans_assign",
+    "kmeans_distances",
+    "kmeans_fit",
     "memory_allowed",
     "pca_fit",
     "project",
@@ -36,6 +39,7 @@ __all__ = [
     "sparse_row_norms",
     "sparse_scaled",
     "syrk",
+    "take_rows",
 ]
 
 VERSION: Final[str]
@@ -185,6 +189,19 @@ def sparse_scaled(
     logarithm: bool,
     unit_rows: bool,
 ) -> Job: ...
+def kmeans_fit(
+    session: Session,
+    x: _Operand,
+    start: npt.NDArray[np.float64],
+    weights: npt.NDArray[np.float64] | None,
+    max_iter: int,
+    tol: float,
+) -> Job: ...
+def kmeans_assign(
+    session: Session, x: _Operand, centers: npt.NDArray[np.float64], weights: npt.NDArray[np.float64] | None
+) -> Job: ...
+def kmeans_distances(session: Session, x: _Operand, centers: npt.NDArray[np.float64], out: _Output) -> Job: ...
+def take_rows(session: Session, x: _Operand, rows: npt.NDArray[np.uint64]) -> Job: ...
 def device_write(session: Session, path: str | PathLike[str], length: int) -> float: ...
 def device_read(session: Session, path: str | PathLike[str]) -> float: ...
 def device_random(session: Session, path: str | PathLike[str], seconds: float) -> float: ...

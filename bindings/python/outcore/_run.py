@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tqdm import tqdm
@@ -19,8 +20,11 @@ BAR_AFTER_S = 1.0
 """A call that ends sooner shows no bar."""
 
 
-def execute(job: Job, label: str, progress: bool | None = None) -> Any:
-    """The result of `job`. Whatever ends the wait from outside, Ctrl-C first of all, also ends the work before it is raised."""
+def execute(job: Job, label: str, progress: bool | None = None, partial: Callable[[Any], None] | None = None) -> Any:
+    """The result of `job`. Whatever ends the wait from outside, Ctrl-C first of all, also ends the work before it is raised.
+
+    A job that can go on another time has something to show for it all the same, which is handed to `partial`.
+    """
     running = job.start()
     try:
         with _Bar(label, progress) as bar:
@@ -30,11 +34,11 @@ def execute(job: Job, label: str, progress: bool | None = None) -> Any:
     except OutcoreError:
         raise
     except BaseException:
-        _stop(running)
+        _stop(running, partial)
         raise
 
 
-def _stop(running: Running) -> None:
+def _stop(running: Running, partial: Callable[[Any], None] | None) -> None:
     """Cancels and waits until nothing is in flight. A second Ctrl-C during the wait is not lost, only later."""
     interrupted: KeyboardInterrupt | None = None
     running.cancel()
@@ -46,6 +50,9 @@ def _stop(running: Running) -> None:
             break
         except KeyboardInterrupt as again:
             interrupted = again
+    if partial is not None:
+        with contextlib.suppress(OutcoreError):
+            partial(running.result())
     del running
     if interrupted is not None:
         raise interrupted

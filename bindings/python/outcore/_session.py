@@ -6,7 +6,7 @@ import operator
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -143,8 +143,10 @@ class Session:
                 self._others = {size: other}
             return self._others[size]
 
-    def _run(self, job: _native.Job, label: str, progress: bool | None) -> Any:
-        found = execute(job, label, progress)
+    def _run(
+        self, job: _native.Job, label: str, progress: bool | None, partial: Callable[[Any], None] | None = None
+    ) -> Any:
+        found = execute(job, label, progress, partial)
         trace = self._inner.last_trace()
         if trace is not None:
             global _last

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use outcore::learn::kmeans::{Assigned, KMeans};
 use outcore::learn::linalg::SparseStatistics;
 use outcore::learn::pca::Pca;
 use outcore::{Array, ColumnStatistics, Error, Explanation};
@@ -10,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::to_python;
+use crate::kmeans;
 use crate::matrix::Matrix;
 use crate::owned::Owned;
 use crate::pca;
@@ -25,6 +27,8 @@ pub(crate) enum Done {
     Statistics(ColumnStatistics),
     SparseStatistics(SparseStatistics),
     Pca(Pca),
+    KMeans(KMeans),
+    Assigned(Assigned),
 }
 
 impl Done {
@@ -42,6 +46,8 @@ impl Done {
                 columns.into_any().unbind()
             }
             Done::Pca(model) => pca::dictionary(py, model)?,
+            Done::KMeans(model) => kmeans::dictionary(py, model)?,
+            Done::Assigned(found) => kmeans::assigned(py, found)?,
         })
     }
 }

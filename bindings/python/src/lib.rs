@@ -11,7 +11,7 @@
 //! | [`adopted`] | memory of NumPy arrays, lent to the engine without a copy |
 //! | [`job`] | planned work, running work, its result |
 //! | [`session`], [`matrix`], [`trace`] | the objects |
-//! | [`linalg`], [`sparse`], [`pca`] | what is computed |
+//! | [`linalg`], [`sparse`], [`pca`], [`kmeans`] | what is computed |
 //! | [`device`] | what a device does through the engine |
 
 use pyo3::prelude::*;
@@ -20,6 +20,7 @@ mod adopted;
 mod device;
 mod error;
 mod job;
+mod kmeans;
 mod linalg;
 mod matrix;
 mod owned;
@@ -38,6 +39,8 @@ mod _native {
     use crate::device::{device_random, device_read, device_write};
     #[pymodule_export]
     use crate::job::{Job, Running};
+    #[pymodule_export]
+    use crate::kmeans::{kmeans_assign, kmeans_distances, kmeans_fit, take_rows};
     #[pymodule_export]
     use crate::linalg::{axpby, column_norms, column_statistics, gemm, reduce, row_norms, scale, syrk};
     #[pymodule_export]

@@ -14,6 +14,8 @@
 //! | [`elementwise`] | axpby, scale, fill, convert, center, accumulate in f64, transpose |
 //! | [`reduce`] | sums, dots, extrema, norms, non-finite search |
 //! | [`sparse`] | products of sparse matrices with dense ones |
+//! | [`mod@nearest`] | the nearest two centres of each row |
+//! | [`packed`] | rows in fewer bits |
 //! | [`statistics`] | mean, variance and range of columns, mergeable |
 //! | [`eigen`] | symmetric eigenproblems, thin orthonormal bases |
 //!
@@ -26,6 +28,8 @@ pub mod eigen;
 pub mod elementwise;
 mod error;
 pub mod gemm;
+pub mod nearest;
+pub mod packed;
 mod real;
 pub mod reduce;
 pub mod reference;
@@ -43,6 +47,8 @@ pub use elementwise::{
 };
 pub use error::Error;
 pub use faer::{MatMut, MatRef};
+pub use nearest::{Nearest, nearest, nearest_flops, nearest_held_bytes, nearest_scratch, row_squares};
+pub use packed::{Packing, packed_row_bytes};
 pub use real::{Dtype, Real};
 pub use reduce::{Norm, column_norms, column_sums, dot, first_non_finite, max, min, row_norms, sum, sum_of_squares};
 pub use sparse::{

@@ -78,7 +78,6 @@ impl Stage {
     ///
     /// # Errors
     /// [`Error::OverBudget`] when there will not be so much; [`Error::Cancelled`].
-    #[allow(dead_code, reason = "for algorithms with state between plans, the first of which are about to come")]
     pub(crate) fn reserve(&self, what: &str, bytes: u64) -> Result<Reservation> {
         let budget = self.session.engine().budget();
         loop {
@@ -88,6 +87,11 @@ impl Stage {
                 done => return Ok(done?),
             }
         }
+    }
+
+    /// How much of the job is done, between 0 and 1.
+    pub(crate) fn fraction(&self) -> f64 {
+        self.watch.fraction()
     }
 
     /// Whether the job has been cancelled; long ways between plans look at it now and then.

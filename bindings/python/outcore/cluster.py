@@ -1,0 +1,367 @@
+"""Clusterings of data bigger than memory, as scikit-learn estimators."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, clone
+from sklearn.cluster import kmeans_plusplus
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.utils import check_random_state
+from sklearn.utils.random import sample_without_replacement
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from . import _native
+from ._array import Array, native_operand, native_output, session_of, unmasked
+from ._session import PathLike, Session
+from ._trace import Trace
+from .errors import ArgumentError, NotFiniteError, ShapeError
+
+__all__ = ["KMeans"]
+
+SAMPLE_BYTES = 16 << 20
+"""What k-means++ chooses from, besides the budget: all of X, or as many rows of it as this holds."""
+
+SCALABLE_ROUNDS = 5
+"""Passes in which k-means|| chooses candidates, 2 k in each; more improve nothing (Bahmani et al., section 5)."""
+
+
+class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
+    """k-means clustering of a matrix that may be larger than memory.
+
+    Lloyd's algorithm, one pass over the data a round; rows that the triangle inequality settles are neither compared nor, where
+    that saves requests, read. Takes an `outcore.Array` or what scikit-learn's KMeans takes.
+
+    Parameters
+    ----------
+    n_clusters : int
+        Number of clusters and centres, k.
+    init : {"k-means++", "k-means||", "random"}, array_like of shape (n_clusters, n_features) or callable
+        Where centres begin. "k-means++": scikit-learn's `kmeans_plusplus`, of all rows if X is in memory or at most 16 MiB, else of
+        as many rows, drawn evenly, as 16 MiB hold (k passes over all rows would take as long as k rounds). "k-means||": a choice
+        from all rows in six passes (Bahmani et al., 2012). "random": k rows. A callable is called with X, n_clusters and
+        random_state.
+    n_init : int or "auto"
+        Runs from different beginnings, of which the one with the least inertia is kept. "auto": 10 for "random" or a callable,
+        else 1.
+    max_iter : int
+        Rounds at most, of one run.
+    tol : float
+        A run ends when the squared distances that centres move in a round add up to at most this part of the mean variance of the
+        features, or when no label changes.
+    memory : int or str, optional
+        A budget instead of that of the session, such as "2GiB".
+    random_state : int, RandomState or None
+        Seed of the choice of the first centres. None stands for 0: the same data and budget give the same bits, whatever the
+        number of threads.
+    progress : bool, optional
+        Show progress bars; default when standard error is a terminal and it takes more than a second.
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray of shape (n_clusters, n_features)
+    labels_ : ndarray of shape (n_samples,), int32
+        The number of the nearest centre of each row.
+    inertia_ : float
+        Sum of the squared distances of rows to their centres, weighted by `sample_weight`.
+    n_iter_ : int
+        Rounds of the run that was kept.
+    n_features_in_ : int
+    compared_ : float
+        Part of the rows, over all passes, that was compared with all centres: what bounds have not settled.
+    trace_ : Trace
+        How the last run of rounds went; not kept when the estimator is pickled.
+
+    Notes
+    -----
+    2 n_samples k n_features operations a round at most, and 4 to 12 bytes of memory a row.
+
+    From an equal `init` array labels are those of scikit-learn's Lloyd, where two centres are not equally near to within rounding.
+    Where X is larger than the budget, rounds after the first read a copy in scratch, of which each block holds each column to 20
+    bits of its range there (32 bits for float64): to within 2^-17 of its deviation for normal data, and whole numbers up to a
+    million exactly.
+
+    Ctrl-C leaves `cluster_centers_` and `n_iter_` as they were after the last whole round, without `labels_` and `inertia_`. To go
+    on from there: ``km.set_params(init=km.cluster_centers_).fit(X)``.
+
+    Examples
+    --------
+    >>> km = KMeans(100, max_iter=20).fit(outcore.open("x.npy"))
+    >>> d = km.transform(outcore.open("x.npy"), out="distances.npy")
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        init: Any = "k-means++",
+        n_init: int | str = "auto",
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        memory: int | str | None = None,
+        random_state: Any = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.init = init
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.memory = memory
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> KMeans:
+        """Finds the centres.
+
+        Parameters
+        ----------
+        X : Array or array_like of shape (n_samples, n_features)
+        y : ignored
+        sample_weight : array_like of shape (n_samples,), optional
+            What each row counts for; none negative.
+
+        Raises
+        ------
+        NotFiniteError
+            For NaN or infinity in an `Array`, with its row and column. ArgumentError for more clusters than rows; OverBudgetError,
+            before anything is read, where there is no memory for 4 bytes a row.
+        """
+        X = self._checked(X, reset=True)
+        runs = self._runs(X)
+        weights = _weights(sample_weight, X)
+        session = session_of(X, memory=self.memory)
+        random = check_random_state(0 if self.random_state is None else self.random_state)
+        best: dict[str, Any] | None = None
+        for _ in range(runs):
+            start = self._start(X, weights, session, random)
+            job = self._job(X, start, weights, session)
+            found = session._run(job, "clustering", self.progress, lambda partial: self._keep(partial, X.dtype))
+            if best is None or found["inertia"] < best["inertia"]:
+                best = found
+        assert best is not None, "there is one run at least"
+        self._keep(best, X.dtype)
+        self.trace_ = session.last_trace()
+        found_clusters = np.count_nonzero(np.bincount(self.labels_, minlength=self.n_clusters))
+        if found_clusters < self.n_clusters:
+            warnings.warn(
+                f"Number of distinct clusters ({found_clusters}) found smaller than n_clusters ({self.n_clusters}). "
+                "Possibly due to duplicate points in X.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def explain(self, X: Any, *, as_json: bool = False) -> None:
+        """Prints what the first and any further round of `fit` would read, write and hold at most; nothing is moved."""
+        other = clone(self)
+        X = other._checked(X, reset=True)
+        other._runs(X)
+        job = other._job(X, np.zeros((self.n_clusters, X.shape[1])), None, session_of(X, memory=self.memory), explain=True)
+        print(job.json() if as_json else job.text())
+
+    def predict(self, X: Any) -> npt.NDArray[np.int32]:
+        """The number of the nearest centre of each row of X, int32 of shape (n_samples,)."""
+        check_is_fitted(self)
+        found: npt.NDArray[np.int32] = self._assigned(self._checked(X, reset=False), None)["labels"]
+        return found
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """The opposite of the inertia of X."""
+        check_is_fitted(self)
+        X = self._checked(X, reset=False)
+        return -float(self._assigned(X, _weights(sample_weight, X))["inertia"])
+
+    def transform(self, X: Any, out: PathLike | Array | None = None) -> Any:
+        """Distances of the rows of X to the centres.
+
+        Parameters
+        ----------
+        X : Array or array_like of shape (n_samples, n_features)
+        out : path or Array of shape (n_samples, n_clusters), optional
+            Where the result goes: a new `.npy` file, or an array that is changed in place. Default: an unnamed array on SSD for
+            an `Array`, a NumPy array for anything else.
+
+        Returns
+        -------
+        Array or ndarray of shape (n_samples, n_clusters), of the type of X.
+        """
+        check_is_fitted(self)
+        X = self._checked(X, reset=False)
+        centers = self.cluster_centers_.astype(np.float64, copy=False)
+        if out is None and not isinstance(X, Array):
+            return euclidean_distances(X, centers.astype(X.dtype, copy=False))
+        session = session_of(X, out, memory=self.memory)
+        job = _native.kmeans_distances(session._inner, native_operand(X, "X"), centers, native_output(out))
+        found = session._run(job, "measuring", self.progress)
+        return out if isinstance(out, Array) else Array._result(session, found)
+
+    def _assigned(self, X: Any, weights: Any) -> Any:
+        session = session_of(X, memory=self.memory)
+        return _assign(session, X, self.cluster_centers_.astype(np.float64), weights, "assigning", self.progress)
+
+    def _job(self, X: Any, start: Any, weights: Any, session: Session, *, explain: bool = False) -> _native.Job:
+        return _native.kmeans_fit(
+            session._for(explain), native_operand(X, "X"), start, weights, int(self.max_iter), float(self.tol)
+        )
+
+    def _keep(self, found: dict[str, Any], dtype: np.dtype[Any]) -> None:
+        self.cluster_centers_ = found["centers"].reshape(-1, self.n_features_in_).astype(dtype)
+        self.n_iter_ = found["rounds"]
+        for name in ("labels_", "inertia_", "compared_", "trace_"):
+            self.__dict__.pop(name, None)
+        if not found["interrupted"]:
+            self.labels_, self.inertia_, self.compared_ = found["labels"], found["inertia"], found["looked"]
+
+    def _runs(self, X: Any) -> int:
+        """How often to begin, once all parameters have been looked at."""
+        for name in ("n_clusters", "max_iter"):
+            value = getattr(self, name)
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+                raise ArgumentError(f"{name}={value!r} must be a whole number from 1 on")
+        if not isinstance(self.tol, Real) or not 0 <= float(self.tol) < np.inf:
+            raise ArgumentError(f"tol={self.tol!r} must be a number from 0 on")
+        if X.shape[0] < self.n_clusters:
+            raise ArgumentError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
+        named = isinstance(self.init, str)
+        if named and self.init not in ("k-means++", "k-means||", "random"):
+            raise ArgumentError(f"init={self.init!r} must be 'k-means++', 'k-means||', 'random', an array or a callable")
+        if self.n_init == "auto":
+            return 10 if callable(self.init) or (named and self.init == "random") else 1
+        if not isinstance(self.n_init, Integral) or isinstance(self.n_init, bool) or self.n_init < 1:
+            raise ArgumentError(f"n_init={self.n_init!r} must be a whole number from 1 on, or 'auto'")
+        return int(self.n_init) if named or callable(self.init) else 1
+
+    def _start(self, X: Any, weights: Any, session: Session, random: np.random.RandomState) -> npt.NDArray[np.float64]:
+        k = int(self.n_clusters)
+        if not isinstance(self.init, str):
+            found = self.init(X, k, random_state=random) if callable(self.init) else self.init
+            start = np.array(found, dtype=np.float64, order="C")
+            if start.shape != (k, X.shape[1]):
+                raise ShapeError(f"init has shape {start.shape}, where {(k, X.shape[1])} is expected")
+            if not np.isfinite(start).all():
+                raise ArgumentError("init has values that are not finite")
+            # As X has them: scikit-learn begins there too.
+            return start.astype(X.dtype).astype(np.float64)
+        if self.init == "random":
+            return _rows(session, X, _drawn(X.shape[0], k, random, weights), self.progress)
+        if self.init == "k-means||":
+            return _scalable(session, X, weights, k, random, self.progress)
+        rows, own = X, weights
+        if isinstance(X, Array):
+            most = max(2 * k, SAMPLE_BYTES // max(1, 8 * X.shape[1]))
+            picked = np.arange(X.shape[0]) if X.shape[0] <= most else np.sort(_drawn(X.shape[0], most, random))
+            rows, own = _rows(session, X, picked, self.progress), None if weights is None else weights[picked]
+            _check_finite(X, rows, picked)
+        return kmeans_plusplus(rows, k, sample_weight=own, random_state=random)[0].astype(np.float64)
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        """X as float32 or float64, with scikit-learn's checks for what is in memory and ours for what is on SSD."""
+        if not isinstance(X, Array):
+            unmasked(X, "X")
+            found = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], accept_large_sparse=False)
+            return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
+        if X.ndim != 2:
+            raise ShapeError(f"{X!r} has one dimension, where rows (samples) and columns (features) are expected")
+        if reset:
+            self.n_features_in_ = X.shape[1]
+            if hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
+        elif X.shape[1] != self.n_features_in_:
+            raise ShapeError(f"{X!r} has {X.shape[1]} features, but KMeans is expecting {self.n_features_in_} features as input")
+        return X
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.cluster_centers_.shape[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        state.pop("trace_", None)
+        return state
+
+    trace_: Trace
+    fit_transform: Callable[..., Any]
+
+
+def _weights(sample_weight: Any, X: Any) -> npt.NDArray[np.float64] | None:
+    if sample_weight is None:
+        return None
+    weights = np.ascontiguousarray(sample_weight, np.float64)
+    if weights.ndim == 0:
+        weights = np.full(X.shape[0], float(weights))
+    if weights.ndim != 1:
+        raise ArgumentError("Sample weights must be 1D array or scalar")
+    if len(weights) != X.shape[0]:
+        raise ShapeError(f"sample_weight.shape == {weights.shape}, expected {(X.shape[0],)}!")
+    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
+        raise ArgumentError("sample_weight must be finite, none negative, and not all zero")
+    return weights
+
+
+def _drawn(n: int, count: int, random: np.random.RandomState, weights: Any = None) -> npt.NDArray[Any]:
+    """Different numbers below n, with chances in proportion to their weights."""
+    if weights is not None:
+        return random.choice(n, count, replace=False, p=weights / weights.sum())
+    found: npt.NDArray[Any] = sample_without_replacement(n, count, random_state=random)
+    return found
+
+
+def _assign(session: Session, X: Any, centers: Any, weights: Any, label: str, progress: bool | None) -> Any:
+    return session._run(_native.kmeans_assign(session._inner, native_operand(X, "X"), centers, weights), label, progress)
+
+
+def _rows(session: Session, X: Any, picked: npt.NDArray[Any], progress: bool | None) -> npt.NDArray[np.float64]:
+    """Rows by number, in the order asked for."""
+    if not isinstance(X, Array):
+        return np.asarray(X[picked], np.float64)
+    ascending, places = np.unique(picked, return_inverse=True)
+    job = _native.take_rows(session._inner, native_operand(X, "X"), ascending.astype(np.uint64))
+    found: npt.NDArray[np.float64] = session._run(job, "choosing", progress).reshape(-1, X.shape[1])[places]
+    return found
+
+
+def _check_finite(X: Array, rows: npt.NDArray[Any], picked: npt.NDArray[Any]) -> None:
+    if not np.isfinite(rows).all():
+        row, column = (int(at[0]) for at in np.nonzero(~np.isfinite(rows)))
+        raise NotFiniteError(
+            f"{X!r} has a value that is not finite at row {picked[row]}, column {column}", row=int(picked[row]), column=column
+        )
+
+
+def _scalable(
+    session: Session, X: Any, weights: Any, k: int, random: np.random.RandomState, progress: bool | None
+) -> npt.NDArray[np.float64]:
+    """k-means||: rows far from all candidates become candidates, 2 k a pass; k-means++ of the candidates, each with the weight of the
+    rows that are nearest to it."""
+    n = X.shape[0]
+    new = _rows(session, X, _drawn(n, 1, random, weights), progress)
+    candidates, far = new, np.full(n, np.inf, np.float32)
+    for _ in range(SCALABLE_ROUNDS):
+        found = _assign(session, X, new, None, "choosing", progress)
+        far = np.minimum(far, found["distances"])
+        chances = np.square(far) if weights is None else np.square(far) * weights
+        total = chances.sum(dtype=np.float64)
+        if total <= 0:
+            break
+        drawn = np.nonzero(random.random_sample(n) < chances * (2 * k / total))[0]
+        if not len(drawn):
+            break
+        new = _rows(session, X, drawn, progress)
+        candidates = np.concatenate([candidates, new])
+    if len(candidates) < k:
+        candidates = np.concatenate([candidates, _rows(session, X, _drawn(n, k, random), progress)])
+    nearest = _assign(session, X, candidates, None, "choosing", progress)["labels"]
+    mass = np.bincount(nearest, weights=weights, minlength=len(candidates))
+    return kmeans_plusplus(candidates, k, sample_weight=mass.astype(np.float64), random_state=random)[0].astype(np.float64)

@@ -1,0 +1,99 @@
+//! k-means: the rounds, nearest centres, distances, and rows to choose centres from.
+
+use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2};
+use outcore::learn::kmeans::{self, Assigned, KMeans, Options};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::adopted::operand;
+use crate::job::{Done, Job};
+use crate::matrix::output;
+use crate::session::Session;
+
+/// What `kmeans_fit` finds; `centers` is flat, row after row.
+pub(crate) fn dictionary(py: Python<'_>, model: KMeans) -> PyResult<Py<PyAny>> {
+    let found = PyDict::new(py);
+    found.set_item("centers", PyArray1::from_vec(py, model.centers))?;
+    found.set_item("labels", labels(py, model.labels))?;
+    found.set_item("inertia", model.inertia)?;
+    found.set_item("rounds", model.rounds)?;
+    found.set_item("interrupted", model.interrupted)?;
+    found.set_item("looked", model.looked)?;
+    Ok(found.into_any().unbind())
+}
+
+/// What `kmeans_assign` finds.
+pub(crate) fn assigned(py: Python<'_>, assigned: Assigned) -> PyResult<Py<PyAny>> {
+    let found = PyDict::new(py);
+    found.set_item("labels", labels(py, assigned.labels))?;
+    found.set_item("distances", PyArray1::from_vec(py, assigned.distances))?;
+    found.set_item("inertia", assigned.inertia)?;
+    Ok(found.into_any().unbind())
+}
+
+/// int32, as scikit-learn has them.
+fn labels(py: Python<'_>, labels: Vec<u32>) -> Bound<'_, PyArray1<i32>> {
+    PyArray1::from_vec(py, labels.into_iter().map(|label| label as i32).collect())
+}
+
+fn flat(centers: &PyReadonlyArray2<'_, f64>) -> Vec<f64> {
+    centers.as_array().iter().copied().collect()
+}
+
+fn vector(weights: Option<PyReadonlyArray1<'_, f64>>) -> Option<Vec<f64>> {
+    weights.map(|weights| weights.as_array().to_vec())
+}
+
+/// Rounds of Lloyd's algorithm from these centres on.
+#[pyfunction]
+pub(crate) fn kmeans_fit(
+    py: Python<'_>,
+    session: &Session,
+    x: &Bound<'_, PyAny>,
+    start: PyReadonlyArray2<'_, f64>,
+    weights: Option<PyReadonlyArray1<'_, f64>>,
+    max_iter: u64,
+    tol: f64,
+) -> PyResult<Job> {
+    let options = Options { max_iter, tol, weights: vector(weights) };
+    let (session, x, start) = (session.get()?, operand(x)?, flat(&start));
+    Job::new(py.detach(|| kmeans::fit(session, x, start, options)), Done::KMeans)
+}
+
+/// The nearest centre of each row.
+#[pyfunction]
+pub(crate) fn kmeans_assign(
+    py: Python<'_>,
+    session: &Session,
+    x: &Bound<'_, PyAny>,
+    centers: PyReadonlyArray2<'_, f64>,
+    weights: Option<PyReadonlyArray1<'_, f64>>,
+) -> PyResult<Job> {
+    let (session, x, centers, weights) = (session.get()?, operand(x)?, flat(&centers), vector(weights));
+    Job::new(py.detach(|| kmeans::assign(session, x, centers, weights)), Done::Assigned)
+}
+
+/// The distance of each row to each centre.
+#[pyfunction]
+pub(crate) fn kmeans_distances(
+    py: Python<'_>,
+    session: &Session,
+    x: &Bound<'_, PyAny>,
+    centers: PyReadonlyArray2<'_, f64>,
+    out: Option<Bound<'_, PyAny>>,
+) -> PyResult<Job> {
+    let (session, x, centers, out) = (session.get()?, operand(x)?, flat(&centers), output(out)?);
+    Job::new(py.detach(|| kmeans::distances(session, x, centers, out)), Done::Matrix)
+}
+
+/// Rows by number, ascending, one after another.
+#[pyfunction]
+pub(crate) fn take_rows(
+    py: Python<'_>,
+    session: &Session,
+    x: &Bound<'_, PyAny>,
+    rows: PyReadonlyArray1<'_, u64>,
+) -> PyResult<Job> {
+    let (session, x, rows) = (session.get()?, operand(x)?, rows.as_array().to_vec());
+    Job::new(py.detach(|| kmeans::take_rows(session, x, rows)), Done::Numbers)
+}

@@ -1,0 +1,191 @@
+"""KMeans: a scikit-learn estimator, and scikit-learn's clusters, for data on SSD and in memory."""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import sklearn.cluster
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+
+import outcore as oc
+from outcore import errors
+from outcore.cluster import KMeans
+from outcore.decomposition import PCA
+
+
+@pytest.mark.parametrize("estimator", [KMeans(), KMeans(3, init="k-means||"), KMeans(2, init="random", n_init=2)])
+def test_scikit_learn_checks(estimator: KMeans) -> None:
+    """All but one, which needs an environment variable that SciPy reads when it is imported, and one that scikit-learn's KMeans fails
+    too: a seed chooses other rows where some are repeated."""
+    failed = {"check_sample_weight_equivalence_on_dense_data": "a seed chooses other rows where some are repeated"}
+    check_estimator(estimator, on_skip=None, expected_failed_checks=failed)
+
+
+@pytest.fixture
+def x(rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Clouds that overlap."""
+    return rng.standard_normal((12, 16))[rng.integers(12, size=60_000)] + rng.standard_normal((60_000, 16)) + 3
+
+
+@pytest.mark.parametrize("where", ["memory", "stored", "copied"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_clusters_are_those_of_scikit_learn(
+    tmp_path: Path, x: npt.NDArray[Any], where: str, order: Any, dtype: str
+) -> None:
+    x = np.asarray(x, dtype, order)
+    reference = sklearn.cluster.KMeans(10, init=x[:10], n_init=1, max_iter=15, tol=0, algorithm="lloyd").fit(x.astype(float))
+    data = x if where == "memory" else oc.from_numpy(tmp_path / "x.npy", x, order=order)
+    # The copy is read where the data are larger than the budget.
+    km = KMeans(10, init=x[:10], max_iter=15, tol=0, memory="64MiB" if where != "copied" else "3MiB").fit(data)
+    # In float32 a few rows in a million are on the border between two clusters.
+    assert (km.labels_ != reference.labels_).sum() <= (3 if dtype == "float32" else 0)
+    assert km.labels_.dtype == np.int32
+    assert km.n_iter_ == reference.n_iter_
+    np.testing.assert_allclose(km.inertia_, reference.inertia_, rtol=1e-5)
+    np.testing.assert_allclose(km.cluster_centers_, reference.cluster_centers_, atol=2e-3 if dtype == "float32" else 1e-6)
+    assert km.cluster_centers_.dtype == dtype
+    np.testing.assert_array_equal(km.predict(data), km.labels_)
+    np.testing.assert_allclose(km.score(data), -km.inertia_, rtol=1e-5)
+    distances = km.transform(data)
+    assert isinstance(distances, np.ndarray if where == "memory" else oc.Array)
+    assert distances.dtype == dtype
+    np.testing.assert_allclose(np.asarray(distances[:]), reference.transform(x), atol=5e-3 if dtype == "float32" else 1e-5)
+
+
+def test_weights_are_those_of_scikit_learn(tmp_path: Path, x: npt.NDArray[Any], rng: np.random.Generator) -> None:
+    weights = rng.integers(0, 4, len(x)).astype(float)
+    reference = sklearn.cluster.KMeans(6, init=x[:6], n_init=1, tol=0, max_iter=9).fit(x, sample_weight=weights)
+    km = KMeans(6, init=x[:6], tol=0, max_iter=9)
+    data = oc.from_numpy(tmp_path / "x.npy", x)
+    np.testing.assert_array_equal(km.fit_predict(data, sample_weight=weights), reference.labels_)
+    np.testing.assert_allclose(km.inertia_, reference.inertia_, rtol=1e-9)
+    np.testing.assert_allclose(km.score(data, sample_weight=weights), reference.score(x, sample_weight=weights), rtol=1e-9)
+    with pytest.raises(errors.ShapeError):
+        km.fit(data, sample_weight=weights[1:])
+    with pytest.raises(errors.ArgumentError, match="none negative"):
+        km.fit(data, sample_weight=-weights)
+
+
+@pytest.mark.parametrize("init", ["k-means++", "k-means||", "random"])
+@pytest.mark.parametrize("stored", [True, False])
+def test_every_beginning_leads_to_clusters_as_good(tmp_path: Path, rng: np.random.Generator, init: str, stored: bool) -> None:
+    middles = 30 * rng.standard_normal((5, 4))
+    x = middles[rng.integers(5, size=4000)] + rng.standard_normal((4000, 4))
+    data = oc.from_numpy(tmp_path / "x.npy", x) if stored else x
+    km = KMeans(5, init=init, n_init=8, random_state=0).fit(data)
+    best = sklearn.cluster.KMeans(5, n_init=10, random_state=0).fit(x)
+    np.testing.assert_allclose(km.inertia_, best.inertia_, rtol=1e-6)
+    again = KMeans(5, init=init, n_init=8, random_state=0).fit(data)
+    np.testing.assert_array_equal(km.cluster_centers_, again.cluster_centers_)
+
+
+def test_bounds_and_the_copy_save_work_that_the_trace_shows(tmp_path: Path, x: npt.NDArray[Any]) -> None:
+    data = oc.from_numpy(tmp_path / "x.npy", x.astype(np.float32))
+    km = KMeans(4, init=x[:4], tol=0, max_iter=40, memory="3MiB").fit(data)
+    assert km.trace_.actual["bytes_read"] < data.nbytes * (1 + km.n_iter_ * 0.7)
+    assert km.trace_.actual["peak_bytes"] <= 3 << 20
+    assert 0 < km.compared_ < 0.9
+
+
+def test_interrupted_rounds_are_kept(tmp_path: Path, x: npt.NDArray[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    data = oc.from_numpy(tmp_path / "x.npy", x)
+    km = KMeans(200, init=x[:200], tol=0, max_iter=100_000)
+
+    class Impatient:
+        def __init__(self, label: str, progress: bool | None) -> None: ...
+
+        def __enter__(self) -> "Impatient":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def update(self, running: Any) -> None:
+            if running.fraction() > 2 / 100_000:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr("outcore._run._Bar", Impatient)
+    with pytest.raises(KeyboardInterrupt):
+        km.fit(data)
+    assert km.n_iter_ >= 1
+    assert not hasattr(km, "labels_")
+    monkeypatch.undo()
+    straight = KMeans(200, init=x[:200], tol=0, max_iter=km.n_iter_).fit(data)
+    np.testing.assert_array_equal(km.cluster_centers_, straight.cluster_centers_)
+    rest = km.set_params(init=km.cluster_centers_, max_iter=3).fit(data)
+    assert rest.inertia_ < straight.inertia_
+    assert rest.predict(data).shape == (len(x),)
+
+
+def test_what_is_not_finite_is_named(tmp_path: Path, x: npt.NDArray[Any]) -> None:
+    x[1234, 5] = np.inf
+    data = oc.from_numpy(tmp_path / "x.npy", x)
+    with pytest.raises(errors.NotFiniteError, match="row 1234, column 5"):
+        KMeans(3, init=x[:3]).fit(data)
+    with pytest.raises(errors.NotFiniteError) as caught:
+        KMeans(3, max_iter=2).fit(data)
+    assert (caught.value.row, caught.value.column) == (1234, 5)
+
+
+def test_arguments_without_sense_are_refused(tmp_path: Path, x: npt.NDArray[Any]) -> None:
+    data = oc.from_numpy(tmp_path / "x.npy", x)
+    for wrong in (
+        {"n_clusters": 0},
+        {"n_clusters": 1.5},
+        {"n_clusters": 70_000},
+        {"max_iter": 0},
+        {"tol": -1},
+        {"n_init": 0},
+        {"n_init": "often"},
+        {"init": "far"},
+        {"init": np.full((8, 16), np.nan)},
+    ):
+        with pytest.raises(errors.ArgumentError):
+            KMeans(**wrong).fit(data)
+    with pytest.raises(errors.ShapeError):
+        KMeans(3, init=x[:4]).fit(data)
+    with pytest.raises(errors.ShapeError):
+        KMeans(3).fit(data).predict(oc.from_numpy(tmp_path / "y.npy", x[:, :5].copy()))
+    with pytest.raises(errors.OverBudgetError):
+        KMeans(3, init=x[:3], memory="1MiB").fit(data)
+
+
+def test_equal_rows_leave_clusters_without_any() -> None:
+    with pytest.warns(ConvergenceWarning, match=r"distinct clusters \(1\)"):
+        km = KMeans(3).fit(np.ones((10, 2)))
+    assert km.inertia_ == 0
+
+
+def test_explain_prints_plans_and_moves_nothing(tmp_path: Path, x: npt.NDArray[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    data = oc.from_numpy(tmp_path / "x.npy", x)
+    km = KMeans(5, memory="3MiB")
+    km.explain(data)
+    text = capsys.readouterr().out
+    assert "k-means first round" in text
+    assert "k-means round" in text
+    assert not hasattr(km, "n_features_in_")
+
+
+def test_it_is_a_citizen_of_scikit_learn(tmp_path: Path, x: npt.NDArray[Any]) -> None:
+    data = oc.from_numpy(tmp_path / "x.npy", x)
+    model = make_pipeline(PCA(4), KMeans(3, random_state=0)).fit(data)
+    assert model.predict(data).shape == (len(x),)
+    km = KMeans(3, random_state=0).fit(data)
+    back = pickle.loads(pickle.dumps(km))
+    np.testing.assert_array_equal(back.predict(x[:50]), km.labels_[:50])
+    assert clone(km).get_params() == km.get_params()
+    assert list(km.get_feature_names_out()) == ["kmeans0", "kmeans1", "kmeans2"]
+
+
+def test_distances_are_written_where_they_shall_be(tmp_path: Path, x: npt.NDArray[Any]) -> None:
+    data = oc.from_numpy(tmp_path / "x.npy", x)
+    km = KMeans(3, random_state=0, max_iter=3).fit(x)
+    found = km.transform(data, out=tmp_path / "d.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "d.npy"), km.transform(x), rtol=1e-6)
+    assert km.transform(x, out=found) is found

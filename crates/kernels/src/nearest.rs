@@ -1,0 +1,248 @@
+//! The nearest two of some centres for each row of a matrix.
+//!
+//! |x - c|^2 = |x|^2 + |c|^2 - 2 x.c: a product of blocks small enough that it stays in the second-level cache, and a running
+//! minimum over it, sixteen centres at a time.
+#![forbid(unsafe_code)]
+
+use faer::MatRef;
+
+use crate::view::row_slice;
+use crate::{Blas, Error, Real, gemm, gemm_flops, gemm_scratch_bytes, view_mut};
+
+/// Rows and centres of one product: 512 x 128 f32 are 256 KiB.
+const BLOCK_ROWS: usize = 512;
+const BLOCK_CENTERS: usize = 128;
+/// Centres that are compared at a time: a vector of f32, two of f64, on the widest instruction set.
+const LANES: usize = 16;
+
+/// What is found for each row: which centre is nearest, and |x - c|^2 - |x|^2 for it and for the second nearest.
+pub struct Nearest<'a, T> {
+    /// Number of the nearest centre, the lowest among equals.
+    pub label: &'a mut [u32],
+    /// Of the nearest; infinity without centres.
+    pub first: &'a mut [T],
+    /// Of the second nearest; infinity with fewer than two centres.
+    pub second: &'a mut [T],
+}
+
+/// Finds the nearest two centres of each row of x.
+///
+/// Shapes: x is n x d, centers k x d, any strides; `squares` their squared lengths, k; `scratch` at least
+/// [`nearest_scratch`] elements; n results. Cost: 2ndk flops, and as much memory as [`gemm`](crate::gemm()) for 512 x 128 x d. The
+/// squares of x are left out, because they change no order; the error is that of the product.
+///
+/// # Errors
+/// [`Error::Shape`].
+///
+/// Determinism: that of [`gemm`](crate::gemm()); a row's bits may depend on its place in x.
+pub fn nearest<T: Real>(
+    into: Nearest<'_, T>,
+    x: MatRef<'_, T>,
+    centers: MatRef<'_, T>,
+    squares: &[T],
+    scratch: &mut [T],
+    blas: &Blas,
+) -> Result<(), Error> {
+    let (n, k) = (x.nrows(), centers.nrows());
+    let fits = into.label.len() == n && into.first.len() == n && into.second.len() == n && scratch.len() >= nearest_scratch(n, k);
+    if squares.len() != k || centers.ncols() != x.ncols() || !fits {
+        let lengths = (into.label.len(), into.first.len(), into.second.len());
+        return Err(Error::shape(
+            "nearest",
+            &[("x", &x.shape()), ("centers", &centers.shape()), ("squares", &squares.len()), ("results", &lengths)],
+        ));
+    }
+    into.label.fill(0);
+    into.first.fill(T::of(f64::INFINITY));
+    into.second.fill(T::of(f64::INFINITY));
+    for top in (0..n).step_by(BLOCK_ROWS) {
+        let rows = top..(top + BLOCK_ROWS).min(n);
+        for start in (0..k).step_by(BLOCK_CENTERS) {
+            let count = BLOCK_CENTERS.min(k - start);
+            let product = &mut scratch[..rows.len() * count];
+            let out = view_mut(product, rows.len(), count, count, 1)?;
+            gemm(out, T::of(-2.0), x.subrows(top, rows.len()), centers.subrows(start, count).transpose(), T::ZERO, blas)?;
+            let known = Nearest {
+                label: &mut into.label[rows.clone()],
+                first: &mut into.first[rows.clone()],
+                second: &mut into.second[rows.clone()],
+            };
+            let squares = &squares[start..start + count];
+            // What is moved into the closure makes it one that the dispatch inlines: else it would stay on the plain instruction set.
+            pulp::Arch::new().dispatch(
+                #[inline(always)]
+                move || fold(known, product, squares, start as u32),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Elements of scratch that [`nearest`] needs for n rows and k centres.
+pub fn nearest_scratch(n: usize, k: usize) -> usize {
+    n.min(BLOCK_ROWS) * k.min(BLOCK_CENTERS)
+}
+
+/// Bytes that [`nearest`] holds beside its arguments.
+pub fn nearest_held_bytes<T: Real>(n: usize, d: usize, k: usize, blas: &Blas) -> usize {
+    gemm_scratch_bytes::<T>(n.min(BLOCK_ROWS), k.min(BLOCK_CENTERS), d, blas)
+}
+
+/// Flops of [`nearest`].
+pub fn nearest_flops(n: usize, d: usize, k: usize) -> u64 {
+    gemm_flops(n, k, d)
+}
+
+#[inline(always)]
+fn fold<T: Real>(known: Nearest<'_, T>, product: &[T], squares: &[T], start: u32) {
+    let Nearest { label, first, second } = known;
+    for (at, line) in product.chunks_exact(squares.len()).enumerate() {
+        (first[at], label[at], second[at]) = least((first[at], label[at], second[at]), line, squares, start);
+    }
+}
+
+/// The least of what is known and the sums of two lines, its number, and the next.
+#[inline(always)]
+fn least<T: Real>(known: (T, u32, T), line: &[T], squares: &[T], start: u32) -> (T, u32, T) {
+    let infinity = T::of(f64::INFINITY);
+    let (lines, line_rest) = line.as_chunks::<LANES>();
+    let (groups, squares_rest) = squares.as_chunks::<LANES>();
+    // Padding that is nearest to nothing.
+    let (mut last, mut last_squares) = ([T::ZERO; LANES], [infinity; LANES]);
+    last[..line_rest.len()].copy_from_slice(line_rest);
+    last_squares[..line_rest.len()].copy_from_slice(squares_rest);
+    let groups = || lines.iter().zip(groups).chain([(&last, &last_squares)]);
+    let (mut first, mut second) = ([infinity; LANES], [infinity; LANES]);
+    for (line, squares) in groups() {
+        for lane in 0..LANES {
+            let value = squares[lane] + line[lane];
+            let loser = if value < first[lane] { first[lane] } else { value };
+            second[lane] = if loser < second[lane] { loser } else { second[lane] };
+            first[lane] = if value < first[lane] { value } else { first[lane] };
+        }
+    }
+    let (first, second) = halve::<T, 16, 8>(first, second);
+    let (first, second) = halve::<T, 8, 4>(first, second);
+    let (first, second) = halve::<T, 4, 2>(first, second);
+    let ([best], [next]) = halve::<T, 2, 1>(first, second);
+    let ([best], [next]) = halve::<T, 2, 1>([known.0, best], [known.2, next]);
+    if best >= known.0 || best.f64().is_nan() {
+        return (known.0, known.1, next);
+    }
+    let mut number = [u32::MAX; LANES];
+    for ((line, squares), at) in groups().zip((start..).step_by(LANES)) {
+        for lane in 0..LANES {
+            let found = if squares[lane] + line[lane] == best { at + lane as u32 } else { u32::MAX };
+            number[lane] = if found < number[lane] { found } else { number[lane] };
+        }
+    }
+    (best, number.into_iter().fold(u32::MAX, u32::min), next)
+}
+
+/// The least two of each two lanes: all at once, because one after another each would wait for the one before.
+#[inline(always)]
+fn halve<T: Real, const N: usize, const HALF: usize>(first: [T; N], second: [T; N]) -> ([T; HALF], [T; HALF]) {
+    let low = |a: T, b: T| if a < b { a } else { b };
+    let high = |a: T, b: T| if a < b { b } else { a };
+    (
+        std::array::from_fn(|lane| low(first[lane], first[lane + HALF])),
+        std::array::from_fn(|lane| low(high(first[lane], first[lane + HALF]), low(second[lane], second[lane + HALF]))),
+    )
+}
+
+/// |x|^2 of each row, in f64.
+///
+/// # Errors
+/// [`Error::Shape`] when the lengths differ.
+pub fn row_squares<T: Real>(out: &mut [f64], x: MatRef<'_, T>) -> Result<(), Error> {
+    if out.len() != x.nrows() {
+        return Err(Error::shape("row_squares", &[("x", &x.shape()), ("out", &out.len())]));
+    }
+    let out = Some(out);
+    pulp::Arch::new().dispatch(
+        #[inline(always)]
+        move || {
+            for (i, out) in out.into_iter().flatten().enumerate() {
+                *out = match row_slice(x, i) {
+                    Some(row) => sum_of_squares(row),
+                    None => (0..x.ncols()).map(|j| x[(i, j)].f64() * x[(i, j)].f64()).sum(),
+                };
+            }
+        },
+    );
+    Ok(())
+}
+
+#[inline(always)]
+fn sum_of_squares<T: Real>(row: &[T]) -> f64 {
+    let (lines, rest) = row.as_chunks::<LANES>();
+    let mut sums = [0.0; LANES];
+    for line in lines {
+        for lane in 0..LANES {
+            sums[lane] += line[lane].f64() * line[lane].f64();
+        }
+    }
+    for (sum, x) in sums.iter_mut().zip(rest) {
+        *sum += x.f64() * x.f64();
+    }
+    sums.iter().sum()
+}
+
+/// The plain twin of [`nearest`], one row: label, first, second.
+pub fn nearest_reference<T: Real>(row: &[T], centers: &[T]) -> (u32, f64, f64) {
+    let mut found = (0, f64::INFINITY, f64::INFINITY);
+    for (number, center) in centers.chunks_exact(row.len().max(1)).enumerate() {
+        let value: f64 = row.iter().zip(center).map(|(x, c)| c.f64() * (c.f64() - 2.0 * x.f64())).sum();
+        if value < found.1 {
+            found = (number as u32, value, found.1);
+        } else {
+            found.2 = found.2.min(value);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view;
+
+    fn numbers(count: usize, seed: u64) -> Vec<f32> {
+        let mut state = seed | 1;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn agrees_with_one_row_after_another() {
+        for (n, d, k) in [(0, 3, 2), (1, 1, 1), (255, 7, 2), (513, 16, 129), (600, 3, 300), (5, 4, 0)] {
+            let (x, centers) = (numbers(n * d, 7), numbers(k * d, 11));
+            let squares: Vec<f32> = centers.chunks(d).map(|c| c.iter().map(|c| c * c).sum()).collect();
+            let (mut label, mut first, mut second) = (vec![9; n], vec![0.0; n], vec![0.0; n]);
+            let mut scratch = vec![0.0; nearest_scratch(n, k)];
+            let into = Nearest { label: &mut label, first: &mut first, second: &mut second };
+            let (x_view, c_view) = (view(&x, n, d, d, 1).unwrap(), view(&centers, k, d, d, 1).unwrap());
+            nearest(into, x_view, c_view, &squares, &mut scratch, &Blas::Builtin).unwrap();
+            for i in 0..n {
+                let (want, best, next) = nearest_reference(&x[i * d..(i + 1) * d], &centers);
+                let close = |a: f32, b: f64| f64::from(a) == b || (f64::from(a) - b).abs() < 1e-5 * d as f64;
+                assert!(close(first[i], best) && close(second[i], next), "row {i} of {n} x {d}, {k} centres");
+                assert!(label[i] == want || next - best < 1e-5 * d as f64);
+            }
+        }
+    }
+
+    #[test]
+    fn the_first_of_equals_wins() {
+        let (x, centers) = (vec![1.0f64, 2.0], [5.0, 5.0, 1.0, 2.0, 1.0, 2.0]);
+        let squares = [50.0, 5.0, 5.0];
+        let (mut label, mut first, mut second, mut scratch) = ([7], [0.0], [0.0], vec![0.0; nearest_scratch(1, 3)]);
+        let into = Nearest { label: &mut label, first: &mut first, second: &mut second };
+        let (x, centers) = (view(&x, 1, 2, 2, 1).unwrap(), view(&centers, 3, 2, 2, 1).unwrap());
+        nearest(into, x, centers, &squares, &mut scratch, &Blas::Builtin).unwrap();
+        assert_eq!((label[0], first[0], second[0]), (1, -5.0, -5.0));
+    }
+}

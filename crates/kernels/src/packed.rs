@@ -1,0 +1,273 @@
+//! Rows of a matrix in fewer bits: each column of a block as whole steps above its least element.
+//!
+//! f32 takes 20 bits an element, f64 takes 32. A step is the least power of two of which 2^20 (2^32) reach over the range of the
+//! column in that block, so an element is off by at most half of that, 2^-20 (2^-32) of the range; whole numbers up to 2^20, such as
+//! the bytes of an image, come back as they were.
+//!
+//! ```text
+//! a row of d f32:  | u16 x d: upper 16 bits | u8 x ceil(d / 2): lower 4 bits of elements j and j + ceil(d / 2) | to an even byte
+//! a row of d f64:  | u32 x d |
+//! ```
+#![forbid(unsafe_code)]
+
+use faer::MatRef;
+
+use crate::view::row_slice;
+use crate::{Dtype, Error, Real};
+
+/// How the columns of one block are packed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Packing<T> {
+    least: Vec<T>,
+    /// A power of two; 0 for a column of equal elements.
+    step: Vec<T>,
+}
+
+/// Bytes of a packed row of d elements.
+pub fn packed_row_bytes<T: Real>(d: usize) -> usize {
+    match T::DTYPE {
+        Dtype::F32 => (2 * d + d.div_ceil(2)).next_multiple_of(2),
+        Dtype::F64 => 4 * d,
+    }
+}
+
+const fn bits(dtype: Dtype) -> u32 {
+    match dtype {
+        Dtype::F32 => 20,
+        Dtype::F64 => 32,
+    }
+}
+
+impl<T: Real> Packing<T> {
+    /// Looks over a block; its elements have to be finite. 2d elements are kept.
+    pub fn of(x: MatRef<'_, T>) -> Packing<T> {
+        let d = x.ncols();
+        let (mut least, mut most) = (vec![T::of(f64::INFINITY); d], vec![T::of(f64::NEG_INFINITY); d]);
+        let ranges = Ranges { least: &mut least, most: &mut most };
+        pulp::Arch::new().dispatch(
+            #[inline(always)]
+            move || ranges.widen(x),
+        );
+        let levels = (2f64.powi(bits(T::DTYPE) as i32) - 1.0).recip();
+        let step = |(least, most): (&T, &T)| {
+            let range = (most.f64() - least.f64()).max(0.0) * levels;
+            T::of(if range > 0.0 { range.log2().ceil().exp2() } else { 0.0 })
+        };
+        let step = least.iter().zip(&most).map(step).collect();
+        Packing { least, step }
+    }
+
+    /// The most that a row is off once the shift is taken off, as a length: half a step a column, and the rounding of what comes back.
+    pub fn error(&self, shift: &[f64]) -> f64 {
+        let levels = 2f64.powi(bits(T::DTYPE) as i32);
+        let squares = self.least.iter().zip(&self.step).zip(shift).map(|((least, step), shift)| {
+            let reach = (least.f64() - shift).abs() + least.f64().abs() + step.f64() * levels;
+            (0.5 * step.f64() + 2.0 * T::EPSILON.f64() * reach).powi(2)
+        });
+        squares.sum::<f64>().sqrt()
+    }
+
+    /// What [`unpack`](Packing::unpack) adds to the steps so that a shift is taken off.
+    pub fn base(&self, shift: &[f64]) -> Vec<T> {
+        self.least.iter().zip(shift).map(|(least, shift)| T::of(least.f64() - shift)).collect()
+    }
+
+    /// Packs rows.
+    ///
+    /// Shapes: x is n x d, `out` n times [`packed_row_bytes`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub fn pack(&self, out: &mut [u8], x: MatRef<'_, T>) -> Result<(), Error> {
+        let (n, d) = x.shape();
+        let bytes = packed_row_bytes::<T>(d);
+        if d != self.least.len() || out.len() != n * bytes {
+            return Err(Error::shape("pack", &[("x", &x.shape()), ("columns", &self.least.len()), ("out", &out.len())]));
+        }
+        let per_step: Vec<T> =
+            self.step.iter().map(|step| T::of(if step.f64() > 0.0 { step.f64().recip() } else { 0.0 })).collect();
+        // Rows are too short for wide instruction sets, of which compilers unroll loops far.
+        let mut row = Vec::new();
+        for (i, out) in out.chunks_exact_mut(bytes.max(1)).enumerate() {
+            if let Some(line) = row_slice(x, i) {
+                self.pack_row(out, line, &per_step);
+            } else {
+                row.clear();
+                row.extend((0..d).map(|j| x[(i, j)]));
+                self.pack_row(out, &row, &per_step);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn pack_row(&self, out: &mut [u8], row: &[T], per_step: &[T]) {
+        let d = row.len();
+        match T::DTYPE {
+            Dtype::F32 => {
+                let (row, least, per_step): (&[f32], &[f32], &[f32]) =
+                    (bytemuck::cast_slice(row), bytemuck::cast_slice(&self.least[..d]), bytemuck::cast_slice(&per_step[..d]));
+                let (high, low) = out.split_at_mut(2 * d);
+                let high = &mut high.as_chunks_mut::<2>().0[..d];
+                // Added to 2^23, a smaller number is rounded to a whole one, which is then the low bits of the sum: conversions
+                // that look at the range first are not vectorised. By no more than rounding is it above what there is.
+                let steps = |x: f32, least: f32, per_step: f32| {
+                    (((x - least) * per_step + 8_388_608.0).to_bits() & 0x7f_ffff).min((1 << 20) - 1)
+                };
+                for j in 0..d {
+                    high[j] = ((steps(row[j], least[j], per_step[j]) >> 4) as u16).to_le_bytes();
+                }
+                let shared = d.div_ceil(2);
+                low[shared..].fill(0);
+                let low = &mut low[..shared];
+                for j in 0..shared {
+                    low[j] = (steps(row[j], least[j], per_step[j]) & 15) as u8;
+                }
+                let (row, least, per_step) = (&row[shared..], &least[shared..], &per_step[shared..]);
+                for j in 0..row.len() {
+                    low[j] |= (steps(row[j], least[j], per_step[j]) << 4) as u8;
+                }
+            }
+            Dtype::F64 => {
+                let out = &mut out.as_chunks_mut::<4>().0[..d];
+                let (least, per_step) = (&self.least[..d], &per_step[..d]);
+                for j in 0..d {
+                    // As for f32, above 2^52.
+                    let steps = (row[j] - least[j]).f64() * per_step[j].f64() + 4_503_599_627_370_496.0;
+                    out[j] = (steps.to_bits() as u32).to_le_bytes();
+                }
+            }
+        }
+    }
+
+    /// Rows that were packed, less the shift that `base` was made for.
+    ///
+    /// Shapes: `bytes` n times [`packed_row_bytes`], `out` n x d, rows one after another.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub fn unpack(&self, out: &mut [T], bytes: &[u8], base: &[T]) -> Result<(), Error> {
+        let d = self.step.len();
+        let row_bytes = packed_row_bytes::<T>(d);
+        if base.len() != d || (d > 0 && (out.len() % d != 0 || out.len() / d * row_bytes != bytes.len())) {
+            return Err(Error::shape("unpack", &[("columns", &d), ("out", &out.len()), ("bytes", &bytes.len())]));
+        }
+        for (out, bytes) in out.chunks_exact_mut(d.max(1)).zip(bytes.chunks_exact(row_bytes.max(1))) {
+            self.unpack_row(out, bytes, base);
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn unpack_row(&self, out: &mut [T], bytes: &[u8], base: &[T]) {
+        let d = out.len();
+        match T::DTYPE {
+            Dtype::F32 => {
+                let out: &mut [f32] = bytemuck::cast_slice_mut(out);
+                let (step, base): (&[f32], &[f32]) = (bytemuck::cast_slice(&self.step), bytemuck::cast_slice(base));
+                let (high, low) = bytes.split_at(2 * d);
+                let (high, shared) = (high.as_chunks::<2>().0, d.div_ceil(2));
+                let low = &low[..shared];
+                spread(&mut out[..shared], &high[..shared], low, &step[..shared], &base[..shared], 0);
+                spread(&mut out[shared..], &high[shared..], &low[..d - shared], &step[shared..], &base[shared..], 4);
+            }
+            Dtype::F64 => {
+                let (bytes, step, base) = (&bytes.as_chunks::<4>().0[..d], &self.step[..d], &base[..d]);
+                for j in 0..d {
+                    out[j] = base[j] + step[j] * T::of(f64::from(u32::from_le_bytes(bytes[j])));
+                }
+            }
+        }
+    }
+}
+
+/// Elements whose lower four bits are those of `low` from bit `from` on.
+#[inline(always)]
+fn spread(out: &mut [f32], high: &[[u8; 2]], low: &[u8], step: &[f32], base: &[f32], from: u32) {
+    let d = out.len();
+    let (high, low, step, base) = (&high[..d], &low[..d], &step[..d], &base[..d]);
+    for j in 0..d {
+        let steps = (i32::from(u16::from_le_bytes(high[j])) << 4) | ((i32::from(low[j]) >> from) & 15);
+        out[j] = base[j] + step[j] * steps as f32;
+    }
+}
+
+/// The least and the most of each column so far. Moved into the closures that a dispatch inlines.
+struct Ranges<'a, T> {
+    least: &'a mut [T],
+    most: &'a mut [T],
+}
+
+impl<T: Real> Ranges<'_, T> {
+    #[inline(always)]
+    fn widen(self, x: MatRef<'_, T>) {
+        if x.row_stride() == 1 && x.col_stride() != 1 {
+            for j in 0..x.ncols() {
+                row_slice(x.transpose(), j).into_iter().flatten().for_each(|&x| widen(&mut self.least[j], &mut self.most[j], x));
+            }
+            return;
+        }
+        for row in (0..x.nrows()).filter_map(|i| row_slice(x, i)) {
+            self.least.iter_mut().zip(&mut *self.most).zip(row).for_each(|((least, most), &x)| widen(least, most, x));
+        }
+    }
+}
+
+#[inline(always)]
+fn widen<T: Real>(least: &mut T, most: &mut T, x: T) {
+    *least = if x < *least { x } else { *least };
+    *most = if x > *most { x } else { *most };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view;
+    use proptest::prelude::*;
+
+    fn round_trip<T: Real>(x: &[T], d: usize, by_columns: bool) -> (Packing<T>, Vec<T>) {
+        let n = x.len() / d;
+        let (row, column) = if by_columns { (1, n) } else { (d, 1) };
+        let view = view(x, n, d, row, column).unwrap();
+        let packing = Packing::of(view);
+        let mut bytes = vec![0; n * packed_row_bytes::<T>(d)];
+        packing.pack(&mut bytes, view).unwrap();
+        let mut back = vec![T::ZERO; x.len()];
+        packing.unpack(&mut back, &bytes, &packing.base(&vec![0.0; d])).unwrap();
+        (packing, back)
+    }
+
+    #[test]
+    fn whole_numbers_come_back_as_they_were() {
+        for d in [1, 2, 3, 64] {
+            let x: Vec<f32> = (0..d * 5).map(|i| (i * 7919 % 256) as f32 - 100.0).collect();
+            assert_eq!(round_trip(&x, d, false).1, x);
+            let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+            assert_eq!(round_trip(&x, d, false).1, x);
+        }
+    }
+
+    #[test]
+    fn equal_elements_no_rows_and_no_columns_are_packed_too() {
+        assert_eq!(round_trip(&[3.25f32; 6], 2, true).1, [3.25; 6]);
+        assert_eq!(round_trip::<f64>(&[], 2, false).1, []);
+        let packing = Packing::<f32>::of(view(&[], 4, 0, 0, 1).unwrap());
+        packing.unpack(&mut [], &[], &[]).unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn rows_come_back_within_the_error(x in prop::collection::vec(-1e3f32..1e3, 5..200), d in 1usize..5, by_columns: bool) {
+            let n = x.len() / d;
+            let x = &x[..n * d];
+            let (packing, back) = round_trip(x, d, by_columns);
+            let error = packing.error(&vec![0.0; d]);
+            prop_assert!(error < 4e-3 * (d as f64).sqrt());
+            for i in 0..n {
+                let at = |j| if by_columns { x[j * n + i] } else { x[i * d + j] };
+                let off: f64 = (0..d).map(|j| (f64::from(at(j)) - f64::from(back[i * d + j])).powi(2)).sum();
+                prop_assert!(off.sqrt() <= error);
+            }
+        }
+    }
+}

@@ -1,0 +1,487 @@
+//! k-means by Lloyd's algorithm, one pass over the rows a round, and as few bytes a pass as keep the labels right.
+//!
+//! X is n x d, k centres. A round gives each row the label of its nearest centre (the lowest among equals), then puts each centre in the
+//! mean of its rows. Three things make a round cheap:
+//!
+//! - *Bounds* (Hamerly, 2010; a row that they settle is neither looked at nor, where its neighbours are settled too, read, as in knor,
+//!   Mhembere et al., HPDC 2017): 8 bytes a row of memory, left out where there is none. See `block.rs`.
+//! - *Sums by difference*, in f64: a row is added to a cluster's sum, and taken off another's, only when its label changes.
+//! - *A copy in fewer bits*. In the first rounds nearly all rows are looked at whatever the bounds, so that where X is larger than memory
+//!   a round takes as long as the bytes of a row. The first round reads X itself, and writes each block of it to scratch with 20 bits an
+//!   element instead of 32 (32 instead of 64), which later rounds read: `kernels::packed`. A column of a block is then off by at most
+//!   2^-20 (2^-32) of its range there, 2^-17 of its deviation for normal data. Rows that lie so near to the border between two clusters
+//!   that this could matter, one in some thousands, are read from X once more, so that labels are those of X. Sums are those of X
+//!   as it was labelled first, plus the copies of the rows that changed later: off at random, in a mean over a hundred rows by less
+//!   than f32 rounds off. Whole numbers of at most 20 bits, such as the bytes of images, are copied exactly. A block where packing
+//!   would move rows by more than 2^-14 of the distance to their centre (outliers in it) is read from X instead.
+//!
+//! Rows are cut into blocks, and blocks into lanes, whose sums are added in order, by the budget and the shape alone: the bits do not
+//! depend on the number of threads. Odd rounds go backwards, so that they begin with what is still in memory.
+//!
+//! Cost: 2ndk flops a round at most; reads X once and then 5/8 (1/2) of it a round at most, or X each round if `max_iter` is below 3 or it
+//! fits; 4 to 12 bytes of memory a row, and 16 (k + 1)(d + 2) for each of at most 8 lanes.
+
+mod block;
+mod centers;
+mod distances;
+mod farthest;
+mod rows;
+mod source;
+mod totals;
+
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use outcore_engine::{ExtentRef, Plan, Region, Task};
+use outcore_kernels as kernels;
+use outcore_kernels::{Real, packed_row_bytes};
+
+use self::block::{BOUND_BYTES, Known, LABEL_BYTES, PART_ROWS, Pass};
+use self::centers::{Centers, Moved, distance};
+use self::source::{Packed, Piece};
+use self::totals::{Shape, Sums};
+use super::linalg::with_real;
+use crate::data::array::{Array, Operand, panels};
+use crate::data::format::{DType, Order};
+use crate::error::{Error, Result};
+use crate::job::{Job, Stage};
+use crate::session::{PARALLEL, Session};
+
+pub use self::distances::distances;
+pub use self::rows::take_rows;
+
+/// When to stop, and what rows count for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Rounds at most.
+    pub max_iter: u64,
+    /// Stop when the squared distances that centres move add up to at most this part of the mean variance of the columns.
+    pub tol: f64,
+    /// A weight a row, none negative; `None` for 1.
+    pub weights: Option<Vec<f64>>,
+}
+
+/// What `fit` finds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KMeans {
+    /// Centres in rows, k x d.
+    pub centers: Vec<f64>,
+    /// The number of the nearest centre of each row, n; empty after an interrupt.
+    pub labels: Vec<u32>,
+    /// Weighted sum of the squared distances of rows to their centres.
+    pub inertia: f64,
+    /// Rounds that were carried out.
+    pub rounds: u64,
+    /// The centres are those of the last whole round before the job was cancelled.
+    pub interrupted: bool,
+    /// Part of the rows, over all passes, that was compared with all centres.
+    pub looked: f64,
+}
+
+/// What [`assign`] finds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assigned {
+    /// The number of the nearest centre of each row, n.
+    pub labels: Vec<u32>,
+    /// The distance to it, rounded up, n.
+    pub distances: Vec<f32>,
+    /// Weighted sum of the squared distances.
+    pub inertia: f64,
+}
+
+/// Moves centres to the means of the rows that are nearest to them, from the k x d of `start` on.
+///
+/// A cluster that loses its last row gets that which is farthest from its centre, as in scikit-learn. A job that is cancelled after the
+/// first round ends with the centres of the last one.
+///
+/// # Errors
+/// [`Error::Shape`], [`Error::Value`] for fewer rows than centres; [`Error::NotFinite`] for NaN or infinity; [`Error::OverBudget`].
+pub fn fit(session: &Session, x: Operand, start: Vec<f64>, options: Options) -> Result<Job<KMeans>> {
+    let (n, d) = (x.rows(), x.cols());
+    if d > 0 && n < start.len() as u64 / d {
+        return Err(Error::value(format!("{} clusters of {}, which has {n} rows", start.len() as u64 / d, x.name())));
+    }
+    with_real!(x.dtype(), T => Lloyd::<T>::new(session, x, &start, options.weights, options.max_iter > 2, true)?.fit(options.max_iter, options.tol))
+}
+
+/// Finds the nearest of some centres, k x d, for each row.
+///
+/// Cost: reads x once, 2ndk flops, 12 bytes of memory a row besides what is returned.
+///
+/// # Errors
+/// As [`fit`].
+pub fn assign(session: &Session, x: Operand, centers: Vec<f64>, weights: Option<Vec<f64>>) -> Result<Job<Assigned>> {
+    with_real!(x.dtype(), T => Lloyd::<T>::new(session, x, &centers, weights, false, true)?.assign())
+}
+
+/// Blocks hold so many rows at most: 1 MiB of 64 f32, one request.
+const BLOCK_ROWS: u64 = 4096;
+/// A gap between rows to read that is shorter is read too: a request takes as long as so many bytes.
+const GAP_BYTES: u64 = 16 << 10;
+/// A block is read in so many pieces at most.
+const PIECES_MAX: usize = 32;
+
+/// A fit as it is planned.
+struct Lloyd<T> {
+    session: Session,
+    x: Operand,
+    shape: Shape,
+    weights: Option<Arc<Vec<f64>>>,
+    shift: Arc<Vec<f64>>,
+    start: Vec<T>,
+    blocks: Vec<Range<u64>>,
+    lanes: usize,
+    bounds: bool,
+    state_bytes: u64,
+    /// Where the copy goes.
+    copy: Option<Array>,
+    element: PhantomData<T>,
+}
+
+impl<T: Real> Lloyd<T> {
+    fn new(
+        session: &Session,
+        x: Operand,
+        start: &[f64],
+        weights: Option<Vec<f64>>,
+        copied: bool,
+        bounds: bool,
+    ) -> Result<Lloyd<T>> {
+        let (n, d, element) = (x.rows(), x.cols(), size_of::<T>() as u64);
+        if n == 0 || d == 0 || start.is_empty() || !start.len().is_multiple_of(d as usize) {
+            let (name, length) = (x.name(), start.len());
+            return Err(Error::shape(format!("k-means of {name}, {n} x {d}, with centres of {length} elements")));
+        }
+        if weights.as_ref().is_some_and(|weights| weights.len() as u64 != n) {
+            return Err(Error::shape(format!("{} has {n} rows, there is another number of weights", x.name())));
+        }
+        let shape = Shape { clusters: start.len() / d as usize, features: d as usize };
+        let memory = session.memory_free();
+        let block_rows = (memory / 96 / (d * element)).clamp(1, BLOCK_ROWS).min(n.div_ceil(PARALLEL).max(PART_ROWS as u64));
+        let blocks = panels(n, 1, block_rows);
+        let fixed = n * (LABEL_BYTES + if weights.is_some() { 8 } else { 0 }) + blocks.len() as u64 * (3 * d * element + 256);
+        let bounds = bounds && fixed + n * BOUND_BYTES <= memory / 2;
+        let state_bytes = fixed + if bounds { n * BOUND_BYTES } else { 0 };
+        let left = memory.saturating_sub(state_bytes);
+        let lane_bytes = 8 * shape.len() as u64;
+        let lanes = (left / 4 / lane_bytes).clamp(1, PARALLEL) as usize;
+        let shift: Vec<f64> = (0..shape.features)
+            .map(|j| start.iter().skip(j).step_by(shape.features).sum::<f64>() / shape.clusters as f64)
+            .collect();
+        if shift.iter().any(|mean| !mean.is_finite()) {
+            return Err(Error::value("the centres to start from are not all finite"));
+        }
+        let centered = start.iter().zip(shift.iter().cycle()).map(|(center, shift)| T::of(center - shift)).collect();
+        let mut lloyd = Lloyd {
+            session: session.clone(),
+            shape,
+            weights: weights.map(Arc::new),
+            shift: Arc::new(shift),
+            start: centered,
+            blocks,
+            lanes,
+            bounds,
+            state_bytes,
+            copy: None,
+            element: PhantomData,
+            x,
+        };
+        if copied && lloyd.x.is_stored() && lloyd.x.bytes() > left / 4 * 3 {
+            // Without room in scratch X is read each time.
+            lloyd.copy = session.temporary(DType::F32, &[lloyd.copy_offset(lloyd.blocks.len()) / 4], Order::Row).ok();
+        }
+        Ok(lloyd)
+    }
+
+    fn fit(self, max_iter: u64, tol: f64) -> Result<Job<KMeans>> {
+        let session = self.session.clone();
+        let plans = self.explained()?;
+        Job::driven(&session, plans, move |stage, _| self.drive(stage, max_iter, tol))
+    }
+
+    fn assign(self) -> Result<Job<Assigned>> {
+        let session = self.session.clone();
+        let plans = self.explained()?;
+        Job::driven(&session, plans, move |stage, _| {
+            let _state = stage.reserve("labels", self.state_bytes)?;
+            let known = self.unknown();
+            let centers = Arc::new(Centers::new(self.start.clone(), self.shape));
+            let mut sums = Sums::new(self.shape);
+            self.pass(stage, &known, &centers, None, &mut sums, (0, 1.0))?;
+            let inertia = sums.inertia(&centers.values);
+            let labels = labels_of(&known);
+            let distances = known.iter().flat_map(|known| known.lock().expect("no panic while held").upper().to_vec()).collect();
+            Ok(Assigned { labels, distances, inertia })
+        })
+    }
+
+    fn unknown(&self) -> Arc<Vec<Mutex<Known<T>>>> {
+        Arc::new(self.blocks.iter().map(|rows| Mutex::new(Known::new((rows.end - rows.start) as usize, self.bounds))).collect())
+    }
+
+    /// Where a block of the copy begins.
+    fn copy_offset(&self, block: usize) -> u64 {
+        let rows = self.blocks[0].end - self.blocks[0].start;
+        block as u64 * (rows * packed_row_bytes::<T>(self.shape.features) as u64).next_multiple_of(4096)
+    }
+
+    fn copy_region(&self, extent: ExtentRef, block: usize, rows: Range<usize>) -> Region {
+        let width = packed_row_bytes::<T>(self.shape.features) as u64;
+        Region::span(extent, self.copy_offset(block) + rows.start as u64 * width, rows.len() as u64 * width)
+    }
+
+    fn dense_piece(&self, extent: ExtentRef, block: usize, rows: Range<usize>) -> Piece<T> {
+        let first = self.blocks[block].start;
+        let global = first + rows.start as u64..first + rows.end as u64;
+        let tile = self.x.layout().tile(extent, global, 0..self.shape.features as u64, size_of::<T>() as u64);
+        Piece::dense(rows, tile)
+    }
+
+    /// The first round, and any further one in which all rows are read; nothing in them but what they move and hold.
+    fn explained(&self) -> Result<Vec<Plan>> {
+        let mut plans = Vec::new();
+        for first in [true, false].into_iter().take(if self.copy.is_some() { 2 } else { 1 }) {
+            let mut plan = self.empty_plan(first);
+            plan.hold(self.state_bytes);
+            plan.note("state", format!("{} bytes a row", self.state_bytes / self.x.rows()));
+            plan.note(
+                "copy",
+                match &self.copy {
+                    Some(copy) => format!("{:.1} MiB in scratch", copy.nbytes() as f64 / (1 << 20) as f64),
+                    None => "none".into(),
+                },
+            );
+            let x = self.x.extent(&mut plan);
+            let lanes = self.lane_regions(&mut plan);
+            let copy = self.copy.as_ref().map(|copy| plan.extent(copy.extent()));
+            for (block, rows) in self.blocks.iter().enumerate() {
+                let count = (rows.end - rows.start) as usize;
+                let task = self.task(count);
+                let dense = self.dense_piece(x, block, 0..count).region();
+                let task = match (first, copy) {
+                    (true, Some(copy)) => task.read(dense).write(self.copy_region(copy, block, 0..count)),
+                    (false, Some(copy)) => task.read(self.copy_region(copy, block, 0..count)),
+                    (_, None) => task.read(dense),
+                };
+                plan.task(task.update(lanes[block % self.lanes]));
+            }
+            plans.push(plan);
+        }
+        Ok(plans)
+    }
+
+    fn empty_plan(&self, first: bool) -> Plan {
+        let mut plan = Plan::new(if first { "k-means first round" } else { "k-means round" });
+        plan.bound(if self.x.is_stored() { self.x.bytes() } else { 0 });
+        let (k, d) = (self.shape.clusters as u64, self.shape.features as u64);
+        // Centres of two rounds, twice each.
+        plan.hold(4 * k * d * size_of::<T>() as u64);
+        plan
+    }
+
+    fn lane_regions(&self, plan: &mut Plan) -> Vec<Region> {
+        let bytes = 8 * self.shape.len() as u64;
+        (0..self.lanes).map(|lane| Region::span(plan.volatile(format!("sums {lane}"), bytes), 0, bytes)).collect()
+    }
+
+    fn task(&self, rows: usize) -> Task {
+        let (k, d) = (self.shape.clusters, self.shape.features);
+        let held = kernels::nearest_held_bytes::<T>(PART_ROWS, d, k, self.session.blas()) + 32 * PART_ROWS + 4 * rows;
+        Task::new("assign").flops(kernels::nearest_flops(rows, d, k)).scratch(Pass::<T>::scratch_bytes(self.shape)).held(held)
+    }
+
+    /// One pass over the rows that have to be looked at. `reached` is the number of passes before, and the part of the job that is done
+    /// after this one. How many labels have changed, and how many rows were looked at.
+    fn pass(
+        &self,
+        stage: &mut Stage,
+        known: &Arc<Vec<Mutex<Known<T>>>>,
+        centers: &Arc<Centers<T>>,
+        moved: Option<&Moved>,
+        sums: &mut Sums,
+        (passes, reached): (u64, f64),
+    ) -> Result<(u64, u64)> {
+        let pass = Arc::new(Pass {
+            shape: self.shape,
+            centers: Arc::clone(centers),
+            shift: Arc::clone(&self.shift),
+            known: Arc::clone(known),
+            weights: self.weights.clone(),
+            blas: self.session.blas().clone(),
+            object: self.x.name().to_owned(),
+            first: moved.is_none(),
+        });
+        let forwards = 0..self.blocks.len();
+        let order: Vec<usize> = if passes.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() };
+        let settle = |block: usize| {
+            let known = &mut *known[block].lock().expect("no panic while held");
+            let active = moved.map_or(known.labels.len(), |moved| known.loosen(moved));
+            let runs = match moved.filter(|_| active < known.labels.len() && self.x.is_stored()) {
+                Some(moved) => self.runs(known, active, || known.active(&moved.gaps)),
+                // In memory, or all of them.
+                None => (active > 0).then_some(0..known.labels.len()).into_iter().collect(),
+            };
+            Todo { block, runs, packed: known.packing.clone(), asked: None }
+        };
+        let (changed, looked) = self.look(stage, &pass, order.into_iter().map(settle), sums, reached)?;
+        let unsure = known.iter().enumerate().filter_map(|(block, known)| {
+            let known = &mut *known.lock().expect("no panic while held");
+            let rows = std::mem::take(&mut known.unsure);
+            let runs = self.runs(known, rows.len(), || rows.clone());
+            (!rows.is_empty()).then_some(Todo { block, runs, packed: None, asked: Some(rows) })
+        });
+        let mut unsure = unsure.peekable();
+        if unsure.peek().is_none() {
+            return Ok((changed, looked));
+        }
+        let (more, _) = self.look(stage, &pass, unsure, sums, reached)?;
+        Ok((changed + more, looked))
+    }
+
+    /// A run over some blocks.
+    fn look(
+        &self,
+        stage: &mut Stage,
+        pass: &Arc<Pass<T>>,
+        todo: impl Iterator<Item = Todo<T>>,
+        sums: &mut Sums,
+        reached: f64,
+    ) -> Result<(u64, u64)> {
+        let mut plan = self.empty_plan(pass.first);
+        let x = self.x.extent(&mut plan);
+        let lanes = self.lane_regions(&mut plan);
+        let copy = self.copy.as_ref().map(|copy| plan.extent(copy.extent()));
+        for (place, Todo { block, runs, packed, asked }) in todo.filter(|todo| !todo.runs.is_empty()).enumerate() {
+            let rows: usize = runs.iter().map(Range::len).sum();
+            let piece = |rows: Range<usize>| match packed.as_ref().zip(copy) {
+                Some((packed, copy)) => Piece::packed(rows.clone(), self.copy_region(copy, block, rows), Arc::clone(packed)),
+                None => self.dense_piece(x, block, rows),
+            };
+            let pieces: Vec<Piece<T>> = runs.into_iter().map(piece).collect();
+            let task = pieces.iter().fold(self.task(rows), |task, piece| task.read(piece.region()));
+            let task = match copy {
+                Some(copy) if pass.first => task.write(self.copy_region(copy, block, 0..rows)),
+                _ => task,
+            };
+            let (pass, first_row) = (Arc::clone(pass), self.blocks[block].start);
+            let task = task.update(lanes[place % self.lanes]);
+            plan.task(task.run(move |cx| Ok(pass.look(block, first_row, &pieces, asked, cx)?)));
+        }
+        let outcome = stage.run(plan, reached)?;
+        let found = lanes.iter().filter_map(|lane| outcome.result(lane));
+        Ok(sums.add(found.map(bytemuck::cast_slice)))
+    }
+
+    /// What has to be read for some rows of a block: runs of them, where gaps save a request's worth of bytes, else all.
+    fn runs(&self, known: &Known<T>, count: usize, rows: impl FnOnce() -> Vec<u32>) -> Vec<Range<usize>> {
+        let all = known.labels.len();
+        let width = match known.packing {
+            Some(_) => packed_row_bytes::<T>(self.shape.features),
+            None => self.shape.features * size_of::<T>(),
+        };
+        let gap = (GAP_BYTES as usize / width).max(1);
+        if count > PIECES_MAX && count * gap > all {
+            return std::iter::once(0..all).collect();
+        }
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for row in rows() {
+            match runs.last_mut() {
+                Some(run) if row as usize <= run.end + gap => run.end = row as usize + 1,
+                _ => runs.push(row as usize..row as usize + 1),
+            }
+        }
+        if runs.len() > PIECES_MAX { std::iter::once(0..all).collect() } else { runs }
+    }
+}
+
+/// What a run has to do with a block.
+struct Todo<T> {
+    block: usize,
+    /// Rows to read.
+    runs: Vec<Range<usize>>,
+    /// From the copy, if it is packed.
+    packed: Option<Arc<Packed<T>>>,
+    /// Rows to look at; those that bounds do not settle, if not said.
+    asked: Option<Vec<u32>>,
+}
+
+fn labels_of<T: Real>(known: &[Mutex<Known<T>>]) -> Vec<u32> {
+    known.iter().flat_map(|known| known.lock().expect("no panic while held").labels.clone()).collect()
+}
+
+impl<T: Real> Lloyd<T> {
+    fn drive(&self, stage: &mut Stage, max_iter: u64, tol: f64) -> Result<KMeans> {
+        let _state = stage.reserve("the labels and bounds of k-means", self.state_bytes)?;
+        let (known, n) = (self.unknown(), self.x.rows());
+        let mut sums = Sums::new(self.shape);
+        let mut centers = Arc::new(Centers::new(self.start.clone(), self.shape));
+        let mut moved = None;
+        let (mut rounds, mut passes, mut all_looked, mut is_last) = (0, 0, 0, false);
+        loop {
+            let reached = (passes + 1) as f64 / (max_iter + 1) as f64;
+            let (changed, looked) = match self.pass(stage, &known, &centers, moved.as_ref(), &mut sums, (passes, reached)) {
+                Err(Error::Cancelled) if rounds > 0 => return Ok(self.model(&centers, &sums, None, rounds, 0.0)),
+                found => found?,
+            };
+            (passes, all_looked) = (passes + 1, all_looked + looked);
+            if is_last {
+                break;
+            }
+            let next = Arc::new(Centers::new(self.means(stage, &known, &centers, &sums)?, self.shape));
+            let pairs = next.values.chunks(self.shape.features).zip(centers.values.chunks(self.shape.features));
+            let total: f64 = pairs.map(|(to, from)| distance(to, from).powi(2)).sum();
+            moved = Some(next.moved_from(&centers, self.shape));
+            (centers, rounds) = (next, rounds + 1);
+            if rounds > 1 && changed == 0 {
+                break;
+            }
+            is_last = rounds == max_iter || total <= tol * sums.variance(n as f64);
+        }
+        Ok(self.model(&centers, &sums, Some(labels_of(&known)), rounds, all_looked as f64 / (n * passes) as f64))
+    }
+
+    fn model(&self, centers: &Centers<T>, sums: &Sums, labels: Option<Vec<u32>>, rounds: u64, looked: f64) -> KMeans {
+        KMeans {
+            centers: centers.values.iter().zip(self.shift.iter().cycle()).map(|(center, shift)| center.f64() + shift).collect(),
+            inertia: sums.inertia(&centers.values),
+            interrupted: labels.is_none(),
+            labels: labels.unwrap_or_default(),
+            rounds,
+            looked,
+        }
+    }
+
+    /// The mean of each cluster; one that is empty gets the farthest row of another.
+    fn means(
+        &self,
+        stage: &mut Stage,
+        known: &Arc<Vec<Mutex<Known<T>>>>,
+        centers: &Arc<Centers<T>>,
+        sums: &Sums,
+    ) -> Result<Vec<T>> {
+        let k = self.shape.clusters;
+        let mut all: Vec<(Vec<f64>, f64)> =
+            (0..k).map(|cluster| (sums.cluster(cluster).to_vec(), sums.weight(cluster))).collect();
+        let empty: Vec<usize> = (0..k).filter(|&cluster| all[cluster].1 == 0.0).collect();
+        let empty_count = empty.len();
+        if empty_count > 0 {
+            for (cluster, far) in empty.into_iter().zip(self.farthest(stage, known, centers, empty_count)?) {
+                let weight = self.weights.as_ref().map_or(1.0, |weights| weights[far.row as usize]);
+                for (j, x) in far.x.iter().enumerate() {
+                    all[far.label as usize].0[j] -= weight * x;
+                    all[cluster].0[j] = weight * x;
+                }
+                all[far.label as usize].1 -= weight;
+                all[cluster].1 = weight;
+            }
+        }
+        let largest = (0..k).fold(0, |most, at| if all[at].1 > all[most].1 { at } else { most });
+        let mean = |cluster: usize| {
+            // What nobody is near to is put where most rows are.
+            let (sum, weight) = if all[cluster].1 > 0.0 { &all[cluster] } else { &all[largest] };
+            sum.iter().map(move |sum| T::of(sum / weight))
+        };
+        Ok((0..k).flat_map(mean).collect())
+    }
+}

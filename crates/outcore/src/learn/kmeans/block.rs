@@ -1,0 +1,283 @@
+//! One block of rows: what is known of them between rounds, and what a round does with them.
+//!
+//! Of each row a label and two bounds are kept: `upper` is no less than the distance to the centre of the label, `lower` no more than
+//! that to any other (Hamerly, "Making k-means even faster", 2010). Centres that move loosen them by as much. While
+//! `upper < max(lower, half the distance to the next centre)` the label stays, and the row is neither looked at nor read. Bounds are
+//! rounded outwards and widened by the error of the distances that they come from, so that pruning changes no label. A row that is
+//! read from the copy, and there so near to the border between two clusters that it may lie on the other side in X, is left
+//! *unsure*, for a look at X itself.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use outcore_engine::Context;
+use outcore_kernels as kernels;
+use outcore_kernels::{Blas, Nearest, Real, view};
+
+use super::centers::{Centers, Moved, SLACK, above, below};
+use super::source::{Packed, Piece, Rows};
+use super::totals::{Shape, Totals};
+use crate::error::{Error, Result};
+
+/// Rows that are looked at together: with the distances to 128 centres they stay in the second-level cache.
+pub(super) const PART_ROWS: usize = 512;
+/// Bytes of state a row: a label, and two bounds.
+pub(super) const LABEL_BYTES: u64 = 4;
+pub(super) const BOUND_BYTES: u64 = 8;
+/// A block is packed where that moves no row by more than this part of the distance to its centre.
+const PACKING_ERROR_MAX: f64 = 1.0 / (1 << 14) as f64;
+/// A label that no row has yet.
+const NONE: u32 = u32::MAX;
+
+/// What is known of the rows of a block.
+pub(super) struct Known<T> {
+    pub(super) labels: Vec<u32>,
+    /// Empty where there is no memory for bounds.
+    upper: Vec<f32>,
+    lower: Vec<f32>,
+    /// Rows for which the copy is too coarse in this round.
+    pub(super) unsure: Vec<u32>,
+    /// How the copy of the block is packed; `None` without one.
+    pub(super) packing: Option<Arc<Packed<T>>>,
+}
+
+impl<T: Real> Known<T> {
+    pub(super) fn new(rows: usize, bounds: bool) -> Known<T> {
+        let bounds = if bounds { rows } else { 0 };
+        Known {
+            labels: vec![NONE; rows],
+            upper: vec![f32::INFINITY; bounds],
+            lower: vec![0.0; bounds],
+            unsure: Vec::new(),
+            packing: None,
+        }
+    }
+
+    fn has_bounds(&self) -> bool {
+        !self.upper.is_empty()
+    }
+
+    /// The distances to the centres of the labels, rounded up.
+    pub(super) fn upper(&self) -> &[f32] {
+        &self.upper
+    }
+
+    /// Loosens the bounds by how far centres have moved, and counts the rows that have to be looked at.
+    pub(super) fn loosen(&mut self, moved: &Moved) -> usize {
+        if self.upper.is_empty() {
+            return self.labels.len();
+        }
+        let mut active = 0;
+        for ((upper, lower), &label) in self.upper.iter_mut().zip(&mut self.lower).zip(&self.labels) {
+            let label = label as usize;
+            let others = if label == moved.farthest { moved.second } else { moved.first };
+            *upper = (*upper + moved.by[label]) * (1.0 + SLACK);
+            *lower = (*lower - others) * (1.0 - SLACK);
+            active += usize::from(!is_settled(*upper, *lower, moved.gaps[label]));
+        }
+        active
+    }
+
+    /// Rows that have to be looked at.
+    pub(super) fn active(&self, gaps: &[f32]) -> Vec<u32> {
+        let bounds = self.upper.iter().zip(&self.lower).zip(&self.labels);
+        let active = bounds.zip(0..).filter(|(((upper, lower), label), _)| !is_settled(**upper, **lower, gaps[**label as usize]));
+        active.map(|(_, row)| row).collect()
+    }
+
+    /// Keeps what was found in squared distances with an error, of a row that was off by at most `off`.
+    fn keep(&mut self, row: usize, label: u32, nearest: f64, second: f64, error: f64, off: f64) {
+        self.labels[row] = label;
+        if let (Some(upper), Some(lower)) = (self.upper.get_mut(row), self.lower.get_mut(row)) {
+            *upper = above((nearest.max(0.0) + error).sqrt() + off);
+            *lower = below(((second - error).max(0.0).sqrt() - off).max(0.0));
+        }
+    }
+}
+
+fn is_settled(upper: f32, lower: f32, gap: f32) -> bool {
+    upper < lower.max(gap)
+}
+
+/// A round, as the tasks of all blocks share it.
+pub(super) struct Pass<T: Real> {
+    pub(super) shape: Shape,
+    pub(super) centers: Arc<Centers<T>>,
+    /// Taken off all rows and centres.
+    pub(super) shift: Arc<Vec<f64>>,
+    pub(super) known: Arc<Vec<Mutex<Known<T>>>>,
+    pub(super) weights: Option<Arc<Vec<f64>>>,
+    pub(super) blas: Blas,
+    /// What errors call X.
+    pub(super) object: String,
+    /// Nothing is known of the rows yet.
+    pub(super) first: bool,
+}
+
+/// The memory of one part of a block.
+struct Part<'a, T> {
+    x: &'a mut [T],
+    scores: &'a mut [T],
+    first: &'a mut [T],
+    second: &'a mut [T],
+    labels: Vec<u32>,
+    squares: Vec<f64>,
+}
+
+impl<T: Real> Pass<T> {
+    /// Bytes of scratch of one task.
+    pub(super) fn scratch_bytes(shape: Shape) -> usize {
+        (PART_ROWS * (shape.features + 2) + kernels::nearest_scratch(PART_ROWS, shape.clusters)) * size_of::<T>()
+    }
+
+    /// Looks at the rows of a block that may have another centre now, or at those `asked` for. The blocks of the context: one a piece,
+    /// the copy where it is to be made, and the totals.
+    pub(super) fn look(
+        &self,
+        index: usize,
+        first_row: u64,
+        pieces: &[Piece<T>],
+        asked: Option<Vec<u32>>,
+        cx: &mut Context<'_>,
+    ) -> Result<()> {
+        let (read, rest) = cx.blocks.split_at_mut(pieces.len());
+        let Some((totals, copy)) = rest.split_last_mut() else { unreachable!("totals come last") };
+        let totals = &mut Totals::of(totals.slice_mut(), self.shape);
+        let rows: Vec<(usize, Rows<'_, T>)> =
+            pieces.iter().zip(&*read).map(|(piece, block)| Ok((piece.rows.start, piece.of(block)?))).collect::<Result<_>>()?;
+        let known = &mut *self.known[index].lock().expect("no panic while held");
+        let count = known.labels.len();
+        let whole = pieces.len() == 1 && pieces[0].rows.len() == count;
+        let part = &mut self.part(bytemuck::cast_slice_mut(cx.scratch));
+        let d = self.shape.features;
+        let active = || match self.first || !known.has_bounds() {
+            true => (0..count as u32).collect(),
+            false => known.active(&self.centers.gaps),
+        };
+        let mut looked = asked.unwrap_or_else(active);
+        if whole && 2 * looked.len() > count {
+            // In one go, which also tightens all bounds.
+            looked = (0..count as u32).collect();
+        }
+        let mut nearest = 0.0;
+        for some in looked.chunks(PART_ROWS) {
+            if cx.cancelled.load(Ordering::Relaxed) {
+                return Err(Error::Cancelled);
+            }
+            let (from, to) = (some[0] as usize, some[some.len() - 1] as usize);
+            if whole && to - from + 1 == some.len() {
+                rows[0].1.take(from..to + 1, &mut part.x[..some.len() * d], &self.shift)?;
+            } else {
+                for (row, out) in some.iter().zip(part.x.chunks_exact_mut(d)) {
+                    let piece = rows.partition_point(|(start, _)| *start <= *row as usize) - 1;
+                    let at = *row as usize - rows[piece].0;
+                    rows[piece].1.take(at..at + 1, out, &self.shift)?;
+                }
+            }
+            let off = rows[0].1.error();
+            nearest += self.label(some, part, known, totals, first_row, off).map_err(|error| match &rows[0].1 {
+                Rows::Dense(x) => error.locate(*x, &self.object, first_row),
+                Rows::Packed(..) => error.into(),
+            })?;
+        }
+        totals.looked(looked.len());
+        if let ([copy], Some((_, Rows::Dense(x)))) = (copy, rows.first()) {
+            let packed = Packed::of(*x, &self.shift);
+            if packed.error <= PACKING_ERROR_MAX * (nearest / count as f64).sqrt() {
+                packed.pack(copy.bytes_mut(), *x)?;
+                known.packing = Some(Arc::new(packed));
+            } else {
+                copy.bytes_mut().fill(0);
+            }
+        }
+        Ok(())
+    }
+
+    fn part<'a>(&self, memory: &'a mut [T]) -> Part<'a, T> {
+        let (x, rest) = memory.split_at_mut(PART_ROWS * self.shape.features);
+        let (first, rest) = rest.split_at_mut(PART_ROWS);
+        let (second, scores) = rest.split_at_mut(PART_ROWS);
+        Part { x, scores, first, second, labels: vec![0; PART_ROWS], squares: vec![0.0; PART_ROWS] }
+    }
+
+    /// Finds the centres of some rows that have been taken, and adds those that have another one to the totals. The sum of the squared
+    /// distances.
+    fn label(
+        &self,
+        some: &[u32],
+        part: &mut Part<'_, T>,
+        known: &mut Known<T>,
+        totals: &mut Totals<'_>,
+        first_row: u64,
+        off: f64,
+    ) -> std::result::Result<f64, NoDistance> {
+        let (n, d, k) = (some.len(), self.shape.features, self.shape.clusters);
+        let x = view(&part.x[..n * d], n, d, d, 1)?;
+        kernels::row_squares(&mut part.squares[..n], x)?;
+        let into = Nearest { label: &mut part.labels[..n], first: &mut part.first[..n], second: &mut part.second[..n] };
+        kernels::nearest(into, x, view(&self.centers.across, k, d, 1, k)?, &self.centers.squares, part.scores, &self.blas)?;
+        // Of a product of d terms, and a few roundings more.
+        let relative = (d + 8) as f64 * T::EPSILON.f64();
+        // A row that is off by e changes the difference of two squared distances by 2 e.(a - b), where no centre is farther from the
+        // other than twice the longest is long.
+        let doubt = 4.0 * off * self.centers.reach;
+        let mut sum = 0.0;
+        for (at, &row) in some.iter().enumerate() {
+            let square = part.squares[at];
+            let (nearest, second) = (square + part.first[at].f64(), square + part.second[at].f64());
+            if !nearest.is_finite() {
+                return Err(NoDistance::NotFinite);
+            }
+            if off > 0.0 && second - nearest <= doubt {
+                known.unsure.push(row);
+                continue;
+            }
+            let error = relative * (square.sqrt() + self.centers.reach).powi(2);
+            let (row, label) = (row as usize, part.labels[at]);
+            let before = known.labels[row];
+            known.keep(row, label, nearest, second, error, off);
+            sum += nearest.max(0.0);
+            if before != label || self.first {
+                let weight = self.weights.as_ref().map_or(1.0, |weights| weights[first_row as usize + row]);
+                let x = &part.x[at * d..(at + 1) * d];
+                totals.moved(x, weight, (!self.first).then_some(before), label);
+                if self.first {
+                    totals.seen(x, weight, square);
+                }
+            }
+        }
+        Ok(sum)
+    }
+}
+
+/// Why a row has no nearest centre.
+pub(super) enum NoDistance {
+    NotFinite,
+    Other(Error),
+}
+
+impl NoDistance {
+    fn locate<T: Real>(self, x: kernels::MatRef<'_, T>, object: &str, first_row: u64) -> Error {
+        match (self, kernels::first_non_finite(x)) {
+            (NoDistance::NotFinite, Some((row, column))) => {
+                Error::NotFinite { object: object.to_owned(), row: first_row + row as u64, column: column as u64 }
+            }
+            (other, _) => other.into(),
+        }
+    }
+}
+
+impl From<kernels::Error> for NoDistance {
+    fn from(error: kernels::Error) -> NoDistance {
+        NoDistance::Other(error.into())
+    }
+}
+
+impl From<NoDistance> for Error {
+    fn from(error: NoDistance) -> Error {
+        match error {
+            NoDistance::NotFinite => Error::Failed { what: "a squared distance overflows the element type".into() },
+            NoDistance::Other(error) => error,
+        }
+    }
+}
