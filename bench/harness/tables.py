@@ -154,7 +154,10 @@ def case_section(case: Case) -> str:
     heads = ["leg", case["unit"], "lowest to highest", "rounds", "GiB read", "GiB written", "of the bound's bytes"]
     heads += ["of the bound's speed", "cores busy", "peak memory"]
     rows = [leg_row(case, leg) for leg in case["legs"]]
-    notes = [f"- {note}" for note in [*limit_notes(case), *case["notes"], *sweep_notes(case), *variance_notes(case)]]
+    notes = [
+        f"- {note}"
+        for note in [*limit_notes(case), *case["notes"], *sweep_notes(case), *prepare_notes(case), *variance_notes(case)]
+    ]
     return "\n\n".join([f"### {case['title']}", bound_text(case), table(heads, rows), *(["\n".join(notes)] if notes else [])])
 
 
@@ -239,6 +242,11 @@ def sweep_notes(case: Case) -> list[str]:
             )
             notes.append(f"{leg['name']}: best of {len(leg['sweep'])} settings: {words}.")
     return notes
+
+
+def prepare_notes(case: Case) -> list[str]:
+    told = {leg["name"]: results.first(leg, "prepare_s") for leg in case["legs"]}
+    return [f"{name}: prepared in {seconds:.2f} s before the clock starts." for name, seconds in told.items() if seconds]
 
 
 def variance_notes(case: Case) -> list[str]:

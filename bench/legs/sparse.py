@@ -22,7 +22,7 @@ EPS = float(np.finfo(np.float32).eps)
 PARTS = ("indptr", "indices", "data")
 # Checks hold little, for the memory of the whole leg is watched.
 ROWS_AT_ONCE = 20_000
-ENTRIES_AT_ONCE = 1 << 22
+ENTRIES_AT_ONCE = 1 << 20
 TAIL_BYTES = 1 << 20
 
 
@@ -127,7 +127,7 @@ def text_error(parts: tuple[Array, Array, Array], source: str, rows: int, nonzer
     for row, line in checked_lines(source, rows):
         pairs = [entry.split(":") for entry in line.split()[1:]]
         part, exact = slice(indptr[row], indptr[row + 1]), np.array([float(value) for _, value in pairs])
-        if not np.array_equal(np.asarray(indices[part]) + 1, [int(column) for column, _ in pairs]):
+        if not np.array_equal(indices[part], [int(column) - 1 for column, _ in pairs]):
             return float("inf")
         worst = max(worst, largest(np.asarray(values[part], np.float64) - exact, np.abs(exact) * EPS))
     return worst

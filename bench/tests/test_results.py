@@ -60,6 +60,11 @@ def test_the_device_is_a_target_where_it_binds(seconds: float, kernel: float, re
     assert tables.device_rows(made) == [["gemm", "the device's limit", "0.9", reached, words]]
 
 
+def test_what_a_rival_prepares_off_the_clock_is_told() -> None:
+    made = case(leg("outcore", ok(0, 1.0)), leg("fast", ok(0, 1.0, prepare_s=2.5)), rivals=("fast",))
+    assert tables.prepare_notes(made) == ["fast: prepared in 2.50 s before the clock starts."]
+
+
 def test_bytes_are_a_sample_however_many_samples_a_leg_took() -> None:
     found = leg("x", ok(0, 1.0, 1.0, read_bytes=20, written_bytes=2), ok(1, 1.0, read_bytes=10, written_bytes=1))
     assert results.moved_bytes(found) == 11.0

@@ -22,6 +22,21 @@ import numpy.typing as npt
 
 from . import _native, errors, linalg
 from ._array import Array, native_output, session_of
+from ._foreign import (
+    export_bow,
+    export_libsvm,
+    export_mtx,
+    export_npz,
+    export_parquet,
+    export_xc,
+    import_bow,
+    import_libsvm,
+    import_mtx,
+    import_npz,
+    import_parquet,
+    import_text,
+    import_xc,
+)
 from ._native import VERSION as __version__  # noqa: N811
 from ._session import Driver, Order, PathLike, Session, default_session, last_run, set_default, type_name
 from ._sparse import Sparse
@@ -38,8 +53,21 @@ __all__ = [
     "convert",
     "create",
     "errors",
+    "export_bow",
+    "export_libsvm",
+    "export_mtx",
+    "export_npz",
+    "export_parquet",
+    "export_xc",
     "from_numpy",
     "from_scipy",
+    "import_bow",
+    "import_libsvm",
+    "import_mtx",
+    "import_npz",
+    "import_parquet",
+    "import_text",
+    "import_xc",
     "info",
     "last_trace",
     "linalg",

@@ -23,8 +23,10 @@ __all__ = [
     "device_random",
     "device_read",
     "device_write",
+    "export_sparse",
     "gemm",
     "gram_product",
+    "import_sparse",
     "kmeans_assign",
     "kmeans_distances",
     "kmeans_fit",
@@ -173,6 +175,23 @@ def sparse_in_memory(
     indices: npt.NDArray[Any],
     values: npt.NDArray[Any] | None,
 ) -> SparseMatrix: ...
+def import_sparse(
+    session: Session,
+    path: str | PathLike[str],
+    sources: list[str],
+    format: str,
+    options: dict[str, Any],
+    dtype: str,
+    resume: bool,
+    checkpoint_bytes: int,
+) -> Job: ...
+def export_sparse(
+    session: Session,
+    a: SparseMatrix,
+    path: str | PathLike[str],
+    format: str,
+    labels: npt.NDArray[np.float64] | SparseMatrix | None,
+) -> Job: ...
 def csrmm(session: Session, a: SparseMatrix, b: _Operand, alpha: float, beta: float, out: _Output | npt.NDArray[Any]) -> Job: ...
 def gram_product(session: Session, a: SparseMatrix, x: _Operand, out: _Output) -> Job: ...
 def csrcsc(session: Session, a: SparseMatrix, out: str | PathLike[str] | None) -> Job: ...

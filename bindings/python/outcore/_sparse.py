@@ -211,6 +211,41 @@ class Sparse:
             found = self.slice(row, row + 1).scipy()
         return found if isinstance(cols, slice) and cols == slice(None) else found[:, cols]
 
+    # What lies beside it
+
+    def labels(self) -> Any:
+        """What an importer has put beside the matrix: labels of its rows.
+
+        Returns
+        -------
+        ndarray of float64, one a row; a SciPy matrix with a column a label, for data with many; or None where there are none.
+        """
+        rows = slice(*self._lines) if self._lines is not None else slice(None)
+        if self._path is None:
+            return None
+        if os.path.isdir(os.path.join(self._path, "labels")):
+            found = Sparse._open(self._session, os.path.join(self._path, "labels"))
+            return found[rows]
+        beside = os.path.join(self._path, "labels.npy")
+        return np.load(beside)[rows] if os.path.exists(beside) else None
+
+    def vocabulary(self) -> list[str] | None:
+        """The word of each column, where an importer has put them beside the matrix."""
+        return self._list("vocabulary.txt")
+
+    def classes(self) -> list[str] | None:
+        """The names of the labels, where an importer has put them beside the matrix: a label is a number in this list."""
+        return self._list("classes.txt")
+
+    def _list(self, name: str) -> list[str] | None:
+        if self._path is None:
+            return None
+        try:
+            with open(os.path.join(self._path, name), encoding="utf-8", newline="\n") as file:
+                return [line.rstrip("\n") for line in file]
+        except FileNotFoundError:
+            return None
+
     # Products
 
     def __matmul__(self, other: Any) -> Any:

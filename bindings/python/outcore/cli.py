@@ -1,4 +1,4 @@
-"""The command line: `outcore info | convert | gemm | pca | bench-device | check | demo`.
+"""The command line: `outcore info | convert | import | export | gemm | pca | bench-device | check | demo`.
 
 Results go to standard output, as lines for people or, with `--json`, as one JSON value; progress and errors go to standard error.
 Exit status: 0 when all is well, 1 for an error, 2 for a wrong command line, 130 after Ctrl-C.
@@ -7,6 +7,7 @@ Exit status: 0 when all is well, 1 for an error, 2 for a wrong command line, 130
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +19,33 @@ from . import _native, errors
 from ._array import Array
 from ._session import MOST_THREADS, Session
 from ._units import MOST_BYTES, show_bytes
+
+FOREIGN_KINDS = ["libsvm", "mtx", "bow", "xc", "npz", "parquet", "text"]
+FOREIGN = click.Choice(FOREIGN_KINDS)
+ENDINGS = {
+    ".svm": "libsvm",
+    ".libsvm": "libsvm",
+    ".svmlight": "libsvm",
+    ".mtx": "mtx",
+    ".bow": "bow",
+    ".xc": "xc",
+    ".npz": "npz",
+    ".parquet": "parquet",
+}
+"""Of names whose format is clear."""
+
+IMPORT_OPTIONS = (
+    "many_labels",
+    "zero_based",
+    "features",
+    "vocabulary",
+    "columns",
+    "text_column",
+    "label_column",
+    "stop_words",
+    "ngrams",
+    "min_length",
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -109,6 +137,72 @@ def convert(
     found = outcore.convert(array, target, dtype=dtype, order=order, explain=_how(explain, as_json))
     if not explain:
         _done(session, found, as_json)
+
+
+@cli.command("import")
+@click.argument("source", type=PATH, nargs=-1, required=True)
+@click.argument("target", type=click.Path(file_okay=False))
+@click.option("--format", "kind", type=FOREIGN, help="What SOURCE is; default by its name.")
+@click.option("--dtype", type=DTYPE, default="float32", show_default=True, help="Type of the values.")
+@click.option("--resume", is_flag=True, help="Go on with an import that died.")
+@click.option("--many-labels", is_flag=True, help="libsvm: many labels a row.")
+@click.option("--zero-based/--one-based", default=None, help="libsvm: number of the first feature; default found out.")
+@click.option("--features", type=click.IntRange(0), help="libsvm: columns; default as many as are found.")
+@click.option("--vocabulary", type=PATH, help="bow: the words, one a line. text: words to count, others are left out.")
+@click.option("--columns", metavar="ROW,COLUMN[,VALUE]", help="parquet: names of the columns; default the first three.")
+@click.option("--text-column", type=click.IntRange(0), help="text: column with the text of tab-separated lines, from 0.")
+@click.option("--label-column", type=click.IntRange(0), help="text: column with a label.")
+@click.option("--stop-words", type=PATH, help="text: words to leave out, one a line.")
+@click.option("--ngrams", nargs=2, type=click.IntRange(1), default=(1, 1), metavar="FROM TO", help="text: neighbouring words.")
+@click.option("--min-length", type=click.IntRange(0), default=2, show_default=True, help="text: characters of a word at least.")
+@session_options
+def import_(source: tuple[str, ...], target: str, kind: str | None, as_json: bool, **options: Any) -> None:
+    """Import SOURCE, sparse data in a foreign format, to TARGET, a new folder with a sparse matrix."""
+    import outcore
+
+    about = {name: options.pop(name) for name in IMPORT_OPTIONS}
+    kind = kind or _kind_of(source[0])
+    if len(source) > 1 and kind not in ("libsvm", "text"):
+        raise click.BadParameter(f"{kind} is one file", param_hint="SOURCE")
+    dtype, resume = options.pop("dtype"), options.pop("resume")
+    session = _session(options)
+    given: dict[str, Any] = {"dtype": dtype} if kind in ("npz", "parquet") else {"dtype": dtype, "resume": resume}
+    if kind == "libsvm":
+        zero_based = "auto" if about["zero_based"] is None else about["zero_based"]
+        given |= {"many_labels": about["many_labels"], "zero_based": zero_based, "n_features": about["features"]}
+    elif kind == "bow":
+        given |= {"vocabulary": about["vocabulary"]}
+    elif kind == "parquet" and about["columns"]:
+        given |= {"columns": about["columns"].split(",")}
+    elif kind == "text":
+        given |= {"text_column": about["text_column"], "label_column": about["label_column"], "min_length": about["min_length"]}
+        given |= {name: _lines_of(about[name]) for name in ("stop_words", "vocabulary")} | {"ngram_range": about["ngrams"]}
+    found = getattr(outcore, f"import_{kind}")(target, list(source) if kind in ("libsvm", "text") else source[0], **given)
+    _imported(session, found, as_json)
+
+
+@cli.command()
+@click.argument("source", type=click.Path(file_okay=False))
+@click.argument("target", type=PATH)
+@click.option("--format", "kind", type=click.Choice(FOREIGN_KINDS[:-1]), help="What TARGET is to be; default by its name.")
+@session_options
+def export(source: str, target: str, kind: str | None, as_json: bool, **options: Any) -> None:
+    """Write SOURCE, a folder with a sparse matrix, to TARGET in a foreign format, with the labels that lie beside it."""
+    import outcore
+
+    session = _session(options)
+    matrix, kind = session.open(source), kind or _kind_of(target)
+    if kind == "xc":
+        outcore.export_xc(matrix, _first(_labels_of(session, source), lambda: _none(matrix)), target)
+    elif kind == "libsvm":
+        outcore.export_libsvm(matrix, target, _first(_labels_of(session, source), matrix.labels))
+    else:
+        getattr(outcore, f"export_{kind}")(matrix, target)
+    facts = {"path": target, "format": kind, "shape": list(matrix.shape), "entries": matrix.nnz, "nbytes": os.path.getsize(target)}
+    if as_json:
+        _say(facts, True)
+    else:
+        print(f"{target}: {' x '.join(map(str, matrix.shape))}, {matrix.nnz} entries, {show_bytes(int(facts['nbytes']))}")
 
 
 @cli.command()
@@ -233,7 +327,7 @@ def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -
 @click.option("--components", type=click.IntRange(1), default=50, show_default=True, help="Principal components of the images.")
 @click.option("--clusters", type=click.IntRange(2), default=32, show_default=True, help="Clusters of the texts.")
 @click.option("--dimensions", type=click.IntRange(2), default=4096, show_default=True, help="Numbers that stand for a text.")
-@click.option("--rounds", type=click.IntRange(1), default=30, show_default=True, help="Rounds of k-means at most.")
+@click.option("--rounds", type=click.IntRange(1), default=20, show_default=True, help="Rounds of k-means at most.")
 @click.option("--output", type=PATH, default="report.html", show_default=True)
 @click.option("--scratch", type=click.Path(file_okay=False), help="Folder on SSD for the arrays; default beside the report.")
 @click.option("--threads", type=THREADS, help="Cores to use; default all.")
@@ -269,6 +363,54 @@ def _session(options: dict[str, Any]) -> Session:
     import outcore
 
     return outcore.configure(**options)
+
+
+def _kind_of(name: str) -> str:
+    stem, ending = os.path.splitext(name.lower())
+    if ending in (".gz", ".zst"):
+        ending = os.path.splitext(stem)[1]
+    if os.path.basename(name).lower().startswith("docword."):
+        return "bow"
+    if ending not in ENDINGS:
+        raise click.UsageError(f"the format of {name} is not clear from its name; say it with --format")
+    return ENDINGS[ending]
+
+
+def _lines_of(path: str | None) -> list[str] | None:
+    if path is None:
+        return None
+    with open(path, encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
+def _labels_of(session: Session, path: str) -> Any:
+    """The sparse matrix of labels beside a matrix, if there is one."""
+    beside = os.path.join(path, "labels")
+    return session.open(beside) if os.path.isdir(beside) else None
+
+
+def _first(found: Any, other: Callable[[], Any]) -> Any:
+    return other() if found is None else found
+
+
+def _none(matrix: Any) -> Any:
+    raise click.UsageError(f"{matrix.path} has no labels beside it, which the XC format needs")
+
+
+def _imported(session: Session, matrix: Any, as_json: bool) -> None:
+    facts = {
+        "path": str(matrix.path),
+        "shape": list(matrix.shape),
+        "dtype": str(matrix.dtype),
+        "format": matrix.format,
+        "entries": matrix.nnz,
+        "nbytes": matrix.nbytes,
+    }
+    if as_json:
+        _say(facts, True)
+    else:
+        shape = " x ".join(map(str, matrix.shape))
+        print(f"{matrix.path}: {matrix.format} {shape} {matrix.dtype}, {matrix.nnz} entries, {show_bytes(matrix.nbytes)}")
 
 
 def _how(explain: bool, as_json: bool) -> Any:

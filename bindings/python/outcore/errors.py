@@ -10,6 +10,7 @@ from typing import Any
 
 __all__ = [
     "ArgumentError",
+    "BadLineError",
     "BlasError",
     "CancelledError",
     "ClosedError",
@@ -121,8 +122,17 @@ class TruncatedError(OutcoreError, ValueError):
     actual: int
 
 
+class BadLineError(OutcoreError, ValueError):
+    """A line of the text in `object` does not follow its format: number `line`, at byte `column`, both from 1, for this `reason`."""
+
+    object: str
+    line: int
+    column: int
+    reason: str
+
+
 class UnsupportedError(OutcoreError, ValueError):
-    """`object` is sound, but not a dense matrix of a kind that is computed with."""
+    """`object` is sound, but not a matrix of a kind that is computed with."""
 
     object: str
 

@@ -31,6 +31,13 @@ fn describe(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str>
             "OverBudgetError"
         }
         Error::Format(error) => describe_format(error, fields)?,
+        Error::Line { object, line, column, reason } => {
+            fields.set_item("object", object)?;
+            fields.set_item("line", line)?;
+            fields.set_item("column", column)?;
+            fields.set_item("reason", reason)?;
+            "BadLineError"
+        }
         Error::Store(error) => describe_store(error, fields)?,
         Error::Device { object, source } => {
             fields.set_item("object", object)?;

@@ -12,6 +12,7 @@
 //! | [`job`] | planned work, running work, its result |
 //! | [`session`], [`matrix`], [`trace`] | the objects |
 //! | [`linalg`], [`sparse`], [`pca`], [`kmeans`] | what is computed |
+//! | [`foreign`] | import and export |
 //! | [`device`] | what a device does through the engine |
 
 use pyo3::prelude::*;
@@ -19,6 +20,7 @@ use pyo3::prelude::*;
 mod adopted;
 mod device;
 mod error;
+mod foreign;
 mod job;
 mod kmeans;
 mod linalg;
@@ -37,6 +39,8 @@ mod _native {
 
     #[pymodule_export]
     use crate::device::{device_random, device_read, device_write};
+    #[pymodule_export]
+    use crate::foreign::{export_sparse, import_sparse};
     #[pymodule_export]
     use crate::job::{Job, Running};
     #[pymodule_export]

@@ -41,8 +41,21 @@ pub enum LabelKind {
 ///
 /// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow the format.
 pub fn parse(chunk: &Chunk, base: Base, labels: LabelKind, batch: &mut Batch) -> Result<()> {
-    let rules = Rules { base, labels, columns: u64::MAX, label_count: u64::MAX, every_line_is_a_row: false };
+    parse_within(chunk, base, labels, u64::MAX, batch)
+}
+
+/// The same of data with so many columns: a line with a further one is an [`Error::Line`].
+pub fn parse_within(chunk: &Chunk, base: Base, labels: LabelKind, columns: u64, batch: &mut Batch) -> Result<()> {
+    let rules = Rules { base, labels, columns, label_count: u64::MAX, every_line_is_a_row: false };
     parse_rows(chunk, &rules, batch)
+}
+
+/// Bytes of memory that a [`Batch`] comes to hold at most while a chunk of LIBSVM or XC text is read into it, besides what it
+/// holds already. Two passes over the text, at the speed of memory.
+#[must_use]
+pub fn bytes_to_parse(chunk: &Chunk) -> usize {
+    // An entry has a column and a value, and both again while its row is sorted.
+    32 * chunk.count(b':') + 8 * chunk.count(b',') + 64 * (chunk.line_count() + 1)
 }
 
 /// Appends rows as text. Data without labels get the label 0.

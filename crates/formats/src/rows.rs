@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::{Error, Result};
+use crate::{Chunk, Error, Result};
 
 /// Rows in compressed form. Reused from chunk to chunk: a parser empties it first and keeps its memory.
 ///
@@ -141,6 +141,12 @@ pub struct Triplets {
 }
 
 impl Triplets {
+    /// Bytes of memory that it comes to hold at most while a chunk of text is read into it; `symmetric` text gives entries twice.
+    #[must_use]
+    pub fn bytes_to_parse(chunk: &Chunk, symmetric: bool) -> usize {
+        24 * (1 + usize::from(symmetric)) * chunk.lines_of("1 1\n".len())
+    }
+
     /// Empties it, and makes room for so many entries at once.
     pub fn clear(&mut self, entries: usize) {
         for list in [&mut self.rows, &mut self.columns] {

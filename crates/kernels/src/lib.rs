@@ -52,7 +52,8 @@ pub use packed::{Packing, packed_row_bytes};
 pub use real::{Dtype, Real};
 pub use reduce::{Norm, column_norms, column_sums, dot, first_non_finite, max, min, row_norms, sum, sum_of_squares};
 pub use sparse::{
-    Csr, Entries, Index, Lines, csr_gram, csrmm, csrmm_flops, csrmm_transposed, dense_times_sparse, sparse_times_sparse,
+    Csr, Entries, Index, Lines, Tile, Tiles, csr_gram, csrmm, csrmm_flops, csrmm_transposed, dense_times_sparse,
+    sparse_times_sparse,
 };
 pub use statistics::ColumnStatistics;
 pub use syrk::{mirror_lower, syrk, syrk_flops};

@@ -11,8 +11,8 @@
 //! those in cache are free; no scratch but where it is said. Determinism: entries are added up in their order.
 #![forbid(unsafe_code)]
 
-use crate::view::{row_slice, row_slice_mut, whole, whole_mut};
-use crate::{Error, Real, scale};
+use crate::view::{row_slice, row_slice_mut, view, view_mut, whole, whole_mut};
+use crate::{Error, Real, fill, scale};
 use bytemuck::Pod;
 use faer::reborrow::ReborrowMut;
 use faer::{MatMut, MatRef};
@@ -57,6 +57,8 @@ impl Index for i64 {
 pub struct Entries<'a, I, T> {
     indices: &'a [I],
     values: &'a [T],
+    /// What indices count from.
+    base: usize,
 }
 
 impl<I: Index, T: Real> Entries<'_, I, T> {
@@ -66,11 +68,11 @@ impl<I: Index, T: Real> Entries<'_, I, T> {
         // Plain loops: what a closure of theirs holds would be compiled for the least of all processors.
         if self.values.is_empty() {
             for index in self.indices {
-                f(index.column(), T::ONE);
+                f(self.base + index.column(), T::ONE);
             }
         } else {
             for (index, &value) in self.indices.iter().zip(self.values) {
-                f(index.column(), value);
+                f(self.base + index.column(), value);
             }
         }
     }
@@ -121,8 +123,8 @@ impl Window {
 pub trait Lines<T: Real>: Copy {
     /// The type of the places in a line.
     type Index: Index;
-    /// Whether every line comes up, also one without entries.
-    const EVERY_LINE: bool;
+    /// Whether every line comes up once, also one without entries; else only parts of lines that have entries.
+    const WHOLE_LINES: bool;
 
     /// Lines.
     fn lines(&self) -> usize;
@@ -133,7 +135,7 @@ pub trait Lines<T: Real>: Copy {
     /// Entries.
     fn entries(&self) -> usize;
 
-    /// Calls `f` with the number and the entries of each line, in order.
+    /// Calls `f` with the number and the entries of each line, in order; of parts of lines, as they lie.
     fn each_line(self, f: impl FnMut(usize, Entries<'_, Self::Index, T>));
 }
 
@@ -179,13 +181,13 @@ impl<'a, I: Index, T: Real> Csr<'a, I, T> {
     fn row(&self, row: usize) -> Entries<'a, I, T> {
         let range = (self.offsets[row] - self.offsets[0]) as usize..(self.offsets[row + 1] - self.offsets[0]) as usize;
         let values = if self.values.is_empty() { &[] } else { &self.values[range.clone()] };
-        Entries { indices: &self.indices[range], values }
+        Entries { indices: &self.indices[range], values, base: 0 }
     }
 }
 
 impl<I: Index, T: Real> Lines<T> for Csr<'_, I, T> {
     type Index = I;
-    const EVERY_LINE: bool = true;
+    const WHOLE_LINES: bool = true;
 
     fn lines(&self) -> usize {
         self.offsets.len() - 1
@@ -203,6 +205,107 @@ impl<I: Index, T: Real> Lines<T> for Csr<'_, I, T> {
     fn each_line(self, mut f: impl FnMut(usize, Entries<'_, I, T>)) {
         for row in 0..self.lines() {
             f(row, self.row(row));
+        }
+    }
+}
+
+/// A tile: the entries of some lines in a band of 65,536 places, which it counts in 16 bits.
+#[derive(Clone, Copy, Debug)]
+pub struct Tile<'a, T> {
+    /// The line that its lines count from.
+    first_line: usize,
+    base: usize,
+    lines: &'a [u16],
+    /// Entries of each of its lines, less one.
+    counts: &'a [u16],
+    places: &'a [u16],
+    /// Empty where all entries are one.
+    values: &'a [T],
+}
+
+impl<'a, T: Real> Tile<'a, T> {
+    /// A tile of the band that begins at `base`, of a block of `block_lines` lines from `first_line` on, in a matrix of `width` places;
+    /// checks every number.
+    ///
+    /// # Errors
+    /// [`Error::Sparse`] with the first number that is wrong.
+    #[expect(clippy::too_many_arguments, reason = "what a tile is made of")]
+    pub fn new(
+        first_line: usize,
+        block_lines: usize,
+        base: usize,
+        width: usize,
+        lines: &'a [u16],
+        counts: &'a [u16],
+        places: &'a [u16],
+        values: &'a [T],
+    ) -> Result<Self, Error> {
+        let wrong = |part, at, why: &str| Err(Error::Sparse { part, at, why: why.to_owned() });
+        if let Some(at) = lines.windows(2).position(|pair| pair[0] >= pair[1]) {
+            return wrong("lines", at + 1, "lines do not ascend");
+        }
+        if lines.last().is_some_and(|&last| usize::from(last) >= block_lines) {
+            return wrong("lines", lines.len() - 1, &format!("the block has {block_lines} lines"));
+        }
+        let entries: usize = counts.iter().map(|&count| usize::from(count) + 1).sum();
+        if counts.len() != lines.len() || entries != places.len() || ![0, entries].contains(&values.len()) {
+            return wrong("counts", 0, "they are not the number of entries");
+        }
+        let largest = places.iter().copied().max().map_or(0, usize::from);
+        if base + largest >= width && !places.is_empty() {
+            let at = places.iter().position(|&place| base + usize::from(place) >= width).expect("the largest is one");
+            return wrong("places", at, &format!("the matrix has {width} places"));
+        }
+        Ok(Self { first_line, base, lines, counts, places, values })
+    }
+}
+
+/// Tiles as lines of which some, from `first` on, are looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Tiles<'a, T> {
+    tiles: &'a [Tile<'a, T>],
+    first: usize,
+    lines: usize,
+    width: usize,
+}
+
+impl<'a, T: Real> Tiles<'a, T> {
+    /// The lines from `first` on, `lines` of them, of a matrix of `width` places.
+    pub fn new(tiles: &'a [Tile<'a, T>], first: usize, lines: usize, width: usize) -> Self {
+        Self { tiles, first, lines, width }
+    }
+}
+
+impl<T: Real> Lines<T> for Tiles<'_, T> {
+    type Index = u16;
+    const WHOLE_LINES: bool = false;
+
+    fn lines(&self) -> usize {
+        self.lines
+    }
+
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn entries(&self) -> usize {
+        self.tiles.iter().map(|tile| tile.places.len()).sum()
+    }
+
+    #[inline(always)]
+    fn each_line(self, mut f: impl FnMut(usize, Entries<'_, u16, T>)) {
+        for tile in self.tiles {
+            let (mut places, mut values) = (tile.places, tile.values);
+            for (&line, &count) in tile.lines.iter().zip(tile.counts) {
+                let count = usize::from(count) + 1;
+                let (indices, rest) = places.split_at(count);
+                let (here, others) = values.split_at(if values.is_empty() { 0 } else { count });
+                (places, values) = (rest, others);
+                let line = (tile.first_line + usize::from(line)).wrapping_sub(self.first);
+                if line < self.lines {
+                    f(line, Entries { indices, values: here, base: tile.base });
+                }
+            }
         }
     }
 }
@@ -231,10 +334,12 @@ pub fn csrmm<T: Real>(
     else {
         return Err(shapes("csrmm", (a.lines(), a.width()), x, c.as_ref()));
     };
-    if !every_line(&a) && beta != T::ONE {
+    if !whole_lines(&a) && beta == T::ZERO {
+        fill(c.rb_mut(), T::ZERO);
+    } else if !whole_lines(&a) && beta != T::ONE {
         scale(c.rb_mut(), beta);
     }
-    let beta = if every_line(&a) { beta } else { T::ONE };
+    let beta = if whole_lines(&a) { beta } else { T::ONE };
     if x.ncols() == 1
         && let (Some(x), Some(c)) = (whole(x), whole_mut(&mut c))
     {
@@ -286,20 +391,31 @@ pub fn csrmm_transposed<T: Real>(
     Ok(())
 }
 
-/// c += A^T (A x), looking at each row of A once. `between` has room for a row of A x, d elements.
+/// c += A^T (A x), looking at each row of A once, where they come whole. `between` has room for [`gram_rows`] rows of A x.
 ///
 /// Shapes: A is m x n, x and c are n x d, by rows.
 ///
 /// # Errors
 /// [`Error::Shape`], also for operands that do not lie by rows.
 pub fn csr_gram<T: Real>(c: MatMut<'_, T>, a: impl Lines<T>, x: MatRef<'_, T>, between: &mut [T]) -> Result<(), Error> {
-    let fits = x.nrows() == a.width() && c.shape() == x.shape() && between.len() == x.ncols();
+    let rows = gram_rows(&a);
+    let fits = x.nrows() == a.width() && c.shape() == x.shape() && between.len() == rows * x.ncols();
     if !fits || !by_rows(c.as_ref()) || !by_rows(x) {
         return Err(shapes("A^T A x", (a.lines(), a.width()), x, c.as_ref()));
+    }
+    if !whole_lines(&a) {
+        let d = x.ncols();
+        csrmm(view_mut(between, rows, d, d, 1)?, T::ONE, a, x, 0, T::ZERO)?;
+        return csrmm_transposed(c, T::ONE, a, view(between, rows, d, d, 1)?, 0);
     }
     let all = Window { first: 0, len: a.width(), is_all: true };
     pulp::Arch::new().dispatch(Both { c, a, all, x, between });
     Ok(())
+}
+
+/// Rows of A x that [`csr_gram`] keeps at once: one, or all where rows come in parts.
+pub fn gram_rows<T: Real, A: Lines<T>>(a: &A) -> usize {
+    if A::WHOLE_LINES { 1 } else { a.lines() }
 }
 
 /// y += X R for a sparse X and a sparse R.
@@ -479,8 +595,8 @@ fn scatter<I: Index, T: Real>(a: Entries<'_, I, T>, window: Window, x: &[T], c: 
     });
 }
 
-fn every_line<T: Real, A: Lines<T>>(_: &A) -> bool {
-    A::EVERY_LINE
+fn whole_lines<T: Real, A: Lines<T>>(_: &A) -> bool {
+    A::WHOLE_LINES
 }
 
 /// Rows are runs of memory.

@@ -44,6 +44,18 @@ pub enum Error {
     /// A file that is no matrix, or not one that can be used here.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// A line of foreign text that does not follow its format.
+    #[error("{object}, line {line}, column {column}: {reason}")]
+    Line {
+        /// The file.
+        object: String,
+        /// From 1.
+        line: u64,
+        /// Byte of the line, from 1.
+        column: u64,
+        /// What was found, and what was expected.
+        reason: String,
+    },
     /// A file or folder that cannot be opened, created, locked or found.
     #[error(transparent)]
     Store(#[from] store::Error),
@@ -119,6 +131,32 @@ impl From<outcore_engine::Error> for Error {
             },
             Engine::Cancelled => Error::Cancelled,
             Engine::Closed => Error::Closed,
+            other => Error::Failed { what: other.to_string() },
+        }
+    }
+}
+
+impl From<outcore_formats::Error> for Error {
+    fn from(error: outcore_formats::Error) -> Error {
+        use outcore_formats::Error as Foreign;
+        let reason_of_counts = |what: &str, expected, seen, more| {
+            format!("the header says {expected} {what}, the file has {}{seen}", if more { "at least " } else { "" })
+        };
+        match error {
+            Foreign::Line { object, line, column, reason } => Error::Line { object, line, column, reason },
+            Foreign::Entry { object, entry, reason } => {
+                FormatError::Corrupt { object, offset: 0, reason: format!("entry {entry}: {reason}") }.into()
+            }
+            Foreign::Corrupt { object, offset, reason } => FormatError::Corrupt { object, offset, reason }.into(),
+            Foreign::Counts { object, what, expected, seen, more } => {
+                FormatError::Corrupt { object, offset: 0, reason: reason_of_counts(what, expected, seen, more) }.into()
+            }
+            Foreign::Unsupported { object, reason } => FormatError::Unsupported { object, reason }.into(),
+            // What stands behind the reader has its own errors, which pass through unchanged.
+            Foreign::Io { object, source } => match source.downcast::<Error>() {
+                Ok(own) => own,
+                Err(source) => Error::Device { object, source },
+            },
             other => Error::Failed { what: other.to_string() },
         }
     }

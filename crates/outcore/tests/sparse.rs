@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use outcore::data::sparse::compress;
 use outcore::learn::linalg::{
     Csrmm, Rows, Scaling, csrcsc, csrmm, csrmm_into, gram_product, project, scaled, sparse_column_statistics, sparse_row_norms,
 };
@@ -76,6 +77,26 @@ fn made(rows: usize, cols: usize, per_row: usize, seed: u64) -> Made {
 }
 
 impl Made {
+    /// The same places with one entry each, in order.
+    fn canonical(&self) -> Made {
+        let Made { rows, cols, .. } = *self;
+        let (mut offsets, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
+        let mut dense = vec![0.0; rows * cols];
+        for row in 0..rows {
+            let mut places: Vec<i32> = self.indices[self.offsets[row] as usize..self.offsets[row + 1] as usize].to_vec();
+            places.sort_unstable();
+            places.dedup();
+            for place in places {
+                let value = ((row + 3 * place as usize) % 9) as f32 - 4.0;
+                dense[row * cols + place as usize] = value;
+                indices.push(place);
+                values.push(value);
+            }
+            offsets.push(indices.len() as i64);
+        }
+        Made { rows, cols, offsets, indices, values, dense }
+    }
+
     fn in_memory(&self, session: &Session) -> Sparse {
         let shape = [self.rows as u64, self.cols as u64];
         let (offsets, indices) = ((Element::I64, bytes(&self.offsets)), (Element::I32, bytes(&self.indices)));
@@ -91,6 +112,12 @@ impl Place {
     fn store(&self, made: &Made) -> Sparse {
         let stored = scaled(&self.session, &made.in_memory(&self.session), Scaling::default(), Some(self.path("a"))).unwrap();
         stored.run().unwrap()
+    }
+
+    /// In tiles where these are smaller.
+    fn tiled(&self, made: &Made) -> Sparse {
+        let tiled = compress(&self.session, &made.in_memory(&self.session), Some(self.path("tiled"))).unwrap().run().unwrap();
+        tiled.unwrap_or_else(|| self.store(made))
     }
 
     fn dense(&self, name: &str, rows: usize, cols: usize, order: Order, values: &[f32]) -> Array {
@@ -140,10 +167,25 @@ struct Shapes {
     memory: u64,
 }
 
-fn check_products(Shapes { rows, cols, per_row, width, memory }: Shapes, [b_rows, c_rows, stored]: [bool; 3], seed: u64) {
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lies {
+    InMemory,
+    InArrays,
+    InTiles,
+}
+
+fn check_products(Shapes { rows, cols, per_row, width, memory }: Shapes, [b_rows, c_rows]: [bool; 2], lies: Lies, seed: u64) {
     let place = place(memory);
-    let made = made(rows, cols, per_row, seed);
-    let a = if stored { place.store(&made) } else { made.in_memory(&place.session) };
+    let mut made = made(rows, cols, per_row, seed);
+    if lies == Lies::InTiles {
+        made = made.canonical();
+    }
+    let stored = lies != Lies::InMemory;
+    let a = match lies {
+        Lies::InMemory => made.in_memory(&place.session),
+        Lies::InArrays => place.store(&made),
+        Lies::InTiles => place.tiled(&made),
+    };
     for turned in [false, true] {
         let (dense, m, n) = match turned {
             false => (made.dense.clone(), rows, cols),
@@ -183,17 +225,18 @@ proptest! {
     #[test]
     fn products_of_every_shape(
         rows in 0usize..120, cols in 0usize..90, per_row in 0usize..6, width in 0usize..40,
-        by_rows in any::<[bool; 3]>(), seed in 0u64..1000,
+        by_rows in any::<[bool; 2]>(), lies in prop_oneof![Just(Lies::InMemory), Just(Lies::InArrays), Just(Lies::InTiles)],
+        seed in 0u64..1000,
     ) {
-        check_products(Shapes { rows, cols, per_row, width, memory: 8 << 20 }, by_rows, seed);
+        check_products(Shapes { rows, cols, per_row, width, memory: 8 << 20 }, by_rows, lies, seed);
     }
 }
 
 #[test]
 fn products_whose_operands_do_not_fit_the_budget() {
     // B and C take 4 MB each, the long row 2.4 MB, the budget is 2 MiB.
-    for by_rows in [[true; 3], [false, true, true], [true, false, true]] {
-        check_products(Shapes { rows: 10_000, cols: 9_000, per_row: 60, width: 1, memory: 2 << 20 }, by_rows, 5);
+    for (by_rows, lies) in [([true; 2], Lies::InArrays), ([false, true], Lies::InArrays), ([true, false], Lies::InTiles)] {
+        check_products(Shapes { rows: 5_000, cols: 4_000, per_row: 60, width: 1, memory: 1 << 20 }, by_rows, lies, 5);
     }
 }
 
@@ -333,6 +376,96 @@ fn what_does_not_fit_memory_is_turned_over_by_way_of_scratch() {
     many_columns.cols = 3 << 20;
     many_columns.indices.iter_mut().for_each(|index| *index = *index * 30_011 % (3 << 20));
     check_turned(&many_columns, 40 << 20);
+}
+
+/// Three bands of places, blocks of many lines and of one, values that are all one and others.
+fn wide(seed: u64) -> Made {
+    let mut next = random(seed);
+    let (rows, cols) = (3_000, 150_000);
+    let (mut offsets, mut indices) = (vec![0], Vec::new());
+    for row in 0..rows {
+        let count = if row == 7 { 60_000 } else { 100 + next() % 40 };
+        let mut places: Vec<i32> = (0..count).map(|_| (next() % cols as u64) as i32).collect();
+        places.sort_unstable();
+        places.dedup();
+        indices.extend(places);
+        offsets.push(indices.len() as i64);
+    }
+    let value = |(at, place): (usize, &i32)| if *place > 65_536 || at < 9_000 { 1.0 } else { (at % 7) as f32 };
+    let values = indices.iter().enumerate().map(value).collect();
+    Made { rows, cols, offsets, indices, values, dense: Vec::new() }
+}
+
+#[test]
+fn tiles_hold_the_same_in_fewer_bytes() {
+    let place = place(8 << 20);
+    let made = wide(3);
+    let stored = place.store(&made);
+    let tiled = compress(&place.session, &stored, Some(place.path("tiled"))).unwrap().run().unwrap().expect("it pays");
+    assert!(tiled.is_tiled() && tiled.has_values());
+    assert!(tiled.nbytes() * 5 < stored.nbytes() * 4, "{} of {}", tiled.nbytes(), stored.nbytes());
+    let in_scratch = compress(&place.session, &stored, None).unwrap().run().unwrap().expect("it pays");
+    for tiled in [&tiled, &in_scratch] {
+        assert_eq!((tiled.shape(), tiled.nonzeros()), (stored.shape(), stored.nonzeros()));
+        for rows in [0..3_000u64, 5..9, 7..8, 8..8, 1_000..2_345, 2_999..3_000] {
+            let [found, expected] = [tiled, &stored].map(|a| a.slice(rows.clone()).unwrap().read().unwrap().run().unwrap());
+            assert_eq!(found.offsets[..], expected.offsets[..]);
+            assert_eq!(found.indices[..], expected.indices[..]);
+            assert_eq!(found.values[..], expected.values[..]);
+        }
+    }
+    let x = operand(&numbers(150_000, 1), 150_000, 1, true);
+    let [found, expected] = [&tiled, &stored].map(|a| {
+        let y = csrmm(&place.session, a, x.clone(), Csrmm::default()).unwrap().run().unwrap();
+        let back = csrmm(&place.session, &a.t(), y.clone().into(), Csrmm::default()).unwrap().run().unwrap();
+        let gram = gram_product(&place.session, a, x.clone(), Output::Scratch).unwrap().run().unwrap();
+        assert_eq!(of(&back), of(&gram));
+        let statistics = sparse_column_statistics(&place.session, a).unwrap().run().unwrap();
+        let norms = sparse_row_norms(&place.session, a, Norm::L1).unwrap().run().unwrap();
+        (of(&y), of(&back), statistics.nonzeros, norms)
+    });
+    assert!(found == expected);
+    let turned = csrcsc(&place.session, &tiled, None).unwrap().run().unwrap().read().unwrap().run().unwrap();
+    let expected = csrcsc(&place.session, &stored, None).unwrap().run().unwrap().read().unwrap().run().unwrap();
+    assert_eq!(turned.indices[..], expected.indices[..]);
+    assert_eq!(turned.values[..], expected.values[..]);
+    let unit = Scaling { unit_rows: true, ..Scaling::default() };
+    let [found, expected] = [&tiled, &stored].map(|a| {
+        let unit = scaled(&place.session, a, unit.clone(), None).unwrap().run().unwrap();
+        unit.read().unwrap().run().unwrap()
+    });
+    assert_eq!(found.values[..], expected.values[..]);
+    // Two entries of one place have no tile.
+    let doubled = self::made(100, 10, 9, 1).in_memory(&place.session);
+    assert!(compress(&place.session, &doubled, None).unwrap().run().unwrap().is_none());
+}
+
+#[test]
+fn damaged_tiles_are_refused_by_name() {
+    let place = place(8 << 20);
+    let made = wide(4);
+    let path = place.path("tiled");
+    let write = |name: &str, at: u64, bytes: &[u8]| {
+        use std::os::unix::fs::FileExt;
+        std::fs::File::options().write(true).open(path.join(name)).unwrap().write_all_at(bytes, at).unwrap();
+    };
+    let cases: [(&dyn Fn(), &str); 5] = [
+        (&|| write("tiles.npy", 4096 + 8 * 3, &(1i64 << 50).to_le_bytes()), "tiles.npy: corrupt at byte 4096"),
+        (&|| write("tiles.npy", 4096 + 8 * 7, &(-1i64).to_le_bytes()), "tiles.npy: corrupt at byte 4152"),
+        (&|| write("tiles.npy", 4096 + 8 * 5, &1i64.to_le_bytes()), "entries"),
+        (&|| write("tiles.bin", 0, &[255, 255]), "of the lines of a tile"),
+        (
+            &|| std::fs::File::options().write(true).open(path.join("tiles.bin")).unwrap().set_len(5000).unwrap(),
+            "tiles.npy: corrupt",
+        ),
+    ];
+    for (damage, expected) in cases {
+        assert!(place.tiled(&made).is_tiled());
+        damage();
+        let found = place.session.open_sparse(&path).and_then(|a| sparse_row_norms(&place.session, &a, Norm::L1)?.run());
+        let found = found.err().expect("refused").to_string();
+        assert!(found.contains(expected), "{found:?} does not say {expected:?}");
+    }
 }
 
 #[test]

@@ -128,6 +128,27 @@ impl Folder {
         NewFolder::claim(place, unfinished, Arc::clone(&self.faults))
     }
 
+    /// Begins an object that grows as it is written, up to all the space that is free now; [`NewObject::cut`] says where it ends.
+    ///
+    /// # Errors
+    /// As [`Store::create`].
+    pub fn create_growing(&self, name: &str) -> Result<NewObject, Error> {
+        let place = self.place(name)?;
+        self.make_folders(&place)?;
+        lock::sweep_partials(&place.folder, &self.faults);
+        let most = self.check_space(&place, 0)? & !0xfff;
+        let partial = Partial::claim(&place, most, Arc::clone(&self.faults))?;
+        partial.stretch()?;
+        self.begun(place, partial, most)
+    }
+
+    fn begun(&self, place: Place, partial: Partial, len: u64) -> Result<NewObject, Error> {
+        let device = partial.device()?;
+        let identity = Identity::of(&partial.metadata()?);
+        let object = Object { object: place.object, device, len, identity };
+        Ok(NewObject { object, ending: Box::new(partial) })
+    }
+
     /// A free-space check that a caller can still act on; the allocation that follows is the one that counts.
     fn check_space(&self, place: &Place, needed: u64) -> Result<u64, Error> {
         let asked = self.faults.step(Step::Space).and_then(|()| os::free_bytes(&place.folder));
@@ -184,10 +205,7 @@ impl Store for Folder {
         let partial = Partial::claim(&place, len, Arc::clone(&self.faults))?;
         let free = self.check_space(&place, len)?;
         partial.allocate(free)?;
-        let device = partial.device()?;
-        let identity = Identity::of(&partial.metadata()?);
-        let object = Object { object: place.object, device, len, identity };
-        Ok(NewObject { object, ending: Box::new(partial) })
+        self.begun(place, partial, len)
     }
 
     fn open(&self, name: &str) -> Result<Object, Error> {

@@ -184,6 +184,8 @@ impl std::fmt::Debug for Object {
 trait Ending: Send + Sync {
     /// The device was handed out, so from now on a write may have happened.
     fn lent(&self) {}
+    /// The object is to be of this length.
+    fn ends_at(&mut self, _len: u64) {}
     /// Makes the write durable and visible. All its I/O has completed.
     fn end(&mut self) -> Result<(), Error>;
 }
@@ -218,6 +220,12 @@ impl NewObject {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.object.is_empty()
+    }
+
+    /// Says where an object [that grows](Folder::create_growing) ends.
+    pub fn cut(&mut self, len: u64) {
+        self.object.len = len;
+        self.ending.ends_at(len);
     }
 
     /// Gives the object its exact length, makes its bytes durable, and only then puts it under its name, durably. All writes

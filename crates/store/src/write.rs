@@ -52,6 +52,12 @@ impl Partial {
             .map_err(|error| Error::from_allocation(&self.place.object, self.len, free, error))
     }
 
+    /// Makes it as long as it may become, without setting space aside.
+    pub(crate) fn stretch(&self) -> Result<(), Error> {
+        let stretched = self.faults.step(Step::Allocate).and_then(|()| self.file.set_len(self.len));
+        stretched.map_err(|error| Error::from_io(&self.place.object, "make room", error))
+    }
+
     pub(crate) fn metadata(&self) -> Result<Metadata, Error> {
         let found = self.file.metadata();
         found.map_err(|error| Error::from_io(&self.place.object, "look at", error))
@@ -85,6 +91,10 @@ impl Partial {
 }
 
 impl Ending for Partial {
+    fn ends_at(&mut self, len: u64) {
+        self.len = len;
+    }
+
     fn end(&mut self) -> Result<(), Error> {
         self.seal()?;
         let place = &self.place;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import colorsys
 import io
 import re
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.colors import hsv_to_rgb, to_hex
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from PIL import Image
@@ -189,7 +190,7 @@ def cluster_colour(place: int, count: int) -> str:
     if place == 0 and count > 2:
         return "#aeb6c1"
     hue = (place * 0.381966) % 1
-    return to_hex(hsv_to_rgb((hue, 0.72 if place % 2 else 0.55, 0.62 if place % 3 else 0.78)))
+    return to_hex(colorsys.hsv_to_rgb(hue, 0.72 if place % 2 else 0.55, 0.62 if place % 3 else 0.78))
 
 
 def cluster_map(points: Floats, clusters: npt.NDArray[np.int32], centres: Floats, names: Sequence[str]) -> str:
@@ -244,9 +245,7 @@ def placed(wanted: npt.NDArray[Any], names: Sequence[str]) -> list[tuple[tuple[f
         half = 3.6 * len(name) + 9
         x0, y0 = (float(value) for value in wanted[place])
         spots = ((x0 + 45 * dx, y0 + 19 * dy) for dx, dy in shifts)
-        free = (
-            (x, y) for x, y in spots if all(abs(x - tx) > half + other or abs(y - ty) > 18 for tx, ty, other in taken)
-        )
+        free = ((x, y) for x, y in spots if all(abs(x - tx) > half + other or abs(y - ty) > 18 for tx, ty, other in taken))
         x, y = next(free, (x0, y0))
         taken.append((x, y, half))
         found.append(((x, y), name, place))
@@ -299,7 +298,9 @@ def timeline(traces: dict[str, dict[str, Any]]) -> tuple[str, list[dict[str, str
         for run, trace in traces.items():
             for lane in lanes:
                 for name in names:
-                    chosen = [(s["start_s"], s["end_s"]) for s in trace.get("spans", ()) if (s["lane"], s["name"]) == (lane, name)]
+                    chosen = [
+                        (s["start_s"], s["end_s"]) for s in trace.get("spans", ()) if (s["lane"], s["name"]) == (lane, name)
+                    ]
                     spans = merged(chosen, whole / 2000)
                     bars = [(offset + start, max(end - start, whole / 4000)) for start, end in spans]
                     row = len(lanes) - 1 - lanes.index(lane)

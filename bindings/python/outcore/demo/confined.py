@@ -22,7 +22,7 @@ class DemoError(RuntimeError):
 
 
 def allowed(module: str, budget_bytes: int, way: limit.Way, own_data_bytes: int = 0) -> dict[str, Any]:
-    """The limit of a job: the interpreter with the job's imports, the budget, the library's margin, and what the job itself holds."""
+    """The limit of a job: interpreter with imports, budget, the library's margin, and what the job itself holds."""
     baseline = baseline_memory(module)
     own = baseline["VmRSS" if way.counts_page_cache else "VmData"] if baseline else 0
     return {

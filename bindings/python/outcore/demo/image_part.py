@@ -16,7 +16,7 @@ import tqdm
 from . import limit, rivals
 from .confined import DemoError, allowed, parse_bytes, run_job, told
 from .images import MANIFEST
-from .words import bytes_in_words, outcome_in_words, say, seconds_in_words
+from .words import bytes_in_words, outcome_in_words, say
 
 JOB = "outcore.demo.image_job"
 

@@ -36,7 +36,9 @@ def render(facts: dict[str, Any], arrays: dict[str, dict[str, Any]], traces: dic
             trace = traces.get(name, b"")
             content = {"part": name, **shared(facts[name], trace), **page(facts[name], arrays[name])}
             html = environment.get_template(f"{name}.html.j2").render(content)
-            parts.append({"name": name, "html": Markup(html), **{key: content[key] for key in ("headline", "line", "kind", "source")}})
+            parts.append(
+                {"name": name, "html": Markup(html), **{key: content[key] for key in ("headline", "line", "kind", "source")}}
+            )
     named = [facts[part["name"]] for part in parts]
     return environment.get_template("page.html.j2").render(
         facts=facts,

@@ -19,7 +19,8 @@ def page(facts: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
     resized = f"; {job['resized']:,} of another size were resized" if job["resized"] else ""
     return {
         "headline": f"{job['rows']:,} images",
-        "line": f"{job['components']} principal components of {bytes_in_words(data_bytes)}, within {bytes_in_words(limit['budget_bytes'])}",
+        "line": f"{job['components']} principal components of {bytes_in_words(data_bytes)}, "
+        f"within {bytes_in_words(limit['budget_bytes'])}",
         "kind": "Images",
         "source": f"{facts['title']} ({facts['data']}): {job['rows']:,} of {job['width']} \u00d7 {job['height']}, "
         f"{'colour' if job['channels'] == 3 else 'grey'}{resized}",

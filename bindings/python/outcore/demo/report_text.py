@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import charts
+from . import charts, layout
 from .bars import bars, moved
 from .words import bytes_in_words, ratio_in_words, seconds_in_words
 
@@ -12,12 +12,14 @@ from .words import bytes_in_words, ratio_in_words, seconds_in_words
 def page(facts: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
     job, limit = facts["job"], facts["limit"]
     sizes = sizes_in_bytes(job)
+    centres = layout.centre_places(arrays["centres"])
     clusters = [
         {**cluster, "colour": charts.cluster_colour(place, len(job["clusters"]))} for place, cluster in enumerate(job["clusters"])
     ]
     return {
         "headline": f"{job['documents']:,} texts",
-        "line": f"{len(clusters)} clusters from {bytes_in_words(sizes['projected'])}, within {bytes_in_words(limit['budget_bytes'])}",
+        "line": f"{len(clusters)} clusters from {bytes_in_words(sizes['projected'])}, "
+        f"within {bytes_in_words(limit['budget_bytes'])}",
         "kind": "Texts",
         "source": f"{facts['title']} ({facts['data']}): {job['documents']:,} of {job['words']:,} different words, "
         f"in {len(job['sections'])} sections",
@@ -26,9 +28,12 @@ def page(facts: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
         "clusters": clusters,
         "largest": clusters[0]["size"] / job["documents"],
         "map": charts.cluster_map(
-            arrays["points"], arrays["point_clusters"], arrays["centres"], [", ".join(c["words"][:2]) for c in clusters]
+            layout.text_places(arrays["point_distances"], centres),
+            arrays["point_clusters"],
+            centres,
+            [", ".join(c["words"][:2]) for c in clusters],
         ),
-        "points": len(arrays["points"]),
+        "points": len(arrays["point_clusters"]),
         "objects": objects(job, sizes, limit),
         "moved": moved_bytes(job, sizes),
         "work": f"{seconds_in_words(facts['outcore']['work_s'])} from the text to the clusters",
@@ -70,9 +75,7 @@ def moved_bytes(job: dict[str, Any], sizes: dict[str, int]) -> list[dict[str, An
 def speed(facts: dict[str, Any]) -> list[dict[str, Any]]:
     """One run each, the slowest bar full width."""
     found = [("outcore", facts["outcore"]["work_s"], facts["outcore"]["peak_bytes"])]
-    found += [
-        (e["name"], e["work_s"], e["peak_bytes"]) for e in facts["all_memory"] if "work_s" in e and "memory_error" not in e
-    ]
+    found += [(e["name"], e["work_s"], e["peak_bytes"]) for e in facts["all_memory"] if "work_s" in e and "memory_error" not in e]
     if len(found) < 2:
         return []
     slowest = max(seconds for _, seconds, _ in found)

@@ -32,7 +32,7 @@ def run_demo(
     components: int = 50,
     clusters: int = 32,
     dimensions: int = 4096,
-    rounds: int = 30,
+    rounds: int = 20,
     output: str | os.PathLike[str] = "report.html",
     json: bool = False,
     scratch: str | os.PathLike[str] | None = None,
@@ -189,8 +189,8 @@ def told(name: str, part: dict[str, Any]) -> str:
             f"{part['title']}: {job['rows']:,} images, {job['components']} components found and every image projected in {work}"
         )
     return (
-        f"{part['title']}: {job['documents']:,} texts of {job['words']:,} words, projected to {job['dimensions']:,} numbers each and "
-        f"clustered into {len(job['clusters'])} in {work}"
+        f"{part['title']}: {job['documents']:,} texts of {job['words']:,} words, projected to {job['dimensions']:,} numbers "
+        f"each and clustered into {len(job['clusters'])} in {work}"
     )
 
 

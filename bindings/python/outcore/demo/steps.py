@@ -9,7 +9,6 @@ A job is a module, run as a process of its own:
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

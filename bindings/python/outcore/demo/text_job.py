@@ -16,7 +16,7 @@ import lzma
 import shutil
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,9 @@ POINTS = 8000
 WORDS_SHOWN = 8
 SECTIONS_SHOWN = 3
 PACKAGES_SHOWN = 6
+LEAST_SHARE = 0.01
 BLOCK_BYTES = 8 << 20
-OPENERS = {b"\xfd7zXZ": lzma.open, b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
+OPENERS: dict[bytes, Callable[..., Any]] = {b"\xfd7zXZ": lzma.open, b"\x1f\x8b": gzip.open, b"BZh": bz2.open}
 
 
 class Face:
@@ -55,6 +56,10 @@ class Face:
         return oc.import_text(
             str(path), str(table), text_column=TEXT, label_column=SECTION, stop_words=sorted(ENGLISH_STOP_WORDS)
         )
+
+    def sections(self, counts: Any) -> tuple[npt.NDArray[np.int64], list[str]]:
+        """The number of each document's section, and the names of all."""
+        return counts.labels().astype(np.int64), counts.classes()
 
     def weights(self, counts: Any, path: Path) -> Any:
         return TfidfTransformer(sublinear_tf=True).fit_transform(counts, out=str(path))
@@ -92,11 +97,6 @@ class Face:
     def distances(self, model: KMeans, projected: Any, path: Path) -> Any:
         return model.transform(projected, out=str(path))
 
-    def coordinates(self, projected: Any, axes: Floats) -> Floats:
-        out = np.empty((projected.shape[0], axes.shape[1]), np.float32)
-        oc.linalg.gemm(projected, axes, out)
-        return out
-
 
 def run(spec: dict[str, Any]) -> Found:
     folder = Path(spec["folder"])
@@ -123,7 +123,7 @@ def run(spec: dict[str, Any]) -> Found:
     with phases.phase("cluster"):
         model, cluster_trace = face.cluster(projected, spec["clusters"], spec["rounds"], spec["seed"])
     with phases.phase("name"):
-        sections, classes = np.asarray(counts.labels()), list(counts.classes())
+        sections, classes = face.sections(counts)
         clusters, looked = look(face, counts, weights, projected, model, table, folder)
 
     result = {
@@ -148,7 +148,7 @@ def unpack(source: Path, table: Path) -> None:
     """The table as plain text: `import_text` reads some compressions by itself, this reads those of Python."""
     with open(source, "rb") as file:
         first = file.read(6)
-    opener = next((opener for magic, opener in OPENERS.items() if first.startswith(magic)), open)
+    opener: Callable[..., Any] = next((opener for magic, opener in OPENERS.items() if first.startswith(magic)), open)
     try:
         with opener(source, "rb") as packed, open(table, "wb") as plain:
             shutil.copyfileobj(packed, plain, BLOCK_BYTES)
@@ -166,20 +166,17 @@ def check(counts: Any, spec: dict[str, Any]) -> None:
 def look(
     face: Face, counts: Any, weights: Any, projected: Any, model: KMeans, table: Path, folder: Path
 ) -> tuple[list[dict[str, Any]], dict[str, npt.NDArray[Any]]]:
-    """What the report shows of the clusters, the largest first, and a few thousand points of a map."""
+    """What the report shows of the clusters, the largest first, and what a map of some thousand texts needs."""
     labels, count = model.labels_, len(model.cluster_centers_)
     sizes = np.bincount(labels, minlength=count)
     order = np.argsort(-sizes, kind="stable")
     order = order[sizes[order] > 0]
     words = best_words(face.means(weights, labels, count), sizes, counts.vocabulary())
-    sections = commonest(np.asarray(counts.labels()), labels, count, list(counts.classes()))
-    examples = typical(own_distances(face.distances(model, projected, folder / "distances.npy"), labels), labels, count)
+    sections = commonest(*face.sections(counts), labels, count)
+    own, points, chosen = read_distances(face.distances(model, projected, folder / "distances.npy"), labels)
+    examples = typical(own, labels, count)
     names = names_of(table, sorted({row for rows in examples for row in rows}))
 
-    axes = principal_axes(model.cluster_centers_, sizes)
-    coordinates = face.coordinates(projected, axes)
-    rows = np.unique(np.linspace(0, len(labels) - 1, min(len(labels), POINTS)).astype(np.int64))
-    centres = np.stack([np.bincount(labels, coordinates[:, i], count) / np.maximum(sizes, 1) for i in (0, 1)], axis=1)
     places = np.empty(count, np.int32)
     places[order] = np.arange(len(order))
     clusters = [
@@ -187,9 +184,9 @@ def look(
         for c in order
     ]
     return clusters, {
-        "points": coordinates[rows],
-        "point_clusters": places[labels[rows]],
-        "centres": centres[order].astype(np.float32),
+        "point_distances": points[:, order],
+        "point_clusters": places[labels[chosen]],
+        "centres": model.cluster_centers_[order],
     }
 
 
@@ -205,24 +202,30 @@ def best_words(means: Floats, sizes: npt.NDArray[Any], vocabulary: Sequence[str]
 
 
 def commonest(
-    sections: npt.NDArray[Any], labels: npt.NDArray[np.int32], count: int, classes: list[str]
+    sections: npt.NDArray[np.int64], classes: list[str], labels: npt.NDArray[np.int32], count: int
 ) -> list[list[tuple[str, float]]]:
     """Of each cluster the commonest sections and their shares of it."""
     table = np.zeros((count, len(classes)))
     np.add.at(table, (labels, sections), 1)
     shares = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
     best = np.argsort(-shares, axis=1, kind="stable")[:, :SECTIONS_SHOWN]
-    return [[(classes[s], float(row[s])) for s in chosen if row[s] > 0] for row, chosen in zip(shares, best, strict=True)]
+    return [
+        [(classes[s], float(row[s])) for s in chosen if row[s] >= LEAST_SHARE] for row, chosen in zip(shares, best, strict=True)
+    ]
 
 
-def own_distances(distances: Any, labels: npt.NDArray[np.int32]) -> Floats:
-    """The distance of each document to the centre of its cluster, read a few MiB at a time."""
-    own = np.empty(len(labels), np.float32)
+def read_distances(distances: Any, labels: npt.NDArray[np.int32]) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
+    """The distance of each document to its own centre; those of some thousand documents to all centres, and which they are.
+    Read a few MiB at a time."""
+    chosen = np.unique(np.linspace(0, len(labels) - 1, min(len(labels), POINTS)).astype(np.int64))
+    own, points = np.empty(len(labels), np.float32), []
     rows = max(1, BLOCK_BYTES // (4 * distances.shape[1]))
     for start in range(0, len(labels), rows):
         part = labels[start : start + rows]
-        own[start : start + len(part)] = distances[start : start + len(part)][np.arange(len(part)), part]
-    return own
+        block = distances[start : start + len(part)]
+        own[start : start + len(part)] = block[np.arange(len(part)), part]
+        points.append(block[chosen[(chosen >= start) & (chosen < start + len(part))] - start])
+    return own, np.concatenate(points), chosen
 
 
 def typical(own: Floats, labels: npt.NDArray[np.int32], count: int) -> list[list[int]]:
@@ -245,15 +248,6 @@ def names_of(table: Path, rows: Sequence[int]) -> dict[int, str]:
             if number == row:
                 found[row] = line.split(b"\t")[NAME].decode()
                 row = next(wanted)
-    return found
-
-
-def principal_axes(centers: Floats, sizes: npt.NDArray[Any]) -> Floats:
-    """(dimensions, 2): the plane in which the centres differ most; large clusters do not count for more."""
-    there = centers[sizes > 0]
-    _, _, axes = np.linalg.svd(there - there.mean(axis=0), full_matrices=False)
-    found = np.zeros((centers.shape[1], 2), np.float32)
-    found[:, : min(2, len(axes))] = axes[:2].T
     return found
 
 

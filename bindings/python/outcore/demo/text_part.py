@@ -14,13 +14,16 @@ import psutil
 
 from . import limit
 from .confined import DemoError, allowed, parse_bytes, run_job, told
-from .words import bytes_in_words, outcome_in_words, say
+from .words import bytes_in_words, outcome_in_words, say, seconds_in_words
 
 JOB = "outcore.demo.text_job"
 TABLE = Path("data") / "packages" / "packages.tsv.xz"
 
 OWN_DATA_BYTES = 64 << 20
-"""What the job itself holds beside outcore: the names of words, labels, the sample that k-means++ begins from, one block of the map."""
+"""What the job itself holds beside outcore: words, labels, the sample that k-means++ begins from, a block of the map."""
+
+RIVAL_S = 150.0
+"""The comparison shall not take longer than all the rest."""
 
 WORK = ("import", "weigh", "draw", "project", "cluster")
 """The steps that the rival does too."""
@@ -68,16 +71,18 @@ def run_rival(spec: dict[str, Any], job: dict[str, Any], limit_bytes: int | None
     if spec["threads"]:
         environment = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(spec["threads"]))
     command = [sys.executable, str(Path(__file__).with_name("text_rival.py")), str(folder / "rival-spec.json")]
-    outcome = limit.run_limited(command, limit_bytes, way, environment=environment)
+    outcome = limit.run_limited(command, limit_bytes, way, environment=environment, timeout_s=RIVAL_S)
     result = json_module.loads(found.read_text()) if found.exists() else {}
     entry |= {**limit.describe(outcome), **result, "samples": outcome.samples}
-    if "work_s" not in result and not outcome.killed:
+    if outcome.timed_out:
+        entry["failure"] = f"it was stopped, not finished, after {seconds_in_words(outcome.wall_s)}"
+    elif "work_s" not in result and not outcome.killed:
         entry["failure"] = outcome.output.strip().splitlines()[-1] if outcome.output.strip() else f"status {outcome.returncode}"
     return {**entry, "words": outcome_in_words(entry)}
 
 
 def too_large(job: dict[str, Any]) -> str | None:
-    """scikit-learn draws its map in float64 and keeps a copy in float32; beside it lie the result and what k-means makes of it."""
+    """scikit-learn draws its map in float64 and copies it to float32; beside it lie the result and a copy of that."""
     needed = 12 * job["words"] * job["dimensions"] + 8 * job["documents"] * job["dimensions"]
     free = psutil.virtual_memory().available
     return None if needed < free else f"it needs about {bytes_in_words(needed)}, and {bytes_in_words(free)} are free"

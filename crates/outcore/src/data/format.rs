@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use npy::{Element, HEAD_BYTES, Vector, is_npy, npy, npy_head_bytes, parse_npy, parse_npy_vector};
-pub use sparse::{Compressed, Description, parse_description};
+pub use sparse::{Compressed, Description, Entries, parse_description};
 
 /// Why a file is no matrix for us.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,27 +4,33 @@
 //! name, so a view costs nothing. Work on it goes in pieces: some lines with all their entries, or, where a line alone is too
 //! long, a part of it. Where pieces may begin is found in one look at the offsets, when the matrix is opened.
 
+mod compress;
 mod create;
 mod pieces;
+mod tiles;
 
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use outcore_device::{Buf, Shared};
 use outcore_engine::{ExtentRef, Plan, Region, Task};
+use outcore_kernels::{Lines, Real};
 
 use crate::data::array::cut;
 use crate::data::file::{StoredFile, read_vector_head};
 use crate::data::format::{self, Compressed, DType, Description, Element, FormatError, Vector};
 use crate::error::{Error, Result};
 use crate::job::Job;
+use crate::learn::linalg::with_real;
 use crate::session::Session;
 
+pub use compress::compress;
 pub(crate) use create::{NewSparse, SparseShape};
 use pieces::Cut;
-pub(crate) use pieces::{Piece, PieceBlocks, with_lines};
+pub(crate) use pieces::{Piece, PieceBlocks, whole_lines, with_csr, with_lines};
+use tiles::Tiled;
 
 /// File names of the parts of a sparse matrix in its folder.
 pub(crate) mod names {
@@ -32,6 +38,8 @@ pub(crate) mod names {
     pub(crate) const OFFSETS: &str = "indptr.npy";
     pub(crate) const INDICES: &str = "indices.npy";
     pub(crate) const VALUES: &str = "data.npy";
+    pub(crate) const TILES: &str = "tiles.npy";
+    pub(crate) const ENTRIES: &str = "tiles.bin";
 }
 
 /// A sparse matrix on SSD or in memory, or a view of one: its transpose, or some of its lines. Clones share the files.
@@ -51,12 +59,21 @@ struct Parts {
     path: Option<PathBuf>,
     lines: u64,
     width: u64,
+    entries: u64,
     dtype: DType,
-    offsets: Part,
-    indices: Part,
-    /// `None` where all are one.
-    values: Option<Part>,
+    form: Form,
     cuts: Vec<Cut>,
+}
+
+/// How entries lie.
+enum Form {
+    Arrays {
+        offsets: Part,
+        indices: Part,
+        /// `None` where all are one.
+        values: Option<Part>,
+    },
+    Tiled(Tiled),
 }
 
 /// One of its arrays.
@@ -90,6 +107,23 @@ impl Part {
         Region::span(extent, self.vector.data_offset + range.start * size, (range.end - range.start) * size)
     }
 
+    /// All its numbers, of 64 bits.
+    fn numbers(&self, session: &Session) -> Result<Vec<i64>> {
+        let mut plan = Plan::new("read numbers");
+        let (extent, found) = (self.extent(&mut plan), Arc::new(Mutex::new(vec![0; self.vector.len as usize])));
+        for range in cut(0..self.vector.len, 1 << 16) {
+            let found = Arc::clone(&found);
+            plan.task(Task::new("numbers").read(self.region(extent, range.clone())).run(move |cx| {
+                let mut found = found.lock().expect("no panic while held");
+                found[range.start as usize..range.end as usize].copy_from_slice(cx.blocks[0].slice());
+                Ok(())
+            }));
+        }
+        session.engine().run(plan)?.wait()?;
+        let numbers = std::mem::take(&mut *found.lock().expect("no panic while held"));
+        Ok(numbers)
+    }
+
     fn block(&self) -> u64 {
         match &self.backing {
             Backing::Stored(file) => u64::from(file.extent().block()),
@@ -108,7 +142,7 @@ impl Sparse {
     fn new(session: &Session, mut parts: Parts, format: Compressed) -> Result<Sparse> {
         parts.check()?;
         parts.cuts = pieces::find_cuts(session, &parts)?;
-        let (lines, entries) = (0..parts.lines, 0..parts.indices.vector.len);
+        let (lines, entries) = (0..parts.lines, 0..parts.entries);
         Ok(Sparse { session: session.clone(), parts: Arc::new(parts), lines, entries, format })
     }
 
@@ -122,6 +156,9 @@ impl Sparse {
             _ => Error::Device { object: object.display().to_string(), source },
         })?;
         let description = format::parse_description(&object.display().to_string(), &text)?;
+        if description.layout == format::Entries::Tiled {
+            return Sparse::open_tiled(session, path, &description);
+        }
         let part = |name| -> Result<Part> {
             let path = path.join(name);
             let file = session.file(&path, false)?;
@@ -133,7 +170,7 @@ impl Sparse {
             Ok(false) => None,
             _ => Some(part(names::VALUES)?),
         };
-        let Description { format, shape, nonzeros, dtype } = description;
+        let Description { format, shape, nonzeros, dtype, .. } = description;
         let found = values.as_ref().map(|part| part.vector.element);
         let dtype = match (found, dtype) {
             (Some(Element::Real(found)), said) if said.is_none_or(|said| said == found) => found,
@@ -155,7 +192,52 @@ impl Sparse {
         let name = path.display().to_string();
         Sparse::new(
             session,
-            Parts { name, path: Some(path.to_owned()), lines, width, dtype, offsets, indices, values, cuts: Vec::new() },
+            Parts {
+                name,
+                path: Some(path.to_owned()),
+                lines,
+                width,
+                entries: indices.vector.len,
+                dtype,
+                form: Form::Arrays { offsets, indices, values },
+                cuts: Vec::new(),
+            },
+            format,
+        )
+    }
+
+    fn open_tiled(session: &Session, path: &Path, description: &Description) -> Result<Sparse> {
+        let (object, tiles) = (path.join(names::DESCRIPTION).display().to_string(), path.join(names::TILES));
+        let (Some(entries), Some(dtype)) = (description.nonzeros, description.dtype) else {
+            let reason = "a tiled matrix needs nonzeros and dtype".to_owned();
+            return Err(FormatError::Corrupt { object, offset: 0, reason }.into());
+        };
+        let file = session.file(&tiles, false)?;
+        let vector = read_vector_head(&tiles, file.extent().name())?;
+        if vector.element != Element::I64 || !vector.len.is_multiple_of(tiles::NUMBERS as u64) {
+            let reason = format!("int64 in rows of {} is needed", tiles::NUMBERS);
+            return Err(FormatError::Unsupported { object: tiles.display().to_string(), reason }.into());
+        }
+        let numbers = Part { vector, backing: Backing::Stored(file) }.numbers(session)?;
+        let sides = description.format.lines_first(description.shape);
+        let entries_file = session.file(&path.join(names::ENTRIES), false)?;
+        let tiled = Tiled::new(&tiles.display().to_string(), &numbers, entries_file, dtype, sides, entries)?;
+        Sparse::tiled(session, Some(path.to_owned()), description.format, sides, dtype, entries, tiled)
+    }
+
+    fn tiled(
+        session: &Session,
+        path: Option<PathBuf>,
+        format: Compressed,
+        [lines, width]: [u64; 2],
+        dtype: DType,
+        entries: u64,
+        tiled: Tiled,
+    ) -> Result<Sparse> {
+        let name = path.as_ref().map_or_else(|| "scratch".into(), |path| path.display().to_string());
+        Sparse::new(
+            session,
+            Parts { name, path, lines, width, entries, dtype, form: Form::Tiled(tiled), cuts: Vec::new() },
             format,
         )
     }
@@ -178,15 +260,16 @@ impl Sparse {
         };
         let dtype = values.as_ref().map_or(DType::F32, |(dtype, _)| *dtype);
         let [lines, width] = format.lines_first(shape);
+        let values = values.map(|(dtype, bytes)| part((Element::Real(dtype), bytes)));
+        let (offsets, indices) = (part(offsets), part(indices));
         let parts = Parts {
             name: "sparse matrix in memory".into(),
             path: None,
             lines,
             width,
+            entries: indices.vector.len,
             dtype,
-            offsets: part(offsets),
-            indices: part(indices),
-            values: values.map(|(dtype, bytes)| part((Element::Real(dtype), bytes))),
+            form: Form::Arrays { offsets, indices, values },
             cuts: Vec::new(),
         };
         Sparse::new(session, parts, format)
@@ -222,14 +305,25 @@ impl Sparse {
         self.parts.dtype
     }
 
-    /// Type of the column (or row) numbers.
+    /// Type of the column (or row) numbers; of tiles, that of arrays with the same numbers.
     pub fn index_element(&self) -> Element {
-        self.parts.indices.vector.element
+        match &self.parts.form {
+            Form::Arrays { indices, .. } => indices.vector.element,
+            Form::Tiled(_) => SparseShape::index_for(self.parts.width),
+        }
     }
 
     /// Whether values are stored; else all entries are one.
     pub fn has_values(&self) -> bool {
-        self.parts.values.is_some()
+        match &self.parts.form {
+            Form::Arrays { values, .. } => values.is_some(),
+            Form::Tiled(tiled) => tiled.has_values(),
+        }
+    }
+
+    /// Whether entries lie in tiles.
+    pub fn is_tiled(&self) -> bool {
+        matches!(self.parts.form, Form::Tiled(_))
     }
 
     /// Whether the lines are rows or columns.
@@ -237,10 +331,16 @@ impl Sparse {
         self.format
     }
 
-    /// Bytes of offsets, indices and values.
+    /// Bytes of offsets, indices and values, or of tiles.
     pub fn nbytes(&self) -> u64 {
-        let entry = self.index_element().bytes() + self.parts.values.as_ref().map_or(0, |part| part.vector.element.bytes());
-        (self.lines.end - self.lines.start + 1) * self.parts.offsets.vector.element.bytes() + self.nonzeros() * entry
+        match &self.parts.form {
+            Form::Tiled(tiled) => tiled.bytes_of(&self.lines),
+            Form::Arrays { offsets, indices, values } => {
+                let bytes = |part: &Part| part.vector.element.bytes();
+                let entry = bytes(indices) + values.as_ref().map_or(0, bytes);
+                (self.lines.end - self.lines.start + 1) * bytes(offsets) + self.nonzeros() * entry
+            }
+        }
     }
 
     /// Its folder; `None` for an unnamed result and for one in memory.
@@ -277,8 +377,9 @@ impl Sparse {
         let lines = self.lines.start + rows.start..self.lines.start + rows.end;
         let at = |line| pieces::offset_of(&self.session, &self.parts, line);
         let entries = at(lines.start)?..at(lines.end)?;
-        if entries.start > entries.end || entries.end > self.parts.indices.vector.len {
-            return Err(self.parts.offsets.corrupt(lines.end, "offsets do not ascend".into()));
+        if entries.start > entries.end || entries.end > self.parts.entries {
+            let (object, reason) = (self.name().to_owned(), format!("entries of lines {lines:?} are {entries:?}"));
+            return Err(FormatError::Corrupt { object, offset: 0, reason }.into());
         }
         Ok(Sparse { lines, entries, ..self.clone() })
     }
@@ -295,7 +396,7 @@ impl Sparse {
 
     /// Whether it is read from a device.
     pub(crate) fn is_stored(&self) -> bool {
-        matches!(self.parts.indices.backing, Backing::Stored(_))
+        !matches!(&self.parts.form, Form::Arrays { indices, .. } if matches!(indices.backing, Backing::Memory(_)))
     }
 
     /// Bytes that a pass over it reads.
@@ -332,27 +433,26 @@ impl Sparse {
         let mut plan = Plan::new(format!("read {}", self.name()));
         let [(offsets, mut offsets_rest), (indices, mut indices_rest), (values, mut values_rest)] =
             [into.offsets.lend(), into.indices.lend(), into.values.lend()];
-        let base = self.entries.start;
-        let (lines, entries) = (self.lines.start..self.lines.end + 1, self.entries.clone());
-        self.copies(&mut plan, &self.parts.offsets, lines, 8, &mut offsets_rest, move |from, element, to| {
-            let to = bytemuck::cast_slice_mut::<u8, i64>(to);
-            match element {
-                Element::I32 => {
-                    to.iter_mut().zip(bytemuck::cast_slice::<u8, i32>(from)).for_each(|(to, &from)| *to = i64::from(from))
-                }
-                _ => to.copy_from_slice(bytemuck::cast_slice(from)),
+        match &self.parts.form {
+            Form::Tiled(_) => {
+                with_real!(self.dtype(), T => {
+                    self.decoded::<T>(&mut plan, [&mut offsets_rest, &mut indices_rest, &mut values_rest]);
+                });
             }
-            to.iter_mut().for_each(|offset| *offset = offset.wrapping_sub(base as i64));
-        });
-        let plainly = |from: &[u8], _: Element, to: &mut [u8]| to.copy_from_slice(from);
-        let size = self.index_element().bytes();
-        self.copies(&mut plan, &self.parts.indices, entries.clone(), size, &mut indices_rest, plainly);
-        match &self.parts.values {
-            Some(part) => self.copies(&mut plan, part, entries, self.dtype().bytes(), &mut values_rest, plainly),
-            None => match self.dtype() {
-                DType::F32 => bytemuck::cast_slice_mut::<u8, f32>(&mut values_rest).fill(1.0),
-                DType::F64 => bytemuck::cast_slice_mut::<u8, f64>(&mut values_rest).fill(1.0),
-            },
+            Form::Arrays { offsets, indices, values } => {
+                self.copy_offsets(&mut plan, offsets, &mut offsets_rest);
+                let size = self.index_element().bytes();
+                let plainly = |from: &[u8], _: Element, to: &mut [u8]| to.copy_from_slice(from);
+                self.copies(&mut plan, indices, self.entries.clone(), size, &mut indices_rest, plainly);
+                match (values, self.dtype()) {
+                    (Some(part), dtype) => {
+                        self.copies(&mut plan, part, self.entries.clone(), dtype.bytes(), &mut values_rest, plainly);
+                    }
+                    _ if values_rest.is_empty() => {}
+                    (None, DType::F32) => bytemuck::cast_slice_mut::<u8, f32>(&mut values_rest).fill(1.0),
+                    (None, DType::F64) => bytemuck::cast_slice_mut::<u8, f64>(&mut values_rest).fill(1.0),
+                }
+            }
         }
         drop((offsets_rest, indices_rest, values_rest));
         plan.bound(self.stored_bytes());
@@ -361,6 +461,48 @@ impl Sparse {
             let [offsets, indices, values] = [offsets, indices, values].map(|whole| whole.reclaim().map_err(taken));
             Ok(SparseBufs { offsets: offsets?, indices: indices?, values: values? })
         })
+    }
+
+    /// Offsets, counted from the view's first entry.
+    fn copy_offsets(&self, plan: &mut Plan, part: &Part, into: &mut Buf) {
+        let base = self.entries.start as i64;
+        self.copies(plan, part, self.lines.start..self.lines.end + 1, 8, into, move |from, element, to| {
+            let to = bytemuck::cast_slice_mut::<u8, i64>(to);
+            match element {
+                Element::I32 => {
+                    to.iter_mut().zip(bytemuck::cast_slice::<u8, i32>(from)).for_each(|(to, &from)| *to = i64::from(from));
+                }
+                _ => to.copy_from_slice(bytemuck::cast_slice(from)),
+            }
+            to.iter_mut().for_each(|offset| *offset = offset.wrapping_sub(base));
+        });
+    }
+
+    /// Tasks that put entries of tiles behind each other, line after line.
+    fn decoded<T: Real>(&self, plan: &mut Plan, [offsets, indices, values]: [&mut Buf; 3]) {
+        let (size, base) = (self.index_element().bytes() as usize, self.entries.start);
+        for piece in self.pieces(self.session.memory_free() / 32, |_| 0) {
+            let (lines, entries) = (piece.lines(), piece.entries() as usize);
+            let last = lines.end == self.lines();
+            let mut offsets = offsets.split_to(8 * (lines.end - lines.start + u64::from(last)) as usize);
+            let (mut indices, mut values) = (indices.split_to(entries * size), values.split_to(entries * size_of::<T>()));
+            let (blocks, first) = (self.blocks(&piece), piece.first_entry() - base);
+            let task = self.regions(plan, &piece).into_iter().fold(Task::new("decode"), Task::read);
+            plan.task(task.run(move |cx| {
+                let into = if values.is_empty() { &mut [] } else { bytemuck::cast_slice_mut::<u8, T>(&mut values) };
+                let found = with_lines!(blocks, cx.blocks, T, a => in_lines(a, |at, _, place, value| {
+                    let index = &mut indices[at * size..(at + 1) * size];
+                    index.copy_from_slice(&(place as u64).to_le_bytes()[..size]);
+                    into[at] = value;
+                }));
+                let offsets = bytemuck::cast_slice_mut::<u8, i64>(&mut offsets);
+                offsets.iter_mut().zip(found).for_each(|(offset, at)| *offset = (first + at) as i64);
+                Ok(())
+            }));
+        }
+        if self.lines() == 0 {
+            bytemuck::cast_slice_mut::<u8, i64>(offsets).fill(0);
+        }
     }
 
     /// Tasks that copy a range of an array into memory.
@@ -386,6 +528,22 @@ impl Sparse {
     }
 }
 
+/// Calls `f` with the number, line, place and value of each entry, numbered line after line; returns the number of the first of each
+/// line, and of all.
+pub(crate) fn in_lines<T: Real>(a: impl Lines<T>, mut f: impl FnMut(usize, usize, usize, T)) -> Vec<u64> {
+    let mut offsets = vec![0; a.lines() + 1];
+    a.each_line(|line, entries| offsets[line + 1] += entries.len() as u64);
+    (0..a.lines()).for_each(|line| offsets[line + 1] += offsets[line]);
+    let mut next = offsets.clone();
+    a.each_line(|line, entries| {
+        entries.each(|place, value| {
+            f(next[line] as usize, line, place, value);
+            next[line] += 1;
+        });
+    });
+    offsets
+}
+
 /// The arrays of a sparse matrix in memory.
 #[derive(Debug)]
 pub struct SparseBufs {
@@ -409,7 +567,8 @@ impl Parts {
     fn check(&self) -> Result<()> {
         let refuse =
             |part: &Part, reason: String| Err(Error::from(FormatError::Unsupported { object: part.name().to_owned(), reason }));
-        let Parts { offsets, indices, values, lines, width, .. } = self;
+        let Parts { lines, width, .. } = self;
+        let Form::Arrays { offsets, indices, values } = &self.form else { return Ok(()) };
         if !matches!(offsets.vector.element, Element::I32 | Element::I64) {
             return refuse(offsets, format!("dtype {}, where int32 or int64 is needed", offsets.vector.element));
         }

@@ -89,6 +89,16 @@ impl Stage {
         }
     }
 
+    /// Says how far the job is, where it is not a plan that says so.
+    pub(crate) fn reach(&self, fraction: f64) {
+        self.watch.reach(fraction);
+    }
+
+    /// The same job's stage for another's hands; what it runs is not in the trace.
+    pub(crate) fn beside(&self) -> Stage {
+        Stage::new(&self.session, Arc::clone(&self.watch))
+    }
+
     /// How much of the job is done, between 0 and 1.
     pub(crate) fn fraction(&self) -> f64 {
         self.watch.fraction()

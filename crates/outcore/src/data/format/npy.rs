@@ -129,6 +129,12 @@ impl Vector {
         header(self.element.descr(), "False", &format!("({},)", self.len))
     }
 
+    /// The same as a matrix of `cols` columns.
+    #[must_use]
+    pub fn header_by_rows(&self, cols: u64) -> Vec<u8> {
+        header(self.element.descr(), "False", &format!("({}, {cols})", self.len / cols))
+    }
+
     /// Bytes of the file, header included.
     #[must_use]
     pub fn file_bytes(&self) -> u64 {
@@ -245,9 +251,12 @@ impl Fields {
         let (Some(Descr::Simple(descr)), Some(_), Some(shape)) = (self.descr, self.fortran_order, self.shape) else {
             return Err("one of descr, fortran_order and shape is missing, or it holds records".to_owned());
         };
-        let [len] = *shape else {
-            return Err(format!("{} dimensions, where 1 is needed", shape.len()));
+        let len = match *shape {
+            [len] => Some(len),
+            [rows, cols] if self.fortran_order == Some(false) || rows <= 1 || cols <= 1 => rows.checked_mul(cols),
+            _ => return Err(format!("a shape of {shape:?}, where a vector, or a matrix by rows, is needed")),
         };
+        let len = len.ok_or_else(|| format!("a shape of {shape:?}"))?;
         let elements =
             [Element::U8, Element::U16, Element::I32, Element::I64, Element::Real(DType::F32), Element::Real(DType::F64)];
         let native = descr.replacen('=', "<", 1);

@@ -8,9 +8,9 @@ use outcore_device::Device;
 use outcore_engine::{Extent, ExtentRef, Plan, Region, Task};
 use outcore_store::{Folder, NewFolder, Unfinished};
 
-use super::{Backing, Part, Parts, Sparse, names};
+use super::{Backing, Form, Part, Parts, Sparse, names};
 use crate::data::file::StoredFile;
-use crate::data::format::{Compressed, DType, Description, Element, Vector};
+use crate::data::format::{Compressed, DType, Description, Element, Entries, Vector};
 use crate::error::Result;
 use crate::session::Session;
 
@@ -39,9 +39,9 @@ impl SparseShape {
         }
     }
 
-    fn description(&self) -> Description {
+    pub(super) fn description(&self) -> Description {
         let shape = self.format.lines_first([self.lines, self.width]);
-        Description { format: self.format, shape, nonzeros: Some(self.entries), dtype: Some(self.dtype) }
+        Description { format: self.format, shape, nonzeros: Some(self.entries), dtype: Some(self.dtype), layout: Entries::Arrays }
     }
 
     fn vectors(&self) -> [(&'static str, Vector); 3] {
@@ -141,13 +141,14 @@ impl NewSparse {
             unreachable!("two or three were made")
         };
         let SparseShape { lines, width, dtype, format, .. } = shape;
-        let parts = Parts { name: "scratch".into(), path: None, lines, width, dtype, offsets, indices, values, cuts: Vec::new() };
+        let (entries, form) = (indices.vector.len, Form::Arrays { offsets, indices, values });
+        let parts = Parts { name: "scratch".into(), path: None, lines, width, entries, dtype, form, cuts: Vec::new() };
         Sparse::new(&session, parts, format)
     }
 }
 
 /// A task that writes bytes to the start of a file.
-fn header(plan: &mut Plan, extent: &Extent, bytes: Vec<u8>) {
+pub(super) fn header(plan: &mut Plan, extent: &Extent, bytes: Vec<u8>) {
     let region = Region::span(plan.extent(extent), 0, bytes.len() as u64);
     plan.task(Task::new("header").write(region).run(move |cx| {
         cx.blocks[0].bytes_mut().copy_from_slice(&bytes);

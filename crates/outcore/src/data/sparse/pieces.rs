@@ -9,12 +9,14 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use outcore_engine::{Block, Plan, Region, Task};
-use outcore_kernels::{Csr, Index, Real};
+use outcore_kernels::{Csr, Index, Lines, Real, Tile, Tiles};
 
-use super::{Backing, Part, Parts, Sparse};
+use super::tiles::Tiled;
+use super::{Backing, Form, Part, Parts, Sparse};
 use crate::data::array::cut;
 use crate::data::format::Element;
 use crate::error::{Error, Result};
+use crate::learn::linalg::with_real;
 use crate::session::Session;
 
 /// Entries between cuts, in matrices of up to [`CUTS`] times as many.
@@ -35,6 +37,12 @@ pub(super) struct Cut {
     line: u64,
     entry: u64,
     inside: bool,
+}
+
+impl Cut {
+    pub(super) fn before(line: u64, entry: u64) -> Cut {
+        Cut { line, entry, inside: false }
+    }
 }
 
 /// Some whole lines, or a part of one.
@@ -61,6 +69,11 @@ impl Piece {
         self.entries.end - self.entries.start
     }
 
+    /// The number of its first entry in the file.
+    pub(super) fn first_entry(&self) -> u64 {
+        self.entries.start
+    }
+
     fn between(from: Cut, to: Cut, origin: u64) -> Piece {
         let lines = from.line..to.line + u64::from(to.inside);
         Piece { lines, entries: from.entry..to.entry, continues: from.inside, breaks_off: to.inside, origin }
@@ -73,7 +86,7 @@ impl Sparse {
     pub(crate) fn pieces(&self, share: u64, beside: impl Fn(u64) -> u64) -> Vec<Piece> {
         let bytes = |piece: &Piece| {
             let lines = piece.lines.end - piece.lines.start;
-            self.piece_bytes(lines, piece.entries()) + beside(lines)
+            self.bytes_of(piece) + beside(lines)
         };
         // What fits in memory is still cut for all threads.
         let share = share.min(PIECE_BYTES).min((self.nbytes() / 32).max(MIN_PIECE_BYTES));
@@ -99,43 +112,57 @@ impl Sparse {
         pieces
     }
 
-    /// Bytes of the arrays of a piece, and of the sectors around them.
-    fn piece_bytes(&self, lines: u64, entries: u64) -> u64 {
-        let parts = &self.parts;
-        let bytes = |part: &Part, numbers: u64| numbers * part.vector.element.bytes() + 2 * part.block();
-        bytes(&parts.offsets, lines + 1)
-            + bytes(&parts.indices, entries)
-            + parts.values.as_ref().map_or(0, |part| bytes(part, entries))
-    }
-
     /// All of it as one piece.
     pub(crate) fn whole(&self) -> Piece {
         let at = |line, entry| Cut { line, entry, inside: false };
         Piece::between(at(self.lines.start, self.entries.start), at(self.lines.end, self.entries.end), self.lines.start)
     }
 
-    /// Bytes of the budget that a piece takes.
+    /// Bytes of the budget that a piece takes: its numbers, and the sectors around them.
     pub(crate) fn bytes_of(&self, piece: &Piece) -> u64 {
-        self.piece_bytes(piece.lines.end - piece.lines.start, piece.entries())
+        match &self.parts.form {
+            Form::Tiled(tiled) => tiled.bytes_of(&piece.lines) + 2 * tiled.block(),
+            Form::Arrays { offsets, indices, values } => {
+                let bytes = |part: &Part, numbers: u64| numbers * part.vector.element.bytes() + 2 * part.block();
+                let (lines, entries) = (piece.lines.end - piece.lines.start, piece.entries());
+                bytes(offsets, lines + 1) + bytes(indices, entries) + values.as_ref().map_or(0, |part| bytes(part, entries))
+            }
+        }
     }
 
     /// What a task declares to read a piece, in this order.
     pub(crate) fn regions(&self, plan: &mut Plan, piece: &Piece) -> Vec<Region> {
-        let parts = &self.parts;
         let region = |plan: &mut Plan, part: &Part, range| {
             let extent = part.extent(plan);
             part.region(extent, range)
         };
-        let offsets = region(plan, &parts.offsets, piece.lines.start..piece.lines.end + 1);
-        let indices = region(plan, &parts.indices, piece.entries.clone());
-        let values = parts.values.as_ref().map(|part| region(plan, part, piece.entries.clone()));
-        [offsets, indices].into_iter().chain(values).collect()
+        match &self.parts.form {
+            Form::Tiled(tiled) => vec![tiled.region(plan, &piece.lines)],
+            Form::Arrays { offsets, indices, values } => {
+                let offsets = region(plan, offsets, piece.lines.start..piece.lines.end + 1);
+                let indices = region(plan, indices, piece.entries.clone());
+                let values = values.as_ref().map(|part| region(plan, part, piece.entries.clone()));
+                [offsets, indices].into_iter().chain(values).collect()
+            }
+        }
     }
 
     /// How a task makes lines of the blocks that it declared.
     pub(crate) fn blocks(&self, piece: &Piece) -> PieceBlocks {
         PieceBlocks { parts: Arc::clone(&self.parts), piece: piece.clone() }
     }
+}
+
+/// Pieces by themselves, but those of one line together: for what can only be said of whole lines.
+pub(crate) fn whole_lines(pieces: &[Piece]) -> Vec<Vec<Piece>> {
+    let mut groups: Vec<Vec<Piece>> = Vec::new();
+    for piece in pieces {
+        match groups.last_mut() {
+            Some(group) if piece.continues => group.push(piece.clone()),
+            _ => groups.push(vec![piece.clone()]),
+        }
+    }
+    groups
 }
 
 /// A piece, and what its blocks are.
@@ -148,17 +175,45 @@ pub(crate) struct PieceBlocks {
 impl PieceBlocks {
     /// Blocks that a piece has.
     pub(crate) fn count(&self) -> usize {
-        2 + usize::from(self.parts.values.is_some())
+        match &self.parts.form {
+            Form::Tiled(_) => 1,
+            Form::Arrays { values, .. } => 2 + usize::from(values.is_some()),
+        }
     }
 
-    pub(crate) fn index_element(&self) -> Element {
-        self.parts.indices.vector.element
+    /// The type of indices in arrays; nothing for tiles.
+    pub(crate) fn index_element(&self) -> Option<Element> {
+        match &self.parts.form {
+            Form::Tiled(_) => None,
+            Form::Arrays { indices, .. } => Some(indices.vector.element),
+        }
+    }
+
+    /// The tiles of the piece, checked.
+    pub(crate) fn tiles<'a, T: Real>(&self, blocks: &'a [Block]) -> Result<Vec<Tile<'a, T>>> {
+        let Form::Tiled(tiled) = &self.parts.form else { unreachable!("asked for before") };
+        tiled.view(&self.piece.lines, self.width(), &blocks[0])
+    }
+
+    /// They as lines.
+    pub(crate) fn lines_of<'a, T: Real>(&self, tiles: &'a [Tile<'a, T>]) -> Tiles<'a, T> {
+        let Range { start, end } = self.piece.lines;
+        Tiles::new(tiles, start as usize, (end - start) as usize, self.width())
+    }
+
+    fn width(&self) -> usize {
+        usize::try_from(self.parts.width).unwrap_or(usize::MAX)
+    }
+
+    fn arrays(&self) -> (&Part, &Part, Option<&Part>) {
+        let Form::Arrays { offsets, indices, values } = &self.parts.form else { unreachable!("asked for before") };
+        (offsets, indices, values.as_ref())
     }
 
     /// Offsets of the piece alone: where the first or last line is there in part, they stop where the piece does.
     pub(crate) fn offsets<'a>(&self, blocks: &'a [Block]) -> Result<Cow<'a, [i64]>> {
         let Piece { entries, lines, continues, breaks_off, .. } = &self.piece;
-        let part = &self.parts.offsets;
+        let (part, ..) = self.arrays();
         let mut offsets: Cow<'a, [i64]> = match part.vector.element {
             Element::I32 => blocks[0].slice::<i32>().iter().map(|&offset| i64::from(offset)).collect(),
             _ => Cow::Borrowed(blocks[0].slice::<i64>()),
@@ -186,18 +241,18 @@ impl PieceBlocks {
 
     /// The lines in CSR, checked.
     pub(crate) fn csr<'a, I: Index, T: Real>(&self, offsets: &'a [i64], blocks: &'a [Block]) -> Result<Csr<'a, I, T>> {
-        let values = if self.parts.values.is_some() { blocks[2].slice::<T>() } else { &[] };
-        let width = usize::try_from(self.parts.width).unwrap_or(usize::MAX);
-        Csr::new(width, offsets, blocks[1].slice::<I>(), values).map_err(|error| self.located(error))
+        let values = if self.arrays().2.is_some() { blocks[2].slice::<T>() } else { &[] };
+        Csr::new(self.width(), offsets, blocks[1].slice::<I>(), values).map_err(|error| self.located(error))
     }
 
     /// The same error by the name of the file and the place in it.
     fn located(&self, error: outcore_kernels::Error) -> Error {
         let outcore_kernels::Error::Sparse { part, at, why } = error else { return error.into() };
+        let (offsets, indices, values) = self.arrays();
         let (part, first) = match part {
-            "offsets" => (&self.parts.offsets, self.piece.lines.start),
-            "values" => (self.parts.values.as_ref().unwrap_or(&self.parts.indices), self.piece.entries.start),
-            _ => (&self.parts.indices, self.piece.entries.start),
+            "offsets" => (offsets, self.piece.lines.start),
+            "values" => (values.unwrap_or(indices), self.piece.entries.start),
+            _ => (indices, self.piece.entries.start),
         };
         part.corrupt(first + at as u64, why)
     }
@@ -207,13 +262,29 @@ impl PieceBlocks {
 macro_rules! with_lines {
     ($piece:expr, $blocks:expr, $T:ty, $lines:ident => $body:expr) => {{
         let (piece, blocks): (&$crate::data::sparse::PieceBlocks, &[outcore_engine::Block]) = (&$piece, $blocks);
+        match piece.index_element() {
+            None => {
+                let tiles = piece.tiles::<$T>(blocks)?;
+                let $lines = piece.lines_of(&tiles);
+                $body
+            }
+            Some(_) => $crate::data::sparse::with_csr!(piece, blocks, $T, $lines => $body),
+        }
+    }};
+}
+pub(crate) use with_lines;
+
+/// The same for a piece that is known to lie in arrays.
+macro_rules! with_csr {
+    ($piece:expr, $blocks:expr, $T:ty, $lines:ident => $body:expr) => {{
+        let (piece, blocks): (&$crate::data::sparse::PieceBlocks, &[outcore_engine::Block]) = (&$piece, $blocks);
         let offsets = piece.offsets(blocks)?;
         match piece.index_element() {
-            $crate::data::format::Element::U16 => {
+            Some($crate::data::format::Element::U16) => {
                 let $lines = piece.csr::<u16, $T>(&offsets, blocks)?;
                 $body
             }
-            $crate::data::format::Element::I32 => {
+            Some($crate::data::format::Element::I32) => {
                 let $lines = piece.csr::<i32, $T>(&offsets, blocks)?;
                 $body
             }
@@ -224,7 +295,7 @@ macro_rules! with_lines {
         }
     }};
 }
-pub(crate) use with_lines;
+pub(crate) use with_csr;
 
 /// Goes through offsets in order and decides where to cut.
 struct Cutter {
@@ -286,7 +357,10 @@ impl Cutter {
 
 /// Where a matrix may be cut; reads all its offsets once.
 pub(super) fn find_cuts(session: &Session, parts: &Parts) -> Result<Vec<Cut>> {
-    let (part, entries) = (&parts.offsets, parts.indices.vector.len);
+    let (part, entries) = match &parts.form {
+        Form::Tiled(tiled) => return Ok(tiled.cuts()),
+        Form::Arrays { offsets, .. } => (offsets, parts.entries),
+    };
     let cutter = Arc::new(Mutex::new(Cutter::new(parts.lines, entries)));
     if let Backing::Memory(bytes) = &part.backing {
         let found = match part.vector.element {
@@ -332,12 +406,15 @@ pub(super) fn find_cuts(session: &Session, parts: &Parts) -> Result<Vec<Cut>> {
     }
 }
 
-/// One offset.
-pub(super) fn offset_of(session: &Session, parts: &Parts, line: u64) -> Result<u64> {
+/// Entries before a line.
+pub(super) fn offset_of(session: &Session, parts: &Arc<Parts>, line: u64) -> Result<u64> {
     if line == 0 || line == parts.lines {
-        return Ok(if line == 0 { 0 } else { parts.indices.vector.len });
+        return Ok(if line == 0 { 0 } else { parts.entries });
     }
-    let part = &parts.offsets;
+    let part = match &parts.form {
+        Form::Tiled(tiled) => return counted(session, parts, tiled, line),
+        Form::Arrays { offsets, .. } => offsets,
+    };
     let mut plan = Plan::new("look an offset up");
     let extent = part.extent(&mut plan);
     let (found, element) = (Arc::new(Mutex::new(0)), part.vector.element);
@@ -352,6 +429,29 @@ pub(super) fn offset_of(session: &Session, parts: &Parts, line: u64) -> Result<u
     session.engine().run(plan)?.wait()?;
     let found = *found.lock().expect("no panic while held");
     u64::try_from(found).map_err(|_| part.corrupt(line, format!("offset {found}")))
+}
+
+/// The same of tiles, of which those around the line are looked at.
+fn counted(session: &Session, parts: &Arc<Parts>, tiled: &Tiled, line: u64) -> Result<u64> {
+    let (before, lines) = tiled.entry_before(line);
+    let mut plan = Plan::new("count entries");
+    let piece = Piece { origin: lines.start, lines, entries: before..before, continues: false, breaks_off: false };
+    let (region, blocks) = (tiled.region(&mut plan, &piece.lines), PieceBlocks { parts: Arc::clone(parts), piece });
+    let found = Arc::new(Mutex::new(0));
+    let slot = Arc::clone(&found);
+    let dtype = parts.dtype;
+    plan.task(Task::new("count").read(region).run(move |cx| {
+        let mut count = 0;
+        with_real!(dtype, T => {
+            let tiles = blocks.tiles::<T>(cx.blocks)?;
+            blocks.lines_of(&tiles).each_line(|_, entries| count += entries.len() as u64);
+        });
+        *slot.lock().expect("no panic while held") = count;
+        Ok(())
+    }));
+    session.engine().run(plan)?.wait()?;
+    let count = *found.lock().expect("no panic while held");
+    Ok(before + count)
 }
 
 #[cfg(test)]

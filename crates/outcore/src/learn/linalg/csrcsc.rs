@@ -21,11 +21,11 @@ use std::sync::{Arc, Mutex};
 
 use bytemuck::Pod;
 use outcore_engine::{Block, Extent, Plan, Region, Task};
-use outcore_kernels::{Lines, Real};
+use outcore_kernels::{Csr, Lines, Real};
 
 use super::with_real;
 use crate::data::format::Element;
-use crate::data::sparse::{NewSparse, Piece, Sparse, SparseShape, with_lines};
+use crate::data::sparse::{NewSparse, Piece, Sparse, SparseShape, in_lines, with_csr, with_lines};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
 use crate::session::{PARALLEL, Session};
@@ -182,7 +182,7 @@ impl<T: Real> Transposition<T> {
         plan.note("rounds", rounds.len());
         plan.note("buckets", wanted);
         plan.bound(a.stored_bytes() + new.nbytes());
-        let sample = sample_plan(&mut plan, a, &pieces);
+        let sample = sample_plan::<T>(&mut plan, a, &pieces);
         let (session, a) = (session.clone(), a.clone());
         Job::driven(&session.clone(), vec![plan], move |stage, plans| {
             for plan in plans {
@@ -221,7 +221,10 @@ impl<T: Real> Transposition<T> {
             let has_values = self.a.has_values();
             let task = self.a.regions(&mut plan, piece).into_iter().fold(Task::new("sort").flops(piece.entries()), Task::read);
             plan.task(task.run(move |cx| {
-                let sorted = with_lines!(lines, cx.blocks, T, a => sort_piece(a, &buckets, has_values));
+                let sorted = match lines.index_element() {
+                    Some(_) => with_csr!(lines, cx.blocks, T, a => sort_piece(a, &buckets, has_values)),
+                    None => with_lines!(lines, cx.blocks, T, a => sort_tiles(a, &buckets, has_values)?),
+                };
                 *slot.lock().expect("no panic while held") = Some(Arc::new(sorted));
                 Ok(())
             }));
@@ -421,25 +424,38 @@ fn rounds(pieces: &[Piece], bytes: impl Fn(&Piece) -> u64, most: u64) -> Vec<Ran
 }
 
 /// Tasks that look at some pieces.
-fn sample_plan(plan: &mut Plan, a: &Sparse, pieces: &[Piece]) -> Arc<Mutex<Vec<u64>>> {
+fn sample_plan<T: Real>(plan: &mut Plan, a: &Sparse, pieces: &[Piece]) -> Arc<Mutex<Vec<u64>>> {
     let sample = Arc::new(Mutex::new(Vec::new()));
     let turn = plan.volatile("turn", 1);
     let looked: Vec<&Piece> = pieces.iter().step_by(pieces.len().div_ceil(16).max(1)).collect();
     let each = SAMPLES / looked.len().max(1);
     for piece in looked {
-        let (indices, lines, sample) = (a.regions(plan, piece)[1], a.blocks(piece), Arc::clone(&sample));
-        plan.task(Task::new("sample").read(indices).update(Region::span(turn, 0, 1)).run(move |cx| {
+        let (lines, sample) = (a.blocks(piece), Arc::clone(&sample));
+        let task = Task::new("sample").update(Region::span(turn, 0, 1));
+        let task = a.regions(plan, piece).into_iter().fold(task, Task::read);
+        plan.task(task.run(move |cx| {
             let step = (lines.piece.entries() as usize).div_ceil(each).max(1);
             let mut sample = sample.lock().expect("no panic while held");
-            match lines.index_element() {
-                Element::U16 => sample.extend(cx.blocks[0].slice::<u16>().iter().step_by(step).map(|&place| u64::from(place))),
-                Element::I32 => sample.extend(cx.blocks[0].slice::<i32>().iter().step_by(step).map(|&place| place.max(0) as u64)),
-                _ => sample.extend(cx.blocks[0].slice::<i64>().iter().step_by(step).map(|&place| place.max(0) as u64)),
-            }
+            let mut seen = 0;
+            with_lines!(lines, &cx.blocks[1..], T, a => a.each_line(|_, entries| entries.each(|place, _| {
+                if seen % step == 0 {
+                    sample.push(place as u64);
+                }
+                seen += 1;
+            })));
             Ok(())
         }));
     }
     sample
+}
+
+/// The same for lines that come in parts: first put together.
+fn sort_tiles<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool) -> Result<Sorted<T>> {
+    let (mut places, mut values) = (vec![0i64; a.entries()], vec![T::ZERO; a.entries()]);
+    let offsets = in_lines(a, |at, _, place, value| (places[at], values[at]) = (place as i64, value));
+    let offsets: Vec<i64> = offsets.into_iter().map(|offset| offset as i64).collect();
+    let entries = *offsets.last().unwrap_or(&0) as usize;
+    Ok(sort_piece(Csr::new(a.width(), &offsets, &places[..entries], &values[..entries])?, buckets, has_values))
 }
 
 /// Counts, then puts every entry behind the others of its bucket.

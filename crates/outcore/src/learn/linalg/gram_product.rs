@@ -12,7 +12,7 @@ use super::csrmm::{Band, Csrmm, check, csrmm, numbers};
 use super::with_real;
 use crate::data::array::{Array, Operand, Output};
 use crate::data::format::{Compressed, Order};
-use crate::data::sparse::{Piece, Sparse, with_lines};
+use crate::data::sparse::{Piece, Sparse, whole_lines, with_lines};
 use crate::error::Result;
 use crate::job::Job;
 use crate::session::{PARALLEL, Session};
@@ -71,18 +71,6 @@ fn share(session: &Session) -> u64 {
     session.memory_free() / 4 / (3 * (PARALLEL + 1))
 }
 
-/// Pieces by themselves, but those of one line together: it has no product before all of them have been seen.
-fn whole_lines(pieces: &[Piece]) -> Vec<Vec<Piece>> {
-    let mut groups: Vec<Vec<Piece>> = Vec::new();
-    for piece in pieces {
-        match groups.last_mut() {
-            Some(group) if piece.continues => group.push(piece.clone()),
-            _ => groups.push(vec![piece.clone()]),
-        }
-    }
-    groups
-}
-
 /// Adds every piece to one of the copies; these are what it returns.
 fn lanes<T: Real>(
     session: &Session,
@@ -104,7 +92,9 @@ fn lanes<T: Real>(
         let (lane, fresh) = (lanes[index % lanes.len()], index < lanes.len());
         let lines: Vec<_> = group.iter().map(|piece| a.blocks(piece)).collect();
         let entries: u64 = group.iter().map(|piece| piece.entries()).sum();
-        let task = Task::new("gram").flops(2 * csrmm_flops(entries as usize, cols)).scratch(cols * element as usize);
+        let rows_between = if a.is_tiled() { group[0].lines().end - group[0].lines().start } else { 1 };
+        let between_bytes = (rows_between * element) as usize * cols;
+        let task = Task::new("gram").flops(2 * csrmm_flops(entries as usize, cols)).scratch(between_bytes);
         let task = group.iter().flat_map(|piece| a.regions(plan, piece)).fold(task, Task::read).read(band.region());
         let task = if fresh { task.write(lane) } else { task.update(lane) };
         let band = band.clone();
@@ -116,7 +106,7 @@ fn lanes<T: Real>(
             if fresh {
                 kernels::fill(y.as_mut(), T::ZERO);
             }
-            let between = numbers::<T>(&mut cx.scratch[..cols * size_of::<T>()]);
+            let between = numbers::<T>(&mut cx.scratch[..between_bytes]);
             if let [piece] = lines.as_slice() {
                 return with_lines!(piece, &read[..count], T, a => Ok(kernels::csr_gram(y, a, x, between)?));
             }

@@ -12,7 +12,7 @@ use super::csrmm::by_rows;
 use super::with_real;
 use crate::data::array::{Array, Operand, Output, panels_that_fit};
 use crate::data::format::{Compressed, Order};
-use crate::data::sparse::{Sparse, with_lines};
+use crate::data::sparse::{Sparse, with_csr, with_lines};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::session::{PARALLEL, Session};
@@ -95,7 +95,7 @@ pub fn project(session: &Session, x: Rows, r: &Sparse, out: Output) -> Result<Jo
                 if fresh {
                     kernels::fill(y.as_mut(), T::ZERO);
                 }
-                with_lines!(map, map_blocks, T, r => {
+                with_csr!(map, map_blocks, T, r => {
                     with_lines!(lines, read, T, x => kernels::sparse_times_sparse(y.as_mut(), x, r)?);
                 });
                 Ok(())
@@ -113,7 +113,7 @@ pub fn project(session: &Session, x: Rows, r: &Sparse, out: Output) -> Result<Jo
                     let x = by_rows::<T>(&tile, &read[0], &mut cx.scratch[..packed])?;
                     let mut y = y.of_mut::<T>(&mut written[0])?;
                     kernels::fill(y.as_mut(), T::ZERO);
-                    with_lines!(map, &read[1..], T, r => kernels::dense_times_sparse(y.as_mut(), x, r)?);
+                    with_csr!(map, &read[1..], T, r => kernels::dense_times_sparse(y.as_mut(), x, r)?);
                     Ok(())
                 }));
             }

@@ -11,8 +11,8 @@ use outcore_engine::{Block, Plan, Region, Task};
 use outcore_kernels::{Lines, Real};
 
 use super::with_real;
-use crate::data::format::{Compressed, DType};
-use crate::data::sparse::{NewSparse, Piece, PieceBlocks, Sparse, SparseShape, with_lines};
+use crate::data::format::{Compressed, DType, Element};
+use crate::data::sparse::{NewSparse, Piece, PieceBlocks, Sparse, SparseShape, in_lines, with_lines};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::session::{PARALLEL, Session};
@@ -166,6 +166,7 @@ struct Written {
     regions: Vec<Region>,
     has_offsets: bool,
     has_values: bool,
+    index: Element,
 }
 
 impl Written {
@@ -175,55 +176,67 @@ impl Written {
         let (has_offsets, indices) = (offsets.is_some(), new.indices(plan, entries.clone()));
         let values = new.values(plan, entries);
         let has_values = values.is_some();
-        Written { regions: offsets.into_iter().chain([indices]).chain(values).collect(), has_offsets, has_values }
+        Written {
+            regions: offsets.into_iter().chain([indices]).chain(values).collect(),
+            has_offsets,
+            has_values,
+            index: new.shape().index,
+        }
     }
 
     fn fill<T: Real, U: Real>(
         &self,
         lines: &PieceBlocks,
         read: &[Block],
-        mut blocks: &mut [Block],
+        blocks: &mut [Block],
         first_entry: u64,
         values: &Values,
     ) -> Result<()> {
-        if self.has_offsets {
-            let (offsets, rest) = blocks.split_at_mut(1);
-            let found = lines.offsets(read)?;
-            let into = offsets[0].slice_mut::<i64>();
-            into.iter_mut().zip(found.iter()).for_each(|(into, offset)| *into = offset - found[0] + first_entry as i64);
-            blocks = rest;
-        }
-        let (indices, rest) = blocks.split_at_mut(1);
-        indices[0].bytes_mut().copy_from_slice(read[1].bytes());
+        let (offsets, rest) = blocks.split_at_mut(usize::from(self.has_offsets));
+        let (indices, rest) = rest.split_at_mut(1);
         let first = lines.piece.lines().start as usize;
+        let by_itself = matches!(values.unit, Some(Unit::Line));
         with_lines!(lines, read, T, a => {
-            // The lines are checked also where nothing is computed.
-            if !self.has_values {
-                return Ok(());
+            let mut squares = vec![0.0; if by_itself { a.lines() } else { 0 }];
+            if by_itself {
+                a.each_line(|line, entries| entries.each(|place, value| squares[line] += values.of(first + line, place, value.f64()).powi(2)));
             }
-            let mut into = rest[0].slice_mut::<U>().iter_mut();
-            let (sums, by_line) = match &values.unit {
-                Some(Unit::Lines(sums)) => (Some(sums.read().expect("no panic while held")), true),
-                Some(Unit::Places(sums)) => (Some(sums.read().expect("no panic while held")), false),
-                _ => (None, false),
+            let sums = match &values.unit {
+                Some(Unit::Lines(sums) | Unit::Places(sums)) => Some(sums.read().expect("no panic while held")),
+                _ => None,
             };
-            let by_itself = matches!(values.unit, Some(Unit::Line));
             let inverse = |squares: f64| if squares > 0.0 { 1.0 / squares.sqrt() } else { 1.0 };
-            a.each_line(|line, entries| {
-                let line = first + line;
-                let mut squares = 0.0;
-                if by_itself {
-                    entries.each(|place, value| squares += values.of(line, place, value.f64()).powi(2));
+            let factor = |line: usize, place: usize| match (&values.unit, &sums) {
+                (Some(Unit::Line), _) => inverse(squares[line]),
+                (Some(Unit::Lines(_)), Some(sums)) => inverse(sums[first + line]),
+                (Some(Unit::Places(_)), Some(sums)) => inverse(sums[place]),
+                _ => 1.0,
+            };
+            let into = if self.has_values { rest[0].slice_mut::<U>() } else { &mut [] };
+            let value_of = |line: usize, place: usize, value: T| U::of(values.of(first + line, place, value.f64()) * factor(line, place));
+            let mut put = |at: usize, line: usize, place: usize, value: T| {
+                if let Some(into) = into.get_mut(at) {
+                    *into = value_of(line, place, value);
                 }
-                let factor = if by_itself { inverse(squares) } else { 1.0 };
-                entries.each(|place, value| {
-                    let factor = sums.as_ref().map_or(factor, |sums| inverse(sums[if by_line { line } else { place }]));
-                    let found = values.of(line, place, value.f64()) * factor;
-                    if let Some(into) = into.next() {
-                        *into = U::of(found);
-                    }
-                });
-            });
+            };
+            let found = match self.index {
+                Element::U16 => {
+                    let indices = indices[0].slice_mut::<u16>();
+                    in_lines(a, |at, line, place, value| (indices[at] = place as u16, put(at, line, place, value)).1)
+                }
+                Element::I32 => {
+                    let indices = indices[0].slice_mut::<i32>();
+                    in_lines(a, |at, line, place, value| (indices[at] = place as i32, put(at, line, place, value)).1)
+                }
+                _ => {
+                    let indices = indices[0].slice_mut::<i64>();
+                    in_lines(a, |at, line, place, value| (indices[at] = place as i64, put(at, line, place, value)).1)
+                }
+            };
+            if let Some(offsets) = offsets.first_mut() {
+                let into = offsets.slice_mut::<i64>().iter_mut();
+                into.zip(found).for_each(|(into, at)| *into = (first_entry + at) as i64);
+            }
         });
         Ok(())
     }

@@ -85,9 +85,7 @@ struct Largest(f64);
 impl Fold for Largest {
     fn add(&mut self, value: f64) {
         // NaN stays.
-        if !(value.abs() <= self.0) && !self.0.is_nan() {
-            self.0 = value.abs();
-        }
+        self.0 = if value.is_nan() || self.0.is_nan() { f64::NAN } else { self.0.max(value.abs()) };
     }
     fn merge(&mut self, other: &Largest) {
         self.add(other.0);

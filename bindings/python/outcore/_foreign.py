@@ -1,0 +1,379 @@
+"""Import of foreign sparse data, and export.
+
+An import reads text, an archive or a table of any size in one pass, within the memory budget, to a new folder with a sparse matrix
+and what comes with it: labels, words, names of classes. An export writes one file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native
+from ._session import PathLike, Session, default_session, full_path, type_name
+from ._sparse import Sparse, canonical, is_scipy, native_sparse
+from .errors import ArgumentError
+
+__all__ = [
+    "export_bow",
+    "export_libsvm",
+    "export_mtx",
+    "export_npz",
+    "export_parquet",
+    "export_xc",
+    "import_bow",
+    "import_libsvm",
+    "import_mtx",
+    "import_npz",
+    "import_parquet",
+    "import_text",
+    "import_xc",
+]
+
+CHECKPOINT_BYTES = 256 << 20
+"""Text between two places from where an import can be gone on with."""
+
+Source = PathLike | Sequence[PathLike]
+
+
+def import_libsvm(
+    path: PathLike,
+    source: Source,
+    *,
+    many_labels: bool = False,
+    zero_based: bool | Literal["auto"] = "auto",
+    n_features: int | None = None,
+    dtype: npt.DTypeLike = "float32",
+    resume: bool = False,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+) -> Sparse:
+    """Imports LIBSVM (svmlight) text: a row a line, its label, then `feature:value` pairs; `#` begins a comment.
+
+    Parameters
+    ----------
+    path : path
+        The new folder. A matrix that had the name is replaced when the new one is whole.
+    source : path or list of paths
+        Text, also compressed by gzip or zstd. Several are read one after another as if they were one.
+    many_labels : bool
+        Rows begin with whole numbers with commas between them, or with none; default one number.
+    zero_based : bool or "auto"
+        Whether the first feature is 0. "auto": it is 1 unless there is a feature 0 anywhere, as scikit-learn has it.
+    n_features : int, optional
+        Columns; default as many as the largest feature needs.
+    dtype : float32 or float64
+    resume : bool
+        Go on with an import of the same source and options that died; it begins anew where there is nothing to go on with. Every
+        256 MB of text, or ten seconds, it leaves a place to go on from. The result is the same.
+    memory : int or str, optional
+        Budget of this import; default that of the session.
+    progress : bool, optional
+        Show a progress bar; default when standard error is a terminal and it takes more than a second.
+
+    Returns
+    -------
+    Sparse
+        In CSR. `labels()` has the labels.
+
+    Raises
+    ------
+    BadLineError
+        For the first line that does not follow the format; nothing has the name then. Also CorruptError for damaged compressed
+        data, UnsupportedError for values beyond float32, ShapeError, OverBudgetError, ArgumentError to resume what has changed.
+    """
+    if zero_based not in (True, False, "auto"):
+        raise ArgumentError(f"zero_based must be True, False or 'auto', not {zero_based!r}")
+    options = {
+        "many_labels": bool(many_labels),
+        "zero_based": None if zero_based == "auto" else bool(zero_based),
+        "features": None if n_features is None else _count(n_features, "n_features"),
+    }
+    return _import(path, source, "libsvm", options, dtype, memory, progress, resume=resume)
+
+
+def import_mtx(
+    path: PathLike,
+    source: PathLike,
+    *,
+    dtype: npt.DTypeLike = "float32",
+    resume: bool = False,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+) -> Sparse:
+    """Imports MatrixMarket coordinate text, general or symmetric, of real, integer or pattern values.
+
+    Entries may come in any order; those of one place are added up. Where they do not come by rows, or the matrix is symmetric,
+    they are sorted by way of scratch (24 bytes each), and such an import cannot be resumed: it begins anew. Parameters, errors: see
+    `import_libsvm`.
+
+    Returns
+    -------
+    Sparse
+        In CSR.
+    """
+    return _import(path, source, "mtx", {}, dtype, memory, progress, resume=resume)
+
+
+def import_bow(
+    path: PathLike,
+    source: PathLike,
+    vocabulary: PathLike | None = None,
+    *,
+    dtype: npt.DTypeLike = "float32",
+    resume: bool = False,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+) -> Sparse:
+    """Imports a UCI bag of words: documents are rows, words columns, counts values.
+
+    Parameters
+    ----------
+    vocabulary : path, optional
+        The words, one a line, as many as there are columns.
+    path, source, dtype, resume, memory, progress
+        As in `import_mtx`.
+
+    Returns
+    -------
+    Sparse
+        In CSR. `vocabulary()` has the words, if they were given.
+    """
+    options = {"vocabulary": None if vocabulary is None else full_path(vocabulary)}
+    return _import(path, source, "bow", options, dtype, memory, progress, resume=resume)
+
+
+def import_xc(
+    path: PathLike,
+    source: PathLike,
+    *,
+    dtype: npt.DTypeLike = "float32",
+    resume: bool = False,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+) -> Sparse:
+    """Imports text of the Extreme Classification repository: a header, then rows with many labels each.
+
+    Parameters, errors: see `import_libsvm`.
+
+    Returns
+    -------
+    Sparse
+        In CSR. `labels()` has the labels, a sparse matrix.
+    """
+    return _import(path, source, "xc", {}, dtype, memory, progress, resume=resume)
+
+
+def import_npz(
+    path: PathLike,
+    source: PathLike,
+    *,
+    dtype: npt.DTypeLike = "float32",
+    memory: int | str | None = None,
+    progress: bool | None = None,
+) -> Sparse:
+    """Imports what `scipy.sparse.save_npz` has written: csr, csc (which stays so) or coo (which becomes csr).
+
+    Entries of one place of coo are added up; in csr and csc they are an error. It cannot be resumed. Parameters, errors: see
+    `import_libsvm`.
+    """
+    return _import(path, source, "npz", {}, dtype, memory, progress)
+
+
+def import_parquet(
+    path: PathLike,
+    source: PathLike,
+    columns: Sequence[str] | None = None,
+    *,
+    dtype: npt.DTypeLike = "float32",
+    memory: int | str | None = None,
+    progress: bool | None = None,
+) -> Sparse:
+    """Imports a Parquet file with an entry a row: columns with its row and its column from 0, and its value.
+
+    Parameters
+    ----------
+    columns : two or three names, optional
+        The columns with rows, columns and values; without the third all values are one. Default: the first three of the file.
+    path, source, dtype, memory, progress
+        As in `import_mtx`. It cannot be resumed.
+
+    Returns
+    -------
+    Sparse
+        In CSR, with as many rows and columns as the largest need.
+    """
+    names = None if columns is None else [str(name) for name in columns]
+    return _import(path, source, "parquet", {"columns": names}, dtype, memory, progress)
+
+
+def import_text(
+    path: PathLike,
+    source: Source,
+    *,
+    text_column: int | None = None,
+    label_column: int | None = None,
+    stop_words: Iterable[str] | None = None,
+    ngram_range: tuple[int, int] = (1, 1),
+    min_length: int = 2,
+    vocabulary: Iterable[str] | None = None,
+    dtype: npt.DTypeLike = "float32",
+    resume: bool = False,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+) -> Sparse:
+    r"""Counts the words of raw text (UTF-8), a document a line.
+
+    A word is what scikit-learn's `CountVectorizer` takes for one: runs of two or more letters, numbers and `_` (``\w\w+``) of the text
+    in lower case. Columns are words in order of first appearance.
+
+    Parameters
+    ----------
+    text_column, label_column : int, optional
+        Columns, from 0, of lines whose columns have tabs between them: that with the text, and one with a label. Default: the
+        whole line, and no label.
+    stop_words : iterable of str, optional
+        Words in lower case that are left out.
+    ngram_range : (int, int)
+        How many neighbouring words are one, from and to.
+    min_length : int
+        Characters that a word has at least.
+    vocabulary : iterable of str, optional
+        The words of the columns, as those of another matrix; others are left out.
+    path, source, dtype, resume, memory, progress
+        As in `import_libsvm`.
+
+    Returns
+    -------
+    Sparse
+        In CSR. `vocabulary()` has the words, `labels()` the number of each row's label in `classes()`.
+
+    Raises
+    ------
+    OverBudgetError
+        When the vocabulary outgrows the memory. Also BadLineError for a line that is not UTF-8 or lacks a column.
+    """
+    least, most = ngram_range
+    options = {
+        "text_column": None if text_column is None else _count(text_column, "text_column"),
+        "label_column": None if label_column is None else _count(label_column, "label_column"),
+        "stop_words": _words(stop_words, "stop_words") if stop_words is not None else [],
+        "ngram_range": (_count(least, "ngram_range"), _count(most, "ngram_range")),
+        "min_length": _count(min_length, "min_length"),
+        "vocabulary": None if vocabulary is None else _words(vocabulary, "vocabulary"),
+    }
+    return _import(path, source, "text", options, dtype, memory, progress, resume=resume)
+
+
+def _import(
+    path: PathLike,
+    source: Source,
+    kind: str,
+    options: dict[str, Any],
+    dtype: npt.DTypeLike,
+    memory: int | str | None,
+    progress: bool | None,
+    *,
+    resume: bool = False,
+) -> Sparse:
+    session = default_session()._with(memory)
+    sources = [source] if isinstance(source, (str, bytes, os.PathLike)) else list(source)
+    paths = [full_path(one) for one in sources]
+    target = full_path(path)
+    job = _native.import_sparse(
+        session._inner, target, paths, kind, options, type_name(dtype), bool(resume), CHECKPOINT_BYTES
+    )
+    return Sparse._result(session, session._run(job, "importing", progress))
+
+
+def export_libsvm(
+    a: Any,
+    target: PathLike,
+    labels: Any = None,
+    *,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+) -> None:
+    """Writes LIBSVM (svmlight) text, features from 1; compressed if the name ends in `.gz` or `.zst`.
+
+    Parameters
+    ----------
+    a : Sparse in CSR, or SciPy sparse matrix
+    target : path
+        The new file. One that had the name is replaced when the new one is whole.
+    labels : array_like of one number a row, or sparse matrix of many labels (columns) a row, optional
+        Default: 0 for every row.
+    memory, progress
+        As in `import_libsvm`.
+
+    Raises
+    ------
+    ShapeError, NotFiniteError, NoSpaceError. ArgumentError for a matrix in CSC.
+    """
+    session = _session_of(a, memory)
+    found = _matrix(labels, session, "labels") if isinstance(labels, Sparse) or is_scipy(labels) else None
+    if found is None and labels is not None:
+        found = np.ascontiguousarray(labels, np.float64).ravel()
+    _export(session, a, target, "libsvm", found, progress)
+
+
+def export_mtx(a: Any, target: PathLike, *, memory: int | str | None = None, progress: bool | None = None) -> None:
+    """Writes MatrixMarket coordinate text, as `export_libsvm` writes LIBSVM text."""
+    _export(_session_of(a, memory), a, target, "mtx", None, progress)
+
+
+def export_bow(a: Any, target: PathLike, *, memory: int | str | None = None, progress: bool | None = None) -> None:
+    """Writes a UCI bag of words, as `export_libsvm` writes LIBSVM text. Values must be counts (UnsupportedError)."""
+    _export(_session_of(a, memory), a, target, "bow", None, progress)
+
+
+def export_xc(a: Any, labels: Any, target: PathLike, *, memory: int | str | None = None, progress: bool | None = None) -> None:
+    """Writes text of the Extreme Classification repository, as `export_libsvm` writes LIBSVM text.
+
+    Parameters
+    ----------
+    labels : Sparse in CSR, or SciPy sparse matrix
+        A row a row; its entries' columns are the labels.
+    """
+    session = _session_of(a, memory)
+    _export(session, a, target, "xc", _matrix(labels, session, "labels"), progress)
+
+
+def export_npz(a: Any, target: PathLike, *, memory: int | str | None = None, progress: bool | None = None) -> None:
+    """Writes what `scipy.sparse.load_npz` reads, of a matrix in CSR or CSC; else as `export_libsvm`. Compressed by its own means."""
+    _export(_session_of(a, memory), a, target, "npz", None, progress)
+
+
+def export_parquet(a: Any, target: PathLike, *, memory: int | str | None = None, progress: bool | None = None) -> None:
+    """Writes a Parquet file with the columns `row`, `column` and `value`, an entry a row; else as `export_libsvm`."""
+    _export(_session_of(a, memory), a, target, "parquet", None, progress)
+
+
+def _export(session: Session, a: Any, target: PathLike, kind: str, labels: Any, progress: bool | None) -> None:
+    matrix = _matrix(a, session, "a") if not is_scipy(a) or kind == "npz" else _matrix(a.tocsr(), session, "a")
+    session._run(_native.export_sparse(session._inner, matrix, full_path(target), kind, labels), "exporting", progress)
+
+
+def _matrix(x: Any, session: Session, name: str) -> _native.SparseMatrix:
+    return native_sparse(canonical(x) if is_scipy(x) else x, session, name)
+
+
+def _session_of(a: Any, memory: int | str | None) -> Session:
+    return (a.session if isinstance(a, Sparse) else default_session())._with(memory)
+
+
+def _words(words: Iterable[str], name: str) -> list[str]:
+    found = [words] if isinstance(words, str) else list(words)
+    if isinstance(words, str) or not all(isinstance(word, str) for word in found):
+        raise ArgumentError(f"{name} must be words, not {words!r}")
+    return found
+
+
+def _count(value: Any, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value < 1 << 63:
+        raise ArgumentError(f"{name} must be a whole number, none negative, not {value!r}")
+    return int(value)

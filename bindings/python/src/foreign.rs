@@ -1,0 +1,114 @@
+//! Import and export of foreign sparse data.
+
+use std::path::PathBuf;
+
+use numpy::PyUntypedArray;
+use outcore::data::export::{self, Labels};
+use outcore::data::import::{self, Base, Columns, Imported, Libsvm, Options, Text};
+use outcore::{DType, Error};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::adopted::values_of;
+use crate::error::to_python;
+use crate::job::{Done, Job};
+use crate::session::{self, Session};
+use crate::sparse::SparseMatrix;
+
+/// A new sparse matrix of foreign files; `options` are those of the format.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "what describes an import")]
+pub(crate) fn import_sparse(
+    py: Python<'_>,
+    session: &Session,
+    path: PathBuf,
+    sources: Vec<PathBuf>,
+    format: &str,
+    options: &Bound<'_, PyDict>,
+    dtype: &str,
+    resume: bool,
+    checkpoint_bytes: u64,
+) -> PyResult<Job> {
+    let (session, dtype): (_, DType) = (session.get()?, session::element_type(dtype)?);
+    let format = imported(format, options)?;
+    let options = Options { format, dtype, resume, checkpoint_bytes };
+    let made = |Imported { matrix, .. }| Done::Sparse(matrix);
+    Job::new(py.detach(|| import::import(session, path, &sources, options)), made)
+}
+
+fn imported(format: &str, options: &Bound<'_, PyDict>) -> PyResult<import::Format> {
+    Ok(match format {
+        "libsvm" => import::Format::Libsvm(Libsvm {
+            many_labels: option(options, "many_labels")?,
+            base: match option::<Option<bool>>(options, "zero_based")? {
+                None => Base::Found,
+                Some(true) => Base::Zero,
+                Some(false) => Base::One,
+            },
+            features: option(options, "features")?,
+        }),
+        "xc" => import::Format::Xc,
+        "mtx" => import::Format::MatrixMarket,
+        "bow" => import::Format::BagOfWords { vocabulary: option(options, "vocabulary")? },
+        "npz" => import::Format::Npz,
+        "parquet" => import::Format::Parquet(match option::<Option<Vec<String>>>(options, "columns")?.as_deref() {
+            None => Columns::First,
+            Some([row, column]) => Columns::Named { row: row.clone(), column: column.clone(), value: None },
+            Some([row, column, value]) => Columns::Named { row: row.clone(), column: column.clone(), value: Some(value.clone()) },
+            Some(_) => return Err(argument("columns are two or three names")),
+        }),
+        "text" => import::Format::Text(Text {
+            minimum_length: option(options, "min_length")?,
+            stop_words: option(options, "stop_words")?,
+            ngrams: {
+                let (least, most) = option::<(usize, usize)>(options, "ngram_range")?;
+                least..=most
+            },
+            text_column: option(options, "text_column")?,
+            label_column: option(options, "label_column")?,
+            vocabulary: option(options, "vocabulary")?,
+        }),
+        other => return Err(argument(&format!("no format {other:?}"))),
+    })
+}
+
+fn option<'py, T: for<'a> FromPyObject<'a, 'py, Error: Into<PyErr>>>(options: &Bound<'py, PyDict>, name: &str) -> PyResult<T> {
+    let found = options.get_item(name)?;
+    let found = found.unwrap_or_else(|| options.py().None().into_bound(options.py()));
+    found.extract().map_err(Into::into)
+}
+
+fn argument(what: &str) -> PyErr {
+    to_python(Error::Value { what: what.to_owned() })
+}
+
+/// Writes a sparse matrix as a foreign file; `labels` are an array, a matrix or nothing.
+#[pyfunction]
+pub(crate) fn export_sparse(
+    py: Python<'_>,
+    session: &Session,
+    a: &SparseMatrix,
+    path: PathBuf,
+    format: &str,
+    labels: Option<Bound<'_, PyAny>>,
+) -> PyResult<Job> {
+    let (session, a) = (session.get()?, a.get()?);
+    let labels = match &labels {
+        None => Labels::None,
+        Some(labels) => match labels.cast::<SparseMatrix>() {
+            Ok(labels) => Labels::Many(labels.get().get()?.clone()),
+            Err(_) => Labels::One(values_of(labels.cast::<PyUntypedArray>()?)?),
+        },
+    };
+    let format = match (format, labels) {
+        ("libsvm", labels) => export::Format::Libsvm(labels),
+        ("mtx", _) => export::Format::MatrixMarket,
+        ("bow", _) => export::Format::BagOfWords,
+        ("xc", Labels::Many(labels)) => export::Format::Xc(labels),
+        ("xc", _) => return Err(argument("XC text needs a matrix of labels")),
+        ("npz", _) => export::Format::Npz,
+        ("parquet", _) => export::Format::Parquet,
+        (other, _) => return Err(argument(&format!("no format {other:?}"))),
+    };
+    Job::new(py.detach(|| export::export(session, a, path, format)), |()| Done::Nothing)
+}

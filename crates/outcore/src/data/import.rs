@@ -1,0 +1,328 @@
+//! Import of foreign sparse data: LIBSVM, MatrixMarket, UCI bag of words, XC, SciPy's archives, Parquet, and words of raw text.
+//!
+//! The result is a new folder with the matrix (see [`format`](crate::data::format)), and what comes with it in the same folder:
+//!
+//! ```text
+//!   labels.npy        float64, one a row: labels of LIBSVM text, or numbers of the lines of classes.txt
+//!   labels/           of data with many labels a row, a sparse matrix of ones: a row a row, a column a label
+//!   vocabulary.txt    UTF-8, the word of each column, one a line
+//!   classes.txt       UTF-8, the labels of a text's label column, one a line
+//! ```
+//!
+//! Cost: one pass over the source, which is read ahead and parsed by all threads, in bounded chunks; the result is written behind.
+//! Entries that do not come by rows are sorted by way of scratch: the text is then begun again, entries are written and read
+//! there once (24 bytes each), or more often where memory is very small. The result does not depend on threads or memory.
+//!
+//! Imports of lines (LIBSVM, XC, text, and entries that come by rows) leave a checkpoint every 256 MB of text or ten seconds:
+//! one that died goes on from there when it is asked for again with `resume`, and gives the same bytes. Other formats begin anew.
+
+mod checkpoint;
+mod chunks;
+mod growing;
+mod lines;
+mod matrix;
+mod sort;
+mod source;
+mod triplets;
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use outcore_engine::StreamOptions;
+use outcore_formats::{npz, parquet};
+use outcore_store::Unfinished;
+use serde::{Deserialize, Serialize};
+
+pub use outcore_formats::parquet::Columns;
+
+use self::chunks::Lanes;
+use self::matrix::{Draft, LabelKind, NewMatrix};
+use self::source::{Anywhere, Foreign};
+use crate::data::format::{Compressed, DType};
+use crate::data::sparse::Sparse;
+use crate::error::{Error, Result};
+use crate::job::{Job, Stage};
+use crate::session::Session;
+
+/// Which number the first feature of LIBSVM text has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Base {
+    /// 0 if there is a feature 0 anywhere, else 1.
+    #[default]
+    Found,
+    /// 0.
+    Zero,
+    /// 1; a feature 0 is refused.
+    One,
+}
+
+/// How LIBSVM text is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Libsvm {
+    /// Whole numbers with commas between them before the features, instead of one number.
+    pub many_labels: bool,
+    /// Number of the first feature.
+    pub base: Base,
+    /// Columns; none: as many as the largest feature needs.
+    pub features: Option<u64>,
+}
+
+/// How raw text is read, a document a line. The defaults are those of scikit-learn's `CountVectorizer`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Text {
+    /// Characters that a word has at least.
+    pub minimum_length: usize,
+    /// Words that are left out, in lower case.
+    pub stop_words: Vec<String>,
+    /// How many neighbouring words are one.
+    pub ngrams: RangeInclusive<usize>,
+    /// Column with the text, from 0, of lines whose columns have tabs between them; none: the whole line.
+    pub text_column: Option<usize>,
+    /// Column with a label.
+    pub label_column: Option<usize>,
+    /// The words of the columns, where they are given; others are left out. None: all words, in order of first appearance.
+    pub vocabulary: Option<Vec<String>>,
+}
+
+impl Default for Text {
+    fn default() -> Text {
+        Text { minimum_length: 2, stop_words: Vec::new(), ngrams: 1..=1, text_column: None, label_column: None, vocabulary: None }
+    }
+}
+
+/// What a source is, and how it is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// LIBSVM (svmlight) text.
+    Libsvm(Libsvm),
+    /// Text of the Extreme Classification repository.
+    Xc,
+    /// MatrixMarket coordinate text.
+    MatrixMarket,
+    /// UCI bag of words, with a file of its words if there is one.
+    BagOfWords {
+        /// A word a line.
+        vocabulary: Option<PathBuf>,
+    },
+    /// An archive of `scipy.sparse.save_npz`. What is compressed by columns stays so.
+    Npz,
+    /// Rows, columns and values as columns of a Parquet file.
+    Parquet(Columns),
+    /// Raw text.
+    Text(Text),
+}
+
+/// How an import is done.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the sources are.
+    pub format: Format,
+    /// Type of the values.
+    pub dtype: DType,
+    /// Go on with an import of the same sources that died, where it has left a checkpoint.
+    pub resume: bool,
+    /// Bytes of text from checkpoint to checkpoint; ten seconds are enough as well.
+    pub checkpoint_bytes: u64,
+}
+
+impl Options {
+    /// Values of float32, from the start.
+    #[must_use]
+    pub fn new(format: Format) -> Options {
+        Options { format, dtype: DType::F32, resume: false, checkpoint_bytes: 256 << 20 }
+    }
+
+    /// As text, for whoever compares it.
+    fn text(&self) -> String {
+        let Options { format, dtype, .. } = self;
+        format!("{format:?} as {dtype}")
+    }
+}
+
+/// What an import has made.
+#[derive(Clone, Debug)]
+pub struct Imported {
+    /// The matrix, opened.
+    pub matrix: Sparse,
+    /// Bytes of the sources' text that an earlier import had done, in the source where it stopped.
+    pub resumed_at: u64,
+}
+
+/// Imports files, one after another as if they were one, to a new folder. LIBSVM text and raw text may be several files; others are
+/// one. Files compressed by gzip or zstd are so by content, whatever their names.
+///
+/// # Errors
+/// [`Error::Store`] for sources that cannot be opened, [`Error::Value`] for options that contradict each other. Of the job:
+/// [`Error::Line`] for the first line that does not follow the format, [`Error::Format`] for damage and for what cannot be a matrix,
+/// [`Error::OverBudget`] for lines or vocabularies that memory is too small for. Nothing then has the name that had it not before.
+pub fn import(session: &Session, path: impl AsRef<Path>, sources: &[PathBuf], options: Options) -> Result<Job<Imported>> {
+    let several = matches!(options.format, Format::Libsvm(_) | Format::Text(_));
+    match sources.len() {
+        0 => return Err(Error::value("no file to import")),
+        1 => {}
+        _ if several => {}
+        count => return Err(Error::value(format!("{count} files to import, where the format has one"))),
+    }
+    let foreign = sources.iter().map(|path| Foreign::open(session, path)).collect::<Result<Vec<_>>>()?;
+    check(&options.format)?;
+    let memory = Shares::of(session);
+    let (path, session) = (path.as_ref().to_owned(), session.clone());
+    let context = Context { session: session.clone(), path, foreign, options, memory, stop: Arc::default() };
+    Job::driven(&session, Vec::new(), move |stage, _| context.run(stage))
+}
+
+fn check(format: &Format) -> Result<()> {
+    match format {
+        Format::Text(text) if *text.ngrams.start() == 0 || text.ngrams.is_empty() => {
+            Err(Error::value(format!("n-grams of {} to {} words: from 1 word on", text.ngrams.start(), text.ngrams.end())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How memory is divided.
+#[derive(Clone, Copy)]
+struct Shares {
+    /// Of each file that is written, and of the source.
+    stream: StreamOptions,
+    lanes: Lanes,
+    longest_line: usize,
+    /// What entries are sorted in, bytes.
+    sort: u64,
+}
+
+impl Shares {
+    /// What streams and chunks take of the largest memory.
+    fn most_bytes(session: &Session) -> u64 {
+        Lanes::new(session.threads(), 1 << 30).bytes() + 7 * (4 << 20)
+    }
+
+    fn of(session: &Session) -> Shares {
+        let memory = session.memory_free();
+        // Six streams at most are written and one is read: 3/64 each; a third is for chunks, a fourth to sort entries in.
+        let block = (memory / 64).next_power_of_two().clamp(64 << 10, 2 << 20) / 2;
+        let block = (block as usize).max(32 << 10);
+        Shares {
+            stream: StreamOptions { block_bytes: block, ahead: 3 },
+            lanes: Lanes::new(session.threads(), (memory / 3).min(1 << 30)),
+            longest_line: usize::try_from(memory / 16).unwrap_or(usize::MAX).min(1 << 30),
+            sort: memory / 4,
+        }
+    }
+}
+
+/// All that the parts of an import share.
+struct Context {
+    session: Session,
+    path: PathBuf,
+    foreign: Vec<Foreign>,
+    options: Options,
+    memory: Shares,
+    /// The job is over, or given up: readers look at it.
+    stop: Arc<AtomicBool>,
+}
+
+impl Context {
+    fn run(self, stage: &mut Stage) -> Result<Imported> {
+        let matrix = match &self.options.format {
+            Format::Libsvm(_) | Format::Xc | Format::Text(_) => return lines::run(&self, stage),
+            Format::MatrixMarket | Format::BagOfWords { .. } => return triplets::run_text(&self, stage),
+            Format::Npz => self.npz(stage)?,
+            Format::Parquet(columns) => self.parquet(stage, columns)?,
+        };
+        Ok(Imported { matrix, resumed_at: 0 })
+    }
+
+    fn draft(&self) -> Draft {
+        Draft {
+            dtype: self.options.dtype,
+            format: Compressed::Rows,
+            labels: LabelKind::None,
+            words: false,
+            classes: false,
+            finds_base: false,
+            width: None,
+            label_count: None,
+        }
+    }
+
+    fn make(&self, draft: Draft) -> Result<NewMatrix> {
+        NewMatrix::make(&self.session, &self.path, draft, self.memory.stream, Unfinished::Removed, |_| Ok(None))
+    }
+
+    fn source_bytes(&self) -> u64 {
+        self.foreign.iter().map(|foreign| foreign.identity.bytes).sum()
+    }
+
+    /// Entries of an archive that are read at once.
+    fn batch_entries(&self) -> usize {
+        // Of 16 bytes each, and again while they are decoded.
+        (self.memory.lanes.bytes() / 64).clamp(1 << 10, 1 << 20) as usize
+    }
+
+    fn npz(&self, stage: &mut Stage) -> Result<Sparse> {
+        let foreign = &self.foreign[0];
+        let file = Anywhere::new(&self.session, &foreign.file, &self.stop);
+        let mut reader = npz::Reader::open(foreign.name(), file)?;
+        let _batch = stage.reserve("the entries of an archive", self.memory.lanes.bytes())?;
+        let (most, entries) = (self.batch_entries(), reader.entry_count.max(1) as f64);
+        if reader.layout == npz::Layout::Coo {
+            let draft = Draft { width: Some(reader.column_count), ..self.draft() };
+            let (rows, mut read) = (Some(reader.row_count), 0);
+            return triplets::run_batches(self, stage, draft, rows, |from_start, stage, triplets| {
+                if from_start {
+                    let file = Anywhere::new(&self.session, &foreign.file, &self.stop);
+                    (reader, read) = (npz::Reader::open(foreign.name(), file)?, 0);
+                }
+                stage.check()?;
+                let found = reader.entries(most, triplets)?;
+                read += triplets.entries;
+                stage.reach(0.5 * read as f64 / entries);
+                Ok(found)
+            });
+        }
+        let (format, width) = match reader.layout {
+            npz::Layout::Csc => (Compressed::Columns, reader.row_count),
+            _ => (Compressed::Rows, reader.column_count),
+        };
+        let mut new = self.make(Draft { format, width: Some(width), ..self.draft() })?;
+        let mut batch = outcore_formats::Batch::default();
+        while reader.rows(most, &mut batch)? {
+            stage.check()?;
+            new.push(stage, &batch)?;
+            stage.reach(0.99 * new.state.entries as f64 / entries);
+        }
+        new.finish(stage)
+    }
+
+    fn parquet(&self, stage: &mut Stage, columns: &Columns) -> Result<Sparse> {
+        let foreign = &self.foreign[0];
+        let file = Anywhere::new(&self.session, &foreign.file, &self.stop);
+        let reader = parquet::Reader::open(foreign.name(), file, columns)?;
+        let _batch = stage.reserve("the entries of a table", self.memory.lanes.bytes())?;
+        let most = self.batch_entries();
+        let (mut number, mut group) = (0, None);
+        triplets::run_batches(self, stage, self.draft(), None, |from_start, stage, triplets| {
+            if from_start {
+                (number, group) = (0, None);
+            }
+            loop {
+                stage.check()?;
+                if group.is_none() {
+                    if number == reader.groups() {
+                        return Ok(false);
+                    }
+                    group = Some(reader.group(number)?);
+                    number += 1;
+                    stage.reach(0.99 * number as f64 / reader.groups() as f64);
+                }
+                if group.as_mut().expect("begun above").entries(most, triplets)? {
+                    return Ok(true);
+                }
+                group = None;
+            }
+        })
+    }
+}

@@ -1,0 +1,148 @@
+//! Files that grow until their import ends: numbers behind the header of a `.npy` file, or text.
+
+use std::path::Path;
+
+use outcore_engine::{Extent, StreamOptions, WriteStream};
+use outcore_store::NewFolder;
+
+use crate::data::file::StoredFile;
+use crate::data::format::{Element, HEAD_BYTES, Vector};
+use crate::error::{Error, Result};
+use crate::job::Stage;
+use crate::session::Session;
+
+/// One file, written behind the caller.
+pub(super) struct Growing {
+    /// In the folder.
+    pub(super) name: String,
+    file: StoredFile,
+    session: Session,
+    options: StreamOptions,
+    /// What its numbers are; none for text.
+    element: Option<Element>,
+    /// Bytes behind the header.
+    len: u64,
+    stream: Option<WriteStream>,
+}
+
+impl Growing {
+    /// The file, `len` bytes of which (behind the header) are there already.
+    pub(super) fn open(
+        session: &Session,
+        folder: &mut NewFolder,
+        path: &Path,
+        name: &str,
+        element: Option<Element>,
+        len: u64,
+        options: StreamOptions,
+    ) -> Result<Growing> {
+        let device = folder.create_growing(name)?;
+        let file = session.device_file(path.join(name).display().to_string(), device);
+        Ok(Growing { name: name.into(), file, session: session.clone(), options, element, len, stream: None })
+    }
+
+    fn start(&self) -> u64 {
+        if self.element.is_some() { HEAD_BYTES as u64 } else { 0 }
+    }
+
+    pub(super) fn extent(&self) -> &Extent {
+        self.file.extent()
+    }
+
+    /// Bytes behind the header.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Begins again, or where an earlier writer stopped.
+    pub(super) fn restart(&mut self, len: u64) -> Result<()> {
+        self.pause()?;
+        self.len = len;
+        Ok(())
+    }
+
+    fn stream(&mut self) -> Result<&mut WriteStream> {
+        if self.stream.is_none() {
+            let offset = self.start() + self.len;
+            self.stream = Some(self.session.engine().write_stream(self.file.extent(), offset, self.options)?);
+        }
+        Ok(self.stream.as_mut().expect("begun above"))
+    }
+
+    /// Reserves the memory of the stream now, so that a later write does not fail for want of it.
+    pub(super) fn prepare(&mut self) -> Result<()> {
+        self.stream().map(drop)
+    }
+
+    /// What is left of room on the device counts as a full disk.
+    fn failure(&self, error: outcore_engine::Error) -> Error {
+        match error {
+            outcore_engine::Error::OutOfRange { object, offset, len, .. } => {
+                outcore_store::Error::NoSpace { object, needed: offset + len, free: self.file.extent().len() }.into()
+            }
+            other => other.into(),
+        }
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let written = self.stream()?.write(bytes);
+        written.map_err(|error| self.failure(error))?;
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Appends numbers, encoded on their way into the stream.
+    pub(super) fn extend<T: Copy, const N: usize>(&mut self, numbers: &[T], encode: impl Fn(T) -> [u8; N]) -> Result<()> {
+        let mut rest = numbers;
+        while !rest.is_empty() {
+            let stream = self.stream()?;
+            let buffer = match stream.buffer() {
+                Ok(buffer) => buffer,
+                Err(error) => return Err(self.failure(error)),
+            };
+            let count = (buffer.len() / N).min(rest.len());
+            if count == 0 {
+                // A number across the end of a block.
+                self.write(&encode(rest[0]))?;
+                rest = &rest[1..];
+                continue;
+            }
+            let (now, later) = rest.split_at(count);
+            for (into, &number) in buffer[..count * N].chunks_exact_mut(N).zip(now) {
+                into.copy_from_slice(&encode(number));
+            }
+            let sent = stream.advance(count * N);
+            sent.map_err(|error| self.failure(error))?;
+            self.len += (count * N) as u64;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Waits until all is with the device.
+    pub(super) fn pause(&mut self) -> Result<()> {
+        match self.stream.take() {
+            Some(stream) => stream.finish().map_err(|error| self.failure(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// All is written: adds the header, and says where the file ends.
+    pub(super) fn finish(&mut self, stage: &Stage, folder: &mut NewFolder) -> Result<()> {
+        stage.check()?;
+        self.pause()?;
+        if let Some(element) = self.element {
+            let vector = Vector::new(element, self.len / element.bytes());
+            write_at(&self.session, self.file.extent(), &vector.header())?;
+        }
+        folder.cut(&self.name, self.start() + self.len);
+        Ok(())
+    }
+}
+
+/// Writes the first bytes of a file.
+pub(super) fn write_at(session: &Session, extent: &Extent, bytes: &[u8]) -> Result<()> {
+    let mut stream = session.engine().write_stream(extent, 0, StreamOptions { block_bytes: 4096, ahead: 1 })?;
+    stream.write(bytes)?;
+    Ok(stream.finish()?)
+}

@@ -1,0 +1,329 @@
+//! Rows of text, a line each: LIBSVM, XC, and words of raw text.
+
+use std::time::{Duration, Instant};
+
+use outcore_engine::Reservation;
+use outcore_formats::libsvm::{self, LabelKind as Kind};
+use outcore_formats::text::{Documents, Tokenizer};
+use outcore_formats::{Batch, Chunk, Compression, Lines, Position, Source, Tally, Vocabulary, xc};
+use outcore_store::Unfinished;
+
+use super::checkpoint::{self, Checkpoint};
+use super::chunks::{self, Place, Slot, Work};
+use super::matrix::{Draft, LabelKind, NewMatrix, beside};
+use super::source::Bytes;
+use super::{Base, Context, Format, Imported, Libsvm, Shares, Text};
+use crate::error::{Error, Result};
+use crate::job::Stage;
+
+/// Between two checkpoints, where there is not as much text sooner.
+const CHECKPOINT_TIME: Duration = Duration::from_secs(10);
+
+pub(super) fn run(context: &Context, stage: &mut Stage) -> Result<Imported> {
+    match &context.options.format {
+        Format::Libsvm(options) => libsvm(context, stage, options),
+        Format::Text(options) => words(context, stage, options),
+        _ => extreme(context, stage),
+    }
+}
+
+/// An import that can be gone on with: its matrix, and where the sources are read from.
+pub(super) struct Resumable<'a> {
+    context: &'a Context,
+    pub(super) new: NewMatrix,
+    checkpoint: Checkpoint,
+    resumed_at: u64,
+    last: (u64, Instant),
+}
+
+impl<'a> Resumable<'a> {
+    pub(super) fn begin(context: &'a Context, draft: Draft) -> Result<Resumable<'a>> {
+        let sources = context.foreign.iter().map(|foreign| foreign.identity.clone()).collect();
+        let mut checkpoint = Checkpoint::new(sources, context.options.text());
+        let memory = context.memory.stream;
+        let go_on = |folder: &std::path::Path| {
+            let found = if context.options.resume { Checkpoint::read(folder, &checkpoint)? } else { None };
+            match found {
+                Some(found) => checkpoint = found,
+                None => checkpoint::remove(folder)?,
+            }
+            Ok((checkpoint.byte > 0 || checkpoint.part > 0).then(|| checkpoint.state.clone()))
+        };
+        let new = NewMatrix::make(&context.session, &context.path, draft, memory, Unfinished::Kept, go_on)?;
+        let resumed_at = checkpoint.byte;
+        Ok(Resumable { context, new, checkpoint, resumed_at, last: (0, Instant::now()) })
+    }
+
+    /// Whether it is time for a checkpoint after this chunk.
+    pub(super) fn is_due<P>(&mut self, slot: &Slot<P>) -> bool {
+        self.last.0 += slot.chunk.bytes.len() as u64;
+        self.last.0 >= self.context.options.checkpoint_bytes || self.last.1.elapsed() >= CHECKPOINT_TIME
+    }
+
+    /// Makes all up to the end of a chunk durable, and says that it is there.
+    pub(super) fn save<P>(&mut self, slot: &Slot<P>) -> Result<()> {
+        let end = slot.end.0;
+        self.new.settle()?;
+        let state = self.new.state.clone();
+        self.checkpoint = Checkpoint { part: slot.part, byte: end.byte, line: end.line, state, ..self.checkpoint.clone() };
+        self.checkpoint.write(self.new.folder.path())?;
+        self.last = (0, Instant::now());
+        Ok(())
+    }
+
+    /// Forgets all that was done.
+    pub(super) fn begin_anew(&mut self) -> Result<()> {
+        checkpoint::remove(self.new.folder.path())?;
+        (self.checkpoint.part, self.checkpoint.byte, self.checkpoint.line) = (0, 0, 1);
+        self.resumed_at = 0;
+        self.new.restart()
+    }
+
+    /// Where to read on.
+    pub(super) fn place(&self) -> (usize, Position) {
+        (self.checkpoint.part, Position { byte: self.checkpoint.byte, line: self.checkpoint.line })
+    }
+
+    /// The matrix, or what was found wrong. What can be gone on with stays.
+    pub(super) fn end(self, stage: &mut Stage, done: Result<()>) -> Result<Imported> {
+        let resumed_at = self.resumed_at;
+        match done {
+            Ok(()) => Ok(Imported { matrix: self.new.finish(stage)?, resumed_at }),
+            Err(error) => {
+                let hopeless = matches!(error, Error::Line { .. } | Error::Format(_) | Error::Shape { .. } | Error::Value { .. });
+                if hopeless || !checkpoint::exists(self.new.folder.path()) {
+                    self.new.discard();
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Chunks of all sources in order, from a place on.
+pub(super) struct Feed<'a> {
+    context: &'a Context,
+    part: usize,
+    lines: Option<Lines<Bytes>>,
+    /// Stored bytes of the sources before, and of this one where it was not read from its start.
+    before: u64,
+}
+
+impl<'a> Feed<'a> {
+    pub(super) fn new(context: &'a Context, part: usize, from: Position) -> Result<Feed<'a>> {
+        let lines = open(context, part, from)?;
+        let passed = if lines.source().compression() == Compression::Plain { from.byte } else { 0 };
+        let before = passed + context.foreign[..part].iter().map(|foreign| foreign.identity.bytes).sum::<u64>();
+        Ok(Feed { context, part, lines: Some(lines), before })
+    }
+
+    /// The lines that come first, whose header is still to be taken off.
+    pub(super) fn lines(&mut self) -> &mut Lines<Bytes> {
+        self.lines.as_mut().expect("opened")
+    }
+
+    pub(super) fn next<P>(&mut self, slot: &mut Slot<P>) -> Result<bool> {
+        loop {
+            let Some(lines) = &mut self.lines else {
+                if self.part + 1 >= self.context.foreign.len() {
+                    return Ok(false);
+                }
+                self.part += 1;
+                self.before = self.context.foreign[..self.part].iter().map(|foreign| foreign.identity.bytes).sum();
+                self.lines = Some(open(self.context, self.part, Position::START)?);
+                continue;
+            };
+            if lines.next(&mut slot.chunk)? {
+                slot.part = self.part;
+                slot.end = Place(lines.position());
+                slot.stored = self.before + lines.source().stored_bytes();
+                return Ok(true);
+            }
+            self.lines = None;
+        }
+    }
+}
+
+fn open(context: &Context, part: usize, from: Position) -> Result<Lines<Bytes>> {
+    let Context { session, memory, stop, .. } = context;
+    let source: Source<Bytes> = context.foreign[part].text(session, memory.stream, stop, from.byte)?;
+    Ok(Lines::new(source, from, memory.lanes.chunk_bytes, memory.longest_line))
+}
+
+fn libsvm(context: &Context, stage: &mut Stage, options: &Libsvm) -> Result<Imported> {
+    let Libsvm { many_labels, base, features } = *options;
+    let (labels, kind) = if many_labels { (LabelKind::Many, Kind::Many) } else { (LabelKind::One, Kind::One) };
+    let draft = Draft { labels, finds_base: base == Base::Found, width: features, ..context.draft() };
+    let base_read = if base == Base::One { libsvm::Base::One } else { libsvm::Base::Zero };
+    // A feature that is one too large for columns from 0 may be the last of those from 1.
+    let columns = features.map_or(u64::MAX, |columns| columns.saturating_add(u64::from(base == Base::Found)));
+    let mut import = Resumable::begin(context, draft)?;
+    let (part, from) = import.place();
+    let done = Feed::new(context, part, from).and_then(|mut feed| {
+        let total = context.source_bytes().max(1) as f64;
+        let work = Work {
+            read: |slot: &mut Slot<Batch>| feed.next(slot),
+            need: libsvm::bytes_to_parse,
+            parse: |chunk: &Chunk, batch: &mut Batch| libsvm::parse_within(chunk, base_read, kind, columns, batch),
+        };
+        chunks::run(&context.session, stage, context.memory.lanes, &context.stop, work, |stage, slot| {
+            import.new.push(stage, &slot.found)?;
+            stage.reach(0.99 * slot.stored as f64 / total);
+            if import.is_due(slot) { import.save(slot) } else { Ok(()) }
+        })
+    });
+    import.end(stage, done)
+}
+
+fn extreme(context: &Context, stage: &mut Stage) -> Result<Imported> {
+    let mut feed = Feed::new(context, 0, Position::START)?;
+    let header = xc::Header::read(feed.lines())?;
+    let draft =
+        Draft { labels: LabelKind::Many, width: Some(header.columns), label_count: Some(header.labels), ..context.draft() };
+    let mut import = Resumable::begin(context, draft)?;
+    let mut tally: Tally = header.tally(context.foreign[0].name());
+    tally.add(import.new.state.lines)?;
+    let (part, from) = import.place();
+    let feed = if from == Position::START { Ok(feed) } else { Feed::new(context, part, from) };
+    let done = feed.and_then(|mut feed| {
+        let total = context.source_bytes().max(1) as f64;
+        let work = Work {
+            read: |slot: &mut Slot<Batch>| feed.next(slot),
+            need: libsvm::bytes_to_parse,
+            parse: |chunk: &Chunk, batch: &mut Batch| xc::parse(chunk, &header, batch),
+        };
+        chunks::run(&context.session, stage, context.memory.lanes, &context.stop, work, |stage, slot| {
+            tally.add(slot.found.rows() as u64)?;
+            import.new.push(stage, &slot.found)?;
+            stage.reach(0.99 * slot.stored as f64 / total);
+            if import.is_due(slot) { import.save(slot) } else { Ok(()) }
+        })?;
+        Ok(tally.finish()?)
+    });
+    import.end(stage, done)
+}
+
+/// The words so far, and the memory that they take.
+struct Growth<'a> {
+    context: &'a Context,
+    what: &'static str,
+    vocabulary: Vocabulary,
+    numbers: Vec<u64>,
+    held: Vec<Reservation>,
+    bytes: u64,
+}
+
+impl<'a> Growth<'a> {
+    fn new(context: &'a Context, what: &'static str) -> Growth<'a> {
+        Growth { context, what, vocabulary: Vocabulary::default(), numbers: Vec::new(), held: Vec::new(), bytes: 0 }
+    }
+
+    /// What an earlier import has written of it.
+    fn read_back(&mut self, new: &NewMatrix, name: &str) -> Result<()> {
+        let (file, len) = new.text_of(name);
+        if len == 0 {
+            return Ok(());
+        }
+        // A word has a byte of text, 18 besides, and as much again while the list grows.
+        self.hold(8 * len.max(1 << 10))?;
+        let Context { session, memory, stop, .. } = self.context;
+        let bytes = Bytes::of(session, file.extent(), 0..len, memory.stream, stop)?;
+        let source = Source::open(file.extent().name(), bytes)?;
+        let mut lines = Lines::new(source, Position::START, memory.lanes.chunk_bytes, memory.longest_line);
+        self.vocabulary = Vocabulary::read(&mut lines)?;
+        Ok(())
+    }
+
+    fn hold(&mut self, needed: u64) -> Result<()> {
+        if needed <= self.bytes {
+            return Ok(());
+        }
+        let budget = self.context.session.engine().budget();
+        let more = (needed - self.bytes).max(1 << 16);
+        match budget.reserve(self.what, more) {
+            Ok(reservation) => {
+                self.held.push(reservation);
+                self.bytes += more;
+                Ok(())
+            }
+            Err(_) => {
+                let (available, budget) = (budget.available(), budget.total());
+                // With more memory two thirds of it are for chunks and streams, until those are as large as they become.
+                let needed = (7 * needed / 2 + (2 << 20)).min(needed + Shares::most_bytes(&self.context.session));
+                let what = format!("an import with {} so far", self.what);
+                Err(Error::OverBudget { what, needed: needed.max(budget + 1), available, budget })
+            }
+        }
+    }
+
+    fn merge(&mut self, words: &Vocabulary) -> Result<()> {
+        self.hold((self.vocabulary.bytes_to_merge(words) + 8 * self.numbers.capacity().max(words.len() as usize)) as u64)?;
+        Ok(self.vocabulary.merge(words, &mut self.numbers)?)
+    }
+}
+
+fn words(context: &Context, stage: &mut Stage, options: &Text) -> Result<Imported> {
+    let Text { minimum_length, stop_words, ngrams, text_column, label_column, vocabulary } = options.clone();
+    let tokenizer = Tokenizer {
+        minimum_length,
+        stop_words: stop_words.iter().map(String::as_str).collect(),
+        ngrams: ngrams.clone(),
+        text_column,
+        label_column,
+    };
+    let labels = if label_column.is_some() { LabelKind::One } else { LabelKind::None };
+    let given = vocabulary.is_some();
+    let width = vocabulary.as_ref().map(|words| words.len() as u64);
+    let draft = Draft { labels, words: true, classes: label_column.is_some(), width, ..context.draft() };
+    let mut import = Resumable::begin(context, draft)?;
+    let (mut words, mut classes) = (Growth::new(context, "the vocabulary"), Growth::new(context, "the names of classes"));
+    let mut batch = Batch::default();
+    let (part, from) = import.place();
+    let prepared = (|| {
+        match &vocabulary {
+            Some(list) => {
+                words.hold(list.iter().map(|word| 64 + 2 * word.len() as u64).sum())?;
+                words.vocabulary = list.iter().map(String::as_str).collect();
+                if words.vocabulary.len() < list.len() as u64 {
+                    return Err(Error::value("a word is in the vocabulary twice"));
+                }
+            }
+            None => words.read_back(&import.new, beside::WORDS)?,
+        }
+        if label_column.is_some() {
+            classes.read_back(&import.new, beside::CLASSES)?;
+        }
+        Feed::new(context, part, from)
+    })();
+    let done = prepared.and_then(|mut feed| {
+        let total = context.source_bytes().max(1) as f64;
+        let times = *ngrams.end() - *ngrams.start() + 1;
+        let work = Work {
+            read: |slot: &mut Slot<Documents>| feed.next(slot),
+            need: |chunk: &Chunk| (4 + 4 * times.min(8)) * chunk.bytes.len(),
+            parse: |chunk: &Chunk, documents: &mut Documents| tokenizer.parse(chunk, documents),
+        };
+        chunks::run(&context.session, stage, context.memory.lanes, &context.stop, work, |stage, slot| {
+            let documents = &slot.found;
+            match given {
+                true => words.vocabulary.look_up(documents.words(), &mut words.numbers),
+                false => words.merge(documents.words())?,
+            }
+            classes.merge(documents.labels())?;
+            documents.rows(&words.numbers, &classes.numbers, &mut batch);
+            import.new.push(stage, &batch)?;
+            stage.reach(0.99 * slot.stored as f64 / total);
+            if !import.is_due(slot) {
+                return Ok(());
+            }
+            import.new.add_words(&words.vocabulary)?;
+            import.new.add_classes(&classes.vocabulary)?;
+            import.save(slot)
+        })?;
+        import.new.add_words(&words.vocabulary)?;
+        import.new.add_classes(&classes.vocabulary)
+    });
+    // Columns are the words, also those that no document has.
+    import.new.state.width = import.new.state.width.max(words.vocabulary.len());
+    import.end(stage, done)
+}

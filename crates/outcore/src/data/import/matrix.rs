@@ -1,0 +1,521 @@
+//! The matrix that an import makes: rows (or columns) in their order go to growing files, and what is found on the way decides in
+//! the end what the files are.
+//!
+//! - Columns are int32 until one of 2^31 or more is seen; those before it are then written again as int64.
+//! - Values are written from the first that is not one.
+//! - Features of LIBSVM text whose base is to be found are taken for one-based until a feature 0 is seen; the columns before it are
+//!   then raised by one.
+
+use std::path::{Path, PathBuf};
+
+use outcore_engine::{Plan, Region, StreamOptions, Task};
+use outcore_formats::{Batch, Vocabulary};
+use outcore_store::{Folder, NewFolder, Unfinished};
+use serde::{Deserialize, Serialize};
+
+use super::growing::{Growing, write_at};
+use crate::data::array::cut;
+use crate::data::format::{Compressed, DType, Description, Element, Entries, FormatError, HEAD_BYTES};
+use crate::data::sparse::{Sparse, SparseShape, names};
+use crate::error::{Error, Result};
+use crate::job::Stage;
+use crate::session::Session;
+
+/// What lies beside the matrix, if anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LabelKind {
+    None,
+    One,
+    Many,
+}
+
+/// What is found besides rows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Draft {
+    pub(super) dtype: DType,
+    pub(super) format: Compressed,
+    pub(super) labels: LabelKind,
+    pub(super) words: bool,
+    pub(super) classes: bool,
+    /// Features are taken for one-based until a 0 is seen.
+    pub(super) finds_base: bool,
+    /// Columns (of CSC, rows), where they are known.
+    pub(super) width: Option<u64>,
+    /// Different labels of data with many, where they are known.
+    pub(super) label_count: Option<u64>,
+}
+
+/// How far it is: all that is needed to go on, besides the files.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct State {
+    pub(super) lines: u64,
+    pub(super) entries: u64,
+    /// One more than the largest column.
+    pub(super) width: u64,
+    /// Feature 0 was seen.
+    pub(super) zero_based: bool,
+    pub(super) has_values: bool,
+    pub(super) wide: bool,
+    pub(super) label_entries: u64,
+    pub(super) label_width: u64,
+    pub(super) words: u64,
+    pub(super) word_bytes: u64,
+    pub(super) classes: u64,
+    pub(super) class_bytes: u64,
+    /// Entries of the file, as its header counts them.
+    pub(super) counted: u64,
+    /// Row, column and bits of the value of the last entry, which is not in the matrix yet: others of its place may follow.
+    pub(super) pending: Option<(u64, u64, u64)>,
+}
+
+/// File names beside those of the matrix.
+pub(super) mod beside {
+    pub(crate) const LABELS: &str = "labels.npy";
+    pub(crate) const LABEL_FOLDER: &str = "labels";
+    pub(crate) const WORDS: &str = "vocabulary.txt";
+    pub(crate) const CLASSES: &str = "classes.txt";
+}
+
+pub(super) struct NewMatrix {
+    session: Session,
+    path: PathBuf,
+    pub(super) folder: NewFolder,
+    draft: Draft,
+    options: StreamOptions,
+    pub(super) state: State,
+    files: Files,
+}
+
+impl NewMatrix {
+    /// Claims the folder, empty unless `go_on` finds something in it to go on with.
+    pub(super) fn make(
+        session: &Session,
+        path: &Path,
+        draft: Draft,
+        options: StreamOptions,
+        unfinished: Unfinished,
+        go_on: impl FnOnce(&Path) -> Result<Option<State>>,
+    ) -> Result<NewMatrix> {
+        let (around, name) = Folder::split(path)?;
+        let folder = around.create_folder(&name, unfinished)?;
+        let state = go_on(folder.path())?;
+        if state.is_none() {
+            folder.empty()?;
+        }
+        let begun = state.is_some();
+        match NewMatrix::open(session, path, draft, options, folder, state.unwrap_or_default()) {
+            Ok(new) => Ok(new),
+            Err((folder, error)) => {
+                if !begun {
+                    folder.discard();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Opens its files; gives the folder back where that fails.
+    fn open(
+        session: &Session,
+        path: &Path,
+        draft: Draft,
+        options: StreamOptions,
+        mut folder: NewFolder,
+        state: State,
+    ) -> std::result::Result<NewMatrix, (NewFolder, Error)> {
+        match Files::open(session, path, draft, options, &mut folder, &state) {
+            Ok(files) => {
+                let (session, path) = (session.clone(), path.to_owned());
+                Ok(NewMatrix { session, path, folder, draft, options, state, files })
+            }
+            Err(error) => Err((folder, error)),
+        }
+    }
+}
+
+/// The files of a matrix that is being made.
+struct Files {
+    offsets: Growing,
+    indices: Growing,
+    values: Growing,
+    labels: Vec<Growing>,
+    words: Option<Growing>,
+    classes: Option<Growing>,
+}
+
+impl Files {
+    fn open(
+        session: &Session,
+        path: &Path,
+        draft: Draft,
+        options: StreamOptions,
+        folder: &mut NewFolder,
+        state: &State,
+    ) -> Result<Files> {
+        let mut open = |name: &str, element, len| Growing::open(session, folder, path, name, element, len, options);
+        let index = if state.wide { Element::I64 } else { Element::I32 };
+        let offset_bytes = |lines: u64| if lines > 0 { 8 * (lines + 1) } else { 0 };
+        let offsets = open(names::OFFSETS, Some(Element::I64), offset_bytes(state.lines))?;
+        let indices = open(names::INDICES, Some(index), state.entries * index.bytes())?;
+        let value_bytes = if state.has_values { state.entries * draft.dtype.bytes() } else { 0 };
+        let values = open(names::VALUES, Some(Element::Real(draft.dtype)), value_bytes)?;
+        let words = draft.words.then(|| open(beside::WORDS, None, state.word_bytes)).transpose()?;
+        let classes = draft.classes.then(|| open(beside::CLASSES, None, state.class_bytes)).transpose()?;
+        let mut labels = Vec::new();
+        match draft.labels {
+            LabelKind::None => {}
+            LabelKind::One => labels.push(open(beside::LABELS, Some(Element::Real(DType::F64)), 8 * state.lines)?),
+            LabelKind::Many => {
+                let inside = folder.path().join(beside::LABEL_FOLDER);
+                std::fs::create_dir_all(&inside)
+                    .map_err(|source| Error::Device { object: inside.display().to_string(), source })?;
+                let part = |name: &str| format!("{}/{name}", beside::LABEL_FOLDER);
+                let mut open =
+                    |name: &str, element, len| Growing::open(session, folder, path, &part(name), Some(element), len, options);
+                labels.push(open(names::OFFSETS, Element::I64, offset_bytes(state.lines))?);
+                labels.push(open(names::INDICES, Element::I64, 8 * state.label_entries)?);
+            }
+        }
+        let mut files = Files { offsets, indices, values, labels, words, classes };
+        files.each(Growing::prepare)?;
+        Ok(files)
+    }
+
+    fn each(&mut self, mut f: impl FnMut(&mut Growing) -> Result<()>) -> Result<()> {
+        let Files { offsets, indices, values, labels, words, classes } = self;
+        [offsets, indices, values].into_iter().chain(labels).chain(words).chain(classes).try_for_each(&mut f)
+    }
+}
+
+impl NewMatrix {
+    /// Begins anew: what was written will be written over.
+    pub(super) fn restart(&mut self) -> Result<()> {
+        self.files.each(|file| file.restart(0))?;
+        self.state = State::default();
+        Ok(())
+    }
+
+    /// Appends whole lines, with their labels.
+    ///
+    /// # Errors
+    /// [`Error::Format`] for values that float32 cannot hold.
+    pub(super) fn push(&mut self, stage: &mut Stage, batch: &Batch) -> Result<()> {
+        if batch.rows() == 0 {
+            return Ok(());
+        }
+        let base = self.state.entries;
+        self.entries(stage, &batch.indices, &batch.values)?;
+        self.line_ends(batch.offsets[1..].iter().map(|end| base + end))?;
+        match self.draft.labels {
+            LabelKind::None => {}
+            LabelKind::One if batch.labels.len() == batch.rows() => {
+                self.files.labels[0].extend(&batch.labels, f64::to_le_bytes)?
+            }
+            LabelKind::One => return Err(Error::Failed { what: "rows without labels".into() }),
+            LabelKind::Many => self.many_labels(batch)?,
+        }
+        Ok(())
+    }
+
+    fn many_labels(&mut self, batch: &Batch) -> Result<()> {
+        let base = self.state.label_entries;
+        let [offsets, indices] = &mut self.files.labels[..] else { unreachable!("both were made") };
+        if offsets.len() == 0 {
+            offsets.write(&0_i64.to_le_bytes())?;
+        }
+        offsets.extend(&batch.label_offsets[1..], |end| ((base + end) as i64).to_le_bytes())?;
+        indices.extend(&batch.label_indices, |label| (label as i64).to_le_bytes())?;
+        self.state.label_entries += batch.label_indices.len() as u64;
+        let widest = batch.label_indices.iter().max().map_or(0, |&label| label + 1);
+        self.state.label_width = self.state.label_width.max(widest);
+        Ok(())
+    }
+
+    /// Appends where lines end.
+    pub(super) fn line_ends(&mut self, ends: impl Iterator<Item = u64>) -> Result<()> {
+        if self.files.offsets.len() == 0 {
+            self.files.offsets.write(&0_i64.to_le_bytes())?;
+        }
+        let mut some = [0_u64; 512];
+        let mut ends = ends.peekable();
+        while ends.peek().is_some() {
+            let mut count = 0;
+            for (into, end) in some.iter_mut().zip(&mut ends) {
+                *into = end;
+                count += 1;
+            }
+            self.files.offsets.extend(&some[..count], |end| (end as i64).to_le_bytes())?;
+            self.state.lines += count as u64;
+        }
+        Ok(())
+    }
+
+    /// Appends entries of the line that goes on, or of several.
+    pub(super) fn entries(&mut self, stage: &mut Stage, columns: &[u64], values: &[f64]) -> Result<()> {
+        let Some((least, most)) = columns.iter().fold(None, |range: Option<(u64, u64)>, &column| {
+            Some(range.map_or((column, column), |(least, most)| (least.min(column), most.max(column))))
+        }) else {
+            return Ok(());
+        };
+        if self.draft.finds_base && !self.state.zero_based && least == 0 {
+            self.raise(stage)?;
+        }
+        let lowered = u64::from(self.draft.finds_base && !self.state.zero_based);
+        self.state.width = self.state.width.max(most + 1 - lowered);
+        self.check_width()?;
+        if !self.state.wide && most - lowered > i32::MAX as u64 {
+            self.widen(stage)?;
+        }
+        match self.state.wide {
+            true => self.files.indices.extend(columns, |column| ((column - lowered) as i64).to_le_bytes())?,
+            false => self.files.indices.extend(columns, |column| ((column - lowered) as i32).to_le_bytes())?,
+        }
+        self.append_values(stage, values)?;
+        self.state.entries += columns.len() as u64;
+        Ok(())
+    }
+
+    fn check_width(&self) -> Result<()> {
+        match self.draft.width {
+            Some(width) if self.state.width > width => {
+                let what = format!(
+                    "{} is to have {width} columns, but a column {} (from 0) is there",
+                    self.path.display(),
+                    self.state.width - 1
+                );
+                Err(Error::Shape { what })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn append_values(&mut self, stage: &mut Stage, values: &[f64]) -> Result<()> {
+        if !self.state.has_values {
+            if values.iter().all(|&value| value == 1.0) {
+                return Ok(());
+            }
+            self.fill_with_ones(stage)?;
+        }
+        match self.draft.dtype {
+            DType::F64 => self.files.values.extend(values, f64::to_le_bytes),
+            DType::F32 => {
+                if let Some(at) = values.iter().position(|&value| (value as f32).is_infinite()) {
+                    let reason = format!(
+                        "entry {}: {} is beyond float32; import it as float64",
+                        self.state.entries + at as u64,
+                        values[at]
+                    );
+                    return Err(FormatError::Unsupported { object: self.path.display().to_string(), reason }.into());
+                }
+                self.files.values.extend(values, |value| (value as f32).to_le_bytes())
+            }
+        }
+    }
+
+    fn fill_with_ones(&mut self, stage: &mut Stage) -> Result<()> {
+        let ones = [1.0_f64; 1 << 12];
+        let mut left = self.state.entries;
+        while left > 0 {
+            stage.check()?;
+            let now = left.min(ones.len() as u64) as usize;
+            match self.draft.dtype {
+                DType::F32 => self.files.values.extend(&ones[..now], |one| (one as f32).to_le_bytes())?,
+                DType::F64 => self.files.values.extend(&ones[..now], f64::to_le_bytes)?,
+            }
+            left -= now as u64;
+        }
+        self.state.has_values = true;
+        Ok(())
+    }
+
+    /// Adds one to every column so far.
+    fn raise(&mut self, stage: &mut Stage) -> Result<()> {
+        self.state.zero_based = true;
+        self.state.width += u64::from(self.state.entries > 0);
+        if self.state.entries == 0 {
+            return Ok(());
+        }
+        self.begin_rewriting()?;
+        if !self.state.wide && self.state.width > 1 << 31 {
+            self.widen(stage)?;
+        }
+        let wide = self.state.wide;
+        let mut plan = Plan::new("features from 0 on");
+        for range in self.pieces() {
+            let extent = plan.extent(self.files.indices.extent());
+            plan.task(Task::new("raise").update(numbers(extent, range, if wide { 8 } else { 4 })).run(move |cx| {
+                match wide {
+                    true => cx.blocks[0].slice_mut::<i64>().iter_mut().for_each(|column| *column += 1),
+                    false => cx.blocks[0].slice_mut::<i32>().iter_mut().for_each(|column| *column += 1),
+                }
+                Ok(())
+            }));
+        }
+        self.files.indices.pause()?;
+        run_beside(stage, plan)?;
+        self.files.indices.prepare()
+    }
+
+    /// Makes every column so far an int64.
+    fn widen(&mut self, stage: &mut Stage) -> Result<()> {
+        const WIDE: &str = "indices.int64.npy";
+        self.state.wide = true;
+        self.begin_rewriting()?;
+        self.files.indices.pause()?;
+        let wide = Growing::open(
+            &self.session,
+            &mut self.folder,
+            &self.path,
+            WIDE,
+            Some(Element::I64),
+            8 * self.state.entries,
+            self.options,
+        )?;
+        let mut plan = Plan::new("columns beyond int32");
+        for range in self.pieces() {
+            let (from, to) = (plan.extent(self.files.indices.extent()), plan.extent(wide.extent()));
+            let task = Task::new("widen").read(numbers(from, range.clone(), 4)).write(numbers(to, range, 8));
+            plan.task(task.run(|cx| {
+                let (from, to) = cx.blocks.split_at_mut(1);
+                let to = to[0].slice_mut::<i64>();
+                to.iter_mut().zip(from[0].slice::<i32>()).for_each(|(to, &from)| *to = i64::from(from));
+                Ok(())
+            }));
+        }
+        run_beside(stage, plan)?;
+        let at = |name| self.folder.path().join(name);
+        std::fs::rename(at(WIDE), at(names::INDICES))
+            .map_err(|source| Error::Device { object: self.path.join(names::INDICES).display().to_string(), source })?;
+        self.files.indices = wide;
+        self.files.indices.prepare()
+    }
+
+    fn pieces(&self) -> Vec<std::ops::Range<u64>> {
+        cut(0..self.state.entries, 1 << 14).into_iter().filter(|range| !range.is_empty()).collect()
+    }
+
+    /// What is about to be written over is nothing to go on with.
+    fn begin_rewriting(&self) -> Result<()> {
+        super::checkpoint::remove(self.folder.path())
+    }
+
+    /// Appends words of a vocabulary that are not there yet.
+    pub(super) fn add_words(&mut self, vocabulary: &Vocabulary) -> Result<()> {
+        let state = &mut self.state;
+        if let Some(file) = &mut self.files.words {
+            (state.words, state.word_bytes) = append(file, vocabulary, state.words)?;
+        }
+        Ok(())
+    }
+
+    /// The same of the names of classes.
+    pub(super) fn add_classes(&mut self, classes: &Vocabulary) -> Result<()> {
+        let state = &mut self.state;
+        if let Some(file) = &mut self.files.classes {
+            (state.classes, state.class_bytes) = append(file, classes, state.classes)?;
+        }
+        Ok(())
+    }
+
+    /// Appends text to the list of words, a word a line.
+    pub(super) fn add_word_lines(&mut self, lines: &[u8]) -> Result<()> {
+        let file = self.files.words.as_mut().expect("asked for");
+        file.write(lines)?;
+        self.state.words += lines.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        self.state.word_bytes = file.len();
+        Ok(())
+    }
+
+    /// Has the device take all, durably. Goes on afterwards.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        self.files.each(Growing::pause)?;
+        self.folder.sync()?;
+        if self.draft.labels == LabelKind::Many {
+            super::checkpoint::sync_folder(&self.folder.path().join(beside::LABEL_FOLDER))?;
+        }
+        self.files.each(Growing::prepare)
+    }
+
+    /// Reads back the words of a file that an earlier writer left.
+    pub(super) fn text_of(&self, name: &str) -> (&Growing, u64) {
+        let file =
+            [&self.files.words, &self.files.classes].into_iter().flatten().find(|file| file.name == name).expect("asked for");
+        (file, file.len())
+    }
+
+    /// Gives all of it up.
+    pub(super) fn discard(self) {
+        let NewMatrix { folder, .. } = self;
+        folder.discard();
+    }
+
+    /// The matrix, under its name. All is written.
+    pub(super) fn finish(mut self, stage: &mut Stage) -> Result<Sparse> {
+        self.line_ends(std::iter::empty())?;
+        if let [offsets, _] = &mut self.files.labels[..]
+            && offsets.len() == 0
+        {
+            offsets.write(&0_i64.to_le_bytes())?;
+        }
+        let session = self.session.clone();
+        let width = self.draft.width.unwrap_or(self.state.width);
+        if !self.state.wide && SparseShape::index_for(width) == Element::I64 {
+            self.widen(stage)?;
+        }
+        if self.draft.labels == LabelKind::Many {
+            let shape = [self.state.lines, self.draft.label_count.unwrap_or(self.state.label_width)];
+            let name = format!("{}/{}", beside::LABEL_FOLDER, names::DESCRIPTION);
+            self.describe(&name, Compressed::Rows, shape, self.state.label_entries, DType::F32)?;
+        }
+        let shape = self.draft.format.lines_first([self.state.lines, width]);
+        self.describe(names::DESCRIPTION, self.draft.format, shape, self.state.entries, self.draft.dtype)?;
+        let NewMatrix { path, mut folder, files, state, draft, .. } = self;
+        let Files { offsets, indices, mut values, labels, words, classes } = files;
+        for mut file in [offsets, indices].into_iter().chain(labels).chain(words).chain(classes) {
+            file.finish(stage, &mut folder)?;
+        }
+        values.pause()?;
+        if state.has_values {
+            values.finish(stage, &mut folder)?;
+        } else {
+            remove(&folder, names::VALUES)?;
+        }
+        super::checkpoint::remove(folder.path())?;
+        if draft.labels == LabelKind::Many {
+            super::checkpoint::sync_folder(&folder.path().join(beside::LABEL_FOLDER))?;
+        }
+        folder.commit()?;
+        session.open_sparse(path)
+    }
+
+    fn describe(&mut self, name: &str, format: Compressed, shape: [u64; 2], entries: u64, dtype: DType) -> Result<()> {
+        let layout = Entries::Arrays;
+        let text = Description { format, shape, nonzeros: Some(entries), dtype: Some(dtype), layout }.text();
+        let device = self.folder.create(name, text.len() as u64)?;
+        let file = self.session.device_file(self.path.join(name).display().to_string(), device);
+        write_at(&self.session, file.extent(), text.as_bytes())
+    }
+}
+
+fn remove(folder: &NewFolder, name: &str) -> Result<()> {
+    let path = folder.path().join(name);
+    std::fs::remove_file(&path).map_err(|source| Error::Device { object: path.display().to_string(), source })
+}
+
+fn append(file: &mut Growing, words: &Vocabulary, from: u64) -> Result<(u64, u64)> {
+    for number in from..words.len() {
+        file.write(words.word(number).as_bytes())?;
+        file.write(b"\n")?;
+    }
+    Ok((words.len(), file.len()))
+}
+
+fn numbers(extent: outcore_engine::ExtentRef, range: std::ops::Range<u64>, size: u64) -> Region {
+    Region::span(extent, HEAD_BYTES as u64 + range.start * size, (range.end - range.start) * size)
+}
+
+/// A plan in the middle of an import, whose progress it is not.
+fn run_beside(stage: &mut Stage, plan: Plan) -> Result<()> {
+    let fraction = stage.fraction();
+    stage.run(plan, fraction).map(drop)
+}

@@ -1,0 +1,172 @@
+//! Foreign files through the engine: in order, read ahead, or at any place. Nothing of them stays in the page cache.
+
+use std::io::{self, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+use outcore_engine::{Extent, Lent, Plan, ReadStream, Region, StreamOptions, Task};
+use outcore_formats::{Compression, ReadAt, Source};
+use serde::{Deserialize, Serialize};
+
+use crate::data::file::StoredFile;
+use crate::error::{Error, Result};
+use crate::session::Session;
+
+/// Between two looks at whether whoever waits has gone.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A foreign file, and how to tell whether it is still the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Identity {
+    pub(super) path: PathBuf,
+    pub(super) bytes: u64,
+    /// Seconds and nanoseconds since 1970; none where the file system does not tell.
+    modified: Option<(u64, u32)>,
+}
+
+/// An open foreign file.
+pub(super) struct Foreign {
+    pub(super) identity: Identity,
+    pub(super) file: Arc<StoredFile>,
+}
+
+impl Foreign {
+    pub(super) fn open(session: &Session, path: &Path) -> Result<Foreign> {
+        let file = session.file(path, false)?;
+        let about = std::fs::metadata(path).map_err(|source| Error::Device { object: path.display().to_string(), source })?;
+        let since = about.modified().ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+        let modified = since.map(|since| (since.as_secs(), since.subsec_nanos()));
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let identity = Identity { path, bytes: file.extent().len(), modified };
+        Ok(Foreign { identity, file })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.file.extent().name()
+    }
+
+    /// Its text from byte `at` on; in a compressed file, what is before is decompressed and dropped.
+    pub(super) fn text(
+        &self,
+        session: &Session,
+        options: StreamOptions,
+        stop: &Arc<AtomicBool>,
+        at: u64,
+    ) -> Result<Source<Bytes>> {
+        let open = |from: u64| -> Result<Source<Bytes>> {
+            let bytes = Bytes::of(session, self.file.extent(), from..self.identity.bytes, options, stop)?;
+            Ok(Source::open(self.name(), bytes)?)
+        };
+        let mut source = open(0)?;
+        if at == 0 {
+            return Ok(source);
+        }
+        if source.compression() == Compression::Plain && at <= self.identity.bytes {
+            drop(source);
+            return open(at);
+        }
+        source.skip(at)?;
+        Ok(source)
+    }
+}
+
+/// A file in order.
+pub(super) struct Bytes {
+    stream: ReadStream,
+    block: Option<Lent>,
+    at: usize,
+    stop: Arc<AtomicBool>,
+}
+
+impl Bytes {
+    /// A range of any file's bytes.
+    pub(super) fn of(
+        session: &Session,
+        extent: &Extent,
+        range: Range<u64>,
+        options: StreamOptions,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Bytes> {
+        let stream = session.engine().read_stream(extent, range, options)?;
+        Ok(Bytes { stream, block: None, at: 0, stop: Arc::clone(stop) })
+    }
+}
+
+impl Read for Bytes {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if let Some(block) = &self.block {
+                let len = into.len().min(block.len() - self.at);
+                into[..len].copy_from_slice(&block[self.at..self.at + len]);
+                self.at += len;
+                if self.at == block.len() {
+                    self.block = None;
+                }
+                return Ok(len);
+            }
+            while !self.stream.ready_within(LOOK) {
+                if self.stop.load(Ordering::Relaxed) {
+                    return Err(io::Error::other(Error::Cancelled));
+                }
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(io::Error::other(Error::Cancelled));
+            }
+            match self.stream.next() {
+                Some(block) => (self.block, self.at) = (Some(block.map_err(|error| io::Error::other(Error::from(error)))?), 0),
+                None => return Ok(0),
+            }
+            if into.is_empty() {
+                return Ok(0);
+            }
+        }
+    }
+}
+
+/// A file at any place: each read is a plan of one task, which waits for its memory as plans do.
+pub(super) struct Anywhere {
+    session: Session,
+    file: Arc<StoredFile>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Anywhere {
+    const MOST: usize = 1 << 20;
+
+    pub(super) fn new(session: &Session, file: &Arc<StoredFile>, stop: &Arc<AtomicBool>) -> Arc<Anywhere> {
+        Arc::new(Anywhere { session: session.clone(), file: Arc::clone(file), stop: Arc::clone(stop) })
+    }
+
+    fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        let mut plan = Plan::new(format!("read {}", self.file.extent().name()));
+        let extent = plan.extent(self.file.extent());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        plan.task(Task::new("read").held(len).read(Region::span(extent, offset, len as u64)).run(move |cx| {
+            _ = sender.send(cx.blocks[0].bytes().to_vec());
+            Ok(())
+        }));
+        self.session.engine().run(plan)?.wait()?;
+        receiver.recv().map_err(|_| Error::Closed)
+    }
+}
+
+impl ReadAt for Anywhere {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let left = self.file.extent().len().saturating_sub(offset);
+        let len = bytes.len().min(Self::MOST).min(usize::try_from(left).unwrap_or(usize::MAX));
+        if len > 0 {
+            bytes[..len].copy_from_slice(&self.read(offset, len).map_err(io::Error::other)?);
+        }
+        Ok(len)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.file.extent().len())
+    }
+}

@@ -1,0 +1,245 @@
+//! The tiled form of a sparse matrix, where it takes fewer bytes.
+//!
+//! Cost: reads A twice, the second time with its values, and writes the result. The first pass sizes the tiles; what they come to
+//! decides whether the second is made.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use outcore_engine::{Block, Plan, Region, Task};
+use outcore_kernels::{Lines, Real};
+use outcore_store::{Folder, Unfinished};
+
+use super::create::header;
+use super::tiles::{ALIGNMENT, BAND, NUMBERS, TileSpec, Tiled};
+use super::{Piece, PieceBlocks, Sparse, SparseShape, names, whole_lines, with_lines};
+use crate::data::format::{Description, Element, Entries, Vector};
+use crate::error::{Error, Result};
+use crate::job::{Job, Stage};
+use crate::learn::linalg::with_real;
+use crate::session::Session;
+
+/// Bytes of A that make a block.
+const BLOCK_BYTES: u64 = 256 << 10;
+/// What tiles must take less than, in parts of what arrays take.
+const PAYS: f64 = 0.8;
+
+/// A in tiles, in a new folder or in scratch; nothing where tiles would not take four fifths of the bytes, or cannot hold A: because a
+/// line is too long to be read at once, or has two entries of one place.
+///
+/// # Errors
+/// [`Error::OverBudget`]; what keeps the output from being made.
+pub fn compress(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job<Option<Sparse>>> {
+    with_real!(a.dtype(), T => plan::<T>(session, a, out))
+}
+
+/// Tiles of one block, not yet placed.
+type Sized = Arc<Mutex<Option<Vec<TileSpec>>>>;
+
+fn plan<T: Real>(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job<Option<Sparse>>> {
+    let share = BLOCK_BYTES.min(session.memory_free() / 64);
+    let blocks = whole_lines(&a.pieces(share, |lines| if lines > BAND { share } else { 0 }));
+    let most = session.memory_free() / 16;
+    let holds = blocks.iter().all(|block| {
+        let lines = block[0].lines();
+        lines.end - lines.start <= BAND && block.iter().map(|piece| a.bytes_of(piece)).sum::<u64>() <= most
+    });
+    let mut plan = Plan::new(format!("size the tiles of {}", a.name()));
+    plan.bound(a.stored_bytes());
+    let sizes: Vec<Sized> = blocks.iter().map(|_| Sized::default()).collect();
+    for (block, size) in blocks.iter().zip(&sizes).filter(|_| holds) {
+        let (read, size, lines) = (BlockRead::declare(a, block), Arc::clone(size), block[0].lines());
+        let task = read.task(&mut plan, a, block, "size");
+        plan.task(task.run(move |cx| {
+            let specs = read.bands::<T>(cx.blocks)?.map(|bands| bands.specs(lines.start, lines.end - lines.start));
+            *size.lock().expect("no panic while held") = specs;
+            Ok(())
+        }));
+    }
+    let (session, a) = (session.clone(), a.clone());
+    Job::driven(&session.clone(), vec![plan], move |stage, plans| {
+        for plan in plans {
+            stage.run(plan, 0.4)?;
+        }
+        match placed::<T>(&sizes, &a) {
+            Some(tiles) => write::<T>(&session, stage, &a, &blocks, tiles, out).map(Some),
+            None => Ok(None),
+        }
+    })
+}
+
+/// How a task reads a block: pieces that follow each other, of which each is some whole lines or a part of one.
+struct BlockRead(Vec<PieceBlocks>);
+
+impl BlockRead {
+    fn declare(a: &Sparse, block: &[Piece]) -> BlockRead {
+        BlockRead(block.iter().map(|piece| a.blocks(piece)).collect())
+    }
+
+    fn task(&self, plan: &mut Plan, a: &Sparse, block: &[Piece], name: &'static str) -> Task {
+        let entries: u64 = block.iter().map(Piece::entries).sum();
+        // Entries are sorted beside.
+        let task = Task::new(name).flops(entries).held(32 * entries as usize);
+        block.iter().flat_map(|piece| a.regions(plan, piece)).fold(task, Task::read)
+    }
+
+    fn count(&self) -> usize {
+        self.0.iter().map(PieceBlocks::count).sum()
+    }
+
+    fn bands<T: Real>(&self, mut blocks: &[Block]) -> Result<Option<Bands<T>>> {
+        let mut entries = Vec::new();
+        for piece in &self.0 {
+            let (here, rest) = blocks.split_at(piece.count());
+            blocks = rest;
+            with_lines!(piece, here, T, a => a.each_line(|line, row| row.each(|place, value| {
+                entries.push((place as u64 / BAND, line as u32, (place as u64 % BAND) as u16, value));
+            })));
+        }
+        Ok(Bands::of(entries))
+    }
+}
+
+/// Tiles in their places, block after block, if they pay.
+fn placed<T: Real>(sizes: &[Sized], a: &Sparse) -> Option<Vec<Vec<TileSpec>>> {
+    let (value_bytes, mut offset) = (size_of::<T>() as u64, 0);
+    let mut blocks = Vec::with_capacity(sizes.len());
+    for size in sizes {
+        let mut tiles = size.lock().expect("no panic while held").take()?;
+        for tile in &mut tiles {
+            tile.offset = offset;
+            offset = tile.end(value_bytes);
+        }
+        blocks.push(tiles);
+    }
+    let described = 8 * (NUMBERS * blocks.iter().map(Vec::len).sum::<usize>()) as u64;
+    ((offset + described) as f64 <= PAYS * a.nbytes() as f64).then_some(blocks)
+}
+
+fn write<T: Real>(
+    session: &Session,
+    stage: &mut Stage,
+    a: &Sparse,
+    blocks: &[Vec<Piece>],
+    tiles: Vec<Vec<TileSpec>>,
+    out: Option<PathBuf>,
+) -> Result<Sparse> {
+    let value_bytes = size_of::<T>() as u64;
+    let all: Vec<TileSpec> = tiles.iter().flatten().copied().collect();
+    let len = all.last().map_or(0, |tile| tile.end(value_bytes));
+    let shape = SparseShape::of(a);
+    let numbers: Vec<i64> = all.iter().flat_map(TileSpec::numbers).collect();
+    let mut plan = Plan::new(format!("tile {}", a.name()));
+    let mut folder = None;
+    let file = match &out {
+        None => session.scratch_file(None, len)?,
+        Some(path) => {
+            let (around, name) = Folder::split(path)?;
+            let mut new = around.create_folder(&name, Unfinished::Removed)?;
+            let mut make = |name: &str, len| -> Result<_> {
+                Ok(Arc::new(session.device_file(path.join(name).display().to_string(), new.create(name, len)?)))
+            };
+            let vector = Vector::new(Element::I64, numbers.len() as u64);
+            let tiles = make(names::TILES, vector.file_bytes())?;
+            let mut bytes = vector.header_by_rows(NUMBERS as u64);
+            bytes.extend_from_slice(bytemuck::cast_slice(&numbers));
+            header(&mut plan, tiles.extent(), bytes);
+            let text = Description { layout: Entries::Tiled, ..shape.description() }.text().into_bytes();
+            header(&mut plan, make(names::DESCRIPTION, text.len() as u64)?.extent(), text);
+            let file = make(names::ENTRIES, len)?;
+            folder = Some(new);
+            file
+        }
+    };
+    let extent = plan.extent(file.extent());
+    for (block, tiles) in blocks.iter().zip(tiles) {
+        let (Some(first), Some(last)) = (tiles.first(), tiles.last()) else { continue };
+        let begin = first.offset;
+        let region = Region::span(extent, begin, last.end(value_bytes) - begin);
+        let read = BlockRead::declare(a, block);
+        let task = read.task(&mut plan, a, block, "tile").write(region);
+        plan.task(task.run(move |cx| {
+            let (blocks, written) = cx.blocks.split_at_mut(read.count());
+            let into = written[0].bytes_mut();
+            into.fill(0);
+            let changed = || Error::Failed { what: "entries have changed since they were counted".into() };
+            read.bands::<T>(blocks)?.ok_or_else(changed)?.fill(&tiles, begin, into);
+            Ok(())
+        }));
+    }
+    plan.bound(a.stored_bytes() + len);
+    stage.run(plan, 1.0)?;
+    if let (Some(folder), Some(path)) = (folder, out) {
+        folder.commit()?;
+        return session.open_sparse(path);
+    }
+    let tiled = Tiled::new("scratch", &numbers, file, shape.dtype, [shape.lines, shape.width], shape.entries)?;
+    Sparse::tiled(session, None, shape.format, [shape.lines, shape.width], shape.dtype, shape.entries, tiled)
+}
+
+/// The entries of a block, by band and line, in order.
+struct Bands<T>(Vec<(u64, Band<T>)>);
+
+struct Band<T> {
+    lines: Vec<u16>,
+    /// Less one.
+    counts: Vec<u16>,
+    places: Vec<u16>,
+    values: Vec<T>,
+}
+
+impl<T: Real> Bands<T> {
+    /// Nothing where a line has two entries of one place.
+    fn of(mut entries: Vec<(u64, u32, u16, T)>) -> Option<Bands<T>> {
+        entries.sort_by_key(|&(band, line, place, _)| (band, line, place));
+        if entries.windows(2).any(|pair| (pair[0].0, pair[0].1, pair[0].2) == (pair[1].0, pair[1].1, pair[1].2)) {
+            return None;
+        }
+        let mut bands: Vec<(u64, Band<T>)> = Vec::new();
+        for (number, line, place, value) in entries {
+            if bands.last().is_none_or(|(last, _)| *last != number) {
+                bands.push((number, Band { lines: Vec::new(), counts: Vec::new(), places: Vec::new(), values: Vec::new() }));
+            }
+            let band = &mut bands.last_mut().expect("pushed above").1;
+            match band.lines.last() {
+                Some(&last) if u32::from(last) == line => *band.counts.last_mut().expect("as many as lines") += 1,
+                _ => {
+                    band.lines.push(line as u16);
+                    band.counts.push(0);
+                }
+            }
+            band.places.push(place);
+            band.values.push(value);
+        }
+        Some(Bands(bands))
+    }
+
+    fn specs(&self, first_line: u64, block_lines: u64) -> Vec<TileSpec> {
+        let spec = |(number, band): &(u64, Band<T>)| TileSpec {
+            first_line,
+            block_lines,
+            band: *number,
+            offset: 0,
+            lines: band.lines.len() as u64,
+            entries: band.places.len() as u64,
+            has_values: band.values.iter().any(|value| *value != T::ONE),
+        };
+        self.0.iter().map(spec).collect()
+    }
+
+    /// Into the bytes of the block, which begin at `begin` in the file.
+    fn fill(&self, tiles: &[TileSpec], begin: u64, into: &mut [u8]) {
+        for ((_, band), tile) in self.0.iter().zip(tiles) {
+            let (at, len) = ((tile.offset - begin) as usize, tile.bytes(size_of::<T>() as u64) as usize);
+            let [lines, counts, places, values] = tile.split_mut(&mut into[at..at + len]);
+            lines.copy_from_slice(bytemuck::cast_slice(&band.lines));
+            counts.copy_from_slice(bytemuck::cast_slice(&band.counts));
+            places.copy_from_slice(bytemuck::cast_slice(&band.places));
+            if tile.has_values {
+                values.copy_from_slice(bytemuck::cast_slice(&band.values));
+            }
+        }
+    }
+}
+
+const _: () = assert!(ALIGNMENT.is_multiple_of(8), "values are aligned as far as their tile is");
