@@ -78,16 +78,35 @@ def test_centres_have_places_of_their_own(k: int) -> None:
     assert all(math.isfinite(value) for value in places.ravel())
 
 
-def test_a_text_lies_at_its_centre_or_between_two() -> None:
-    centres = np.array([[0, 0], [1, 0], [0, 1]], np.float32)
-    distances = np.array([[0.1, 1, 1], [1, 0.1, 1], [0.5, 0.5, 2]], np.float32)
-    places = layout.text_places(distances, centres)
-    np.testing.assert_allclose(places, [[0, 0], [1, 0], [0.5, 0]], atol=0.05)
+def test_discs_are_as_large_as_their_clusters_and_do_not_overlap() -> None:
+    sizes = np.array([400.0, 100, 100, 25])
+    places = np.array([[0, 0], [0.1, 0], [0, 0.1], [5, 5]], np.float32)
+    radius = layout.radii(sizes, places)
+    np.testing.assert_allclose(radius / radius[0], [1, 0.5, 0.5, 0.25], rtol=1e-5)
+    moved = layout.apart(places, radius)
+    for i in range(4):
+        for j in range(i):
+            assert math.dist(moved[i], moved[j]) >= (radius[i] + radius[j]) * 0.99
+
+
+def test_texts_lie_in_the_disc_of_their_cluster_the_surest_innermost() -> None:
+    places, radius = np.array([[0, 0], [9, 0], [0, 9]], np.float32), np.array([1, 2, 0.5], np.float32)
+    distances = np.random.default_rng(5).random((90, 3)).astype(np.float32)
+    clusters = distances.argmin(axis=1).astype(np.int32)
+    found = layout.text_places(distances, clusters, places, radius)
+    out = np.hypot(*(found - places[clusters]).T)
+    assert (out <= radius[clusters] * 1.0001).all()
+    lead = np.diff(np.sort(np.square(distances), axis=1)[:, :2]).ravel()
+    for cluster in range(3):
+        members = np.flatnonzero(clusters == cluster)
+        assert members[out[members].argmin()] == members[lead[members].argmax()]
 
 
 def test_a_single_cluster_has_a_map() -> None:
-    places = layout.text_places(np.ones((4, 1), np.float32), np.array([[2, 3]], np.float32))
-    assert places.tolist() == [[2, 3]] * 4
+    places = np.array([[2, 3]], np.float32)
+    radius = layout.radii(np.array([4.0]), places)
+    found = layout.text_places(np.ones((4, 1), np.float32), np.zeros(4, np.int32), layout.apart(places, radius), radius)
+    assert np.isfinite(found).all()
 
 
 def test_spans_are_merged_by_lane_and_name() -> None:

@@ -193,8 +193,8 @@ def cluster_colour(place: int, count: int) -> str:
     return to_hex(colorsys.hsv_to_rgb(hue, 0.72 if place % 2 else 0.55, 0.62 if place % 3 else 0.78))
 
 
-def cluster_map(points: Floats, clusters: npt.NDArray[np.int32], centres: Floats, names: Sequence[str]) -> str:
-    """Documents as dots, and the words of each cluster where its documents are."""
+def cluster_map(points: Floats, clusters: npt.NDArray[np.int32], edges: Floats, names: Sequence[str]) -> str:
+    """Texts as dots, and the words of each cluster at a place of its own, such as the edge of its disc."""
     with plt.rc_context(STYLE):
         made, axes = figure(10.6, 7.2)
         for place in range(len(names)):
@@ -209,19 +209,18 @@ def cluster_map(points: Floats, clusters: npt.NDArray[np.int32], centres: Floats
                 rasterized=True,
                 zorder=1 + (place > 0),
             )
-        low, high = np.quantile(points, (0.001, 0.999), axis=0)
-        room = 0.06 * np.maximum(high - low, 1e-9)
-        axes.set(xlim=(low[0] - room[0], high[0] + room[0]), ylim=(low[1] - room[1], high[1] + room[1]))
         axes.set(xticks=[], yticks=[])
+        axes.set_aspect("equal", adjustable="datalim")
+        axes.margins(0.06)
         axes.grid(False)
         for spine in axes.spines.values():
             spine.set_visible(False)
         made.canvas.draw()
-        for (x, y), name, place in placed(axes.transData.transform(centres), names):
+        for (x, y), name, place in placed(axes.transData.transform(edges), names):
             where = axes.transData.inverted().transform((x, y))
             axes.annotate(
                 name,
-                xy=tuple(centres[place]),
+                xy=tuple(edges[place]),
                 xytext=tuple(where),
                 ha="center",
                 va="center",

@@ -18,7 +18,7 @@ import outcore as oc
 from outcore.decomposition import PCA
 
 from .images import ImageError, ImageSet, Survey
-from .steps import Found, Phases, carry_out
+from .steps import Found, Phases, carry_out, thinned
 from .words import say
 
 Floats = npt.NDArray[np.float32]
@@ -43,14 +43,13 @@ class Face:
     def fit(self, images: Any, components: int, seed: int) -> tuple[Any, dict[str, Any]]:
         pca = PCA(n_components=components, random_state=seed)
         pca.fit(images)
-        return pca, pca.trace_.to_dict()
+        return pca, thinned(pca.trace_.to_dict())
 
     def project(self, pca: Any, images: Any, out: Path, trace_file: Path) -> dict[str, Any]:
         pca.transform(images, out=str(out))
         trace = oc.last_trace()
         trace.save(str(trace_file))
-        found: dict[str, Any] = trace.to_dict()
-        return found
+        return thinned(trace.to_dict())
 
 
 def run_again(spec: dict[str, Any]) -> Found:

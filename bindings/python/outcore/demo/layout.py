@@ -1,15 +1,25 @@
-"""Where texts lie on a map: clusters with like words are neighbours, and each text lies among the centres that it is nearest to.
+"""Where texts lie on a map: a disc a cluster, as large as the cluster, beside those with like words.
 
-The centres are laid out by t-SNE (van der Maaten and Hinton, 2008). A text is the mean of their places, weighted by how near it
-is to each: exp(-(d^2 - least d^2) / tau), tau a quarter of the usual lead of the nearest centre over the next.
+The centres are laid out by t-SNE (van der Maaten and Hinton, 2008), then pushed apart until no two discs overlap. Within its disc
+a text lies towards the cluster that would be its second choice, and the further out the closer it came to that.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float32]
+
+FILLED = 0.3
+"""The part of the map that discs cover."""
+
+SPREAD = 4.5
+"""Radians around the direction of the second choice over which texts are spread, so that they do not hide each other."""
+
+GOLDEN = 0.6180339887
 
 FEWEST = 4
 """t-SNE of fewer centres has nothing to arrange; they lie on a circle."""
@@ -27,13 +37,44 @@ def centre_places(centres: Floats) -> Floats:
     return found
 
 
-def text_places(distances: Floats, centres: Floats) -> Floats:
-    """(n, 2) from the distances (n, k) to the centres and their places (k, 2)."""
-    if len(centres) == 1:
-        return np.repeat(centres, len(distances), axis=0)
+def radii(sizes: npt.NDArray[Any], places: Floats) -> Floats:
+    """Discs with areas in proportion to the sizes, a part of the map together."""
+    span = np.maximum(np.ptp(places, axis=0), 1e-3)
+    whole = np.sqrt(FILLED * float(span.max()) ** 2 / np.pi)
+    found: Floats = (whole * np.sqrt(sizes / sizes.sum())).astype(np.float32)
+    return found
+
+
+def apart(places: Floats, radius: Floats, rounds: int = 300) -> Floats:
+    """The places, moved as little as half an overlap at a time until no two discs overlap, or the rounds are over."""
+    found = places.astype(np.float64)
+    least = 1.08 * (radius[:, None] + radius[None, :])
+    np.fill_diagonal(least, 0)
+    for _ in range(rounds):
+        between = found[:, None] - found[None, :]
+        distance = np.maximum(np.hypot(between[..., 0], between[..., 1]), 1e-9)
+        overlap = np.maximum(least - distance, 0)
+        if not overlap.any():
+            break
+        found += (between / distance[..., None] * (overlap / 2)[..., None]).sum(axis=1) / 2
+    return found.astype(np.float32)
+
+
+def text_places(distances: Floats, clusters: npt.NDArray[np.int32], places: Floats, radius: Floats) -> Floats:
+    """(n, 2) from the distances (n, k) to the centres, the cluster of each text, and the discs."""
+    rows = np.arange(len(clusters))
     squares = np.square(distances, dtype=np.float64)
-    lead = np.partition(squares, 1, axis=1)[:, :2]
-    tau = max(float(np.median(lead[:, 1] - lead[:, 0])) / 4, 1e-9)
-    weights = np.exp(-(squares - lead[:, :1]) / tau)
-    weights /= weights.sum(axis=1, keepdims=True)
-    return (weights @ centres).astype(np.float32)
+    own = squares[rows, clusters]
+    squares[rows, clusters] = np.inf
+    second = squares.argmin(axis=1)
+    lead = squares[rows, second] - own
+    towards = places[second] - places[clusters]
+    found = np.empty((len(clusters), 2), np.float32)
+    for cluster in range(len(places)):
+        members = np.flatnonzero(clusters == cluster)
+        members = members[np.argsort(-lead[members], kind="stable")]
+        steps = np.arange(len(members))
+        reach = radius[cluster] * np.sqrt((steps + 0.5) / max(1, len(members)))
+        angle = np.arctan2(towards[members, 1], towards[members, 0]) + SPREAD * ((GOLDEN * steps) % 1 - 0.5)
+        found[members] = places[cluster] + (reach * np.stack([np.cos(angle), np.sin(angle)])).T
+    return found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from . import charts, layout
 from .bars import bars, moved
 from .words import bytes_in_words, ratio_in_words, seconds_in_words
@@ -12,7 +14,10 @@ from .words import bytes_in_words, ratio_in_words, seconds_in_words
 def page(facts: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
     job, limit = facts["job"], facts["limit"]
     sizes = sizes_in_bytes(job)
+    sizes_of_clusters = np.array([cluster["size"] for cluster in job["clusters"]], np.float64)
     centres = layout.centre_places(arrays["centres"])
+    radius = layout.radii(sizes_of_clusters, centres)
+    centres = layout.apart(centres, radius)
     clusters = [
         {**cluster, "colour": charts.cluster_colour(place, len(job["clusters"]))} for place, cluster in enumerate(job["clusters"])
     ]
@@ -28,9 +33,9 @@ def page(facts: dict[str, Any], arrays: dict[str, Any]) -> dict[str, Any]:
         "clusters": clusters,
         "largest": clusters[0]["size"] / job["documents"],
         "map": charts.cluster_map(
-            layout.text_places(arrays["point_distances"], centres),
+            layout.text_places(arrays["point_distances"], arrays["point_clusters"], centres, radius),
             arrays["point_clusters"],
-            centres,
+            centres - np.stack([np.zeros_like(radius), radius], axis=1),
             [", ".join(c["words"][:2]) for c in clusters],
         ),
         "points": len(arrays["point_clusters"]),
