@@ -1,7 +1,7 @@
 """Where texts lie on a map: a disc a cluster, as large as the cluster, beside those with like words.
 
 The centres are laid out by t-SNE (van der Maaten and Hinton, 2008), then pushed apart until no two discs overlap. Within its disc
-a text lies towards the cluster that would be its second choice, and the further out the closer it came to that.
+a text lies the further out, the closer it came to another cluster.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ Floats = npt.NDArray[np.float32]
 FILLED = 0.3
 """The part of the map that discs cover."""
 
-SPREAD = 4.5
-"""Radians around the direction of the second choice over which texts are spread, so that they do not hide each other."""
-
-GOLDEN = 0.6180339887
+GOLDEN_ANGLE = 2.399963
+"""Radians from one text to the next: they fill a disc evenly (Vogel, 1979)."""
 
 FEWEST = 4
 """t-SNE of fewer centres has nothing to arrange; they lie on a circle."""
@@ -66,15 +64,13 @@ def text_places(distances: Floats, clusters: npt.NDArray[np.int32], places: Floa
     squares = np.square(distances, dtype=np.float64)
     own = squares[rows, clusters]
     squares[rows, clusters] = np.inf
-    second = squares.argmin(axis=1)
-    lead = squares[rows, second] - own
-    towards = places[second] - places[clusters]
+    lead = squares.min(axis=1) - own
     found = np.empty((len(clusters), 2), np.float32)
     for cluster in range(len(places)):
         members = np.flatnonzero(clusters == cluster)
         members = members[np.argsort(-lead[members], kind="stable")]
         steps = np.arange(len(members))
         reach = radius[cluster] * np.sqrt((steps + 0.5) / max(1, len(members)))
-        angle = np.arctan2(towards[members, 1], towards[members, 0]) + SPREAD * ((GOLDEN * steps) % 1 - 0.5)
+        angle = GOLDEN_ANGLE * steps
         found[members] = places[cluster] + (reach * np.stack([np.cos(angle), np.sin(angle)])).T
     return found
