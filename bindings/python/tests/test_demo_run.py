@@ -13,7 +13,7 @@ for needed in ("PIL", "matplotlib", "jinja2", "psutil", "tqdm"):
 
 from PIL import Image  # noqa: E402
 
-from outcore.demo import run_demo  # noqa: E402
+from outcore.demo import limit, run_demo, text_part  # noqa: E402
 from outcore.demo.confined import DemoError  # noqa: E402
 
 
@@ -115,3 +115,13 @@ def test_bad_texts_end_the_demo_with_one_sentence(tmp_path: Path, content: bytes
         run_demo(texts=tmp_path / "texts.tsv.xz", only="text", clusters=3, output=tmp_path / "report.html", progress=False)
     assert not (tmp_path / "report.html").exists()
     assert not list(tmp_path.glob("outcore-demo-*"))
+
+
+def test_texts_are_clustered_under_a_limit_of_the_address_space_too(texts: Path, tmp_path: Path) -> None:
+    spec = {"texts": str(texts), "memory": "32MiB", "clusters": 3, "dimensions": 64, "rounds": 9, "seed": 0, "threads": None}
+    way = limit.Way("rlimit")
+    if not limit.works(way):
+        pytest.skip("no such limit here")
+    facts, _ = text_part.measure({**spec, "folder": str(tmp_path), "progress": False}, way, compare=False, show=False)
+    assert facts["job"]["nmi"] > 0.99
+    assert facts["limit"]["own_data_bytes"] > text_part.OWN_DATA_BYTES
