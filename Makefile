@@ -1,5 +1,5 @@
 # build   the environment in .venv, with the package and what the demo needs
-# demo    principal components of 70,000 images within 32 MiB, told in report.html
+# demo    components of 70,000 images within 32 MiB, clusters of 63,436 texts within 256 MiB, told in report.html
 # test    everything; ends with the counts
 # bench   measurements against the device's limit and other libraries; see bench/README.md
 # lint    formats, lints and types

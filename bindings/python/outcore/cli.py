@@ -398,8 +398,16 @@ def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -
 
 @cli.command()
 @click.option("--data", type=click.Path(exists=True), help="Folder or tar archive of images; default the MNIST of the project.")
-@click.option("--memory", default="32MiB", show_default=True, metavar="SIZE", help="Budget of the library.")
-@click.option("--components", type=click.IntRange(1), default=50, show_default=True)
+@click.option(
+    "--texts", type=PATH, help="Table of names, labels and texts between tabs, plain or packed; default the project's packages."
+)
+@click.option("--only", type=click.Choice(["images", "text"]), help="One part instead of both.")
+@click.option("--memory", default="32MiB", show_default=True, metavar="SIZE", help="Budget of the library for the images.")
+@click.option("--text-memory", default="256MiB", show_default=True, metavar="SIZE", help="... and for the texts.")
+@click.option("--components", type=click.IntRange(1), default=50, show_default=True, help="Principal components of the images.")
+@click.option("--clusters", type=click.IntRange(2), default=32, show_default=True, help="Clusters of the texts.")
+@click.option("--dimensions", type=click.IntRange(2), default=4096, show_default=True, help="Numbers that stand for a text.")
+@click.option("--rounds", type=click.IntRange(1), default=20, show_default=True, help="Rounds of k-means at most.")
 @click.option("--output", type=PATH, default="report.html", show_default=True)
 @click.option("--scratch", type=click.Path(file_okay=False), help="Folder on SSD for the arrays; default beside the report.")
 @click.option("--threads", type=THREADS, help="Cores to use; default all.")
@@ -414,13 +422,13 @@ def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -
 @click.option("--explain", is_flag=True, help="Say what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
 def demo(explain: bool, as_json: bool, **options: Any) -> None:
-    """Principal components of an image set larger than the memory allowed, told in one HTML page."""
+    """Principal components of images and clusters of texts, larger than the memory allowed, told in one HTML page."""
     if explain:
         _say({name: value for name, value in options.items() if value is not None}, as_json)
         return
     try:
         from .demo import run_demo
-        from .demo.run import DemoError
+        from .demo.confined import DemoError
     except ImportError as missing:
         raise click.ClickException(f"the demo needs {missing.name}: pip install 'outcore[demo]'") from missing
     try:

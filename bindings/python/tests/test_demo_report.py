@@ -1,6 +1,5 @@
 """The demo's report renders from its measurements, whatever they say, and loads nothing from elsewhere."""
 
-import copy
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,8 +12,11 @@ for needed in ("PIL", "matplotlib", "jinja2", "psutil", "tqdm"):
     pytest.importorskip(needed)
 
 from outcore.demo import rivals  # noqa: E402
+from outcore.demo.confined import DemoError, parse_bytes  # noqa: E402
+from outcore.demo.image_part import find_data  # noqa: E402
 from outcore.demo.report import render  # noqa: E402
-from outcore.demo.run import DemoError, find_data, parse_bytes, summary  # noqa: E402
+from outcore.demo.run import summary  # noqa: E402
+from outcore.demo.text_part import find_texts  # noqa: E402
 from outcore.demo.words import below_in_words, bytes_in_words, outcome_in_words, ratio_in_words  # noqa: E402
 
 MIB = 1 << 20
@@ -50,14 +52,22 @@ def rival(which: str, **outcome: Any) -> dict[str, Any]:
     return {**entry, "words": outcome_in_words(entry)}
 
 
-@pytest.fixture
-def facts() -> dict[str, Any]:
+LIMIT = {
+    "kind": "rlimit",
+    "sentence": "a limit",
+    "enforced": True,
+    "bytes": 130 * MIB,
+    "interpreter_bytes": 34 * MIB,
+    "budget_bytes": 32 * MIB,
+    "margin_bytes": 64 * MIB,
+    "own_data_bytes": 0,
+}
+
+
+def images() -> dict[str, Any]:
     return {
         "title": "<digits> & more",
-        "command": "outcore demo --data 'a b'",
         "data": "data/mnist",
-        "report": "report.html",
-        "total_s": 33.0,
         "job": {
             "rows": 100,
             "height": 4,
@@ -70,15 +80,7 @@ def facts() -> dict[str, Any]:
             "traces": {"fit": trace("fit"), "transform": trace("transform")},
             "version": "0",
         },
-        "limit": {
-            "kind": "rlimit",
-            "sentence": "a limit",
-            "enforced": True,
-            "bytes": 130 * MIB,
-            "interpreter_bytes": 34 * MIB,
-            "budget_bytes": 32 * MIB,
-            "margin_bytes": 64 * MIB,
-        },
+        "limit": dict(LIMIT),
         "outcore": {
             "work_s": 2.0,
             "wall_s": 3.0,
@@ -94,6 +96,45 @@ def facts() -> dict[str, Any]:
         "all_memory": [rival("numpy", work_s=3.0), rival("scikit-learn", missing="scikit-learn is not installed")],
         "speed": {"outcore": [2.0, 2.1, 1.9], "numpy": [3.0, 3.2, 2.9]},
         "agreement": 6e-6,
+    }
+
+
+def texts() -> dict[str, Any]:
+    clusters = [
+        {"size": 60 - 10 * i, "words": words, "sections": [("libs", 0.61)], "packages": [f"lib<{i}>"]}
+        for i, words in enumerate((["tool", "game"], ["perl", "module"], []))
+    ]
+    return {
+        "title": "packages",
+        "data": "data/packages.tsv",
+        "job": {
+            "documents": 150,
+            "words": 30,
+            "entries": 900,
+            "sparse_bytes": 7200,
+            "dimensions": 64,
+            "sections": ["libs", "perl"],
+            "clusters": clusters,
+            "rounds": 7,
+            "nmi": 0.4321,
+            "traces": {"project": trace("csrmm"), "cluster": trace("k-means")},
+            "version": "0",
+        },
+        "limit": {**LIMIT, "own_data_bytes": 64 * MIB},
+        "outcore": {**images()["outcore"], "phases": [{"name": "import", "start_s": 0.1, "end_s": 1.0}]},
+        "under_limit": [rival("scikit-learn", killed=True)],
+        "all_memory": [rival("scikit-learn", work_s=6.0, nmi=0.4567)],
+    }
+
+
+@pytest.fixture
+def facts() -> dict[str, Any]:
+    return {
+        "images": images(),
+        "text": texts(),
+        "command": "outcore demo --data 'a b'",
+        "report": "report.html",
+        "total_s": 33.0,
         "machine": {
             "processor": "one",
             "cores": 2,
@@ -107,7 +148,17 @@ def facts() -> dict[str, Any]:
     }
 
 
-def arrays(channels: int = 1, k: int = 3) -> dict[str, Any]:
+def arrays(channels: int = 1, k: int = 3) -> dict[str, dict[str, Any]]:
+    rng = np.random.default_rng(1)
+    text = {
+        "point_distances": rng.random((20, 3)).astype(np.float32),
+        "point_clusters": np.arange(20, dtype=np.int32) % 3,
+        "centres": rng.normal(size=(3, 64)).astype(np.float32),
+    }
+    return {"images": image_arrays(channels, k), "text": text}
+
+
+def image_arrays(channels: int, k: int) -> dict[str, Any]:
     rng = np.random.default_rng(0)
     pixels = 24 * channels
     depths = sorted({1, k})
@@ -149,7 +200,7 @@ def assert_self_contained(html: str) -> None:
 
 
 def test_the_page_tells_everything_and_loads_nothing(facts: dict[str, Any]) -> None:
-    html = render(facts, arrays(), b'{"traceEvents": []}')
+    html = render(facts, arrays(), {"images": b'{"traceEvents": []}'})
     assert_self_contained(html)
     for said in (
         "killed",
@@ -164,36 +215,56 @@ def test_the_page_tells_everything_and_loads_nothing(facts: dict[str, Any]) -> N
         "less than 0.001%",
         "core 10",
         "in memory, not on an SSD",
+        "Two jobs larger than their memory",
+        "perl, module",
+        "no words",
+        "lib&lt;0&gt;",
+        "libs 61%",
+        "0.432",
+        "0.457",
+        "3.0 times as fast as scikit-learn",
     ):
         assert said in html, said
 
 
 def test_lanes_are_in_order_of_device_and_number(facts: dict[str, Any]) -> None:
-    html = render(facts, arrays())
+    html = render(facts, arrays(), {})
     places = [html.index(f">{lane}<") for lane in ("core 10", "core 2", "device")]
     assert places == sorted(places)
 
 
 def test_the_page_renders_without_rivals_labels_or_spans(facts: dict[str, Any]) -> None:
-    facts = copy.deepcopy(facts)
-    facts.update(under_limit=[], all_memory=[])
-    del facts["speed"], facts["agreement"]
-    facts["job"]["label_names"] = [""]
-    facts["limit"]["enforced"] = False
-    facts["outcore"].update(samples=[], phases=[])
-    for found in facts["job"]["traces"].values():
-        found.update(spans=[], bound_bytes=0)
-    assert_self_contained(render(facts, arrays()))
+    for part in (facts["images"], facts["text"]):
+        part.update(under_limit=[], all_memory=[])
+        part["limit"]["enforced"] = False
+        part["outcore"].update(samples=[], phases=[])
+        for found in part["job"]["traces"].values():
+            found.update(spans=[], bound_bytes=0)
+    del facts["images"]["speed"], facts["images"]["agreement"]
+    facts["images"]["job"]["label_names"] = [""]
+    assert_self_contained(render(facts, arrays(), {}))
+
+
+@pytest.mark.parametrize(("part", "other"), [("images", "text"), ("text", "images")])
+def test_the_page_renders_one_part_alone(facts: dict[str, Any], part: str, other: str) -> None:
+    del facts[other]
+    html = render(facts, arrays(), {})
+    assert_self_contained(html)
+    assert f'id="{part}"' in html
+    assert f'id="{other}"' not in html
+    assert "A job larger than its memory" in html
 
 
 def test_the_page_renders_colour_and_a_single_component(facts: dict[str, Any]) -> None:
-    facts["job"].update(channels=3, components=1)
-    assert_self_contained(render(facts, arrays(channels=3, k=1)))
+    facts["images"]["job"].update(channels=3, components=1)
+    assert_self_contained(render(facts, arrays(channels=3, k=1), {}))
 
 
 def test_the_summary_names_every_outcome(facts: dict[str, Any]) -> None:
     text = summary(facts)
     assert "numpy-memmap, same limit: gave up with MemoryError" in text
+    assert "scikit-learn, all the memory it wants: finished in 6.0 s" in text
+    assert "150 texts of 30 words" in text
     assert "report: report.html" in text
 
 
@@ -223,6 +294,8 @@ def test_bad_arguments_are_refused_by_name(tmp_path: Path) -> None:
         parse_bytes("lots")
     with pytest.raises(DemoError, match="nowhere: no such file"):
         find_data(tmp_path / "nowhere")
+    with pytest.raises(DemoError, match="nowhere: no such file"):
+        find_texts(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("which", ["numpy", "numpy-memmap", "numpy-blocks", "scikit-learn"])

@@ -1,7 +1,7 @@
-"""`outcore demo`: principal components of an image set that is larger than the memory allowed.
+"""`outcore demo`: principal components of images and clusters of texts, with data larger than the memory allowed.
 
-The work runs in a process whose memory the kernel limits, numpy runs the same under the same limit, and one HTML page tells
-what happened. Importing this package is cheap; Pillow, matplotlib and the rest load when the demo runs.
+Each part runs in a process whose memory the kernel limits, numpy or scikit-learn runs the same under the same limit, and one HTML
+page tells what happened. Importing this package is cheap; Pillow, matplotlib and the rest load when the demo runs.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import colorsys
 import io
 import re
 from collections.abc import Sequence
@@ -16,9 +17,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from PIL import Image
+
+from .steps import merged
 
 INK, MUTED, GRID = "#16202e", "#64707f", "#e6e9ee"
 OURS, RIVAL, LIMIT = "#0b7a75", "#d9622b", "#b3261e"
@@ -28,8 +32,23 @@ PHASES = {
     "fit": "#d3efe9",
     "transform": "#fbe9d7",
     "look at the result": "#eef1f5",
+    "unpack": "#eef1f5",
+    "import": "#e3ecf7",
+    "weigh": "#eef1f5",
+    "draw": "#f1e9f5",
+    "project": "#fbe9d7",
+    "cluster": "#d3efe9",
+    "name": "#eef1f5",
 }
-PHASE_WORDS = {"decode": "decode the images", "fit": "find the components", "transform": "project"}
+PHASE_WORDS = {
+    "decode": "decode the images",
+    "fit": "find the components",
+    "transform": "project",
+    "import": "count words",
+    "draw": "draw the random map",
+    "cluster": "find the clusters",
+    "name": "name them",
+}
 CATEGORIES = ("#0b7a75", "#d9622b", "#3b6fb6", "#8f5bb5", "#c9a227", "#4d9a3f", "#b83b5e", "#5c6773", "#2aa5c9", "#9a6b3f")
 MIB = 1 << 20
 Floats = npt.NDArray[np.float32]
@@ -166,6 +185,72 @@ def scatter(points: Floats, labels: npt.NDArray[np.int32], names: Sequence[str])
         return svg(made, "images by their first two components")
 
 
+def cluster_colour(place: int, count: int) -> str:
+    """Colours around the circle, neighbours in size far apart; the largest, which has the least in common, is grey."""
+    if place == 0 and count > 2:
+        return "#aeb6c1"
+    hue = (place * 0.381966) % 1
+    return to_hex(colorsys.hsv_to_rgb(hue, 0.72 if place % 2 else 0.55, 0.62 if place % 3 else 0.78))
+
+
+def cluster_map(points: Floats, clusters: npt.NDArray[np.int32], edges: Floats, names: Sequence[str]) -> str:
+    """Texts as dots, and the words of each cluster at a place of its own, such as the edge of its disc."""
+    with plt.rc_context(STYLE):
+        made, axes = figure(10.6, 7.2)
+        for place in range(len(names)):
+            chosen = points[clusters == place]
+            axes.scatter(
+                chosen[:, 0],
+                chosen[:, 1],
+                s=6,
+                color=cluster_colour(place, len(names)),
+                alpha=0.6,
+                linewidths=0,
+                rasterized=True,
+                zorder=1 + (place > 0),
+            )
+        axes.set(xticks=[], yticks=[])
+        axes.set_aspect("equal", adjustable="datalim")
+        axes.margins(0.06)
+        axes.grid(False)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        made.canvas.draw()
+        for (x, y), name, place in placed(axes.transData.transform(edges), names):
+            where = axes.transData.inverted().transform((x, y))
+            axes.annotate(
+                name,
+                xy=tuple(edges[place]),
+                xytext=tuple(where),
+                ha="center",
+                va="center",
+                fontsize=8.5,
+                color=INK,
+                zorder=5,
+                bbox={"boxstyle": "round,pad=0.22", "fc": "#ffffffd9", "ec": cluster_colour(place, len(names)), "lw": 1.1},
+                arrowprops={"arrowstyle": "-", "color": "#8b95a3", "lw": 0.6, "shrinkA": 0, "shrinkB": 0},
+            )
+        return svg(made, "map of the documents")
+
+
+def placed(wanted: npt.NDArray[Any], names: Sequence[str]) -> list[tuple[tuple[float, float], str, int]]:
+    """Each label at the free place nearest to where it belongs, in pixels; the largest clusters choose first."""
+    taken: list[tuple[float, float, float]] = []
+    found = []
+    shifts = sorted(((dx, dy) for dx in range(-8, 9) for dy in range(-14, 15)), key=lambda s: (s[0] * 3.0) ** 2 + s[1] ** 2)
+    for place, name in enumerate(names):
+        if not name:
+            continue
+        half = 3.6 * len(name) + 9
+        x0, y0 = (float(value) for value in wanted[place])
+        spots = ((x0 + 45 * dx, y0 + 19 * dy) for dx, dy in shifts)
+        free = ((x, y) for x, y in spots if all(abs(x - tx) > half + other or abs(y - ty) > 18 for tx, ty, other in taken))
+        x, y = next(free, (x0, y0))
+        taken.append((x, y, half))
+        found.append(((x, y), name, place))
+    return found
+
+
 def memory_over_time(ours: dict[str, Any], rivals: Sequence[dict[str, Any]], limit: dict[str, Any]) -> str:
     """Ours by phases, the limit, and the rivals that ran under it, all counted from the start of their process."""
     with plt.rc_context(STYLE):
@@ -174,7 +259,7 @@ def memory_over_time(ours: dict[str, Any], rivals: Sequence[dict[str, Any]], lim
         end = max([ours["wall_s"], *(rival["wall_s"] for rival in rivals)], default=1.0)
         for phase in ours["phases"]:
             axes.axvspan(phase["start_s"], phase["end_s"], color=PHASES.get(phase["name"], "#eef1f5"), linewidth=0)
-            if phase["end_s"] - phase["start_s"] > end * 0.14:
+            if phase["end_s"] - phase["start_s"] > end * 0.09:
                 middle = (phase["start_s"] + phase["end_s"]) / 2
                 words = PHASE_WORDS.get(phase["name"], phase["name"])
                 axes.text(middle, top * 1.19, words, ha="center", va="top", color=MUTED, fontsize=9)
@@ -212,7 +297,10 @@ def timeline(traces: dict[str, dict[str, Any]]) -> tuple[str, list[dict[str, str
         for run, trace in traces.items():
             for lane in lanes:
                 for name in names:
-                    spans = merged(trace.get("spans", ()), lane, name, whole / 2000)
+                    chosen = [
+                        (s["start_s"], s["end_s"]) for s in trace.get("spans", ()) if (s["lane"], s["name"]) == (lane, name)
+                    ]
+                    spans = merged(chosen, whole / 2000)
                     bars = [(offset + start, max(end - start, whole / 4000)) for start, end in spans]
                     row = len(lanes) - 1 - lanes.index(lane)
                     axes.broken_barh(bars, (row - 0.36, 0.72), facecolors=colours[name], linewidth=0)
@@ -230,14 +318,3 @@ def lane_order(lane: str) -> tuple[bool, int, str]:
     """The device first, then cores by number."""
     digits = re.search(r"\d+", lane)
     return not lane.startswith("device"), int(digits[0]) if digits else -1, lane
-
-
-def merged(spans: Sequence[dict[str, Any]], lane: str, name: str, gap_s: float) -> list[tuple[float, float]]:
-    """Spans nearer to each other than the eye can tell become one."""
-    found: list[tuple[float, float]] = []
-    for start, end in sorted((s["start_s"], s["end_s"]) for s in spans if s["lane"] == lane and s["name"] == name):
-        if found and start - found[-1][1] <= gap_s:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((start, end))
-    return found

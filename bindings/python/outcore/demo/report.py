@@ -6,89 +6,77 @@ Everything is inside: no style sheet, script, font or image from elsewhere.
 from __future__ import annotations
 
 import base64
-import statistics
 from importlib import resources
 from typing import Any
 
 import jinja2
-import numpy as np
+from markupsafe import Markup
 
-from . import charts
-from .words import below_in_words, bytes_in_words, ratio_in_words, seconds_in_words
+from . import charts, report_images, report_text
+from .words import below_in_words, bytes_in_words, seconds_in_words
 
 TRACE_BYTES_MAX = 8 << 20
 """A larger trace is not put into the page."""
 
 
-def render(facts: dict[str, Any], arrays: dict[str, Any], trace: bytes = b"") -> str:
-    """The page, from the measurements and the arrays of the job."""
-    template = resources.files(__package__).joinpath("report.html.j2").read_text("utf-8")
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+def render(facts: dict[str, Any], arrays: dict[str, dict[str, Any]], traces: dict[str, bytes]) -> str:
+    """The page, from the measurements of the parts that ran, the arrays of their jobs, and their traces."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader(__package__),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
     environment.filters |= {"bytes": bytes_in_words, "below": below_in_words, "seconds": seconds_in_words}
-    return environment.from_string(template).render(page(facts, arrays, trace))
+    style = resources.files(__package__).joinpath("templates/style.css").read_text("utf-8")
+    parts = []
+    for name, page in (("images", report_images.page), ("text", report_text.page)):
+        if name in facts:
+            trace = traces.get(name, b"")
+            content = {"part": name, **shared(facts[name], trace), **page(facts[name], arrays[name])}
+            html = environment.get_template(f"{name}.html.j2").render(content)
+            parts.append(
+                {"name": name, "html": Markup(html), **{key: content[key] for key in ("headline", "line", "kind", "source")}}
+            )
+    named = [facts[part["name"]] for part in parts]
+    return environment.get_template("page.html.j2").render(
+        facts=facts,
+        parts=parts,
+        style=Markup(style),
+        titles=[part["title"] for part in named],
+        enforced=all(part["limit"]["enforced"] for part in named),
+        version=named[0]["job"]["version"],
+    )
 
 
-def page(facts: dict[str, Any], arrays: dict[str, Any], trace: bytes) -> dict[str, Any]:
+def shared(facts: dict[str, Any], trace: bytes) -> dict[str, Any]:
+    """What both parts tell in the same way."""
     job = facts["job"]
-    shape = (job["height"], job["width"], job["channels"])
     timeline, legend = charts.timeline({run_name(run): found for run, found in job["traces"].items()})
     return {
         "facts": facts,
         "job": job,
         "limit": facts["limit"],
         "ours": facts["outcore"],
-        "data_bytes": 4 * job["rows"] * shape[0] * shape[1] * shape[2],
-        "decode_s": sum(
-            p["end_s"] - p["start_s"] for p in facts["outcore"]["phases"] if p["name"] in ("look at the files", "decode")
-        ),
-        "explained": float(np.sum(arrays["ratio"])),
-        "components": charts.component_grid(arrays["components"], arrays["mean"], shape),
-        "reconstructions": charts.reconstruction_rows(arrays, shape),
-        "variance": charts.variance_curve(arrays["ratio"]),
-        "scatter": charts.scatter(arrays["points"], arrays["point_labels"], job["label_names"]),
-        "labelled": 2 <= len(job["label_names"]) <= len(charts.CATEGORIES),
-        "points": len(arrays["points"]),
-        "objects": objects(job, facts["limit"]),
         "memory_chart": charts.memory_over_time(facts["outcore"], facts["under_limit"], facts["limit"]),
-        "moved": [moved(run_name(run), found) for run, found in job["traces"].items()],
         "timeline": timeline,
         "legend": legend,
         "busy": [busy(run_name(run), found) for run, found in job["traces"].items()],
-        "speed": speed(facts),
         "trace": base64.b64encode(trace).decode() if 0 < len(trace) <= TRACE_BYTES_MAX else "",
     }
 
 
+RUNS = {
+    "fit": "find the components",
+    "transform": "project the images",
+    "project": "project the texts",
+    "cluster": "find the clusters",
+}
+
+
 def run_name(run: str) -> str:
-    return {"fit": "find the components", "transform": "project the images"}.get(run, run)
-
-
-def objects(job: dict[str, Any], limit: dict[str, Any]) -> list[dict[str, Any]]:
-    """Bytes of each object beside the budget; numpy holds the first two at once, and a centred copy of the first."""
-    pixels, k = job["height"] * job["width"] * job["channels"], job["components"]
-    rows = [
-        ("the images as numbers", f"{job['rows']:,} \u00d7 {pixels:,}, on SSD", 4 * job["rows"] * pixels, "data"),
-        ("the projected images", f"{job['rows']:,} \u00d7 {k}, on SSD", 4 * job["rows"] * k, "data"),
-        ("the covariance matrix", f"{pixels:,} \u00d7 {pixels:,}", 4 * pixels * pixels, "data"),
-        ("the components", f"{k} \u00d7 {pixels:,}", 4 * k * pixels, "data"),
-        ("memory budget of outcore", "what it may hold at any time", limit["budget_bytes"], "budget"),
-    ]
-    most = max(row[2] for row in rows)
-    return [{"name": n, "note": note, "bytes": b, "percent": 100 * b / most, "kind": kind} for n, note, b, kind in rows]
-
-
-def moved(name: str, trace: dict[str, Any]) -> dict[str, Any]:
-    """Bytes between SSD and memory: foreseen, counted, and the least that any program must move."""
-    foreseen, counted = (trace[key]["bytes_read"] + trace[key]["bytes_written"] for key in ("predicted", "actual"))
-    bound = trace["bound_bytes"]
-    most = max(foreseen, counted, bound, 1)
-    bars = [("the least possible", bound, "bound"), ("foreseen by the plan", foreseen, "plan"), ("really moved", counted, "fact")]
-    return {
-        "name": name,
-        "ratio": counted / bound if bound else None,
-        "exact": foreseen == counted,
-        "bars": [{"name": n, "bytes": b, "percent": 100 * b / most, "kind": kind} for n, b, kind in bars],
-    }
+    return RUNS.get(run, run)
 
 
 def busy(name: str, trace: dict[str, Any]) -> dict[str, Any]:
@@ -106,26 +94,3 @@ def busy(name: str, trace: dict[str, Any]) -> dict[str, Any]:
         "peak": trace["actual"]["peak_bytes"],
         "foreseen_peak": trace["predicted"]["peak_bytes"],
     }
-
-
-def speed(facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Medians of the rounds, slowest bar full width."""
-    rounds = facts.get("speed", {})
-    if len(rounds) < 2:
-        return []
-    middle = {name: statistics.median(values) for name, values in rounds.items()}
-    peaks = {"outcore": facts["outcore"]["peak_bytes"]} | {e["which"]: e["peak_bytes"] for e in facts["all_memory"]}
-    slowest = max(middle.values())
-    return [
-        {
-            "name": name,
-            "seconds": middle[name],
-            "spread": (min(values), max(values)),
-            "rounds": len(values),
-            "percent": 100 * middle[name] / slowest,
-            "peak": peaks[name],
-            "ours": name == "outcore",
-            "compared": "" if name == "outcore" else f"outcore is {ratio_in_words(middle['outcore'], middle[name])} {name}",
-        }
-        for name, values in rounds.items()
-    ]

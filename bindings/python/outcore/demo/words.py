@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 
@@ -48,3 +49,9 @@ def outcome_in_words(entry: dict[str, Any]) -> str:
     if entry.get("failure"):
         return f"failed: {entry['failure']}"
     return f"finished in {seconds_in_words(entry['work_s'])}"
+
+
+def say(show: bool, text: str) -> None:
+    """A line of progress."""
+    if show:
+        print(text, file=sys.stderr, flush=True)

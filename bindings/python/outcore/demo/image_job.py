@@ -1,7 +1,4 @@
-"""The work of the demo, run as a process of its own under the memory limit.
-
-    python -m outcore.demo.job spec.json      does it, writes result.json and result.npz into the folder that the spec names
-    python -m outcore.demo.job                prints what interpreter and imports alone take, as JSON
+"""The work of the images part, run as a process of its own under the memory limit (see `steps`).
 
 Steps: decode the images into `images.npy` on SSD, find the components, project every image into `projection.npy` on SSD, then
 look at a few. At no time are more than one block of images and the library's budget in memory.
@@ -9,11 +6,7 @@ look at a few. At no time are more than one block of images and the library's bu
 
 from __future__ import annotations
 
-import json
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +18,8 @@ import outcore as oc
 from outcore.decomposition import PCA
 
 from .images import ImageError, ImageSet, Survey
-from .limit import process_status
+from .steps import Found, Phases, carry_out, thinned
+from .words import say
 
 Floats = npt.NDArray[np.float32]
 
@@ -35,7 +29,7 @@ READ_BYTES = 4 << 20
 
 
 class Face:
-    """All that the demo asks of outcore."""
+    """All that the images part asks of outcore."""
 
     def __init__(self, memory: str, scratch: str, threads: int | None) -> None:
         oc.configure(memory=memory, scratch=scratch, threads=threads)
@@ -49,30 +43,16 @@ class Face:
     def fit(self, images: Any, components: int, seed: int) -> tuple[Any, dict[str, Any]]:
         pca = PCA(n_components=components, random_state=seed)
         pca.fit(images)
-        return pca, pca.trace_.to_dict()
+        return pca, thinned(pca.trace_.to_dict())
 
     def project(self, pca: Any, images: Any, out: Path, trace_file: Path) -> dict[str, Any]:
         pca.transform(images, out=str(out))
         trace = oc.last_trace()
         trace.save(str(trace_file))
-        found: dict[str, Any] = trace.to_dict()
-        return found
+        return thinned(trace.to_dict())
 
 
-class Phases:
-    """What was done when, on the clock of the memory samples."""
-
-    def __init__(self) -> None:
-        self.done: list[dict[str, Any]] = []
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        started = time.monotonic()
-        yield
-        self.done.append({"name": name, "start_s": started, "end_s": time.monotonic()})
-
-
-def run_again(spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+def run_again(spec: dict[str, Any]) -> Found:
     """Components and projection once more, on the array of an earlier run: a further sample of the time they take."""
     folder = Path(spec["folder"])
     face = Face(spec["memory"], str(folder), spec["threads"])
@@ -86,7 +66,7 @@ def run_again(spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, npt.NDArr
     return {"phases": phases.done}, {}
 
 
-def run(spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+def run(spec: dict[str, Any]) -> Found:
     folder = Path(spec["folder"])
     bars: dict[str, Any] = {"disable": not spec["progress"], "unit": " images", "leave": False, "file": sys.stderr}
     face = Face(spec["memory"], str(folder), spec["threads"])
@@ -103,10 +83,10 @@ def run(spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any
         write_images(array, images, bar.update)
         del array
     array = face.open(folder / "images.npy")
-    say(spec, f"finding {components} components of {survey.count} x {survey.pixels}")
+    say(spec["progress"], f"finding {components} components of {survey.count} x {survey.pixels}")
     with phases.phase("fit"):
         pca, fit_trace = face.fit(array, components, spec["seed"])
-    say(spec, "projecting every image")
+    say(spec["progress"], "projecting every image")
     with phases.phase("transform"):
         transform_trace = face.project(pca, array, folder / "projection.npy", folder / "trace.json")
     with phases.phase("look at the result"):
@@ -202,27 +182,5 @@ def scatter_points(projection: Any, count: int) -> tuple[npt.NDArray[np.int64], 
     return wanted, points.astype(np.float32)
 
 
-def say(spec: dict[str, Any], text: str) -> None:
-    if spec["progress"]:
-        print(text, file=sys.stderr, flush=True)
-
-
-def main(arguments: list[str]) -> int:
-    if not arguments:
-        print(json.dumps(process_status()))
-        return 0
-    spec = json.loads(Path(arguments[0]).read_text())
-    folder = Path(spec["folder"])
-    try:
-        result, arrays = run_again(spec) if spec.get("again") else run(spec)
-    except MemoryError as error:
-        result, arrays = {"error": f"MemoryError: {error}" if str(error) else "MemoryError"}, {}
-    except (OSError, ValueError, RuntimeError) as error:
-        result, arrays = {"error": str(error) or type(error).__name__, "error_kind": type(error).__name__}, {}
-    np.savez(folder / "result.npz", **arrays)  # type: ignore[arg-type]
-    (folder / "result.json").write_text(json.dumps(result))
-    return 1 if "error" in result else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(carry_out(sys.argv[1:], lambda spec: run_again(spec) if spec.get("again") else run(spec)))
