@@ -1,4 +1,4 @@
-"""The command line: `outcore info | convert | import | export | gemm | pca | kmeans | bench-device | check | demo`.
+"""The command line: `outcore info | convert | import | export | gemm | csrmm | pca | kmeans | bench-device | check | demo`.
 
 Results go to standard output, as lines for people or, with `--json`, as one JSON value; progress and errors go to standard error.
 Exit status: 0 when all is well, 1 for an error, 2 for a wrong command line, 130 after Ctrl-C.
@@ -234,6 +234,25 @@ def gemm(
     session = _session(options)
     left, right = session.open(a), session.open(b)
     found = linalg.gemm(left, right, out, alpha=alpha, trans_a=trans_a, trans_b=trans_b, explain=_how(explain, as_json))
+    if not explain:
+        _done(session, found, as_json)
+
+
+@cli.command()
+@click.argument("a", type=click.Path(file_okay=False))
+@click.argument("b", type=PATH)
+@click.argument("out", type=PATH)
+@click.option("--alpha", type=float, default=1.0, show_default=True)
+@click.option("--trans-a", is_flag=True, help="Use the transpose of A.")
+@explain_option
+@session_options
+def csrmm(a: str, b: str, out: str, alpha: float, trans_a: bool, explain: bool, as_json: bool, **options: Any) -> None:
+    """Multiply the sparse matrix in the folder A by the dense one in B; OUT is a new .npy file."""
+    from . import linalg
+
+    session = _session(options)
+    left, right = session.open(a), session.open(b)
+    found = linalg.csrmm(left, right, out, alpha=alpha, trans_a=trans_a, explain=_how(explain, as_json))
     if not explain:
         _done(session, found, as_json)
 

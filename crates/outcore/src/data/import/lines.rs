@@ -225,7 +225,7 @@ impl<'a> Growth<'a> {
             return Ok(());
         }
         // Text, 18 bytes a word besides, and twice as much while the list grows.
-        self.hold(3 * len + 64 * words)?;
+        self.hold(5 * len / 2 + 40 * words)?;
         let Context { session, memory, stop, .. } = self.context;
         let bytes = Bytes::of(session, file.extent(), 0..len, memory.stream, stop)?;
         let source = Source::open(file.extent().name(), bytes)?;
