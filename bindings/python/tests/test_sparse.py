@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.OverBudgetError):
         oc.linalg.gram_product(a, np.ones((300, 200_000), np.float32), memory="1MiB", explain=True)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(errors.UnsupportedError, match=r"matrix\.json"):
+    with pytest.raises(errors.NotAFileError, match=r"matrix\.json"):
         oc.open(tmp_path / "empty")
 
 

@@ -150,10 +150,10 @@ impl Sparse {
     pub(crate) fn open(session: &Session, path: &Path) -> Result<Sparse> {
         let object = path.join(names::DESCRIPTION);
         let text = std::fs::read(&object).map_err(|source| match source.kind() {
-            std::io::ErrorKind::NotFound => {
-                let reason = format!("a folder without {}, which says what matrix it holds", names::DESCRIPTION);
-                Error::from(FormatError::Unsupported { object: path.display().to_string(), reason })
-            }
+            std::io::ErrorKind::NotFound => Error::from(outcore_store::Error::NotAFile {
+                object: path.display().to_string(),
+                kind: "a folder without matrix.json, which would say what matrix it holds",
+            }),
             _ => Error::Device { object: object.display().to_string(), source },
         })?;
         let description = format::parse_description(&object.display().to_string(), &text)?;

@@ -112,6 +112,11 @@ impl Sparse {
         pieces
     }
 
+    /// Whether some line is cut into several pieces.
+    pub(crate) fn has_cut_lines(&self) -> bool {
+        self.parts.cuts.iter().any(|cut| cut.inside)
+    }
+
     /// All of it as one piece.
     pub(crate) fn whole(&self) -> Piece {
         let at = |line, entry| Cut { line, entry, inside: false };

@@ -20,7 +20,7 @@ use outcore_kernels::{MatMut, MatRef, Real, csrmm_flops, view, view_mut};
 
 use super::gemm::{MOMENT_BYTES, MOMENT_FLOPS};
 use super::with_real;
-use crate::data::array::{Array, Layout, Operand, Output, Tile, cut};
+use crate::data::array::{Array, Layout, Operand, Output, Tile, cut, panels_that_fit};
 use crate::data::format::{Compressed, Order};
 use crate::data::sparse::{Piece, Sparse, with_lines};
 use crate::error::{Error, Result};
@@ -91,7 +91,7 @@ pub fn csrmm_into(session: &Session, a: &Sparse, b: Operand, alpha: f64, into: B
     let small =
         !a.is_stored() && !b.is_stored() && plan.flops() <= MOMENT_FLOPS && a.nbytes() + b.bytes() + bytes <= MOMENT_BYTES;
     // Copies and turns make tasks wait for each other.
-    let momentary = small && a.format() == Compressed::Rows && b.waiting_bytes() == 0;
+    let momentary = small && a.format() == Compressed::Rows && b.layout().by_rows() && !a.has_cut_lines();
     let job = Job::new(session, vec![plan], move |_| whole.reclaim().map_err(lost))?;
     Ok(if momentary { job.momentary() } else { job })
 }
@@ -279,8 +279,8 @@ impl<'a, T: Real> Product<'a, T> {
         let whole = self.b.waiting_bytes();
         if self.waits(whole) {
             plan.note("B", "in memory");
-            let band = Band::new(self.b, plan, 0..n, self.element);
-            band.load::<T>(plan, self.b, self.memory / 16);
+            let band = Band::new(self.b, plan, 0..n, self.element, None);
+            band.load::<T>(plan, self.b, self.memory / 32);
             for piece in self.a.pieces(self.share(self.memory - whole), |lines| lines * row_bytes) {
                 let rows = c.rows_of(plan, &piece, false, self.element);
                 self.gather_task(plan, &piece, &band, rows, true);
@@ -290,7 +290,10 @@ impl<'a, T: Real> Product<'a, T> {
         // Two bands of B in a third of the memory, blocks of C in a quarter, A and what is on its way in the rest.
         let bands = cut(0..n, (self.memory / 6 / row_bytes).max(1));
         plan.note("bands of B", bands.len());
-        let bands: Vec<Band> = bands.into_iter().map(|rows| Band::new(self.b, plan, rows, self.element)).collect();
+        let slots = Band::slots(self.b, plan, &bands, self.element);
+        let slot = |number: usize| slots.as_ref().map(|slots| slots[number % 2]);
+        let bands = bands.into_iter().enumerate().map(|(number, rows)| Band::new(self.b, plan, rows, self.element, slot(number)));
+        let bands: Vec<Band> = bands.collect();
         let pieces = self.a.pieces(self.share(self.memory / 3), |lines| lines * row_bytes);
         let mut backwards = false;
         let mut start = 0;
@@ -304,7 +307,7 @@ impl<'a, T: Real> Product<'a, T> {
             let rows: Vec<Rows> = pieces[start..end].iter().map(|piece| c.rows_of(plan, piece, true, self.element)).collect();
             let order: Vec<&Band> = if backwards { bands.iter().rev().collect() } else { bands.iter().collect() };
             for (turn, band) in order.into_iter().enumerate() {
-                band.load::<T>(plan, self.b, self.memory / 16);
+                band.load::<T>(plan, self.b, self.memory / 32);
                 for (piece, rows) in pieces[start..end].iter().zip(&rows) {
                     self.gather_task(plan, piece, band, rows.clone(), turn == 0);
                 }
@@ -433,16 +436,25 @@ enum BandPlace {
 }
 
 impl Band {
-    pub(super) fn new(b: &Operand, plan: &mut Plan, rows: Range<u64>, element: u64) -> Band {
+    /// `slot` is where it is copied to, if it has to be; memory of its own, if there is none.
+    pub(super) fn new(b: &Operand, plan: &mut Plan, rows: Range<u64>, element: u64, slot: Option<Region>) -> Band {
         let tile = b.layout().tile(b.extent(plan), rows.clone(), 0..b.cols(), element);
         let place = match tile.is_by_rows() {
             true => BandPlace::Direct(tile),
-            false => {
-                let bytes = (rows.end - rows.start) * b.cols() * element;
-                BandPlace::Packed(Region::span(plan.volatile("B by rows", bytes), 0, bytes))
-            }
+            false => BandPlace::Packed(slot.unwrap_or_else(|| Band::slot(plan, &rows, b.cols() * element))),
         };
         Band { rows, cols: b.cols(), place }
+    }
+
+    fn slot(plan: &mut Plan, rows: &Range<u64>, row_bytes: u64) -> Region {
+        let bytes = (rows.end - rows.start) * row_bytes;
+        Region::span(plan.volatile("B by rows", bytes), 0, bytes)
+    }
+
+    /// Two places that bands take in turn, the first of which is the longest, where they have to be copied.
+    fn slots(b: &Operand, plan: &mut Plan, bands: &[Range<u64>], element: u64) -> Option<[Region; 2]> {
+        let longest = bands.first().filter(|_| !b.layout().by_rows())?;
+        Some([0, 1].map(|_| Band::slot(plan, longest, b.cols() * element)))
     }
 
     pub(super) fn region(&self) -> Region {
@@ -457,8 +469,13 @@ impl Band {
         let BandPlace::Packed(region) = self.place else { return };
         let (height, width, element) = ((self.rows.end - self.rows.start) as usize, self.cols as usize, size_of::<T>() as u64);
         let extent = b.extent(plan);
-        for cols in cut(0..self.cols, (share / (height as u64 * element).max(1)).max(1)) {
-            let tile = b.layout().tile(extent, self.rows.clone(), cols.clone(), element);
+        let tile_of = |cols: Range<u64>| b.layout().tile(extent, self.rows.clone(), cols, element);
+        let frame_bytes = |cols| match b {
+            Operand::Stored(array) => tile_of(cols).region.frame_bytes(u64::from(array.extent().block())),
+            Operand::Memory { .. } => 0,
+        };
+        for cols in panels_that_fit(self.cols, height as u64 * element, share, frame_bytes) {
+            let tile = tile_of(cols.clone());
             let task = Task::new("pack").read(tile.region);
             let task = if cols.start == 0 { task.write(region) } else { task.update(region) };
             plan.task(task.run(move |cx| {

@@ -81,7 +81,7 @@ fn lanes<T: Real>(
     groups: &[Vec<Piece>],
 ) -> Vec<Region> {
     let element = size_of::<T>() as u64;
-    let band = Band::new(x, plan, 0..x.rows(), element);
+    let band = Band::new(x, plan, 0..x.rows(), element, None);
     band.load::<T>(plan, x, session.memory_free() / 16);
     let bytes = x.rows() * x.cols() * element;
     let lanes: Vec<Region> = (0..copies.min(groups.len() as u64))
