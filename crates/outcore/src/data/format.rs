@@ -82,6 +82,23 @@ impl DType {
     }
 }
 
+/// Runs `$body` with `$T` standing for the Rust type of a [`DType`].
+macro_rules! with_real {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::data::format::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::data::format::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_real;
+
 /// NumPy's name.
 impl fmt::Display for DType {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -20,10 +20,10 @@ use outcore_kernels::{Lines, Real};
 
 use crate::data::array::cut;
 use crate::data::file::{StoredFile, read_vector_head};
+use crate::data::format::with_real;
 use crate::data::format::{self, Compressed, DType, Description, Element, FormatError, Vector};
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::learn::linalg::with_real;
 use crate::session::Session;
 
 pub use compress::compress;
@@ -382,13 +382,7 @@ impl Sparse {
     /// # Errors
     /// [`Error::Shape`] when they are not all there; [`Error::Value`] where the lines are columns.
     pub fn slice(&self, rows: Range<u64>) -> Result<Sparse> {
-        if self.format == Compressed::Columns {
-            let what = format!(
-                "{} is compressed by columns: its rows do not lie together; csrcsc makes a matrix whose rows do",
-                self.name()
-            );
-            return Err(Error::value(what));
-        }
+        self.check_rows_together()?;
         if rows.start > rows.end || rows.end > self.rows() {
             return Err(Error::shape(format!("rows {rows:?} are not all in {}, which has {}", self.name(), self.rows())));
         }
@@ -400,6 +394,17 @@ impl Sparse {
             return Err(FormatError::Corrupt { object, offset: 0, reason }.into());
         }
         Ok(Sparse { lines, entries, ..self.clone() })
+    }
+
+    /// Refuses a matrix that is compressed by columns.
+    pub(crate) fn check_rows_together(&self) -> Result<()> {
+        match self.format {
+            Compressed::Rows => Ok(()),
+            Compressed::Columns => {
+                let what = "is compressed by columns: its rows do not lie together; csrcsc makes a matrix whose rows do";
+                Err(Error::value(format!("{} {what}", self.name())))
+            }
+        }
     }
 
     /// Lines, whatever they are.

@@ -20,8 +20,9 @@ use outcore_engine::{Extent, ExtentRef, Outcome, Plan, Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Eigen, MatMut, MatRef, Real, TopOptions, gemm_scratch_bytes, view, view_mut};
 
-use super::linalg::{in_calls, syrk_in_calls, with_real};
+use super::linalg::{in_calls, syrk_in_calls};
 use crate::data::array::{Array, Operand, Output, Tile, panels, panels_that_fit};
+use crate::data::format::with_real;
 use crate::data::format::{DType, Order};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};

@@ -14,10 +14,10 @@ use super::create::header;
 use super::tiles::{ALIGNMENT, BAND, NUMBERS, TileSpec, Tiled};
 use super::{Piece, PieceBlocks, Sparse, SparseShape, names, whole_lines, with_lines};
 use crate::data::file::StoredFile;
+use crate::data::format::with_real;
 use crate::data::format::{Description, Element, Entries, Vector};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
-use crate::learn::linalg::with_real;
 use crate::session::Session;
 
 /// Bytes of A that make a block.

@@ -14,9 +14,9 @@ use outcore_kernels::{Csr, Index, Lines, Real, Tile, Tiles};
 use super::tiles::Tiled;
 use super::{Backing, Form, Part, Parts, Sparse};
 use crate::data::array::cut;
+use crate::data::format::with_real;
 use crate::data::format::{DType, Element};
 use crate::error::{Error, Result};
-use crate::learn::linalg::with_real;
 use crate::session::Session;
 
 /// Entries between cuts, in matrices of up to [`CUTS`] times as many.

@@ -10,9 +10,9 @@ use outcore_kernels::{Blas, MatRef, Real, gemm_scratch_bytes, view, view_mut};
 use super::block::part_rows;
 use crate::data::array::{Array, Operand, Output, Tile, panels_that_fit};
 use crate::data::format::Order;
+use crate::data::format::with_real;
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::learn::linalg::with_real;
 use crate::session::{PARALLEL, Session};
 
 /// The distance of each row of x to each of some centres, k x d: n x k, of the element type of x. Computed in f64.

@@ -6,9 +6,9 @@ use outcore_engine::{Plan, Task};
 use outcore_kernels::Real;
 
 use crate::data::array::Operand;
+use crate::data::format::with_real;
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::learn::linalg::with_real;
 use crate::session::Session;
 
 /// Rows that one task reads.

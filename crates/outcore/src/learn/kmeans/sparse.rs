@@ -17,11 +17,12 @@ use super::farthest::{Far, Found, offer};
 use super::totals::{Shape, Sums, Totals};
 use super::{Assigned, KMeans, Options};
 use crate::data::array::{Array, Output};
-use crate::data::format::{Compressed, Order};
+use crate::data::format::Order;
+use crate::data::format::with_real;
 use crate::data::sparse::{Piece, PieceBlocks, Sparse, whole_lines, with_lines};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
-use crate::learn::linalg::{numbers, with_real};
+use crate::learn::linalg::numbers;
 use crate::session::{PARALLEL, Session};
 
 /// As [`fit`](super::fit), of sparse rows in CSR.
@@ -70,7 +71,7 @@ type Entries = Vec<(usize, f64)>;
 /// # Errors
 /// [`Error::Shape`] for a row that there is not, or one that does not follow; [`Error::OverBudget`].
 pub fn take_sparse_rows(session: &Session, x: &Sparse, rows: &[u64]) -> Result<Job<Vec<f64>>> {
-    check_lines(x)?;
+    x.check_rows_together()?;
     if rows.windows(2).any(|pair| pair[0] >= pair[1]) || rows.last().is_some_and(|&last| last >= x.rows()) {
         return Err(Error::shape(format!("rows to take of {} have to ascend below {}", x.name(), x.rows())));
     }
@@ -104,7 +105,7 @@ pub fn take_sparse_rows(session: &Session, x: &Sparse, rows: &[u64]) -> Result<J
 /// # Errors
 /// As [`distances`](super::distances); [`Error::Value`] for a matrix in CSC.
 pub fn sparse_distances(session: &Session, x: &Sparse, centers: &[f64], out: Output) -> Result<Job<Array>> {
-    check_lines(x)?;
+    x.check_rows_together()?;
     if x.cols() == 0 || centers.is_empty() || !centers.len().is_multiple_of(x.cols() as usize) {
         return Err(Error::shape(format!("{} has {} columns, the centres {} elements", x.name(), x.cols(), centers.len())));
     }
@@ -156,15 +157,6 @@ fn distances_as<T: Real>(session: &Session, x: &Sparse, centers: &[f64], out: Ou
     target.job(session, vec![plan])
 }
 
-fn check_lines(x: &Sparse) -> Result<()> {
-    match x.format() {
-        Compressed::Rows => Ok(()),
-        Compressed::Columns => {
-            Err(Error::value(format!("{} is compressed by columns; csrcsc makes a matrix whose rows lie together", x.name())))
-        }
-    }
-}
-
 struct SparseRows<T> {
     x: Sparse,
     shape: Shape,
@@ -181,7 +173,7 @@ struct SparseRows<T> {
 
 impl<T: Real> SparseRows<T> {
     fn new(session: &Session, x: &Sparse, start: &[f64], weights: Option<Vec<f64>>) -> Result<SparseRows<T>> {
-        check_lines(x)?;
+        x.check_rows_together()?;
         let (n, d, element) = (x.rows(), x.cols(), size_of::<T>() as u64);
         if n == 0 || d == 0 || start.is_empty() || !start.len().is_multiple_of(d as usize) {
             let (name, length) = (x.name(), start.len());

@@ -23,8 +23,8 @@ use bytemuck::Pod;
 use outcore_engine::{Block, Extent, Plan, Region, Task};
 use outcore_kernels::{Csr, Lines, Real};
 
-use super::with_real;
 use crate::data::format::Element;
+use crate::data::format::with_real;
 use crate::data::sparse::{NewSparse, Piece, Sparse, SparseShape, in_lines, with_csr, with_lines};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};

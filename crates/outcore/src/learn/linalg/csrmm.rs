@@ -19,8 +19,8 @@ use outcore_kernels as kernels;
 use outcore_kernels::{MatMut, MatRef, Real, csrmm_flops, view, view_mut};
 
 use super::gemm::{MOMENT_BYTES, MOMENT_FLOPS};
-use super::with_real;
 use crate::data::array::{Array, Layout, Operand, Output, Tile, cut, panels_that_fit};
+use crate::data::format::with_real;
 use crate::data::format::{Compressed, Order};
 use crate::data::sparse::{Piece, Sparse, with_lines};
 use crate::error::{Error, Result};

@@ -4,8 +4,9 @@ use outcore_engine::{Plan, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::Real;
 
-use super::{common_dtype, with_real};
+use super::common_dtype;
 use crate::data::array::{Array, Operand, Output, panels};
+use crate::data::format::with_real;
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::session::{PARALLEL, Session};

@@ -13,11 +13,12 @@ use outcore_engine::{Context, Plan, Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, CALL_FLOPS, MatMut, MatRef, Real, gemm_flops, gemm_scratch_bytes, syrk_flops, view_mut};
 
+use super::common_dtype;
 use super::repack::{Ahead, Blocks};
 use super::tiling::{Problem, Side, Tiling, bound_bytes, choose};
-use super::{common_dtype, with_real};
 use crate::data::array::{Array, Operand, Output, Tile, cut};
 use crate::data::format::Order;
+use crate::data::format::with_real;
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::session::{PARALLEL, Session};

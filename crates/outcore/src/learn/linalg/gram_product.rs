@@ -9,8 +9,8 @@ use outcore_kernels as kernels;
 use outcore_kernels::{Real, csrmm_flops, view, view_mut};
 
 use super::csrmm::{Band, Csrmm, check, csrmm, numbers};
-use super::with_real;
 use crate::data::array::{Array, Operand, Output};
+use crate::data::format::with_real;
 use crate::data::format::{Compressed, Order};
 use crate::data::sparse::{Piece, Sparse, whole_lines, with_lines};
 use crate::error::Result;

@@ -45,20 +45,3 @@ pub(crate) fn common_dtype(what: &str, operands: &[&Operand]) -> Result<DType> {
         }),
     }
 }
-
-/// Runs `$body` with `$T` standing for the Rust type of a [`DType`].
-macro_rules! with_real {
-    ($dtype:expr, $T:ident => $body:expr) => {
-        match $dtype {
-            $crate::data::format::DType::F32 => {
-                type $T = f32;
-                $body
-            }
-            $crate::data::format::DType::F64 => {
-                type $T = f64;
-                $body
-            }
-        }
-    };
-}
-pub(crate) use with_real;

@@ -9,8 +9,8 @@ use outcore_kernels as kernels;
 use outcore_kernels::{Real, csrmm_flops};
 
 use super::csrmm::by_rows;
-use super::with_real;
 use crate::data::array::{Array, Operand, Output, panels_that_fit};
+use crate::data::format::with_real;
 use crate::data::format::{Compressed, Order};
 use crate::data::sparse::{Sparse, with_csr, with_lines};
 use crate::error::{Error, Result};
@@ -54,13 +54,8 @@ pub fn project(session: &Session, x: Rows, r: &Sparse, out: Output) -> Result<Jo
     if r.format() != Compressed::Rows || r.is_stored() {
         return Err(Error::value("the map must be a matrix in memory in CSR"));
     }
-    if let Rows::Sparse(x) = &x
-        && x.format() == Compressed::Columns
-    {
-        return Err(Error::value(format!(
-            "{} is compressed by columns; csrcsc makes a matrix whose rows lie together",
-            x.name()
-        )));
+    if let Rows::Sparse(x) = &x {
+        x.check_rows_together()?;
     }
     if let Rows::Dense(x) = &x {
         out.check_distinct(&[x])?;

@@ -9,8 +9,8 @@ use outcore_engine::{Plan, Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{ColumnStatistics, MatRef, Norm, Real};
 
-use super::with_real;
 use crate::data::array::{Operand, panels_that_fit};
+use crate::data::format::with_real;
 use crate::error::Result;
 use crate::job::Job;
 use crate::session::{PARALLEL, Session};

@@ -10,7 +10,7 @@ use std::sync::{Arc, RwLock};
 use outcore_engine::{Block, Plan, Region, Task};
 use outcore_kernels::{Lines, Real};
 
-use super::with_real;
+use crate::data::format::with_real;
 use crate::data::format::{Compressed, DType, Element};
 use crate::data::sparse::{NewSparse, Piece, PieceBlocks, Sparse, SparseShape, in_lines, with_lines};
 use crate::error::{Error, Result};

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use outcore_engine::{Plan, Region, Task};
 use outcore_kernels::{ColumnStatistics, Lines, Norm, Real};
 
-use super::with_real;
 use crate::data::format::Compressed;
+use crate::data::format::with_real;
 use crate::data::sparse::{Sparse, with_lines};
 use crate::error::{Error, Result};
 use crate::job::Job;

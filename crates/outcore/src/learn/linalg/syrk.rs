@@ -15,9 +15,9 @@ use outcore_kernels::{Real, gemm_scratch_bytes, mirror_lower, syrk_flops, transp
 use super::gemm::{memory_for_blocks, product_task, syrk_in_calls, task_scratch_bytes};
 use super::repack::{Ahead, Blocks};
 use super::tiling::{HARDLY_LONGER, WRITE_REQUESTS, Work};
-use super::with_real;
 use crate::data::array::{Array, Operand, Output, Tile};
 use crate::data::format::Order;
+use crate::data::format::with_real;
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::session::{PARALLEL, Session};
