@@ -18,8 +18,8 @@ import numpy.typing as npt
 from . import _native
 from ._index import Pick, parse_key, spans
 from ._session import Order, Session, default_session, full_path, type_name
-from ._units import memory_available, show_bytes
-from .errors import ArgumentError, ClosedError, DTypeError, NoMemoryError, ShapeError
+from ._units import check_room, show_bytes
+from .errors import ArgumentError, ClosedError, DTypeError, ShapeError
 
 __all__ = ["Array", "Floats", "memory_operand", "native_operand", "native_output", "numbers"]
 
@@ -27,9 +27,6 @@ Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 CHUNK_BYTES = 16 << 20
 """Memory besides the budget that assignments and steps use where values need to be converted, broadcast or picked."""
-
-CHECK_BYTES = 16 << 20
-"""Results below this size are not held against the memory available: looking takes longer than reading."""
 
 
 @dataclass(frozen=True)
@@ -228,16 +225,8 @@ class Array:
         return self._read(progress)
 
     def _check_room(self, size: int, force: bool = False) -> None:
-        if force or size <= CHECK_BYTES:
-            return
-        free = memory_available()
-        if size > free:
-            raise NoMemoryError(
-                f"{self!r}: {show_bytes(size)} do not fit the {show_bytes(free)} of memory available; "
-                "take a part, or .numpy(force=True)",
-                needed=size,
-                available=free,
-            )
+        if not force:
+            check_room(size, self, "take a part, or .numpy(force=True)")
 
     def _read(self, progress: bool | None = None) -> npt.NDArray[Any]:
         matrix = self._inner

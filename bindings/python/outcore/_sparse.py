@@ -15,13 +15,10 @@ import numpy.typing as npt
 
 from . import _native
 from ._session import PathLike, Session, default_session, full_path
-from ._units import memory_available, show_bytes
-from .errors import ArgumentError, ClosedError, DTypeError, NoMemoryError, ShapeError
+from ._units import check_room, show_bytes
+from .errors import ArgumentError, ClosedError, DTypeError, ShapeError
 
 __all__ = ["Sparse", "is_scipy", "native_sparse"]
-
-CHECK_BYTES = 16 << 20
-"""Results below this size are not held against the memory available: looking takes longer than reading."""
 
 
 class Sparse:
@@ -207,13 +204,8 @@ class Sparse:
         import scipy.sparse
 
         matrix = self._inner
-        needed, free = self.nbytes, memory_available() if self.nbytes > CHECK_BYTES else self.nbytes
-        if needed > free and not force:
-            raise NoMemoryError(
-                f"{self!r} does not fit the {show_bytes(free)} of memory available; take some rows, or .scipy(force=True)",
-                needed=needed,
-                available=free,
-            )
+        if not force:
+            check_room(self.nbytes, self, "take some rows, or .scipy(force=True)")
         lines = self.shape[0 if self.format == "csr" else 1]
         offsets = np.empty(lines + 1, np.int64)
         indices, values = np.empty(self.nnz, self.index_dtype), np.empty(self.nnz, self.dtype)

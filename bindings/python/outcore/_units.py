@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ._native import memory_allowed
-from .errors import ArgumentError
+from .errors import ArgumentError, NoMemoryError
 
 _BINARY = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 MOST_BYTES = (1 << 63) - 1
@@ -55,6 +55,23 @@ def memory_available() -> int:
     if sys.platform.startswith("linux"):
         found += [free for free in (_machine_free(), _group_free()) if free is not None]
     return max(0, min(found))
+
+
+CHECK_BYTES = 16 << 20
+"""Results below this size are not held against the memory available: looking takes longer than reading."""
+
+
+def check_room(size: int, what: object, advice: str) -> None:
+    """Refuses to read so many bytes of `what` where they do not fit the memory available."""
+    if size <= CHECK_BYTES:
+        return
+    free = memory_available()
+    if size > free:
+        raise NoMemoryError(
+            f"{what!r}: {show_bytes(size)} do not fit the {show_bytes(free)} of memory available; {advice}",
+            needed=size,
+            available=free,
+        )
 
 
 def _machine_free() -> int | None:

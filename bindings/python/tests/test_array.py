@@ -192,7 +192,7 @@ def test_conversion_changes_type_order_and_place(tmp_path: Path, rng: np.random.
 
 def test_large_results_are_refused_unless_forced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     a = oc.create(tmp_path / "a.npy", (5000, 1000), "float64")
-    monkeypatch.setattr("outcore._array.memory_available", lambda: 30 << 20)
+    monkeypatch.setattr("outcore._units.memory_available", lambda: 30 << 20)
     for attempt in (a.numpy, lambda: a[:], lambda: np.asarray(a), lambda: a[::-1]):
         with pytest.raises(MemoryError, match=r"a\.npy.*38\.1 MiB do not fit the 30\.0 MiB"):
             attempt()
