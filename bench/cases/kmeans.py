@@ -23,6 +23,7 @@ OURS = "outcore KMeans"
 DEVICE = "reading the file once a pass"
 SKLEARN = "scikit-learn KMeans in memory"
 DASK = "dask-ml KMeans"
+SPARK = "Spark MLlib KMeans in memory"
 
 
 def kmeans(context: Context, name: str) -> Case:
@@ -37,6 +38,7 @@ def kmeans(context: Context, name: str) -> Case:
         Leg(DEVICE, "ours.passes", {**session, "memory": BUDGET, "a": file.path, "passes": PASSES}, cold=cold),
         Leg(SKLEARN, "with_sklearn.kmeans", common, cold=cold, timeout_s=1800),
         Leg(DASK, "with_dask.kmeans", common, cold=cold, timeout_s=3600, environment={"OPENBLAS_NUM_THREADS": "1"}),
+        Leg(SPARK, "with_spark.kmeans", {**common, "driver_memory": "14g"}, timeout_s=3600),
     ]
     target = 0.9 if name == "noise" else 1.3
     return Case(
@@ -49,6 +51,7 @@ def kmeans(context: Context, name: str) -> Case:
             Comparison(OURS, (DEVICE,), "reading the file once a pass at the device's speed", target),
             Comparison(OURS, (SKLEARN,), "scikit-learn with all rows in memory, not counting the time to load them"),
             Comparison(OURS, (DASK,), "dask-ml", 5.0),
+            Comparison(OURS, (SPARK,), "Spark MLlib with all rows in memory, not counting the time to load them", 5.0),
         ],
         Bound(2.0 * PASSES * rows * COLS * CLUSTERS, float(file.nbytes), note="every row read once"),
         [file],

@@ -110,3 +110,11 @@ def inertia(path: str, centers: Array, labels: Array, rows: int = 100_000) -> fl
     x, centers = np.load(path, mmap_mode="r"), np.asarray(centers, np.float64)
     parts = (slice(start, start + rows) for start in range(0, len(x), rows))
     return float(sum(np.square(x[part] - centers[labels[part]]).sum() for part in parts))
+
+
+def nearest_labels(path: str, centers: Array, rows: int = 100_000) -> Array:
+    """The nearest centre of each row, for contestants that keep no labels."""
+    x, centers = np.load(path, mmap_mode="r"), np.asarray(centers, np.float64)
+    squares = np.square(centers).sum(1)
+    parts = (np.asarray(x[start : start + rows], np.float64) for start in range(0, len(x), rows))
+    return np.concatenate([np.argmin(squares - 2 * (part @ centers.T), axis=1) for part in parts])

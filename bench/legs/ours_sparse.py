@@ -109,5 +109,6 @@ def libsvm(spec: Spec) -> Result:
         cold([spec["source"]])
 
     found = {**sampled(lambda: oc.import_libsvm(out, spec["source"]), before=before), "trace": trace()}
-    error = sparse.text_error(sparse.mapped(out), spec["source"], spec["rows"], spec["nonzeros"])
-    return {**found, "error": error}
+    with oc.open(out) as a:
+        rows = {"row_of": lambda a, row: a.slice(row, row + 1).scipy()}
+        return {**found, "tiled": a.is_tiled, "error": sparse.text_error(a, spec["source"], spec["rows"], spec["nonzeros"], **rows)}

@@ -6,7 +6,7 @@ Errors are in units of what rounding explains, a few at most when right; where a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,18 +118,17 @@ def places(indices: Array, column: int) -> Array:
     return np.concatenate([np.empty(0, np.int64), *found])
 
 
-def text_error(parts: tuple[Array, Array, Array], source: str, rows: int, nonzeros: int) -> float:
-    """Of a matrix read from LIBSVM text, its first and last lines, over eps of each value."""
-    indptr, indices, values = parts
-    if len(indptr) != rows + 1 or indptr[-1] != nonzeros:
+def text_error(a: Any, source: str, rows: int, nonzeros: int, row_of: Callable[[Any, int], Any] = sp.csr_matrix.getrow) -> float:
+    """Of a matrix read from LIBSVM text, its first and last lines, over eps of each value. `row_of` gives a row as SciPy has it."""
+    if a.shape[0] != rows or a.nnz != nonzeros:
         return float("inf")
     worst = 0.0
     for row, line in checked_lines(source, rows):
         pairs = [entry.split(":") for entry in line.split()[1:]]
-        part, exact = slice(indptr[row], indptr[row + 1]), np.array([float(value) for _, value in pairs])
-        if not np.array_equal(indices[part], [int(column) - 1 for column, _ in pairs]):
+        found, exact = row_of(a, row), np.array([float(value) for _, value in pairs])
+        if not np.array_equal(found.indices, [int(column) - 1 for column, _ in pairs]):
             return float("inf")
-        worst = max(worst, largest(np.asarray(values[part], np.float64) - exact, np.abs(exact) * EPS))
+        worst = max(worst, largest(np.asarray(found.data, np.float64) - exact, np.abs(exact) * EPS))
     return worst
 
 

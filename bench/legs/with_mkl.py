@@ -56,11 +56,12 @@ def csrmm_memory(spec: Spec) -> Result:
 
 @contextmanager
 def prepared(library: Any, a: Any, rows: slice, columns: int) -> Iterator[ctypes.c_void_p]:
-    """A handle over some rows of `a`, where they lie: offsets may begin anywhere."""
+    """A handle over some rows of `a`, where they lie. Offsets begin at zero: MKL's preparation never ends on others."""
     handle = ctypes.c_void_p()
-    offsets = a.indptr[rows.start : rows.stop + 1]
+    first = a.indptr[rows.start]
+    offsets = a.indptr[rows.start : rows.stop + 1] - first
     shape = (rows.stop - rows.start, a.shape[1])
-    arrays = (address(offsets), address(offsets[1:]), address(a.indices), address(a.data))
+    arrays = (address(offsets), address(offsets[1:]), address(a.indices[first:]), address(a.data[first:]))
     check(library.mkl_sparse_s_create_csr(ctypes.byref(handle), ZERO_BASED, *shape, *arrays))
     hint = (NON_TRANSPOSE, GENERAL_MATRIX, ROW_MAJOR, columns, EXPECTED_CALLS)
     check(library.mkl_sparse_set_mm_hint(handle, *hint))

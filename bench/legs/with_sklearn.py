@@ -46,8 +46,7 @@ def load_svmlight(spec: Spec) -> Result:
         made[:] = load_svmlight_file(spec["source"], n_features=spec["columns"], dtype=np.float32, zero_based=False)
 
     found = sampled(call, before=lambda: cold([spec["source"]]))
-    a = made[0]
-    return {**found, "error": text_error((a.indptr, a.indices, a.data), spec["source"], spec["rows"], spec["nonzeros"])}
+    return {**found, "error": text_error(made[0], spec["source"], spec["rows"], spec["nonzeros"])}
 
 
 def kmeans(spec: Spec) -> Result:

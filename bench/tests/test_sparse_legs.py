@@ -80,10 +80,11 @@ def test_a_wrong_reading_of_text_is_seen(tmp_path: Path) -> None:
     values = np.array([[float(f"0.{row + 1}25"), 3e-5] for row in range(9)], np.float32).ravel()
     indices = np.array([[row, row + 19] for row in range(9)]).ravel()
     indptr = np.arange(0, 19, 2)
-    assert sparse.text_error((indptr, indices, values), str(text), 9, 18) < 1
-    assert sparse.text_error((indptr, indices + 1, values), str(text), 9, 18) == np.inf
-    assert sparse.text_error((indptr, indices, values * np.float32(1.00001)), str(text), 9, 18) > LIMIT
-    assert sparse.text_error((indptr, indices, values), str(text), 9, 19) == np.inf
+    matrix = lambda indices, values: sp.csr_matrix((values, indices, indptr))  # noqa: E731
+    assert sparse.text_error(matrix(indices, values), str(text), 9, 18) < 1
+    assert sparse.text_error(matrix(indices + 1, values), str(text), 9, 18) == np.inf
+    assert sparse.text_error(matrix(indices, values * np.float32(1.00001)), str(text), 9, 18) > LIMIT
+    assert sparse.text_error(matrix(indices, values), str(text), 9, 19) == np.inf
 
 
 @pytest.mark.skipif(mkl_library() is None, reason="MKL is not installed")

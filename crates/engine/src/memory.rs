@@ -21,6 +21,8 @@ const PAGE: u64 = 4096;
 const SLAB_BYTES: u64 = 2 << 20;
 /// So many idle blocks are looked at for one whose frame can be used again.
 const NEXT_TO_GO: usize = 64;
+/// Longer frames are exact: there are few of them, and a sixteenth of them is much.
+const ALIKE_BYTES_MAX: u64 = 16 << 20;
 /// Shorter frames gain nothing.
 const SLAB_FRAME_BYTES_MIN: u64 = 64 << 10;
 
@@ -422,17 +424,23 @@ impl Memory {
         self.above_floors += account.above_floor();
     }
 
+    /// An empty frame to let go of: the smallest of at least `bytes`, or else the largest.
+    fn empty_frame_of(&mut self, bytes: usize) -> Option<Buf> {
+        self.empty.retain(|_, frames| !frames.is_empty());
+        let size = *self.empty.range(bytes..).next().or_else(|| self.empty.last_key_value())?.0;
+        self.empty.get_mut(&size)?.pop()
+    }
+
     /// Unmaps what nobody uses until `bytes` more stay within the budget.
     fn make_room(&mut self, bytes: u64) {
-        while self.held + self.unused_bytes() + bytes > self.budget.total() {
-            if let Some(mut entry) = self.empty.last_entry() {
-                match entry.get_mut().pop() {
-                    Some(frame) => {
-                        self.empty_bytes -= frame.len() as u64;
-                        self.registered.leaves(&frame);
-                    }
-                    None => _ = entry.remove(),
-                }
+        loop {
+            let missing = (self.held + self.unused_bytes() + bytes).saturating_sub(self.budget.total());
+            if missing == 0 {
+                break;
+            }
+            if let Some(frame) = self.empty_frame_of(missing as usize) {
+                self.empty_bytes -= frame.len() as u64;
+                self.registered.leaves(&frame);
             } else if !self.items.shrink() {
                 match self.idle.pop_oldest() {
                     Some(block) => self.registered.leaves(&block),
@@ -443,9 +451,12 @@ impl Memory {
     }
 }
 
-/// Bytes that a frame for `bytes` bytes takes.
+/// Bytes that a frame for `bytes` bytes takes. Frames of nearly the same size become equal, at most a sixteenth larger, so that one can be
+/// used after the other: fresh pages would have to be cleared.
 pub(crate) fn frame_bytes(bytes: usize) -> u64 {
-    (bytes.max(1) as u64).next_multiple_of(PAGE)
+    let bytes = bytes.max(1) as u64;
+    let step = if bytes <= ALIKE_BYTES_MAX { bytes.next_power_of_two() / 32 } else { PAGE };
+    bytes.next_multiple_of(step.max(PAGE))
 }
 
 /// Extent, its version, and region.

@@ -275,7 +275,7 @@ mod tests {
         ) {
             let (block, region) = (1 << power, Region { extent: ExtentRef(0), offset, row_bytes, stride: row_bytes + gap, rows });
             let layout = region.layout(block);
-            prop_assert_eq!(region.frame_bytes(block), (layout.bytes as u64).next_multiple_of(4096));
+            prop_assert_eq!(region.frame_bytes(block), frame_bytes(layout.bytes));
             prop_assert!(layout.pitch as u64 <= 2 * (row_bytes + 3 * block));
             if row_bytes >= 4096 {
                 prop_assert!(region.load_bytes(block) <= 2 * region.bytes() + rows * 2 * block);

@@ -11,6 +11,7 @@
 //! those in cache are free; no scratch but where it is said. Determinism: entries are added up in their order.
 #![forbid(unsafe_code)]
 
+use crate::fetch::fetch;
 use crate::view::{row_slice, row_slice_mut, view, view_mut, whole, whole_mut};
 use crate::{Error, Real, fill, scale};
 use bytemuck::Pod;
@@ -91,6 +92,25 @@ impl<I: Index, T: Real> Entries<'_, I, T> {
                     }
                 },
             ),
+        }
+    }
+
+    /// The same; if asked to, `ahead` sees the places of those some way in front, in the window or not.
+    #[inline(always)]
+    fn each_ahead(self, window: Window, asked: bool, mut ahead: impl FnMut(usize), mut f: impl FnMut(usize, T)) {
+        if !asked {
+            return self.each_in(window, f);
+        }
+        let (indices, values) = (self.indices, self.values);
+        for (n, index) in indices.iter().enumerate() {
+            if let Some(next) = indices.get(n + AHEAD) {
+                ahead((self.base + next.column()).wrapping_sub(window.first));
+            }
+            let value = if values.is_empty() { T::ONE } else { values[n] };
+            let k = (self.base + index.column()).wrapping_sub(window.first);
+            if window.is_all || k < window.len {
+                f(k, value);
+            }
         }
     }
 
@@ -357,6 +377,10 @@ impl<T: Real, A: Lines<T>> Lines<T> for Picked<'_, A> {
     }
 }
 
+/// How many entries in front rows of the dense operand are asked for, where so many vectors of each are wanted; shorter ones arrive in time.
+const AHEAD: usize = 8;
+const FETCHED: usize = 16;
+
 /// Operations of a product of `entries` entries with `width` dense columns.
 pub fn csrmm_flops(entries: usize, width: usize) -> u64 {
     2 * (entries as u64).saturating_mul(width as u64)
@@ -523,19 +547,8 @@ impl<A: Lines<T>, T: Real> WithSimd for Combine<'_, A, T> {
     fn with_simd<S: Simd>(self, simd: S) {
         let Combine { mut c, alpha, a, window, x, beta } = self;
         match whole(x) {
-            Some(all) => {
-                let x = Whole { all, width: x.ncols() };
-                a.each_line(
-                    #[inline(always)]
-                    |i, entries| {
-                        combine(simd, entries, window, x, row_slice_mut(&mut c, i).expect("by rows (checked)"), alpha, beta)
-                    },
-                );
-            }
-            None => a.each_line(
-                #[inline(always)]
-                |i, entries| combine(simd, entries, window, x, row_slice_mut(&mut c, i).expect("by rows (checked)"), alpha, beta),
-            ),
+            Some(all) => combine_all(simd, a, window, Whole { all, width: x.ncols() }, &mut c, alpha, beta),
+            None => combine_all(simd, a, window, x, &mut c, alpha, beta),
         }
     }
 }
@@ -592,6 +605,7 @@ macro_rules! in_vectors {
         while len - $at >= lanes {
             $at += lanes
                 * match (len - $at) / lanes {
+                    16.. => in_vectors!(@ 16, $N => $step),
                     8.. => in_vectors!(@ 8, $N => $step),
                     4.. => in_vectors!(@ 4, $N => $step),
                     2.. => in_vectors!(@ 2, $N => $step),
@@ -613,12 +627,29 @@ macro_rules! in_vectors {
 trait Rows<T: Real>: Copy {
     /// Row `k`.
     fn row(&self, k: usize) -> &[T];
+
+    /// Where a row would be.
+    fn place(&self, k: usize) -> *const T;
+
+    /// Asks for `len` elements of row k from `at` on, without waiting for them. There need not be such a row.
+    #[inline(always)]
+    fn fetch(&self, k: usize, at: usize, len: usize) {
+        let start = self.place(k).wrapping_add(at);
+        for line in (0..len).step_by(64 / size_of::<T>()) {
+            fetch(start.wrapping_add(line));
+        }
+    }
 }
 
 impl<T: Real> Rows<T> for MatRef<'_, T> {
     #[inline(always)]
     fn row(&self, k: usize) -> &[T] {
         row_slice(*self, k).expect("by rows (checked)")
+    }
+
+    #[inline(always)]
+    fn place(&self, k: usize) -> *const T {
+        self.as_ptr().wrapping_offset((k as isize).wrapping_mul(self.row_stride()))
     }
 }
 
@@ -634,9 +665,36 @@ impl<T: Real> Rows<T> for Whole<'_, T> {
     fn row(&self, k: usize) -> &[T] {
         &self.all[k * self.width..][..self.width]
     }
+
+    #[inline(always)]
+    fn place(&self, k: usize) -> *const T {
+        self.all.as_ptr().wrapping_add(k.wrapping_mul(self.width))
+    }
 }
 
-/// c = alpha (a x) + beta c, for one line a of the sparse matrix: sums stay in registers.
+/// c = alpha (a x) + beta c. Some columns for all lines before the next ones: so more rows of x stay in the cache.
+#[inline(always)]
+fn combine_all<S: Simd, T: Real>(
+    simd: S,
+    a: impl Lines<T>,
+    window: Window,
+    x: impl Rows<T>,
+    c: &mut MatMut<'_, T>,
+    alpha: T,
+    beta: T,
+) {
+    a.each_line(
+        #[inline(always)]
+        |i, entries| combine(simd, entries, window, x, line_of(c, i), alpha, beta),
+    );
+}
+
+#[inline(always)]
+fn line_of<'a, T: Real>(c: &'a mut MatMut<'_, T>, i: usize) -> &'a mut [T] {
+    row_slice_mut(c, i).expect("by rows (checked)")
+}
+
+/// c = alpha (a x) + beta c, for one line a of the sparse matrix.
 #[inline(always)]
 fn combine<S: Simd, I: Index, T: Real>(
     simd: S,
@@ -647,35 +705,70 @@ fn combine<S: Simd, I: Index, T: Real>(
     alpha: T,
     beta: T,
 ) {
-    let (zero, factor, before) = (T::splat(simd, T::ZERO), T::splat(simd, alpha), T::splat(simd, beta));
-    in_vectors!(c.len(), T::lanes::<S>(), at, N => {
-        let mut sums = [zero; N];
-        a.each_in(
-            window,
-            #[inline(always)]
-            |k, value| {
-                let (value, x): (_, &[T::Vector<S>; N]) = (T::splat(simd, value), T::vectors(simd, &x.row(k)[at..]));
-                for j in 0..N {
-                    sums[j] = T::fma(simd, value, x[j], sums[j]);
-                }
-            },
-        );
-        let c: &mut [T::Vector<S>; N] = T::vectors_mut(simd, &mut c[at..]);
-        for j in 0..N {
-            let kept = if beta == T::ZERO { zero } else { T::times(simd, before, c[j]) };
-            c[j] = T::fma(simd, factor, sums[j], kept);
-        }
-    }, {
-        let mut sum = zero;
-        a.each_in(
-            window,
-            #[inline(always)]
-            |k, value| sum = T::fma(simd, T::splat(simd, value), T::load(simd, &x.row(k)[at..]), sum),
-        );
-        let c = &mut c[at..];
-        let kept = if beta == T::ZERO { zero } else { T::times(simd, before, T::load(simd, c)) };
-        T::store(simd, c, T::fma(simd, factor, sum, kept));
-    });
+    in_vectors!(
+        c.len(), T::lanes::<S>(), at,
+        N => combine_some::<S, I, T, N>(simd, a, window, x, c, at, alpha, beta),
+        combine_rest(simd, a, window, x, c, at, alpha, beta)
+    );
+}
+
+/// N vectors of a line from column `at` on: sums stay in registers.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "what a product is made of")]
+fn combine_some<S: Simd, I: Index, T: Real, const N: usize>(
+    simd: S,
+    a: Entries<'_, I, T>,
+    window: Window,
+    x: impl Rows<T>,
+    c: &mut [T],
+    at: usize,
+    alpha: T,
+    beta: T,
+) {
+    let mut sums = [T::splat(simd, T::ZERO); N];
+    a.each_ahead(
+        window,
+        N >= FETCHED,
+        #[inline(always)]
+        |k| x.fetch(k, at, N * T::lanes::<S>()),
+        #[inline(always)]
+        |k, value| {
+            let (value, x): (_, &[T::Vector<S>; N]) = (T::splat(simd, value), T::vectors(simd, &x.row(k)[at..]));
+            for j in 0..N {
+                sums[j] = T::fma(simd, value, x[j], sums[j]);
+            }
+        },
+    );
+    let (factor, before) = (T::splat(simd, alpha), T::splat(simd, beta));
+    let c: &mut [T::Vector<S>; N] = T::vectors_mut(simd, &mut c[at..]);
+    for j in 0..N {
+        let kept = if beta == T::ZERO { T::splat(simd, T::ZERO) } else { T::times(simd, before, c[j]) };
+        c[j] = T::fma(simd, factor, sums[j], kept);
+    }
+}
+
+/// The columns of a line from `at` on, less than a vector.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "what a product is made of")]
+fn combine_rest<S: Simd, I: Index, T: Real>(
+    simd: S,
+    a: Entries<'_, I, T>,
+    window: Window,
+    x: impl Rows<T>,
+    c: &mut [T],
+    at: usize,
+    alpha: T,
+    beta: T,
+) {
+    let mut sum = T::splat(simd, T::ZERO);
+    a.each_in(
+        window,
+        #[inline(always)]
+        |k, value| sum = T::fma(simd, T::splat(simd, value), T::load(simd, &x.row(k)[at..]), sum),
+    );
+    let c = &mut c[at..];
+    let kept = if beta == T::ZERO { T::splat(simd, T::ZERO) } else { T::times(simd, T::splat(simd, beta), T::load(simd, c)) };
+    T::store(simd, c, T::fma(simd, T::splat(simd, alpha), sum, kept));
 }
 
 /// Adds alpha times a row of x to the rows of c that a line of the sparse matrix names, each times its entry.

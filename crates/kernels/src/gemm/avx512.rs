@@ -31,7 +31,8 @@ pub(super) fn available() -> bool {
     is_x86_feature_detected!("avx512f")
 }
 
-const fn tile_rows<T>() -> usize {
+/// Rows of a tile.
+pub(crate) const fn tile_rows<T>() -> usize {
     TILE_BYTES / size_of::<T>()
 }
 
@@ -164,7 +165,7 @@ impl Drop for Room {
 ///
 /// # Safety
 /// The CPU has AVX-512; `to` has room for `a` with rows rounded up to a multiple of `group`, which is 12 or a tile's rows.
-unsafe fn pack<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
+pub(crate) unsafe fn pack<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
     let depth = a.ncols();
     // SAFETY: rows and columns of `a` are readable with its strides; what is written lies in the groups of `to`.
     unsafe {

@@ -8,7 +8,7 @@
 //! crate elsewhere.
 
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(crate) mod avx512;
 pub(crate) mod builtin;
 
 use crate::{Blas, Error, Real};

@@ -37,7 +37,7 @@ use std::sync::{Arc, Mutex};
 
 use outcore_engine::{ExtentRef, Plan, Region, Task};
 use outcore_kernels as kernels;
-use outcore_kernels::{Real, packed_row_bytes};
+use outcore_kernels::{PackedCenters, Real, packed_row_bytes};
 
 use self::block::{BOUND_BYTES, Known, LABEL_BYTES, Pass, part_rows};
 use self::centers::{Centers, Moved};
@@ -303,6 +303,7 @@ impl<T: Real> Lloyd<T> {
         let pass = Arc::new(Pass {
             shape: self.shape,
             centers: Arc::clone(centers),
+            packed: PackedCenters::new(&centers.values, &centers.squares)?,
             shift: Arc::clone(&self.shift),
             known: Arc::clone(known),
             weights: self.weights.clone(),

@@ -1,8 +1,9 @@
 //! A sparse matrix in pieces: where they may begin, which bytes they are, and how those make lines in memory.
 //!
 //! A cut is a place between two entries. Cuts are found once, about [`CUT_ENTRIES`] entries or [`CUT_LINES`] lines apart, by going
-//! through the offsets in order; what lies between two cuts is the smallest piece there is. A line longer than that is cut inside, and
-//! makes pieces of its own.
+//! through the offsets in order; what lies between two cuts is the smallest piece there is. Where lines are short, cuts come before
+//! every [`EVEN_LINES`]th: pieces then have equal numbers of lines, and one's memory can be used for the next. A line longer than what
+//! lies between cuts is cut inside, and makes pieces of its own.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -23,6 +24,8 @@ use crate::session::Session;
 const CUT_ENTRIES: u64 = 1 << 12;
 /// Lines between cuts, likewise.
 const CUT_LINES: u64 = 1 << 8;
+/// So many lines with half as many entries as between cuts are enough for one.
+const EVEN_LINES: u64 = 64;
 /// No more than about twice as many cuts are kept, 24 bytes each.
 const CUTS: u64 = 1 << 17;
 /// The most bytes of a piece: enough that the device is busy with one.
@@ -328,7 +331,8 @@ impl Cutter {
     /// The next line ends at `end`.
     fn line(&mut self, end: u64) {
         let full = end - self.last.entry > self.step || self.line - self.last.line >= self.lines;
-        if full && self.line > self.last.line {
+        let even = self.line.is_multiple_of(EVEN_LINES) && self.entry - self.last.entry >= self.step / 2;
+        if (full || even) && self.line > self.last.line {
             self.cut(Cut { line: self.line, entry: self.entry, inside: false });
         }
         while end - self.last.entry > 2 * self.step {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use outcore_engine::Context;
 use outcore_kernels as kernels;
-use outcore_kernels::{Blas, Nearest, Real, view};
+use outcore_kernels::{Blas, Nearest, PackedCenters, Real, view};
 
 use super::centers::{Centers, Moved, SLACK, above, below};
 use super::source::{Packed, Piece, Rows};
@@ -107,6 +107,7 @@ fn is_settled(upper: f32, lower: f32, gap: f32) -> bool {
 pub(super) struct Pass<T: Real> {
     pub(super) shape: Shape,
     pub(super) centers: Arc<Centers<T>>,
+    pub(super) packed: PackedCenters<T>,
     /// Taken off all rows and centres.
     pub(super) shift: Arc<Vec<f64>>,
     pub(super) known: Arc<Vec<Mutex<Known<T>>>>,
@@ -132,7 +133,7 @@ impl<T: Real> Pass<T> {
     /// Bytes of scratch of one task.
     pub(super) fn scratch_bytes(shape: Shape) -> usize {
         let rows = part_rows::<T>(shape.features);
-        (rows * (shape.features + 2) + kernels::nearest_scratch(rows, shape.clusters)) * size_of::<T>()
+        (rows * (shape.features + 2) + kernels::nearest_scratch::<T>(rows, shape.features, shape.clusters)) * size_of::<T>()
     }
 
     /// Looks at the rows of a block that may have another centre now, or at those `asked` for. The blocks of the context: one a piece,
@@ -217,12 +218,12 @@ impl<T: Real> Pass<T> {
         first_row: u64,
         off: f64,
     ) -> std::result::Result<f64, NoDistance> {
-        let (n, d, k) = (some.len(), self.shape.features, self.shape.clusters);
+        let (n, d) = (some.len(), self.shape.features);
         let x = view(&part.x[..n * d], n, d, d, 1)?;
         kernels::row_squares(&mut part.squares[..n], x)?;
         some.iter().zip(&mut part.labels).for_each(|(&row, label)| *label = known.labels[row as usize]);
         let into = Nearest { label: &mut part.labels[..n], first: &mut part.first[..n], second: &mut part.second[..n] };
-        kernels::nearest(into, x, view(&self.centers.across, k, d, 1, k)?, &self.centers.squares, part.scores, &self.blas)?;
+        kernels::nearest(into, x, &self.packed, part.scores, &self.blas)?;
         // Of a product of d terms, and a few roundings more.
         let relative = (d + 8) as f64 * T::EPSILON.f64();
         // A row that is off by e changes the difference of two squared distances by 2 e.(a - b), where no centre is farther from the

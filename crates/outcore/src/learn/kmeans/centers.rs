@@ -29,8 +29,6 @@ pub(super) struct Moved {
 /// Centres as a round uses them, less the shift.
 pub(super) struct Centers<T> {
     pub(super) values: Vec<T>,
-    /// d x k: as products take them.
-    pub(super) across: Vec<T>,
     pub(super) squares: Vec<T>,
     /// Length of the longest.
     pub(super) reach: f64,
@@ -52,8 +50,12 @@ impl<T: Real> Centers<T> {
             }
         }
         let reach = squares.iter().copied().fold(0.0, f64::max).sqrt();
-        let across = (0..values.len()).map(|at| values[at % shape.clusters * d + at / shape.clusters]).collect();
-        Centers { values, across, squares: squares.into_iter().map(T::of).collect(), reach, gaps }
+        Centers { values, squares: squares.into_iter().map(T::of).collect(), reach, gaps }
+    }
+
+    /// d x k, as products with sparse rows take them.
+    pub(super) fn across(&self, shape: Shape) -> Vec<T> {
+        (0..self.values.len()).map(|at| self.values[at % shape.clusters * shape.features + at / shape.clusters]).collect()
     }
 
     /// What these centres are to rows whose bounds were right for others.

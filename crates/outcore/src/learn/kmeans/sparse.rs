@@ -308,10 +308,12 @@ impl<T: Real> Passes<T> for SparseRows<T> {
             let known = &mut *known[*block].lock().expect("no panic while held");
             moved.is_some_and(|moved| known.loosen(moved) == 0)
         };
+        let across = Arc::new(centers.across(self.shape));
         for (place, block) in order.into_iter().filter(|block| !settled(block)).enumerate() {
             let look = Look {
                 shape: self.shape,
                 centers: Arc::clone(centers),
+                across: Arc::clone(&across),
                 known: Arc::clone(known),
                 weights: self.weights.clone(),
                 object: self.x.name().to_owned(),
@@ -375,6 +377,7 @@ fn rows_of<T: Real>(pieces: &[PieceBlocks], blocks: &[Block], lines: usize) -> R
 struct Look<T: Real> {
     shape: Shape,
     centers: Arc<Centers<T>>,
+    across: Arc<Vec<T>>,
     known: AllKnown<T>,
     weights: Option<Arc<Vec<f64>>>,
     object: String,
@@ -403,7 +406,7 @@ impl<T: Real> Look<T> {
         for (piece, blocks) in each_piece(pieces, blocks) {
             with_lines!(piece, blocks, T, a => {
                 let some = kernels::Picked::new(a, &picked);
-                kernels::csrmm(view_mut(scores, n, k, k, 1)?, T::ONE, some, view(&self.centers.across, d, k, k, 1)?, 0, T::ONE)?;
+                kernels::csrmm(view_mut(scores, n, k, k, 1)?, T::ONE, some, view(&self.across, d, k, k, 1)?, 0, T::ONE)?;
                 some.each_line(|line, entries| {
                     counts[line] += entries.len() as u32;
                     entries.each(|_, value| squares[line] += value.f64() * value.f64());

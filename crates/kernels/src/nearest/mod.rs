@@ -1,13 +1,15 @@
 //! The nearest two of some centres for each row of a matrix.
 //!
-//! |x - c|^2 = |x|^2 + |c|^2 - 2 x.c: a product of blocks small enough that it stays in the second-level cache, and a running
-//! minimum over it, sixteen centres at a time.
-#![forbid(unsafe_code)]
+//! |x - c|^2 = |x|^2 + |c|^2 - 2 x.c: products whose sums stay in registers on AVX-512; elsewhere a product of blocks small enough
+//! that it stays in the second-level cache, and a running minimum over it, sixteen centres at a time.
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 
 use faer::MatRef;
 
 use crate::view::row_slice;
-use crate::{Blas, Error, Real, gemm, gemm_flops, gemm_scratch_bytes, view_mut};
+use crate::{Blas, Error, Real, gemm, gemm_flops, gemm_scratch_bytes, view, view_mut};
 
 /// Rows and centres of one product: 512 x 128 f32 are 256 KiB.
 const BLOCK_ROWS: usize = 512;
@@ -15,12 +17,51 @@ const BLOCK_CENTERS: usize = 128;
 /// Centres that are compared at a time: a vector of f32, two of f64, on the widest instruction set.
 const LANES: usize = 16;
 
+/// Centres as [`nearest`] takes them, made once for as many rows as come.
+pub struct PackedCenters<T> {
+    features: usize,
+    squares: Vec<T>,
+    form: Form<T>,
+}
+
+enum Form<T> {
+    /// d x k, row by row.
+    Across(Vec<T>),
+    #[cfg(target_arch = "x86_64")]
+    Slivers(avx512::Slivers<T>),
+}
+
+impl<T: Real> PackedCenters<T> {
+    /// Of k centres one after another and their squared lengths, k.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] where there are not k of one length.
+    pub fn new(centers: &[T], squares: &[T]) -> Result<PackedCenters<T>, Error> {
+        let k = squares.len();
+        if k == 0 || !centers.len().is_multiple_of(k) {
+            return Err(Error::shape("nearest", &[("centers", &centers.len()), ("squares", &k)]));
+        }
+        let features = centers.len() / k;
+        Ok(PackedCenters { features, squares: squares.to_vec(), form: Form::of(centers, squares, features) })
+    }
+}
+
+impl<T: Real> Form<T> {
+    fn of(centers: &[T], squares: &[T], features: usize) -> Form<T> {
+        #[cfg(target_arch = "x86_64")]
+        if avx512::serves(features) {
+            return Form::Slivers(avx512::Slivers::of(centers, squares));
+        }
+        Form::Across((0..centers.len()).map(|at| centers[at % squares.len() * features + at / squares.len()]).collect())
+    }
+}
+
 /// What is found for each row: which centre is nearest, and |x - c|^2 - |x|^2 for it and for the second nearest.
 pub struct Nearest<'a, T> {
-    /// Number of the nearest centre, the lowest among equals. What is there before is taken for a guess, which saves a search where
-    /// it is right.
+    /// Number of the nearest centre, the lowest among equals. What is there before is taken for a guess, which may save a search
+    /// where it is right.
     pub label: &'a mut [u32],
-    /// Of the nearest; infinity without centres.
+    /// Of the nearest.
     pub first: &'a mut [T],
     /// Of the second nearest; infinity with fewer than two centres.
     pub second: &'a mut [T],
@@ -28,9 +69,9 @@ pub struct Nearest<'a, T> {
 
 /// Finds the nearest two centres of each row of x.
 ///
-/// Shapes: x is n x d, centers k x d, any strides; `squares` their squared lengths, k; `scratch` at least
-/// [`nearest_scratch`] elements; n results. Cost: 2ndk flops, and as much memory as [`gemm`](crate::gemm()) for 512 x 128 x d. The
-/// squares of x are left out, because they change no order; the error is that of the product.
+/// Shapes: x is n x d, any strides; `scratch` at least [`nearest_scratch`] elements; n results. Cost: 2ndk flops. The squares of x are
+/// left out, because they change no order; the error is that of a product of d + 1 terms. A row with an element that is not finite has
+/// a distance that is not.
 ///
 /// # Errors
 /// [`Error::Shape`].
@@ -39,22 +80,40 @@ pub struct Nearest<'a, T> {
 pub fn nearest<T: Real>(
     into: Nearest<'_, T>,
     x: MatRef<'_, T>,
+    centers: &PackedCenters<T>,
+    scratch: &mut [T],
+    blas: &Blas,
+) -> Result<(), Error> {
+    let ((n, d), k) = (x.shape(), centers.squares.len());
+    let fits = into.label.len() == n && into.first.len() == n && into.second.len() == n && scratch.len() >= nearest_scratch::<T>(n, d, k);
+    if d != centers.features || !fits {
+        let lengths = (into.label.len(), into.first.len(), into.second.len());
+        return Err(Error::shape(
+            "nearest",
+            &[("x", &x.shape()), ("centers", &(k, centers.features)), ("results", &lengths), ("scratch", &scratch.len())],
+        ));
+    }
+    into.first.fill(T::of(f64::INFINITY));
+    into.second.fill(T::of(f64::INFINITY));
+    match &centers.form {
+        Form::Across(across) => by_products(into, x, view(across, k, d, 1, k)?, &centers.squares, scratch, blas),
+        #[cfg(target_arch = "x86_64")]
+        Form::Slivers(slivers) => {
+            avx512::nearest(into, x, slivers, scratch);
+            Ok(())
+        }
+    }
+}
+
+fn by_products<T: Real>(
+    into: Nearest<'_, T>,
+    x: MatRef<'_, T>,
     centers: MatRef<'_, T>,
     squares: &[T],
     scratch: &mut [T],
     blas: &Blas,
 ) -> Result<(), Error> {
-    let (n, k) = (x.nrows(), centers.nrows());
-    let fits = into.label.len() == n && into.first.len() == n && into.second.len() == n && scratch.len() >= nearest_scratch(n, k);
-    if squares.len() != k || centers.ncols() != x.ncols() || !fits {
-        let lengths = (into.label.len(), into.first.len(), into.second.len());
-        return Err(Error::shape(
-            "nearest",
-            &[("x", &x.shape()), ("centers", &centers.shape()), ("squares", &squares.len()), ("results", &lengths)],
-        ));
-    }
-    into.first.fill(T::of(f64::INFINITY));
-    into.second.fill(T::of(f64::INFINITY));
+    let (n, k) = (x.nrows(), squares.len());
     for top in (0..n).step_by(BLOCK_ROWS) {
         let rows = top..(top + BLOCK_ROWS).min(n);
         for start in (0..k).step_by(BLOCK_CENTERS) {
@@ -78,19 +137,25 @@ pub fn nearest<T: Real>(
             );
         }
     }
-    if k == 0 {
-        into.label.fill(0);
-    }
     Ok(())
 }
 
-/// Elements of scratch that [`nearest`] needs for n rows and k centres.
-pub fn nearest_scratch(n: usize, k: usize) -> usize {
-    n.min(BLOCK_ROWS) * k.min(BLOCK_CENTERS)
+/// Elements of scratch that [`nearest`] needs for n rows of d and k centres.
+pub fn nearest_scratch<T: Real>(n: usize, d: usize, k: usize) -> usize {
+    let products = n.min(BLOCK_ROWS) * k.min(BLOCK_CENTERS);
+    #[cfg(target_arch = "x86_64")]
+    if avx512::serves(d) {
+        return avx512::scratch::<T>(n, d);
+    }
+    products
 }
 
 /// Bytes that [`nearest`] holds beside its arguments.
 pub fn nearest_held_bytes<T: Real>(n: usize, d: usize, k: usize, blas: &Blas) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if avx512::serves(d) {
+        return 0;
+    }
     gemm_scratch_bytes::<T>(n.min(BLOCK_ROWS), k.min(BLOCK_CENTERS), d, blas)
 }
 
@@ -215,7 +280,6 @@ pub fn nearest_reference<T: Real>(row: &[T], centers: &[T]) -> (u32, f64, f64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view;
 
     fn numbers(count: usize, seed: u64) -> Vec<f32> {
         let mut state = seed | 1;
@@ -228,20 +292,21 @@ mod tests {
 
     #[test]
     fn agrees_with_one_row_after_another() {
-        for (n, d, k) in [(0, 3, 2), (1, 1, 1), (255, 7, 2), (513, 16, 129), (600, 3, 300), (5, 4, 0)] {
+        for (n, d, k) in [(0, 3, 2), (1, 1, 1), (255, 7, 2), (513, 16, 129), (600, 3, 300), (33, 64, 100)] {
             let (x, centers) = (numbers(n * d, 7), numbers(k * d, 11));
             let squares: Vec<f32> = centers.chunks(d).map(|c| c.iter().map(|c| c * c).sum()).collect();
             let mut label: Vec<u32> = (0..n as u32).map(|row| row % 7).collect();
             let (mut first, mut second) = (vec![0.0; n], vec![0.0; n]);
-            let mut scratch = vec![0.0; nearest_scratch(n, k)];
-            let into = Nearest { label: &mut label, first: &mut first, second: &mut second };
-            let (x_view, c_view) = (view(&x, n, d, d, 1).unwrap(), view(&centers, k, d, d, 1).unwrap());
-            nearest(into, x_view, c_view, &squares, &mut scratch, &Blas::Builtin).unwrap();
-            for i in 0..n {
-                let (want, best, next) = nearest_reference(&x[i * d..(i + 1) * d], &centers);
-                let close = |a: f32, b: f64| f64::from(a) == b || (f64::from(a) - b).abs() < 1e-5 * d as f64;
-                assert!(close(first[i], best) && close(second[i], next), "row {i} of {n} x {d}, {k} centres");
-                assert!(label[i] == want || next - best < 1e-5 * d as f64);
+            for packed in forms(&centers, &squares) {
+                let mut scratch = vec![0.0; scratch_of_all(n, d, k)];
+                let into = Nearest { label: &mut label, first: &mut first, second: &mut second };
+                nearest(into, view(&x, n, d, d, 1).unwrap(), &packed, &mut scratch, &Blas::Builtin).unwrap();
+                for i in 0..n {
+                    let (want, best, next) = nearest_reference(&x[i * d..(i + 1) * d], &centers);
+                    let close = |a: f32, b: f64| f64::from(a) == b || (f64::from(a) - b).abs() < 1e-5 * d as f64;
+                    assert!(close(first[i], best) && close(second[i], next), "row {i} of {n} x {d}, {k} centres");
+                    assert!(label[i] == want || next - best < 1e-5 * d as f64);
+                }
             }
         }
     }
@@ -250,11 +315,40 @@ mod tests {
     fn the_first_of_equals_wins() {
         let (x, centers) = (vec![1.0f64, 2.0], [5.0, 5.0, 1.0, 2.0, 1.0, 2.0]);
         let squares = [50.0, 5.0, 5.0];
-        // Also where the guess is the other one.
-        let (mut label, mut first, mut second, mut scratch) = ([2], [0.0], [0.0], vec![0.0; nearest_scratch(1, 3)]);
-        let into = Nearest { label: &mut label, first: &mut first, second: &mut second };
-        let (x, centers) = (view(&x, 1, 2, 2, 1).unwrap(), view(&centers, 3, 2, 2, 1).unwrap());
-        nearest(into, x, centers, &squares, &mut scratch, &Blas::Builtin).unwrap();
-        assert_eq!((label[0], first[0], second[0]), (1, -5.0, -5.0));
+        for packed in forms(&centers, &squares) {
+            // Also where the guess is the other one.
+            let (mut label, mut first, mut second, mut scratch) = ([2], [0.0], [0.0], vec![0.0; scratch_of_all(1, 2, 3)]);
+            let into = Nearest { label: &mut label, first: &mut first, second: &mut second };
+            nearest(into, view(&x, 1, 2, 2, 1).unwrap(), &packed, &mut scratch, &Blas::Builtin).unwrap();
+            assert_eq!((label[0], first[0], second[0]), (1, -5.0, -5.0));
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_has_no_finite_distance() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let (mut x, centers) = (numbers(40 * 5, 3), numbers(3 * 5, 5));
+            x[7 * 5 + 2] = bad;
+            let squares: Vec<f32> = centers.chunks(5).map(|c| c.iter().map(|c| c * c).sum()).collect();
+            for packed in forms(&centers, &squares) {
+                let (mut label, mut first, mut second) = (vec![0; 40], vec![0.0; 40], vec![0.0; 40]);
+                let into = Nearest { label: &mut label, first: &mut first, second: &mut second };
+                nearest(into, view(&x, 40, 5, 5, 1).unwrap(), &packed, &mut vec![0.0; scratch_of_all(40, 5, 3)], &Blas::Builtin).unwrap();
+                let finite: Vec<bool> = first.iter().map(|first| first.is_finite()).collect();
+                assert_eq!(finite, (0..40).map(|row| row != 7).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    /// As this CPU takes them, and as every CPU can.
+    fn forms<T: Real>(centers: &[T], squares: &[T]) -> [PackedCenters<T>; 2] {
+        let own = PackedCenters::new(centers, squares).unwrap();
+        let (k, features) = (squares.len(), own.features);
+        let across = (0..centers.len()).map(|at| centers[at % k * features + at / k]).collect();
+        [own, PackedCenters { features, squares: squares.to_vec(), form: Form::Across(across) }]
+    }
+
+    fn scratch_of_all(n: usize, d: usize, k: usize) -> usize {
+        nearest_scratch::<f32>(n, d, k).max(n.min(BLOCK_ROWS) * k.min(BLOCK_CENTERS))
     }
 }

@@ -1,0 +1,14 @@
+//! Asking for memory ahead of its use.
+#![allow(unsafe_code)]
+
+/// Asks for the cache line at an address, whatever lies there, without waiting for it.
+#[inline(always)]
+pub(crate) fn fetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which touches nothing.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
