@@ -1,10 +1,11 @@
 //! The nearest centres on AVX-512: sixteen rows of f32 in a vector, and distances that never leave the registers.
 //!
-//! A tile is two vectors of rows against twelve centres: its sums start as |c|^2 and gain x.(-2c) in each step of depth, as in
+//! A tile is two vectors of rows against eight to twelve centres, as many as divide k best: its sums start as |c|^2 and gain x.(-2c) in each step of depth, as in
 //! [`gemm`](crate::gemm()); then each sum meets the least two so far, lane by lane. Nothing is stored but what is found.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
+use std::ops::RangeInclusive;
 
 use faer::MatRef;
 
@@ -12,8 +13,8 @@ use super::Nearest;
 use crate::gemm::avx512::{pack, tile_rows};
 use crate::{Dtype, Real};
 
-/// Centres of a tile.
-const TILE_CENTERS: usize = 12;
+/// Centres of a tile at most, with two sums each in registers; and at least, for sums that wait for their last step.
+const TILE_CENTERS: RangeInclusive<usize> = 8..=12;
 /// Rows packed at a time, whose tiles all meet one sliver of centres: 128 KiB at 64 features of f32, in the second-level cache.
 const BLOCK_ROWS: usize = 512;
 /// A vector.
@@ -26,22 +27,27 @@ pub(super) fn serves(features: usize) -> bool {
     features <= DEPTH_MAX && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")
 }
 
-/// Centres in slivers of twelve: their squares, then -2 c, column by column, twelve elements side by side.
-pub(super) struct Slivers<T>(Vec<T>);
+/// Centres in slivers of a tile's: their squares, then -2 c, column by column, the elements of all side by side.
+pub(super) struct Slivers<T> {
+    width: usize,
+    numbers: Vec<T>,
+}
 
 impl<T: Real> Slivers<T> {
     pub(super) fn of(centers: &[T], squares: &[T]) -> Slivers<T> {
         let d = centers.len() / squares.len().max(1);
-        let mut slivers = Vec::with_capacity(squares.len().next_multiple_of(TILE_CENTERS) * (d + 1));
-        for first in (0..squares.len()).step_by(TILE_CENTERS) {
-            let each = first..first + TILE_CENTERS;
+        let padded = |width: &usize| squares.len().next_multiple_of(*width);
+        let width = TILE_CENTERS.rev().min_by_key(padded).expect("there are some widths");
+        let mut numbers = Vec::with_capacity(padded(&width) * (d + 1));
+        for first in (0..squares.len()).step_by(width) {
+            let each = first..first + width;
             // Padding is nearest to nothing.
-            slivers.extend(each.clone().map(|center| squares.get(center).copied().unwrap_or(T::of(f64::INFINITY))));
+            numbers.extend(each.clone().map(|center| squares.get(center).copied().unwrap_or(T::of(f64::INFINITY))));
             for j in 0..d {
-                slivers.extend(each.clone().map(|center| T::of(-2.0 * centers.get(center * d + j).map_or(0.0, |c| c.f64()))));
+                numbers.extend(each.clone().map(|center| T::of(-2.0 * centers.get(center * d + j).map_or(0.0, |c| c.f64()))));
             }
         }
-        Slivers(slivers)
+        Slivers { width, numbers }
     }
 }
 
@@ -54,7 +60,7 @@ pub(super) fn scratch<T: Real>(n: usize, d: usize) -> usize {
 ///
 /// # Panics
 /// A CPU without AVX-512, results of other lengths than x has rows, too little scratch.
-pub(super) fn nearest<T: Real>(into: Nearest<'_, T>, x: MatRef<'_, T>, Slivers(slivers): &Slivers<T>, scratch: &mut [T]) {
+pub(super) fn nearest<T: Real>(into: Nearest<'_, T>, x: MatRef<'_, T>, centers: &Slivers<T>, scratch: &mut [T]) {
     let (n, d) = x.shape();
     assert!(serves(d) && into.label.len() == n && into.first.len() == n && into.second.len() == n);
     assert!(scratch.len() >= self::scratch::<T>(n, d));
@@ -64,23 +70,23 @@ pub(super) fn nearest<T: Real>(into: Nearest<'_, T>, x: MatRef<'_, T>, Slivers(s
         let rows = BLOCK_ROWS.min(n - top);
         // SAFETY: the CPU has the instructions (asserted); scratch holds so many rows beyond its first boundary.
         unsafe { pack(packed, x.subrows(top, rows), tile_rows::<T>()) };
-        for (number, sliver) in slivers.chunks_exact(TILE_CENTERS * (d + 1)).enumerate() {
+        for (number, sliver) in centers.numbers.chunks_exact(centers.width * (d + 1)).enumerate() {
             for group in (0..rows).step_by(tile_rows::<T>()) {
                 let tile = Tile {
                     x: packed.wrapping_add(group * d),
                     sliver: sliver.as_ptr(),
                     depth: d,
-                    start: (number * TILE_CENTERS) as u32,
+                    start: (number * centers.width) as u32,
                     rows: tile_rows::<T>().min(rows - group),
                     label: into.label[top + group..].as_mut_ptr(),
                     first: into.first[top + group..].as_mut_ptr(),
                     second: into.second[top + group..].as_mut_ptr(),
                 };
-                // SAFETY: the group has these rows packed, the sliver twelve centres of this depth, the results so many elements.
+                // SAFETY: the group has these rows packed, the sliver so many centres of this depth, the results so many elements.
                 unsafe {
                     match T::DTYPE {
-                        Dtype::F32 => single::fold(tile.cast()),
-                        Dtype::F64 => double::fold(tile.cast()),
+                        Dtype::F32 => single::fold(tile.cast(), centers.width),
+                        Dtype::F64 => double::fold(tile.cast(), centers.width),
                     }
                 }
             }
@@ -112,15 +118,28 @@ impl<T> Tile<T> {
 macro_rules! vectors {
     () => {
         /// # Safety
-        /// x begins a group of packed rows of this depth, the sliver twelve centres; the results have so many rows.
+        /// x begins a group of packed rows of this depth, the sliver `width` centres; the results have so many rows.
+        pub(super) unsafe fn fold(tile: Tile<Element>, width: usize) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match width {
+                    8 => fold_of::<8>(tile),
+                    9 => fold_of::<9>(tile),
+                    10 => fold_of::<10>(tile),
+                    11 => fold_of::<11>(tile),
+                    12 => fold_of::<12>(tile),
+                    _ => unreachable!("no tile is as wide"),
+                }
+            }
+        }
+
         #[target_feature(enable = "avx512f,avx512vl")]
-        pub(super) unsafe fn fold(tile: Tile<Element>) {
-            // SAFETY: the sliver begins with twelve squares.
-            let mut sums: [[Vector; 2]; TILE_CENTERS] =
-                std::array::from_fn(|j| [all(unsafe { *tile.sliver.wrapping_add(j) }); 2]);
-            let (mut x, mut centers) = (tile.x, tile.sliver.wrapping_add(TILE_CENTERS));
+        unsafe fn fold_of<const N: usize>(tile: Tile<Element>) {
+            // SAFETY: the sliver begins with as many squares.
+            let mut sums: [[Vector; 2]; N] = std::array::from_fn(|j| [all(unsafe { *tile.sliver.wrapping_add(j) }); 2]);
+            let (mut x, mut centers) = (tile.x, tile.sliver.wrapping_add(N));
             for _ in 0..tile.depth {
-                // SAFETY: group and sliver hold `depth` times two vectors, and twelve elements.
+                // SAFETY: group and sliver hold `depth` times two vectors, and N elements.
                 unsafe {
                     let (top, bottom) = (load(x), load(x.wrapping_add(LANES)));
                     for (j, sum) in sums.iter_mut().enumerate() {
@@ -129,7 +148,7 @@ macro_rules! vectors {
                     }
                 }
                 x = x.wrapping_add(2 * LANES);
-                centers = centers.wrapping_add(TILE_CENTERS);
+                centers = centers.wrapping_add(N);
             }
             for half in 0..2 {
                 let (from, rows) = (half * LANES, tile.rows.saturating_sub(half * LANES));

@@ -8,7 +8,9 @@
 //! a row of d f32:  | u16 x d: upper 16 bits | u8 x ceil(d / 2): lower 4 bits of elements j and j + ceil(d / 2) | to an even byte
 //! a row of d f64:  | u32 x d |
 //! ```
-#![forbid(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 
 use faer::MatRef;
 
@@ -29,6 +31,14 @@ pub fn packed_row_bytes<T: Real>(d: usize) -> usize {
         Dtype::F32 => (2 * d + d.div_ceil(2)).next_multiple_of(2),
         Dtype::F64 => 4 * d,
     }
+}
+
+/// Whether rows have a kernel of their own on this CPU.
+fn is_wide<T: Real>() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return T::DTYPE == Dtype::F32 && avx512::serves();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 const fn bits(dtype: Dtype) -> u32 {
@@ -86,23 +96,27 @@ impl<T: Real> Packing<T> {
         }
         let per_step: Vec<T> =
             self.step.iter().map(|step| T::of(if step.f64() > 0.0 { step.f64().recip() } else { 0.0 })).collect();
-        // Rows are too short for wide instruction sets, of which compilers unroll loops far.
-        let mut row = Vec::new();
+        let (mut row, wide) = (Vec::new(), is_wide::<T>());
         for (i, out) in out.chunks_exact_mut(bytes.max(1)).enumerate() {
             if let Some(line) = row_slice(x, i) {
-                self.pack_row(out, line, &per_step);
+                self.pack_row(out, line, &per_step, wide);
             } else {
                 row.clear();
                 row.extend((0..d).map(|j| x[(i, j)]));
-                self.pack_row(out, &row, &per_step);
+                self.pack_row(out, &row, &per_step, wide);
             }
         }
         Ok(())
     }
 
     #[inline(always)]
-    fn pack_row(&self, out: &mut [u8], row: &[T], per_step: &[T]) {
+    fn pack_row(&self, out: &mut [u8], row: &[T], per_step: &[T], wide: bool) {
         let d = row.len();
+        #[cfg(target_arch = "x86_64")]
+        if wide {
+            let [row, least, per_step] = [row, &self.least, per_step].map(bytemuck::cast_slice);
+            return avx512::pack_row(out, row, least, per_step);
+        }
         match T::DTYPE {
             Dtype::F32 => {
                 let (row, least, per_step): (&[f32], &[f32], &[f32]) =
@@ -151,6 +165,12 @@ impl<T: Real> Packing<T> {
         let row_bytes = packed_row_bytes::<T>(d);
         if base.len() != d || (d > 0 && (!out.len().is_multiple_of(d) || out.len() / d * row_bytes != bytes.len())) {
             return Err(Error::shape("unpack", &[("columns", &d), ("out", &out.len()), ("bytes", &bytes.len())]));
+        }
+        #[cfg(target_arch = "x86_64")]
+        if is_wide::<T>() {
+            let [step, base] = [&self.step, base].map(bytemuck::cast_slice);
+            avx512::unpack(bytemuck::cast_slice_mut(out), bytes, row_bytes, step, base);
+            return Ok(());
         }
         for (out, bytes) in out.chunks_exact_mut(d.max(1)).zip(bytes.chunks_exact(row_bytes.max(1))) {
             self.unpack_row(out, bytes, base);
@@ -253,6 +273,25 @@ mod tests {
         assert_eq!(round_trip::<f64>(&[], 2, false).1, []);
         let packing = Packing::<f32>::of(view(&[], 4, 0, 0, 1).unwrap());
         packing.unpack(&mut [], &[], &[]).unwrap();
+    }
+
+    #[test]
+    fn every_processor_packs_alike() {
+        for d in [1, 2, 7, 15, 16, 31, 32, 33, 64, 101] {
+            let x: Vec<f32> = (0..d * 9).map(|i| (i * 7919 % 10_007) as f32 * 0.37 - 1000.0).collect();
+            let rows = view(&x, 9, d, d, 1).unwrap();
+            let (packing, width) = (Packing::of(rows), packed_row_bytes::<f32>(d));
+            let per_step: Vec<f32> = packing.step.iter().map(|&step| if step > 0.0 { step.recip() } else { 0.0 }).collect();
+            let base = packing.base(&vec![1.5; d]);
+            let (mut packed, mut plain) = (vec![1; 9 * width], vec![2; 9 * width]);
+            packing.pack(&mut packed, rows).unwrap();
+            plain.chunks_mut(width).zip(x.chunks(d)).for_each(|(out, row)| packing.pack_row(out, row, &per_step, false));
+            assert_eq!(packed, plain, "{d}");
+            let (mut back, mut plainly) = (vec![0.0; 9 * d], vec![1.0; 9 * d]);
+            packing.unpack(&mut back, &packed, &base).unwrap();
+            plainly.chunks_mut(d).zip(packed.chunks(width)).for_each(|(out, bytes)| packing.unpack_row(out, bytes, &base));
+            assert_eq!(back, plainly, "{d}");
+        }
     }
 
     proptest! {
