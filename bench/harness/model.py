@@ -103,12 +103,13 @@ class Leg:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ours against the fastest of some rivals."""
+    """Ours against the fastest of some rivals, or the slowest: where each of them is a limit, and the lower one counts."""
 
     ours: str
     rivals: tuple[str, ...]
     against: str
     at_least: float | None = None
+    slowest: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from harness.spread import Spread, pair_ratios, spread
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ours over the fastest rival that finished; `at_least` where none did and one was stopped by its time limit."""
+    """Ours over the fastest rival that finished, or the slowest of several limits; `at_least` where none did and one was stopped by its time limit."""
 
     rival: str
     ratio: Spread | None
@@ -62,8 +62,9 @@ def compare(case: dict[str, Any], comparison: dict[str, Any]) -> Ratio | None:
         return None
     speeds = [(found.median, leg) for leg in rivals if (found := rate_spread(case, leg)) is not None]
     if speeds:
-        _, best = max(speeds, key=lambda pair: pair[0])
-        return Ratio(best["name"], spread(pair_ratios(rates(case, ours), rates(case, best))))
+        pick = min if comparison.get("slowest") else max
+        _, rival = pick(speeds, key=lambda pair: pair[0])
+        return Ratio(rival["name"], spread(pair_ratios(rates(case, ours), rates(case, rival))))
     late = [
         (1.0 if case["unit"] == "s" else leg["work"]) / stop["wall_s"] for leg in rivals for stop in stopped(leg, "timed out")
     ]

@@ -110,5 +110,6 @@ def libsvm(spec: Spec) -> Result:
 
     found = {**sampled(lambda: oc.import_libsvm(out, spec["source"]), before=before), "trace": trace()}
     with oc.open(out) as a:
-        rows = {"row_of": lambda a, row: a.slice(row, row + 1).scipy()}
-        return {**found, "tiled": a.is_tiled, "error": sparse.text_error(a, spec["source"], spec["rows"], spec["nonzeros"], **rows)}
+        row_of = lambda a, row: a.slice(row, row + 1).scipy()  # noqa: E731
+        error = sparse.text_error(a, spec["source"], spec["rows"], spec["nonzeros"], row_of)
+        return {**found, "tiled": a.is_tiled, "error": error}

@@ -119,7 +119,7 @@ def places(indices: Array, column: int) -> Array:
 
 
 def text_error(a: Any, source: str, rows: int, nonzeros: int, row_of: Callable[[Any, int], Any] = sp.csr_matrix.getrow) -> float:
-    """Of a matrix read from LIBSVM text, its first and last lines, over eps of each value. `row_of` gives a row as SciPy has it."""
+    """Of a matrix read from LIBSVM text, its first and last lines, over eps of each value. `row_of`: a row as SciPy has it."""
     if a.shape[0] != rows or a.nnz != nonzeros:
         return float("inf")
     worst = 0.0

@@ -22,7 +22,7 @@ def nothing(spec: Spec) -> Result:
 
 
 def kmeans(spec: Spec) -> Result:
-    """All rows in the memory of the Java process, in its own type, before the clock starts; nothing crosses to Python while it runs.
+    """All rows in the memory of the Java process before the clock starts; nothing crosses to Python while it runs.
 
     `driver_memory`: heap of that process, "14g".
     """

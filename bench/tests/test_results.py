@@ -13,6 +13,12 @@ def test_ours_is_held_against_the_fastest_rival_that_finished() -> None:
     assert found == results.Ratio("fast", Spread(4.0, 2.0, 5.0, 3))
 
 
+def test_of_limits_the_lower_counts() -> None:
+    slow, fast = leg("slow", ok(0, 10.0), ok(1, 10.0), ok(2, 10.0)), leg("fast", ok(0, 4.0), ok(1, 4.0), ok(2, 5.0))
+    made = case(OURS, slow, fast, rivals=("slow", "fast"))
+    assert results.compare(made, {**made["comparisons"][0], "slowest": True}) == results.Ratio("slow", Spread(10.0, 5.0, 10.0, 3))
+
+
 def test_a_rival_out_of_time_gives_a_lower_bound() -> None:
     late = leg("late", ended(0, "timed out", 100.0))
     made = case(OURS, late, rivals=("late",))

@@ -377,8 +377,9 @@ impl<T: Real, A: Lines<T>> Lines<T> for Picked<'_, A> {
     }
 }
 
-/// How many entries in front rows of the dense operand are asked for, where so many vectors of each are wanted; shorter ones arrive in time.
+/// So many entries in front, rows of the dense operand are asked for.
 const AHEAD: usize = 8;
+/// Vectors of a row that are worth it; fewer arrive in time.
 const FETCHED: usize = 16;
 
 /// Operations of a product of `entries` entries with `width` dense columns.
@@ -547,8 +548,19 @@ impl<A: Lines<T>, T: Real> WithSimd for Combine<'_, A, T> {
     fn with_simd<S: Simd>(self, simd: S) {
         let Combine { mut c, alpha, a, window, x, beta } = self;
         match whole(x) {
-            Some(all) => combine_all(simd, a, window, Whole { all, width: x.ncols() }, &mut c, alpha, beta),
-            None => combine_all(simd, a, window, x, &mut c, alpha, beta),
+            Some(all) => {
+                let x = Whole { all, width: x.ncols() };
+                a.each_line(
+                    #[inline(always)]
+                    |i, entries| {
+                        combine(simd, entries, window, x, row_slice_mut(&mut c, i).expect("by rows (checked)"), alpha, beta)
+                    },
+                );
+            }
+            None => a.each_line(
+                #[inline(always)]
+                |i, entries| combine(simd, entries, window, x, row_slice_mut(&mut c, i).expect("by rows (checked)"), alpha, beta),
+            ),
         }
     }
 }
@@ -605,7 +617,7 @@ macro_rules! in_vectors {
         while len - $at >= lanes {
             $at += lanes
                 * match (len - $at) / lanes {
-                    16.. => in_vectors!(@ 16, $N => $step),
+                    16.. if S::REGISTER_COUNT >= 32 => in_vectors!(@ 16, $N => $step),
                     8.. => in_vectors!(@ 8, $N => $step),
                     4.. => in_vectors!(@ 4, $N => $step),
                     2.. => in_vectors!(@ 2, $N => $step),
@@ -672,29 +684,7 @@ impl<T: Real> Rows<T> for Whole<'_, T> {
     }
 }
 
-/// c = alpha (a x) + beta c. Some columns for all lines before the next ones: so more rows of x stay in the cache.
-#[inline(always)]
-fn combine_all<S: Simd, T: Real>(
-    simd: S,
-    a: impl Lines<T>,
-    window: Window,
-    x: impl Rows<T>,
-    c: &mut MatMut<'_, T>,
-    alpha: T,
-    beta: T,
-) {
-    a.each_line(
-        #[inline(always)]
-        |i, entries| combine(simd, entries, window, x, line_of(c, i), alpha, beta),
-    );
-}
-
-#[inline(always)]
-fn line_of<'a, T: Real>(c: &'a mut MatMut<'_, T>, i: usize) -> &'a mut [T] {
-    row_slice_mut(c, i).expect("by rows (checked)")
-}
-
-/// c = alpha (a x) + beta c, for one line a of the sparse matrix.
+/// c = alpha (a x) + beta c, for one line a of the sparse matrix: sums stay in registers.
 #[inline(always)]
 fn combine<S: Simd, I: Index, T: Real>(
     simd: S,
@@ -705,70 +695,38 @@ fn combine<S: Simd, I: Index, T: Real>(
     alpha: T,
     beta: T,
 ) {
-    in_vectors!(
-        c.len(), T::lanes::<S>(), at,
-        N => combine_some::<S, I, T, N>(simd, a, window, x, c, at, alpha, beta),
-        combine_rest(simd, a, window, x, c, at, alpha, beta)
-    );
-}
-
-/// N vectors of a line from column `at` on: sums stay in registers.
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "what a product is made of")]
-fn combine_some<S: Simd, I: Index, T: Real, const N: usize>(
-    simd: S,
-    a: Entries<'_, I, T>,
-    window: Window,
-    x: impl Rows<T>,
-    c: &mut [T],
-    at: usize,
-    alpha: T,
-    beta: T,
-) {
-    let mut sums = [T::splat(simd, T::ZERO); N];
-    a.each_ahead(
-        window,
-        N >= FETCHED,
-        #[inline(always)]
-        |k| x.fetch(k, at, N * T::lanes::<S>()),
-        #[inline(always)]
-        |k, value| {
-            let (value, x): (_, &[T::Vector<S>; N]) = (T::splat(simd, value), T::vectors(simd, &x.row(k)[at..]));
-            for j in 0..N {
-                sums[j] = T::fma(simd, value, x[j], sums[j]);
-            }
-        },
-    );
-    let (factor, before) = (T::splat(simd, alpha), T::splat(simd, beta));
-    let c: &mut [T::Vector<S>; N] = T::vectors_mut(simd, &mut c[at..]);
-    for j in 0..N {
-        let kept = if beta == T::ZERO { T::splat(simd, T::ZERO) } else { T::times(simd, before, c[j]) };
-        c[j] = T::fma(simd, factor, sums[j], kept);
-    }
-}
-
-/// The columns of a line from `at` on, less than a vector.
-#[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "what a product is made of")]
-fn combine_rest<S: Simd, I: Index, T: Real>(
-    simd: S,
-    a: Entries<'_, I, T>,
-    window: Window,
-    x: impl Rows<T>,
-    c: &mut [T],
-    at: usize,
-    alpha: T,
-    beta: T,
-) {
-    let mut sum = T::splat(simd, T::ZERO);
-    a.each_in(
-        window,
-        #[inline(always)]
-        |k, value| sum = T::fma(simd, T::splat(simd, value), T::load(simd, &x.row(k)[at..]), sum),
-    );
-    let c = &mut c[at..];
-    let kept = if beta == T::ZERO { T::splat(simd, T::ZERO) } else { T::times(simd, T::splat(simd, beta), T::load(simd, c)) };
-    T::store(simd, c, T::fma(simd, T::splat(simd, alpha), sum, kept));
+    let (zero, factor, before) = (T::splat(simd, T::ZERO), T::splat(simd, alpha), T::splat(simd, beta));
+    in_vectors!(c.len(), T::lanes::<S>(), at, N => {
+        let mut sums = [zero; N];
+        a.each_ahead(
+            window,
+            N >= FETCHED,
+            #[inline(always)]
+            |k| x.fetch(k, at, N * T::lanes::<S>()),
+            #[inline(always)]
+            |k, value| {
+                let (value, x): (_, &[T::Vector<S>; N]) = (T::splat(simd, value), T::vectors(simd, &x.row(k)[at..]));
+                for j in 0..N {
+                    sums[j] = T::fma(simd, value, x[j], sums[j]);
+                }
+            },
+        );
+        let c: &mut [T::Vector<S>; N] = T::vectors_mut(simd, &mut c[at..]);
+        for j in 0..N {
+            let kept = if beta == T::ZERO { zero } else { T::times(simd, before, c[j]) };
+            c[j] = T::fma(simd, factor, sums[j], kept);
+        }
+    }, {
+        let mut sum = zero;
+        a.each_in(
+            window,
+            #[inline(always)]
+            |k, value| sum = T::fma(simd, T::splat(simd, value), T::load(simd, &x.row(k)[at..]), sum),
+        );
+        let c = &mut c[at..];
+        let kept = if beta == T::ZERO { zero } else { T::times(simd, before, T::load(simd, c)) };
+        T::store(simd, c, T::fma(simd, factor, sum, kept));
+    });
 }
 
 /// Adds alpha times a row of x to the rows of c that a line of the sparse matrix names, each times its entry.

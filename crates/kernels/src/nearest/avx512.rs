@@ -62,7 +62,7 @@ pub(super) fn scratch<T: Real>(n: usize, d: usize) -> usize {
 /// A CPU without AVX-512, results of other lengths than x has rows, too little scratch.
 pub(super) fn nearest<T: Real>(into: Nearest<'_, T>, x: MatRef<'_, T>, centers: &Slivers<T>, scratch: &mut [T]) {
     let (n, d) = x.shape();
-    assert!(serves(d) && into.label.len() == n && into.first.len() == n && into.second.len() == n);
+    assert!(serves(d) && [into.label.len(), into.first.len(), into.second.len(), into.squares.len()] == [n; 4]);
     assert!(scratch.len() >= self::scratch::<T>(n, d));
     let packed = scratch.as_mut_ptr();
     let packed = packed.wrapping_add(packed.align_offset(ALIGNMENT));
@@ -70,6 +70,16 @@ pub(super) fn nearest<T: Real>(into: Nearest<'_, T>, x: MatRef<'_, T>, centers: 
         let rows = BLOCK_ROWS.min(n - top);
         // SAFETY: the CPU has the instructions (asserted); scratch holds so many rows beyond its first boundary.
         unsafe { pack(packed, x.subrows(top, rows), tile_rows::<T>()) };
+        for (group, squares) in into.squares[top..top + rows].chunks_mut(tile_rows::<T>()).enumerate() {
+            let x = packed.wrapping_add(group * tile_rows::<T>() * d);
+            // SAFETY: the group has these rows packed.
+            unsafe {
+                match T::DTYPE {
+                    Dtype::F32 => single::squares(bytemuck::cast_slice_mut(squares), x.cast(), d),
+                    Dtype::F64 => double::squares(bytemuck::cast_slice_mut(squares), x.cast(), d),
+                }
+            }
+        }
         for (number, sliver) in centers.numbers.chunks_exact(centers.width * (d + 1)).enumerate() {
             for group in (0..rows).step_by(tile_rows::<T>()) {
                 let tile = Tile {
@@ -114,9 +124,27 @@ impl<T> Tile<T> {
     }
 }
 
-/// The one function that knows vectors, for the module that says what a vector is.
+/// The functions that know vectors, for the module that says what a vector is.
 macro_rules! vectors {
     () => {
+        /// # Safety
+        /// The CPU has AVX-512; x begins a group of packed rows of this depth, at least as many as there are squares to find.
+        #[target_feature(enable = "avx512f")]
+        pub(super) unsafe fn squares(out: &mut [Element], mut x: *const Element, depth: usize) {
+            let mut sums = [all(0.0); 2];
+            for _ in 0..depth {
+                // SAFETY: the group holds `depth` times two vectors.
+                let [top, bottom] = unsafe { [load(x), load(x.wrapping_add(LANES))] };
+                sums = [fma(top, top, sums[0]), fma(bottom, bottom, sums[1])];
+                x = x.wrapping_add(2 * LANES);
+            }
+            for (out, sum) in out.chunks_mut(LANES).zip(sums) {
+                let mask = if out.len() >= LANES { Mask::MAX } else { (1 << out.len()) - 1 };
+                // SAFETY: only lanes of the slice are written.
+                unsafe { masked_store(out.as_mut_ptr(), mask, sum) };
+            }
+        }
+
         /// # Safety
         /// x begins a group of packed rows of this depth, the sliver `width` centres; the results have so many rows.
         pub(super) unsafe fn fold(tile: Tile<Element>, width: usize) {
@@ -182,9 +210,10 @@ mod single {
     use super::*;
     use std::arch::x86_64::{
         __m512 as Vector, __mmask16 as Mask, _mm512_cmp_ps_mask as compare, _mm512_fmadd_ps as fma, _mm512_load_ps as load,
-        _mm512_mask_blend_ps as choose, _mm512_mask_mov_epi32 as choose_numbers, _mm512_mask_storeu_epi32 as masked_store_numbers,
-        _mm512_mask_storeu_ps as masked_store, _mm512_maskz_loadu_epi32 as masked_load_numbers,
-        _mm512_maskz_loadu_ps as masked_load, _mm512_min_ps as least, _mm512_set1_epi32 as all_numbers, _mm512_set1_ps as all,
+        _mm512_mask_blend_ps as choose, _mm512_mask_mov_epi32 as choose_numbers,
+        _mm512_mask_storeu_epi32 as masked_store_numbers, _mm512_mask_storeu_ps as masked_store,
+        _mm512_maskz_loadu_epi32 as masked_load_numbers, _mm512_maskz_loadu_ps as masked_load, _mm512_min_ps as least,
+        _mm512_set1_epi32 as all_numbers, _mm512_set1_ps as all,
     };
 
     type Element = f32;

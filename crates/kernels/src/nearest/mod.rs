@@ -65,6 +65,8 @@ pub struct Nearest<'a, T> {
     pub first: &'a mut [T],
     /// Of the second nearest; infinity with fewer than two centres.
     pub second: &'a mut [T],
+    /// |x|^2, summed in the element type.
+    pub squares: &'a mut [T],
 }
 
 /// Finds the nearest two centres of each row of x.
@@ -85,9 +87,8 @@ pub fn nearest<T: Real>(
     blas: &Blas,
 ) -> Result<(), Error> {
     let ((n, d), k) = (x.shape(), centers.squares.len());
-    let fits = into.label.len() == n && into.first.len() == n && into.second.len() == n && scratch.len() >= nearest_scratch::<T>(n, d, k);
-    if d != centers.features || !fits {
-        let lengths = (into.label.len(), into.first.len(), into.second.len());
+    let lengths = [into.label.len(), into.first.len(), into.second.len(), into.squares.len()];
+    if d != centers.features || lengths != [n; 4] || scratch.len() < nearest_scratch::<T>(n, d, k) {
         return Err(Error::shape(
             "nearest",
             &[("x", &x.shape()), ("centers", &(k, centers.features)), ("results", &lengths), ("scratch", &scratch.len())],
@@ -114,8 +115,11 @@ fn by_products<T: Real>(
     blas: &Blas,
 ) -> Result<(), Error> {
     let (n, k) = (x.nrows(), squares.len());
+    let mut exact = [0.0; BLOCK_ROWS];
     for top in (0..n).step_by(BLOCK_ROWS) {
         let rows = top..(top + BLOCK_ROWS).min(n);
+        row_squares(&mut exact[..rows.len()], x.subrows(top, rows.len()))?;
+        into.squares[rows.clone()].iter_mut().zip(&exact).for_each(|(square, &exact)| *square = T::of(exact));
         for start in (0..k).step_by(BLOCK_CENTERS) {
             let count = BLOCK_CENTERS.min(k - start);
             let product = &mut scratch[..rows.len() * count];
@@ -125,6 +129,7 @@ fn by_products<T: Real>(
                 label: &mut into.label[rows.clone()],
                 first: &mut into.first[rows.clone()],
                 second: &mut into.second[rows.clone()],
+                squares: &mut [],
             };
             let squares = &squares[start..start + count];
             if start == 0 && k > BLOCK_CENTERS {
@@ -166,7 +171,7 @@ pub fn nearest_flops(n: usize, d: usize, k: usize) -> u64 {
 
 #[inline(always)]
 fn fold<T: Real>(known: Nearest<'_, T>, product: &[T], squares: &[T], start: u32) {
-    let Nearest { label, first, second } = known;
+    let Nearest { label, first, second, .. } = known;
     for (at, line) in product.chunks_exact(squares.len()).enumerate() {
         (first[at], label[at], second[at]) = least((first[at], label[at], second[at]), line, squares, start);
     }
@@ -299,13 +304,16 @@ mod tests {
             let (mut first, mut second) = (vec![0.0; n], vec![0.0; n]);
             for packed in forms(&centers, &squares) {
                 let mut scratch = vec![0.0; scratch_of_all(n, d, k)];
-                let into = Nearest { label: &mut label, first: &mut first, second: &mut second };
+                let mut lengths = vec![0.0; n];
+                let into = Nearest { label: &mut label, first: &mut first, second: &mut second, squares: &mut lengths };
                 nearest(into, view(&x, n, d, d, 1).unwrap(), &packed, &mut scratch, &Blas::Builtin).unwrap();
                 for i in 0..n {
                     let (want, best, next) = nearest_reference(&x[i * d..(i + 1) * d], &centers);
                     let close = |a: f32, b: f64| f64::from(a) == b || (f64::from(a) - b).abs() < 1e-5 * d as f64;
                     assert!(close(first[i], best) && close(second[i], next), "row {i} of {n} x {d}, {k} centres");
                     assert!(label[i] == want || next - best < 1e-5 * d as f64);
+                    let square: f64 = x[i * d..(i + 1) * d].iter().map(|&x| f64::from(x).powi(2)).sum();
+                    assert!(close(lengths[i], square));
                 }
             }
         }
@@ -318,7 +326,7 @@ mod tests {
         for packed in forms(&centers, &squares) {
             // Also where the guess is the other one.
             let (mut label, mut first, mut second, mut scratch) = ([2], [0.0], [0.0], vec![0.0; scratch_of_all(1, 2, 3)]);
-            let into = Nearest { label: &mut label, first: &mut first, second: &mut second };
+            let into = Nearest { label: &mut label, first: &mut first, second: &mut second, squares: &mut [0.0] };
             nearest(into, view(&x, 1, 2, 2, 1).unwrap(), &packed, &mut scratch, &Blas::Builtin).unwrap();
             assert_eq!((label[0], first[0], second[0]), (1, -5.0, -5.0));
         }
@@ -332,8 +340,9 @@ mod tests {
             let squares: Vec<f32> = centers.chunks(5).map(|c| c.iter().map(|c| c * c).sum()).collect();
             for packed in forms(&centers, &squares) {
                 let (mut label, mut first, mut second) = (vec![0; 40], vec![0.0; 40], vec![0.0; 40]);
-                let into = Nearest { label: &mut label, first: &mut first, second: &mut second };
-                nearest(into, view(&x, 40, 5, 5, 1).unwrap(), &packed, &mut vec![0.0; scratch_of_all(40, 5, 3)], &Blas::Builtin).unwrap();
+                let into = Nearest { label: &mut label, first: &mut first, second: &mut second, squares: &mut [0.0; 40] };
+                nearest(into, view(&x, 40, 5, 5, 1).unwrap(), &packed, &mut vec![0.0; scratch_of_all(40, 5, 3)], &Blas::Builtin)
+                    .unwrap();
                 let finite: Vec<bool> = first.iter().map(|first| first.is_finite()).collect();
                 assert_eq!(finite, (0..40).map(|row| row != 7).collect::<Vec<_>>());
             }

@@ -67,12 +67,13 @@ impl<T: Real> Packing<T> {
         Packing { least, step }
     }
 
-    /// The most that a row is off once the shift is taken off, as a length: half a step a column, and the rounding of what comes back.
+    /// The most that a row is off once the shift is taken off, as a length: half a step a column, and what is rounded off in f32 or f64
+    /// of the distance to the least on the way in, and of the base and the result on the way back.
     pub fn error(&self, shift: &[f64]) -> f64 {
         let levels = 2f64.powi(bits(T::DTYPE) as i32);
         let squares = self.least.iter().zip(&self.step).zip(shift).map(|((least, step), shift)| {
-            let reach = (least.f64() - shift).abs() + least.f64().abs() + step.f64() * levels;
-            (0.5 * step.f64() + 2.0 * T::EPSILON.f64() * reach).powi(2)
+            let reach = (least.f64() - shift).abs() + step.f64() * levels;
+            (0.5 * step.f64() + 1.01 * T::EPSILON.f64() * reach).powi(2)
         });
         squares.sum::<f64>().sqrt()
     }

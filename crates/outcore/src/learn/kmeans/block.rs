@@ -30,8 +30,6 @@ pub(super) const LABEL_BYTES: u64 = 4;
 pub(super) const BOUND_BYTES: u64 = 8;
 /// A block is packed where that moves no row by more than this part of the distance to its centre.
 const PACKING_ERROR_MAX: f64 = 1.0 / (1 << 14) as f64;
-/// A label that no row has yet.
-const NONE: u32 = u32::MAX;
 
 /// What is known of the rows of a block.
 pub(super) struct Known<T> {
@@ -39,6 +37,8 @@ pub(super) struct Known<T> {
     /// Empty where there is no memory for bounds.
     upper: Vec<f32>,
     lower: Vec<f32>,
+    /// Rows that had to be looked at when the bounds were last loosened.
+    active: usize,
     /// Rows for which the copy is too coarse in this round.
     pub(super) unsure: Vec<u32>,
     /// How the copy of the block is packed; `None` without one.
@@ -46,12 +46,14 @@ pub(super) struct Known<T> {
 }
 
 impl<T: Real> Known<T> {
+    /// Nothing yet: zeros, whose pages come into being when the first pass writes them.
     pub(super) fn new(rows: usize, bounds: bool) -> Known<T> {
         let bounds = if bounds { rows } else { 0 };
         Known {
-            labels: vec![NONE; rows],
-            upper: vec![f32::INFINITY; bounds],
+            labels: vec![0; rows],
+            upper: vec![0.0; bounds],
             lower: vec![0.0; bounds],
+            active: rows,
             unsure: Vec::new(),
             packing: None,
         }
@@ -79,6 +81,7 @@ impl<T: Real> Known<T> {
             *lower = (*lower - others) * (1.0 - SLACK);
             active += usize::from(!is_settled(*upper, *lower, moved.gaps[label]));
         }
+        self.active = active;
         active
     }
 
@@ -125,15 +128,17 @@ struct Part<'a, T> {
     scores: &'a mut [T],
     first: &'a mut [T],
     second: &'a mut [T],
+    squares: &'a mut [T],
     labels: Vec<u32>,
-    squares: Vec<f64>,
+    /// Squares in f64, where they are added up.
+    exact: Vec<f64>,
 }
 
 impl<T: Real> Pass<T> {
     /// Bytes of scratch of one task.
     pub(super) fn scratch_bytes(shape: Shape) -> usize {
         let rows = part_rows::<T>(shape.features);
-        (rows * (shape.features + 2) + kernels::nearest_scratch::<T>(rows, shape.features, shape.clusters)) * size_of::<T>()
+        (rows * (shape.features + 3) + kernels::nearest_scratch::<T>(rows, shape.features, shape.clusters)) * size_of::<T>()
     }
 
     /// Looks at the rows of a block that may have another centre now, or at those `asked` for. The blocks of the context: one a piece,
@@ -156,15 +161,10 @@ impl<T: Real> Pass<T> {
         let whole = pieces.len() == 1 && pieces[0].rows.len() == count;
         let part = &mut self.part(bytemuck::cast_slice_mut(cx.scratch));
         let d = self.shape.features;
-        let active = || match self.first || !known.has_bounds() {
-            true => (0..count as u32).collect(),
-            false => known.active(&self.centers.gaps),
-        };
-        let mut looked = asked.unwrap_or_else(active);
-        if whole && 4 * looked.len() > 3 * count {
-            // In one go, which also tightens all bounds.
-            looked = (0..count as u32).collect();
-        }
+        // Nearly all are looked at in one go, which also tightens all bounds.
+        let all = self.first || !known.has_bounds() || (whole && 4 * known.active > 3 * count);
+        let active = || if all { (0..count as u32).collect() } else { known.active(&self.centers.gaps) };
+        let looked = asked.unwrap_or_else(active);
         let mut nearest = 0.0;
         for some in looked.chunks(part.labels.len()) {
             if cx.cancelled.load(Ordering::Relaxed) {
@@ -203,8 +203,10 @@ impl<T: Real> Pass<T> {
         let rows = part_rows::<T>(self.shape.features);
         let (x, rest) = memory.split_at_mut(rows * self.shape.features);
         let (first, rest) = rest.split_at_mut(rows);
-        let (second, scores) = rest.split_at_mut(rows);
-        Part { x, scores, first, second, labels: vec![0; rows], squares: vec![0.0; rows] }
+        let (second, rest) = rest.split_at_mut(rows);
+        let (squares, scores) = rest.split_at_mut(rows);
+        let exact = vec![0.0; if self.first { rows } else { 0 }];
+        Part { x, scores, first, second, squares, labels: vec![0; rows], exact }
     }
 
     /// Finds the centres of some rows that have been taken, and adds those that have another one to the totals. The sum of the squared
@@ -220,18 +222,24 @@ impl<T: Real> Pass<T> {
     ) -> std::result::Result<f64, NoDistance> {
         let (n, d) = (some.len(), self.shape.features);
         let x = view(&part.x[..n * d], n, d, d, 1)?;
-        kernels::row_squares(&mut part.squares[..n], x)?;
+        if self.first {
+            kernels::row_squares(&mut part.exact[..n], x)?;
+        }
         some.iter().zip(&mut part.labels).for_each(|(&row, label)| *label = known.labels[row as usize]);
-        let into = Nearest { label: &mut part.labels[..n], first: &mut part.first[..n], second: &mut part.second[..n] };
+        let into = Nearest {
+            label: &mut part.labels[..n],
+            first: &mut part.first[..n],
+            second: &mut part.second[..n],
+            squares: &mut part.squares[..n],
+        };
         kernels::nearest(into, x, &self.packed, part.scores, &self.blas)?;
-        // Of a product of d terms, and a few roundings more.
-        let relative = (d + 8) as f64 * T::EPSILON.f64();
-        // A row that is off by e changes the difference of two squared distances by 2 e.(a - b), where no centre is farther from the
-        // other than twice the longest is long.
-        let doubt = 4.0 * off * self.centers.reach;
+        // Of two sums of d products, and a few roundings more.
+        let relative = (2 * d + 8) as f64 * T::EPSILON.f64();
+        // A row that is off by e changes the difference of two squared distances by 2 e.(a - b).
+        let doubt = 2.0 * off * self.centers.span;
         let mut sum = 0.0;
         for (at, &row) in some.iter().enumerate() {
-            let square = part.squares[at];
+            let square = part.squares[at].f64();
             let (nearest, second) = (square + part.first[at].f64(), square + part.second[at].f64());
             if !nearest.is_finite() {
                 return Err(NoDistance::NotFinite);
@@ -250,7 +258,7 @@ impl<T: Real> Pass<T> {
                 let x = &part.x[at * d..(at + 1) * d];
                 totals.moved(x, weight, (!self.first).then_some(before), label);
                 if self.first {
-                    totals.seen(x, weight, square);
+                    totals.seen(x, weight, part.exact[at]);
                 }
             }
         }

@@ -32,6 +32,8 @@ pub(super) struct Centers<T> {
     pub(super) squares: Vec<T>,
     /// Length of the longest.
     pub(super) reach: f64,
+    /// No two are farther apart.
+    pub(super) span: f64,
     pub(super) gaps: Vec<f32>,
 }
 
@@ -42,15 +44,18 @@ impl<T: Real> Centers<T> {
     pub(super) fn new(values: Vec<T>, shape: Shape) -> Centers<T> {
         let d = shape.features;
         let squares: Vec<f64> = values.chunks(d).map(|center| center.iter().map(|x| x.f64() * x.f64()).sum()).collect();
-        let mut gaps = vec![if shape.clusters == 1 { f32::INFINITY } else { 0.0 }; shape.clusters];
-        if (2..=GAP_CENTERS_MAX).contains(&shape.clusters) {
-            for (gap, one) in gaps.iter_mut().zip(values.chunks(d)) {
-                let others = values.chunks(d).filter(|other| !std::ptr::eq(*other, one));
-                *gap = below(0.5 * others.map(|other| distance(one, other)).fold(f64::INFINITY, f64::min) * (1.0 - 1e-9));
-            }
-        }
         let reach = squares.iter().copied().fold(0.0, f64::max).sqrt();
-        Centers { values, squares: squares.into_iter().map(T::of).collect(), reach, gaps }
+        let (mut gaps, mut span) = (vec![if shape.clusters == 1 { f32::INFINITY } else { 0.0 }; shape.clusters], 2.0 * reach);
+        if (2..=GAP_CENTERS_MAX).contains(&shape.clusters) {
+            span = 0.0;
+            for (gap, one) in gaps.iter_mut().zip(values.chunks(d)) {
+                let others = values.chunks(d).filter(|other| !std::ptr::eq(*other, one)).map(|other| distance(one, other));
+                let (least, most) = others.fold((f64::INFINITY, span), |(least, most), far| (far.min(least), far.max(most)));
+                (*gap, span) = (below(0.5 * least * (1.0 - 1e-9)), most);
+            }
+            span *= 1.0 + 1e-9;
+        }
+        Centers { values, squares: squares.into_iter().map(T::of).collect(), reach, span, gaps }
     }
 
     /// d x k, as products with sparse rows take them.

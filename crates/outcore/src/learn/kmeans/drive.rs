@@ -92,7 +92,9 @@ pub(super) fn fit<T: Real>(rows: &impl Passes<T>, stage: &mut Stage, max_iter: u
 }
 
 fn labels_of<T: Real>(known: &[Mutex<Known<T>>]) -> Vec<u32> {
-    known.iter().flat_map(|known| known.lock().expect("no panic while held").labels.clone()).collect()
+    let mut labels = Vec::with_capacity(known.iter().map(|known| known.lock().expect("no panic while held").labels.len()).sum());
+    known.iter().for_each(|known| labels.extend_from_slice(&known.lock().expect("no panic while held").labels));
+    labels
 }
 
 fn model<T: Real>(
