@@ -13,7 +13,10 @@ from harness.spread import Spread, pair_ratios, spread
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ours over the fastest rival that finished, or the slowest of several limits; `at_least` where none did and one was stopped by its time limit."""
+    """Ours over the fastest rival that finished, or the slowest of limits.
+
+    `at_least` where none finished and one was stopped by its time limit.
+    """
 
     rival: str
     ratio: Spread | None

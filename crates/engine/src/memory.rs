@@ -451,8 +451,8 @@ impl Memory {
     }
 }
 
-/// Bytes that a frame for `bytes` bytes takes. Frames of nearly the same size become equal, at most a sixteenth larger, so that one can be
-/// used after the other: fresh pages would have to be cleared.
+/// Bytes that a frame for `bytes` bytes takes. Frames of nearly the same size become equal, at most a sixteenth or a page larger, so
+/// that one can be used after the other: fresh pages would have to be cleared.
 pub(crate) fn frame_bytes(bytes: usize) -> u64 {
     let bytes = bytes.max(1) as u64;
     let step = if bytes <= ALIKE_BYTES_MAX { bytes.next_power_of_two() / 32 } else { PAGE };

@@ -187,9 +187,8 @@ impl Engine {
         let longest = usize::try_from(extent.len() - offset).unwrap_or(usize::MAX).max(1);
         // Never more memory than what there is to write.
         let unit = extent.block() as usize;
-        let frame_bytes = block_bytes
-            .min(longest.next_multiple_of(unit) + unit)
-            .next_multiple_of(unit.max(crate::memory::frame_bytes(1) as usize));
+        let frame_bytes = block_bytes.min(longest.next_multiple_of(unit) + unit).next_multiple_of(unit);
+        let frame_bytes = (crate::memory::frame_bytes(frame_bytes) as usize).next_multiple_of(unit);
         let ahead = ahead.min(longest / frame_bytes + 2);
         let beside_bytes = if unit > 1 { EDGE_BYTES.max(4 * unit as u64) } else { 0 };
         let needed = (frame_bytes as u64).saturating_mul(ahead as u64).saturating_add(beside_bytes);

@@ -228,6 +228,23 @@ fn too_little_memory_is_said_before_any_io() {
 }
 
 #[test]
+fn blocks_of_any_size_fit_what_their_stream_reserves() {
+    let bytes = pattern(1_000_000, 6);
+    for (block_bytes, ahead) in [(300_000, 1), (140_001, 2)] {
+        let memory = device(&vec![0; bytes.len()], 1);
+        let extent = Extent::new("memory", Arc::clone(&memory) as Arc<dyn Device>);
+        let engine = engine();
+        let budget = engine.budget();
+        let options = StreamOptions { block_bytes, ahead };
+        let mut writer = engine.write_stream(&extent, 0, options).unwrap();
+        let _nothing_spare = budget.reserve("others", budget.available()).unwrap();
+        writer.write(&bytes).unwrap();
+        writer.finish().unwrap();
+        assert_eq!(memory.to_bytes(), bytes);
+    }
+}
+
+#[test]
 fn ranges_outside_are_refused() {
     let extent = Extent::new("short", device(&pattern(1000, 1), 512));
     let engine = engine();

@@ -95,7 +95,7 @@ impl<I: Index, T: Real> Entries<'_, I, T> {
         }
     }
 
-    /// The same; if asked to, `ahead` sees the places of those some way in front, in the window or not.
+    /// The same; if asked to, `ahead` sees the places of those some way in front.
     #[inline(always)]
     fn each_ahead(self, window: Window, asked: bool, mut ahead: impl FnMut(usize), mut f: impl FnMut(usize, T)) {
         if !asked {
@@ -103,13 +103,11 @@ impl<I: Index, T: Real> Entries<'_, I, T> {
         }
         let (indices, values) = (self.indices, self.values);
         for (n, index) in indices.iter().enumerate() {
-            if let Some(next) = indices.get(n + AHEAD) {
-                ahead((self.base + next.column()).wrapping_sub(window.first));
+            if let Some(k) = indices.get(n + AHEAD).and_then(|next| window.place(self.base + next.column())) {
+                ahead(k);
             }
-            let value = if values.is_empty() { T::ONE } else { values[n] };
-            let k = (self.base + index.column()).wrapping_sub(window.first);
-            if window.is_all || k < window.len {
-                f(k, value);
+            if let Some(k) = window.place(self.base + index.column()) {
+                f(k, if values.is_empty() { T::ONE } else { values[n] });
             }
         }
     }
@@ -136,6 +134,13 @@ struct Window {
 impl Window {
     fn new(first: usize, len: usize, width: usize) -> Option<Window> {
         (first.checked_add(len)? <= width).then_some(Window { first, len, is_all: len == width })
+    }
+
+    /// A place counted from the first, if it is inside.
+    #[inline(always)]
+    fn place(self, k: usize) -> Option<usize> {
+        let place = k.wrapping_sub(self.first);
+        (self.is_all || place < self.len).then_some(place)
     }
 }
 
@@ -640,10 +645,10 @@ trait Rows<T: Real>: Copy {
     /// Row `k`.
     fn row(&self, k: usize) -> &[T];
 
-    /// Where a row would be.
+    /// Where row `k` begins.
     fn place(&self, k: usize) -> *const T;
 
-    /// Asks for `len` elements of row k from `at` on, without waiting for them. There need not be such a row.
+    /// Asks for `len` elements of row `k` from `at` on, without waiting for them.
     #[inline(always)]
     fn fetch(&self, k: usize, at: usize, len: usize) {
         let start = self.place(k).wrapping_add(at);

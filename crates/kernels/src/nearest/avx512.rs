@@ -15,7 +15,8 @@ use crate::{Dtype, Real};
 
 /// Centres of a tile at most, with two sums each in registers; and at least, for sums that wait for their last step.
 const TILE_CENTERS: RangeInclusive<usize> = 8..=12;
-/// Rows packed at a time, whose tiles all meet one sliver of centres: 128 KiB at 64 features of f32, in the second-level cache.
+/// Rows packed at a time at most, whose tiles all meet one sliver of centres: 128 KiB at 64 features of f32, in the second-level cache.
+/// Callers with long rows come with fewer.
 const BLOCK_ROWS: usize = 512;
 /// A vector.
 const ALIGNMENT: usize = 64;

@@ -20,13 +20,13 @@ const LANES: usize = 16;
 /// Centres as [`nearest`] takes them, made once for as many rows as come.
 pub struct PackedCenters<T> {
     features: usize,
-    squares: Vec<T>,
+    clusters: usize,
     form: Form<T>,
 }
 
 enum Form<T> {
-    /// d x k, row by row.
-    Across(Vec<T>),
+    /// d x k, row by row, and the squared lengths.
+    Across(Vec<T>, Vec<T>),
     #[cfg(target_arch = "x86_64")]
     Slivers(avx512::Slivers<T>),
 }
@@ -42,17 +42,19 @@ impl<T: Real> PackedCenters<T> {
             return Err(Error::shape("nearest", &[("centers", &centers.len()), ("squares", &k)]));
         }
         let features = centers.len() / k;
-        Ok(PackedCenters { features, squares: squares.to_vec(), form: Form::of(centers, squares, features) })
+        let form = match is_fused(features) {
+            #[cfg(target_arch = "x86_64")]
+            true => Form::Slivers(avx512::Slivers::of(centers, squares)),
+            _ => Form::across(centers, squares),
+        };
+        Ok(PackedCenters { features, clusters: k, form })
     }
 }
 
 impl<T: Real> Form<T> {
-    fn of(centers: &[T], squares: &[T], features: usize) -> Form<T> {
-        #[cfg(target_arch = "x86_64")]
-        if avx512::serves(features) {
-            return Form::Slivers(avx512::Slivers::of(centers, squares));
-        }
-        Form::Across((0..centers.len()).map(|at| centers[at % squares.len() * features + at / squares.len()]).collect())
+    fn across(centers: &[T], squares: &[T]) -> Form<T> {
+        let (k, d) = (squares.len(), centers.len() / squares.len());
+        Form::Across((0..d * k).map(|at| centers[at % k * d + at / k]).collect(), squares.to_vec())
     }
 }
 
@@ -61,11 +63,11 @@ pub struct Nearest<'a, T> {
     /// Number of the nearest centre, the lowest among equals. What is there before is taken for a guess, which may save a search
     /// where it is right.
     pub label: &'a mut [u32],
-    /// Of the nearest.
+    /// Of the nearest. Where it is not finite, the label says nothing.
     pub first: &'a mut [T],
     /// Of the second nearest; infinity with fewer than two centres.
     pub second: &'a mut [T],
-    /// |x|^2, summed in the element type.
+    /// |x|^2, to the precision of the element type.
     pub squares: &'a mut [T],
 }
 
@@ -86,7 +88,7 @@ pub fn nearest<T: Real>(
     scratch: &mut [T],
     blas: &Blas,
 ) -> Result<(), Error> {
-    let ((n, d), k) = (x.shape(), centers.squares.len());
+    let ((n, d), k) = (x.shape(), centers.clusters);
     let lengths = [into.label.len(), into.first.len(), into.second.len(), into.squares.len()];
     if d != centers.features || lengths != [n; 4] || scratch.len() < nearest_scratch::<T>(n, d, k) {
         return Err(Error::shape(
@@ -97,7 +99,7 @@ pub fn nearest<T: Real>(
     into.first.fill(T::of(f64::INFINITY));
     into.second.fill(T::of(f64::INFINITY));
     match &centers.form {
-        Form::Across(across) => by_products(into, x, view(across, k, d, 1, k)?, &centers.squares, scratch, blas),
+        Form::Across(across, squares) => by_products(into, x, view(across, k, d, 1, k)?, squares, scratch, blas),
         #[cfg(target_arch = "x86_64")]
         Form::Slivers(slivers) => {
             avx512::nearest(into, x, slivers, scratch);
@@ -147,21 +149,27 @@ fn by_products<T: Real>(
 
 /// Elements of scratch that [`nearest`] needs for n rows of d and k centres.
 pub fn nearest_scratch<T: Real>(n: usize, d: usize, k: usize) -> usize {
-    let products = n.min(BLOCK_ROWS) * k.min(BLOCK_CENTERS);
-    #[cfg(target_arch = "x86_64")]
-    if avx512::serves(d) {
-        return avx512::scratch::<T>(n, d);
+    match (is_fused(d), n.min(BLOCK_ROWS) * k.min(BLOCK_CENTERS)) {
+        #[cfg(target_arch = "x86_64")]
+        (true, _) => avx512::scratch::<T>(n, d),
+        (_, products) => products,
     }
-    products
 }
 
 /// Bytes that [`nearest`] holds beside its arguments.
 pub fn nearest_held_bytes<T: Real>(n: usize, d: usize, k: usize, blas: &Blas) -> usize {
+    if is_fused(d) { 0 } else { gemm_scratch_bytes::<T>(n.min(BLOCK_ROWS), k.min(BLOCK_CENTERS), d, blas) }
+}
+
+/// Whether this CPU has a kernel of its own for rows of d.
+fn is_fused(d: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if avx512::serves(d) {
-        return 0;
+    return avx512::serves(d);
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = d;
+        false
     }
-    gemm_scratch_bytes::<T>(n.min(BLOCK_ROWS), k.min(BLOCK_CENTERS), d, blas)
 }
 
 /// Flops of [`nearest`].
@@ -297,7 +305,8 @@ mod tests {
 
     #[test]
     fn agrees_with_one_row_after_another() {
-        for (n, d, k) in [(0, 3, 2), (1, 1, 1), (255, 7, 2), (513, 16, 129), (600, 3, 300), (33, 64, 100)] {
+        for (n, d, k) in [(0, 3, 2), (1, 1, 1), (255, 7, 2), (513, 16, 129), (600, 3, 300), (33, 64, 100), (17, 5, 9), (8, 2, 11)]
+        {
             let (x, centers) = (numbers(n * d, 7), numbers(k * d, 11));
             let squares: Vec<f32> = centers.chunks(d).map(|c| c.iter().map(|c| c * c).sum()).collect();
             let mut label: Vec<u32> = (0..n as u32).map(|row| row % 7).collect();
@@ -314,6 +323,31 @@ mod tests {
                     assert!(label[i] == want || next - best < 1e-5 * d as f64);
                     let square: f64 = x[i * d..(i + 1) * d].iter().map(|&x| f64::from(x).powi(2)).sum();
                     assert!(close(lengths[i], square));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_in_double_precision_and_by_columns_are_found_too() {
+        for (n, d, k) in [(1, 1, 1), (8, 3, 1), (9, 3, 9), (16, 2, 8), (17, 7, 30), (515, 4, 25)] {
+            let x: Vec<f64> = numbers(n * d, 3).into_iter().map(f64::from).collect();
+            let centers: Vec<f64> = numbers(k * d, 5).into_iter().map(f64::from).collect();
+            let squares: Vec<f64> = centers.chunks(d).map(|c| c.iter().map(|c| c * c).sum()).collect();
+            let by_columns: Vec<f64> = (0..n * d).map(|at| x[at % n * d + at / n]).collect();
+            for packed in forms(&centers, &squares) {
+                let (mut label, mut found) = (vec![0; n], [vec![0.0; n], vec![0.0; n], vec![0.0; n]]);
+                let [first, second, lengths] = &mut found;
+                let into = Nearest { label: &mut label, first, second, squares: lengths };
+                let mut scratch = vec![0.0; nearest_scratch::<f64>(n, d, k).max(n.min(BLOCK_ROWS) * k)];
+                nearest(into, view(&by_columns, n, d, 1, n).unwrap(), &packed, &mut scratch, &Blas::Builtin).unwrap();
+                for i in 0..n {
+                    let (want, best, next) = nearest_reference(&x[i * d..(i + 1) * d], &centers);
+                    let close = |a: f64, b: f64| a == b || (a - b).abs() < 1e-12;
+                    assert!(
+                        label[i] == want && close(found[0][i], best) && close(found[1][i], next),
+                        "row {i} of {n} x {d}, k = {k}"
+                    );
                 }
             }
         }
@@ -352,9 +386,8 @@ mod tests {
     /// As this CPU takes them, and as every CPU can.
     fn forms<T: Real>(centers: &[T], squares: &[T]) -> [PackedCenters<T>; 2] {
         let own = PackedCenters::new(centers, squares).unwrap();
-        let (k, features) = (squares.len(), own.features);
-        let across = (0..centers.len()).map(|at| centers[at % k * features + at / k]).collect();
-        [own, PackedCenters { features, squares: squares.to_vec(), form: Form::Across(across) }]
+        let across = PackedCenters { features: own.features, clusters: own.clusters, form: Form::across(centers, squares) };
+        [own, across]
     }
 
     fn scratch_of_all(n: usize, d: usize, k: usize) -> usize {

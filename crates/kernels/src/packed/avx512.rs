@@ -3,9 +3,14 @@
 
 use std::arch::x86_64::*;
 
+use crate::fetch::fetch;
+
 const LANES: usize = 16;
 /// Added to a smaller number, it leaves that rounded to a whole one in the low bits.
 const ROUNDING: f32 = 8_388_608.0;
+
+/// Bytes so far ahead are asked for: they come from the device, not through the cache.
+const FETCHED_BYTES: usize = 2048;
 
 /// Whether this CPU can run them.
 pub(super) fn serves() -> bool {
@@ -33,9 +38,8 @@ pub(super) fn unpack(out: &mut [f32], bytes: &[u8], row_bytes: usize, step: &[f3
 unsafe fn unpack_row(out: *mut f32, bytes: *const u8, step: *const f32, base: *const f32, d: usize) {
     let shared = d.div_ceil(2);
     let low = bytes.wrapping_add(2 * d);
-    let ahead = bytes.wrapping_add(FETCHED_BYTES);
     for line in (0..2 * d + shared).step_by(64) {
-        _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(line).cast());
+        fetch(bytes.wrapping_add(FETCHED_BYTES + line));
     }
     for at in (0..shared).step_by(LANES) {
         // SAFETY: only elements of either half are read and written.
@@ -56,9 +60,6 @@ unsafe fn unpack_row(out: *mut f32, bytes: *const u8, step: *const f32, base: *c
         }
     }
 }
-
-/// Rows so far ahead are asked for: they come from the device, not through the cache.
-const FETCHED_BYTES: usize = 2048;
 
 /// Packs one row.
 ///

@@ -113,6 +113,8 @@ impl<T: Real> Packing<T> {
     #[inline(always)]
     fn pack_row(&self, out: &mut [u8], row: &[T], per_step: &[T], wide: bool) {
         let d = row.len();
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = wide;
         #[cfg(target_arch = "x86_64")]
         if wide {
             let [row, least, per_step] = [row, &self.least, per_step].map(bytemuck::cast_slice);

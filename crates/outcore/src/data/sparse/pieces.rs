@@ -2,7 +2,7 @@
 //!
 //! A cut is a place between two entries. Cuts are found once, about [`CUT_ENTRIES`] entries or [`CUT_LINES`] lines apart, by going
 //! through the offsets in order; what lies between two cuts is the smallest piece there is. Where lines are short, cuts come before
-//! every [`EVEN_LINES`]th: pieces then have equal numbers of lines, and one's memory can be used for the next. A line longer than what
+//! every [`EVEN_LINES`]th: pieces then differ little in size, and one's memory can be used for the next. A line longer than what
 //! lies between cuts is cut inside, and makes pieces of its own.
 
 use std::borrow::Cow;
@@ -26,7 +26,7 @@ const CUT_ENTRIES: u64 = 1 << 12;
 const CUT_LINES: u64 = 1 << 8;
 /// So many lines with half as many entries as between cuts are enough for one.
 const EVEN_LINES: u64 = 64;
-/// No more than about twice as many cuts are kept, 24 bytes each.
+/// No more than about three times as many cuts are kept, 24 bytes each.
 const CUTS: u64 = 1 << 17;
 /// The most bytes of a piece: enough that the device is busy with one.
 const PIECE_BYTES: u64 = 4 << 20;

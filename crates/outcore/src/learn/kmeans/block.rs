@@ -19,8 +19,7 @@ use super::source::{Packed, Piece, Rows};
 use super::totals::{Shape, Totals};
 use crate::error::{Error, Result};
 
-/// Rows that are looked at together: with the distances to 128 centres they stay in the second-level cache, and where rows are long
-/// they leave memory for others.
+/// Rows that are looked at together: they stay in the second-level cache, and where rows are long they leave memory for others.
 pub(super) fn part_rows<T>(features: usize) -> usize {
     ((256 << 10) / (features * size_of::<T>()).max(1)).clamp(32, 512)
 }
@@ -233,9 +232,10 @@ impl<T: Real> Pass<T> {
             squares: &mut part.squares[..n],
         };
         kernels::nearest(into, x, &self.packed, part.scores, &self.blas)?;
-        // Of two sums of d products, and a few roundings more.
-        let relative = (2 * d + 8) as f64 * T::EPSILON.f64();
-        // A row that is off by e changes the difference of two squared distances by 2 e.(a - b).
+        // Of two sums of d products, which are different parts of (|x| + |c|)^2, and a few roundings more.
+        let relative = (d + 8) as f64 * T::EPSILON.f64();
+        // A row that is off by e changes the difference of two squared distances by 2 e.(a - b); what either rounds off, a row of X
+        // has as well.
         let doubt = 2.0 * off * self.centers.span;
         let mut sum = 0.0;
         for (at, &row) in some.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! k-means of sparse rows: products of the lines of a piece with all centres at once, and sums by the entries of what changes.
 //!
-//! Bounds settle rows as they do dense ones; a piece of which all rows are settled is not read. Centres are dense: k d elements four times,
-//! and 8 k d bytes in each of at most eight lanes.
+//! Bounds settle rows as they do dense ones; a piece of which all rows are settled is not read. Centres are dense: k d elements three
+//! times, and 8 k d bytes in each of at most eight lanes.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
@@ -216,7 +216,7 @@ impl<T: Real> SparseRows<T> {
     fn empty_plan(&self) -> Plan {
         let mut plan = Plan::new("k-means round of sparse rows");
         plan.bound(self.x.stored_bytes());
-        plan.hold(4 * self.start.len() as u64 * size_of::<T>() as u64);
+        plan.hold(3 * self.start.len() as u64 * size_of::<T>() as u64);
         plan
     }
 
