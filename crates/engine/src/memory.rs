@@ -560,9 +560,11 @@ mod tests {
             held
         };
         assert_eq!(take(256, 1), (256 * KIB, 1792 * KIB));
-        assert_eq!(take(700, 1), (700 * KIB, (2048 + 1400) * KIB));
-        assert_eq!(take(4, 1), (4 * KIB, (2048 + 2100) * KIB));
+        // A step of a 32nd of 1024.
+        assert_eq!(take(700, 1), (704 * KIB, (2048 + 1408) * KIB));
+        assert_eq!(take(690, 2), (1408 * KIB, (2048 + 704) * KIB));
+        assert_eq!(take(4, 1), (4 * KIB, (2048 + 2112) * KIB));
         assert_eq!(take(2048, 5), (4 * 2048 * KIB, 0));
-        assert_eq!(take(1000, 9), (8000 * KIB, 0));
+        assert_eq!(take(1000, 9), (8 * 1024 * KIB, 0));
     }
 }
