@@ -153,7 +153,7 @@ def test_arguments_without_sense_are_refused(tmp_path: Path, x: npt.NDArray[Any]
     with pytest.raises(errors.ShapeError):
         KMeans(3).fit(data).predict(oc.from_numpy(tmp_path / "y.npy", x[:, :5].copy()))
     with pytest.raises(errors.OverBudgetError):
-        KMeans(3, init=x[:3], memory="256KiB").fit(data)
+        KMeans(3000, init=x[:3000], memory="1MiB").fit(data)
 
 
 def test_equal_rows_leave_clusters_without_any() -> None:
