@@ -114,7 +114,7 @@ impl BlockRead {
 
     fn task(&self, plan: &mut Plan, a: &Sparse, block: &[Piece], name: &'static str) -> Task {
         let entries: u64 = block.iter().map(Piece::entries).sum();
-        // Entries are sorted beside.
+        // Bands are made beside, whose vectors grow by doubling, and a line is sorted.
         let task = Task::new(name).flops(entries).held(32 * entries as usize);
         block.iter().flat_map(|piece| a.regions(plan, piece)).fold(task, Task::read)
     }
@@ -124,15 +124,18 @@ impl BlockRead {
     }
 
     fn bands<T: Real>(&self, mut blocks: &[Block]) -> Result<Option<Bands<T>>> {
-        let mut entries = Vec::new();
+        let mut bands = Bands::default();
+        if let [piece] = &self.0[..] {
+            with_lines!(piece, blocks, T, a => a.each_line(|line, row| row.each(|place, value| bands.put(line, place, value))));
+            return Ok(bands.done());
+        }
+        // Parts of one line.
         for piece in &self.0 {
             let (here, rest) = blocks.split_at(piece.count());
             blocks = rest;
-            with_lines!(piece, here, T, a => a.each_line(|line, row| row.each(|place, value| {
-                entries.push((place as u64 / BAND, line as u32, (place as u64 % BAND) as u16, value));
-            })));
+            with_lines!(piece, here, T, a => a.each_line(|_, row| row.each(|place, value| bands.put(0, place, value))));
         }
-        Ok(Bands::of(entries))
+        Ok(bands.done())
     }
 }
 
@@ -208,7 +211,14 @@ fn write<T: Real>(
 }
 
 /// The entries of a block, by band and line, in order.
-struct Bands<T>(Vec<(u64, Band<T>)>);
+struct Bands<T> {
+    bands: Vec<(u64, Band<T>)>,
+    /// The line that comes in, and its entries.
+    line: usize,
+    entries: Vec<(usize, T)>,
+    /// A line has two entries of one place.
+    has_twins: bool,
+}
 
 struct Band<T> {
     lines: Vec<u16>,
@@ -218,30 +228,48 @@ struct Band<T> {
     values: Vec<T>,
 }
 
+impl<T> Default for Bands<T> {
+    fn default() -> Bands<T> {
+        Bands { bands: Vec::new(), line: 0, entries: Vec::new(), has_twins: false }
+    }
+}
+
 impl<T: Real> Bands<T> {
+    /// The next entry; lines come in order.
+    fn put(&mut self, line: usize, place: usize, value: T) {
+        if line != self.line {
+            self.end_line();
+            self.line = line;
+        }
+        self.entries.push((place, value));
+    }
+
+    fn end_line(&mut self) {
+        // Most lines are in order as they come.
+        if self.entries.windows(2).any(|pair| pair[0].0 >= pair[1].0) {
+            self.entries.sort_by_key(|entry| entry.0);
+            self.has_twins |= self.entries.windows(2).any(|pair| pair[0].0 == pair[1].0);
+        }
+        for some in self.entries.chunk_by(|one, other| one.0 as u64 / BAND == other.0 as u64 / BAND) {
+            let number = some[0].0 as u64 / BAND;
+            let at = self.bands.binary_search_by_key(&number, |(band, _)| *band).unwrap_or_else(|at| {
+                self.bands
+                    .insert(at, (number, Band { lines: Vec::new(), counts: Vec::new(), places: Vec::new(), values: Vec::new() }));
+                at
+            });
+            let band = &mut self.bands[at].1;
+            band.lines.push(self.line as u16);
+            band.counts.push((some.len() - 1) as u16);
+            band.places.extend(some.iter().map(|entry| (entry.0 as u64 % BAND) as u16));
+            band.values.extend(some.iter().map(|entry| entry.1));
+        }
+        self.entries.clear();
+    }
+
     /// Nothing where a line has two entries of one place.
-    fn of(mut entries: Vec<(u64, u32, u16, T)>) -> Option<Bands<T>> {
-        entries.sort_by_key(|&(band, line, place, _)| (band, line, place));
-        if entries.windows(2).any(|pair| (pair[0].0, pair[0].1, pair[0].2) == (pair[1].0, pair[1].1, pair[1].2)) {
-            return None;
-        }
-        let mut bands: Vec<(u64, Band<T>)> = Vec::new();
-        for (number, line, place, value) in entries {
-            if bands.last().is_none_or(|(last, _)| *last != number) {
-                bands.push((number, Band { lines: Vec::new(), counts: Vec::new(), places: Vec::new(), values: Vec::new() }));
-            }
-            let band = &mut bands.last_mut().expect("pushed above").1;
-            match band.lines.last() {
-                Some(&last) if u32::from(last) == line => *band.counts.last_mut().expect("as many as lines") += 1,
-                _ => {
-                    band.lines.push(line as u16);
-                    band.counts.push(0);
-                }
-            }
-            band.places.push(place);
-            band.values.push(value);
-        }
-        Some(Bands(bands))
+    fn done(mut self) -> Option<Bands<T>> {
+        self.end_line();
+        (!self.has_twins).then_some(self)
     }
 
     fn specs(&self, first_line: u64, block_lines: u64) -> Vec<TileSpec> {
@@ -254,12 +282,12 @@ impl<T: Real> Bands<T> {
             entries: band.places.len() as u64,
             has_values: band.values.iter().any(|value| *value != T::ONE),
         };
-        self.0.iter().map(spec).collect()
+        self.bands.iter().map(spec).collect()
     }
 
     /// Into the bytes of the block, which begin at `begin` in the file.
     fn fill(&self, tiles: &[TileSpec], begin: u64, into: &mut [u8]) {
-        for ((_, band), tile) in self.0.iter().zip(tiles) {
+        for ((_, band), tile) in self.bands.iter().zip(tiles) {
             let (at, len) = ((tile.offset - begin) as usize, tile.bytes(size_of::<T>() as u64) as usize);
             let [lines, counts, places, values] = tile.split_mut(&mut into[at..at + len]);
             lines.copy_from_slice(bytemuck::cast_slice(&band.lines));
