@@ -125,15 +125,11 @@ impl BlockRead {
 
     fn bands<T: Real>(&self, mut blocks: &[Block]) -> Result<Option<Bands<T>>> {
         let mut bands = Bands::default();
-        if let [piece] = &self.0[..] {
-            with_lines!(piece, blocks, T, a => a.each_line(|line, row| row.each(|place, value| bands.put(line, place, value))));
-            return Ok(bands.done());
-        }
-        // Parts of one line.
+        // Whole lines in one piece, or one line in several.
         for piece in &self.0 {
             let (here, rest) = blocks.split_at(piece.count());
             blocks = rest;
-            with_lines!(piece, here, T, a => a.each_line(|_, row| row.each(|place, value| bands.put(0, place, value))));
+            with_lines!(piece, here, T, a => a.each_line(|line, row| row.each(|place, value| bands.put(line, place, value))));
         }
         Ok(bands.done())
     }
