@@ -307,6 +307,11 @@ impl Memory {
         }
     }
 
+    /// The budget, bytes.
+    pub(crate) fn total(&self) -> u64 {
+        self.budget.total()
+    }
+
     /// Whether `bytes` more can be held now.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         self.held + bytes <= self.budget.total()

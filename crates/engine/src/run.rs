@@ -1,6 +1,6 @@
 //! A schedule carried out.
 //!
-//! Stays are admitted in the order of the schedule, as far ahead as memory goes; a stay is loaded
+//! Stays are admitted in the order of the schedule, as far ahead as it takes and memory goes; a stay is loaded
 //! once the stores that it must see have ended; a task is handed to a free thread once its stays
 //! are ready and the tasks before it are done; a stay whose tasks are done is stored if it was
 //! changed, and its frame goes to the next. Nothing waits for anything but I/O and tasks.
@@ -31,6 +31,10 @@ use crate::trace::{Recorder, Trace};
 
 /// Longest single request: long enough for any device, short enough that reads overlap writes.
 const REQUEST_BYTES: u64 = 1 << 20;
+
+/// Bytes that are admitted before a task uses them, at first: enough to keep any device busy. Memory that was never touched costs more
+/// than to read into it, so a run begins with little and takes more where it finds that it should have looked further ahead.
+const AHEAD_BYTES: u64 = 64 << 20;
 
 /// What a run leaves behind.
 pub struct Outcome {
@@ -72,6 +76,8 @@ enum State {
 
 struct StayState {
     state: State,
+    /// Bytes that were admitted for it and are not used yet.
+    ahead: u64,
     uses_left: u32,
     users: Vec<u32>,
 }
@@ -153,6 +159,14 @@ pub(crate) struct Run {
     scratch_count: usize,
     sectors: Sectors,
     requests: usize,
+    /// Bytes of the blocks of each area, as far as they are known.
+    covered: Vec<u64>,
+    blocks_known: usize,
+    /// Bytes that are admitted and not used by any task yet, and how many they may be.
+    ahead: u64,
+    ahead_most: u64,
+    /// Nothing was under way, for there were as many.
+    has_paused: bool,
     error: Option<Error>,
     moved: Vec<(u64, u64)>,
     peak: u64,
@@ -183,6 +197,11 @@ impl Run {
         }));
         let mut run = Run {
             moved: vec![(0, 0); areas.len()],
+            covered: vec![0; areas.len()],
+            blocks_known: 0,
+            ahead: 0,
+            ahead_most: AHEAD_BYTES,
+            has_paused: false,
             name,
             areas,
             tasks: tasks.into_iter().map(Some).collect(),
@@ -224,8 +243,13 @@ impl Run {
 
     /// Takes over what the schedule gained.
     fn adopt_new(&mut self, first_node: usize, first_position: usize) {
+        for block in &self.schedule.blocks[self.blocks_known..] {
+            self.covered[block.region.extent.0 as usize] += block.bytes;
+        }
+        self.blocks_known = self.schedule.blocks.len();
         self.stays.extend(self.schedule.stays[self.stays.len()..].iter().map(|stay| StayState {
             state: State::Away,
+            ahead: 0,
             uses_left: stay.uses,
             users: Vec::new(),
         }));
@@ -277,7 +301,7 @@ impl Run {
     }
 
     fn admit(&mut self, core: &mut Core<'_>) {
-        while self.admitted < self.stays.len() && self.error.is_none() {
+        while self.admitted < self.stays.len() && self.ahead < self.ahead_most && self.error.is_none() {
             let stay = self.admitted as u32;
             match &self.area_of(stay).backing {
                 Backing::Resident(bytes) => {
@@ -296,9 +320,25 @@ impl Run {
             let bytes = self.block_of(stay).layout.bytes;
             let Some(frame) = self.take(core, bytes) else { return };
             self.admitted += 1;
-            self.stays[stay as usize].state = State::Admitted(frame);
+            let state = &mut self.stays[stay as usize];
+            state.ahead = frame.len() as u64;
+            self.ahead += state.ahead;
+            state.state = State::Admitted(frame);
             self.to_load.push_back(stay);
         }
+    }
+
+    /// Whether there is cause to look further ahead: threads have nothing to do, and there was a time when nothing was under way for
+    /// them, although there is more to be done.
+    fn looks_further(&mut self, core: &Core<'_>) -> bool {
+        let is_held_up = self.admitted < self.stays.len() && self.ahead >= self.ahead_most && self.error.is_none();
+        self.has_paused |= is_held_up && self.requests == 0;
+        let further = is_held_up && self.has_paused && self.running < core.workers.count();
+        if further {
+            self.ahead_most = self.ahead_most.saturating_mul(2);
+            self.has_paused = false;
+        }
+        further
     }
 
     /// A frame now, or none because it has to wait (or because the system refused, which ends the run).
@@ -462,6 +502,7 @@ impl Run {
     fn lend(&mut self, block: u32, mode: Mode, stay: u32) -> Block {
         let info = &self.schedule.blocks[block as usize];
         let (region, layout) = (info.region, info.layout);
+        self.ahead -= std::mem::take(&mut self.stays[stay as usize].ahead);
         let state = &mut self.stays[stay as usize].state;
         let data = match (mode, std::mem::replace(state, State::Lent)) {
             (Mode::Read, State::Ready(bytes)) => {
@@ -703,9 +744,14 @@ impl Activity for Run {
             }
         }
         self.store_what_may(core);
-        self.admit(core);
-        self.load_what_may(core);
-        self.dispatch(core);
+        loop {
+            self.admit(core);
+            self.load_what_may(core);
+            self.dispatch(core);
+            if !self.looks_further(core) {
+                break;
+            }
+        }
         let quiet = self.running == 0 && self.requests == 0;
         let done = quiet && self.error.is_none() && self.tasks_left == 0 && self.to_store.is_empty();
         let over = done && self.sectors_clear(core, None) || quiet && self.error.is_some();
