@@ -6,6 +6,7 @@
 
 use crate::transfer::{flush_descriptor, punch_hole};
 use crate::{Blocking, Device, DeviceError, Limits, OpKind, Route};
+use std::any::Any;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsFd;
@@ -35,6 +36,8 @@ pub struct FileDevice {
     len: AtomicU64,
     direct: bool,
     block: u32,
+    /// Dropped after the file.
+    _beside: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Opens a file as a device. Errors name the path.
@@ -85,7 +88,13 @@ impl FileDevice {
         if !direct {
             page_cache::expect_no_order(file.as_fd());
         }
-        Ok(FileDevice { file, name, len: AtomicU64::new(len), direct, block: block.unwrap_or(1) })
+        Ok(FileDevice { file, name, len: AtomicU64::new(len), direct, block: block.unwrap_or(1), _beside: None })
+    }
+
+    /// With something that is dropped when the file has been closed.
+    #[must_use]
+    pub fn with(self, beside: impl Any + Send + Sync) -> FileDevice {
+        FileDevice { _beside: Some(Box::new(beside)), ..self }
     }
 
     /// Whether transfers go past the page cache.

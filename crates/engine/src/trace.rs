@@ -59,7 +59,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Adds a run that began `start_s` seconds after the first one, on so many threads.
+    /// Adds a run that began `start_s` seconds after the first one, on so many threads. Where runs overlap, the device counts as busy
+    /// for each of them, but never for longer than all took.
     pub fn append(&mut self, next: &Trace, start_s: f64, threads: usize) {
         for (sum, more) in [(&mut self.predicted, &next.predicted), (&mut self.actual, &next.actual)] {
             sum.bytes_read += more.bytes_read;
@@ -69,8 +70,8 @@ impl Trace {
         self.bytes_reused += next.bytes_reused;
         self.bound_bytes += next.bound_bytes;
         self.flops += next.flops;
-        self.wall_s = start_s + next.wall_s;
-        self.device_busy_s += next.device_busy_s;
+        self.wall_s = self.wall_s.max(start_s + next.wall_s);
+        self.device_busy_s = (self.device_busy_s + next.device_busy_s).min(self.wall_s);
         self.device_idle_s = (self.wall_s - self.device_busy_s).max(0.0);
         self.cores_busy_s += next.cores_busy_s;
         self.cores_idle_s = (self.wall_s * threads as f64 - self.cores_busy_s).max(0.0);

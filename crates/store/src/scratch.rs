@@ -5,15 +5,16 @@
 //! ```
 //!
 //! Unnamed objects lose their file name as soon as they are open, so the space comes back with the last holder of the
-//! device, however it goes. Folders of dead processes are known by their lock, which dies with its holder; the process
+//! device, however it goes: on a thread of its own, for a file system takes a while to free what was written. Folders of dead processes are known by their lock, which dies with its holder; the process
 //! number in the name is for people. The random part keeps two folders of one process apart.
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use outcore_device::{FileDevice, Mode};
 
@@ -24,6 +25,8 @@ use crate::{Folder, Object, lock};
 
 const PREFIX: &str = "outcore-scratch-";
 const LOCK: &str = "lock";
+/// Nothing takes longer to be freed.
+const FREE_WITHIN: Duration = Duration::from_secs(60);
 
 /// Whether scratch may lie in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,7 +45,58 @@ pub struct Scratch {
     lock: File,
     faults: Arc<Faults>,
     made: AtomicU64,
+    freeing: Arc<Freeing>,
     owner: u32,
+}
+
+/// How many unnamed objects are being freed.
+#[derive(Debug, Default)]
+struct Freeing {
+    objects: Mutex<usize>,
+    ended: Condvar,
+}
+
+impl Freeing {
+    /// Until all of them are freed. A child of a fork has none of the threads that do it, hence the limit.
+    fn wait(&self) {
+        let objects = self.objects.lock().expect("no panic while held");
+        drop(self.ended.wait_timeout_while(objects, FREE_WITHIN, |objects| *objects > 0));
+    }
+}
+
+/// The last handle of an unnamed object. When it goes, a thread closes it.
+struct Last {
+    file: Option<File>,
+    freeing: Arc<Freeing>,
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let freed = self.file.take().map(|file| Freed::new(file, &self.freeing));
+        // Where there is no thread to be had, what was to move there is dropped here.
+        drop(std::thread::Builder::new().name("outcore-scratch".into()).spawn(move || drop(freed)));
+    }
+}
+
+/// An object that is being freed.
+struct Freed {
+    file: Option<File>,
+    freeing: Arc<Freeing>,
+}
+
+impl Freed {
+    fn new(file: File, freeing: &Arc<Freeing>) -> Freed {
+        *freeing.objects.lock().expect("no panic while held") += 1;
+        Freed { file: Some(file), freeing: Arc::clone(freeing) }
+    }
+}
+
+impl Drop for Freed {
+    fn drop(&mut self) {
+        drop(self.file.take());
+        *self.freeing.objects.lock().expect("no panic while held") -= 1;
+        self.freeing.ended.notify_all();
+    }
 }
 
 impl Scratch {
@@ -71,6 +125,7 @@ impl Scratch {
             lock,
             faults,
             made: AtomicU64::new(0),
+            freeing: Arc::default(),
             owner: std::process::id(),
         })
     }
@@ -109,13 +164,19 @@ impl Scratch {
             Error::from_allocation(&name, len, free, error)
         })?;
         let identity = Identity::of(&file.metadata().map_err(fail)?);
-        let device = FileDevice::from_file(file, name.clone(), Mode::ReadWrite).map_err(|error| fail(error.source))?;
+        let last = Last { file: Some(file.try_clone().map_err(fail)?), freeing: Arc::clone(&self.freeing) };
+        let device = FileDevice::from_file(file, name.clone(), Mode::ReadWrite).map_err(|error| fail(error.source))?.with(last);
         Ok(Object { object: name, device: Arc::new(device), len, identity })
     }
 
     fn check_space(&self, name: &str, needed: u64) -> Result<(), Error> {
-        let asked = self.faults.step(Step::Space).and_then(|()| os::free_bytes(self.folder.path()));
-        let free = asked.map_err(|error| Error::from_allocation(name, needed, 0, error))?;
+        let ask = || os::free_bytes(self.folder.path()).map_err(|error| Error::from_allocation(name, needed, 0, error));
+        self.faults.step(Step::Space).map_err(|error| Error::from_allocation(name, needed, 0, error))?;
+        let mut free = ask()?;
+        if free < needed {
+            self.freeing.wait();
+            free = ask()?;
+        }
         let free = self.faults.free_bytes().unwrap_or(free);
         match free < needed {
             true => Err(Error::NoSpace { object: name.to_owned(), needed, free }),

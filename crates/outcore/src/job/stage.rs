@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use outcore_engine::{Outcome, Plan, Reservation, Trace};
+use outcore_engine::{Outcome, Plan, Reservation, Ticket, Trace};
 
 use crate::error::{Error, Result};
 use crate::session::Session;
@@ -38,7 +38,13 @@ impl Watch {
     }
 }
 
-/// Runs plans one after another, and adds up their traces to that of the job.
+/// A plan that is being run.
+pub(crate) struct Begun {
+    since: Instant,
+    ticket: Ticket<Outcome>,
+}
+
+/// Runs plans, most of them one after another, and adds up their traces to that of the job.
 pub(crate) struct Stage {
     session: Session,
     watch: Arc<Watch>,
@@ -56,20 +62,36 @@ impl Stage {
     /// # Errors
     /// Those of the run; [`Error::Cancelled`] once the job has been cancelled.
     pub(crate) fn run(&mut self, plan: Plan, fraction: f64) -> Result<Outcome> {
+        let begun = self.begin(plan)?;
+        self.end(begun, fraction)
+    }
+
+    /// Begins to run a plan that depends on none that go on.
+    ///
+    /// # Errors
+    /// As [`run`](Stage::run).
+    pub(crate) fn begin(&self, plan: Plan) -> Result<Begun> {
         self.check()?;
-        let (since, begun) = (self.watch.fraction(), Instant::now());
-        let ticket = self.session.engine().run(plan)?;
+        Ok(Begun { since: Instant::now(), ticket: self.session.engine().run(plan)? })
+    }
+
+    /// Waits for a plan that has begun; the job is then done to `fraction`.
+    ///
+    /// # Errors
+    /// As [`run`](Stage::run).
+    pub(crate) fn end(&mut self, begun: Begun, fraction: f64) -> Result<Outcome> {
+        let (done, Begun { since, ticket }) = (self.watch.fraction(), begun);
         while !ticket.wait_timeout(LOOK) {
             if self.watch.is_cancelled() {
                 ticket.cancel();
             }
-            self.watch.reach(since + (fraction - since) * ticket.progress().fraction);
+            self.watch.reach(done + (fraction - done) * ticket.progress().fraction);
         }
         let outcome = ticket.wait()?;
         self.watch.reach(fraction);
         match &mut self.trace {
-            Some((first, trace)) => trace.append(&outcome.trace, (begun - *first).as_secs_f64(), self.session.threads()),
-            None => self.trace = Some((begun, outcome.trace.clone())),
+            Some((first, trace)) => trace.append(&outcome.trace, (since - *first).as_secs_f64(), self.session.threads()),
+            None => self.trace = Some((since, outcome.trace.clone())),
         }
         Ok(outcome)
     }

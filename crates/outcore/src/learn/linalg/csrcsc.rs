@@ -4,7 +4,7 @@
 //! memory left out: reads A, writes and reads six or seven bytes an entry, writes the result.
 //!
 //! Places (columns of CSR) are cut into buckets of about equal entries, by a sample. Rounds of pieces pass by; each piece is sorted by
-//! bucket on its own, and while the next round is sorted, every bucket's part of it is written to scratch in one go. The last two rounds stay
+//! bucket on its own, and while the next round is sorted, every bucket's part of it is written to scratch. The last three rounds stay
 //! in memory. Then each bucket is put together and sorted by place: entries of a place come in the order of lines, so the result is the
 //! same whatever the memory.
 //!
@@ -15,6 +15,7 @@
 //! A place counts from the bucket's first. A gap is how many lines an entry is behind the one before, from the piece's first line on; 255
 //! says that more is to come. Source: the bucket partition of external sorting (Aggarwal and Vitter, 1988).
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -30,6 +31,8 @@ use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
 use crate::session::{PARALLEL, Session};
 
+/// In memory at once, sorted or being sorted or on their way to scratch.
+const ROUNDS: usize = 3;
 /// Places that are looked at to find out how entries lie.
 const SAMPLES: usize = 1 << 16;
 /// Buckets are wider than this only where there are too many places.
@@ -46,7 +49,8 @@ pub fn csrcsc(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job
     with_real!(a.dtype(), T => Transposition::<T>::plan(session, a, out))
 }
 
-/// Entries of one piece, sorted by bucket.
+/// Entries of one piece, sorted by bucket. Their memory is used again: pages would have to be cleared for every piece.
+#[derive(Default)]
 struct Sorted<T> {
     /// Where each bucket begins.
     starts: Vec<u32>,
@@ -64,6 +68,15 @@ enum PlacesOf {
     Wide(Vec<u32>),
 }
 
+impl Default for PlacesOf {
+    fn default() -> Self {
+        PlacesOf::Narrow(Vec::new())
+    }
+}
+
+/// What has been written to scratch.
+type Pool<T> = Arc<Mutex<Vec<Sorted<T>>>>;
+
 impl<T: Real> Sorted<T> {
     fn entries(&self, bucket: usize) -> Range<usize> {
         self.starts[bucket] as usize..self.starts[bucket + 1] as usize
@@ -75,7 +88,7 @@ impl<T: Real> Sorted<T> {
     }
 }
 
-type Slot<T> = Arc<Mutex<Option<Arc<Sorted<T>>>>>;
+type Slot<T> = Arc<Mutex<Option<Sorted<T>>>>;
 
 /// Which bucket a place is in.
 struct Buckets {
@@ -163,7 +176,7 @@ struct Spilled {
     extent: Extent,
     /// First and one past the last of its pieces.
     pieces: Range<usize>,
-    parts: Vec<Part>,
+    parts: Arc<Vec<Part>>,
 }
 
 struct Transposition<T> {
@@ -173,15 +186,18 @@ struct Transposition<T> {
     buckets: Arc<Buckets>,
     /// Pieces of each round.
     rounds: Vec<Range<usize>>,
+    /// Bytes of sorted entries.
     held: u64,
+    /// Bytes that go out at once.
+    step: u64,
     new: NewSparse,
-    element: std::marker::PhantomData<T>,
+    pool: Pool<T>,
 }
 
 impl<T: Real> Transposition<T> {
     fn plan(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job<Sparse>> {
         let memory = session.memory_free();
-        // Sorted entries of a round take three fifths; a piece on its way in a tenth, buckets on their way out the rest.
+        // Sorted entries take three fifths; a piece on its way in a tenth, buckets on their way out the rest.
         let held = memory / 5 * 3;
         let share = memory / 10 / (PARALLEL + 1);
         let pieces = a.pieces(share, |lines| if lines > NARROW { share } else { 0 });
@@ -201,16 +217,16 @@ impl<T: Real> Transposition<T> {
             ..SparseShape::of(a)
         };
         let new = NewSparse::make(session, out, shape, &mut plan)?;
-        let rounds = rounds(&pieces, |piece| piece.entries() * record + 8 * wanted, held / 2);
+        let rounds = rounds(&pieces, |piece| piece.entries() * record + 8 * wanted, held / ROUNDS as u64);
         plan.note("rounds", rounds.len());
         plan.note("buckets", wanted);
-        if let [.., last, _] = rounds.as_slice() {
-            let by_scratch: u64 = pieces[..last.start].iter().map(Piece::entries).sum();
-            plan.note("entries by way of scratch", by_scratch);
+        if rounds.len() > ROUNDS {
+            let first_kept = rounds[rounds.len() - ROUNDS].start;
+            plan.note("entries by way of scratch", pieces[..first_kept].iter().map(Piece::entries).sum::<u64>());
         }
         plan.bound(a.stored_bytes() + new.nbytes());
         let sample = sample_plan::<T>(&mut plan, a, &pieces);
-        let (session, a) = (session.clone(), a.clone());
+        let (session, a, step) = (session.clone(), a.clone(), (memory / 64).max(4096));
         Job::driven(&session.clone(), vec![plan], move |stage, plans| {
             for plan in plans {
                 stage.run(plan, 0.02)?;
@@ -218,55 +234,69 @@ impl<T: Real> Transposition<T> {
             let sample = std::mem::take(&mut *sample.lock().expect("no panic while held"));
             let buckets = Arc::new(Buckets::new(a.width(), wanted, sample));
             let pieces = Arc::new(pieces);
-            Transposition::<T> { session, a, pieces, buckets, rounds, held, new, element: std::marker::PhantomData }.run(stage)
+            Transposition::<T> { session, a, pieces, buckets, rounds, held, step, new, pool: Pool::default() }.run(stage)
         })
     }
 
     fn run(self, stage: &mut Stage) -> Result<Sparse> {
-        let (mut spilled, mut kept, mut first_kept) = (Vec::new(), Vec::new(), 0);
-        let share = 0.5 / self.rounds.len().max(1) as f64;
+        let _held = stage.reserve("sorted entries", self.held)?;
+        let (mut spilled, mut leaving, mut kept) = (Vec::new(), VecDeque::new(), VecDeque::new());
+        let done_after = |rounds: usize| 0.02 + 0.5 * rounds as f64 / self.rounds.len() as f64;
         for (number, round) in self.rounds.iter().enumerate() {
-            // The round before goes to scratch while this one is sorted; the last two stay.
-            let leaves = number > 0 && number + 1 < self.rounds.len();
-            let mut plan = Plan::new("csrcsc: sort by bucket");
-            plan.hold(self.held);
-            let slots = self.sort(&mut plan, round.clone());
-            if leaves {
-                let sorted = std::mem::take(&mut kept);
-                spilled.push(self.spill(&mut plan, first_kept..round.start, sorted)?);
-                first_kept = round.start;
+            while leaving.len() + kept.len() >= ROUNDS {
+                let (begun, sorted) = leaving.pop_front().expect("fewer stay");
+                stage.end(begun, done_after(number))?;
+                let mut pool = self.pool.lock().expect("no panic while held");
+                *pool = Arc::into_inner(sorted).unwrap_or_default();
+                pool.truncate(round.len());
             }
-            stage.run(plan, 0.02 + share * (number + 1) as f64)?;
-            for slot in slots {
-                let sorted = slot.lock().expect("no panic while held").take();
-                kept.push(sorted.ok_or(Error::Cancelled)?);
+            let (plan, slots) = self.sort(round.clone());
+            let sorting = stage.begin(plan)?;
+            // The round before goes to scratch while this one is sorted; the last ones stay.
+            if number > 0 && number - 1 + ROUNDS < self.rounds.len() {
+                let sorted = kept.pop_front().expect("just sorted");
+                let (plan, parts) = self.spill(self.rounds[number - 1].clone(), &sorted)?;
+                spilled.push(parts);
+                leaving.push_back((stage.begin(plan)?, sorted));
             }
+            stage.end(sorting, done_after(number + 1))?;
+            let sorted = slots.iter().map(|slot| slot.lock().expect("no panic while held").take().ok_or(Error::Cancelled));
+            kept.push_back(Arc::new(sorted.collect::<Result<Vec<_>>>()?));
         }
+        for (begun, _) in leaving {
+            stage.end(begun, done_after(self.rounds.len()))?;
+        }
+        self.pool.lock().expect("no panic while held").clear();
+        let first_kept = self.rounds[self.rounds.len() - kept.len()].start;
+        let kept = kept.into_iter().flat_map(|sorted| Arc::into_inner(sorted).expect("nobody else has what stays")).collect();
         self.put_together(stage, &spilled, kept, first_kept)?;
         self.new.finish()
     }
 
     /// Sorts the pieces of a round by bucket.
-    fn sort(&self, plan: &mut Plan, round: Range<usize>) -> Vec<Slot<T>> {
+    fn sort(&self, round: Range<usize>) -> (Plan, Vec<Slot<T>>) {
+        let mut plan = Plan::new("csrcsc: sort by bucket");
         let slots: Vec<Slot<T>> = round.clone().map(|_| Slot::default()).collect();
         for (piece, slot) in self.pieces[round].iter().zip(&slots) {
             let (lines, slot, buckets) = (self.a.blocks(piece), Arc::clone(slot), Arc::clone(&self.buckets));
-            let has_values = self.a.has_values();
-            let task = self.a.regions(plan, piece).into_iter().fold(Task::new("sort").flops(piece.entries()), Task::read);
+            let (has_values, pool) = (self.a.has_values(), Arc::clone(&self.pool));
+            let task = self.a.regions(&mut plan, piece).into_iter().fold(Task::new("sort").flops(piece.entries()), Task::read);
             plan.task(task.run(move |cx| {
+                let used = pool.lock().expect("no panic while held").pop().unwrap_or_default();
                 let sorted = match lines.index_element() {
-                    Some(_) => with_csr!(lines, cx.blocks, T, a => sort_piece(a, &buckets, has_values)),
-                    None => with_lines!(lines, cx.blocks, T, a => sort_tiles(a, &buckets, has_values)?),
+                    Some(_) => with_csr!(lines, cx.blocks, T, a => sort_piece(a, &buckets, has_values, used)),
+                    None => with_lines!(lines, cx.blocks, T, a => sort_tiles(a, &buckets, has_values, used)?),
                 };
-                *slot.lock().expect("no panic while held") = Some(Arc::new(sorted));
+                *slot.lock().expect("no panic while held") = Some(sorted);
                 Ok(())
             }));
         }
-        slots
+        (plan, slots)
     }
 
     /// Writes a round to scratch, bucket after bucket.
-    fn spill(&self, plan: &mut Plan, pieces: Range<usize>, sorted: Vec<Arc<Sorted<T>>>) -> Result<Spilled> {
+    fn spill(&self, pieces: Range<usize>, sorted: &Arc<Vec<Sorted<T>>>) -> Result<(Plan, Spilled)> {
+        let mut plan = Plan::new("csrcsc: to scratch");
         let value_bytes = if self.a.has_values() { size_of::<T>() } else { 0 };
         let mut parts = Vec::new();
         let mut offset = 0;
@@ -283,21 +313,34 @@ impl<T: Real> Transposition<T> {
         }
         let file = self.session.scratch_file(None, offset)?;
         let extent = plan.extent(file.extent());
-        let sorted = Arc::new(sorted);
-        for (bucket, part) in parts.iter().enumerate() {
-            let (sorted, has_values, place_bytes) = (Arc::clone(&sorted), self.a.has_values(), self.buckets.place_bytes(bucket));
-            plan.task(Task::new("spill").write(Region::span(extent, part.offset, part.bytes)).run(move |cx| {
-                fill_part(cx.blocks[0].bytes_mut(), &sorted, bucket, has_values, place_bytes);
+        let parts = Arc::new(parts);
+        let mut first = 0;
+        while first < parts.len() {
+            let mut bytes = parts[first].bytes;
+            let mut end = first + 1;
+            while end < parts.len() && bytes + parts[end].bytes <= self.step {
+                bytes += parts[end].bytes;
+                end += 1;
+            }
+            let (sorted, parts, buckets, has_values) =
+                (Arc::clone(sorted), Arc::clone(&parts), Arc::clone(&self.buckets), self.a.has_values());
+            plan.task(Task::new("spill").write(Region::span(extent, parts[first].offset, bytes)).run(move |cx| {
+                let mut block = cx.blocks[0].bytes_mut();
+                for bucket in first..end {
+                    let (part, rest) = block.split_at_mut(parts[bucket].bytes as usize);
+                    fill_part(part, &sorted, bucket, has_values, buckets.place_bytes(bucket));
+                    block = rest;
+                }
                 Ok(())
             }));
+            first = end;
         }
-        Ok(Spilled { extent: file.extent().clone(), pieces, parts })
+        Ok((plan, Spilled { extent: file.extent().clone(), pieces, parts }))
     }
 
     /// Sorts every bucket by place and writes it.
-    fn put_together(&self, stage: &mut Stage, spilled: &[Spilled], kept: Vec<Arc<Sorted<T>>>, first_kept: usize) -> Result<()> {
+    fn put_together(&self, stage: &mut Stage, spilled: &[Spilled], kept: Vec<Sorted<T>>, first_kept: usize) -> Result<()> {
         let mut plan = Plan::new("csrcsc: sort by place");
-        plan.hold(self.held);
         let kept = Arc::new(kept);
         let mut first_entry = 0;
         for bucket in 0..self.buckets.count() {
@@ -336,7 +379,7 @@ impl<T: Real> Transposition<T> {
         entries: Range<u64>,
         begins: bool,
         sources: Vec<(Source, u64, Vec<Span>)>,
-        kept: &Arc<Vec<Arc<Sorted<T>>>>,
+        kept: &Arc<Vec<Sorted<T>>>,
     ) {
         let places = self.buckets.places(bucket);
         let held = 8 * (places.end - places.start + 1) as usize;
@@ -374,9 +417,9 @@ impl<T: Real> Transposition<T> {
     }
 
     /// What a bucket of one place has in memory, some pieces at a time.
-    fn kept_steps(&self, bucket: usize, kept: &[Arc<Sorted<T>>], first: usize) -> Vec<(Source, u64, Vec<Span>)> {
+    fn kept_steps(&self, bucket: usize, kept: &[Sorted<T>], first: usize) -> Vec<(Source, u64, Vec<Span>)> {
         let counts: Vec<[u32; 2]> = kept.iter().map(|piece| [piece.counts(bucket)[0], 0]).collect();
-        let steps = steps_of(&counts, self.step_bytes()).into_iter();
+        let steps = steps_of(&counts, self.step).into_iter();
         let source = |step: Range<usize>| {
             let entries = counts[step.clone()].iter().map(|count| u64::from(count[0])).sum();
             (Source::Kept(first + step.start..first + step.end, first), entries, Vec::new())
@@ -384,15 +427,10 @@ impl<T: Real> Transposition<T> {
         steps.map(source).collect()
     }
 
-    /// Bytes of entries of one place that go out at once.
-    fn step_bytes(&self) -> u64 {
-        (self.session.memory_free() / 64).max(4096)
-    }
-
     /// What such a bucket has in scratch, likewise.
     fn in_steps<'a>(&self, bucket: usize, spilled: &'a [Spilled]) -> impl Iterator<Item = (Source, u64, Vec<Span>)> + use<'a, T> {
         let value_bytes = if self.a.has_values() { size_of::<T>() as u64 } else { 0 };
-        let (place_bytes, most) = (self.buckets.place_bytes(bucket) as u64, self.step_bytes());
+        let (place_bytes, most) = (self.buckets.place_bytes(bucket) as u64, self.step);
         spilled.iter().flat_map(move |round| {
             let part = &round.parts[bucket];
             let values_at = part.offset + 8 * round.pieces.len() as u64;
@@ -472,22 +510,22 @@ fn sample_plan<T: Real>(plan: &mut Plan, a: &Sparse, pieces: &[Piece]) -> Arc<Mu
 }
 
 /// The same for lines that come in parts: first put together.
-fn sort_tiles<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool) -> Result<Sorted<T>> {
+fn sort_tiles<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool, used: Sorted<T>) -> Result<Sorted<T>> {
     let (mut places, mut values) = (vec![0i64; a.entries()], vec![T::ZERO; a.entries()]);
     let offsets = in_lines(a, |at, _, place, value| (places[at], values[at]) = (place as i64, value));
     let offsets: Vec<i64> = offsets.into_iter().map(|offset| offset as i64).collect();
     let entries = *offsets.last().unwrap_or(&0) as usize;
-    Ok(sort_piece(Csr::new(a.width(), &offsets, &places[..entries], &values[..entries])?, buckets, has_values))
+    Ok(sort_piece(Csr::new(a.width(), &offsets, &places[..entries], &values[..entries])?, buckets, has_values, used))
 }
 
 /// Counts, then puts every entry behind the others of its bucket.
-fn sort_piece<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool) -> Sorted<T> {
+fn sort_piece<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool, used: Sorted<T>) -> Sorted<T> {
     let count = buckets.count();
-    let mut starts = vec![0u32; count + 1];
+    let mut starts = zeros(used.starts, count + 1);
     a.each_line(|_, row| row.each(|place, _| starts[buckets.of(place as u64) + 1] += 1));
     (0..count).for_each(|bucket| starts[bucket + 1] += starts[bucket]);
     let (all, mut next) = (starts[count] as usize, starts.clone());
-    let (mut lines, mut values) = (vec![0u16; all], vec![T::ZERO; if has_values { all } else { 0 }]);
+    let (mut lines, mut values) = (zeros(used.lines, all), zeros(used.values, if has_values { all } else { 0 }));
     let mut put = |line: usize, bucket: usize, value: T| {
         let at = next[bucket] as usize;
         next[bucket] += 1;
@@ -497,9 +535,9 @@ fn sort_piece<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool) ->
         }
         at
     };
-    let places = match buckets.are_narrow() {
-        true => {
-            let mut places = vec![0u16; all];
+    let places = match (buckets.are_narrow(), used.places) {
+        (true, PlacesOf::Narrow(places)) => {
+            let mut places = zeros(places, all);
             a.each_line(|line, row| {
                 row.each(|place, value| {
                     let bucket = buckets.of(place as u64);
@@ -508,8 +546,8 @@ fn sort_piece<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool) ->
             });
             PlacesOf::Narrow(places)
         }
-        false => {
-            let mut places = vec![0u32; all];
+        (_, places) => {
+            let mut places = zeros(if let PlacesOf::Wide(places) = places { places } else { Vec::new() }, all);
             a.each_line(|line, row| {
                 row.each(|place, value| {
                     let bucket = buckets.of(place as u64);
@@ -523,6 +561,14 @@ fn sort_piece<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool) ->
     Sorted { starts, gaps, places, values, lines }
 }
 
+/// So many zeros, in memory that was used before.
+fn zeros<T: bytemuck::Zeroable + Copy>(mut used: Vec<T>, count: usize) -> Vec<T> {
+    used.clear();
+    used.reserve_exact(count);
+    used.resize(count, T::zeroed());
+    used
+}
+
 /// One for each line, and one more for each 255 that it is behind the one before.
 fn gap_bytes(lines: &[u16]) -> u32 {
     let more = lines.windows(2).map(|pair| u32::from((pair[1] - pair[0]) / 255)).sum::<u32>();
@@ -530,7 +576,7 @@ fn gap_bytes(lines: &[u16]) -> u32 {
 }
 
 /// A bucket's part of a round, as the head of this file draws it.
-fn fill_part<T: Real>(bytes: &mut [u8], sorted: &[Arc<Sorted<T>>], bucket: usize, has_values: bool, place_bytes: usize) {
+fn fill_part<T: Real>(bytes: &mut [u8], sorted: &[Sorted<T>], bucket: usize, has_values: bool, place_bytes: usize) {
     let mut at = 0;
     let mut put = |from: &[u8]| {
         bytes[at..at + from.len()].copy_from_slice(from);
@@ -579,7 +625,7 @@ struct Bucket<T> {
     place_bytes: usize,
     pieces: Arc<Vec<Piece>>,
     sources: Vec<Source>,
-    kept: Arc<Vec<Arc<Sorted<T>>>>,
+    kept: Arc<Vec<Sorted<T>>>,
 }
 
 /// Where entries of a bucket come from, in their order.
