@@ -21,7 +21,7 @@ const PAGE: u64 = 4096;
 const SLAB_BYTES: u64 = 2 << 20;
 /// So many idle blocks are looked at for one whose frame can be used again.
 const NEXT_TO_GO: usize = 64;
-/// Longer frames are exact: there are few of them, and a sixteenth of them is much.
+/// Longer frames are exact: there are few of them, and an eighth of them is much.
 const ALIKE_BYTES_MAX: u64 = 16 << 20;
 /// Shorter frames gain nothing.
 const SLAB_FRAME_BYTES_MIN: u64 = 64 << 10;
@@ -456,11 +456,11 @@ impl Memory {
     }
 }
 
-/// Bytes that a frame for `bytes` bytes takes. Frames of nearly the same size become equal, at most a sixteenth or a page larger, so
+/// Bytes that a frame for `bytes` bytes takes. Frames of nearly the same size become equal, at most an eighth or a page larger, so
 /// that one can be used after the other: fresh pages would have to be cleared.
 pub(crate) fn frame_bytes(bytes: usize) -> u64 {
     let bytes = bytes.max(1) as u64;
-    let step = if bytes <= ALIKE_BYTES_MAX { bytes.next_power_of_two() / 32 } else { PAGE };
+    let step = if bytes <= ALIKE_BYTES_MAX { bytes.next_power_of_two() / 16 } else { PAGE };
     bytes.next_multiple_of(step.max(PAGE))
 }
 
@@ -565,7 +565,7 @@ mod tests {
             held
         };
         assert_eq!(take(256, 1), (256 * KIB, 1792 * KIB));
-        // A step of a 32nd of 1024.
+        // A step of a 16th of 1024.
         assert_eq!(take(700, 1), (704 * KIB, (2048 + 1408) * KIB));
         assert_eq!(take(690, 2), (1408 * KIB, (2048 + 704) * KIB));
         assert_eq!(take(4, 1), (4 * KIB, (2048 + 2112) * KIB));
