@@ -186,7 +186,9 @@ def test_a_run_is_traced(tmp_path: Path, rng: np.random.Generator) -> None:
     lanes = {event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
     spans = [event for event in events if event["ph"] == "X"]
     assert len(events) == len(lanes) + len(spans)
-    assert {lanes[span["tid"]] for span in spans} >= {"device", "core 0"}
+    used = {lanes[span["tid"]] for span in spans}
+    assert "device" in used
+    assert used & {"core 0", "core 1"}
     assert all(span["ts"] >= 0 and span["dur"] >= 0 and span["pid"] == 1 and span["name"] for span in spans)
     assert trace.device_busy_s + trace.device_idle_s == pytest.approx(trace.wall_s)
     threads = oc.default_session().threads

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import outcore as oc
 
@@ -21,7 +22,7 @@ from outcore.cluster import KMeans
 from outcore.decomposition import PCA
 folder = sys.argv[1]
 oc.configure(memory=int(sys.argv[2]), scratch=folder, driver=sys.argv[3], blas=sys.argv[4] or None, allow_tmpfs_scratch=True)
-a = oc.open(folder + "/a.npy")
+a, b, s = oc.open(folder + "/a.npy"), oc.open(folder + "/b.npy"), oc.open(folder + "/s")
 """
 
 POSTLUDE = """
@@ -39,18 +40,28 @@ WORK = {
     "convert": "oc.convert(a, order='F')",
     "pca": "p = PCA(10).fit(a.slice(columns=(0, 700))); p.transform(a.slice(columns=(0, 700)))",
     "kmeans": "KMeans(8, max_iter=3).fit(a.slice(columns=(0, 2000)))",
+    "csrmm": "oc.linalg.csrmm(s, b, folder + '/c.npy'); oc.linalg.csrmm(s.T, a.slice(columns=(0, 64)))",
+    "gram product": "oc.linalg.gram_product(s, b)",
+    "csrcsc": "oc.linalg.csrcsc(s)",
+    "sparse kmeans": "KMeans(8, init=np.random.default_rng(0).random((8, 30_000)), n_init=1, max_iter=3).fit(s)",
     "slices": "for i in range(0, 6000, 500): a[i : i + 500] = a[i : i + 500] * 2",
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a matrix of 144 MB, more than four times the budget."""
+    """With a dense matrix of 144 MB and a sparse one of 192 MB, more than four times the budget each."""
     folder = tmp_path_factory.mktemp("memory")
     session = oc.Session("64MiB", folder, allow_tmpfs_scratch=True)
     a = session.create(folder / "a.npy", (6000, 6000))
     for i in range(0, 6000, 500):
         a[i : i + 500] = np.random.default_rng(i).standard_normal((500, 6000), np.float32)
+    session.create(folder / "b.npy", (30_000, 64))[:] = 1
+    random = np.random.default_rng(0)
+    places = random.integers(0, 30_000, (6000, 4000), dtype=np.int32)
+    values = random.random(places.size, np.float32)
+    x = sp.csr_array((values, places.ravel(), np.arange(0, places.size + 1, 4000)), shape=(6000, 30_000))
+    session.from_scipy(folder / "s", x)
     return folder
 
 

@@ -6,9 +6,9 @@
 
 use crate::transfer::{flush_descriptor, punch_hole};
 use crate::{Blocking, Device, DeviceError, Limits, OpKind, Route};
-use std::any::Any;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,13 +31,36 @@ pub enum Mode {
 
 /// A file as a device.
 pub struct FileDevice {
-    file: File,
+    file: Held,
     name: String,
     len: AtomicU64,
     direct: bool,
     block: u32,
-    /// Dropped after the file.
-    _beside: Option<Box<dyn Any + Send + Sync>>,
+}
+
+/// An open file, and who closes it if not whoever drops it.
+struct Held {
+    /// Until it is dropped.
+    file: Option<File>,
+    closer: Option<Closer>,
+}
+
+type Closer = Box<dyn FnOnce(File) + Send + Sync>;
+
+impl Deref for Held {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        self.file.as_ref().expect("it is not being dropped")
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let (Some(closer), Some(file)) = (self.closer.take(), self.file.take()) {
+            closer(file);
+        }
+    }
 }
 
 /// Opens a file as a device. Errors name the path.
@@ -88,13 +111,15 @@ impl FileDevice {
         if !direct {
             page_cache::expect_no_order(file.as_fd());
         }
-        Ok(FileDevice { file, name, len: AtomicU64::new(len), direct, block: block.unwrap_or(1), _beside: None })
+        let file = Held { file: Some(file), closer: None };
+        Ok(FileDevice { file, name, len: AtomicU64::new(len), direct, block: block.unwrap_or(1) })
     }
 
-    /// With something that is dropped when the file has been closed.
+    /// With somebody who closes the file.
     #[must_use]
-    pub fn with(self, beside: impl Any + Send + Sync) -> FileDevice {
-        FileDevice { _beside: Some(Box::new(beside)), ..self }
+    pub fn closed_by(mut self, closer: impl FnOnce(File) + Send + Sync + 'static) -> FileDevice {
+        self.file.closer = Some(Box::new(closer));
+        self
     }
 
     /// Whether transfers go past the page cache.
@@ -154,13 +179,13 @@ impl Device for FileDevice {
 /// The way through the page cache.
 impl Blocking for FileDevice {
     fn read_at(&self, destination: &mut [u8], offset: u64) -> io::Result<usize> {
-        let len = rustix::io::pread(&self.file, destination, offset)?;
+        let len = rustix::io::pread(&*self.file, destination, offset)?;
         page_cache::drop_pages(self.file.as_fd(), offset, len as u64);
         Ok(len)
     }
 
     fn write_at(&self, source: &[u8], offset: u64) -> io::Result<usize> {
-        let len = rustix::io::pwrite(&self.file, source, offset)?;
+        let len = rustix::io::pwrite(&*self.file, source, offset)?;
         page_cache::write_out(self.file.as_fd(), offset, len as u64)?;
         page_cache::drop_pages(self.file.as_fd(), offset, len as u64);
         Ok(len)
@@ -386,14 +411,14 @@ mod tests {
             return;
         }
         let path = folder.path().join("object");
-        device.file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+        device.file.file = OpenOptions::new().read(true).write(true).open(path).ok();
         device.direct = false;
         page_cache::expect_no_order(device.file.as_fd());
         let cached_pages = |device: &FileDevice| {
             let cached = |offset| {
                 let mut byte = [0];
                 let vectors = &mut [io::IoSliceMut::new(&mut byte)];
-                preadv2(&device.file, vectors, offset, ReadWriteFlags::NOWAIT) != Err(Errno::AGAIN)
+                preadv2(&*device.file, vectors, offset, ReadWriteFlags::NOWAIT) != Err(Errno::AGAIN)
             };
             (0..LEN as u64).step_by(4096).filter(|&offset| cached(offset)).count()
         };

@@ -1,11 +1,12 @@
 //! The engine's face: a budget, and the verbs on it.
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use outcore_device::{Choice, DriverInfo};
 
 use crate::error::{Error, Result};
-use crate::memory::{Account, Budget};
+use crate::memory::{Account, Budget, Reservation};
 use crate::moment;
 use crate::plan::Plan;
 use crate::pump::Handle;
@@ -13,6 +14,9 @@ use crate::run::{Outcome, Run};
 use crate::schedule::{Explanation, concurrency};
 use crate::ticket::{self, Ticket};
 use crate::workers::in_task;
+
+/// Who has more than it needs gives it back within this time, or counts against the next.
+const MAKE_ROOM_WITHIN: Duration = Duration::from_millis(100);
 
 /// How an engine is made.
 #[derive(Clone, Debug)]
@@ -86,6 +90,21 @@ impl Engine {
         let driver = self
             .with_handle(|handle, info| Ok(DriverInfo { registered_bytes: handle.gauge().registered_bytes(), ..info.clone() }))?;
         Ok(Info { driver, threads: self.0.threads, memory_bytes: self.0.budget.total() })
+    }
+
+    /// Reserves bytes for memory of the caller's own, all or nothing. Blocks that nobody uses make room for it.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`], naming `what` and the bytes.
+    pub fn reserve(&self, what: &str, bytes: u64) -> Result<Reservation> {
+        let reservation = self.0.budget.reserve(what, bytes)?;
+        let (gauge, look) = self.with_handle(|handle, _| Ok((handle.gauge(), handle.looker())))?;
+        look();
+        let until = Instant::now() + MAKE_ROOM_WITHIN;
+        while gauge.mapped_bytes() > self.0.budget.inside() && Instant::now() < until {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        Ok(reservation)
     }
 
     /// Predicts a run of the plan with the memory that it may have. No I/O.

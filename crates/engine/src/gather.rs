@@ -280,7 +280,7 @@ impl Engine {
     ) -> Result<()> {
         let start = |end: &mut usize, item: &Item<'_>| Some(std::mem::replace(end, *end + item.len));
         let beside = table_bytes(items.len());
-        drop(self.budget().reserve("gather", beside)?);
+        drop(self.budget().reserve_floor("gather", beside)?);
         let starts: Vec<usize> = items.iter().scan(0, start).collect();
         let window = (self.budget().available().saturating_sub(beside) / 2).min(WINDOW_BYTES);
         let mut shape = Shape::new(options.gap_bytes, options.request_bytes);
@@ -289,7 +289,7 @@ impl Engine {
         let layout = Arc::new(Layout::new(items, shape)?);
         let longest = layout.frames.iter().map(|frame| frame.bytes as u64).max().unwrap_or(0);
         let window = window.max(longest).min(layout.frames_bytes());
-        let floor = self.budget().reserve("gather", beside + window)?;
+        let floor = self.budget().reserve_floor("gather", beside + window)?;
         // Frames that do not exist have nothing to wait for: this one only holds what the tables take.
         let _tables = self.start_gather(&layout, 0..0, floor.part(beside), beside, false)?;
         let (mut rounds, mut under_way, mut next) = (VecDeque::new(), 0, 0);
@@ -317,9 +317,9 @@ impl Engine {
     fn lay_out(&self, items: &[Item<'_>], options: &GatherOptions) -> Result<(Arc<Layout>, Reservation, u64)> {
         let beside = Layout::overhead_bytes(items.len());
         // Tables that do not fit are not even made.
-        drop(self.budget().reserve("gather", beside)?);
+        drop(self.budget().reserve_floor("gather", beside)?);
         let layout = Layout::new(items, Shape::new(options.gap_bytes, options.request_bytes))?;
-        let floor = self.budget().reserve("gather", beside + layout.frames_bytes())?;
+        let floor = self.budget().reserve_floor("gather", beside + layout.frames_bytes())?;
         Ok((Arc::new(layout), floor, beside))
     }
 

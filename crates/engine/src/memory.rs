@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use outcore_device::{Anchor, Buf, Driver, Shared};
@@ -33,6 +34,8 @@ pub struct Budget(Arc<Inner>);
 struct Inner {
     total: u64,
     reserved: Mutex<Reserved>,
+    /// What is reserved for memory that the engine knows nothing of.
+    outside: AtomicU64,
 }
 
 #[derive(Default)]
@@ -45,7 +48,7 @@ struct Reserved {
 impl Budget {
     /// A budget of `total` bytes.
     pub(crate) fn new(total: u64) -> Budget {
-        Budget(Arc::new(Inner { total, reserved: Mutex::default() }))
+        Budget(Arc::new(Inner { total, reserved: Mutex::default(), outside: AtomicU64::new(0) }))
     }
 
     /// All of it, bytes.
@@ -71,7 +74,7 @@ impl Budget {
 
     /// Nothing yet, for a run.
     pub(crate) fn for_run(&self) -> Reservation {
-        Reservation { budget: self.clone(), bytes: 0, owned: 0, by_run: true }
+        Reservation { budget: self.clone(), bytes: 0, owned: 0, by_run: true, outside: false }
     }
 
     /// Reserves bytes that come back without anybody's doing, as those of a run do.
@@ -81,18 +84,34 @@ impl Budget {
         Ok(reservation)
     }
 
-    /// Reserves bytes, all or nothing.
+    /// Reserves bytes for memory of the caller's own, all or nothing.
     ///
     /// # Errors
     /// [`Error::OverBudget`], naming `what` and the bytes.
     pub fn reserve(&self, what: &str, bytes: u64) -> Result<Reservation> {
+        let mut reservation = self.reserve_floor(what, bytes)?;
+        reservation.outside = true;
+        self.0.outside.fetch_add(bytes, Ordering::SeqCst);
+        Ok(reservation)
+    }
+
+    /// What is left to the engine, bytes.
+    pub(crate) fn inside(&self) -> u64 {
+        self.0.total.saturating_sub(self.0.outside.load(Ordering::SeqCst))
+    }
+
+    /// Reserves bytes for frames, all or nothing.
+    ///
+    /// # Errors
+    /// As [`reserve`](Budget::reserve).
+    pub(crate) fn reserve_floor(&self, what: &str, bytes: u64) -> Result<Reservation> {
         let mut reserved = self.0.reserved.lock().expect("no panic while held");
         let available = self.0.total - reserved.all;
         if bytes > available {
             return Err(Error::OverBudget { what: what.to_owned(), needed: bytes, available, budget: self.0.total });
         }
         reserved.all += bytes;
-        Ok(Reservation { budget: self.clone(), bytes, owned: bytes, by_run: false })
+        Ok(Reservation { budget: self.clone(), bytes, owned: bytes, by_run: false, outside: false })
     }
 }
 
@@ -103,6 +122,8 @@ pub struct Reservation {
     /// What of it goes back to the budget from here.
     owned: u64,
     by_run: bool,
+    /// For memory that is not the engine's.
+    outside: bool,
 }
 
 impl Reservation {
@@ -117,13 +138,14 @@ impl Reservation {
         let back = self.owned - self.owned.min(bytes);
         reserved.all -= back;
         reserved.runs -= if self.by_run { back } else { 0 };
+        self.budget.0.outside.fetch_sub(if self.outside { back } else { 0 }, Ordering::SeqCst);
         self.owned = self.owned.min(bytes);
         self.bytes = self.bytes.min(bytes);
     }
 
     /// Adds bytes, all or nothing.
     fn grow(&mut self, what: &str, bytes: u64) -> Result<()> {
-        let mut more = self.budget.reserve(what, bytes)?;
+        let mut more = self.budget.reserve_floor(what, bytes)?;
         self.owned += std::mem::take(&mut more.owned);
         self.budget.0.reserved.lock().expect("no panic while held").runs += if self.by_run { bytes } else { 0 };
         self.bytes += bytes;
@@ -134,7 +156,7 @@ impl Reservation {
     /// still holds keeps others waiting, not above the budget.
     pub(crate) fn part(&self, bytes: u64) -> Reservation {
         debug_assert!(bytes <= self.bytes);
-        Reservation { budget: self.budget.clone(), bytes, owned: 0, by_run: false }
+        Reservation { budget: self.budget.clone(), bytes, owned: 0, by_run: false, outside: false }
     }
 }
 
@@ -237,7 +259,7 @@ impl Memory {
         let size = frame_bytes(bytes);
         let above = (account.held + size).saturating_sub(account.reservation.bytes) - account.above_floor();
         let spare = self.budget.available().saturating_sub(self.above_floors);
-        if above > spare || self.held + size > self.budget.total() {
+        if above > spare || self.held + size > self.total() {
             return Ok(None);
         }
         let frame = match self.used_frame(size) {
@@ -257,7 +279,7 @@ impl Memory {
         if self.empty.get(&(size as usize)).is_none_or(Vec::is_empty) {
             self.bury();
         }
-        let is_full = self.held + self.unused_bytes() + size > self.budget.total();
+        let is_full = self.held + self.unused_bytes() + size > self.total();
         if is_full && self.empty.get(&(size as usize)).is_none_or(Vec::is_empty) {
             self.idle.pop_oldest_of(size as usize).into_iter().for_each(|block| self.recycle(block));
         }
@@ -269,7 +291,7 @@ impl Memory {
     /// A frame, and beside it in a slab others for whoever comes next, where there is room for them.
     fn new_frame(&mut self, size: u64) -> io::Result<Buf> {
         let others = SLAB_BYTES.div_ceil(size) - 1;
-        let room = self.budget.total().saturating_sub(self.held + self.unused_bytes());
+        let room = self.total().saturating_sub(self.held + self.unused_bytes());
         if size < SLAB_FRAME_BYTES_MIN || (others + 1) * size > room {
             return Buf::anonymous(size as usize);
         }
@@ -307,14 +329,19 @@ impl Memory {
         }
     }
 
-    /// The budget, bytes.
+    /// The budget less what is held elsewhere, bytes.
     pub(crate) fn total(&self) -> u64 {
-        self.budget.total()
+        self.budget.inside()
+    }
+
+    /// Lets go of what is too much since something is held elsewhere.
+    pub(crate) fn trim(&mut self) {
+        self.make_room(0);
     }
 
     /// Whether `bytes` more can be held now.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
-        self.held + bytes <= self.budget.total()
+        self.held + bytes <= self.total()
     }
 
     /// Refuses `bytes` more that can be held only when other activities give back what they have above their floors.
@@ -325,7 +352,7 @@ impl Memory {
         if self.has_room(bytes) || self.above_floors == account.above_floor() {
             return Ok(());
         }
-        let (budget, available) = (self.budget.total(), self.budget.total().saturating_sub(self.held));
+        let (budget, available) = (self.budget.total(), self.total().saturating_sub(self.held));
         Err(Error::OverBudget { what: what.to_owned(), needed: bytes, available, budget })
     }
 
@@ -345,7 +372,7 @@ impl Memory {
 
     /// Keeps a copy of an item, in memory that nobody uses.
     pub(crate) fn remember(&mut self, extent: Dated, offset: u64, item: &[u8]) {
-        let room = self.budget.total().saturating_sub(self.held + self.unused_bytes());
+        let room = self.total().saturating_sub(self.held + self.unused_bytes());
         self.items.put(extent, offset, item, room);
     }
 
@@ -439,7 +466,7 @@ impl Memory {
     /// Unmaps what nobody uses until `bytes` more stay within the budget.
     fn make_room(&mut self, bytes: u64) {
         loop {
-            let missing = (self.held + self.unused_bytes() + bytes).saturating_sub(self.budget.total());
+            let missing = (self.held + self.unused_bytes() + bytes).saturating_sub(self.total());
             if missing == 0 {
                 break;
             }
@@ -516,7 +543,7 @@ mod tests {
         const SIZE: usize = 8 << 10;
         let budget = Budget::new(2 * SIZE as u64);
         let mut memory = Memory::new(budget.clone());
-        let mut account = Account::new(budget.reserve("test", 2 * SIZE as u64).unwrap());
+        let mut account = Account::new(budget.reserve_floor("test", 2 * SIZE as u64).unwrap());
         let key = |index| (index, 0, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
         let mut take = |memory: &mut Memory| memory.take(&mut account, SIZE).unwrap().unwrap();
         let frames = [take(&mut memory), take(&mut memory)];
@@ -535,7 +562,7 @@ mod tests {
         const SIZE: usize = 8 << 10;
         let budget = Budget::new(16 * SIZE as u64);
         let mut memory = Memory::new(budget.clone());
-        let mut account = Account::new(budget.reserve("test", SIZE as u64).unwrap());
+        let mut account = Account::new(budget.reserve_floor("test", SIZE as u64).unwrap());
         let key = (1, 0, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
         let frame = memory.take(&mut account, SIZE).unwrap().unwrap();
         let (place, life) = (frame.as_ptr(), Arc::new(()));
@@ -552,7 +579,7 @@ mod tests {
         const KIB: u64 = 1 << 10;
         let budget = Budget::new(8192 * KIB);
         let mut memory = Memory::new(budget.clone());
-        let mut account = Account::new(budget.reserve("test", 8192 * KIB).unwrap());
+        let mut account = Account::new(budget.reserve_floor("test", 8192 * KIB).unwrap());
         let mut take = |kib: u64, count: usize| {
             let mut frames = Vec::new();
             for _ in 0..count {

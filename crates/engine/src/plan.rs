@@ -244,6 +244,7 @@ pub struct Plan {
     pub(crate) group_starts: Vec<usize>,
     pub(crate) bound_bytes: u64,
     pub(crate) held_bytes: u64,
+    pub(crate) keeps: bool,
     pub(crate) notes: Vec<(String, String)>,
     by_id: HashMap<u64, ExtentRef>,
 }
@@ -258,6 +259,7 @@ impl Plan {
             group_starts: vec![0],
             bound_bytes: 0,
             held_bytes: 0,
+            keeps: false,
             notes: Vec::new(),
             by_id: HashMap::new(),
         }
@@ -309,6 +311,11 @@ impl Plan {
     /// Counts memory that tasks bring with them, bytes, against the budget while the plan runs.
     pub fn hold(&mut self, bytes: u64) {
         self.held_bytes += bytes;
+    }
+
+    /// Says that another run begins where this one ends: blocks stay in memory even of extents that are larger.
+    pub fn keeps(&mut self) {
+        self.keeps = true;
     }
 
     /// Adds a line to what `explain` prints.

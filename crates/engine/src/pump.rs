@@ -194,6 +194,7 @@ impl Pump {
                 self.receive(message, &mut requests);
             }
             self.advance(&mut requests);
+            self.memory.trim();
             if self.memory.register(&mut *self.driver) {
                 self.gauge.registered_bytes.store(self.driver.info().registered_bytes, Ordering::Relaxed);
             }

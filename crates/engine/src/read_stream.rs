@@ -229,7 +229,7 @@ impl Engine {
         let frame_bytes = parts.iter().map(|(extent, range)| frame_for(block_bytes, extent, range.start)).max().unwrap_or(0);
         let needed = (frame_bytes as u64).saturating_mul(ahead as u64);
         let what = || format!("a stream over {}", names.join(", "));
-        let floor = self.budget().reserve(&what(), needed)?;
+        let floor = self.budget().reserve_floor(&what(), needed)?;
         let state = State { filled: VecDeque::new(), returned: Vec::new(), lent: 0, end: None, closed: false, wake_at: 1 };
         let between = Arc::new(Between::new(state));
         let reader = Reader {

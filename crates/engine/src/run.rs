@@ -141,6 +141,8 @@ pub(crate) struct Run {
     backed: usize,
     /// Of each area when the run began.
     versions: Vec<u64>,
+    /// Leaves blocks in memory even of what is larger than memory.
+    keeps: bool,
     /// Waits for memory that other runs have.
     patient: bool,
     written: BTreeSet<ExtentRef>,
@@ -190,7 +192,7 @@ impl Run {
         let task_bytes = held_bytes(&plan.tasks);
         let flops = plan.flops();
         let written = schedule.written_extents();
-        let Plan { name, areas, tasks, bound_bytes, .. } = plan;
+        let Plan { name, areas, tasks, bound_bytes, keeps, .. } = plan;
         let lease = Lease::new(areas.iter().enumerate().filter_map(|(index, area)| match &area.backing {
             Backing::Device(extent) => Some((extent.id(), written.contains(&ExtentRef(index as u32)))),
             _ => None,
@@ -215,6 +217,7 @@ impl Run {
             owes: false,
             backed: 0,
             versions: Vec::new(),
+            keeps,
             patient,
             written,
             recorder: Recorder::new(),
@@ -333,7 +336,7 @@ impl Run {
     fn looks_further(&mut self, core: &Core<'_>) -> bool {
         let is_held_up = self.admitted < self.stays.len() && self.ahead >= self.ahead_most && self.error.is_none();
         self.has_paused |= is_held_up && self.requests == 0;
-        let further = is_held_up && self.has_paused && self.running < core.workers.count();
+        let further = is_held_up && self.has_paused && self.running < self.schedule.concurrency.min(core.workers.count());
         if further {
             self.ahead_most = self.ahead_most.saturating_mul(2);
             self.has_paused = false;
@@ -747,8 +750,10 @@ impl Activity for Run {
         loop {
             self.admit(core);
             self.load_what_may(core);
+            let ahead = self.ahead;
             self.dispatch(core);
-            if !self.looks_further(core) {
+            // What tasks took makes room for what comes after it.
+            if self.ahead == ahead && !self.looks_further(core) {
                 break;
             }
         }

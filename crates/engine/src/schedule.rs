@@ -4,7 +4,7 @@
 //! (Belady), and the run only carries it out. A *residency* is one stay of a block in memory: it
 //! begins with a load (or empty, when its first task overwrites it) and ends, written back if it
 //! was changed, when the tasks that share it are done. The run admits residencies in order and
-//! runs ahead of the schedule as far as memory goes; since the sum of the residencies at any one
+//! runs ahead of the schedule as far as it takes and memory goes; since the sum of the residencies at any one
 //! task is at most `floor_bytes`, it can always go on.
 //!
 //! Within a group, the next task is the one among the ready that needs the fewest bytes which are

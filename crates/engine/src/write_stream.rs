@@ -192,7 +192,7 @@ impl Engine {
         let ahead = ahead.min(longest / frame_bytes + 2);
         let beside_bytes = if unit > 1 { EDGE_BYTES.max(4 * unit as u64) } else { 0 };
         let needed = (frame_bytes as u64).saturating_mul(ahead as u64).saturating_add(beside_bytes);
-        let floor = self.budget().reserve(&format!("a stream to {}", extent.name()), needed)?;
+        let floor = self.budget().reserve_floor(&format!("a stream to {}", extent.name()), needed)?;
         let state = State { free: Vec::new(), full: VecDeque::new(), error: None, finishing: false, done: false, closed: false };
         let between = Arc::new(Between::new(state));
         let writer = Writer {

@@ -70,8 +70,8 @@ impl<T: Send + 'static> Job<T> {
         Job::planned(session, plans, Finish::Outcomes(Box::new(finish)))
     }
 
-    /// A job that decides as it goes: `work`, on a thread of its own, is handed these plans and runs them, or what it makes of them,
-    /// one after another. They are what [`explain`](Job::explain) shows; each is checked to fit the memory that is free now.
+    /// A job that decides as it goes: `work`, on a thread of its own, is handed these plans and runs them, or what it makes of them.
+    /// They are what [`explain`](Job::explain) shows; each is checked to fit the memory that is free now.
     pub(crate) fn driven(
         session: &Session,
         plans: Vec<Plan>,

@@ -5,11 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use outcore::data::sparse::compress;
+use outcore::learn::kmeans::{Options, fit_sparse};
 use outcore::learn::linalg::{
-    Axpby, Gemm, Reduction, Syrk, axpby, column_norms, column_statistics, gemm, gemm_into, reduce, row_norms, scale, syrk,
+    Axpby, Csrmm, Gemm, Reduction, Scaling, Syrk, axpby, column_norms, column_statistics, csrcsc, csrmm, gemm, gemm_into,
+    gram_product, reduce, row_norms, scale, scaled, syrk,
 };
 use outcore::learn::pca::{Affine, Components, affine, fit};
-use outcore::{Array, Between, Buf, DType, Error, Norm, Order, Output, Result, Session, Settings};
+use outcore::{
+    Array, Between, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Result, Session, Settings, Sparse,
+};
 use outcore_device::{Blocking, Device, Faults, Faulty, Limits, Route};
 
 const MEMORY: u64 = 10 << 20;
@@ -66,8 +71,12 @@ impl Blocking for Counting {
 }
 
 fn session(folder: &Path, between: Between) -> Session {
+    session_of(folder, MEMORY, between)
+}
+
+fn session_of(folder: &Path, memory_bytes: u64, between: Between) -> Session {
     let scratch = Some(folder.join("scratch"));
-    Session::new(Settings { memory_bytes: Some(MEMORY), scratch, threads: 2, between, ..Settings::default() }).unwrap()
+    Session::new(Settings { memory_bytes: Some(memory_bytes), scratch, threads: 2, between, ..Settings::default() }).unwrap()
 }
 
 fn failing(count: &Arc<AtomicU64>, fail: u64) -> Between {
@@ -147,6 +156,101 @@ fn a_fault_at_each_io_leaves_the_old_output_and_a_clear_error() {
             // The session goes on: its memory is free again and the next call succeeds.
             assert_eq!(session.engine().budget().available(), MEMORY);
             operation(&session, &session.open(&input).unwrap(), output.clone()).unwrap();
+        }
+    }
+}
+
+type SparseOperation = fn(&Session, &Sparse, PathBuf) -> Result<()>;
+
+const SPARSE_MEMORY: u64 = 1 << 20;
+const WORDS: u64 = 3000;
+
+fn sparse_operations() -> Vec<(&'static str, SparseOperation)> {
+    fn dense(rows: u64, cols: u64) -> Operand {
+        let mut bytes = Buf::anonymous((4 * rows * cols) as usize).unwrap();
+        bytemuck::cast_slice_mut::<u8, f32>(&mut bytes).fill(1.0);
+        let bytes = bytes.freeze();
+        Operand::Memory { bytes, dtype: DType::F32, rows, cols, row_stride: cols, col_stride: 1 }
+    }
+    vec![
+        ("csrmm", |session, a, out| {
+            csrmm(session, a, dense(WORDS, 8), Csrmm { out: Output::New(out), ..Csrmm::default() })?.run().map(drop)
+        }),
+        ("csrmm of the transpose", |session, a, out| {
+            csrmm(session, &a.t(), dense(a.rows(), 8), Csrmm { out: Output::New(out), ..Csrmm::default() })?.run().map(drop)
+        }),
+        ("gram product", |session, a, out| gram_product(session, a, dense(WORDS, 4), Output::New(out))?.run().map(drop)),
+        ("csrcsc", |session, a, out| csrcsc(session, a, Some(out))?.run().map(drop)),
+        ("tiles", |session, a, out| compress(session, a, Some(out))?.run().map(drop)),
+        ("k-means", |session, a, _| {
+            let start: Vec<f64> = (0..4 * WORDS).map(|at| (at * 7 % 13) as f64 / 100.0).collect();
+            fit_sparse(session, a, &start, Options { max_iter: 3, tol: 0.0, weights: None })?.run().map(drop)
+        }),
+    ]
+}
+
+/// With more entries than memory, by way of scratch where there is one.
+#[test]
+fn a_fault_at_each_io_of_sparse_work_leaves_nothing_and_a_clear_error() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (input, output) = (folder.path().join("a"), folder.path().join("out"));
+    let plain = session(folder.path(), Between::default());
+    {
+        let (lines, per_line) = (5000, 40);
+        let (mut offsets, mut indices) =
+            (Buf::anonymous(8 * (lines + 1)).unwrap(), Buf::anonymous(4 * lines * per_line).unwrap());
+        let offset = |(line, into): (usize, &mut i64)| *into = (line * per_line) as i64;
+        bytemuck::cast_slice_mut::<u8, i64>(&mut offsets).iter_mut().enumerate().for_each(offset);
+        let index = |(at, into): (usize, &mut i32)| *into = (at % per_line * 75 + at / per_line * 31 % 75) as i32;
+        bytemuck::cast_slice_mut::<u8, i32>(&mut indices).iter_mut().enumerate().for_each(index);
+        let mut values = Buf::anonymous(4 * lines * per_line).unwrap();
+        bytemuck::cast_slice_mut::<u8, f32>(&mut values)
+            .iter_mut()
+            .enumerate()
+            .for_each(|(at, into)| *into = (at % 7) as f32 - 3.0);
+        let (offsets, indices) = ((Element::I64, offsets.freeze()), (Element::I32, indices.freeze()));
+        let shape = [lines as u64, WORDS];
+        let values = Some((DType::F32, values.freeze()));
+        let a = Sparse::in_memory(&plain, Compressed::Rows, shape, offsets, indices, values).unwrap();
+        scaled(&plain, &a, Scaling::default(), Some(input.clone())).unwrap().run().unwrap();
+    }
+    let remove = || _ = std::fs::remove_dir_all(&output).or_else(|_| std::fs::remove_file(&output));
+    for (name, operation) in sparse_operations() {
+        let count = Arc::new(AtomicU64::new(0));
+        let run = |fail| {
+            let session = session_of(folder.path(), SPARSE_MEMORY, failing(&count, fail));
+            let a = session.open_sparse(&input).unwrap();
+            count.store(0, Ordering::SeqCst);
+            (operation(&session, &a, output.clone()), a, session)
+        };
+        run(u64::MAX).0.unwrap();
+        remove();
+        let total = count.load(Ordering::SeqCst);
+        assert!(total > 0, "{name} does no I/O");
+        for fail in (0..total).step_by(total.div_ceil(30) as usize).chain([total - 1]) {
+            let (result, a, session) = run(fail);
+            if result.is_ok() && count.load(Ordering::SeqCst) <= fail {
+                remove();
+                continue;
+            }
+            let error = result.expect_err(name);
+            assert!(matches!(&error, Error::Device { .. }), "{name}, fault {fail}: {error}");
+            assert!(error.to_string().contains("injected"), "{name}, fault {fail}: {error}");
+            // Whole where it was the reading of it that failed.
+            assert!(!output.exists() || plain.open_sparse(&output).is_ok(), "{name}, fault {fail}");
+            remove();
+            let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert!(left.len() <= 2, "{name} leaves {left:?}");
+            // Runs that were cancelled give their memory back in a moment.
+            for _ in 0..1000 {
+                if session.engine().budget().available() == SPARSE_MEMORY {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            assert_eq!(session.engine().budget().available(), SPARSE_MEMORY, "{name}, fault {fail}");
+            operation(&session, &a, output.clone()).unwrap();
+            remove();
         }
     }
 }

@@ -64,30 +64,16 @@ impl Freeing {
     }
 }
 
-/// The last handle of an unnamed object. When it goes, a thread closes it.
-struct Last {
-    file: Option<File>,
-    freeing: Arc<Freeing>,
-}
-
-impl Drop for Last {
-    fn drop(&mut self) {
-        let freed = self.file.take().map(|file| Freed::new(file, &self.freeing));
-        // Where there is no thread to be had, what was to move there is dropped here.
-        drop(std::thread::Builder::new().name("outcore-scratch".into()).spawn(move || drop(freed)));
-    }
-}
-
-/// An object that is being freed.
+/// An unnamed object that is being freed.
 struct Freed {
     file: Option<File>,
     freeing: Arc<Freeing>,
 }
 
 impl Freed {
-    fn new(file: File, freeing: &Arc<Freeing>) -> Freed {
+    fn new(file: File, freeing: Arc<Freeing>) -> Freed {
         *freeing.objects.lock().expect("no panic while held") += 1;
-        Freed { file: Some(file), freeing: Arc::clone(freeing) }
+        Freed { file: Some(file), freeing }
     }
 }
 
@@ -97,6 +83,13 @@ impl Drop for Freed {
         *self.freeing.objects.lock().expect("no panic while held") -= 1;
         self.freeing.ended.notify_all();
     }
+}
+
+/// Closes the last handle of an unnamed object, on a thread of its own.
+fn free_aside(file: File, freeing: Arc<Freeing>) {
+    let freed = Freed::new(file, freeing);
+    // Where there is no thread to be had, what was to move there is dropped here.
+    drop(std::thread::Builder::new().name("outcore-scratch".into()).spawn(move || drop(freed)));
 }
 
 impl Scratch {
@@ -164,8 +157,9 @@ impl Scratch {
             Error::from_allocation(&name, len, free, error)
         })?;
         let identity = Identity::of(&file.metadata().map_err(fail)?);
-        let last = Last { file: Some(file.try_clone().map_err(fail)?), freeing: Arc::clone(&self.freeing) };
-        let device = FileDevice::from_file(file, name.clone(), Mode::ReadWrite).map_err(|error| fail(error.source))?.with(last);
+        let freeing = Arc::clone(&self.freeing);
+        let device = FileDevice::from_file(file, name.clone(), Mode::ReadWrite).map_err(|error| fail(error.source))?;
+        let device = device.closed_by(move |file| free_aside(file, freeing));
         Ok(Object { object: name, device: Arc::new(device), len, identity })
     }
 

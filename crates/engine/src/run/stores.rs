@@ -4,11 +4,11 @@ use super::*;
 
 impl Run {
     /// Gives a frame back. Its bytes stay known where nothing in this run can change them and a later one may find them: not where
-    /// the area is larger than memory, so that its first bytes would be gone when its last ones have come, and each of them would
-    /// take memory that was never touched, which can cost more than to read them.
+    /// the area is larger than memory, so that its first bytes would be gone when its last ones have come, unless the plan says that
+    /// the next one goes backwards. Else each of them would take memory that was never touched, which can cost more than to read them.
     pub(super) fn retire(&mut self, core: &mut Core<'_>, stay: u32, bytes: Shared) {
         let block = self.block_of(stay);
-        let fits = self.covered[block.region.extent.0 as usize] <= core.memory.total();
+        let fits = self.keeps || self.covered[block.region.extent.0 as usize] <= core.memory.total();
         let steady = !self.written.contains(&block.region.extent) || block.overlapping.is_empty();
         match (&self.area_of(stay).backing, self.idle_key(stay)) {
             (Backing::Device(extent), Some(key)) if steady && fits => {

@@ -101,11 +101,11 @@ impl Stage {
     /// # Errors
     /// [`Error::OverBudget`] when there will not be so much; [`Error::Cancelled`].
     pub(crate) fn reserve(&self, what: &str, bytes: u64) -> Result<Reservation> {
-        let budget = self.session.engine().budget();
+        let engine = self.session.engine();
         loop {
             self.check()?;
-            match budget.reserve(what, bytes) {
-                Err(_) if bytes <= budget.plannable() => std::thread::sleep(LOOK),
+            match engine.reserve(what, bytes) {
+                Err(_) if bytes <= engine.budget().plannable() => std::thread::sleep(LOOK),
                 done => return Ok(done?),
             }
         }

@@ -271,6 +271,7 @@ impl<T: Real> Lloyd<T> {
     fn empty_plan(&self, first: bool) -> Plan {
         let mut plan = Plan::new(if first { "k-means first round" } else { "k-means round" });
         plan.bound(if self.x.is_stored() { self.x.bytes() } else { 0 });
+        plan.keeps();
         let (k, d) = (self.shape.clusters as u64, self.shape.features as u64);
         // Centres of two rounds and their squares, and packed ones, of which there are up to seven more.
         plan.hold((2 * k * (d + 1) + (k + 7) * (d + 1)) * size_of::<T>() as u64);

@@ -215,6 +215,7 @@ impl<T: Real> SparseRows<T> {
 
     fn empty_plan(&self) -> Plan {
         let mut plan = Plan::new("k-means round of sparse rows");
+        plan.keeps();
         plan.bound(self.x.stored_bytes());
         plan.hold(3 * self.start.len() as u64 * size_of::<T>() as u64);
         plan

@@ -204,7 +204,8 @@ impl<T: Real> Transposition<T> {
         if pieces.iter().any(|piece| piece.lines().end - piece.lines().start > NARROW) {
             return Err(Error::value(format!("{} has more lines than can be turned over", a.name())));
         }
-        let record = if a.has_values() { size_of::<T>() as u64 } else { 0 } + 2 + 2;
+        let place_bytes = if a.width().div_ceil(NARROW) <= BUCKETS_MOST / 2 { 2 } else { 4 };
+        let record = if a.has_values() { size_of::<T>() as u64 } else { 0 } + place_bytes + 2;
         // Buckets that are put together need room for their entries twice.
         let room = memory / 5 / 4;
         let wanted = (a.nonzeros() * 3 / 2 * (2 * record + 8) / room.max(1)).clamp(1, BUCKETS_MOST / 2);
@@ -239,7 +240,6 @@ impl<T: Real> Transposition<T> {
     }
 
     fn run(self, stage: &mut Stage) -> Result<Sparse> {
-        let _held = stage.reserve("sorted entries", self.held)?;
         let (mut spilled, mut leaving, mut kept) = (Vec::new(), VecDeque::new(), VecDeque::new());
         let done_after = |rounds: usize| 0.02 + 0.5 * rounds as f64 / self.rounds.len() as f64;
         for (number, round) in self.rounds.iter().enumerate() {
@@ -276,11 +276,16 @@ impl<T: Real> Transposition<T> {
     /// Sorts the pieces of a round by bucket.
     fn sort(&self, round: Range<usize>) -> (Plan, Vec<Slot<T>>) {
         let mut plan = Plan::new("csrcsc: sort by bucket");
+        plan.hold(self.held);
         let slots: Vec<Slot<T>> = round.clone().map(|_| Slot::default()).collect();
         for (piece, slot) in self.pieces[round].iter().zip(&slots) {
             let (lines, slot, buckets) = (self.a.blocks(piece), Arc::clone(slot), Arc::clone(&self.buckets));
             let (has_values, pool) = (self.a.has_values(), Arc::clone(&self.pool));
             let task = self.a.regions(&mut plan, piece).into_iter().fold(Task::new("sort").flops(piece.entries()), Task::read);
+            // Lines that come in parts are put together first.
+            let whole =
+                piece.entries() as usize * (8 + size_of::<T>()) + 8 * (piece.lines().end - piece.lines().start + 1) as usize;
+            let task = if self.a.is_tiled() { task.held(whole) } else { task };
             plan.task(task.run(move |cx| {
                 let used = pool.lock().expect("no panic while held").pop().unwrap_or_default();
                 let sorted = match lines.index_element() {
@@ -341,6 +346,7 @@ impl<T: Real> Transposition<T> {
     /// Sorts every bucket by place and writes it.
     fn put_together(&self, stage: &mut Stage, spilled: &[Spilled], kept: Vec<Sorted<T>>, first_kept: usize) -> Result<()> {
         let mut plan = Plan::new("csrcsc: sort by place");
+        plan.hold(self.held);
         let kept = Arc::new(kept);
         let mut first_entry = 0;
         for bucket in 0..self.buckets.count() {
@@ -561,8 +567,9 @@ fn sort_piece<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool, us
     Sorted { starts, gaps, places, values, lines }
 }
 
-/// So many zeros, in memory that was used before.
-fn zeros<T: bytemuck::Zeroable + Copy>(mut used: Vec<T>, count: usize) -> Vec<T> {
+/// So many zeros, in memory that was used before, if that was for nearly as many.
+fn zeros<T: bytemuck::Zeroable + Copy>(used: Vec<T>, count: usize) -> Vec<T> {
+    let mut used = if used.capacity() <= count + count / 4 { used } else { Vec::new() };
     used.clear();
     used.reserve_exact(count);
     used.resize(count, T::zeroed());
