@@ -8,7 +8,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from harness.model import GIB, MIB, Bound, Case, Comparison, Context, DataFile, Leg
+from harness.model import GIB, MIB, Bound, Case, Comparison, Context, DataFile, Leg, Skip
 
 ROWS = 8_000_000
 COLS = 64
@@ -30,28 +30,45 @@ SPARK_MEMORY = "14g"
 """Heap of its process: rows of 8 M x 64 doubles with all that Java puts around them take 5."""
 
 
-def kmeans(context: Context, name: str) -> Case:
+def rows_of(context: Context, name: str) -> DataFile:
     rows = max(20_000, context.count(ROWS))
-    file = DataFile(context.path(f"kmeans-{name}.npy"), rows, COLS, KINDS[name], seed=4)  # type: ignore[arg-type]
+    return DataFile(context.path(f"kmeans-{name}.npy"), rows, COLS, KINDS[name], seed=4)  # type: ignore[arg-type]
+
+
+def work_on(file: DataFile) -> dict[str, Any]:
+    return {"a": file.path, "clusters": CLUSTERS, "rounds": ROUNDS}
+
+
+def session_of(context: Context) -> dict[str, Any]:
     memory = max(SMALLEST_BUDGET, int(BUDGET * min(1.0, context.scale)))
-    common: dict[str, Any] = {"a": file.path, "clusters": CLUSTERS, "rounds": ROUNDS}
-    session: dict[str, Any] = {"memory": memory, "scratch": context.path("scratch")}
-    cold = (file.path,)
-    legs = [
-        Leg(OURS, "ours.kmeans", {**common, **session}, cold=cold),
-        Leg(DEVICE, "ours.passes", {**session, "memory": BUDGET, "a": file.path, "passes": PASSES}, cold=cold),
-        Leg(SKLEARN, "with_sklearn.kmeans", common, cold=cold, timeout_s=1800),
-        Leg(DASK, "with_dask.kmeans", common, cold=cold, timeout_s=3600, environment={"OPENBLAS_NUM_THREADS": "1"}),
-    ]
-    spark = Leg(SPARK, "with_spark.kmeans", {**common, "driver_memory": SPARK_MEMORY}, timeout_s=3600)
-    has_spark = shutil.which("java") is not None and find_spec("pyspark") is not None
+    return {"memory": memory, "scratch": context.path("scratch")}
+
+
+def described(file: DataFile, name: str, memory: int) -> str:
+    return (
+        f"k-means of {file.nbytes / GIB:.1f} GiB of f32 rows of {COLS} ({name}), k = {CLUSTERS}, {ROUNDS} rounds from the same "
+        f"centres, budget {memory >> 20} MiB"
+    )
+
+
+def bound(file: DataFile) -> Bound:
+    return Bound(2.0 * PASSES * file.rows * COLS * CLUSTERS, float(file.nbytes), note="every row read once")
+
+
+def kmeans(context: Context, name: str) -> Case:
+    file, session = rows_of(context, name), session_of(context)
+    common, cold = work_on(file), (file.path,)
     target = 0.9 if name == "noise" else 1.3
     return Case(
         f"kmeans-{name}",
-        f"k-means of {file.nbytes / GIB:.1f} GiB of f32 rows of {COLS} ({name}), k = {CLUSTERS}, {ROUNDS} rounds from the same "
-        f"centres, budget {memory >> 20} MiB",
+        described(file, name, session["memory"]),
         "s",
-        [*legs, *([spark] if has_spark else [])],
+        [
+            Leg(OURS, "ours.kmeans", {**common, **session}, cold=cold),
+            Leg(DEVICE, "ours.passes", {**session, "memory": BUDGET, "a": file.path, "passes": PASSES}, cold=cold),
+            Leg(SKLEARN, "with_sklearn.kmeans", common, cold=cold, timeout_s=1800),
+            Leg(DASK, "with_dask.kmeans", common, cold=cold, timeout_s=3600, environment={"OPENBLAS_NUM_THREADS": "1"}),
+        ],
         [
             Comparison(
                 OURS, (DEVICE, SKLEARN), "the lower limit: the device's, or scikit-learn's in memory", target, slowest=True
@@ -59,17 +76,38 @@ def kmeans(context: Context, name: str) -> Case:
             Comparison(OURS, (DEVICE,), "reading the file once a pass at the device's speed"),
             Comparison(OURS, (SKLEARN,), "scikit-learn with all rows in memory, not counting the time to load them"),
             Comparison(OURS, (DASK,), "dask-ml", 5.0),
-            *([Comparison(OURS, (SPARK,), "Spark MLlib with all rows in memory", 5.0)] if has_spark else []),
         ],
-        Bound(2.0 * PASSES * rows * COLS * CLUSTERS, float(file.nbytes), note="every row read once"),
+        bound(file),
         [file],
-        rounds=2,
         notes=(
             "inertia is computed in f64 from centres and labels, for everyone alike: scikit-learn's own sum in float32 keeps "
             "three digits of so many rows.",
-            *(() if has_spark else ("Left out: Spark, for Java or pyspark is not installed.",)),
         ),
     )
 
 
-BUILDERS: dict[str, Callable[[Context], Case]] = {f"kmeans-{name}": partial(kmeans, name=name) for name in KINDS}
+def with_spark(context: Context, name: str) -> Case:
+    """Apart, for to bring the rows into the memory of Java takes minutes."""
+    if shutil.which("java") is None or find_spec("pyspark") is None:
+        raise Skip("Java or pyspark is not installed")
+    file, session = rows_of(context, name), session_of(context)
+    common = work_on(file)
+    return Case(
+        f"spark-{name}",
+        described(file, name, session["memory"]),
+        "s",
+        [
+            Leg(OURS, "ours.kmeans", {**common, **session}, cold=(file.path,)),
+            Leg(SPARK, "with_spark.kmeans", {**common, "driver_memory": SPARK_MEMORY}, timeout_s=3600),
+        ],
+        [Comparison(OURS, (SPARK,), "Spark MLlib with all rows in memory, not counting the time to load them", 5.0)],
+        bound(file),
+        [file],
+        rounds=1,
+    )
+
+
+BUILDERS: dict[str, Callable[[Context], Case]] = {
+    **{f"kmeans-{name}": partial(kmeans, name=name) for name in KINDS},
+    **{f"spark-{name}": partial(with_spark, name=name) for name in KINDS},
+}

@@ -54,7 +54,7 @@ unsafe fn unpack_row(out: *mut f32, bytes: *const u8, step: *const f32, base: *c
                 let steps = _mm512_cvtepi32_ps(_mm512_or_si512(_mm512_slli_epi32::<4>(high), low));
                 let step = _mm512_maskz_loadu_ps(mask, step.wrapping_add(from));
                 let base = _mm512_maskz_loadu_ps(mask, base.wrapping_add(from));
-                // A step is a power of two: the product is exact.
+                // A step has three bits: the product is exact.
                 _mm512_mask_storeu_ps(out.wrapping_add(from), mask, _mm512_fmadd_ps(step, steps, base));
             }
         }

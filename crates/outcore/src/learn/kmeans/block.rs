@@ -187,12 +187,9 @@ impl<T: Real> Pass<T> {
         }
         totals.looked(looked.len());
         if let ([copy], Some((_, Rows::Dense(x)))) = (copy, rows.first()) {
-            let packed = Packed::of(*x, &self.shift);
+            let packed = Packed::new(copy.bytes_mut(), *x, &self.shift)?;
             if packed.error <= PACKING_ERROR_MAX * (nearest / count as f64).sqrt() {
-                packed.pack(copy.bytes_mut(), *x)?;
                 known.packing = Some(Arc::new(packed));
-            } else {
-                copy.bytes_mut().fill(0);
             }
         }
         Ok(())

@@ -19,13 +19,11 @@ pub(super) struct Packed<T> {
 }
 
 impl<T: Real> Packed<T> {
-    pub(super) fn of(x: MatRef<'_, T>, shift: &[f64]) -> Packed<T> {
+    /// Packs the rows of a block.
+    pub(super) fn new(out: &mut [u8], x: MatRef<'_, T>, shift: &[f64]) -> Result<Packed<T>> {
         let packing = Packing::of(x);
-        Packed { base: packing.base(shift), error: packing.error(shift), packing }
-    }
-
-    pub(super) fn pack(&self, out: &mut [u8], x: MatRef<'_, T>) -> Result<()> {
-        Ok(self.packing.pack(out, x)?)
+        packing.pack(out, x)?;
+        Ok(Packed { base: packing.base(shift), error: packing.error(out, x, shift)?, packing })
     }
 }
 
