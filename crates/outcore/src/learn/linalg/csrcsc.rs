@@ -4,7 +4,7 @@
 //! memory left out: reads A, writes and reads six or seven bytes an entry, writes the result.
 //!
 //! Places (columns of CSR) are cut into buckets of about equal entries, by a sample. Rounds of pieces pass by; each piece is sorted by
-//! bucket on its own, and while the next round is sorted, every bucket's part of it is written to scratch. The last three rounds stay
+//! bucket on its own, and while the next rounds are sorted, every bucket's part of it is written to scratch. The last three rounds stay
 //! in memory. Then each bucket is put together and sorted by place: entries of a place come in the order of lines, so the result is the
 //! same whatever the memory.
 //!
@@ -33,6 +33,8 @@ use crate::session::{PARALLEL, Session};
 
 /// In memory at once, sorted or being sorted or on their way to scratch.
 const ROUNDS: usize = 3;
+/// So that there is something to read when one of them is done.
+const SORTED_AT_ONCE: usize = 2;
 /// Places that are looked at to find out how entries lie.
 const SAMPLES: usize = 1 << 16;
 /// Buckets are wider than this only where there are too many places.
@@ -240,43 +242,50 @@ impl<T: Real> Transposition<T> {
     }
 
     fn run(self, stage: &mut Stage) -> Result<Sparse> {
-        let (mut spilled, mut leaving, mut kept) = (Vec::new(), VecDeque::new(), VecDeque::new());
-        let done_after = |rounds: usize| 0.02 + 0.5 * rounds as f64 / self.rounds.len() as f64;
-        for (number, round) in self.rounds.iter().enumerate() {
-            while leaving.len() + kept.len() >= ROUNDS {
-                let (begun, sorted) = leaving.pop_front().expect("fewer stay");
-                stage.end(begun, done_after(number))?;
-                let mut pool = self.pool.lock().expect("no panic while held");
-                *pool = Arc::into_inner(sorted).unwrap_or_default();
-                pool.truncate(round.len());
+        let rounds = self.rounds.len();
+        let done_after = |number: usize| 0.02 + 0.5 * number as f64 / rounds as f64;
+        let (mut spilled, mut sorting, mut leaving, mut kept) = (Vec::new(), VecDeque::new(), VecDeque::new(), Vec::new());
+        for number in 0..rounds {
+            while number + sorting.len() < rounds && sorting.len() < SORTED_AT_ONCE {
+                if sorting.len() + leaving.len() + kept.len() >= ROUNDS {
+                    let Some((begun, sorted)) = leaving.pop_front() else { break };
+                    stage.end(begun, done_after(number))?;
+                    let mut pool = self.pool.lock().expect("no panic while held");
+                    pool.extend(Arc::into_inner(sorted).unwrap_or_default());
+                    pool.truncate(self.rounds[number + sorting.len()].len());
+                }
+                let (plan, slots) = self.sort(number + sorting.len());
+                sorting.push_back((stage.begin(plan)?, slots));
             }
-            let (plan, slots) = self.sort(round.clone());
-            let sorting = stage.begin(plan)?;
-            // The round before goes to scratch while this one is sorted; the last ones stay.
-            if number > 0 && number - 1 + ROUNDS < self.rounds.len() {
-                let sorted = kept.pop_front().expect("just sorted");
-                let (plan, parts) = self.spill(self.rounds[number - 1].clone(), &sorted)?;
+            let (begun, slots) = sorting.pop_front().expect("begun above");
+            stage.end(begun, done_after(number + 1))?;
+            let sorted = slots.iter().map(|slot| slot.lock().expect("no panic while held").take().ok_or(Error::Cancelled));
+            let sorted = Arc::new(sorted.collect::<Result<Vec<_>>>()?);
+            if number + ROUNDS < rounds {
+                let (plan, parts) = self.spill(self.rounds[number].clone(), &sorted)?;
                 spilled.push(parts);
                 leaving.push_back((stage.begin(plan)?, sorted));
+            } else {
+                kept.push(sorted);
             }
-            stage.end(sorting, done_after(number + 1))?;
-            let sorted = slots.iter().map(|slot| slot.lock().expect("no panic while held").take().ok_or(Error::Cancelled));
-            kept.push_back(Arc::new(sorted.collect::<Result<Vec<_>>>()?));
         }
         for (begun, _) in leaving {
-            stage.end(begun, done_after(self.rounds.len()))?;
+            stage.end(begun, done_after(rounds))?;
         }
         self.pool.lock().expect("no panic while held").clear();
-        let first_kept = self.rounds[self.rounds.len() - kept.len()].start;
+        let first_kept = self.rounds[rounds - kept.len()].start;
         let kept = kept.into_iter().flat_map(|sorted| Arc::into_inner(sorted).expect("nobody else has what stays")).collect();
         self.put_together(stage, &spilled, kept, first_kept)?;
         self.new.finish()
     }
 
     /// Sorts the pieces of a round by bucket.
-    fn sort(&self, round: Range<usize>) -> (Plan, Vec<Slot<T>>) {
+    fn sort(&self, number: usize) -> (Plan, Vec<Slot<T>>) {
         let mut plan = Plan::new("csrcsc: sort by bucket");
-        plan.hold(self.held);
+        // Those that stay are held by the one that is sorted last.
+        let staying = (number + ROUNDS).saturating_sub(self.rounds.len());
+        plan.hold(self.held / ROUNDS as u64 * (1 + staying as u64));
+        let round = self.rounds[number].clone();
         let slots: Vec<Slot<T>> = round.clone().map(|_| Slot::default()).collect();
         for (piece, slot) in self.pieces[round].iter().zip(&slots) {
             let (lines, slot, buckets) = (self.a.blocks(piece), Arc::clone(slot), Arc::clone(&self.buckets));
@@ -302,6 +311,7 @@ impl<T: Real> Transposition<T> {
     /// Writes a round to scratch, bucket after bucket.
     fn spill(&self, pieces: Range<usize>, sorted: &Arc<Vec<Sorted<T>>>) -> Result<(Plan, Spilled)> {
         let mut plan = Plan::new("csrcsc: to scratch");
+        plan.hold(self.held / ROUNDS as u64);
         let value_bytes = if self.a.has_values() { size_of::<T>() } else { 0 };
         let mut parts = Vec::new();
         let mut offset = 0;
