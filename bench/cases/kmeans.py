@@ -17,6 +17,8 @@ ROUNDS = 10
 PASSES = ROUNDS + 1
 """scikit-learn and we label the rows once more when the last round has moved the centres."""
 BUDGET = 256 * MIB
+FITS_ROWS = 1_000_000
+FITS_BUDGET = 4 * GIB
 SMALLEST_BUDGET = 24 * MIB
 """For the sums of all threads and some blocks."""
 KINDS = {"noise": "normal", "clouds": "clouds", "images": "images"}
@@ -86,6 +88,25 @@ def kmeans(context: Context, name: str) -> Case:
     )
 
 
+def fits_memory(context: Context) -> Case:
+    """Rows in the caller's memory, for both."""
+    file = DataFile(context.path("kmeans-fits.npy"), max(20_000, context.count(FITS_ROWS)), COLS, "clouds", seed=4)
+    common = work_on(file)
+    return Case(
+        "kmeans-fits",
+        f"k-means of {file.nbytes / MIB:.0f} MiB of f32 rows of {COLS} (clouds), k = {CLUSTERS}, {ROUNDS} rounds from the same "
+        "centres, NumPy in, NumPy out",
+        "s",
+        [
+            Leg(OURS, "ours.kmeans", {**common, **session_of(context), "memory": FITS_BUDGET, "in_memory": True}),
+            Leg(SKLEARN, "with_sklearn.kmeans", common),
+        ],
+        [Comparison(OURS, (SKLEARN,), "scikit-learn", 1.0)],
+        bound(file),
+        [file],
+    )
+
+
 def with_spark(context: Context, name: str) -> Case:
     """Apart, for to bring the rows into the memory of Java takes minutes."""
     if shutil.which("java") is None or find_spec("pyspark") is None:
@@ -109,5 +130,6 @@ def with_spark(context: Context, name: str) -> Case:
 
 BUILDERS: dict[str, Callable[[Context], Case]] = {
     **{f"kmeans-{name}": partial(kmeans, name=name) for name in KINDS},
+    "kmeans-fits": fits_memory,
     **{f"spark-{name}": partial(with_spark, name=name) for name in KINDS},
 }

@@ -144,7 +144,7 @@ impl Engine {
         let (workers, gauge) = self.with_handle(|handle, _| Ok((handle.workers(), handle.gauge())))?;
         let (bytes, budget) = (moment::bytes(&plan, at_once), &self.0.budget);
         let reservation = budget.reserve_for_run(plan.name(), bytes);
-        let (Ok(reservation), true) = (reservation, gauge.mapped_bytes() + bytes <= budget.total()) else {
+        let (Ok(reservation), true) = (reservation, gauge.mapped_bytes() + bytes <= budget.inside()) else {
             // It waits for memory that runs give back, or takes that of idle blocks.
             return self.run(plan)?.wait();
         };

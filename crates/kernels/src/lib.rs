@@ -49,7 +49,7 @@ pub use elementwise::{
 pub use error::Error;
 pub use faer::{MatMut, MatRef};
 pub use nearest::{Nearest, PackedCenters, nearest, nearest_flops, nearest_held_bytes, nearest_scratch, row_squares};
-pub use packed::{Packing, packed_row_bytes};
+pub use packed::{Packing, packed_row_bytes, packing_held_bytes};
 pub use real::{Dtype, Real};
 pub use reduce::{Norm, column_norms, column_sums, dot, first_non_finite, max, min, row_norms, sum, sum_of_squares};
 pub use sparse::{

@@ -37,6 +37,11 @@ pub fn packed_row_bytes<T: Real>(d: usize) -> usize {
     }
 }
 
+/// Bytes that [`Packing::error`] allocates.
+pub fn packing_held_bytes<T: Real>(d: usize) -> usize {
+    (2 * ROWS_AT_ONCE + 1) * d * size_of::<T>()
+}
+
 /// Whether rows have a kernel of their own on this CPU.
 fn is_wide<T: Real>() -> bool {
     #[cfg(target_arch = "x86_64")]

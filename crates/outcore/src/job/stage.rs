@@ -105,7 +105,7 @@ impl Stage {
         loop {
             self.check()?;
             match engine.reserve(what, bytes) {
-                Err(_) if bytes <= engine.budget().plannable() => std::thread::sleep(LOOK),
+                Err(outcore_engine::Error::OverBudget { .. }) if bytes <= engine.budget().plannable() => std::thread::sleep(LOOK),
                 done => return Ok(done?),
             }
         }

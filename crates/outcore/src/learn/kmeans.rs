@@ -286,7 +286,8 @@ impl<T: Real> Lloyd<T> {
     fn task(&self, rows: usize) -> Task {
         let (k, d) = (self.shape.clusters, self.shape.features);
         let part = part_rows::<T>(d);
-        let held = kernels::nearest_held_bytes::<T>(part, d, k, self.session.blas()) + 32 * part + 4 * rows;
+        let packing = if self.copy.is_some() { kernels::packing_held_bytes::<T>(d) } else { 0 };
+        let held = kernels::nearest_held_bytes::<T>(part, d, k, self.session.blas()).max(packing) + 32 * part + 4 * rows;
         Task::new("assign").flops(kernels::nearest_flops(rows, d, k)).scratch(Pass::<T>::scratch_bytes(self.shape)).held(held)
     }
 

@@ -242,6 +242,7 @@ impl<T: Real> Transposition<T> {
     }
 
     fn run(self, stage: &mut Stage) -> Result<Sparse> {
+        let _held = stage.reserve("sorted entries", self.held)?;
         let rounds = self.rounds.len();
         let done_after = |number: usize| 0.02 + 0.5 * number as f64 / rounds as f64;
         let (mut spilled, mut sorting, mut leaving, mut kept) = (Vec::new(), VecDeque::new(), VecDeque::new(), Vec::new());
@@ -282,9 +283,6 @@ impl<T: Real> Transposition<T> {
     /// Sorts the pieces of a round by bucket.
     fn sort(&self, number: usize) -> (Plan, Vec<Slot<T>>) {
         let mut plan = Plan::new("csrcsc: sort by bucket");
-        // Those that stay are held by the one that is sorted last.
-        let staying = (number + ROUNDS).saturating_sub(self.rounds.len());
-        plan.hold(self.held / ROUNDS as u64 * (1 + staying as u64));
         let round = self.rounds[number].clone();
         let slots: Vec<Slot<T>> = round.clone().map(|_| Slot::default()).collect();
         for (piece, slot) in self.pieces[round].iter().zip(&slots) {
@@ -311,7 +309,6 @@ impl<T: Real> Transposition<T> {
     /// Writes a round to scratch, bucket after bucket.
     fn spill(&self, pieces: Range<usize>, sorted: &Arc<Vec<Sorted<T>>>) -> Result<(Plan, Spilled)> {
         let mut plan = Plan::new("csrcsc: to scratch");
-        plan.hold(self.held / ROUNDS as u64);
         let value_bytes = if self.a.has_values() { size_of::<T>() } else { 0 };
         let mut parts = Vec::new();
         let mut offset = 0;
@@ -356,7 +353,6 @@ impl<T: Real> Transposition<T> {
     /// Sorts every bucket by place and writes it.
     fn put_together(&self, stage: &mut Stage, spilled: &[Spilled], kept: Vec<Sorted<T>>, first_kept: usize) -> Result<()> {
         let mut plan = Plan::new("csrcsc: sort by place");
-        plan.hold(self.held);
         let kept = Arc::new(kept);
         let mut first_entry = 0;
         for bucket in 0..self.buckets.count() {
@@ -578,8 +574,10 @@ fn sort_piece<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool, us
 }
 
 /// So many zeros, in memory that was used before, if that was for nearly as many.
-fn zeros<T: bytemuck::Zeroable + Copy>(used: Vec<T>, count: usize) -> Vec<T> {
-    let mut used = if used.capacity() <= count + count / 4 { used } else { Vec::new() };
+fn zeros<T: bytemuck::Zeroable + Copy>(mut used: Vec<T>, count: usize) -> Vec<T> {
+    if used.capacity() > count + count / 4 {
+        used = Vec::new();
+    }
     used.clear();
     used.reserve_exact(count);
     used.resize(count, T::zeroed());
