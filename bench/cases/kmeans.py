@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
-from harness.model import GIB, MIB, Bound, Case, Comparison, Context, DataFile, Leg, Skip
+from harness.model import GIB, MIB, Bound, Case, Comparison, Context, DataFile, Leg
 
 ROWS = 8_000_000
 COLS = 64
@@ -109,8 +107,6 @@ def fits_memory(context: Context) -> Case:
 
 def with_spark(context: Context, name: str) -> Case:
     """Apart, for to bring the rows into the memory of Java takes minutes."""
-    if shutil.which("java") is None or find_spec("pyspark") is None:
-        raise Skip("Java or pyspark is not installed")
     file, session = rows_of(context, name), session_of(context)
     common = work_on(file)
     return Case(
@@ -125,6 +121,7 @@ def with_spark(context: Context, name: str) -> Case:
         bound(file),
         [file],
         rounds=1,
+        needs=("spark",),
     )
 
 

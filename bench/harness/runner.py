@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,8 @@ def remove_outputs(leg: Leg) -> None:
 def check_needs(case: Case) -> None:
     if "fio" in case.needs and not device.available():
         raise Skip("fio is not installed; it comes with the system's package manager")
+    if "spark" in case.needs and (shutil.which("java") is None or find_spec("pyspark") is None):
+        raise Skip("Java or pyspark is not installed")
     if "example" in case.needs:
         if not shutil.which("cargo"):
             raise Skip("cargo is not installed")
