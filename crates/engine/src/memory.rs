@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use outcore_device::{Anchor, Buf, Driver, Shared};
@@ -34,8 +33,6 @@ pub struct Budget(Arc<Inner>);
 struct Inner {
     total: u64,
     reserved: Mutex<Reserved>,
-    /// What is reserved for memory that the engine knows nothing of.
-    outside: AtomicU64,
 }
 
 #[derive(Default)]
@@ -43,12 +40,14 @@ struct Reserved {
     all: u64,
     /// The part of it that runs have, and give back without anybody's doing.
     runs: u64,
+    /// The part of it that is for memory which the engine knows nothing of.
+    outside: u64,
 }
 
 impl Budget {
     /// A budget of `total` bytes.
     pub(crate) fn new(total: u64) -> Budget {
-        Budget(Arc::new(Inner { total, reserved: Mutex::default(), outside: AtomicU64::new(0) }))
+        Budget(Arc::new(Inner { total, reserved: Mutex::default() }))
     }
 
     /// All of it, bytes.
@@ -74,7 +73,7 @@ impl Budget {
 
     /// Nothing yet, for a run.
     pub(crate) fn for_run(&self) -> Reservation {
-        Reservation { budget: self.clone(), bytes: 0, owned: 0, by_run: true, outside: false }
+        Reservation { budget: self.clone(), bytes: 0, owned: 0, holder: Holder::Run }
     }
 
     /// Reserves bytes that come back without anybody's doing, as those of a run do.
@@ -89,15 +88,14 @@ impl Budget {
     /// # Errors
     /// [`Error::OverBudget`], naming `what` and the bytes.
     pub fn reserve(&self, what: &str, bytes: u64) -> Result<Reservation> {
-        let mut reservation = self.reserve_floor(what, bytes)?;
-        reservation.outside = true;
-        self.0.outside.fetch_add(bytes, Ordering::SeqCst);
+        let mut reservation = Reservation { budget: self.clone(), bytes: 0, owned: 0, holder: Holder::Caller };
+        reservation.grow(what, bytes)?;
         Ok(reservation)
     }
 
     /// What is left to the engine, bytes.
     pub(crate) fn inside(&self) -> u64 {
-        self.0.total.saturating_sub(self.0.outside.load(Ordering::SeqCst))
+        self.0.total - self.0.reserved.lock().expect("no panic while held").outside
     }
 
     /// Reserves bytes for frames, all or nothing.
@@ -105,14 +103,32 @@ impl Budget {
     /// # Errors
     /// As [`reserve`](Budget::reserve).
     pub(crate) fn reserve_floor(&self, what: &str, bytes: u64) -> Result<Reservation> {
-        let mut reserved = self.0.reserved.lock().expect("no panic while held");
-        let available = self.0.total - reserved.all;
-        if bytes > available {
-            return Err(Error::OverBudget { what: what.to_owned(), needed: bytes, available, budget: self.0.total });
-        }
-        reserved.all += bytes;
-        Ok(Reservation { budget: self.clone(), bytes, owned: bytes, by_run: false, outside: false })
+        let mut reservation = Reservation { budget: self.clone(), bytes: 0, owned: 0, holder: Holder::Activity };
+        reservation.grow(what, bytes)?;
+        Ok(reservation)
     }
+}
+
+impl Reserved {
+    /// The part of it that is counted apart.
+    fn of(&mut self, holder: Holder) -> Option<&mut u64> {
+        match holder {
+            Holder::Activity => None,
+            Holder::Run => Some(&mut self.runs),
+            Holder::Caller => Some(&mut self.outside),
+        }
+    }
+}
+
+/// Whose memory it is.
+#[derive(Clone, Copy)]
+enum Holder {
+    /// Frames of an activity that ends when somebody ends it.
+    Activity,
+    /// Of one that ends by itself.
+    Run,
+    /// Not the engine's.
+    Caller,
 }
 
 /// Reserved bytes; free again when dropped.
@@ -121,9 +137,7 @@ pub struct Reservation {
     bytes: u64,
     /// What of it goes back to the budget from here.
     owned: u64,
-    by_run: bool,
-    /// For memory that is not the engine's.
-    outside: bool,
+    holder: Holder,
 }
 
 impl Reservation {
@@ -137,17 +151,21 @@ impl Reservation {
         let mut reserved = self.budget.0.reserved.lock().expect("no panic while held");
         let back = self.owned - self.owned.min(bytes);
         reserved.all -= back;
-        reserved.runs -= if self.by_run { back } else { 0 };
-        self.budget.0.outside.fetch_sub(if self.outside { back } else { 0 }, Ordering::SeqCst);
+        reserved.of(self.holder).into_iter().for_each(|part| *part -= back);
         self.owned = self.owned.min(bytes);
         self.bytes = self.bytes.min(bytes);
     }
 
     /// Adds bytes, all or nothing.
     fn grow(&mut self, what: &str, bytes: u64) -> Result<()> {
-        let mut more = self.budget.reserve_floor(what, bytes)?;
-        self.owned += std::mem::take(&mut more.owned);
-        self.budget.0.reserved.lock().expect("no panic while held").runs += if self.by_run { bytes } else { 0 };
+        let (mut reserved, total) = (self.budget.0.reserved.lock().expect("no panic while held"), self.budget.0.total);
+        let available = total - reserved.all;
+        if bytes > available {
+            return Err(Error::OverBudget { what: what.to_owned(), needed: bytes, available, budget: total });
+        }
+        reserved.all += bytes;
+        reserved.of(self.holder).into_iter().for_each(|part| *part += bytes);
+        self.owned += bytes;
         self.bytes += bytes;
         Ok(())
     }
@@ -156,7 +174,7 @@ impl Reservation {
     /// still holds keeps others waiting, not above the budget.
     pub(crate) fn part(&self, bytes: u64) -> Reservation {
         debug_assert!(bytes <= self.bytes);
-        Reservation { budget: self.budget.clone(), bytes, owned: 0, by_run: false, outside: false }
+        Reservation { budget: self.budget.clone(), bytes, owned: 0, holder: Holder::Activity }
     }
 }
 
@@ -334,11 +352,6 @@ impl Memory {
         self.budget.inside()
     }
 
-    /// Lets go of what is too much since something is held elsewhere.
-    pub(crate) fn trim(&mut self) {
-        self.make_room(0);
-    }
-
     /// Whether `bytes` more can be held now.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         self.held + bytes <= self.total()
@@ -464,7 +477,7 @@ impl Memory {
     }
 
     /// Unmaps what nobody uses until `bytes` more stay within the budget.
-    fn make_room(&mut self, bytes: u64) {
+    pub(crate) fn make_room(&mut self, bytes: u64) {
         loop {
             let missing = (self.held + self.unused_bytes() + bytes).saturating_sub(self.total());
             if missing == 0 {

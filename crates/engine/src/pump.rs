@@ -194,7 +194,8 @@ impl Pump {
                 self.receive(message, &mut requests);
             }
             self.advance(&mut requests);
-            self.memory.trim();
+            // Something may be held elsewhere since.
+            self.memory.make_room(0);
             if self.memory.register(&mut *self.driver) {
                 self.gauge.registered_bytes.store(self.driver.info().registered_bytes, Ordering::Relaxed);
             }

@@ -5,8 +5,10 @@
 //! ```
 //!
 //! Unnamed objects lose their file name as soon as they are open, so the space comes back with the last holder of the
-//! device, however it goes: on a thread of its own, for a file system takes a while to free what was written. Folders of dead processes are known by their lock, which dies with its holder; the process
-//! number in the name is for people. The random part keeps two folders of one process apart.
+//! device, however it goes. That is done on a thread of its own: a file system takes a while to free what was written.
+//!
+//! Folders of dead processes are known by their lock, which dies with its holder; the process number in the name is for
+//! people. The random part keeps two folders of one process apart.
 
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -64,31 +66,27 @@ impl Freeing {
     }
 }
 
-/// An unnamed object that is being freed.
-struct Freed {
-    file: Option<File>,
-    freeing: Arc<Freeing>,
-}
+/// Counts as being freed as long as it lives.
+struct BeingFreed(Arc<Freeing>);
 
-impl Freed {
-    fn new(file: File, freeing: Arc<Freeing>) -> Freed {
+impl BeingFreed {
+    fn new(freeing: Arc<Freeing>) -> BeingFreed {
         *freeing.objects.lock().expect("no panic while held") += 1;
-        Freed { file: Some(file), freeing }
+        BeingFreed(freeing)
     }
 }
 
-impl Drop for Freed {
+impl Drop for BeingFreed {
     fn drop(&mut self) {
-        drop(self.file.take());
-        *self.freeing.objects.lock().expect("no panic while held") -= 1;
-        self.freeing.ended.notify_all();
+        *self.0.objects.lock().expect("no panic while held") -= 1;
+        self.0.ended.notify_all();
     }
 }
 
 /// Closes the last handle of an unnamed object, on a thread of its own.
 fn free_aside(file: File, freeing: Arc<Freeing>) {
-    let freed = Freed::new(file, freeing);
-    // Where there is no thread to be had, what was to move there is dropped here.
+    // Dropped in this order; here, where there is no thread to be had.
+    let freed = (file, BeingFreed::new(freeing));
     drop(std::thread::Builder::new().name("outcore-scratch".into()).spawn(move || drop(freed)));
 }
 
@@ -252,4 +250,25 @@ fn sweep_folder(folder: &Path, faults: &Faults) -> io::Result<()> {
         std::fs::remove_dir_all(folder)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_that_goes_is_freed_and_counts_until_then() {
+        let chosen = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let scratch = Scratch::new(chosen.path(), Tmpfs::Allow).unwrap();
+        let object = scratch.create(1 << 20).unwrap();
+        let last = BeingFreed::new(Arc::clone(&scratch.freeing));
+        drop(object);
+        assert!(*scratch.freeing.objects.lock().unwrap() >= 1);
+        drop(last);
+        scratch.freeing.wait();
+        assert_eq!(*scratch.freeing.objects.lock().unwrap(), 0);
+        // The device that had the counter has gone, and the thread that had it soon.
+        (0..1000).take_while(|_| Arc::strong_count(&scratch.freeing) > 1).for_each(|_| std::thread::sleep(FREE_WITHIN / 60_000));
+        assert_eq!(Arc::strong_count(&scratch.freeing), 1);
+    }
 }

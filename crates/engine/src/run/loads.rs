@@ -1,0 +1,150 @@
+//! The way into a run: stays get frames in the order of the schedule, and what they are to hold.
+
+use super::*;
+
+/// Bytes that are admitted before a task uses them, at first: enough to keep any device busy. Memory that was never touched costs more
+/// than to read into it, so a run begins with little and takes more where it finds that it should have looked further ahead.
+pub(super) const AHEAD_BYTES: u64 = 64 << 20;
+
+impl Run {
+    pub(super) fn admit(&mut self, core: &mut Core<'_>) {
+        while self.admitted < self.stays.len() && self.ahead < self.ahead_most && self.error.is_none() {
+            let stay = self.admitted as u32;
+            match &self.area_of(stay).backing {
+                Backing::Resident(bytes) => {
+                    let bytes = bytes.clone();
+                    self.admitted += 1;
+                    self.becomes_ready(stay, bytes);
+                    continue;
+                }
+                Backing::Device(_) | Backing::Volatile => {}
+            }
+            if let Some(bytes) = self.revive(core, stay) {
+                self.admitted += 1;
+                self.becomes_ready(stay, bytes);
+                continue;
+            }
+            let bytes = self.block_of(stay).layout.bytes;
+            let Some(frame) = self.take(core, bytes) else { return };
+            self.admitted += 1;
+            let state = &mut self.stays[stay as usize];
+            state.ahead = frame.len() as u64;
+            self.ahead += state.ahead;
+            state.state = State::Admitted(frame);
+            self.to_load.push_back(stay);
+        }
+    }
+
+    /// Whether there is cause to look further ahead: threads have nothing to do, and there was a time when nothing was under way for
+    /// them, although there is more to be done.
+    pub(super) fn looks_further(&mut self, core: &Core<'_>) -> bool {
+        let is_held_up = self.admitted < self.stays.len() && self.ahead >= self.ahead_most && self.error.is_none();
+        self.has_paused |= is_held_up && self.requests == 0;
+        let further = is_held_up && self.has_paused && self.running < self.schedule.concurrency.min(core.workers.count());
+        if further {
+            self.ahead_most = self.ahead_most.saturating_mul(2);
+            self.has_paused = false;
+        }
+        further
+    }
+
+    /// A frame now, or none because it has to wait (or because the system refused, which ends the run).
+    fn take(&mut self, core: &mut Core<'_>, bytes: usize) -> Option<Buf> {
+        let frame = core.memory.take(&mut self.account, bytes).unwrap_or_else(|source| {
+            self.error.get_or_insert(Error::NoMemory { bytes: bytes as u64, source });
+            None
+        });
+        self.peak = self.peak.max(self.account.held);
+        frame
+    }
+
+    /// A load that an idle block spares.
+    fn revive(&mut self, core: &mut Core<'_>, stay: u32) -> Option<Shared> {
+        let scheduled = &self.schedule.stays[stay as usize];
+        if !scheduled.load || !scheduled.after.is_empty() {
+            return None;
+        }
+        let key = self.idle_key(stay)?;
+        let bytes = core.memory.revive(&mut self.account, &key)?;
+        self.peak = self.peak.max(self.account.held);
+        let block = self.block_of(stay);
+        self.reused += block.region.load_bytes(self.area_of(stay).block());
+        Some(bytes)
+    }
+
+    pub(super) fn idle_key(&self, stay: u32) -> Option<IdleKey> {
+        let Backing::Device(extent) = &self.area_of(stay).backing else { return None };
+        let region = self.block_of(stay).region;
+        Some((extent.id(), self.versions[region.extent.0 as usize], Region { extent: ExtentRef(0), ..region }))
+    }
+
+    pub(super) fn load_what_may(&mut self, core: &mut Core<'_>) {
+        for _ in 0..self.to_load.len() {
+            let stay = self.to_load.pop_front().expect("counted");
+            if self.error.is_some() || !self.try_load(core, stay) {
+                self.to_load.push_back(stay);
+            }
+        }
+    }
+
+    fn try_load(&mut self, core: &mut Core<'_>, stay: u32) -> bool {
+        let gone = |other: &u32| matches!(self.stays[*other as usize].state, State::Gone);
+        if !self.schedule.stays[stay as usize].after.iter().all(gone) {
+            return false;
+        }
+        let region = self.block_of(stay).region;
+        let load = self.schedule.stays[stay as usize].load;
+        let older_stores = !self.schedule.stays[stay as usize].after.is_empty();
+        if (load || older_stores) && !self.sectors_clear(core, Some(&region)) {
+            return false;
+        }
+        let State::Admitted(mut frame) = std::mem::replace(&mut self.stays[stay as usize].state, State::Lent) else {
+            unreachable!("only admitted stays wait to load")
+        };
+        match &self.area_of(stay).backing {
+            Backing::Device(extent) if load => {
+                let device = Arc::clone(extent.device());
+                self.start_load(core, stay, &device, frame);
+            }
+            Backing::Volatile => {
+                frame.fill(0);
+                self.becomes_ready(stay, frame.freeze());
+            }
+            _ => self.becomes_ready(stay, frame.freeze()),
+        }
+        true
+    }
+
+    fn start_load(&mut self, core: &mut Core<'_>, stay: u32, device: &Arc<dyn Device>, frame: Buf) {
+        let block = self.block_of(stay);
+        let (whole, mut rest) = frame.lend();
+        let (mut at, mut requests) = (0, 0);
+        let mut bytes = 0;
+        for (offset, place) in block.region.loads(&block.layout, u64::from(device.limits().block)) {
+            drop(rest.split_to(place.start - at));
+            at = place.end;
+            bytes += place.len() as u64;
+            for (offset, length) in pieces(offset..offset + place.len() as u64) {
+                core.submit(stay, device, offset, Op::Read(rest.split_to(length as usize)));
+                requests += 1;
+            }
+        }
+        drop(rest);
+        let extent = block.region.extent;
+        self.moved[extent.0 as usize].0 += bytes;
+        self.begin_requests(requests);
+        if requests == 0 {
+            return self.becomes_ready(stay, whole.reclaim().unwrap_or_else(|_| unreachable!("no piece is out")).freeze());
+        }
+        self.stays[stay as usize].state = State::Loading { whole, requests, since: Instant::now() };
+    }
+
+    pub(super) fn becomes_ready(&mut self, stay: u32, bytes: Shared) {
+        self.stays[stay as usize].state = State::Ready(bytes);
+        for index in 0..self.stays[stay as usize].users.len() {
+            let node = self.stays[stay as usize].users[index];
+            self.nodes[node as usize].missing -= 1;
+            self.enlist(node);
+        }
+    }
+}
