@@ -15,18 +15,25 @@
 //! A place counts from the bucket's first. A gap is how many lines an entry is behind the one before, from the piece's first line on; 255
 //! says that more is to come. Source: the bucket partition of external sorting (Aggarwal and Vitter, 1988).
 
+mod bucket;
+mod buckets;
+mod part;
+mod sorted;
+
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use bytemuck::Pod;
-use outcore_engine::{Block, Extent, Plan, Region, Task};
-use outcore_kernels::{Csr, Lines, Real};
+use outcore_engine::{Extent, Plan, Region, Task};
+use outcore_kernels::Real;
 
-use crate::data::format::Element;
+use self::bucket::{Bucket, Source};
+use self::buckets::{Buckets, sample_plan};
+use self::part::fill_part;
+use self::sorted::{Sorted, sort_piece, sort_tiles};
 use crate::data::format::with_real;
-use crate::data::sparse::{NewSparse, Piece, Sparse, SparseShape, in_lines, with_csr, with_lines};
+use crate::data::sparse::{NewSparse, Piece, Sparse, SparseShape, with_csr, with_lines};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
 use crate::session::{PARALLEL, Session};
@@ -35,13 +42,9 @@ use crate::session::{PARALLEL, Session};
 const ROUNDS: usize = 3;
 /// So that there is something to read when one of them is done.
 const SORTED_AT_ONCE: usize = 2;
-/// Places that are looked at to find out how entries lie.
-const SAMPLES: usize = 1 << 16;
 /// Buckets are wider than this only where there are too many places.
 const NARROW: u64 = 1 << 16;
 const BUCKETS_MOST: u64 = 1 << 14;
-/// Entries of the table that says which bucket a place is in.
-const TABLE_BITS: u32 = 20;
 
 /// The matrix A in the other format, in a new folder or in scratch.
 ///
@@ -51,111 +54,10 @@ pub fn csrcsc(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job
     with_real!(a.dtype(), T => Transposition::<T>::plan(session, a, out))
 }
 
-/// Entries of one piece, sorted by bucket. Their memory is used again: pages would have to be cleared for every piece.
-#[derive(Default)]
-struct Sorted<T> {
-    /// Where each bucket begins.
-    starts: Vec<u32>,
-    /// Bytes of gaps of each.
-    gaps: Vec<u32>,
-    places: PlacesOf,
-    values: Vec<T>,
-    /// From the piece's first.
-    lines: Vec<u16>,
-}
-
-/// Places, from the first of their bucket.
-enum PlacesOf {
-    Narrow(Vec<u16>),
-    Wide(Vec<u32>),
-}
-
-impl Default for PlacesOf {
-    fn default() -> Self {
-        PlacesOf::Narrow(Vec::new())
-    }
-}
-
 /// What has been written to scratch.
 type Pool<T> = Arc<Mutex<Vec<Sorted<T>>>>;
 
-impl<T: Real> Sorted<T> {
-    fn entries(&self, bucket: usize) -> Range<usize> {
-        self.starts[bucket] as usize..self.starts[bucket + 1] as usize
-    }
-
-    /// Entries and bytes of gaps.
-    fn counts(&self, bucket: usize) -> [u32; 2] {
-        [self.entries(bucket).len() as u32, self.gaps[bucket]]
-    }
-}
-
 type Slot<T> = Arc<Mutex<Option<Sorted<T>>>>;
-
-/// Which bucket a place is in.
-struct Buckets {
-    /// First place of each, and the end of the last.
-    starts: Vec<u64>,
-    table: Vec<u16>,
-    shift: u32,
-}
-
-impl Buckets {
-    /// Quantiles of the sample, at places that are multiples of 2^shift.
-    fn new(width: u64, wanted: u64, mut sample: Vec<u64>) -> Buckets {
-        let shift = (64 - width.leading_zeros()).saturating_sub(TABLE_BITS);
-        sample.sort_unstable();
-        let mut starts = vec![0];
-        let widest = if width.div_ceil(NARROW) <= BUCKETS_MOST / 2 { NARROW } else { width.div_ceil(BUCKETS_MOST / 2) };
-        let widest = (widest >> shift << shift).max(1 << shift);
-        let mut quantiles: Vec<u64> =
-            (1..wanted).filter_map(|part| sample.get(sample.len() * part as usize / wanted as usize).copied()).collect();
-        // A place that is met at two quantiles has a bucket to itself.
-        let heavy: Vec<u64> = quantiles.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0] + (1 << shift)).collect();
-        quantiles.extend(heavy);
-        quantiles.sort_unstable();
-        for start in quantiles.into_iter().chain([width]) {
-            let start = if start == width { width } else { start >> shift << shift };
-            while start.saturating_sub(*starts.last().expect("never empty")) > widest {
-                starts.push(starts.last().expect("never empty") + widest);
-            }
-            if start > *starts.last().expect("never empty") || starts.len() == 1 && width == 0 {
-                starts.push(start);
-            }
-        }
-        let mut table = vec![0; (width >> shift) as usize + 1];
-        for (bucket, pair) in starts.windows(2).enumerate() {
-            table[(pair[0] >> shift) as usize..pair[1].div_ceil(1 << shift) as usize].fill(bucket as u16);
-        }
-        Buckets { starts, table, shift }
-    }
-
-    fn count(&self) -> usize {
-        self.starts.len() - 1
-    }
-
-    #[inline]
-    fn of(&self, place: u64) -> usize {
-        usize::from(self.table[(place >> self.shift) as usize])
-    }
-
-    fn places(&self, bucket: usize) -> Range<u64> {
-        self.starts[bucket]..self.starts[bucket + 1]
-    }
-
-    fn are_narrow(&self) -> bool {
-        self.starts.windows(2).all(|pair| pair[1] - pair[0] <= NARROW)
-    }
-
-    /// Bytes of a place in scratch.
-    fn place_bytes(&self, bucket: usize) -> usize {
-        match self.starts[bucket + 1] - self.starts[bucket] {
-            0..=0x100 => 1,
-            0x101..=NARROW => 2,
-            _ => 4,
-        }
-    }
-}
 
 /// A bucket's part of a round, in scratch.
 struct Part {
@@ -493,355 +395,4 @@ fn rounds(pieces: &[Piece], bytes: impl Fn(&Piece) -> u64, most: u64) -> Vec<Ran
     rounds.push(0..end);
     rounds.reverse();
     rounds
-}
-
-/// Tasks that look at some pieces.
-fn sample_plan<T: Real>(plan: &mut Plan, a: &Sparse, pieces: &[Piece]) -> Arc<Mutex<Vec<u64>>> {
-    let sample = Arc::new(Mutex::new(Vec::new()));
-    let turn = plan.volatile("turn", 1);
-    let looked: Vec<&Piece> = pieces.iter().step_by(pieces.len().div_ceil(16).max(1)).collect();
-    let each = SAMPLES / looked.len().max(1);
-    for piece in looked {
-        let (lines, sample) = (a.blocks(piece), Arc::clone(&sample));
-        let task = Task::new("sample").update(Region::span(turn, 0, 1));
-        let task = a.regions(plan, piece).into_iter().fold(task, Task::read);
-        plan.task(task.run(move |cx| {
-            let step = (lines.piece.entries() as usize).div_ceil(each).max(1);
-            let mut sample = sample.lock().expect("no panic while held");
-            let mut seen = 0;
-            with_lines!(lines, &cx.blocks[1..], T, a => a.each_line(|_, entries| entries.each(|place, _| {
-                if seen % step == 0 {
-                    sample.push(place as u64);
-                }
-                seen += 1;
-            })));
-            Ok(())
-        }));
-    }
-    sample
-}
-
-/// The same for lines that come in parts: first put together.
-fn sort_tiles<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool, used: Sorted<T>) -> Result<Sorted<T>> {
-    let (mut places, mut values) = (vec![0i64; a.entries()], vec![T::ZERO; a.entries()]);
-    let offsets = in_lines(a, |at, _, place, value| (places[at], values[at]) = (place as i64, value));
-    let offsets: Vec<i64> = offsets.into_iter().map(|offset| offset as i64).collect();
-    let entries = *offsets.last().unwrap_or(&0) as usize;
-    Ok(sort_piece(Csr::new(a.width(), &offsets, &places[..entries], &values[..entries])?, buckets, has_values, used))
-}
-
-/// Counts, then puts every entry behind the others of its bucket.
-fn sort_piece<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool, used: Sorted<T>) -> Sorted<T> {
-    let count = buckets.count();
-    let mut starts = zeros(used.starts, count + 1);
-    a.each_line(|_, row| row.each(|place, _| starts[buckets.of(place as u64) + 1] += 1));
-    (0..count).for_each(|bucket| starts[bucket + 1] += starts[bucket]);
-    let (all, mut next) = (starts[count] as usize, starts.clone());
-    let (mut lines, mut values) = (zeros(used.lines, all), zeros(used.values, if has_values { all } else { 0 }));
-    let mut put = |line: usize, bucket: usize, value: T| {
-        let at = next[bucket] as usize;
-        next[bucket] += 1;
-        lines[at] = line as u16;
-        if has_values {
-            values[at] = value;
-        }
-        at
-    };
-    let places = match (buckets.are_narrow(), used.places) {
-        (true, PlacesOf::Narrow(places)) => {
-            let mut places = zeros(places, all);
-            a.each_line(|line, row| {
-                row.each(|place, value| {
-                    let bucket = buckets.of(place as u64);
-                    places[put(line, bucket, value)] = (place as u64 - buckets.starts[bucket]) as u16;
-                });
-            });
-            PlacesOf::Narrow(places)
-        }
-        (_, places) => {
-            let mut places = zeros(if let PlacesOf::Wide(places) = places { places } else { Vec::new() }, all);
-            a.each_line(|line, row| {
-                row.each(|place, value| {
-                    let bucket = buckets.of(place as u64);
-                    places[put(line, bucket, value)] = (place as u64 - buckets.starts[bucket]) as u32;
-                });
-            });
-            PlacesOf::Wide(places)
-        }
-    };
-    let gaps = (0..count).map(|bucket| gap_bytes(&lines[starts[bucket] as usize..starts[bucket + 1] as usize])).collect();
-    Sorted { starts, gaps, places, values, lines }
-}
-
-/// So many zeros, in memory that was used before, if that was for nearly as many.
-fn zeros<T: bytemuck::Zeroable + Copy>(mut used: Vec<T>, count: usize) -> Vec<T> {
-    if used.capacity() > count + count / 4 {
-        used = Vec::new();
-    }
-    used.clear();
-    used.reserve_exact(count);
-    used.resize(count, T::zeroed());
-    used
-}
-
-/// One for each line, and one more for each 255 that it is behind the one before.
-fn gap_bytes(lines: &[u16]) -> u32 {
-    let more = lines.windows(2).map(|pair| u32::from((pair[1] - pair[0]) / 255)).sum::<u32>();
-    lines.len() as u32 + more + lines.first().map_or(0, |&first| u32::from(first) / 255)
-}
-
-/// A bucket's part of a round, as the head of this file draws it.
-fn fill_part<T: Real>(bytes: &mut [u8], sorted: &[Sorted<T>], bucket: usize, has_values: bool, place_bytes: usize) {
-    let mut at = 0;
-    let mut put = |from: &[u8]| {
-        bytes[at..at + from.len()].copy_from_slice(from);
-        at += from.len();
-    };
-    sorted.iter().for_each(|piece| put(bytemuck::bytes_of(&piece.counts(bucket))));
-    if has_values {
-        sorted.iter().for_each(|piece| put(bytemuck::cast_slice(&piece.values[piece.entries(bucket)])));
-    }
-    for piece in sorted {
-        match (&piece.places, place_bytes) {
-            (PlacesOf::Narrow(places), 2) => put(bytemuck::cast_slice(&places[piece.entries(bucket)])),
-            (PlacesOf::Narrow(places), _) => places[piece.entries(bucket)].iter().for_each(|&place| put(&[place as u8])),
-            (PlacesOf::Wide(places), 1) => places[piece.entries(bucket)].iter().for_each(|&place| put(&[place as u8])),
-            (PlacesOf::Wide(places), 2) => {
-                places[piece.entries(bucket)].iter().for_each(|&place| put(&(place as u16).to_le_bytes()));
-            }
-            (PlacesOf::Wide(places), _) => put(bytemuck::cast_slice(&places[piece.entries(bucket)])),
-        }
-    }
-    for piece in sorted {
-        let mut last = 0;
-        for &line in &piece.lines[piece.entries(bucket)] {
-            let mut gap = line - last;
-            last = line;
-            while gap >= 255 {
-                put(&[255]);
-                gap -= 255;
-            }
-            put(&[gap as u8]);
-        }
-    }
-    bytes[at..].fill(0);
-}
-
-/// All that makes one bucket of the result, or, of a bucket of one place, some of its entries.
-struct Bucket<T> {
-    bucket: usize,
-    places: Range<u64>,
-    /// Of the result.
-    entries: Range<u64>,
-    /// Whether its offsets are written.
-    begins: bool,
-    index: Element,
-    has_values: bool,
-    place_bytes: usize,
-    pieces: Arc<Vec<Piece>>,
-    sources: Vec<Source>,
-    kept: Arc<Vec<Sorted<T>>>,
-}
-
-/// Where entries of a bucket come from, in their order.
-#[derive(Clone)]
-enum Source {
-    /// A block that is a part, of these pieces.
-    Part(Range<usize>),
-    /// Two blocks, values (where there are any) and gaps, of pieces with so many entries and bytes of gaps; places are all zero.
-    OnePlace(Range<usize>, Vec<[u32; 2]>),
-    /// Pieces in memory, of which the first has this number.
-    Kept(Range<usize>, usize),
-}
-
-/// Places in a bucket.
-#[derive(Clone, Copy)]
-enum Places<'a> {
-    Zero,
-    Bytes(&'a [u8]),
-    Narrow(&'a [u16]),
-    Wide(&'a [u32]),
-}
-
-/// Lines of entries, from the piece's first.
-#[derive(Clone, Copy)]
-enum LinesOf<'a> {
-    Gaps(&'a [u8]),
-    Numbers(&'a [u16]),
-}
-
-/// Entries of a bucket and of a piece.
-struct Fragment<'a, T> {
-    first_line: u64,
-    entries: usize,
-    places: Places<'a>,
-    values: &'a [T],
-    lines: LinesOf<'a>,
-}
-
-impl<T> Fragment<'_, T> {
-    /// Calls `f` with the place of each entry.
-    fn each_place(&self, mut f: impl FnMut(usize)) {
-        match self.places {
-            Places::Zero => (0..self.entries).for_each(|_| f(0)),
-            Places::Bytes(places) => places.iter().for_each(|&place| f(usize::from(place))),
-            Places::Narrow(places) => places.iter().for_each(|&place| f(usize::from(place))),
-            Places::Wide(places) => places.iter().for_each(|&place| f(place as usize)),
-        }
-    }
-
-    /// Calls `f` with number, place and line of each.
-    fn each(&self, mut f: impl FnMut(usize, usize, u64)) {
-        let mut at = 0;
-        match self.lines {
-            LinesOf::Numbers(lines) => self.each_place(|place| {
-                f(at, place, self.first_line + u64::from(lines[at]));
-                at += 1;
-            }),
-            LinesOf::Gaps(gaps) => {
-                let (mut line, mut gaps) = (self.first_line, gaps.iter());
-                self.each_place(|place| {
-                    for &gap in gaps.by_ref() {
-                        line += u64::from(gap);
-                        if gap < 255 {
-                            break;
-                        }
-                    }
-                    f(at, place, line);
-                    at += 1;
-                });
-            }
-        }
-    }
-}
-
-impl<T: Real> Bucket<T> {
-    fn run(&self, blocks: &mut [Block]) -> std::result::Result<(), outcore_engine::TaskError> {
-        let read = self.sources.iter().map(|source| source.blocks(self.has_values)).sum();
-        let (read, written) = blocks.split_at_mut(read);
-        // Where the next entry of each place goes, from the bucket's first.
-        let mut next = vec![0u64; (self.places.end - self.places.start) as usize + 1];
-        self.fragments(read, |fragment| fragment.each_place(|place| next[place + 1] += 1));
-        (1..next.len()).for_each(|place| next[place] += next[place - 1]);
-        let written = match self.begins {
-            true => {
-                let (offsets, rest) = written.split_at_mut(1);
-                let into = offsets[0].slice_mut::<i64>();
-                into.iter_mut().zip(&next).for_each(|(into, &at)| *into = (self.entries.start + at) as i64);
-                rest
-            }
-            false => written,
-        };
-        let (indices, values) = written.split_at_mut(1);
-        let values = values.first_mut().map_or(&mut [][..], |block| block.slice_mut::<T>());
-        match self.index {
-            Element::I32 => self.place(read, &mut next, indices[0].slice_mut::<i32>(), values, |line| line as i32),
-            _ => self.place(read, &mut next, indices[0].slice_mut::<i64>(), values, |line| line as i64),
-        }
-        Ok(())
-    }
-
-    fn place<I: Pod>(&self, read: &[Block], next: &mut [u64], indices: &mut [I], values: &mut [T], index: impl Fn(u64) -> I) {
-        self.fragments(read, |fragment| {
-            fragment.each(|at, place, line| {
-                let to = next[place] as usize;
-                next[place] += 1;
-                indices[to] = index(line);
-                if let Some(&value) = fragment.values.get(at) {
-                    values[to] = value;
-                }
-            });
-        });
-    }
-
-    fn fragments(&self, read: &[Block], mut f: impl FnMut(Fragment<'_, T>)) {
-        let first_line = |piece: usize| self.pieces[piece].lines().start;
-        let mut read = read.iter();
-        for source in &self.sources {
-            match source {
-                Source::Part(pieces) => {
-                    let bytes = read.next().expect("declared").bytes();
-                    part_fragments(
-                        bytes,
-                        pieces.clone(),
-                        self.has_values,
-                        self.place_bytes,
-                        |piece, entries, places, values, gaps| {
-                            f(Fragment { first_line: first_line(piece), entries, places, values, lines: LinesOf::Gaps(gaps) });
-                        },
-                    );
-                }
-                Source::OnePlace(pieces, counts) => {
-                    let mut values = if self.has_values { read.next().expect("declared").slice::<T>() } else { &[] };
-                    let mut gaps = read.next().expect("declared").bytes();
-                    for (piece, &[entries, gap_bytes]) in pieces.clone().zip(counts) {
-                        let entries = entries as usize;
-                        let (these, rest) = gaps.split_at(gap_bytes as usize);
-                        let (those, others) = values.split_at(if self.has_values { entries } else { 0 });
-                        (gaps, values) = (rest, others);
-                        let lines = LinesOf::Gaps(these);
-                        f(Fragment { first_line: first_line(piece), entries, places: Places::Zero, values: those, lines });
-                    }
-                }
-                Source::Kept(pieces, number) => {
-                    for piece in pieces.clone() {
-                        let sorted = &self.kept[piece - number];
-                        let range = sorted.entries(self.bucket);
-                        f(Fragment {
-                            first_line: first_line(piece),
-                            entries: range.len(),
-                            places: match &sorted.places {
-                                PlacesOf::Narrow(places) => Places::Narrow(&places[range.clone()]),
-                                PlacesOf::Wide(places) => Places::Wide(&places[range.clone()]),
-                            },
-                            lines: LinesOf::Numbers(&sorted.lines[range.clone()]),
-                            values: if self.has_values { &sorted.values[range] } else { &[] },
-                        });
-                    }
-                }
-            }
-        }
-    }
-}
-
-impl Source {
-    fn blocks(&self, has_values: bool) -> usize {
-        match self {
-            Source::Part(_) => 1,
-            Source::OnePlace(..) => 1 + usize::from(has_values),
-            Source::Kept(..) => 0,
-        }
-    }
-}
-
-/// Takes a part apart again.
-fn part_fragments<T: Real>(
-    bytes: &[u8],
-    pieces: Range<usize>,
-    has_values: bool,
-    place_bytes: usize,
-    mut f: impl FnMut(usize, usize, Places<'_>, &[T], &[u8]),
-) {
-    let (head, rest) = bytes.split_at(8 * pieces.len());
-    let counts: &[[u32; 2]] = bytemuck::cast_slice(head);
-    let entries: usize = counts.iter().map(|count| count[0] as usize).sum();
-    let (values, rest) = rest.split_at(if has_values { entries * size_of::<T>() } else { 0 });
-    let (places, mut gaps) = rest.split_at(entries * place_bytes);
-    let values: &[T] = if values.is_empty() { &[] } else { bytemuck::cast_slice(values) };
-    let mut at = 0;
-    for (piece, &[entries, gap_bytes]) in pieces.zip(counts) {
-        let range = at..at + entries as usize;
-        at = range.end;
-        let (these, rest) = gaps.split_at(gap_bytes as usize);
-        gaps = rest;
-        let places = &places[range.start * place_bytes..range.end * place_bytes];
-        let places = match place_bytes {
-            _ if places.is_empty() => Places::Zero,
-            1 => Places::Bytes(places),
-            2 => Places::Narrow(bytemuck::cast_slice(places)),
-            _ => Places::Wide(bytemuck::cast_slice(places)),
-        };
-        let values = if has_values { &values[range.clone()] } else { &[] };
-        f(piece, range.len(), places, values, these);
-    }
 }
