@@ -110,6 +110,29 @@ impl Buf {
         std::mem::replace(self, head)
     }
 
+    /// Adds the range that follows this one in the same memory.
+    ///
+    /// # Errors
+    /// `next` again, when it is another.
+    pub fn try_join(&mut self, mut next: Buf) -> Result<(), Buf> {
+        let follows = self.pointer.as_ptr().wrapping_add(self.len) == next.pointer.as_ptr();
+        match (&self.origin, &next.origin) {
+            (Some(one), Some(other)) if follows && Arc::ptr_eq(one, other) => {
+                self.len += std::mem::take(&mut next.len);
+                Ok(())
+            }
+            _ => Err(next),
+        }
+    }
+
+    /// Gives the pages of an [`anonymous`](Buf::anonymous) range back to the system, which takes fresh ones from then on. Contents
+    /// are unspecified afterwards.
+    pub fn give_back(&mut self) {
+        if let Some(Origin::Map(map)) = self.origin.as_deref() {
+            map.give_back(self.pointer, self.len);
+        }
+    }
+
     /// Lends the range: the returned `Buf` may be cut and sent anywhere, and [`Whole::reclaim`] gives the range back
     /// once every piece of it was dropped.
     pub fn lend(self) -> (Whole, Buf) {
@@ -138,6 +161,7 @@ impl Drop for Buf {
             && Arc::strong_count(origin) > 1
         {
             map.give_back(self.pointer, self.len);
+            map.keep_small(self.pointer, self.len);
         }
     }
 }
@@ -300,28 +324,33 @@ impl Map {
     }
 
     /// Gives whole pages back to the system, of a range that nobody else can reach. They stay mapped, and would read as zero.
-    #[cfg(target_os = "linux")]
     fn give_back(&self, pointer: NonNull<u8>, len: usize) {
-        use rustix::mm::{Advice, madvise};
+        #[cfg(target_os = "linux")]
+        self.advise(pointer, len, rustix::mm::Advice::LinuxDontNeed);
+    }
+
+    /// The system would make a huge page of what was given back again where its neighbours are one.
+    fn keep_small(&self, pointer: NonNull<u8>, len: usize) {
+        #[cfg(target_os = "linux")]
+        if self.len >= HUGE_PAGE_BYTES {
+            self.advise(pointer, len, rustix::mm::Advice::LinuxNoHugepage);
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn advise(&self, pointer: NonNull<u8>, len: usize, advice: rustix::mm::Advice) {
         let page = rustix::param::page_size();
         let from = pointer.align_offset(page);
         let bytes = len.saturating_sub(from) / page * page;
         if bytes == 0 {
             return;
         }
-        let advise = |advice| {
-            // SAFETY: the caller's range is its own and lies in this map; what becomes of the bytes nobody can see.
-            unsafe { madvise(pointer.as_ptr().add(from).cast(), bytes, advice) }
-        };
-        // The system would make a huge page of it again where its neighbours are one.
-        let keep_small = || if self.len >= HUGE_PAGE_BYTES { advise(Advice::LinuxNoHugepage) } else { Ok(()) };
-        if let Err(error) = advise(Advice::LinuxDontNeed).and_then(|()| keep_small()) {
-            log::debug!("giving {bytes} bytes back: {error}");
+        // SAFETY: the caller's range is its own and lies in this map; what becomes of the bytes nobody can see.
+        let advised = unsafe { rustix::mm::madvise(pointer.as_ptr().add(from).cast(), bytes, advice) };
+        if let Err(error) = advised {
+            log::debug!("{advice:?} for {bytes} bytes: {error}");
         }
     }
-
-    #[cfg(not(target_os = "linux"))]
-    fn give_back(&self, _: NonNull<u8>, _: usize) {}
 
     #[cfg(target_os = "linux")]
     fn ask_for_huge_pages(&self) {

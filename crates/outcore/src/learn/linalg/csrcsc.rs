@@ -108,8 +108,8 @@ impl<T: Real> Transposition<T> {
         if pieces.iter().any(|piece| piece.lines().end - piece.lines().start > NARROW) {
             return Err(Error::value(format!("{} has more lines than can be turned over", a.name())));
         }
-        let place_bytes = if a.width().div_ceil(NARROW) <= BUCKETS_MOST / 2 { 2 } else { 4 };
-        let record = if a.has_values() { size_of::<T>() as u64 } else { 0 } + place_bytes + 2;
+        let key = if a.width().div_ceil(NARROW) <= BUCKETS_MOST / 2 { size_of::<u32>() } else { size_of::<u64>() };
+        let record = (if a.has_values() { size_of::<T>() } else { 0 } + key) as u64;
         // Buckets that are put together need room for their entries twice.
         let room = memory / 5 / 4;
         let wanted = (a.nonzeros() * 3 / 2 * (2 * record + 8) / room.max(1)).clamp(1, BUCKETS_MOST / 2);
@@ -242,7 +242,7 @@ impl<T: Real> Transposition<T> {
                 let mut block = cx.blocks[0].bytes_mut();
                 for bucket in first..end {
                     let (part, rest) = block.split_at_mut(parts[bucket].bytes as usize);
-                    fill_part(part, &sorted, bucket, has_values, buckets.place_bytes(bucket));
+                    fill_part(part, &sorted, bucket, has_values, &buckets);
                     block = rest;
                 }
                 Ok(())

@@ -7,8 +7,8 @@ use bytemuck::Pod;
 use outcore_engine::{Block, TaskError};
 use outcore_kernels::Real;
 
-use super::part::{Fragment, LinesOf, Places, part_fragments};
-use super::sorted::{PlacesOf, Sorted};
+use super::part::{Entries, Fragment, part_fragments};
+use super::sorted::{Keys, Sorted};
 use crate::data::format::Element;
 use crate::data::sparse::Piece;
 
@@ -85,15 +85,9 @@ impl<T: Real> Bucket<T> {
             match source {
                 Source::Part(pieces) => {
                     let bytes = read.next().expect("declared").bytes();
-                    part_fragments(
-                        bytes,
-                        pieces.clone(),
-                        self.has_values,
-                        self.place_bytes,
-                        |piece, entries, places, values, gaps| {
-                            f(Fragment { first_line: first_line(piece), entries, places, values, lines: LinesOf::Gaps(gaps) });
-                        },
-                    );
+                    part_fragments(bytes, pieces.clone(), self.has_values, self.place_bytes, |piece, entries, values| {
+                        f(Fragment { first_line: first_line(piece), entries, values });
+                    });
                 }
                 Source::OnePlace(pieces, counts) => {
                     let mut values = if self.has_values { read.next().expect("declared").slice::<T>() } else { &[] };
@@ -103,24 +97,19 @@ impl<T: Real> Bucket<T> {
                         let (these, rest) = gaps.split_at(gap_bytes as usize);
                         let (those, others) = values.split_at(if self.has_values { entries } else { 0 });
                         (gaps, values) = (rest, others);
-                        let lines = LinesOf::Gaps(these);
-                        f(Fragment { first_line: first_line(piece), entries, places: Places::Zero, values: those, lines });
+                        f(Fragment { first_line: first_line(piece), entries: Entries::OnePlace(entries, these), values: those });
                     }
                 }
                 Source::Kept(pieces, number) => {
                     for piece in pieces.clone() {
                         let sorted = &self.kept[piece - number];
                         let range = sorted.entries(self.bucket);
-                        f(Fragment {
-                            first_line: first_line(piece),
-                            entries: range.len(),
-                            places: match &sorted.places {
-                                PlacesOf::Narrow(places) => Places::Narrow(&places[range.clone()]),
-                                PlacesOf::Wide(places) => Places::Wide(&places[range.clone()]),
-                            },
-                            lines: LinesOf::Numbers(&sorted.lines[range.clone()]),
-                            values: if self.has_values { &sorted.values[range] } else { &[] },
-                        });
+                        let entries = match &sorted.keys {
+                            Keys::Narrow(keys) => Entries::NarrowKeys(&keys[range.clone()], self.places.start),
+                            Keys::Wide(keys) => Entries::WideKeys(&keys[range.clone()], self.places.start),
+                        };
+                        let values = if self.has_values { &sorted.values[range] } else { &[] };
+                        f(Fragment { first_line: first_line(piece), entries, values });
                     }
                 }
             }

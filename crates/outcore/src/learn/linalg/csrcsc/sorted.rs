@@ -17,31 +17,66 @@ pub(super) struct Sorted<T> {
     pub(super) starts: Vec<u32>,
     /// Bytes of gaps of each.
     pub(super) gaps: Vec<u32>,
-    pub(super) places: PlacesOf,
+    pub(super) keys: Keys,
     pub(super) values: Vec<T>,
-    /// From the piece's first.
-    pub(super) lines: Vec<u16>,
 }
 
-/// Places, from the first of their bucket.
-pub(super) enum PlacesOf {
-    Narrow(Vec<u16>),
-    Wide(Vec<u32>),
+/// Place and line of each entry.
+pub(super) enum Keys {
+    Narrow(Vec<u32>),
+    Wide(Vec<u64>),
 }
 
-impl PlacesOf {
-    fn narrow(self) -> Vec<u16> {
-        if let PlacesOf::Narrow(places) = self { places } else { Vec::new() }
+/// A line, from the piece's first, in the low 16 bits, above it as much of a place as is needed.
+pub(super) trait Key: Copy + Zeroable {
+    fn new(place: usize, line: usize) -> Self;
+    fn line(self) -> u16;
+    /// From the first of its bucket.
+    fn place(self, first: u64) -> u32;
+    /// Memory that was used before.
+    fn used(keys: Keys) -> Vec<Self>;
+}
+
+/// Buckets of at most 2^16 places.
+impl Key for u32 {
+    fn new(place: usize, line: usize) -> u32 {
+        (place as u32) << 16 | line as u32
     }
 
-    fn wide(self) -> Vec<u32> {
-        if let PlacesOf::Wide(places) = self { places } else { Vec::new() }
+    fn line(self) -> u16 {
+        self as u16
+    }
+
+    fn place(self, first: u64) -> u32 {
+        u32::from(((self >> 16) as u16).wrapping_sub(first as u16))
+    }
+
+    fn used(keys: Keys) -> Vec<u32> {
+        if let Keys::Narrow(keys) = keys { keys } else { Vec::new() }
     }
 }
 
-impl Default for PlacesOf {
+impl Key for u64 {
+    fn new(place: usize, line: usize) -> u64 {
+        (place as u64) << 16 | line as u64
+    }
+
+    fn line(self) -> u16 {
+        self as u16
+    }
+
+    fn place(self, first: u64) -> u32 {
+        ((self >> 16) - first) as u32
+    }
+
+    fn used(keys: Keys) -> Vec<u64> {
+        if let Keys::Wide(keys) = keys { keys } else { Vec::new() }
+    }
+}
+
+impl Default for Keys {
     fn default() -> Self {
-        PlacesOf::Narrow(Vec::new())
+        Keys::Narrow(Vec::new())
     }
 }
 
@@ -71,40 +106,39 @@ pub(super) fn sort_piece<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_value
     let mut starts = zeros(used.starts, count + 1);
     a.each_line(|_, row| row.each(|place, _| starts[buckets.of(place as u64) + 1] += 1));
     (0..count).for_each(|bucket| starts[bucket + 1] += starts[bucket]);
-    let (all, mut next) = (starts[count] as usize, starts.clone());
-    let (mut lines, mut values) = (zeros(used.lines, all), zeros(used.values, if has_values { all } else { 0 }));
-    let put = |line: usize, place: u64, value: T| {
-        let bucket = buckets.of(place);
-        let at = next[bucket] as usize;
-        next[bucket] += 1;
-        lines[at] = line as u16;
-        if has_values {
-            values[at] = value;
-        }
-        (at, place - buckets.places(bucket).start)
+    let mut values = zeros(used.values, if has_values { starts[count] as usize } else { 0 });
+    let (keys, gaps) = match buckets.are_narrow() {
+        true => place_all(&a, buckets, &starts, u32::used(used.keys), &mut values, Keys::Narrow),
+        false => place_all(&a, buckets, &starts, u64::used(used.keys), &mut values, Keys::Wide),
     };
-    let places = match buckets.are_narrow() {
-        true => PlacesOf::Narrow(places_of(&a, zeros(used.places.narrow(), all), |place| place as u16, put)),
-        false => PlacesOf::Wide(places_of(&a, zeros(used.places.wide(), all), |place| place as u32, put)),
-    };
-    let gaps = (0..count).map(|bucket| gap_bytes(&lines[starts[bucket] as usize..starts[bucket + 1] as usize])).collect();
-    Sorted { starts, gaps, places, values, lines }
+    Sorted { starts, gaps, keys, values }
 }
 
-/// Puts every entry where `put` says, and its place, which `put` counts from the first of the bucket, into `places`.
-fn places_of<T: Real, P>(
+/// The keys, and how many bytes the gaps of each bucket take.
+fn place_all<T: Real, K: Key>(
     a: &impl Lines<T>,
-    mut places: Vec<P>,
-    narrow: impl Fn(u64) -> P,
-    mut put: impl FnMut(usize, u64, T) -> (usize, u64),
-) -> Vec<P> {
+    buckets: &Buckets,
+    starts: &[u32],
+    used: Vec<K>,
+    values: &mut [T],
+    of: fn(Vec<K>) -> Keys,
+) -> (Keys, Vec<u32>) {
+    let mut next = starts.to_vec();
+    let mut keys = zeros(used, starts[buckets.count()] as usize);
+    let into = &mut keys[..];
     a.each_line(|line, row| {
         row.each(|place, value| {
-            let (at, place) = put(line, place as u64, value);
-            places[at] = narrow(place);
+            let next = &mut next[buckets.of(place as u64)];
+            let at = *next as usize;
+            *next += 1;
+            into[at] = K::new(place, line);
+            if let Some(into) = values.get_mut(at) {
+                *into = value;
+            }
         });
     });
-    places
+    let gaps = starts.windows(2).map(|pair| gap_bytes(&keys[pair[0] as usize..pair[1] as usize])).collect();
+    (of(keys), gaps)
 }
 
 /// So many zeros, in memory that was used before, if that was for nearly as many.

@@ -1,0 +1,234 @@
+//! Memory that is mapped and not in use.
+//!
+//! Fresh pages have to be cleared, which can cost more than to read into them. So frames are cut from ranges as long as can be, and
+//! join their neighbours when they come back: pages that are there serve frames of any size. Pages come and go in units of one huge
+//! page, which a device moves in one piece.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::ops::Range;
+
+use outcore_device::{Anchor, Buf, Driver};
+
+const PAGE: usize = 4096;
+const UNIT: usize = 2 << 20;
+/// Addresses that are asked for at once.
+const ADDRESSES: usize = 256 << 20;
+/// Longer frames are exact: there are few of them, and a sixteenth of them is much.
+const ALIKE_BYTES_MAX: usize = 16 << 20;
+/// Shorter frames have no unit made for them.
+const UNIT_FRAME_BYTES_MIN: usize = 64 << 10;
+
+/// Bytes that a frame for `bytes` bytes takes. Frames of nearly the same size become equal, at most an eighth or a page larger, so
+/// that one can be used after the other.
+pub(crate) fn frame_bytes(bytes: usize) -> u64 {
+    let bytes = bytes.max(1);
+    let step = if bytes <= ALIKE_BYTES_MAX { bytes.next_power_of_two() / 16 } else { PAGE };
+    bytes.next_multiple_of(step.max(PAGE)) as u64
+}
+
+#[derive(Default)]
+pub(super) struct Frames {
+    /// Pages are there, or may be.
+    empty: Ranges,
+    /// Whole units of addresses without a page.
+    bare: Ranges,
+    registered: Registered,
+}
+
+impl Frames {
+    /// Bytes of frames that nobody uses.
+    pub(super) fn empty_bytes(&self) -> u64 {
+        self.empty.bytes
+    }
+
+    /// Whether there is an empty frame of `size` bytes.
+    pub(super) fn has(&self, size: u64) -> bool {
+        self.empty.shortest(size as usize).is_some()
+    }
+
+    /// An empty frame.
+    pub(super) fn take(&mut self, size: u64) -> Option<Buf> {
+        self.empty.take(size as usize)
+    }
+
+    /// A frame of pages that nobody has touched. What is left of its last unit becomes an empty frame, if there is `room` for it.
+    pub(super) fn fresh(&mut self, size: u64, room: u64) -> io::Result<Buf> {
+        let (size, room) = (size as usize, room as usize);
+        let units = size.next_multiple_of(UNIT);
+        if size < UNIT_FRAME_BYTES_MIN || units > room {
+            return Buf::anonymous(size);
+        }
+        let mut frame = match self.bare.take(units) {
+            Some(range) => range,
+            None => {
+                let mut range =
+                    Buf::anonymous(units.max(room.min(ADDRESSES) / UNIT * UNIT)).or_else(|_| Buf::anonymous(units))?;
+                let frame = range.split_to(units);
+                self.bare.put(range);
+                frame
+            }
+        };
+        if size < UNIT {
+            self.registered.fresh.push(frame.anchor());
+        }
+        self.keep(frame.split_off(size));
+        Ok(frame)
+    }
+
+    /// Takes a frame that nobody uses any more.
+    pub(super) fn keep(&mut self, frame: Buf) {
+        self.empty.put(frame);
+    }
+
+    /// Gives pages of empty frames back to the system: up to `bytes` bytes in whole units, of those that lie together. False when
+    /// there is no whole unit.
+    pub(super) fn give_back_units(&mut self, bytes: u64) -> bool {
+        let Some((start, mut units)) = self.empty.longest_first().find_map(|range| {
+            let units = range.start.next_multiple_of(UNIT)..range.end / UNIT * UNIT;
+            (!units.is_empty()).then_some((range.start, units))
+        }) else {
+            return false;
+        };
+        units.start = units.start.max(units.end.saturating_sub((bytes as usize).next_multiple_of(UNIT)));
+        let mut head = self.empty.remove(start);
+        let mut range = head.split_off(units.start - start);
+        self.keep(range.split_off(units.len()));
+        self.keep(head);
+        self.registered.leaves(&range);
+        range.give_back();
+        self.bare.put(range);
+        true
+    }
+
+    /// An empty frame to let go of: the shortest of at least `bytes` bytes, or else the longest.
+    pub(super) fn take_for_good(&mut self, bytes: u64) -> Option<Buf> {
+        let start = self.empty.shortest(bytes as usize).or_else(|| self.empty.longest_first().next().map(|range| range.start))?;
+        let frame = self.empty.remove(start);
+        self.registered.leaves(&frame);
+        Some(frame)
+    }
+
+    /// Its memory is the caller's from now on.
+    pub(super) fn leaves(&mut self, frame: &[u8]) {
+        self.registered.leaves(frame);
+    }
+
+    /// Before transfers begin: tells the driver of new units, or to let go of all because one has left, whose pages are to go too.
+    /// True when something has changed.
+    pub(super) fn register(&mut self, driver: &mut dyn Driver) -> bool {
+        self.registered.tell(driver)
+    }
+}
+
+/// Units that the driver knows. It keeps their pages, so that it has to forget them when a frame of one leaves.
+#[derive(Default)]
+struct Registered {
+    fresh: Vec<Anchor>,
+    known: Vec<Range<usize>>,
+    /// The system allows no more.
+    is_full: bool,
+    /// A frame has left.
+    has_left: bool,
+}
+
+impl Registered {
+    fn leaves(&mut self, frame: &[u8]) {
+        let frame = frame.as_ptr_range();
+        let (start, end) = (frame.start as usize, frame.end as usize);
+        let overlaps = |unit: &Range<usize>| unit.start < end && start < unit.end;
+        self.fresh.retain(|unit| !overlaps(&unit.range()));
+        self.has_left |= self.known.iter().any(overlaps);
+    }
+
+    fn tell(&mut self, driver: &mut dyn Driver) -> bool {
+        let Registered { fresh, known, is_full, has_left } = self;
+        let changes = *has_left || !fresh.is_empty();
+        if *has_left {
+            driver.unregister();
+            *has_left = driver.info().registered_bytes > 0;
+            *is_full = *has_left;
+            known.clear();
+        }
+        for unit in fresh.drain(..) {
+            let range = unit.range();
+            let registered = if *is_full { 0 } else { driver.register(unit) };
+            *is_full |= registered < range.len();
+            known.extend((registered > 0).then_some(range));
+        }
+        changes
+    }
+}
+
+/// Ranges of memory; those that follow one another in the same map are one.
+#[derive(Default)]
+struct Ranges {
+    by_start: BTreeMap<usize, Buf>,
+    /// Length and start.
+    by_len: BTreeSet<(usize, usize)>,
+    bytes: u64,
+}
+
+impl Ranges {
+    fn put(&mut self, mut range: Buf) {
+        if range.is_empty() {
+            return;
+        }
+        let bounds = bounds(&range);
+        let before = self.by_start.range(..bounds.start).next_back().map(|(&start, before)| start..start + before.len());
+        if let Some(before) = before.filter(|before| before.end == bounds.start) {
+            let mut before = self.remove(before.start);
+            match before.try_join(range) {
+                Ok(()) => range = before,
+                Err(alone) => {
+                    range = alone;
+                    self.insert(before);
+                }
+            }
+        }
+        if self.by_start.contains_key(&bounds.end) {
+            let next = self.remove(bounds.end);
+            if let Err(next) = range.try_join(next) {
+                self.insert(next);
+            }
+        }
+        self.insert(range);
+    }
+
+    /// The first bytes of the shortest range that has so many.
+    fn take(&mut self, bytes: usize) -> Option<Buf> {
+        let mut range = self.remove(self.shortest(bytes)?);
+        let taken = range.split_to(bytes);
+        self.put(range);
+        Some(taken)
+    }
+
+    /// Start of the shortest range of at least `bytes` bytes.
+    fn shortest(&self, bytes: usize) -> Option<usize> {
+        Some(self.by_len.range((bytes, 0)..).next()?.1)
+    }
+
+    fn longest_first(&self) -> impl Iterator<Item = Range<usize>> {
+        self.by_len.iter().rev().map(|&(len, start)| start..start + len)
+    }
+
+    fn insert(&mut self, range: Buf) {
+        let Range { start, .. } = bounds(&range);
+        self.bytes += range.len() as u64;
+        self.by_len.insert((range.len(), start));
+        self.by_start.insert(start, range);
+    }
+
+    fn remove(&mut self, start: usize) -> Buf {
+        let range = self.by_start.remove(&start).expect("a range begins here");
+        self.by_len.remove(&(range.len(), start));
+        self.bytes -= range.len() as u64;
+        range
+    }
+}
+
+/// Addresses.
+fn bounds(range: &Buf) -> Range<usize> {
+    let start = range.as_ptr() as usize;
+    start..start + range.len()
+}
