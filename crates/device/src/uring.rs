@@ -283,7 +283,10 @@ fn encode(transfer: Transfer<'_>, registered: &Registered) -> squeue::Entry {
             let (pointer, len) = (buffer.as_mut_ptr(), buffer.len() as u32);
             match registered.find(buffer) {
                 Some(index) => opcode::ReadFixed::new(descriptor, pointer, len, index).offset(offset).build(),
-                None => opcode::Read::new(descriptor, pointer, len).offset(offset).build(),
+                None => {
+                    let entry = opcode::Read::new(descriptor, pointer, len).offset(offset).build();
+                    if has_pages(buffer) { entry } else { entry.flags(squeue::Flags::ASYNC) }
+                }
             }
         }
         Action::Write(buffer) => {
@@ -300,6 +303,18 @@ fn encode(transfer: Transfer<'_>, registered: &Registered) -> squeue::Entry {
         }
     };
     entry.user_data(flight as u64)
+}
+
+/// Whether a read finds memory to read into. The system has to clear it first where nobody has touched it, which a thread of the
+/// kernel does while others of the queue get started.
+fn has_pages(buffer: &[u8]) -> bool {
+    const WORTH_A_LOOK_BYTES: usize = 64 << 10;
+    let page = rustix::param::page_size();
+    let start = buffer.as_ptr().wrapping_sub(buffer.as_ptr() as usize % page);
+    let mut resident = 1;
+    // SAFETY: it writes one byte for one page, and reads no memory.
+    let looked = buffer.len() < WORTH_A_LOOK_BYTES || unsafe { libc::mincore(start.cast_mut().cast(), page, &mut resident) } != 0;
+    looked || resident & 1 == 1
 }
 
 /// A ring with the cheapest ways of completion that the kernel knows: completions are finished in our own system calls

@@ -70,14 +70,15 @@ impl Frames {
             }
         };
         if size < UNIT {
-            self.registered.fresh.push(frame.anchor());
+            self.registered.untouched.insert(frame.as_ptr() as usize, frame.anchor());
         }
-        self.keep(frame.split_off(size));
+        self.empty.put(frame.split_off(size));
         Ok(frame)
     }
 
     /// Takes a frame that nobody uses any more.
     pub(super) fn keep(&mut self, frame: Buf) {
+        self.registered.touched(&frame);
         self.empty.put(frame);
     }
 
@@ -93,8 +94,8 @@ impl Frames {
         units.start = units.start.max(units.end.saturating_sub((bytes as usize).next_multiple_of(UNIT)));
         let mut head = self.empty.remove(start);
         let mut range = head.split_off(units.start - start);
-        self.keep(range.split_off(units.len()));
-        self.keep(head);
+        self.empty.put(range.split_off(units.len()));
+        self.empty.put(head);
         self.registered.leaves(&range);
         range.give_back();
         self.bare.put(range);
@@ -124,7 +125,10 @@ impl Frames {
 /// Units that the driver knows. It keeps their pages, so that it has to forget them when a frame of one leaves.
 #[derive(Default)]
 struct Registered {
+    /// Units that have been used once: they are there, and need not be cleared before anything else can go on.
     fresh: Vec<Anchor>,
+    /// Those that will be, by their start.
+    untouched: BTreeMap<usize, Anchor>,
     known: Vec<Range<usize>>,
     /// The system allows no more.
     is_full: bool,
@@ -133,16 +137,22 @@ struct Registered {
 }
 
 impl Registered {
+    /// A frame has been used.
+    fn touched(&mut self, frame: &[u8]) {
+        self.fresh.extend(self.untouched.remove(&(frame.as_ptr() as usize / UNIT * UNIT)));
+    }
+
     fn leaves(&mut self, frame: &[u8]) {
         let frame = frame.as_ptr_range();
         let (start, end) = (frame.start as usize, frame.end as usize);
         let overlaps = |unit: &Range<usize>| unit.start < end && start < unit.end;
         self.fresh.retain(|unit| !overlaps(&unit.range()));
+        self.untouched.retain(|_, unit| !overlaps(&unit.range()));
         self.has_left |= self.known.iter().any(overlaps);
     }
 
     fn tell(&mut self, driver: &mut dyn Driver) -> bool {
-        let Registered { fresh, known, is_full, has_left } = self;
+        let Registered { fresh, known, is_full, has_left, .. } = self;
         let changes = *has_left || !fresh.is_empty();
         if *has_left {
             driver.unregister();
