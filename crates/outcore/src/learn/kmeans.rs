@@ -39,7 +39,7 @@ use outcore_engine::{ExtentRef, Plan, Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{PackedCenters, Real, packed_row_bytes};
 
-use self::block::{BOUND_BYTES, Known, LABEL_BYTES, Pass, part_rows};
+use self::block::{BOUND_BYTES, Known, LABEL_BYTES, Pass, Wanted, part_rows};
 use self::centers::{Centers, Moved};
 use self::drive::{AllKnown, Passes};
 use self::farthest::Far;
@@ -298,7 +298,7 @@ impl<T: Real> Lloyd<T> {
         stage: &mut Stage,
         known: &Arc<Vec<Mutex<Known<T>>>>,
         centers: &Arc<Centers<T>>,
-        moved: Option<&Moved>,
+        moved: Option<&Arc<Moved>>,
         sums: &mut Sums,
         (passes, reached): (u64, f64),
     ) -> Result<(u64, u64)> {
@@ -311,26 +311,29 @@ impl<T: Real> Lloyd<T> {
             weights: self.weights.clone(),
             blas: self.session.blas().clone(),
             object: self.x.name().to_owned(),
-            first: moved.is_none(),
+            moved: moved.cloned(),
         });
         let forwards = 0..self.blocks.len();
         let order: Vec<usize> = if passes.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() };
         let settle = |block: usize| {
             let known = &mut *known[block].lock().expect("no panic while held");
-            let active = moved.map_or(known.labels.len(), |moved| known.loosen(moved));
-            let runs = match moved.filter(|_| active < known.labels.len() && self.x.is_stored()) {
+            // Where most rows had to be looked at before, that is found out when they are there, by all threads at once.
+            let loosened = moved.filter(|_| !known.are_most_active());
+            let active = loosened.map_or(known.labels.len(), |moved| known.loosen(moved));
+            let runs = match loosened.filter(|_| active < known.labels.len() && self.x.is_stored()) {
                 Some(moved) => self.runs(known, active, || known.active(&moved.gaps)),
                 // In memory, or all of them.
                 None => (active > 0).then_some(0..known.labels.len()).into_iter().collect(),
             };
-            Todo { block, runs, packed: known.packing.clone(), asked: None }
+            let wanted = if loosened.is_some() { Wanted::Active } else { Wanted::ActiveWhenLoosened };
+            Todo { block, runs, packed: known.packing.clone(), wanted }
         };
         let (changed, looked) = self.look(stage, &pass, order.into_iter().map(settle), sums, reached)?;
         let unsure = known.iter().enumerate().filter_map(|(block, known)| {
             let known = &mut *known.lock().expect("no panic while held");
             let rows = std::mem::take(&mut known.unsure);
             let runs = self.runs(known, rows.len(), || rows.clone());
-            (!rows.is_empty()).then_some(Todo { block, runs, packed: None, asked: Some(rows) })
+            (!rows.is_empty()).then_some(Todo { block, runs, packed: None, wanted: Wanted::These(rows) })
         });
         let mut unsure = unsure.peekable();
         if unsure.peek().is_none() {
@@ -349,11 +352,11 @@ impl<T: Real> Lloyd<T> {
         sums: &mut Sums,
         reached: f64,
     ) -> Result<(u64, u64)> {
-        let mut plan = self.empty_plan(pass.first);
+        let mut plan = self.empty_plan(pass.is_first());
         let x = self.x.extent(&mut plan);
         let lanes = self.lane_regions(&mut plan);
         let copy = self.copy.as_ref().map(|copy| plan.extent(copy.extent()));
-        for (place, Todo { block, runs, packed, asked }) in todo.filter(|todo| !todo.runs.is_empty()).enumerate() {
+        for (place, Todo { block, runs, packed, wanted }) in todo.filter(|todo| !todo.runs.is_empty()).enumerate() {
             let rows: usize = runs.iter().map(Range::len).sum();
             let piece = |rows: Range<usize>| match packed.as_ref().zip(copy) {
                 Some((packed, copy)) => Piece::packed(rows.clone(), self.copy_region(copy, block, rows), Arc::clone(packed)),
@@ -362,12 +365,12 @@ impl<T: Real> Lloyd<T> {
             let pieces: Vec<Piece<T>> = runs.into_iter().map(piece).collect();
             let task = pieces.iter().fold(self.task(rows), |task, piece| task.read(piece.region()));
             let task = match copy {
-                Some(copy) if pass.first => task.write(self.copy_region(copy, block, 0..rows)),
+                Some(copy) if pass.is_first() => task.write(self.copy_region(copy, block, 0..rows)),
                 _ => task,
             };
             let (pass, first_row) = (Arc::clone(pass), self.blocks[block].start);
             let task = task.update(lanes[place % self.lanes]);
-            plan.task(task.run(move |cx| Ok(pass.look(block, first_row, &pieces, asked, cx)?)));
+            plan.task(task.run(move |cx| Ok(pass.look(block, first_row, &pieces, wanted, cx)?)));
         }
         let outcome = stage.run(plan, reached)?;
         let found = lanes.iter().filter_map(|lane| outcome.result(lane));
@@ -403,8 +406,7 @@ struct Todo<T> {
     runs: Vec<Range<usize>>,
     /// From the copy, if it is packed.
     packed: Option<Arc<Packed<T>>>,
-    /// Rows to look at; those that bounds do not settle, if not said.
-    asked: Option<Vec<u32>>,
+    wanted: Wanted,
 }
 
 impl<T: Real> Passes<T> for Lloyd<T> {
@@ -441,7 +443,7 @@ impl<T: Real> Passes<T> for Lloyd<T> {
         stage: &mut Stage,
         known: &AllKnown<T>,
         centers: &Arc<Centers<T>>,
-        moved: Option<&Moved>,
+        moved: Option<&Arc<Moved>>,
         sums: &mut Sums,
         place: (u64, f64),
     ) -> Result<(u64, u64)> {

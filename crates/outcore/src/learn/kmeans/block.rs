@@ -84,6 +84,11 @@ impl<T: Real> Known<T> {
         active
     }
 
+    /// Whether most rows had to be looked at when the bounds were last loosened.
+    pub(super) fn are_most_active(&self) -> bool {
+        4 * self.active > 3 * self.labels.len()
+    }
+
     /// Rows that have to be looked at.
     pub(super) fn active(&self, gaps: &[f32]) -> Vec<u32> {
         let bounds = self.upper.iter().zip(&self.lower).zip(&self.labels);
@@ -117,8 +122,17 @@ pub(super) struct Pass<T: Real> {
     pub(super) blas: Blas,
     /// What errors call X.
     pub(super) object: String,
-    /// Nothing is known of the rows yet.
-    pub(super) first: bool,
+    /// What has become of the centres since the pass before; `None` while nothing is known of the rows.
+    pub(super) moved: Option<Arc<Moved>>,
+}
+
+/// Rows of a block to look at.
+pub(super) enum Wanted {
+    These(Vec<u32>),
+    /// Those that bounds do not settle.
+    Active,
+    /// The same, once the bounds have been loosened.
+    ActiveWhenLoosened,
 }
 
 /// The memory of one part of a block.
@@ -134,20 +148,23 @@ struct Part<'a, T> {
 }
 
 impl<T: Real> Pass<T> {
+    pub(super) fn is_first(&self) -> bool {
+        self.moved.is_none()
+    }
+
     /// Bytes of scratch of one task.
     pub(super) fn scratch_bytes(shape: Shape) -> usize {
         let rows = part_rows::<T>(shape.features);
         (rows * (shape.features + 3) + kernels::nearest_scratch::<T>(rows, shape.features, shape.clusters)) * size_of::<T>()
     }
 
-    /// Looks at the rows of a block that may have another centre now, or at those `asked` for. The blocks of the context: one a piece,
-    /// the copy where it is to be made, and the totals.
+    /// Looks at rows of a block. The blocks of the context: one a piece, the copy where it is to be made, and the totals.
     pub(super) fn look(
         &self,
         index: usize,
         first_row: u64,
         pieces: &[Piece<T>],
-        asked: Option<Vec<u32>>,
+        wanted: Wanted,
         cx: &mut Context<'_>,
     ) -> Result<()> {
         let (read, rest) = cx.blocks.split_at_mut(pieces.len());
@@ -157,13 +174,19 @@ impl<T: Real> Pass<T> {
             pieces.iter().zip(&*read).map(|(piece, block)| Ok((piece.rows.start, piece.of(block)?))).collect::<Result<_>>()?;
         let known = &mut *self.known[index].lock().expect("no panic while held");
         let count = known.labels.len();
+        if let (Wanted::ActiveWhenLoosened, Some(moved)) = (&wanted, &self.moved) {
+            known.loosen(moved);
+        }
         let whole = pieces.len() == 1 && pieces[0].rows.len() == count;
         let part = &mut self.part(bytemuck::cast_slice_mut(cx.scratch));
         let d = self.shape.features;
         // Nearly all are looked at in one go, which also tightens all bounds.
-        let all = self.first || !known.has_bounds() || (whole && 4 * known.active > 3 * count);
-        let active = || if all { (0..count as u32).collect() } else { known.active(&self.centers.gaps) };
-        let looked = asked.unwrap_or_else(active);
+        let all = self.is_first() || !known.has_bounds() || (whole && known.are_most_active());
+        let looked = match wanted {
+            Wanted::These(rows) => rows,
+            _ if all => (0..count as u32).collect(),
+            _ => known.active(&self.centers.gaps),
+        };
         let mut nearest = 0.0;
         for some in looked.chunks(part.labels.len()) {
             if cx.cancelled.load(Ordering::Relaxed) {
@@ -201,7 +224,7 @@ impl<T: Real> Pass<T> {
         let (first, rest) = rest.split_at_mut(rows);
         let (second, rest) = rest.split_at_mut(rows);
         let (squares, scores) = rest.split_at_mut(rows);
-        let exact = vec![0.0; if self.first { rows } else { 0 }];
+        let exact = vec![0.0; if self.is_first() { rows } else { 0 }];
         Part { x, scores, first, second, squares, labels: vec![0; rows], exact }
     }
 
@@ -218,7 +241,7 @@ impl<T: Real> Pass<T> {
     ) -> std::result::Result<f64, NoDistance> {
         let (n, d) = (some.len(), self.shape.features);
         let x = view(&part.x[..n * d], n, d, d, 1)?;
-        if self.first {
+        if self.is_first() {
             kernels::row_squares(&mut part.exact[..n], x)?;
         }
         some.iter().zip(&mut part.labels).for_each(|(&row, label)| *label = known.labels[row as usize]);
@@ -250,11 +273,11 @@ impl<T: Real> Pass<T> {
             let before = known.labels[row];
             known.keep(row, label, nearest, second, error, off);
             sum += nearest.max(0.0);
-            if before != label || self.first {
+            if before != label || self.is_first() {
                 let weight = self.weights.as_ref().map_or(1.0, |weights| weights[first_row as usize + row]);
                 let x = &part.x[at * d..(at + 1) * d];
-                totals.moved(x, weight, (!self.first).then_some(before), label);
-                if self.first {
+                totals.moved(x, weight, (!self.is_first()).then_some(before), label);
+                if self.is_first() {
                     totals.seen(x, weight, part.exact[at]);
                 }
             }

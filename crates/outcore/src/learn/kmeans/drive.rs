@@ -36,7 +36,7 @@ pub(super) trait Passes<T: Real> {
         stage: &mut Stage,
         known: &AllKnown<T>,
         centers: &Arc<Centers<T>>,
-        moved: Option<&Moved>,
+        moved: Option<&Arc<Moved>>,
         sums: &mut Sums,
         place: (u64, f64),
     ) -> Result<(u64, u64)>;
@@ -80,7 +80,7 @@ pub(super) fn fit<T: Real>(rows: &impl Passes<T>, stage: &mut Stage, max_iter: u
         let next = Arc::new(Centers::new(means(rows, stage, &known, &centers, &sums)?, shape));
         let pairs = next.values.chunks(shape.features).zip(centers.values.chunks(shape.features));
         let total: f64 = pairs.map(|(to, from)| distance(to, from).powi(2)).sum();
-        moved = Some(next.moved_from(&centers, shape));
+        moved = Some(Arc::new(next.moved_from(&centers, shape)));
         (centers, rounds) = (next, rounds + 1);
         if rounds > 1 && changed == 0 {
             break;

@@ -297,7 +297,7 @@ impl<T: Real> Passes<T> for SparseRows<T> {
         stage: &mut Stage,
         known: &AllKnown<T>,
         centers: &Arc<Centers<T>>,
-        moved: Option<&Moved>,
+        moved: Option<&Arc<Moved>>,
         sums: &mut Sums,
         (passes, reached): (u64, f64),
     ) -> Result<(u64, u64)> {
