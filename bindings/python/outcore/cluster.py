@@ -85,9 +85,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
 
     From an equal `init` array labels are those of scikit-learn's Lloyd, but for rows that are equally near to two centres to
     within rounding. Where X is larger than the budget, rounds after the first read a copy in scratch, of which each block holds
-    each column to 20 bits of its range there (32 bits for float64); rows for which that is too coarse are read from X. Sums take
-    the rows that change their label from the copy, which in a mean over a hundred rows is less than float32 rounds off. Whole
-    numbers up to a million are copied exactly.
+    each column to 18 bits of its range there (32 bits for float64); rows for which that is too coarse are read from X. Sums take
+    the rows that change their label from the copy, off at random: a mean over n rows by some 2^-16 / sqrt(n) of the deviation
+    (2^-30 / sqrt(n) for float64). Whole numbers up to 262,143 are copied exactly.
 
     Ctrl-C leaves `cluster_centers_` and `n_iter_` as they were after the last whole round, without `labels_` and `inertia_`;
     before the end of the first round it leaves what was there. To go on: ``km.set_params(init=km.cluster_centers_).fit(X)``.

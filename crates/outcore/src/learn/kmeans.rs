@@ -7,18 +7,18 @@
 //!   Mhembere et al., HPDC 2017): 8 bytes a row of memory, left out where there is none. See `block.rs`.
 //! - *Sums by difference*, in f64: a row is added to a cluster's sum, and taken off another's, only when its label changes.
 //! - *A copy in fewer bits*. In the first rounds nearly all rows are looked at whatever the bounds, so that where X is larger than memory
-//!   a round takes as long as the bytes of a row. The first round reads X itself, and writes each block of it to scratch with 20 bits an
+//!   a round takes as long as the bytes of a row. The first round reads X itself, and writes each block of it to scratch with 18 bits an
 //!   element instead of 32 (32 instead of 64), which later rounds read: `kernels::packed`. A column of a block is then off by at most
-//!   2^-20 (2^-32) of its range there, 2^-17 of its deviation for normal data. Rows that lie so near to the border between two clusters
+//!   2^-18 (2^-32) of its range there, 2^-15 of its deviation for normal data. Rows that lie so near to the border between two clusters
 //!   that this could matter, one in some thousands, are read from X once more, so that labels are those of X. Sums are those of X
-//!   as it was labelled first, plus the copies of the rows that changed later: off at random, in a mean over a hundred rows by less
-//!   than f32 rounds off. Whole numbers of at most 20 bits, such as the bytes of images, are copied exactly. A block where packing
-//!   would move rows by more than 2^-14 of the distance to their centre (outliers in it) is read from X instead.
+//!   as it was labelled first, plus the copies of the rows that changed later: off at random, in a mean over n rows by some
+//!   2^-16 / sqrt(n) of the deviation. Whole numbers of at most 18 bits, such as the bytes of images, are copied exactly. A block where packing
+//!   would move rows by more than 2^-12 of the distance to their centre (outliers in it) is read from X instead.
 //!
 //! Rows are cut into blocks, and blocks into lanes, whose sums are added in order, by the budget and the shape alone: the bits do not
 //! depend on the number of threads. Odd rounds go backwards, so that they begin with what is still in memory.
 //!
-//! Cost: 2ndk flops a round at most; reads X once and then 5/8 (1/2) of it a round at most, or X each round if `max_iter` is below 3 or it
+//! Cost: 2ndk flops a round at most; reads X once and then 9/16 (1/2) of it a round at most, or X each round if `max_iter` is below 3 or it
 //! fits; 4 to 12 bytes of memory a row, and 16 (k + 1)(d + 2) for each of at most 8 lanes.
 
 mod block;

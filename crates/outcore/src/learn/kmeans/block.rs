@@ -28,7 +28,7 @@ pub(super) fn part_rows<T>(features: usize) -> usize {
 pub(super) const LABEL_BYTES: u64 = 4;
 pub(super) const BOUND_BYTES: u64 = 8;
 /// A block is packed where that moves no row by more than this part of the distance to its centre.
-const PACKING_ERROR_MAX: f64 = 1.0 / (1 << 14) as f64;
+const PACKING_ERROR_MAX: f64 = 1.0 / (1 << 12) as f64;
 
 /// What is known of the rows of a block.
 pub(super) struct Known<T> {
