@@ -181,15 +181,15 @@ def import_npz(
     *,
     dtype: npt.DTypeLike = "float32",
     tiled: bool = True,
+    resume: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
 ) -> Sparse:
     """Imports what `scipy.sparse.save_npz` has written: csr, csc (which stays so) or coo (which becomes csr).
 
-    Entries of one place of coo are added up; in csr and csc they are an error. It cannot be resumed. Parameters, errors: see
-    `import_libsvm`.
+    Entries of one place of coo are added up; in csr and csc they are an error. Parameters, errors: see `import_mtx`.
     """
-    return _import(path, source, "npz", {}, dtype, memory, progress, tiled=tiled)
+    return _import(path, source, "npz", {}, dtype, memory, progress, tiled=tiled, resume=resume)
 
 
 def import_parquet(
@@ -199,6 +199,7 @@ def import_parquet(
     *,
     dtype: npt.DTypeLike = "float32",
     tiled: bool = True,
+    resume: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
 ) -> Sparse:
@@ -208,8 +209,8 @@ def import_parquet(
     ----------
     columns : two or three names, optional
         The columns with rows, columns and values; without the third all values are one. Default: the first three of the file.
-    path, source, dtype, memory, progress
-        As in `import_mtx`. It cannot be resumed.
+    path, source, dtype, resume, memory, progress
+        As in `import_mtx`.
 
     Returns
     -------
@@ -217,7 +218,7 @@ def import_parquet(
         In CSR, with as many rows and columns as the largest need.
     """
     names = None if columns is None else [str(name) for name in columns]
-    return _import(path, source, "parquet", {"columns": names}, dtype, memory, progress, tiled=tiled)
+    return _import(path, source, "parquet", {"columns": names}, dtype, memory, progress, tiled=tiled, resume=resume)
 
 
 def import_text(

@@ -169,9 +169,7 @@ def import_(source: tuple[str, ...], target: str, kind: str | None, as_json: boo
         raise click.BadParameter(f"{kind} is one file", param_hint="SOURCE")
     dtype, resume, tiled = options.pop("dtype"), options.pop("resume"), options.pop("tiled")
     session = _session(options)
-    given: dict[str, Any] = {"dtype": dtype, "tiled": tiled}
-    if kind not in ("npz", "parquet"):
-        given["resume"] = resume
+    given: dict[str, Any] = {"dtype": dtype, "tiled": tiled, "resume": resume}
     if kind == "libsvm":
         zero_based = "auto" if about["zero_based"] is None else about["zero_based"]
         given |= {"many_labels": about["many_labels"], "zero_based": zero_based, "n_features": about["features"]}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -341,11 +342,30 @@ def market(path: Path) -> Path:
     return path
 
 
+def sorted_entries() -> Any:
+    rows = np.sort(np.random.default_rng(0).integers(0, 50_000, 600_000))
+    return sp.coo_matrix((np.arange(600_000) % 9 + 0.5, (rows, np.arange(600_000))), shape=(50_000, 600_000))
+
+
+def table(path: Path) -> Path:
+    oc.export_parquet(sorted_entries().tocsr(), path)
+    return path
+
+
+def archive(path: Path, layout: str) -> Path:
+    with path.open("wb") as out:
+        sp.save_npz(out, sorted_entries().asformat(layout))
+    return path
+
+
 RESUMED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "libsvm": (big, "oc.import_libsvm(target, source, resume=resume)"),
     "libsvm compressed": (big, "oc.import_libsvm(target, source + '.gz', resume=resume)"),
     "text": (texts, "oc.import_text(target, source, text_column=1, label_column=0, resume=resume)"),
     "mtx": (market, "oc.import_mtx(target, source, resume=resume)"),
+    "parquet": (table, "oc.import_parquet(target, source, resume=resume)"),
+    "npz of rows": (partial(archive, layout="csr"), "oc.import_npz(target, source, resume=resume)"),
+    "npz of entries": (partial(archive, layout="coo"), "oc.import_npz(target, source, resume=resume)"),
 }
 
 IMPORT = """

@@ -75,6 +75,12 @@ impl Reader {
         self.file.metadata().row_groups().iter().map(|group| entries_of(group.num_rows())).fold(0, u64::saturating_add)
     }
 
+    /// Entries of one group. Panics if there is none of this number.
+    #[must_use]
+    pub fn entries_of(&self, group: usize) -> u64 {
+        entries_of(self.file.metadata().row_groups()[group].num_rows())
+    }
+
     /// Begins one group. Panics if there is none of this number.
     pub fn group(&self, group: usize) -> Result<Group> {
         assert!(group < self.groups(), "group {group} of {}", self.groups());

@@ -52,6 +52,15 @@ impl Batch {
         self.offsets.len().saturating_sub(1)
     }
 
+    /// Drops the first rows, of those without labels. Panics if there are fewer.
+    pub fn drop_rows(&mut self, count: usize) {
+        let entries = self.offsets[count];
+        self.offsets.drain(..count);
+        self.offsets.iter_mut().for_each(|offset| *offset -= entries);
+        self.indices.drain(..entries as usize);
+        self.values.drain(..entries as usize);
+    }
+
     /// Columns and values of one row. Panics if there is no such row.
     #[must_use]
     pub fn row(&self, row: usize) -> (&[u64], &[f64]) {
@@ -156,6 +165,14 @@ impl Triplets {
         self.values.clear();
         self.values.reserve_exact(entries);
         self.entries = 0;
+    }
+
+    /// Drops the first entries. Panics if there are fewer.
+    pub fn drop_entries(&mut self, count: usize) {
+        self.rows.drain(..count);
+        self.columns.drain(..count);
+        self.values.drain(..count);
+        self.entries -= count as u64;
     }
 
     #[inline(always)]

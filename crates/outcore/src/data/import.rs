@@ -13,8 +13,8 @@
 //! Entries that do not come by rows are sorted by way of scratch: the text is then begun again, entries are written and read
 //! there once (24 bytes each), or more often where memory is very small. The result does not depend on threads or memory.
 //!
-//! Imports of lines (LIBSVM, XC, text, and entries that come by rows) leave a checkpoint every 256 MB of text or ten seconds:
-//! one that died goes on from there when it is asked for again with `resume`, and gives the same bytes. Other formats begin anew.
+//! Imports leave a checkpoint every 256 MB of their source or ten seconds: one that died goes on from there when it is asked for again
+//! with `resume`, and gives the same bytes. Where entries have to be sorted it begins anew.
 
 mod checkpoint;
 mod chunks;
@@ -31,14 +31,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use outcore_engine::StreamOptions;
-use outcore_formats::{npz, parquet};
-use outcore_store::Unfinished;
+use outcore_formats::{Position, npz, parquet};
 use serde::{Deserialize, Serialize};
 
 pub use outcore_formats::parquet::Columns;
 
 use self::chunks::Lanes;
-use self::matrix::{Draft, LabelKind, NewMatrix};
+use self::lines::Resumable;
+use self::matrix::{Draft, LabelKind};
 use self::source::{Anywhere, Foreign};
 use crate::data::format::{Compressed, DType};
 use crate::data::sparse::Sparse;
@@ -125,7 +125,7 @@ pub struct Options {
     pub tiled: bool,
     /// Go on with an import of the same sources that died, where it has left a checkpoint.
     pub resume: bool,
-    /// Bytes of text from checkpoint to checkpoint; ten seconds are enough as well.
+    /// Bytes of text, or of entries, from checkpoint to checkpoint; ten seconds are enough as well.
     pub checkpoint_bytes: u64,
 }
 
@@ -148,7 +148,8 @@ impl Options {
 pub struct Imported {
     /// The matrix, opened.
     pub matrix: Sparse,
-    /// Bytes of the sources' text that an earlier import had done, in the source where it stopped.
+    /// Bytes of the sources' text that an earlier import had done, in the source where it stopped; entries of a table or an archive,
+    /// or its compressed lines.
     pub resumed_at: u64,
 }
 
@@ -228,13 +229,12 @@ struct Context {
 
 impl Context {
     fn run(self, stage: &mut Stage) -> Result<Imported> {
-        let matrix = match &self.options.format {
-            Format::Libsvm(_) | Format::Xc | Format::Text(_) => return lines::run(&self, stage),
-            Format::MatrixMarket | Format::BagOfWords { .. } => return triplets::run_text(&self, stage),
-            Format::Npz => self.npz(stage)?,
-            Format::Parquet(columns) => self.parquet(stage, columns)?,
-        };
-        Ok(Imported { matrix, resumed_at: 0 })
+        match &self.options.format {
+            Format::Libsvm(_) | Format::Xc | Format::Text(_) => lines::run(&self, stage),
+            Format::MatrixMarket | Format::BagOfWords { .. } => triplets::run_text(&self, stage),
+            Format::Npz => self.npz(stage),
+            Format::Parquet(columns) => self.parquet(stage, columns),
+        }
     }
 
     fn draft(&self) -> Draft {
@@ -251,10 +251,6 @@ impl Context {
         }
     }
 
-    fn make(&self, draft: Draft) -> Result<NewMatrix> {
-        NewMatrix::make(&self.session, &self.path, draft, self.memory.stream, Unfinished::Removed, |_| Ok(None))
-    }
-
     fn source_bytes(&self) -> u64 {
         self.foreign.iter().map(|foreign| foreign.identity.bytes).sum()
     }
@@ -265,7 +261,7 @@ impl Context {
         (self.memory.lanes.bytes() / 64).clamp(1 << 10, 1 << 20) as usize
     }
 
-    fn npz(&self, stage: &mut Stage) -> Result<Sparse> {
+    fn npz(&self, stage: &mut Stage) -> Result<Imported> {
         let foreign = &self.foreign[0];
         let file = Anywhere::new(&self.session, &foreign.file, &self.stop);
         let mut reader = npz::Reader::open(foreign.name(), file)?;
@@ -274,8 +270,8 @@ impl Context {
         if reader.layout == npz::Layout::Coo {
             let draft = Draft { width: Some(reader.column_count), ..self.draft() };
             let (rows, mut read) = (Some(reader.row_count), 0);
-            return triplets::run_batches(self, stage, draft, rows, |from_start, stage, triplets| {
-                if from_start {
+            return triplets::run_batches(self, stage, draft, rows, |begin, stage, triplets| {
+                if begin.is_some() {
                     let file = Anywhere::new(&self.session, &foreign.file, &self.stop);
                     (reader, read) = (npz::Reader::open(foreign.name(), file)?, 0);
                 }
@@ -290,26 +286,39 @@ impl Context {
             npz::Layout::Csc => (Compressed::Columns, reader.row_count),
             _ => (Compressed::Rows, reader.column_count),
         };
-        let mut new = self.make(Draft { format, width: Some(width), ..self.draft() })?;
-        let mut batch = outcore_formats::Batch::default();
-        while reader.rows(most, &mut batch)? {
-            stage.check()?;
-            new.push(stage, &batch)?;
-            stage.reach(0.99 * new.state.entries as f64 / entries);
-        }
-        new.finish(stage)
+        let mut import = Resumable::begin(self, Draft { format, width: Some(width), ..self.draft() })?;
+        let done = (|| {
+            let (mut batch, mut lines) = (outcore_formats::Batch::default(), 0);
+            while reader.rows(most, &mut batch)? {
+                stage.check()?;
+                lines += batch.rows() as u64;
+                let more = lines.saturating_sub(import.new.state.lines).min(batch.rows() as u64);
+                batch.drop_rows(batch.rows() - more as usize);
+                import.new.push(stage, &batch)?;
+                stage.reach(0.99 * import.new.state.entries as f64 / entries);
+                if import.is_due(16 * batch.indices.len()) {
+                    import.save(0, Position { byte: lines, ..Position::START })?;
+                }
+            }
+            Ok(())
+        })();
+        import.end(stage, done)
     }
 
-    fn parquet(&self, stage: &mut Stage, columns: &Columns) -> Result<Sparse> {
+    fn parquet(&self, stage: &mut Stage, columns: &Columns) -> Result<Imported> {
         let foreign = &self.foreign[0];
         let file = Anywhere::new(&self.session, &foreign.file, &self.stop);
         let reader = parquet::Reader::open(foreign.name(), file, columns)?;
         let _batch = stage.reserve("the entries of a table", self.memory.lanes.bytes())?;
         let most = self.batch_entries();
         let (mut number, mut group) = (0, None);
-        triplets::run_batches(self, stage, self.draft(), None, |from_start, stage, triplets| {
-            if from_start {
+        triplets::run_batches(self, stage, self.draft(), None, |begin, stage, triplets| {
+            if let Some(passed) = begin {
                 (number, group) = (0, None);
+                while number < reader.groups() && reader.entries_of(number) <= *passed {
+                    *passed -= reader.entries_of(number);
+                    number += 1;
+                }
             }
             loop {
                 stage.check()?;

@@ -22,7 +22,8 @@ pub(super) struct Checkpoint {
     pub(super) sources: Vec<Identity>,
     /// Format and options, as they were asked for.
     pub(super) options: String,
-    /// Which source is read, the byte of its text from where to go on, and that line's number.
+    /// Which source is read, the byte of its text from where to go on, and that line's number. Of a binary source its entries, or
+    /// compressed lines, instead of bytes.
     pub(super) part: usize,
     pub(super) byte: u64,
     pub(super) line: u64,

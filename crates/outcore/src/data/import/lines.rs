@@ -6,7 +6,6 @@ use outcore_engine::Reservation;
 use outcore_formats::libsvm::{self, LabelKind as Kind};
 use outcore_formats::text::{Documents, Tokenizer};
 use outcore_formats::{Batch, Chunk, Compression, Lines, Position, Source, Tally, Vocabulary, xc};
-use outcore_store::Unfinished;
 
 use super::checkpoint::{self, Checkpoint};
 use super::chunks::{self, Place, Slot, Work};
@@ -49,23 +48,22 @@ impl<'a> Resumable<'a> {
             }
             Ok((checkpoint.byte > 0 || checkpoint.part > 0).then(|| checkpoint.state.clone()))
         };
-        let new = NewMatrix::make(&context.session, &context.path, draft, memory, Unfinished::Kept, go_on)?;
+        let new = NewMatrix::make(&context.session, &context.path, draft, memory, go_on)?;
         let resumed_at = checkpoint.byte;
         Ok(Resumable { context, new, checkpoint, resumed_at, last: (0, Instant::now()) })
     }
 
-    /// Whether it is time for a checkpoint after this chunk.
-    pub(super) fn is_due<P>(&mut self, slot: &Slot<P>) -> bool {
-        self.last.0 += slot.chunk.bytes.len() as u64;
+    /// Whether it is time for a checkpoint after so many bytes more.
+    pub(super) fn is_due(&mut self, bytes: usize) -> bool {
+        self.last.0 += bytes as u64;
         self.last.0 >= self.context.options.checkpoint_bytes || self.last.1.elapsed() >= CHECKPOINT_TIME
     }
 
-    /// Makes all up to the end of a chunk durable, and says that it is there.
-    pub(super) fn save<P>(&mut self, slot: &Slot<P>) -> Result<()> {
-        let end = slot.end.0;
+    /// Makes all up to a place in a source durable, and says that it is there.
+    pub(super) fn save(&mut self, part: usize, end: Position) -> Result<()> {
         self.new.settle()?;
         let state = self.new.state.clone();
-        self.checkpoint = Checkpoint { part: slot.part, byte: end.byte, line: end.line, state, ..self.checkpoint.clone() };
+        self.checkpoint = Checkpoint { part, byte: end.byte, line: end.line, state, ..self.checkpoint.clone() };
         self.checkpoint.write(self.new.folder.path())?;
         self.last = (0, Instant::now());
         Ok(())
@@ -169,7 +167,7 @@ fn libsvm(context: &Context, stage: &mut Stage, options: &Libsvm) -> Result<Impo
         chunks::run(&context.session, stage, context.memory.lanes, &context.stop, work, |stage, slot| {
             import.new.push(stage, &slot.found)?;
             stage.reach(0.99 * slot.stored as f64 / total);
-            if import.is_due(slot) { import.save(slot) } else { Ok(()) }
+            if import.is_due(slot.chunk.bytes.len()) { import.save(slot.part, slot.end.0) } else { Ok(()) }
         })
     });
     import.end(stage, done)
@@ -196,7 +194,7 @@ fn extreme(context: &Context, stage: &mut Stage) -> Result<Imported> {
             tally.add(slot.found.rows() as u64)?;
             import.new.push(stage, &slot.found)?;
             stage.reach(0.99 * slot.stored as f64 / total);
-            if import.is_due(slot) { import.save(slot) } else { Ok(()) }
+            if import.is_due(slot.chunk.bytes.len()) { import.save(slot.part, slot.end.0) } else { Ok(()) }
         })?;
         Ok(tally.finish()?)
     });
@@ -316,12 +314,12 @@ fn words(context: &Context, stage: &mut Stage, options: &Text) -> Result<Importe
             documents.rows(&words.numbers, &classes.numbers, &mut batch);
             import.new.push(stage, &batch)?;
             stage.reach(0.99 * slot.stored as f64 / total);
-            if !import.is_due(slot) {
+            if !import.is_due(slot.chunk.bytes.len()) {
                 return Ok(());
             }
             import.new.add_words(&words.vocabulary)?;
             import.new.add_classes(&classes.vocabulary)?;
-            import.save(slot)
+            import.save(slot.part, slot.end.0)
         })?;
         import.new.add_words(&words.vocabulary)?;
         import.new.add_classes(&classes.vocabulary)

@@ -96,11 +96,10 @@ impl NewMatrix {
         path: &Path,
         draft: Draft,
         options: StreamOptions,
-        unfinished: Unfinished,
         go_on: impl FnOnce(&Path) -> Result<Option<State>>,
     ) -> Result<NewMatrix> {
         let (around, name) = Folder::split(path)?;
-        let mut folder = around.create_folder(&name, unfinished)?;
+        let mut folder = around.create_folder(&name, Unfinished::Kept)?;
         let state = go_on(folder.path())?;
         if state.is_none() {
             folder.empty()?;

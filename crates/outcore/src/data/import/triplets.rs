@@ -12,7 +12,6 @@ use super::sort::{Entry, Sorter};
 use super::source::Foreign;
 use super::{Context, Format, Imported};
 use crate::data::format::FormatError;
-use crate::data::sparse::Sparse;
 use crate::error::{Error, Result};
 use crate::job::Stage;
 
@@ -215,9 +214,9 @@ impl Text<'_> {
                 }
             }
             stage.reach(0.99 * fraction);
-            if import.is_due(slot) {
+            if import.is_due(slot.chunk.bytes.len()) {
                 sink.save(&mut import.new, stage)?;
-                import.save(slot)?;
+                import.save(slot.part, slot.end.0)?;
             }
             Ok(())
         });
@@ -264,37 +263,57 @@ fn put_in(stage: &mut Stage, new: &mut NewMatrix, sorter: Sorter, rows: Option<u
     sink.finish(new, stage, rows)
 }
 
-/// Entries of a binary file, given in batches by `next(from_start, ..)`, which is asked to begin again when they have to be sorted.
+/// Entries of a binary file, given in batches by `next(begin, ..)`. It is asked to begin with a number of entries that are passed over;
+/// those that it has not left out itself remain of that number.
 pub(super) fn run_batches(
     context: &Context,
     stage: &mut Stage,
     draft: Draft,
     rows: Option<u64>,
-    mut next: impl FnMut(bool, &mut Stage, &mut Triplets) -> Result<bool>,
-) -> Result<Sparse> {
-    let mut new = context.make(draft)?;
-    let (mut triplets, mut sink, mut from_start, mut in_order) = (Triplets::default(), Sink::default(), true, true);
-    'batches: while next(std::mem::take(&mut from_start), stage, &mut triplets)? {
+    next: impl FnMut(Option<&mut u64>, &mut Stage, &mut Triplets) -> Result<bool>,
+) -> Result<Imported> {
+    let mut import = Resumable::begin(context, draft)?;
+    let done = batches(context, stage, &mut import, rows, next);
+    import.end(stage, done)
+}
+
+fn batches(
+    context: &Context,
+    stage: &mut Stage,
+    import: &mut Resumable<'_>,
+    rows: Option<u64>,
+    mut next: impl FnMut(Option<&mut u64>, &mut Stage, &mut Triplets) -> Result<bool>,
+) -> Result<()> {
+    let (mut triplets, mut sink, mut in_order) = (Triplets::default(), Sink::of(&import.new), true);
+    let (mut read, mut begins) = (import.place().1.byte, true);
+    let mut passed = read;
+    'batches: while next(std::mem::take(&mut begins).then_some(&mut passed), stage, &mut triplets)? {
+        let done = passed.min(triplets.entries);
+        passed -= done;
+        triplets.drop_entries(done as usize);
         for entry in entries(&triplets) {
-            if !sink.push(&mut new, stage, entry)? {
+            if !sink.push(&mut import.new, stage, entry)? {
                 in_order = false;
                 break 'batches;
             }
         }
+        read += triplets.entries;
+        if import.is_due(size_of::<Entry>() * triplets.entries as usize) {
+            sink.save(&mut import.new, stage)?;
+            import.save(0, Position { byte: read, ..Position::START })?;
+        }
     }
     if in_order {
-        sink.finish(&mut new, stage, rows)?;
-        return new.finish(stage);
+        return sink.finish(&mut import.new, stage, rows);
     }
-    new.restart()?;
+    import.begin_anew()?;
     let mut sorter = Sorter::new(&context.session, stage, context.memory.sort)?;
-    from_start = true;
-    while next(std::mem::take(&mut from_start), stage, &mut triplets)? {
+    let mut begins = Some(0);
+    while next(begins.take().as_mut(), stage, &mut triplets)? {
         sorter.push(stage, &triplets)?;
     }
     drop(triplets);
-    put_in(stage, &mut new, sorter, rows)?;
-    new.finish(stage)
+    put_in(stage, &mut import.new, sorter, rows)
 }
 
 /// The words of a bag, one a column.
