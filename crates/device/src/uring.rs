@@ -227,6 +227,8 @@ impl Driver for Uring {
     }
 
     fn unregister(&mut self) {
+        // Even what it cannot let go of yet is not named any more: its addresses may get other pages.
+        self.registered.pieces.clear();
         // What the kernel has not taken yet names registered memory by its number.
         let taken = self.ring.submission().is_empty() || self.enter(Wait::No).is_ok() && self.ring.submission().is_empty();
         if taken {

@@ -297,7 +297,7 @@ impl Context {
                 import.new.push(stage, &batch)?;
                 stage.reach(0.99 * import.new.state.entries as f64 / entries);
                 if import.is_due(16 * batch.indices.len()) {
-                    import.save(0, Position { byte: lines, ..Position::START })?;
+                    import.save(0, Position { byte: import.new.state.lines, ..Position::START })?;
                 }
             }
             Ok(())

@@ -37,7 +37,7 @@ impl Buckets {
         quantiles.extend(heavy);
         quantiles.sort_unstable();
         for start in quantiles.into_iter().chain([width]) {
-            let start = if start == width { width } else { start >> shift << shift };
+            let start = if start >= width { width } else { start >> shift << shift };
             while start.saturating_sub(*starts.last().expect("never empty")) > widest {
                 starts.push(starts.last().expect("never empty") + widest);
             }
@@ -103,4 +103,18 @@ pub(super) fn sample_plan<T: Real>(plan: &mut Plan, a: &Sparse, pieces: &[Piece]
         }));
     }
     sample
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heavy_last_place_ends_where_places_end() {
+        for width in [1, 5, (1 << 21) + 1, (1 << 21) + 3] {
+            let buckets = Buckets::new(width, 8, vec![width - 1; 100]);
+            assert_eq!(buckets.places(buckets.count() - 1).end, width);
+            assert_eq!(buckets.of(width - 1), buckets.count() - 1);
+        }
+    }
 }
