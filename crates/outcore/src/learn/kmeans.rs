@@ -10,7 +10,7 @@
 //!   a round takes as long as the bytes of a row. The first round reads X itself, and writes each block of it to scratch with 18 bits an
 //!   element instead of 32 (32 instead of 64), which later rounds read: `kernels::packed`. A column of a block is then off by at most
 //!   2^-18 (2^-32) of its range there, 2^-15 of its deviation for normal data. Rows that lie so near to the border between two clusters
-//!   that this could matter, one in some thousands, are read from X once more, so that labels are those of X. Sums are those of X
+//!   that this could matter, few in most data, are read from X once more, so that labels are those of X. Sums are those of X
 //!   as it was labelled first, plus the copies of the rows that changed later: off at random, in a mean over n rows by some
 //!   2^-16 / sqrt(n) of the deviation. Whole numbers of at most 18 bits, such as the bytes of images, are copied exactly. A block where packing
 //!   would move rows by more than 2^-12 of the distance to their centre (outliers in it) is read from X instead.
