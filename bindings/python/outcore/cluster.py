@@ -127,7 +127,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
         y : ignored
         sample_weight : array_like of shape (n_samples,), optional
-            What each row counts for; none negative.
+            What each row counts for; none negative. A row of weight w counts as w equal rows; for k-means++ it does so where X
+            takes 16 MiB at most in float64.
 
         Raises
         ------
@@ -261,6 +262,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
             picked = np.arange(X.shape[0]) if X.shape[0] <= most else np.sort(_drawn(X.shape[0], most, random))
             rows, own = _rows(session, X, picked, self.progress), None if weights is None else weights[picked]
             _check_finite(X, rows, picked)
+        if 8 * rows.shape[0] * rows.shape[1] <= SAMPLE_BYTES:
+            rows, own = _in_order(rows, own)
         return _plus_plus(rows, k, own, random)
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
@@ -375,6 +378,15 @@ def _scalable(
     nearest = _assign(session, X, candidates, None, "choosing", progress)["labels"]
     mass = np.bincount(nearest, weights=weights, minlength=len(candidates))
     return _plus_plus(candidates, k, mass.astype(np.float64), random)
+
+
+def _in_order(rows: Any, weights: Any) -> tuple[npt.NDArray[np.float64], Any]:
+    """Equal rows side by side, in an order that nothing but the rows decides: a seed then takes a row of weight w for w rows."""
+    dense = np.ascontiguousarray(rows.toarray() if is_scipy(rows) else rows, np.float64) + 0.0
+    bits = dense.view(np.uint64)
+    factors = np.random.default_rng(0).integers(1 << 63, size=dense.shape[1], dtype=np.uint64)
+    order = np.argsort((bits ^ (bits >> np.uint64(32))) @ factors, kind="stable")
+    return dense[order], None if weights is None else weights[order]
 
 
 def _plus_plus(rows: Any, k: int, weights: Any, random: np.random.RandomState) -> npt.NDArray[np.float64]:

@@ -20,13 +20,26 @@ from outcore.cluster import KMeans
 from outcore.decomposition import PCA
 
 
-@pytest.mark.parametrize("estimator", [KMeans(), KMeans(3, init="k-means||"), KMeans(2, init="random", n_init=2)])
-def test_scikit_learn_checks(estimator: KMeans) -> None:
-    """All but one, which needs an environment variable that SciPy reads when it is imported, and one that scikit-learn's KMeans
-    fails too: a seed chooses other rows where some are repeated."""
+def test_scikit_learn_checks() -> None:
+    """All but one, which needs an environment variable that SciPy reads when it is imported."""
+    check_estimator(KMeans(), on_skip=None)
+
+
+@pytest.mark.parametrize("estimator", [KMeans(3, init="k-means||"), KMeans(2, init="random", n_init=2)])
+def test_scikit_learn_checks_of_other_beginnings(estimator: KMeans) -> None:
+    """All but one more, which scikit-learn's KMeans fails too: a seed chooses other rows where some are repeated."""
     other = "a seed chooses other rows where some are repeated"
     failed = {f"check_sample_weight_equivalence_on_{kind}_data": other for kind in ("dense", "sparse")}
     check_estimator(estimator, on_skip=None, expected_failed_checks=failed)
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_matrix])
+def test_a_seed_takes_a_row_of_weight_w_for_w_rows(rng: np.random.Generator, kind: Any) -> None:
+    x, weights = rng.integers(3, size=(200, 8)).astype("float32"), rng.integers(4, size=200)
+    mixed = rng.permutation(np.repeat(np.arange(200), weights))
+    weighted = KMeans(12, random_state=1, max_iter=1).fit(kind(x), sample_weight=weights)
+    repeated = KMeans(12, random_state=1, max_iter=1).fit(kind(x[mixed]))
+    np.testing.assert_allclose(weighted.cluster_centers_, repeated.cluster_centers_, rtol=1e-5)
 
 
 @pytest.fixture
