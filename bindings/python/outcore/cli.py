@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ import click
 from . import _native, errors
 from ._array import Array
 from ._session import MOST_THREADS, Session
+from ._sparse import Sparse
 from ._units import MOST_BYTES, show_bytes
 
 FOREIGN_KINDS = ["libsvm", "mtx", "bow", "xc", "npz", "parquet", "text"]
@@ -50,6 +52,8 @@ IMPORT_OPTIONS = (
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(dir_okay=False)
+MATRIX = click.Path()
+"""A dense matrix, which is a file, or a sparse one, which is a folder."""
 DTYPE = click.Choice(["float32", "float64"])
 ORDER = click.Choice(["C", "F"])
 THREADS = click.IntRange(1, MOST_THREADS)
@@ -84,10 +88,10 @@ def cli() -> None:
 
 
 @cli.command()
-@click.argument("path", type=PATH, required=False)
+@click.argument("path", type=MATRIX, required=False)
 @session_options
 def info(path: str | None, as_json: bool, **options: Any) -> None:
-    """What outcore runs on here; with PATH, what that file holds."""
+    """What outcore runs on here; with PATH, what matrix that is."""
     session = _session(options)
     found = session.info() if path is None else _describe(session.open(path))
     if path is None:
@@ -168,7 +172,7 @@ def import_(source: tuple[str, ...], target: str, kind: str | None, as_json: boo
     if len(source) > 1 and kind not in ("libsvm", "text"):
         raise click.BadParameter(f"{kind} is one file", param_hint="SOURCE")
     dtype, resume, tiled = options.pop("dtype"), options.pop("resume"), options.pop("tiled")
-    session = _session(options)
+    _session(options)
     given: dict[str, Any] = {"dtype": dtype, "tiled": tiled, "resume": resume}
     if kind == "libsvm":
         zero_based = "auto" if about["zero_based"] is None else about["zero_based"]
@@ -181,7 +185,7 @@ def import_(source: tuple[str, ...], target: str, kind: str | None, as_json: boo
         given |= {"text_column": about["text_column"], "label_column": about["label_column"], "min_length": about["min_length"]}
         given |= {name: _lines_of(about[name]) for name in ("stop_words", "vocabulary")} | {"ngram_range": about["ngrams"]}
     found = getattr(outcore, f"import_{kind}")(target, list(source) if kind in ("libsvm", "text") else source[0], **given)
-    _imported(session, found, as_json)
+    _imported(found, as_json)
 
 
 @cli.command()
@@ -309,7 +313,7 @@ def pca(
 
 
 @cli.command()
-@click.argument("x", type=PATH)
+@click.argument("x", type=MATRIX)
 @click.option("-k", "--clusters", type=click.IntRange(1), default=8, show_default=True, help="How many.")
 @click.option("--init", type=click.Choice(["k-means++", "k-means||", "random"]), default="k-means++", show_default=True)
 @click.option("--start", type=PATH, help=".npy file of centres to start from, instead of --init.")
@@ -334,7 +338,7 @@ def kmeans(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Clusters of the rows of X."""
+    """Clusters of the rows of X, a .npy file or a folder with a sparse matrix."""
     import numpy as np
 
     from .cluster import KMeans
@@ -397,7 +401,7 @@ def bench_device(folder: str, size: str, seconds: float, as_json: bool, **option
 
 
 @cli.command()
-@click.argument("paths", type=PATH, nargs=-1, required=True)
+@click.argument("paths", type=MATRIX, nargs=-1, required=True)
 @click.option("--values", is_flag=True, help="Also read all elements and look for NaN and infinity.")
 @session_options
 def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -> None:
@@ -494,34 +498,27 @@ def _none(matrix: Any) -> Any:
     raise click.UsageError(f"{matrix.path} has no labels beside it, which the XC format needs")
 
 
-def _imported(session: Session, matrix: Any, as_json: bool) -> None:
-    facts = {
-        "path": str(matrix.path),
-        "shape": list(matrix.shape),
-        "dtype": str(matrix.dtype),
-        "format": matrix.format,
-        "entries": matrix.nnz,
-        "nbytes": matrix.nbytes,
-    }
+def _imported(matrix: Sparse, as_json: bool) -> None:
     if as_json:
-        _say(facts, True)
+        _say(_describe(matrix), True)
     else:
-        shape = " x ".join(map(str, matrix.shape))
-        print(f"{matrix.path}: {matrix.format} {shape} {matrix.dtype}, {matrix.nnz} entries, {show_bytes(matrix.nbytes)}")
+        print(f"{matrix.path}: {_in_words(matrix)}, {show_bytes(matrix.nbytes)}")
 
 
 def _how(explain: bool, as_json: bool) -> Any:
     return "json" if explain and as_json else explain
 
 
-def _describe(array: Array) -> dict[str, Any]:
-    return {
-        "path": str(array.path),
-        "shape": list(array.shape),
-        "dtype": str(array.dtype),
-        "order": array.order,
-        "nbytes": array.nbytes,
-    }
+def _describe(matrix: Array | Sparse) -> dict[str, Any]:
+    facts: dict[str, Any] = {"path": str(matrix.path), "shape": list(matrix.shape), "dtype": str(matrix.dtype)}
+    if isinstance(matrix, Sparse):
+        return {**facts, "format": matrix.format, "tiled": matrix.is_tiled, "entries": matrix.nnz, "nbytes": matrix.nbytes}
+    return {**facts, "order": matrix.order, "nbytes": matrix.nbytes}
+
+
+def _in_words(matrix: Array | Sparse) -> str:
+    words = f"{' x '.join(map(str, matrix.shape))} {matrix.dtype}"
+    return f"{matrix.format} {words}, {matrix.nnz} entries" if isinstance(matrix, Sparse) else words
 
 
 def _done(session: Session, array: Array, as_json: bool) -> None:
@@ -531,24 +528,34 @@ def _done(session: Session, array: Array, as_json: bool) -> None:
         facts.pop("spans")
         _say({**_describe(array), "trace": facts}, True)
     else:
-        print(f"{array.path}: {' x '.join(map(str, array.shape))} {array.dtype}, {show_bytes(array.nbytes)}")
+        print(f"{array.path}: {_in_words(array)}, {show_bytes(array.nbytes)}")
         print(trace)
 
 
 def _checked(session: Session, path: str, values: bool) -> dict[str, Any]:
-    from . import linalg
-
     try:
-        array = session.open(path)
-        what = f"{' x '.join(map(str, array.shape))} {array.dtype}"
+        matrix = session.open(path)
+        what = _in_words(matrix)
         if values:
-            least, most = (linalg.reduce(array, how) for how in ("min", "max"))
-            if array.size and not all(map(_finite, (least, most))):
-                return {"path": path, "ok": False, "error": f"{path}: not all values are finite (least {least}, greatest {most})"}
-            what += f", values from {least:g} to {most:g}" if array.size else ", empty"
+            found = _extremes(matrix)
+            if not all(map(_finite, found.values())):
+                told = ", ".join(f"{name} {value}" for name, value in found.items())
+                return {"path": path, "ok": False, "error": f"{path}: not all values are finite ({told})"}
+            what += "".join(f", {name} {value:g}" for name, value in found.items()) or ", empty"
         return {"path": path, "ok": True, "what": what}
     except errors.OutcoreError as error:
         return {"path": path, "ok": False, "error": str(error), "kind": type(error).__name__}
+
+
+def _extremes(matrix: Array | Sparse) -> dict[str, float]:
+    from . import linalg
+
+    if 0 in matrix.shape:
+        return {}
+    if isinstance(matrix, Sparse):
+        norms = linalg.row_norms if matrix.format == "csr" else linalg.column_norms
+        return {"largest magnitude": float(norms(matrix, "max").max())}
+    return {"least": linalg.reduce(matrix, "min"), "greatest": linalg.reduce(matrix, "max")}
 
 
 def _finite(value: float) -> bool:
@@ -582,6 +589,7 @@ def _say(found: Any, as_json: bool) -> None:
 
 def main() -> None:
     """The `outcore` command."""
+    warnings.showwarning = lambda message, *_: print(f"outcore: {message}", file=sys.stderr)
     try:
         code = cli.main(standalone_mode=False)
     except click.exceptions.Abort:

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from click.testing import CliRunner
 
 import outcore as oc
 from outcore.cli import cli
+from outcore.cluster import KMeans
 
 
 @pytest.fixture
@@ -102,6 +104,34 @@ def test_check(folder: Path) -> None:
     assert [reason in line for reason, line in zip(("ok", "finite", "junk", "truncated", "no such"), lines, strict=True)] == [
         True
     ] * 5
+
+
+def test_a_sparse_matrix_is_taken_for_what_it_is(folder: Path) -> None:
+    x = sp.random(300, 40, 0.1, "csr", random_state=0)
+    oc.from_scipy("x", x)
+    oc.from_scipy("turned", x.tocsc())
+    assert run_json("info", "x") == {
+        "path": str(folder / "x"),
+        "shape": [300, 40],
+        "dtype": "float64",
+        "format": "csr",
+        "tiled": False,
+        "entries": x.nnz,
+        "nbytes": oc.open("x").nbytes,
+    }
+    assert run_json("kmeans", "x", "-k", "3", "-o", "labels.npy")["output"] == "labels.npy"
+    np.testing.assert_array_equal(np.load("labels.npy"), KMeans(3).fit(x).labels_)
+    assert "plan        k-means" in run("kmeans", "x", "-k", "3", "--explain")
+    assert [one["ok"] for one in run_json("check", "x", "turned", "--values")] == [True, True]
+    indices, values = np.load("x/indices.npy"), np.load("turned/data.npy")
+    indices[7], values[5] = 40, np.inf
+    np.save("x/indices.npy", indices)
+    np.save("turned/data.npy", values)
+    result = CliRunner().invoke(cli, ["check", "x", "turned", ".", "--values"])
+    assert result.exit_code == 1
+    assert [
+        word in line for word, line in zip(("corrupt", "finite", "without matrix.json"), result.output.splitlines(), strict=True)
+    ] == [True] * 3
 
 
 def test_bench_device(folder: Path) -> None:
