@@ -70,6 +70,24 @@ def test_a_folder_made_by_numpy_is_opened(tmp_path: Path) -> None:
     np.testing.assert_allclose(a @ np.ones(300), ones @ np.ones(300))
 
 
+def test_more_entries_than_32_bits_count(tmp_path: Path) -> None:
+    """The file is a hole but for its last row, which lies behind byte 2^34."""
+    rows, each = 2**16 + 2, 2**16 + 1
+    np.save(tmp_path / "indptr.npy", np.arange(rows + 1, dtype=np.int64) * each)
+    indices = np.lib.format.open_memmap(tmp_path / "indices.npy", "w+", np.int32, (rows * each,))
+    indices[-each:] = np.arange(each)
+    del indices
+    (tmp_path / "matrix.json").write_text(json.dumps({"format": "csr", "shape": [rows, 70_000], "dtype": "float32"}))
+    a = oc.open(tmp_path)
+    assert a.nnz == rows * each > 2**32
+    last = a.slice(rows - 2)
+    x = sp.csr_matrix((np.ones(2 * each, np.float32), np.r_[np.zeros(each), np.arange(each)], [0, each, 2 * each]), last.shape)
+    b = np.random.default_rng(0).random((70_000, 3), np.float32)
+    np.testing.assert_allclose(oc.linalg.csrmm(last, b)[:], x @ b, rtol=1e-4)
+    np.testing.assert_allclose(oc.linalg.csrgemv(last, np.float32([2, 3]), trans_a=True), x.T @ np.float32([2, 3]))
+    assert same(a[rows - 1 : rows], x[1:])
+
+
 def test_rows_are_sliced_as_views_and_read_by_index(tmp_path: Path) -> None:
     x = made()
     a = oc.from_scipy(tmp_path / "a", x)
