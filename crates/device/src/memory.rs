@@ -166,9 +166,13 @@ impl Drop for Buf {
     }
 }
 
+/// An empty range lies where any type may: it can be looked at as a slice of it.
+#[repr(align(4096))]
+struct Page;
+
 impl Default for Buf {
     fn default() -> Self {
-        Buf { origin: None, pointer: NonNull::dangling(), len: 0 }
+        Buf { origin: None, pointer: NonNull::<Page>::dangling().cast(), len: 0 }
     }
 }
 
@@ -474,7 +478,7 @@ mod tests {
 
     #[test]
     fn anonymous_memory_is_zeroed_and_page_aligned() {
-        for len in [1, 4096, HUGE_PAGE_BYTES + 5] {
+        for len in [0, 1, 4096, HUGE_PAGE_BYTES + 5] {
             let buf = Buf::anonymous(len).unwrap();
             assert_eq!(buf.as_ptr() as usize % if len < HUGE_PAGE_BYTES { 4096 } else { HUGE_PAGE_BYTES }, 0);
             assert!(buf.iter().all(|&byte| byte == 0));
