@@ -99,6 +99,11 @@ fn describe_store(error: &StoreError, fields: &Bound<'_, PyDict>) -> PyResult<&'
             fields.set_item("limit", limit)?;
             (object, "FileTooLargeError")
         }
+        StoreError::Corrupt { object, offset, .. } => {
+            fields.set_item("offset", offset)?;
+            (object, "CorruptError")
+        }
+        StoreError::Unformatted { object, .. } => (object, "UnsupportedError"),
         StoreError::Locked { object } => (object, "LockedError"),
         StoreError::Interrupted { object } => (object, "InterruptedWriteError"),
         StoreError::TmpfsScratch { folder } => (folder, "TmpfsScratchError"),

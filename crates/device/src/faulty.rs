@@ -4,7 +4,7 @@
 //! range was asked for before, not on the order in which threads arrive; so a run with the same operations meets the
 //! same faults. Only `fail_nth`, `crash_after_writes` and `space_bytes` count operations as they come.
 
-use crate::transfer::{discard, flush, read_once, write_once};
+use crate::transfer::{discard_now, flush_now, read_once, write_once};
 use crate::{Blocking, Device, Limits, OpKind, Route};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -250,11 +250,11 @@ impl Blocking for Faulty {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.whole(OpKind::Flush, 0, 0, || flush(&*self.inner))
+        self.whole(OpKind::Flush, 0, 0, || flush_now(&*self.inner))
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.whole(OpKind::Discard, offset, len, || discard(&*self.inner, offset, len))
+        self.whole(OpKind::Discard, offset, len, || discard_now(&*self.inner, offset, len))
     }
 
     fn offload(&self, opcode: u8, input: &[u8], destination: &mut [u8]) -> io::Result<usize> {

@@ -56,3 +56,4 @@ pub use file::{FileDevice, Mode, open_file};
 pub use memory::{Anchor, Buf, Memory, Shared, Whole};
 pub use ram::MemoryDevice;
 pub use request::{Completion, Op, Request};
+pub use transfer::{discard_now, flush_now, read_now, write_now};

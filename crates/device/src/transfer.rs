@@ -40,21 +40,10 @@ pub(crate) fn perform(request: &mut Request) -> io::Result<()> {
     let Request { device, offset, op, .. } = request;
     let (device, offset) = (&**device, *offset);
     match op {
-        Op::Read(buf) => {
-            let needed = needed(OpKind::Read, device.len(), offset, buf.len());
-            move_all(device, OpKind::Read, buf.len(), needed, |part| {
-                let at = offset + part.start as u64;
-                read_once(device, &mut buf[part], at)
-            })?;
-            buf[needed..].fill(0);
-            Ok(())
-        }
-        Op::Write(shared) => move_all(device, OpKind::Write, shared.len(), shared.len(), |part| {
-            let at = offset + part.start as u64;
-            write_once(device, &shared[part], at)
-        }),
-        Op::Flush => flush(device),
-        Op::Discard { len } => discard(device, offset, *len),
+        Op::Read(buf) => read_now(device, buf, offset),
+        Op::Write(shared) => write_now(device, shared, offset),
+        Op::Flush => flush_now(device),
+        Op::Discard { len } => discard_now(device, offset, *len),
         Op::Offload { opcode, input, destination } => {
             let written = match device.route() {
                 Route::Blocking(blocking) => blocking.offload(*opcode, input, destination)?,
@@ -89,6 +78,33 @@ fn move_all(
     Ok(())
 }
 
+/// Reads on this thread, with calls that may block. Offset, length and address are multiples of the device's block; what lies
+/// past its end reads as zero.
+///
+/// # Errors
+/// That of the device.
+pub fn read_now(device: &dyn Device, destination: &mut [u8], offset: u64) -> io::Result<()> {
+    let needed = needed(OpKind::Read, device.len(), offset, destination.len());
+    let len = destination.len();
+    move_all(device, OpKind::Read, len, needed, |part| {
+        let at = offset + part.start as u64;
+        read_once(device, &mut destination[part], at)
+    })?;
+    destination[needed..].fill(0);
+    Ok(())
+}
+
+/// Writes on this thread, as [`read_now`] reads.
+///
+/// # Errors
+/// That of the device.
+pub fn write_now(device: &dyn Device, source: &[u8], offset: u64) -> io::Result<()> {
+    move_all(device, OpKind::Write, source.len(), source.len(), |part| {
+        let at = offset + part.start as u64;
+        write_once(device, &source[part], at)
+    })
+}
+
 /// One read by whatever route the device has; may be short.
 pub(crate) fn read_once(device: &dyn Device, destination: &mut [u8], offset: u64) -> io::Result<usize> {
     match device.route() {
@@ -105,16 +121,22 @@ pub(crate) fn write_once(device: &dyn Device, source: &[u8], offset: u64) -> io:
     }
 }
 
-/// Flushes by whatever route the device has.
-pub(crate) fn flush(device: &dyn Device) -> io::Result<()> {
+/// Makes every write durable that was completed before, on this thread.
+///
+/// # Errors
+/// That of the device.
+pub fn flush_now(device: &dyn Device) -> io::Result<()> {
     match device.route() {
         Route::Descriptor(descriptor) => flush_descriptor(descriptor),
         Route::Blocking(blocking) => blocking.flush(),
     }
 }
 
-/// Discards by whatever route the device has.
-pub(crate) fn discard(device: &dyn Device, offset: u64, len: u64) -> io::Result<()> {
+/// Gives up a range on this thread; its bytes read as zero afterwards.
+///
+/// # Errors
+/// That of the device.
+pub fn discard_now(device: &dyn Device, offset: u64, len: u64) -> io::Result<()> {
     match device.route() {
         _ if len == 0 => Ok(()),
         Route::Descriptor(descriptor) => punch_hole(descriptor, offset, len),

@@ -90,6 +90,30 @@ pub enum Error {
         /// The object.
         object: String,
     },
+    /// A file or device that is no store, or of a version that this program does not know.
+    #[error("{object}: not a store: {reason}")]
+    Unformatted {
+        /// The file or device.
+        object: String,
+        /// What it lacks.
+        reason: String,
+    },
+    /// What a store has written about itself, or bytes of an object, are not what they were.
+    #[error("{object}: corrupt at byte {offset}: {reason}")]
+    Corrupt {
+        /// The store or object.
+        object: String,
+        /// Where, in bytes.
+        offset: u64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A change of a store failed, and whether it was made only opening it again can tell.
+    #[error("{object}: an earlier change failed; open the store again")]
+    Lost {
+        /// The store.
+        object: String,
+    },
     /// The scratch folder lies in memory, where it would defeat its purpose.
     #[error("{folder}: scratch on tmpfs takes the memory that it is meant to save")]
     TmpfsScratch {

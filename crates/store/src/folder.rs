@@ -335,7 +335,7 @@ fn is_own(file_name: &str) -> bool {
         || (file_name.starts_with('.') && file_name.ends_with(mark::BESIDE_SUFFIX))
 }
 
-fn check_name(name: &str) -> Result<(), Error> {
+pub(crate) fn check_name(name: &str) -> Result<(), Error> {
     // The longest file name that common file systems take, and room for the longest of the suffixes and the dot.
     const LONGEST_BYTES: usize = 255 - ".".len() - ".outcore-unfinished".len();
     let refuse = |reason| Err(Error::Name { name: name.to_owned(), reason });

@@ -20,6 +20,7 @@
 mod error;
 mod faults;
 mod folder;
+mod formatted;
 mod lock;
 mod mark;
 mod new_folder;
@@ -35,6 +36,7 @@ use outcore_device::Device;
 pub use error::Error;
 pub use faults::{Faults, Step};
 pub use folder::Folder;
+pub use formatted::{Access, Formatted, Transaction};
 pub use new_folder::{NewFolder, Unfinished};
 pub use os::Identity;
 pub use scratch::{Scratch, Tmpfs};

@@ -19,6 +19,11 @@ impl Identity {
         Identity { file_system: metadata.dev(), inode: metadata.ino() }
     }
 
+    /// That of an object inside a store.
+    pub(crate) fn inside(store: u64, object: u64) -> Identity {
+        Identity { file_system: store, inode: object }
+    }
+
     /// That of the file or folder which a path leads to.
     ///
     /// # Errors

@@ -28,28 +28,6 @@ fn a_new_object_has_its_exact_length_and_leaves_nothing_beside_it() {
 }
 
 #[test]
-fn until_the_commit_the_name_leads_to_the_old_object() {
-    let (dir, folder) = folder();
-    put(&folder, "x", 5000, 1).unwrap();
-    let new = folder.create("x", 9000).unwrap();
-    fill(&*new.device(), 9000, 2);
-    assert!(holds(&dir.path().join("x"), 5000, 1));
-    drop(new);
-    assert!(holds(&dir.path().join("x"), 5000, 1));
-    assert_eq!(leftovers(dir.path()), [""; 0]);
-}
-
-#[test]
-fn who_has_the_old_object_open_keeps_it() {
-    let (_dir, folder) = folder();
-    put(&folder, "x", 4096, 1).unwrap();
-    let old = folder.open("x").unwrap();
-    put(&folder, "x", 8192, 2).unwrap();
-    assert_eq!((old.len(), old.device().len()), (4096, 4096));
-    assert_ne!(old.identity(), folder.open("x").unwrap().identity());
-}
-
-#[test]
 fn errors_of_a_device_call_a_new_object_by_its_own_name() {
     let (dir, folder) = folder();
     let new = folder.create("x", 10).unwrap();
@@ -69,87 +47,6 @@ fn bytes_become_durable_before_the_name_and_the_mark_before_the_bytes() {
     assert_eq!(end, [Step::Open, Step::Truncate, Step::Sync, Step::Rename, Step::SyncFolder]);
     let changed = steps(&|folder| change(folder, "x", 2).unwrap());
     assert_eq!(changed, [Step::Open, Step::Lock, Step::Mark, Step::Sync, Step::Truncate, Step::Sync, Step::Unmark, Step::Sync]);
-}
-
-#[test]
-fn writers_of_one_name_exclude_each_other() {
-    let (_dir, folder) = folder();
-    let locked = |result: Result<(), Error>| matches!(result, Err(Error::Locked { .. }));
-    put(&folder, "x", 10, 1).unwrap();
-    put(&folder, "y", 10, 1).unwrap();
-
-    let in_place = folder.open_in_place("x").unwrap();
-    assert!(locked(folder.open_in_place("x").map(drop)));
-    assert!(locked(folder.create("x", 10).map(drop)));
-    assert!(locked(folder.remove("x")));
-    assert!(locked(folder.rename("x", "z")));
-    assert!(locked(folder.rename("y", "x")));
-    assert!(locked(folder.clear_mark("x")));
-    assert!(folder.open("x").is_ok(), "a reader may look on");
-    assert_eq!(folder.stat("x").unwrap().state, State::BeingWritten);
-    in_place.finish().unwrap();
-
-    let new = folder.create("x", 10).unwrap();
-    assert!(locked(folder.create("x", 10).map(drop)));
-    assert!(locked(folder.open_in_place("x").map(drop)));
-    assert!(locked(folder.remove("x")));
-    assert!(locked(folder.rename("y", "x")));
-    new.commit().unwrap();
-    assert!(folder.open_in_place("x").is_ok());
-}
-
-#[test]
-fn a_writer_of_one_name_does_not_hinder_writers_of_others() {
-    let (_dir, folder) = folder();
-    let x = folder.create("x", 10).unwrap();
-    put(&folder, "y", 10, 2).unwrap();
-    fill(&*x.device(), 10, 1);
-    x.commit().unwrap();
-    assert_eq!(folder.list().unwrap(), ["x", "y"]);
-}
-
-#[test]
-fn a_write_in_place_that_is_given_up_stays_marked_until_it_is_accepted_or_done_again() {
-    let (dir, folder) = folder();
-    put(&folder, "x", 5000, 1).unwrap();
-    let give_up = || {
-        let in_place = folder.open_in_place("x").unwrap();
-        fill(&*in_place.device(), 5000, 2);
-    };
-    let interrupted = |result: Result<(), Error>| match result {
-        Err(Error::Interrupted { object }) => object.ends_with("/x"),
-        _ => false,
-    };
-
-    give_up();
-    assert!(interrupted(folder.open("x").map(drop)));
-    assert!(interrupted(folder.open_in_place("x").map(drop)));
-    assert_eq!(folder.stat("x").unwrap().state, State::Interrupted);
-    assert_eq!(folder.open_interrupted("x").unwrap().len(), 5000);
-    folder.clear_mark("x").unwrap();
-    assert_eq!(fs::metadata(dir.path().join("x")).unwrap().len(), 5000);
-    assert_eq!(folder.open("x").unwrap().len(), 5000);
-
-    give_up();
-    drop(folder.open_in_place_interrupted("x").unwrap());
-    assert!(interrupted(folder.open("x").map(drop)), "still marked");
-    let again = folder.open_in_place_interrupted("x").unwrap();
-    fill(&*again.device(), again.len(), 3);
-    again.finish().unwrap();
-    assert!(holds(&dir.path().join("x"), 5000, 3));
-    assert!(folder.open("x").is_ok());
-
-    give_up();
-    put(&folder, "x", 10, 4).unwrap();
-    assert!(folder.open("x").is_ok(), "a new object has no mark");
-}
-
-#[test]
-fn a_write_in_place_that_touched_nothing_leaves_no_mark() {
-    let (_dir, folder) = folder();
-    put(&folder, "x", 10, 1).unwrap();
-    drop(folder.open_in_place("x").unwrap());
-    assert_eq!(folder.stat("x").unwrap().state, State::Whole);
 }
 
 #[test]
@@ -177,25 +74,6 @@ fn marks_beside_the_object_work_as_marks_on_it() {
 }
 
 #[test]
-fn rename_takes_the_name_and_the_mark_along() {
-    let (dir, folder) = folder();
-    put(&folder, "x", 10, 1).unwrap();
-    put(&folder, "a/b/y", 10, 2).unwrap();
-    folder.rename("x", "a/b/y").unwrap();
-    assert!(holds(&dir.path().join("a/b/y"), 10, 1));
-    assert_eq!(folder.list().unwrap(), ["a/b/y"]);
-    let in_place = folder.open_in_place("a/b/y").unwrap();
-    fill(&*in_place.device(), 10, 3);
-    drop(in_place);
-    folder.rename("a/b/y", "z").unwrap();
-    assert!(matches!(folder.open("z"), Err(Error::Interrupted { .. })));
-    folder.rename("z", "z").unwrap();
-    folder.remove("z").unwrap();
-    assert!(matches!(folder.remove("z"), Err(Error::Missing { .. })));
-    assert!(matches!(folder.rename("z", "y"), Err(Error::Missing { .. })));
-}
-
-#[test]
 fn what_does_not_fit_is_refused_before_the_first_byte() {
     let dir = tempfile::tempdir().unwrap();
     let faults = Arc::new(Faults::logged().with_free_bytes(1000));
@@ -214,18 +92,6 @@ fn what_does_not_fit_is_refused_before_the_first_byte() {
     // The true disk is finite as well.
     let folder = Folder::new(dir.path()).unwrap();
     assert!(matches!(folder.create("y", 1 << 60), Err(Error::NoSpace { .. })));
-}
-
-#[test]
-fn names_that_are_none_are_refused() {
-    let (_dir, folder) = folder();
-    let long = "x".repeat(239);
-    let bad = ["", "a/", "/etc/x", "../x", "a/../b", "./a", "a\0b", ".x.outcore-partial", &long];
-    for name in bad {
-        let error = folder.create(name, 1).unwrap_err();
-        assert!(matches!(error, Error::Name { .. }), "{name:?}: {error}");
-    }
-    put(&folder, &"x".repeat(235), 1, 1).unwrap();
 }
 
 #[test]

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use outcore_device::{Buf, Device, Route};
-use outcore_store::{Error, Folder, State, Store};
+use outcore_device::{Buf, Device, read_now, write_now};
+use outcore_store::{Error, Folder, Object, State, Store};
 
 /// Direct I/O wants no more than this anywhere; writes past the end by less than it are the store's to cut.
 pub(crate) const BLOCK: u64 = 4096;
@@ -17,25 +17,34 @@ pub(crate) fn fill(device: &dyn Device, len: u64, value: u8) {
     }
     let mut buffer = Buf::anonymous(usize::try_from(whole).unwrap()).unwrap();
     buffer.fill(value);
-    let written = match device.route() {
-        Route::Descriptor(file) => rustix::io::pwrite(file, &buffer, 0).unwrap(),
-        Route::Blocking(device) => device.write_at(&buffer, 0).unwrap(),
-    };
-    assert_eq!(written as u64, whole);
+    write_now(device, &buffer, 0).unwrap();
 }
 
 /// A whole object of one byte value.
-pub(crate) fn put(folder: &Folder, name: &str, len: u64, value: u8) -> Result<(), Error> {
-    let new = folder.create(name, len)?;
+pub(crate) fn put(store: &dyn Store, name: &str, len: u64, value: u8) -> Result<(), Error> {
+    let new = store.create(name, len)?;
     fill(&*new.device(), len, value);
     new.commit().map(drop)
 }
 
 /// The whole object changed in place to one byte value.
-pub(crate) fn change(folder: &Folder, name: &str, value: u8) -> Result<(), Error> {
-    let in_place = folder.open_in_place(name)?;
+pub(crate) fn change(store: &dyn Store, name: &str, value: u8) -> Result<(), Error> {
+    let in_place = store.open_in_place(name)?;
     fill(&*in_place.device(), in_place.len(), value);
     in_place.finish()
+}
+
+/// The bytes of an object, by way of its device.
+pub(crate) fn bytes_of(object: &Object) -> std::io::Result<Vec<u8>> {
+    let len = usize::try_from(object.len()).unwrap();
+    let mut buffer = Buf::anonymous(len.next_multiple_of(BLOCK as usize))?;
+    read_now(&*object.device(), &mut buffer, 0)?;
+    Ok(buffer[..len].to_vec())
+}
+
+/// Whether an object is exactly `len` bytes of one value.
+pub(crate) fn is_all(store: &dyn Store, name: &str, len: u64, value: u8) -> bool {
+    bytes_of(&store.open(name).unwrap()).unwrap() == vec![value; usize::try_from(len).unwrap()]
 }
 
 /// Whether the file is exactly `len` bytes of one value.

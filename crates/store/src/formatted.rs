@@ -1,0 +1,473 @@
+//! The formatted backend: one file, or a block device, or any other device, holds all objects.
+//!
+//! ```text
+//!   superblocks | catalog | next catalog | blocks of objects, and of their checksums, wherever they were free ...
+//! ```
+//!
+//! `docs/format.md` draws it byte by byte. Every change is one change of the catalog, which a crash undoes or leaves whole:
+//!
+//! ```text
+//!   create          free blocks are taken, and nothing written that says so
+//!   commit          checksums -> flush -> the name leads to the new object, and no longer to the old one
+//!   update          what is written goes to free blocks;  commit: as above, all other blocks stay those of the old version
+//!   open_in_place   the object is marked;   finish: checksums -> flush -> the mark is cleared
+//! ```
+//!
+//! One process at a time has a store open to write, and then no other has it open to read. Blocks of an object that is no more are
+//! used again when nobody has it open any longer.
+
+mod body;
+mod catalog;
+mod layout;
+mod space;
+mod sums;
+mod transaction;
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use outcore_device::{Device, FileDevice, Mode};
+
+use self::body::{Body, Garbage, ObjectDevice, Returned};
+use self::catalog::{Catalog, Found};
+use self::layout::{BLOCK, Condition, Entry, Record};
+use self::space::Space;
+use self::transaction::End;
+pub use self::transaction::Transaction;
+use crate::error::{Error, shown};
+use crate::folder::check_name;
+use crate::os::Identity;
+use crate::{Ending, InPlace, NewObject, Object, Stat, State, Store, lock};
+
+/// What a store is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To read; others may too.
+    Read,
+    /// To read and write, alone.
+    Write,
+}
+
+/// A formatted device of objects. Cloning it is cheap.
+#[derive(Clone)]
+pub struct Formatted(Arc<Inner>);
+
+struct Inner {
+    device: Arc<dyn Device>,
+    access: Access,
+    /// Locked as long as the store is open.
+    lock: Option<File>,
+    owner: u32,
+    /// Of the device, for identities of objects.
+    number: u64,
+    state: Mutex<Inside>,
+    returned: Returned,
+}
+
+struct Inside {
+    catalog: Catalog,
+    space: Space,
+    /// Names that somebody writes.
+    writers: HashSet<String>,
+    open: HashMap<u64, Held>,
+}
+
+/// What is known of an object that somebody has open, in this version or an earlier one.
+struct Held {
+    body: Weak<Body>,
+    garbage: Weak<Garbage>,
+}
+
+impl Formatted {
+    /// Formats a device; what was on it is gone.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] for a device of less than some 40 KiB; that of the device.
+    pub fn format_device(device: Arc<dyn Device>) -> Result<(), Error> {
+        Catalog::format(device, draw())
+    }
+
+    /// Formats a new file of `len` bytes, or, without a length, a file or block device that is there.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] while it is open; as [`format_device`](Formatted::format_device).
+    pub fn format(path: impl AsRef<Path>, len: Option<u64>) -> Result<(), Error> {
+        let path = path.as_ref();
+        let object = shown(path);
+        let fail = |action| {
+            let object = object.clone();
+            move |error| Error::from_io(&object, action, error)
+        };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let file =
+            if len.is_some() { options.create_new(true).open(path) } else { options.open(path) }.map_err(fail("format"))?;
+        if !lock::try_lock(&file).map_err(fail("lock"))? {
+            return Err(Error::Locked { object });
+        }
+        if let Some(len) = len {
+            let free = crate::os::free_bytes(path).unwrap_or(0);
+            crate::os::allocate(&file, len).map_err(|error| Error::from_allocation(&object, len, free, error))?;
+        }
+        let device =
+            FileDevice::from_file(file, object.clone(), Mode::ReadWrite).map_err(|error| fail("format")(error.source))?;
+        let formatted = Catalog::format(Arc::new(device), draw());
+        match (formatted, path.parent().filter(|parent| !parent.as_os_str().is_empty())) {
+            (Ok(()), parent) if len.is_some() => {
+                crate::os::sync_folder(parent.unwrap_or(Path::new("."))).map_err(fail("make its name durable"))
+            }
+            (formatted, _) => formatted,
+        }
+    }
+
+    /// Opens a file or block device that was formatted.
+    ///
+    /// # Errors
+    /// [`Error::Unformatted`], [`Error::Corrupt`]; [`Error::Locked`] while another process has it open and one of the two writes.
+    pub fn open_path(path: impl AsRef<Path>, access: Access) -> Result<Formatted, Error> {
+        let path = path.as_ref();
+        let object = shown(path);
+        let fail = |error| Error::from_io(&object, "open", error);
+        let mut options = OpenOptions::new();
+        options.read(true).write(access == Access::Write);
+        let lock = options.open(path).map_err(fail)?;
+        let locked = match access {
+            Access::Write => lock::try_lock(&lock),
+            Access::Read => lock::try_lock_shared(&lock),
+        };
+        if !locked.map_err(fail)? {
+            return Err(Error::Locked { object });
+        }
+        let mode = if access == Access::Write { Mode::ReadWrite } else { Mode::Read };
+        let device = FileDevice::open(path, mode).map_err(|error| fail(error.source))?;
+        Formatted::begin(Arc::new(device), access, Some(lock))
+    }
+
+    /// Opens a device that was formatted. That nobody else writes it is the caller's care.
+    ///
+    /// # Errors
+    /// [`Error::Unformatted`], [`Error::Corrupt`], or that of the device.
+    pub fn open_device(device: Arc<dyn Device>, access: Access) -> Result<Formatted, Error> {
+        Formatted::begin(device, access, None)
+    }
+
+    fn begin(device: Arc<dyn Device>, access: Access, lock: Option<File>) -> Result<Formatted, Error> {
+        if device.limits().block as usize > BLOCK {
+            let reason = format!("its device moves blocks of {} bytes, those of a store have {BLOCK}", device.limits().block);
+            return Err(Error::Unformatted { object: device.name().to_owned(), reason });
+        }
+        let Found { mut catalog, mut space, is_torn } = Catalog::open(Arc::clone(&device), draw())?;
+        if access == Access::Write && is_torn {
+            catalog.begin_anew(&mut space)?;
+        }
+        let number = u64::from_le_bytes(catalog.superblock().identity[..8].try_into().expect("8 bytes"));
+        let state = Mutex::new(Inside { catalog, space, writers: HashSet::new(), open: HashMap::new() });
+        let owner = std::process::id();
+        Ok(Formatted(Arc::new(Inner { device, access, lock, owner, number, state, returned: Returned::default() })))
+    }
+
+    /// The device below.
+    #[must_use]
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.0.device
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        let mut state = self.state.lock().expect("no panic while held");
+        let returned = std::mem::take(&mut *self.returned.lock().expect("no panic while held"));
+        returned.into_iter().for_each(|run| state.space.give(run));
+        state
+    }
+
+    /// The same to change something.
+    fn lock_to_write(&self, name: &str) -> Result<MutexGuard<'_, Inside>, Error> {
+        match self.access {
+            Access::Write => Ok(self.lock()),
+            Access::Read => Err(Error::ReadOnly { object: self.full(name), action: "write" }),
+        }
+    }
+
+    /// How errors call an object.
+    fn full(&self, name: &str) -> String {
+        format!("{}/{name}", self.device.name())
+    }
+
+    fn object(self: &Arc<Inner>, name: &str, body: Arc<Body>, may_write: bool) -> Object {
+        let (object, len, identity) = (self.full(name), body.len, Identity::inside(self.number, body.id));
+        let device =
+            Arc::new(Opened { _store: Arc::clone(self), device: ObjectDevice { body, name: object.clone(), may_write } });
+        Object { object, device, len, identity }
+    }
+
+    fn open(self: &Arc<Inner>, name: &str, also_interrupted: bool) -> Result<Object, Error> {
+        check_name(name)?;
+        let body = {
+            let mut state = self.lock();
+            let entry = state.entry(self, name)?;
+            if entry.condition != Condition::Whole && !state.writers.contains(name) && !also_interrupted {
+                return Err(Error::Interrupted { object: self.full(name) });
+            }
+            state.body(self, &entry)
+        };
+        Ok(self.object(name, body, false))
+    }
+
+    fn open_in_place(self: &Arc<Inner>, name: &str, also_interrupted: bool) -> Result<InPlace, Error> {
+        check_name(name)?;
+        let (body, was_marked) = {
+            let mut state = self.lock_to_write(name)?;
+            let entry = state.entry(self, name)?;
+            state.claim(self, name)?;
+            let was_marked = entry.condition != Condition::Whole;
+            let marked = match was_marked {
+                true if !also_interrupted => Err(Error::Interrupted { object: self.full(name) }),
+                true => Ok(()),
+                false => state.put(Entry { condition: Condition::Marked, ..Entry::clone(&entry) }),
+            };
+            if let Err(error) = marked {
+                state.writers.remove(name);
+                return Err(error);
+            }
+            let body = state.body(self, &entry);
+            body.sums.settle(false);
+            (body, was_marked)
+        };
+        let ending = Writing {
+            store: Arc::clone(self),
+            name: name.to_owned(),
+            body: Arc::clone(&body),
+            was_marked,
+            lent: AtomicBool::new(was_marked),
+            ended: false,
+        };
+        Ok(InPlace { object: self.object(name, body, true), ending: Box::new(ending) })
+    }
+}
+
+impl Inside {
+    fn entry(&self, store: &Inner, name: &str) -> Result<Arc<Entry>, Error> {
+        self.catalog.find(name).cloned().ok_or_else(|| Error::Missing { object: store.full(name) })
+    }
+
+    /// What all who have an object open share.
+    fn body(&mut self, store: &Inner, entry: &Entry) -> Arc<Body> {
+        let held = self.open.get(&entry.id);
+        if let Some(body) = held.and_then(|held| held.body.upgrade()) {
+            return body;
+        }
+        let garbage = held.and_then(|held| held.garbage.upgrade());
+        let garbage = garbage.unwrap_or_else(|| Arc::new(Garbage::new(Vec::new(), &store.returned)));
+        let body = Arc::new(Body::new(Arc::clone(&store.device), entry, false, garbage));
+        self.open.retain(|_, held| held.garbage.strong_count() > 0);
+        self.hold(&body);
+        body
+    }
+
+    fn hold(&mut self, body: &Arc<Body>) {
+        self.open.insert(body.id, Held { body: Arc::downgrade(body), garbage: Arc::downgrade(&body.garbage) });
+    }
+
+    fn claim(&mut self, store: &Inner, name: &str) -> Result<(), Error> {
+        match self.writers.insert(name.to_owned()) {
+            true => Ok(()),
+            false => Err(Error::Locked { object: store.full(name) }),
+        }
+    }
+
+    fn put(&mut self, entry: Entry) -> Result<(), Error> {
+        self.catalog.change(vec![Record::Put(entry)], &mut self.space)
+    }
+
+    /// Blocks of what is no more come back when nobody has it open.
+    fn end(&mut self, store: &Inner, end: End) {
+        let (id, runs, new) = match end {
+            End::Begins(body) => return self.hold(&body),
+            End::Gone(id, runs) => (id, runs, None),
+            End::Replaced(id, runs, new) => (id, runs, Some(new)),
+        };
+        let Some(old) = self.open.remove(&id).and_then(|held| held.garbage.upgrade()) else {
+            return runs.into_iter().for_each(|run| self.space.give(run));
+        };
+        let next = new.map(|new| {
+            let next = Arc::new(Garbage::new(Vec::new(), &store.returned));
+            self.open.insert(new, Held { body: Weak::new(), garbage: Arc::downgrade(&next) });
+            next
+        });
+        old.leave(runs, next);
+    }
+}
+
+impl Store for Formatted {
+    fn create(&self, name: &str, len: u64) -> Result<NewObject, Error> {
+        let mut transaction = self.transaction();
+        let object = transaction.create(name, len)?;
+        Ok(NewObject { object, ending: Box::new(transaction) })
+    }
+
+    fn open(&self, name: &str) -> Result<Object, Error> {
+        self.0.open(name, false)
+    }
+
+    fn open_interrupted(&self, name: &str) -> Result<Object, Error> {
+        self.0.open(name, true)
+    }
+
+    fn open_in_place(&self, name: &str) -> Result<InPlace, Error> {
+        self.0.open_in_place(name, false)
+    }
+
+    fn open_in_place_interrupted(&self, name: &str) -> Result<InPlace, Error> {
+        self.0.open_in_place(name, true)
+    }
+
+    fn clear_mark(&self, name: &str) -> Result<(), Error> {
+        check_name(name)?;
+        let is_marked = self.stat(name)?.state != State::Whole;
+        let writing = self.0.open_in_place(name, true)?;
+        if is_marked { writing.finish() } else { Ok(()) }
+    }
+
+    fn remove(&self, name: &str) -> Result<(), Error> {
+        let mut transaction = self.transaction();
+        transaction.remove(name)?;
+        transaction.commit()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
+        if from == to {
+            return self.stat(from).map(drop);
+        }
+        let mut transaction = self.transaction();
+        transaction.rename(from, to)?;
+        transaction.commit()
+    }
+
+    fn list(&self) -> Result<Vec<String>, Error> {
+        Ok(self.0.lock().catalog.names().map(|(name, _)| name.to_owned()).collect())
+    }
+
+    fn stat(&self, name: &str) -> Result<Stat, Error> {
+        check_name(name)?;
+        let state = self.0.lock();
+        let entry = state.catalog.find(name).ok_or_else(|| Error::Missing { object: self.0.full(name) })?;
+        let since = Duration::from_nanos(entry.changed_ns.unsigned_abs());
+        let modified = if entry.changed_ns < 0 { UNIX_EPOCH.checked_sub(since) } else { UNIX_EPOCH.checked_add(since) };
+        Ok(Stat {
+            len: entry.len,
+            modified,
+            identity: Identity::inside(self.0.number, entry.id),
+            state: match entry.condition {
+                Condition::Whole => State::Whole,
+                _ if state.writers.contains(name) => State::BeingWritten,
+                _ => State::Interrupted,
+            },
+        })
+    }
+
+    fn free_bytes(&self) -> Result<u64, Error> {
+        Ok(self.0.lock().space.blocks() * BLOCK as u64)
+    }
+}
+
+/// Keeps the store open as long as one of its objects is.
+struct Opened {
+    device: ObjectDevice,
+    _store: Arc<Inner>,
+}
+
+impl Device for Opened {
+    fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    fn limits(&self) -> outcore_device::Limits {
+        self.device.limits()
+    }
+
+    fn len(&self) -> u64 {
+        self.device.len()
+    }
+
+    fn route(&self) -> outcore_device::Route<'_> {
+        self.device.route()
+    }
+}
+
+/// An object that is being changed in place.
+struct Writing {
+    store: Arc<Inner>,
+    name: String,
+    body: Arc<Body>,
+    was_marked: bool,
+    lent: AtomicBool,
+    ended: bool,
+}
+
+impl Writing {
+    fn settle(&mut self) -> Result<(), Error> {
+        let mut state = self.store.lock_to_write(&self.name)?;
+        let entry = state.catalog.get(self.body.id).cloned();
+        let entry = entry.ok_or_else(|| Error::Missing { object: self.store.full(&self.name) })?;
+        let changed_ns = if *self.lent.get_mut() { now_ns() } else { entry.changed_ns };
+        state.put(Entry { condition: Condition::Whole, changed_ns, ..Entry::clone(&entry) })?;
+        self.ended = true;
+        self.body.sums.settle(true);
+        Ok(())
+    }
+}
+
+impl Ending for Writing {
+    fn lent(&self) {
+        self.lent.store(true, Ordering::Relaxed);
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        let summed = if self.was_marked { self.body.sum_anew() } else { Ok(()) };
+        let written = summed.and_then(|()| self.body.write_sums());
+        written.map_err(|error| Error::from_io(&self.store.full(&self.name), "write its checksums", error))?;
+        self.settle()
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if !self.ended && !*self.lent.get_mut() {
+            // A mark that cannot be cleared calls a whole object interrupted, which is the safe side.
+            let _ = self.settle();
+        }
+        self.store.lock().writers.remove(&self.name);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(lock) = self.lock.as_ref().filter(|_| self.owner == std::process::id()) {
+            lock::release(lock);
+        }
+    }
+}
+
+fn now_ns() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Draws numbers that nobody has drawn before.
+fn draw() -> Box<dyn FnMut() -> u64 + Send> {
+    let random = RandomState::new();
+    let mut drawn = 0u64;
+    Box::new(move || {
+        drawn += 1;
+        let mut hasher = random.build_hasher();
+        hasher.write_u64(drawn);
+        hasher.write_u128(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos());
+        hasher.finish()
+    })
+}

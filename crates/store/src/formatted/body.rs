@@ -1,0 +1,200 @@
+//! The bytes of an object as a device: blocks that lie somewhere on the device below, each checked when it is read.
+
+use std::io;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use outcore_device::{Blocking, Buf, Device, Limits, Route, discard_now, flush_now, read_now, write_now};
+
+use super::layout::{BLOCK, Condition, Entry, Run};
+use super::sums::{Places, Sums, sum_of, wrong};
+
+/// Pieces of a long transfer go side by side.
+const MAX_TRANSFER_BYTES: usize = 1 << 20;
+
+/// Blocks that came back, for whoever looks for free ones next.
+pub(super) type Returned = Arc<Mutex<Vec<Run>>>;
+
+/// Blocks of one version of an object that no later version has. They come back when nobody has this version or an earlier one open:
+/// each holds that of the next, as each earlier one may have the same blocks.
+#[derive(Default)]
+pub(super) struct Garbage {
+    left: Mutex<(Vec<Run>, Option<Arc<Garbage>>)>,
+    returned: Returned,
+}
+
+impl Garbage {
+    pub(super) fn new(runs: Vec<Run>, returned: &Returned) -> Garbage {
+        Garbage { left: Mutex::new((runs, None)), returned: Arc::clone(returned) }
+    }
+
+    /// What is to come back, and what comes next.
+    pub(super) fn leave(&self, runs: Vec<Run>, next: Option<Arc<Garbage>>) {
+        *self.left.lock().expect("no panic while held") = (runs, next);
+    }
+}
+
+impl Drop for Garbage {
+    fn drop(&mut self) {
+        let (runs, next) = std::mem::take(self.left.get_mut().expect("no panic while held"));
+        self.returned.lock().expect("no panic while held").extend(runs);
+        drop(next);
+    }
+}
+
+/// What all who have one version of an object open share.
+pub(super) struct Body {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) id: u64,
+    pub(super) len: u64,
+    pub(super) places: Places,
+    pub(super) sums: Sums,
+    pub(super) garbage: Arc<Garbage>,
+}
+
+impl Body {
+    pub(super) fn new(device: Arc<dyn Device>, entry: &Entry, is_new: bool, garbage: Arc<Garbage>) -> Body {
+        let sums = Sums::new(&entry.sums, is_new, entry.condition == Condition::Whole);
+        Body { device, id: entry.id, len: entry.len, places: Places::new(&entry.runs), sums, garbage }
+    }
+
+    pub(super) fn read(&self, destination: &mut [u8], offset: u64) -> io::Result<()> {
+        let device = &*self.device;
+        let first = offset / BLOCK as u64;
+        let sums = self.sums.get(device, first, destination.len() / BLOCK)?;
+        for (place, part) in pieces(&self.places, offset, destination.len())? {
+            read_now(device, &mut destination[part], place)?;
+        }
+        for (number, (block, &sum)) in destination.chunks_mut(BLOCK).zip(&sums).enumerate() {
+            // Somebody may have written it between the two looks.
+            if differs(block, sum) && self.sums.are_settled() && self.sums.get(device, first + number as u64, 1)?[0] == sum {
+                return Err(damaged(offset + (number * BLOCK) as u64));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives all bytes, whatever they are, the checksums that they have. Nobody writes meanwhile.
+    pub(super) fn sum_anew(&self) -> io::Result<()> {
+        let mut buf = Buf::anonymous(MAX_TRANSFER_BYTES)?;
+        let blocks = self.len.div_ceil(BLOCK as u64);
+        let mut first = 0;
+        while first < blocks {
+            let part = &mut buf[..BLOCK * usize::try_from(blocks - first).unwrap_or(usize::MAX).min(MAX_TRANSFER_BYTES / BLOCK)];
+            let old = self.sums.get(&*self.device, first, part.len() / BLOCK)?;
+            for (place, range) in pieces(&self.places, first * BLOCK as u64, part.len())? {
+                read_now(&*self.device, &mut part[range], place)?;
+            }
+            let new: Vec<u32> =
+                part.chunks(BLOCK).zip(old).map(|(block, old)| if old == 0 { 0 } else { sum_of(block) }).collect();
+            self.sums.set(&*self.device, first, &new)?;
+            first += new.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn write(&self, source: &[u8], offset: u64) -> io::Result<()> {
+        let sums: Vec<u32> = source.chunks(BLOCK).map(sum_of).collect();
+        for (place, part) in pieces(&self.places, offset, source.len())? {
+            write_now(&*self.device, &source[part], place)?;
+        }
+        self.sums.set(&*self.device, offset / BLOCK as u64, &sums)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        let block = BLOCK as u64;
+        let whole = offset.next_multiple_of(block)..(offset + len) / block * block;
+        if whole.is_empty() {
+            return Ok(());
+        }
+        let count = (whole.end - whole.start) / block;
+        self.sums.set(&*self.device, whole.start / block, &vec![0; count as usize])?;
+        let pieces = pieces(&self.places, whole.start, (whole.end - whole.start) as usize)?;
+        pieces.into_iter().try_for_each(|(place, part)| discard_now(&*self.device, place, part.len() as u64))
+    }
+
+    /// Writes the sums to where they belong; a change of the catalog makes them durable, and the bytes too.
+    pub(super) fn write_sums(&self) -> io::Result<()> {
+        self.sums.write(&*self.device)
+    }
+}
+
+/// Pieces that lie together: where they are below, and which of the bytes they are.
+pub(super) fn pieces(places: &Places, offset: u64, len: usize) -> io::Result<Vec<(u64, Range<usize>)>> {
+    let (mut found, mut at, block) = (Vec::new(), 0, BLOCK as u64);
+    while at < len {
+        let place = places.find((offset + at as u64) / block).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let end = len.min(at + usize::try_from(place.blocks * block).unwrap_or(usize::MAX));
+        found.push((place.start * block, at..end));
+        at = end;
+    }
+    Ok(found)
+}
+
+/// Whether a block is not what its sum says. One that was never written is made zero.
+pub(super) fn differs(block: &mut [u8], sum: u32) -> bool {
+    if sum == 0 {
+        block.fill(0);
+    }
+    sum != 0 && sum_of(block) != sum
+}
+
+pub(super) fn damaged(at: u64) -> io::Error {
+    wrong(format!("the checksum of the block at byte {at} is wrong"))
+}
+
+/// One who has an object open.
+pub(super) struct ObjectDevice {
+    pub(super) body: Arc<Body>,
+    pub(super) name: String,
+    pub(super) may_write: bool,
+}
+
+impl ObjectDevice {
+    pub(super) const LIMITS: Limits = Limits { block: BLOCK as u32, max_transfer: MAX_TRANSFER_BYTES };
+
+    fn check_write(&self) -> io::Result<()> {
+        if self.may_write { Ok(()) } else { Err(io::ErrorKind::ReadOnlyFilesystem.into()) }
+    }
+}
+
+impl Device for ObjectDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> Limits {
+        ObjectDevice::LIMITS
+    }
+
+    fn len(&self) -> u64 {
+        self.body.len
+    }
+
+    fn route(&self) -> Route<'_> {
+        Route::Blocking(self)
+    }
+}
+
+impl Blocking for ObjectDevice {
+    fn read_at(&self, destination: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.body.read(destination, offset)?;
+        Ok(destination.len())
+    }
+
+    fn write_at(&self, source: &[u8], offset: u64) -> io::Result<usize> {
+        self.check_write()?;
+        self.body.write(source, offset)?;
+        Ok(source.len())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.body.write_sums()?;
+        flush_now(&*self.body.device)
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.check_write()?;
+        self.body.discard(offset, len)
+    }
+}

@@ -1,0 +1,373 @@
+//! What lies where on a formatted device, byte by byte; `docs/format.md` draws it.
+//!
+//! Pure: bytes to values and back. Numbers are little-endian, places and lengths count blocks of 4096 bytes.
+
+use bytes::{Buf, BufMut};
+
+/// Bytes of a block.
+pub(crate) const BLOCK: usize = 4096;
+/// Superblocks lie in so many blocks at the start of the device, alike but for a crash between writing one and the other.
+pub(super) const SUPERBLOCKS: u64 = 2;
+pub(super) const VERSION: u32 = 1;
+const MAGIC: &[u8; 8] = b"OUTCORE\n";
+/// A superblock is one sector of any device, which is written whole or not at all.
+const SUPERBLOCK_BYTES: usize = 512;
+/// Of a block of the catalog, before its records.
+const HEADER_BYTES: usize = 32;
+const RECORD_BYTES: usize = BLOCK - HEADER_BYTES;
+
+/// CRC-32C (Castagnoli), as iSCSI has it.
+pub(super) fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
+/// Blocks that follow one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) start: u64,
+    pub(super) blocks: u64,
+}
+
+impl Run {
+    pub(super) fn end(self) -> u64 {
+        self.start + self.blocks
+    }
+}
+
+/// Why bytes are not what they should be.
+pub(super) type Wrong = String;
+
+/// Where everything else is.
+///
+/// ```text
+///     0   8  "OUTCORE\n"
+///     8   4  version
+///    12   4  bytes of a block: 4096
+///    16  16  identity, drawn when the device was formatted
+///    32   8  generation: of two superblocks, the one with the higher counts
+///    40   8  blocks of the device that are used
+///    48  16  catalog: first block, blocks
+///    64  16  room for the next catalog: first block, blocks
+///    80   8  epoch of the catalog, drawn when it was begun
+///    88 420  zero
+///   508   4  CRC-32C of the bytes before
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Superblock {
+    pub(super) identity: [u8; 16],
+    pub(super) generation: u64,
+    pub(super) blocks: u64,
+    pub(super) catalog: Run,
+    pub(super) spare: Run,
+    pub(super) epoch: u64,
+}
+
+impl Superblock {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(BLOCK);
+        bytes.put_slice(MAGIC);
+        bytes.put_u32_le(VERSION);
+        bytes.put_u32_le(BLOCK as u32);
+        bytes.put_slice(&self.identity);
+        bytes.put_u64_le(self.generation);
+        bytes.put_u64_le(self.blocks);
+        put_run(&mut bytes, self.catalog);
+        put_run(&mut bytes, self.spare);
+        bytes.put_u64_le(self.epoch);
+        bytes.resize(SUPERBLOCK_BYTES - 4, 0);
+        bytes.put_u32_le(checksum(&bytes));
+        bytes.resize(BLOCK, 0);
+        bytes
+    }
+
+    pub(super) fn decode(block: &[u8]) -> Result<Superblock, Wrong> {
+        let (covered, sum) = block[..SUPERBLOCK_BYTES].split_at(SUPERBLOCK_BYTES - 4);
+        let mut bytes = covered;
+        if bytes[..8] != MAGIC[..] {
+            return Err("it does not begin as a store does".into());
+        }
+        if checksum(covered).to_le_bytes() != sum {
+            return Err("the checksum of its superblock is wrong".into());
+        }
+        bytes.advance(8);
+        let (version, block_bytes) = (bytes.get_u32_le(), bytes.get_u32_le());
+        if version != VERSION || block_bytes != BLOCK as u32 {
+            return Err(format!(
+                "it has version {version} of the format with blocks of {block_bytes} bytes; this program reads version {VERSION} with blocks of {BLOCK}"
+            ));
+        }
+        let mut identity = [0; 16];
+        bytes.copy_to_slice(&mut identity);
+        let (generation, blocks) = (bytes.get_u64_le(), bytes.get_u64_le());
+        let (catalog, spare) = (get_run(&mut bytes)?, get_run(&mut bytes)?);
+        Ok(Superblock { identity, generation, blocks, catalog, spare, epoch: bytes.get_u64_le() })
+    }
+}
+
+/// Whether the content of an object can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Condition {
+    Whole,
+    /// A writer in place has begun and not finished.
+    Marked,
+    /// A new object that has its name before it is whole: it is gone on with, or removed.
+    Unfinished,
+}
+
+/// An object.
+///
+/// ```text
+///   8  number, never used again     8  length in bytes     8  changed: nanoseconds since 1970
+///   1  condition: 0 whole, 1 being written in place, 2 unfinished
+///   2 + its name, UTF-8             4 + what its owner says of it
+///   4 + runs of its bytes, in order, 16 each               4 + runs of their checksums
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) id: u64,
+    pub(super) len: u64,
+    pub(super) changed_ns: i64,
+    pub(super) condition: Condition,
+    pub(super) name: String,
+    pub(super) about: Vec<u8>,
+    pub(super) runs: Vec<Run>,
+    pub(super) sums: Vec<Run>,
+}
+
+/// A change of the catalog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// 1, then an entry, which takes the place of one with its number.
+    Put(Entry),
+    /// 2, then 8: the number of an object that is no more.
+    Gone(u64),
+}
+
+pub(super) fn encode(records: &[Record]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for record in records {
+        match record {
+            Record::Gone(id) => {
+                bytes.put_u8(2);
+                bytes.put_u64_le(*id);
+            }
+            Record::Put(entry) => {
+                bytes.put_u8(1);
+                bytes.put_u64_le(entry.id);
+                bytes.put_u64_le(entry.len);
+                bytes.put_i64_le(entry.changed_ns);
+                bytes.put_u8(entry.condition as u8);
+                bytes.put_u16_le(entry.name.len() as u16);
+                bytes.put_slice(entry.name.as_bytes());
+                bytes.put_u32_le(entry.about.len() as u32);
+                bytes.put_slice(&entry.about);
+                for runs in [&entry.runs, &entry.sums] {
+                    bytes.put_u32_le(runs.len() as u32);
+                    runs.iter().for_each(|&run| put_run(&mut bytes, run));
+                }
+            }
+        }
+    }
+    bytes
+}
+
+pub(super) fn decode(mut bytes: &[u8]) -> Result<Vec<Record>, Wrong> {
+    let mut records = Vec::new();
+    while !bytes.is_empty() {
+        let found = decode_one(&mut bytes);
+        records.push(found.map_err(|wrong| format!("record {} of a change of the catalog: {wrong}", records.len()))?);
+    }
+    Ok(records)
+}
+
+fn decode_one(bytes: &mut &[u8]) -> Result<Record, Wrong> {
+    let short = |_| "it ends too early".to_owned();
+    let kind = bytes.try_get_u8().map_err(short)?;
+    let id = bytes.try_get_u64_le().map_err(short)?;
+    match kind {
+        2 => return Ok(Record::Gone(id)),
+        1 => {}
+        _ => return Err(format!("of an unknown kind, {kind}")),
+    }
+    let len = bytes.try_get_u64_le().map_err(short)?;
+    let changed_ns = bytes.try_get_i64_le().map_err(short)?;
+    let condition = match bytes.try_get_u8().map_err(short)? {
+        0 => Condition::Whole,
+        1 => Condition::Marked,
+        2 => Condition::Unfinished,
+        other => return Err(format!("object {id} is in an unknown condition, {other}")),
+    };
+    let name_bytes = bytes.try_get_u16_le().map_err(short)?.into();
+    let name = take(bytes, name_bytes)?.to_vec();
+    let name = String::from_utf8(name).map_err(|_| format!("the name of object {id} is not UTF-8"))?;
+    let about_bytes = bytes.try_get_u32_le().map_err(short)? as usize;
+    let about = take(bytes, about_bytes)?.to_vec();
+    let mut runs = || {
+        let count = bytes.try_get_u32_le().map_err(short)? as usize;
+        let mut part = take(bytes, count.checked_mul(16).ok_or("it ends too early")?)?;
+        (0..count).map(|_| get_run(&mut part)).collect::<Result<Vec<Run>, Wrong>>()
+    };
+    Ok(Record::Put(Entry { id, len, changed_ns, condition, name, about, runs: runs()?, sums: runs()? }))
+}
+
+fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Result<&'a [u8], Wrong> {
+    bytes.split_off(..count).ok_or_else(|| "it ends too early".into())
+}
+
+fn put_run(bytes: &mut Vec<u8>, run: Run) {
+    bytes.put_u64_le(run.start);
+    bytes.put_u64_le(run.blocks);
+}
+
+fn get_run(bytes: &mut &[u8]) -> Result<Run, Wrong> {
+    let (start, blocks) = (bytes.get_u64_le(), bytes.get_u64_le());
+    match start.checked_add(blocks) {
+        Some(_) => Ok(Run { start, blocks }),
+        None => Err("a run of blocks ends beyond every device".into()),
+    }
+}
+
+/// Blocks that records of so many bytes take.
+pub(super) fn log_blocks(bytes: usize) -> u64 {
+    bytes.div_ceil(RECORD_BYTES).max(1) as u64
+}
+
+/// A change as blocks of the catalog, of which it is to begin at number `first`.
+///
+/// ```text
+///     0   4  CRC-32C of the rest of the block
+///     4   2  bytes of records in this block
+///     6   2  1 in the last block of a change, else 0
+///     8   8  epoch
+///    16   8  number of this block, from 0
+///    24   8  number of the first block of this change
+///    32      records: those of a change go on from block to block
+/// ```
+pub(super) fn to_log(records: &[u8], epoch: u64, first: u64) -> Vec<u8> {
+    let count = log_blocks(records.len());
+    let mut log = Vec::with_capacity(count as usize * BLOCK);
+    for (number, part) in (0..count).map(|number| (number, part_of(records, number))) {
+        let start = log.len();
+        log.put_u32_le(0);
+        log.put_u16_le(part.len() as u16);
+        log.put_u16_le((number + 1 == count).into());
+        log.put_u64_le(epoch);
+        log.put_u64_le(first + number);
+        log.put_u64_le(first);
+        log.put_slice(part);
+        log.resize(start + BLOCK, 0);
+        let sum = checksum(&log[start + 4..]);
+        log[start..start + 4].copy_from_slice(&sum.to_le_bytes());
+    }
+    log
+}
+
+fn part_of(records: &[u8], number: u64) -> &[u8] {
+    let start = number as usize * RECORD_BYTES;
+    &records[start..records.len().min(start + RECORD_BYTES)]
+}
+
+/// A block of the catalog.
+pub(super) struct LogBlock<'a> {
+    pub(super) first: u64,
+    pub(super) is_last: bool,
+    pub(super) records: &'a [u8],
+}
+
+/// The block number `number` of the catalog with this epoch; `None` for anything else.
+pub(super) fn from_log(block: &[u8], epoch: u64, number: u64) -> Option<LogBlock<'_>> {
+    let mut bytes = block;
+    let sum = bytes.get_u32_le();
+    let (len, is_last) = (usize::from(bytes.get_u16_le()), bytes.get_u16_le() == 1);
+    let found = (bytes.get_u64_le(), bytes.get_u64_le());
+    let first = bytes.get_u64_le();
+    if found != (epoch, number) || len > RECORD_BYTES || first > number || checksum(&block[4..]) != sum {
+        return None;
+    }
+    Some(LogBlock { first, is_last, records: &bytes[..len] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn runs() -> impl Strategy<Value = Vec<Run>> {
+        prop::collection::vec((any::<u32>(), any::<u32>()).prop_map(|(a, b)| Run { start: a.into(), blocks: b.into() }), 0..5)
+    }
+
+    fn records() -> impl Strategy<Value = Vec<Record>> {
+        let condition = prop_oneof![Just(Condition::Whole), Just(Condition::Marked), Just(Condition::Unfinished)];
+        let about = prop::collection::vec(any::<u8>(), 0..9000);
+        let entry = (any::<u64>(), any::<u64>(), any::<i64>(), condition, ".{0,50}", about, runs(), runs());
+        let entry = entry.prop_map(|(id, len, changed_ns, condition, name, about, runs, sums)| {
+            Record::Put(Entry { id, len, changed_ns, condition, name, about, runs, sums })
+        });
+        prop::collection::vec(prop_oneof![entry, any::<u64>().prop_map(Record::Gone)], 0..6)
+    }
+
+    fn superblock() -> Superblock {
+        let (catalog, spare) = (Run { start: 2, blocks: 64 }, Run { start: 66, blocks: 64 });
+        Superblock { identity: *b"0123456789abcdef", generation: 7, blocks: 1000, catalog, spare, epoch: 9 }
+    }
+
+    proptest! {
+        #[test]
+        fn changes_come_back_from_the_log(records in records(), epoch: u64, first in 0u64..1000) {
+            let bytes = encode(&records);
+            let log = to_log(&bytes, epoch, first);
+            let mut found = Vec::new();
+            for (number, block) in (first..).zip(log.chunks(BLOCK)) {
+                let block = from_log(block, epoch, number).unwrap();
+                prop_assert_eq!((block.first, block.is_last), (first, found.len() + block.records.len() == bytes.len()));
+                found.extend_from_slice(block.records);
+            }
+            prop_assert_eq!(decode(&found).unwrap(), records);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = decode(&bytes);
+        }
+
+        #[test]
+        fn a_change_that_is_cut_is_seen(records in records(), cut in any::<prop::sample::Index>()) {
+            let bytes = encode(&records);
+            let cut = cut.index(bytes.len() + 1);
+            let found = decode(&bytes[..cut]);
+            prop_assert!(found.is_err() || found.unwrap().len() < records.len() || cut == bytes.len());
+        }
+    }
+
+    #[test]
+    fn every_bit_of_a_superblock_counts() {
+        let bytes = superblock().encode();
+        assert_eq!(Superblock::decode(&bytes).unwrap(), superblock());
+        for bit in 0..SUPERBLOCK_BYTES * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::decode(&bytes).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn every_bit_of_a_block_of_the_log_counts() {
+        let log = to_log(&encode(&[Record::Gone(5)]), 3, 4);
+        assert!(from_log(&log, 3, 4).is_some());
+        assert!(from_log(&log, 2, 4).is_none() && from_log(&log, 3, 5).is_none());
+        for bit in 0..BLOCK * 8 {
+            let mut log = log.clone();
+            log[bit / 8] ^= 1 << (bit % 8);
+            assert!(from_log(&log, 3, 4).is_none(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn another_version_is_told() {
+        let mut bytes = superblock().encode();
+        bytes[8] = 2;
+        let sum = checksum(&bytes[..508]);
+        bytes[508..512].copy_from_slice(&sum.to_le_bytes());
+        assert!(Superblock::decode(&bytes).unwrap_err().contains("version 2"));
+    }
+}

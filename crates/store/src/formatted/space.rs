@@ -1,0 +1,152 @@
+//! Which blocks nobody uses.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::layout::Run;
+
+/// Free blocks as runs that do not touch.
+#[derive(Default)]
+pub(super) struct Space {
+    by_start: BTreeMap<u64, u64>,
+    /// Blocks and start.
+    by_len: BTreeSet<(u64, u64)>,
+    blocks: u64,
+}
+
+impl Space {
+    /// All blocks of a range.
+    pub(super) fn new(run: Run) -> Space {
+        let mut space = Space::default();
+        space.give(run);
+        space
+    }
+
+    /// Free blocks.
+    pub(super) fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// So many blocks in as few runs as can be, or nothing.
+    pub(super) fn take(&mut self, blocks: u64) -> Option<Vec<Run>> {
+        if blocks > self.blocks {
+            return None;
+        }
+        let (mut runs, mut left) = (Vec::new(), blocks);
+        while left > 0 {
+            let run = self.take_up_to(left);
+            left -= run.blocks;
+            runs.push(run);
+        }
+        runs.sort_unstable_by_key(|run| run.start);
+        Some(runs)
+    }
+
+    /// So many blocks in one piece, or nothing.
+    pub(super) fn take_one(&mut self, blocks: u64) -> Option<Run> {
+        self.by_len.range((blocks, 0)..).next()?;
+        Some(self.take_up_to(blocks))
+    }
+
+    /// The start of the shortest run that has so many blocks, or all of the longest; there is one.
+    fn take_up_to(&mut self, blocks: u64) -> Run {
+        let found = self.by_len.range((blocks, 0)..).next().or_else(|| self.by_len.last());
+        let &(len, start) = found.expect("there are free blocks");
+        let run = Run { start, blocks: blocks.min(len) };
+        assert!(self.claim(run), "it is free");
+        run
+    }
+
+    /// Takes these very blocks; false, and nothing happens, where not all of them are free.
+    pub(super) fn claim(&mut self, run: Run) -> bool {
+        if run.blocks == 0 {
+            return true;
+        }
+        let Some((&start, &blocks)) = self.by_start.range(..=run.start).next_back() else { return false };
+        if start + blocks < run.end() {
+            return false;
+        }
+        self.remove(start, blocks);
+        self.insert(start, run.start - start);
+        self.insert(run.end(), start + blocks - run.end());
+        true
+    }
+
+    /// Takes blocks back.
+    pub(super) fn give(&mut self, run: Run) {
+        if run.blocks == 0 {
+            return;
+        }
+        let (mut start, mut blocks) = (run.start, run.blocks);
+        if let Some((&before, &len)) = self.by_start.range(..start).next_back() {
+            assert!(before + len <= start, "blocks are given back once");
+            if before + len == start {
+                self.remove(before, len);
+                (start, blocks) = (before, len + blocks);
+            }
+        }
+        if let Some((&next, &len)) = self.by_start.range(run.start..).next() {
+            assert!(run.end() <= next, "blocks are given back once");
+            if run.end() == next {
+                self.remove(next, len);
+                blocks += len;
+            }
+        }
+        self.insert(start, blocks);
+    }
+
+    fn insert(&mut self, start: u64, blocks: u64) {
+        if blocks > 0 {
+            self.by_start.insert(start, blocks);
+            self.by_len.insert((blocks, start));
+            self.blocks += blocks;
+        }
+    }
+
+    fn remove(&mut self, start: u64, blocks: u64) {
+        self.by_start.remove(&start);
+        self.by_len.remove(&(blocks, start));
+        self.blocks -= blocks;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_block_is_in_one_place(steps in prop::collection::vec((any::<bool>(), 0u64..40, any::<prop::sample::Index>()), 1..60)) {
+            const BLOCKS: u64 = 100;
+            let mut space = Space::new(Run { start: 0, blocks: BLOCKS });
+            let mut owned: Vec<Vec<Run>> = Vec::new();
+            for (gives, blocks, which) in steps {
+                if gives && !owned.is_empty() {
+                    owned.swap_remove(which.index(owned.len())).into_iter().for_each(|run| space.give(run));
+                } else {
+                    let free = space.blocks();
+                    let taken = space.take(blocks);
+                    prop_assert_eq!(taken.is_some(), blocks <= free);
+                    owned.extend(taken);
+                }
+                let mut uses = [0; BLOCKS as usize];
+                let free = space.by_start.iter().map(|(&start, &blocks)| Run { start, blocks });
+                owned.iter().flatten().copied().chain(free).for_each(|run| (run.start..run.end()).for_each(|block| uses[block as usize] += 1));
+                prop_assert!(uses.iter().all(|&uses| uses == 1));
+                prop_assert!(space.by_start.iter().zip(space.by_start.iter().skip(1)).all(|((&start, &blocks), (&next, _))| start + blocks < next));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_taken_cannot_be_claimed() {
+        let mut space = Space::new(Run { start: 10, blocks: 10 });
+        assert!(space.claim(Run { start: 12, blocks: 3 }));
+        for (start, blocks) in [(12, 1), (11, 2), (14, 3), (9, 1), (19, 2), (0, 30)] {
+            assert!(!space.claim(Run { start, blocks }), "{blocks} at {start}");
+        }
+        assert_eq!(space.take_one(6), None);
+        assert_eq!(space.take_one(5), Some(Run { start: 15, blocks: 5 }));
+        assert_eq!(space.blocks(), 2);
+    }
+}

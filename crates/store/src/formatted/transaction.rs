@@ -1,0 +1,345 @@
+//! Changes of several objects that are made together or not at all.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use outcore_device::{Blocking, Device, Limits, Route, flush_now, read_now, write_now};
+
+use super::body::{Body, Garbage, ObjectDevice, damaged, differs, pieces};
+use super::layout::{BLOCK, Condition, Entry, Record, Run};
+use super::sums::{NewSums, Places, sum_blocks, sum_of};
+use super::{Formatted, Inner, Inside, now_ns};
+use crate::error::Error;
+use crate::folder::check_name;
+use crate::os::Identity;
+use crate::{Ending, Object};
+
+/// Changes of several objects of a [`Formatted`] store that are made together or not at all. Its names are locked until it ends; dropped
+/// without [`Transaction::commit`], none of them is made.
+#[must_use = "dropping a transaction gives it up"]
+pub struct Transaction {
+    store: Arc<Inner>,
+    /// Locked for it.
+    names: Vec<String>,
+    parts: Vec<Part>,
+}
+
+enum Part {
+    /// An object that takes its name, also from another one.
+    New(Entry, Arc<Body>),
+    /// The same object with other bytes.
+    Updated(Arc<Entry>, Arc<NewVersion>),
+    Removed(u64),
+    Renamed(Arc<Entry>, String),
+}
+
+impl Formatted {
+    /// Begins a transaction.
+    pub fn transaction(&self) -> Transaction {
+        Transaction { store: Arc::clone(&self.0), names: Vec::new(), parts: Vec::new() }
+    }
+}
+
+impl Transaction {
+    /// A new object of `len` zero bytes.
+    ///
+    /// # Errors
+    /// As [`Store::create`](crate::Store::create).
+    pub fn create(&mut self, name: &str, len: u64) -> Result<Object, Error> {
+        let store = Arc::clone(&self.store);
+        let mut state = self.claim(name)?;
+        let blocks = len.div_ceil(BLOCK as u64);
+        let sums = sum_blocks(blocks);
+        let taken = blocks.checked_add(sums).and_then(|blocks| state.space.take(blocks));
+        let taken = taken.ok_or_else(|| {
+            let needed = blocks.saturating_add(sums).saturating_mul(BLOCK as u64);
+            Error::NoSpace { object: store.full(name), needed, free: state.space.blocks() * BLOCK as u64 }
+        })?;
+        let id = state.catalog.draw_id();
+        drop(state);
+        let garbage = Arc::new(Garbage::new(taken.clone(), &store.returned));
+        let (runs, sums) = cut(taken, blocks);
+        let condition = Condition::Whole;
+        let entry = Entry { id, len, changed_ns: 0, condition, name: name.to_owned(), about: Vec::new(), runs, sums };
+        let body = Arc::new(Body::new(Arc::clone(&store.device), &entry, true, garbage));
+        let object = store.object(name, Arc::clone(&body), true);
+        self.parts.push(Part::New(entry, body));
+        Ok(object)
+    }
+
+    /// A new version of an object, of the same length: what is written to it goes elsewhere, what is not is what it was. Who has the old
+    /// version open keeps it.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Interrupted`], [`Error::Locked`]. Writes fail where there is no room.
+    pub fn update(&mut self, name: &str) -> Result<Object, Error> {
+        let store = Arc::clone(&self.store);
+        let mut state = self.claim(name)?;
+        let entry = state.entry(&store, name)?;
+        if entry.condition != Condition::Whole {
+            return Err(Error::Interrupted { object: store.full(name) });
+        }
+        let (old, id) = (state.body(&store, &entry), state.catalog.draw_id());
+        drop(state);
+        let (object, len, identity) = (store.full(name), entry.len, Identity::inside(store.number, id));
+        let places = Mutex::new(Places::default());
+        let new = Arc::new(NewVersion {
+            id,
+            name: object.clone(),
+            old,
+            places,
+            sums: NewSums::new(),
+            sum_runs: Mutex::default(),
+            store,
+        });
+        self.parts.push(Part::Updated(entry, Arc::clone(&new)));
+        Ok(Object { object, device: new, len, identity })
+    }
+
+    /// Removes an object.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Locked`].
+    pub fn remove(&mut self, name: &str) -> Result<(), Error> {
+        let store = Arc::clone(&self.store);
+        let id = self.claim(name)?.entry(&store, name)?.id;
+        self.parts.push(Part::Removed(id));
+        Ok(())
+    }
+
+    /// Gives an object another name, also where that is taken.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Locked`].
+    pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
+        let store = Arc::clone(&self.store);
+        let entry = self.claim(from)?.entry(&store, from)?;
+        drop(self.claim(to)?);
+        self.parts.push(Part::Renamed(entry, to.to_owned()));
+        Ok(())
+    }
+
+    /// Makes all changes, durably. All writes have completed before; none may follow.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], and nothing has changed; that of the device, and then opening the store again tells.
+    pub fn commit(mut self) -> Result<(), Error> {
+        self.end()
+    }
+
+    /// Locks a name, and the store for the moment.
+    fn claim(&mut self, name: &str) -> Result<std::sync::MutexGuard<'_, Inside>, Error> {
+        check_name(name)?;
+        let mut state = self.store.lock_to_write(name)?;
+        state.claim(&self.store, name)?;
+        self.names.push(name.to_owned());
+        Ok(state)
+    }
+}
+
+impl Ending for Transaction {
+    fn end(&mut self) -> Result<(), Error> {
+        let store = Arc::clone(&self.store);
+        let at = |name: &str, error| Error::from_io(&store.full(name), "write its checksums", error);
+        for part in &self.parts {
+            if let Part::New(entry, body) = part {
+                body.write_sums().map_err(|error| at(&entry.name, error))?;
+            }
+        }
+        let mut state = store.lock_to_write("")?;
+        let (mut records, mut ends) = (Vec::new(), Vec::new());
+        let changed_ns = now_ns();
+        for part in &self.parts {
+            match part {
+                Part::New(entry, body) => {
+                    let old = state.catalog.find(&entry.name).cloned();
+                    records.extend(old.iter().map(|old| Record::Gone(old.id)));
+                    ends.extend(old.map(|old| End::gone(&old)));
+                    records.push(Record::Put(Entry { changed_ns, ..entry.clone() }));
+                    ends.push(End::Begins(Arc::clone(body)));
+                }
+                Part::Updated(old, new) => {
+                    let (entry, replaced) = new.finish(&mut state, old).map_err(|error| at(&old.name, error))?;
+                    records.extend([Record::Gone(old.id), Record::Put(Entry { changed_ns, ..entry })]);
+                    ends.push(End::Replaced(old.id, replaced, new.id));
+                }
+                Part::Removed(id) => {
+                    let old = state.catalog.get(*id).cloned().expect("locked since it was found");
+                    records.push(Record::Gone(*id));
+                    ends.push(End::gone(&old));
+                }
+                Part::Renamed(entry, to) => {
+                    let old = state.catalog.find(to).cloned();
+                    records.extend(old.iter().map(|old| Record::Gone(old.id)));
+                    ends.extend(old.map(|old| End::gone(&old)));
+                    records.push(Record::Put(Entry { name: to.clone(), ..Entry::clone(entry) }));
+                }
+            }
+        }
+        let Inside { catalog, space, .. } = &mut *state;
+        let changed = catalog.change(records, space);
+        match &changed {
+            Err(Error::NoSpace { .. }) => return changed,
+            // Nobody knows whose blocks are whose now, until the store is opened again.
+            Err(_) => {}
+            Ok(()) => ends.into_iter().for_each(|end| state.end(&store, end)),
+        }
+        self.parts.iter().for_each(|part| match part {
+            Part::New(_, body) => body.garbage.leave(Vec::new(), None),
+            Part::Updated(_, new) => new.keep_all(),
+            Part::Removed(_) | Part::Renamed(..) => {}
+        });
+        changed
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        let mut state = self.store.lock();
+        self.names.iter().for_each(|name| _ = state.writers.remove(name));
+    }
+}
+
+/// What becomes of blocks once a change was made.
+pub(super) enum End {
+    /// A new object has them.
+    Begins(Arc<Body>),
+    /// An object of this number, with these blocks, is no more.
+    Gone(u64, Vec<Run>),
+    /// These were of the old version only; number of the new one.
+    Replaced(u64, Vec<Run>, u64),
+}
+
+impl End {
+    pub(super) fn gone(entry: &Entry) -> End {
+        End::Gone(entry.id, entry.runs.iter().chain(&entry.sums).copied().collect())
+    }
+}
+
+/// A new version of an object on its way.
+struct NewVersion {
+    id: u64,
+    name: String,
+    old: Arc<Body>,
+    /// Of what was written.
+    places: Mutex<Places>,
+    sums: NewSums,
+    /// Where blocks of sums went.
+    sum_runs: Mutex<Vec<Run>>,
+    store: Arc<Inner>,
+}
+
+impl NewVersion {
+    /// The entry that the new version is to have, and blocks that only the old one has.
+    fn finish(&self, state: &mut Inside, old: &Entry) -> io::Result<(Entry, Vec<Run>)> {
+        let numbers = self.sums.numbers();
+        let taken = state.space.take(numbers.len() as u64).ok_or(io::ErrorKind::StorageFull)?;
+        let mut places = Places::default();
+        let blocks = taken.iter().flat_map(|run| run.start..run.end());
+        numbers.iter().zip(blocks).for_each(|(&number, start)| places.put(number, Run { start, blocks: 1 }));
+        self.sum_runs.lock().expect("no panic while held").extend(taken);
+        self.sums.write(&*self.old.device, &places)?;
+        let (runs, mut replaced) = self.old.places.with(&self.places.lock().expect("no panic while held"));
+        let (sums, replaced_sums) = self.old.sums.places().with(&places);
+        replaced.extend(replaced_sums);
+        Ok((Entry { id: self.id, runs, sums, ..old.clone() }, replaced))
+    }
+
+    /// What was written stays where it is.
+    fn keep_all(&self) {
+        *self.places.lock().expect("no panic while held") = Places::default();
+        self.sum_runs.lock().expect("no panic while held").clear();
+    }
+
+    /// Makes room for blocks that have none yet.
+    fn place(&self, first: u64, count: u64) -> io::Result<()> {
+        // In this order, as at the end.
+        let mut state = self.store.lock();
+        let mut places = self.places.lock().expect("no panic while held");
+        let mut block = first;
+        while block < first + count {
+            let missing = places.missing(block, first + count - block);
+            if missing > 0 {
+                let taken = state.space.take(missing).ok_or(io::ErrorKind::StorageFull)?;
+                let mut at = block;
+                for run in taken {
+                    places.put(at, run);
+                    at += run.blocks;
+                }
+            }
+            block += missing + places.find(block + missing).map_or(0, |run| run.blocks);
+        }
+        Ok(())
+    }
+}
+
+impl Device for NewVersion {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> Limits {
+        ObjectDevice::LIMITS
+    }
+
+    fn len(&self) -> u64 {
+        self.old.len
+    }
+
+    fn route(&self) -> Route<'_> {
+        Route::Blocking(self)
+    }
+}
+
+impl Blocking for NewVersion {
+    fn read_at(&self, destination: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.old.read(destination, offset)?;
+        let first = offset / BLOCK as u64;
+        for (number, block) in (first..).zip(destination.chunks_mut(BLOCK)) {
+            let Some(run) = self.places.lock().expect("no panic while held").find(number) else { continue };
+            read_now(&*self.old.device, block, run.start * BLOCK as u64)?;
+            if differs(block, self.sums.get(number)) {
+                return Err(damaged(number * BLOCK as u64));
+            }
+        }
+        Ok(destination.len())
+    }
+
+    fn write_at(&self, source: &[u8], offset: u64) -> io::Result<usize> {
+        let (device, first) = (&*self.old.device, offset / BLOCK as u64);
+        self.place(first, (source.len() / BLOCK) as u64)?;
+        let sums: Vec<u32> = source.chunks(BLOCK).map(sum_of).collect();
+        let pieces = pieces(&self.places.lock().expect("no panic while held"), offset, source.len())?;
+        pieces.into_iter().try_for_each(|(place, part)| write_now(device, &source[part], place))?;
+        self.sums.set(&self.old.sums, device, first, &sums)?;
+        Ok(source.len())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        flush_now(&*self.old.device)
+    }
+
+    fn discard(&self, _: u64, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+impl Drop for NewVersion {
+    fn drop(&mut self) {
+        let places = std::mem::take(self.places.get_mut().expect("no panic while held"));
+        let sum_runs = std::mem::take(self.sum_runs.get_mut().expect("no panic while held"));
+        self.store.returned.lock().expect("no panic while held").extend(places.runs().chain(sum_runs));
+    }
+}
+
+/// The first `blocks` blocks of runs, and the rest.
+fn cut(taken: Vec<Run>, blocks: u64) -> (Vec<Run>, Vec<Run>) {
+    let (mut first, mut rest, mut left) = (Vec::new(), Vec::new(), blocks);
+    for run in taken {
+        let here = run.blocks.min(left);
+        left -= here;
+        first.extend((here > 0).then_some(Run { start: run.start, blocks: here }));
+        rest.extend((here < run.blocks).then_some(Run { start: run.start + here, blocks: run.blocks - here }));
+    }
+    (first, rest)
+}
