@@ -18,6 +18,7 @@
 
 mod body;
 mod catalog;
+mod check;
 mod layout;
 mod space;
 mod sums;
@@ -35,6 +36,7 @@ use outcore_device::{Device, FileDevice, Mode};
 
 use self::body::{Body, Garbage, ObjectDevice, Returned};
 use self::catalog::{Catalog, Found};
+pub use self::check::{Fault, Findings};
 use self::layout::{BLOCK, Condition, Entry, Record};
 use self::space::Space;
 use self::transaction::End;
@@ -130,22 +132,8 @@ impl Formatted {
     /// # Errors
     /// [`Error::Unformatted`], [`Error::Corrupt`]; [`Error::Locked`] while another process has it open and one of the two writes.
     pub fn open_path(path: impl AsRef<Path>, access: Access) -> Result<Formatted, Error> {
-        let path = path.as_ref();
-        let object = shown(path);
-        let fail = |error| Error::from_io(&object, "open", error);
-        let mut options = OpenOptions::new();
-        options.read(true).write(access == Access::Write);
-        let lock = options.open(path).map_err(fail)?;
-        let locked = match access {
-            Access::Write => lock::try_lock(&lock),
-            Access::Read => lock::try_lock_shared(&lock),
-        };
-        if !locked.map_err(fail)? {
-            return Err(Error::Locked { object });
-        }
-        let mode = if access == Access::Write { Mode::ReadWrite } else { Mode::Read };
-        let device = FileDevice::open(path, mode).map_err(|error| fail(error.source))?;
-        Formatted::begin(Arc::new(device), access, Some(lock))
+        let (device, lock) = open_locked(path.as_ref(), access)?;
+        Formatted::begin(device, access, Some(lock))
     }
 
     /// Opens a device that was formatted. That nobody else writes it is the caller's care.
@@ -165,10 +153,14 @@ impl Formatted {
         if access == Access::Write && is_torn {
             catalog.begin_anew(&mut space)?;
         }
+        Ok(Formatted::with(device, access, lock, catalog, space))
+    }
+
+    fn with(device: Arc<dyn Device>, access: Access, lock: Option<File>, catalog: Catalog, space: Space) -> Formatted {
         let number = u64::from_le_bytes(catalog.superblock().identity[..8].try_into().expect("8 bytes"));
         let state = Mutex::new(Inside { catalog, space, writers: HashSet::new(), open: HashMap::new() });
         let owner = std::process::id();
-        Ok(Formatted(Arc::new(Inner { device, access, lock, owner, number, state, returned: Returned::default() })))
+        Formatted(Arc::new(Inner { device, access, lock, owner, number, state, returned: Returned::default() }))
     }
 
     /// The device below.
@@ -452,6 +444,25 @@ impl Drop for Inner {
             lock::release(lock);
         }
     }
+}
+
+/// Opens a file or block device alone, or, to read it, with others who read it.
+fn open_locked(path: &Path, access: Access) -> Result<(Arc<dyn Device>, File), Error> {
+    let object = shown(path);
+    let fail = |error| Error::from_io(&object, "open", error);
+    let mut options = OpenOptions::new();
+    options.read(true).write(access == Access::Write);
+    let lock = options.open(path).map_err(fail)?;
+    let locked = match access {
+        Access::Write => lock::try_lock(&lock),
+        Access::Read => lock::try_lock_shared(&lock),
+    };
+    if !locked.map_err(fail)? {
+        return Err(Error::Locked { object });
+    }
+    let mode = if access == Access::Write { Mode::ReadWrite } else { Mode::Read };
+    let device = FileDevice::open(path, mode).map_err(|error| fail(error.source))?;
+    Ok((Arc::new(device), lock))
 }
 
 fn now_ns() -> i64 {

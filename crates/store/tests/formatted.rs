@@ -353,8 +353,7 @@ fn a_flush_that_does_nothing_gives_an_error_or_an_older_state_and_no_wrong_bytes
 fn a_damaged_bit_anywhere_is_seen_or_means_nothing() {
     let history = History::eventful();
     let expected = &history.states.last().unwrap().1;
-    let mut image = vec![0; LEN as usize];
-    read_now(&history.device.medium, &mut image, 0).unwrap();
+    let image = last_image(&history);
     let mut chance = Chance(1);
     let mut errors = 0;
     for block in 0..BLOCKS as usize {
@@ -378,6 +377,88 @@ fn a_damaged_bit_anywhere_is_seen_or_means_nothing() {
         }
     }
     assert!(errors > 10, "{errors}");
+}
+
+/// The image that a history ends with.
+fn last_image(history: &History) -> Vec<u8> {
+    let mut image = vec![0; LEN as usize];
+    read_now(&history.device.medium, &mut image, 0).unwrap();
+    image
+}
+
+#[test]
+fn a_check_names_what_is_damaged_and_a_repair_marks_it() {
+    let history = History::eventful();
+    let image = last_image(&history);
+    let model = &history.states.last().unwrap().1;
+    let store = Formatted::open_device(on_image(&image), Access::Read).unwrap();
+    let mut told = 0;
+    let findings = store
+        .check(|done, all| {
+            told = done;
+            done <= all
+        })
+        .unwrap();
+    let bytes = model.values().map(|(len, _)| len).sum();
+    assert_eq!((findings.objects, findings.bytes, told), (model.len() as u64, bytes, bytes));
+    assert_eq!((findings.faults, findings.free_bytes), (vec![], store.free_bytes().unwrap()));
+    let ended = store.check(|_, _| false).unwrap_err();
+    assert!(matches!(ended, Error::Io { source, .. } if source.kind() == io::ErrorKind::Interrupted));
+
+    let mut chance = Chance(2);
+    let (mut in_objects, mut in_catalog) = (0, 0);
+    for block in 0..BLOCKS as usize {
+        let mut image = image.clone();
+        let bit = chance.next() as usize % (4096 * 8);
+        image[block * 4096 + bit / 8] ^= 1 << (bit % 8);
+        let device = on_image(&image);
+        let checked = Formatted::open_device(device.clone(), Access::Read).and_then(|store| store.check(|_, _| true));
+        let repaired = Formatted::repair_device(device.clone(), |_, _| true).unwrap();
+        match checked {
+            Ok(findings) => {
+                in_objects += findings.faults.len();
+                assert_eq!(repaired, findings.faults, "block {block}");
+            }
+            Err(error) => {
+                in_catalog += 1;
+                assert!(matches!(error, Error::Corrupt { .. }) && !repaired.is_empty(), "block {block}: {error}");
+            }
+        }
+        let after = found(&image_of(&device)).unwrap_or_else(|error| panic!("block {block}: {error}"));
+        for (name, (len, value)) in &after {
+            if repaired.iter().any(|fault| fault.name == *name) {
+                assert_eq!(*value, None, "{name:?} is marked");
+            } else if repaired.is_empty() && !in_last_change(&history, &after) {
+                assert_eq!(model.get(name), Some(&(*len, *value)), "block {block}");
+            }
+        }
+    }
+    assert!(in_objects > 20 && in_catalog > 0, "{in_objects} in objects, {in_catalog} in the catalog");
+}
+
+/// A damaged end of the log is taken for a change that was under way.
+fn in_last_change(history: &History, model: &Model) -> bool {
+    history.states[history.states.len() - 2].1 == *model
+}
+
+fn image_of(device: &MemoryDevice) -> Vec<u8> {
+    let mut image = vec![0; LEN as usize];
+    read_now(device, &mut image, 0).unwrap();
+    image
+}
+
+#[test]
+fn without_its_superblocks_a_store_is_found_again() {
+    let history = History::eventful();
+    let mut image = last_image(&history);
+    image[..8192].fill(7);
+    let device = on_image(&image);
+    assert!(matches!(Formatted::open_device(device.clone(), Access::Read), Err(Error::Unformatted { .. })));
+    let faults = Formatted::repair_device(device.clone(), |_, _| true).unwrap();
+    assert!(faults.len() == 1 && faults[0].reason.contains("superblocks"), "{faults:?}");
+    assert_eq!(found(&image_of(&device)).unwrap(), history.states.last().unwrap().1);
+    let empty = Arc::new(MemoryDevice::with_block("store", LEN, 512));
+    assert!(matches!(Formatted::repair_device(empty, |_, _| true), Err(Error::Unformatted { .. })));
 }
 
 #[test]

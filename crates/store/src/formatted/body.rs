@@ -74,23 +74,27 @@ impl Body {
         Ok(())
     }
 
-    /// Gives all bytes, whatever they are, the checksums that they have. Nobody writes meanwhile.
-    pub(super) fn sum_anew(&self) -> io::Result<()> {
+    /// Calls `f` with where each part of the bytes begins, the sums of its blocks, and its blocks as they are.
+    pub(super) fn each_part(&self, mut f: impl FnMut(u64, &[u32], &[u8]) -> io::Result<()>) -> io::Result<()> {
         let mut buf = Buf::anonymous(MAX_TRANSFER_BYTES)?;
-        let blocks = self.len.div_ceil(BLOCK as u64);
-        let mut first = 0;
-        while first < blocks {
-            let part = &mut buf[..BLOCK * usize::try_from(blocks - first).unwrap_or(usize::MAX).min(MAX_TRANSFER_BYTES / BLOCK)];
-            let old = self.sums.get(&*self.device, first, part.len() / BLOCK)?;
-            for (place, range) in pieces(&self.places, first * BLOCK as u64, part.len())? {
+        let end = self.len.next_multiple_of(BLOCK as u64);
+        for at in (0..end).step_by(MAX_TRANSFER_BYTES) {
+            let part = &mut buf[..usize::try_from(end - at).unwrap_or(usize::MAX).min(MAX_TRANSFER_BYTES)];
+            let sums = self.sums.get(&*self.device, at / BLOCK as u64, part.len() / BLOCK)?;
+            for (place, range) in pieces(&self.places, at, part.len())? {
                 read_now(&*self.device, &mut part[range], place)?;
             }
-            let new: Vec<u32> =
-                part.chunks(BLOCK).zip(old).map(|(block, old)| if old == 0 { 0 } else { sum_of(block) }).collect();
-            self.sums.set(&*self.device, first, &new)?;
-            first += new.len() as u64;
+            f(at, &sums, part)?;
         }
         Ok(())
+    }
+
+    /// Gives all bytes, whatever they are, the checksums that they have. Nobody writes meanwhile.
+    pub(super) fn sum_anew(&self) -> io::Result<()> {
+        self.each_part(|at, sums, bytes| {
+            let new = bytes.chunks(BLOCK).zip(sums).map(|(block, &old)| if old == 0 { 0 } else { sum_of(block) });
+            self.sums.set(&*self.device, at / BLOCK as u64, &new.collect::<Vec<u32>>())
+        })
     }
 
     fn write(&self, source: &[u8], offset: u64) -> io::Result<()> {
@@ -129,6 +133,12 @@ pub(super) fn pieces(places: &Places, offset: u64, len: usize) -> io::Result<Vec
         at = end;
     }
     Ok(found)
+}
+
+/// Where blocks are not what their sums say.
+pub(super) fn wrong_blocks(sums: &[u32], bytes: &[u8]) -> impl Iterator<Item = u64> {
+    let blocks = bytes.chunks(BLOCK).zip(sums).enumerate();
+    blocks.filter(|(_, (block, sum))| **sum != 0 && sum_of(block) != **sum).map(|(number, _)| (number * BLOCK) as u64)
 }
 
 /// Whether a block is not what its sum says. One that was never written is made zero.

@@ -19,7 +19,9 @@ use std::sync::Arc;
 
 use outcore_device::{Buf, Device, flush_now, read_now, write_now};
 
-use super::layout::{BLOCK, Entry, Record, Run, SUPERBLOCKS, Superblock, Wrong, decode, encode, from_log, log_blocks, to_log};
+use super::layout::{
+    BLOCK, Entry, Record, Run, SUPERBLOCKS, Superblock, Wrong, decode, encode, epoch_of, from_log, log_blocks, to_log,
+};
 use super::space::Space;
 use crate::error::Error;
 
@@ -40,9 +42,11 @@ pub(super) struct Catalog {
     next_id: u64,
     /// A change failed, and whether it was made nobody knows.
     is_lost: bool,
-    /// Draws epochs.
-    random: Box<dyn FnMut() -> u64 + Send>,
+    /// Draws the lower halves of epochs.
+    random: Random,
 }
+
+pub(super) type Random = Box<dyn FnMut() -> u64 + Send>;
 
 /// How the catalog was found.
 pub(super) struct Found {
@@ -57,7 +61,7 @@ impl Catalog {
     ///
     /// # Errors
     /// [`Error::NoSpace`] for a device that is too small; that of the device.
-    pub(super) fn format(device: Arc<dyn Device>, mut random: Box<dyn FnMut() -> u64 + Send>) -> Result<(), Error> {
+    pub(super) fn format(device: Arc<dyn Device>, mut random: Random) -> Result<(), Error> {
         let blocks = device.len() / BLOCK as u64;
         let log = LOG_BLOCKS.min(blocks / 32).max(LOG_BLOCKS_MIN);
         if blocks < SUPERBLOCKS + 2 * log {
@@ -69,10 +73,10 @@ impl Catalog {
         identity[8..].copy_from_slice(&random().to_le_bytes());
         let catalog = Run { start: SUPERBLOCKS, blocks: log };
         let spare = Run { start: catalog.end(), blocks: log };
-        let superblock = Superblock { identity, generation: 1, blocks, catalog, spare, epoch: random() };
+        let superblock = Superblock { identity, generation: 1, blocks, catalog, spare, epoch: epoch(1, random()) };
         // The old superblocks go first: until the new ones are there, it is no store.
         write(&device, 0, &vec![0; SUPERBLOCKS as usize * BLOCK])?;
-        write(&device, catalog.start, &to_log(&[], superblock.epoch, 0))?;
+        write(&device, catalog.start, &to_log(&encode(&[Record::Gone(0)]), superblock.epoch, 0))?;
         flush(&device)?;
         write_superblocks(&device, &superblock)
     }
@@ -81,78 +85,80 @@ impl Catalog {
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Unformatted`], or that of the device.
-    pub(super) fn open(device: Arc<dyn Device>, random: Box<dyn FnMut() -> u64 + Send>) -> Result<Found, Error> {
+    pub(super) fn open(device: Arc<dyn Device>, random: Random) -> Result<Found, Error> {
         let (superblock, differ) = read_superblock(&device)?;
-        let corrupt =
-            |place: u64, reason: Wrong| Error::Corrupt { object: device.name().to_owned(), offset: place * BLOCK as u64, reason };
-        let mut space = Space::new(Run { start: 0, blocks: superblock.blocks });
-        let fixed = [Run { start: 0, blocks: SUPERBLOCKS }, superblock.catalog, superblock.spare];
-        if superblock.blocks > device.len() / BLOCK as u64 {
-            let reason =
-                format!("it is cut: {} bytes were formatted, {} are there", superblock.blocks * BLOCK as u64, device.len());
-            return Err(corrupt(0, reason));
-        }
-        if !fixed.into_iter().all(|run| space.claim(run)) {
-            return Err(corrupt(0, "the superblock has the catalog where it cannot be".into()));
-        }
-        let mut catalog = Catalog {
-            device: Arc::clone(&device),
-            superblock,
-            used: 0,
-            entries: BTreeMap::new(),
-            names: BTreeMap::new(),
-            next_id: 1,
-            is_lost: false,
-            random,
+        let corrupt = |place: u64, reason: Wrong| {
+            let (object, offset) = (device.name().to_owned(), place * BLOCK as u64);
+            Err(Error::Corrupt { object, offset, reason })
         };
-        let is_torn = catalog.replay(&corrupt)? || differ;
-        let start = catalog.superblock.catalog.start;
+        let log = Log::read(&device, superblock.catalog, superblock.epoch)?;
+        if let Some((place, reason)) = log.damage {
+            return corrupt(place, reason);
+        }
+        let mut space = match superblock.space(device.len()) {
+            Ok(space) => space,
+            Err(reason) => return corrupt(0, reason),
+        };
+        let catalog = Catalog::new(device.clone(), superblock, log.used, log.records, random);
         for entry in catalog.entries.values() {
             if let Some(run) = entry.runs.iter().chain(&entry.sums).find(|&&run| !space.claim(run)) {
                 let reason = format!("{:?} has {} blocks from {}, which are not its own", entry.name, run.blocks, run.start);
-                return Err(corrupt(start, reason));
+                return corrupt(catalog.superblock.catalog.start, reason);
             }
         }
-        Ok(Found { catalog, space, is_torn })
+        Ok(Found { catalog, space, is_torn: log.is_torn || differ })
     }
 
-    /// Reads the log to its end. True where blocks of a change that is not whole follow.
-    fn replay(&mut self, corrupt: &impl Fn(u64, Wrong) -> Error) -> Result<bool, Error> {
-        let Superblock { catalog: log, epoch, .. } = self.superblock;
-        let (mut change, mut first_wrong, mut is_torn) = (Vec::new(), None, false);
-        let mut number = 0;
-        while number < log.blocks {
-            let count = READ_BLOCKS.min(log.blocks - number);
-            let read = read(&self.device, log.start + number, count)?;
-            for block in read.chunks(BLOCK) {
-                match (from_log(block, epoch, number), first_wrong) {
-                    (Some(found), None) if found.first == self.used => {
-                        change.extend_from_slice(found.records);
-                        if found.is_last {
-                            let records = decode(&change).map_err(|wrong| corrupt(log.start + number, wrong))?;
-                            records.into_iter().for_each(|record| self.apply(record));
-                            change.clear();
-                            self.used = number + 1;
-                        }
-                    }
-                    // A crash leaves blocks of one change at most.
-                    (Some(found), Some(wrong)) if found.first != self.used => {
-                        return Err(corrupt(
-                            log.start + wrong,
-                            "a block of the catalog is damaged, and changes follow it".into(),
-                        ));
-                    }
-                    (Some(_), None) => return Err(corrupt(log.start + number, "a block of the catalog is out of order".into())),
-                    (Some(_), Some(_)) => is_torn = true,
-                    (None, _) => _ = first_wrong.get_or_insert(number),
-                }
-                number += 1;
+    /// What is left of a catalog that cannot be opened, and what was lost of it. Nothing is written.
+    ///
+    /// # Errors
+    /// [`Error::Unformatted`] where nothing is left; that of the device.
+    pub(super) fn salvage(device: Arc<dyn Device>, mut random: Random) -> Result<(Found, Vec<String>), Error> {
+        let mut lost = Vec::new();
+        let read = read_superblock(&device).map(|(superblock, _)| superblock);
+        let usable = |found: &Superblock| found.space(device.len()).is_ok();
+        let found = match read {
+            Ok(superblock)
+                if usable(&superblock) && !Log::read(&device, superblock.catalog, superblock.epoch)?.records.is_empty() =>
+            {
+                superblock
+            }
+            Err(error @ (Error::Io { .. } | Error::Denied { .. })) => return Err(error),
+            _ => {
+                lost.push("the superblocks; the latest catalog was looked for".to_owned());
+                find_log(&device, &mut random)?
+            }
+        };
+        let log = Log::read(&device, found.catalog, found.epoch)?;
+        if let Some((place, reason)) = log.damage {
+            lost.push(format!("changes of the catalog at byte {}: {reason}", place * BLOCK as u64));
+        }
+        let mut space = found.space(device.len()).expect("looked at above");
+        let mut catalog = Catalog::new(device.clone(), found, log.used, log.records, random);
+        // Of two that have the same blocks the later one is right.
+        let ids: Vec<u64> = catalog.entries.keys().rev().copied().collect();
+        for id in ids {
+            let entry = Arc::clone(&catalog.entries[&id]);
+            let mut claimed = Vec::new();
+            let is_right = entry.runs.iter().chain(&entry.sums).all(|&run| {
+                let is_free = space.claim(run);
+                claimed.extend(is_free.then_some(run));
+                is_free
+            });
+            if !is_right || catalog.names.get(&entry.name) != Some(&id) {
+                claimed.into_iter().for_each(|run| space.give(run));
+                catalog.apply(Record::Gone(id));
+                lost.push(format!("an older object {:?}, whose blocks or name a later one has", entry.name));
             }
         }
-        if self.used == 0 {
-            return Err(corrupt(log.start, "the catalog is damaged".into()));
-        }
-        Ok(is_torn || !change.is_empty())
+        Ok((Found { catalog, space, is_torn: true }, lost))
+    }
+
+    fn new(device: Arc<dyn Device>, superblock: Superblock, used: u64, records: Vec<Record>, random: Random) -> Catalog {
+        let (entries, names) = (BTreeMap::new(), BTreeMap::new());
+        let mut catalog = Catalog { device, superblock, used, entries, names, next_id: 1, is_lost: false, random };
+        records.into_iter().for_each(|record| catalog.apply(record));
+        catalog
     }
 
     fn apply(&mut self, record: Record) {
@@ -165,8 +171,8 @@ impl Catalog {
         {
             self.names.remove(&old.name);
         }
+        self.next_id = self.next_id.max(id.saturating_add(1));
         if let Some(entry) = new {
-            self.next_id = self.next_id.max(id.saturating_add(1));
             self.names.insert(entry.name.clone(), id);
             self.entries.insert(id, Arc::new(entry));
         }
@@ -230,7 +236,9 @@ impl Catalog {
     /// As [`change`](Catalog::change).
     pub(super) fn begin_anew(&mut self, space: &mut Space) -> Result<(), Error> {
         self.check_lost()?;
-        let records: Vec<Record> = self.entries.values().map(|entry| Record::Put(Entry::clone(entry))).collect();
+        // The first says which numbers have been used.
+        let mut records = vec![Record::Gone(self.next_id - 1)];
+        records.extend(self.entries.values().map(|entry| Record::Put(Entry::clone(entry))));
         let records = encode(&records);
         let blocks = log_blocks(records.len());
         let old = [self.superblock.catalog, self.superblock.spare];
@@ -246,7 +254,8 @@ impl Catalog {
             }
             None => [old[1], old[0]],
         };
-        let (generation, epoch) = (self.superblock.generation + 1, (self.random)());
+        let generation = self.superblock.generation + 1;
+        let epoch = epoch(generation, (self.random)());
         let superblock = Superblock { generation, catalog, spare, epoch, ..self.superblock.clone() };
         self.is_lost = true;
         write(&self.device, catalog.start, &to_log(&records, epoch, 0))?;
@@ -267,6 +276,95 @@ impl Catalog {
             false => Ok(()),
         }
     }
+}
+
+/// What a log says.
+struct Log {
+    /// Of all changes that are whole.
+    records: Vec<Record>,
+    /// Blocks up to the end of the last of them.
+    used: u64,
+    /// Blocks of a change that is not whole follow.
+    is_torn: bool,
+    /// Something that no crash can have left so.
+    damage: Option<(u64, Wrong)>,
+}
+
+impl Log {
+    fn read(device: &Arc<dyn Device>, run: Run, epoch: u64) -> Result<Log, Error> {
+        let mut log = Log { records: Vec::new(), used: 0, is_torn: false, damage: None };
+        let (mut change, mut first, mut first_wrong, mut number) = (Vec::new(), None, None, 0);
+        while number < run.blocks {
+            let count = READ_BLOCKS.min(run.blocks - number);
+            let blocks = read(device, run.start + number, count)?;
+            for block in blocks.chunks(BLOCK) {
+                let place = run.start + number;
+                let Some(found) = from_log(block, epoch, number) else {
+                    first_wrong.get_or_insert(place);
+                    (first, number) = (None, number + 1);
+                    continue;
+                };
+                log.is_torn = true;
+                if found.first == number {
+                    change.clear();
+                    first = Some(number);
+                }
+                if first == Some(found.first) {
+                    change.extend_from_slice(found.records);
+                }
+                number += 1;
+                if !found.is_last || first != Some(found.first) {
+                    continue;
+                }
+                match (decode(&change), first_wrong) {
+                    (Ok(records), wrong) => {
+                        log.records.extend(records);
+                        // A crash leaves blocks of one change at most, at the end.
+                        let follow = |wrong| (wrong, "a block is damaged, and changes follow it".into());
+                        log.damage = log.damage.or_else(|| wrong.map(follow));
+                    }
+                    (Err(wrong), _) => log.damage = log.damage.or(Some((place, wrong))),
+                }
+                (log.used, log.is_torn, first) = (number, false, None);
+            }
+        }
+        if log.used == 0 {
+            log.damage = Some((run.start, "the catalog is damaged".into()));
+        }
+        Ok(log)
+    }
+}
+
+/// Looks for the catalog with the latest epoch, where no superblock leads to one.
+fn find_log(device: &Arc<dyn Device>, random: &mut Random) -> Result<Superblock, Error> {
+    let blocks = device.len() / BLOCK as u64;
+    let mut best: Option<Run> = None;
+    let (mut epoch, mut place) = (0, SUPERBLOCKS);
+    while place < blocks {
+        let count = READ_BLOCKS.min(blocks - place);
+        for (start, block) in (place..).zip(read(device, place, count)?.chunks(BLOCK)) {
+            match epoch_of(block) {
+                Some((found, 0)) if found > epoch => (best, epoch) = (Some(Run { start, blocks: 1 }), found),
+                Some((found, number)) if found == epoch => {
+                    best.iter_mut().filter(|run| run.start + number == start).for_each(|run| run.blocks = number + 1);
+                }
+                _ => {}
+            }
+        }
+        place += count;
+    }
+    let reason = "it has neither a superblock nor a catalog".to_owned();
+    let catalog = best.ok_or_else(|| Error::Unformatted { object: device.name().to_owned(), reason })?;
+    let mut identity = [0; 16];
+    identity[..8].copy_from_slice(&random().to_le_bytes());
+    identity[8..].copy_from_slice(&random().to_le_bytes());
+    let spare = Run { start: SUPERBLOCKS, blocks: 0 };
+    Ok(Superblock { identity, generation: epoch >> 32, blocks, catalog, spare, epoch })
+}
+
+/// Later logs have higher ones, and no two the same.
+fn epoch(generation: u64, random: u64) -> u64 {
+    generation << 32 | random & 0xffff_ffff
 }
 
 /// The superblock that counts, and whether the other one says something else.

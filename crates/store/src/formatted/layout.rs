@@ -4,6 +4,8 @@
 
 use bytes::{Buf, BufMut};
 
+use super::space::Space;
+
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 4096;
 /// Superblocks lie in so many blocks at the start of the device, alike but for a crash between writing one and the other.
@@ -48,7 +50,7 @@ pub(super) type Wrong = String;
 ///    40   8  blocks of the device that are used
 ///    48  16  catalog: first block, blocks
 ///    64  16  room for the next catalog: first block, blocks
-///    80   8  epoch of the catalog, drawn when it was begun
+///    80   8  epoch of the catalog: 4 drawn when it was begun, 4 of the generation
 ///    88 420  zero
 ///   508   4  CRC-32C of the bytes before
 /// ```
@@ -101,6 +103,21 @@ impl Superblock {
         let (generation, blocks) = (bytes.get_u64_le(), bytes.get_u64_le());
         let (catalog, spare) = (get_run(&mut bytes)?, get_run(&mut bytes)?);
         Ok(Superblock { identity, generation, blocks, catalog, spare, epoch: bytes.get_u64_le() })
+    }
+}
+
+impl Superblock {
+    /// Blocks that objects may have, on a device of so many bytes.
+    pub(super) fn space(&self, device_bytes: u64) -> Result<Space, Wrong> {
+        if self.blocks > device_bytes / BLOCK as u64 {
+            let formatted = self.blocks * BLOCK as u64;
+            return Err(format!("it is cut: {formatted} bytes were formatted, {device_bytes} are there"));
+        }
+        let mut space = Space::new(Run { start: SUPERBLOCKS, blocks: self.blocks.saturating_sub(SUPERBLOCKS) });
+        match space.claim(self.catalog) && space.claim(self.spare) {
+            true => Ok(space),
+            false => Err("the superblock has the catalog where it cannot be".into()),
+        }
     }
 }
 
@@ -272,6 +289,13 @@ pub(super) struct LogBlock<'a> {
     pub(super) first: u64,
     pub(super) is_last: bool,
     pub(super) records: &'a [u8],
+}
+
+/// Epoch and number of a block, if it is one of a catalog.
+pub(super) fn epoch_of(block: &[u8]) -> Option<(u64, u64)> {
+    let mut bytes = &block[8..];
+    let (epoch, number) = (bytes.get_u64_le(), bytes.get_u64_le());
+    from_log(block, epoch, number).map(|_| (epoch, number))
 }
 
 /// The block number `number` of the catalog with this epoch; `None` for anything else.

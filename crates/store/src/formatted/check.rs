@@ -1,0 +1,130 @@
+//! Whether all of a store is what it was, and what can be done where it is not.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use outcore_device::Device;
+
+use super::body::{Body, wrong_blocks};
+use super::catalog::{Catalog, Found};
+use super::layout::{Condition, Entry};
+use super::{Access, Formatted, draw};
+use crate::Store;
+use crate::error::Error;
+
+/// What a [check](Formatted::check) has found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Findings {
+    /// Objects that were looked at.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes that are free.
+    pub free_bytes: u64,
+    /// What is not as it should be; nothing, in a store that is whole.
+    pub faults: Vec<Fault>,
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The object's name.
+    pub name: String,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl Formatted {
+    /// Reads every block of every object. `progress` is told how many of how many bytes are done, and ends it by returning false.
+    ///
+    /// # Errors
+    /// That of the device; what a checksum finds is no error, but among the faults. [`Error::Io`] of kind `Interrupted` when it is ended.
+    pub fn check(&self, mut progress: impl FnMut(u64, u64) -> bool) -> Result<Findings, Error> {
+        let store = &self.0;
+        let entries: Vec<Arc<Entry>> = store.lock().catalog.names().map(|(_, entry)| Arc::clone(entry)).collect();
+        let all = entries.iter().map(|entry| entry.len).sum();
+        let mut findings = Findings { free_bytes: self.free_bytes()?, ..Findings::default() };
+        for entry in entries {
+            let held = {
+                let mut state = store.lock();
+                // Somebody may have replaced it meanwhile, or be at it now.
+                let is_there = state.catalog.get(entry.id).is_some() && !state.writers.contains(&entry.name);
+                is_there.then(|| state.body(store, &entry))
+            };
+            let Some(_held) = held else { continue };
+            let mut fault = |reason: String| findings.faults.push(Fault { name: entry.name.clone(), reason });
+            if entry.condition != Condition::Whole {
+                fault("a write in place was interrupted".into());
+            }
+            // With nothing that was read before, and as if its writer had finished.
+            let settled = Entry { condition: Condition::Whole, ..Entry::clone(&entry) };
+            let body = Body::new(Arc::clone(&store.device), &settled, false, Arc::default());
+            let mut damaged = Vec::new();
+            let looked = body.each_part(|at, sums, bytes| {
+                damaged.extend(wrong_blocks(sums, bytes).map(|offset| at + offset));
+                let done = findings.bytes + (at + bytes.len() as u64).min(entry.len);
+                if progress(done, all) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
+            });
+            match (looked, &damaged[..]) {
+                (Err(error), _) if error.kind() == io::ErrorKind::InvalidData => fault(error.to_string()),
+                (Err(error), _) => return Err(Error::from_io(&store.full(&entry.name), "check", error)),
+                (Ok(()), []) => {}
+                (Ok(()), [first, ..]) => fault(format!("{} of its blocks are damaged, the first at byte {first}", damaged.len())),
+            }
+            findings.objects += 1;
+            findings.bytes += entry.len;
+        }
+        Ok(findings)
+    }
+
+    /// Opens a file or block device that may be damaged, and mends what can be: superblocks and catalog are written anew from what is left
+    /// of them; objects with damaged bytes are marked as [interrupted](Error::Interrupted), so that nobody takes them for whole. Says what
+    /// was wrong.
+    ///
+    /// # Errors
+    /// [`Error::Unformatted`] where nothing is left of a store; [`Error::Locked`]; that of the device.
+    pub fn repair(path: impl AsRef<Path>, progress: impl FnMut(u64, u64) -> bool) -> Result<Vec<Fault>, Error> {
+        let (device, lock) = super::open_locked(path.as_ref(), Access::Write)?;
+        Formatted::repair_opened(device, Some(lock), progress)
+    }
+
+    /// The same for a device that nobody else uses.
+    ///
+    /// # Errors
+    /// As [`repair`](Formatted::repair).
+    pub fn repair_device(device: Arc<dyn Device>, progress: impl FnMut(u64, u64) -> bool) -> Result<Vec<Fault>, Error> {
+        Formatted::repair_opened(device, None, progress)
+    }
+
+    fn repair_opened(
+        device: Arc<dyn Device>,
+        lock: Option<std::fs::File>,
+        progress: impl FnMut(u64, u64) -> bool,
+    ) -> Result<Vec<Fault>, Error> {
+        let mut faults = Vec::new();
+        let opened = Catalog::open(Arc::clone(&device), draw());
+        let Found { mut catalog, mut space, is_torn } = match opened {
+            Ok(found) => found,
+            Err(Error::Corrupt { .. } | Error::Unformatted { .. }) => {
+                let (found, lost) = Catalog::salvage(Arc::clone(&device), draw())?;
+                faults.extend(lost.into_iter().map(|reason| Fault { name: String::new(), reason }));
+                found
+            }
+            Err(error) => return Err(error),
+        };
+        if is_torn {
+            catalog.begin_anew(&mut space)?;
+        }
+        let store = Formatted::with(device, Access::Write, lock, catalog, space);
+        for fault in store.check(progress)?.faults {
+            let mut state = store.0.lock();
+            let entry = state.entry(&store.0, &fault.name)?;
+            if entry.condition == Condition::Whole {
+                state.put(Entry { condition: Condition::Marked, ..Entry::clone(&entry) })?;
+            }
+            faults.push(fault);
+        }
+        Ok(faults)
+    }
+}
