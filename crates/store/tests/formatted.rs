@@ -595,3 +595,56 @@ fn what_is_no_store_is_told() {
     assert!(error.to_string().contains("it is cut"), "{error}");
     assert!(matches!(Formatted::format(dir.path().join("small"), Some(4096)), Err(Error::NoSpace { .. })));
 }
+
+/// Made once, by `make_golden`, and kept for ever.
+const GOLDEN: &[u8] = include_bytes!("golden/v1.store");
+
+fn holds_what_golden_does(store: &Formatted) {
+    assert_eq!(store.list().unwrap(), ["a/updated", "empty", "half", "marked", "moved"]);
+    let contents = |name: &str| bytes_of(&store.open_interrupted(name).unwrap()).unwrap();
+    assert_eq!(contents("a/updated"), [vec![1; 4096], vec![2; 4096], vec![1; 1808]].concat());
+    assert_eq!(contents("empty"), [0; 0]);
+    assert_eq!(contents("half"), [vec![3; 4096], vec![0; 904]].concat());
+    assert_eq!(store.stat("marked").unwrap().state, State::Interrupted);
+    assert!(is_all(store, "moved", 777, 5));
+}
+
+#[test]
+fn a_store_of_version_1_is_read_for_ever() {
+    let device = MemoryDevice::with_block("golden", GOLDEN.len() as u64, 512);
+    write_now(&device, GOLDEN, 0).unwrap();
+    let device = Arc::new(device);
+    let store = Formatted::open_device(device.clone(), Access::Read).unwrap();
+    holds_what_golden_does(&store);
+    let faults = store.check(|_, _| true).unwrap().faults;
+    assert!(faults.len() == 1 && faults[0].name == "marked", "{faults:?}");
+    let store = Formatted::open_device(device, Access::Write).unwrap();
+    store.clear_mark("marked").unwrap();
+    put(&store, "new", 5000, 9).unwrap();
+    assert!(is_all(&store, "new", 5000, 9));
+}
+
+#[test]
+#[ignore = "makes the golden file of a new version of the format"]
+fn make_golden() {
+    let device = Arc::new(MemoryDevice::with_block("golden", 32 * 4096, 512));
+    Formatted::format_device(device.clone()).unwrap();
+    let store = Formatted::open_device(device.clone(), Access::Write).unwrap();
+    put(&store, "a/updated", 10_000, 1).unwrap();
+    put(&store, "marked", 5000, 4).unwrap();
+    put(&store, "old", 777, 5).unwrap();
+    put(&store, "moved", 6000, 6).unwrap();
+    put(&store, "empty", 0, 0).unwrap();
+    let mut transaction = store.transaction();
+    write_now(&*transaction.update("a/updated").unwrap().device(), &Aligned([2; 8192]).0[..4096], 4096).unwrap();
+    write_now(&*transaction.create("half", 5000).unwrap().device(), &Aligned([3; 8192]).0[..4096], 0).unwrap();
+    transaction.rename("old", "moved").unwrap();
+    transaction.commit().unwrap();
+    let in_place = store.open_in_place("marked").unwrap();
+    write_now(&*in_place.device(), &Aligned([7; 8192]).0[..4096], 0).unwrap();
+    std::mem::forget(in_place);
+    holds_what_golden_does(&Formatted::open_device(device.clone(), Access::Read).unwrap());
+    let mut image = vec![0; 32 * 4096];
+    read_now(&*device, &mut image, 0).unwrap();
+    std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1.store"), image).unwrap();
+}

@@ -54,16 +54,19 @@ impl Formatted {
             };
             let Some(_held) = held else { continue };
             let mut fault = |reason: String| findings.faults.push(Fault { name: entry.name.clone(), reason });
+            findings.objects += 1;
+            findings.bytes += entry.len;
             if entry.condition != Condition::Whole {
                 fault("a write in place was interrupted".into());
+                continue;
             }
-            // With nothing that was read before, and as if its writer had finished.
-            let settled = Entry { condition: Condition::Whole, ..Entry::clone(&entry) };
-            let body = Body::new(Arc::clone(&store.device), &settled, false, Arc::default());
+            // Of its own, with nothing that was read before.
+            let body = Body::new(Arc::clone(&store.device), &entry, false, Arc::default());
+            let before = findings.bytes - entry.len;
             let mut damaged = Vec::new();
             let looked = body.each_part(|at, sums, bytes| {
                 damaged.extend(wrong_blocks(sums, bytes).map(|offset| at + offset));
-                let done = findings.bytes + (at + bytes.len() as u64).min(entry.len);
+                let done = before + (at + bytes.len() as u64).min(entry.len);
                 if progress(done, all) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
             });
             match (looked, &damaged[..]) {
@@ -72,8 +75,6 @@ impl Formatted {
                 (Ok(()), []) => {}
                 (Ok(()), [first, ..]) => fault(format!("{} of its blocks are damaged, the first at byte {first}", damaged.len())),
             }
-            findings.objects += 1;
-            findings.bytes += entry.len;
         }
         Ok(findings)
     }
