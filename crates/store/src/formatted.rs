@@ -24,7 +24,8 @@ mod space;
 mod sums;
 mod transaction;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Claim;
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
@@ -37,7 +38,7 @@ use outcore_device::{Device, FileDevice, Mode};
 use self::body::{Body, Garbage, ObjectDevice, Returned};
 use self::catalog::{Catalog, Found};
 pub use self::check::{Fault, Findings};
-use self::layout::{BLOCK, Condition, Entry, Record};
+use self::layout::{BLOCK, Condition, Entry, Record, normal};
 use self::space::Space;
 use self::transaction::End;
 pub use self::transaction::Transaction;
@@ -74,8 +75,8 @@ struct Inner {
 struct Inside {
     catalog: Catalog,
     space: Space,
-    /// Names that somebody writes.
-    writers: HashSet<String>,
+    /// Names that somebody writes, and whether in place.
+    writers: HashMap<String, bool>,
     open: HashMap<u64, Held>,
 }
 
@@ -149,16 +150,20 @@ impl Formatted {
             let reason = format!("its device moves blocks of {} bytes, those of a store have {BLOCK}", device.limits().block);
             return Err(Error::Unformatted { object: device.name().to_owned(), reason });
         }
-        let Found { mut catalog, mut space, is_torn } = Catalog::open(Arc::clone(&device), draw())?;
-        if access == Access::Write && is_torn {
-            catalog.begin_anew(&mut space)?;
+        let Found { mut catalog, mut space, is_torn, .. } = Catalog::open(Arc::clone(&device), draw())?;
+        if access == Access::Write {
+            // A writer that was killed may not have made durable what was found here; all that follows builds on it.
+            catalog::flush(&device)?;
+            if is_torn {
+                catalog.begin_anew(&mut space, 0)?;
+            }
         }
         Ok(Formatted::with(device, access, lock, catalog, space))
     }
 
     fn with(device: Arc<dyn Device>, access: Access, lock: Option<File>, catalog: Catalog, space: Space) -> Formatted {
         let number = u64::from_le_bytes(catalog.superblock().identity[..8].try_into().expect("8 bytes"));
-        let state = Mutex::new(Inside { catalog, space, writers: HashSet::new(), open: HashMap::new() });
+        let state = Mutex::new(Inside { catalog, space, writers: HashMap::new(), open: HashMap::new() });
         let owner = std::process::id();
         Formatted(Arc::new(Inner { device, access, lock, owner, number, state, returned: Returned::default() }))
     }
@@ -181,9 +186,15 @@ impl Inner {
     /// The same to change something.
     fn lock_to_write(&self, name: &str) -> Result<MutexGuard<'_, Inside>, Error> {
         match self.access {
-            Access::Write => Ok(self.lock()),
             Access::Read => Err(Error::ReadOnly { object: self.full(name), action: "write" }),
+            // A forked child has the parent's handles, and not its changes.
+            Access::Write if !self.is_mine() => Err(Error::Locked { object: self.full(name) }),
+            Access::Write => Ok(self.lock()),
         }
+    }
+
+    fn is_mine(&self) -> bool {
+        self.owner == std::process::id()
     }
 
     /// How errors call an object.
@@ -199,47 +210,38 @@ impl Inner {
     }
 
     fn open(self: &Arc<Inner>, name: &str, also_interrupted: bool) -> Result<Object, Error> {
-        check_name(name)?;
+        let name = named(name)?;
         let body = {
             let mut state = self.lock();
-            let entry = state.entry(self, name)?;
-            if entry.condition != Condition::Whole && !state.writers.contains(name) && !also_interrupted {
-                return Err(Error::Interrupted { object: self.full(name) });
+            let entry = state.entry(self, &name)?;
+            if state.state_of(&entry) == State::Interrupted && !also_interrupted {
+                return Err(Error::Interrupted { object: self.full(&name) });
             }
             state.body(self, &entry)
         };
-        Ok(self.object(name, body, false))
+        Ok(self.object(&name, body, false))
     }
 
     fn open_in_place(self: &Arc<Inner>, name: &str, also_interrupted: bool) -> Result<InPlace, Error> {
-        check_name(name)?;
+        let name = named(name)?;
         let (body, was_marked) = {
-            let mut state = self.lock_to_write(name)?;
-            let entry = state.entry(self, name)?;
-            state.claim(self, name)?;
-            let was_marked = entry.condition != Condition::Whole;
-            let marked = match was_marked {
-                true if !also_interrupted => Err(Error::Interrupted { object: self.full(name) }),
-                true => Ok(()),
-                false => state.put(Entry { condition: Condition::Marked, ..Entry::clone(&entry) }),
-            };
-            if let Err(error) = marked {
-                state.writers.remove(name);
-                return Err(error);
+            let mut state = self.lock_to_write(&name)?;
+            state.claim(self, &name, true)?;
+            let begun = state.begin_in_place(self, &name, also_interrupted);
+            if begun.is_err() {
+                state.writers.remove(&name);
             }
-            let body = state.body(self, &entry);
-            body.sums.settle(false);
-            (body, was_marked)
+            begun?
         };
         let ending = Writing {
             store: Arc::clone(self),
-            name: name.to_owned(),
+            name: name.clone(),
             body: Arc::clone(&body),
             was_marked,
             lent: AtomicBool::new(was_marked),
             ended: false,
         };
-        Ok(InPlace { object: self.object(name, body, true), ending: Box::new(ending) })
+        Ok(InPlace { object: self.object(&name, body, true), ending: Box::new(ending) })
     }
 }
 
@@ -266,11 +268,41 @@ impl Inside {
         self.open.insert(body.id, Held { body: Arc::downgrade(body), garbage: Arc::downgrade(&body.garbage) });
     }
 
-    fn claim(&mut self, store: &Inner, name: &str) -> Result<(), Error> {
-        match self.writers.insert(name.to_owned()) {
-            true => Ok(()),
-            false => Err(Error::Locked { object: store.full(name) }),
+    fn state_of(&self, entry: &Entry) -> State {
+        match entry.condition {
+            Condition::Whole => State::Whole,
+            _ if self.writers.get(&entry.name) == Some(&true) => State::BeingWritten,
+            _ => State::Interrupted,
         }
+    }
+
+    fn claim(&mut self, store: &Inner, name: &str, in_place: bool) -> Result<(), Error> {
+        match self.writers.entry(name.to_owned()) {
+            Claim::Occupied(_) => Err(Error::Locked { object: store.full(name) }),
+            Claim::Vacant(claim) => {
+                claim.insert(in_place);
+                Ok(())
+            }
+        }
+    }
+
+    /// Marks an object, and says whether it was marked before.
+    fn begin_in_place(&mut self, store: &Inner, name: &str, also_interrupted: bool) -> Result<(Arc<Body>, bool), Error> {
+        let entry = self.entry(store, name)?;
+        let was_marked = entry.condition != Condition::Whole;
+        if was_marked && !also_interrupted {
+            return Err(Error::Interrupted { object: store.full(name) });
+        }
+        let body = self.body(store, &entry);
+        if Arc::strong_count(&body.garbage) > 1 {
+            // Somebody has an earlier version open, which has blocks of this one.
+            return Err(Error::Locked { object: store.full(name) });
+        }
+        if !was_marked {
+            self.put(Entry { condition: Condition::Marked, ..Entry::clone(&entry) })?;
+        }
+        body.sums.settle(false);
+        Ok((body, was_marked))
     }
 
     fn put(&mut self, entry: Entry) -> Result<(), Error> {
@@ -320,7 +352,6 @@ impl Store for Formatted {
     }
 
     fn clear_mark(&self, name: &str) -> Result<(), Error> {
-        check_name(name)?;
         let is_marked = self.stat(name)?.state != State::Whole;
         let writing = self.0.open_in_place(name, true)?;
         if is_marked { writing.finish() } else { Ok(()) }
@@ -333,7 +364,7 @@ impl Store for Formatted {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
-        if from == to {
+        if named(from)? == named(to)? {
             return self.stat(from).map(drop);
         }
         let mut transaction = self.transaction();
@@ -346,21 +377,12 @@ impl Store for Formatted {
     }
 
     fn stat(&self, name: &str) -> Result<Stat, Error> {
-        check_name(name)?;
         let state = self.0.lock();
-        let entry = state.catalog.find(name).ok_or_else(|| Error::Missing { object: self.0.full(name) })?;
+        let entry = state.entry(&self.0, &named(name)?)?;
         let since = Duration::from_nanos(entry.changed_ns.unsigned_abs());
         let modified = if entry.changed_ns < 0 { UNIX_EPOCH.checked_sub(since) } else { UNIX_EPOCH.checked_add(since) };
-        Ok(Stat {
-            len: entry.len,
-            modified,
-            identity: Identity::inside(self.0.number, entry.id),
-            state: match entry.condition {
-                Condition::Whole => State::Whole,
-                _ if state.writers.contains(name) => State::BeingWritten,
-                _ => State::Interrupted,
-            },
-        })
+        let (len, identity) = (entry.len, Identity::inside(self.0.number, entry.id));
+        Ok(Stat { len, modified, identity, state: state.state_of(&entry) })
     }
 
     fn free_bytes(&self) -> Result<u64, Error> {
@@ -430,6 +452,9 @@ impl Ending for Writing {
 
 impl Drop for Writing {
     fn drop(&mut self) {
+        if !self.store.is_mine() {
+            return;
+        }
         if !self.ended && !*self.lent.get_mut() {
             // A mark that cannot be cleared calls a whole object interrupted, which is the safe side.
             let _ = self.settle();
@@ -440,7 +465,7 @@ impl Drop for Writing {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(lock) = self.lock.as_ref().filter(|_| self.owner == std::process::id()) {
+        if let Some(lock) = self.lock.as_ref().filter(|_| self.is_mine()) {
             lock::release(lock);
         }
     }
@@ -463,6 +488,12 @@ fn open_locked(path: &Path, access: Access) -> Result<(Arc<dyn Device>, File), E
     let mode = if access == Access::Write { Mode::ReadWrite } else { Mode::Read };
     let device = FileDevice::open(path, mode).map_err(|error| fail(error.source))?;
     Ok((Arc::new(device), lock))
+}
+
+/// The name of an object as the catalog has it.
+fn named(name: &str) -> Result<String, Error> {
+    check_name(name)?;
+    Ok(normal(name))
 }
 
 fn now_ns() -> i64 {

@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use common::{bytes_of, change, fill, is_all, put};
@@ -18,6 +19,8 @@ const LEN: u64 = BLOCKS * 4096;
 struct Recorder {
     medium: MemoryDevice,
     log: Mutex<Vec<Event>>,
+    /// So many flushes succeed, and then one fails.
+    fails_after: AtomicUsize,
 }
 
 enum Event {
@@ -27,7 +30,8 @@ enum Event {
 
 impl Recorder {
     fn new() -> Arc<Recorder> {
-        Arc::new(Recorder { medium: MemoryDevice::with_block("store", LEN, SECTOR as u32), log: Mutex::default() })
+        let medium = MemoryDevice::with_block("store", LEN, SECTOR as u32);
+        Arc::new(Recorder { medium, log: Mutex::default(), fails_after: AtomicUsize::new(usize::MAX) })
     }
 
     fn events(&self) -> usize {
@@ -59,6 +63,9 @@ impl Blocking for Recorder {
         self.medium.write_at(source, offset)
     }
     fn flush(&self) -> io::Result<()> {
+        if self.fails_after.fetch_sub(1, Ordering::Relaxed) == 0 {
+            return Err(io::Error::other("killed"));
+        }
         self.log.lock().unwrap().push(Event::Flush);
         Ok(())
     }
@@ -97,6 +104,22 @@ impl History {
 
     fn put(&mut self, name: &str, len: u64, value: u8) {
         self.step(|store| put(store, name, len, value).unwrap(), |model| _ = model.insert(name.into(), (len, Some(value))));
+    }
+
+    /// The writer is killed once its change is written, and before it is durable; the next one finds it.
+    fn killed(&mut self, name: &str, len: u64, value: u8) {
+        let events = self.device.events();
+        self.device.fails_after.store(1, Ordering::Relaxed);
+        assert!(put(&self.store, name, len, value).is_err() && self.device.events() > events);
+        assert!(matches!(put(&self.store, "lost", 1, 1), Err(Error::Lost { .. })));
+        self.store = Formatted::open_device(self.device.clone(), Access::Read).unwrap();
+        let device = self.device.clone();
+        let store = self.step(
+            |_| Formatted::open_device(device, Access::Write).unwrap(),
+            |model| _ = model.insert(name.into(), (len, Some(value))),
+        );
+        assert!(is_all(&store, name, len, value));
+        self.store = store;
     }
 
     fn change(&mut self, name: &str, value: u8) {
@@ -161,6 +184,9 @@ impl History {
         for number in 0..12u8 {
             history.put(&format!("{number}{}", "x".repeat(220)), 100, number);
         }
+        history.killed("last", 30_000, 13);
+        history.put("overwrites", 60_000, 14);
+        history.remove("overwrites");
         history.change("a", 5);
         (0..10).for_each(|number| history.remove(&format!("{number}{}", "x".repeat(220))));
         history.put("empty", 0, 0);
@@ -406,7 +432,7 @@ fn a_check_names_what_is_damaged_and_a_repair_marks_it() {
     assert!(matches!(ended, Error::Io { source, .. } if source.kind() == io::ErrorKind::Interrupted));
 
     let mut chance = Chance(2);
-    let (mut in_objects, mut in_catalog) = (0, 0);
+    let (mut in_objects, mut in_catalog, mut all_kept) = (0, 0, 0);
     for block in 0..BLOCKS as usize {
         let mut image = image.clone();
         let bit = chance.next() as usize % (4096 * 8);
@@ -422,6 +448,15 @@ fn a_check_names_what_is_damaged_and_a_repair_marks_it() {
             Err(error) => {
                 in_catalog += 1;
                 assert!(matches!(error, Error::Corrupt { .. }) && !repaired.is_empty(), "block {block}: {error}");
+                let after = found(&image_of(&device)).unwrap();
+                // One change is lost; that of a transaction may have been it.
+                let kept = |of_one_change: bool| {
+                    let names = model.iter().filter(|(name, _)| name.contains("ttt") == of_one_change);
+                    let kept = names.clone().filter(|(name, content)| after.get(*name) == Some(content)).count();
+                    names.count() - kept
+                };
+                assert!(kept(false) <= 3 && kept(true) <= 20, "block {block}: {} and {} are lost", kept(false), kept(true));
+                all_kept += usize::from(kept(false) + kept(true) <= 1);
             }
         }
         let after = found(&image_of(&device)).unwrap_or_else(|error| panic!("block {block}: {error}"));
@@ -433,7 +468,8 @@ fn a_check_names_what_is_damaged_and_a_repair_marks_it() {
             }
         }
     }
-    assert!(in_objects > 20 && in_catalog > 0, "{in_objects} in objects, {in_catalog} in the catalog");
+    assert!(in_objects > 20 && in_catalog > 2, "{in_objects} in objects, {in_catalog} in the catalog");
+    assert!(all_kept * 2 >= in_catalog, "{all_kept} of {in_catalog}");
 }
 
 /// A damaged end of the log is taken for a change that was under way.
@@ -529,6 +565,88 @@ fn who_has_a_version_open_keeps_it_and_blocks_come_back_with_the_last() {
     let store = Formatted::open_device(device, Access::Read).unwrap();
     assert_eq!(bytes_of(&store.open("x").unwrap()).unwrap(), expected);
     assert_eq!(store.free_bytes().unwrap(), free);
+}
+
+#[test]
+fn a_version_that_has_begun_to_count_is_read_and_no_longer_written() {
+    let device = Arc::new(MemoryDevice::with_block("store", LEN, 512));
+    Formatted::format_device(device.clone()).unwrap();
+    let store = Formatted::open_device(device, Access::Write).unwrap();
+    put(&store, "x", 10_000, 1).unwrap();
+    put(&store, "rest", store.free_bytes().unwrap() - 2 * 4096, 0).unwrap();
+    let old = store.open("x").unwrap();
+    let mut transaction = store.transaction();
+    let new = transaction.update("x").unwrap();
+    assert!(write_now(&*new.device(), &Aligned([2; 8192]).0, 8192).is_err(), "it ends before");
+    write_now(&*new.device(), &Aligned([2; 8192]).0[..4096], 0).unwrap();
+    let full = write_now(&*new.device(), &Aligned([2; 8192]).0, 4096).unwrap_err();
+    assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+    let failed = transaction.commit().unwrap_err();
+    assert!(failed.to_string().contains("an earlier write has failed"), "{failed}");
+    assert!(is_all(&store, "x", 10_000, 1));
+    drop(new);
+    store.remove("rest").unwrap();
+
+    let mut transaction = store.transaction();
+    let new = transaction.update("x").unwrap();
+    write_now(&*new.device(), &Aligned([2; 8192]).0, 0).unwrap();
+    transaction.commit().unwrap();
+    let expected = [vec![2; 8192], vec![1; 10_000 - 8192]].concat();
+    assert_eq!(bytes_of(&new).unwrap(), expected);
+    assert_eq!(bytes_of(&store.open("x").unwrap()).unwrap(), expected);
+    assert!(write_now(&*new.device(), &Aligned([3; 8192]).0, 0).is_err());
+    assert!(matches!(store.open_in_place("x"), Err(Error::Locked { .. })), "{old:?} has blocks of it");
+    drop((old, new));
+    change(&store, "x", 4).unwrap();
+    assert!(is_all(&store, "x", 10_000, 4));
+}
+
+#[test]
+fn a_name_that_could_not_be_had_can_be_asked_for_again() {
+    let device = Arc::new(MemoryDevice::with_block("store", LEN, 512));
+    Formatted::format_device(device.clone()).unwrap();
+    let store = Formatted::open_device(device, Access::Write).unwrap();
+    let mut transaction = store.transaction();
+    for _ in 0..2 {
+        assert!(matches!(transaction.update("x"), Err(Error::Missing { .. })));
+        assert!(matches!(transaction.create("x", 1 << 40), Err(Error::NoSpace { .. })));
+        assert!(matches!(transaction.rename("x", "y"), Err(Error::Missing { .. })));
+    }
+    transaction.create("a//x", 10).unwrap();
+    assert!(matches!(transaction.create("a/x", 10), Err(Error::Locked { .. })));
+    transaction.commit().unwrap();
+    assert_eq!(store.list().unwrap(), ["a/x"]);
+    assert!(is_all(&store, "a///x", 10, 0));
+}
+
+#[test]
+fn versions_without_number_go_with_the_one_that_held_them() {
+    let device = Arc::new(MemoryDevice::with_block("store", LEN, 512));
+    Formatted::format_device(device.clone()).unwrap();
+    let store = Formatted::open_device(device, Access::Write).unwrap();
+    put(&store, "x", 1, 1).unwrap();
+    let held = store.open("x").unwrap();
+    for _ in 0..20_000 {
+        let mut transaction = store.transaction();
+        transaction.update("x").unwrap();
+        transaction.commit().unwrap();
+    }
+    let free = store.free_bytes().unwrap();
+    drop(held);
+    assert!(store.free_bytes().unwrap() >= free && is_all(&store, "x", 1, 1));
+}
+
+#[test]
+fn a_store_that_is_formatted_again_is_not_the_old_one() {
+    let history = History::eventful();
+    let device = on_image(&last_image(&history));
+    Formatted::format_device(device.clone()).unwrap();
+    let store = Formatted::open_device(device.clone(), Access::Write).unwrap();
+    put(&store, "new", 10, 1).unwrap();
+    drop(store);
+    write_now(&*device, &Aligned([0; 8192]).0, 0).unwrap();
+    Formatted::repair_device(device.clone(), |_, _| true).unwrap();
+    assert_eq!(Formatted::open_device(device, Access::Read).unwrap().list().unwrap(), ["new"]);
 }
 
 #[test]

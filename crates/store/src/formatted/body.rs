@@ -36,9 +36,14 @@ impl Garbage {
 
 impl Drop for Garbage {
     fn drop(&mut self) {
-        let (runs, next) = std::mem::take(self.left.get_mut().expect("no panic while held"));
+        let (mut runs, mut next) = std::mem::take(self.left.get_mut().expect("no panic while held"));
+        // In a loop: there may be very many.
+        while let Some(mut after) = next.and_then(Arc::into_inner) {
+            let (more, then) = std::mem::take(after.left.get_mut().expect("no panic while held"));
+            runs.extend(more);
+            next = then;
+        }
         self.returned.lock().expect("no panic while held").extend(runs);
-        drop(next);
     }
 }
 

@@ -20,7 +20,8 @@ use std::sync::Arc;
 use outcore_device::{Buf, Device, flush_now, read_now, write_now};
 
 use super::layout::{
-    BLOCK, Entry, Record, Run, SUPERBLOCKS, Superblock, Wrong, decode, encode, epoch_of, from_log, log_blocks, to_log,
+    BLOCK, ENTRY_BYTES, Entry, RUN_BYTES, Record, Run, SUPERBLOCKS, Superblock, Wrong, decode, encode, epoch_of, from_log,
+    log_blocks, to_log,
 };
 use super::space::Space;
 use crate::error::Error;
@@ -40,6 +41,8 @@ pub(super) struct Catalog {
     entries: BTreeMap<u64, Arc<Entry>>,
     names: BTreeMap<String, u64>,
     next_id: u64,
+    /// Bytes of all objects as records.
+    bytes: usize,
     /// A change failed, and whether it was made nobody knows.
     is_lost: bool,
     /// Draws the lower halves of epochs.
@@ -54,6 +57,8 @@ pub(super) struct Found {
     pub(super) space: Space,
     /// A change was under way when the last writer ended.
     pub(super) is_torn: bool,
+    /// Of a catalog that was salvaged: they stay until the new one is there, if there is room without them.
+    pub(super) old_logs: Vec<Run>,
 }
 
 impl Catalog {
@@ -73,9 +78,13 @@ impl Catalog {
         identity[8..].copy_from_slice(&random().to_le_bytes());
         let catalog = Run { start: SUPERBLOCKS, blocks: log };
         let spare = Run { start: catalog.end(), blocks: log };
-        let superblock = Superblock { identity, generation: 1, blocks, catalog, spare, epoch: epoch(1, random()) };
+        // Nothing that an older store has left here is later than what is to come.
+        let generation = read_superblock(&device).map_or(0, |(old, _)| old.generation) + 1;
+        let epoch = epoch(generation, random());
+        let superblock = Superblock { identity, generation, blocks, catalog, spare, epoch };
         // The old superblocks go first: until the new ones are there, it is no store.
         write(&device, 0, &vec![0; SUPERBLOCKS as usize * BLOCK])?;
+        write(&device, spare.start, &vec![0; spare.blocks as usize * BLOCK])?;
         write(&device, catalog.start, &to_log(&encode(&[Record::Gone(0)]), superblock.epoch, 0))?;
         flush(&device)?;
         write_superblocks(&device, &superblock)
@@ -91,22 +100,29 @@ impl Catalog {
             let (object, offset) = (device.name().to_owned(), place * BLOCK as u64);
             Err(Error::Corrupt { object, offset, reason })
         };
-        let log = Log::read(&device, superblock.catalog, superblock.epoch)?;
-        if let Some((place, reason)) = log.damage {
-            return corrupt(place, reason);
-        }
         let mut space = match superblock.space(device.len()) {
             Ok(space) => space,
             Err(reason) => return corrupt(0, reason),
         };
+        let log = Log::read(&device, superblock.catalog, superblock.epoch)?;
+        if let Some((place, reason)) = log.damage {
+            return corrupt(place, reason);
+        }
         let catalog = Catalog::new(device.clone(), superblock, log.used, log.records, random);
         for entry in catalog.entries.values() {
+            if catalog.names.get(&entry.name) != Some(&entry.id) {
+                let reason = format!("{:?} is the name of two objects", entry.name);
+                return corrupt(catalog.superblock.catalog.start, reason);
+            }
+            if let Err(reason) = entry.check() {
+                return corrupt(catalog.superblock.catalog.start, reason);
+            }
             if let Some(run) = entry.runs.iter().chain(&entry.sums).find(|&&run| !space.claim(run)) {
                 let reason = format!("{:?} has {} blocks from {}, which are not its own", entry.name, run.blocks, run.start);
                 return corrupt(catalog.superblock.catalog.start, reason);
             }
         }
-        Ok(Found { catalog, space, is_torn: log.is_torn || differ })
+        Ok(Found { catalog, space, is_torn: log.is_torn || differ, old_logs: Vec::new() })
     }
 
     /// What is left of a catalog that cannot be opened, and what was lost of it. Nothing is written.
@@ -115,48 +131,69 @@ impl Catalog {
     /// [`Error::Unformatted`] where nothing is left; that of the device.
     pub(super) fn salvage(device: Arc<dyn Device>, mut random: Random) -> Result<(Found, Vec<String>), Error> {
         let mut lost = Vec::new();
-        let read = read_superblock(&device).map(|(superblock, _)| superblock);
-        let usable = |found: &Superblock| found.space(device.len()).is_ok();
-        let found = match read {
-            Ok(superblock)
-                if usable(&superblock) && !Log::read(&device, superblock.catalog, superblock.epoch)?.records.is_empty() =>
-            {
-                superblock
-            }
-            Err(error @ (Error::Io { .. } | Error::Denied { .. })) => return Err(error),
-            _ => {
-                lost.push("the superblocks; the latest catalog was looked for".to_owned());
-                find_log(&device, &mut random)?
-            }
+        let read = match read_superblock(&device) {
+            Ok((superblock, _)) => Some(superblock).filter(|found| found.space(device.len()).is_ok()),
+            Err(Error::Unformatted { .. }) => None,
+            Err(error) => return Err(error),
         };
-        let log = Log::read(&device, found.catalog, found.epoch)?;
-        if let Some((place, reason)) = log.damage {
-            lost.push(format!("changes of the catalog at byte {}: {reason}", place * BLOCK as u64));
+        if read.is_none() {
+            lost.push("the superblocks; the latest catalog was looked for".to_owned());
         }
-        let mut space = found.space(device.len()).expect("looked at above");
-        let mut catalog = Catalog::new(device.clone(), found, log.used, log.records, random);
+        // A later one than the superblock leads to was never begun.
+        let latest = read.as_ref().map_or(u64::MAX, |superblock| superblock.epoch);
+        let mut logs: Vec<(u64, Run, Log)> = Vec::new();
+        for (epoch, run) in find_logs(&device)?.into_iter().filter(|&(epoch, _)| epoch <= latest) {
+            logs.push((epoch, run, Log::read(&device, run, epoch)?));
+        }
+        let Some(base) = logs.iter().rposition(|(_, _, log)| log.begins_whole) else {
+            let reason = "nothing is left of its catalog".to_owned();
+            return Err(Error::Unformatted { object: device.name().to_owned(), reason });
+        };
+        let (mut records, mut old_logs, mut last) = (Vec::new(), Vec::new(), 0);
+        for (epoch, run, log) in logs.drain(base..) {
+            if let Some((place, reason)) = log.damage {
+                lost.push(format!("changes of the catalog at byte {}: {reason}", place * BLOCK as u64));
+            }
+            // A log begins with what the one before it ended with.
+            records.extend(log.records);
+            last = epoch.max(last);
+            old_logs.push(run);
+        }
+        let blocks = device.len() / BLOCK as u64;
+        let nothing = Run { start: SUPERBLOCKS, blocks: 0 };
+        let superblock = read.unwrap_or_else(|| {
+            let mut identity = [0; 16];
+            identity[..8].copy_from_slice(&random().to_le_bytes());
+            identity[8..].copy_from_slice(&random().to_le_bytes());
+            Superblock { identity, generation: last >> 32, blocks, catalog: nothing, spare: nothing, epoch: last }
+        });
+        let superblock = Superblock { catalog: nothing, spare: nothing, ..superblock };
+        let mut space = superblock.space(device.len()).expect("nothing is where it cannot be");
+        let mut catalog = Catalog::new(device, superblock, 0, records, random);
         // Of two that have the same blocks the later one is right.
         let ids: Vec<u64> = catalog.entries.keys().rev().copied().collect();
         for id in ids {
             let entry = Arc::clone(&catalog.entries[&id]);
             let mut claimed = Vec::new();
-            let is_right = entry.runs.iter().chain(&entry.sums).all(|&run| {
+            let is_free = |run: Run| {
                 let is_free = space.claim(run);
                 claimed.extend(is_free.then_some(run));
                 is_free
-            });
-            if !is_right || catalog.names.get(&entry.name) != Some(&id) {
+            };
+            let is_named = catalog.names.get(&entry.name) == Some(&id);
+            if !is_named || entry.check().is_err() || !entry.runs.iter().chain(&entry.sums).copied().all(is_free) {
                 claimed.into_iter().for_each(|run| space.give(run));
                 catalog.apply(Record::Gone(id));
-                lost.push(format!("an older object {:?}, whose blocks or name a later one has", entry.name));
+                lost.push(format!("object {id}, {:?}, whose blocks or name another one has", entry.name));
             }
         }
-        Ok((Found { catalog, space, is_torn: true }, lost))
+        old_logs.retain(|&run| space.claim(run));
+        Ok((Found { catalog, space, is_torn: true, old_logs }, lost))
     }
 
     fn new(device: Arc<dyn Device>, superblock: Superblock, used: u64, records: Vec<Record>, random: Random) -> Catalog {
         let (entries, names) = (BTreeMap::new(), BTreeMap::new());
-        let mut catalog = Catalog { device, superblock, used, entries, names, next_id: 1, is_lost: false, random };
+        let mut catalog = Catalog { device, superblock, used, entries, names, next_id: 1, bytes: 0, is_lost: false, random };
         records.into_iter().for_each(|record| catalog.apply(record));
         catalog
     }
@@ -166,13 +203,15 @@ impl Catalog {
             Record::Gone(id) => (id, None),
             Record::Put(entry) => (entry.id, Some(entry)),
         };
-        if let Some(old) = self.entries.remove(&id)
-            && self.names.get(&old.name) == Some(&id)
-        {
-            self.names.remove(&old.name);
+        if let Some(old) = self.entries.remove(&id) {
+            self.bytes -= bytes_of(&old);
+            if self.names.get(&old.name) == Some(&id) {
+                self.names.remove(&old.name);
+            }
         }
         self.next_id = self.next_id.max(id.saturating_add(1));
         if let Some(entry) = new {
+            self.bytes += bytes_of(&entry);
             self.names.insert(entry.name.clone(), id);
             self.entries.insert(id, Arc::new(entry));
         }
@@ -209,16 +248,14 @@ impl Catalog {
         self.check_lost()?;
         let bytes = encode(&records);
         let blocks = log_blocks(bytes.len());
-        let log = self.superblock.catalog;
-        if self.used + blocks > log.blocks {
-            let before = (self.entries.clone(), self.names.clone());
-            records.into_iter().for_each(|record| self.apply(record));
-            let begun = self.begin_anew(space);
-            if matches!(begun, Err(Error::NoSpace { .. })) {
-                (self.entries, self.names) = before;
-            }
-            return begun;
+        // What is new leaves room for a change that removes something, in whichever log.
+        let (is_new, Run { blocks: room, .. }) =
+            (records.iter().any(|record| matches!(record, Record::Put(_))), self.superblock.catalog);
+        let after = log_blocks(self.bytes + bytes.len()) + 1;
+        if self.used + blocks > room || is_new && after > room {
+            self.begin_anew(space, blocks + u64::from(is_new))?;
         }
+        let log = self.superblock.catalog;
         self.is_lost = true;
         // Data that the change speaks of come first.
         flush(&self.device)?;
@@ -230,11 +267,11 @@ impl Catalog {
         Ok(())
     }
 
-    /// Begins the log anew, with all objects as they are.
+    /// Begins the log anew, with all objects as they are, so that there is room for so many blocks more.
     ///
     /// # Errors
     /// As [`change`](Catalog::change).
-    pub(super) fn begin_anew(&mut self, space: &mut Space) -> Result<(), Error> {
+    pub(super) fn begin_anew(&mut self, space: &mut Space, more: u64) -> Result<(), Error> {
         self.check_lost()?;
         // The first says which numbers have been used.
         let mut records = vec![Record::Gone(self.next_id - 1)];
@@ -243,10 +280,12 @@ impl Catalog {
         let blocks = log_blocks(records.len());
         let old = [self.superblock.catalog, self.superblock.spare];
         // Half of a log is for changes, so that it is not begun anew with each.
-        let larger = if blocks * 2 > old[1].blocks { space.take_one(blocks * 8) } else { None };
-        if larger.is_none() && blocks > old[1].blocks {
+        let least = blocks + more;
+        let wanted = if blocks * 2 + more > old[1].blocks { Some([4, 2, 1]) } else { None };
+        let larger = wanted.into_iter().flatten().find_map(|times| space.take_one(least * 2 * times));
+        if larger.is_none() && least > old[1].blocks {
             let (object, free) = (self.device.name().to_owned(), space.blocks() * BLOCK as u64);
-            return Err(Error::NoSpace { object, needed: blocks * 8 * BLOCK as u64, free });
+            return Err(Error::NoSpace { object, needed: least * 2 * BLOCK as u64, free });
         }
         let [catalog, spare] = match larger {
             Some(Run { start, blocks }) => {
@@ -278,6 +317,10 @@ impl Catalog {
     }
 }
 
+fn bytes_of(entry: &Entry) -> usize {
+    ENTRY_BYTES + entry.name.len() + entry.about.len() + RUN_BYTES * (entry.runs.len() + entry.sums.len())
+}
+
 /// What a log says.
 struct Log {
     /// Of all changes that are whole.
@@ -286,13 +329,15 @@ struct Log {
     used: u64,
     /// Blocks of a change that is not whole follow.
     is_torn: bool,
+    /// Its first change, which has all objects, is whole.
+    begins_whole: bool,
     /// Something that no crash can have left so.
     damage: Option<(u64, Wrong)>,
 }
 
 impl Log {
     fn read(device: &Arc<dyn Device>, run: Run, epoch: u64) -> Result<Log, Error> {
-        let mut log = Log { records: Vec::new(), used: 0, is_torn: false, damage: None };
+        let mut log = Log { records: Vec::new(), used: 0, is_torn: false, begins_whole: false, damage: None };
         let (mut change, mut first, mut first_wrong, mut number) = (Vec::new(), None, None, 0);
         while number < run.blocks {
             let count = READ_BLOCKS.min(run.blocks - number);
@@ -318,6 +363,7 @@ impl Log {
                 }
                 match (decode(&change), first_wrong) {
                     (Ok(records), wrong) => {
+                        log.begins_whole |= found.first == 0;
                         log.records.extend(records);
                         // A crash leaves blocks of one change at most, at the end.
                         let follow = |wrong| (wrong, "a block is damaged, and changes follow it".into());
@@ -328,38 +374,32 @@ impl Log {
                 (log.used, log.is_torn, first) = (number, false, None);
             }
         }
-        if log.used == 0 {
+        if !log.begins_whole {
             log.damage = Some((run.start, "the catalog is damaged".into()));
         }
         Ok(log)
     }
 }
 
-/// Looks for the catalog with the latest epoch, where no superblock leads to one.
-fn find_log(device: &Arc<dyn Device>, random: &mut Random) -> Result<Superblock, Error> {
+/// All logs that begin somewhere on the device, whole or not, by their epochs.
+fn find_logs(device: &Arc<dyn Device>) -> Result<BTreeMap<u64, Run>, Error> {
     let blocks = device.len() / BLOCK as u64;
-    let mut best: Option<Run> = None;
-    let (mut epoch, mut place) = (0, SUPERBLOCKS);
+    let mut logs: BTreeMap<u64, Run> = BTreeMap::new();
+    let mut place = SUPERBLOCKS;
     while place < blocks {
         let count = READ_BLOCKS.min(blocks - place);
-        for (start, block) in (place..).zip(read(device, place, count)?.chunks(BLOCK)) {
-            match epoch_of(block) {
-                Some((found, 0)) if found > epoch => (best, epoch) = (Some(Run { start, blocks: 1 }), found),
-                Some((found, number)) if found == epoch => {
-                    best.iter_mut().filter(|run| run.start + number == start).for_each(|run| run.blocks = number + 1);
+        for (at, block) in (place..).zip(read(device, place, count)?.chunks(BLOCK)) {
+            // Its first block may be the damaged one.
+            if let Some((epoch, number)) = epoch_of(block).filter(|&(_, number)| number <= at - SUPERBLOCKS) {
+                let run = logs.entry(epoch).or_insert(Run { start: at - number, blocks: 0 });
+                if run.start + number == at {
+                    run.blocks = run.blocks.max(number + 1);
                 }
-                _ => {}
             }
         }
         place += count;
     }
-    let reason = "it has neither a superblock nor a catalog".to_owned();
-    let catalog = best.ok_or_else(|| Error::Unformatted { object: device.name().to_owned(), reason })?;
-    let mut identity = [0; 16];
-    identity[..8].copy_from_slice(&random().to_le_bytes());
-    identity[8..].copy_from_slice(&random().to_le_bytes());
-    let spare = Run { start: SUPERBLOCKS, blocks: 0 };
-    Ok(Superblock { identity, generation: epoch >> 32, blocks, catalog, spare, epoch })
+    Ok(logs)
 }
 
 /// Later logs have higher ones, and no two the same.
@@ -373,8 +413,18 @@ fn read_superblock(device: &Arc<dyn Device>) -> Result<(Superblock, bool), Error
     if device.len() < SUPERBLOCKS * BLOCK as u64 {
         return Err(Error::Unformatted { object: object(), reason: "it is too short".into() });
     }
-    let bytes = read(device, 0, SUPERBLOCKS)?;
-    let found: Vec<Result<Superblock, Wrong>> = bytes.chunks(BLOCK).map(Superblock::decode).collect();
+    // One at a time: a bad sector is in one of them.
+    let blocks: Vec<Result<Buf, Error>> = (0..SUPERBLOCKS).map(|place| read(device, place, 1)).collect();
+    if let Some(block) = blocks.iter().flatten().find(|block| Superblock::is_of_another_version(block)) {
+        let reason = Superblock::decode(block).expect_err("it is of another version");
+        return Err(Error::Unformatted { object: object(), reason });
+    }
+    if blocks.iter().all(Result::is_err) {
+        return Err(blocks.into_iter().find_map(Result::err).expect("all are"));
+    }
+    let decode =
+        |block: Result<Buf, Error>| block.map_err(|error| error.to_string()).and_then(|block| Superblock::decode(&block));
+    let found: Vec<Result<Superblock, Wrong>> = blocks.into_iter().map(decode).collect();
     let best = found.iter().flatten().max_by_key(|superblock| superblock.generation).cloned();
     match best {
         Some(best) => {

@@ -49,8 +49,8 @@ impl Formatted {
             let held = {
                 let mut state = store.lock();
                 // Somebody may have replaced it meanwhile, or be at it now.
-                let is_there = state.catalog.get(entry.id).is_some() && !state.writers.contains(&entry.name);
-                is_there.then(|| state.body(store, &entry))
+                let is_same = state.catalog.get(entry.id).is_some_and(|now| Arc::ptr_eq(now, &entry));
+                (is_same && !state.writers.contains_key(&entry.name)).then(|| state.body(store, &entry))
             };
             let Some(_held) = held else { continue };
             let mut fault = |reason: String| findings.faults.push(Fault { name: entry.name.clone(), reason });
@@ -69,9 +69,14 @@ impl Formatted {
                 let done = before + (at + bytes.len() as u64).min(entry.len);
                 if progress(done, all) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
             });
+            let is_same = store.lock().catalog.get(entry.id).is_some_and(|now| Arc::ptr_eq(now, &entry));
             match (looked, &damaged[..]) {
-                (Err(error), _) if error.kind() == io::ErrorKind::InvalidData => fault(error.to_string()),
-                (Err(error), _) => return Err(Error::from_io(&store.full(&entry.name), "check", error)),
+                (Err(error), _) if error.kind() == io::ErrorKind::Interrupted => {
+                    return Err(Error::from_io(&store.full(&entry.name), "check", error));
+                }
+                // A write in place has begun since.
+                _ if !is_same => {}
+                (Err(error), _) => fault(error.to_string()),
                 (Ok(()), []) => {}
                 (Ok(()), [first, ..]) => fault(format!("{} of its blocks are damaged, the first at byte {first}", damaged.len())),
             }
@@ -105,7 +110,7 @@ impl Formatted {
     ) -> Result<Vec<Fault>, Error> {
         let mut faults = Vec::new();
         let opened = Catalog::open(Arc::clone(&device), draw());
-        let Found { mut catalog, mut space, is_torn } = match opened {
+        let Found { mut catalog, mut space, is_torn, old_logs } = match opened {
             Ok(found) => found,
             Err(Error::Corrupt { .. } | Error::Unformatted { .. }) => {
                 let (found, lost) = Catalog::salvage(Arc::clone(&device), draw())?;
@@ -114,8 +119,16 @@ impl Formatted {
             }
             Err(error) => return Err(error),
         };
+        // What was found is durable before anything is built on it.
+        super::catalog::flush(&device)?;
         if is_torn {
-            catalog.begin_anew(&mut space)?;
+            match catalog.begin_anew(&mut space, 0) {
+                Err(Error::NoSpace { .. }) if !old_logs.is_empty() => {
+                    old_logs.into_iter().for_each(|run| space.give(run));
+                    catalog.begin_anew(&mut space, 0)?;
+                }
+                begun => begun?,
+            }
         }
         let store = Formatted::with(device, Access::Write, lock, catalog, space);
         for fault in store.check(progress)?.faults {

@@ -5,6 +5,8 @@
 use bytes::{Buf, BufMut};
 
 use super::space::Space;
+use super::sums::sum_blocks;
+use crate::folder::check_name;
 
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 4096;
@@ -17,6 +19,10 @@ const SUPERBLOCK_BYTES: usize = 512;
 /// Of a block of the catalog, before its records.
 const HEADER_BYTES: usize = 32;
 const RECORD_BYTES: usize = BLOCK - HEADER_BYTES;
+
+/// Of the record of an object without name, owner's words and runs.
+pub(super) const ENTRY_BYTES: usize = 1 + 8 + 8 + 8 + 1 + 2 + 4 + 4 + 4;
+pub(super) const RUN_BYTES: usize = 16;
 
 /// CRC-32C (Castagnoli), as iSCSI has it.
 pub(super) fn checksum(bytes: &[u8]) -> u32 {
@@ -82,6 +88,12 @@ impl Superblock {
         bytes
     }
 
+    /// Whether a block is the superblock of a format that this program does not know.
+    pub(super) fn is_of_another_version(block: &[u8]) -> bool {
+        let (covered, sum) = block[..SUPERBLOCK_BYTES].split_at(SUPERBLOCK_BYTES - 4);
+        covered[..8] == MAGIC[..] && checksum(covered).to_le_bytes() == sum && covered[8..12] != VERSION.to_le_bytes()
+    }
+
     pub(super) fn decode(block: &[u8]) -> Result<Superblock, Wrong> {
         let (covered, sum) = block[..SUPERBLOCK_BYTES].split_at(SUPERBLOCK_BYTES - 4);
         let mut bytes = covered;
@@ -110,7 +122,7 @@ impl Superblock {
     /// Blocks that objects may have, on a device of so many bytes.
     pub(super) fn space(&self, device_bytes: u64) -> Result<Space, Wrong> {
         if self.blocks > device_bytes / BLOCK as u64 {
-            let formatted = self.blocks * BLOCK as u64;
+            let formatted = self.blocks.saturating_mul(BLOCK as u64);
             return Err(format!("it is cut: {formatted} bytes were formatted, {device_bytes} are there"));
         }
         let mut space = Space::new(Run { start: SUPERBLOCKS, blocks: self.blocks.saturating_sub(SUPERBLOCKS) });
@@ -149,6 +161,29 @@ pub(super) struct Entry {
     pub(super) about: Vec<u8>,
     pub(super) runs: Vec<Run>,
     pub(super) sums: Vec<Run>,
+}
+
+impl Entry {
+    /// Whether all that it says can be.
+    pub(super) fn check(&self) -> Result<(), Wrong> {
+        let count = |runs: &[Run]| runs.iter().try_fold(0u64, |sum, run| sum.checked_add(run.blocks));
+        let blocks = self.len.div_ceil(BLOCK as u64);
+        if self.id >= u64::MAX / 2 {
+            return Err(format!("object {} has a number that none has", self.id));
+        }
+        if check_name(&self.name).is_err() || normal(&self.name) != self.name {
+            return Err(format!("object {} has a name that none has, {:?}", self.id, self.name));
+        }
+        if (count(&self.runs), count(&self.sums)) != (Some(blocks), Some(sum_blocks(blocks))) {
+            return Err(format!("{:?} has {} bytes and other blocks than those take", self.name, self.len));
+        }
+        Ok(())
+    }
+}
+
+/// A name without what says nothing: `a//b` and `a/./b` are `a/b`.
+pub(super) fn normal(name: &str) -> String {
+    name.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
 }
 
 /// A change of the catalog.
@@ -221,7 +256,7 @@ fn decode_one(bytes: &mut &[u8]) -> Result<Record, Wrong> {
     let about = take(bytes, about_bytes)?.to_vec();
     let mut runs = || {
         let count = bytes.try_get_u32_le().map_err(short)? as usize;
-        let mut part = take(bytes, count.checked_mul(16).ok_or("it ends too early")?)?;
+        let mut part = take(bytes, count.checked_mul(RUN_BYTES).ok_or("it ends too early")?)?;
         (0..count).map(|_| get_run(&mut part)).collect::<Result<Vec<Run>, Wrong>>()
     };
     Ok(Record::Put(Entry { id, len, changed_ns, condition, name, about, runs: runs()?, sums: runs()? }))
@@ -339,6 +374,11 @@ mod tests {
         #[test]
         fn changes_come_back_from_the_log(records in records(), epoch: u64, first in 0u64..1000) {
             let bytes = encode(&records);
+            let expected = records.iter().map(|record| match record {
+                Record::Gone(_) => 9,
+                Record::Put(entry) => ENTRY_BYTES + entry.name.len() + entry.about.len() + RUN_BYTES * (entry.runs.len() + entry.sums.len()),
+            });
+            prop_assert_eq!(bytes.len(), expected.sum::<usize>());
             let log = to_log(&bytes, epoch, first);
             let mut found = Vec::new();
             for (number, block) in (first..).zip(log.chunks(BLOCK)) {
@@ -387,11 +427,34 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_that_cannot_be_is_refused() {
+        let entry = |id, len, name: &str, blocks, sums| {
+            let run = |blocks| vec![Run { start: 9, blocks }];
+            let (condition, name) = (Condition::Whole, name.to_owned());
+            Entry { id, len, changed_ns: 0, condition, name, about: Vec::new(), runs: run(blocks), sums: run(sums) }.check()
+        };
+        assert_eq!(entry(1, 5000, "a/b", 2, 1), Ok(()));
+        assert_eq!(entry(1, 0, "a", 0, 0), Ok(()));
+        for wrong in [
+            entry(u64::MAX, 5000, "a", 2, 1),
+            entry(1, 8193, "a", 2, 1),
+            entry(1, u64::MAX, "a", 2, 1),
+            entry(1, 5000, "a", u64::MAX, 1),
+            entry(1, 5000, "a", 2, 0),
+            entry(1, 5000, "../a", 2, 1),
+            entry(1, 5000, "a//b", 2, 1),
+        ] {
+            assert!(wrong.is_err());
+        }
+    }
+
+    #[test]
     fn another_version_is_told() {
         let mut bytes = superblock().encode();
         bytes[8] = 2;
         let sum = checksum(&bytes[..508]);
         bytes[508..512].copy_from_slice(&sum.to_le_bytes());
         assert!(Superblock::decode(&bytes).unwrap_err().contains("version 2"));
+        assert!(Superblock::is_of_another_version(&bytes) && !Superblock::is_of_another_version(&superblock().encode()));
     }
 }

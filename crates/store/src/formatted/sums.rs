@@ -208,9 +208,10 @@ impl NewSums {
         Ok(())
     }
 
-    /// The sum of a block whose sum was set.
-    pub(super) fn get(&self, block: u64) -> u32 {
-        self.0.lock().expect("no panic while held")[&(block / SUMS)].sums[(block % SUMS) as usize]
+    /// The sum of a block, if one near it was set.
+    pub(super) fn get(&self, block: u64) -> Option<u32> {
+        let pages = self.0.lock().expect("no panic while held");
+        Some(pages.get(&(block / SUMS))?.sums[(block % SUMS) as usize])
     }
 
     /// Blocks of sums, in order.

@@ -1,6 +1,7 @@
 //! Changes of several objects that are made together or not at all.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outcore_device::{Blocking, Device, Limits, Route, flush_now, read_now, write_now};
@@ -8,9 +9,8 @@ use outcore_device::{Blocking, Device, Limits, Route, flush_now, read_now, write
 use super::body::{Body, Garbage, ObjectDevice, damaged, differs, pieces};
 use super::layout::{BLOCK, Condition, Entry, Record, Run};
 use super::sums::{NewSums, Places, sum_blocks, sum_of};
-use super::{Formatted, Inner, Inside, now_ns};
+use super::{Formatted, Inner, Inside, named, now_ns};
 use crate::error::Error;
-use crate::folder::check_name;
 use crate::os::Identity;
 use crate::{Ending, Object};
 
@@ -46,23 +46,21 @@ impl Transaction {
     /// # Errors
     /// As [`Store::create`](crate::Store::create).
     pub fn create(&mut self, name: &str, len: u64) -> Result<Object, Error> {
-        let store = Arc::clone(&self.store);
-        let mut state = self.claim(name)?;
-        let blocks = len.div_ceil(BLOCK as u64);
-        let sums = sum_blocks(blocks);
-        let taken = blocks.checked_add(sums).and_then(|blocks| state.space.take(blocks));
-        let taken = taken.ok_or_else(|| {
-            let needed = blocks.saturating_add(sums).saturating_mul(BLOCK as u64);
-            Error::NoSpace { object: store.full(name), needed, free: state.space.blocks() * BLOCK as u64 }
+        let name = named(name)?;
+        let (entry, garbage) = self.claim(&name, |store, state| {
+            let blocks = len.div_ceil(BLOCK as u64);
+            let sums = sum_blocks(blocks);
+            let taken = blocks.checked_add(sums).and_then(|blocks| state.space.take(blocks));
+            let taken = taken.ok_or_else(|| {
+                let needed = blocks.saturating_add(sums).saturating_mul(BLOCK as u64);
+                no_space(store, &name, needed, state)
+            })?;
+            let garbage = Arc::new(Garbage::new(taken.clone(), &store.returned));
+            let (id, condition, (runs, sums)) = (state.catalog.draw_id(), Condition::Whole, cut(taken, blocks));
+            Ok((Entry { id, len, changed_ns: 0, condition, name: name.clone(), about: Vec::new(), runs, sums }, garbage))
         })?;
-        let id = state.catalog.draw_id();
-        drop(state);
-        let garbage = Arc::new(Garbage::new(taken.clone(), &store.returned));
-        let (runs, sums) = cut(taken, blocks);
-        let condition = Condition::Whole;
-        let entry = Entry { id, len, changed_ns: 0, condition, name: name.to_owned(), about: Vec::new(), runs, sums };
-        let body = Arc::new(Body::new(Arc::clone(&store.device), &entry, true, garbage));
-        let object = store.object(name, Arc::clone(&body), true);
+        let body = Arc::new(Body::new(Arc::clone(&self.store.device), &entry, true, garbage));
+        let object = self.store.object(&name, Arc::clone(&body), true);
         self.parts.push(Part::New(entry, body));
         Ok(object)
     }
@@ -73,23 +71,26 @@ impl Transaction {
     /// # Errors
     /// [`Error::Missing`], [`Error::Interrupted`], [`Error::Locked`]. Writes fail where there is no room.
     pub fn update(&mut self, name: &str) -> Result<Object, Error> {
+        let name = named(name)?;
+        let (entry, old, id) = self.claim(&name, |store, state| {
+            let entry = state.entry(store, &name)?;
+            if entry.condition != Condition::Whole {
+                return Err(Error::Interrupted { object: store.full(&name) });
+            }
+            let old = state.body(store, &entry);
+            Ok((entry, old, state.catalog.draw_id()))
+        })?;
         let store = Arc::clone(&self.store);
-        let mut state = self.claim(name)?;
-        let entry = state.entry(&store, name)?;
-        if entry.condition != Condition::Whole {
-            return Err(Error::Interrupted { object: store.full(name) });
-        }
-        let (old, id) = (state.body(&store, &entry), state.catalog.draw_id());
-        drop(state);
-        let (object, len, identity) = (store.full(name), entry.len, Identity::inside(store.number, id));
-        let places = Mutex::new(Places::default());
+        let (object, len, identity) = (store.full(&name), entry.len, Identity::inside(store.number, id));
         let new = Arc::new(NewVersion {
             id,
             name: object.clone(),
             old,
-            places,
+            places: Mutex::default(),
             sums: NewSums::new(),
             sum_runs: Mutex::default(),
+            is_over: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             store,
         });
         self.parts.push(Part::Updated(entry, Arc::clone(&new)));
@@ -101,8 +102,8 @@ impl Transaction {
     /// # Errors
     /// [`Error::Missing`], [`Error::Locked`].
     pub fn remove(&mut self, name: &str) -> Result<(), Error> {
-        let store = Arc::clone(&self.store);
-        let id = self.claim(name)?.entry(&store, name)?.id;
+        let name = named(name)?;
+        let id = self.claim(&name, |store, state| Ok(state.entry(store, &name)?.id))?;
         self.parts.push(Part::Removed(id));
         Ok(())
     }
@@ -112,10 +113,15 @@ impl Transaction {
     /// # Errors
     /// [`Error::Missing`], [`Error::Locked`].
     pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
-        let store = Arc::clone(&self.store);
-        let entry = self.claim(from)?.entry(&store, from)?;
-        drop(self.claim(to)?);
-        self.parts.push(Part::Renamed(entry, to.to_owned()));
+        let (from, to) = (named(from)?, named(to)?);
+        let entry = self.claim(&from, |store, state| state.entry(store, &from))?;
+        let other = self.claim(&to, |_, _| Ok(()));
+        if let Err(error) = other {
+            self.names.pop();
+            self.store.lock().writers.remove(&from);
+            return Err(error);
+        }
+        self.parts.push(Part::Renamed(entry, to));
         Ok(())
     }
 
@@ -127,14 +133,21 @@ impl Transaction {
         self.end()
     }
 
-    /// Locks a name, and the store for the moment.
-    fn claim(&mut self, name: &str) -> Result<std::sync::MutexGuard<'_, Inside>, Error> {
-        check_name(name)?;
+    /// Locks a name until the end, unless `act` fails.
+    fn claim<T>(&mut self, name: &str, act: impl FnOnce(&Arc<Inner>, &mut Inside) -> Result<T, Error>) -> Result<T, Error> {
         let mut state = self.store.lock_to_write(name)?;
-        state.claim(&self.store, name)?;
-        self.names.push(name.to_owned());
-        Ok(state)
+        state.claim(&self.store, name, false)?;
+        let done = act(&self.store, &mut state);
+        match done.is_ok() {
+            true => self.names.push(name.to_owned()),
+            false => _ = state.writers.remove(name),
+        }
+        done
     }
+}
+
+fn no_space(store: &Inner, name: &str, needed: u64, state: &Inside) -> Error {
+    Error::NoSpace { object: store.full(name), needed, free: state.space.blocks() * BLOCK as u64 }
 }
 
 impl Ending for Transaction {
@@ -159,7 +172,7 @@ impl Ending for Transaction {
                     ends.push(End::Begins(Arc::clone(body)));
                 }
                 Part::Updated(old, new) => {
-                    let (entry, replaced) = new.finish(&mut state, old).map_err(|error| at(&old.name, error))?;
+                    let (entry, replaced) = new.finish(&mut state, old)?;
                     records.extend([Record::Gone(old.id), Record::Put(Entry { changed_ns, ..entry })]);
                     ends.push(End::Replaced(old.id, replaced, new.id));
                 }
@@ -186,7 +199,7 @@ impl Ending for Transaction {
         }
         self.parts.iter().for_each(|part| match part {
             Part::New(_, body) => body.garbage.leave(Vec::new(), None),
-            Part::Updated(_, new) => new.keep_all(),
+            Part::Updated(_, new) => new.is_over.store(true, Ordering::Release),
             Part::Removed(_) | Part::Renamed(..) => {}
         });
         changed
@@ -195,6 +208,9 @@ impl Ending for Transaction {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
+        if !self.store.is_mine() {
+            return;
+        }
         let mut state = self.store.lock();
         self.names.iter().for_each(|name| _ = state.writers.remove(name));
     }
@@ -226,29 +242,41 @@ struct NewVersion {
     sums: NewSums,
     /// Where blocks of sums went.
     sum_runs: Mutex<Vec<Run>>,
+    /// It is the object now, or may be; nothing more is written, and its blocks stay where they are.
+    is_over: AtomicBool,
+    /// A write did not reach the device whole.
+    has_failed: AtomicBool,
     store: Arc<Inner>,
 }
 
 impl NewVersion {
     /// The entry that the new version is to have, and blocks that only the old one has.
-    fn finish(&self, state: &mut Inside, old: &Entry) -> io::Result<(Entry, Vec<Run>)> {
+    fn finish(&self, state: &mut Inside, old: &Entry) -> Result<(Entry, Vec<Run>), Error> {
+        let fail = |source| Error::from_io(&self.name, "write it", source);
+        if self.has_failed.load(Ordering::Acquire) {
+            return Err(fail(io::Error::other("an earlier write has failed")));
+        }
         let numbers = self.sums.numbers();
-        let taken = state.space.take(numbers.len() as u64).ok_or(io::ErrorKind::StorageFull)?;
+        let blocks = numbers.len() as u64;
+        let taken = state.space.take(blocks).ok_or_else(|| no_space(&self.store, &old.name, blocks * BLOCK as u64, state))?;
         let mut places = Places::default();
         let blocks = taken.iter().flat_map(|run| run.start..run.end());
         numbers.iter().zip(blocks).for_each(|(&number, start)| places.put(number, Run { start, blocks: 1 }));
         self.sum_runs.lock().expect("no panic while held").extend(taken);
-        self.sums.write(&*self.old.device, &places)?;
+        self.sums.write(&*self.old.device, &places).map_err(fail)?;
         let (runs, mut replaced) = self.old.places.with(&self.places.lock().expect("no panic while held"));
         let (sums, replaced_sums) = self.old.sums.places().with(&places);
         replaced.extend(replaced_sums);
         Ok((Entry { id: self.id, runs, sums, ..old.clone() }, replaced))
     }
 
-    /// What was written stays where it is.
-    fn keep_all(&self) {
-        *self.places.lock().expect("no panic while held") = Places::default();
-        self.sum_runs.lock().expect("no panic while held").clear();
+    fn write(&self, source: &[u8], offset: u64) -> io::Result<()> {
+        let (device, first) = (&*self.old.device, offset / BLOCK as u64);
+        self.place(first, (source.len() / BLOCK) as u64)?;
+        let sums: Vec<u32> = source.chunks(BLOCK).map(sum_of).collect();
+        let pieces = pieces(&self.places.lock().expect("no panic while held"), offset, source.len())?;
+        pieces.into_iter().try_for_each(|(place, part)| write_now(device, &source[part], place))?;
+        self.sums.set(&self.old.sums, device, first, &sums)
     }
 
     /// Makes room for blocks that have none yet.
@@ -298,21 +326,24 @@ impl Blocking for NewVersion {
         for (number, block) in (first..).zip(destination.chunks_mut(BLOCK)) {
             let Some(run) = self.places.lock().expect("no panic while held").find(number) else { continue };
             read_now(&*self.old.device, block, run.start * BLOCK as u64)?;
-            if differs(block, self.sums.get(number)) {
-                return Err(damaged(number * BLOCK as u64));
+            match self.sums.get(number) {
+                Some(sum) if !differs(block, sum) => {}
+                _ => return Err(damaged(number * BLOCK as u64)),
             }
         }
         Ok(destination.len())
     }
 
     fn write_at(&self, source: &[u8], offset: u64) -> io::Result<usize> {
-        let (device, first) = (&*self.old.device, offset / BLOCK as u64);
-        self.place(first, (source.len() / BLOCK) as u64)?;
-        let sums: Vec<u32> = source.chunks(BLOCK).map(sum_of).collect();
-        let pieces = pieces(&self.places.lock().expect("no panic while held"), offset, source.len())?;
-        pieces.into_iter().try_for_each(|(place, part)| write_now(device, &source[part], place))?;
-        self.sums.set(&self.old.sums, device, first, &sums)?;
-        Ok(source.len())
+        if self.is_over.load(Ordering::Acquire) {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
+        if offset + source.len() as u64 > self.old.len.next_multiple_of(BLOCK as u64) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let written = self.write(source, offset);
+        self.has_failed.fetch_or(written.is_err(), Ordering::AcqRel);
+        written.map(|()| source.len())
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -326,6 +357,9 @@ impl Blocking for NewVersion {
 
 impl Drop for NewVersion {
     fn drop(&mut self) {
+        if *self.is_over.get_mut() {
+            return;
+        }
         let places = std::mem::take(self.places.get_mut().expect("no panic while held"));
         let sum_runs = std::mem::take(self.sum_runs.get_mut().expect("no panic while held"));
         self.store.returned.lock().expect("no panic while held").extend(places.runs().chain(sum_runs));
