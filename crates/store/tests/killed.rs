@@ -9,9 +9,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
-use common::{assert_whole_or_marked, change, fill, holds, leftovers, put};
-use outcore_store::{Error, Faults, Folder, Scratch, State, Store, Tmpfs, Unfinished};
+use common::{assert_whole_or_marked, bytes_of, change, fill, holds, leftovers, put};
+use outcore_store::{Access, Error, Faults, Folder, Formatted, Scratch, State, Store, Tmpfs, Unfinished};
 
 const LEN: u64 = 5000;
 const OLD: u8 = 1;
@@ -37,6 +38,14 @@ fn child() {
         }
         Ok(())
     }));
+    if work == "formatted" {
+        let store = Formatted::open_path(Path::new(&path).join("store"), Access::Write).unwrap();
+        println!("\n{STOPPED}");
+        for value in (0..=u8::MAX).cycle() {
+            put(&store, "x", LEN, value).unwrap();
+            change(&store, "y", value).unwrap();
+        }
+    }
     if work == "scratch" {
         let scratch = Scratch::with_faults(&path, Tmpfs::Allow, Arc::clone(&faults)).unwrap();
         let _object = scratch.create(LEN).unwrap();
@@ -167,6 +176,40 @@ fn killed_while_it_writes_in_place_a_process_leaves_a_whole_or_a_marked_object()
         again.finish().unwrap();
         assert!(holds(&folder.path().join("x"), LEN, 3), "step {step}");
     });
+}
+
+#[test]
+fn killed_at_any_moment_a_process_leaves_a_store_that_the_next_one_opens() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    Formatted::format(&path, Some(1 << 20)).unwrap();
+    let store = Formatted::open_path(&path, Access::Write).unwrap();
+    put(&store, "x", LEN, OLD).unwrap();
+    put(&store, "y", LEN, OLD).unwrap();
+    let free = store.free_bytes().unwrap();
+    drop(store);
+    let mut interrupted = 0;
+    for round in 0..20 {
+        let writer = run_to("formatted", dir.path(), u64::MAX);
+        assert!(matches!(Formatted::open_path(&path, Access::Read), Err(Error::Locked { .. })));
+        std::thread::sleep(Duration::from_micros(round * 700));
+        drop(writer);
+        let store = Formatted::open_path(&path, Access::Write).unwrap();
+        let faults = store.check(|_, _| true).unwrap().faults;
+        let x = bytes_of(&store.open("x").unwrap()).unwrap();
+        assert!(x.len() as u64 == LEN && x.iter().all(|byte| *byte == x[0]), "round {round}");
+        match store.stat("y").unwrap().state {
+            State::Interrupted => {
+                interrupted += 1;
+                assert_eq!(faults.len(), 1, "round {round}: {faults:?}");
+                store.clear_mark("y").unwrap();
+            }
+            _ => assert!(faults.is_empty(), "round {round}: {faults:?}"),
+        }
+        assert_eq!(bytes_of(&store.open("y").unwrap()).unwrap().len() as u64, LEN);
+        assert_eq!((store.list().unwrap(), store.free_bytes().unwrap()), (vec!["x".into(), "y".into()], free));
+    }
+    assert!(interrupted < 20, "{interrupted} of 20 in the middle of a write in place");
 }
 
 #[test]
