@@ -302,6 +302,7 @@ impl Inside {
             self.put(Entry { condition: Condition::Marked, ..Entry::clone(&entry) })?;
         }
         body.sums.settle(false);
+        body.begin();
         Ok((body, was_marked))
     }
 
@@ -443,6 +444,7 @@ impl Ending for Writing {
     }
 
     fn end(&mut self) -> Result<(), Error> {
+        self.body.end();
         let summed = if self.was_marked { self.body.sum_anew() } else { Ok(()) };
         let written = summed.and_then(|()| self.body.write_sums());
         written.map_err(|error| Error::from_io(&self.store.full(&self.name), "write its checksums", error))?;
@@ -452,6 +454,7 @@ impl Ending for Writing {
 
 impl Drop for Writing {
     fn drop(&mut self) {
+        self.body.end();
         if !self.store.is_mine() {
             return;
         }

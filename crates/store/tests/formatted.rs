@@ -602,6 +602,25 @@ fn a_version_that_has_begun_to_count_is_read_and_no_longer_written() {
 }
 
 #[test]
+fn nothing_is_written_after_the_end() {
+    let device = Arc::new(MemoryDevice::with_block("store", LEN, 512));
+    Formatted::format_device(device.clone()).unwrap();
+    let store = Formatted::open_device(device, Access::Write).unwrap();
+    let is_refused = |device: &dyn Device| write_now(device, &Aligned([9; 8192]).0, 0).is_err();
+    let new = store.create("x", 8192).unwrap();
+    let late = new.device();
+    assert!(!is_refused(&*late));
+    new.commit().unwrap();
+    assert!(is_refused(&*late) && is_refused(&*store.open("x").unwrap().device()));
+    let in_place = store.open_in_place("x").unwrap();
+    let (reader, writer) = (store.open("x").unwrap(), in_place.device());
+    assert!(!is_refused(&*writer) && is_refused(&*reader.device()));
+    in_place.finish().unwrap();
+    assert!(is_refused(&*writer));
+    assert!(is_all(&store, "x", 8192, 9));
+}
+
+#[test]
 fn a_name_that_could_not_be_had_can_be_asked_for_again() {
     let device = Arc::new(MemoryDevice::with_block("store", LEN, 512));
     Formatted::format_device(device.clone()).unwrap();

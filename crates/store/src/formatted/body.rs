@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outcore_device::{Blocking, Buf, Device, Limits, Route, discard_now, flush_now, read_now, write_now};
@@ -54,13 +55,25 @@ pub(super) struct Body {
     pub(super) len: u64,
     pub(super) places: Places,
     pub(super) sums: Sums,
+    /// Somebody writes it: it is new, or changed in place.
+    is_written: AtomicBool,
     pub(super) garbage: Arc<Garbage>,
 }
 
 impl Body {
     pub(super) fn new(device: Arc<dyn Device>, entry: &Entry, is_new: bool, garbage: Arc<Garbage>) -> Body {
         let sums = Sums::new(&entry.sums, is_new, entry.condition == Condition::Whole);
-        Body { device, id: entry.id, len: entry.len, places: Places::new(&entry.runs), sums, garbage }
+        let (places, is_written) = (Places::new(&entry.runs), AtomicBool::new(is_new));
+        Body { device, id: entry.id, len: entry.len, places, sums, is_written, garbage }
+    }
+
+    pub(super) fn begin(&self) {
+        self.is_written.store(true, Ordering::Release);
+    }
+
+    /// Nothing is written from now on.
+    pub(super) fn end(&self) {
+        self.is_written.store(false, Ordering::Release);
     }
 
     pub(super) fn read(&self, destination: &mut [u8], offset: u64) -> io::Result<()> {
@@ -169,7 +182,8 @@ impl ObjectDevice {
     pub(super) const LIMITS: Limits = Limits { block: BLOCK as u32, max_transfer: MAX_TRANSFER_BYTES };
 
     fn check_write(&self) -> io::Result<()> {
-        if self.may_write { Ok(()) } else { Err(io::ErrorKind::ReadOnlyFilesystem.into()) }
+        let may_write = self.may_write && self.body.is_written.load(Ordering::Acquire);
+        if may_write { Ok(()) } else { Err(io::ErrorKind::ReadOnlyFilesystem.into()) }
     }
 }
 

@@ -156,6 +156,7 @@ impl Ending for Transaction {
         let at = |name: &str, error| Error::from_io(&store.full(name), "write its checksums", error);
         for part in &self.parts {
             if let Part::New(entry, body) = part {
+                body.end();
                 body.write_sums().map_err(|error| at(&entry.name, error))?;
             }
         }
