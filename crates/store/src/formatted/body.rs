@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use outcore_device::{Blocking, Buf, Device, Limits, Route, discard_now, flush_now, read_now, write_now};
 
+use super::Inner;
 use super::layout::{BLOCK, Condition, Entry, Run};
 use super::sums::{Places, Sums, sum_of, wrong};
 
@@ -156,7 +157,7 @@ pub(super) fn pieces(places: &Places, offset: u64, len: usize) -> io::Result<Vec
 /// Where blocks are not what their sums say.
 pub(super) fn wrong_blocks(sums: &[u32], bytes: &[u8]) -> impl Iterator<Item = u64> {
     let blocks = bytes.chunks(BLOCK).zip(sums).enumerate();
-    blocks.filter(|(_, (block, sum))| **sum != 0 && sum_of(block) != **sum).map(|(number, _)| (number * BLOCK) as u64)
+    blocks.filter(|(_, (block, sum))| is_wrong(block, **sum)).map(|(number, _)| (number * BLOCK) as u64)
 }
 
 /// Whether a block is not what its sum says. One that was never written is made zero.
@@ -164,6 +165,10 @@ pub(super) fn differs(block: &mut [u8], sum: u32) -> bool {
     if sum == 0 {
         block.fill(0);
     }
+    is_wrong(block, sum)
+}
+
+fn is_wrong(block: &[u8], sum: u32) -> bool {
     sum != 0 && sum_of(block) != sum
 }
 
@@ -176,6 +181,8 @@ pub(super) struct ObjectDevice {
     pub(super) body: Arc<Body>,
     pub(super) name: String,
     pub(super) may_write: bool,
+    /// Open as long as one of its objects is.
+    pub(super) _store: Arc<Inner>,
 }
 
 impl ObjectDevice {

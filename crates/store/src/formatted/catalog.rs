@@ -4,12 +4,12 @@
 //!   superblock -> | all objects, as one change | change | change | ... |            and room for the next log
 //! ```
 //!
-//! A change is made in one of two ways, each of which a crash undoes or leaves whole:
+//! Each of two steps is one that a crash undoes or leaves whole:
 //!
-//! * it is appended: its blocks, then a flush. Blocks of a change that is not whole are at the end of the log, where they count for
-//!   nothing;
-//! * the log is begun anew in the other room, where it is full: all objects as they are to be, a flush, then the superblock that leads
-//!   there, a flush. Every log has an epoch of its own, so that no block of an older one is taken for its.
+//! * a change is appended: its blocks, then a flush. Blocks of a change that is not whole are at the end of the log, where they count
+//!   for nothing;
+//! * before that, where the log is full, it is begun anew in the other room: all objects as they are, a flush, then the superblock that
+//!   leads there, a flush. Every log has an epoch of its own, so that no block of an older one is taken for its.
 //!
 //! The invariant: what the superblock with the highest generation leads to is the catalog as it was after some change, and no earlier
 //! one than the last that was reported. After an error nobody knows which; then nothing is changed until the device is opened again.
@@ -73,9 +73,7 @@ impl Catalog {
             let needed = (SUPERBLOCKS + 2 * LOG_BLOCKS_MIN) * BLOCK as u64;
             return Err(Error::NoSpace { object: device.name().to_owned(), needed, free: device.len() });
         }
-        let mut identity = [0; 16];
-        identity[..8].copy_from_slice(&random().to_le_bytes());
-        identity[8..].copy_from_slice(&random().to_le_bytes());
+        let identity = identity(&mut random);
         let catalog = Run { start: SUPERBLOCKS, blocks: log };
         let spare = Run { start: catalog.end(), blocks: log };
         // Nothing that an older store has left here is later than what is to come.
@@ -109,18 +107,18 @@ impl Catalog {
             return corrupt(place, reason);
         }
         let catalog = Catalog::new(device.clone(), superblock, log.used, log.records, random);
-        for entry in catalog.entries.values() {
+        let checked = catalog.entries.values().try_for_each(|entry| {
+            entry.check()?;
             if catalog.names.get(&entry.name) != Some(&entry.id) {
-                let reason = format!("{:?} is the name of two objects", entry.name);
-                return corrupt(catalog.superblock.catalog.start, reason);
+                return Err(format!("{:?} is the name of two objects", entry.name));
             }
-            if let Err(reason) = entry.check() {
-                return corrupt(catalog.superblock.catalog.start, reason);
+            match entry.runs.iter().chain(&entry.sums).find(|&&run| !space.claim(run)) {
+                Some(run) => Err(format!("{:?} has {} blocks from {}, which are not its own", entry.name, run.blocks, run.start)),
+                None => Ok(()),
             }
-            if let Some(run) = entry.runs.iter().chain(&entry.sums).find(|&&run| !space.claim(run)) {
-                let reason = format!("{:?} has {} blocks from {}, which are not its own", entry.name, run.blocks, run.start);
-                return corrupt(catalog.superblock.catalog.start, reason);
-            }
+        });
+        if let Err(reason) = checked {
+            return corrupt(catalog.superblock.catalog.start, reason);
         }
         Ok(Found { catalog, space, is_torn: log.is_torn || differ, old_logs: Vec::new() })
     }
@@ -162,9 +160,7 @@ impl Catalog {
         let blocks = device.len() / BLOCK as u64;
         let nothing = Run { start: SUPERBLOCKS, blocks: 0 };
         let superblock = read.unwrap_or_else(|| {
-            let mut identity = [0; 16];
-            identity[..8].copy_from_slice(&random().to_le_bytes());
-            identity[8..].copy_from_slice(&random().to_le_bytes());
+            let identity = identity(&mut random);
             Superblock { identity, generation: last >> 32, blocks, catalog: nothing, spare: nothing, epoch: last }
         });
         let superblock = Superblock { catalog: nothing, spare: nothing, ..superblock };
@@ -400,6 +396,10 @@ fn find_logs(device: &Arc<dyn Device>) -> Result<BTreeMap<u64, Run>, Error> {
         place += count;
     }
     Ok(logs)
+}
+
+fn identity(random: &mut Random) -> [u8; 16] {
+    (u128::from(random()) << 64 | u128::from(random())).to_le_bytes()
 }
 
 /// Later logs have higher ones, and no two the same.

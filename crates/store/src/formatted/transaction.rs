@@ -134,15 +134,11 @@ impl Transaction {
     }
 
     /// Locks a name until the end, unless `act` fails.
-    fn claim<T>(&mut self, name: &str, act: impl FnOnce(&Arc<Inner>, &mut Inside) -> Result<T, Error>) -> Result<T, Error> {
-        let mut state = self.store.lock_to_write(name)?;
-        state.claim(&self.store, name, false)?;
-        let done = act(&self.store, &mut state);
-        match done.is_ok() {
-            true => self.names.push(name.to_owned()),
-            false => _ = state.writers.remove(name),
-        }
-        done
+    fn claim<T>(&mut self, name: &str, act: impl FnOnce(&Inner, &mut Inside) -> Result<T, Error>) -> Result<T, Error> {
+        let store = &self.store;
+        let done = store.lock_to_write(name)?.claim(store, name, false, |state| act(store, state))?;
+        self.names.push(name.to_owned());
+        Ok(done)
     }
 }
 
