@@ -52,6 +52,16 @@ pub enum Error {
         /// Bytes that the caller keeps.
         bytes: u64,
     },
+    /// Memory that a caller has brought for a stream does not suit it.
+    #[error("the frames for the stream over {object} must have {bytes} bytes each, at addresses that are multiples of {unit}")]
+    Frames {
+        /// Name of the object that is streamed.
+        object: String,
+        /// Bytes of a frame.
+        bytes: u64,
+        /// What addresses are multiples of.
+        unit: usize,
+    },
     /// The system refused memory that the budget allows.
     #[error("the system has no {bytes} bytes of memory left: {source}")]
     NoMemory {
@@ -102,6 +112,7 @@ impl Error {
                 Error::OutOfRange { object: object.clone(), offset: *offset, len: *len, object_len: *object_len }
             }
             Error::Lent { object, bytes } => Error::Lent { object: object.clone(), bytes: *bytes },
+            Error::Frames { object, bytes, unit } => Error::Frames { object: object.clone(), bytes: *bytes, unit: *unit },
             Error::NoMemory { bytes, source } => Error::NoMemory { bytes: *bytes, source: io_again(source) },
             Error::NoThread { source } => Error::NoThread { source: io_again(source) },
             Error::Task { task, source } => Error::Task { task: task.clone(), source: source.to_string().into() },

@@ -58,7 +58,7 @@ pub use read_stream::{Lent, ReadStream};
 pub use region::{ExtentRef, Region};
 pub use run::Outcome;
 pub use schedule::{Explanation, Totals};
-pub use stream::StreamOptions;
+pub use stream::{StreamOptions, Supply};
 pub use ticket::{Progress, Ticket};
 pub use trace::{Span, Trace};
 pub use write_stream::WriteStream;

@@ -202,6 +202,18 @@ impl Memory {
         raised
     }
 
+    /// Counts a floor that its owner has raised.
+    pub(crate) fn floor_is(&mut self, account: &mut Account, bytes: u64) {
+        self.above_floors -= account.above_floor();
+        account.reservation.covers(bytes);
+        self.above_floors += account.above_floor();
+    }
+
+    /// Whether an activity has more than its floor although others have reserved that memory since.
+    pub(crate) fn is_owed(&self, account: &Account) -> bool {
+        account.above_floor() > 0 && self.above_floors > self.budget.available()
+    }
+
     /// Whether memory will come back from a run that goes on.
     pub(crate) fn has_runs(&self) -> bool {
         self.budget.has_runs()

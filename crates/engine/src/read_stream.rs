@@ -2,7 +2,8 @@
 //!
 //! Blocks are requested in order as far ahead as there are frames, may arrive in any order, and are
 //! handed out in order, each in the frame that it was read into. A frame that its holder drops, on
-//! whatever thread, is requested again for the next block.
+//! whatever thread, is requested again for the next block. What the caller keeps is within what is reserved for the stream; it
+//! grows with what the caller keeps, where the budget has more.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -19,7 +20,7 @@ use crate::extent::Extent;
 use crate::leases::Lease;
 use crate::memory::{Account, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
-use crate::stream::{Between, StreamOptions, frame_for};
+use crate::stream::{Between, Frames, StreamOptions, Supply, frame_for};
 
 struct State {
     /// Blocks that the caller may take.
@@ -28,6 +29,8 @@ struct State {
     returned: Vec<Buf>,
     /// Frames that the caller has.
     lent: usize,
+    /// Frames that are reserved.
+    least: usize,
     /// No block comes after those in `filled`.
     end: Option<Result<()>>,
     /// The caller is gone.
@@ -88,7 +91,7 @@ pub struct ReadStream {
     pool: Arc<Pool>,
     names: Vec<String>,
     frame_bytes: usize,
-    ahead: usize,
+    most: usize,
     over: bool,
 }
 
@@ -140,13 +143,12 @@ impl Drop for Lent {
 impl ReadStream {
     /// Waits for at most `timeout`; true when the next block, the end or an error can be had without waiting.
     pub fn ready_within(&self, timeout: Duration) -> bool {
-        let ahead = self.ahead;
-        self.over || self.pool.between.ready_within(timeout, |state| state.is_quiet(ahead))
+        self.over || self.pool.between.ready_within(timeout, |state| state.is_quiet())
     }
 
     fn take(&mut self) -> Result<Option<Lent>> {
-        let ahead = self.ahead;
-        let mut state = self.pool.between.wait_while(|state| state.is_quiet(ahead));
+        self.reserve_one_more()?;
+        let mut state = self.pool.between.wait_while(State::is_quiet);
         if let Some(filled) = state.filled.pop_front() {
             state.lent += 1;
             return Ok(Some(Lent { filled: Some(filled), pool: Arc::clone(&self.pool) }));
@@ -156,8 +158,25 @@ impl ReadStream {
                 self.over = true;
                 std::mem::replace(end, Ok(())).map(|()| None)
             }
-            None => Err(Error::Lent { object: self.names.join(", "), bytes: (self.frame_bytes * ahead) as u64 }),
+            None => unreachable!("waited for"),
         }
+    }
+
+    /// What the caller keeps is reserved, and one frame more for the next block.
+    fn reserve_one_more(&self) -> Result<()> {
+        let mut state = self.pool.between.lock();
+        if state.lent < state.least || state.filled.is_empty() && state.end.is_some() {
+            return Ok(());
+        }
+        let mut floor = self.pool.floor.lock().expect("no panic while held");
+        if state.least == self.most || floor.grow("a block", self.frame_bytes as u64).is_err() {
+            let bytes = (self.frame_bytes * state.least) as u64;
+            return Err(Error::Lent { object: self.names.join(", "), bytes });
+        }
+        state.least += 1;
+        drop((floor, state));
+        self.pool.mailbox.wake();
+        Ok(())
     }
 }
 
@@ -170,8 +189,8 @@ impl State {
     }
 
     /// True when the caller can only wait.
-    fn is_quiet(&self, ahead: usize) -> bool {
-        self.filled.is_empty() && self.end.is_none() && self.lent < ahead
+    fn is_quiet(&mut self) -> bool {
+        self.filled.is_empty() && self.end.is_none() && self.lent < self.least
     }
 }
 
@@ -215,6 +234,19 @@ impl Engine {
     /// # Errors
     /// As [`Engine::read_stream`].
     pub fn read_streams(&self, parts: &[(Extent, Range<u64>)], options: StreamOptions) -> Result<ReadStream> {
+        self.read_streams_with(parts, options, Supply::Reserved)
+    }
+
+    /// The same with frames from elsewhere.
+    ///
+    /// # Errors
+    /// As [`Engine::read_stream`]; [`Error::Frames`].
+    pub fn read_streams_with(
+        &self,
+        parts: &[(Extent, Range<u64>)],
+        options: StreamOptions,
+        supply: Supply,
+    ) -> Result<ReadStream> {
         let StreamOptions { block_bytes, ahead } = options.checked();
         for (extent, range) in parts {
             extent.check(range.start, range.end.saturating_sub(range.start))?;
@@ -227,10 +259,15 @@ impl Engine {
         let blocks = |(_, range): &(Extent, Range<u64>)| range.end.saturating_sub(range.start).div_ceil(block_bytes as u64);
         let ahead = ahead.min(usize::try_from(parts.iter().map(blocks).sum::<u64>()).unwrap_or(usize::MAX).max(1));
         let frame_bytes = parts.iter().map(|(extent, range)| frame_for(block_bytes, extent, range.start)).max().unwrap_or(0);
-        let needed = (frame_bytes as u64).saturating_mul(ahead as u64);
+        let frames = match parts.first() {
+            Some((extent, _)) => supply.frames(frame_bytes, ahead, extent)?,
+            None => Frames { bytes: 0, least: 1, most: 1, given: Vec::new() },
+        };
+        let Frames { least, most, .. } = frames;
         let what = || format!("a stream over {}", names.join(", "));
-        let floor = self.budget().reserve_floor(&what(), needed)?;
-        let state = State { filled: VecDeque::new(), returned: Vec::new(), lent: 0, end: None, closed: false, wake_at: 1 };
+        let floor = self.budget().reserve_floor(&what(), frames.floor_bytes())?;
+        let (filled, returned) = (VecDeque::new(), Vec::new());
+        let state = State { filled, returned, lent: 0, least, end: None, closed: false, wake_at: 1 };
         let between = Arc::new(Between::new(state));
         let reader = Reader {
             between: Arc::clone(&between),
@@ -241,11 +278,11 @@ impl Engine {
             part: 0,
             position: parts.first().map_or(0, |(_, range)| range.start),
             block_bytes,
-            frame_bytes,
-            ahead,
-            account: Account::new(floor.part(needed)),
+            account: Account::new(floor.part(frames.floor_bytes())),
+            has_given: !frames.given.is_empty(),
+            frames,
             free: Vec::new(),
-            frames: 0,
+            taken: 0,
             slots: VecDeque::new(),
             first_slot: 0,
             loading: 0,
@@ -256,7 +293,7 @@ impl Engine {
             let mailbox = handle.mailbox();
             handle.start(&mailbox, Box::new(reader))?;
             let pool = Arc::new(Pool { between, mailbox, floor: Mutex::new(floor) });
-            Ok(ReadStream { pool, names, frame_bytes, ahead, over: false })
+            Ok(ReadStream { pool, names, frame_bytes, most, over: false })
         })
     }
 }
@@ -275,13 +312,14 @@ struct Reader {
     part: usize,
     position: u64,
     block_bytes: usize,
-    frame_bytes: usize,
-    ahead: usize,
+    frames: Frames,
+    /// They are the caller's.
+    has_given: bool,
     account: Account,
     lease: Lease,
     free: Vec<Buf>,
     /// Frames that were taken and not given back.
-    frames: usize,
+    taken: usize,
     /// Blocks from the one that the caller has to get next.
     slots: VecDeque<Slot>,
     /// Number of the first of them; tokens are these numbers.
@@ -338,21 +376,60 @@ impl Reader {
         if let Some(frame) = self.free.pop() {
             return Some(frame);
         }
-        if self.frames == self.ahead {
+        if self.taken == self.frames.most {
             return None;
         }
-        let frame = core.memory.take(&mut self.account, self.frame_bytes).unwrap_or_else(|source| {
-            self.error = Some(Error::NoMemory { bytes: self.frame_bytes as u64, source });
-            None
-        });
-        self.frames += usize::from(frame.is_some());
+        let frame = match self.frames.given.pop() {
+            Some(frame) => {
+                core.memory.hold(&mut self.account, frame.len() as u64);
+                Some(frame)
+            }
+            None => core.memory.take(&mut self.account, self.frames.bytes).unwrap_or_else(|source| {
+                self.error = Some(Error::NoMemory { bytes: self.frames.bytes as u64, source });
+                None
+            }),
+        };
+        self.taken += usize::from(frame.is_some());
         frame
     }
 
+    /// Gives back what others have reserved: free frames, then blocks that the caller has not got, from the last on, which are
+    /// read again later.
+    fn shed(&mut self, core: &mut Core<'_>) {
+        while core.memory.is_owed(&self.account) {
+            let Some(frame) = self.free.pop().or_else(|| self.let_go()) else { break };
+            self.taken -= 1;
+            core.memory.give(&mut self.account, frame);
+        }
+    }
+
+    /// The frame of the last block that was read, unless one behind it is under way.
+    fn let_go(&mut self) -> Option<Buf> {
+        let filled = match self.slots.back() {
+            Some(Slot::Filled(_)) => match self.slots.pop_back() {
+                Some(Slot::Filled(filled)) => filled,
+                _ => unreachable!("looked at above"),
+            },
+            Some(_) => return None,
+            None => {
+                let mut state = self.between.lock();
+                if matches!(state.end, Some(Err(_))) {
+                    return None;
+                }
+                let filled = state.filled.pop_back()?;
+                state.end = None;
+                filled
+            }
+        };
+        (self.part, self.position) = (filled.block.part as usize, filled.block.offset);
+        Some(filled.into_frame())
+    }
+
     /// Hands over the blocks whose turn it is, and takes back what was returned. True when the caller is gone.
-    fn exchange(&mut self) -> bool {
+    fn exchange(&mut self, core: &mut Core<'_>) -> bool {
         let mut state = self.between.lock();
         self.free.append(&mut state.returned);
+        let least = state.least;
         let before = (state.filled.len(), state.end.is_some());
         while self.slots.front().is_some_and(|slot| !matches!(slot, Slot::Loading(..))) {
             let slot = self.slots.pop_front().expect("looked at above");
@@ -373,34 +450,44 @@ impl Reader {
         if news {
             self.between.notify();
         }
+        if least > self.frames.least {
+            self.frames.least = least;
+            core.memory.floor_is(&mut self.account, self.frames.floor_bytes());
+        }
         closed
     }
 
     /// Gives back the frames that will not be needed. True when none is left.
     fn give_back(&mut self, core: &mut Core<'_>) -> bool {
-        self.frames -= self.free.len();
+        self.taken -= self.free.len();
         for frame in self.free.drain(..) {
-            core.memory.give(&mut self.account, frame);
+            match self.has_given {
+                true => core.memory.forfeit(&mut self.account, frame.len()),
+                false => core.memory.give(&mut self.account, frame),
+            }
         }
+        self.frames.given.clear();
         if self.closing {
             // The rest is with the caller, who outlives the engine.
             let held = self.account.held as usize;
             core.memory.forfeit(&mut self.account, held);
-            self.frames = 0;
+            self.taken = 0;
         }
-        self.frames == 0
+        self.taken == 0
     }
 }
 
 impl Activity for Reader {
     fn advance(&mut self, core: &mut Core<'_>) -> bool {
         loop {
-            if self.exchange() {
+            if self.exchange(core) {
                 self.part = self.parts.len();
             }
+            self.shed(core);
             self.request(core);
             // Few in flight: any frame helps. Many: their completions wake the engine often enough.
-            let wake_at = if self.loading > self.ahead / 2 { (self.ahead / 4).max(1) } else { 1 };
+            let ahead = self.frames.most;
+            let wake_at = if self.loading > ahead / 2 { (ahead / 4).max(1) } else { 1 };
             if self.between.lock().wakes_at(wake_at) {
                 break;
             }
@@ -408,7 +495,7 @@ impl Activity for Reader {
         if self.loading > 0 || self.has_more() {
             return false;
         }
-        self.exchange();
+        self.exchange(core);
         self.give_back(core)
     }
 
@@ -455,7 +542,8 @@ mod tests {
     /// the engine slept, the caller kept its other blocks and waited for the next, and neither ever went on.
     #[test]
     fn a_frame_that_came_back_unnoticed_is_noticed() {
-        let mut state = State { filled: VecDeque::new(), returned: Vec::new(), lent: 7, end: None, closed: false, wake_at: 2 };
+        let mut state =
+            State { filled: VecDeque::new(), returned: Vec::new(), lent: 7, least: 8, end: None, closed: false, wake_at: 2 };
         state.returned.push(Buf::anonymous(4096).unwrap());
         assert!(state.wakes_at(2), "its wake is still to come");
         assert!(!state.wakes_at(1), "its wake would have been due");

@@ -3,10 +3,16 @@
 //! A stream has as many frames as it runs ahead, reserved when it is made. A frame is with the
 //! device, with the engine, or with the caller; it goes round. The engine's half is an activity, the
 //! caller's half a handle, and between them is a small state under a lock.
+//!
+//! Where many streams share a budget, a stream reserves a part of its frames only ([`Supply::Elastic`]). The others it has while
+//! nobody needs their memory: blocks that were read ahead and not yet handed out are let go, and read again later.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use outcore_device::Buf;
+
+use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::memory::frame_bytes;
 
@@ -29,6 +35,55 @@ impl Default for StreamOptions {
 impl StreamOptions {
     pub(crate) fn checked(self) -> StreamOptions {
         StreamOptions { block_bytes: self.block_bytes.max(1), ahead: self.ahead.max(1) }
+    }
+}
+
+/// Where the frames of a stream come from.
+#[derive(Debug, Default)]
+pub enum Supply {
+    /// From the budget, which has them reserved.
+    #[default]
+    Reserved,
+    /// From the budget: so many are reserved, at least 1, and the others are had while nobody needs their memory.
+    Elastic(usize),
+    /// From the caller, as many as blocks are to be in memory at once: each is as long as a block and lies at an address that is
+    /// a multiple of the device's block. The budget is charged for them. They are dropped when the stream is over.
+    Given(Vec<Buf>),
+}
+
+/// What a stream reserves, and what it may have.
+pub(crate) struct Frames {
+    pub(crate) bytes: usize,
+    /// That are reserved.
+    pub(crate) least: usize,
+    pub(crate) most: usize,
+    pub(crate) given: Vec<Buf>,
+}
+
+impl Supply {
+    /// Frames of so many bytes, as many as `ahead` says at most.
+    pub(crate) fn frames(self, bytes: usize, ahead: usize, extent: &Extent) -> Result<Frames> {
+        Ok(match self {
+            Supply::Reserved => Frames { bytes, least: ahead, most: ahead, given: Vec::new() },
+            Supply::Elastic(least) => Frames { bytes, least: least.clamp(1, ahead), most: ahead, given: Vec::new() },
+            Supply::Given(given) => {
+                let unit = extent.block() as usize;
+                let fits = |frame: &Buf| frame.len() >= bytes && (frame.as_ptr() as usize).is_multiple_of(unit);
+                if given.is_empty() || !given.iter().all(fits) {
+                    return Err(Error::Frames { object: extent.name().to_owned(), bytes: bytes as u64, unit });
+                }
+                // What is behind a block is of no use.
+                let given: Vec<Buf> = given.into_iter().map(|mut frame| frame.split_to(bytes)).collect();
+                Frames { bytes, least: given.len(), most: given.len(), given }
+            }
+        })
+    }
+}
+
+impl Frames {
+    /// Bytes that are reserved.
+    pub(crate) fn floor_bytes(&self) -> u64 {
+        (self.bytes as u64).saturating_mul(self.least as u64)
     }
 }
 

@@ -21,7 +21,7 @@ use crate::memory::{Account, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
 use crate::region::ExtentRef;
 use crate::sectors::{Sectors, Transfer};
-use crate::stream::{Between, StreamOptions};
+use crate::stream::{Between, Frames, StreamOptions, Supply};
 
 /// What shared sectors take: the two at the ends, with what they are merged with.
 const EDGE_BYTES: u64 = 64 << 10;
@@ -72,6 +72,25 @@ impl WriteStream {
         self.position
     }
 
+    /// The next byte goes elsewhere, and what was filled so far to the device.
+    ///
+    /// # Errors
+    /// As [`buffer`](WriteStream::buffer).
+    pub fn go_on_at(&mut self, position: u64) -> Result<()> {
+        self.position = position;
+        match self.current.take() {
+            Some(current) if current.to > current.from => {
+                self.current = Some(current);
+                self.send(false)
+            }
+            Some(Full { frame, .. }) => {
+                self.current = Some(self.full(frame));
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Memory for the next bytes, at least one; how many of them were filled is said by [`advance`](WriteStream::advance).
     /// Waits when every frame is on its way.
     ///
@@ -98,8 +117,14 @@ impl WriteStream {
             return Err(error.again());
         }
         let frame = state.free.pop().expect("waited for");
+        drop(state);
+        Ok(self.full(frame))
+    }
+
+    /// A frame for what comes next.
+    fn full(&self, frame: Buf) -> Full {
         let lead = self.position % u64::from(self.extent.block());
-        Ok(Full { frame, base: self.position - lead, from: lead as usize, to: lead as usize })
+        Full { frame, base: self.position - lead, from: lead as usize, to: lead as usize }
     }
 
     /// Counts the first `len` bytes of [`buffer`](WriteStream::buffer) as filled. A full block goes to the device.
@@ -182,6 +207,14 @@ impl Engine {
     /// # Errors
     /// Before any I/O: [`Error::OverBudget`] when `ahead` blocks are not free, [`Error::OutOfRange`].
     pub fn write_stream(&self, extent: &Extent, offset: u64, options: StreamOptions) -> Result<WriteStream> {
+        self.write_stream_with(extent, offset, options, Supply::Reserved)
+    }
+
+    /// The same with frames from elsewhere. What is written in one piece then begins and ends with blocks of the device.
+    ///
+    /// # Errors
+    /// As [`Engine::write_stream`]; [`Error::Frames`].
+    pub fn write_stream_with(&self, extent: &Extent, offset: u64, options: StreamOptions, supply: Supply) -> Result<WriteStream> {
         let StreamOptions { block_bytes, ahead } = options.checked();
         extent.check(offset, 0)?;
         let longest = usize::try_from(extent.len() - offset).unwrap_or(usize::MAX).max(1);
@@ -190,17 +223,22 @@ impl Engine {
         let frame_bytes = block_bytes.min(longest.next_multiple_of(unit) + unit).next_multiple_of(unit);
         let frame_bytes = (crate::memory::frame_bytes(frame_bytes) as usize).next_multiple_of(unit);
         let ahead = ahead.min(longest / frame_bytes + 2);
-        let beside_bytes = if unit > 1 { EDGE_BYTES.max(4 * unit as u64) } else { 0 };
-        let needed = (frame_bytes as u64).saturating_mul(ahead as u64).saturating_add(beside_bytes);
+        let has_edges = unit > 1 && matches!(supply, Supply::Reserved);
+        let beside_bytes = if has_edges { EDGE_BYTES.max(4 * unit as u64) } else { 0 };
+        let mut frames = supply.frames(frame_bytes, ahead, extent)?;
+        let needed = frames.floor_bytes().saturating_add(beside_bytes);
         let floor = self.budget().reserve_floor(&format!("a stream to {}", extent.name()), needed)?;
-        let state = State { free: Vec::new(), full: VecDeque::new(), error: None, finishing: false, done: false, closed: false };
+        let given = std::mem::take(&mut frames.given);
+        let given_bytes = given.iter().map(|frame| frame.len() as u64).sum();
+        let state = State { free: given, full: VecDeque::new(), error: None, finishing: false, done: false, closed: false };
         let between = Arc::new(Between::new(state));
         let writer = Writer {
             between: Arc::clone(&between),
             extent: extent.clone(),
-            frame_bytes,
+            frames_to_take: if given_bytes > 0 { 0 } else { frames.most },
+            frames,
             beside_bytes,
-            frames_to_take: ahead,
+            given_bytes,
             account: Account::new(floor.part(needed)),
             lease: Lease::new([(extent.id(), true)].into_iter()),
             leased: false,
@@ -231,8 +269,10 @@ impl Engine {
 struct Writer {
     between: Arc<Between<State>>,
     extent: Extent,
-    frame_bytes: usize,
+    frames: Frames,
     beside_bytes: u64,
+    /// Of frames that are the caller's.
+    given_bytes: u64,
     frames_to_take: usize,
     account: Account,
     lease: Lease,
@@ -248,18 +288,25 @@ struct Writer {
 
 impl Writer {
     fn take_frames(&mut self, core: &mut Core<'_>) {
-        if !self.started && core.memory.has_room(self.beside_bytes) {
-            core.memory.hold(&mut self.account, self.beside_bytes);
+        let beside_bytes = self.beside_bytes + self.given_bytes;
+        if !self.started && core.memory.has_room(beside_bytes) {
+            core.memory.hold(&mut self.account, beside_bytes);
             self.started = true;
         }
+        // What others have reserved goes back, as soon as it is free.
+        while core.memory.is_owed(&self.account) {
+            let Some(frame) = self.between.lock().free.pop() else { break };
+            core.memory.give(&mut self.account, frame);
+            self.frames_to_take += 1;
+        }
         while self.started && self.frames_to_take > 0 && self.error.is_none() {
-            match core.memory.take(&mut self.account, self.frame_bytes) {
+            match core.memory.take(&mut self.account, self.frames.bytes) {
                 Ok(Some(frame)) => {
                     self.frames_to_take -= 1;
                     self.offer(frame);
                 }
                 Ok(None) => return,
-                Err(source) => self.error = Some(Error::NoMemory { bytes: self.frame_bytes as u64, source }),
+                Err(source) => self.error = Some(Error::NoMemory { bytes: self.frames.bytes as u64, source }),
             }
         }
     }
@@ -359,7 +406,7 @@ impl Writer {
     fn give_back(&mut self, core: &mut Core<'_>) {
         let mut state = self.between.lock();
         let unsent: Vec<Buf> = state.full.drain(..).map(|full| full.frame).collect();
-        for frame in unsent.into_iter().chain(state.free.drain(..)) {
+        for frame in unsent.into_iter().chain(state.free.drain(..)).filter(|_| self.given_bytes == 0) {
             core.memory.give(&mut self.account, frame);
         }
         let held = self.account.held as usize;

@@ -83,6 +83,12 @@ pub enum Error {
         /// Which, and why.
         what: String,
     },
+    /// The caller keeps all memory that a stream may have; it goes on once some of it was dropped.
+    #[error("{what}")]
+    Lent {
+        /// Which stream, and how much.
+        what: String,
+    },
     /// The system refused memory that the budget allows.
     #[error("the system has no {bytes} bytes of memory left: {source}")]
     NoMemory {
@@ -129,6 +135,8 @@ impl From<outcore_engine::Error> for Error {
                 Ok(own) => *own,
                 Err(source) => Error::Failed { what: format!("task {task}: {source}") },
             },
+            lent @ Engine::Lent { .. } => Error::Lent { what: lent.to_string() },
+            frames @ Engine::Frames { .. } => Error::value(frames.to_string()),
             Engine::Cancelled => Error::Cancelled,
             Engine::Closed => Error::Closed,
             other => Error::Failed { what: other.to_string() },

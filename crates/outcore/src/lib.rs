@@ -33,6 +33,7 @@ pub use data::array::{Array, Operand, Output, convert};
 pub use data::file::Between;
 pub use data::format::{Compressed, DType, Element, Order};
 pub use data::sparse::{Sparse, SparseBufs};
+pub use data::stream::{Compression, StreamInfo, StreamOptions, StreamReader, StreamStore, StreamWriter};
 pub use error::{Error, Result};
 pub use job::{Job, Running};
 pub use limits::memory_allowed;

@@ -298,6 +298,11 @@ impl Session {
         Ok(Array::new(self.clone(), file, Layout::of(&dense), dtype, dense.ndim))
     }
 
+    /// A device as the session uses it.
+    pub(crate) fn between(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
+        self.inner.between.wrap(device)
+    }
+
     /// A file on a device that somebody else names.
     pub(crate) fn device_file(&self, name: String, device: Arc<dyn Device>) -> StoredFile {
         StoredFile::unnamed_as(name, device, self.inner.between.clone())

@@ -90,6 +90,24 @@ pub enum Error {
         /// The object.
         object: String,
     },
+    /// The name is taken.
+    #[error("{object}: is there already")]
+    Exists {
+        /// The object.
+        object: String,
+    },
+    /// It is no stream but an object of another kind.
+    #[error("{object}: not a stream")]
+    NotAStream {
+        /// The object.
+        object: String,
+    },
+    /// A stream whose writer died before it was whole, or that was found damaged.
+    #[error("{object}: the stream was not finished, or has been found damaged; write it anew")]
+    Unfinished {
+        /// The stream.
+        object: String,
+    },
     /// A file or device that is no store, or of a version that this program does not know.
     #[error("{object}: not a store: {reason}")]
     Unformatted {

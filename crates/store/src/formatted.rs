@@ -21,6 +21,7 @@ mod catalog;
 mod check;
 mod layout;
 mod space;
+mod stream;
 mod sums;
 mod transaction;
 
@@ -39,6 +40,7 @@ use self::catalog::{Catalog, Found};
 pub use self::check::{Fault, Findings};
 use self::layout::{BLOCK, Condition, Entry, Record, normal};
 use self::space::Space;
+pub use self::stream::{NewStream, STREAM_BLOCK_BYTES, Stream, TRAILER_BYTES, Trailer, blocks_of};
 use self::transaction::End;
 pub use self::transaction::Transaction;
 use crate::error::{Error, shown};
@@ -77,6 +79,17 @@ struct Inside {
     /// Names that somebody writes, and whether in place.
     writers: HashMap<String, bool>,
     open: HashMap<u64, Held>,
+}
+
+/// What a name of a store leads to.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// The name.
+    pub name: String,
+    /// As of any object; its length is what it takes of the device where it is a stream.
+    pub stat: Stat,
+    /// Bytes of a block of a stream, and what its owner said of it; `None` for other objects.
+    pub stream: Option<(u32, Vec<u8>)>,
 }
 
 /// What is known of an object that somebody has open, in this version or an earlier one.
@@ -164,6 +177,23 @@ impl Formatted {
         Formatted(Arc::new(Inner { device, access, lock, owner, number, state, returned: Returned::default() }))
     }
 
+    /// Everything that has a name, in order.
+    #[must_use]
+    pub fn listing(&self) -> Vec<Listed> {
+        let state = self.0.lock();
+        let listed = |(_, entry): (&str, &Arc<Entry>)| state.listed(&self.0, entry);
+        state.catalog.names().map(listed).collect()
+    }
+
+    /// What one name leads to.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Name`].
+    pub fn look_at(&self, name: &str) -> Result<Listed, Error> {
+        let (state, name) = (self.0.lock(), named(name)?);
+        Ok(state.listed(&self.0, &*state.entry(&self.0, &name)?))
+    }
+
     /// The device below.
     #[must_use]
     pub fn device(&self) -> &Arc<dyn Device> {
@@ -208,7 +238,7 @@ impl Inner {
         let name = named(name)?;
         let body = {
             let mut state = self.lock();
-            let entry = state.entry(self, &name)?;
+            let entry = state.object_entry(self, &name)?;
             if state.state_of(&entry) == State::Interrupted && !also_interrupted {
                 return Err(Error::Interrupted { object: self.full(&name) });
             }
@@ -238,6 +268,34 @@ impl Inner {
 impl Inside {
     fn entry(&self, store: &Inner, name: &str) -> Result<Arc<Entry>, Error> {
         self.catalog.find(name).cloned().ok_or_else(|| Error::Missing { object: store.full(name) })
+    }
+
+    fn object_entry(&self, store: &Inner, name: &str) -> Result<Arc<Entry>, Error> {
+        let entry = self.entry(store, name)?;
+        match entry.is_stream {
+            true => Err(Error::NotAFile { object: store.full(name), kind: "a stream" }),
+            false => Ok(entry),
+        }
+    }
+
+    fn listed(&self, store: &Inner, entry: &Entry) -> Listed {
+        let since = Duration::from_nanos(entry.changed_ns.unsigned_abs());
+        let modified = if entry.changed_ns < 0 { UNIX_EPOCH.checked_sub(since) } else { UNIX_EPOCH.checked_add(since) };
+        let (len, identity) = (entry.len, Identity::inside(store.number, entry.id));
+        let stream = entry.about_stream().filter(|_| entry.is_stream).map(|(block_bytes, about)| (block_bytes, about.to_vec()));
+        Listed { name: entry.name.clone(), stat: Stat { len, modified, identity, state: self.state_of(entry) }, stream }
+    }
+
+    /// What keeps blocks of an object or stream from being used again.
+    fn hold_open(&mut self, store: &Inner, entry: &Entry) -> Arc<Garbage> {
+        if !entry.is_stream {
+            return Arc::clone(&self.body(store, entry).garbage);
+        }
+        let held = self.open.get(&entry.id).and_then(|held| held.garbage.upgrade());
+        let garbage = held.unwrap_or_else(|| Arc::new(Garbage::new(Vec::new(), &store.returned)));
+        self.open.retain(|_, held| held.garbage.strong_count() > 0);
+        self.open.insert(entry.id, Held { body: Weak::new(), garbage: Arc::downgrade(&garbage) });
+        garbage
     }
 
     /// What all who have an object open share.
@@ -284,7 +342,7 @@ impl Inside {
 
     /// Marks an object, and says whether it was marked before.
     fn begin_in_place(&mut self, store: &Inner, name: &str, also_interrupted: bool) -> Result<(Arc<Body>, bool), Error> {
-        let entry = self.entry(store, name)?;
+        let entry = self.object_entry(store, name)?;
         let was_marked = entry.condition != Condition::Whole;
         if was_marked && !also_interrupted {
             return Err(Error::Interrupted { object: store.full(name) });
@@ -374,12 +432,7 @@ impl Store for Formatted {
     }
 
     fn stat(&self, name: &str) -> Result<Stat, Error> {
-        let state = self.0.lock();
-        let entry = state.entry(&self.0, &named(name)?)?;
-        let since = Duration::from_nanos(entry.changed_ns.unsigned_abs());
-        let modified = if entry.changed_ns < 0 { UNIX_EPOCH.checked_sub(since) } else { UNIX_EPOCH.checked_add(since) };
-        let (len, identity) = (entry.len, Identity::inside(self.0.number, entry.id));
-        Ok(Stat { len, modified, identity, state: state.state_of(&entry) })
+        self.look_at(name).map(|found| found.stat)
     }
 
     fn free_bytes(&self) -> Result<u64, Error> {

@@ -36,7 +36,10 @@ use outcore_device::Device;
 pub use error::Error;
 pub use faults::{Faults, Step};
 pub use folder::Folder;
-pub use formatted::{Access, Fault, Findings, Formatted, Transaction};
+pub use formatted::{
+    Access, Fault, Findings, Formatted, Listed, NewStream, STREAM_BLOCK_BYTES, Stream, TRAILER_BYTES, Trailer, Transaction,
+    blocks_of,
+};
 pub use new_folder::{NewFolder, Unfinished};
 pub use os::Identity;
 pub use scratch::{Scratch, Tmpfs};

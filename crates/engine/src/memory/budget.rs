@@ -135,7 +135,7 @@ impl Reservation {
     }
 
     /// Adds bytes, all or nothing.
-    pub(super) fn grow(&mut self, what: &str, bytes: u64) -> Result<()> {
+    pub(crate) fn grow(&mut self, what: &str, bytes: u64) -> Result<()> {
         let (mut reserved, total) = (self.budget.0.reserved.lock().expect("no panic while held"), self.budget.0.total);
         let available = total - reserved.all;
         if bytes > available {
@@ -146,6 +146,12 @@ impl Reservation {
         self.owned += bytes;
         self.bytes += bytes;
         Ok(())
+    }
+
+    /// Says of a [part](Reservation::part) how much the whole is now.
+    pub(super) fn covers(&mut self, bytes: u64) {
+        debug_assert!(self.owned == 0);
+        self.bytes = bytes;
     }
 
     /// A floor of `bytes` for an activity of whoever keeps this reservation. It may outlast it: what the activity then

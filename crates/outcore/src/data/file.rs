@@ -26,7 +26,7 @@ impl Between {
         Between(Some(Arc::new(wrap)))
     }
 
-    fn wrap(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
+    pub(crate) fn wrap(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
         self.0.as_ref().map_or_else(|| Arc::clone(&device), |wrap| wrap(Arc::clone(&device)))
     }
 }

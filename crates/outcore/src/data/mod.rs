@@ -6,3 +6,4 @@ pub(crate) mod file;
 pub mod format;
 pub mod import;
 pub mod sparse;
+pub mod stream;

@@ -30,6 +30,20 @@ impl Garbage {
         Garbage { left: Mutex::new((runs, None)), returned: Arc::clone(returned) }
     }
 
+    /// Blocks that are to come back too.
+    pub(super) fn add(&self, run: Run) {
+        self.left.lock().expect("no panic while held").0.push(run);
+    }
+
+    /// Blocks that come back now. They begin one of the runs.
+    pub(super) fn give(&self, run: Run) {
+        let mut left = self.left.lock().expect("no panic while held");
+        if let Some(first) = left.0.iter_mut().find(|first| first.start == run.start && first.blocks >= run.blocks) {
+            *first = Run { start: run.end(), blocks: first.blocks - run.blocks };
+            self.returned.lock().expect("no panic while held").push(run);
+        }
+    }
+
     /// What is to come back, and what comes next.
     pub(super) fn leave(&self, runs: Vec<Run>, next: Option<Arc<Garbage>>) {
         *self.left.lock().expect("no panic while held") = (runs, next);

@@ -9,7 +9,7 @@ use outcore_device::Device;
 use super::body::{Body, wrong_blocks};
 use super::catalog::{Catalog, Found};
 use super::layout::{Condition, Entry};
-use super::{Access, Formatted, draw};
+use super::{Access, Formatted, draw, stream};
 use crate::Store;
 use crate::error::Error;
 
@@ -50,19 +50,35 @@ impl Formatted {
                 let mut state = store.lock();
                 // Somebody may have replaced it meanwhile, or be at it now.
                 let is_same = state.catalog.get(entry.id).is_some_and(|now| Arc::ptr_eq(now, &entry));
-                (is_same && !state.writers.contains_key(&entry.name)).then(|| state.body(store, &entry))
+                (is_same && !state.writers.contains_key(&entry.name)).then(|| state.hold_open(store, &entry))
             };
             let Some(_held) = held else { continue };
             let mut fault = |reason: String| findings.faults.push(Fault { name: entry.name.clone(), reason });
             findings.objects += 1;
             findings.bytes += entry.len;
+            let before = findings.bytes - entry.len;
             if entry.condition != Condition::Whole {
-                fault("a write in place was interrupted".into());
+                fault(if entry.is_stream { "not finished, or damaged" } else { "a write in place was interrupted" }.into());
+                continue;
+            }
+            if entry.is_stream {
+                let mut wrong = Vec::new();
+                let looked = stream::each_block(store, &entry, |done, block| {
+                    wrong.extend(block.err());
+                    if progress(before + done, all) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
+                });
+                match (looked, &wrong[..]) {
+                    (Err(error), _) if error.kind() == io::ErrorKind::Interrupted => {
+                        return Err(Error::from_io(&store.full(&entry.name), "check", error));
+                    }
+                    (Err(error), _) => fault(error.to_string()),
+                    (Ok(()), []) => {}
+                    (Ok(()), [first, ..]) => fault(format!("{} of its blocks are damaged; {first}", wrong.len())),
+                }
                 continue;
             }
             // Of its own, with nothing that was read before.
             let body = Body::new(Arc::clone(&store.device), &entry, false, Arc::default());
-            let before = findings.bytes - entry.len;
             let mut damaged = Vec::new();
             let looked = body.each_part(|at, sums, bytes| {
                 damaged.extend(wrong_blocks(sums, bytes).map(|offset| at + offset));

@@ -5,6 +5,7 @@
 use bytes::{Buf, BufMut};
 
 use super::space::Space;
+use super::stream::STREAM_BLOCK_BYTES;
 use super::sums::sum_blocks;
 use crate::folder::check_name;
 
@@ -13,6 +14,8 @@ pub(crate) const BLOCK: usize = 4096;
 /// Superblocks lie in so many blocks at the start of the device, alike but for a crash between writing one and the other.
 pub(super) const SUPERBLOCKS: u64 = 2;
 pub(super) const VERSION: u32 = 1;
+/// Added to the condition of a stream.
+const STREAM: u8 = 16;
 const MAGIC: &[u8; 8] = b"OUTCORE\n";
 /// A superblock is one sector of any device, which is written whole or not at all.
 const SUPERBLOCK_BYTES: usize = 512;
@@ -27,6 +30,11 @@ pub(super) const RUN_BYTES: usize = 16;
 /// CRC-32C (Castagnoli), as iSCSI has it.
 pub(super) fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
+}
+
+/// The same of bytes that go on from others.
+pub(super) fn checksum_on(before: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(before, bytes)
 }
 
 /// Blocks that follow one another.
@@ -139,7 +147,7 @@ pub(super) enum Condition {
     Whole,
     /// A writer in place has begun and not finished.
     Marked,
-    /// A new object that has its name before it is whole: it is gone on with, or removed.
+    /// A stream that has its name and no blocks yet.
     Unfinished,
 }
 
@@ -147,7 +155,7 @@ pub(super) enum Condition {
 ///
 /// ```text
 ///   8  number, never used again     8  length in bytes     8  changed: nanoseconds since 1970
-///   1  condition: 0 whole, 1 being written in place, 2 unfinished
+///   1  condition: 0 whole, 1 being written in place, 2 unfinished; and 16 more for a stream
 ///   2 + its name, UTF-8             4 + what its owner says of it
 ///   4 + runs of its bytes, in order, 16 each               4 + runs of their checksums
 /// ```
@@ -157,6 +165,8 @@ pub(super) struct Entry {
     pub(super) len: u64,
     pub(super) changed_ns: i64,
     pub(super) condition: Condition,
+    /// Its blocks check themselves.
+    pub(super) is_stream: bool,
     pub(super) name: String,
     pub(super) about: Vec<u8>,
     pub(super) runs: Vec<Run>,
@@ -174,10 +184,22 @@ impl Entry {
         if check_name(&self.name).is_err() || normal(&self.name) != self.name {
             return Err(format!("object {} has a name that none has, {:?}", self.id, self.name));
         }
-        if (count(&self.runs), count(&self.sums)) != (Some(blocks), Some(sum_blocks(blocks))) {
+        let sum_blocks = if self.is_stream { 0 } else { sum_blocks(blocks) };
+        if (count(&self.runs), count(&self.sums)) != (Some(blocks), Some(sum_blocks)) {
             return Err(format!("{:?} has {} bytes and other blocks than those take", self.name, self.len));
         }
+        if self.is_stream && self.about_stream().is_none() {
+            return Err(format!("{:?} does not say how long its blocks are", self.name));
+        }
         Ok(())
+    }
+
+    /// Bytes of a block of a stream, and what its owner says of it.
+    pub(super) fn about_stream(&self) -> Option<(u32, &[u8])> {
+        let (block_bytes, about) = self.about.split_first_chunk()?;
+        let block_bytes = u32::from_le_bytes(*block_bytes);
+        let is_right = STREAM_BLOCK_BYTES.contains(&block_bytes) && block_bytes.is_multiple_of(BLOCK as u32);
+        is_right.then_some((block_bytes, about))
     }
 }
 
@@ -208,7 +230,7 @@ pub(super) fn encode(records: &[Record]) -> Vec<u8> {
                 bytes.put_u64_le(entry.id);
                 bytes.put_u64_le(entry.len);
                 bytes.put_i64_le(entry.changed_ns);
-                bytes.put_u8(entry.condition as u8);
+                bytes.put_u8(entry.condition as u8 + if entry.is_stream { STREAM } else { 0 });
                 bytes.put_u16_le(entry.name.len() as u16);
                 bytes.put_slice(entry.name.as_bytes());
                 bytes.put_u32_le(entry.about.len() as u32);
@@ -243,7 +265,9 @@ fn decode_one(bytes: &mut &[u8]) -> Result<Record, Wrong> {
     }
     let len = bytes.try_get_u64_le().map_err(short)?;
     let changed_ns = bytes.try_get_i64_le().map_err(short)?;
-    let condition = match bytes.try_get_u8().map_err(short)? {
+    let condition = bytes.try_get_u8().map_err(short)?;
+    let is_stream = condition & STREAM != 0;
+    let condition = match condition & !STREAM {
         0 => Condition::Whole,
         1 => Condition::Marked,
         2 => Condition::Unfinished,
@@ -259,7 +283,7 @@ fn decode_one(bytes: &mut &[u8]) -> Result<Record, Wrong> {
         let mut part = take(bytes, count.checked_mul(RUN_BYTES).ok_or("it ends too early")?)?;
         (0..count).map(|_| get_run(&mut part)).collect::<Result<Vec<Run>, Wrong>>()
     };
-    Ok(Record::Put(Entry { id, len, changed_ns, condition, name, about, runs: runs()?, sums: runs()? }))
+    Ok(Record::Put(Entry { id, len, changed_ns, condition, is_stream, name, about, runs: runs()?, sums: runs()? }))
 }
 
 fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Result<&'a [u8], Wrong> {
@@ -358,9 +382,9 @@ mod tests {
     fn records() -> impl Strategy<Value = Vec<Record>> {
         let condition = prop_oneof![Just(Condition::Whole), Just(Condition::Marked), Just(Condition::Unfinished)];
         let about = prop::collection::vec(any::<u8>(), 0..9000);
-        let entry = (any::<u64>(), any::<u64>(), any::<i64>(), condition, ".{0,50}", about, runs(), runs());
-        let entry = entry.prop_map(|(id, len, changed_ns, condition, name, about, runs, sums)| {
-            Record::Put(Entry { id, len, changed_ns, condition, name, about, runs, sums })
+        let entry = (any::<u64>(), any::<u64>(), any::<i64>(), (condition, any::<bool>()), ".{0,50}", about, runs(), runs());
+        let entry = entry.prop_map(|(id, len, changed_ns, (condition, is_stream), name, about, runs, sums)| {
+            Record::Put(Entry { id, len, changed_ns, condition, is_stream, name, about, runs, sums })
         });
         prop::collection::vec(prop_oneof![entry, any::<u64>().prop_map(Record::Gone)], 0..6)
     }
@@ -431,7 +455,18 @@ mod tests {
         let entry = |id, len, name: &str, blocks, sums| {
             let run = |blocks| vec![Run { start: 9, blocks }];
             let (condition, name) = (Condition::Whole, name.to_owned());
-            Entry { id, len, changed_ns: 0, condition, name, about: Vec::new(), runs: run(blocks), sums: run(sums) }.check()
+            Entry {
+                id,
+                len,
+                changed_ns: 0,
+                condition,
+                is_stream: false,
+                name,
+                about: Vec::new(),
+                runs: run(blocks),
+                sums: run(sums),
+            }
+            .check()
         };
         assert_eq!(entry(1, 5000, "a/b", 2, 1), Ok(()));
         assert_eq!(entry(1, 0, "a", 0, 0), Ok(()));

@@ -47,6 +47,14 @@ impl Space {
         Some(self.take_up_to(blocks))
     }
 
+    /// Blocks in one piece: so many, or fewer down to `least`, or, where there is no such piece, all of the longest.
+    pub(super) fn take_some(&mut self, blocks: u64, least: u64) -> Option<Run> {
+        let &(longest, _) = self.by_len.last()?;
+        // Whole pieces of the least size, as long as there is one.
+        let most = if longest >= least { longest - longest % least } else { longest };
+        Some(self.take_up_to(blocks.min(most)))
+    }
+
     /// The start of the shortest run that has so many blocks, or all of the longest; there is one.
     fn take_up_to(&mut self, blocks: u64) -> Run {
         let found = self.by_len.range((blocks, 0)..).next().or_else(|| self.by_len.last());

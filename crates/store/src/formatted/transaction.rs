@@ -57,7 +57,8 @@ impl Transaction {
             })?;
             let garbage = Arc::new(Garbage::new(taken.clone(), &store.returned));
             let (id, condition, (runs, sums)) = (state.catalog.draw_id(), Condition::Whole, cut(taken, blocks));
-            Ok((Entry { id, len, changed_ns: 0, condition, name: name.clone(), about: Vec::new(), runs, sums }, garbage))
+            let (changed_ns, is_stream, name, about) = (0, false, name.clone(), Vec::new());
+            Ok((Entry { id, len, changed_ns, condition, is_stream, name, about, runs, sums }, garbage))
         })?;
         let body = Arc::new(Body::new(Arc::clone(&self.store.device), &entry, true, garbage));
         let object = self.store.object(&name, Arc::clone(&body), true);
@@ -73,7 +74,7 @@ impl Transaction {
     pub fn update(&mut self, name: &str) -> Result<Object, Error> {
         let name = named(name)?;
         let (entry, old, id) = self.claim(&name, |store, state| {
-            let entry = state.entry(store, &name)?;
+            let entry = state.object_entry(store, &name)?;
             if entry.condition != Condition::Whole {
                 return Err(Error::Interrupted { object: store.full(&name) });
             }

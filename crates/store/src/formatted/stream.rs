@@ -1,0 +1,488 @@
+//! Streams: what is written once, in order, and read in order.
+//!
+//! ```text
+//!   create        the name is taken by a stream that is not finished and has no blocks
+//!   extend        free blocks are taken; nothing is written that says so
+//!   commit        flush -> the name leads to the stream, with its blocks
+//!   take          the name leads nowhere; blocks come back one after another, as they are read
+//! ```
+//!
+//! A stream is a chain of blocks of a fixed length, several MiB, of which the last of a run of free space may be shorter. Each ends with
+//! a trailer that says whose it is, how much is in it, where the next one lies, and has the checksum of all of it; so a block is
+//! moved in one transfer between the device and the memory where it is made or used, and nothing else is read or
+//! written for it. What was not finished when its writer died has no blocks, and is known by its name.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Buf as _, BufMut};
+use outcore_device::{Device, Limits, Route};
+
+use super::body::Garbage;
+use super::layout::{BLOCK, Condition, Entry, Record, Run, Wrong, checksum, checksum_on};
+use super::transaction::End;
+use super::{Formatted, Inner, Inside, named, now_ns};
+use crate::error::Error;
+
+/// Bytes at the end of a block that say what it is.
+pub const TRAILER_BYTES: usize = 64;
+/// Lengths that blocks of a stream may have.
+pub const STREAM_BLOCK_BYTES: Range<u32> = BLOCK as u32..(1 << 30) + 1;
+/// Free space is taken in pieces of up to so many bytes.
+const MOST_AT_ONCE: u64 = 64 << 20;
+
+/// What a block of a stream says of itself.
+///
+/// ```text
+///    0  8  number of the stream            8  8  number of the block, from 0
+///   16  4  bytes of data, from the start of the block
+///   20  4  how many ends of records are listed before the trailer, 4 bytes each
+///   24  4  bytes of the block              28  4  1 in the last block of the stream, else 0
+///   32  8  where the next block begins, in blocks of 4096; 0 in the last
+///   40  8  the first half of the identity of the store
+///   48 12  zero
+///   60  4  CRC-32C of everything before in the block
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trailer {
+    /// Number of the stream.
+    pub stream: u64,
+    /// Number of the block, from 0.
+    pub number: u64,
+    /// Bytes of data.
+    pub data_bytes: u32,
+    /// Ends of records that are listed.
+    pub ends: u32,
+    /// Where the next block begins on the device, bytes; `None` for the last.
+    pub next: Option<u64>,
+    /// Of the store.
+    pub identity: u64,
+}
+
+impl Trailer {
+    /// Bytes that data and a list of ends leave free in a block.
+    #[must_use]
+    pub fn room(block_bytes: usize, data_bytes: usize, ends: usize) -> usize {
+        block_bytes.saturating_sub(TRAILER_BYTES + 4 * ends + data_bytes)
+    }
+
+    /// Completes a block whose data is in place: `data_sum` is the [`sum`](Trailer::sum) of it.
+    ///
+    /// # Panics
+    /// When data and ends do not fit.
+    pub fn seal(&self, block: &mut [u8], ends: &[u32], data_sum: u32) {
+        let (data, listed) = (self.data_bytes as usize, 4 * ends.len());
+        let trailer_at = block.len() - TRAILER_BYTES;
+        let list_at = trailer_at.checked_sub(listed).filter(|&at| at >= data).expect("data and ends fit the block");
+        block[data..list_at].fill(0);
+        block[list_at..trailer_at].chunks_exact_mut(4).zip(ends).for_each(|(at, end)| at.copy_from_slice(&end.to_le_bytes()));
+        let block_bytes = block.len() as u32;
+        let mut trailer = &mut block[trailer_at..];
+        trailer.put_u64_le(self.stream);
+        trailer.put_u64_le(self.number);
+        trailer.put_u32_le(self.data_bytes);
+        trailer.put_u32_le(ends.len() as u32);
+        trailer.put_u32_le(block_bytes);
+        trailer.put_u32_le(self.next.is_none().into());
+        trailer.put_u64_le(self.next.unwrap_or(0) / BLOCK as u64);
+        trailer.put_u64_le(self.identity);
+        trailer.put_bytes(0, 12);
+        let sum_at = block.len() - 4;
+        let sum = checksum_on(data_sum, &block[data..sum_at]);
+        block[sum_at..].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    /// The sum of data, of which the beginning has the sum `before`; that of nothing is 0.
+    #[must_use]
+    pub fn sum(before: u32, data: &[u8]) -> u32 {
+        checksum_on(before, data)
+    }
+
+    /// Looks at a block: what it says of itself, where all of it is as it was written.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of(block: &[u8]) -> Result<Trailer, String> {
+        let sum_at = block.len().checked_sub(4).filter(|at| at + 4 >= TRAILER_BYTES).ok_or("the block is cut")?;
+        if checksum(&block[..sum_at]).to_le_bytes() != block[sum_at..] {
+            return Err("the checksum of the block is wrong".into());
+        }
+        let mut bytes = &block[block.len() - TRAILER_BYTES..];
+        let (stream, number) = (bytes.get_u64_le(), bytes.get_u64_le());
+        let (data_bytes, ends) = (bytes.get_u32_le(), bytes.get_u32_le());
+        let (block_bytes, is_last) = (bytes.get_u32_le(), bytes.get_u32_le() == 1);
+        let (next, identity) = (bytes.get_u64_le(), bytes.get_u64_le());
+        let taken = TRAILER_BYTES as u64 + 4 * u64::from(ends) + u64::from(data_bytes);
+        if block_bytes as usize != block.len() || taken > block.len() as u64 {
+            return Err("the block is of another length".into());
+        }
+        let next = (!is_last).then_some(next.wrapping_mul(BLOCK as u64));
+        Ok(Trailer { stream, number, data_bytes, ends, next, identity })
+    }
+
+    /// Where the ends of records are listed in a block.
+    #[must_use]
+    pub fn list(&self, block_bytes: usize) -> Range<usize> {
+        let end = block_bytes - TRAILER_BYTES;
+        end - 4 * self.ends as usize..end
+    }
+}
+
+/// Blocks of a stream, where each begins and ends on the device, bytes.
+pub fn blocks_of(runs: &[Range<u64>], block_bytes: u32) -> impl Iterator<Item = Range<u64>> + '_ {
+    let step = u64::from(block_bytes);
+    runs.iter().flat_map(move |run| run.clone().step_by(step as usize).map(move |at| at..run.end.min(at + step)))
+}
+
+/// The bytes of the device by way of one stream, which has its blocks as long as somebody moves one.
+struct StreamDevice {
+    name: String,
+    store: Arc<Inner>,
+    garbage: Arc<Garbage>,
+}
+
+impl Device for StreamDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn limits(&self) -> Limits {
+        self.store.device.limits()
+    }
+
+    fn len(&self) -> u64 {
+        self.store.device.len()
+    }
+
+    fn route(&self) -> Route<'_> {
+        self.store.device.route()
+    }
+}
+
+/// A stream that is being written. Dropped without [`NewStream::commit`], it never was.
+#[must_use = "dropping a new stream removes it"]
+pub struct NewStream {
+    store: Arc<Inner>,
+    name: String,
+    device: Arc<StreamDevice>,
+    number: u64,
+    block_bytes: u32,
+    runs: Vec<Run>,
+    /// The name leads to it, as to something unfinished.
+    is_recorded: bool,
+    is_over: bool,
+}
+
+/// A stream to read.
+pub struct Stream {
+    device: Arc<StreamDevice>,
+    number: u64,
+    block_bytes: u32,
+    runs: Vec<Range<u64>>,
+    about: Vec<u8>,
+    /// Nobody else reads it or ever will.
+    is_taken: bool,
+}
+
+impl Formatted {
+    /// Begins a stream of blocks of `block_bytes`, a multiple of 4096. With `replace`, one that has the name now keeps it until the new one
+    /// is whole.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::Locked`], [`Error::Name`]; [`Error::NoSpace`] of the catalog; that of the device.
+    ///
+    /// # Panics
+    /// For a length of blocks outside [`STREAM_BLOCK_BYTES`], or no multiple of 4096.
+    pub fn create_stream(&self, name: &str, block_bytes: u32, replace: bool) -> Result<NewStream, Error> {
+        assert!(STREAM_BLOCK_BYTES.contains(&block_bytes) && block_bytes.is_multiple_of(BLOCK as u32));
+        let (store, name) = (&self.0, named(name)?);
+        let mut state = store.lock_to_write(&name)?;
+        if state.writers.contains_key(&name) {
+            return Err(Error::Locked { object: store.full(&name) });
+        }
+        let old = state.catalog.find(&name).cloned();
+        let is_unfinished = |entry: &Entry| entry.is_stream && entry.condition == Condition::Unfinished;
+        let is_recorded = old.as_deref().is_none_or(is_unfinished);
+        if !is_recorded && !replace {
+            return Err(Error::Exists { object: store.full(&name) });
+        }
+        let number = state.catalog.draw_id();
+        if is_recorded {
+            let gone = old.map(|old| Record::Gone(old.id));
+            let entry = entry(number, &name, Condition::Unfinished, block_bytes, &[], Vec::new());
+            let Inside { catalog, space, .. } = &mut *state;
+            catalog.change(gone.into_iter().chain([Record::Put(entry)]).collect(), space)?;
+        }
+        state.writers.insert(name.clone(), is_recorded);
+        drop(state);
+        let garbage = Arc::new(Garbage::new(Vec::new(), &store.returned));
+        let device = Arc::new(StreamDevice { name: store.full(&name), store: Arc::clone(store), garbage });
+        let store = Arc::clone(store);
+        Ok(NewStream { store, name, device, number, block_bytes, runs: Vec::new(), is_recorded, is_over: false })
+    }
+
+    /// Opens a stream.
+    ///
+    /// # Errors
+    /// [`Error::Unfinished`], [`Error::Missing`], [`Error::NotAStream`].
+    pub fn open_stream(&self, name: &str) -> Result<Stream, Error> {
+        let name = named(name)?;
+        let mut state = self.0.lock();
+        let entry = state.stream_entry(&self.0, &name)?;
+        let garbage = state.hold_open(&self.0, &entry);
+        Ok(self.0.stream(&entry, garbage, false))
+    }
+
+    /// Opens a stream to read it for the last time: nobody else can open it any more, and its blocks are used again as they are
+    /// [let go](Stream::let_go).
+    ///
+    /// # Errors
+    /// As [`open_stream`](Formatted::open_stream); [`Error::Locked`] while somebody else has it open; that of the device.
+    pub fn take_stream(&self, name: &str) -> Result<Stream, Error> {
+        let name = named(name)?;
+        let mut state = self.0.lock_to_write(&name)?;
+        let entry = state.stream_entry(&self.0, &name)?;
+        let is_open = state.open.get(&entry.id).is_some_and(|held| held.garbage.strong_count() > 0);
+        if is_open || state.writers.contains_key(&name) {
+            return Err(Error::Locked { object: self.0.full(&name) });
+        }
+        let Inside { catalog, space, .. } = &mut *state;
+        catalog.change(vec![Record::Gone(entry.id)], space)?;
+        let garbage = Arc::new(Garbage::new(entry.runs.clone(), &self.0.returned));
+        Ok(self.0.stream(&entry, garbage, true))
+    }
+}
+
+impl Inner {
+    fn stream(self: &Arc<Inner>, entry: &Entry, garbage: Arc<Garbage>, is_taken: bool) -> Stream {
+        let device = Arc::new(StreamDevice { name: self.full(&entry.name), store: Arc::clone(self), garbage });
+        let (block_bytes, about) = entry.about_stream().expect("checked when the catalog was read");
+        let runs = entry.runs.iter().map(|run| run.start * BLOCK as u64..run.end() * BLOCK as u64).collect();
+        Stream { device, number: entry.id, block_bytes, runs, about: about.to_vec(), is_taken }
+    }
+}
+
+impl Inside {
+    fn stream_entry(&self, store: &Inner, name: &str) -> Result<Arc<Entry>, Error> {
+        let entry = self.entry(store, name)?;
+        match entry.condition {
+            _ if !entry.is_stream => Err(Error::NotAStream { object: store.full(name) }),
+            Condition::Whole => Ok(entry),
+            _ => Err(Error::Unfinished { object: store.full(name) }),
+        }
+    }
+}
+
+fn entry(id: u64, name: &str, condition: Condition, block_bytes: u32, about: &[u8], runs: Vec<Run>) -> Entry {
+    let len = runs.iter().map(|run| run.blocks * BLOCK as u64).sum();
+    let about = [&block_bytes.to_le_bytes(), about].concat();
+    let (name, changed_ns) = (name.to_owned(), now_ns());
+    Entry { id, len, changed_ns, condition, is_stream: true, name, about, runs, sums: Vec::new() }
+}
+
+impl NewStream {
+    /// How errors call it: the full path that it will have.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.device.name
+    }
+
+    /// Where to write its blocks.
+    #[must_use]
+    pub fn device(&self) -> Arc<dyn Device> {
+        Arc::clone(&self.device) as Arc<dyn Device>
+    }
+
+    /// What its blocks are to say of it: number of the stream, and identity of the store.
+    #[must_use]
+    pub fn marks(&self) -> (u64, u64) {
+        (self.number, self.store.number)
+    }
+
+    /// Takes more free space: bytes of the device that follow those it has, in the order of the stream. Blocks are cut from its start.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub fn extend(&mut self) -> Result<Range<u64>, Error> {
+        let block = u64::from(self.block_bytes) / BLOCK as u64;
+        let had: u64 = self.runs.iter().map(|run| run.blocks).sum();
+        // A quarter of what it has, in whole blocks of its own: little is set aside in vain, and runs are few.
+        let wanted = (had / 4).min(MOST_AT_ONCE / BLOCK as u64).next_multiple_of(block).max(block);
+        let mut state = self.store.lock_to_write(&self.name)?;
+        let free = state.space.blocks() * BLOCK as u64;
+        let no_space = || Error::NoSpace { object: self.device.name.clone(), needed: u64::from(self.block_bytes), free };
+        let run = state.space.take_some(wanted, block).ok_or_else(no_space)?;
+        drop(state);
+        self.device.garbage.add(run);
+        self.runs.push(run);
+        Ok(run.start * BLOCK as u64..run.end() * BLOCK as u64)
+    }
+
+    /// Ends the stream at a byte of the device, in the last run, where its last block ends; `about` is what its owner says of it. Durable
+    /// when this returns. All writes have completed before.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] of the catalog, and there is no stream; that of the device, and then opening the store again tells.
+    pub fn commit(mut self, end: u64, about: &[u8]) -> Result<(), Error> {
+        let store = Arc::clone(&self.store);
+        let end = end / BLOCK as u64;
+        let mut runs = std::mem::take(&mut self.runs);
+        let spare = runs.last_mut().map(|last| {
+            let spare = Run { start: end, blocks: last.end() - end };
+            last.blocks = end - last.start;
+            spare
+        });
+        let block = u64::from(self.block_bytes) / BLOCK as u64;
+        let entry = entry(self.number, &self.name, Condition::Whole, self.block_bytes, about, joined(runs, block));
+        let mut state = store.lock_to_write(&self.name)?;
+        let old = state.catalog.find(&self.name).filter(|old| old.id != self.number).cloned();
+        let gone = old.iter().map(|old| Record::Gone(old.id));
+        let Inside { catalog, space, .. } = &mut *state;
+        let changed = catalog.change(gone.chain([Record::Put(entry)]).collect(), space);
+        if matches!(changed, Err(Error::NoSpace { .. })) {
+            return changed;
+        }
+        // After another error nobody knows whose blocks are whose, until the store is opened again.
+        self.is_over = true;
+        self.device.garbage.leave(Vec::new(), None);
+        if changed.is_ok() {
+            old.into_iter().for_each(|old| state.end(&store, End::gone(&old)));
+            spare.into_iter().for_each(|run| state.space.give(run));
+        }
+        changed
+    }
+}
+
+/// Runs that follow one another as one, unless blocks of the stream would then be cut elsewhere.
+fn joined(runs: Vec<Run>, block: u64) -> Vec<Run> {
+    let mut joined: Vec<Run> = Vec::new();
+    for run in runs.into_iter().filter(|run| run.blocks > 0) {
+        match joined.last_mut() {
+            Some(last) if last.end() == run.start && last.blocks.is_multiple_of(block) => last.blocks += run.blocks,
+            _ => joined.push(run),
+        }
+    }
+    joined
+}
+
+impl Drop for NewStream {
+    fn drop(&mut self) {
+        if !self.store.is_mine() {
+            return;
+        }
+        let mut state = self.store.lock();
+        if !self.is_over && self.is_recorded {
+            // One that stays is an unfinished stream, which it is.
+            let Inside { catalog, space, .. } = &mut *state;
+            let _ = catalog.change(vec![Record::Gone(self.number)], space);
+        }
+        state.writers.remove(&self.name);
+    }
+}
+
+impl Stream {
+    /// How errors call it: its full path.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.device.name
+    }
+
+    /// Where its blocks are.
+    #[must_use]
+    pub fn device(&self) -> Arc<dyn Device> {
+        Arc::clone(&self.device) as Arc<dyn Device>
+    }
+
+    /// Bytes of a block; the last of a run may be shorter.
+    #[must_use]
+    pub fn block_bytes(&self) -> u32 {
+        self.block_bytes
+    }
+
+    /// Bytes of the device that have its blocks, in order.
+    #[must_use]
+    pub fn runs(&self) -> &[Range<u64>] {
+        &self.runs
+    }
+
+    /// What its owner said of it.
+    #[must_use]
+    pub fn about(&self) -> &[u8] {
+        &self.about
+    }
+
+    /// Whether this very block of the stream was read, whole.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn check(&self, number: u64, place: &Range<u64>, next: Option<u64>, block: &[u8]) -> Result<Trailer, Error> {
+        let expected = Expected { stream: self.number, identity: self.device.store.number, number, next };
+        expected.check(block).map_err(|reason| {
+            let reason = format!("block {number} of the stream: {reason}");
+            Error::Corrupt { object: self.device.name.clone(), offset: place.start, reason }
+        })
+    }
+
+    /// Gives back a run, or the beginning of one, of a stream that was [taken](Formatted::take_stream) and will not be read again.
+    pub fn let_go(&self, bytes: Range<u64>) {
+        if self.is_taken {
+            let start = bytes.start / BLOCK as u64;
+            self.device.garbage.give(Run { start, blocks: bytes.end / BLOCK as u64 - start });
+        }
+    }
+
+    /// Whether nobody else reads it or ever will.
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        self.is_taken
+    }
+}
+
+/// Which block is to be where it was looked for.
+pub(super) struct Expected {
+    pub(super) stream: u64,
+    pub(super) identity: u64,
+    pub(super) number: u64,
+    pub(super) next: Option<u64>,
+}
+
+impl Expected {
+    pub(super) fn check(&self, block: &[u8]) -> Result<Trailer, Wrong> {
+        let trailer = Trailer::of(block)?;
+        let found = (trailer.stream, trailer.identity, trailer.number);
+        if found != (self.stream, self.identity, self.number) {
+            return Err(format!("another block is in its place, {} of stream {}", trailer.number, trailer.stream));
+        }
+        match trailer.next == self.next {
+            true => Ok(trailer),
+            false => Err("the chain of blocks is broken behind it".into()),
+        }
+    }
+}
+
+/// Calls `f` with each block of a stream, in order: how many bytes are behind it, and what is wrong with it, if anything.
+pub(super) fn each_block(
+    store: &Inner,
+    entry: &Entry,
+    mut f: impl FnMut(u64, Result<Trailer, Wrong>) -> io::Result<()>,
+) -> io::Result<()> {
+    let Some((block_bytes, _)) = entry.about_stream() else { return Ok(()) };
+    let runs: Vec<Range<u64>> = entry.runs.iter().map(|run| run.start * BLOCK as u64..run.end() * BLOCK as u64).collect();
+    let mut places = blocks_of(&runs, block_bytes).peekable();
+    let (mut number, mut done) = (0, 0);
+    let mut buf = outcore_device::Buf::default();
+    while let Some(place) = places.next() {
+        let len = (place.end - place.start) as usize;
+        if buf.len() < len {
+            buf = outcore_device::Buf::anonymous(len)?;
+        }
+        outcore_device::read_now(&*store.device, &mut buf[..len], place.start)?;
+        let next = places.peek().map(|next| next.start);
+        let expected = Expected { stream: entry.id, identity: store.number, number, next };
+        done += len as u64;
+        f(done, expected.check(&buf[..len]))?;
+        number += 1;
+    }
+    Ok(())
+}
