@@ -282,7 +282,7 @@ impl Inside {
         let since = Duration::from_nanos(entry.changed_ns.unsigned_abs());
         let modified = if entry.changed_ns < 0 { UNIX_EPOCH.checked_sub(since) } else { UNIX_EPOCH.checked_add(since) };
         let (len, identity) = (entry.len, Identity::inside(store.number, entry.id));
-        let stream = entry.about_stream().filter(|_| entry.is_stream).map(|(block_bytes, about)| (block_bytes, about.to_vec()));
+        let stream = entry.about_stream().map(|(form, about)| (form.block_bytes, about.to_vec()));
         Listed { name: entry.name.clone(), stat: Stat { len, modified, identity, state: self.state_of(entry) }, stream }
     }
 

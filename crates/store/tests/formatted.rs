@@ -8,7 +8,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{bytes_of, change, fill, is_all, put};
+use common::{bytes_of, change, fill, is_all, put, value_of_stream, write_stream};
 use outcore_device::{Blocking, Device, Limits, MemoryDevice, Route, read_now, write_now};
 use outcore_store::{Access, Error, Formatted, State, Store};
 
@@ -173,7 +173,19 @@ impl History {
         );
     }
 
-    /// New, replaced, changed, renamed and removed objects; logs that are begun anew, and outgrow their room.
+    /// A stream; its name is one that says so.
+    fn stream(&mut self, name: &str, blocks: u64, value: u8) {
+        let is_new = !self.states.last().unwrap().1.contains_key(name);
+        let new = self.step(
+            |store| store.create_stream(name, 8192, true).unwrap(),
+            |model| _ = model.entry(name.into()).or_insert((0, None)),
+        );
+        assert_eq!(self.store.stat(name).unwrap().state, if is_new { State::BeingWritten } else { State::Whole });
+        let len = if blocks == 0 { 0 } else { blocks * 8192 - 4096 };
+        self.step(|_| write_stream(new, blocks, value).unwrap(), |model| _ = model.insert(name.into(), (len, Some(value))));
+    }
+
+    /// New, replaced, changed, renamed and removed objects; streams; logs that are begun anew, and outgrow their room.
     fn eventful() -> History {
         let mut history = History::new();
         history.put("a", 10_000, 1);
@@ -194,6 +206,22 @@ impl History {
         history.transaction(7);
         history.put("from", 1, 8);
         (9..12).for_each(|value| history.transaction(value));
+        history.stream("stream a", 3, 21);
+        history.stream("stream b", 0, 22);
+        history.stream("stream a", 5, 23);
+        history.rename("stream b", "stream c");
+        let given_up = history.step(
+            |store| store.create_stream("stream d", 8192, false).unwrap(),
+            |model| _ = model.insert("stream d".into(), (0, None)),
+        );
+        history.step(|_| drop(given_up), |model| _ = model.remove("stream d"));
+        history.remove("stream c");
+        history.stream("stream e", 4, 24);
+        let taken = history.step(|store| store.take_stream("stream e").unwrap(), |model| _ = model.remove("stream e"));
+        taken.let_go(taken.runs()[0].start..taken.runs()[0].start + 8192);
+        history.put("overwrites", 30_000, 25);
+        drop(taken);
+        history.remove("overwrites");
         history.remove("a");
         history.put("last", 40_000, 6);
         history
@@ -280,6 +308,7 @@ fn found(image: &[u8]) -> Result<Model, Error> {
             let stat = store.stat(&name)?;
             let value = match stat.state {
                 State::Interrupted => None,
+                _ if name.starts_with("stream") => Some(value_of_stream(store, &name)?),
                 _ => {
                     let bytes = bytes_of(&store.open(&name)?).map_err(|source| Error::Io {
                         object: name.clone(),
@@ -304,10 +333,20 @@ fn found(image: &[u8]) -> Result<Model, Error> {
     store.remove("after the crash")?;
     assert_eq!(read(&store)?, looked);
     for (name, _) in looked.iter().filter(|(_, (_, value))| value.is_none()) {
+        if name.starts_with("stream") {
+            assert!(matches!(store.open_stream(name), Err(Error::Unfinished { .. })));
+            write_stream(store.create_stream(name, 8192, false)?, 1, 1)?;
+            assert_eq!(value_of_stream(&store, name)?, 1);
+            store.remove(name)?;
+            continue;
+        }
         store.clear_mark(name)?;
         assert!(bytes_of(&store.open(name)?).is_ok(), "{name:?} was accepted");
     }
-    let used: u64 = looked.values().map(|&(len, _)| len.div_ceil(4096) + len.div_ceil(4096).div_ceil(1023)).sum();
+    let sums = |name: &str, blocks: u64| if name.starts_with("stream") { 0 } else { blocks.div_ceil(1023) };
+    let is_there = |&(name, &(_, value)): &(&String, &(u64, Option<u8>))| !name.starts_with("stream") || value.is_some();
+    let used: u64 =
+        looked.iter().filter(is_there).map(|(name, &(len, _))| len.div_ceil(4096) + sums(name, len.div_ceil(4096))).sum();
     let free = store.free_bytes()? / 4096;
     assert!((BLOCKS - used - free).is_multiple_of(2) && free + used < BLOCKS, "blocks are lost: {used} used, {free} free");
     Ok(looked)

@@ -236,6 +236,11 @@ impl Catalog {
         self.next_id - 1
     }
 
+    /// A number that nobody has drawn before.
+    pub(super) fn draw(&mut self) -> u64 {
+        (self.random)()
+    }
+
     /// Makes a change durable, all of it or nothing. What the caller wrote before is durable with it.
     ///
     /// # Errors

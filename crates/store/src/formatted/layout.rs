@@ -5,7 +5,7 @@
 use bytes::{Buf, BufMut};
 
 use super::space::Space;
-use super::stream::STREAM_BLOCK_BYTES;
+use super::stream::Form;
 use super::sums::sum_blocks;
 use crate::folder::check_name;
 
@@ -194,12 +194,9 @@ impl Entry {
         Ok(())
     }
 
-    /// Bytes of a block of a stream, and what its owner says of it.
-    pub(super) fn about_stream(&self) -> Option<(u32, &[u8])> {
-        let (block_bytes, about) = self.about.split_first_chunk()?;
-        let block_bytes = u32::from_le_bytes(*block_bytes);
-        let is_right = STREAM_BLOCK_BYTES.contains(&block_bytes) && block_bytes.is_multiple_of(BLOCK as u32);
-        is_right.then_some((block_bytes, about))
+    /// What blocks of a stream are like, and what its owner says of it.
+    pub(super) fn about_stream(&self) -> Option<(Form, &[u8])> {
+        Form::of(&self.about).filter(|_| self.is_stream)
     }
 }
 

@@ -40,7 +40,7 @@ const MOST_AT_ONCE: u64 = 64 << 20;
 ///   20  4  how many ends of records are listed before the trailer, 4 bytes each
 ///   24  4  bytes of the block              28  4  1 in the last block of the stream, else 0
 ///   32  8  where the next block begins, in blocks of 4096; 0 in the last
-///   40  8  the first half of the identity of the store
+///   40  8  mark of the stream, drawn when it was begun
 ///   48 12  zero
 ///   60  4  CRC-32C of everything before in the block
 /// ```
@@ -56,8 +56,8 @@ pub struct Trailer {
     pub ends: u32,
     /// Where the next block begins on the device, bytes; `None` for the last.
     pub next: Option<u64>,
-    /// Of the store.
-    pub identity: u64,
+    /// Of the stream, drawn when it was begun: no block that another store has left behind is taken for one of its own.
+    pub mark: u64,
 }
 
 impl Trailer {
@@ -86,7 +86,7 @@ impl Trailer {
         trailer.put_u32_le(block_bytes);
         trailer.put_u32_le(self.next.is_none().into());
         trailer.put_u64_le(self.next.unwrap_or(0) / BLOCK as u64);
-        trailer.put_u64_le(self.identity);
+        trailer.put_u64_le(self.mark);
         trailer.put_bytes(0, 12);
         let sum_at = block.len() - 4;
         let sum = checksum_on(data_sum, &block[data..sum_at]);
@@ -112,13 +112,13 @@ impl Trailer {
         let (stream, number) = (bytes.get_u64_le(), bytes.get_u64_le());
         let (data_bytes, ends) = (bytes.get_u32_le(), bytes.get_u32_le());
         let (block_bytes, is_last) = (bytes.get_u32_le(), bytes.get_u32_le() == 1);
-        let (next, identity) = (bytes.get_u64_le(), bytes.get_u64_le());
+        let (next, mark) = (bytes.get_u64_le(), bytes.get_u64_le());
         let taken = TRAILER_BYTES as u64 + 4 * u64::from(ends) + u64::from(data_bytes);
         if block_bytes as usize != block.len() || taken > block.len() as u64 {
             return Err("the block is of another length".into());
         }
         let next = (!is_last).then_some(next.wrapping_mul(BLOCK as u64));
-        Ok(Trailer { stream, number, data_bytes, ends, next, identity })
+        Ok(Trailer { stream, number, data_bytes, ends, next, mark })
     }
 
     /// Where the ends of records are listed in a block.
@@ -167,18 +167,45 @@ pub struct NewStream {
     name: String,
     device: Arc<StreamDevice>,
     number: u64,
-    block_bytes: u32,
+    form: Form,
     runs: Vec<Run>,
     /// The name leads to it, as to something unfinished.
     is_recorded: bool,
     is_over: bool,
 }
 
+/// What the catalog has of every stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Form {
+    pub(super) block_bytes: u32,
+    pub(super) mark: u64,
+}
+
+impl Form {
+    /// Of the owner's words of an entry, and what is behind it.
+    pub(super) fn of(about: &[u8]) -> Option<(Form, &[u8])> {
+        let (block_bytes, rest) = about.split_first_chunk()?;
+        let (mark, rest) = rest.split_first_chunk()?;
+        let form = Form { block_bytes: u32::from_le_bytes(*block_bytes), mark: u64::from_le_bytes(*mark) };
+        let is_right = STREAM_BLOCK_BYTES.contains(&form.block_bytes) && form.block_bytes.is_multiple_of(BLOCK as u32);
+        is_right.then_some((form, rest))
+    }
+
+    fn encode(self, about: &[u8]) -> Vec<u8> {
+        [&self.block_bytes.to_le_bytes()[..], &self.mark.to_le_bytes(), about].concat()
+    }
+
+    /// Blocks of 4096 in a block.
+    fn blocks(self) -> u64 {
+        u64::from(self.block_bytes) / BLOCK as u64
+    }
+}
+
 /// A stream to read.
 pub struct Stream {
     device: Arc<StreamDevice>,
     number: u64,
-    block_bytes: u32,
+    form: Form,
     runs: Vec<Range<u64>>,
     about: Vec<u8>,
     /// Nobody else reads it or ever will.
@@ -202,24 +229,26 @@ impl Formatted {
             return Err(Error::Locked { object: store.full(&name) });
         }
         let old = state.catalog.find(&name).cloned();
-        let is_unfinished = |entry: &Entry| entry.is_stream && entry.condition == Condition::Unfinished;
-        let is_recorded = old.as_deref().is_none_or(is_unfinished);
+        // One that is not whole nobody can read.
+        let is_recorded = old.as_deref().is_none_or(|old| old.is_stream && old.condition != Condition::Whole);
         if !is_recorded && !replace {
             return Err(Error::Exists { object: store.full(&name) });
         }
         let number = state.catalog.draw_id();
+        let form = Form { block_bytes, mark: state.catalog.draw() };
         if is_recorded {
-            let gone = old.map(|old| Record::Gone(old.id));
-            let entry = entry(number, &name, Condition::Unfinished, block_bytes, &[], Vec::new());
+            let gone = old.iter().map(|old| Record::Gone(old.id));
+            let entry = entry(number, &name, Condition::Unfinished, form.encode(&[]), Vec::new());
             let Inside { catalog, space, .. } = &mut *state;
-            catalog.change(gone.into_iter().chain([Record::Put(entry)]).collect(), space)?;
+            catalog.change(gone.chain([Record::Put(entry)]).collect(), space)?;
+            old.into_iter().for_each(|old| state.end(store, End::gone(&old)));
         }
         state.writers.insert(name.clone(), is_recorded);
         drop(state);
         let garbage = Arc::new(Garbage::new(Vec::new(), &store.returned));
         let device = Arc::new(StreamDevice { name: store.full(&name), store: Arc::clone(store), garbage });
         let store = Arc::clone(store);
-        Ok(NewStream { store, name, device, number, block_bytes, runs: Vec::new(), is_recorded, is_over: false })
+        Ok(NewStream { store, name, device, number, form, runs: Vec::new(), is_recorded, is_over: false })
     }
 
     /// Opens a stream.
@@ -257,9 +286,9 @@ impl Formatted {
 impl Inner {
     fn stream(self: &Arc<Inner>, entry: &Entry, garbage: Arc<Garbage>, is_taken: bool) -> Stream {
         let device = Arc::new(StreamDevice { name: self.full(&entry.name), store: Arc::clone(self), garbage });
-        let (block_bytes, about) = entry.about_stream().expect("checked when the catalog was read");
+        let (form, about) = entry.about_stream().expect("checked when the catalog was read");
         let runs = entry.runs.iter().map(|run| run.start * BLOCK as u64..run.end() * BLOCK as u64).collect();
-        Stream { device, number: entry.id, block_bytes, runs, about: about.to_vec(), is_taken }
+        Stream { device, number: entry.id, form, runs, about: about.to_vec(), is_taken }
     }
 }
 
@@ -274,9 +303,8 @@ impl Inside {
     }
 }
 
-fn entry(id: u64, name: &str, condition: Condition, block_bytes: u32, about: &[u8], runs: Vec<Run>) -> Entry {
+fn entry(id: u64, name: &str, condition: Condition, about: Vec<u8>, runs: Vec<Run>) -> Entry {
     let len = runs.iter().map(|run| run.blocks * BLOCK as u64).sum();
-    let about = [&block_bytes.to_le_bytes(), about].concat();
     let (name, changed_ns) = (name.to_owned(), now_ns());
     Entry { id, len, changed_ns, condition, is_stream: true, name, about, runs, sums: Vec::new() }
 }
@@ -294,10 +322,10 @@ impl NewStream {
         Arc::clone(&self.device) as Arc<dyn Device>
     }
 
-    /// What its blocks are to say of it: number of the stream, and identity of the store.
+    /// What its blocks are to say of it: its number and its mark.
     #[must_use]
     pub fn marks(&self) -> (u64, u64) {
-        (self.number, self.store.number)
+        (self.number, self.form.mark)
     }
 
     /// Takes more free space: bytes of the device that follow those it has, in the order of the stream. Blocks are cut from its start.
@@ -305,13 +333,13 @@ impl NewStream {
     /// # Errors
     /// [`Error::NoSpace`].
     pub fn extend(&mut self) -> Result<Range<u64>, Error> {
-        let block = u64::from(self.block_bytes) / BLOCK as u64;
+        let block = self.form.blocks();
         let had: u64 = self.runs.iter().map(|run| run.blocks).sum();
         // A quarter of what it has, in whole blocks of its own: little is set aside in vain, and runs are few.
         let wanted = (had / 4).min(MOST_AT_ONCE / BLOCK as u64).next_multiple_of(block).max(block);
         let mut state = self.store.lock_to_write(&self.name)?;
         let free = state.space.blocks() * BLOCK as u64;
-        let no_space = || Error::NoSpace { object: self.device.name.clone(), needed: u64::from(self.block_bytes), free };
+        let no_space = || Error::NoSpace { object: self.device.name.clone(), needed: u64::from(self.form.block_bytes), free };
         let run = state.space.take_some(wanted, block).ok_or_else(no_space)?;
         drop(state);
         self.device.garbage.add(run);
@@ -333,8 +361,8 @@ impl NewStream {
             last.blocks = end - last.start;
             spare
         });
-        let block = u64::from(self.block_bytes) / BLOCK as u64;
-        let entry = entry(self.number, &self.name, Condition::Whole, self.block_bytes, about, joined(runs, block));
+        let runs = joined(runs, self.form.blocks());
+        let entry = entry(self.number, &self.name, Condition::Whole, self.form.encode(about), runs);
         let mut state = store.lock_to_write(&self.name)?;
         let old = state.catalog.find(&self.name).filter(|old| old.id != self.number).cloned();
         let gone = old.iter().map(|old| Record::Gone(old.id));
@@ -397,7 +425,7 @@ impl Stream {
     /// Bytes of a block; the last of a run may be shorter.
     #[must_use]
     pub fn block_bytes(&self) -> u32 {
-        self.block_bytes
+        self.form.block_bytes
     }
 
     /// Bytes of the device that have its blocks, in order.
@@ -417,7 +445,7 @@ impl Stream {
     /// # Errors
     /// [`Error::Corrupt`].
     pub fn check(&self, number: u64, place: &Range<u64>, next: Option<u64>, block: &[u8]) -> Result<Trailer, Error> {
-        let expected = Expected { stream: self.number, identity: self.device.store.number, number, next };
+        let expected = Expected { stream: self.number, mark: self.form.mark, number, next };
         expected.check(block).map_err(|reason| {
             let reason = format!("block {number} of the stream: {reason}");
             Error::Corrupt { object: self.device.name.clone(), offset: place.start, reason }
@@ -442,7 +470,7 @@ impl Stream {
 /// Which block is to be where it was looked for.
 pub(super) struct Expected {
     pub(super) stream: u64,
-    pub(super) identity: u64,
+    pub(super) mark: u64,
     pub(super) number: u64,
     pub(super) next: Option<u64>,
 }
@@ -450,8 +478,7 @@ pub(super) struct Expected {
 impl Expected {
     pub(super) fn check(&self, block: &[u8]) -> Result<Trailer, Wrong> {
         let trailer = Trailer::of(block)?;
-        let found = (trailer.stream, trailer.identity, trailer.number);
-        if found != (self.stream, self.identity, self.number) {
+        if (trailer.stream, trailer.mark, trailer.number) != (self.stream, self.mark, self.number) {
             return Err(format!("another block is in its place, {} of stream {}", trailer.number, trailer.stream));
         }
         match trailer.next == self.next {
@@ -467,9 +494,9 @@ pub(super) fn each_block(
     entry: &Entry,
     mut f: impl FnMut(u64, Result<Trailer, Wrong>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let Some((block_bytes, _)) = entry.about_stream() else { return Ok(()) };
+    let Some((form, _)) = entry.about_stream() else { return Ok(()) };
     let runs: Vec<Range<u64>> = entry.runs.iter().map(|run| run.start * BLOCK as u64..run.end() * BLOCK as u64).collect();
-    let mut places = blocks_of(&runs, block_bytes).peekable();
+    let mut places = blocks_of(&runs, form.block_bytes).peekable();
     let (mut number, mut done) = (0, 0);
     let mut buf = outcore_device::Buf::default();
     while let Some(place) = places.next() {
@@ -479,7 +506,7 @@ pub(super) fn each_block(
         }
         outcore_device::read_now(&*store.device, &mut buf[..len], place.start)?;
         let next = places.peek().map(|next| next.start);
-        let expected = Expected { stream: entry.id, identity: store.number, number, next };
+        let expected = Expected { stream: entry.id, mark: form.mark, number, next };
         done += len as u64;
         f(done, expected.check(&buf[..len]))?;
         number += 1;

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use outcore_device::{Buf, Device, read_now, write_now};
-use outcore_store::{Error, Folder, Object, State, Store};
+use outcore_store::{Error, Folder, Formatted, NewStream, Object, State, Store, TRAILER_BYTES, Trailer, blocks_of};
 
 /// Direct I/O wants no more than this anywhere; writes past the end by less than it are the store's to cut.
 pub(crate) const BLOCK: u64 = 4096;
@@ -75,4 +75,46 @@ pub(crate) fn assert_whole_or_marked(folder: &Folder, name: &str, len: u64, valu
         }
         State::BeingWritten => panic!("{context}: nobody writes any more"),
     }
+}
+
+/// Writes a stream of so many blocks of 8192 bytes, the last half as long, that are full of one byte value.
+pub(crate) fn write_stream(new: NewStream, blocks: u64, value: u8) -> Result<(), Error> {
+    const LEN: usize = 8192;
+    let mut new = new;
+    let (mut space, mut buffer) = (0..0, Buf::anonymous(LEN).unwrap());
+    let (stream, mark) = new.marks();
+    for number in 0..blocks {
+        if space.is_empty() {
+            space = new.extend()?;
+        }
+        let is_last = number + 1 == blocks;
+        let len = if is_last { LEN / 2 } else { LEN.min((space.end - space.start) as usize) };
+        let place = space.start;
+        space.start += len as u64;
+        if space.is_empty() && !is_last {
+            space = new.extend()?;
+        }
+        let data_bytes = len - TRAILER_BYTES;
+        buffer[..data_bytes].fill(value);
+        let next = (!is_last).then_some(space.start);
+        let trailer = Trailer { stream, number, data_bytes: data_bytes as u32, ends: 0, next, mark };
+        let sum = Trailer::sum(0, &buffer[..data_bytes]);
+        trailer.seal(&mut buffer[..len], &[], sum);
+        write_now(&*new.device(), &buffer[..len], place).unwrap();
+    }
+    new.commit(space.start, &[value])
+}
+
+/// The one byte value that all blocks of a stream are full of, each checked.
+pub(crate) fn value_of_stream(store: &Formatted, name: &str) -> Result<u8, Error> {
+    let stream = store.open_stream(name)?;
+    let places: Vec<_> = blocks_of(stream.runs(), stream.block_bytes()).collect();
+    for (number, place) in places.iter().enumerate() {
+        let mut buffer = Buf::anonymous((place.end - place.start) as usize).unwrap();
+        read_now(&*stream.device(), &mut buffer, place.start).unwrap();
+        let next = places.get(number + 1).map(|next| next.start);
+        let trailer = stream.check(number as u64, place, next, &buffer)?;
+        assert!(buffer[..trailer.data_bytes as usize].iter().all(|byte| [*byte] == *stream.about()));
+    }
+    Ok(stream.about()[0])
 }

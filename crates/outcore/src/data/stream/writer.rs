@@ -417,9 +417,9 @@ impl Chain {
     }
 
     fn send(&mut self, len: usize, next: Option<u64>, data_bytes: usize, ends: &[u32], sum: u32) -> Result<()> {
-        let (stream, identity) = self.new.marks();
+        let (stream, mark) = self.new.marks();
         let (number, data_bytes, listed) = (self.number, data_bytes as u32, ends.len() as u32);
-        let trailer = Trailer { stream, number, data_bytes, ends: listed, next, identity };
+        let trailer = Trailer { stream, number, data_bytes, ends: listed, next, mark };
         trailer.seal(&mut self.block()?[..len], ends, sum);
         self.number += 1;
         Ok(self.stream.advance(len)?)
