@@ -18,10 +18,12 @@ __all__ = [
     "DTypeError",
     "DeniedError",
     "DeviceError",
+    "ExistsError",
     "FailedError",
     "FileError",
     "FileTooLargeError",
     "InterruptedWriteError",
+    "LentError",
     "LockedError",
     "MissingError",
     "NoMemoryError",
@@ -207,13 +209,19 @@ class LockedError(_FileError, BlockingIOError):
 
 
 class InterruptedWriteError(_FileError):
-    """A write in place did not finish, so the content is neither the old nor the new one.
+    """A write in place did not finish, so the content is neither the old nor the new one; or a stream was not finished.
 
     `outcore.open(path, interrupted=True)` opens it all the same, and a write to it that ends makes it whole again; so does a new
     file of that name. Another program that rewrites the file leaves the mark on it: `outcore.accept(path)` takes it off.
     """
 
     _errno = _errno.EIO
+
+
+class ExistsError(_FileError, FileExistsError):
+    """The name is taken."""
+
+    _errno = _errno.EEXIST
 
 
 class TmpfsScratchError(OutcoreError, ValueError):
@@ -232,6 +240,10 @@ class DeviceError(_FileError):
 
 class BlasError(OutcoreError, OSError):
     """A BLAS library that cannot be used."""
+
+
+class LentError(OutcoreError, BufferError):
+    """All memory that a stream may have is in use by what it has lent: drop blocks, and what was made of them, or lend more."""
 
 
 class CancelledError(OutcoreError, RuntimeError):

@@ -6,7 +6,8 @@
 use std::ptr::NonNull;
 
 use numpy::{
-    Element as NumpyElement, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods, dtype,
+    Element as NumpyElement, PyArray1, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
+    dtype,
 };
 use outcore::{Buf, DType, Element, Error, Memory, Operand};
 use pyo3::prelude::*;
@@ -93,6 +94,19 @@ pub(crate) fn values_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<Vec<f64>>
 /// Fresh memory for a result: a C-contiguous array that nobody else has seen yet.
 pub(crate) fn destination(array: &Bound<'_, PyUntypedArray>) -> PyResult<Buf> {
     Ok(adopt(array, contiguous_bytes(array)?))
+}
+
+/// All bytes of an array of bytes without gaps.
+pub(crate) fn bytes(array: &Bound<'_, PyArray1<u8>>) -> PyResult<Buf> {
+    let len = array.len();
+    match NonNull::new(array.data()) {
+        _ if !array.is_c_contiguous() => Err(argument("the array of bytes has gaps")),
+        Some(pointer) if len > 0 => {
+            let _array = array.as_untyped().clone().unbind();
+            Ok(Buf::new(Box::new(Adopted { pointer, len, _array })))
+        }
+        _ => Ok(Buf::default()),
+    }
 }
 
 /// The bytes of a C-contiguous array, to be read only.

@@ -55,6 +55,7 @@ fn describe(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str>
             fields.set_item("needed", bytes)?;
             "NoMemoryError"
         }
+        Error::Lent { .. } => "LentError",
         Error::Cancelled => "CancelledError",
         Error::Closed => "ClosedError",
         _ => "FailedError",
@@ -105,6 +106,9 @@ fn describe_store(error: &StoreError, fields: &Bound<'_, PyDict>) -> PyResult<&'
         }
         StoreError::Unformatted { object, .. } => (object, "UnsupportedError"),
         StoreError::Locked { object } => (object, "LockedError"),
+        StoreError::Unfinished { object } => (object, "InterruptedWriteError"),
+        StoreError::Exists { object } => (object, "ExistsError"),
+        StoreError::NotAStream { object } => (object, "NotAFileError"),
         StoreError::Interrupted { object } => (object, "InterruptedWriteError"),
         StoreError::TmpfsScratch { folder } => (folder, "TmpfsScratchError"),
         StoreError::Io { object, source, .. } => {

@@ -13,6 +13,7 @@
 //! | [`session`], [`matrix`], [`trace`] | the objects |
 //! | [`linalg`], [`sparse`], [`pca`], [`kmeans`] | what is computed |
 //! | [`foreign`] | import and export |
+//! | [`store`], [`stream`] | formatted stores, streams |
 //! | [`device`] | what a device does through the engine |
 
 use pyo3::prelude::*;
@@ -29,6 +30,8 @@ mod owned;
 mod pca;
 mod session;
 mod sparse;
+mod store;
+mod stream;
 mod trace;
 
 /// The native half of `outcore`; use the package, not this module.
@@ -58,6 +61,10 @@ mod _native {
         SparseMatrix, csrcsc, csrmm, gram_product, project, sparse_column_statistics, sparse_in_memory, sparse_row_norms,
         sparse_scaled, sparse_tiled,
     };
+    #[pymodule_export]
+    use crate::store::{store_check, store_format, store_is_formatted, store_list, store_repair};
+    #[pymodule_export]
+    use crate::stream::{StreamReader, StreamStore, StreamWriter};
     #[pymodule_export]
     use crate::trace::Trace;
 }

@@ -20,6 +20,7 @@ import sys, json, outcore as oc, numpy as np
 from pathlib import Path
 from outcore.cluster import KMeans
 from outcore.decomposition import PCA
+from outcore.streams import StreamStore
 folder = sys.argv[1]
 oc.configure(memory=int(sys.argv[2]), scratch=folder, driver=sys.argv[3], blas=sys.argv[4] or None, allow_tmpfs_scratch=True)
 a, b, s = oc.open(folder + "/a.npy"), oc.open(folder + "/b.npy"), oc.open(folder + "/s")
@@ -44,6 +45,8 @@ WORK = {
     "gram product": "oc.linalg.gram_product(s, b)",
     "csrcsc": "oc.linalg.csrcsc(s)",
     "sparse kmeans": "KMeans(8, init=np.random.default_rng(0).random((8, 30_000)), n_init=1, max_iter=3).fit(s)",
+    "streams": "w = StreamStore(folder + '/x.store', size='200MiB').create('x', overwrite=True, block='1MiB'); "
+    "r = np.ones((4096, 256)); [w.write_array(r) for _ in range(9)]; w.close(); [b.sum() for b in StreamStore(folder + '/x.store').open('x')]",
     "slices": "for i in range(0, 6000, 500): a[i : i + 500] = a[i : i + 500] * 2",
 }
 

@@ -481,6 +481,10 @@ impl Activity for Reader {
     fn advance(&mut self, core: &mut Core<'_>) -> bool {
         loop {
             if self.exchange(core) {
+                if self.loading == 0 {
+                    // What the caller still keeps needs nothing of them.
+                    self.parts.clear();
+                }
                 self.part = self.parts.len();
             }
             self.shed(core);

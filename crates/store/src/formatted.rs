@@ -30,7 +30,7 @@ use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outcore_device::{Device, FileDevice, Mode};
@@ -144,6 +144,27 @@ impl Formatted {
     pub fn open_path(path: impl AsRef<Path>, access: Access) -> Result<Formatted, Error> {
         let (device, lock) = open_locked(path.as_ref(), access)?;
         Formatted::begin(device, access, Some(lock))
+    }
+
+    /// As [`open_path`](Formatted::open_path), once for all of this process: whoever opens it again while somebody has it open gets the same.
+    ///
+    /// # Errors
+    /// As [`open_path`](Formatted::open_path); [`Error::Locked`] to write what this process has open to read.
+    pub fn open_shared(path: impl AsRef<Path>, access: Access) -> Result<Formatted, Error> {
+        static OPEN: LazyLock<Mutex<HashMap<Identity, Weak<Inner>>>> = LazyLock::new(Mutex::default);
+        let path = path.as_ref();
+        let identity = Identity::of_path(path).map_err(|error| Error::from_io(&shown(path), "open", error))?;
+        let mut open = OPEN.lock().expect("no panic while held");
+        match open.get(&identity).and_then(Weak::upgrade).filter(|store| store.is_mine()) {
+            Some(store) if store.access == Access::Write || access == Access::Read => Ok(Formatted(store)),
+            Some(_) => Err(Error::Locked { object: shown(path) }),
+            None => {
+                let store = Formatted::open_path(path, access)?;
+                open.retain(|_, store| store.strong_count() > 0);
+                open.insert(identity, Arc::downgrade(&store.0));
+                Ok(store)
+            }
+        }
     }
 
     /// Opens a device that was formatted. That nobody else writes it is the caller's care.

@@ -170,12 +170,12 @@ impl StreamStore {
         StreamStore::open(session, path, Access::Write)
     }
 
-    /// Opens a file or block device that was formatted.
+    /// Opens a file or block device that was formatted; one that this process has open already is shared.
     ///
     /// # Errors
     /// [`Error::Store`], also while another process has it open and one of the two writes.
     pub fn open(session: &Session, path: impl AsRef<Path>, access: Access) -> Result<StreamStore> {
-        Ok(StreamStore::on(session, Formatted::open_path(path, access)?))
+        Ok(StreamStore::on(session, Formatted::open_shared(path, access)?))
     }
 
     /// Streams of a store that is open.

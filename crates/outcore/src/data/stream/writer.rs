@@ -110,9 +110,11 @@ impl StreamWriter {
     }
 
     /// Where the next byte lies in the memory that readers are lent, modulo 4096.
-    #[must_use]
-    pub fn alignment(&self) -> usize {
-        self.piece.data_bytes % 4096
+    ///
+    /// # Errors
+    /// As [`buffer`](StreamWriter::buffer).
+    pub fn alignment(&mut self) -> Result<usize> {
+        Ok(if self.room()? == 0 { 0 } else { self.piece.data_bytes % 4096 })
     }
 
     /// What [`info`](super::StreamStore::info) is to say of it.

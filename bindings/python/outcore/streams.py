@@ -1,0 +1,672 @@
+"""Streams: data that is written once, in order, and read in order, any number of times.
+
+What a program makes once and passes over again and again (parsed, normalised, shuffled rows of a training set, the output of one
+stage that the next one reads) need not stay in memory: read ahead of its use, it is there when it is wanted::
+
+    from outcore.streams import StreamStore
+
+    store = StreamStore("/mnt/ssd/cache.store", size="200GiB")      # a file, made with the first use; or a block device
+    with store.create("rows") as writer:
+        for part in parts:
+            writer.write_array(part)                                # NumPy arrays, the same number of columns each
+    for epoch in range(20):
+        for rows in store.open("rows"):                             # NumPy arrays, in memory that the stream lends
+            step(rows)
+    store.destroy("rows")
+
+A stream is made of blocks of 4 MiB, each with a checksum. A writer is some blocks behind its caller and a reader some blocks
+ahead of it, with direct I/O and within the memory budget of the session: one block of memory is reserved for each, more is taken
+while nobody needs it. Bytes are not copied on the way: a writer lends the memory of its block (`StreamWriter.buffer`), a reader
+that of the blocks that it has read.
+
+After Bae et al., SSDStreamer: Specializing I/O Stack for Large-Scale Machine Learning (IEEE Micro 39(5), 2019).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _native
+from ._session import PathLike, Session, default_session, full_path
+from ._units import parse_bytes
+from .errors import ArgumentError, CorruptError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import Buffer, Self
+
+__all__ = ["Records", "StreamInfo", "StreamReader", "StreamStore", "StreamWriter"]
+
+Bytes = npt.NDArray[np.uint8]
+Compression = Literal["lz4", "zstd"]
+
+BLOCK = "4MiB"
+ALIGNED = 64
+"""Arrays inside of records begin at addresses that are multiples of it."""
+
+_PICKLED = struct.Struct("<II")
+_PART = struct.Struct("<QQ")
+
+
+@dataclass(frozen=True)
+class StreamInfo:
+    """What is known of a stream.
+
+    Attributes
+    ----------
+    name : str
+    state : {"whole", "being written", "unfinished"}
+        Only whole streams can be read. One that is unfinished was being written when its writer died, or was found damaged.
+    nbytes, record_count : int
+        What was written to it; 0 records for a stream of bytes.
+    stored_bytes : int
+        What it takes of the store.
+    block_bytes : int
+    compression : {None, "lz4", "zstd"}
+    about : dict
+        What its writer said of it.
+    """
+
+    name: str
+    state: str
+    nbytes: int
+    record_count: int
+    stored_bytes: int
+    block_bytes: int
+    compression: Compression | None
+    about: dict[str, Any]
+
+    @staticmethod
+    def _of(found: dict[str, Any]) -> StreamInfo:
+        return StreamInfo(**{**found, "about": _about(found["about"])})
+
+
+class StreamStore:
+    """Named streams in one file or block device, which may hold other objects too.
+
+    May be used from any thread. One process at a time has a store open to write, and then no other has it open; any number may
+    read. A path that this process has open already is the same store.
+
+    Parameters
+    ----------
+    path : path
+        A file or block device that was formatted (also by `outcore format`).
+    size : int or str, optional
+        Bytes of the file, which is made and formatted if there is none (`"200GiB"`). Its space is set aside at once.
+    session : Session, optional
+        Whose memory budget streams use. Default: the default session.
+    read_only : bool
+        Open it to read, as other processes may too.
+
+    Raises
+    ------
+    MissingError, UnsupportedError (not formatted), CorruptError, LockedError, NoSpaceError, DeniedError.
+    """
+
+    def __init__(
+        self, path: PathLike, size: int | str | None = None, *, session: Session | None = None, read_only: bool = False
+    ) -> None:
+        self.path = full_path(path)
+        self._session = session or default_session()
+        if size is not None and not read_only and not os.path.exists(self.path):
+            _native.store_format(self.path, parse_bytes(size, "size"))
+        self._store = _native.StreamStore(self._session._inner, self.path, read_only)
+
+    def create(
+        self,
+        name: str,
+        *,
+        overwrite: bool = False,
+        compression: Compression | None = None,
+        block: int | str = BLOCK,
+        ahead: int = 4,
+        frames: Sequence[Bytes] = (),
+        about: dict[str, Any] | None = None,
+    ) -> StreamWriter:
+        """Begins a stream, which is there when it was closed.
+
+        Parameters
+        ----------
+        name : str
+            Relative, with `/` between its parts.
+        overwrite : bool
+            Take the name from a stream that has it, when the new one is whole. Otherwise such a name is an error.
+        compression : {None, "lz4", "zstd"}
+            Of data, in pieces of 512 KiB.
+        block : int or str
+            Bytes of a block, a multiple of 4096.
+        ahead : int
+            Blocks in memory at once, at most. One is reserved; the others are there while nobody needs their memory.
+        frames : sequence of numpy.ndarray
+            Memory for the blocks instead: contiguous arrays of uint8, each at least a block long, at addresses that are multiples
+            of 4096 (as those of `mmap`). They are the stream's until it was closed, and charged to the session's budget.
+        about : dict, optional
+            What `StreamInfo.about` is to say; JSON.
+
+        Raises
+        ------
+        ExistsError, LockedError, ObjectNameError, OverBudgetError, NoSpaceError.
+        """
+        block_bytes = parse_bytes(block, "block")
+        if block_bytes >= 1 << 32:
+            raise ArgumentError(f"block must be 1GiB at most, not {block!r}")
+        native = self._store.write(name, _ahead(ahead), list(frames), block_bytes, compression or "none", overwrite)
+        return StreamWriter(native, dict(about or {}))
+
+    def open(self, name: str, *, destroy: bool = False, ahead: int = 4, frames: Sequence[Bytes] = ()) -> StreamReader:
+        """Opens a stream at its beginning.
+
+        Parameters
+        ----------
+        name : str
+        destroy : bool
+            For the last time: the name is gone now, and space is free as soon as it is read.
+        ahead, frames
+            As for `create`.
+
+        Raises
+        ------
+        MissingError; InterruptedWriteError for a stream that was not finished; LockedError, to destroy one that somebody reads;
+        OverBudgetError.
+        """
+        return StreamReader(self._store.read(name, _ahead(ahead), list(frames), destroy))
+
+    def destroy(self, name: str) -> None:
+        """Removes a stream, finished or not. Its space is used again once nobody reads it."""
+        self._store.destroy(name)
+
+    def rename(self, name: str, new: str) -> None:
+        """Gives a stream another name, in one step also where that was taken."""
+        self._store.rename(name, new)
+
+    def info(self, name: str) -> StreamInfo:
+        """What is known of a stream."""
+        return StreamInfo._of(self._store.info(name))
+
+    def streams(self) -> list[StreamInfo]:
+        """All streams, by name."""
+        return [StreamInfo._of(found) for found in self._store.streams()]
+
+    def __iter__(self) -> Iterator[str]:
+        return (found.name for found in self.streams())
+
+    def __contains__(self, name: object) -> bool:
+        return any(found == name for found in self)
+
+    @property
+    def free_bytes(self) -> int:
+        """Bytes that may still be written."""
+        return self._store.free_bytes()
+
+    def __repr__(self) -> str:
+        return f"<streams in {self.path}>"
+
+
+class StreamWriter:
+    """A stream that is being written. Use it with `with`, or `close` it: it is whole then, and durable. What leaves the `with` by
+    an error, or is never closed, leaves no stream.
+    """
+
+    def __init__(self, native: _native.StreamWriter, about: dict[str, Any]) -> None:
+        self._native = native
+        self._about = about
+        self._row: tuple[Any, list[int]] | None = None
+
+    # bytes
+
+    def write(self, data: Buffer) -> None:
+        """Copies bytes in, of anything that has some."""
+        self._native.write(_flat(data), 1)
+
+    def buffer(self, least: int = 1) -> memoryview:
+        """The memory of the next bytes, at least `least` of them, to be filled in place; `advance` says how many were.
+
+        It is the block's own, so nothing is copied. Drop it, and whatever was made of it, before the writer goes on.
+
+        Raises
+        ------
+        ArgumentError, if a block has room for fewer. NoSpaceError.
+        """
+        return self._native.buffer(least).data
+
+    def advance(self, count: int) -> None:
+        """Counts the first `count` bytes of `buffer` as written.
+
+        Raises
+        ------
+        BufferError, while the buffer is in use.
+        """
+        self._native.advance(count)
+
+    def end_block(self) -> None:
+        """What is written next begins a block."""
+        self._native.end_block()
+
+    # arrays
+
+    def write_array(self, rows: npt.ArrayLike) -> None:
+        """Copies rows in: an array with the same dtype and the same shape but for the first dimension each time. No row lies in
+        two blocks, so that `StreamReader.arrays` has them without a copy.
+
+        Raises
+        ------
+        ArgumentError for another shape or dtype than before, and for rows longer than a block.
+        """
+        array = np.asarray(rows)
+        if array.ndim == 0 or array.dtype.hasobject:
+            raise ArgumentError(f"rows must be an array of one dimension or more, not {array.ndim} of {array.dtype}")
+        row: tuple[Any, list[int]] = (np.lib.format.dtype_to_descr(array.dtype), list(array.shape[1:]))
+        if self._row is None:
+            self._row = row
+            self._about = {**self._about, "dtype": row[0], "shape": row[1]}
+        if row != self._row:
+            raise ArgumentError(f"rows of {row[1]} {row[0]} in a stream of rows of {self._row[1]} {self._row[0]}")
+        length = array.dtype.itemsize * int(np.prod(array.shape[1:]))
+        if length and array.size:
+            self._native.write(_flat(array), length)
+
+    # records
+
+    def end_record(self) -> None:
+        """What was written since the last record is one. It may be longer than a block."""
+        self._native.end_record()
+
+    def write_record(self, record: Buffer) -> None:
+        """A record. Many are written faster by `write_records`."""
+        self._native.write_record(record if isinstance(record, bytes) else _flat(record))
+
+    def write_records(self, records: Iterable[Buffer] | npt.NDArray[Any] | pa.BinaryArray) -> None:
+        """Records: of an iterable of `bytes` (or other buffers), the rows of an array of two dimensions or the elements of one, or
+        those of a pyarrow array of binary or string. The last two at the speed of memory.
+        """
+        if isinstance(records, np.ndarray):
+            flat = np.ascontiguousarray(records)
+            if flat.ndim == 0 or flat.dtype.hasobject:
+                raise ArgumentError(f"records must be the rows of an array, not {flat.ndim} dimensions of {flat.dtype}")
+            length = flat.dtype.itemsize * int(np.prod(flat.shape[1:]))
+            if flat.size:
+                self._native.write_rows(_flat(flat), length)
+        elif hasattr(records, "buffers") and hasattr(records, "null_count"):
+            self._native.write_slices(*_slices(records))
+        else:
+            self._native.write_records(records)
+
+    def dump(self, value: object) -> None:
+        """A Python object, pickled, as one record. Arrays in it are copied once, and `StreamReader.load` copies none."""
+        parts: list[pickle.PickleBuffer] = []
+        head = pickle.dumps(value, protocol=5, buffer_callback=parts.append)
+        bodies = [np.frombuffer(head, np.uint8), *(np.frombuffer(part.raw(), np.uint8) for part in parts)]
+        start = self._native.alignment() % ALIGNED
+        at = _PICKLED.size + _PART.size * len(bodies)
+        places = []
+        for body in bodies:
+            at += -(start + at) % ALIGNED
+            places.append(_PART.pack(at, body.nbytes))
+            at += body.nbytes
+        written = 0
+
+        def put(data: Any) -> None:
+            nonlocal written
+            self._native.write(data, 1)
+            written += len(data)
+
+        put(_PICKLED.pack(len(bodies), 0) + b"".join(places))
+        for body in bodies:
+            put(bytes(-(start + written) % ALIGNED))
+            put(body)
+        self.end_record()
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """An Arrow record batch, in the IPC format, as one record. `StreamReader.batches` has it without a copy."""
+        import pyarrow as pa
+
+        size = pa.MockOutputStream()
+        _write_ipc(pa, size, batch)
+        length = size.size()
+        try:
+            memory = self._native.buffer(length + ALIGNED)
+        except ArgumentError:
+            # It lies in several blocks.
+            lead = ALIGNED - self._native.alignment() % ALIGNED
+            sink = pa.BufferOutputStream()
+            _write_ipc(pa, sink, batch)
+            self._native.write(bytes([lead]) + bytes(lead - 1), 1)
+            self._native.write(_flat(sink.getvalue()), 1)
+        else:
+            lead = ALIGNED - memory.ctypes.data % ALIGNED
+            memory[:lead] = lead
+            sink = pa.FixedSizeBufferWriter(pa.py_buffer(memory[lead : lead + length]))
+            _write_ipc(pa, sink, batch)
+            sink.close()
+            del sink, memory
+            self._native.advance(lead + length)
+        self.end_record()
+
+    # end
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes written so far."""
+        return self._native.so_far()[1]
+
+    @property
+    def record_count(self) -> int:
+        """Records written so far."""
+        return self._native.so_far()[2]
+
+    def close(self) -> None:
+        """Ends the stream: it is whole, and durable."""
+        self._native.set_about(json.dumps(self._about).encode() if self._about else b"")
+        self._native.finish()
+
+    def discard(self) -> None:
+        """Gives the stream up: it never was."""
+        self._native.discard()
+
+    def as_file(self) -> io.RawIOBase:
+        """A binary file, for whatever writes to files; closing it closes the stream."""
+        return _Sink(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()
+        else:
+            # What the traceback has of the buffer goes with it, and the writer then.
+            with contextlib.suppress(BufferError):
+                self.discard()
+
+
+class Records(Sequence[memoryview]):
+    """Records that lie one after another in memory: a sequence of memoryviews, or `data` and `offsets` for who takes them all.
+
+    Attributes
+    ----------
+    data : numpy.ndarray of uint8
+        What has the bytes of all of them, read-only.
+    offsets : numpy.ndarray of uint32, shape (len + 1,)
+        Record `i` is `data[offsets[i]:offsets[i + 1]]`.
+    """
+
+    def __init__(self, data: Bytes, offsets: Bytes) -> None:
+        self.data = data
+        self.offsets: npt.NDArray[np.uint32] = offsets.view("<u4")
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        at = index + len(self) if index < 0 else index
+        if not 0 <= at < len(self):
+            raise IndexError(index)
+        return self.data.data[self.offsets[at] : self.offsets[at + 1]]
+
+    def __iter__(self) -> Iterator[memoryview]:
+        view, ends = self.data.data, iter(self.offsets.tolist())
+        begin = next(ends)
+        for end in ends:
+            yield view[begin:end]
+            begin = end
+
+    def to_bytes(self) -> list[bytes]:
+        """Copies of them."""
+        whole, ends = self.data.tobytes(), iter(self.offsets.tolist())
+        begin, found = next(ends), []
+        for end in ends:
+            found.append(whole[begin:end])
+            begin = end
+        return found
+
+    def to_numpy(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Records of equal length as elements, without a copy.
+
+        Raises
+        ------
+        ArgumentError, if one has another length than the dtype.
+        """
+        kind = np.dtype(dtype)
+        if np.any(np.diff(self.offsets) != kind.itemsize):
+            raise ArgumentError(f"not every record has the {kind.itemsize} bytes of {kind}")
+        return self.data[self.offsets[0] : self.offsets[-1]].view(kind)
+
+    def to_arrow(self) -> pa.BinaryArray:
+        """An Arrow array of binary, without a copy."""
+        import pyarrow as pa
+
+        buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        return pa.Array.from_buffers(pa.binary(), len(self), buffers)
+
+
+class StreamReader:
+    """A stream from its beginning to its end, once. Iterating it gives arrays, if it was written as arrays, else its blocks.
+
+    What it lends is read-only and stays as it is; memory is used again when it, and everything made of it, was dropped. Who keeps
+    more than `ahead` blocks, or more than the budget allows, gets a LentError.
+    """
+
+    def __init__(self, native: _native.StreamReader) -> None:
+        self._native = native
+        self.name, self.nbytes, self.record_count, about = native.about()
+        self.about: dict[str, Any] = _about(about)
+        self._left = memoryview(b"")
+
+    def blocks(self) -> Iterator[memoryview]:
+        """The bytes, as many at once as lie together."""
+        for block in self._blocks():
+            yield block.data
+            del block
+
+    def _blocks(self) -> Iterator[Bytes]:
+        while True:
+            block = self._native.next_block()
+            if block is None:
+                return
+            yield block
+            del block
+
+    def arrays(self, dtype: npt.DTypeLike | None = None, shape: Sequence[int] | None = None) -> Iterator[npt.NDArray[Any]]:
+        """Rows, as many at once as lie together, without a copy: what `StreamWriter.write_array` was given, or bytes as rows of
+        `shape` and `dtype`.
+
+        Raises
+        ------
+        ArgumentError, if that is not known, or a block has a part of a row.
+        """
+        if dtype is None:
+            if "dtype" not in self.about:
+                raise ArgumentError(f"{self.name} was not written as arrays; say dtype and shape")
+            dtype = _dtype(self.about["dtype"])
+        kind, row = np.dtype(dtype), tuple(self.about.get("shape", ()) if shape is None else shape)
+        length = kind.itemsize * int(np.prod(row))
+        for block in self._blocks():
+            if length == 0 or len(block) % length:
+                raise ArgumentError(f"{self.name}: a block has {len(block)} bytes, no whole number of rows of {length}")
+            yield block.view(kind).reshape(-1, *row)
+            del block
+
+    def record_batches(self) -> Iterator[Records]:
+        """Records, as many at once as lie together; one that lies in several blocks is put together, and comes alone."""
+        while True:
+            found = self._native.next_records()
+            if found is None:
+                return
+            yield Records(*found)
+            del found
+
+    def records(self) -> Iterator[memoryview]:
+        """The records one by one. `record_batches` is faster for short ones."""
+        for batch in self.record_batches():
+            yield from batch
+            del batch
+
+    def load(self) -> Iterator[Any]:
+        """The objects that `StreamWriter.dump` was given. Their arrays are in memory that the stream lends, and read-only.
+
+        Like every pickle, only of streams that one trusts.
+        """
+        for record in self.records():
+            yield _unpickled(self.name, record)
+            del record
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The Arrow record batches that `StreamWriter.write_batch` was given, in memory that the stream lends."""
+        import pyarrow as pa
+
+        for record in self.records():
+            yield from pa.ipc.open_stream(pa.py_buffer(record[record[0] :]))
+            del record
+
+    def read(self, count: int = -1) -> bytes:
+        """Up to `count` bytes, all that are left without a count; none at the end."""
+        if count < 0:
+            left, self._left = bytes(self._left), memoryview(b"")
+            return b"".join([left, *map(bytes, self.blocks())])
+        found = bytearray(count)
+        return bytes(memoryview(found)[: self.readinto(found)])
+
+    def readinto(self, data: Buffer) -> int:
+        """Fills memory with the next bytes; how many there were."""
+        view = memoryview(data).cast("B")
+        filled = 0
+        while filled < len(view):
+            if not self._left:
+                self._left = memoryview(b"")
+                block = self._native.next_block()
+                if block is None:
+                    break
+                self._left = block.data
+                del block
+            count = min(len(self._left), len(view) - filled)
+            view[filled : filled + count] = self._left[:count]
+            self._left = self._left[count:]
+            filled += count
+        return filled
+
+    def as_file(self) -> io.RawIOBase:
+        """A binary file, for whatever reads files."""
+        return _Source(self)
+
+    def close(self) -> None:
+        """Ends it early. What it has lent stays."""
+        self._left = memoryview(b"")
+        self._native.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.arrays() if "dtype" in self.about else self.blocks()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Sink(io.RawIOBase):
+    def __init__(self, writer: StreamWriter) -> None:
+        self._writer = writer
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer) -> int:
+        view = memoryview(data).cast("B")
+        self._writer.write(view)
+        return len(view)
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            self._writer.close()
+
+
+class _Source(io.RawIOBase):
+    def __init__(self, reader: StreamReader) -> None:
+        self._reader = reader
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, data: Buffer) -> int:
+        return self._reader.readinto(data)
+
+    def close(self) -> None:
+        super().close()
+        self._reader.close()
+
+
+def _flat(data: Any) -> Any:
+    """The bytes of an array or another buffer, copied only where they do not lie together."""
+    if isinstance(data, bytes):
+        return data
+    if isinstance(data, np.ndarray):
+        return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+    try:
+        return np.frombuffer(data, np.uint8)
+    except (ValueError, BufferError):
+        return np.frombuffer(memoryview(data).tobytes(), np.uint8)
+
+
+def _slices(array: Any) -> tuple[Any, npt.NDArray[np.int64]]:
+    """Data and offsets of a pyarrow array of binary or string."""
+    import pyarrow as pa
+
+    if array.null_count or not any(
+        test(array.type) for test in (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
+    ):
+        raise ArgumentError(f"records must be an array of binary or string without nulls, not {array.type}")
+    _, offsets, data = array.buffers()
+    wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    ends = np.frombuffer(offsets, np.int64 if wide else np.int32)[array.offset : array.offset + len(array) + 1]
+    return _flat(data if data is not None else b""), ends.astype(np.int64)
+
+
+def _write_ipc(pa: Any, sink: Any, batch: pa.RecordBatch) -> None:
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+
+
+def _unpickled(name: str, record: memoryview) -> Any:
+    try:
+        count, _ = _PICKLED.unpack_from(record)
+        places = [_PART.unpack_from(record, _PICKLED.size + _PART.size * at) for at in range(count)]
+        head, *bodies = [record[begin : begin + length] for begin, length in places]
+    except (struct.error, ValueError) as error:
+        raise CorruptError(f"{name}: not a record that was made by dump", object=name, offset=0) from error
+    return pickle.loads(head, buffers=bodies)
+
+
+def _about(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data or b"{}")
+    except ValueError:
+        found = {}
+    return found if isinstance(found, dict) else {}
+
+
+def _dtype(descr: Any) -> np.dtype[Any]:
+    """A dtype from what JSON has made of its description."""
+    if isinstance(descr, str):
+        return np.dtype(descr)
+    return np.dtype([(name, _dtype(kind), *map(tuple, shape)) for name, kind, *shape in descr])
+
+
+def _ahead(ahead: int) -> int:
+    if isinstance(ahead, bool) or not isinstance(ahead, int) or not 1 <= ahead <= 1 << 16:
+        raise ArgumentError(f"ahead must be a number of blocks, at least 1, not {ahead!r}")
+    return ahead

@@ -1,0 +1,439 @@
+//! Streams, and the memory that they lend.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use numpy::ndarray::ArrayView1;
+use numpy::{PyArray1, PyArrayMethods};
+use outcore::data::stream::{Records, StreamBlock};
+use outcore::{Buf, Compression, Error, StreamInfo, StreamOptions};
+use outcore_store::{Access, State};
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyMemoryView};
+
+use crate::adopted;
+use crate::error::to_python;
+use crate::owned::Owned;
+use crate::session::Session;
+
+/// Signals are looked at this often.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Records that are taken from Python's objects at once.
+const AT_ONCE: usize = 1024;
+
+/// Streams by name.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct StreamStore(Owned<outcore::StreamStore>);
+
+#[pymethods]
+impl StreamStore {
+    #[new]
+    fn new(py: Python<'_>, session: &Session, path: PathBuf, read_only: bool) -> PyResult<StreamStore> {
+        let session = session.get()?;
+        let access = if read_only { Access::Read } else { Access::Write };
+        let store = py.detach(|| outcore::StreamStore::open(session, path, access)).map_err(to_python)?;
+        Ok(StreamStore(Owned::new(store)))
+    }
+
+    /// Begins a stream.
+    #[expect(clippy::too_many_arguments, reason = "what a stream may be like")]
+    fn write(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        ahead: usize,
+        frames: Vec<Bound<'_, PyArray1<u8>>>,
+        block_bytes: u32,
+        compression: &str,
+        replace: bool,
+    ) -> PyResult<StreamWriter> {
+        let store = self.0.get()?;
+        let compression = match compression {
+            "none" => Compression::None,
+            "lz4" => Compression::Lz4,
+            "zstd" => Compression::Zstd,
+            other => return Err(argument(format!("compression must be None, 'lz4' or 'zstd', not {other:?}"))),
+        };
+        let options = StreamOptions { ahead, frames: frames_of(&frames)?, block_bytes, compression, replace };
+        let writer = py.detach(|| store.write(name, options)).map_err(to_python)?;
+        Ok(StreamWriter(Owned::new(Mutex::new(Writing { writer: Some(writer), lent: None }))))
+    }
+
+    /// Opens a stream; with `destroy`, for the last time.
+    fn read(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        ahead: usize,
+        frames: Vec<Bound<'_, PyArray1<u8>>>,
+        destroy: bool,
+    ) -> PyResult<StreamReader> {
+        let store = self.0.get()?;
+        let options = StreamOptions { ahead, frames: frames_of(&frames)?, ..StreamOptions::default() };
+        let open = || if destroy { store.read_and_destroy(name, options) } else { store.read(name, options) };
+        Ok(StreamReader(Owned::new(Mutex::new(Some(py.detach(open).map_err(to_python)?)))))
+    }
+
+    fn destroy(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+        let store = self.0.get()?;
+        py.detach(|| store.destroy(name)).map_err(to_python)
+    }
+
+    fn rename(&self, py: Python<'_>, from: &str, to: &str) -> PyResult<()> {
+        let store = self.0.get()?;
+        py.detach(|| store.rename(from, to)).map_err(to_python)
+    }
+
+    fn info<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyDict>> {
+        dictionary(py, self.0.get()?.info(name).map_err(to_python)?)
+    }
+
+    fn streams<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        self.0.get()?.streams().into_iter().map(|info| dictionary(py, info)).collect()
+    }
+
+    fn free_bytes(&self) -> PyResult<u64> {
+        self.0.get()?.free_bytes().map_err(to_python)
+    }
+}
+
+fn dictionary(py: Python<'_>, info: StreamInfo) -> PyResult<Bound<'_, PyDict>> {
+    let found = PyDict::new(py);
+    found.set_item("name", info.name)?;
+    found.set_item("state", state_name(info.state))?;
+    found.set_item("nbytes", info.bytes)?;
+    found.set_item("record_count", info.records)?;
+    found.set_item("stored_bytes", info.stored_bytes)?;
+    found.set_item("block_bytes", info.block_bytes)?;
+    let compression = match info.compression {
+        Compression::None => None,
+        Compression::Lz4 => Some("lz4"),
+        Compression::Zstd => Some("zstd"),
+    };
+    found.set_item("compression", compression)?;
+    found.set_item("about", PyBytes::new(py, &info.about))?;
+    Ok(found)
+}
+
+pub(crate) fn state_name(state: State) -> &'static str {
+    match state {
+        State::Whole => "whole",
+        State::BeingWritten => "being written",
+        State::Interrupted => "unfinished",
+    }
+}
+
+fn frames_of(frames: &[Bound<'_, PyArray1<u8>>]) -> PyResult<Vec<Buf>> {
+    frames.iter().map(|frame| adopted::bytes(frame)).collect()
+}
+
+fn argument(what: String) -> PyErr {
+    to_python(Error::Value { what })
+}
+
+fn closed() -> PyErr {
+    to_python(Error::Closed)
+}
+
+struct Writing {
+    writer: Option<outcore::StreamWriter>,
+    /// Of the memory that Python has.
+    lent: Option<Py<Loan>>,
+}
+
+/// What arrays of lent memory are based on: it keeps the writer, whose memory it is.
+#[pyclass(frozen, module = "outcore._native")]
+struct Loan {
+    _writer: Py<StreamWriter>,
+}
+
+impl Writing {
+    /// The writer, whose lent memory nobody has any more.
+    fn get(&mut self, _held: Python<'_>) -> PyResult<&mut outcore::StreamWriter> {
+        if let Some(lent) = &self.lent {
+            // SAFETY: it is an object, and the GIL is held.
+            if unsafe { pyo3::ffi::Py_REFCNT(lent.as_ptr()) } > 1 {
+                let what = "the stream's memory is still in use: drop the buffer, and what was made of it, before going on";
+                return Err(PyBufferError::new_err(what));
+            }
+            self.lent = None;
+        }
+        self.writer.as_mut().ok_or_else(closed)
+    }
+}
+
+/// A stream that is being written.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct StreamWriter(Owned<Mutex<Writing>>);
+
+impl StreamWriter {
+    /// Carries out steps, each of which does not wait for the device, until one says that it was the last.
+    fn steps(
+        &self,
+        py: Python<'_>,
+        mut step: impl FnMut(&mut outcore::StreamWriter) -> outcore::Result<bool> + Send,
+    ) -> PyResult<()> {
+        let slot = self.0.get()?;
+        let mut writing = lock(py, slot);
+        let writer = writing.get(py)?;
+        loop {
+            let over = py.detach(|| {
+                while writer.ready_within(LOOK_EVERY) {
+                    if step(writer)? {
+                        return Ok(true);
+                    }
+                }
+                Ok(false)
+            });
+            if over.map_err(to_python)? {
+                return Ok(());
+            }
+            py.check_signals()?;
+        }
+    }
+}
+
+/// Nobody waits for the lock with the GIL, which its holder may wait for.
+fn lock<'a, T: Send>(py: Python<'_>, slot: &'a Mutex<T>) -> MutexGuard<'a, T> {
+    match slot.try_lock() {
+        Ok(guard) => guard,
+        Err(_) => {
+            py.detach(|| drop(slot.lock().expect("no panic while held")));
+            lock(py, slot)
+        }
+    }
+}
+
+#[pymethods]
+impl StreamWriter {
+    /// Copies bytes in, of which each `unit` lies in one block.
+    fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, unit: usize) -> PyResult<()> {
+        let data = Data::of(data)?;
+        let (bytes, mut from) = (data.bytes(), 0);
+        self.steps(py, |writer| {
+            from += writer.write_some(&bytes[from..], unit)?;
+            Ok(from == bytes.len())
+        })
+    }
+
+    /// The memory of the next bytes, at least so many.
+    fn buffer<'py>(slf: &Bound<'py, Self>, least: usize) -> PyResult<Bound<'py, PyArray1<u8>>> {
+        let py = slf.py();
+        let this = slf.get();
+        // Whatever has to be waited for.
+        this.steps(py, |writer| writer.buffer_of(least).map(|_| true))?;
+        let slot = this.0.get()?;
+        let mut writing = lock(py, slot);
+        let buffer = writing.get(py)?.buffer_of(least).map_err(to_python)?;
+        let loan = Py::new(py, Loan { _writer: slf.clone().unbind() })?;
+        let view = ArrayView1::from(&*buffer);
+        // SAFETY: the array is based on the loan, which keeps the writer, and nothing is done with this memory, nor does the writer let
+        // go of it, while anybody but the writer has the loan: `Writing::get` sees to it, and is the only way to the writer.
+        let array = unsafe { PyArray1::borrow_from_array(&view, loan.clone_ref(py).into_bound(py).into_any()) };
+        writing.lent = Some(loan);
+        Ok(array)
+    }
+
+    /// Counts bytes of the memory as written.
+    fn advance(&self, py: Python<'_>, count: usize) -> PyResult<()> {
+        let mut writing = lock(py, self.0.get()?);
+        let writer = writing.get(py)?;
+        let room = writer.buffer().map_err(to_python)?.len();
+        if count > room {
+            return Err(argument(format!("{count} bytes of a buffer of {room}")));
+        }
+        py.detach(|| writer.advance(count)).map_err(to_python)
+    }
+
+    fn end_record(&self, py: Python<'_>) -> PyResult<()> {
+        self.steps(py, |writer| writer.end_record().map(|()| true))
+    }
+
+    fn end_block(&self, py: Python<'_>) -> PyResult<()> {
+        self.steps(py, |writer| writer.end_block().map(|()| true))
+    }
+
+    /// One record.
+    fn write_record(&self, py: Python<'_>, record: &Bound<'_, PyAny>) -> PyResult<()> {
+        let data = Data::of(record)?;
+        let mut records = std::iter::once(data.bytes());
+        self.steps(py, |writer| writer.write_records(&mut records).map(|more| !more))
+    }
+
+    /// Each item of an iterable is a record.
+    fn write_records(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut items = records.try_iter()?;
+        loop {
+            let part: Vec<Data<'_>> = items.by_ref().take(AT_ONCE).map(|item| Data::of(&item?)).collect::<PyResult<_>>()?;
+            let bytes: Vec<&[u8]> = part.iter().map(Data::bytes).collect();
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            let mut records = bytes.iter().copied();
+            self.steps(py, |writer| writer.write_records(&mut records).map(|more| !more))?;
+        }
+    }
+
+    /// Records of equal length, one after another.
+    fn write_rows(&self, py: Python<'_>, data: &Bound<'_, PyAny>, length: usize) -> PyResult<()> {
+        let data = Data::of(data)?;
+        if length == 0 || !data.bytes().len().is_multiple_of(length) {
+            return Err(argument(format!("{} bytes are no records of {length} bytes", data.bytes().len())));
+        }
+        let mut records = data.bytes().chunks_exact(length);
+        self.steps(py, |writer| writer.write_records(&mut records).map(|more| !more))
+    }
+
+    /// Records that begin and end where `offsets` says.
+    fn write_slices(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offsets: &Bound<'_, PyArray1<i64>>) -> PyResult<()> {
+        let data = Data::of(data)?;
+        let offsets = offsets.try_readonly()?;
+        let offsets = offsets.as_slice()?;
+        let len = data.bytes().len();
+        let inside = |pair: &[i64]| 0 <= pair[0] && pair[0] <= pair[1] && pair[1] as usize <= len;
+        if !offsets.windows(2).all(inside) {
+            return Err(argument(format!("offsets must go up within the {len} bytes")));
+        }
+        let bytes = data.bytes();
+        let mut records = offsets.windows(2).map(|pair| &bytes[pair[0] as usize..pair[1] as usize]);
+        self.steps(py, |writer| writer.write_records(&mut records).map(|more| !more))
+    }
+
+    /// Where the next byte lies in memory, modulo 4096.
+    fn alignment(&self, py: Python<'_>) -> PyResult<usize> {
+        let mut writing = lock(py, self.0.get()?);
+        writing.get(py)?.alignment().map_err(to_python)
+    }
+
+    fn set_about(&self, py: Python<'_>, about: &[u8]) -> PyResult<()> {
+        lock(py, self.0.get()?).get(py)?.set_about(about);
+        Ok(())
+    }
+
+    /// Name, bytes and records so far.
+    fn so_far(&self, py: Python<'_>) -> PyResult<(String, u64, u64)> {
+        let writing = lock(py, self.0.get()?);
+        let writer = writing.writer.as_ref().ok_or_else(closed)?;
+        Ok((writer.name().to_owned(), writer.bytes(), writer.records()))
+    }
+
+    fn finish(&self, py: Python<'_>) -> PyResult<()> {
+        let mut writing = lock(py, self.0.get()?);
+        writing.get(py)?;
+        let writer = writing.writer.take().ok_or_else(closed)?;
+        py.detach(|| writer.finish()).map_err(to_python)
+    }
+
+    /// Gives it up.
+    fn discard(&self, py: Python<'_>) -> PyResult<()> {
+        let mut writing = lock(py, self.0.get()?);
+        if writing.writer.is_some() {
+            writing.get(py)?;
+        }
+        let writer = writing.writer.take();
+        py.detach(|| drop(writer));
+        Ok(())
+    }
+}
+
+/// Bytes of a Python object, which stay while it is held: of bytes, or of a contiguous array of them.
+enum Data<'py> {
+    Bytes(Bound<'py, PyBytes>),
+    Array(outcore::Shared),
+}
+
+impl<'py> Data<'py> {
+    fn of(object: &Bound<'py, PyAny>) -> PyResult<Data<'py>> {
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(Data::Bytes(bytes.clone()));
+        }
+        if let Ok(array) = object.cast::<PyArray1<u8>>() {
+            return Ok(Data::Array(adopted::bytes(array)?.freeze()));
+        }
+        // What else has bytes says so by its buffer.
+        let view = PyMemoryView::from(object)
+            .map_err(|_| PyTypeError::new_err(format!("a record must be bytes or another buffer, not {}", object.get_type())))?;
+        Ok(Data::Bytes(view.call_method0("tobytes")?.cast_into()?))
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Data::Bytes(bytes) => bytes.as_bytes(),
+            Data::Array(bytes) => bytes,
+        }
+    }
+}
+
+/// What arrays of a block are based on.
+#[pyclass(frozen, module = "outcore._native")]
+struct Block(StreamBlock);
+
+#[pyclass(frozen, module = "outcore._native")]
+struct RecordBlock(Records);
+
+/// A stream that is being read.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct StreamReader(Owned<Mutex<Option<outcore::StreamReader>>>);
+
+impl StreamReader {
+    fn next<T: Send>(
+        &self,
+        py: Python<'_>,
+        take: impl Fn(&mut outcore::StreamReader) -> outcore::Result<T> + Sync,
+    ) -> PyResult<T> {
+        let mut slot = lock(py, self.0.get()?);
+        let reader = slot.as_mut().ok_or_else(closed)?;
+        let take = &take;
+        loop {
+            let taken = py.detach(|| if reader.ready_within(LOOK_EVERY) { Some(take(reader)) } else { None });
+            match taken {
+                Some(taken) => return taken.map_err(to_python),
+                None => py.check_signals()?,
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl StreamReader {
+    /// Bytes that lie together, read-only; `None` at the end.
+    fn next_block<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyArray1<u8>>>> {
+        let Some(block) = self.next(py, outcore::StreamReader::next_block)? else { return Ok(None) };
+        let block = Bound::new(py, Block(block))?;
+        let bytes: &[u8] = &block.get().0;
+        // SAFETY: the array is based on the block, which keeps its bytes and never changes them; the array is read-only.
+        let array = unsafe { PyArray1::borrow_from_array(&ArrayView1::from(bytes), block.clone().into_any()) };
+        array.readwrite().make_nonwriteable();
+        Ok(Some(array))
+    }
+
+    /// Records that lie together: bytes, and where records begin and end in them; `None` at the end.
+    #[expect(clippy::type_complexity, reason = "two arrays")]
+    fn next_records<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyArray1<u8>>, Bound<'py, PyArray1<u8>>)>> {
+        let Some(records) = self.next(py, outcore::StreamReader::next_records)? else { return Ok(None) };
+        let block = Bound::new(py, RecordBlock(records))?;
+        let records = &block.get().0;
+        let array = |bytes: &[u8]| {
+            // SAFETY: as above.
+            let array = unsafe { PyArray1::borrow_from_array(&ArrayView1::from(bytes), block.clone().into_any()) };
+            array.readwrite().make_nonwriteable();
+            array
+        };
+        Ok(Some((array(records.bytes()), array(records.offsets()))))
+    }
+
+    /// Name, bytes and records of the whole stream, and what its writer said of it.
+    fn about<'py>(&self, py: Python<'py>) -> PyResult<(String, u64, u64, Bound<'py, PyBytes>)> {
+        let slot = lock(py, self.0.get()?);
+        let reader = slot.as_ref().ok_or_else(closed)?;
+        Ok((reader.name().to_owned(), reader.bytes(), reader.records(), PyBytes::new(py, reader.about())))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let reader = lock(py, self.0.get()?).take();
+        py.detach(|| drop(reader));
+        Ok(())
+    }
+}
