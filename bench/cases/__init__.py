@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cases import fits, kmeans, pca, products, reads, sparse
+from cases import fits, kmeans, pca, products, reads, sparse, streams
 from harness.model import Case, Context
 
 BUILDERS: dict[str, Callable[[Context], Case]] = {
     **products.BUILDERS,
     # Before the tall file takes what room the disk has.
     **sparse.BUILDERS,
+    **streams.BUILDERS,
     **pca.BUILDERS,
     **kmeans.BUILDERS,
     **reads.BUILDERS,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cases.pca import tall_file
-from harness.model import MIB, Bound, Case, Comparison, Context, Leg, relative
+from harness.model import MIB, Bound, Case, Comparison, Context, Leg, Measure, relative
 
 BLOCK = MIB
 STREAM_DEPTHS = (4, 8, 16, 32)
@@ -56,6 +56,7 @@ def stream(context: Context) -> Case:
         limit_over_bytes=EXAMPLE_BUDGET,
         needs=("fio", "example"),
         notes=("Read-ahead and fio's depth are each chosen by a sweep.",),
+        measures=(Measure(ours.name, "cores", "one core", at_most=0.10),),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -23,16 +24,18 @@ def available() -> bool:
     return shutil.which("fio") is not None
 
 
-def command(path: str, size_bytes: int, seconds: float, options: Mapping[str, Any]) -> list[str]:
-    """io_uring and O_DIRECT; a file read is never written, and random reads differ from run to run."""
+def command(path: str, size_bytes: int, seconds: float | None, options: Mapping[str, Any]) -> list[str]:
+    """io_uring and O_DIRECT, for so many seconds, or once over the file; a file read is never written, and random reads differ
+    from run to run.
+    """
+    timed = {} if seconds is None else {"time_based": 1, "runtime": max(1, round(seconds))}
     fixed = {
         "name": "limit",
         "filename": path,
         "size": size_bytes,
         "ioengine": "io_uring",
         "direct": 1,
-        "time_based": 1,
-        "runtime": max(1, round(seconds)),
+        **timed,
         "randrepeat": 0,
         "norandommap": 1,
         "output-format": "json",
@@ -76,6 +79,15 @@ def limits(context: Context, root: Path) -> dict[str, Any]:
     finally:
         (root / path).unlink(missing_ok=True)
     return found
+
+
+def new_file(path: str, size_bytes: int, *, filled: bool) -> None:
+    """A file that was not there before, its space set aside, or written by fio."""
+    Path(path).unlink(missing_ok=True)
+    with open(path, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size_bytes)
+    if filled:
+        run(command(path, size_bytes, None, {"rw": "write", "bs": MIB, "iodepth": 16}))
 
 
 def fill(path: Path, size_bytes: int) -> None:

@@ -113,6 +113,17 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Measure:
+    """A number that a leg tells of itself, and what it must reach; `cores`: processor time over time."""
+
+    leg: str
+    key: str
+    against: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+@dataclass(frozen=True)
 class Bound:
     """What no program can beat: operations at the speed of the cores, bytes at the speed of the device."""
 
@@ -144,6 +155,7 @@ class Case:
     rounds: int | None = None
     """Rounds where they are fewer than usual because a rival takes long."""
     notes: tuple[str, ...] = ()
+    measures: tuple[Measure, ...] = ()
 
 
 @dataclass(frozen=True)

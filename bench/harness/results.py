@@ -108,6 +108,14 @@ def cpu_share(leg: dict[str, Any]) -> float | None:
     return sum(result["cpu_seconds"] for result in done) / clock if clock else None
 
 
+def measured(leg: dict[str, Any], key: str) -> float | None:
+    """What a leg tells of itself: the median of its rounds."""
+    if key == "cores":
+        return cpu_share(leg)
+    told = [outcome["result"][key] for outcome in finished(leg) if key in outcome["result"]]
+    return spread(told).median if told else None
+
+
 def moved_bytes(leg: dict[str, Any]) -> float | None:
     read, written = mean_of(leg, "read_bytes"), mean_of(leg, "written_bytes")
     return None if read is None else read + (written or 0.0)

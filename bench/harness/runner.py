@@ -51,6 +51,7 @@ def run_case(case: Case, context: Context, rounds: int, facts: Facts, folder: Pa
         "scale": context.scale,
         "bound": dataclasses.asdict(case.bound),
         "comparisons": [dataclasses.asdict(comparison) for comparison in case.comparisons],
+        "measures": [dataclasses.asdict(measure) for measure in case.measures],
         "notes": list(case.notes),
         "limit": process_limit(case, way),
         "legs": [],

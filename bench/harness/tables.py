@@ -10,9 +10,6 @@ from harness.spread import Spread, against_rival, against_target, spread
 
 Case = dict[str, Any]
 
-CPU_TARGET = 0.10
-"""The share of one core that a stream may take."""
-
 
 def document(cases: list[Case], plots: dict[str, str]) -> str:
     """`plots`: file by name of case, and `targets`."""
@@ -81,7 +78,7 @@ def target_rows(case: Case) -> list[list[str]]:
         found, target = results.compare(case, comparison), comparison["at_least"]
         reached, words = ratio_in_words(found, target)
         rows.append([case["case"], comparison["against"], f"{target:g}" if target else "", reached, words])
-    return rows + bytes_rows(case) + device_rows(case) + cpu_rows(case) + variance_rows(case)
+    return rows + bytes_rows(case) + device_rows(case) + measure_rows(case) + variance_rows(case)
 
 
 def ratio_in_words(found: results.Ratio | None, target: float | None) -> tuple[str, str]:
@@ -129,13 +126,17 @@ def seconds_of(case: Case, leg: dict[str, Any], found: Spread) -> float:
     return 1 / found.median if case["unit"] == "s" else float(leg["work"]) / found.median
 
 
-def cpu_rows(case: Case) -> list[list[str]]:
-    share = results.cpu_share(case["legs"][0]) if case["case"] == "stream" else None
-    if share is None:
-        return []
-    return [
-        [case["case"], "one core", f"at most {CPU_TARGET:.0%}", f"{share:.1%}", "reached" if share <= CPU_TARGET else "missed"]
-    ]
+def measure_rows(case: Case) -> list[list[str]]:
+    rows = []
+    for measure in case.get("measures", []):
+        leg = results.leg_of(case, measure["leg"])
+        found = results.measured(leg, measure["key"]) if leg else None
+        least, most = measure["at_least"], measure["at_most"]
+        if found is not None:
+            target = f"at most {most:.2f}" if least is None else f"{least:g}"
+            word = "reached" if (least is None or found >= least) and (most is None or found <= most) else "missed"
+            rows.append([case["case"], measure["against"], target, f"{found:.2f}", word])
+    return rows
 
 
 def variance_rows(case: Case) -> list[list[str]]:

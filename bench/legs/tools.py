@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import time
 from typing import Any
 
 from harness import device
@@ -22,6 +24,20 @@ def fio(spec: Spec) -> Result:
     arguments = device.command(spec["file"], spec["size_bytes"], spec["seconds"], options)
     job = device.run(arguments)
     return {**job, "command": arguments, "seconds": [job["seconds"]], "work": job[spec["count"]]}
+
+
+def fio_once(spec: Spec) -> Result:
+    """One job over the whole of a new file, which is made before the clock starts; written, it ends with fsync."""
+    device.new_file(spec["file"], spec["size_bytes"], filled=spec["rw"] == "read")
+    options = {key: spec[key] for key in ("rw", "bs", "iodepth")}
+    arguments = device.command(spec["file"], spec["size_bytes"], None, options)
+    job = device.run(arguments)
+    started = time.perf_counter()
+    if spec["rw"] == "write":
+        with open(spec["file"], "rb") as file:
+            os.fsync(file.fileno())
+    seconds = job["seconds"] + time.perf_counter() - started
+    return {**job, "command": arguments, "seconds": [seconds], "work": job["bytes"]}
 
 
 def example(spec: Spec) -> Result:

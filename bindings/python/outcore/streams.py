@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import pickle
@@ -289,7 +290,7 @@ class StreamWriter:
 
     def write_records(self, records: Iterable[Buffer] | npt.NDArray[Any] | pa.BinaryArray) -> None:
         """Records: of an iterable of `bytes` (or other buffers), the rows of an array of two dimensions or the elements of one, or
-        those of a pyarrow array of binary or string. The last two at the speed of memory.
+        those of a pyarrow array of binary or string; the last two at the speed of memory.
         """
         if isinstance(records, np.ndarray):
             flat = np.ascontiguousarray(records)
@@ -308,6 +309,7 @@ class StreamWriter:
         parts: list[pickle.PickleBuffer] = []
         head = pickle.dumps(value, protocol=5, buffer_callback=parts.append)
         bodies = [np.frombuffer(head, np.uint8), *(np.frombuffer(part.raw(), np.uint8) for part in parts)]
+        self._native.keep_together(sum(ALIGNED + _PART.size + body.nbytes for body in bodies) + ALIGNED)
         start = self._native.alignment() % ALIGNED
         at = _PICKLED.size + _PART.size * len(bodies)
         places = []
@@ -418,20 +420,12 @@ class Records(Sequence[memoryview]):
         return self.data.data[self.offsets[at] : self.offsets[at + 1]]
 
     def __iter__(self) -> Iterator[memoryview]:
-        view, ends = self.data.data, iter(self.offsets.tolist())
-        begin = next(ends)
-        for end in ends:
-            yield view[begin:end]
-            begin = end
+        ends = self.offsets.tolist()
+        return map(self.data.data.__getitem__, map(slice, ends, itertools.islice(ends, 1, None)))
 
     def to_bytes(self) -> list[bytes]:
         """Copies of them."""
-        whole, ends = self.data.tobytes(), iter(self.offsets.tolist())
-        begin, found = next(ends), []
-        for end in ends:
-            found.append(whole[begin:end])
-            begin = end
-        return found
+        return _native.split_records(self.data, self.offsets)
 
     def to_numpy(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """Records of equal length as elements, without a copy.

@@ -64,7 +64,7 @@ mod _native {
     #[pymodule_export]
     use crate::store::{store_check, store_format, store_is_formatted, store_list, store_repair};
     #[pymodule_export]
-    use crate::stream::{StreamReader, StreamStore, StreamWriter};
+    use crate::stream::{StreamReader, StreamStore, StreamWriter, split_records};
     #[pymodule_export]
     use crate::trace::Trace;
 }

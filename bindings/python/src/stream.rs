@@ -11,7 +11,7 @@ use outcore::{Buf, Compression, Error, StreamInfo, StreamOptions};
 use outcore_store::{Access, State};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyMemoryView};
+use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView};
 
 use crate::adopted;
 use crate::error::to_python;
@@ -247,6 +247,11 @@ impl StreamWriter {
         py.detach(|| writer.advance(count)).map_err(to_python)
     }
 
+    /// The next bytes lie together, where a block is long enough and little of this one is left.
+    fn keep_together(&self, py: Python<'_>, count: usize) -> PyResult<()> {
+        self.steps(py, |writer| writer.keep_together(count).map(|()| true))
+    }
+
     fn end_record(&self, py: Python<'_>) -> PyResult<()> {
         self.steps(py, |writer| writer.end_record().map(|()| true))
     }
@@ -258,6 +263,9 @@ impl StreamWriter {
     /// One record.
     fn write_record(&self, py: Python<'_>, record: &Bound<'_, PyAny>) -> PyResult<()> {
         let data = Data::of(record)?;
+        if lock(py, self.0.get()?).get(py)?.put_record(data.bytes()).map_err(to_python)? {
+            return Ok(());
+        }
         let mut records = std::iter::once(data.bytes());
         self.steps(py, |writer| writer.write_records(&mut records).map(|more| !more))
     }
@@ -372,6 +380,21 @@ struct Block(StreamBlock);
 
 #[pyclass(frozen, module = "outcore._native")]
 struct RecordBlock(Records);
+
+/// Copies of records, of which `offsets` says where they begin and end.
+#[pyfunction]
+pub(crate) fn split_records<'py>(
+    py: Python<'py>,
+    data: &Bound<'py, PyArray1<u8>>,
+    offsets: &Bound<'py, PyArray1<u32>>,
+) -> PyResult<Bound<'py, PyList>> {
+    let (data, offsets) = (data.try_readonly()?, offsets.try_readonly()?);
+    let (data, offsets) = (data.as_slice()?, offsets.as_slice()?);
+    let record = |pair: &[u32]| data.get(pair[0] as usize..pair[1] as usize);
+    let records: Option<Vec<&[u8]>> = offsets.windows(2).map(record).collect();
+    let records = records.ok_or_else(|| argument("records must lie within their bytes".into()))?;
+    PyList::new(py, records.into_iter().map(|record| PyBytes::new(py, record)))
+}
 
 /// A stream that is being read.
 #[pyclass(frozen, module = "outcore._native")]

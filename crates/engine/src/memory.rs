@@ -22,6 +22,10 @@ pub(crate) use self::idle::IdleKey;
 use crate::error::{Error, Result};
 use crate::items::{Dated, Items};
 
+/// Above their floors, streams that share memory have so much of it together: what is moved and used at once. More would only be
+/// memory that has to be cleared first.
+const SHARED_BYTES: u64 = 128 << 20;
+
 /// What one activity may hold and holds.
 pub(crate) struct Account {
     pub(crate) reservation: Reservation,
@@ -43,6 +47,8 @@ pub(crate) struct Memory {
     budget: Budget,
     held: u64,
     above_floors: u64,
+    /// Streams that share what is above their floors.
+    sharers: usize,
     /// Something was given back since somebody last asked.
     pub(crate) released: bool,
     frames: Frames,
@@ -56,6 +62,7 @@ impl Memory {
             budget,
             held: 0,
             above_floors: 0,
+            sharers: 0,
             released: false,
             frames: Frames::default(),
             items: Items::default(),
@@ -212,6 +219,18 @@ impl Memory {
     /// Whether an activity has more than its floor although others have reserved that memory since.
     pub(crate) fn is_owed(&self, account: &Account) -> bool {
         account.above_floor() > 0 && self.above_floors > self.budget.available()
+    }
+
+    /// One stream more, or one less, shares what is above floors.
+    pub(crate) fn shares(&mut self, joins: bool) {
+        self.sharers = if joins { self.sharers + 1 } else { self.sharers - 1 };
+    }
+
+    /// Frames of so many bytes that a stream may have, if all of those that share are to have as many: what keeps any device busy, and two
+    /// at least, of which one is filled or used while the other moves, where the budget has them.
+    pub(crate) fn share(&self, frame_bytes: usize) -> usize {
+        let of = |bytes: u64| (bytes / (frame_bytes.max(1) * self.sharers.max(1)) as u64) as usize;
+        of(SHARED_BYTES).max(of(self.total()).min(2))
     }
 
     /// Whether memory will come back from a run that goes on.

@@ -20,7 +20,7 @@ use crate::extent::Extent;
 use crate::leases::Lease;
 use crate::memory::{Account, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
-use crate::stream::{Between, Frames, StreamOptions, Supply, frame_for};
+use crate::stream::{Between, Frames, Shares, StreamOptions, Supply, frame_for};
 
 struct State {
     /// Blocks that the caller may take.
@@ -261,7 +261,7 @@ impl Engine {
         let frame_bytes = parts.iter().map(|(extent, range)| frame_for(block_bytes, extent, range.start)).max().unwrap_or(0);
         let frames = match parts.first() {
             Some((extent, _)) => supply.frames(frame_bytes, ahead, extent)?,
-            None => Frames { bytes: 0, least: 1, most: 1, given: Vec::new() },
+            None => Frames { bytes: 0, least: 1, most: 1, given: Vec::new(), shares: Shares::Not },
         };
         let Frames { least, most, .. } = frames;
         let what = || format!("a stream over {}", names.join(", "));
@@ -376,7 +376,7 @@ impl Reader {
         if let Some(frame) = self.free.pop() {
             return Some(frame);
         }
-        if self.taken == self.frames.most {
+        if self.taken >= self.frames.allowed(core.memory) {
             return None;
         }
         let frame = match self.frames.given.pop() {
@@ -396,7 +396,7 @@ impl Reader {
     /// Gives back what others have reserved: free frames, then blocks that the caller has not got, from the last on, which are
     /// read again later.
     fn shed(&mut self, core: &mut Core<'_>) {
-        while core.memory.is_owed(&self.account) {
+        while core.memory.is_owed(&self.account) || self.taken > self.frames.allowed(core.memory) {
             let Some(frame) = self.free.pop().or_else(|| self.let_go()) else { break };
             self.taken -= 1;
             core.memory.give(&mut self.account, frame);
@@ -479,6 +479,7 @@ impl Reader {
 
 impl Activity for Reader {
     fn advance(&mut self, core: &mut Core<'_>) -> bool {
+        self.frames.join(core.memory);
         loop {
             if self.exchange(core) {
                 if self.loading == 0 {
@@ -500,7 +501,11 @@ impl Activity for Reader {
             return false;
         }
         self.exchange(core);
-        self.give_back(core)
+        let over = self.give_back(core);
+        if over || self.parts.is_empty() {
+            self.frames.leave(core.memory);
+        }
+        over
     }
 
     fn complete(&mut self, _: &mut Core<'_>, token: u32, completion: Completion) {

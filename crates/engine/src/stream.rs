@@ -14,7 +14,7 @@ use outcore_device::Buf;
 
 use crate::error::{Error, Result};
 use crate::extent::Extent;
-use crate::memory::frame_bytes;
+use crate::memory::{Memory, frame_bytes};
 
 /// How a stream moves.
 #[derive(Clone, Copy, Debug)]
@@ -58,14 +58,27 @@ pub(crate) struct Frames {
     pub(crate) least: usize,
     pub(crate) most: usize,
     pub(crate) given: Vec<Buf>,
+    /// Those above the least are shared with other streams.
+    pub(crate) shares: Shares,
+}
+
+/// Whether a stream shares memory with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shares {
+    Not,
+    /// And has not said so yet.
+    Will,
+    Does,
 }
 
 impl Supply {
     /// Frames of so many bytes, as many as `ahead` says at most.
     pub(crate) fn frames(self, bytes: usize, ahead: usize, extent: &Extent) -> Result<Frames> {
         Ok(match self {
-            Supply::Reserved => Frames { bytes, least: ahead, most: ahead, given: Vec::new() },
-            Supply::Elastic(least) => Frames { bytes, least: least.clamp(1, ahead), most: ahead, given: Vec::new() },
+            Supply::Reserved => Frames { bytes, least: ahead, most: ahead, given: Vec::new(), shares: Shares::Not },
+            Supply::Elastic(least) => {
+                Frames { bytes, least: least.clamp(1, ahead), most: ahead, given: Vec::new(), shares: Shares::Will }
+            }
             Supply::Given(given) => {
                 let unit = extent.block() as usize;
                 let fits = |frame: &Buf| frame.len() >= bytes && (frame.as_ptr() as usize).is_multiple_of(unit);
@@ -74,13 +87,39 @@ impl Supply {
                 }
                 // What is behind a block is of no use.
                 let given: Vec<Buf> = given.into_iter().map(|mut frame| frame.split_to(bytes)).collect();
-                Frames { bytes, least: given.len(), most: given.len(), given }
+                Frames { bytes, least: given.len(), most: given.len(), given, shares: Shares::Not }
             }
         })
     }
 }
 
 impl Frames {
+    /// At the start: the stream shares memory from now on, if it does at all.
+    pub(crate) fn join(&mut self, memory: &mut Memory) {
+        if self.shares == Shares::Will {
+            self.shares = Shares::Does;
+            memory.shares(true);
+        }
+    }
+
+    /// At the end.
+    pub(crate) fn leave(&mut self, memory: &mut Memory) {
+        if self.shares == Shares::Does {
+            self.shares = Shares::Not;
+            memory.shares(false);
+        }
+    }
+
+    /// Whether others have what this stream does not.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shares == Shares::Does
+    }
+
+    /// Frames that the stream may have now.
+    pub(crate) fn allowed(&self, memory: &Memory) -> usize {
+        if self.is_shared() { memory.share(self.bytes).clamp(self.least, self.most) } else { self.most }
+    }
+
     /// Bytes that are reserved.
     pub(crate) fn floor_bytes(&self) -> u64 {
         (self.bytes as u64).saturating_mul(self.least as u64)

@@ -235,7 +235,7 @@ impl Engine {
         let writer = Writer {
             between: Arc::clone(&between),
             extent: extent.clone(),
-            frames_to_take: if given_bytes > 0 { 0 } else { frames.most },
+            taken: if given_bytes > 0 { frames.most } else { 0 },
             frames,
             beside_bytes,
             given_bytes,
@@ -273,7 +273,8 @@ struct Writer {
     beside_bytes: u64,
     /// Of frames that are the caller's.
     given_bytes: u64,
-    frames_to_take: usize,
+    /// Frames that were taken and not given back.
+    taken: usize,
     account: Account,
     lease: Lease,
     leased: bool,
@@ -293,16 +294,20 @@ impl Writer {
             core.memory.hold(&mut self.account, beside_bytes);
             self.started = true;
         }
+        self.frames.join(core.memory);
+        let allowed = self.frames.allowed(core.memory);
         // What others have reserved goes back, as soon as it is free.
-        while core.memory.is_owed(&self.account) {
+        while core.memory.is_owed(&self.account) || self.taken > allowed {
             let Some(frame) = self.between.lock().free.pop() else { break };
             core.memory.give(&mut self.account, frame);
-            self.frames_to_take += 1;
+            self.taken -= 1;
         }
-        while self.started && self.frames_to_take > 0 && self.error.is_none() {
+        // Where memory is shared, a frame more only when all are on their way.
+        let is_eager = !self.frames.is_shared();
+        while self.started && self.taken < allowed && self.error.is_none() && (is_eager || self.between.lock().free.is_empty()) {
             match core.memory.take(&mut self.account, self.frames.bytes) {
                 Ok(Some(frame)) => {
-                    self.frames_to_take -= 1;
+                    self.taken += 1;
                     self.offer(frame);
                 }
                 Ok(None) => return,
@@ -431,6 +436,7 @@ impl Activity for Writer {
         let over = quiet && (closed && !unsent || self.closing);
         if over {
             self.give_back(core);
+            self.frames.leave(core.memory);
         }
         over
     }

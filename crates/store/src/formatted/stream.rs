@@ -335,10 +335,11 @@ impl NewStream {
     pub fn extend(&mut self) -> Result<Range<u64>, Error> {
         let block = self.form.blocks();
         let had: u64 = self.runs.iter().map(|run| run.blocks).sum();
-        // A quarter of what it has, in whole blocks of its own: little is set aside in vain, and runs are few.
-        let wanted = (had / 4).min(MOST_AT_ONCE / BLOCK as u64).next_multiple_of(block).max(block);
         let mut state = self.store.lock_to_write(&self.name)?;
         let free = state.space.blocks() * BLOCK as u64;
+        // In whole blocks of its own, a quarter of what it has: runs are few, and little is set aside in vain, least where little is free.
+        let wanted = (had / 4).min(MOST_AT_ONCE / BLOCK as u64).min(free / BLOCK as u64 / 64) / block * block;
+        let wanted = wanted.max(block);
         let no_space = || Error::NoSpace { object: self.device.name.clone(), needed: u64::from(self.form.block_bytes), free };
         let run = state.space.take_some(wanted, block).ok_or_else(no_space)?;
         drop(state);

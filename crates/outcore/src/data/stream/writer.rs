@@ -141,7 +141,7 @@ impl StreamWriter {
     /// # Errors
     /// As [`buffer`](StreamWriter::buffer); [`Error::Value`] for more than a block has.
     pub fn buffer_of(&mut self, least: usize) -> Result<&mut [u8]> {
-        let most = self.packer.as_ref().map_or(self.chain.block_bytes as usize - TRAILER_BYTES, |(packer, _)| packer.room());
+        let most = self.most();
         if least > most {
             return Err(Error::value(format!("{}: a block has room for {most} bytes, not for {least}", self.name())));
         }
@@ -240,6 +240,18 @@ impl StreamWriter {
         Ok(())
     }
 
+    /// A record, if there is room for it at once: no wait, whatever the device does. False, and nothing happens, where there is none.
+    ///
+    /// # Errors
+    /// As [`buffer`](StreamWriter::buffer).
+    pub fn put_record(&mut self, record: &[u8]) -> Result<bool> {
+        let fits = self.piece.room() >= record.len() + self.piece.end_bytes();
+        if fits {
+            self.write_records(&mut std::iter::once(record))?;
+        }
+        Ok(fits)
+    }
+
     /// Records, as many as go into one block; true when there are more. Waits for the device only where
     /// [`ready_within`](StreamWriter::ready_within) says so.
     ///
@@ -275,6 +287,15 @@ impl StreamWriter {
             self.end_record()?;
         }
         Ok(unfit.is_some())
+    }
+
+    /// Begins a block if the next `len` bytes lie together in it, and not in this one, of which little is left: an eighth at most.
+    ///
+    /// # Errors
+    /// As [`buffer`](StreamWriter::buffer).
+    pub fn keep_together(&mut self, len: usize) -> Result<()> {
+        let (room, most) = (self.room()?, self.most());
+        if room < len && len <= most && room <= most / 8 { self.next_piece() } else { Ok(()) }
     }
 
     /// Ends the block, so that what comes next begins one.
@@ -317,6 +338,11 @@ impl StreamWriter {
             };
         }
         Ok(self.piece.room())
+    }
+
+    /// Bytes that a whole piece has room for.
+    fn most(&self) -> usize {
+        self.packer.as_ref().map_or(self.chain.block_bytes as usize - TRAILER_BYTES, |(packer, _)| packer.room())
     }
 
     fn memory(&mut self) -> Result<&mut [u8]> {
