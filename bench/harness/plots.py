@@ -18,6 +18,8 @@ from harness import results  # noqa: E402
 from harness.model import UNIT_SIZE  # noqa: E402
 
 OURS, RIVAL, MISSED = "#1b6ca8", "#b8b8b8", "#c0392b"
+PARTS = {"computing": "#1b6ca8", "serialising": "#e0a030", "waiting": "#c0392b", "writing": "#8a8a8a"}
+"""What time goes by for; computing and waiting side by side are what a reader looks for."""
 
 
 def draw(cases: list[dict[str, Any]], folder: Path) -> dict[str, Path]:
@@ -33,6 +35,8 @@ def draw(cases: list[dict[str, Any]], folder: Path) -> dict[str, Path]:
 
 
 def draw_case(case: dict[str, Any], path: Path) -> bool:
+    if any(results.parts(leg) for leg in case["legs"]):
+        return draw_parts(case, path)
     other_work = case["bound"]["core_leg"] if case["unit"] == "s" else None
     legs = [leg for leg in reversed(case["legs"]) if leg["name"] != other_work]
     found = [results.rate_spread(case, leg) for leg in legs]
@@ -60,6 +64,27 @@ def draw_case(case: dict[str, Any], path: Path) -> bool:
     axes.set_xlabel("seconds, less is better" if case["unit"] == "s" else f"{case['unit']}, more is better")
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
+    return save(figure, path)
+
+
+def draw_parts(case: dict[str, Any], path: Path) -> bool:
+    """A bar a leg, split into what its time went by for."""
+    legs = list(reversed(case["legs"]))
+    figure, axes = plt.subplots(figsize=(8.5, 1.0 + 0.38 * len(legs)))
+    for row, leg in enumerate(legs):
+        found, left = results.parts(leg), 0.0
+        if not found:
+            axes.text(0, row, f"  {results.endings(leg) or 'not run'}", va="center", color=MISSED)
+            continue
+        for part, color in PARTS.items():
+            axes.barh(row, found[part], left=left, color=color, height=0.65, label=part if leg is legs[-1] else None)
+            left += found[part]
+        axes.text(left, row, f"  {left:,.4g}", va="center")
+    axes.set_yticks(range(len(legs)), [leg["name"] for leg in legs])
+    axes.set_xlabel("seconds, less is better")
+    axes.margins(x=0.12)
+    axes.set_xlim(left=0)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=len(PARTS), frameon=False)
     return save(figure, path)
 
 

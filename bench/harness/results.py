@@ -97,6 +97,12 @@ def first(leg: dict[str, Any], key: str) -> Any:
     return next((outcome["result"][key] for outcome in finished(leg) if key in outcome["result"]), None)
 
 
+def parts(leg: dict[str, Any]) -> dict[str, float]:
+    """What the time of a leg went by for: the mean of its rounds; nothing where it does not tell."""
+    told = [outcome["result"]["parts"] for outcome in finished(leg) if "parts" in outcome["result"]]
+    return {name: sum(one[name] for one in told) / len(told) for name in told[0]} if told else {}
+
+
 def peak_bytes(leg: dict[str, Any]) -> int | None:
     return max((outcome["peak_bytes"] for outcome in leg["rounds"]), default=None)
 

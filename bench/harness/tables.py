@@ -159,7 +159,18 @@ def case_section(case: Case) -> str:
         f"- {note}"
         for note in [*limit_notes(case), *case["notes"], *sweep_notes(case), *prepare_notes(case), *variance_notes(case)]
     ]
-    return "\n\n".join([f"### {case['title']}", bound_text(case), table(heads, rows), *(["\n".join(notes)] if notes else [])])
+    tables = [table(heads, rows), *parts_table(case)]
+    return "\n\n".join([f"### {case['title']}", bound_text(case), *tables, *(["\n".join(notes)] if notes else [])])
+
+
+def parts_table(case: Case) -> list[str]:
+    """What the time of each leg went by for, where legs tell."""
+    told = [(leg["name"], results.parts(leg)) for leg in case["legs"]]
+    names = next((list(found) for _, found in told if found), None)
+    if names is None:
+        return []
+    rows = [[name, *(f"{found[part]:.2f}" for part in names)] for name, found in told if found]
+    return [table(["leg", *(f"{part}, s" for part in names)], rows)]
 
 
 def bound_text(case: Case) -> str:

@@ -34,6 +34,25 @@ def test_the_report_says_bound_share_and_verdict(folder: Path) -> None:
     assert "Not installed: mkl." in text
 
 
+def test_parts_of_the_time_are_told_and_drawn(tmp_path: Path) -> None:
+    def parts(computing: float) -> dict[str, Any]:
+        return {"parts": {"writing": 0.5, "computing": computing, "serialising": 0.0, "waiting": 0.25}}
+
+    made = case(leg("outcore", ok(0, 1.0, **parts(0.25)), ok(1, 2.0, **parts(1.25))), rivals=(), unit="s")
+    measure = {"leg": "outcore", "key": "fair", "against": "the fastest", "at_least": 0.7, "at_most": None}
+    made["legs"][0]["rounds"][0]["result"]["fair"] = 0.65
+    made["measures"] = [measure, {**measure, "key": "cores", "against": "one core", "at_least": None, "at_most": 0.2}]
+    (tmp_path / "gemm.json").write_text(json.dumps(made))
+    (tmp_path / "device.json").write_text(json.dumps({**FACTS, "case": "device", "started": "2026-01-02T03:00:00+00:00"}))
+    report.write(tmp_path, readme := tmp_path / "README.md")
+    text = readme.read_text()
+    assert "| leg | writing, s | computing, s | serialising, s | waiting, s |" in text
+    assert "| outcore | 0.50 | 0.75 | 0.00 | 0.25 |" in text
+    assert "| gemm | the fastest | 0.7 | 0.65 | missed |" in text
+    assert "| gemm | one core | at most 0.20 | 0.00 | reached |" in text
+    assert "serialising" in (tmp_path / "plots" / "gemm.svg").read_text()
+
+
 def test_making_it_again_changes_no_byte(folder: Path) -> None:
     readme = folder / "README.md"
     report.write(folder, readme)

@@ -27,9 +27,9 @@ def execute(job: Job, label: str, progress: bool | None = None, partial: Callabl
     """
     running = job.start()
     try:
-        with _Bar(label, progress) as bar:
+        with Bar(label, progress) as bar:
             while not running.wait(STEP_S):
-                bar.update(running)
+                bar.update(running.fraction)
         return running.result()
     except OutcoreError:
         raise
@@ -58,7 +58,7 @@ def _stop(running: Running, partial: Callable[[Any], None] | None) -> None:
         raise interrupted
 
 
-class _Bar(contextlib.AbstractContextManager["_Bar"]):
+class Bar(contextlib.AbstractContextManager["Bar"]):
     """A progress bar that appears when it is worth it: `True` at once, `None` on a terminal after a second, `False` never."""
 
     def __init__(self, label: str, progress: bool | None) -> None:
@@ -67,13 +67,13 @@ class _Bar(contextlib.AbstractContextManager["_Bar"]):
         self._begin = time.monotonic() + (0 if progress else BAR_AFTER_S)
         self._bar: tqdm[Any] | None = None
 
-    def update(self, running: Running) -> None:
+    def update(self, fraction: Callable[[], float]) -> None:
         if not self._show or time.monotonic() < self._begin:
             return
         if self._bar is None:
             form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
             self._bar = tqdm(desc=self._label, total=1.0, bar_format=form, leave=False)
-        self._bar.update(max(0.0, running.fraction() - self._bar.n))
+        self._bar.update(max(0.0, fraction() - self._bar.n))
 
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:

@@ -1,4 +1,4 @@
-"""The command line: `outcore info | convert | import | export | gemm | csrmm | pca | kmeans | bench-device | check | demo`.
+"""The command line: `outcore info | convert | import | export | gemm | csrmm | pca | kmeans | format | ls | check | ...`.
 
 Results go to standard output, as lines for people or, with `--json`, as one JSON value; progress and errors go to standard error.
 Exit status: 0 when all is well, 1 for an error, 2 for a wrong command line, 130 after Ctrl-C.
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
-from . import _native, errors
+from . import _native, _store, errors
 from ._array import Array
 from ._session import MOST_THREADS, Session
 from ._sparse import Sparse
@@ -400,12 +400,62 @@ def bench_device(folder: str, size: str, seconds: float, as_json: bool, **option
     print(f"random 4 KiB read  {found['random_iops']:,.0f} a second")
 
 
+@cli.command("format")
+@click.argument("path", type=PATH)
+@click.option("--size", metavar="SIZE", help="Length of a new file.")
+@click.option("--overwrite", is_flag=True, help="Format what is there: a block device, or a file. Everything on it is lost.")
+def format_(path: str, size: str | None, overwrite: bool) -> None:
+    """Make PATH a store, which holds named objects and streams: a new file of SIZE, or a block device."""
+    _store.format_store(path, size, overwrite=overwrite)
+
+
+@cli.command("ls")
+@click.argument("path", type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
+def list_(path: str, as_json: bool) -> None:
+    """What the store PATH holds."""
+    found = _store.list_store(path)
+    if as_json:
+        _say(found, True)
+        return
+    for one in found["objects"]:
+        changed = one["modified"].astimezone().isoformat(" ", "seconds")
+        state = "" if one["state"] == "whole" else f"  {one['state']}"
+        print(f"{one['kind']:<7} {show_bytes(one['bytes']):>11}  {changed}  {one['name']}{state}")
+    print(f"{show_bytes(found['free_bytes'])} free")
+
+
+@cli.command()
+@click.argument("path", type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
+def repair(path: str, as_json: bool) -> None:
+    """Mend what can be mended of the store PATH, and say what was wrong.
+
+    Damaged objects are marked, so that nobody takes them for whole.
+    """
+    faults = _store.repair_store(path)
+    if as_json:
+        _say(faults, True)
+        return
+    for fault in faults:
+        print(_fault(fault))
+    if not faults:
+        print("nothing was wrong")
+
+
+def _fault(fault: dict[str, str]) -> str:
+    return f"{fault['name']}: {fault['reason']}" if fault["name"] else fault["reason"]
+
+
 @cli.command()
 @click.argument("paths", type=MATRIX, nargs=-1, required=True)
 @click.option("--values", is_flag=True, help="Also read all elements and look for NaN and infinity.")
 @session_options
 def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -> None:
-    """Whether each of PATHS is a whole matrix: header, length, mark of an unfinished write. Exit status 1 if one is not."""
+    """Whether each of PATHS is whole: of a matrix, header, length, and mark of an unfinished write; of a store, every block.
+
+    Exit status 1 if one is not.
+    """
     session = _session(options)
     found = [_checked(session, path, values) for path in paths]
     if as_json:
@@ -413,6 +463,8 @@ def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -
     else:
         for one in found:
             print(f"{one['path']}: {'ok, ' + one['what'] if one['ok'] else one['error']}")
+            for fault in one.get("faults", []):
+                print(f"  {_fault(fault)}")
     if not all(one["ok"] for one in found):
         raise SystemExit(1)
 
@@ -534,6 +586,11 @@ def _done(session: Session, array: Array, as_json: bool) -> None:
 
 def _checked(session: Session, path: str, values: bool) -> dict[str, Any]:
     try:
+        if _store.is_store(path):
+            store = _store.check_store(path)
+            if store["faults"]:
+                return {"path": path, "ok": False, "error": "damaged or unfinished:", "faults": store["faults"]}
+            return {"path": path, "ok": True, "what": f"a store of {store['objects']} objects, {show_bytes(store['bytes'])}"}
         matrix = session.open(path)
         what = _in_words(matrix)
         if values:

@@ -15,9 +15,9 @@ stage that the next one reads) need not stay in memory: read ahead of its use, i
     store.destroy("rows")
 
 A stream is made of blocks of 4 MiB, each with a checksum. A writer is some blocks behind its caller and a reader some blocks
-ahead of it, with direct I/O and within the memory budget of the session: one block of memory is reserved for each, more is taken
-while nobody needs it. Bytes are not copied on the way: a writer lends the memory of its block (`StreamWriter.buffer`), a reader
-that of the blocks that it has read.
+ahead of it, with direct I/O and within the memory budget of the session: one block of memory is reserved for a writer and two for
+a reader, more is taken while nobody needs it. Bytes are not copied on the way: a writer lends the memory of its block
+(`StreamWriter.buffer`), a reader that of the blocks that it has read.
 
 After Bae et al., SSDStreamer: Specializing I/O Stack for Large-Scale Machine Learning (IEEE Micro 39(5), 2019).
 """
@@ -149,7 +149,8 @@ class StreamStore:
         block : int or str
             Bytes of a block, a multiple of 4096.
         ahead : int
-            Blocks in memory at once, at most. One is reserved; the others are there while nobody needs their memory.
+            Blocks in memory at once, at most. One is reserved, for reading two, which is the least; the others are there while
+            nobody needs their memory.
         frames : sequence of numpy.ndarray
             Memory for the blocks instead: contiguous arrays of uint8, each at least a block long, at addresses that are multiples
             of 4096 (as those of `mmap`). They are the stream's until it was closed, and charged to the session's budget.
@@ -182,7 +183,7 @@ class StreamStore:
         MissingError; InterruptedWriteError for a stream that was not finished; LockedError, to destroy one that somebody reads;
         OverBudgetError.
         """
-        return StreamReader(self._store.read(name, _ahead(ahead), list(frames), destroy))
+        return StreamReader(self._store.read(name, _ahead(ahead, 2), list(frames), destroy))
 
     def destroy(self, name: str) -> None:
         """Removes a stream, finished or not. Its space is used again once nobody reads it."""
@@ -224,6 +225,7 @@ class StreamWriter:
         self._native = native
         self._about = about
         self._row: tuple[Any, list[int]] | None = None
+        self._closed = False
 
     # bytes
 
@@ -289,8 +291,8 @@ class StreamWriter:
         self._native.write_record(record if isinstance(record, bytes) else _flat(record))
 
     def write_records(self, records: Iterable[Buffer] | npt.NDArray[Any] | pa.BinaryArray) -> None:
-        """Records: of an iterable of `bytes` (or other buffers), the rows of an array of two dimensions or the elements of one, or
-        those of a pyarrow array of binary or string; the last two at the speed of memory.
+        """Records: those of an iterable of `bytes` (or other buffers), the rows of an array of two dimensions or the elements of
+        one, or the elements of a pyarrow array of binary or string. The last two at the speed of memory.
         """
         if isinstance(records, np.ndarray):
             flat = np.ascontiguousarray(records)
@@ -369,16 +371,21 @@ class StreamWriter:
         return self._native.so_far()[2]
 
     def close(self) -> None:
-        """Ends the stream: it is whole, and durable."""
+        """Ends the stream: it is whole, and durable. To close it again does nothing."""
+        if self._closed:
+            return
         self._native.set_about(json.dumps(self._about).encode() if self._about else b"")
         self._native.finish()
+        self._closed = True
 
     def discard(self) -> None:
         """Gives the stream up: it never was."""
         self._native.discard()
 
     def as_file(self) -> io.RawIOBase:
-        """A binary file, for whatever writes to files; closing it closes the stream."""
+        """A binary file, for whatever writes to files. Closing it closes the stream; what leaves its `with` by an error, or never
+        closes it, leaves no stream.
+        """
         return _Sink(self)
 
     def __enter__(self) -> Self:
@@ -440,9 +447,16 @@ class Records(Sequence[memoryview]):
         return self.data[self.offsets[0] : self.offsets[-1]].view(kind)
 
     def to_arrow(self) -> pa.BinaryArray:
-        """An Arrow array of binary, without a copy."""
+        """An Arrow array of binary, without a copy.
+
+        Raises
+        ------
+        ArgumentError, for a record of 2 GiB or more.
+        """
         import pyarrow as pa
 
+        if self.offsets[-1] > np.iinfo(np.int32).max:
+            raise ArgumentError("a record of 2 GiB or more has no place in an Arrow array of binary")
         buffers = [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
         return pa.Array.from_buffers(pa.binary(), len(self), buffers)
 
@@ -459,9 +473,14 @@ class StreamReader:
         self.name, self.nbytes, self.record_count, about = native.about()
         self.about: dict[str, Any] = _about(about)
         self._left = memoryview(b"")
+        self._records: Iterator[memoryview] = iter(())
 
     def blocks(self) -> Iterator[memoryview]:
         """The bytes, as many at once as lie together."""
+        if self._left:
+            left, self._left = self._left, memoryview(b"")
+            yield left
+            del left
         for block in self._blocks():
             yield block.data
             del block
@@ -505,8 +524,14 @@ class StreamReader:
 
     def records(self) -> Iterator[memoryview]:
         """The records one by one. `record_batches` is faster for short ones."""
-        for batch in self.record_batches():
-            yield from batch
+        while True:
+            # What one iterator has left over, the next goes on with.
+            yield from self._records
+            self._records = iter(())
+            batch = next(self.record_batches(), None)
+            if batch is None:
+                return
+            self._records = iter(batch)
             del batch
 
     def load(self) -> Iterator[Any]:
@@ -529,8 +554,7 @@ class StreamReader:
     def read(self, count: int = -1) -> bytes:
         """Up to `count` bytes, all that are left without a count; none at the end."""
         if count < 0:
-            left, self._left = bytes(self._left), memoryview(b"")
-            return b"".join([left, *map(bytes, self.blocks())])
+            return b"".join(map(bytes, self.blocks()))
         found = bytearray(count)
         return bytes(memoryview(found)[: self.readinto(found)])
 
@@ -587,6 +611,21 @@ class _Sink(io.RawIOBase):
         if not self.closed:
             super().close()
             self._writer.close()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            self._give_up()
+        super().__exit__(kind, error, trace)
+
+    def __del__(self) -> None:
+        # What nobody has closed is not whole.
+        self._give_up()
+
+    def _give_up(self) -> None:
+        if not self.closed:
+            super().close()
+            with contextlib.suppress(BufferError):
+                self._writer.discard()
 
 
 class _Source(io.RawIOBase):
@@ -655,12 +694,17 @@ def _about(data: bytes) -> dict[str, Any]:
 
 def _dtype(descr: Any) -> np.dtype[Any]:
     """A dtype from what JSON has made of its description."""
+    return np.lib.format.descr_to_dtype(_tuples(descr))
+
+
+def _tuples(descr: Any) -> Any:
     if isinstance(descr, str):
-        return np.dtype(descr)
-    return np.dtype([(name, _dtype(kind), *map(tuple, shape)) for name, kind, *shape in descr])
+        return descr
+    named = [(tuple(name) if isinstance(name, list) else name, _tuples(kind), *rest) for name, kind, *rest in descr]
+    return [(name, kind, *map(tuple, shape)) for name, kind, *shape in named]
 
 
-def _ahead(ahead: int) -> int:
-    if isinstance(ahead, bool) or not isinstance(ahead, int) or not 1 <= ahead <= 1 << 16:
-        raise ArgumentError(f"ahead must be a number of blocks, at least 1, not {ahead!r}")
+def _ahead(ahead: int, least: int = 1) -> int:
+    if isinstance(ahead, bool) or not isinstance(ahead, int) or not least <= ahead <= 1 << 16:
+        raise ArgumentError(f"ahead must be a number of blocks, at least {least}, not {ahead!r}")
     return ahead

@@ -1,7 +1,7 @@
 //! Streams, and the memory that they lend.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use numpy::ndarray::ArrayView1;
@@ -22,6 +22,7 @@ use crate::session::Session;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Records that are taken from Python's objects at once.
 const AT_ONCE: usize = 1024;
+const AT_ONCE_BYTES: usize = 1 << 20;
 
 /// Streams by name.
 #[pyclass(frozen, module = "outcore._native")]
@@ -58,7 +59,7 @@ impl StreamStore {
         };
         let options = StreamOptions { ahead, frames: frames_of(&frames)?, block_bytes, compression, replace };
         let writer = py.detach(|| store.write(name, options)).map_err(to_python)?;
-        Ok(StreamWriter(Owned::new(Mutex::new(Writing { writer: Some(writer), lent: None }))))
+        Ok(StreamWriter(Owned::new(Mutex::new(Writing { writer: Some(writer), lent: Weak::new() }))))
     }
 
     /// Opens a stream; with `destroy`, for the last time.
@@ -126,7 +127,19 @@ pub(crate) fn state_name(state: State) -> &'static str {
 }
 
 fn frames_of(frames: &[Bound<'_, PyArray1<u8>>]) -> PyResult<Vec<Buf>> {
-    frames.iter().map(|frame| adopted::bytes(frame)).collect()
+    let frames: Vec<Buf> = frames
+        .iter()
+        .map(|frame| match frame.try_readwrite() {
+            Ok(_) => adopted::bytes(frame),
+            Err(_) => Err(argument("frames must be arrays that can be written, each another".into())),
+        })
+        .collect::<PyResult<_>>()?;
+    let mut ranges: Vec<_> = frames.iter().map(|frame| frame.as_ptr_range()).collect();
+    ranges.sort_by_key(|range| range.start);
+    match ranges.windows(2).all(|pair| pair[0].end <= pair[1].start) {
+        true => Ok(frames),
+        false => Err(argument("frames must not overlap".into())),
+    }
 }
 
 fn argument(what: String) -> PyErr {
@@ -139,26 +152,23 @@ fn closed() -> PyErr {
 
 struct Writing {
     writer: Option<outcore::StreamWriter>,
-    /// Of the memory that Python has.
-    lent: Option<Py<Loan>>,
+    /// Lives as long as Python has memory of the stream.
+    lent: Weak<()>,
 }
 
 /// What arrays of lent memory are based on: it keeps the writer, whose memory it is.
 #[pyclass(frozen, module = "outcore._native")]
 struct Loan {
     _writer: Py<StreamWriter>,
+    _lent: Arc<()>,
 }
 
 impl Writing {
     /// The writer, whose lent memory nobody has any more.
-    fn get(&mut self, _held: Python<'_>) -> PyResult<&mut outcore::StreamWriter> {
-        if let Some(lent) = &self.lent {
-            // SAFETY: it is an object, and the GIL is held.
-            if unsafe { pyo3::ffi::Py_REFCNT(lent.as_ptr()) } > 1 {
-                let what = "the stream's memory is still in use: drop the buffer, and what was made of it, before going on";
-                return Err(PyBufferError::new_err(what));
-            }
-            self.lent = None;
+    fn get(&mut self) -> PyResult<&mut outcore::StreamWriter> {
+        if self.lent.strong_count() > 0 {
+            let what = "the stream's memory is still in use: drop the buffer, and what was made of it, before going on";
+            return Err(PyBufferError::new_err(what));
         }
         self.writer.as_mut().ok_or_else(closed)
     }
@@ -176,20 +186,23 @@ impl StreamWriter {
         mut step: impl FnMut(&mut outcore::StreamWriter) -> outcore::Result<bool> + Send,
     ) -> PyResult<()> {
         let slot = self.0.get()?;
-        let mut writing = lock(py, slot);
-        let writer = writing.get(py)?;
         loop {
-            let over = py.detach(|| {
-                while writer.ready_within(LOOK_EVERY) {
-                    if step(writer)? {
-                        return Ok(true);
+            let over = {
+                let mut writing = lock(py, slot);
+                let (writer, step) = (writing.get()?, &mut step);
+                py.detach(|| {
+                    while writer.ready_within(LOOK_EVERY) {
+                        if step(writer)? {
+                            return Ok(true);
+                        }
                     }
-                }
-                Ok(false)
-            });
+                    Ok(false)
+                })
+            };
             if over.map_err(to_python)? {
                 return Ok(());
             }
+            // Without the lock: a handler may close the stream.
             py.check_signals()?;
         }
     }
@@ -226,25 +239,26 @@ impl StreamWriter {
         this.steps(py, |writer| writer.buffer_of(least).map(|_| true))?;
         let slot = this.0.get()?;
         let mut writing = lock(py, slot);
-        let buffer = writing.get(py)?.buffer_of(least).map_err(to_python)?;
-        let loan = Py::new(py, Loan { _writer: slf.clone().unbind() })?;
+        let buffer = writing.get()?.buffer_of(least).map_err(to_python)?;
+        let lent = Arc::new(());
+        let loan = Bound::new(py, Loan { _writer: slf.clone().unbind(), _lent: Arc::clone(&lent) })?;
         let view = ArrayView1::from(&*buffer);
         // SAFETY: the array is based on the loan, which keeps the writer, and nothing is done with this memory, nor does the writer let
         // go of it, while anybody but the writer has the loan: `Writing::get` sees to it, and is the only way to the writer.
-        let array = unsafe { PyArray1::borrow_from_array(&view, loan.clone_ref(py).into_bound(py).into_any()) };
-        writing.lent = Some(loan);
+        let array = unsafe { PyArray1::borrow_from_array(&view, loan.into_any()) };
+        writing.lent = Arc::downgrade(&lent);
         Ok(array)
     }
 
     /// Counts bytes of the memory as written.
     fn advance(&self, py: Python<'_>, count: usize) -> PyResult<()> {
-        let mut writing = lock(py, self.0.get()?);
-        let writer = writing.get(py)?;
-        let room = writer.buffer().map_err(to_python)?.len();
-        if count > room {
-            return Err(argument(format!("{count} bytes of a buffer of {room}")));
-        }
-        py.detach(|| writer.advance(count)).map_err(to_python)
+        self.steps(py, |writer| {
+            let room = writer.buffer()?.len();
+            if count > room {
+                return Err(Error::Value { what: format!("{count} bytes of a buffer of {room}") });
+            }
+            writer.advance(count).map(|()| true)
+        })
     }
 
     /// The next bytes lie together, where a block is long enough and little of this one is left.
@@ -263,7 +277,7 @@ impl StreamWriter {
     /// One record.
     fn write_record(&self, py: Python<'_>, record: &Bound<'_, PyAny>) -> PyResult<()> {
         let data = Data::of(record)?;
-        if lock(py, self.0.get()?).get(py)?.put_record(data.bytes()).map_err(to_python)? {
+        if lock(py, self.0.get()?).get()?.put_record(data.bytes()).map_err(to_python)? {
             return Ok(());
         }
         let mut records = std::iter::once(data.bytes());
@@ -274,7 +288,14 @@ impl StreamWriter {
     fn write_records(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut items = records.try_iter()?;
         loop {
-            let part: Vec<Data<'_>> = items.by_ref().take(AT_ONCE).map(|item| Data::of(&item?)).collect::<PyResult<_>>()?;
+            let (mut part, mut bytes): (Vec<Data<'_>>, _) = (Vec::new(), 0);
+            while part.len() < AT_ONCE
+                && bytes < AT_ONCE_BYTES
+                && let Some(item) = items.next()
+            {
+                part.push(Data::of(&item?)?);
+                bytes += part.last().map_or(0, |data| data.bytes().len());
+            }
             let bytes: Vec<&[u8]> = part.iter().map(Data::bytes).collect();
             if bytes.is_empty() {
                 return Ok(());
@@ -311,12 +332,16 @@ impl StreamWriter {
 
     /// Where the next byte lies in memory, modulo 4096.
     fn alignment(&self, py: Python<'_>) -> PyResult<usize> {
-        let mut writing = lock(py, self.0.get()?);
-        writing.get(py)?.alignment().map_err(to_python)
+        let mut found = 0;
+        self.steps(py, |writer| {
+            found = writer.alignment()?;
+            Ok(true)
+        })?;
+        Ok(found)
     }
 
     fn set_about(&self, py: Python<'_>, about: &[u8]) -> PyResult<()> {
-        lock(py, self.0.get()?).get(py)?.set_about(about);
+        lock(py, self.0.get()?).get()?.set_about(about);
         Ok(())
     }
 
@@ -329,7 +354,7 @@ impl StreamWriter {
 
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         let mut writing = lock(py, self.0.get()?);
-        writing.get(py)?;
+        writing.get()?;
         let writer = writing.writer.take().ok_or_else(closed)?;
         py.detach(|| writer.finish()).map_err(to_python)
     }
@@ -338,7 +363,7 @@ impl StreamWriter {
     fn discard(&self, py: Python<'_>) -> PyResult<()> {
         let mut writing = lock(py, self.0.get()?);
         if writing.writer.is_some() {
-            writing.get(py)?;
+            writing.get()?;
         }
         let writer = writing.writer.take();
         py.detach(|| drop(writer));
@@ -376,10 +401,10 @@ impl<'py> Data<'py> {
 
 /// What arrays of a block are based on.
 #[pyclass(frozen, module = "outcore._native")]
-struct Block(StreamBlock);
+struct Block(Owned<StreamBlock>);
 
 #[pyclass(frozen, module = "outcore._native")]
-struct RecordBlock(Records);
+struct RecordBlock(Owned<Records>);
 
 /// Copies of records, of which `offsets` says where they begin and end.
 #[pyfunction]
@@ -406,13 +431,15 @@ impl StreamReader {
         py: Python<'_>,
         take: impl Fn(&mut outcore::StreamReader) -> outcore::Result<T> + Sync,
     ) -> PyResult<T> {
-        let mut slot = lock(py, self.0.get()?);
-        let reader = slot.as_mut().ok_or_else(closed)?;
-        let take = &take;
+        let (slot, take) = (self.0.get()?, &take);
         loop {
+            let mut slot = lock(py, slot);
+            let reader = slot.as_mut().ok_or_else(closed)?;
             let taken = py.detach(|| if reader.ready_within(LOOK_EVERY) { Some(take(reader)) } else { None });
+            drop(slot);
             match taken {
                 Some(taken) => return taken.map_err(to_python),
+                // Without the lock: a handler may close the stream.
                 None => py.check_signals()?,
             }
         }
@@ -424,8 +451,8 @@ impl StreamReader {
     /// Bytes that lie together, read-only; `None` at the end.
     fn next_block<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyArray1<u8>>>> {
         let Some(block) = self.next(py, outcore::StreamReader::next_block)? else { return Ok(None) };
-        let block = Bound::new(py, Block(block))?;
-        let bytes: &[u8] = &block.get().0;
+        let block = Bound::new(py, Block(Owned::new(block)))?;
+        let bytes: &[u8] = block.get().0.get()?;
         // SAFETY: the array is based on the block, which keeps its bytes and never changes them; the array is read-only.
         let array = unsafe { PyArray1::borrow_from_array(&ArrayView1::from(bytes), block.clone().into_any()) };
         array.readwrite().make_nonwriteable();
@@ -436,8 +463,8 @@ impl StreamReader {
     #[expect(clippy::type_complexity, reason = "two arrays")]
     fn next_records<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyArray1<u8>>, Bound<'py, PyArray1<u8>>)>> {
         let Some(records) = self.next(py, outcore::StreamReader::next_records)? else { return Ok(None) };
-        let block = Bound::new(py, RecordBlock(records))?;
-        let records = &block.get().0;
+        let block = Bound::new(py, RecordBlock(Owned::new(records)))?;
+        let records = block.get().0.get()?;
         let array = |bytes: &[u8]| {
             // SAFETY: as above.
             let array = unsafe { PyArray1::borrow_from_array(&ArrayView1::from(bytes), block.clone().into_any()) };

@@ -177,3 +177,40 @@ def test_the_demo_can_be_explained(folder: Path) -> None:
     assert (found["memory"], found["text_memory"], found["only"], found["clusters"]) == ("32MiB", "256MiB", "text", 20)
     for words in (("--only", "sound"), ("--clusters", "1"), ("--texts", str(folder))):
         assert CliRunner().invoke(cli, ["demo", *words]).exit_code == 2
+
+
+def test_stores(tmp_path: Path) -> None:
+    from outcore.streams import StreamStore
+
+    path = str(tmp_path / "a.store")
+    assert outcore("format", path).returncode == 1
+    assert outcore("format", path, "--size", "8MiB").returncode == 0
+    again = outcore("format", path)
+    assert again.returncode == 1
+    assert "--overwrite" in again.stderr
+    with StreamStore(path).create("rows/x") as writer:
+        writer.write(b"\x5a" * 100_000)
+    listed = outcore("ls", path)
+    assert listed.returncode == 0
+    assert "rows/x" in listed.stdout
+    assert "free" in listed.stdout
+    (one,) = json.loads(outcore("ls", path, "--json").stdout)["objects"]
+    assert (one["name"], one["kind"], one["state"]) == ("rows/x", "stream", "whole")
+    whole = outcore("check", path)
+    assert whole.returncode == 0
+    assert "1 objects" in whole.stdout
+    assert outcore("repair", path).stdout == "nothing was wrong\n"
+    data = Path(path).read_bytes()
+    Path(path).write_bytes(data.replace(b"\x5a" * 50_000, b"\x5a" * 49_999 + b"!", 1))
+    damaged = outcore("check", path)
+    assert damaged.returncode == 1
+    assert "rows/x" in damaged.stdout
+    assert "checksum" in damaged.stdout
+    assert "rows/x" in outcore("repair", path).stdout
+    assert json.loads(outcore("ls", path, "--json").stdout)["objects"][0]["state"] == "unfinished"
+    assert outcore("format", path, "--overwrite", "--size", "1MiB").returncode == 1
+    assert outcore("format", path, "--overwrite").returncode == 0
+    assert json.loads(outcore("ls", path, "--json").stdout)["objects"] == []
+    missing = outcore("ls", str(tmp_path / "nothing"))
+    assert missing.returncode == 1
+    assert "no such file" in missing.stderr

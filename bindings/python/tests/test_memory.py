@@ -46,7 +46,8 @@ WORK = {
     "csrcsc": "oc.linalg.csrcsc(s)",
     "sparse kmeans": "KMeans(8, init=np.random.default_rng(0).random((8, 30_000)), n_init=1, max_iter=3).fit(s)",
     "streams": "w = StreamStore(folder + '/x.store', size='200MiB').create('x', overwrite=True, block='1MiB'); "
-    "r = np.ones((4096, 256)); [w.write_array(r) for _ in range(9)]; w.close(); [b.sum() for b in StreamStore(folder + '/x.store').open('x')]",
+    "r = np.ones((4096, 256)); [w.write_array(r) for _ in range(9)]; w.close(); "
+    "[b.sum() for b in StreamStore(folder + '/x.store').open('x')]",
     "slices": "for i in range(0, 6000, 500): a[i : i + 500] = a[i : i + 500] * 2",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 BLOCK = 4096
-GOLDEN = Path(__file__).parents[3] / "crates/store/tests/golden/v1.store"
+CRATES = Path(__file__).parents[3] / "crates"
+GOLDEN = CRATES / "store/tests/golden/v1.store"
+STREAMS = CRATES / "outcore/tests/golden/streams-1.store"
 
 
 def crc_table() -> list[int]:
@@ -78,10 +81,18 @@ class Reader:
                 continue
             length, _, condition = take("QqB")
             name = take(f"{take('H')}s").decode()
-            take(f"{take('I')}s")
+            about = take(f"{take('I')}s")
             runs = [[take("QQ") for _ in range(take("I"))] for _ in range(2)]
             blocks = [[first + place for first, count in part for place in range(count)] for part in runs]
-            self.objects[number] = {"name": name, "length": length, "condition": condition, "blocks": blocks}
+            self.objects[number] = {
+                "number": number,
+                "name": name,
+                "length": length,
+                "condition": condition,
+                "blocks": blocks,
+                "runs": runs[0],
+                "about": about,
+            }
         assert at == len(records)
 
     def contents(self, name: str) -> bytes:
@@ -96,6 +107,52 @@ class Reader:
             assert not expected or found["condition"] or (crc(block) or 1) == expected
             whole += block
         return whole[: found["length"]]
+
+    def stream(self, name: str) -> tuple[bytes, list[bytes], bytes]:
+        """Bytes, records and what its writer says of a stream that is not compressed."""
+        (found,) = (one for one in self.objects.values() if one["name"] == name)
+        block_bytes, mark, compression, length, count = struct.unpack_from("<IQBQQ", found["about"])
+        assert (found["condition"], compression) == (16, 0)
+        places = [
+            (first * BLOCK + at, first * BLOCK + min(at + block_bytes, blocks * BLOCK))
+            for first, blocks in found["runs"]
+            for at in range(0, blocks * BLOCK, block_bytes)
+        ]
+        whole, records, begun = b"", [], b""
+        for number, (begin, end) in enumerate(places):
+            block = self.data[begin:end]
+            *marks, data, ends, size, last, after, its_mark, zero, total = struct.unpack_from(
+                "<QQIIIIQQ12sI", block, end - begin - 64
+            )
+            assert marks == [found["number"], number]
+            assert (size, its_mark, zero, total) == (end - begin, mark, bytes(12), crc(block[:-4]))
+            assert last == (number + 1 == len(places))
+            assert after * BLOCK == (0 if last else places[number + 1][0])
+            bytes_here = block[:data]
+            listed = struct.unpack_from(f"<{ends}I", block, size - 64 - 4 * ends)
+            if listed:
+                if begun:
+                    records.append(begun + bytes_here[: listed[0]])
+                records += [bytes_here[one:other] for one, other in itertools.pairwise(listed)]
+                begun = b""
+            begun += bytes_here[listed[-1] if listed else 0 :]
+            whole += bytes_here
+        assert (len(whole), len(records)) == (length, count)
+        return whole, records, found["about"][29:]
+
+
+def pattern(length: int, seed: int) -> bytes:
+    return bytes((at * 31 + at // 251 + seed * 7) & 255 for at in range(length))
+
+
+def test_the_document_describes_streams() -> None:
+    reader = Reader(STREAMS.read_bytes())
+    names = {one["name"]: one["condition"] for one in reader.objects.values()}
+    assert names == {"bytes": 16, "empty": 16, "lz4": 16, "records": 16, "unfinished": 18, "zstd": 16}
+    assert reader.stream("bytes") == (pattern(10_000, 3), [], b'{"made by": "a test"}')
+    assert reader.stream("empty") == (b"", [], b"")
+    expected = [*(pattern(number % 40, number) for number in range(300)), pattern(20_000, 1), b"", b"last"]
+    assert reader.stream("records")[:2] == (b"".join(expected), expected)
 
 
 def test_the_document_describes_the_golden_store() -> None:

@@ -3,6 +3,8 @@
 import io
 import mmap
 import os
+import pickle
+import signal
 import subprocess
 import sys
 import textwrap
@@ -285,18 +287,24 @@ def test_reading_for_the_last_time(store: StreamStore) -> None:
     reader = store.open("x")
     with pytest.raises(errors.LockedError):
         store.open("x", destroy=True)
+    assert sum(map(len, reader.blocks())) == 10_000_000
     del reader
-    wait_for(lambda: can_take(store))
+    with pytest.raises(errors.ArgumentError, match="frames"):
+        store.open("x", destroy=True, frames=[np.empty(9, np.uint8)])
+    assert "x" in store
+    assert sum(map(len, store.open("x", destroy=True).blocks())) == 10_000_000
+    assert "x" not in store
     wait_for(lambda: store.free_bytes == free)
 
 
-def can_take(store: StreamStore) -> bool:
-    try:
-        count = sum(map(len, store.open("x", destroy=True).blocks()))
-    except errors.LockedError:
-        return False
-    assert count == 10_000_000
-    return True
+def test_space_can_be_had_as_soon_as_it_was_given_up(tmp_path: Path) -> None:
+    store = StreamStore(tmp_path / "small.store", size="8MiB")
+    for _ in range(20):
+        with store.create("x", block=BLOCK) as writer:
+            writer.write(bytes(7_000_000))
+        for block in store.open("x").blocks():
+            del block
+        store.destroy("x")
 
 
 def wait_for(condition: Any) -> None:
@@ -419,3 +427,57 @@ def test_threads_and_many_streams_within_a_small_budget(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert all(found[number] == data[number] for number in range(16))
+
+
+def test_a_file_that_nobody_has_closed_is_no_stream(store: StreamStore) -> None:
+    with store.create("x") as writer:
+        writer.write(b"old")
+    with pytest.raises(AttributeError), store.create("x", overwrite=True) as writer:
+        pickle.dump(lambda: 0, writer.as_file())
+    with pytest.raises(RuntimeError), store.create("x", overwrite=True).as_file() as file:
+        file.write(b"new")
+        raise RuntimeError
+    assert store.open("x").read() == b"old"
+    writer = store.create("y")
+    writer.write(b"whole")
+    writer.close()
+    writer.close()
+    assert store.open("y").read() == b"whole"
+
+
+def test_iterators_go_on_where_others_ended(store: StreamStore) -> None:
+    with store.create("x", block=BLOCK) as writer:
+        writer.write_records([bytes([number]) * 10 for number in range(200)])
+    reader = store.open("x")
+    first = [bytes(next(reader.records())) for _ in range(3)]
+    assert first + [bytes(record) for record in reader.records()] == [bytes([number]) * 10 for number in range(200)]
+    reader = store.open("x")
+    assert reader.read(15) + b"".join(reader.blocks()) == store.open("x").read()
+
+
+def test_frames_that_cannot_be_used(store: StreamStore) -> None:
+    frame = np.frombuffer(mmap.mmap(-1, 2 * BLOCK), np.uint8)
+    constant = np.frombuffer(mmap.mmap(-1, BLOCK, access=mmap.ACCESS_READ), np.uint8)
+    for frames in ([frame, frame], [frame[:BLOCK], frame[4096:]], [constant], [frame[1:]]):
+        with pytest.raises((errors.ArgumentError, BufferError)):
+            store.create("x", block=BLOCK, frames=frames)
+    assert list(store) == []
+
+
+def test_a_handler_of_a_signal_may_close_the_stream(store: StreamStore) -> None:
+    writer = store.create("x", block=BLOCK)
+
+    def close(*_: object) -> None:
+        writer.discard()
+
+    before = signal.signal(signal.SIGALRM, close)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        until = time.monotonic() + 10
+        with pytest.raises((errors.ClosedError, errors.NoSpaceError)):
+            while time.monotonic() < until:
+                writer.write(bytes(1000))
+                time.sleep(0.001)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert "x" not in store

@@ -206,6 +206,8 @@ impl Memory {
         self.above_floors -= account.above_floor();
         let raised = account.reservation.grow(what, bytes);
         self.above_floors += account.above_floor();
+        // Who has more than its floor has been asked before, when nobody needed it.
+        self.released |= bytes > 0 && raised.is_ok() && self.above_floors > self.budget.available();
         raised
     }
 

@@ -35,6 +35,8 @@ struct State {
     end: Option<Result<()>>,
     /// The caller is gone.
     closed: bool,
+    /// The caller is gone, and nothing is moved to its frames any more.
+    quiet: bool,
     /// So many returned frames are worth waking the engine for.
     wake_at: usize,
 }
@@ -92,6 +94,8 @@ pub struct ReadStream {
     names: Vec<String>,
     frame_bytes: usize,
     most: usize,
+    /// The frames are the caller's.
+    has_given: bool,
     over: bool,
 }
 
@@ -215,6 +219,10 @@ impl Drop for ReadStream {
         // What is under way keeps others waiting until it is drained; what is lent stays reserved until it is dropped.
         self.pool.floor.lock().expect("no panic while held").shrink(lent_bytes);
         self.pool.mailbox.wake();
+        if self.has_given {
+            // The caller may use its frames for something else now.
+            drop(self.pool.between.wait_while(|state| !state.quiet));
+        }
     }
 }
 
@@ -263,11 +271,11 @@ impl Engine {
             Some((extent, _)) => supply.frames(frame_bytes, ahead, extent)?,
             None => Frames { bytes: 0, least: 1, most: 1, given: Vec::new(), shares: Shares::Not },
         };
-        let Frames { least, most, .. } = frames;
+        let (least, most, has_given) = (frames.least, frames.most, !frames.given.is_empty());
         let what = || format!("a stream over {}", names.join(", "));
         let floor = self.budget().reserve_floor(&what(), frames.floor_bytes())?;
         let (filled, returned) = (VecDeque::new(), Vec::new());
-        let state = State { filled, returned, lent: 0, least, end: None, closed: false, wake_at: 1 };
+        let state = State { filled, returned, lent: 0, least, end: None, closed: false, quiet: false, wake_at: 1 };
         let between = Arc::new(Between::new(state));
         let reader = Reader {
             between: Arc::clone(&between),
@@ -279,7 +287,8 @@ impl Engine {
             position: parts.first().map_or(0, |(_, range)| range.start),
             block_bytes,
             account: Account::new(floor.part(frames.floor_bytes())),
-            has_given: !frames.given.is_empty(),
+            has_given,
+            over: false,
             frames,
             free: Vec::new(),
             taken: 0,
@@ -293,7 +302,7 @@ impl Engine {
             let mailbox = handle.mailbox();
             handle.start(&mailbox, Box::new(reader))?;
             let pool = Arc::new(Pool { between, mailbox, floor: Mutex::new(floor) });
-            Ok(ReadStream { pool, names, frame_bytes, most, over: false })
+            Ok(ReadStream { pool, names, frame_bytes, most, has_given, over: false })
         })
     }
 }
@@ -325,7 +334,8 @@ struct Reader {
     /// Number of the first of them; tokens are these numbers.
     first_slot: u32,
     loading: usize,
-    /// Nothing more is requested.
+    /// Nothing more is requested: something failed, or nobody wants it.
+    over: bool,
     error: Option<Error>,
     closing: bool,
 }
@@ -334,8 +344,11 @@ impl Reader {
     /// Goes to the next part as long as there is nothing left of this one. True when there is more to read.
     fn has_more(&mut self) -> bool {
         while let Some((_, range)) = self.parts.get(self.part) {
+            if self.over {
+                break;
+            }
             if self.position < range.end {
-                return self.error.is_none();
+                return true;
             }
             self.part += 1;
             self.position = self.parts.get(self.part).map_or(0, |(_, range)| range.start);
@@ -386,6 +399,7 @@ impl Reader {
             }
             None => core.memory.take(&mut self.account, self.frames.bytes).unwrap_or_else(|source| {
                 self.error = Some(Error::NoMemory { bytes: self.frames.bytes as u64, source });
+                self.over = true;
                 None
             }),
         };
@@ -413,11 +427,9 @@ impl Reader {
             Some(_) => return None,
             None => {
                 let mut state = self.between.lock();
-                if matches!(state.end, Some(Err(_))) {
-                    return None;
-                }
                 let filled = state.filled.pop_back()?;
-                state.end = None;
+                // Before an error it is lost, and the error comes sooner.
+                state.end = state.end.take().filter(Result::is_err);
                 filled
             }
         };
@@ -442,7 +454,7 @@ impl Reader {
             }
         }
         let closed = state.closed;
-        if state.end.is_none() && self.slots.is_empty() && (self.error.is_some() || self.part == self.parts.len()) {
+        if state.end.is_none() && self.slots.is_empty() && (self.over || self.part == self.parts.len()) {
             state.end = Some(self.error.take().map_or(Ok(()), Err));
         }
         let news = before != (state.filled.len(), state.end.is_some());
@@ -482,11 +494,14 @@ impl Activity for Reader {
         self.frames.join(core.memory);
         loop {
             if self.exchange(core) {
+                self.over = true;
                 if self.loading == 0 {
                     // What the caller still keeps needs nothing of them.
                     self.parts.clear();
+                    self.part = 0;
+                    self.between.lock().quiet = true;
+                    self.between.notify();
                 }
-                self.part = self.parts.len();
             }
             self.shed(core);
             self.request(core);
@@ -520,7 +535,7 @@ impl Activity for Reader {
             Err(source) => {
                 let object = self.parts[block.part as usize].0.name().to_owned();
                 *slot = Slot::Failed(Error::Device { object, source });
-                self.part = self.parts.len();
+                self.over = true;
                 self.free.push(reclaim(frame, bytes));
             }
         }
@@ -530,7 +545,7 @@ impl Activity for Reader {
 
     fn fail(&mut self, error: Error) {
         self.closing = true;
-        self.part = self.parts.len();
+        self.over = true;
         self.error.get_or_insert(error);
     }
 }
@@ -538,7 +553,10 @@ impl Activity for Reader {
 /// Whoever waits learns that the engine is gone, also when its thread panicked.
 impl Drop for Reader {
     fn drop(&mut self) {
-        self.between.lock().end.get_or_insert(Err(Error::Closed));
+        let mut state = self.between.lock();
+        state.end.get_or_insert(Err(Error::Closed));
+        state.quiet = true;
+        drop(state);
         self.between.notify();
     }
 }
@@ -551,8 +569,16 @@ mod tests {
     /// the engine slept, the caller kept its other blocks and waited for the next, and neither ever went on.
     #[test]
     fn a_frame_that_came_back_unnoticed_is_noticed() {
-        let mut state =
-            State { filled: VecDeque::new(), returned: Vec::new(), lent: 7, least: 8, end: None, closed: false, wake_at: 2 };
+        let mut state = State {
+            filled: VecDeque::new(),
+            returned: Vec::new(),
+            lent: 7,
+            least: 8,
+            end: None,
+            closed: false,
+            quiet: false,
+            wake_at: 2,
+        };
         state.returned.push(Buf::anonymous(4096).unwrap());
         assert!(state.wakes_at(2), "its wake is still to come");
         assert!(!state.wakes_at(1), "its wake would have been due");

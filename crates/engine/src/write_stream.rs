@@ -42,6 +42,8 @@ struct State {
     done: bool,
     /// The caller is gone.
     closed: bool,
+    /// The engine's half is gone.
+    over: bool,
 }
 
 struct Full {
@@ -64,6 +66,8 @@ pub struct WriteStream {
     current: Option<Full>,
     frame_bytes: usize,
     position: u64,
+    /// The frames are the caller's.
+    has_given: bool,
 }
 
 impl WriteStream {
@@ -198,6 +202,10 @@ impl Drop for WriteStream {
         // What is under way keeps others waiting until it is drained.
         self.floor = None;
         self.mailbox.wake();
+        if self.has_given {
+            // The caller may use its frames for something else now.
+            drop(self.between.wait_while(|state| !state.over));
+        }
     }
 }
 
@@ -230,7 +238,8 @@ impl Engine {
         let floor = self.budget().reserve_floor(&format!("a stream to {}", extent.name()), needed)?;
         let given = std::mem::take(&mut frames.given);
         let given_bytes = given.iter().map(|frame| frame.len() as u64).sum();
-        let state = State { free: given, full: VecDeque::new(), error: None, finishing: false, done: false, closed: false };
+        let state =
+            State { free: given, full: VecDeque::new(), error: None, finishing: false, done: false, closed: false, over: false };
         let between = Arc::new(Between::new(state));
         let writer = Writer {
             between: Arc::clone(&between),
@@ -260,6 +269,7 @@ impl Engine {
                 current: None,
                 frame_bytes,
                 position: offset,
+                has_given: given_bytes > 0,
             })
         })
     }
@@ -475,7 +485,10 @@ fn thaw(bytes: Shared) -> Buf {
 /// Whoever waits learns that the engine is gone, also when its thread panicked.
 impl Drop for Writer {
     fn drop(&mut self) {
-        self.between.lock().error.get_or_insert(Error::Closed);
+        let mut state = self.between.lock();
+        state.error.get_or_insert(Error::Closed);
+        state.over = true;
+        drop(state);
         self.between.notify();
     }
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outcore_device::{Choice, Device, Faults, Faulty, MemoryDevice, Mode, open_file};
-use outcore_engine::{Config, Engine, Error, Extent, GatherOptions, Item, Plan, Region, StreamOptions, Task};
+use outcore_device::{Buf, Choice, Device, Faults, Faulty, MemoryDevice, Mode, open_file};
+use outcore_engine::{Config, Engine, Error, Extent, GatherOptions, Item, Plan, Region, StreamOptions, Supply, Task};
 use proptest::prelude::*;
 
 const BUDGET: u64 = 1 << 20;
@@ -460,4 +460,154 @@ fn a_caller_that_keeps_most_blocks_goes_on() {
         sender.send(()).unwrap();
     });
     ended.recv_timeout(Duration::from_secs(60)).unwrap();
+}
+
+/// What happens to one of several streams that share a budget.
+#[derive(Clone, Debug)]
+enum Turn {
+    Open { ahead: usize },
+    Read,
+    Keep,
+    LetGo,
+    Close,
+}
+
+fn turn() -> impl Strategy<Value = Turn> {
+    prop_oneof![
+        2 => (1usize..7).prop_map(|ahead| Turn::Open { ahead }),
+        8 => Just(Turn::Read),
+        2 => Just(Turn::Keep),
+        1 => Just(Turn::LetGo),
+        1 => Just(Turn::Close),
+    ]
+}
+
+/// As many streams as the budget has blocks, each of which reserves one.
+const SHARING: usize = 16;
+const SHARED_BLOCK: usize = (BUDGET as usize) / SHARING;
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// Whoever has read ahead gives memory back to whoever comes, and reads the same bytes again; nobody waits for a caller.
+    #[test]
+    fn streams_share_a_budget(turns in prop::collection::vec((0..SHARING, turn()), 1..200)) {
+        let engine = engine();
+        let contents: Vec<Vec<u8>> = (0..SHARING).map(|seed| pattern(9 * SHARED_BLOCK + 77 * seed, seed)).collect();
+        let extents: Vec<Extent> = contents.iter().map(|bytes| Extent::new("x", device(bytes, 512))).collect();
+        let mut streams: Vec<Option<(outcore_engine::ReadStream, usize)>> = (0..SHARING).map(|_| None).collect();
+        let mut kept: Vec<Vec<outcore_engine::Lent>> = (0..SHARING).map(|_| Vec::new()).collect();
+        for (which, turn) in turns {
+            match turn {
+                Turn::Open { ahead } => {
+                    let (extent, len) = (&extents[which], contents[which].len() as u64);
+                    // A block from anywhere takes a sector more: these begin at one.
+                    let options = StreamOptions { block_bytes: SHARED_BLOCK, ahead };
+                    match engine.read_streams_with(&[(extent.clone(), 0..len)], options, Supply::Elastic(1)) {
+                        Ok(stream) => streams[which] = Some((stream, 0)),
+                        Err(Error::OverBudget { .. }) => prop_assert!(kept.iter().any(|kept| !kept.is_empty())),
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                Turn::Read | Turn::Keep => {
+                    let Some((stream, at)) = &mut streams[which] else { continue };
+                    match stream.next() {
+                        Some(Ok(block)) => {
+                            prop_assert_eq!(block.offset() as usize, *at);
+                            prop_assert!(*block == contents[which][*at..*at + block.len()]);
+                            *at += block.len();
+                            if matches!(turn, Turn::Keep) {
+                                kept[which].push(block);
+                            }
+                        }
+                        Some(Err(Error::Lent { .. })) => prop_assert!(!kept[which].is_empty()),
+                        Some(Err(error)) => panic!("{error}"),
+                        None => prop_assert_eq!(*at, contents[which].len()),
+                    }
+                }
+                Turn::LetGo => kept[which].clear(),
+                Turn::Close => streams[which] = None,
+            }
+        }
+        drop((streams, kept));
+        assert_all_back(&engine);
+    }
+}
+
+#[test]
+fn a_writer_goes_on_elsewhere_in_memory_that_it_shares() {
+    let engine = engine();
+    let target = device(&[0; 64 << 10], 4096);
+    let extent = Extent::new("x", Arc::clone(&target) as Arc<dyn Device>);
+    let options = StreamOptions { block_bytes: 8192, ahead: 3 };
+    let mut writer = engine.write_stream_with(&extent, 0, options, Supply::Elastic(1)).unwrap();
+    for (place, len) in [(32 << 10, 8192u64), (0, 4096), (12 << 10, 8192), (48 << 10, 4096)] {
+        writer.go_on_at(place).unwrap();
+        // To go on twice is to go on once.
+        writer.go_on_at(place).unwrap();
+        let buffer = writer.buffer().unwrap();
+        buffer[..len as usize].fill((place >> 12) as u8 + 1);
+        writer.advance(len as usize).unwrap();
+    }
+    writer.finish().unwrap();
+    let mut expected = vec![0; 64 << 10];
+    for (place, len) in [(32 << 10, 8192), (0, 4096), (12 << 10, 8192), (48 << 10, 4096)] {
+        expected[place..place + len].fill((place >> 12) as u8 + 1);
+    }
+    assert!(read_all(&engine, &extent, 0..64 << 10, StreamOptions { block_bytes: 64 << 10, ahead: 1 }).unwrap() == expected);
+    assert_all_back(&engine);
+}
+
+#[test]
+fn frames_of_the_caller_are_used_and_dropped() {
+    let engine = engine();
+    let content = pattern(50_000, 4);
+    let extent = Extent::new("x", device(&content, 512));
+    let options = StreamOptions { block_bytes: 4096, ahead: 9 };
+    let frames = |count: usize, len: usize| -> Vec<Buf> { (0..count).map(|_| Buf::anonymous(len).unwrap()).collect() };
+    for (count, len) in [(0, 4096), (2, 2048)] {
+        let refused = engine.read_streams_with(&[(extent.clone(), 0..50_000)], options, Supply::Given(frames(count, len)));
+        assert!(matches!(refused, Err(Error::Frames { .. })));
+    }
+    let given = frames(3, 8192);
+    let places: Vec<usize> = given.iter().map(|frame| frame.as_ptr() as usize).collect();
+    let mut stream = engine.read_streams_with(&[(extent.clone(), 0..50_000)], options, Supply::Given(given)).unwrap();
+    let (kept, mut found): (Vec<_>, _) = ((0..3).map(|_| stream.next().unwrap().unwrap()).collect(), Vec::new());
+    assert!(matches!(stream.next(), Some(Err(Error::Lent { .. }))));
+    for block in kept.into_iter().map(Ok).chain(stream) {
+        let block = block.unwrap();
+        assert!(places.contains(&(block.as_ptr() as usize)));
+        found.extend_from_slice(&block);
+    }
+    assert!(found == content);
+    assert_all_back(&engine);
+    let too_many = engine.read_streams_with(&[(extent, 0..50_000)], options, Supply::Given(frames(300, 4096)));
+    assert!(matches!(too_many, Err(Error::OverBudget { .. })), "the budget is charged");
+}
+
+#[test]
+fn streams_that_nobody_reads_make_way_for_a_run() {
+    let engine = engine();
+    let content = pattern(BUDGET as usize, 2);
+    let extents: Vec<Extent> = (0..4).map(|_| Extent::new("x", device(&content, 512))).collect();
+    let options = StreamOptions { block_bytes: 64 << 10, ahead: 4 };
+    let open = |extent: &Extent| engine.read_streams_with(&[(extent.clone(), 0..BUDGET)], options, Supply::Elastic(1)).unwrap();
+    let streams: Vec<_> = extents.iter().map(open).collect();
+    // All have read ahead as far as they may.
+    streams.iter().for_each(|stream| assert!(stream.ready_within(Duration::from_secs(10))));
+    std::thread::sleep(Duration::from_millis(20));
+    let target = Extent::new("target", device(&[0; 512 << 10], 512));
+    let mut plan = Plan::new("fill");
+    let part = plan.extent(&target);
+    plan.task(Task::new("ones").write(Region::span(part, 0, 512 << 10)).run(|cx| {
+        cx.blocks[0].slice_mut::<u8>().fill(1);
+        Ok(())
+    }));
+    let ticket = engine.run(plan).unwrap();
+    assert!(ticket.wait_timeout(Duration::from_secs(20)), "it waits for ever");
+    for stream in streams {
+        let found: Vec<u8> = stream.flat_map(|block| block.unwrap().to_vec()).collect();
+        assert!(found == content);
+    }
+    assert_all_back(&engine);
 }

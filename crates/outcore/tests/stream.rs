@@ -328,7 +328,7 @@ fn a_damaged_bit_anywhere_is_seen() {
 fn many_streams_share_a_budget() {
     const STREAMS: usize = 32;
     let (_, below) = fresh(64 * MIB);
-    let store = StreamStore::on(&session(STREAMS as u64 * 65536), below);
+    let store = StreamStore::on(&session(2 * STREAMS as u64 * 65536), below);
     let options = || StreamOptions { block_bytes: 65536, ahead: 8, ..StreamOptions::default() };
     let bytes: Vec<Vec<u8>> = (0..STREAMS).map(|seed| pattern(1_000_000 + seed, seed)).collect();
     let mut writers: Vec<_> = (0..STREAMS).map(|at| store.write(&at.to_string(), options()).unwrap()).collect();
@@ -412,4 +412,63 @@ fn a_record_that_memory_has_no_room_for_is_an_error() {
     assert_eq!(reader.next_record().unwrap().unwrap(), b"short");
     assert!(matches!(reader.next_record(), Err(Error::OverBudget { .. })));
     assert!(read(&store, "x").unwrap()[5..] == pattern(3_000_000, 1), "as bytes it can be read");
+}
+
+/// Made once, by `make_golden`, and kept for ever.
+const GOLDEN: &[u8] = include_bytes!("golden/streams-1.store");
+const NAMES: [&str; 6] = ["bytes", "empty", "lz4", "records", "unfinished", "zstd"];
+
+fn golden_records() -> Vec<Vec<u8>> {
+    let short = (0..300).map(|number: usize| pattern(number % 40, number));
+    short.chain([pattern(20_000, 1), Vec::new(), b"last".to_vec()]).collect()
+}
+
+fn holds_what_golden_does(store: &StreamStore) {
+    assert_eq!(store.streams().iter().map(|info| &info.name[..]).collect::<Vec<_>>(), NAMES);
+    assert!(read(store, "bytes").unwrap() == pattern(10_000, 3));
+    assert_eq!(store.info("bytes").unwrap().about, b"{\"made by\": \"a test\"}");
+    assert_eq!(read(store, "empty").unwrap(), b"");
+    assert_eq!(store.info("unfinished").unwrap().state, State::Interrupted);
+    assert!(matches!(read(store, "unfinished"), Err(Error::Store(StoreError::Unfinished { .. }))));
+    for name in ["lz4", "records", "zstd"] {
+        let (mut reader, mut found) = (store.read(name, small()).unwrap(), Vec::new());
+        while let Some(record) = reader.next_record().unwrap() {
+            found.push(record.to_vec());
+        }
+        assert!(found == golden_records(), "{name}");
+    }
+}
+
+#[test]
+fn streams_of_version_1_are_read_for_ever() {
+    let device = Arc::new(MemoryDevice::new("golden", GOLDEN.len() as u64));
+    write_now(&*device, GOLDEN, 0).unwrap();
+    let below = Formatted::open_device(device, Access::Write).unwrap();
+    let store = StreamStore::on(&session(8 * MIB), below.clone());
+    holds_what_golden_does(&store);
+    assert_eq!(below.check(|_, _| true).unwrap().faults.len(), 1);
+    store.destroy("unfinished").unwrap();
+    write(&store, "new", b"new");
+    assert_eq!(read(&store, "new").unwrap(), b"new");
+}
+
+#[test]
+#[ignore = "makes the golden file of a new version of the format"]
+fn make_golden() {
+    let (device, below) = fresh(48 * 4096);
+    let store = StreamStore::on(&session(8 * MIB), below);
+    let mut writer = store.write("bytes", small()).unwrap();
+    writer.write(&pattern(10_000, 3)).unwrap();
+    writer.set_about(b"{\"made by\": \"a test\"}");
+    writer.finish().unwrap();
+    write(&store, "empty", b"");
+    for (name, compression) in [("lz4", Compression::Lz4), ("records", Compression::None), ("zstd", Compression::Zstd)] {
+        let mut writer = store.write(name, StreamOptions { compression, ..small() }).unwrap();
+        golden_records().iter().for_each(|record| writer.write_record(record).unwrap());
+        writer.finish().unwrap();
+    }
+    std::mem::forget(store.write("unfinished", small()).unwrap());
+    let mut image = vec![0; 48 * 4096];
+    read_now(&*device, &mut image, 0).unwrap();
+    std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/streams-1.store"), image).unwrap();
 }

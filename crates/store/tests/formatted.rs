@@ -217,7 +217,8 @@ impl History {
         history.step(|_| drop(given_up), |model| _ = model.remove("stream d"));
         history.remove("stream c");
         history.stream("stream e", 4, 24);
-        let taken = history.step(|store| store.take_stream("stream e").unwrap(), |model| _ = model.remove("stream e"));
+        let mut taken = history.store.open_stream("stream e").unwrap();
+        history.step(|_| taken.take().unwrap(), |model| _ = model.remove("stream e"));
         taken.let_go(taken.runs()[0].start..taken.runs()[0].start + 8192);
         history.put("overwrites", 30_000, 25);
         drop(taken);
@@ -335,7 +336,7 @@ fn found(image: &[u8]) -> Result<Model, Error> {
     for (name, _) in looked.iter().filter(|(_, (_, value))| value.is_none()) {
         if name.starts_with("stream") {
             assert!(matches!(store.open_stream(name), Err(Error::Unfinished { .. })));
-            write_stream(store.create_stream(name, 8192, false)?, 1, 1)?;
+            write_stream(store.create_stream(name, 8192, true)?, 1, 1)?;
             assert_eq!(value_of_stream(&store, name)?, 1);
             store.remove(name)?;
             continue;

@@ -46,7 +46,7 @@ fn child() {
             change(&store, "y", value).unwrap();
             write_stream(store.create_stream("z", 8192, value.is_multiple_of(2)).unwrap(), 5, value).unwrap();
             write_stream(store.create_stream("gone", 8192, true).unwrap(), 3, value).unwrap();
-            drop(store.take_stream("gone").unwrap());
+            store.open_stream("gone").unwrap().take().unwrap();
             if value.is_multiple_of(2) {
                 store.remove("z").unwrap();
             }

@@ -10,8 +10,8 @@
 //!   read    device -> a block's memory -> checksum -> lent to the caller           (compressed: block -> chunk -> lent)
 //! ```
 //!
-//! Bytes are neither copied nor looked at but for the checksum. A stream reserves one block of memory; more it has while nobody
-//! needs that memory, so that one stream alone runs ahead, and hundreds share a budget.
+//! Bytes are neither copied nor looked at but for the checksum. A writer reserves one block of memory, a reader two; more they have while
+//! nobody needs that memory, so that one stream alone runs ahead, and hundreds share a budget.
 //!
 //! A stream is bytes; where they are records, blocks also list where records end. A record may be longer than a block.
 //!
@@ -72,10 +72,11 @@ pub struct StreamStore {
 /// How a stream is written or read.
 #[derive(Debug)]
 pub struct StreamOptions {
-    /// Blocks in memory at once, at most: with the device, waiting, or lent. One is reserved.
+    /// Blocks in memory at once, at most: with the device, waiting, or lent. A writer reserves one, a reader two.
     pub ahead: usize,
     /// Memory for them, instead of the session's: as many as are to be in memory at once, each as long as a block and at an address
-    /// that is a multiple of 4096. The session's budget is charged for them.
+    /// that is a multiple of 4096. The session's budget is charged for them. They are the stream's until it was dropped; what it has
+    /// lent lies in them.
     pub frames: Vec<Buf>,
     /// Bytes of a block that is written: a multiple of 4096.
     pub block_bytes: u32,
@@ -93,8 +94,9 @@ impl Default for StreamOptions {
 }
 
 impl StreamOptions {
-    fn supply(self) -> Supply {
-        if self.frames.is_empty() { Supply::Elastic(1) } else { Supply::Given(self.frames) }
+    /// So many blocks are reserved.
+    fn supply(self, least: usize) -> Supply {
+        if self.frames.is_empty() { Supply::Elastic(least) } else { Supply::Given(self.frames) }
     }
 
     fn ahead(&self, block_bytes: u32) -> Ahead {
@@ -215,12 +217,11 @@ impl StreamStore {
     /// Opens a stream to read it for the last time: its blocks are free as soon as they are read, and nobody else can open it.
     ///
     /// # Errors
-    /// As [`read`](StreamStore::read); [`Error::Store`] while somebody else reads it.
+    /// As [`read`](StreamStore::read), and then it stays; [`Error::Store`] while somebody else reads it.
     pub fn read_and_destroy(&self, name: &str, options: StreamOptions) -> Result<StreamReader> {
-        // What there is no memory for stays.
-        let block_bytes = self.store.open_stream(name)?.block_bytes();
-        self.session.engine().budget().reserve(name, u64::from(block_bytes)).map(drop)?;
-        StreamReader::begin(&self.session, self.store.take_stream(name)?, options)
+        let mut reader = self.read(name, options)?;
+        reader.take()?;
+        Ok(reader)
     }
 
     /// Removes a stream, finished or not. Those who read it go on.

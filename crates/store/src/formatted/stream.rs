@@ -4,7 +4,7 @@
 //!   create        the name is taken by a stream that is not finished and has no blocks
 //!   extend        free blocks are taken; nothing is written that says so
 //!   commit        flush -> the name leads to the stream, with its blocks
-//!   take          the name leads nowhere; blocks come back one after another, as they are read
+//!   take          a reader has it for itself: the name leads nowhere; blocks come back one after another, as they are read
 //! ```
 //!
 //! A stream is a chain of blocks of a fixed length, several MiB, of which the last of a run of free space may be shorter. Each ends with
@@ -15,6 +15,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, BufMut};
 use outcore_device::{Device, Limits, Route};
@@ -29,6 +30,8 @@ use crate::error::Error;
 pub const TRAILER_BYTES: usize = 64;
 /// Lengths that blocks of a stream may have.
 pub const STREAM_BLOCK_BYTES: Range<u32> = BLOCK as u32..(1 << 30) + 1;
+const PATIENCE: Duration = Duration::from_millis(200);
+const PAUSE: Duration = Duration::from_millis(1);
 /// Free space is taken in pieces of up to so many bytes.
 const MOST_AT_ONCE: u64 = 64 << 20;
 
@@ -229,8 +232,8 @@ impl Formatted {
             return Err(Error::Locked { object: store.full(&name) });
         }
         let old = state.catalog.find(&name).cloned();
-        // One that is not whole nobody can read.
-        let is_recorded = old.as_deref().is_none_or(|old| old.is_stream && old.condition != Condition::Whole);
+        // One that was not finished nobody will read.
+        let is_recorded = old.as_deref().is_none_or(|old| old.is_stream && old.condition == Condition::Unfinished);
         if !is_recorded && !replace {
             return Err(Error::Exists { object: store.full(&name) });
         }
@@ -260,35 +263,16 @@ impl Formatted {
         let mut state = self.0.lock();
         let entry = state.stream_entry(&self.0, &name)?;
         let garbage = state.hold_open(&self.0, &entry);
-        Ok(self.0.stream(&entry, garbage, false))
-    }
-
-    /// Opens a stream to read it for the last time: nobody else can open it any more, and its blocks are used again as they are
-    /// [let go](Stream::let_go).
-    ///
-    /// # Errors
-    /// As [`open_stream`](Formatted::open_stream); [`Error::Locked`] while somebody else has it open; that of the device.
-    pub fn take_stream(&self, name: &str) -> Result<Stream, Error> {
-        let name = named(name)?;
-        let mut state = self.0.lock_to_write(&name)?;
-        let entry = state.stream_entry(&self.0, &name)?;
-        let is_open = state.open.get(&entry.id).is_some_and(|held| held.garbage.strong_count() > 0);
-        if is_open || state.writers.contains_key(&name) {
-            return Err(Error::Locked { object: self.0.full(&name) });
-        }
-        let Inside { catalog, space, .. } = &mut *state;
-        catalog.change(vec![Record::Gone(entry.id)], space)?;
-        let garbage = Arc::new(Garbage::new(entry.runs.clone(), &self.0.returned));
-        Ok(self.0.stream(&entry, garbage, true))
+        Ok(self.0.stream(&entry, garbage))
     }
 }
 
 impl Inner {
-    fn stream(self: &Arc<Inner>, entry: &Entry, garbage: Arc<Garbage>, is_taken: bool) -> Stream {
+    fn stream(self: &Arc<Inner>, entry: &Entry, garbage: Arc<Garbage>) -> Stream {
         let device = Arc::new(StreamDevice { name: self.full(&entry.name), store: Arc::clone(self), garbage });
         let (form, about) = entry.about_stream().expect("checked when the catalog was read");
         let runs = entry.runs.iter().map(|run| run.start * BLOCK as u64..run.end() * BLOCK as u64).collect();
-        Stream { device, number: entry.id, form, runs, about: about.to_vec(), is_taken }
+        Stream { device, number: entry.id, form, runs, about: about.to_vec(), is_taken: false }
     }
 }
 
@@ -335,14 +319,17 @@ impl NewStream {
     pub fn extend(&mut self) -> Result<Range<u64>, Error> {
         let block = self.form.blocks();
         let had: u64 = self.runs.iter().map(|run| run.blocks).sum();
-        let mut state = self.store.lock_to_write(&self.name)?;
-        let free = state.space.blocks() * BLOCK as u64;
-        // In whole blocks of its own, a quarter of what it has: runs are few, and little is set aside in vain, least where little is free.
-        let wanted = (had / 4).min(MOST_AT_ONCE / BLOCK as u64).min(free / BLOCK as u64 / 64) / block * block;
-        let wanted = wanted.max(block);
-        let no_space = || Error::NoSpace { object: self.device.name.clone(), needed: u64::from(self.form.block_bytes), free };
-        let run = state.space.take_some(wanted, block).ok_or_else(no_space)?;
-        drop(state);
+        let take = || {
+            let mut state = self.store.lock_to_write(&self.name)?;
+            let free = state.space.blocks();
+            // In whole blocks of its own, a quarter of what it has: runs are few, and little is set aside in vain, least where little is
+            // free.
+            let wanted = (had / 4).min(MOST_AT_ONCE / BLOCK as u64).min(free / 64) / block * block;
+            let needed = u64::from(self.form.block_bytes);
+            let no_space = || Error::NoSpace { object: self.device.name.clone(), needed, free: free * BLOCK as u64 };
+            state.space.take_some(wanted.max(block), block).ok_or_else(no_space)
+        };
+        let run = patiently(take, |error| matches!(error, Error::NoSpace { .. }))?;
         self.device.garbage.add(run);
         self.runs.push(run);
         Ok(run.start * BLOCK as u64..run.end() * BLOCK as u64)
@@ -453,7 +440,33 @@ impl Stream {
         })
     }
 
-    /// Gives back a run, or the beginning of one, of a stream that was [taken](Formatted::take_stream) and will not be read again.
+    /// Reads it for the last time: nobody else can open it any more, and its blocks are used again as they are [let go](Stream::let_go).
+    ///
+    /// # Errors
+    /// [`Error::Locked`] while somebody else has it open or writes one of its name; [`Error::Missing`] when it has been removed; that
+    /// of the device.
+    pub fn take(&mut self) -> Result<(), Error> {
+        patiently(|| self.try_take(), |error| matches!(error, Error::Locked { .. }))
+    }
+
+    fn try_take(&mut self) -> Result<(), Error> {
+        let store = &self.device.store;
+        let around = format!("{}/", store.device.name());
+        let mut state = store.lock_to_write(self.device.name.trim_start_matches(&around))?;
+        let object = || self.device.name.clone();
+        let entry = state.catalog.get(self.number).cloned().ok_or_else(|| Error::Missing { object: object() })?;
+        if Arc::strong_count(&self.device.garbage) > 1 || state.writers.contains_key(&entry.name) {
+            return Err(Error::Locked { object: object() });
+        }
+        let Inside { catalog, space, .. } = &mut *state;
+        catalog.change(vec![Record::Gone(entry.id)], space)?;
+        state.open.remove(&entry.id);
+        self.device.garbage.leave(entry.runs.clone(), None);
+        self.is_taken = true;
+        Ok(())
+    }
+
+    /// Gives back a run, or the beginning of one, of a stream that was [taken](Stream::take) and will not be read again.
     pub fn let_go(&self, bytes: Range<u64>) {
         if self.is_taken {
             let start = bytes.start / BLOCK as u64;
@@ -465,6 +478,17 @@ impl Stream {
     #[must_use]
     pub fn is_taken(&self) -> bool {
         self.is_taken
+    }
+}
+
+/// Those who read a stream are gone a moment before their last transfers are, and what these hold is free again.
+fn patiently<T>(mut act: impl FnMut() -> Result<T, Error>, is_passing: impl Fn(&Error) -> bool) -> Result<T, Error> {
+    let start = Instant::now();
+    loop {
+        match act() {
+            Err(error) if is_passing(&error) && start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            done => return done,
+        }
     }
 }
 

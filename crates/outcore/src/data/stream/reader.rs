@@ -13,6 +13,11 @@ use super::{About, StreamOptions};
 use crate::error::{Error, Result};
 use crate::session::Session;
 
+/// Blocks that are reserved: one may still be in use when the next is asked for.
+const READ_AT_ONCE: usize = 2;
+/// Ends of records are numbers of 4 bytes.
+const LONGEST_RECORD: usize = u32::MAX as usize;
+
 /// Blocks, chunks or records of a stream, in order.
 pub struct StreamReader {
     engine: Engine,
@@ -35,6 +40,7 @@ pub struct StreamReader {
     current: Option<(Records, usize)>,
     /// What of a stream that goes as it is read has not gone yet.
     over: Option<Range<u64>>,
+    has_failed: bool,
 }
 
 /// Bytes of a stream in the order in which they were written: a block, or a chunk of one that was compressed. Its memory
@@ -151,6 +157,9 @@ struct Begun {
 impl Begun {
     /// Adds bytes. What was at an address modulo 64 when it was written lies at such a one.
     fn add(self, engine: &Engine, bytes: &[u8]) -> Result<Begun> {
+        if self.to - self.from + bytes.len() > LONGEST_RECORD {
+            return Err(Error::value("a record of 4 GiB or more can only be read as bytes"));
+        }
         let needed = self.to + bytes.len() + 4 + 8;
         let mut begun = match needed <= self.bytes.len() {
             true => self,
@@ -196,7 +205,7 @@ impl StreamReader {
         let extent = Extent::new(stream.name(), session.between(stream.device()));
         let parts: Vec<(Extent, Range<u64>)> = stream.runs().iter().map(|run| (extent.clone(), run.clone())).collect();
         let ahead = options.ahead(block_bytes);
-        let blocks = session.engine().read_streams_with(&parts, ahead, options.supply())?;
+        let blocks = session.engine().read_streams_with(&parts, ahead, options.supply(READ_AT_ONCE))?;
         Ok(StreamReader {
             engine: session.engine().clone(),
             places: blocks_of(stream.runs(), block_bytes).collect(),
@@ -212,7 +221,13 @@ impl StreamReader {
             waiting: None,
             current: None,
             over: None,
+            has_failed: false,
         })
+    }
+
+    /// Nobody else reads it from now on.
+    pub(super) fn take(&mut self) -> Result<()> {
+        Ok(self.stream.take()?)
     }
 
     /// How errors call it: its full path.
@@ -249,6 +264,20 @@ impl StreamReader {
     /// # Errors
     /// [`Error::Store`] for a damaged block, [`Error::Device`]; [`Error::Lent`] when the caller keeps all the memory that the stream may have.
     pub fn next_block(&mut self) -> Result<Option<StreamBlock>> {
+        self.unless_failed(StreamReader::take_block)
+    }
+
+    /// What was lost with an error is not passed over: after it there is nothing more.
+    fn unless_failed<T>(&mut self, act: impl FnOnce(&mut StreamReader) -> Result<T>) -> Result<T> {
+        if self.has_failed {
+            return Err(Error::Failed { what: format!("{}: an earlier read of the stream has failed", self.name()) });
+        }
+        let done = act(self);
+        self.has_failed = matches!(&done, Err(error) if !matches!(error, Error::Lent { .. }));
+        done
+    }
+
+    fn take_block(&mut self) -> Result<Option<StreamBlock>> {
         if self.compression == Compression::None {
             let Some((lent, data_bytes, list)) = self.lent()? else { return Ok(None) };
             return self.in_order(StreamBlock { memory: Arc::new(Memory::Lent(lent)), data: 0..data_bytes, list }).map(Some);
@@ -312,6 +341,10 @@ impl StreamReader {
     /// As [`next_block`](StreamReader::next_block); [`Error::OverBudget`] for a record over several blocks that there is no memory for;
     /// [`Error::Value`] for a stream that is bytes alone.
     pub fn next_records(&mut self) -> Result<Option<Records>> {
+        self.unless_failed(StreamReader::take_records)
+    }
+
+    fn take_records(&mut self) -> Result<Option<Records>> {
         if let Some((records, at)) = self.current.take() {
             // What is left, for a caller who took some of them one by one.
             let StreamBlock { memory, data, list } = records.block;
@@ -327,7 +360,7 @@ impl StreamReader {
             return Err(Error::value(format!("{}: the stream has bytes and no records", self.name())));
         }
         loop {
-            let Some(mut block) = self.next_block()? else {
+            let Some(mut block) = self.take_block()? else {
                 return if self.begun.is_some() { Err(self.corrupt("the last record has no end")) } else { Ok(None) };
             };
             if block.ends() == 0 {

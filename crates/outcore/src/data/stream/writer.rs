@@ -393,7 +393,7 @@ impl Chain {
         let new = store.create_stream(name, block_bytes, options.replace)?;
         let extent = Extent::new(new.name(), session.between(new.device()));
         let ahead = options.ahead(block_bytes);
-        let stream = session.engine().write_stream_with(&extent, 0, ahead, options.supply())?;
+        let stream = session.engine().write_stream_with(&extent, 0, ahead, options.supply(1))?;
         Ok(Chain { new, stream, space: 0..0, block_bytes: block_bytes.into(), number: 0, packed: Piece::default() })
     }
 
