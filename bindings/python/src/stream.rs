@@ -208,6 +208,17 @@ impl StreamWriter {
     }
 }
 
+impl StreamWriter {
+    /// Copies bytes in, a block at a time.
+    fn copy(&self, py: Python<'_>, bytes: &[u8], unit: usize) -> PyResult<()> {
+        let mut from = 0;
+        self.steps(py, |writer| {
+            from += writer.write_some(&bytes[from..], unit)?;
+            Ok(from == bytes.len())
+        })
+    }
+}
+
 /// Nobody waits for the lock with the GIL, which its holder may wait for.
 fn lock<'a, T: Send>(py: Python<'_>, slot: &'a Mutex<T>) -> MutexGuard<'a, T> {
     match slot.try_lock() {
@@ -223,12 +234,7 @@ fn lock<'a, T: Send>(py: Python<'_>, slot: &'a Mutex<T>) -> MutexGuard<'a, T> {
 impl StreamWriter {
     /// Copies bytes in, of which each `unit` lies in one block.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, unit: usize) -> PyResult<()> {
-        let data = Data::of(data)?;
-        let (bytes, mut from) = (data.bytes(), 0);
-        self.steps(py, |writer| {
-            from += writer.write_some(&bytes[from..], unit)?;
-            Ok(from == bytes.len())
-        })
+        self.copy(py, Data::of(data)?.bytes(), unit)
     }
 
     /// The memory of the next bytes, at least so many.
@@ -277,6 +283,10 @@ impl StreamWriter {
     /// One record.
     fn write_record(&self, py: Python<'_>, record: &Bound<'_, PyAny>) -> PyResult<()> {
         let data = Data::of(record)?;
+        if data.bytes().len() > AT_ONCE_BYTES {
+            self.copy(py, data.bytes(), 1)?;
+            return self.end_record(py);
+        }
         if lock(py, self.0.get()?).get()?.put_record(data.bytes()).map_err(to_python)? {
             return Ok(());
         }
@@ -299,6 +309,13 @@ impl StreamWriter {
             let bytes: Vec<&[u8]> = part.iter().map(Data::bytes).collect();
             if bytes.is_empty() {
                 return Ok(());
+            }
+            if bytes.iter().any(|bytes| bytes.len() > AT_ONCE_BYTES) {
+                part.iter().try_for_each(|data| {
+                    self.copy(py, data.bytes(), 1)?;
+                    self.end_record(py)
+                })?;
+                continue;
             }
             let mut records = bytes.iter().copied();
             self.steps(py, |writer| writer.write_records(&mut records).map(|more| !more))?;

@@ -119,11 +119,11 @@ def test_interrupted_rounds_are_kept(tmp_path: Path, x: npt.NDArray[Any], monkey
 
         def __exit__(self, *_: object) -> None: ...
 
-        def update(self, running: Any) -> None:
-            if running.fraction() > 2 / 100_000:
+        def update(self, fraction: Any) -> None:
+            if fraction() > 2 / 100_000:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr("outcore._run._Bar", Impatient)
+    monkeypatch.setattr("outcore._run.Bar", Impatient)
     with pytest.raises(KeyboardInterrupt):
         km.fit(data)
     assert km.n_iter_ >= 1

@@ -28,10 +28,11 @@ mod transaction;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use outcore_device::{Device, FileDevice, Mode};
 
@@ -159,7 +160,7 @@ impl Formatted {
             Some(store) if store.access == Access::Write || access == Access::Read => Ok(Formatted(store)),
             Some(_) => Err(Error::Locked { object: shown(path) }),
             None => {
-                let store = Formatted::open_path(path, access)?;
+                let store = patiently(|| Formatted::open_path(path, access), |error| matches!(error, Error::Locked { .. }))?;
                 open.retain(|_, store| store.strong_count() > 0);
                 open.insert(identity, Arc::downgrade(&store.0));
                 Ok(store)
@@ -520,13 +521,32 @@ impl Drop for Inner {
     }
 }
 
+/// Those who are done with something are gone a moment before their last transfers are, and what these hold is free again.
+fn patiently<T>(mut act: impl FnMut() -> Result<T, Error>, is_passing: impl Fn(&Error) -> bool) -> Result<T, Error> {
+    const PATIENCE: Duration = Duration::from_millis(200);
+    let start = Instant::now();
+    loop {
+        match act() {
+            Err(error) if is_passing(&error) && start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(1)),
+            done => return done,
+        }
+    }
+}
+
 /// Opens a file or block device alone, or, to read it, with others who read it.
 fn open_locked(path: &Path, access: Access) -> Result<(Arc<dyn Device>, File), Error> {
     let object = shown(path);
     let fail = |error| Error::from_io(&object, "open", error);
     let mut options = OpenOptions::new();
     options.read(true).write(access == Access::Write);
-    let lock = options.open(path).map_err(fail)?;
+    if access == Access::Write && std::fs::metadata(path).map_err(fail)?.file_type().is_block_device() {
+        // The system refuses a device that is mounted.
+        options.custom_flags(rustix::fs::OFlags::EXCL.bits() as i32);
+    }
+    let lock = options.open(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::ResourceBusy => Error::Locked { object: object.clone() },
+        _ => fail(error),
+    })?;
     let locked = match access {
         Access::Write => lock::try_lock(&lock),
         Access::Read => lock::try_lock_shared(&lock),

@@ -15,7 +15,6 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytes::{Buf as _, BufMut};
 use outcore_device::{Device, Limits, Route};
@@ -23,15 +22,13 @@ use outcore_device::{Device, Limits, Route};
 use super::body::Garbage;
 use super::layout::{BLOCK, Condition, Entry, Record, Run, Wrong, checksum, checksum_on};
 use super::transaction::End;
-use super::{Formatted, Inner, Inside, named, now_ns};
+use super::{Formatted, Inner, Inside, named, now_ns, patiently};
 use crate::error::Error;
 
 /// Bytes at the end of a block that say what it is.
 pub const TRAILER_BYTES: usize = 64;
 /// Lengths that blocks of a stream may have.
 pub const STREAM_BLOCK_BYTES: Range<u32> = BLOCK as u32..(1 << 30) + 1;
-const PATIENCE: Duration = Duration::from_millis(200);
-const PAUSE: Duration = Duration::from_millis(1);
 /// Free space is taken in pieces of up to so many bytes.
 const MOST_AT_ONCE: u64 = 64 << 20;
 
@@ -478,17 +475,6 @@ impl Stream {
     #[must_use]
     pub fn is_taken(&self) -> bool {
         self.is_taken
-    }
-}
-
-/// Those who read a stream are gone a moment before their last transfers are, and what these hold is free again.
-fn patiently<T>(mut act: impl FnMut() -> Result<T, Error>, is_passing: impl Fn(&Error) -> bool) -> Result<T, Error> {
-    let start = Instant::now();
-    loop {
-        match act() {
-            Err(error) if is_passing(&error) && start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
-            done => return done,
-        }
     }
 }
 
