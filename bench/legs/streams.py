@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -192,7 +193,7 @@ class Pickled(_File):
                     pickle.dump(record, file, 5)
             self.synced(file)
 
-    def read(self) -> Iterator[bytes]:
+    def loaded(self) -> Iterator[Any]:
         import pickle
 
         with open(self.path, "rb") as file:
@@ -202,8 +203,11 @@ class Pickled(_File):
                 except EOFError:
                     return
 
+    def read(self) -> Iterator[bytes]:
+        return self.loaded()
 
-class PickledLists(_File):
+
+class PickledLists(Pickled):
     """Lists of records, made by hand."""
 
     def write(self, batches: Batches) -> None:
@@ -215,14 +219,7 @@ class PickledLists(_File):
             self.synced(file)
 
     def read(self) -> Iterator[bytes]:
-        import pickle
-
-        with open(self.path, "rb") as file:
-            while True:
-                try:
-                    yield from pickle.load(file)
-                except EOFError:
-                    return
+        return itertools.chain.from_iterable(self.loaded())
 
 
 class Joblib(_File):

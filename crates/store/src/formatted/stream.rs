@@ -61,12 +61,6 @@ pub struct Trailer {
 }
 
 impl Trailer {
-    /// Bytes that data and a list of ends leave free in a block.
-    #[must_use]
-    pub fn room(block_bytes: usize, data_bytes: usize, ends: usize) -> usize {
-        block_bytes.saturating_sub(TRAILER_BYTES + 4 * ends + data_bytes)
-    }
-
     /// Completes a block whose data is in place: `data_sum` is the [`sum`](Trailer::sum) of it.
     ///
     /// # Panics
