@@ -9,7 +9,7 @@ use outcore_device::Device;
 use super::body::{Body, wrong_blocks};
 use super::catalog::{Catalog, Found};
 use super::layout::{Condition, Entry};
-use super::{Access, Formatted, draw, stream};
+use super::{Access, Formatted, Inner, draw, stream};
 use crate::Store;
 use crate::error::Error;
 
@@ -61,40 +61,18 @@ impl Formatted {
                 fault(if entry.is_stream { "not finished, or damaged" } else { "a write in place was interrupted" }.into());
                 continue;
             }
-            if entry.is_stream {
-                let mut wrong = Vec::new();
-                let looked = stream::each_block(store, &entry, |done, block| {
-                    wrong.extend(block.err());
-                    if progress(before + done, all) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
-                });
-                match (looked, &wrong[..]) {
-                    (Err(error), _) if error.kind() == io::ErrorKind::Interrupted => {
-                        return Err(Error::from_io(&store.full(&entry.name), "check", error));
-                    }
-                    (Err(error), _) => fault(error.to_string()),
-                    (Ok(()), []) => {}
-                    (Ok(()), [first, ..]) => fault(format!("{} of its blocks are damaged; {first}", wrong.len())),
-                }
-                continue;
-            }
-            // Of its own, with nothing that was read before.
-            let body = Body::new(Arc::clone(&store.device), &entry, false, Arc::default());
-            let mut damaged = Vec::new();
-            let looked = body.each_part(|at, sums, bytes| {
-                damaged.extend(wrong_blocks(sums, bytes).map(|offset| at + offset));
-                let done = before + (at + bytes.len() as u64).min(entry.len);
-                if progress(done, all) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) }
-            });
+            let mut told = |done| if progress(before + done, all) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) };
+            let looked =
+                if entry.is_stream { fault_of_stream(store, &entry, &mut told) } else { fault_of(store, &entry, &mut told) };
             let is_same = store.lock().catalog.get(entry.id).is_some_and(|now| Arc::ptr_eq(now, &entry));
-            match (looked, &damaged[..]) {
-                (Err(error), _) if error.kind() == io::ErrorKind::Interrupted => {
+            match looked {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                     return Err(Error::from_io(&store.full(&entry.name), "check", error));
                 }
-                // A write in place has begun since.
+                // A write in place has begun since, or it is no more.
                 _ if !is_same => {}
-                (Err(error), _) => fault(error.to_string()),
-                (Ok(()), []) => {}
-                (Ok(()), [first, ..]) => fault(format!("{} of its blocks are damaged, the first at byte {first}", damaged.len())),
+                Err(error) => fault(error.to_string()),
+                Ok(found) => found.into_iter().for_each(fault),
             }
         }
         Ok(findings)
@@ -157,4 +135,32 @@ impl Formatted {
         }
         Ok(faults)
     }
+}
+
+/// What is wrong with the blocks of an object. `told` hears how many of its bytes were read.
+fn fault_of(store: &Inner, entry: &Entry, told: &mut impl FnMut(u64) -> io::Result<()>) -> io::Result<Option<String>> {
+    // Of its own, with nothing that was read before.
+    let body = Body::new(Arc::clone(&store.device), entry, false, Arc::default());
+    let (mut damaged, mut first) = (0, None);
+    body.each_part(|at, sums, bytes| {
+        for offset in wrong_blocks(sums, bytes) {
+            damaged += 1;
+            first.get_or_insert(at + offset);
+        }
+        told((at + bytes.len() as u64).min(entry.len))
+    })?;
+    Ok(first.map(|first| format!("{damaged} of its blocks are damaged, the first at byte {first}")))
+}
+
+/// The same of a stream.
+fn fault_of_stream(store: &Inner, entry: &Entry, told: &mut impl FnMut(u64) -> io::Result<()>) -> io::Result<Option<String>> {
+    let (mut damaged, mut first) = (0, None);
+    stream::each_block(store, entry, |done, block| {
+        if let Err(wrong) = block {
+            damaged += 1;
+            first.get_or_insert(wrong);
+        }
+        told(done)
+    })?;
+    Ok(first.map(|first| format!("{damaged} of its blocks are damaged; {first}")))
 }
