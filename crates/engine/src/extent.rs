@@ -72,7 +72,10 @@ impl Extent {
     }
 
     /// Refuses bytes that are not inside.
-    pub(crate) fn check(&self, offset: u64, len: u64) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`].
+    pub fn check(&self, offset: u64, len: u64) -> Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len() => Ok(()),
             _ => Err(Error::OutOfRange { object: self.name().to_owned(), offset, len, object_len: self.len() }),

@@ -23,6 +23,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod early;
 mod edges;
 mod engine;
 mod error;
@@ -41,12 +42,14 @@ mod region;
 mod run;
 mod schedule;
 mod sectors;
+mod shelf;
 mod stream;
 mod ticket;
 mod trace;
 mod workers;
 mod write_stream;
 
+pub use early::Early;
 pub use engine::{Config, Engine, Info};
 pub use error::{Error, Result, TaskError};
 pub use extent::Extent;
@@ -58,6 +61,7 @@ pub use read_stream::{Lent, ReadStream};
 pub use region::{ExtentRef, Region};
 pub use run::Outcome;
 pub use schedule::{Explanation, Totals};
+pub use shelf::{Pieces, Shelf};
 pub use stream::{StreamOptions, Supply};
 pub use ticket::{Progress, Ticket};
 pub use trace::{Span, Trace};

@@ -21,6 +21,7 @@ use self::idle::Idle;
 pub(crate) use self::idle::IdleKey;
 use crate::error::{Error, Result};
 use crate::items::{Dated, Items};
+use crate::shelf::{PutUp, Shelves};
 
 /// Above their floors, streams that share memory have so much of it together: what is moved and used at once. More would only be
 /// memory that has to be cleared first.
@@ -53,6 +54,7 @@ pub(crate) struct Memory {
     pub(crate) released: bool,
     frames: Frames,
     items: Items,
+    shelves: Shelves,
     idle: Idle,
 }
 
@@ -66,6 +68,7 @@ impl Memory {
             released: false,
             frames: Frames::default(),
             items: Items::default(),
+            shelves: Shelves::default(),
             idle: Idle::default(),
         }
     }
@@ -178,6 +181,18 @@ impl Memory {
         self.items.put(extent, offset, item, room);
     }
 
+    /// Takes a shelf in that gets what nobody needs.
+    pub(crate) fn put_up(&mut self, shelf: PutUp) {
+        self.shelves.put_up(shelf);
+    }
+
+    /// Gives shelves what nobody needs.
+    pub(crate) fn fill_shelves(&mut self) {
+        self.shelves.take_down();
+        let room = self.room();
+        self.shelves.fill(room);
+    }
+
     /// Everything that is mapped, bytes.
     pub(crate) fn mapped_bytes(&self) -> u64 {
         self.held + self.unused_bytes()
@@ -189,7 +204,7 @@ impl Memory {
     }
 
     fn unused_bytes(&self) -> u64 {
-        self.frames.empty_bytes() + self.items.bytes() + self.idle.bytes
+        self.frames.empty_bytes() + self.items.bytes() + self.shelves.bytes() + self.idle.bytes
     }
 
     /// Counts memory that the activity has from elsewhere, within its floor.
@@ -292,6 +307,7 @@ impl Memory {
                 && (self.frames.give_back_units(missing)
                     || self.frames.take_for_good(missing).is_some()
                     || self.items.shrink()
+                    || self.shelves.shrink()
                     || self.idle.pop_oldest().map(|block| self.recycle(block)).is_some());
             if !found {
                 break;

@@ -15,6 +15,7 @@ use outcore_device::{Completion, Device, Driver, Op, Request, Waker};
 use crate::error::{Error, Result};
 use crate::leases::Leases;
 use crate::memory::{Budget, Memory};
+use crate::shelf::PutUp;
 use crate::workers::Workers;
 
 /// Something that goes on: a run, a stream, a gather.
@@ -48,6 +49,7 @@ impl Core<'_> {
 pub(crate) enum Message {
     Start(u32, Box<dyn Activity>),
     For(u32, Box<dyn std::any::Any + Send>),
+    PutUp(PutUp),
     Look,
     Close,
 }
@@ -153,6 +155,11 @@ impl Handle {
         Ok(())
     }
 
+    /// Puts a shelf up.
+    pub(crate) fn put_up(&self, shelf: impl Into<PutUp>) -> Result<()> {
+        self.sender.send(Message::PutUp(shelf.into())).map_err(|_| Error::Closed)
+    }
+
     /// Makes the pump look at every activity again.
     pub(crate) fn looker(&self) -> impl Fn() + Send + Sync + use<> {
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
@@ -196,6 +203,7 @@ impl Pump {
             self.advance(&mut requests);
             // Something may be held elsewhere since.
             self.memory.make_room(0);
+            self.memory.fill_shelves();
             if self.memory.register(&mut *self.driver) {
                 self.gauge.registered_bytes.store(self.driver.info().registered_bytes, Ordering::Relaxed);
             }
@@ -228,6 +236,7 @@ impl Pump {
                 self.gauge.activities.store(self.activities.len(), Ordering::SeqCst);
             }
             Message::For(id, message) => self.with(id, requests, |activity, core| activity.receive(core, message)),
+            Message::PutUp(shelf) => self.memory.put_up(shelf),
             Message::Look => {}
             Message::Close => self.close(),
         }

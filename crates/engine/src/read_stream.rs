@@ -150,6 +150,15 @@ impl ReadStream {
         self.over || self.pool.between.ready_within(timeout, |state| state.is_quiet())
     }
 
+    /// The next block if it is there and what is reserved has it besides those that the caller keeps.
+    pub fn next_if_ready(&mut self) -> Option<Lent> {
+        let mut state = self.pool.between.lock();
+        let filled = if state.lent < state.least { state.filled.pop_front() } else { None };
+        state.lent += usize::from(filled.is_some());
+        drop(state);
+        filled.map(|filled| Lent { filled: Some(filled), pool: Arc::clone(&self.pool) })
+    }
+
     fn take(&mut self) -> Result<Option<Lent>> {
         self.reserve_one_more()?;
         let mut state = self.pool.between.wait_while(State::is_quiet);

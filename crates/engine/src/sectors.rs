@@ -45,7 +45,8 @@ pub(crate) struct Sectors {
     queued: VecDeque<(Key, Shared)>,
     next_token: u32,
     spare: Vec<Buf>,
-    frames: Vec<Buf>,
+    /// By the length of the sectors that are cut from them.
+    frames: HashMap<usize, Buf>,
     /// Bytes of sectors that wait or move.
     used: usize,
     pending_bytes: usize,
@@ -67,7 +68,7 @@ impl Sectors {
             queued: VecDeque::new(),
             next_token: 0,
             spare: Vec::new(),
-            frames: Vec::new(),
+            frames: HashMap::new(),
             used: 0,
             pending_bytes: 0,
             limit: limit as usize,
@@ -136,10 +137,12 @@ impl Sectors {
         let sector = match spare {
             Some(spare) => spare,
             None => {
-                if self.frames.last().is_none_or(|frame| frame.len() < block) {
-                    self.frames.push((self.allocate)(FRAME_BYTES.max(block))?);
+                // Sectors of another device are cut from another frame: what these leave over begins where those may not.
+                let frame = self.frames.entry(block).or_default();
+                if frame.len() < block {
+                    *frame = (self.allocate)(FRAME_BYTES.max(block))?;
                 }
-                self.frames.last_mut().expect("pushed above").split_to(block)
+                frame.split_to(block)
             }
         };
         self.used += block;
@@ -263,6 +266,17 @@ mod tests {
             *peak = (*peak).max(sectors.used);
         }
         read
+    }
+
+    /// A sector of a device with blocks of 4096 bytes was cut from what one of 512 had left over, and the device refused its address.
+    #[test]
+    fn sectors_of_devices_with_different_blocks_are_aligned() {
+        let mut sectors = Sectors::new(1 << 20);
+        for round in 0..100 {
+            let block = [512, 4096, 512, 1024][round % 4];
+            let sector = sectors.sector(block).unwrap();
+            assert!(sector.len() == block && (sector.as_ptr() as usize).is_multiple_of(block));
+        }
     }
 
     /// Sectors that had to go early took a second buffer each, all at once and on top of a table that nothing held back:

@@ -12,3 +12,10 @@ pub(crate) fn fetch<T>(at: *const T) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
 }
+
+/// Asks for bytes that are used next, as far as caches have room for them, without waiting for them.
+pub fn fetch_bytes(bytes: &[u8]) {
+    const LINE: usize = 64;
+    const MOST: usize = 16 << 10;
+    bytes[..bytes.len().min(MOST)].iter().step_by(LINE).for_each(|byte| fetch(byte));
+}

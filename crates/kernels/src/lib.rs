@@ -48,6 +48,7 @@ pub use elementwise::{
 };
 pub use error::Error;
 pub use faer::{MatMut, MatRef};
+pub use fetch::fetch_bytes;
 pub use nearest::{Nearest, PackedCenters, nearest, nearest_flops, nearest_held_bytes, nearest_scratch, row_squares};
 pub use packed::{Packing, packed_row_bytes, packing_held_bytes};
 pub use real::{Dtype, Real};

@@ -303,7 +303,7 @@ impl<T: Send + 'static> Running<T> {
             _ => return Err(Error::Closed),
         };
         std::mem::take(&mut self.writers).into_iter().try_for_each(Writer::finish)?;
-        self.unfinished.iter().try_for_each(|file| file.commit())?;
+        self.unfinished.iter().try_for_each(|file| self.session.commit(file))?;
         match self.after.take() {
             Some(after) => after(result),
             None => Ok(result),

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use outcore_device::{Choice, Device, Limits};
 use outcore_engine::{Config, Engine, Plan, Region, Task, Trace};
 use outcore_kernels::Blas;
-use outcore_store::{Folder, Identity, Scratch, Store, Tmpfs};
+use outcore_store::{Folder, Identity, Scratch, Tmpfs, locate};
 
 use crate::data::array::{Array, FILE_BLOCK_BYTES, Layout};
-use crate::data::file::{Between, StoredFile, read_head};
+use crate::data::file::{Between, DESCRIPTION_BYTES, StoredFile, read_head, read_text};
 use crate::data::format::{self, DType, Order};
 use crate::data::sparse::Sparse;
 use crate::error::{Error, Result};
@@ -194,7 +194,7 @@ impl Session {
             Some(dense) => dense,
             None => {
                 let sidecar = format::sidecar_path(path);
-                let text = std::fs::read(&sidecar).map_err(|_| format::FormatError::Unsupported {
+                let text = read_text(&sidecar, DESCRIPTION_BYTES).map_err(|_| format::FormatError::Unsupported {
                     object: object.clone(),
                     reason: format!("no .npy file, and no description of a raw one in {}", sidecar.display()),
                 })?;
@@ -234,19 +234,35 @@ impl Session {
         let path = path.as_ref();
         loop {
             // A folder that another takes the place of meanwhile would give some of its files and some of the other's.
-            let before = Identity::of_path(path).ok();
+            let before = Sparse::identity(path);
             let opened = Sparse::open(self, path);
-            if Identity::of_path(path).ok() == before {
+            if Sparse::identity(path) == before {
                 return opened;
             }
         }
     }
 
+    /// Whether a sparse matrix may lie at a path: a folder is there, or in a store what says that it is one.
+    pub fn is_sparse(&self, path: impl AsRef<Path>) -> bool {
+        match std::fs::metadata(path.as_ref()) {
+            Ok(found) => found.is_dir(),
+            Err(_) => Sparse::identity(path.as_ref()).is_some(),
+        }
+    }
+
+    /// All bytes of a file or object that lies beside a matrix, such as its vocabulary.
+    ///
+    /// # Errors
+    /// [`Error::Store`] for one that is not there.
+    pub fn read_all(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        read_text(path.as_ref(), u64::MAX)
+    }
+
     /// The open file behind a path; one for each file, so that all views of it see each other's writes.
     pub(crate) fn file(&self, path: &Path, interrupted: bool) -> Result<Arc<StoredFile>> {
-        let (folder, name) = Folder::split(path)?;
-        let object = if interrupted { folder.open_interrupted(&name)? } else { folder.open(&name)? };
-        let stat = folder.stat(&name)?;
+        let (store, name) = locate(path)?;
+        let object = if interrupted { store.open_interrupted(&name)? } else { store.open(&name)? };
+        let stat = store.stat(&name)?;
         let mut files = self.inner.files.lock().expect("no panic while held");
         files.retain(|_, file| file.strong_count() > 0);
         if let Some(known) = files.get(&object.identity()).and_then(Weak::upgrade)
@@ -254,9 +270,18 @@ impl Session {
         {
             return Ok(known);
         }
-        let file = Arc::new(StoredFile::named(path, folder, name, &object, &stat, interrupted, self.inner.between.clone()));
+        let file = Arc::new(StoredFile::named(path, store, name, &object, &stat, interrupted, self.inner.between.clone()));
         files.insert(object.identity(), Arc::downgrade(&file));
         Ok(file)
+    }
+
+    /// Gives a new file its name; who opens it finds this one.
+    pub(crate) fn commit(&self, file: &Arc<StoredFile>) -> Result<()> {
+        file.commit()?;
+        if let Some(identity) = file.identity() {
+            self.inner.files.lock().expect("no panic while held").insert(identity, Arc::downgrade(file));
+        }
+        Ok(())
     }
 
     /// A new matrix of zeros at a path, whole at once; write into it with [`Array::write`].
@@ -287,8 +312,8 @@ impl Session {
     /// # Errors
     /// [`Error::Store`].
     pub fn accept(&self, path: impl AsRef<Path>) -> Result<()> {
-        let (folder, name) = Folder::split(path.as_ref())?;
-        Ok(folder.clear_mark(&name)?)
+        let (store, name) = locate(path.as_ref())?;
+        Ok(store.clear_mark(&name)?)
     }
 
     /// A matrix that lives in the scratch folder until its last view goes.
@@ -312,29 +337,33 @@ impl Session {
     pub(crate) fn scratch_file(&self, path: Option<&Path>, len: u64) -> Result<Arc<StoredFile>> {
         Ok(Arc::new(match self.plans_only {
             true => {
-                let folder = path.and_then(Path::parent).unwrap_or(&self.inner.scratch_folder);
-                self.imagined(folder, path.map_or_else(|| "scratch".into(), |path| path.display().to_string()), len)
+                let name = path.map_or_else(|| "scratch".into(), |path| path.display().to_string());
+                self.imagined(path.unwrap_or(&self.inner.scratch_folder), name, len)
             }
             false => StoredFile::unnamed(&self.scratch()?.create(len)?, self.inner.between.clone()),
         }))
     }
 
-    /// A file that a plan would make in a folder: with the limits of those that are open on the same file system.
-    fn imagined(&self, folder: &Path, name: String, len: u64) -> StoredFile {
-        let there = folder.ancestors().find_map(|folder| Identity::of_path(folder).ok());
+    /// A file that a plan would make at a path: with the limits of the store there, or of files that are open on the same file system.
+    fn imagined(&self, path: &Path, name: String, len: u64) -> StoredFile {
+        let there = path.ancestors().find_map(|folder| Identity::of_path(folder).ok());
         let files = self.inner.files.lock().expect("no panic while held");
         let near = files.iter().filter(|(identity, _)| there.is_some_and(|there| there.is_near(identity)));
-        let limits = near.filter_map(|(_, file)| file.upgrade()).map(|file| file.extent().device().limits()).next();
+        let near = near.filter_map(|(_, file)| file.upgrade()).map(|file| file.extent().device().limits()).next();
+        let limits = locate(path).ok().and_then(|(store, _)| store.limits()).or(near);
         StoredFile::imagined(name, len, limits.unwrap_or(Limits { block: FILE_BLOCK_BYTES as u32, max_transfer: 1 << 30 }))
     }
 
     /// A new matrix that takes its name when the job that writes it is done. The plan writes its header.
     pub(crate) fn unfinished(&self, path: &Path, dtype: DType, shape: &[u64], order: Order, plan: &mut Plan) -> Result<Array> {
         let (dense, header) = format::npy(&path.display().to_string(), dtype, shape, order)?;
-        let (folder, name) = Folder::split(path)?;
+        let (store, name) = locate(path)?;
         let file = Arc::new(match self.plans_only {
-            true => self.imagined(folder.path(), path.display().to_string(), dense.file_bytes()),
-            false => StoredFile::unfinished(path, folder.create(&name, dense.file_bytes())?, self.inner.between.clone()),
+            true => self.imagined(path, path.display().to_string(), dense.file_bytes()),
+            false => {
+                let object = store.create(&name, dense.file_bytes())?;
+                StoredFile::unfinished(path, store, name, object, self.inner.between.clone())
+            }
         });
         let region = Region::span(plan.extent(file.extent()), 0, header.len() as u64);
         plan.task(Task::new("header").write(region).run(move |cx| {
@@ -356,5 +385,10 @@ impl Session {
         })?;
         let made = Scratch::new(&self.inner.scratch_folder, self.inner.tmpfs)?;
         Ok(self.inner.scratch.get_or_init(|| made))
+    }
+
+    /// A folder for what may be gone on with when this process has died.
+    pub(crate) fn lasting_scratch(&self) -> Result<Folder> {
+        Ok(self.scratch()?.lasting()?)
     }
 }

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use outcore::learn::linalg::{Gemm, axpby, gemm};
 use outcore::learn::pca::{Affine, affine};
+use outcore_store::{Folder, Store};
+
 use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};
 
 fn session(folder: &Path, memory_bytes: u64) -> Session {
@@ -36,6 +38,43 @@ fn arrays_of_one_file_see_each_others_writes() {
     assert_eq!((first(&a), first(&b)), (2.0, 2.0));
     let clash = gemm(&session, (&a).into(), (&a).into(), Gemm { out: Output::InPlace(b), ..Gemm::default() });
     assert!(matches!(clash, Err(Error::Value { .. })));
+}
+
+/// What a job had made was written in place without a mark or a lock, and kept blocks of its own in memory.
+#[test]
+fn a_result_is_changed_in_place_as_any_file() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let session = session(folder.path(), 8 << 20);
+    let a = session.create(folder.path().join("a.npy"), DType::F32, &[64, 64], Order::Row).unwrap();
+    write(&a, 1.0).unwrap();
+    let out = || Output::New(folder.path().join("c.npy"));
+    let c = gemm(&session, (&a).into(), (&a).into(), Gemm { out: out(), ..Gemm::default() }).unwrap().run().unwrap();
+    assert_eq!(first(&c), 64.0);
+    let again = session.open(folder.path().join("c.npy")).unwrap();
+    write(&again, 2.0).unwrap();
+    assert_eq!((first(&c), first(&again)), (2.0, 2.0));
+    write(&c, 3.0).unwrap();
+    assert_eq!((first(&c), first(&again)), (3.0, 3.0));
+    let held = Folder::new(folder.path()).unwrap().open_in_place("c.npy").unwrap();
+    assert!(matches!(write(&c, 4.0), Err(Error::Store(outcore_store::Error::Locked { .. }))));
+    drop(held);
+    let newer = a.convert(out(), DType::F32, Order::Row).unwrap().run().unwrap();
+    assert!(matches!(write(&c, 5.0), Err(Error::Value { .. })), "another file has its name");
+    assert_eq!((first(&c), first(&newer)), (3.0, 1.0));
+}
+
+/// A write that was planned while the file had no name went to it unmarked when it had one.
+#[test]
+fn a_write_that_was_planned_for_a_draft_is_not_for_the_file() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let session = session(folder.path(), 8 << 20);
+    let draft = session.draft(folder.path().join("x.npy"), DType::F32, &[64, 64], Order::Row).unwrap();
+    let late = draft.write(Buf::anonymous(draft.nbytes() as usize).unwrap().freeze()).unwrap();
+    write(&draft, 1.0).unwrap();
+    let x = draft.clone().finish().unwrap();
+    assert!(matches!(late.run(), Err(Error::Value { .. })));
+    write(&draft, 2.0).unwrap();
+    assert_eq!((first(&x), first(&draft)), (2.0, 2.0));
 }
 
 /// Two sessions have two handles of one file, and an operand opened by one was not known as the output opened by the other.

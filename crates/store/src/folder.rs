@@ -23,7 +23,7 @@ use crate::mark::{self, Mark};
 use crate::new_folder::{NewFolder, Unfinished};
 use crate::os::{self, Identity};
 use crate::write::{Partial, Writing};
-use crate::{Ending, InPlace, NewObject, Object, Stat, State, Store};
+use crate::{Ending, InPlace, NewObject, NewObjects, Object, Stat, State, Store};
 
 /// A folder of objects. Cloning it is cheap.
 #[derive(Clone, Debug)]
@@ -200,6 +200,10 @@ impl Store for Folder {
         let free = self.check_space(&place, len)?;
         partial.allocate(free)?;
         self.begun(place, partial, len)
+    }
+
+    fn create_together(&self, name: &str) -> Result<Box<dyn NewObjects>, Error> {
+        Ok(Box::new(self.create_folder(name, Unfinished::Removed)?))
     }
 
     fn open(&self, name: &str) -> Result<Object, Error> {

@@ -13,12 +13,13 @@
 //!   open_in_place   the object is marked;   finish: checksums -> flush -> the mark is cleared
 //! ```
 //!
-//! One process at a time has a store open to write, and then no other has it open to read. Blocks of an object that is no more are
+//! One process at a time has a store open to write, and then no other has it open to [read](Access). Blocks of an object that is no more are
 //! used again when nobody has it open any longer.
 
 mod body;
 mod catalog;
 mod check;
+mod claim;
 mod layout;
 mod space;
 mod stream;
@@ -28,32 +29,36 @@ mod transaction;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use outcore_device::{Device, FileDevice, Mode};
+use outcore_device::{Device, Limits};
 
 use self::body::{Body, Garbage, ObjectDevice, Returned};
 use self::catalog::{Catalog, Found};
 pub use self::check::{Fault, Findings};
+use self::claim::Claim;
 use self::layout::{BLOCK, Condition, Entry, Record, normal};
+pub use self::layout::{checksum, checksum_on};
 use self::space::Space;
-pub use self::stream::{NewStream, STREAM_BLOCK_BYTES, Stream, TRAILER_BYTES, Trailer, blocks_of};
+pub use self::stream::{ExpectedBlock, NewStream, STREAM_BLOCK_BYTES, Stream, TRAILER_BYTES, Trailer, blocks_of};
+use self::sums::Cache;
 use self::transaction::End;
 pub use self::transaction::Transaction;
 use crate::error::{Error, shown};
 use crate::folder::{check_name, folder_of};
 use crate::os::{self, Identity};
-use crate::{Ending, InPlace, NewObject, Object, Stat, State, Store, lock};
+use crate::{Ending, InPlace, NewObject, NewObjects, Object, Stat, State, Store};
 
 /// What a store is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
     /// To read; others may too.
     Read,
+    /// To read, as others may, until something is to be changed; from then on to read and write, alone.
+    AsNeeded,
     /// To read and write, alone.
     Write,
 }
@@ -64,18 +69,21 @@ pub struct Formatted(Arc<Inner>);
 
 struct Inner {
     device: Arc<dyn Device>,
-    access: Access,
-    /// Locked as long as the store is open.
-    lock: Option<File>,
     owner: u32,
     /// Of the device, for identities of objects.
     number: u64,
     state: Mutex<Inside>,
     returned: Returned,
+    sums: Arc<Cache>,
 }
 
 struct Inside {
+    access: Access,
+    /// To the file below, if it is one.
+    claim: Option<Claim>,
     catalog: Catalog,
+    /// The log ends in a change that is not whole.
+    is_torn: bool,
     space: Space,
     /// Names that somebody writes, and whether in place.
     writers: HashMap<String, bool>,
@@ -115,7 +123,7 @@ impl Formatted {
     pub fn format(path: impl AsRef<Path>, len: Option<u64>) -> Result<(), Error> {
         let path = path.as_ref();
         let Some(len) = len else {
-            let (device, _lock) = open_locked(path, Access::Write)?;
+            let (device, _claim) = Claim::open(path, Access::Write)?;
             return Catalog::format(device, draw());
         };
         let object = shown(path);
@@ -133,7 +141,7 @@ impl Formatted {
         let object = shown(path);
         let free = os::free_bytes(path).unwrap_or(0);
         os::allocate(file, len).map_err(|error| Error::from_allocation(&object, len, free, error))?;
-        let (device, _lock) = open_locked(path, Access::Write)?;
+        let (device, _claim) = Claim::open(path, Access::Write)?;
         Catalog::format(device, draw())?;
         os::sync_folder(folder_of(path)).map_err(|error| Error::from_io(&object, "make its name durable", error))
     }
@@ -143,22 +151,24 @@ impl Formatted {
     /// # Errors
     /// [`Error::Unformatted`], [`Error::Corrupt`]; [`Error::Locked`] while another process has it open and one of the two writes.
     pub fn open_path(path: impl AsRef<Path>, access: Access) -> Result<Formatted, Error> {
-        let (device, lock) = open_locked(path.as_ref(), access)?;
-        Formatted::begin(device, access, Some(lock))
+        let (device, claim) = Claim::open(path.as_ref(), access)?;
+        Formatted::begin(device, access, Some(claim))
     }
 
     /// As [`open_path`](Formatted::open_path), once for all of this process: whoever opens it again while somebody has it open gets the same.
     ///
     /// # Errors
-    /// As [`open_path`](Formatted::open_path); [`Error::Locked`] to write what this process has open to read.
+    /// As [`open_path`](Formatted::open_path).
     pub fn open_shared(path: impl AsRef<Path>, access: Access) -> Result<Formatted, Error> {
         static OPEN: LazyLock<Mutex<HashMap<Identity, Weak<Inner>>>> = LazyLock::new(Mutex::default);
         let path = path.as_ref();
         let identity = Identity::of_path(path).map_err(|error| Error::from_io(&shown(path), "open", error))?;
         let mut open = OPEN.lock().expect("no panic while held");
         match open.get(&identity).and_then(Weak::upgrade).filter(|store| store.is_mine()) {
-            Some(store) if store.access == Access::Write || access == Access::Read => Ok(Formatted(store)),
-            Some(_) => Err(Error::Locked { object: shown(path) }),
+            Some(store) => {
+                store.lock().allow(&store.device, access)?;
+                Ok(Formatted(store))
+            }
             None => {
                 let store = patiently(|| Formatted::open_path(path, access), |error| matches!(error, Error::Locked { .. }))?;
                 open.retain(|_, store| store.strong_count() > 0);
@@ -176,27 +186,24 @@ impl Formatted {
         Formatted::begin(device, access, None)
     }
 
-    fn begin(device: Arc<dyn Device>, access: Access, lock: Option<File>) -> Result<Formatted, Error> {
+    fn begin(device: Arc<dyn Device>, access: Access, claim: Option<Claim>) -> Result<Formatted, Error> {
         if device.limits().block as usize > BLOCK {
             let reason = format!("its device moves blocks of {} bytes, those of a store have {BLOCK}", device.limits().block);
             return Err(Error::Unformatted { object: device.name().to_owned(), reason });
         }
-        let Found { mut catalog, mut space, is_torn, .. } = Catalog::open(Arc::clone(&device), draw())?;
-        if access == Access::Write {
-            // A writer that was killed may not have made durable what was found here; all that follows builds on it.
-            catalog::flush(&device)?;
-            if is_torn {
-                catalog.begin_anew(&mut space, 0)?;
-            }
-        }
-        Ok(Formatted::with(device, access, lock, catalog, space))
+        let Found { catalog, space, is_torn, .. } = Catalog::open(Arc::clone(&device), draw())?;
+        let store = Formatted::with(device, claim, catalog, space, is_torn);
+        store.0.lock().allow(&store.0.device, access)?;
+        Ok(store)
     }
 
-    fn with(device: Arc<dyn Device>, access: Access, lock: Option<File>, catalog: Catalog, space: Space) -> Formatted {
+    /// A store that is only read so far.
+    fn with(device: Arc<dyn Device>, claim: Option<Claim>, catalog: Catalog, space: Space, is_torn: bool) -> Formatted {
         let number = u64::from_le_bytes(catalog.superblock().identity[..8].try_into().expect("8 bytes"));
-        let state = Mutex::new(Inside { catalog, space, writers: HashMap::new(), open: HashMap::new() });
-        let owner = std::process::id();
-        Formatted(Arc::new(Inner { device, access, lock, owner, number, state, returned: Returned::default() }))
+        let (access, writers, open) = (Access::Read, HashMap::new(), HashMap::new());
+        let state = Mutex::new(Inside { access, claim, catalog, is_torn, space, writers, open });
+        let (owner, sums) = (std::process::id(), Cache::new(&device));
+        Formatted(Arc::new(Inner { device, owner, number, state, returned: Returned::default(), sums }))
     }
 
     /// Everything that has a name, in order.
@@ -233,12 +240,16 @@ impl Inner {
 
     /// The same to change something.
     fn lock_to_write(&self, name: &str) -> Result<MutexGuard<'_, Inside>, Error> {
-        match self.access {
-            Access::Read => Err(Error::ReadOnly { object: self.full(name), action: "write" }),
-            // A forked child has the parent's handles, and not its changes.
-            Access::Write if !self.is_mine() => Err(Error::Locked { object: self.full(name) }),
-            Access::Write => Ok(self.lock()),
+        // A forked child has the parent's handles, and not its changes.
+        if !self.is_mine() {
+            return Err(Error::Locked { object: self.full(name) });
         }
+        let mut state = self.lock();
+        if state.access == Access::Read {
+            return Err(Error::ReadOnly { object: self.full(name), action: "write" });
+        }
+        state.allow(&self.device, Access::Write)?;
+        Ok(state)
     }
 
     fn is_mine(&self) -> bool {
@@ -273,7 +284,7 @@ impl Inner {
         let name = named(name)?;
         let (body, was_marked) = {
             let mut state = self.lock_to_write(&name)?;
-            state.claim(self, &name, true, |state| state.begin_in_place(self, &name, also_interrupted))?
+            state.claim(self, &name, true, &[], |state| state.begin_in_place(self, &name, also_interrupted))?
         };
         let ending = Writing {
             store: Arc::clone(self),
@@ -288,6 +299,20 @@ impl Inner {
 }
 
 impl Inside {
+    /// Allows so much from now on, and no less than before.
+    fn allow(&mut self, device: &Arc<dyn Device>, access: Access) -> Result<(), Error> {
+        if access == Access::Write && self.access != Access::Write {
+            self.claim.as_mut().map_or(Ok(()), Claim::raise)?;
+            // A writer that was killed may not have made durable what was found here; all that follows builds on it.
+            catalog::flush(device)?;
+            if std::mem::take(&mut self.is_torn) {
+                self.catalog.begin_anew(&mut self.space, 0).inspect_err(|_| self.is_torn = true)?;
+            }
+        }
+        self.access = self.access.max(access);
+        Ok(())
+    }
+
     fn entry(&self, store: &Inner, name: &str) -> Result<Arc<Entry>, Error> {
         self.catalog.find(name).cloned().ok_or_else(|| Error::Missing { object: store.full(name) })
     }
@@ -328,7 +353,7 @@ impl Inside {
         }
         let garbage = held.and_then(|held| held.garbage.upgrade());
         let garbage = garbage.unwrap_or_else(|| Arc::new(Garbage::new(Vec::new(), &store.returned)));
-        let body = Arc::new(Body::new(Arc::clone(&store.device), entry, false, garbage));
+        let body = Arc::new(Body::new(&store.device, &store.sums, entry, false, garbage));
         self.open.retain(|_, held| held.garbage.strong_count() > 0);
         self.hold(&body);
         body
@@ -346,20 +371,40 @@ impl Inside {
         }
     }
 
-    /// Locks a name, unless `act` fails.
+    /// Locks a name, unless `act` fails. `mine` are those that its writer has locked.
     fn claim<T>(
         &mut self,
         store: &Inner,
         name: &str,
         in_place: bool,
+        mine: &[String],
         act: impl FnOnce(&mut Inside) -> Result<T, Error>,
     ) -> Result<T, Error> {
-        if self.writers.contains_key(name) {
-            return Err(Error::Locked { object: store.full(name) });
-        }
+        self.check_lock(store, name, mine)?;
         let done = act(self)?;
         self.writers.insert(name.to_owned(), in_place);
         Ok(done)
+    }
+
+    /// A name is locked with all that is above and below it.
+    fn check_lock(&self, store: &Inner, name: &str, mine: &[String]) -> Result<(), Error> {
+        let is_near = |other: &str| is_below(other, name) || is_below(name, other);
+        let is_locked = |other: &String| other == name || (is_near(other) && !mine.contains(other));
+        match self.writers.keys().any(is_locked) {
+            true => Err(Error::Locked { object: store.full(name) }),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether an object may have a name: none has one above it or below it, as in a folder.
+    fn check_place(&self, store: &Inner, name: &str) -> Result<(), Error> {
+        if let Some(above) = name.match_indices('/').map(|(at, _)| &name[..at]).find(|above| self.catalog.find(above).is_some()) {
+            return Err(Error::NotAFolder { object: store.full(above) });
+        }
+        match self.catalog.has_below(name) {
+            true => Err(Error::NotAFile { object: store.full(name), kind: "a folder" }),
+            false => Ok(()),
+        }
     }
 
     /// Marks an object, and says whether it was marked before.
@@ -412,6 +457,10 @@ impl Store for Formatted {
         Ok(NewObject { object, ending: Box::new(transaction) })
     }
 
+    fn create_together(&self, name: &str) -> Result<Box<dyn NewObjects>, Error> {
+        Ok(Box::new(self.transaction().below(name)?))
+    }
+
     fn open(&self, name: &str) -> Result<Object, Error> {
         self.0.open(name, false)
     }
@@ -455,6 +504,10 @@ impl Store for Formatted {
 
     fn stat(&self, name: &str) -> Result<Stat, Error> {
         self.look_at(name).map(|found| found.stat)
+    }
+
+    fn limits(&self) -> Option<Limits> {
+        Some(ObjectDevice::LIMITS)
     }
 
     fn free_bytes(&self) -> Result<u64, Error> {
@@ -513,14 +566,6 @@ impl Drop for Writing {
     }
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if let Some(lock) = self.lock.as_ref().filter(|_| self.is_mine()) {
-            lock::release(lock);
-        }
-    }
-}
-
 /// Those who are done with something are gone a moment before their last transfers are, and what these hold is free again.
 fn patiently<T>(mut act: impl FnMut() -> Result<T, Error>, is_passing: impl Fn(&Error) -> bool) -> Result<T, Error> {
     const PATIENCE: Duration = Duration::from_millis(200);
@@ -533,30 +578,9 @@ fn patiently<T>(mut act: impl FnMut() -> Result<T, Error>, is_passing: impl Fn(&
     }
 }
 
-/// Opens a file or block device alone, or, to read it, with others who read it.
-fn open_locked(path: &Path, access: Access) -> Result<(Arc<dyn Device>, File), Error> {
-    let object = shown(path);
-    let fail = |error| Error::from_io(&object, "open", error);
-    let mut options = OpenOptions::new();
-    options.read(true).write(access == Access::Write);
-    if access == Access::Write && std::fs::metadata(path).map_err(fail)?.file_type().is_block_device() {
-        // The system refuses a device that is mounted.
-        options.custom_flags(rustix::fs::OFlags::EXCL.bits() as i32);
-    }
-    let lock = options.open(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::ResourceBusy => Error::Locked { object: object.clone() },
-        _ => fail(error),
-    })?;
-    let locked = match access {
-        Access::Write => lock::try_lock(&lock),
-        Access::Read => lock::try_lock_shared(&lock),
-    };
-    if !locked.map_err(fail)? {
-        return Err(Error::Locked { object });
-    }
-    let mode = if access == Access::Write { Mode::ReadWrite } else { Mode::Read };
-    let device = FileDevice::open(path, mode).map_err(|error| fail(error.source))?;
-    Ok((Arc::new(device), lock))
+/// Whether one name goes on where another ends.
+fn is_below(name: &str, above: &str) -> bool {
+    name.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// The name of an object as the catalog has it.

@@ -21,6 +21,7 @@ mod error;
 mod faults;
 mod folder;
 mod formatted;
+mod locate;
 mod lock;
 mod mark;
 mod new_folder;
@@ -31,15 +32,16 @@ mod write;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use outcore_device::Device;
+use outcore_device::{Device, Limits};
 
 pub use error::Error;
 pub use faults::{Faults, Step};
 pub use folder::Folder;
 pub use formatted::{
-    Access, Fault, Findings, Formatted, Listed, NewStream, STREAM_BLOCK_BYTES, Stream, TRAILER_BYTES, Trailer, Transaction,
-    blocks_of,
+    Access, ExpectedBlock, Fault, Findings, Formatted, Listed, NewStream, STREAM_BLOCK_BYTES, Stream, TRAILER_BYTES, Trailer,
+    Transaction, blocks_of, checksum, checksum_on,
 };
+pub use locate::locate;
 pub use new_folder::{NewFolder, Unfinished};
 pub use os::Identity;
 pub use scratch::{Scratch, Tmpfs};
@@ -52,6 +54,12 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Locked`] while another writer holds the name, or that of the file system.
     fn create(&self, name: &str, len: u64) -> Result<NewObject, Error>;
+
+    /// Begins objects whose names are `name`, `/`, and a part of their own. At [`NewObjects::commit`] they are all there is below that name.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] while another writer holds the name, [`Error::NotAFolder`] for the name of an object, or that of the file system.
+    fn create_together(&self, name: &str) -> Result<Box<dyn NewObjects>, Error>;
 
     /// Opens an object to read it.
     ///
@@ -107,11 +115,31 @@ pub trait Store: Send + Sync {
     /// [`Error::Missing`] and the like.
     fn stat(&self, name: &str) -> Result<Stat, Error>;
 
+    /// What the devices of its objects can do, where that is the same for all.
+    fn limits(&self) -> Option<Limits> {
+        None
+    }
+
     /// The bytes that may still be written.
     ///
     /// # Errors
     /// That of the file system.
     fn free_bytes(&self) -> Result<u64, Error>;
+}
+
+/// Objects that come into being together. Dropped without [`NewObjects::commit`], none of them does.
+pub trait NewObjects: Send {
+    /// A new object of `len` zero bytes, called `part` below the name of all. A write may run past its end by less than one block.
+    ///
+    /// # Errors
+    /// As [`Store::create`].
+    fn create(&mut self, part: &str, len: u64) -> Result<Arc<dyn Device>, Error>;
+
+    /// Makes all of them durable, and puts them in one step where others may have been. All writes have completed before; none may follow.
+    ///
+    /// # Errors
+    /// As [`NewObject::commit`].
+    fn commit(self: Box<Self>) -> Result<(), Error>;
 }
 
 /// Whether an object's content can be relied on.
@@ -225,6 +253,12 @@ impl NewObject {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.object.is_empty()
+    }
+
+    /// Equal for two names of the same bytes, once it has one.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.object.identity()
     }
 
     /// Says where an object [that grows](Folder::create_growing) ends.

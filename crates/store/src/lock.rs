@@ -63,13 +63,20 @@ pub(crate) fn is_partial(file_name: &str) -> bool {
 
 /// Locks a file for its writer; false if another writer holds it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
+    outwait(|| match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    })
+}
+
+/// Tries to lock until that succeeds or patience ends.
+pub(crate) fn outwait(mut lock: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
     let start = Instant::now();
     loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(true),
-            Err(TryLockError::Error(error)) => return Err(error),
-            Err(TryLockError::WouldBlock) if start.elapsed() >= PATIENCE => return Ok(false),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+        match lock() {
+            Ok(false) if start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            tried => return tried,
         }
     }
 }

@@ -19,7 +19,7 @@ use outcore_device::{Device, FileDevice, Mode};
 use crate::error::{Error, shown};
 use crate::faults::{Faults, Step};
 use crate::lock::{self, Place};
-use crate::os;
+use crate::{NewObjects, os};
 
 /// What becomes of a new folder whose writer dies or gives up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,6 +161,18 @@ impl NewFolder {
         self.sync_names()
     }
 
+    /// Gives all objects their exact lengths, and makes them durable.
+    ///
+    /// # Errors
+    /// That of the file system.
+    pub fn seal(&self) -> Result<(), Error> {
+        for part in &self.parts {
+            let sized = self.faults.step(Step::Truncate).and_then(|()| part.file.set_len(part.len));
+            sized.map_err(|error| Error::from_io(&part.object, "set its length", error))?;
+        }
+        self.sync()
+    }
+
     fn sync_names(&self) -> Result<(), Error> {
         let synced = self.faults.step(Step::SyncFolder).and_then(|()| os::sync_folder(&self.partial));
         synced.map_err(|error| Error::from_io(self.name(), "make its names durable", error))
@@ -173,11 +185,7 @@ impl NewFolder {
     /// That of the file system. The name then leads to what it led to before, with one exception: when the folder around cannot be
     /// made durable, the name already leads to the new one, which is whole.
     pub fn commit(mut self) -> Result<(), Error> {
-        for part in &self.parts {
-            let sized = self.faults.step(Step::Truncate).and_then(|()| part.file.set_len(part.len));
-            sized.map_err(|error| Error::from_io(&part.object, "set its length", error))?;
-        }
-        self.sync()?;
+        self.seal()?;
         let placed = self.faults.step(Step::Rename).and_then(|()| os::put_folder(&self.partial, &self.place.path));
         let replaced = placed.map_err(|error| Error::from_io(self.name(), "put it in place", error))?;
         self.gone = true;
@@ -207,6 +215,16 @@ impl NewFolder {
         let asked = self.faults.step(Step::Space).and_then(|()| os::free_bytes(&self.partial));
         let free = asked.map_err(|error| Error::from_io(self.name(), "ask for its free space", error))?;
         Ok(self.faults.free_bytes().unwrap_or(free))
+    }
+}
+
+impl NewObjects for NewFolder {
+    fn create(&mut self, part: &str, len: u64) -> Result<Arc<dyn Device>, Error> {
+        NewFolder::create(self, part, len)
+    }
+
+    fn commit(self: Box<Self>) -> Result<(), Error> {
+        NewFolder::commit(*self)
     }
 }
 

@@ -48,6 +48,48 @@ pub(crate) fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
     }
 }
 
+/// Locks an open file, with others or alone; what holds the lock is the opening, in whichever process it is. A lock that is held
+/// already is raised without being let go. False where others are in the way, and what was held then stays.
+#[cfg(target_os = "linux")]
+pub(crate) fn lock_open(file: &File, alone: bool) -> io::Result<bool> {
+    set_lock(file, if alone { nix::libc::F_WRLCK } else { nix::libc::F_RDLCK })
+}
+
+/// Unlocks it.
+#[cfg(target_os = "linux")]
+pub(crate) fn unlock_open(file: &File) -> io::Result<bool> {
+    set_lock(file, nix::libc::F_UNLCK)
+}
+
+#[cfg(target_os = "linux")]
+fn set_lock(file: &File, kind: nix::libc::c_int) -> io::Result<bool> {
+    use nix::fcntl::{FcntlArg, fcntl};
+    // All of the file, however long.
+    let (l_type, l_whence) = (kind as nix::libc::c_short, nix::libc::SEEK_SET as nix::libc::c_short);
+    let lock = nix::libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 };
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&lock)) {
+        Ok(_) => Ok(true),
+        Err(nix::Error::EAGAIN | nix::Error::EACCES) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Elsewhere a lock would be let go to be raised: all are alone from the beginning.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn lock_open(file: &File, _: bool) -> io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(std::fs::TryLockError::WouldBlock) => Ok(false),
+        Err(std::fs::TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Unlocks it.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn unlock_open(file: &File) -> io::Result<bool> {
+    file.unlock().map(|()| true)
+}
+
 /// Bytes that this user may still write on the file system of `path`.
 pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
     let found = rustix::fs::statvfs(path)?;

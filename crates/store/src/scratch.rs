@@ -10,9 +10,10 @@
 //! Folders of dead processes are known by their lock, which dies with its holder; the process number in the name is for
 //! people. The random part keeps two folders of one process apart.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -22,6 +23,7 @@ use outcore_device::{FileDevice, Mode};
 
 use crate::error::{Error, shown};
 use crate::faults::{Faults, Step};
+use crate::folder::folder_of;
 use crate::os::{self, Identity};
 use crate::{Folder, Object, lock};
 
@@ -125,6 +127,25 @@ impl Scratch {
     #[must_use]
     pub fn folder(&self) -> &Folder {
         &self.folder
+    }
+
+    /// A folder beside it for what this user may go on with when the process has died; nobody else may look into it.
+    ///
+    /// # Errors
+    /// [`Error::Denied`] where another user has made one of its name; that of the file system.
+    pub fn lasting(&self) -> Result<Folder, Error> {
+        let user = rustix::process::getuid().as_raw();
+        let path = folder_of(self.folder.path()).join(format!("outcore-unfinished-{user}"));
+        let made = DirBuilder::new().mode(0o700).create(&path).or_else(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Ok(()),
+            _ => Err(error),
+        });
+        let found = made.and_then(|()| std::fs::symlink_metadata(&path)).and_then(|found| {
+            let is_ours = found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0;
+            if is_ours { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+        });
+        found.map_err(|error| Error::from_io(&shown(&path), "make a folder of one's own", error))?;
+        Folder::new(path)
     }
 
     /// An unnamed object of `len` zero bytes, gone with the last holder of its device. A write may run past the end by less than

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use common::{bytes_of, change, fill, is_all, put};
 use outcore_device::MemoryDevice;
-use outcore_store::{Access, Error, Folder, Formatted, State, Store};
+use outcore_store::{Access, Error, Folder, Formatted, State, Store, locate};
 
 /// Runs a test on each kind of store, empty.
 fn each(test: impl Fn(&dyn Store)) {
@@ -222,4 +222,79 @@ fn what_is_missing_is_named() {
             assert!(error.to_string().ends_with("/no: no such file or folder"), "{error}");
         }
     });
+}
+
+#[test]
+fn objects_come_into_being_together() {
+    each(|store| {
+        let make = |parts: &[(&str, u8)]| {
+            let mut new = store.create_together("x").unwrap();
+            for &(part, value) in parts {
+                fill(&*new.create(part, 5000).unwrap(), 5000, value);
+            }
+            new
+        };
+        put(store, "y", 10, 9).unwrap();
+        let new = make(&[("a", 1), ("b", 2)]);
+        assert_eq!(store.list().unwrap(), ["y"]);
+        assert!(matches!(store.create_together("x").map(drop), Err(Error::Locked { .. })));
+        new.commit().unwrap();
+        assert_eq!(store.list().unwrap(), ["x/a", "x/b", "y"]);
+        assert!(is_all(store, "x/a", 5000, 1) && is_all(store, "x/b", 5000, 2));
+
+        let old = store.open("x/a").unwrap();
+        drop(make(&[("a", 3), ("c", 3)]));
+        assert_eq!(store.list().unwrap(), ["x/a", "x/b", "y"]);
+        make(&[("b", 4), ("c", 5)]).commit().unwrap();
+        assert_eq!(store.list().unwrap(), ["x/b", "x/c", "y"]);
+        assert!(is_all(store, "x/b", 5000, 4) && is_all(store, "x/c", 5000, 5) && is_all(store, "y", 10, 9));
+        assert_eq!(bytes_of(&old).unwrap(), [1; 5000]);
+
+        assert!(matches!(store.create_together("y").map(drop), Err(Error::NotAFolder { .. })));
+        store.create_together("empty").unwrap().commit().unwrap();
+        assert!(store.create_together("../x").is_err());
+    });
+}
+
+#[test]
+fn no_object_has_another_above_or_below_it() {
+    each(|store| {
+        put(store, "x", 10, 1).unwrap();
+        put(store, "y/a", 10, 1).unwrap();
+        for result in [
+            put(store, "x/a", 10, 2),
+            put(store, "y", 10, 2),
+            store.rename("y/a", "x/b"),
+            store.rename("x", "y"),
+            store.create_together("x").map(drop),
+            store.create_together("x/c").map(drop),
+        ] {
+            assert!(result.is_err());
+        }
+        let new = store.create_together("z").unwrap();
+        assert!(put(store, "z", 10, 2).is_err(), "it is to be above others");
+        drop(new);
+        assert_eq!(store.list().unwrap(), ["x", "y/a"]);
+        assert!(is_all(store, "x", 10, 1) && is_all(store, "y/a", 10, 1));
+    });
+}
+
+#[test]
+fn a_path_leads_into_a_folder_or_a_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk.store");
+    Formatted::format(&disk, Some(1 << 20)).unwrap();
+    for path in ["x.npy", "disk.store/x.npy", "disk.store/far/down/x.npy"] {
+        let (store, name) = locate(&dir.path().join(path)).unwrap();
+        put(&*store, &name, 5000, 7).unwrap();
+        assert!(is_all(&*store, &name, 5000, 7));
+        assert!(store.stat(&name).is_ok());
+    }
+    assert!(dir.path().join("x.npy").is_file());
+    assert_eq!(Formatted::open_shared(&disk, Access::Read).unwrap().list().unwrap(), ["far/down/x.npy", "x.npy"]);
+    let fails = |path: &str| locate(&dir.path().join(path)).map(drop).unwrap_err();
+    assert!(matches!(fails("x.npy/y"), Error::Unformatted { .. }));
+    assert!(matches!(fails("nowhere/y"), Error::Missing { .. }));
+    let (store, name) = locate(&disk.join("../y")).unwrap();
+    assert!(matches!(store.create(&name, 1), Err(Error::Name { .. })));
 }

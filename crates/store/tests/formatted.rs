@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{bytes_of, change, fill, is_all, put};
 use outcore_device::{Device, MemoryDevice, read_now, write_now};
-use outcore_store::{Access, Error, Formatted, State, Store};
+use outcore_store::{Access, Error, Folder, Formatted, State, Store};
 
 const LEN: u64 = 256 * 4096;
 
@@ -92,7 +92,7 @@ fn who_has_a_version_open_keeps_it_and_blocks_come_back_with_the_last() {
 fn a_version_that_has_begun_to_count_is_read_and_no_longer_written() {
     let (_, store) = fresh();
     put(&store, "x", 10_000, 1).unwrap();
-    put(&store, "rest", store.free_bytes().unwrap() - 2 * 4096, 0).unwrap();
+    put(&store, "rest", store.free_bytes().unwrap() - 3 * 4096, 0).unwrap();
     let old = store.open("x").unwrap();
     let mut transaction = store.transaction();
     let new = transaction.update("x").unwrap();
@@ -214,6 +214,61 @@ fn a_store_is_open_to_one_writer_or_to_readers() {
     Formatted::format(&path, None).unwrap();
     assert!(Formatted::open_path(&path, Access::Write).unwrap().list().unwrap().is_empty());
     assert!(Formatted::format(&path, Some(1 << 20)).is_err(), "there is one already");
+}
+
+#[test]
+fn who_reads_begins_to_write_when_nobody_else_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    Formatted::format(&path, Some(1 << 20)).unwrap();
+    put(&Formatted::open_path(&path, Access::Write).unwrap(), "x", 10, 1).unwrap();
+    let locked = |result: Result<(), Error>| matches!(result, Err(Error::Locked { .. }));
+    let [one, other] = [(); 2].map(|()| Formatted::open_path(&path, Access::AsNeeded).unwrap());
+    assert!(is_all(&one, "x", 10, 1) && is_all(&other, "x", 10, 1));
+    assert!(locked(put(&one, "x", 10, 2)) && locked(put(&other, "x", 10, 2)), "the other reads");
+    assert!(locked(Formatted::open_path(&path, Access::Write).map(drop)), "a lock that cannot be raised stays");
+    drop(other);
+    put(&one, "x", 10, 2).unwrap();
+    assert!(locked(Formatted::open_path(&path, Access::AsNeeded).map(drop)));
+    drop(one);
+
+    let reader = Formatted::open_shared(&path, Access::Read).unwrap();
+    assert!(matches!(put(&reader, "x", 10, 3), Err(Error::ReadOnly { .. })));
+    let also = Formatted::open_shared(&path, Access::AsNeeded).unwrap();
+    assert!(Formatted::open_path(&path, Access::Read).is_ok(), "nothing was changed yet");
+    put(&also, "x", 10, 3).unwrap();
+    assert!(is_all(&reader, "x", 10, 3));
+    assert!(locked(Formatted::open_path(&path, Access::Read).map(drop)));
+}
+
+/// Sums of a version that nobody had opened stayed in memory, and were taken for those of the object that had their blocks next.
+#[test]
+fn sums_of_an_object_that_is_gone_are_forgotten() {
+    // One of these lengths leads to the block where they were.
+    for blocks in 20..60 {
+        let (_, store) = fresh();
+        put(&store, "x", 100_000, 1).unwrap();
+        let mut transaction = store.transaction();
+        fill(&*transaction.update("x").unwrap().device(), 100_000, 2);
+        transaction.commit().unwrap();
+        store.remove("x").unwrap();
+        let y = store.create("y", blocks * 4096).unwrap().commit().unwrap();
+        assert!(bytes_of(&y).unwrap().iter().all(|&byte| byte == 0), "{blocks} blocks");
+    }
+}
+
+#[test]
+fn a_store_that_is_open_is_not_replaced_by_an_object() {
+    let dir = tempfile::tempdir().unwrap();
+    Formatted::format(dir.path().join("store"), Some(1 << 20)).unwrap();
+    let folder = Folder::new(dir.path()).unwrap();
+    for access in [Access::Read, Access::AsNeeded, Access::Write] {
+        let _store = Formatted::open_path(dir.path().join("store"), access).unwrap();
+        for result in [put(&folder, "store", 10, 1), change(&folder, "store", 1), folder.remove("store")] {
+            assert!(matches!(result, Err(Error::Locked { .. })), "{result:?}");
+        }
+    }
+    Formatted::open_path(dir.path().join("store"), Access::Write).unwrap();
 }
 
 #[test]

@@ -350,7 +350,7 @@ impl Array {
     pub fn finish(self) -> Result<Array> {
         match (self.file.is_draft(), self.file.path()) {
             (true, Some(path)) => {
-                self.file.commit()?;
+                self.session.commit(&self.file)?;
                 self.session.open(path)
             }
             _ => Ok(self),

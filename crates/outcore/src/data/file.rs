@@ -1,15 +1,14 @@
 //! One file as the engine sees it: its bytes, and who writes to them.
 
 use std::collections::HashMap;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 use std::time::SystemTime;
 
-use outcore_device::{Device, Limits, Route};
+use outcore_device::{Buf, Device, Limits, Route, read_now};
 use outcore_engine::Extent;
-use outcore_store::{Folder, Identity, InPlace, NewObject, Object, Stat, Store};
+use outcore_store::{Identity, InPlace, NewObject, Object, Stat, Store, locate};
 
 use crate::data::format::{self, Dense, FormatError, Vector};
 use crate::error::{Error, Result};
@@ -46,12 +45,21 @@ pub(crate) struct StoredFile {
 }
 
 enum Kind {
-    /// Takes its name when it is committed.
-    Unfinished(Mutex<Option<NewObject>>),
+    /// Takes its name when it is committed, and has it then.
+    Unfinished(Mutex<Option<NewObject>>, OnceLock<()>, Named),
     /// Belongs to nobody else; written without a mark.
     Unnamed,
     /// Has a name; written in place, marked.
-    Named { folder: Folder, name: String, identity: Identity, interrupted: bool, writing: Mutex<Writing>, seen: Mutex<Seen> },
+    Named(Named),
+}
+
+struct Named {
+    store: Arc<dyn Store>,
+    name: String,
+    identity: Identity,
+    interrupted: bool,
+    writing: Mutex<Writing>,
+    seen: Mutex<Seen>,
 }
 
 /// Time and length of a file when this process last had to do with it.
@@ -67,7 +75,7 @@ struct Writing {
 impl StoredFile {
     pub(crate) fn named(
         path: &Path,
-        folder: Folder,
+        store: Arc<dyn Store>,
         name: String,
         object: &Object,
         stat: &Stat,
@@ -77,7 +85,7 @@ impl StoredFile {
         let version = version_of(object.identity());
         let extent = Extent::versioned(path.display().to_string(), between.wrap(object.device()), version);
         let (identity, seen) = (object.identity(), Mutex::new((stat.modified, stat.len)));
-        let kind = Kind::Named { folder, name, identity, interrupted, writing: Mutex::default(), seen };
+        let kind = Kind::Named(Named { store, name, identity, interrupted, writing: Mutex::default(), seen });
         StoredFile { path: Some(path.to_owned()), extent, between, kind }
     }
 
@@ -90,9 +98,19 @@ impl StoredFile {
         StoredFile { path: None, extent: Extent::new(name, between.wrap(device)), between, kind: Kind::Unnamed }
     }
 
-    pub(crate) fn unfinished(path: &Path, object: NewObject, between: Between) -> StoredFile {
-        let extent = Extent::new(path.display().to_string(), between.wrap(object.device()));
-        StoredFile { path: Some(path.to_owned()), extent, between, kind: Kind::Unfinished(Mutex::new(Some(object))) }
+    pub(crate) fn unfinished(
+        path: &Path,
+        store: Arc<dyn Store>,
+        name: String,
+        object: NewObject,
+        between: Between,
+    ) -> StoredFile {
+        let (device, identity) = (between.wrap(object.device()), object.identity());
+        let extent = Extent::versioned(path.display().to_string(), device, version_of(identity));
+        let (writing, seen) = (Mutex::default(), Mutex::default());
+        let named = Named { store, name, identity, interrupted: false, writing, seen };
+        let kind = Kind::Unfinished(Mutex::new(Some(object)), OnceLock::new(), named);
+        StoredFile { path: Some(path.to_owned()), extent, between, kind }
     }
 
     /// A file that is only planned with.
@@ -109,42 +127,63 @@ impl StoredFile {
         &self.extent
     }
 
+    fn as_named(&self) -> Option<&Named> {
+        match &self.kind {
+            Kind::Named(named) => Some(named),
+            Kind::Unfinished(_, has_name, named) => has_name.get().map(|()| named),
+            Kind::Unnamed => None,
+        }
+    }
+
+    /// Which file has its name, once it has one.
+    pub(crate) fn identity(&self) -> Option<Identity> {
+        Some(self.as_named()?.identity)
+    }
+
     /// Whether the file is as this process knows it: nobody else has changed it since.
     pub(crate) fn is_current(&self, stat: &Stat) -> bool {
-        match &self.kind {
-            Kind::Named { writing, seen, .. } => {
-                let written = writing.lock().expect("no panic while held").writers > 0;
-                written || *seen.lock().expect("no panic while held") == (stat.modified, stat.len)
-            }
-            _ => false,
-        }
+        self.as_named().is_some_and(|Named { writing, seen, .. }| {
+            let written = writing.lock().expect("no panic while held").writers > 0;
+            written || *seen.lock().expect("no panic while held") == (stat.modified, stat.len)
+        })
     }
 
     /// Whether both are the same bytes, whichever session has opened them.
     pub(crate) fn is_same(&self, other: &StoredFile) -> bool {
-        match (&self.kind, &other.kind) {
-            (Kind::Named { identity, .. }, Kind::Named { identity: other, .. }) => identity == other,
+        match (self.identity(), other.identity()) {
+            (Some(one), Some(other)) => one == other,
             _ => std::ptr::eq(self, other),
         }
     }
 
     pub(crate) fn is_draft(&self) -> bool {
-        matches!(&self.kind, Kind::Unfinished(object) if object.lock().expect("no panic while held").is_some())
+        matches!(&self.kind, Kind::Unfinished(object, ..) if object.lock().expect("no panic while held").is_some())
     }
 
     /// Removes a new file that has no name yet.
     pub(crate) fn discard(&self) {
-        if let Kind::Unfinished(object) = &self.kind {
+        if let Kind::Unfinished(object, ..) = &self.kind {
             object.lock().expect("no panic while held").take();
         }
     }
 
-    /// Gives a new file its name.
+    /// Gives a new file its name. From then on it is written in place, marked.
     pub(crate) fn commit(&self) -> Result<()> {
-        let Kind::Unfinished(object) = &self.kind else { return Ok(()) };
-        match object.lock().expect("no panic while held").take() {
-            Some(object) => object.commit().map(drop).map_err(Error::from),
-            None => Ok(()),
+        let Kind::Unfinished(object, has_name, named) = &self.kind else { return Ok(()) };
+        if let Some(object) = object.lock().expect("no panic while held").take() {
+            object.commit()?;
+            named.look();
+            let _ = has_name.set(());
+        }
+        Ok(())
+    }
+}
+
+impl Named {
+    /// It is as this process has left it.
+    fn look(&self) {
+        if let Ok(stat) = self.store.stat(&self.name) {
+            *self.seen.lock().expect("no panic while held") = (stat.modified, stat.len);
         }
     }
 }
@@ -161,16 +200,19 @@ fn version_of(identity: Identity) -> Arc<AtomicU64> {
 pub(crate) struct Writer {
     file: Arc<StoredFile>,
     device: Arc<Late>,
+    /// The file had its name when this was planned.
+    had_name: bool,
     begun: bool,
 }
 
 impl Writer {
     pub(crate) fn plan(file: &Arc<StoredFile>) -> Writer {
         let device = Arc::new(Late::new(Arc::clone(file.extent.device())));
-        if !matches!(file.kind, Kind::Named { .. }) {
+        let had_name = file.as_named().is_some();
+        if !had_name {
             device.set(Arc::clone(file.extent.device()));
         }
-        Writer { file: Arc::clone(file), device, begun: false }
+        Writer { file: Arc::clone(file), device, had_name, begun: false }
     }
 
     /// What plans write to.
@@ -180,10 +222,14 @@ impl Writer {
 
     /// Marks the file as being written, durably.
     pub(crate) fn begin(&mut self) -> Result<()> {
-        let Kind::Named { folder, name, identity, interrupted, writing, .. } = &self.file.kind else { return Ok(()) };
+        let Some(Named { store, name, identity, interrupted, writing, .. }) = self.file.as_named() else { return Ok(()) };
+        if !self.had_name {
+            let name = self.file.extent.name();
+            return Err(Error::value(format!("{name}: the write was planned before it had its name; plan it again")));
+        }
         let mut writing = writing.lock().expect("no panic while held");
         if writing.object.is_none() {
-            let object = if *interrupted { folder.open_in_place_interrupted(name)? } else { folder.open_in_place(name)? };
+            let object = if *interrupted { store.open_in_place_interrupted(name)? } else { store.open_in_place(name)? };
             if object.identity() != *identity {
                 let name = self.file.extent.name();
                 return Err(Error::value(format!("{name}: another file has this name since it was opened; open it again")));
@@ -206,12 +252,12 @@ impl Writer {
     }
 
     fn end(&mut self, failed: bool) -> Result<()> {
-        let Kind::Named { folder, name, identity, writing, seen, .. } = &self.file.kind else { return Ok(()) };
+        let Some(named) = self.file.as_named() else { return Ok(()) };
         if !std::mem::take(&mut self.begun) {
             return Ok(());
         }
-        version_of(*identity).fetch_add(1, Ordering::AcqRel);
-        let mut writing = writing.lock().expect("no panic while held");
+        version_of(named.identity).fetch_add(1, Ordering::AcqRel);
+        let mut writing = named.writing.lock().expect("no panic while held");
         writing.writers -= 1;
         writing.failed |= failed;
         if writing.writers > 0 {
@@ -221,9 +267,7 @@ impl Writer {
         // Nobody else holds it for longer than it takes to ask it for its device.
         let object = object.and_then(|object| if failed { None } else { Arc::into_inner(object) });
         object.map_or(Ok(()), InPlace::finish)?;
-        if let Ok(stat) = folder.stat(name) {
-            *seen.lock().expect("no panic while held") = (stat.modified, stat.len);
-        }
+        named.look();
         Ok(())
     }
 }
@@ -326,18 +370,46 @@ pub(crate) fn read_vector_head(path: &Path, object: &str) -> Result<Vector> {
 
 /// The first bytes of a `.npy` file, its whole header among them, and its length.
 fn head_of(path: &Path, object: &str) -> Result<Option<(Vec<u8>, u64)>> {
-    let failed = |source| Error::Device { object: object.to_owned(), source };
-    let mut file = std::fs::File::open(path).map_err(failed)?;
-    let len = file.metadata().map_err(failed)?.len();
-    let mut head = Vec::new();
-    Read::by_ref(&mut file).take(format::HEAD_BYTES as u64).read_to_end(&mut head).map_err(failed)?;
+    let found = opened(path)?;
+    let mut head = read_first(&found, format::HEAD_BYTES as u64)?;
     if !format::is_npy(&head) {
         return Ok(None);
     }
     if head.len() >= 12 {
         let needed = format::npy_head_bytes(object, &head)?;
-        let more = needed.saturating_sub(head.len()) as u64;
-        file.take(more).read_to_end(&mut head).map_err(failed)?;
+        if needed > head.len() {
+            head = read_first(&found, needed as u64)?;
+        }
     }
-    Ok(Some((head, len)))
+    Ok(Some((head, found.len())))
+}
+
+/// No description of a matrix is longer.
+pub(crate) const DESCRIPTION_BYTES: u64 = 1 << 20;
+
+/// A text beside a matrix.
+///
+/// # Errors
+/// Also for one that is longer than `most` bytes.
+pub(crate) fn read_text(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let found = opened(path)?;
+    if found.len() > most {
+        let reason = format!("{} bytes, where a description is expected", found.len());
+        return Err(FormatError::Unsupported { object: found.name().to_owned(), reason }.into());
+    }
+    read_first(&found, most)
+}
+
+fn opened(path: &Path) -> Result<Object> {
+    let (store, name) = locate(path)?;
+    Ok(store.open_interrupted(&name)?)
+}
+
+/// So many of the first bytes, or all.
+fn read_first(object: &Object, count: u64) -> Result<Vec<u8>> {
+    let failed = |source| Error::Device { object: object.name().to_owned(), source };
+    let (device, count) = (object.device(), count.min(object.len()) as usize);
+    let mut bytes = Buf::anonymous(count.next_multiple_of(device.limits().block as usize)).map_err(failed)?;
+    read_now(&*device, &mut bytes, 0).map_err(failed)?;
+    Ok(bytes[..count].to_vec())
 }

@@ -18,7 +18,6 @@
 
 mod checkpoint;
 mod chunks;
-mod growing;
 mod lines;
 mod matrix;
 mod sort;

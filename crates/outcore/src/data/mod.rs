@@ -1,9 +1,13 @@
 //! What lives on SSD.
 
 pub mod array;
+pub(crate) mod bytes;
 pub mod export;
 pub(crate) mod file;
 pub mod format;
+pub(crate) mod growing;
+pub(crate) mod home;
 pub mod import;
+pub mod samples;
 pub mod sparse;
 pub mod stream;

@@ -17,9 +17,10 @@ use std::sync::{Arc, Mutex};
 use outcore_device::{Buf, Shared};
 use outcore_engine::{ExtentRef, Plan, Region, Task};
 use outcore_kernels::{Lines, Real};
+use outcore_store::{Error as StoreError, Identity, locate};
 
 use crate::data::array::cut;
-use crate::data::file::{StoredFile, read_vector_head};
+use crate::data::file::{DESCRIPTION_BYTES, StoredFile, read_text, read_vector_head};
 use crate::data::format::with_real;
 use crate::data::format::{self, Compressed, DType, Description, Element, FormatError, Vector};
 use crate::error::{Error, Result};
@@ -147,14 +148,20 @@ impl Sparse {
         Ok(Sparse { session: session.clone(), parts: Arc::new(parts), lines, entries, format })
     }
 
+    /// Which matrix lies at a path, if one does.
+    pub(crate) fn identity(path: &Path) -> Option<Identity> {
+        let (store, name) = locate(&path.join(names::DESCRIPTION)).ok()?;
+        Some(store.stat(&name).ok()?.identity)
+    }
+
     pub(crate) fn open(session: &Session, path: &Path) -> Result<Sparse> {
         let object = path.join(names::DESCRIPTION);
-        let text = std::fs::read(&object).map_err(|source| match source.kind() {
-            std::io::ErrorKind::NotFound => Error::from(outcore_store::Error::NotAFile {
+        let text = read_text(&object, DESCRIPTION_BYTES).map_err(|error| match error {
+            Error::Store(StoreError::Missing { .. } | StoreError::NotAFolder { .. }) => Error::from(StoreError::NotAFile {
                 object: path.display().to_string(),
                 kind: "a folder without matrix.json, which would say what matrix it holds",
             }),
-            _ => Error::Device { object: object.display().to_string(), source },
+            _ => error,
         })?;
         let description = format::parse_description(&object.display().to_string(), &text)?;
         if description.layout == format::Entries::Tiled {
@@ -167,9 +174,9 @@ impl Sparse {
             Ok(Part { vector, backing: Backing::Stored(file) })
         };
         let (offsets, indices) = (part(names::OFFSETS)?, part(names::INDICES)?);
-        let values = match path.join(names::VALUES).try_exists() {
-            Ok(false) => None,
-            _ => Some(part(names::VALUES)?),
+        let values = match part(names::VALUES) {
+            Err(Error::Store(StoreError::Missing { .. })) => None,
+            part => Some(part?),
         };
         let Description { format, shape, nonzeros, dtype, .. } = description;
         let found = values.as_ref().map(|part| part.vector.element);

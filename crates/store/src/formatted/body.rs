@@ -9,7 +9,7 @@ use outcore_device::{Blocking, Buf, Device, Limits, Route, discard_now, flush_no
 
 use super::Inner;
 use super::layout::{BLOCK, Condition, Entry, Run};
-use super::sums::{Places, Sums, sum_of, wrong};
+use super::sums::{Cache, Places, Sums, sum_of, wrong};
 
 /// Pieces of a long transfer go side by side.
 const MAX_TRANSFER_BYTES: usize = 1 << 20;
@@ -76,8 +76,9 @@ pub(super) struct Body {
 }
 
 impl Body {
-    pub(super) fn new(device: Arc<dyn Device>, entry: &Entry, is_new: bool, garbage: Arc<Garbage>) -> Body {
-        let sums = Sums::new(&entry.sums, is_new, entry.condition == Condition::Whole);
+    pub(super) fn new(device: &Arc<dyn Device>, sums: &Arc<Cache>, entry: &Entry, is_new: bool, garbage: Arc<Garbage>) -> Body {
+        let device = Arc::clone(device);
+        let sums = Sums::new(sums, &entry.sums, is_new, entry.condition == Condition::Whole);
         let (places, is_written) = (Places::new(&entry.runs), AtomicBool::new(is_new));
         Body { device, id: entry.id, len: entry.len, places, sums, is_written, garbage }
     }
@@ -94,13 +95,13 @@ impl Body {
     pub(super) fn read(&self, destination: &mut [u8], offset: u64) -> io::Result<()> {
         let device = &*self.device;
         let first = offset / BLOCK as u64;
-        let sums = self.sums.get(device, first, destination.len() / BLOCK)?;
+        let sums = self.sums.get(first, destination.len() / BLOCK)?;
         for (place, part) in pieces(&self.places, offset, destination.len())? {
             read_now(device, &mut destination[part], place)?;
         }
         for (number, (block, &sum)) in destination.chunks_mut(BLOCK).zip(&sums).enumerate() {
             // Somebody may have written it between the two looks.
-            if differs(block, sum) && self.sums.are_settled() && self.sums.get(device, first + number as u64, 1)?[0] == sum {
+            if differs(block, sum) && self.sums.are_settled() && self.sums.get(first + number as u64, 1)?[0] == sum {
                 return Err(damaged(offset + (number * BLOCK) as u64));
             }
         }
@@ -113,7 +114,7 @@ impl Body {
         let end = self.len.next_multiple_of(BLOCK as u64);
         for at in (0..end).step_by(MAX_TRANSFER_BYTES) {
             let part = &mut buf[..usize::try_from(end - at).unwrap_or(usize::MAX).min(MAX_TRANSFER_BYTES)];
-            let sums = self.sums.get(&*self.device, at / BLOCK as u64, part.len() / BLOCK)?;
+            let sums = self.sums.get(at / BLOCK as u64, part.len() / BLOCK)?;
             for (place, range) in pieces(&self.places, at, part.len())? {
                 read_now(&*self.device, &mut part[range], place)?;
             }
@@ -126,7 +127,7 @@ impl Body {
     pub(super) fn sum_anew(&self) -> io::Result<()> {
         self.each_part(|at, sums, bytes| {
             let new = bytes.chunks(BLOCK).zip(sums).map(|(block, &old)| if old == 0 { 0 } else { sum_of(block) });
-            self.sums.set(&*self.device, at / BLOCK as u64, &new.collect::<Vec<u32>>())
+            self.sums.set(at / BLOCK as u64, &new.collect::<Vec<u32>>())
         })
     }
 
@@ -135,7 +136,7 @@ impl Body {
         for (place, part) in pieces(&self.places, offset, source.len())? {
             write_now(&*self.device, &source[part], place)?;
         }
-        self.sums.set(&*self.device, offset / BLOCK as u64, &sums)
+        self.sums.set(offset / BLOCK as u64, &sums)
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
@@ -145,14 +146,14 @@ impl Body {
             return Ok(());
         }
         let count = (whole.end - whole.start) / block;
-        self.sums.set(&*self.device, whole.start / block, &vec![0; count as usize])?;
+        self.sums.set(whole.start / block, &vec![0; count as usize])?;
         let pieces = pieces(&self.places, whole.start, (whole.end - whole.start) as usize)?;
         pieces.into_iter().try_for_each(|(place, part)| discard_now(&*self.device, place, part.len() as u64))
     }
 
     /// Writes the sums to where they belong; a change of the catalog makes them durable, and the bytes too.
     pub(super) fn write_sums(&self) -> io::Result<()> {
-        self.sums.write(&*self.device)
+        self.sums.write()
     }
 }
 

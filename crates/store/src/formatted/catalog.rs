@@ -222,6 +222,12 @@ impl Catalog {
         self.names.iter().map(|(name, id)| (name.as_str(), &self.entries[id]))
     }
 
+    /// Whether names go on where this one ends.
+    pub(super) fn has_below(&self, name: &str) -> bool {
+        let below = format!("{name}/");
+        self.names.range(below.clone()..).next().is_some_and(|(name, _)| name.starts_with(&below))
+    }
+
     pub(super) fn find(&self, name: &str) -> Option<&Arc<Entry>> {
         self.names.get(name).map(|id| &self.entries[id])
     }

@@ -8,7 +8,9 @@ use outcore_device::Device;
 
 use super::body::{Body, wrong_blocks};
 use super::catalog::{Catalog, Found};
+use super::claim::Claim;
 use super::layout::{Condition, Entry};
+use super::sums::Cache;
 use super::{Access, Formatted, Inner, draw, stream};
 use crate::Store;
 use crate::error::Error;
@@ -85,8 +87,8 @@ impl Formatted {
     /// # Errors
     /// [`Error::Unformatted`] where nothing is left of a store; [`Error::Locked`]; that of the device.
     pub fn repair(path: impl AsRef<Path>, progress: impl FnMut(u64, u64) -> bool) -> Result<Vec<Fault>, Error> {
-        let (device, lock) = super::open_locked(path.as_ref(), Access::Write)?;
-        Formatted::repair_opened(device, Some(lock), progress)
+        let (device, claim) = Claim::open(path.as_ref(), Access::Write)?;
+        Formatted::repair_opened(device, Some(claim), progress)
     }
 
     /// The same for a device that nobody else uses.
@@ -99,7 +101,7 @@ impl Formatted {
 
     fn repair_opened(
         device: Arc<dyn Device>,
-        lock: Option<std::fs::File>,
+        claim: Option<Claim>,
         progress: impl FnMut(u64, u64) -> bool,
     ) -> Result<Vec<Fault>, Error> {
         let mut faults = Vec::new();
@@ -124,7 +126,8 @@ impl Formatted {
                 begun => begun?,
             }
         }
-        let store = Formatted::with(device, Access::Write, lock, catalog, space);
+        let store = Formatted::with(device, claim, catalog, space, false);
+        store.0.lock().allow(&store.0.device, Access::Write)?;
         for fault in store.check(progress)?.faults {
             let mut state = store.0.lock();
             let entry = state.entry(&store.0, &fault.name)?;
@@ -140,7 +143,7 @@ impl Formatted {
 /// What is wrong with the blocks of an object. `told` hears how many of its bytes were read.
 fn fault_of(store: &Inner, entry: &Entry, told: &mut impl FnMut(u64) -> io::Result<()>) -> io::Result<Option<String>> {
     // Of its own, with nothing that was read before.
-    let body = Body::new(Arc::clone(&store.device), entry, false, Arc::default());
+    let body = Body::new(&store.device, &Cache::new(&store.device), entry, false, Arc::default());
     let (mut damaged, mut first) = (0, None);
     body.each_part(|at, sums, bytes| {
         for offset in wrong_blocks(sums, bytes) {

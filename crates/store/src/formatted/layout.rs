@@ -3,6 +3,7 @@
 //! Pure: bytes to values and back. Numbers are little-endian, places and lengths count blocks of 4096 bytes.
 
 use bytes::{Buf, BufMut};
+use crc_fast::{CrcAlgorithm, Digest};
 
 use super::space::Space;
 use super::stream::Form;
@@ -28,13 +29,17 @@ pub(super) const ENTRY_BYTES: usize = 1 + 8 + 8 + 8 + 1 + 2 + 4 + 4 + 4;
 pub(super) const RUN_BYTES: usize = 16;
 
 /// CRC-32C (Castagnoli), as iSCSI has it.
-pub(super) fn checksum(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
+#[must_use]
+pub fn checksum(bytes: &[u8]) -> u32 {
+    checksum_on(0, bytes)
 }
 
 /// The same of bytes that go on from others.
-pub(super) fn checksum_on(before: u32, bytes: &[u8]) -> u32 {
-    crc32c::crc32c_append(before, bytes)
+#[must_use]
+pub fn checksum_on(before: u32, bytes: &[u8]) -> u32 {
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!before));
+    digest.update(bytes);
+    digest.finalize() as u32
 }
 
 /// Blocks that follow one another.

@@ -219,9 +219,8 @@ impl Formatted {
         assert!(STREAM_BLOCK_BYTES.contains(&block_bytes) && block_bytes.is_multiple_of(BLOCK as u32));
         let (store, name) = (&self.0, named(name)?);
         let mut state = store.lock_to_write(&name)?;
-        if state.writers.contains_key(&name) {
-            return Err(Error::Locked { object: store.full(&name) });
-        }
+        state.check_lock(store, &name, &[])?;
+        state.check_place(store, &name)?;
         let old = state.catalog.find(&name).cloned();
         // One that was not finished nobody will read.
         let is_recorded = old.as_deref().is_none_or(|old| old.is_stream && old.condition == Condition::Unfinished);
@@ -419,16 +418,11 @@ impl Stream {
         &self.about
     }
 
-    /// Whether this very block of the stream was read, whole.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`].
-    pub fn check(&self, number: u64, place: &Range<u64>, next: Option<u64>, block: &[u8]) -> Result<Trailer, Error> {
+    /// Which block is to be at a place, for whoever has read it to compare.
+    #[must_use]
+    pub fn expected(&self, number: u64, place: &Range<u64>, next: Option<u64>) -> ExpectedBlock {
         let expected = Expected { stream: self.number, mark: self.form.mark, number, next };
-        expected.check(block).map_err(|reason| {
-            let reason = format!("block {number} of the stream: {reason}");
-            Error::Corrupt { object: self.device.name.clone(), offset: place.start, reason }
-        })
+        ExpectedBlock { expected, object: self.device.name.clone(), offset: place.start }
     }
 
     /// Reads it for the last time: nobody else can open it any more, and its blocks are used again as they are [let go](Stream::let_go).
@@ -472,7 +466,29 @@ impl Stream {
     }
 }
 
+/// A block of a stream that is to be read.
+#[derive(Debug)]
+pub struct ExpectedBlock {
+    expected: Expected,
+    object: String,
+    offset: u64,
+}
+
+impl ExpectedBlock {
+    /// Whether this very block was read, whole.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn check(&self, block: &[u8]) -> Result<Trailer, Error> {
+        self.expected.check(block).map_err(|reason| {
+            let reason = format!("block {} of the stream: {reason}", self.expected.number);
+            Error::Corrupt { object: self.object.clone(), offset: self.offset, reason }
+        })
+    }
+}
+
 /// Which block is to be where it was looked for.
+#[derive(Debug)]
 pub(super) struct Expected {
     pub(super) stream: u64,
     pub(super) mark: u64,

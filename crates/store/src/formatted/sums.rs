@@ -8,13 +8,14 @@
 //!   4092  4  CRC-32C of the bytes before
 //! ```
 //!
-//! A sum that would be 0 is stored as 1. Blocks of sums are read when they are first needed and written at the end of a write.
+//! A sum that would be 0 is stored as 1. Blocks of sums are read when they are needed; some [stay in memory](Cache). They are written at the
+//! end of a write, or before, when others need their room.
 
-use std::collections::hash_map::Entry as Slot;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use outcore_device::{Buf, Device, read_now, write_now};
 
@@ -22,6 +23,8 @@ use super::layout::{BLOCK, Run, checksum};
 
 /// Sums in a block of them.
 pub(super) const SUMS: u64 = (BLOCK / 4 - 1) as u64;
+/// So many blocks of sums of a store are in memory, 4 MiB: the sums of 4 GiB.
+const CACHED_PAGES: usize = 1024;
 
 /// Blocks of sums that an object of so many blocks has.
 pub(super) fn sum_blocks(blocks: u64) -> u64 {
@@ -95,25 +98,186 @@ impl Places {
     }
 }
 
-/// Sums of one object, as far as they have been needed.
-pub(super) struct Sums {
-    places: Places,
-    pages: Mutex<HashMap<u64, Page>>,
-    /// None of them is on the device yet.
-    are_new: bool,
-    /// False while somebody writes in place, and of an object whose writer died: bytes and sums are old, new or both then.
-    are_settled: AtomicBool,
+/// Blocks of sums in memory, of all objects of a store: so many at most, however many bytes they are the sums of.
+pub(super) struct Cache {
+    device: Arc<dyn Device>,
+    most: usize,
+    owner: u32,
+    inside: Mutex<Cached>,
+}
+
+#[derive(Default)]
+struct Cached {
+    /// By the block of the device where they belong.
+    pages: HashMap<u64, Page>,
+    /// As they came; who was used meanwhile comes again.
+    order: VecDeque<u64>,
+    /// Where pages are being read: by how many, and how often one was put or written there since the first of them began.
+    reading: HashMap<u64, (usize, u64)>,
+}
+
+impl Cached {
+    /// Who reads a page there may have an old one.
+    fn outdate(&mut self, place: u64) {
+        if let Some((_, changes)) = self.reading.get_mut(&place) {
+            *changes += 1;
+        }
+    }
 }
 
 #[derive(Clone)]
 struct Page {
     sums: Box<[u32; SUMS as usize]>,
     is_changed: bool,
+    is_used: bool,
+}
+
+impl Cache {
+    /// Those of the last few GiB that were used.
+    pub(super) fn new(device: &Arc<dyn Device>) -> Arc<Cache> {
+        Cache::of(device, CACHED_PAGES)
+    }
+
+    fn of(device: &Arc<dyn Device>, most: usize) -> Arc<Cache> {
+        Arc::new(Cache { device: Arc::clone(device), most, owner: std::process::id(), inside: Mutex::default() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cached> {
+        self.inside.lock().expect("no panic while held")
+    }
+
+    /// Acts on a page that is on the device or was [put](Cache::put) here. Where it may be damaged, it is all ones then: which blocks were
+    /// ever written nobody knows.
+    fn with<T>(&self, place: u64, may_be_damaged: bool, act: impl FnOnce(&mut Page) -> T) -> io::Result<T> {
+        loop {
+            let seen = {
+                let mut cached = self.lock();
+                if let Some(page) = cached.pages.get_mut(&place) {
+                    page.is_used = true;
+                    return Ok(act(page));
+                }
+                let (readers, changes) = cached.reading.entry(place).or_default();
+                *readers += 1;
+                *changes
+            };
+            // Others go on meanwhile.
+            let page = self.read(place, may_be_damaged);
+            let mut cached = self.lock();
+            let (readers, changes) = cached.reading.get_mut(&place).expect("as long as it is being read");
+            let is_old = *changes != seen;
+            *readers -= 1;
+            if *readers == 0 {
+                cached.reading.remove(&place);
+            }
+            if !is_old && !cached.pages.contains_key(&place) {
+                self.keep(&mut cached, place, page?)?;
+            }
+        }
+    }
+
+    /// A page that is not on the device yet.
+    fn put(&self, place: u64, page: Page) -> io::Result<()> {
+        let mut cached = self.lock();
+        cached.outdate(place);
+        self.keep(&mut cached, place, Page { is_changed: true, ..page })
+    }
+
+    fn keep(&self, cached: &mut Cached, place: u64, page: Page) -> io::Result<()> {
+        while cached.pages.len() >= self.most {
+            let oldest = cached.order.pop_front().expect("every page is in it");
+            let page = cached.pages.get_mut(&oldest).expect("it is there as long as it is in order");
+            if std::mem::take(&mut page.is_used) {
+                cached.order.push_back(oldest);
+                continue;
+            }
+            // A forked child has the parent's pages, and not its right to write them.
+            if page.is_changed && self.owner == std::process::id() {
+                if let Err(error) = page.write(&*self.device, oldest) {
+                    cached.order.push_back(oldest);
+                    return Err(io::Error::new(error.kind(), format!("write of checksums of the store: {error}")));
+                }
+                cached.outdate(oldest);
+            }
+            cached.pages.remove(&oldest);
+        }
+        if cached.pages.insert(place, page).is_none() {
+            cached.order.push_back(place);
+        }
+        Ok(())
+    }
+
+    /// Writes a page to where it belongs, if it was changed.
+    fn settle(&self, place: u64) -> io::Result<()> {
+        let mut cached = self.lock();
+        match cached.pages.get_mut(&place) {
+            Some(page) if page.is_changed => page.write(&*self.device, place)?,
+            _ => return Ok(()),
+        }
+        cached.outdate(place);
+        Ok(())
+    }
+
+    /// The blocks of these runs are no sums any longer, or nobody looks at them.
+    fn forget(&self, runs: impl Iterator<Item = Run>) {
+        let mut cached = self.lock();
+        let before = cached.pages.len();
+        runs.flat_map(|run| run.start..run.end()).for_each(|place| _ = cached.pages.remove(&place));
+        if cached.pages.len() < before {
+            let Cached { pages, order, .. } = &mut *cached;
+            order.retain(|place| pages.contains_key(place));
+        }
+    }
+
+    fn read(&self, place: u64, may_be_damaged: bool) -> io::Result<Page> {
+        let mut buf = Buf::anonymous(BLOCK)?;
+        read_now(&*self.device, &mut buf, place * BLOCK as u64)?;
+        let (sums, sum) = buf.split_at(BLOCK - 4);
+        let mut page = Page::of(1);
+        if checksum(sums).to_le_bytes() == sum {
+            page.sums.iter_mut().zip(sums.as_chunks().0).for_each(|(to, &from)| *to = u32::from_le_bytes(from));
+        } else if !may_be_damaged {
+            let at = place * BLOCK as u64;
+            return Err(wrong(format!("the block of checksums at byte {at} of the store is damaged")));
+        }
+        Ok(page)
+    }
+}
+
+impl Page {
+    fn of(sum: u32) -> Page {
+        Page { sums: Box::new([sum; SUMS as usize]), is_changed: false, is_used: false }
+    }
+
+    fn write(&mut self, device: &dyn Device, place: u64) -> io::Result<()> {
+        let mut buf = Buf::anonymous(BLOCK)?;
+        let (sums, sum) = buf.split_at_mut(BLOCK - 4);
+        sums.as_chunks_mut().0.iter_mut().zip(self.sums.iter()).for_each(|(to, from)| *to = from.to_le_bytes());
+        sum.copy_from_slice(&checksum(sums).to_le_bytes());
+        write_now(device, &buf, place * BLOCK as u64)?;
+        self.is_changed = false;
+        Ok(())
+    }
+}
+
+/// Sums of one object.
+pub(super) struct Sums {
+    cache: Arc<Cache>,
+    places: Places,
+    /// Which blocks of a new object's sums were begun; the others are not on the device.
+    begun: Option<Mutex<Vec<bool>>>,
+    /// False while somebody writes in place, and of an object whose writer died: bytes and sums are old, new or both then.
+    are_settled: AtomicBool,
 }
 
 impl Sums {
-    pub(super) fn new(runs: &[Run], are_new: bool, are_settled: bool) -> Sums {
-        Sums { places: Places::new(runs), pages: Mutex::default(), are_new, are_settled: AtomicBool::new(are_settled) }
+    pub(super) fn new(cache: &Arc<Cache>, runs: &[Run], are_new: bool, are_settled: bool) -> Sums {
+        let count = runs.iter().map(|run| run.blocks).sum::<u64>() as usize;
+        let begun = are_new.then(|| Mutex::new(vec![false; count]));
+        if are_new {
+            // Pages of an object that had these blocks before may still be there.
+            cache.forget(runs.iter().copied());
+        }
+        Sums { cache: Arc::clone(cache), places: Places::new(runs), begun, are_settled: AtomicBool::new(are_settled) }
     }
 
     /// Whether bytes have to be what their sums say.
@@ -129,124 +293,148 @@ impl Sums {
         &self.places
     }
 
-    fn pages(&self) -> MutexGuard<'_, HashMap<u64, Page>> {
-        self.pages.lock().expect("no panic while held")
-    }
-
     /// The sums of blocks from `first` on.
-    pub(super) fn get(&self, device: &dyn Device, first: u64, count: usize) -> io::Result<Vec<u32>> {
-        let mut pages = self.pages();
-        let one = |block: u64| Ok(self.page(&mut pages, device, block / SUMS)?.sums[(block % SUMS) as usize]);
-        (first..first + count as u64).map(one).collect()
+    pub(super) fn get(&self, first: u64, count: usize) -> io::Result<Vec<u32>> {
+        let mut sums = vec![0; count];
+        for (number, here, part) in pages(first, count) {
+            if self.is_begun(number) {
+                self.page(number, |page| sums[part].copy_from_slice(&page.sums[here]))?;
+            }
+        }
+        Ok(sums)
     }
 
-    pub(super) fn set(&self, device: &dyn Device, first: u64, sums: &[u32]) -> io::Result<()> {
-        let mut pages = self.pages();
-        for (block, &sum) in (first..).zip(sums) {
-            let page = self.page(&mut pages, device, block / SUMS)?;
-            page.sums[(block % SUMS) as usize] = sum;
-            page.is_changed = true;
+    pub(super) fn set(&self, first: u64, sums: &[u32]) -> io::Result<()> {
+        for (number, here, part) in pages(first, sums.len()) {
+            self.begin(number)?;
+            self.page(number, |page| page.set(here, &sums[part]))?;
         }
         Ok(())
     }
 
-    fn page<'a>(&self, pages: &'a mut HashMap<u64, Page>, device: &dyn Device, number: u64) -> io::Result<&'a mut Page> {
-        Ok(match pages.entry(number) {
-            Slot::Occupied(page) => page.into_mut(),
-            Slot::Vacant(slot) => slot.insert(if self.are_new { Page::new() } else { self.load(device, number)? }),
-        })
+    fn begin(&self, number: u64) -> io::Result<()> {
+        let (Some(begun), place) = (&self.begun, place_of(&self.places, number)?) else { return Ok(()) };
+        let mut begun = begun.lock().expect("no panic while held");
+        if !begun[number as usize] {
+            self.cache.put(place, Page::of(0))?;
+            begun[number as usize] = true;
+        }
+        Ok(())
     }
 
-    fn load(&self, device: &dyn Device, number: u64) -> io::Result<Page> {
-        let place = place_of(&self.places, number)?;
-        let mut buf = Buf::anonymous(BLOCK)?;
-        read_now(device, &mut buf, place)?;
-        let (sums, sum) = buf.split_at(BLOCK - 4);
-        let mut page = Page::new();
-        if checksum(sums).to_le_bytes() != sum {
-            if self.are_settled() {
-                return Err(wrong(format!("the block of checksums at byte {place} of the store is damaged")));
-            }
-            // Which blocks were ever written nobody knows: all of them, then.
-            page.sums.fill(1);
-            return Ok(page);
-        }
-        page.sums.iter_mut().zip(sums.as_chunks().0).for_each(|(to, &from)| *to = u32::from_le_bytes(from));
-        page.is_changed = false;
-        Ok(page)
+    fn is_begun(&self, number: u64) -> bool {
+        let is_begun = |begun: &Mutex<Vec<bool>>| begun.lock().expect("no panic while held").get(number as usize) != Some(&false);
+        self.begun.as_ref().is_none_or(is_begun)
+    }
+
+    fn page<T>(&self, number: u64, act: impl FnOnce(&mut Page) -> T) -> io::Result<T> {
+        self.cache.with(place_of(&self.places, number)?, !self.are_settled(), act)
     }
 
     /// Writes what has changed to where it belongs; of a new object, all.
-    pub(super) fn write(&self, device: &dyn Device) -> io::Result<()> {
-        let mut pages = self.pages();
-        if self.are_new {
-            let count = self.places.runs().map(|run| run.blocks).sum::<u64>();
-            (0..count).for_each(|number| _ = pages.entry(number).or_insert_with(Page::new));
+    pub(super) fn write(&self) -> io::Result<()> {
+        for (number, place) in self.places.runs().flat_map(|run| run.start..run.end()).enumerate() {
+            if let Some(begun) = &self.begun {
+                let mut begun = begun.lock().expect("no panic while held");
+                if !begun[number] {
+                    Page::of(0).write(&*self.cache.device, place)?;
+                    begun[number] = true;
+                    continue;
+                }
+            }
+            self.cache.settle(place)?;
         }
-        write_pages(device, &mut pages, &self.places)
+        Ok(())
     }
 }
 
-/// Sums of an object of which a new version is written: those that change, and where they go is decided at the end.
-pub(super) struct NewSums(Mutex<HashMap<u64, Page>>);
+impl Drop for Sums {
+    fn drop(&mut self) {
+        self.cache.forget(self.places.runs());
+    }
+}
+
+/// Sums of an object of which a new version is written: blocks of them that change, and where these go.
+pub(super) struct NewSums {
+    cache: Arc<Cache>,
+    places: Mutex<Places>,
+}
 
 impl NewSums {
-    pub(super) fn new() -> NewSums {
-        NewSums(Mutex::default())
+    pub(super) fn new(old: &Sums) -> NewSums {
+        NewSums { cache: Arc::clone(&old.cache), places: Mutex::default() }
     }
 
-    pub(super) fn set(&self, old: &Sums, device: &dyn Device, first: u64, sums: &[u32]) -> io::Result<()> {
-        let mut pages = self.0.lock().expect("no panic while held");
-        for (block, &sum) in (first..).zip(sums) {
-            let page = match pages.entry(block / SUMS) {
-                Slot::Occupied(page) => page.into_mut(),
-                Slot::Vacant(slot) => slot.insert(old.page(&mut old.pages(), device, block / SUMS)?.clone()),
-            };
-            page.sums[(block % SUMS) as usize] = sum;
-            page.is_changed = true;
+    pub(super) fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().expect("no panic while held")
+    }
+
+    /// Takes blocks for those sums of some blocks that were not changed yet.
+    pub(super) fn begin(
+        &self,
+        old: &Sums,
+        first: u64,
+        count: usize,
+        mut take: impl FnMut() -> io::Result<Vec<Run>>,
+    ) -> io::Result<()> {
+        let mut places = self.places();
+        for (number, ..) in pages(first, count) {
+            if places.find(number).is_none() {
+                let page = old.page(number, |page| page.clone())?;
+                take()?.into_iter().for_each(|run| places.put(number, run));
+                self.cache.put(place_of(&places, number)?, page)?;
+            }
         }
         Ok(())
     }
 
-    /// The sum of a block, if one near it was set.
-    pub(super) fn get(&self, block: u64) -> Option<u32> {
-        let pages = self.0.lock().expect("no panic while held");
-        Some(pages.get(&(block / SUMS))?.sums[(block % SUMS) as usize])
+    /// After [`begin`](NewSums::begin).
+    pub(super) fn set(&self, first: u64, sums: &[u32]) -> io::Result<()> {
+        for (number, here, part) in pages(first, sums.len()) {
+            let place = place_of(&self.places(), number)?;
+            self.cache.with(place, false, |page| page.set(here, &sums[part]))?;
+        }
+        Ok(())
     }
 
-    /// Blocks of sums, in order.
-    pub(super) fn numbers(&self) -> Vec<u64> {
-        let mut numbers: Vec<u64> = self.0.lock().expect("no panic while held").keys().copied().collect();
-        numbers.sort_unstable();
-        numbers
+    /// The sum of a block that was written.
+    pub(super) fn get(&self, block: u64) -> io::Result<u32> {
+        let place = place_of(&self.places(), block / SUMS)?;
+        self.cache.with(place, false, |page| page.sums[(block % SUMS) as usize])
     }
 
-    pub(super) fn write(&self, device: &dyn Device, places: &Places) -> io::Result<()> {
-        write_pages(device, &mut self.0.lock().expect("no panic while held"), places)
+    /// Writes all to where it belongs.
+    pub(super) fn write(&self) -> io::Result<()> {
+        self.places().runs().flat_map(|run| run.start..run.end()).try_for_each(|place| self.cache.settle(place))
     }
-}
 
-fn write_pages(device: &dyn Device, pages: &mut HashMap<u64, Page>, places: &Places) -> io::Result<()> {
-    let mut buf = Buf::anonymous(BLOCK)?;
-    for (&number, page) in pages.iter_mut().filter(|(_, page)| page.is_changed) {
-        let (sums, sum) = buf.split_at_mut(BLOCK - 4);
-        sums.as_chunks_mut().0.iter_mut().zip(page.sums.iter()).for_each(|(to, from)| *to = from.to_le_bytes());
-        sum.copy_from_slice(&checksum(sums).to_le_bytes());
-        write_now(device, &buf, place_of(places, number)?)?;
-        page.is_changed = false;
+    /// Gives up, and gives back which blocks were taken.
+    pub(super) fn abandon(&self) -> Places {
+        let places = std::mem::take(&mut *self.places());
+        self.cache.forget(places.runs());
+        places
     }
-    Ok(())
-}
-
-fn place_of(places: &Places, number: u64) -> io::Result<u64> {
-    let place = places.find(number).ok_or_else(|| wrong("its checksums are missing".into()))?;
-    Ok(place.start * BLOCK as u64)
 }
 
 impl Page {
-    fn new() -> Page {
-        Page { sums: Box::new([0; SUMS as usize]), is_changed: true }
+    fn set(&mut self, here: Range<usize>, sums: &[u32]) {
+        self.sums[here].copy_from_slice(sums);
+        self.is_changed = true;
     }
+}
+
+/// Which blocks of sums these blocks have theirs in, which of it are theirs, and which of them these are.
+fn pages(first: u64, count: usize) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
+    let end = first + count as u64;
+    (first / SUMS..end.div_ceil(SUMS)).filter(move |_| count > 0).map(move |number| {
+        let (start, stop) = (first.max(number * SUMS), end.min((number + 1) * SUMS));
+        let range = |base: u64| (start - base) as usize..(stop - base) as usize;
+        (number, range(number * SUMS), range(first))
+    })
+}
+
+fn place_of(places: &Places, number: u64) -> io::Result<u64> {
+    places.find(number).map(|run| run.start).ok_or_else(|| wrong("its checksums are missing".into()))
 }
 
 /// The sum of a block as it is stored.
@@ -285,23 +473,93 @@ mod tests {
         assert_eq!(old.with(&Places::default()), (vec![run(10, 4), run(50, 4)], vec![]));
     }
 
+    fn device() -> Arc<dyn Device> {
+        Arc::new(MemoryDevice::with_block("d", 1 << 20, 512))
+    }
+
     #[test]
     fn sums_come_back_and_damage_is_seen() {
-        let device = MemoryDevice::with_block("d", 1 << 20, 512);
+        let device = device();
         let runs = [Run { start: 9, blocks: 1 }, Run { start: 3, blocks: 2 }];
-        let new = Sums::new(&runs, true, true);
-        new.set(&device, SUMS - 1, &[5, 6, 7]).unwrap();
-        new.write(&device).unwrap();
-        let found = Sums::new(&runs, false, true);
-        assert_eq!(found.get(&device, SUMS - 2, 5).unwrap(), [0, 5, 6, 7, 0]);
-        assert_eq!(found.get(&device, 3 * SUMS - 1, 1).unwrap(), [0]);
-        assert!(found.get(&device, 3 * SUMS, 1).is_err());
+        let new = Sums::new(&Cache::new(&device), &runs, true, true);
+        new.set(SUMS - 1, &[5, 6, 7]).unwrap();
+        assert_eq!(new.get(SUMS - 2, 5).unwrap(), [0, 5, 6, 7, 0]);
+        new.write().unwrap();
+        let found = |are_settled| Sums::new(&Cache::new(&device), &runs, false, are_settled);
+        assert_eq!(found(true).get(SUMS - 2, 5).unwrap(), [0, 5, 6, 7, 0]);
+        assert_eq!(found(true).get(3 * SUMS - 1, 1).unwrap(), [0]);
+        assert!(found(true).get(3 * SUMS, 1).is_err());
         let mut block = vec![0; BLOCK];
-        read_now(&device, &mut block, 3 * BLOCK as u64).unwrap();
+        read_now(&*device, &mut block, 3 * BLOCK as u64).unwrap();
         block[17] ^= 1;
-        write_now(&device, &block, 3 * BLOCK as u64).unwrap();
-        let error = Sums::new(&runs, false, true).get(&device, SUMS, 1).unwrap_err();
+        write_now(&*device, &block, 3 * BLOCK as u64).unwrap();
+        let error = found(true).get(SUMS, 1).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        assert_eq!(Sums::new(&runs, false, false).get(&device, SUMS, 2).unwrap(), [1, 1]);
+        assert_eq!(found(false).get(SUMS, 2).unwrap(), [1, 1]);
+    }
+
+    #[test]
+    fn sums_that_had_to_leave_memory_are_what_they_were() {
+        for most in [1, 2, 3] {
+            let device = device();
+            let cache = Cache::of(&device, most);
+            let sums = Sums::new(&cache, &[Run { start: 10, blocks: 8 }], true, true);
+            let mut expected = vec![0; 8 * SUMS as usize];
+            for step in 0..200_u64 {
+                let (first, count) = (step * 7919 % (7 * SUMS), (step * 613 % 1500) as usize);
+                let count = count.min(expected.len() - first as usize);
+                let new: Vec<u32> = (0..count as u32).map(|at| at + step as u32).collect();
+                expected[first as usize..][..count].copy_from_slice(&new);
+                sums.set(first, &new).unwrap();
+                assert_eq!(sums.get(first / 2, 100).unwrap(), expected[first as usize / 2..][..100]);
+                assert!(cache.lock().pages.len() <= most);
+            }
+            assert_eq!(sums.get(0, expected.len()).unwrap(), expected);
+            sums.write().unwrap();
+            drop(sums);
+            assert!(cache.lock().pages.is_empty() && cache.lock().order.is_empty());
+            let found = Sums::new(&cache, &[Run { start: 10, blocks: 8 }], false, true);
+            assert_eq!(found.get(0, expected.len()).unwrap(), expected);
+        }
+    }
+
+    /// Of two who read a block of sums at once, the later put it over what the earlier had changed.
+    #[test]
+    fn sums_that_two_threads_read_at_once_are_one() {
+        let (device, runs) = (device(), [Run { start: 10, blocks: 1 }]);
+        Sums::new(&Cache::new(&device), &runs, true, true).write().unwrap();
+        for round in 1..300 {
+            let sums = Sums::new(&Cache::new(&device), &runs, false, true);
+            let begin = std::sync::Barrier::new(4);
+            std::thread::scope(|scope| {
+                for thread in 0..4 {
+                    let (sums, begin) = (&sums, &begin);
+                    scope.spawn(move || {
+                        begin.wait();
+                        sums.set(thread, &[round]).unwrap();
+                    });
+                }
+            });
+            assert_eq!(sums.get(0, 4).unwrap(), [round; 4]);
+        }
+    }
+
+    #[test]
+    fn threads_do_not_lose_each_others_sums() {
+        let device = device();
+        let sums = Sums::new(&Cache::of(&device, 2), &[Run { start: 10, blocks: 6 }], true, true);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let sums = &sums;
+                scope.spawn(move || {
+                    for round in 1..50 {
+                        for block in (thread..6 * SUMS).step_by(341) {
+                            sums.set(block, &[round]).unwrap();
+                            assert_eq!(sums.get(block, 1).unwrap(), [round]);
+                        }
+                    }
+                });
+            }
+        });
     }
 }

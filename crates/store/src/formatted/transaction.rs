@@ -12,7 +12,7 @@ use super::sums::{NewSums, Places, sum_blocks, sum_of};
 use super::{Formatted, Inner, Inside, named, now_ns};
 use crate::error::Error;
 use crate::os::Identity;
-use crate::{Ending, Object};
+use crate::{Ending, NewObjects, Object};
 
 /// Changes of several objects of a [`Formatted`] store that are made together or not at all. Its names are locked until it ends; dropped
 /// without [`Transaction::commit`], none of them is made.
@@ -48,6 +48,7 @@ impl Transaction {
     pub fn create(&mut self, name: &str, len: u64) -> Result<Object, Error> {
         let name = named(name)?;
         let (entry, garbage) = self.claim(&name, |store, state| {
+            state.check_place(store, &name)?;
             let blocks = len.div_ceil(BLOCK as u64);
             let sums = sum_blocks(blocks);
             let taken = blocks.checked_add(sums).and_then(|blocks| state.space.take(blocks));
@@ -60,7 +61,7 @@ impl Transaction {
             let (changed_ns, is_stream, name, about) = (0, false, name.clone(), Vec::new());
             Ok((Entry { id, len, changed_ns, condition, is_stream, name, about, runs, sums }, garbage))
         })?;
-        let body = Arc::new(Body::new(Arc::clone(&self.store.device), &entry, true, garbage));
+        let body = Arc::new(Body::new(&self.store.device, &self.store.sums, &entry, true, garbage));
         let object = self.store.object(&name, Arc::clone(&body), true);
         self.parts.push(Part::New(entry, body));
         Ok(object)
@@ -86,10 +87,9 @@ impl Transaction {
         let new = Arc::new(NewVersion {
             id,
             name: object.clone(),
+            sums: NewSums::new(&old.sums),
             old,
             places: Mutex::default(),
-            sums: NewSums::new(),
-            sum_runs: Mutex::default(),
             is_over: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             store,
@@ -116,7 +116,7 @@ impl Transaction {
     pub fn rename(&mut self, from: &str, to: &str) -> Result<(), Error> {
         let (from, to) = (named(from)?, named(to)?);
         let entry = self.claim(&from, |store, state| state.entry(store, &from))?;
-        let other = self.claim(&to, |_, _| Ok(()));
+        let other = self.claim(&to, |store, state| state.check_place(store, &to));
         if let Err(error) = other {
             self.names.pop();
             self.store.lock().writers.remove(&from);
@@ -137,9 +137,45 @@ impl Transaction {
     /// Locks a name until the end, unless `act` fails.
     fn claim<T>(&mut self, name: &str, act: impl FnOnce(&Inner, &mut Inside) -> Result<T, Error>) -> Result<T, Error> {
         let store = &self.store;
-        let done = store.lock_to_write(name)?.claim(store, name, false, |state| act(store, state))?;
+        let done = store.lock_to_write(name)?.claim(store, name, false, &self.names, |state| act(store, state))?;
         self.names.push(name.to_owned());
         Ok(done)
+    }
+}
+
+/// New objects of a transaction that are to be all there is below a name.
+pub(super) struct Below {
+    transaction: Transaction,
+    name: String,
+}
+
+impl Transaction {
+    pub(super) fn below(mut self, name: &str) -> Result<Below, Error> {
+        let name = named(name)?;
+        self.claim(&name, |store, state| match state.catalog.find(&name) {
+            Some(_) => Err(Error::NotAFolder { object: store.full(&name) }),
+            None if state.catalog.has_below(&name) => Ok(()),
+            None => state.check_place(store, &name),
+        })?;
+        Ok(Below { transaction: self, name })
+    }
+}
+
+impl NewObjects for Below {
+    fn create(&mut self, part: &str, len: u64) -> Result<Arc<dyn Device>, Error> {
+        Ok(self.transaction.create(&format!("{}/{part}", self.name), len)?.device())
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<(), Error> {
+        let (transaction, below) = (&mut self.transaction, format!("{}/", self.name));
+        let mut old = Vec::new();
+        for (name, _) in transaction.store.lock().catalog.names() {
+            if name.starts_with(&below) && !transaction.names.iter().any(|claimed| claimed == name) {
+                old.push(name.to_owned());
+            }
+        }
+        old.iter().try_for_each(|name| transaction.remove(name))?;
+        transaction.end()
     }
 }
 
@@ -170,7 +206,7 @@ impl Ending for Transaction {
                     ends.push(End::Begins(Arc::clone(body)));
                 }
                 Part::Updated(old, new) => {
-                    let (entry, replaced) = new.finish(&mut state, old)?;
+                    let (entry, replaced) = new.finish(old)?;
                     records.extend([Record::Gone(old.id), Record::Put(Entry { changed_ns, ..entry })]);
                     ends.push(End::Replaced(old.id, replaced, new.id));
                 }
@@ -238,8 +274,6 @@ struct NewVersion {
     /// Of what was written.
     places: Mutex<Places>,
     sums: NewSums,
-    /// Where blocks of sums went.
-    sum_runs: Mutex<Vec<Run>>,
     /// It is the object now, or may be; nothing more is written, and its blocks stay where they are.
     is_over: AtomicBool,
     /// A write did not reach the device whole.
@@ -249,21 +283,14 @@ struct NewVersion {
 
 impl NewVersion {
     /// The entry that the new version is to have, and blocks that only the old one has.
-    fn finish(&self, state: &mut Inside, old: &Entry) -> Result<(Entry, Vec<Run>), Error> {
+    fn finish(&self, old: &Entry) -> Result<(Entry, Vec<Run>), Error> {
         let fail = |source| Error::from_io(&self.name, "write it", source);
         if self.has_failed.load(Ordering::Acquire) {
             return Err(fail(io::Error::other("an earlier write has failed")));
         }
-        let numbers = self.sums.numbers();
-        let blocks = numbers.len() as u64;
-        let taken = state.space.take(blocks).ok_or_else(|| no_space(&self.store, &old.name, blocks * BLOCK as u64, state))?;
-        let mut places = Places::default();
-        let blocks = taken.iter().flat_map(|run| run.start..run.end());
-        numbers.iter().zip(blocks).for_each(|(&number, start)| places.put(number, Run { start, blocks: 1 }));
-        self.sum_runs.lock().expect("no panic while held").extend(taken);
-        self.sums.write(&*self.old.device, &places).map_err(fail)?;
+        self.sums.write().map_err(fail)?;
         let (runs, mut replaced) = self.old.places.with(&self.places.lock().expect("no panic while held"));
-        let (sums, replaced_sums) = self.old.sums.places().with(&places);
+        let (sums, replaced_sums) = self.old.sums.places().with(&self.sums.places());
         replaced.extend(replaced_sums);
         Ok((Entry { id: self.id, runs, sums, ..old.clone() }, replaced))
     }
@@ -274,7 +301,7 @@ impl NewVersion {
         let sums: Vec<u32> = source.chunks(BLOCK).map(sum_of).collect();
         let pieces = pieces(&self.places.lock().expect("no panic while held"), offset, source.len())?;
         pieces.into_iter().try_for_each(|(place, part)| write_now(device, &source[part], place))?;
-        self.sums.set(&self.old.sums, device, first, &sums)
+        self.sums.set(first, &sums)
     }
 
     /// Makes room for blocks that have none yet.
@@ -295,7 +322,8 @@ impl NewVersion {
             }
             block += missing + places.find(block + missing).map_or(0, |run| run.blocks);
         }
-        Ok(())
+        let take = || state.space.take(1).ok_or_else(|| io::ErrorKind::StorageFull.into());
+        self.sums.begin(&self.old.sums, first, count as usize, take)
     }
 }
 
@@ -324,9 +352,8 @@ impl Blocking for NewVersion {
         for (number, block) in (first..).zip(destination.chunks_mut(BLOCK)) {
             let Some(run) = self.places.lock().expect("no panic while held").find(number) else { continue };
             read_now(&*self.old.device, block, run.start * BLOCK as u64)?;
-            match self.sums.get(number) {
-                Some(sum) if !differs(block, sum) => {}
-                _ => return Err(damaged(number * BLOCK as u64)),
+            if differs(block, self.sums.get(number)?) {
+                return Err(damaged(number * BLOCK as u64));
             }
         }
         Ok(destination.len())
@@ -359,8 +386,8 @@ impl Drop for NewVersion {
             return;
         }
         let places = std::mem::take(self.places.get_mut().expect("no panic while held"));
-        let sum_runs = std::mem::take(self.sum_runs.get_mut().expect("no panic while held"));
-        self.store.returned.lock().expect("no panic while held").extend(places.runs().chain(sum_runs));
+        let sums = self.sums.abandon();
+        self.store.returned.lock().expect("no panic while held").extend(places.runs().chain(sums.runs()));
     }
 }
 

@@ -113,7 +113,7 @@ pub(crate) fn value_of_stream(store: &Formatted, name: &str) -> Result<u8, Error
         let mut buffer = Buf::anonymous((place.end - place.start) as usize).unwrap();
         read_now(&*stream.device(), &mut buffer, place.start).unwrap();
         let next = places.get(number + 1).map(|next| next.start);
-        let trailer = stream.check(number as u64, place, next, &buffer)?;
+        let trailer = stream.expected(number as u64, place, next).check(&buffer)?;
         assert!(buffer[..trailer.data_bytes as usize].iter().all(|byte| [*byte] == *stream.about()));
     }
     Ok(stream.about()[0])

@@ -7,11 +7,12 @@ use outcore_formats::libsvm::{self, LabelKind as Kind};
 use outcore_formats::text::{Documents, Tokenizer};
 use outcore_formats::{Batch, Chunk, Compression, Lines, Position, Source, Tally, Vocabulary, xc};
 
-use super::checkpoint::{self, Checkpoint};
+use super::checkpoint::Checkpoint;
 use super::chunks::{self, Place, Slot, Work};
 use super::matrix::{Draft, LabelKind, NewMatrix, beside};
-use super::source::Bytes;
 use super::{Base, Context, Format, Imported, Libsvm, Shares, Text};
+use crate::data::bytes::Bytes;
+use crate::data::home::Home;
 use crate::error::{Error, Result};
 use crate::job::Stage;
 
@@ -40,11 +41,13 @@ impl<'a> Resumable<'a> {
         let sources = context.foreign.iter().map(|foreign| foreign.identity.clone()).collect();
         let mut checkpoint = Checkpoint::new(sources, context.options.text());
         let memory = context.memory.stream;
-        let go_on = |folder: &std::path::Path| {
-            let found = if context.options.resume { Checkpoint::read(folder, &checkpoint)? } else { None };
-            match found {
-                Some(found) => checkpoint = found,
-                None => checkpoint::remove(folder)?,
+        let go_on = |home: &Home| {
+            match if context.options.resume { home.saved()? } else { None } {
+                Some(found) => {
+                    checkpoint.goes_on_with(&found, home.folder.path())?;
+                    checkpoint = found;
+                }
+                None => home.forget()?,
             }
             Ok((checkpoint.byte > 0 || checkpoint.part > 0).then(|| checkpoint.state.clone()))
         };
@@ -64,14 +67,14 @@ impl<'a> Resumable<'a> {
         self.new.settle()?;
         let state = self.new.state.clone();
         self.checkpoint = Checkpoint { part, byte: end.byte, line: end.line, state, ..self.checkpoint.clone() };
-        self.checkpoint.write(self.new.folder.path())?;
+        self.new.home().save(&self.checkpoint)?;
         self.last = (0, Instant::now());
         Ok(())
     }
 
     /// Forgets all that was done.
     pub(super) fn begin_anew(&mut self) -> Result<()> {
-        checkpoint::remove(self.new.folder.path())?;
+        self.new.home().forget()?;
         (self.checkpoint.part, self.checkpoint.byte, self.checkpoint.line) = (0, 0, 1);
         self.resumed_at = 0;
         self.new.restart()
@@ -89,7 +92,7 @@ impl<'a> Resumable<'a> {
             Ok(()) => Ok(Imported { matrix: self.new.finish(stage)?, resumed_at }),
             Err(error) => {
                 let hopeless = matches!(error, Error::Line { .. } | Error::Format(_) | Error::Shape { .. } | Error::Value { .. });
-                if hopeless || !checkpoint::exists(self.new.folder.path()) {
+                if hopeless || !self.new.home().is_saved() {
                     self.new.discard();
                 }
                 Err(error)

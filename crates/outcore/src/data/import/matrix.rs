@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 
 use outcore_engine::{Plan, Region, StreamOptions, Task};
 use outcore_formats::{Batch, Vocabulary};
-use outcore_store::{Folder, NewFolder, Unfinished};
+use outcore_store::NewFolder;
 use serde::{Deserialize, Serialize};
 
-use super::growing::{Growing, write_at};
 use crate::data::array::cut;
 use crate::data::format::{Compressed, DType, Description, Element, Entries, FormatError, HEAD_BYTES};
+use crate::data::growing::{Growing, write_at};
+use crate::data::home::{Home, remove, sync_folder};
 use crate::data::sparse::{Sparse, SparseShape, compress_within, names};
 use crate::error::{Error, Result};
 use crate::job::Stage;
@@ -81,7 +82,7 @@ pub(super) mod beside {
 pub(super) struct NewMatrix {
     session: Session,
     path: PathBuf,
-    pub(super) folder: NewFolder,
+    home: Home,
     draft: Draft,
     options: StreamOptions,
     pub(super) state: State,
@@ -96,24 +97,23 @@ impl NewMatrix {
         path: &Path,
         draft: Draft,
         options: StreamOptions,
-        go_on: impl FnOnce(&Path) -> Result<Option<State>>,
+        go_on: impl FnOnce(&Home) -> Result<Option<State>>,
     ) -> Result<NewMatrix> {
-        let (around, name) = Folder::split(path)?;
-        let mut folder = around.create_folder(&name, Unfinished::Kept)?;
-        let state = go_on(folder.path())?;
+        let mut home = Home::claim(session, path)?;
+        let state = go_on(&home)?;
         if state.is_none() {
-            folder.empty()?;
+            home.folder.empty()?;
         }
         let begun = state.is_some();
         let state = state.unwrap_or_default();
-        match Files::open(session, path, draft, options, &mut folder, &state) {
+        match Files::open(session, path, draft, options, &mut home.folder, &state) {
             Ok(files) => {
                 let (session, path) = (session.clone(), path.to_owned());
-                Ok(NewMatrix { session, path, folder, draft, options, state, files, is_tiled: false })
+                Ok(NewMatrix { session, path, home, draft, options, state, files, is_tiled: false })
             }
             Err(error) => {
                 if !begun {
-                    folder.discard();
+                    home.folder.discard();
                 }
                 Err(error)
             }
@@ -352,7 +352,7 @@ impl NewMatrix {
         self.files.indices.pause()?;
         let wide = Growing::open(
             &self.session,
-            &mut self.folder,
+            &mut self.home.folder,
             &self.path,
             WIDE,
             Some(Element::I64),
@@ -371,7 +371,7 @@ impl NewMatrix {
             }));
         }
         run_beside(stage, plan)?;
-        let at = |name| self.folder.path().join(name);
+        let at = |name| self.home.folder.path().join(name);
         std::fs::rename(at(WIDE), at(names::INDICES))
             .map_err(|source| Error::Device { object: self.path.join(names::INDICES).display().to_string(), source })?;
         self.files.indices = wide;
@@ -384,7 +384,7 @@ impl NewMatrix {
 
     /// What is about to be written over is nothing to go on with.
     fn begin_rewriting(&self) -> Result<()> {
-        super::checkpoint::remove(self.folder.path())
+        self.home.forget()
     }
 
     /// Appends words of a vocabulary that are not there yet.
@@ -417,9 +417,9 @@ impl NewMatrix {
     /// Has the device take all, durably. Goes on afterwards.
     pub(super) fn settle(&mut self) -> Result<()> {
         self.files.each(Growing::pause)?;
-        self.folder.sync()?;
+        self.home.folder.sync()?;
         if self.draft.labels == LabelKind::Many {
-            super::checkpoint::sync_folder(&self.folder.path().join(beside::LABEL_FOLDER))?;
+            sync_folder(&self.home.folder.path().join(beside::LABEL_FOLDER))?;
         }
         self.files.each(Growing::prepare)
     }
@@ -431,29 +431,29 @@ impl NewMatrix {
         (file, file.len())
     }
 
+    /// Where its files are until then.
+    pub(super) fn home(&self) -> &Home {
+        &self.home
+    }
+
     /// Gives all of it up.
     pub(super) fn discard(self) {
-        let NewMatrix { folder, .. } = self;
-        folder.discard();
+        self.home.folder.discard();
     }
 
     /// The matrix, under its name. All is written.
     pub(super) fn finish(mut self, stage: &mut Stage) -> Result<Sparse> {
         if let Err(error) = self.complete(stage).and_then(|()| self.tile(stage)) {
-            if !super::checkpoint::exists(self.folder.path()) {
+            if !self.home.is_saved() {
                 self.discard();
             }
             return Err(error);
         }
-        let NewMatrix { session, path, mut folder, state, is_tiled, .. } = self;
-        folder.unkeep();
-        super::checkpoint::remove(folder.path())?;
-        if is_tiled {
-            // Only now: an import that is gone on with needs them.
-            let arrays = [names::OFFSETS, names::INDICES].into_iter().chain(state.has_values.then_some(names::VALUES));
-            arrays.into_iter().try_for_each(|name| remove(&folder, name))?;
-        }
-        folder.commit()?;
+        let NewMatrix { session, path, home, state, is_tiled, .. } = self;
+        let arrays = [names::OFFSETS, names::INDICES, names::VALUES];
+        // Only now: an import that is gone on with needs them.
+        let without = if is_tiled { &arrays[..2 + usize::from(state.has_values)] } else { &[] };
+        home.commit(&session, stage, &path, without)?;
         session.open_sparse(path)
     }
 
@@ -467,7 +467,7 @@ impl NewMatrix {
         let sides = [self.state.lines, self.draft.width.unwrap_or(self.state.width)];
         let name = self.path.display().to_string();
         let matrix = Sparse::of_files(&self.session, name, self.draft.format, sides, self.draft.dtype, arrays.collect())?;
-        self.is_tiled = compress_within(&self.session, stage, &matrix, &mut self.folder, &self.path)?;
+        self.is_tiled = compress_within(&self.session, stage, &matrix, &mut self.home.folder, &self.path)?;
         Ok(())
     }
 
@@ -490,7 +490,7 @@ impl NewMatrix {
         }
         let shape = self.draft.format.lines_first([self.state.lines, width]);
         self.describe(names::DESCRIPTION, self.draft.format, shape, self.state.entries, self.draft.dtype)?;
-        let NewMatrix { folder, files, state, draft, .. } = self;
+        let NewMatrix { home: Home { folder, .. }, files, state, draft, .. } = self;
         let Files { offsets, indices, values, labels, words, classes } = files;
         for file in [offsets, indices].into_iter().chain(labels).chain(words).chain(classes) {
             file.finish(stage, folder)?;
@@ -502,7 +502,7 @@ impl NewMatrix {
             remove(folder, names::VALUES)?;
         }
         match draft.labels {
-            LabelKind::Many => super::checkpoint::sync_folder(&folder.path().join(beside::LABEL_FOLDER)),
+            LabelKind::Many => sync_folder(&folder.path().join(beside::LABEL_FOLDER)),
             _ => Ok(()),
         }
     }
@@ -510,15 +510,10 @@ impl NewMatrix {
     fn describe(&mut self, name: &str, format: Compressed, shape: [u64; 2], entries: u64, dtype: DType) -> Result<()> {
         let layout = Entries::Arrays;
         let text = Description { format, shape, nonzeros: Some(entries), dtype: Some(dtype), layout }.text();
-        let device = self.folder.create(name, text.len() as u64)?;
+        let device = self.home.folder.create(name, text.len() as u64)?;
         let file = self.session.device_file(self.path.join(name).display().to_string(), device);
         write_at(&self.session, file.extent(), text.as_bytes())
     }
-}
-
-fn remove(folder: &NewFolder, name: &str) -> Result<()> {
-    let path = folder.path().join(name);
-    std::fs::remove_file(&path).map_err(|source| Error::Device { object: path.display().to_string(), source })
 }
 
 fn append(file: &mut Growing, words: &Vocabulary, from: u64) -> Result<(u64, u64)> {

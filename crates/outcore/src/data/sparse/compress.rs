@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use outcore_engine::{Block, Plan, Region, Task};
 use outcore_kernels::{Lines, Real};
-use outcore_store::{Folder, NewFolder, Unfinished};
+use outcore_store::{NewObjects, locate};
 
 use super::create::header;
 use super::tiles::{ALIGNMENT, BAND, NUMBERS, TileSpec, Tiled};
@@ -52,10 +52,10 @@ fn plan<T: Real>(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<
             let tiled = Tiled::new("scratch", &numbers, file, shape.dtype, sides, shape.entries)?;
             return Sparse::tiled(&session, None, shape.format, sides, shape.dtype, shape.entries, tiled).map(Some);
         };
-        let (around, name) = Folder::split(&path)?;
-        let mut folder = around.create_folder(&name, Unfinished::Removed)?;
-        write::<T>(&session, stage, &a, &blocks, tiles, Some((&mut folder, &path)), 1.0)?;
-        folder.commit()?;
+        let (store, name) = locate(&path)?;
+        let mut objects = store.create_together(&name)?;
+        write::<T>(&session, stage, &a, &blocks, tiles, Some((&mut *objects, &path)), 1.0)?;
+        objects.commit()?;
         session.open_sparse(path).map(Some)
     })
 }
@@ -68,14 +68,14 @@ pub(crate) fn compress_within(
     session: &Session,
     stage: &mut Stage,
     a: &Sparse,
-    folder: &mut NewFolder,
+    objects: &mut dyn NewObjects,
     path: &Path,
 ) -> Result<bool> {
     with_real!(a.dtype(), T => {
         let ((plan, sizes, blocks), fraction) = (sizing::<T>(session, a), stage.fraction());
         stage.run(plan, fraction)?;
         let Some(tiles) = placed::<T>(&sizes, a) else { return Ok(false) };
-        write::<T>(session, stage, a, &blocks, tiles, Some((folder, path)), fraction)?;
+        write::<T>(session, stage, a, &blocks, tiles, Some((objects, path)), fraction)?;
         Ok(true)
     })
 }
@@ -161,7 +161,7 @@ fn write<T: Real>(
     a: &Sparse,
     blocks: &[Vec<Piece>],
     tiles: Vec<Vec<TileSpec>>,
-    folder: Option<(&mut NewFolder, &Path)>,
+    objects: Option<(&mut dyn NewObjects, &Path)>,
     reached: f64,
 ) -> Result<(Arc<StoredFile>, Vec<i64>)> {
     let value_bytes = size_of::<T>() as u64;
@@ -169,11 +169,11 @@ fn write<T: Real>(
     let len = all.last().map_or(0, |tile| tile.end(value_bytes));
     let numbers: Vec<i64> = all.iter().flat_map(TileSpec::numbers).collect();
     let mut plan = Plan::new(format!("tile {}", a.name()));
-    let file = match folder {
+    let file = match objects {
         None => session.scratch_file(None, len)?,
-        Some((folder, path)) => {
+        Some((objects, path)) => {
             let mut make = |name: &str, len| -> Result<_> {
-                Ok(Arc::new(session.device_file(path.join(name).display().to_string(), folder.create(name, len)?)))
+                Ok(Arc::new(session.device_file(path.join(name).display().to_string(), objects.create(name, len)?)))
             };
             let vector = Vector::new(Element::I64, numbers.len() as u64);
             let tiles = make(names::TILES, vector.file_bytes())?;

@@ -4,9 +4,8 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use outcore_device::Device;
 use outcore_engine::{Extent, ExtentRef, Plan, Region, Task};
-use outcore_store::{Folder, NewFolder, Unfinished};
+use outcore_store::{NewObjects, locate};
 
 use super::{Sparse, names};
 use crate::data::file::StoredFile;
@@ -63,7 +62,7 @@ pub(crate) struct NewSparse {
     session: Session,
     shape: SparseShape,
     path: Option<PathBuf>,
-    folder: Option<NewFolder>,
+    objects: Option<Box<dyn NewObjects>>,
     /// Offsets, indices and, where there are any, values.
     files: Vec<(Vector, Arc<StoredFile>)>,
 }
@@ -72,18 +71,18 @@ impl NewSparse {
     /// Makes room, in a new folder or in scratch. The plan writes the headers.
     pub(crate) fn make(session: &Session, path: Option<PathBuf>, shape: SparseShape, plan: &mut Plan) -> Result<NewSparse> {
         let vectors = shape.vectors().into_iter().take(if shape.has_values { 3 } else { 2 });
-        let mut folder = match &path {
+        let mut objects = match &path {
             Some(path) if !session.plans_only() => {
-                let (around, name) = Folder::split(path)?;
-                Some(around.create_folder(&name, Unfinished::Removed)?)
+                let (store, name) = locate(path)?;
+                Some(store.create_together(&name)?)
             }
             _ => None,
         };
         let mut files = Vec::new();
         for (name, vector) in vectors {
-            let file = match (&mut folder, &path) {
-                (Some(folder), Some(path)) => {
-                    let device = folder.create(name, vector.file_bytes())?;
+            let file = match (&mut objects, &path) {
+                (Some(objects), Some(path)) => {
+                    let device = objects.create(name, vector.file_bytes())?;
                     Arc::new(session.device_file(path.join(name).display().to_string(), device))
                 }
                 _ => session.scratch_file(path.as_deref(), vector.file_bytes())?,
@@ -91,13 +90,13 @@ impl NewSparse {
             header(plan, file.extent(), vector.header());
             files.push((vector, file));
         }
-        if let (Some(folder), Some(path)) = (&mut folder, &path) {
+        if let (Some(objects), Some(path)) = (&mut objects, &path) {
             let text = shape.description().text().into_bytes();
-            let device: Arc<dyn Device> = folder.create(names::DESCRIPTION, text.len() as u64)?;
+            let device = objects.create(names::DESCRIPTION, text.len() as u64)?;
             let object = path.join(names::DESCRIPTION).display().to_string();
             header(plan, session.device_file(object, device).extent(), text);
         }
-        Ok(NewSparse { session: session.clone(), shape, path, folder, files })
+        Ok(NewSparse { session: session.clone(), shape, path, objects, files })
     }
 
     pub(crate) fn shape(&self) -> &SparseShape {
@@ -131,9 +130,9 @@ impl NewSparse {
 
     /// The matrix, under its name if it is to have one. All is written.
     pub(crate) fn finish(self) -> Result<Sparse> {
-        let NewSparse { session, shape, path, folder, files } = self;
-        if let (Some(folder), Some(path)) = (folder, path) {
-            folder.commit()?;
+        let NewSparse { session, shape, path, objects, files } = self;
+        if let (Some(objects), Some(path)) = (objects, path) {
+            objects.commit()?;
             return session.open_sparse(path);
         }
         let SparseShape { lines, width, dtype, format, .. } = shape;

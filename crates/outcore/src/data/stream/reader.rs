@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outcore_device::{Buf, Shared};
-use outcore_engine::{Engine, Extent, Lent, ReadStream, Reservation};
-use outcore_store::{Stream, blocks_of};
+use outcore_engine::{Early, Engine, Extent, Lent, ReadStream, Reservation};
+use outcore_store::{Stream, Trailer, blocks_of};
 
 use super::packed::{CHUNK_BYTES, Compression, Head, list_at};
 use super::{About, StreamOptions};
@@ -17,6 +17,11 @@ use crate::session::Session;
 const READ_AT_ONCE: usize = 2;
 /// Ends of records are numbers of 4 bytes.
 const LONGEST_RECORD: usize = u32::MAX as usize;
+/// To look at so many bytes from memory takes a tenth of a millisecond, ten times as long as to wake somebody else for it.
+const CHECKED_EARLY_BYTES: usize = 1 << 20;
+
+/// A block, and its trailer if it is what it should be.
+type Checked = (Lent, Result<Trailer>);
 
 /// Blocks, chunks or records of a stream, in order.
 pub struct StreamReader {
@@ -26,6 +31,8 @@ pub struct StreamReader {
     places: Vec<Range<u64>>,
     /// The next block.
     number: usize,
+    /// It, where it was there before it was wanted.
+    early: Option<Early<Checked>>,
     compression: Compression,
     bytes: u64,
     records: u64,
@@ -212,6 +219,7 @@ impl StreamReader {
             stream,
             blocks,
             number: 0,
+            early: None,
             compression,
             bytes,
             records,
@@ -256,7 +264,7 @@ impl StreamReader {
 
     /// Waits for at most `timeout`; true when the next call would not wait for the device.
     pub fn ready_within(&self, timeout: Duration) -> bool {
-        self.chunks.is_some() || self.blocks.ready_within(timeout)
+        self.chunks.is_some() || self.early.is_some() || self.blocks.ready_within(timeout)
     }
 
     /// The next bytes, as many as lie together in memory; `None` at the end.
@@ -294,14 +302,31 @@ impl StreamReader {
     /// The next block of the chain, checked: its memory, bytes of data, and where the list is.
     fn lent(&mut self) -> Result<Option<(Lent, usize, Range<usize>)>> {
         self.over.take().into_iter().for_each(|place| self.stream.let_go(place));
-        let Some(lent) = self.blocks.next().transpose()? else { return Ok(None) };
-        let place = &self.places[self.number];
-        let next = self.places.get(self.number + 1).map(|next| next.start);
-        let trailer = self.stream.check(self.number as u64, place, next, &lent)?;
-        self.over = self.stream.is_taken().then(|| place.clone());
+        let (lent, trailer) = match self.early.take() {
+            Some(early) => early.get(),
+            None => match self.blocks.next().transpose()? {
+                Some(lent) => self.check(lent)(),
+                None => return Ok(None),
+            },
+        };
+        let trailer = trailer?;
+        self.over = self.stream.is_taken().then(|| self.places[self.number].clone());
         self.number += 1;
+        if lent.len() >= CHECKED_EARLY_BYTES {
+            self.early = self.blocks.next_if_ready().map(|next| self.engine.early(self.check(next)));
+        }
         let list = trailer.list(lent.len());
         Ok(Some((lent, trailer.data_bytes as usize, list)))
+    }
+
+    /// Looks at the next block.
+    fn check(&self, lent: Lent) -> impl FnOnce() -> Checked + use<> {
+        let next = self.places.get(self.number + 1).map(|next| next.start);
+        let expected = self.stream.expected(self.number as u64, &self.places[self.number], next);
+        move || {
+            let trailer = expected.check(&lent).map_err(Error::from);
+            (lent, trailer)
+        }
     }
 
     /// The next chunk of the block at hand.

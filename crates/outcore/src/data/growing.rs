@@ -1,4 +1,4 @@
-//! Files that grow until their import ends: numbers behind the header of a `.npy` file, or text.
+//! Files that grow until their writer ends: numbers behind the header of a `.npy` file, or other bytes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::job::Stage;
 use crate::session::Session;
 
 /// One file, written behind the caller.
-pub(super) struct Growing {
+pub(crate) struct Growing {
     /// In the folder.
-    pub(super) name: String,
+    pub(crate) name: String,
     file: Arc<StoredFile>,
     session: Session,
     options: StreamOptions,
-    /// What its numbers are; none for text.
+    /// What its numbers are; none for other bytes.
     element: Option<Element>,
     /// Bytes behind the header.
     len: u64,
@@ -28,7 +28,7 @@ pub(super) struct Growing {
 
 impl Growing {
     /// The file, `len` bytes of which (behind the header) are there already.
-    pub(super) fn open(
+    pub(crate) fn open(
         session: &Session,
         folder: &mut NewFolder,
         path: &Path,
@@ -46,17 +46,17 @@ impl Growing {
         if self.element.is_some() { HEAD_BYTES as u64 } else { 0 }
     }
 
-    pub(super) fn extent(&self) -> &Extent {
+    pub(crate) fn extent(&self) -> &Extent {
         self.file.extent()
     }
 
     /// Bytes behind the header.
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.len
     }
 
     /// Begins again, or where an earlier writer stopped.
-    pub(super) fn restart(&mut self, len: u64) -> Result<()> {
+    pub(crate) fn restart(&mut self, len: u64) -> Result<()> {
         self.pause()?;
         self.len = len;
         Ok(())
@@ -71,7 +71,7 @@ impl Growing {
     }
 
     /// Reserves the memory of the stream now, so that a later write does not fail for want of it.
-    pub(super) fn prepare(&mut self) -> Result<()> {
+    pub(crate) fn prepare(&mut self) -> Result<()> {
         self.stream().map(drop)
     }
 
@@ -85,7 +85,7 @@ impl Growing {
         }
     }
 
-    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let written = self.stream()?.write(bytes);
         written.map_err(|error| self.failure(error))?;
         self.len += bytes.len() as u64;
@@ -93,7 +93,7 @@ impl Growing {
     }
 
     /// Appends numbers, encoded on their way into the stream.
-    pub(super) fn extend<T: Copy, const N: usize>(&mut self, numbers: &[T], encode: impl Fn(T) -> [u8; N]) -> Result<()> {
+    pub(crate) fn extend<T: Copy, const N: usize>(&mut self, numbers: &[T], encode: impl Fn(T) -> [u8; N]) -> Result<()> {
         let mut rest = numbers;
         while !rest.is_empty() {
             let stream = self.stream()?;
@@ -121,12 +121,12 @@ impl Growing {
     }
 
     /// The vector that it is, once it is finished.
-    pub(super) fn vector(&self) -> Option<(Vector, Arc<StoredFile>)> {
+    pub(crate) fn vector(&self) -> Option<(Vector, Arc<StoredFile>)> {
         self.element.map(|element| (Vector::new(element, self.len / element.bytes()), Arc::clone(&self.file)))
     }
 
     /// Waits until all is with the device.
-    pub(super) fn pause(&mut self) -> Result<()> {
+    pub(crate) fn pause(&mut self) -> Result<()> {
         match self.stream.take() {
             Some(stream) => stream.finish().map_err(|error| self.failure(error)),
             None => Ok(()),
@@ -134,7 +134,7 @@ impl Growing {
     }
 
     /// All is written: adds the header, and says where the file ends.
-    pub(super) fn finish(&mut self, stage: &Stage, folder: &mut NewFolder) -> Result<()> {
+    pub(crate) fn finish(&mut self, stage: &Stage, folder: &mut NewFolder) -> Result<()> {
         stage.check()?;
         self.pause()?;
         if let Some(element) = self.element {
@@ -147,7 +147,7 @@ impl Growing {
 }
 
 /// Writes the first bytes of a file.
-pub(super) fn write_at(session: &Session, extent: &Extent, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write_at(session: &Session, extent: &Extent, bytes: &[u8]) -> Result<()> {
     let mut stream = session.engine().write_stream(extent, 0, StreamOptions { block_bytes: 4096, ahead: 1 })?;
     stream.write(bytes)?;
     Ok(stream.finish()?)

@@ -1,0 +1,170 @@
+//! Where files grow that are to be one thing, a matrix or a dataset: in the new folder that it is to be. Objects of a formatted store do not
+//! grow; what is to be there grows in scratch, and is copied when it is whole.
+//!
+//! How far it is, for whoever goes on after a crash, is told by `checkpoint.json`: replaced by rename after everything that it counts is
+//! durable, and gone before anything that it counts is written over.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use outcore_engine::{Plan, Region, Task};
+use outcore_store::{Folder, NewFolder, NewObjects, Store, Unfinished, locate};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::data::array::cut;
+use crate::data::format::FormatError;
+use crate::error::{Error, Result};
+use crate::job::Stage;
+use crate::session::Session;
+
+const COPIED_BYTES: u64 = 1 << 20;
+const CHECKPOINT: &str = "checkpoint.json";
+
+/// What it takes to be something at a path.
+pub(crate) struct Home {
+    pub(crate) folder: NewFolder,
+    /// In a store, whose name it holds from the beginning.
+    objects: Option<Box<dyn NewObjects>>,
+}
+
+impl Home {
+    pub(crate) fn claim(session: &Session, path: &Path) -> Result<Home> {
+        let (store, name) = locate(path)?;
+        if store.limits().is_none() {
+            let (around, name) = Folder::split(path)?;
+            return Ok(Home { folder: around.create_folder(&name, Unfinished::Kept)?, objects: None });
+        }
+        let objects = store.create_together(&name)?;
+        let folder = session.lasting_scratch()?.create_folder(&name_in_scratch(path), Unfinished::Kept)?;
+        Ok(Home { folder, objects: Some(objects) })
+    }
+
+    /// Says how far it is, where everything that this counts is durable.
+    pub(crate) fn save(&self, state: &impl Serialize) -> Result<()> {
+        let folder = self.folder.path();
+        let (new, path) = (folder.join("checkpoint.json.new"), folder.join(CHECKPOINT));
+        let text = serde_json::to_vec(state).expect("numbers and names have no way to fail");
+        let written = File::create(&new)
+            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
+            .and_then(|()| std::fs::rename(&new, &path));
+        written.map_err(|source| failed(&path, source))?;
+        sync_folder(folder)
+    }
+
+    /// How far an earlier writer has said that it is.
+    ///
+    /// # Errors
+    /// [`Error::Format`] for what cannot be read.
+    pub(crate) fn saved<T: DeserializeOwned>(&self) -> Result<Option<T>> {
+        let path = self.folder.path().join(CHECKPOINT);
+        let text = match std::fs::read(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(failed(&path, source)),
+        };
+        let found = serde_json::from_slice(&text).map_err(|error| {
+            let (object, reason) = (path.display().to_string(), error.to_string());
+            FormatError::Corrupt { object, offset: error.column() as u64, reason }
+        })?;
+        Ok(Some(found))
+    }
+
+    /// Whether there is something to go on with.
+    pub(crate) fn is_saved(&self) -> bool {
+        self.folder.path().join(CHECKPOINT).exists()
+    }
+
+    /// Forgets how far it was, durably.
+    pub(crate) fn forget(&self) -> Result<()> {
+        forget(self.folder.path())
+    }
+
+    /// Puts all files but these under their names.
+    pub(crate) fn commit(self, session: &Session, stage: &mut Stage, path: &Path, without: &[&str]) -> Result<()> {
+        let Home { mut folder, objects } = self;
+        let Some(mut objects) = objects else {
+            folder.unkeep();
+            forget(folder.path())?;
+            without.iter().try_for_each(|name| remove(&folder, name))?;
+            return Ok(folder.commit()?);
+        };
+        let copied = copy(session, stage, &folder, &mut *objects, path, without).and_then(|()| Ok(objects.commit()?));
+        // What can be gone on with stays.
+        if copied.is_ok() || !folder.path().join(CHECKPOINT).exists() {
+            folder.discard();
+        }
+        copied
+    }
+}
+
+fn copy(
+    session: &Session,
+    stage: &mut Stage,
+    folder: &NewFolder,
+    objects: &mut dyn NewObjects,
+    path: &Path,
+    without: &[&str],
+) -> Result<()> {
+    folder.seal()?;
+    let files = Folder::new(folder.path())?;
+    let mut plan = Plan::new(format!("copy {}", path.display()));
+    for name in files.list()?.iter().filter(|name| !without.contains(&name.as_str()) && *name != CHECKPOINT) {
+        let from = files.open(name)?;
+        let to = session.device_file(path.join(name).display().to_string(), objects.create(name, from.len())?);
+        let from = session.device_file(from.name().to_owned(), from.device());
+        let len = from.extent().len();
+        let (from, to) = (plan.extent(from.extent()), plan.extent(to.extent()));
+        for range in cut(0..len, COPIED_BYTES.min(session.memory_free() / 32)) {
+            let region = |extent| Region::span(extent, range.start, range.end - range.start);
+            plan.task(Task::new("copy").read(region(from)).write(region(to)).run(|cx| {
+                let (from, to) = cx.blocks.split_at_mut(1);
+                to[0].bytes_mut().copy_from_slice(from[0].bytes());
+                Ok(())
+            }));
+        }
+    }
+    stage.run(plan, 1.0).map(drop)
+}
+
+/// The same for the same place, whatever path led to it, so that an import can be gone on with.
+fn name_in_scratch(path: &Path) -> String {
+    let there = path.ancestors().find_map(|around| Some((around, around.canonicalize().ok()?)));
+    let place = there.map_or_else(
+        || path.to_owned(),
+        |(around, real)| match path.strip_prefix(around) {
+            Ok(rest) => real.join(rest),
+            Err(_) => PathBuf::from(path),
+        },
+    );
+    let mut hasher = DefaultHasher::new();
+    place.hash(&mut hasher);
+    let last = path.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
+    format!("{:016x}-{}", hasher.finish(), last.chars().take(30).collect::<String>())
+}
+
+/// Removes a file that is not to be in the folder.
+pub(crate) fn remove(folder: &NewFolder, name: &str) -> Result<()> {
+    let path = folder.path().join(name);
+    std::fs::remove_file(&path).map_err(|source| Error::Device { object: path.display().to_string(), source })
+}
+
+fn forget(folder: &Path) -> Result<()> {
+    let path = folder.join(CHECKPOINT);
+    match std::fs::remove_file(&path) {
+        Ok(()) => sync_folder(folder),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(failed(&path, source)),
+    }
+}
+
+pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
+    File::open(folder).and_then(|opened| opened.sync_all()).map_err(|source| failed(folder, source))
+}
+
+fn failed(path: &Path, source: io::Error) -> Error {
+    Error::Device { object: path.display().to_string(), source }
+}

@@ -1,0 +1,134 @@
+//! Samples side by side: a column for each field, as a step of training wants them.
+
+use std::ops::Range;
+
+use super::Dataset;
+use super::spare::Bytes;
+use crate::error::Result;
+
+/// Samples, field by field.
+#[derive(Debug)]
+pub struct Batch {
+    samples: Vec<u64>,
+    columns: Vec<Column>,
+}
+
+/// A field of all samples of a batch.
+#[derive(Debug)]
+pub enum Column {
+    /// Of one length, one after another.
+    Fixed {
+        /// All of them.
+        bytes: Bytes,
+        /// Bytes of one.
+        each: usize,
+    },
+    /// Of any length, one after another.
+    Varying {
+        /// All of them.
+        bytes: Bytes,
+        /// Where each ends.
+        ends: Vec<usize>,
+    },
+}
+
+impl Column {
+    /// The bytes of one sample's field.
+    ///
+    /// # Panics
+    /// Without such a sample.
+    #[must_use]
+    pub fn get(&self, index: usize) -> &[u8] {
+        match self {
+            Column::Fixed { bytes, each } => &bytes[index * each..(index + 1) * each],
+            Column::Varying { bytes, ends } => &bytes[if index == 0 { 0 } else { ends[index - 1] }..ends[index]],
+        }
+    }
+
+    fn push(&mut self, field: &[u8]) {
+        match self {
+            Column::Fixed { bytes, .. } => bytes.extend(field),
+            Column::Varying { bytes, ends } => {
+                bytes.extend(field);
+                ends.push(bytes.len());
+            }
+        }
+    }
+}
+
+impl Batch {
+    /// Without samples, and with room for so many of so many bytes together, which `memory` provides.
+    pub(super) fn with_room(dataset: &Dataset, samples: usize, bytes: usize, memory: impl Fn(usize) -> Bytes) -> Batch {
+        let schema = dataset.schema();
+        let fixed_of = |(number, place): (usize, &Option<Range<usize>>)| match dataset.decode_of(number) {
+            Some(decode) => decode.bytes(),
+            None => place.as_ref().map(Range::len),
+        };
+        let alone = |number: usize| match schema.varying() {
+            1 if dataset.decode_of(number).is_none() => bytes.saturating_sub(samples.saturating_mul(schema.head())),
+            _ => 0,
+        };
+        let column = |(number, place)| match fixed_of((number, place)) {
+            Some(each) => Column::Fixed { bytes: memory(samples.saturating_mul(each)), each },
+            None => Column::Varying { bytes: memory(alone(number)), ends: Vec::with_capacity(samples) },
+        };
+        Batch { samples: Vec::with_capacity(samples), columns: schema.places().iter().enumerate().map(column).collect() }
+    }
+
+    /// Appends a sample; `places` is scratch.
+    ///
+    /// # Errors
+    /// [`Error::Format`](crate::Error::Format) for bytes that are no sample, or a field that is not what it is to be decoded from; nothing is
+    /// appended then.
+    pub(super) fn push(&mut self, dataset: &Dataset, sample: u64, bytes: &[u8], places: &mut Vec<Range<usize>>) -> Result<()> {
+        dataset.places_of_fields(bytes, places)?;
+        let failed = |reason| dataset.corrupt(dataset.place(sample).0, format!("sample {sample}: {reason}"));
+        let decode = |(number, place): (usize, &Range<usize>)| {
+            let decode = dataset.decode_of(number)?;
+            Some(decode.decode(&bytes[place.clone()]).map(|pixels| (number, pixels)).map_err(failed))
+        };
+        let decoded: Vec<(usize, Vec<u8>)> = match dataset.decoded.is_empty() {
+            true => Vec::new(),
+            false => places.iter().enumerate().filter_map(decode).collect::<Result<_>>()?,
+        };
+        let mut decoded = decoded.into_iter().peekable();
+        for (number, (column, place)) in self.columns.iter_mut().zip(&*places).enumerate() {
+            match decoded.next_if(|&(field, _)| field == number) {
+                Some((_, pixels)) => column.push(&pixels),
+                None => column.push(&bytes[place.clone()]),
+            }
+        }
+        self.samples.push(sample);
+        Ok(())
+    }
+
+    /// How many samples it has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Whether it has none: all that it had were damaged.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// The numbers of its samples.
+    #[must_use]
+    pub fn samples(&self) -> &[u64] {
+        &self.samples
+    }
+
+    /// Its columns, in the order of the fields.
+    #[must_use]
+    pub fn columns(&self) -> &[Column] {
+        &self.columns
+    }
+
+    /// Its columns, for whoever goes on with them.
+    #[must_use]
+    pub fn into_columns(self) -> Vec<Column> {
+        self.columns
+    }
+}

@@ -1,0 +1,424 @@
+//! A dataset that is being written: samples go to its files in order, and what finds them again grows beside them.
+//!
+//! Memory does not depend on the number of samples until the end, when the table of names is made: four bytes a name, and what is free for
+//! sorting them. Bytes are looked at once, for their checksums.
+//!
+//! A writer makes what it has durable every 256 MB or ten seconds. One that died goes on there with `resume`.
+
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outcore_engine::StreamOptions;
+use outcore_store::{checksum, checksum_on};
+use serde::{Deserialize, Serialize};
+
+use super::clustering::Clustering;
+use super::names::{Hash, Lookup, Unplaced, parts_of};
+use super::packed::{GROUP, pack};
+use super::schema::{Field, Schema};
+use super::{File, Manifest, parts};
+use crate::data::bytes::Bytes;
+use crate::data::growing::Growing;
+use crate::data::home::Home;
+use crate::error::{Error, Result};
+use crate::job::{Job, Stage};
+use crate::session::Session;
+
+/// Between two checkpoints, where there are not as many bytes sooner.
+const CHECKPOINT_TIME: Duration = Duration::from_secs(10);
+const CHECKPOINT_BYTES: u64 = 256 << 20;
+/// Of a name; longer ones are more likely a mistake.
+const NAME_BYTES: usize = 1 << 20;
+
+/// How a dataset is written.
+#[derive(Clone, Copy, Debug)]
+pub struct WriterOptions {
+    /// Go on where an earlier writer of this dataset died.
+    pub resume: bool,
+    /// Bytes of samples from checkpoint to checkpoint; ten seconds are enough as well.
+    pub checkpoint_bytes: u64,
+}
+
+impl Default for WriterOptions {
+    fn default() -> WriterOptions {
+        WriterOptions { resume: false, checkpoint_bytes: CHECKPOINT_BYTES }
+    }
+}
+
+/// How far it is: all that is needed to go on, besides the files.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct State {
+    fields: Option<Vec<Field>>,
+    named: bool,
+    samples: u64,
+    /// Bytes and checksum of each file.
+    files: [File; parts::GROWING.len()],
+    /// Where the samples of the last, open group begin.
+    group: Vec<u64>,
+    clustering: Clustering,
+    /// What whoever fed it wants to know when it goes on.
+    note: String,
+}
+
+/// A dataset that is being written. Dropped without [`finish`](DatasetWriter::finish), it never was; what is durable of it can be gone on with.
+pub struct DatasetWriter {
+    session: Session,
+    path: PathBuf,
+    home: Home,
+    files: Vec<Growing>,
+    schema: Option<Schema>,
+    state: State,
+    options: WriterOptions,
+    saved: (u64, Instant),
+    /// Scratch of one sample.
+    lengths: Vec<u8>,
+    has_failed: bool,
+}
+
+impl DatasetWriter {
+    /// Begins a dataset at a path: a folder, or below one in a formatted store. One that is there is replaced when this is finished.
+    ///
+    /// # Errors
+    /// [`Error::Store`] where it cannot be written, or somebody else writes it. [`Error::OverBudget`].
+    pub fn create(session: &Session, path: impl AsRef<Path>, options: WriterOptions) -> Result<DatasetWriter> {
+        let path = path.as_ref().to_owned();
+        let mut home = Home::claim(session, &path)?;
+        let found: Option<State> = if options.resume { home.saved()? } else { None };
+        if found.is_none() {
+            home.forget()?;
+            home.folder.empty()?;
+        }
+        let state = found.unwrap_or_default();
+        let opened = open(session, &mut home, &path, &state);
+        if opened.is_err() && state == State::default() {
+            home.folder.discard();
+            return Err(opened.err().expect("asked above"));
+        }
+        let schema = state.fields.clone().map(Schema::new).transpose().map_err(Error::value)?;
+        let (session, saved) = (session.clone(), (state.files[parts::SAMPLES].bytes, Instant::now()));
+        Ok(DatasetWriter {
+            session,
+            path,
+            home,
+            files: opened?,
+            schema,
+            state,
+            options,
+            saved,
+            lengths: Vec::new(),
+            has_failed: false,
+        })
+    }
+
+    /// Samples so far; after going on, those that are there already.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.state.samples
+    }
+
+    /// Whether there is none so far.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What the last [`note`](DatasetWriter::note) before the last checkpoint said; empty at first.
+    #[must_use]
+    pub fn noted(&self) -> &str {
+        &self.state.note
+    }
+
+    /// Says what whoever goes on is to know, such as where the source was read to.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.state.note = note.into();
+    }
+
+    /// The fields of the samples, once they are known.
+    #[must_use]
+    pub fn fields(&self) -> Option<&[Field]> {
+        self.schema.as_ref().map(|schema| &schema.fields[..])
+    }
+
+    /// Says what samples are made of; before the first of them.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for fields that cannot be, or are not those of samples that were written.
+    pub fn set_fields(&mut self, fields: Vec<Field>) -> Result<()> {
+        match &self.schema {
+            Some(known) if known.fields == fields => Ok(()),
+            Some(_) if self.state.samples > 0 => Err(self.wrong("other fields than those of the samples before")),
+            _ => {
+                self.schema = Some(Schema::new(fields.clone()).map_err(|why| self.wrong(why))?);
+                self.state.fields = Some(fields);
+                Ok(())
+            }
+        }
+    }
+
+    /// Appends a sample, given the bytes of its fields in order. Either all samples have names, or none.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a sample that does not have the fields; nothing of it was written. Those of the device, after which the writer
+    /// cannot go on.
+    pub fn write(&mut self, name: Option<&[u8]>, fields: &[&[u8]]) -> Result<()> {
+        if self.has_failed {
+            return Err(Error::Failed { what: format!("{}: an earlier write of the dataset has failed", self.path.display()) });
+        }
+        let done = self.push(name, fields);
+        self.has_failed = matches!(&done, Err(error) if !matches!(error, Error::Value { .. }));
+        done
+    }
+
+    fn push(&mut self, name: Option<&[u8]>, fields: &[&[u8]]) -> Result<()> {
+        let Some(schema) = &self.schema else { return Err(self.wrong("its fields are not known yet")) };
+        if self.state.samples > 0 && self.state.named != name.is_some() {
+            let what = if self.state.named {
+                "a sample without a name, where others have one"
+            } else {
+                "a name, where other samples have none"
+            };
+            return Err(self.wrong(what));
+        }
+        if let Some(name) = name.filter(|name| name.len() > NAME_BYTES) {
+            return Err(self.wrong(format!("a name of {} bytes, where {NAME_BYTES} are the most", name.len())));
+        }
+        let mut lengths = std::mem::take(&mut self.lengths);
+        let pieces =
+            schema.pieces(fields, &mut lengths).map_err(|why| self.wrong(format!("sample {}: {why}", self.state.samples)))?;
+        self.state.named = name.is_some();
+        self.state.clustering.add(schema, fields);
+        let start = self.state.files[parts::SAMPLES].bytes;
+        let mut sum: u32 = 0;
+        for piece in &pieces {
+            sum = checksum_on(sum, piece);
+            self.files[parts::SAMPLES].write(piece)?;
+            self.state.files[parts::SAMPLES].bytes += piece.len() as u64;
+        }
+        drop(pieces);
+        self.lengths = lengths;
+        self.append(parts::SUMS, &sum.to_le_bytes())?;
+        if let Some(name) = name {
+            if self.state.group.is_empty() {
+                let at = self.state.files[parts::NAMES].bytes;
+                self.append(parts::NAME_GROUPS, &at.to_le_bytes())?;
+            }
+            self.append(parts::NAMES, &(name.len() as u32).to_le_bytes())?;
+            self.append(parts::NAMES, name)?;
+        }
+        self.state.group.push(start);
+        self.state.samples += 1;
+        if self.state.group.len() == GROUP {
+            self.close_group()?;
+        }
+        self.save_if_due()
+    }
+
+    fn wrong(&self, why: impl std::fmt::Display) -> Error {
+        Error::value(format!("{}: {why}", self.path.display()))
+    }
+
+    /// Appends to a file that is summed as a whole.
+    fn append(&mut self, part: usize, bytes: &[u8]) -> Result<()> {
+        self.files[part].write(bytes)?;
+        let file = &mut self.state.files[part];
+        file.crc32c = checksum_on(file.crc32c, bytes);
+        file.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn close_group(&mut self) -> Result<()> {
+        let (mut bits, words) = (Vec::new(), self.state.files[parts::BITS].bytes / 8);
+        let group = pack(&self.state.group, words, &mut bits);
+        self.append(parts::PLACES, bytemuck::cast_slice(&group.map(u64::to_le)))?;
+        self.append(parts::BITS, bytemuck::cast_slice(&bits.iter().map(|word| word.to_le()).collect::<Vec<u64>>()))?;
+        self.state.group.clear();
+        Ok(())
+    }
+
+    fn save_if_due(&mut self) -> Result<()> {
+        let (bytes, since) = self.saved;
+        let due = self.state.files[parts::SAMPLES].bytes - bytes >= self.options.checkpoint_bytes;
+        // To look at the clock takes longer than to write a small sample.
+        if due || (self.state.samples.is_multiple_of(64) && since.elapsed() >= CHECKPOINT_TIME) { self.save() } else { Ok(()) }
+    }
+
+    /// Makes all samples so far durable, and says that they are there.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn save(&mut self) -> Result<()> {
+        self.files.iter_mut().try_for_each(Growing::pause)?;
+        self.home.folder.sync()?;
+        self.home.save(&self.state)?;
+        self.saved = (self.state.files[parts::SAMPLES].bytes, Instant::now());
+        Ok(())
+    }
+
+    /// Gives the writer up, and what it has written.
+    pub fn discard(self) {
+        self.home.folder.discard();
+    }
+
+    /// Makes the dataset whole: all samples durable, their names found, and then it is there.
+    ///
+    /// # Errors
+    /// Of the job: [`Error::Value`] for a name that two samples have, [`Error::OverBudget`] for a table of names that memory is too small for.
+    pub fn finish(mut self) -> Result<Job<()>> {
+        if self.schema.is_none() {
+            self.set_fields(Vec::new())?;
+        }
+        let session = self.session.clone();
+        Job::driven(&session, Vec::new(), move |stage, _| self.end(stage))
+    }
+
+    fn end(mut self, stage: &mut Stage) -> Result<()> {
+        let made = self.complete(stage);
+        let DatasetWriter { session, path, home, state, .. } = self;
+        if let Err(error) = made {
+            // A name that comes twice comes twice again.
+            if matches!(error, Error::Value { .. }) || !home.is_saved() {
+                home.folder.discard();
+            }
+            return Err(error);
+        }
+        let unnamed = [parts::NAMES, parts::NAME_GROUPS].map(|part| parts::GROWING[part]);
+        home.commit(&session, stage, &path, if state.named { &[] } else { &unnamed })
+    }
+
+    /// All that is not there yet besides the samples.
+    fn complete(&mut self, stage: &mut Stage) -> Result<()> {
+        if !self.state.group.is_empty() {
+            self.close_group()?;
+        }
+        self.files.iter_mut().try_for_each(|file| file.finish(stage, &mut self.home.folder))?;
+        let mut files: Vec<(String, File)> = parts::GROWING.iter().map(|name| (*name).to_owned()).zip(self.state.files).collect();
+        match self.state.named {
+            true => {
+                let table = self.lookup(stage)?.encode();
+                self.put(parts::LOOKUP, &table)?;
+                files.push((parts::LOOKUP.into(), File { bytes: table.len() as u64, crc32c: checksum(&table) }));
+            }
+            false => files.truncate(parts::NAMES),
+        }
+        let schema = self.schema.as_ref().expect("known at the end");
+        let clustering = self.state.clustering.clone().found(schema);
+        let manifest = Manifest::new(schema.fields.clone(), self.state.samples, self.state.named, files, clustering);
+        let mut text = serde_json::to_vec_pretty(&manifest).expect("numbers and names have no way to fail");
+        text.push(b'\n');
+        self.put(parts::MANIFEST, &text)
+    }
+
+    /// A file that is made in one go.
+    fn put(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
+        let device = self.home.folder.create(name, bytes.len() as u64)?;
+        let file = self.session.device_file(self.path.join(name).display().to_string(), device);
+        let mut stream =
+            self.session.engine().write_stream(file.extent(), 0, StreamOptions { block_bytes: 64 << 10, ahead: 2 })?;
+        stream.write(bytes)?;
+        Ok(stream.finish()?)
+    }
+
+    /// The table of names: those of some parts at a time, as many as memory is free for.
+    fn lookup(&self, stage: &Stage) -> Result<Lookup> {
+        let parts = parts_of(self.state.samples);
+        let mut seed = 0;
+        loop {
+            let mut counts = vec![0; parts as usize];
+            self.each_name(stage, |_, name| counts[Hash::of(name, seed).part(parts) as usize] += 1)?;
+            let mut lookup = Lookup::empty(seed, &counts);
+            let _table = stage.reserve("the table of names", 2 * lookup.bytes())?;
+            match self.fill(stage, &mut lookup, seed, &counts)? {
+                None => return Ok(lookup),
+                Some(Unplaced::Twins(one, other)) => {
+                    let mut names = Vec::new();
+                    self.each_name(stage, |sample, name| names.extend([one, other].contains(&sample).then(|| name.to_vec())))?;
+                    if names[0] == names[1] {
+                        let name = String::from_utf8_lossy(&names[0]).into_owned();
+                        return Err(self.wrong(format!("samples {one} and {other} are both called {name:?}")));
+                    }
+                }
+                Some(Unplaced::Crowd) => {}
+            }
+            seed += 1;
+        }
+    }
+
+    /// What stands against this seed, if anything.
+    fn fill(&self, stage: &Stage, lookup: &mut Lookup, seed: u64, counts: &[u64]) -> Result<Option<Unplaced>> {
+        const NAME: u64 = size_of::<(Hash, u64)>() as u64;
+        let most = counts.iter().copied().max().unwrap_or(0);
+        let at_once = (self.session.memory_free() / 4 / NAME).max(most);
+        let _names = stage.reserve("names to sort", at_once.min(self.state.samples) * NAME)?;
+        let mut first = 0;
+        while first < counts.len() {
+            let mut sum = 0;
+            let end = counts[first..].iter().position(|count| {
+                sum += count;
+                sum > at_once
+            });
+            let end = end.map_or(counts.len(), |within| first + within);
+            let mut parts: Vec<Vec<(Hash, u64)>> =
+                counts[first..end].iter().map(|&count| Vec::with_capacity(count as usize)).collect();
+            self.each_name(stage, |sample, name| {
+                let hash = Hash::of(name, seed);
+                let part = hash.part(counts.len() as u64) as usize;
+                if (first..end).contains(&part) {
+                    parts[part - first].push((hash, sample));
+                }
+            })?;
+            for (part, names) in parts.iter_mut().enumerate() {
+                if let Err(unplaced) = lookup.fill(first + part, names) {
+                    return Ok(Some(unplaced));
+                }
+            }
+            first = end;
+        }
+        Ok(None)
+    }
+
+    /// Reads all names again.
+    fn each_name(&self, stage: &Stage, mut f: impl FnMut(u64, &[u8])) -> Result<()> {
+        let names = &self.files[parts::NAMES];
+        let options = StreamOptions { block_bytes: block_bytes(&self.session), ahead: 2 };
+        let bytes = Bytes::of(&self.session, names.extent(), 0..names.len(), options, &Arc::default())?;
+        let mut read = BufReader::new(bytes);
+        let failed = |source: io::Error| match source.downcast::<Error>() {
+            Ok(own) => own,
+            Err(source) => Error::Device { object: names.extent().name().to_owned(), source },
+        };
+        let mut name = Vec::new();
+        for sample in 0..self.state.samples {
+            if sample % (1 << 16) == 0 {
+                stage.check()?;
+            }
+            let mut len = [0; 4];
+            read.read_exact(&mut len).map_err(failed)?;
+            name.resize(u32::from_le_bytes(len) as usize, 0);
+            read.read_exact(&mut name).map_err(failed)?;
+            f(sample, &name);
+        }
+        Ok(())
+    }
+}
+
+/// Of the streams beside that of the samples, which is four times as long.
+fn block_bytes(session: &Session) -> usize {
+    (session.memory_free() / 128).next_power_of_two().clamp(16 << 10, 256 << 10) as usize
+}
+
+fn open(session: &Session, home: &mut Home, path: &Path, state: &State) -> Result<Vec<Growing>> {
+    let block = block_bytes(session);
+    let mut files = Vec::new();
+    for (part, name) in parts::GROWING.iter().enumerate() {
+        let options = match part {
+            parts::SAMPLES => StreamOptions { block_bytes: 4 * block, ahead: 4 },
+            _ => StreamOptions { block_bytes: block, ahead: 2 },
+        };
+        let mut file = Growing::open(session, &mut home.folder, path, name, None, state.files[part].bytes, options)?;
+        file.prepare()?;
+        files.push(file);
+    }
+    Ok(files)
+}
