@@ -184,7 +184,7 @@ class Session:
         from ._array import Array, Origin
         from ._sparse import Sparse
 
-        if os.path.isdir(path):
+        if self._inner.is_sparse(full_path(path)):
             if dtype is not None or shape is not None or interrupted:
                 raise ArgumentError("a sparse matrix, which is a folder, is opened by its path alone")
             return Sparse._open(self, full_path(path))

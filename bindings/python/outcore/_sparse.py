@@ -16,7 +16,7 @@ import numpy.typing as npt
 from . import _native
 from ._session import PathLike, Session, default_session, full_path
 from ._units import check_room, show_bytes
-from .errors import ArgumentError, ClosedError, DTypeError, ShapeError
+from .errors import ArgumentError, ClosedError, DTypeError, MissingError, ShapeError
 
 __all__ = ["Sparse", "is_scipy", "native_sparse"]
 
@@ -238,11 +238,13 @@ class Sparse:
         rows = slice(*self._lines) if self._lines is not None else slice(None)
         if self._path is None:
             return None
-        if os.path.isdir(os.path.join(self._path, "labels")):
-            found = Sparse._open(self._session, os.path.join(self._path, "labels"))
-            return found[rows]
-        beside = os.path.join(self._path, "labels.npy")
-        return np.load(beside)[rows] if os.path.exists(beside) else None
+        beside = os.path.join(self._path, "labels")
+        if self._session._inner.is_sparse(beside):
+            return Sparse._open(self._session, beside)[rows]
+        try:
+            return self._session.open(beside + ".npy")[rows]
+        except MissingError:
+            return None
 
     def vocabulary(self) -> list[str] | None:
         """The word of each column, where an importer has put them beside the matrix."""
@@ -256,10 +258,10 @@ class Sparse:
         if self._path is None:
             return None
         try:
-            with open(os.path.join(self._path, name), encoding="utf-8", newline="\n") as file:
-                return [line.rstrip("\n") for line in file]
-        except FileNotFoundError:
+            text = self._session._inner.read_all(os.path.join(self._path, name)).decode()
+        except MissingError:
             return None
+        return text.removesuffix("\n").split("\n") if text else []
 
     # Products
 

@@ -13,7 +13,7 @@
 //! | [`session`], [`matrix`], [`trace`] | the objects |
 //! | [`linalg`], [`sparse`], [`pca`], [`kmeans`] | what is computed |
 //! | [`foreign`] | import and export |
-//! | [`store`], [`stream`] | formatted stores, streams |
+//! | [`store`], [`stream`], [`samples`] | formatted stores, streams, datasets |
 //! | [`device`] | what a device does through the engine |
 
 use pyo3::prelude::*;
@@ -28,6 +28,7 @@ mod linalg;
 mod matrix;
 mod owned;
 mod pca;
+mod samples;
 mod session;
 mod sparse;
 mod store;
@@ -55,6 +56,8 @@ mod _native {
     #[pymodule_export]
     use crate::pca::{affine, pca_fit};
     #[pymodule_export]
+    use crate::samples::{Dataset, DatasetWriter, Loader};
+    #[pymodule_export]
     use crate::session::{Session, memory_allowed};
     #[pymodule_export]
     use crate::sparse::{
@@ -62,7 +65,7 @@ mod _native {
         sparse_scaled, sparse_tiled,
     };
     #[pymodule_export]
-    use crate::store::{store_check, store_format, store_is_formatted, store_list, store_repair};
+    use crate::store::{crc32c, store_check, store_format, store_is_formatted, store_list, store_repair};
     #[pymodule_export]
     use crate::stream::{StreamReader, StreamStore, StreamWriter, split_records};
     #[pymodule_export]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use outcore::{Blas, Choice, DType, Error, Order, Settings};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::error::to_python;
 use crate::matrix::Matrix;
@@ -102,6 +102,18 @@ impl Session {
     fn accept(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let session = self.get()?;
         py.detach(|| session.accept(&path)).map_err(to_python)
+    }
+
+    /// Whether a sparse matrix may lie at a path.
+    fn is_sparse(&self, py: Python<'_>, path: PathBuf) -> PyResult<bool> {
+        let session = self.get()?;
+        Ok(py.detach(|| session.is_sparse(&path)))
+    }
+
+    /// All bytes of a file or object.
+    fn read_all<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyBytes>> {
+        let session = self.get()?;
+        py.detach(|| session.read_all(&path)).map(|bytes| PyBytes::new(py, &bytes)).map_err(to_python)
     }
 
     /// Budget in bytes.

@@ -9,7 +9,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::to_python;
-use crate::stream::state_name;
+use crate::stream::{Data, state_name};
+
+/// CRC-32C (Castagnoli) of bytes.
+#[pyfunction]
+pub(crate) fn crc32c(data: &Bound<'_, PyAny>) -> PyResult<u32> {
+    Ok(outcore_store::checksum(Data::of(data)?.bytes()))
+}
 
 /// Formats a new file of so many bytes, or, without a length, a file or block device that is there.
 #[pyfunction]

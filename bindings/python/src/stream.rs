@@ -220,7 +220,7 @@ impl StreamWriter {
 }
 
 /// Nobody waits for the lock with the GIL, which its holder may wait for.
-fn lock<'a, T: Send>(py: Python<'_>, slot: &'a Mutex<T>) -> MutexGuard<'a, T> {
+pub(crate) fn lock<'a, T: Send>(py: Python<'_>, slot: &'a Mutex<T>) -> MutexGuard<'a, T> {
     match slot.try_lock() {
         Ok(guard) => guard,
         Err(_) => {
@@ -389,13 +389,13 @@ impl StreamWriter {
 }
 
 /// Bytes of a Python object, which stay while it is held: of bytes, or of a contiguous array of them.
-enum Data<'py> {
+pub(crate) enum Data<'py> {
     Bytes(Bound<'py, PyBytes>),
     Array(outcore::Shared),
 }
 
 impl<'py> Data<'py> {
-    fn of(object: &Bound<'py, PyAny>) -> PyResult<Data<'py>> {
+    pub(crate) fn of(object: &Bound<'py, PyAny>) -> PyResult<Data<'py>> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             return Ok(Data::Bytes(bytes.clone()));
         }
@@ -408,7 +408,7 @@ impl<'py> Data<'py> {
         Ok(Data::Bytes(view.call_method0("tobytes")?.cast_into()?))
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Data::Bytes(bytes) => bytes.as_bytes(),
             Data::Array(bytes) => bytes,

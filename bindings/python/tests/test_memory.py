@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 import outcore as oc
+from outcore.streams import StreamStore
 
 limit = pytest.importorskip("outcore.demo.limit")
 
@@ -19,6 +20,7 @@ PRELUDE = """
 import sys, json, outcore as oc, numpy as np
 from pathlib import Path
 from outcore.cluster import KMeans
+from outcore.data import Dataset, Loader, Writer
 from outcore.decomposition import PCA
 from outcore.streams import StreamStore
 folder = sys.argv[1]
@@ -48,6 +50,11 @@ WORK = {
     "streams": "w = StreamStore(folder + '/x.store', size='200MiB').create('x', overwrite=True, block='1MiB'); "
     "r = np.ones((4096, 256)); [w.write_array(r) for _ in range(9)]; w.close(); "
     "[b.sum() for b in StreamStore(folder + '/x.store').open('x')]",
+    "samples": "w = Writer(folder + '/d'); "
+    "[w.write({'x': bytes(50_000 + i % 999), 'y': i % 10}, str(i)) for i in range(3000)]; w.close(); "
+    "[len(b['x']) for s in (True, 'chunk') for b in Loader(Dataset(folder + '/d'), 32, shuffle=s)]",
+    "stores": "c = oc.linalg.gemm(a, a, folder + '/m.store/c.npy'); oc.linalg.syrk(c); c[:100] = 1; "
+    "oc.linalg.csrcsc(s, folder + '/m.store/s')",
     "slices": "for i in range(0, 6000, 500): a[i : i + 500] = a[i : i + 500] * 2",
 }
 
@@ -66,6 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     values = random.random(places.size, np.float32)
     x = sp.csr_array((values, places.ravel(), np.arange(0, places.size + 1, 4000)), shape=(6000, 30_000))
     session.from_scipy(folder / "s", x)
+    StreamStore(folder / "m.store", size="800MiB", session=session)
     return folder
 
 

@@ -1,0 +1,230 @@
+"""Samples, by number or by name."""
+
+from __future__ import annotations
+
+import io
+import operator
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _native
+from .._run import Bar
+from .._session import PathLike, Session, default_session, full_path
+from ..errors import ArgumentError, CorruptError
+from .fields import Decode, Field, Name, Sample, fields_of, name_bytes, name_text, picture
+from .loader import Loader, Shuffle
+
+VERIFIED = 64 << 20
+"""Bytes of samples that are verified by one native call."""
+
+
+class Dataset:
+    """Samples, by number or by name.
+
+    May be used from any thread. Pickled, or used in a forked process, it opens itself again.
+
+    Parameters
+    ----------
+    path : path
+        Where a `Writer` has put it.
+    decode : mapping, optional
+        Fields of bytes that are JPEG or PNG and come as arrays of uint8, height by width by channels: `"L"`, `"RGB"` or `"RGBA"`,
+        or such a mode with the height and width that every picture has, as in `{"image": ("RGB", 32, 32)}`, so that a batch is
+        one array. Loaders decode in threads beside the caller.
+    session : Session, optional
+
+    Attributes
+    ----------
+    fields : dict of str to Field
+        As they come: those that are decoded are arrays.
+    nbytes : int
+        Bytes of all samples.
+    directory_nbytes : int
+        Bytes of memory that finding them takes, counted against the budget while the dataset is open.
+    clustering : dict of str to float
+        For each field with a whole number in it, how much more alike neighbours are than samples far apart: about 1 where they
+        are not, the number of samples of 256 KiB where the dataset is sorted by it.
+
+    Raises
+    ------
+    MissingError, CorruptError, TruncatedError, UnsupportedError, OverBudgetError.
+    """
+
+    def __init__(self, path: PathLike, *, decode: Mapping[str, Decode] | None = None, session: Session | None = None) -> None:
+        self.path, self.decode = full_path(path), dict(decode or {})
+        self._session = session or default_session()
+        self._open_here()
+        self._sequence: Loader | None = None
+
+    def _open_here(self) -> None:
+        decode = {name: picture(name, told) for name, told in self.decode.items()}
+        told = [(name, channels, size) for name, (channels, size) in decode.items()]
+        self._native_dataset = _native.Dataset(self._session._inner, self.path, told)
+        self._pid = os.getpid()
+        pictures = {
+            name: Field("array", np.dtype(np.uint8), (*(size or (None, None)), channels)) for name, channels, size in told
+        }
+        self.fields = {name: pictures.get(name, field) for name, field in fields_of(self._native_dataset.fields()).items()}
+        self.nbytes, self.directory_nbytes = self._native_dataset.nbytes()
+        self.clustering = dict(self._native_dataset.clustering())
+
+    @property
+    def _inner(self) -> _native.Dataset:
+        if self._pid != os.getpid():
+            self._session = default_session()
+            self._open_here()
+        return self._native_dataset
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.path, self.decode)
+
+    def __repr__(self) -> str:
+        return f"Dataset({self.path!r}, {len(self)} samples of {', '.join(self.fields)})"
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __getitem__(self, index: Any) -> Sample:
+        """A sample by its number or name; or many, by a slice, a list or an array of numbers: a dict of arrays."""
+        if isinstance(index, str | bytes):
+            return self.read(index)
+        if isinstance(index, slice):
+            return self._batch(np.arange(len(self))[index])
+        if hasattr(index, "__index__") and np.ndim(index) == 0:
+            return {key: column[0] for key, column in self._batch(np.array([operator.index(index)])).items()}
+        return self._batch(np.asarray(index))
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
+        """Many samples one by one, as `torch.utils.data` asks for them: one native call."""
+        batch = self._batch(np.asarray(indices))
+        return [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+
+    def _batch(self, indices: npt.NDArray[Any]) -> Sample:
+        count = len(self)
+        if indices.dtype.kind == "b" and len(indices) == count:
+            indices = np.flatnonzero(indices)
+        if indices.size == 0:
+            indices = indices.astype(np.int64)
+        if indices.ndim != 1 or indices.dtype.kind not in "iu":
+            raise ArgumentError("samples are asked for by one number, a list or an array of one axis of numbers")
+        numbers = np.where(indices < 0, indices + count, indices)
+        if numbers.size and (numbers.min() < 0 or numbers.max() >= count):
+            raise IndexError(f"{self.path}: sample {indices[(numbers < 0) | (numbers >= count)][0]} of {count}")
+        return self._columns(self._inner.read(np.ascontiguousarray(numbers, np.uint64)), len(numbers))
+
+    def _columns(self, found: list[Any], count: int) -> Sample:
+        return {name: field._column(column, count) for (name, field), column in zip(self.fields.items(), found, strict=True)}
+
+    def __iter__(self) -> Iterator[Sample]:
+        """All samples, in the order in which they were written, read ahead."""
+        for batch in Loader(self, batch_size=64):
+            for values in zip(*batch.values(), strict=True):
+                yield dict(zip(batch, values, strict=True))
+
+    def index(self, name: Name) -> int:
+        """The number of the sample with a name. The name is read and compared.
+
+        Raises
+        ------
+        KeyError
+        """
+        found = self._inner.find(name_bytes(name))
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str | bytes) and self._inner.find(name_bytes(name)) is not None
+
+    def name(self, index: int) -> str:
+        """The name of a sample; bytes that are not UTF-8 come as surrogates, as those of file names do."""
+        found = self._inner.name(range(len(self))[index])
+        if found is None:
+            raise KeyError(f"{self.path}: its samples have no names")
+        return name_text(found)
+
+    def names(self) -> Iterator[str]:
+        """The names of all samples, in order; none where they have none."""
+        for group in range(-(-len(self) // 64)):
+            yield from map(name_text, self._inner.names(group) or [])
+
+    @property
+    def is_named(self) -> bool:
+        """Whether samples have names."""
+        return self._inner.is_named()
+
+    def verify(self, *, progress: bool | None = None) -> list[dict[str, Any]]:
+        """Reads all samples and names; those that are not what was written, as `sample` (its number), `name` and `reason`.
+
+        Fields that are decoded must be pictures.
+        """
+        faults = []
+        with Bar("verify", progress) as bar:
+            at_once = max(1, VERIFIED * len(self) // max(1, self.nbytes))
+            for first in range(0, len(self), at_once):
+                found = self._inner.faults(first, min(first + at_once, len(self)))
+                faults += [{"sample": sample, "name": self._name_if_any(sample), "reason": reason} for sample, reason in found]
+                bar.update(partial(operator.truediv, first, len(self)))
+        return faults
+
+    def _name_if_any(self, sample: int) -> str | None:
+        try:
+            return self.name(sample) if self.is_named else None
+        except CorruptError:
+            return None
+
+    def read(self, name: Name) -> Sample:
+        """The sample with a name.
+
+        Raises
+        ------
+        KeyError
+        """
+        return self[self.index(name)]
+
+    def open(self, name: Name) -> io.BytesIO:
+        """The bytes of the sample with a name, whose only field they are, as a file.
+
+        Raises
+        ------
+        KeyError, ArgumentError (it has several fields).
+        """
+        sample = self.read(name)
+        if len(sample) != 1:
+            raise ArgumentError(f"{self.path}: a sample has the fields {', '.join(sample)}; only a single one makes a file")
+        (value,) = sample.values()
+        return io.BytesIO(value.encode() if isinstance(value, str) else bytes(value))
+
+    def sequence(self, seed: int, *, epoch: int = 0, shuffle: Shuffle = True, rank: int = 0, world_size: int = 1) -> None:
+        """Begins a random sequence of all samples, or of a rank's share of them, for `bread`."""
+        self._sequence = Loader(self, shuffle=shuffle, seed=seed, rank=rank, world_size=world_size)
+        self._sequence.set_epoch(epoch)
+
+    def bread(self, count: int) -> Sample:
+        """The next samples of the sequence, as a dict of arrays; fewer, or none, at its end.
+
+        Raises
+        ------
+        ArgumentError
+            Without a sequence.
+        """
+        if self._sequence is None:
+            raise ArgumentError("bread reads the next samples of a sequence; begin one by sequence(seed)")
+        if self._sequence.batch_size != count:
+            self._sequence = self._sequence._with(batch_size=count)
+        batch = self._sequence._next()
+        return self._columns(self._inner.read(np.zeros(0, np.uint64)), 0) if batch is None else batch
+
+
+def _reopened(path: str, decode: Mapping[str, Decode]) -> Dataset:
+    return Dataset(path, decode=decode)
+
+
+def mount(path: PathLike, *, session: Session | None = None) -> Dataset:
+    """Opens a dataset."""
+    return Dataset(path, session=session)

@@ -1,0 +1,190 @@
+"""Batches of a dataset, in a random order that is the same every time."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from .. import _native
+from ..errors import ArgumentError
+from .fields import Sample
+
+if TYPE_CHECKING:
+    from .dataset import Dataset
+
+Shuffle = bool | Literal["global", "chunk"]
+End = Literal["drop", "pad", "uneven"]
+
+SORTED = 4.0
+"""Neighbours that are so much more alike than samples far apart make a chunk shuffle worse than a global one."""
+
+
+class Loader:
+    """Batches of a dataset, in a random order that is the same every time, read ahead.
+
+    Iterating passes over one epoch, and then the next. Samples are read beside the caller, without processes of Python's.
+
+    Parameters
+    ----------
+    dataset : Dataset
+    batch_size : int
+        Samples of a batch of one rank.
+    shuffle : {False, True, "global", "chunk"}
+        `True` is `"global"`. `"chunk"` mixes only samples of chunks that are in memory at the same time; fast for small samples.
+    seed : int
+    rank, world_size : int, optional
+        Which share of the order this is. Default: as `torch.distributed` says if it is initialised, else as the environment
+        variables RANK and WORLD_SIZE say, else all of it.
+    end : {"pad", "drop", "uneven"}
+        What ranks do with what does not divide evenly: the epoch's first samples again, left out, or one more for some.
+    drop_last : bool
+        Leave out a last batch that has fewer samples.
+    ahead : int, optional
+        Batches that are made ready ahead, fewer where memory is short. Default: as many as keep any device busy.
+    skip_damaged : bool
+        Leave out samples that are not what was written, and count them in `skipped`; else they raise.
+
+    Raises
+    ------
+    OverBudgetError, CorruptError (naming the sample), DeviceError; all while iterating.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int = 1,
+        *,
+        shuffle: Shuffle = False,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        end: End = "pad",
+        drop_last: bool = False,
+        ahead: int | None = None,
+        skip_damaged: bool = False,
+    ) -> None:
+        if shuffle not in (False, True, "global", "chunk"):
+            raise ArgumentError(f"shuffle must be False, True, 'global' or 'chunk', not {shuffle!r}")
+        if end not in ("drop", "pad", "uneven"):
+            raise ArgumentError(f"end must be 'drop', 'pad' or 'uneven', not {end!r}")
+        self.dataset, self.batch_size, self.shuffle, self.seed = (
+            dataset,
+            operator.index(batch_size),
+            shuffle,
+            operator.index(seed),
+        )
+        self.rank, self.world_size = share_of(rank, world_size)
+        self.end, self.drop_last, self.ahead, self.skip_damaged = end, drop_last, ahead, skip_damaged
+        self._begun = False
+        self._begin()
+        if shuffle == "chunk":
+            _warn_of_order(dataset)
+
+    def _begin(self) -> None:
+        kind = {False: "no", True: "global", "global": "global", "chunk": "chunks"}[self.shuffle]
+        inner = self.dataset._inner
+        share = self.rank, self.world_size, self.end, self.drop_last
+        self._native_loader = _native.Loader(
+            inner, self.batch_size, kind, inner.chunks(), self.seed % 2**64, *share, self.ahead, self.skip_damaged
+        )
+        self._pid = os.getpid()
+
+    def _with(self, *, batch_size: int) -> Loader:
+        """A loader that goes on here with other batches."""
+        names = ("shuffle", "seed", "rank", "world_size", "end", "drop_last", "ahead", "skip_damaged")
+        other = Loader(self.dataset, batch_size, **{name: getattr(self, name) for name in names})
+        other.load_state_dict(self.state_dict())
+        return other
+
+    @property
+    def _inner(self) -> _native.Loader:
+        if self._pid != os.getpid():
+            self._begin()
+        return self._native_loader
+
+    def __len__(self) -> int:
+        """Batches that are left of the epoch."""
+        return len(self._inner)
+
+    def __iter__(self) -> Iterator[Sample]:
+        if self._begun:
+            # Whoever left an epoch in its middle wants the next one.
+            self.set_epoch(self.epoch + 1)
+        self._begun = True
+        while (batch := self._next()) is not None:
+            yield batch
+        self._begun = False
+
+    def _next(self) -> Sample | None:
+        found = self._inner.next()
+        if found is None:
+            return None
+        samples, columns = found
+        return self.dataset._columns(columns, len(samples))
+
+    @property
+    def epoch(self) -> int:
+        """Which pass over the dataset this is, from 0."""
+        return self._inner.epoch()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the beginning of an epoch."""
+        self._inner.set_epoch(operator.index(epoch))
+        self._begun = False
+
+    @property
+    def skipped(self) -> int:
+        """Damaged samples that were left out."""
+        return self._inner.skipped()[0]
+
+    @property
+    def first_skipped(self) -> str | None:
+        """What was wrong with the first of them."""
+        return self._inner.skipped()[1]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader is: a few numbers, the same for every rank."""
+        state: dict[str, Any] = json.loads(self._inner.state())
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where a loader of the same dataset was, at the very sample, whatever its rank, batch size and world size.
+
+        Raises
+        ------
+        ArgumentError
+            For the state of another dataset.
+        """
+        self._inner.restore(json.dumps(dict(state)))
+        self._begun = False
+
+
+def share_of(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Rank and world size, as said, or as the surroundings say."""
+    if (rank is None) != (world_size is None):
+        raise ArgumentError("rank and world_size come together")
+    if rank is None or world_size is None:
+        torch = sys.modules.get("torch.distributed")
+        if torch is not None and torch.is_available() and torch.is_initialized():
+            rank, world_size = torch.get_rank(), torch.get_world_size()
+        else:
+            rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if not 0 <= rank < world_size:
+        raise ArgumentError(f"rank {rank} of {world_size}: there is none")
+    return rank, world_size
+
+
+def _warn_of_order(dataset: Dataset) -> None:
+    alike = {name: ratio for name, ratio in dataset.clustering.items() if ratio >= SORTED}
+    if alike:
+        name, ratio = max(alike.items(), key=operator.itemgetter(1))
+        warnings.warn(
+            f"{dataset.path}: neighbours are {ratio:.0f} times as alike in {name!r} as samples far apart, as if sorted by it; "
+            "a chunk shuffle would show them together. Use shuffle='global', or write the dataset in random order.",
+            stacklevel=3,
+        )

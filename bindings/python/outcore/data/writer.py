@@ -1,0 +1,117 @@
+"""Writes a dataset, sample by sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .. import _native
+from .._run import execute
+from .._session import PathLike, Session, default_session, full_path
+from ..errors import ArgumentError
+from .fields import Field, Name, fields_of, name_bytes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Writer:
+    """Writes a dataset, sample by sample; it is there, whole and durable, when this is closed.
+
+    Parameters
+    ----------
+    path : path
+        A new folder, or a path that goes on behind a formatted store. A dataset that is there is replaced at the end.
+    fields : mapping, optional
+        What samples are made of: `"bytes"`, `"text"`, a dtype, or a dtype and a shape in which `None` varies. Default: what the
+        first sample is made of.
+    resume : bool
+        Go on with a writer of this dataset that died: `len` says how many samples are there, and the rest is to be written.
+    session : Session, optional
+    progress : bool, optional
+        Show how far closing is. Default: on a terminal.
+
+    Raises
+    ------
+    LockedError (somebody else writes it), NoSpaceError, DeniedError, OverBudgetError.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        fields: Mapping[str, Any] | None = None,
+        *,
+        resume: bool = False,
+        session: Session | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.path = full_path(path)
+        self._progress = progress
+        self._writer = _native.DatasetWriter((session or default_session())._inner, self.path, resume)
+        known = self._writer.fields()
+        self._fields = None if known is None else fields_of(known)
+        self._open = True
+        if fields is not None:
+            self._set_fields_of(fields)
+
+    def _set_fields_of(self, fields: Mapping[str, Any]) -> None:
+        self._set_fields({name: Field.parse(told) for name, told in fields.items()})
+
+    def _set_fields(self, fields: dict[str, Field]) -> None:
+        self._writer.set_fields([field._native(name) for name, field in fields.items()])
+        self._fields = fields
+
+    def __len__(self) -> int:
+        """Samples so far."""
+        return len(self._writer)
+
+    @property
+    def fields(self) -> dict[str, Field] | None:
+        """What samples are made of, once that is known."""
+        return self._fields
+
+    def write(self, sample: Mapping[str, Any], name: Name | None = None) -> None:
+        """Appends a sample: values by the names of its fields. Either all samples have names, each another, or none has.
+
+        Raises
+        ------
+        ArgumentError
+            For a sample that does not have the fields; nothing of it was written, and the next one may be.
+        """
+        if self._fields is None:
+            self._set_fields({key: Field.of(value) for key, value in sample.items()})
+        assert self._fields is not None
+        if sample.keys() != self._fields.keys():
+            raise ArgumentError(f"a sample with the fields {sorted(sample)}, where every sample has {sorted(self._fields)}")
+        values = [field._encode(key, sample[key]) for key, field in self._fields.items()]
+        self._writer.write(None if name is None else name_bytes(name), values)
+
+    def save(self) -> None:
+        """Makes all samples so far durable, for `resume`. This happens by itself every 256 MB."""
+        self._writer.save()
+
+    def close(self) -> None:
+        """Makes the dataset whole.
+
+        Raises
+        ------
+        ArgumentError
+            For a name that two samples have.
+        """
+        if self._open:
+            self._open = False
+            execute(self._writer.finish(), "close", self._progress)
+
+    def discard(self) -> None:
+        """Gives the dataset up, with what could be gone on with."""
+        if self._open:
+            self._open = False
+            self._writer.discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self.close()

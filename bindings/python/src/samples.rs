@@ -1,0 +1,339 @@
+//! Datasets of samples: written, read, loaded.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use numpy::ndarray::ArrayView1;
+use numpy::{PyArray1, PyReadonlyArray1};
+use outcore::Error;
+use outcore::data::samples::{
+    Batch, Bytes, Channels, Chunks, Column, Decode, End, Field, Kind, LoaderOptions, LoaderState, Shuffle, WriterOptions,
+};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString};
+
+use crate::error::to_python;
+use crate::job::{Done, Job};
+use crate::owned::Owned;
+use crate::session::Session;
+use crate::stream::{Data, lock};
+
+/// Signals are looked at this often.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A field: name, what its bytes are, type and shape of its numbers.
+type Told = (String, String, String, Vec<Option<u64>>);
+
+fn told(field: &Field) -> Told {
+    let (kind, dtype, shape) = match &field.kind {
+        Kind::Bytes => ("bytes", String::new(), Vec::new()),
+        Kind::Text => ("text", String::new(), Vec::new()),
+        Kind::Array { dtype, shape } => ("array", dtype.clone(), shape.clone()),
+    };
+    (field.name.clone(), kind.into(), dtype, shape)
+}
+
+fn field((name, kind, dtype, shape): Told) -> Field {
+    let kind = match kind.as_str() {
+        "bytes" => Kind::Bytes,
+        "text" => Kind::Text,
+        _ => Kind::Array { dtype, shape },
+    };
+    Field { name, kind }
+}
+
+fn closed() -> PyErr {
+    to_python(Error::Closed)
+}
+
+/// A dataset that is being written.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct DatasetWriter(Owned<Mutex<Option<outcore::data::samples::DatasetWriter>>>);
+
+impl DatasetWriter {
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&mut outcore::data::samples::DatasetWriter) -> outcore::Result<T> + Send,
+    ) -> PyResult<T> {
+        let mut writer = lock(py, self.0.get()?);
+        let writer = writer.as_mut().ok_or_else(closed)?;
+        py.detach(|| act(writer)).map_err(to_python)
+    }
+
+    fn take(&self, py: Python<'_>) -> PyResult<outcore::data::samples::DatasetWriter> {
+        lock(py, self.0.get()?).take().ok_or_else(closed)
+    }
+}
+
+#[pymethods]
+impl DatasetWriter {
+    #[new]
+    fn new(py: Python<'_>, session: &Session, path: PathBuf, resume: bool) -> PyResult<DatasetWriter> {
+        let session = session.get()?;
+        let options = WriterOptions { resume, ..WriterOptions::default() };
+        let create = || outcore::data::samples::DatasetWriter::create(session, path, options);
+        Ok(DatasetWriter(Owned::new(Mutex::new(Some(py.detach(create).map_err(to_python)?)))))
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |writer| Ok(writer.len() as usize))
+    }
+
+    fn fields(&self, py: Python<'_>) -> PyResult<Option<Vec<Told>>> {
+        self.with(py, |writer| Ok(writer.fields().map(|fields| fields.iter().map(told).collect())))
+    }
+
+    fn set_fields(&self, py: Python<'_>, fields: Vec<Told>) -> PyResult<()> {
+        self.with(py, |writer| writer.set_fields(fields.into_iter().map(field).collect()))
+    }
+
+    /// Appends a sample: the bytes of its fields.
+    fn write(&self, py: Python<'_>, name: Option<&[u8]>, fields: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+        let data: Vec<Data<'_>> = fields.iter().map(Data::of).collect::<PyResult<_>>()?;
+        let fields: Vec<&[u8]> = data.iter().map(Data::bytes).collect();
+        let mut writer = lock(py, self.0.get()?);
+        writer.as_mut().ok_or_else(closed)?.write(name, &fields).map_err(to_python)
+    }
+
+    fn note(&self, py: Python<'_>, note: String) -> PyResult<()> {
+        self.with(py, |writer| {
+            writer.note(note);
+            Ok(())
+        })
+    }
+
+    fn noted(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |writer| Ok(writer.noted().to_owned()))
+    }
+
+    fn save(&self, py: Python<'_>) -> PyResult<()> {
+        self.with(py, |writer| writer.save())
+    }
+
+    fn finish(&self, py: Python<'_>) -> PyResult<Job> {
+        Job::new(self.take(py)?.finish(), |()| Done::Nothing)
+    }
+
+    fn discard(&self, py: Python<'_>) -> PyResult<()> {
+        self.take(py)?.discard();
+        Ok(())
+    }
+}
+
+/// A dataset that is open.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct Dataset(Owned<outcore::data::samples::Dataset>);
+
+#[pymethods]
+impl Dataset {
+    /// Of the fields to decode: channels, and height and width where all have the same.
+    #[new]
+    fn new(py: Python<'_>, session: &Session, path: PathBuf, decode: Vec<(String, u8, Option<(u32, u32)>)>) -> PyResult<Dataset> {
+        let session = session.get()?;
+        let decode = decode.into_iter().map(|(field, channels, size)| {
+            let channels = match channels {
+                1 => Channels::Gray,
+                4 => Channels::Rgba,
+                _ => Channels::Rgb,
+            };
+            Decode { field, channels, size }
+        });
+        let decode: Vec<Decode> = decode.collect();
+        let open = || session.open_dataset(path)?.decoding(decode);
+        Ok(Dataset(Owned::new(py.detach(open).map_err(to_python)?)))
+    }
+
+    /// Bytes of each of some samples.
+    fn sizes<'py>(&self, py: Python<'py>, samples: PyReadonlyArray1<'py, u64>) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        let dataset = self.0.get()?;
+        let sizes: outcore::Result<Vec<u64>> = samples.as_slice()?.iter().map(|&sample| dataset.bytes_of(sample)).collect();
+        Ok(PyArray1::from_vec(py, sizes.map_err(to_python)?))
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(self.0.get()?.len() as usize)
+    }
+
+    fn fields(&self) -> PyResult<Vec<Told>> {
+        Ok(self.0.get()?.fields().iter().map(told).collect())
+    }
+
+    fn is_named(&self) -> PyResult<bool> {
+        Ok(self.0.get()?.is_named())
+    }
+
+    /// Bytes of all samples, and of what finds them in memory.
+    fn nbytes(&self) -> PyResult<(u64, u64)> {
+        let dataset = self.0.get()?;
+        Ok((dataset.bytes(), dataset.directory_bytes()))
+    }
+
+    fn clustering(&self) -> PyResult<Vec<(String, f64)>> {
+        Ok(self.0.get()?.clustering().to_vec())
+    }
+
+    /// Samples of a chunk, chunks of a window, lanes.
+    fn chunks(&self) -> PyResult<(u64, u64, u64)> {
+        let Chunks { samples, window, lanes } = self.0.get()?.chunks();
+        Ok((samples, window, lanes))
+    }
+
+    fn find(&self, py: Python<'_>, name: &[u8]) -> PyResult<Option<u64>> {
+        let dataset = self.0.get()?;
+        py.detach(|| dataset.find(name)).map_err(to_python)
+    }
+
+    fn name<'py>(&self, py: Python<'py>, sample: u64) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let dataset = self.0.get()?;
+        let name = py.detach(|| dataset.name(sample)).map_err(to_python)?;
+        Ok(name.map(|name| PyBytes::new(py, &name)))
+    }
+
+    /// The names of a group of 64.
+    fn names<'py>(&self, py: Python<'py>, group: u64) -> PyResult<Option<Vec<Bound<'py, PyBytes>>>> {
+        let dataset = self.0.get()?;
+        let names = py.detach(|| dataset.names(group)).map_err(to_python)?;
+        Ok(names.map(|names| names.iter().map(|name| PyBytes::new(py, name)).collect()))
+    }
+
+    /// What is wrong with some samples: their numbers, and words.
+    fn faults(&self, py: Python<'_>, first: u64, end: u64) -> PyResult<Vec<(u64, String)>> {
+        let dataset = self.0.get()?;
+        let faults = py.detach(|| dataset.faults(first..end)).map_err(to_python)?;
+        py.check_signals()?;
+        Ok(faults.into_iter().map(|(sample, error)| (sample, error.to_string())).collect())
+    }
+
+    /// Samples, field by field.
+    fn read<'py>(&self, py: Python<'py>, samples: PyReadonlyArray1<'py, u64>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let dataset = self.0.get()?;
+        let samples = samples.as_slice()?;
+        let mut interrupted = Ok(());
+        let go_on = || {
+            interrupted = Python::attach(|py| py.check_signals());
+            interrupted.is_ok()
+        };
+        let batch = py.detach(|| dataset.load(samples, go_on));
+        interrupted?;
+        columns(py, dataset, batch.map_err(to_python)?)
+    }
+}
+
+/// What the array of a column is based on.
+#[pyclass(frozen, module = "outcore._native")]
+struct Memory(Bytes);
+
+/// The columns of a batch: arrays of all bytes of fields of one length; lists of the bytes of others, or of text.
+fn columns<'py>(py: Python<'py>, dataset: &outcore::data::samples::Dataset, batch: Batch) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let count = batch.len();
+    let list = |column: &Column, field: &Field| -> PyResult<Bound<'py, PyAny>> {
+        let bytes = (0..count).map(|index| column.get(index));
+        match field.kind {
+            Kind::Text => {
+                Ok(PyList::new(py, bytes.map(|text| PyString::from_bytes(py, text)).collect::<PyResult<Vec<_>>>()?)?.into_any())
+            }
+            _ => Ok(PyList::new(py, bytes.map(|bytes| PyBytes::new(py, bytes)).collect::<Vec<_>>())?.into_any()),
+        }
+    };
+    let of = |(column, field): (Column, &Field)| match column {
+        Column::Fixed { bytes, .. } => {
+            let memory = Bound::new(py, Memory(bytes))?;
+            let bytes: &[u8] = &memory.get().0;
+            // SAFETY: the array is based on the memory, which nobody else has and nobody looks at again.
+            Ok(unsafe { PyArray1::borrow_from_array(&ArrayView1::from(bytes), memory.clone().into_any()) }.into_any())
+        }
+        Column::Varying { .. } => list(&column, field),
+    };
+    batch.into_columns().into_iter().zip(dataset.fields()).map(of).collect()
+}
+
+/// Numbers of samples, and their fields.
+type Numbered<'py> = (Bound<'py, PyArray1<u64>>, Vec<Bound<'py, PyAny>>);
+
+/// Batches of a dataset.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct Loader(Owned<Mutex<outcore::data::samples::Loader>>);
+
+#[pymethods]
+impl Loader {
+    #[new]
+    #[expect(clippy::too_many_arguments, reason = "how a dataset may be loaded")]
+    fn new(
+        dataset: &Dataset,
+        batch: u64,
+        shuffle: &str,
+        chunks: (u64, u64, u64),
+        seed: u64,
+        rank: u64,
+        ranks: u64,
+        end: &str,
+        drop_last: bool,
+        ahead: Option<usize>,
+        skip_damaged: bool,
+    ) -> PyResult<Loader> {
+        let shuffle = match shuffle {
+            "chunks" => Shuffle::Chunks(Chunks { samples: chunks.0, window: chunks.1, lanes: chunks.2 }),
+            "global" => Shuffle::Global,
+            _ => Shuffle::No,
+        };
+        let end = match end {
+            "drop" => End::Drop,
+            "uneven" => End::Uneven,
+            _ => End::Pad,
+        };
+        let options = LoaderOptions { batch, shuffle, seed, rank, ranks, end, drop_last, ahead, skip_damaged };
+        let loader = outcore::data::samples::Loader::new(dataset.0.get()?, options).map_err(to_python)?;
+        Ok(Loader(Owned::new(Mutex::new(loader))))
+    }
+
+    /// The numbers of the next samples, and their fields; none at the end of an epoch.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Numbered<'py>>> {
+        let slot = self.0.get()?;
+        loop {
+            let mut guard = lock(py, slot);
+            let loader = &mut *guard;
+            if py.detach(|| loader.ready_within(LOOK_EVERY)).map_err(to_python)? {
+                let Some(batch) = py.detach(|| loader.next_batch()).map_err(to_python)? else { return Ok(None) };
+                let (samples, dataset) = (PyArray1::from_slice(py, batch.samples()), loader.dataset().clone());
+                drop(guard);
+                return Ok(Some((samples, columns(py, &dataset, batch)?)));
+            }
+            drop(guard);
+            py.check_signals()?;
+        }
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(lock(py, self.0.get()?).len() as usize)
+    }
+
+    fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        lock(py, self.0.get()?).set_epoch(epoch);
+        Ok(())
+    }
+
+    fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(lock(py, self.0.get()?).epoch())
+    }
+
+    /// As JSON.
+    fn state(&self, py: Python<'_>) -> PyResult<String> {
+        let state = lock(py, self.0.get()?).state();
+        Ok(serde_json::to_string(&state).expect("numbers and names have no way to fail"))
+    }
+
+    fn restore(&self, py: Python<'_>, state: &str) -> PyResult<()> {
+        let state: LoaderState = serde_json::from_str(state)
+            .map_err(|error| to_python(Error::Value { what: format!("not the state of a loader: {error}") }))?;
+        lock(py, self.0.get()?).restore(&state).map_err(to_python)
+    }
+
+    /// How many samples were left out, and what was wrong with the first.
+    fn skipped(&self, py: Python<'_>) -> PyResult<(u64, Option<String>)> {
+        let loader = lock(py, self.0.get()?);
+        let (count, first) = loader.skipped();
+        Ok((count, first.map(ToString::to_string)))
+    }
+}

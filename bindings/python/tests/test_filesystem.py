@@ -1,0 +1,188 @@
+"""Datasets as a file system: the reading half of fsspec's own tests, and what others read through it."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import fsspec.tests.abstract as abstract
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+import outcore as oc
+from outcore.data import Dataset, Writer
+from outcore.errors import ReadOnlyError
+from outcore.filesystem import DatasetFileSystem
+
+
+@pytest.fixture(autouse=True)
+def session(tmp_path: Path) -> None:
+    oc.configure(memory="32MiB", scratch=tmp_path / "scratch")
+
+
+def written(path: Path, files: dict[str, bytes]) -> Dataset:
+    with Writer(path, {"data": "bytes"}) as writer:
+        for name, data in files.items():
+            writer.write({"data": data}, name)
+    return Dataset(path)
+
+
+class Rewritten(DatasetFileSystem):
+    """Writes a new dataset for every change, so that tests can make what they read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.files, self.count = folder, {}, 0
+        self._again()
+
+    def _again(self) -> None:
+        self.count += 1
+        super().__init__(written(self.folder / str(self.count), self.files))
+
+    def pipe_file(self, path: str, value: bytes, **_: Any) -> None:
+        self.files[self._strip_protocol(path)] = value
+        self._again()
+
+    def touch(self, path: str, **_: Any) -> None:
+        self.pipe_file(path, b"")
+
+    def mkdir(self, path: str, *_: Any, **__: Any) -> None:
+        pass
+
+    makedirs = mkdir
+
+    def rm(self, path: Any, recursive: bool = False, **_: Any) -> None:
+        for one in [path] if isinstance(path, str) else path:
+            name = self._strip_protocol(one)
+            self.files = {file: data for file, data in self.files.items() if file != name and not file.startswith(f"{name}/")}
+        self._again()
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if mode == "rb":
+            return super()._open(path, mode, **options)
+        if mode == "xb" and self.exists(path):
+            raise FileExistsError(path)
+        file = io.BytesIO()
+        close = file.close
+
+        def put() -> None:
+            self.pipe_file(path, file.getvalue())
+            close()
+
+        file.close = put  # type: ignore[method-assign]
+        return file
+
+
+class Fixtures(abstract.AbstractFixtures):  # type: ignore[misc]
+    @pytest.fixture
+    def fs(self, tmp_path: Path) -> Rewritten:
+        return Rewritten(tmp_path)
+
+    @pytest.fixture
+    def fs_path(self) -> str:
+        return "top"
+
+    @pytest.fixture
+    def supports_empty_directories(self) -> bool:
+        return False
+
+    @pytest.fixture
+    def local_fs(self) -> LocalFileSystem:
+        return LocalFileSystem(auto_mkdir=True)
+
+
+class TestGet(abstract.AbstractGetTests, Fixtures):  # type: ignore[misc]
+    pass
+
+
+class TestOpen(abstract.AbstractOpenTests, Fixtures):  # type: ignore[misc]
+    pass
+
+
+FILES = {"a/1.txt": b"one", "a/2.txt": b"two two", "a/b/3.txt": b"", "4.txt": bytes(range(256)), "a/b/größe": b"x"}
+
+
+def test_folders_and_files(tmp_path: Path) -> None:
+    fs = DatasetFileSystem(written(tmp_path / "data", FILES))
+    assert fs.ls("", detail=False) == ["4.txt", "a"] and fs.ls("a", detail=False) == ["a/1.txt", "a/2.txt", "a/b"]
+    assert fs.find("") == sorted(FILES) and fs.glob("a/*.txt") == ["a/1.txt", "a/2.txt"] and fs.glob("**/größe") == ["a/b/größe"]
+    assert fs.info("a")["type"] == "directory" and fs.info("outcore://a/2.txt") == {"name": "a/2.txt", "size": 7, "type": "file"}
+    assert fs.du("") == sum(map(len, FILES.values())) and fs.cat("a/*.txt")["a/2.txt"] == b"two two"
+    assert fs.cat_file("4.txt", 3, 5) == bytes([3, 4]) and fs.cat_file("4.txt", -2) == bytes([254, 255])
+    assert fs.exists("a/b") and fs.isdir("a/b") and fs.isfile("a/1.txt") and not fs.exists("a/5.txt")
+    assert fs.cat_ranges(["4.txt", "a/1.txt"], [0, 1], [2, 3]) == [bytes([0, 1]), b"ne"]
+    missing = fs.cat_ranges(["nobody", "a/1.txt"], 0, None)
+    assert isinstance(missing[0], FileNotFoundError) and missing[1] == b"one"
+    with fs.open("a/2.txt", "rt") as file:
+        assert file.read() == "two two"
+    for wrong, kind in (("nobody", FileNotFoundError), ("a", IsADirectoryError)):
+        with pytest.raises(kind, match="data"):
+            fs.cat_file(wrong)
+    with pytest.raises(FileNotFoundError):
+        fs.ls("nobody")
+
+
+def test_nothing_can_be_written(tmp_path: Path) -> None:
+    fs = DatasetFileSystem(written(tmp_path / "data", FILES))
+    acts: list[Callable[[], Any]] = [
+        lambda: fs.open("new", "wb"),
+        lambda: fs.pipe("new", b"x"),
+        lambda: fs.rm("4.txt"),
+        lambda: fs.mkdir("folder"),
+        lambda: fs.cp("4.txt", "5.txt"),
+        lambda: fs.touch("new"),
+    ]
+    for act in acts:
+        with pytest.raises(ReadOnlyError, match="data"):
+            act()
+    assert fs.cat("4.txt") == FILES["4.txt"]
+
+
+def test_samples_of_several_fields_are_folders(tmp_path: Path) -> None:
+    fields = {"image": "bytes", "label": "int64", "boxes": ("float32", (None, 4)), "text": "text"}
+    with Writer(tmp_path / "data", fields) as writer:
+        for number in range(3):
+            writer.write({"image": b"i" * number, "label": number, "boxes": np.ones((number, 4)), "text": "größe"}, f"x/{number}")
+    fs = DatasetFileSystem(tmp_path / "data")
+    assert fs.ls("x/2", detail=False) == ["x/2/boxes.npy", "x/2/image", "x/2/label.npy", "x/2/text"]
+    assert fs.cat("x/2/image") == b"ii" and fs.cat("x/2/text").decode() == "größe"
+    assert np.load(fs.open("x/2/label.npy")) == 2 and np.load(fs.open("x/2/boxes.npy")).shape == (2, 4)
+    assert all(fs.info(path)["size"] == len(fs.cat_file(path)) for path in fs.find(""))
+    assert len(fs.find("")) == 12 and fs.isdir("x/1") and not fs.exists("x/1/other")
+
+
+def test_samples_without_names_have_numbers(tmp_path: Path) -> None:
+    with Writer(tmp_path / "data") as writer:
+        for number in range(12):
+            writer.write({"x": np.full(3, number)})
+    fs = DatasetFileSystem(tmp_path / "data")
+    assert len(fs.ls("")) == 12 and np.load(fs.open("11")).tolist() == [11, 11, 11]
+    assert not fs.exists("12") and not fs.exists("011") and not fs.exists("x")
+
+
+def test_odd_names_and_pickles(tmp_path: Path) -> None:
+    with Writer(tmp_path / "data") as writer:
+        writer.write({"x": b"odd"}, b"a/\xff\xfe b")
+        writer.write({"x": b"even"}, b"a/[b]")
+    fs = pickle.loads(pickle.dumps(DatasetFileSystem(tmp_path / "data")))
+    (odd,) = (path for path in fs.ls("a", detail=False) if "[" not in path)
+    assert fs.cat_file(odd) == b"odd" and fs.cat_file("a/[b]") == b"even"
+
+
+def test_others_read_through_it(tmp_path: Path) -> None:
+    table = pa.table({"a": list(range(1000)), "b": [str(number) for number in range(1000)]})
+    file = io.BytesIO()
+    pq.write_table(table, file)
+    written(tmp_path / "data", {"tables/1.parquet": file.getvalue(), "2.csv": b"a,b\n1,2\n"})
+    fs = fsspec.filesystem("outcore", fo=str(tmp_path / "data"))
+    handler = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs))
+    assert pq.read_table("tables/1.parquet", filesystem=handler) == table
+    with fsspec.open("outcore://2.csv", fo=str(tmp_path / "data")) as opened:
+        assert opened.read() == b"a,b\n1,2\n"

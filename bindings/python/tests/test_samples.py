@@ -1,0 +1,221 @@
+"""Datasets of samples: written, read, loaded, shared, gone on with."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import outcore as oc
+from outcore.data import Dataset, Field, Loader, Writer, mount
+from outcore.errors import ArgumentError, CorruptError, LockedError, MissingError
+
+
+def sample(number: int) -> dict[str, Any]:
+    random = np.random.default_rng(number)
+    return {
+        "image": random.bytes(int(random.integers(0, 3000))),
+        "label": number % 10,
+        "caption": "größe " * (number % 5),
+        "pixels": random.integers(0, 255, (3, 4, 5), np.uint8),
+        "boxes": random.standard_normal((number % 4, 4)).astype(np.float32),
+    }
+
+
+FIELDS = {"image": "bytes", "label": "int64", "caption": "text", "pixels": ("uint8", (3, 4, 5)), "boxes": ("float32", (None, 4))}
+
+
+def same(found: Any, expected: Any) -> bool:
+    return np.array_equal(found, expected) if isinstance(expected, np.ndarray) else bool(found == expected)
+
+
+def is_sample(found: dict[str, Any], number: int) -> bool:
+    expected = sample(number)
+    return found.keys() == expected.keys() and all(same(found[name], value) for name, value in expected.items())
+
+
+@pytest.fixture(params=["folder", "store"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    oc.configure(memory="32MiB", scratch=tmp_path / "scratch")
+    if request.param == "folder":
+        return tmp_path / "data"
+    oc._native.store_format(str(tmp_path / "disk.store"), 64 << 20)
+    return tmp_path / "disk.store" / "data"
+
+
+def written(path: Path, count: int, named: bool = False) -> Dataset:
+    with Writer(path, FIELDS) as writer:
+        for number in range(count):
+            writer.write(sample(number), f"{number}.jpg" if named else None)
+    return Dataset(path)
+
+
+def test_samples_come_back(path: Path) -> None:
+    ds = written(path, 300, named=True)
+    assert len(ds) == 300 and ds.fields["label"] == Field("array", np.dtype("<i8"))
+    assert all(is_sample(ds[number], number) for number in (0, 17, 299))
+    assert is_sample(ds[-1], 299) and is_sample(ds["42.jpg"], 42) and is_sample(ds.read(b"7.jpg"), 7)
+    batch = ds[[5, 2, 2, -1]]
+    assert batch["pixels"].shape == (4, 3, 4, 5) and batch["label"].tolist() == [5, 2, 2, 9]
+    assert [len(boxes) for boxes in batch["boxes"]] == [1, 2, 2, 3]
+    assert all(is_sample(found, number) for found, number in zip(ds.__getitems__([3, 1]), (3, 1), strict=True))
+    assert ds[10:20:3]["label"].tolist() == [0, 3, 6, 9] and ds[np.arange(300) == 8]["label"].tolist() == [8]
+    assert ds[[]]["pixels"].shape == (0, 3, 4, 5)
+    assert list(ds.names()) == [f"{number}.jpg" for number in range(300)] and ds.name(-1) == "299.jpg"
+    assert "9.jpg" in ds and "x" not in ds and 9 not in ds
+    assert all(is_sample(found, number) for number, found in enumerate(ds))
+    for wrong in (300, -301, [1, 300]):
+        with pytest.raises(IndexError, match="of 300"):
+            ds[wrong]
+    with pytest.raises(KeyError):
+        ds["nobody"]
+    with pytest.raises(ArgumentError):
+        ds[[0.5]]
+
+
+def test_fields_are_those_of_the_first_sample(path: Path) -> None:
+    with Writer(path) as writer:
+        writer.write({"x": np.arange(3, dtype=">i4"), "y": 1.5, "z": True})
+        for wrong in (
+            {"x": np.arange(3)},
+            {"x": np.arange(4), "y": 0, "z": 0},
+            {"x": [0.5] * 3, "y": 0, "z": 0},
+            {"x": {}, "y": 0, "z": 0},
+        ):
+            with pytest.raises(ArgumentError):
+                writer.write(wrong)
+        writer.write({"x": [4, 5, 6], "y": 2, "z": False})
+        assert len(writer) == 2
+    ds = Dataset(path)
+    assert ds[:]["x"].tolist() == [[0, 1, 2], [4, 5, 6]] and ds[:]["y"].tolist() == [1.5, 2.0] and ds[1]["z"] == np.False_
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_few_samples(path: Path, count: int) -> None:
+    ds = written(path, count)
+    assert len(ds) == count and len(list(ds)) == count and list(ds.names()) == []
+    for shuffle in (False, True, "chunk"):
+        assert sum(len(batch["label"]) for batch in Loader(ds, 4, shuffle=shuffle)) == count
+    ranks = [sum(len(batch["label"]) for batch in Loader(ds, 2, rank=rank, world_size=5)) for rank in range(5)]
+    assert ranks == [count] * 5
+
+
+def test_a_writer_that_died_is_gone_on_with(path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Writer(path, FIELDS) as writer:
+        for number in range(150):
+            writer.write(sample(number))
+            if number == 99:
+                writer.save()
+        with pytest.raises(LockedError):
+            Writer(path)
+        raise ZeroDivisionError
+    del writer
+    with pytest.raises(MissingError):
+        Dataset(path)
+    with Writer(path, resume=True) as writer:
+        assert len(writer) == 100 and writer.fields is not None
+        for number in range(100, 200):
+            writer.write(sample(number))
+    assert all(is_sample(found, number) for number, found in enumerate(Dataset(path)))
+
+
+@pytest.mark.parametrize("shuffle", [False, True, "global", "chunk"])
+def test_an_epoch_has_every_sample_once(path: Path, shuffle: Any) -> None:
+    ds = written(path, 400)
+    loader = Loader(ds, 32, shuffle=shuffle, seed=3)
+    assert len(loader) == 13
+    orders = []
+    for epoch in range(2):
+        assert loader.epoch == epoch
+        images = [image for batch in loader for image in batch["image"]]
+        orders.append(images)
+        assert sorted(images) == sorted(sample(number)["image"] for number in range(400))
+    assert (orders[0] == orders[1]) == (shuffle is False)
+    assert [image for batch in Loader(ds, 7, shuffle=shuffle, seed=3) for image in batch["image"]] == orders[0]
+
+
+@pytest.mark.parametrize("shuffle", [True, "chunk"])
+def test_a_loader_goes_on_with_other_ranks(path: Path, shuffle: Any) -> None:
+    ds = written(path, 200)
+
+    def labels(batches: Any) -> list[bytes]:
+        return [image for batch in batches for image in batch["image"]]
+
+    whole = labels(Loader(ds, 1, shuffle=shuffle, seed=1))
+    loaders = [Loader(ds, 5, shuffle=shuffle, seed=1, rank=rank, world_size=3) for rank in range(3)]
+    first = []
+    for loader in loaders:
+        batches = iter(loader)
+        first.append(labels([next(batches) for _ in range(4)]))
+    assert [image for images in zip(*first, strict=True) for image in images] == whole[:60]
+    states = [loader.state_dict() for loader in loaders]
+    assert states[0] == states[1] == states[2] and states[0]["position"] == 60
+    rest = []
+    for rank in range(2):
+        loader = Loader(ds, 8, rank=rank, world_size=2)
+        loader.load_state_dict(pickle.loads(pickle.dumps(states[0])))
+        rest.append(labels(loader))
+        assert loader.epoch == 1
+    assert [image for images in zip(*rest, strict=True) for image in images] == whole[60:]
+    with pytest.raises(ArgumentError):
+        loader.load_state_dict({**states[0], "dataset": 1})
+
+
+def test_sequences_as_the_paper_has_them(path: Path) -> None:
+    with Writer(path) as writer:
+        for number in range(50):
+            writer.write({"x": str(number)}, str(number))
+    ds = mount(path)
+    assert ds.open("17").read() == b"17"
+    with pytest.raises(ArgumentError):
+        ds.bread(3)
+    ds.sequence(5)
+    found = ds.bread(20)["x"] + ds.bread(7)["x"] + ds.bread(100)["x"]
+    assert sorted(map(int, found)) == list(range(50)) and ds.bread(3) == {"x": []}
+    ds.sequence(5)
+    assert ds.bread(50)["x"] == found
+
+
+def test_sorted_data_is_warned_of(path: Path) -> None:
+    with Writer(path) as writer:
+        for number in range(2000):
+            writer.write({"x": bytes(2000), "label": number // 200, "other": number % 7})
+    ds = Dataset(path)
+    assert ds.clustering["label"] > 50 and ds.clustering["other"] < 2
+    with pytest.warns(UserWarning, match="'label'"):
+        Loader(ds, 32, shuffle="chunk")
+
+
+def test_damage_names_the_sample_and_is_left_out_if_asked(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    written(path, 100)
+    file = path / "samples"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    ds = Dataset(path)
+    with pytest.raises(CorruptError, match="sample 5"):
+        ds[:]
+    loader = Loader(ds, 10, skip_damaged=True)
+    assert sum(len(batch["label"]) for batch in loader) == 99
+    assert loader.skipped == 1 and "checksum" in str(loader.first_skipped)
+
+
+def _length(ds: Dataset, queue: Any) -> None:
+    queue.put(int(ds[3]["label"]))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_datasets_go_to_other_processes(tmp_path: Path, method: str) -> None:
+    ds = written(tmp_path / "data", 10)
+    assert is_sample(ds[3], 3)
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    process = context.Process(target=_length, args=(ds, queue))
+    process.start()
+    assert queue.get(timeout=60) == 3
+    process.join()
