@@ -118,10 +118,13 @@ class Logistic:
 
 
 class KMeans:
-    """Lloyd's algorithm."""
+    """Lloyd's algorithm. Its arrays are made once: an allocator gives their pages back, or not, depending on the model."""
 
     def __init__(self, spec: Spec) -> None:
         self.centers = np.ascontiguousarray(made(spec, 0)["x"][: spec["clusters"]])
+        self.rows = np.arange(spec["part_rows"])
+        self.scores = np.empty((spec["part_rows"], spec["clusters"]), np.float32)
+        self.members = np.zeros_like(self.scores)
         self.begin()
 
     def begin(self) -> None:
@@ -129,17 +132,14 @@ class KMeans:
 
     def take(self, part: Part) -> None:
         x = part["x"]
-        squares = np.square(self.centers).sum(1)
-        scores = x @ (-2 * self.centers.T)
-        scores += squares
-        labels = scores.argmin(1)
-        self.inertia += float(scores[np.arange(len(x)), labels].sum(dtype=np.float64) + np.vdot(x, x))
-        order = labels.argsort(kind="stable")
-        counts = np.bincount(labels, minlength=len(self.centers))
-        there = counts > 0
-        starts = np.cumsum(counts) - counts
-        self.sums[there] += np.add.reduceat(x[order], starts[there], axis=0)
-        self.counts += counts
+        np.matmul(x, -2 * self.centers.T, out=self.scores)
+        self.scores += np.square(self.centers).sum(1)
+        labels = self.scores.argmin(1)
+        self.inertia += float(self.scores[self.rows, labels].sum(dtype=np.float64) + np.vdot(x, x))
+        self.members[self.rows, labels] = 1
+        self.sums += self.members.T @ x
+        self.members[self.rows, labels] = 0
+        self.counts += np.bincount(labels, minlength=len(self.centers))
 
     def step(self) -> None:
         self.last = self.inertia
