@@ -179,6 +179,42 @@ def test_the_demo_can_be_explained(folder: Path) -> None:
         assert CliRunner().invoke(cli, ["demo", *words]).exit_code == 2
 
 
+def test_datasets(folder: Path) -> None:
+    np.savez("a.npz", x=np.arange(600.0).reshape(200, 3), y=np.arange(200))
+    found = run_json("pack", "a.npz", "packed")
+    assert (found["samples"], found["fields"], found["named"]) == (200, {"x": "float64:3", "y": "int64"}, False)
+    assert found == run_json("inspect", "packed")
+    assert run_json("inspect", "packed", "--sample", "7") == {"x": "float64 3", "y": 7}
+    run("pack", "x.npy", "mixed", "--shuffle", "1", "--field", "x=float32:*")
+    assert run_json("inspect", "mixed")["fields"] == {"x": "float32:*"}
+    assert run_json("verify", "packed") == {"path": str(folder / "packed"), "samples": 200, "nbytes": 6400, "faults": []}
+    for shuffle in ("no", "global", "chunk"):
+        measured = run_json("bench-data", "packed", "--seconds", "0.1", "--batch-size", "32", "--shuffle", shuffle)
+        assert min(measured["first_batch_s"], measured["samples_s"], measured["samples_cpu_s"], measured["gb_s"]) > 0
+        assert measured["epochs"] == measured["samples"] / 200
+    data = bytearray(Path("packed/samples").read_bytes())
+    data[32 * 50], data[32 * 60 + 5] = data[32 * 50] ^ 1, data[32 * 60 + 5] ^ 1
+    Path("packed/samples").write_bytes(data)
+    damaged = outcore("verify", "packed")
+    assert damaged.returncode == 1 and "2 damaged" in damaged.stdout, damaged
+    assert "sample 50" in damaged.stdout and "sample 60" in damaged.stdout
+    for words, code in (
+        (("inspect", "gone"), 1),
+        (("inspect", "packed", "--sample", "200"), 1),
+        (("inspect", "packed", "--name", "seven"), 1),
+        (("pack", "gone.tar", "other"), 1),
+        (("pack", "a.npz", "other", "--field", "x"), 2),
+        (("pack", "a.npz", "other", "--field", "x=what"), 1),
+        (("pack", "a.npz", "other", "--field", "x=float32"), 1),
+        (("verify", "x.npy"), 1),
+        (("verify", "packed", "--decode", "x"), 1),
+        (("bench-data", "packed", "--batch-size", "0"), 2),
+    ):
+        failed = outcore(*words)
+        assert (failed.returncode, failed.stdout) == (code, ""), failed
+        assert "Traceback" not in failed.stderr and (code == 2 or len(failed.stderr.splitlines()) == 1), failed
+
+
 def test_stores(tmp_path: Path) -> None:
     from outcore.streams import StreamStore
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+from PIL import Image
 
 import outcore as oc
 from outcore.data import Dataset, Field, Loader, Writer, mount
@@ -203,6 +206,85 @@ def test_damage_names_the_sample_and_is_left_out_if_asked(tmp_path: Path) -> Non
     loader = Loader(ds, 10, skip_damaged=True)
     assert sum(len(batch["label"]) for batch in loader) == 99
     assert loader.skipped == 1 and "checksum" in str(loader.first_skipped)
+
+
+def jpeg(number: int, kind: str = "JPEG", size: tuple[int, int] = (48, 64)) -> bytes:
+    """A picture without fine detail, which JPEG nearly keeps."""
+    rows, columns = np.mgrid[: size[0], : size[1]]
+    pixels = np.stack([rows * 3 + number, columns * 2, rows + columns], -1).astype(np.uint8) // 2
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind, quality=95)
+    return file.getvalue()
+
+
+def pixels_of(data: bytes, mode: str) -> npt.NDArray[np.uint8]:
+    return np.asarray(Image.open(io.BytesIO(data)).convert(mode))
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
+def test_pictures_are_decoded(path: Path, mode: Any) -> None:
+    files = [jpeg(number, "PNG" if number % 2 else "JPEG") for number in range(50)]
+    with Writer(path) as writer:
+        for number, file in enumerate(files):
+            writer.write({"label": number, "image": file, "other": file[:number]})
+    ds = Dataset(path, decode={"image": (mode, 48, 64)})
+    channels = {"L": 1, "RGB": 3, "RGBA": 4}[mode]
+    assert ds.fields["image"] == Field("array", np.dtype("u1"), (48, 64, channels))
+    for batch in (*Loader(ds, 16, shuffle=True), ds[[3, 4, 3]]):
+        assert batch["image"].shape == (len(batch["label"]), 48, 64, channels)
+        for pixels, number, other in zip(batch["image"], batch["label"], batch["other"], strict=True):
+            expected = pixels_of(files[number], mode).reshape(pixels.shape).astype(int)
+            assert np.abs(pixels - expected).max() <= (0 if number % 2 else 6)
+            assert other == files[number][:number]
+    again = pickle.loads(pickle.dumps(ds))
+    np.testing.assert_array_equal(again[5]["image"], ds[5]["image"])
+
+
+def test_pictures_of_any_size(path: Path) -> None:
+    with Writer(path) as writer:
+        for number in range(20):
+            writer.write({"image": jpeg(number, "PNG", (number + 1, 30 - number))})
+    found = Dataset(path, decode={"image": "RGB"})[:]["image"]
+    assert [image.shape for image in found] == [(number + 1, 30 - number, 3) for number in range(20)]
+    np.testing.assert_array_equal(found[7], pixels_of(jpeg(7, "PNG", (8, 23)), "RGB"))
+
+
+def test_what_is_no_picture_is_named_and_left_out_if_asked(path: Path) -> None:
+    whole = jpeg(1, "PNG")
+    with Writer(path) as writer:
+        for image in (whole, b"text", whole[:100], jpeg(1, "PNG", (9, 9)), b"", whole, jpeg(1, "BMP")):
+            writer.write({"image": image})
+    ds = Dataset(path, decode={"image": ("RGB", 48, 64)})
+    with pytest.raises(CorruptError, match='sample 1: field "image" is neither JPEG nor PNG'):
+        list(Loader(ds, 2))
+    with pytest.raises(CorruptError, match=r"sample 3: .* 9 by 9 pixels, where 48 by 64"):
+        ds[3]
+    loader = Loader(ds, 3, skip_damaged=True)
+    assert [len(batch["image"]) for batch in loader] == [1, 1, 0] and loader.skipped == 5
+    assert [fault["sample"] for fault in ds.verify()] == [1, 2, 3, 4, 6] and Dataset(path).verify() == []
+    for decode in ({"label": "RGB"}, {"image": "CMYK"}, {"image": ("RGB", 3)}):
+        with pytest.raises(ArgumentError):
+            Dataset(path, decode=decode)  # type: ignore[arg-type]
+
+
+def test_verifying_names_every_damaged_sample(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    oc.configure(memory="4MiB", scratch=tmp_path / "scratch")
+    with Writer(path) as writer:
+        for number in range(300):
+            writer.write({"data": bytes([number % 251]) * (6 << 20 if number == 100 else 20_000)}, f"n{number}")
+    assert Dataset(path).verify() == []
+    data = bytearray((path / "samples").read_bytes())
+    for where in (5 * 20_000, 100 * 20_000 + 77, len(data) - 1):
+        data[where] ^= 1
+    (path / "samples").write_bytes(data)
+    faults = Dataset(path).verify(progress=True)
+    assert [(fault["sample"], fault["name"]) for fault in faults] == [(5, "n5"), (100, "n100"), (299, "n299")]
+    assert all("checksum" in fault["reason"] for fault in faults)
+    names = bytearray((path / "names").read_bytes())
+    names[names.index(b"n200") + 1] = ord("X")
+    (path / "names").write_bytes(names)
+    assert [fault["sample"] for fault in Dataset(path).verify()] == [5, 100, 200, 299]
 
 
 def _length(ds: Dataset, queue: Any) -> None:

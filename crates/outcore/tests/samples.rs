@@ -87,6 +87,27 @@ fn samples_come_back_by_number_and_by_name() {
 }
 
 #[test]
+fn samples_that_are_longer_than_memory_are_read_in_pieces() {
+    let (folder, places) = places();
+    let session = session(folder.path());
+    let long: Vec<u8> = (0..5_500_001u64).map(|at| (at * at >> 7) as u8).collect();
+    for path in &places {
+        let mut writer = DatasetWriter::create(&session, path, WriterOptions::default()).unwrap();
+        writer.set_fields(vec![Field { name: "image".into(), kind: Kind::Bytes }]).unwrap();
+        for image in [&b"before"[..], &long, b"behind"] {
+            writer.write(None, &[image]).unwrap();
+        }
+        writer.finish().unwrap().run().unwrap();
+        let dataset = session.open_dataset(path).unwrap();
+        let batch = dataset.load(&[2, 1, 0], || true).unwrap();
+        assert!((0..3).map(|index| batch.columns()[0].get(index)).eq([&b"behind"[..], &long, b"before"]));
+        assert!(dataset.faults(0..3).unwrap().is_empty());
+        let mut loader = Loader::new(&dataset, LoaderOptions { batch: 2, ..LoaderOptions::default() }).unwrap();
+        assert_eq!(loader.next_batch().unwrap().unwrap().columns()[0].get(1), long);
+    }
+}
+
+#[test]
 fn the_directory_takes_few_bytes_a_sample() {
     let (folder, [path, _]) = places();
     let session = session(folder.path());

@@ -55,7 +55,10 @@ class Field:
         if told in ("bytes", "text"):
             return Field(told)
         dtype, shape = told if isinstance(told, tuple) else (told, ())
-        return Field("array", np.dtype(dtype).newbyteorder("<"), tuple(shape))
+        try:
+            return Field("array", np.dtype(dtype).newbyteorder("<"), tuple(shape))
+        except TypeError as error:
+            raise ArgumentError(f"a field is bytes, text, a dtype, or a dtype and a shape, and not {told!r}") from error
 
     @property
     def varies(self) -> bool:

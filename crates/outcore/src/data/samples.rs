@@ -65,6 +65,8 @@ const VERSION: u32 = 1;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Read at once while a dataset is opened.
 const LOAD_BYTES: usize = 1 << 20;
+/// Of a long sample, read at once.
+const PIECE_BYTES: usize = 256 << 10;
 /// Of samples that are looked at for faults: read at once, unless one is longer, and so many of these ahead.
 const CHECKED_AT_ONCE: u64 = 2 << 20;
 const CHECKED_AHEAD: usize = 3;
@@ -408,7 +410,9 @@ impl Dataset {
             match self.names(number) {
                 Ok(names) => faults.extend(of_group.zip(names.into_iter().flatten()).filter_map(|(sample, name)| {
                     let lost = samples.contains(&sample) && self.candidate(&name) != Some(sample);
-                    lost.then(|| (sample, self.corrupt(self.place(sample).0, format!("sample {sample} is not found by its name"))))
+                    lost.then(|| {
+                        (sample, self.corrupt(self.place(sample).0, format!("sample {sample} is not found by its name")))
+                    })
                 })),
                 Err(error) => faults.push((of_group.start.max(samples.start), error)),
             }
@@ -416,14 +420,16 @@ impl Dataset {
         faults
     }
 
-    /// A sample that is longer than what is free, into memory of the caller's.
+    /// A sample that is longer than what is free, piece by piece into memory of the caller's.
     fn read_long(&self, sample: u64, go_on: impl FnMut() -> bool) -> Result<Vec<u8>> {
         let (offset, len) = self.place(sample);
         self.extent().check(offset, len)?;
         let mut bytes = vec![0; len as usize];
         let options = GatherOptions { cache: false, ..GatherOptions::default() };
-        let item = Item { extent: self.extent(), offset, len: bytes.len() };
-        self.session().engine().gather_into(&[item], &mut bytes, &options, go_on)?;
+        let piece =
+            |at: usize| Item { extent: self.extent(), offset: offset + at as u64, len: PIECE_BYTES.min(bytes.len() - at) };
+        let items: Vec<Item<'_>> = (0..bytes.len()).step_by(PIECE_BYTES).map(piece).collect();
+        self.session().engine().gather_into(&items, &mut bytes, &options, go_on)?;
         Ok(bytes)
     }
 

@@ -26,6 +26,11 @@ pub enum Channels {
     Rgba = 4,
 }
 
+/// Of BT.601, as others have it who train networks, in whole numbers that Pillow uses too.
+fn luma([red, green, blue]: [u8; 3]) -> u8 {
+    ((u32::from(red) * 19595 + u32::from(green) * 38470 + u32::from(blue) * 7471 + 0x8000) >> 16) as u8
+}
+
 impl Decode {
     /// Bytes that a picture takes as an array, if all take the same.
     pub(super) fn bytes(&self) -> Option<usize> {
@@ -47,7 +52,8 @@ impl Decode {
         let picture = picture.map_err(|error| format!("field {name:?} is no picture: {error}"))?;
         let (height, width) = (picture.height(), picture.width());
         let pixels = match self.channels {
-            Channels::Gray => picture.into_luma8().into_raw(),
+            Channels::Gray if !picture.color().has_color() => picture.into_luma8().into_raw(),
+            Channels::Gray => picture.into_rgb8().pixels().map(|pixel| luma(pixel.0)).collect(),
             Channels::Rgb => picture.into_rgb8().into_raw(),
             Channels::Rgba => picture.into_rgba8().into_raw(),
         };
