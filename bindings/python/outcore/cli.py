@@ -473,7 +473,10 @@ def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -
 @click.argument("source", type=click.Path(), nargs=-1, required=True)
 @click.argument("target", type=click.Path())
 @click.option(
-    "--format", "kind", type=click.Choice(["images", "tar", "tfrecord", "parquet", "numpy"]), help="Default by its name."
+    "--format",
+    "kind",
+    type=click.Choice(["images", "tar", "tfrecord", "safetensors", "parquet", "numpy"]),
+    help="Default by its name.",
 )
 @click.option(
     "--field",
@@ -486,6 +489,7 @@ def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -
     "--shuffle", type=SEED, metavar="SEED", help="Write images, arrays in random order; then a chunk shuffle is as good."
 )
 @click.option("--names/--no-names", default=True, show_default=True, help="Keep the names of samples.")
+@click.option("--in-place", is_flag=True, help="Leave samples where they are: in tar, TFRecord, safetensors files.")
 @click.option("--resume", is_flag=True, help="Go on where packing the same SOURCE died.")
 @click.option("--readers", type=click.IntRange(1), help="Threads that read images; default 8.")
 @session_options
@@ -496,6 +500,7 @@ def pack(
     fields: tuple[str, ...],
     shuffle: int | None,
     names: bool,
+    in_place: bool,
     resume: bool,
     readers: int | None,
     as_json: bool,
@@ -503,13 +508,19 @@ def pack(
 ) -> None:
     """Pack SOURCE into TARGET, a dataset of training samples.
 
-    SOURCE is a folder of images, whose folders are their classes, tar shards, TFRecord or Parquet files, or a .npy or .npz file.
+    SOURCE is a folder of images, whose folders are their classes, tar shards, TFRecord, safetensors or Parquet files, or a
+    .npy or .npz file.
     """
     from . import data
 
     session, given = _session(options), dict(map(_field, fields)) or None
-    options = {"format": kind, "fields": given, "shuffle": shuffle, "names": names, "resume": resume, "threads": readers}
-    found = data.pack(list(source), target, **options, session=session)
+    options = {"format": kind, "fields": given, "names": names, "resume": resume, "session": session}
+    if in_place:
+        if shuffle is not None or readers is not None:
+            raise click.UsageError("what is left in place has its order; --shuffle and --readers are for what is packed")
+        found = data.index(list(source), target, **options)
+    else:
+        found = data.pack(list(source), target, **options, shuffle=shuffle, threads=readers)
     _say(_dataset(found), as_json)
 
 
@@ -745,6 +756,7 @@ def _dataset(dataset: Any) -> dict[str, Any]:
         "path": dataset.path,
         "samples": len(dataset),
         "named": dataset.is_named,
+        "in_place": dataset.is_in_place,
         "fields": fields,
         "nbytes": dataset.nbytes,
         "directory_bytes": dataset.directory_nbytes,

@@ -111,7 +111,7 @@ class DatasetFileSystem(AbstractFileSystem):  # type: ignore[misc]
         field = self.dataset.fields[name]
         if not field.varies:
             return [len(_content(field, np.zeros(field.shape, field.dtype)))] * len(samples)
-        if self._only is not None and field.kind != "array":
+        if self._only is not None and field.kind != "array" and not self.dataset.is_in_place:
             return self.dataset._inner.sizes(np.asarray(samples, np.uint64)).tolist()
         return [len(content) for content in self._contents([(sample, name) for sample in samples])]
 

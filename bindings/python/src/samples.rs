@@ -8,7 +8,8 @@ use numpy::ndarray::ArrayView1;
 use numpy::{PyArray1, PyReadonlyArray1};
 use outcore::Error;
 use outcore::data::samples::{
-    Batch, Bytes, Channels, Chunks, Column, Decode, End, Field, Kind, LoaderOptions, LoaderState, Shuffle, WriterOptions,
+    Batch, Bytes, Channels, Chunks, Column, Decode, Elsewhere, End, Field, Form, Kind, LoaderOptions, LoaderState, Shuffle,
+    WriterOptions,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
@@ -24,6 +25,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// A field: name, what its bytes are, type and shape of its numbers.
 type Told = (String, String, String, Vec<Option<u64>>);
+
+/// A field that is decoded: its name, channels, height and width.
+type Picture = (String, u8, Option<(u32, u32)>);
 
 fn told(field: &Field) -> Told {
     let (kind, dtype, shape) = match &field.kind {
@@ -97,6 +101,21 @@ impl DatasetWriter {
         writer.as_mut().ok_or_else(closed)?.write(name, &fields).map_err(to_python)
     }
 
+    /// Samples are in these files, with their lengths.
+    fn set_elsewhere(&self, py: Python<'_>, path: PathBuf, form: &str, files: Vec<(PathBuf, u64)>) -> PyResult<()> {
+        let form = match form {
+            "tar" => Form::Tar,
+            "tfrecord" => Form::TfRecord,
+            _ => Form::Safetensors,
+        };
+        self.with(py, |writer| writer.set_elsewhere(Elsewhere::of(&path, form, files)))
+    }
+
+    /// Appends a sample that is in a file, by its number, from some byte on.
+    fn point(&self, py: Python<'_>, name: Option<&[u8]>, file: usize, offset: u64, data: &[u8]) -> PyResult<()> {
+        lock(py, self.0.get()?).as_mut().ok_or_else(closed)?.point(name, file, offset, data).map_err(to_python)
+    }
+
     fn note(&self, py: Python<'_>, note: String) -> PyResult<()> {
         self.with(py, |writer| {
             writer.note(note);
@@ -130,7 +149,7 @@ pub(crate) struct Dataset(Owned<outcore::data::samples::Dataset>);
 impl Dataset {
     /// Of the fields to decode: channels, and height and width where all have the same.
     #[new]
-    fn new(py: Python<'_>, session: &Session, path: PathBuf, decode: Vec<(String, u8, Option<(u32, u32)>)>) -> PyResult<Dataset> {
+    fn new(py: Python<'_>, session: &Session, path: PathBuf, decode: Vec<Picture>) -> PyResult<Dataset> {
         let session = session.get()?;
         let decode = decode.into_iter().map(|(field, channels, size)| {
             let channels = match channels {
@@ -158,6 +177,11 @@ impl Dataset {
 
     fn fields(&self) -> PyResult<Vec<Told>> {
         Ok(self.0.get()?.fields().iter().map(told).collect())
+    }
+
+    /// Whether samples are in files of others.
+    fn is_in_place(&self) -> PyResult<bool> {
+        Ok(self.0.get()?.form().is_some())
     }
 
     fn is_named(&self) -> PyResult<bool> {

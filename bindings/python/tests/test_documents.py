@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "README.md"
 BLOCK = re.compile(r"^```(\w+)( notest)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DOCUMENTS = [README, ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md"]
-PROJECT_FOLDERS = ("crates/", "bindings/", "bench/", "data/", "docs/", ".ci/")
+PROJECT_FOLDERS = ("crates/", "bindings/", "bench/", "data/", "docs/", "examples/", ".ci/")
 
 
 def blocks(language: str) -> list[str]:

@@ -90,7 +90,7 @@ fn samples_come_back_by_number_and_by_name() {
 fn samples_that_are_longer_than_memory_are_read_in_pieces() {
     let (folder, places) = places();
     let session = session(folder.path());
-    let long: Vec<u8> = (0..5_500_001u64).map(|at| (at * at >> 7) as u8).collect();
+    let long: Vec<u8> = (0..5_500_001u64).map(|at| ((at * at) >> 7) as u8).collect();
     for path in &places {
         let mut writer = DatasetWriter::create(&session, path, WriterOptions::default()).unwrap();
         writer.set_fields(vec![Field { name: "image".into(), kind: Kind::Bytes }]).unwrap();

@@ -30,8 +30,9 @@ from __future__ import annotations
 
 from .dataset import Dataset, mount
 from .fields import Field
+from .indexing import index
 from .loader import Loader
 from .packing import pack
 from .writer import Writer
 
-__all__ = ["Dataset", "Field", "Loader", "Writer", "mount", "pack"]
+__all__ = ["Dataset", "Field", "Loader", "Writer", "index", "mount", "pack"]

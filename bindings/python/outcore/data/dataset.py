@@ -43,7 +43,7 @@ class Dataset:
     fields : dict of str to Field
         As they come: those that are decoded are arrays.
     nbytes : int
-        Bytes of all samples.
+        Bytes of all samples; of the files that they are in, where those are others'.
     directory_nbytes : int
         Bytes of memory that finding them takes, counted against the budget while the dataset is open.
     clustering : dict of str to float
@@ -157,6 +157,11 @@ class Dataset:
     def is_named(self) -> bool:
         """Whether samples have names."""
         return self._inner.is_named()
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether samples are in files of others (`index`)."""
+        return self._inner.is_in_place()
 
     def verify(self, *, progress: bool | None = None) -> list[dict[str, Any]]:
         """Reads all samples and names; those that are not what was written, as `sample` (its number), `name` and `reason`.

@@ -45,6 +45,7 @@ def pack(
         - tar shards as WebDataset has them, also compressed: members of one key are a sample, which has that name, and the rest
           of a member's name is a field: `cls` a number, `txt` and `json` text, `npy` an array, else bytes;
         - TFRecord files of `tf.train.Example`: a feature of one number, of several, or of one byte string is a field;
+        - safetensors files: a tensor is a sample with its name, and field `tensor`;
         - Parquet files: a column is a field, lists are arrays, members of structures are fields such as `image.bytes`;
         - a `.npy` or `.npz` file, an array (field `x`) or a mapping of arrays, whose first axis counts samples;
         - whatever has a length and samples by number, as datasets of PyTorch do, or yields samples: mappings, tuples of values,
@@ -53,7 +54,7 @@ def pack(
         Several files may be given as a list, as `*.tar`, or as `shard-{000..009}.tar`.
     path : path
         Of the dataset; one that is there is replaced at the end.
-    format : {"images", "tar", "tfrecord", "parquet", "numpy"}, optional
+    format : {"images", "tar", "tfrecord", "safetensors", "parquet", "numpy"}, optional
         What files are. Default: by their names.
     fields : mapping, optional
         As of `Writer`; needed where arrays vary from sample to sample, and for a dataset of no samples. Of Parquet, only these

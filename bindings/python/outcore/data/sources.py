@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import glob
 import io
+import itertools
+import json
 import lzma
 import math
+import operator
 import os
 import re
 import tarfile
@@ -23,7 +26,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import ArgumentError, CorruptError, MissingError, OutcoreError
+from ..errors import ArgumentError, CorruptError, MissingError, OutcoreError, TruncatedError
 from .fields import Name, Sample
 from .tfrecord import example, records
 
@@ -33,13 +36,14 @@ if TYPE_CHECKING:
 Named = tuple[Name | None, Sample]
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-KINDS = ("images", "tar", "tfrecord", "parquet", "numpy")
+KINDS = ("images", "tar", "tfrecord", "safetensors", "parquet", "numpy")
 ENDINGS = {
     ".tar": "tar",
     ".tar.gz": "tar",
     ".tgz": "tar",
     ".tfrecord": "tfrecord",
     ".tfrecords": "tfrecord",
+    ".safetensors": "safetensors",
     ".parquet": "parquet",
     ".npy": "numpy",
     ".npz": "numpy",
@@ -104,19 +108,26 @@ def _named(value: Any) -> Named:
 
 
 def _of_files(paths: list[str], kind: str | None, columns: list[str] | None) -> Source:
-    files = [file for path in paths for file in expanded(path)]
-    kind = kind or kind_of(files[0])
+    files, kind = files_of(paths, kind)
     if kind == "images":
         if len(files) > 1:
             raise ArgumentError("images are packed from one folder, whose folders are their classes")
         return _images(Path(files[0]))
-    files = [file for path in files for file in (_inside(path, kind) if os.path.isdir(path) else [path])]
     if kind == "numpy":
         if len(files) > 1:
             raise ArgumentError("NumPy arrays are packed from one .npy or .npz file")
         return _npz(files[0]) if files[0].endswith(".npz") else _npy(files[0])
     parquet = lambda path: _parquet(path, columns)  # noqa: E731
-    return _one_by_one(files, {"tar": _tar, "tfrecord": _tfrecord, "parquet": parquet}[kind])
+    return _one_by_one(files, {"tar": _tar, "tfrecord": _tfrecord, "safetensors": _safetensors, "parquet": parquet}[kind])
+
+
+def files_of(paths: list[str], kind: str | None) -> tuple[list[str], str]:
+    """The files that paths stand for, and what they are."""
+    files = [file for path in paths for file in expanded(path)]
+    kind = kind or kind_of(files[0])
+    if kind != "images":
+        files = [file for path in files for file in (_inside(path, kind) if os.path.isdir(path) else [path])]
+    return files, kind
 
 
 def _one_by_one(files: list[str], read: Callable[[str], Iterator[tuple[float, Named]]]) -> Source:
@@ -288,9 +299,9 @@ class _Header(tarfile.TarInfo):
             raise tarfile.ReadError(str(error) if buf else "it ends without the mark of an end") from error
 
 
-def _tar(path: str) -> Iterator[tuple[float, Named]]:
-    """Members of one key are a sample: of a name, what comes before the first dot behind the last folder. The rest is a field."""
-    key, sample, at, size = "", dict[str, Any](), 0, max(1, os.path.getsize(path))
+def members(path: str, read: bool = True) -> Iterator[tuple[str, str, tarfile.TarInfo, bytes]]:
+    """Of a tar archive: key, field, and what it is. A key is the name up to its first dot behind folders, a field the rest."""
+    at = 0
     try:
         with tarfile.open(path, "r:*", tarinfo=_Header) as archive:
             while (member := archive.next()) is not None:
@@ -299,21 +310,27 @@ def _tar(path: str) -> Iterator[tuple[float, Named]]:
                 at = member.offset
                 folder, slash, file = member.name.rpartition("/")
                 stem, _, field = file.partition(".")
-                if not member.isfile() or not stem:
-                    continue
-                if folder + slash + stem != key:
-                    if sample:
-                        yield min(1.0, at / size), (key, sample)
-                    key, sample = folder + slash + stem, {}
-                data = archive.extractfile(member)
-                assert data is not None
-                sample[field] = _member(field, data.read())
-    except (tarfile.TarError, EOFError, ValueError, OSError, zlib.error, lzma.LZMAError) as error:
+                if member.isfile() and stem:
+                    data = archive.extractfile(member) if read else None
+                    yield folder + slash + stem, field, member, data.read() if data else b""
+    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
         raise CorruptError(f"{path}: behind byte {at}: {error}", object=path, offset=at) from error
-    if sample:
-        yield 1.0, (key, sample)
+
+
+def _tar(path: str) -> Iterator[tuple[float, Named]]:
+    """Members of one key are a sample."""
+    size = max(1, os.path.getsize(path))
+    for key, parts in itertools.groupby(members(path), key=operator.itemgetter(0)):
+        sample, at = {}, 0
+        for _, field, member, data in parts:
+            at = member.offset
+            try:
+                sample[field] = _member(field, data)
+            except ValueError as error:
+                raise CorruptError(f"{path}: {member.name}: {error}", object=path, offset=at) from error
+        yield min(1.0, at / size), (key, sample)
 
 
 def _member(field: str, data: bytes) -> Any:
@@ -351,6 +368,50 @@ def _parquet(path: str, columns: list[str] | None) -> Iterator[tuple[float, Name
                 row += len(batch)
     except pa.ArrowException as error:
         raise CorruptError(f"{path}: from row {row} on: {error}", object=path, offset=0) from error
+
+
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BOOL": "|b1", "U8": "|u1", "I8": "|i1"} | {
+    f"{kind}{8 * size}": f"<{kind.lower()}{size}" for kind in "UI" for size in (2, 4, 8)
+}
+"""Of safetensors, as NumPy has them."""
+
+
+def tensors(path: str) -> list[tuple[str, str, tuple[int, ...], int, int]]:
+    """Of a safetensors file: name, dtype as it is there, shape, first byte, and end of each tensor, in their order."""
+    size = os.path.getsize(path)
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or length > size - 8:
+                raise ValueError(f"a header of {length} bytes in a file of {size}")
+            header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        start = 8 + length
+        found = [
+            (name, told["dtype"], tuple(told["shape"]), *(start + at for at in told["data_offsets"]))
+            for name, told in header.items()
+        ]
+        found.sort(key=operator.itemgetter(3))
+        for name, dtype, shape, first, end in found:
+            width = np.dtype(DTYPES[dtype]).itemsize if dtype in DTYPES else None
+            if not start <= first <= end or (width is not None and math.prod(shape) * width != end - first):
+                raise ValueError(f"{name!r} is said to be at bytes {first} to {end}, as {dtype} of {shape}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptError(f"{path}: {error}", object=path, offset=0) from error
+    end = found[-1][4] if found else start
+    if end > size:
+        raise TruncatedError(f"{path}: its tensors end at byte {end}, and it at {size}", object=path, expected=end, actual=size)
+    return found
+
+
+def _safetensors(path: str) -> Iterator[tuple[float, Named]]:
+    size = max(1, os.path.getsize(path))
+    with open(path, "rb") as file:
+        for name, dtype, shape, first, end in tensors(path):
+            if dtype not in DTYPES:
+                raise ArgumentError(f"{path}: {name!r} has dtype {dtype}, which NumPy does not have")
+            file.seek(first)
+            yield first / size, (name, {"tensor": np.frombuffer(file.read(end - first), DTYPES[dtype]).reshape(shape)})
 
 
 def _tfrecord(path: str) -> Iterator[tuple[float, Named]]:

@@ -14,26 +14,29 @@ from .. import _native
 from ..errors import CorruptError, TruncatedError
 from .fields import Sample
 
+HEAD_BYTES = 12
+"""Length of a record, and its checksum."""
+
 
 def records(path: str) -> Iterator[tuple[int, bytes]]:
     """The records of a TFRecord file, and where each begins; both of its checksums are compared."""
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         at = 0
-        while head := file.read(12):
-            length = struct.unpack("<Q", head[:8])[0] if len(head) == 12 else 0
-            if len(head) == 12 and _masked(head[:8]) != struct.unpack("<I", head[8:])[0]:
+        while head := file.read(HEAD_BYTES):
+            length = struct.unpack("<Q", head[:8])[0] if len(head) == HEAD_BYTES else 0
+            if len(head) == HEAD_BYTES and _masked(head[:8]) != struct.unpack("<I", head[8:])[0]:
                 raise CorruptError(
                     f"{path}: the length of the record at byte {at} is not what was written", object=path, offset=at
                 )
-            if at + 16 + length > size:
+            if at + HEAD_BYTES + length + 4 > size:
                 message = f"{path}: it ends within the record at byte {at}"
-                raise TruncatedError(message, object=path, expected=at + 16 + length, actual=size)
+                raise TruncatedError(message, object=path, expected=at + HEAD_BYTES + length + 4, actual=size)
             record = file.read(length)
             if _masked(record) != struct.unpack("<I", file.read(4))[0]:
                 raise CorruptError(f"{path}: the record at byte {at} is not what was written", object=path, offset=at)
             yield at, record
-            at += 16 + length
+            at += HEAD_BYTES + length + 4
 
 
 def _masked(data: bytes) -> int:

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use npy::{Element, HEAD_BYTES, Vector, is_npy, npy, npy_head_bytes, parse_npy, parse_npy_vector};
+pub use npy::{Element, HEAD_BYTES, Vector, is_npy, npy, npy_head_bytes, parse_npy, parse_npy_array, parse_npy_vector};
 pub use sparse::{Compressed, Description, Entries, parse_description};
 
 /// Why a file is no matrix for us.

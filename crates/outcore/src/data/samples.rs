@@ -9,16 +9,19 @@
 //!   sums                  CRC-32C of each, u32
 //!   names, names.groups   of each, length u32 and bytes; where every 64th begins, u64
 //!   lookup                which sample has a name (names.rs)
+//!   ends, ends.bits       where each ends, instead of `samples`, where samples are in files of others (body.rs, form.rs)
 //! ```
 //!
 //! All but `samples` and `names` is in memory while a dataset is open: 4 bytes a sample for its checksum, up to 4 for its place (none where
-//! all are of one length), and 4 where samples have names. Whoever asks for samples gets them by one batch of reads, deduplicated, sorted and
+//! all are of one length), 4 more for its end in files of others, and 4 where samples have names. Whoever asks for samples gets them by one batch of reads, deduplicated, sorted and
 //! completed in any order, each checked.
 //!
 //! After Zhu et al., Efficient User-Level Storage Disaggregation for Deep Learning (CLUSTER 2019).
 
 mod batch;
+mod body;
 mod clustering;
+mod form;
 mod images;
 mod kept;
 mod loader;
@@ -29,6 +32,7 @@ mod schema;
 mod spare;
 mod writer;
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::iter;
 use std::ops::Range;
@@ -38,10 +42,11 @@ use std::time::Duration;
 
 use bytemuck::Pod;
 use outcore_device::{Buf, read_now};
-use outcore_engine::{Extent, GatherOptions, Gathered, Item, Reservation, Ticket};
+use outcore_engine::{GatherOptions, Gathered, Item, Reservation, Ticket};
 use outcore_store::{checksum, checksum_on};
 use serde::{Deserialize, Serialize};
 
+use self::body::Body;
 use self::clustering::CHUNK_BYTES;
 use self::names::Lookup;
 use self::packed::{GROUP, Group, Packed};
@@ -52,6 +57,8 @@ use crate::error::{Error, Result};
 use crate::session::Session;
 
 pub use self::batch::{Batch, Column};
+pub use self::body::Elsewhere;
+pub use self::form::Form;
 pub use self::images::{Channels, Decode};
 pub use self::loader::{End, Loader, LoaderOptions, LoaderState};
 pub use self::order::{Chunks, Shuffle};
@@ -76,13 +83,16 @@ mod parts {
     pub(super) const MANIFEST: &str = "dataset.json";
     pub(super) const LOOKUP: &str = "lookup";
     /// Those that grow with the samples, by number.
-    pub(super) const GROWING: [&str; 6] = ["samples", "places", "places.bits", "sums", "names", "names.groups"];
+    pub(super) const GROWING: [&str; 8] =
+        ["samples", "places", "places.bits", "sums", "ends", "ends.bits", "names", "names.groups"];
     pub(super) const SAMPLES: usize = 0;
     pub(super) const PLACES: usize = 1;
     pub(super) const BITS: usize = 2;
     pub(super) const SUMS: usize = 3;
-    pub(super) const NAMES: usize = 4;
-    pub(super) const NAME_GROUPS: usize = 5;
+    pub(super) const ENDS: usize = 4;
+    pub(super) const END_BITS: usize = 5;
+    pub(super) const NAMES: usize = 6;
+    pub(super) const NAME_GROUPS: usize = 7;
 }
 
 /// Length and checksum of a file. That of the samples has none as a whole.
@@ -101,6 +111,9 @@ struct Manifest {
     named: bool,
     fields: Vec<Field>,
     files: Vec<(String, File)>,
+    /// Where the bytes of samples are, if not in `samples`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    elsewhere: Option<Elsewhere>,
     /// By field with a whole number in it: how much more alike neighbours are than samples far apart; 1 where they are not.
     clustering: Vec<(String, f64)>,
 }
@@ -119,8 +132,7 @@ struct Inner {
     manifest: Manifest,
     schema: Schema,
     digest: u64,
-    samples: Arc<StoredFile>,
-    places: Packed,
+    body: Body,
     sums: Vec<u32>,
     names: Option<Names>,
     /// Bytes of `places`, `sums` and `names`.
@@ -164,16 +176,20 @@ impl Dataset {
         let schema = Schema::new(manifest.fields.clone()).map_err(&corrupt)?;
         let part = |name: &str| manifest.files.iter().find(|(other, _)| other == name).map(|(_, file)| *file);
         let need = |name: &str| part(name).ok_or_else(|| Error::from(corrupt(format!("it does not tell of {name}"))));
-        let indexed = [parts::GROWING[parts::PLACES], parts::GROWING[parts::BITS], parts::GROWING[parts::SUMS]];
-        let named = [parts::GROWING[parts::NAME_GROUPS], parts::LOOKUP];
+        let of = |part: usize| parts::GROWING[part];
+        let (indexed, ends) = ([of(parts::PLACES), of(parts::BITS), of(parts::SUMS)], [of(parts::ENDS), of(parts::END_BITS)]);
+        let named = [of(parts::NAME_GROUPS), parts::LOOKUP];
         let loaded = indexed.iter().chain(if manifest.named { &named[..] } else { &[] });
+        let loaded = loaded.chain(if manifest.elsewhere.is_some() { &ends[..] } else { &[] });
         let bytes = loaded.map(|name| Ok(need(name)?.bytes)).sum::<Result<u64>>()?;
         let directory = session.engine().reserve("the directory of a dataset", bytes)?;
         let load = Load { session, path };
         let samples = manifest.samples;
-        let (groups, bits) = (load.list::<Group>(indexed[0], need(indexed[0])?)?, load.list(indexed[1], need(indexed[1])?)?);
-        let places =
-            Packed::new(samples, groups, bits).ok_or_else(|| corrupt(format!("{} does not have its places", indexed[0])))?;
+        let packed = |groups: &str, bits: &str| {
+            let found = Packed::new(samples, load.list::<Group>(groups, need(groups)?)?, load.list(bits, need(bits)?)?);
+            found.ok_or_else(|| Error::from(corrupt(format!("{groups} does not have its places"))))
+        };
+        let places = packed(indexed[0], indexed[1])?;
         let sums: Vec<u32> = load.list(indexed[2], need(indexed[2])?)?;
         if sums.len() as u64 != samples {
             return Err(corrupt(format!("{} checksums of {samples} samples", sums.len())).into());
@@ -182,14 +198,21 @@ impl Dataset {
             true => Some(Names::load(&load, named, need, samples)?),
             false => None,
         };
-        let file = load.file(parts::GROWING[parts::SAMPLES], need(parts::GROWING[parts::SAMPLES])?.bytes)?;
+        let body = match &manifest.elsewhere {
+            None => Body::own(load.file(of(parts::SAMPLES), need(of(parts::SAMPLES))?.bytes)?, samples, places),
+            Some(Elsewhere { form, files }) => {
+                // A relative path begins at the folder that the dataset lies in.
+                let around = Load { session, path: path.parent().unwrap_or(Path::new("")) };
+                let files = files.iter().map(|(file, bytes)| around.file(file, *bytes)).collect::<Result<_>>()?;
+                Body::elsewhere(files, samples, places, packed(ends[0], ends[1])?, *form)
+            }
+        };
         let inner = Inner {
             session: session.clone(),
             path: path.to_owned(),
             schema,
             digest: u64::from(checksum(text)) << 32 | u64::from(checksum_on(1, text)),
-            samples: file,
-            places,
+            body,
             sums,
             names,
             directory,
@@ -243,10 +266,16 @@ impl Dataset {
         self.inner.manifest.named
     }
 
-    /// Bytes of all samples.
+    /// Bytes of all samples; of the files that they are in, where those are others'.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.inner.samples.extent().len()
+        self.body().bytes()
+    }
+
+    /// What samples are in files of others, which the dataset only points to.
+    #[must_use]
+    pub fn form(&self) -> Option<Form> {
+        self.body().form
     }
 
     /// Bytes of memory that it takes while it is open.
@@ -278,15 +307,27 @@ impl Dataset {
         &self.inner.path
     }
 
-    /// Which bytes of `samples` a sample is: the first, and their number.
-    fn place(&self, sample: u64) -> (u64, u64) {
-        let start = self.inner.places.get(sample);
-        let end = if sample + 1 < self.len() { self.inner.places.get(sample + 1) } else { self.bytes() };
-        // Places of a damaged file may say anything; what is outside is refused when it is read.
-        (start, end.saturating_sub(start))
+    fn body(&self) -> &Body {
+        &self.inner.body
     }
 
-    /// Bytes of a sample.
+    /// Which bytes a sample is: the first, and their number.
+    fn place(&self, sample: u64) -> (u64, u64) {
+        self.body().place(sample)
+    }
+
+    /// The bytes of a sample in their file.
+    ///
+    /// # Errors
+    /// [`Error::Format`] for a place that is none.
+    fn item(&self, sample: u64) -> Result<Item<'_>> {
+        let (start, len) = self.place(sample);
+        let item = self.body().item(start, len);
+        item.extent.check(item.offset, len)?;
+        Ok(item)
+    }
+
+    /// Bytes of a sample, as it is stored.
     ///
     /// # Errors
     /// [`Error::Value`] for one that is not there.
@@ -321,9 +362,7 @@ impl Dataset {
         samples.iter().try_for_each(|&sample| self.check(sample))?;
         let mut bytes = 0;
         for &sample in samples {
-            let (offset, len) = self.place(sample);
-            self.extent().check(offset, len)?;
-            bytes += len as usize;
+            bytes += self.item(sample)?.len;
         }
         let mut batch = Batch::with_room(self, samples.len(), bytes, Bytes::with_capacity);
         let mut places = Vec::new();
@@ -410,9 +449,7 @@ impl Dataset {
             match self.names(number) {
                 Ok(names) => faults.extend(of_group.zip(names.into_iter().flatten()).filter_map(|(sample, name)| {
                     let lost = samples.contains(&sample) && self.candidate(&name) != Some(sample);
-                    lost.then(|| {
-                        (sample, self.corrupt(self.place(sample).0, format!("sample {sample} is not found by its name")))
-                    })
+                    lost.then(|| (sample, self.wrong(sample, "it is not found by its name")))
                 })),
                 Err(error) => faults.push((of_group.start.max(samples.start), error)),
             }
@@ -422,12 +459,11 @@ impl Dataset {
 
     /// A sample that is longer than what is free, piece by piece into memory of the caller's.
     fn read_long(&self, sample: u64, go_on: impl FnMut() -> bool) -> Result<Vec<u8>> {
-        let (offset, len) = self.place(sample);
-        self.extent().check(offset, len)?;
-        let mut bytes = vec![0; len as usize];
+        let whole = self.item(sample)?;
+        let mut bytes = vec![0; whole.len];
         let options = GatherOptions { cache: false, ..GatherOptions::default() };
         let piece =
-            |at: usize| Item { extent: self.extent(), offset: offset + at as u64, len: PIECE_BYTES.min(bytes.len() - at) };
+            |at: usize| Item { offset: whole.offset + at as u64, len: PIECE_BYTES.min(whole.len - at), extent: whole.extent };
         let items: Vec<Item<'_>> = (0..bytes.len()).step_by(PIECE_BYTES).map(piece).collect();
         self.session().engine().gather_into(&items, &mut bytes, &options, go_on)?;
         Ok(bytes)
@@ -435,16 +471,12 @@ impl Dataset {
 
     fn gather(&self, samples: &[u64]) -> Result<Ticket<Gathered>> {
         let item = |&sample: &u64| {
-            let (offset, len) = self.place(sample);
-            Item { extent: self.extent(), offset, len: len as usize }
+            let (start, len) = self.place(sample);
+            self.body().item(start, len)
         };
         let items: Vec<Item<'_>> = samples.iter().map(item).collect();
         let options = GatherOptions { cache: false, ..GatherOptions::default() };
         Ok(self.inner.session.engine().gather(&items, &options)?)
-    }
-
-    fn extent(&self) -> &Extent {
-        self.inner.samples.extent()
     }
 
     fn schema(&self) -> &Schema {
@@ -570,22 +602,26 @@ impl Dataset {
     ///
     /// # Errors
     /// [`Error::Format`] for bytes that are no sample.
-    pub fn split<'a>(&self, sample: &'a [u8]) -> Result<Vec<&'a [u8]>> {
-        let mut places = Vec::new();
-        self.places_of_fields(sample, &mut places)?;
-        Ok(places.into_iter().map(|place| &sample[place]).collect())
+    pub fn split<'a>(&self, sample: &'a [u8]) -> Result<Vec<Cow<'a, [u8]>>> {
+        let split = match self.form() {
+            Some(form) => form.fields(sample, self.schema()),
+            None => {
+                let mut places = Vec::new();
+                let split = self.schema().split(sample, &mut places);
+                split.map(|()| places.into_iter().map(|place| Cow::Borrowed(&sample[place])).collect())
+            }
+        };
+        split.map_err(|reason| {
+            FormatError::Corrupt { object: self.path().display().to_string(), offset: 0, reason: format!("a sample: {reason}") }
+                .into()
+        })
     }
 
-    /// Where in a sample each field is.
-    ///
-    /// # Errors
-    /// As [`split`](Dataset::split).
-    pub fn places_of_fields(&self, sample: &[u8], places: &mut Vec<Range<usize>>) -> Result<()> {
-        self.inner.schema.split(sample, places).map_err(|reason| self.corrupt(0, reason))
-    }
-
-    fn corrupt(&self, offset: u64, reason: String) -> Error {
-        FormatError::Corrupt { object: self.extent().name().to_owned(), offset, reason }.into()
+    /// Says what is wrong with a sample.
+    fn wrong(&self, sample: u64, reason: impl std::fmt::Display) -> Error {
+        let item = self.body().item(self.place(sample).0, 0);
+        let (object, reason) = (item.extent.name().to_owned(), format!("sample {sample}: {reason}"));
+        FormatError::Corrupt { object, offset: item.offset, reason }.into()
     }
 
     /// Compares a sample with its checksum.
@@ -593,7 +629,7 @@ impl Dataset {
         if checksum(bytes) == self.inner.sums[sample as usize] {
             return Ok(());
         }
-        Err(self.corrupt(self.place(sample).0, format!("sample {sample} is not what was written: its checksum differs")))
+        Err(self.wrong(sample, "it is not what was written: its checksum differs"))
     }
 }
 
@@ -603,9 +639,10 @@ impl Manifest {
         samples: u64,
         named: bool,
         files: Vec<(String, File)>,
+        elsewhere: Option<Elsewhere>,
         clustering: Vec<(String, f64)>,
     ) -> Manifest {
-        Manifest { format: FORMAT.into(), version: VERSION, samples, named, fields, files, clustering }
+        Manifest { format: FORMAT.into(), version: VERSION, samples, named, fields, files, elsewhere, clustering }
     }
 }
 
@@ -616,7 +653,7 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    fn file(&self, name: &str, bytes: u64) -> Result<Arc<StoredFile>> {
+    fn file(&self, name: impl AsRef<Path>, bytes: u64) -> Result<Arc<StoredFile>> {
         let file = self.session.file(&self.path.join(name), false)?;
         match (file.extent().name().to_owned(), file.extent().len()) {
             (_, actual) if actual == bytes => Ok(file),

@@ -155,6 +155,35 @@ pub fn parse_npy_vector(object: &str, head: &[u8], file_len: u64) -> Result<Vect
     }
 }
 
+/// An array in a `.npy` file, of any type of numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NpyArray {
+    /// Its type, as NumPy writes it.
+    pub descr: String,
+    /// Extents.
+    pub shape: Vec<u64>,
+    /// Whether the first index is the fastest.
+    pub by_columns: bool,
+    /// Bytes before the data.
+    pub data_offset: u64,
+}
+
+/// The description of an array in a `.npy` file, all of which is there.
+///
+/// # Errors
+/// Those of [`FormatError`].
+pub fn parse_npy_array(object: &str, file: &[u8]) -> Result<NpyArray, FormatError> {
+    match parse(object, file, file.len() as u64)? {
+        (Fields { descr: Some(Descr::Simple(descr)), fortran_order: Some(by_columns), shape: Some(shape) }, data_offset) => {
+            Ok(NpyArray { descr, shape, by_columns, data_offset })
+        }
+        _ => {
+            let reason = "one of descr, fortran_order and shape is missing, or it holds records".to_owned();
+            Err(unsupported(object, reason))
+        }
+    }
+}
+
 /// Whether a file claims to be `.npy`, by its first bytes.
 #[must_use]
 pub fn is_npy(head: &[u8]) -> bool {

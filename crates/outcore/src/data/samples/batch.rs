@@ -81,21 +81,30 @@ impl Batch {
     /// [`Error::Format`](crate::Error::Format) for bytes that are no sample, or a field that is not what it is to be decoded from; nothing is
     /// appended then.
     pub(super) fn push(&mut self, dataset: &Dataset, sample: u64, bytes: &[u8], places: &mut Vec<Range<usize>>) -> Result<()> {
-        dataset.places_of_fields(bytes, places)?;
-        let failed = |reason| dataset.corrupt(dataset.place(sample).0, format!("sample {sample}: {reason}"));
-        let decode = |(number, place): (usize, &Range<usize>)| {
+        if let Some(form) = dataset.form() {
+            let fields = form.fields(bytes, dataset.schema()).map_err(|reason| dataset.wrong(sample, reason))?;
+            return self.put(dataset, sample, |number| &fields[number]);
+        }
+        dataset.schema().split(bytes, places).map_err(|reason| dataset.wrong(sample, reason))?;
+        self.put(dataset, sample, |number| &bytes[places[number].clone()])
+    }
+
+    /// Appends a sample of which the bytes of each field are known.
+    fn put<'a>(&mut self, dataset: &Dataset, sample: u64, field: impl Fn(usize) -> &'a [u8]) -> Result<()> {
+        let decode = |number: usize| {
             let decode = dataset.decode_of(number)?;
-            Some(decode.decode(&bytes[place.clone()]).map(|pixels| (number, pixels)).map_err(failed))
+            let pixels = decode.decode(field(number)).map_err(|reason| dataset.wrong(sample, reason));
+            Some(pixels.map(|pixels| (number, pixels)))
         };
         let decoded: Vec<(usize, Vec<u8>)> = match dataset.decoded.is_empty() {
             true => Vec::new(),
-            false => places.iter().enumerate().filter_map(decode).collect::<Result<_>>()?,
+            false => (0..self.columns.len()).filter_map(decode).collect::<Result<_>>()?,
         };
         let mut decoded = decoded.into_iter().peekable();
-        for (number, (column, place)) in self.columns.iter_mut().zip(&*places).enumerate() {
+        for (number, column) in self.columns.iter_mut().enumerate() {
             match decoded.next_if(|&(field, _)| field == number) {
                 Some((_, pixels)) => column.push(&pixels),
-                None => column.push(&bytes[place.clone()]),
+                None => column.push(field(number)),
             }
         }
         self.samples.push(sample);

@@ -33,8 +33,8 @@ struct Sums {
 }
 
 impl Clustering {
-    pub(super) fn add(&mut self, schema: &Schema, fields: &[&[u8]]) {
-        let numbers = schema.fields.iter().zip(fields).filter_map(|(field, bytes)| number(&field.kind, bytes));
+    pub(super) fn add(&mut self, schema: &Schema, fields: &[impl AsRef<[u8]>]) {
+        let numbers = schema.fields.iter().zip(fields).filter_map(|(field, bytes)| number(&field.kind, bytes.as_ref()));
         for (index, number) in numbers.enumerate() {
             if index == self.fields.len() {
                 self.fields.push(Sums::default());
@@ -46,7 +46,7 @@ impl Clustering {
         }
         self.count += 1;
         self.chunk_count += 1;
-        self.chunk_bytes += fields.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
+        self.chunk_bytes += fields.iter().map(|bytes| bytes.as_ref().len() as u64).sum::<u64>();
         if self.chunk_bytes >= CHUNK_BYTES {
             self.close_chunk();
         }

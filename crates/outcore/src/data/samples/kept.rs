@@ -127,7 +127,7 @@ impl Table {
     fn use_of(&mut self, piece: u32, change: isize) {
         let used = &mut self.pieces[piece as usize].used;
         self.unused -= usize::from(*used == 0);
-        *used = used.strict_add_signed(change);
+        *used = used.checked_add_signed(change).expect("no sample leaves that is not there");
         self.unused += usize::from(*used == 0);
     }
 

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outcore_engine::{Early, GatherOptions, Gathered, Item, Reservation, Ticket};
+use outcore_engine::{Early, GatherOptions, Gathered, Reservation, Ticket};
 use outcore_kernels::fetch_bytes;
 use serde::{Deserialize, Serialize};
 
@@ -143,7 +143,7 @@ enum Ahead {
 
 /// How far a batch is.
 enum Stage {
-    Coming(Work),
+    Coming(Box<Work>),
     Early(Early<Result<Made>>, u64),
     /// Too long to be in memory beside others.
     Alone(Vec<u64>),
@@ -166,7 +166,7 @@ struct Work {
 enum Place {
     Kept,
     Read { item: u32 },
-    Window { source: u32, chunk: u32, start: u32, len: u32 },
+    Window { source: u32, stretch: u32, start: u32, len: u32 },
 }
 
 /// A sample in memory.
@@ -235,8 +235,31 @@ struct Future {
 /// Windows of a lane.
 #[derive(Default)]
 struct Lane {
-    here: Option<(Window, Arc<Gathered>)>,
-    next: Option<(Window, Ticket<Gathered>)>,
+    here: Option<(Stretches, Arc<Gathered>)>,
+    next: Option<(Stretches, Ticket<Gathered>)>,
+}
+
+/// A window, and the stretches of files that are read of it: one a chunk, more where it goes on in another file.
+struct Stretches {
+    shape: Window,
+    /// First sample of each, and where its bytes begin.
+    begins: Vec<(u64, u64)>,
+    /// Number of each chunk's first; none where each has one.
+    of_chunks: Vec<u32>,
+}
+
+impl Stretches {
+    /// The stretch with a sample of a chunk, and where its bytes begin.
+    fn stretch_of(&self, chunk: u32, sample: u64) -> (u32, u64) {
+        let mut stretch = self.of_chunks.get(chunk as usize).copied().unwrap_or(chunk);
+        if !self.of_chunks.is_empty() {
+            let end = self.of_chunks.get(chunk as usize + 1).copied().unwrap_or(self.begins.len() as u32);
+            while stretch + 1 < end && self.begins[stretch as usize + 1].0 <= sample {
+                stretch += 1;
+            }
+        }
+        (stretch, self.begins[stretch as usize].1)
+    }
 }
 
 /// Memory for batches that are ready and not yet taken: one half, and one for what those leave that were used up.
@@ -451,7 +474,9 @@ impl Loader {
     /// A batch on its way; none where there is no memory for it now, or where its windows are still on theirs.
     fn stage(&mut self, positions: Positions) -> Result<Option<Stage>> {
         let samples: Vec<u64> = match &self.order {
-            Order::Chunked(_) => return Ok(self.gather_from_windows(positions, Duration::ZERO)?.map(Stage::Coming)),
+            Order::Chunked(_) => {
+                return Ok(self.gather_from_windows(positions, Duration::ZERO)?.map(|work| Stage::Coming(Box::new(work))));
+            }
             Order::Straight => positions.all().collect(),
             Order::Global(order) => positions.all().map(|position| order.at(position)).collect(),
         };
@@ -477,7 +502,7 @@ impl Loader {
         }
         work.samples = samples;
         work.kept = self.kept.as_ref().map(|kept| (Arc::clone(kept), self.future(positions)));
-        Ok(Some(Stage::Coming(work)))
+        Ok(Some(Stage::Coming(Box::new(work))))
     }
 
     fn future(&self, positions: Positions) -> Future {
@@ -493,15 +518,15 @@ impl Loader {
     pub fn ready_within(&mut self, timeout: Duration) -> Result<bool> {
         self.begin()?;
         match self.queue.front() {
-            Some(Ahead::Batch { stage: Stage::Coming(Work { ticket: Some(ticket), .. }), .. }) => {
-                Ok(ticket.wait_timeout(timeout))
+            Some(Ahead::Batch { stage: Stage::Coming(work), .. }) => {
+                Ok(work.ticket.as_ref().is_none_or(|ticket| ticket.wait_timeout(timeout)))
             }
             Some(_) => Ok(true),
             None => {
                 if let Some(positions) = self.positions(self.begun.position)
                     && let Some(work) = self.gather_from_windows(positions, timeout)?
                 {
-                    self.queue.push_back(Ahead::Batch { end: positions.end, stage: Stage::Coming(work) });
+                    self.queue.push_back(Ahead::Batch { end: positions.end, stage: Stage::Coming(Box::new(work)) });
                     self.begun.position = positions.end;
                 }
                 Ok(!self.queue.is_empty())
@@ -632,10 +657,10 @@ impl Work {
         let find = |(&sample, place): (&u64, &Place)| match *place {
             Place::Kept => kept.as_ref().and_then(|(kept, _)| kept.slot(sample)).map(Found::Kept),
             Place::Read { item } => Some(Found::Read(gathered.as_ref().expect("read for it").get(item as usize))),
-            Place::Window { source, chunk, start, len } => {
-                let chunk = self.sources[source as usize].get(chunk as usize);
+            Place::Window { source, stretch, start, len } => {
+                let stretch = self.sources[source as usize].get(stretch as usize);
                 // A damaged index may say anything.
-                Some(Found::Read(chunk.get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()))
+                Some(Found::Read(stretch.get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()))
             }
         };
         let found: Option<Vec<Found<'_>>> = self.samples.iter().zip(&self.places).map(find).collect();
@@ -715,19 +740,21 @@ impl Loader {
                 return Ok(None);
             };
             let source = match part.by_lane[number as usize] {
-                Some((of, source)) if of == window.number => source,
+                Some((of, source)) if of == window.shape.number => source,
                 _ => {
                     part.work.sources.push(Arc::clone(gathered));
                     let source = part.work.sources.len() as u32 - 1;
-                    part.by_lane[number as usize] = Some((window.number, source));
+                    part.by_lane[number as usize] = Some((window.shape.number, source));
                     source
                 }
             };
-            let (chunk, within) = window.order[(at - window.positions.start) as usize];
-            let sample = window.chunks[chunk as usize].0 + u64::from(within);
+            let (chunk, within) = window.shape.order[(at - window.shape.positions.start) as usize];
+            let sample = window.shape.chunks[chunk as usize].0 + u64::from(within);
             let (offset, len) = self.dataset.place(sample);
-            let start = (offset - window.starts[chunk as usize]) as u32;
-            part.work.places.push(Place::Window { source, chunk, start, len: len as u32 });
+            let (stretch, begin) = window.stretch_of(chunk, sample);
+            // A damaged index may say anything.
+            let start = offset.wrapping_sub(begin) as u32;
+            part.work.places.push(Place::Window { source, stretch, start, len: len as u32 });
             part.work.samples.push(sample);
             part.done += 1;
         }
@@ -740,8 +767,8 @@ impl Lane {
     fn begin(&mut self, dataset: &Dataset, order: &Chunked, at: u64, must: bool) -> Result<()> {
         let wanted = order.window_of(at);
         let is_it = |number: u64| number == wanted;
-        let known = self.here.as_ref().is_some_and(|(window, _)| is_it(window.number))
-            || self.next.as_ref().is_some_and(|(window, _)| is_it(window.number));
+        let known = self.here.as_ref().is_some_and(|(window, _)| is_it(window.shape.number))
+            || self.next.as_ref().is_some_and(|(window, _)| is_it(window.shape.number));
         if !known {
             self.next = None;
             self.next = match begun(dataset, order.window(wanted)) {
@@ -761,9 +788,9 @@ impl Lane {
         at: u64,
         patience: Duration,
         must: bool,
-    ) -> Result<Option<(&Window, &Arc<Gathered>)>> {
+    ) -> Result<Option<(&Stretches, &Arc<Gathered>)>> {
         let wanted = order.window_of(at);
-        if self.here.as_ref().is_none_or(|(window, _)| window.number != wanted) {
+        if self.here.as_ref().is_none_or(|(window, _)| window.shape.number != wanted) {
             self.begin(dataset, order, at, false)?;
             if self.next.is_none() && must {
                 // What was here is nobody's any more.
@@ -785,15 +812,19 @@ impl Lane {
 }
 
 /// Begins to read a window.
-fn begun(dataset: &Dataset, mut window: Window) -> Result<(Window, Ticket<Gathered>)> {
-    let extent = dataset.extent();
-    let item = |&(first, count): &(u64, u64)| {
-        let (start, (last, len)) = (dataset.place(first).0, dataset.place(first + count - 1));
-        Item { extent, offset: start, len: (last + len).saturating_sub(start) as usize }
-    };
-    let items: Vec<Item<'_>> = window.chunks.iter().map(item).collect();
-    window.starts = items.iter().map(|item| item.offset).collect();
+fn begun(dataset: &Dataset, shape: Window) -> Result<(Stretches, Ticket<Gathered>)> {
+    let (mut begins, mut of_chunks, mut items) = (Vec::new(), Vec::new(), Vec::new());
+    for &(first, count) in &shape.chunks {
+        of_chunks.push(begins.len() as u32);
+        for (first, start, len) in dataset.body().stretches(first, count) {
+            begins.push((first, start));
+            items.push(dataset.body().item(start, len));
+        }
+    }
+    if begins.len() == shape.chunks.len() {
+        of_chunks.clear();
+    }
     let options = GatherOptions { cache: false, gap_bytes: 0, ..GatherOptions::default() };
     let ticket = dataset.session().engine().gather(&items, &options)?;
-    Ok((window, ticket))
+    Ok((Stretches { shape, begins, of_chunks }, ticket))
 }

@@ -158,8 +158,6 @@ pub(crate) struct Window {
     pub(crate) positions: Range<u64>,
     /// First sample of each chunk, and how many it has.
     pub(crate) chunks: Vec<(u64, u64)>,
-    /// Where the bytes of each begin, once it is being read.
-    pub(crate) starts: Vec<u64>,
     /// Chunk, and number within it.
     pub(crate) order: Vec<(u32, u32)>,
 }
@@ -252,7 +250,7 @@ impl Chunked {
             order.extend((0..count as u32).map(|within| (chunk as u32, within)));
         }
         shuffle(&mut order, mix(self.key ^ mix(number)));
-        Window { number, positions: self.start_of(number)..self.start_of(number + 1), chunks, starts: Vec::new(), order }
+        Window { number, positions: self.start_of(number)..self.start_of(number + 1), chunks, order }
     }
 }
 

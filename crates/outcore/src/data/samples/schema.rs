@@ -115,29 +115,34 @@ impl Schema {
     /// # Errors
     /// Words about a field that does not have its length.
     pub(crate) fn pieces<'a>(&self, fields: &[&'a [u8]], lengths: &'a mut Vec<u8>) -> Result<Vec<&'a [u8]>, String> {
-        if fields.len() != self.fields.len() {
-            return Err(format!("{} fields, where a sample has {}", fields.len(), self.fields.len()));
-        }
-        for ((bytes, field), fixed) in fields.iter().zip(&self.fields).zip(&self.fixed) {
-            match fixed {
-                Some(place) if place.len() != bytes.len() => {
-                    return Err(format!(
-                        "field {:?} has {} bytes, where every sample has {}",
-                        field.name,
-                        bytes.len(),
-                        place.len()
-                    ));
-                }
-                None => check_varying(field, bytes)?,
-                Some(_) => {}
-            }
-        }
+        self.check(fields)?;
         let of = |varies: bool| {
             fields.iter().zip(&self.fixed).filter(move |(_, fixed)| fixed.is_none() == varies).map(|(bytes, _)| *bytes)
         };
         lengths.clear();
         lengths.extend(of(true).take(self.varying.saturating_sub(1)).flat_map(|bytes| (bytes.len() as u64).to_le_bytes()));
         Ok([&lengths[..]].into_iter().chain(of(false)).chain(of(true)).filter(|piece| !piece.is_empty()).collect())
+    }
+
+    /// Whether bytes make the fields of a sample.
+    ///
+    /// # Errors
+    /// Words about a field that does not have its length, or is none.
+    pub(crate) fn check(&self, fields: &[impl AsRef<[u8]>]) -> Result<(), String> {
+        if fields.len() != self.fields.len() {
+            return Err(format!("{} fields, where a sample has {}", fields.len(), self.fields.len()));
+        }
+        for ((bytes, field), fixed) in fields.iter().map(AsRef::as_ref).zip(&self.fields).zip(&self.fixed) {
+            match fixed {
+                Some(place) if place.len() != bytes.len() => {
+                    let (name, have, want) = (&field.name, bytes.len(), place.len());
+                    return Err(format!("field {name:?} has {have} bytes, where every sample has {want}"));
+                }
+                None => check_varying(field, bytes)?,
+                Some(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// By field: where it is in every sample, if it has the same length in all.

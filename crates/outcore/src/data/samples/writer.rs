@@ -18,7 +18,7 @@ use super::clustering::Clustering;
 use super::names::{Hash, Lookup, Unplaced, parts_of};
 use super::packed::{GROUP, pack};
 use super::schema::{Field, Schema};
-use super::{File, Manifest, parts};
+use super::{Elsewhere, File, Manifest, parts};
 use crate::data::bytes::Bytes;
 use crate::data::growing::Growing;
 use crate::data::home::Home;
@@ -55,8 +55,11 @@ struct State {
     samples: u64,
     /// Bytes and checksum of each file.
     files: [File; parts::GROWING.len()],
-    /// Where the samples of the last, open group begin.
-    group: Vec<u64>,
+    /// Where the samples of the last, open group begin, and end.
+    group: Vec<(u64, u64)>,
+    /// Files of others that samples are in, and where among them the last one ends.
+    elsewhere: Option<Elsewhere>,
+    end: u64,
     clustering: Clustering,
     /// What whoever fed it wants to know when it goes on.
     note: String,
@@ -72,6 +75,8 @@ pub struct DatasetWriter {
     state: State,
     options: WriterOptions,
     saved: (u64, Instant),
+    /// Where files of others begin, one behind another.
+    starts: Vec<u64>,
     /// Scratch of one sample.
     lengths: Vec<u8>,
     has_failed: bool,
@@ -107,6 +112,7 @@ impl DatasetWriter {
             state,
             options,
             saved,
+            starts: Vec::new(),
             lengths: Vec::new(),
             has_failed: false,
         })
@@ -173,16 +179,9 @@ impl DatasetWriter {
 
     fn push(&mut self, name: Option<&[u8]>, fields: &[&[u8]]) -> Result<()> {
         let Some(schema) = &self.schema else { return Err(self.wrong("its fields are not known yet")) };
-        if self.state.samples > 0 && self.state.named != name.is_some() {
-            let what = if self.state.named {
-                "a sample without a name, where others have one"
-            } else {
-                "a name, where other samples have none"
-            };
-            return Err(self.wrong(what));
-        }
-        if let Some(name) = name.filter(|name| name.len() > NAME_BYTES) {
-            return Err(self.wrong(format!("a name of {} bytes, where {NAME_BYTES} are the most", name.len())));
+        self.check(name)?;
+        if self.state.elsewhere.is_some() {
+            return Err(self.wrong("its samples are in files of others"));
         }
         let mut lengths = std::mem::take(&mut self.lengths);
         let pieces =
@@ -198,6 +197,63 @@ impl DatasetWriter {
         }
         drop(pieces);
         self.lengths = lengths;
+        self.add(name, start, self.state.files[parts::SAMPLES].bytes, sum)
+    }
+
+    fn check(&self, name: Option<&[u8]>) -> Result<()> {
+        if self.state.samples > 0 && self.state.named != name.is_some() {
+            let what = if self.state.named {
+                "a sample without a name, where others have one"
+            } else {
+                "a name, where other samples have none"
+            };
+            return Err(self.wrong(what));
+        }
+        match name.filter(|name| name.len() > NAME_BYTES) {
+            Some(name) => Err(self.wrong(format!("a name of {} bytes, where {NAME_BYTES} are the most", name.len()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Says that samples are in files of others, which stay as they are; before the first of them.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for other files than those of samples before.
+    pub fn set_elsewhere(&mut self, elsewhere: Elsewhere) -> Result<()> {
+        if self.state.samples > 0 && self.state.elsewhere.as_ref() != Some(&elsewhere) {
+            return Err(self.wrong("other files than those of the samples before, or of another length"));
+        }
+        self.starts = elsewhere.starts();
+        self.state.elsewhere = Some(elsewhere);
+        Ok(())
+    }
+
+    /// Appends a sample that is in one of the files of others, by its number, from some byte on; behind the samples before.
+    ///
+    /// # Errors
+    /// As [`write`](DatasetWriter::write); [`Error::Value`] for bytes that do not have the fields.
+    pub fn point(&mut self, name: Option<&[u8]>, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        let Some(schema) = &self.schema else { return Err(self.wrong("its fields are not known yet")) };
+        self.check(name)?;
+        let Some((form, len)) = self.state.elsewhere.as_ref().and_then(|there| Some((there.form, there.files.get(file)?.1)))
+        else {
+            return Err(self.wrong(format!("sample {}: there is no file {file}", self.state.samples)));
+        };
+        let start = self.starts[file] + offset;
+        let end = start + bytes.len() as u64;
+        if offset + bytes.len() as u64 > len || start < self.state.end {
+            return Err(self.wrong(format!("sample {}: it is not behind the one before", self.state.samples)));
+        }
+        let fields = form.fields(bytes, schema);
+        let fields = fields.map_err(|why| self.wrong(format!("sample {}: {why}", self.state.samples)))?;
+        self.state.named = name.is_some();
+        self.state.clustering.add(schema, &fields);
+        self.state.end = end;
+        self.add(name, start, end, checksum(bytes))
+    }
+
+    /// What finds a sample.
+    fn add(&mut self, name: Option<&[u8]>, start: u64, end: u64, sum: u32) -> Result<()> {
         self.append(parts::SUMS, &sum.to_le_bytes())?;
         if let Some(name) = name {
             if self.state.group.is_empty() {
@@ -207,7 +263,7 @@ impl DatasetWriter {
             self.append(parts::NAMES, &(name.len() as u32).to_le_bytes())?;
             self.append(parts::NAMES, name)?;
         }
-        self.state.group.push(start);
+        self.state.group.push((start, end));
         self.state.samples += 1;
         if self.state.group.len() == GROUP {
             self.close_group()?;
@@ -229,12 +285,19 @@ impl DatasetWriter {
     }
 
     fn close_group(&mut self) -> Result<()> {
-        let (mut bits, words) = (Vec::new(), self.state.files[parts::BITS].bytes / 8);
-        let group = pack(&self.state.group, words, &mut bits);
-        self.append(parts::PLACES, bytemuck::cast_slice(&group.map(u64::to_le)))?;
-        self.append(parts::BITS, bytemuck::cast_slice(&bits.iter().map(|word| word.to_le()).collect::<Vec<u64>>()))?;
-        self.state.group.clear();
+        let (starts, ends): (Vec<u64>, Vec<u64>) = self.state.group.drain(..).unzip();
+        self.pack([parts::PLACES, parts::BITS], &starts)?;
+        if self.state.elsewhere.is_some() {
+            self.pack([parts::ENDS, parts::END_BITS], &ends)?;
+        }
         Ok(())
+    }
+
+    fn pack(&mut self, [groups, bits]: [usize; 2], numbers: &[u64]) -> Result<()> {
+        let (mut packed, words) = (Vec::new(), self.state.files[bits].bytes / 8);
+        let group = pack(numbers, words, &mut packed);
+        self.append(groups, bytemuck::cast_slice(&group.map(u64::to_le)))?;
+        self.append(bits, bytemuck::cast_slice(&packed.iter().map(|word| word.to_le()).collect::<Vec<u64>>()))
     }
 
     fn save_if_due(&mut self) -> Result<()> {
@@ -275,7 +338,8 @@ impl DatasetWriter {
 
     fn end(mut self, stage: &mut Stage) -> Result<()> {
         let made = self.complete(stage);
-        let DatasetWriter { session, path, home, state, .. } = self;
+        let unused = self.unused();
+        let DatasetWriter { session, path, home, .. } = self;
         if let Err(error) = made {
             // A name that comes twice comes twice again.
             if matches!(error, Error::Value { .. }) || !home.is_saved() {
@@ -283,8 +347,14 @@ impl DatasetWriter {
             }
             return Err(error);
         }
-        let unnamed = [parts::NAMES, parts::NAME_GROUPS].map(|part| parts::GROWING[part]);
-        home.commit(&session, stage, &path, if state.named { &[] } else { &unnamed })
+        home.commit(&session, stage, &path, &unused)
+    }
+
+    /// Files that such a dataset does not have.
+    fn unused(&self) -> Vec<&'static str> {
+        let unnamed: &[usize] = if self.state.named { &[] } else { &[parts::NAMES, parts::NAME_GROUPS] };
+        let body: &[usize] = if self.state.elsewhere.is_some() { &[parts::SAMPLES] } else { &[parts::ENDS, parts::END_BITS] };
+        unnamed.iter().chain(body).map(|&part| parts::GROWING[part]).collect()
     }
 
     /// All that is not there yet besides the samples.
@@ -294,17 +364,23 @@ impl DatasetWriter {
         }
         self.files.iter_mut().try_for_each(|file| file.finish(stage, &mut self.home.folder))?;
         let mut files: Vec<(String, File)> = parts::GROWING.iter().map(|name| (*name).to_owned()).zip(self.state.files).collect();
-        match self.state.named {
-            true => {
-                let table = self.lookup(stage)?.encode();
-                self.put(parts::LOOKUP, &table)?;
-                files.push((parts::LOOKUP.into(), File { bytes: table.len() as u64, crc32c: checksum(&table) }));
-            }
-            false => files.truncate(parts::NAMES),
+        let unused = self.unused();
+        files.retain(|(name, _)| !unused.contains(&name.as_str()));
+        if self.state.named {
+            let table = self.lookup(stage)?.encode();
+            self.put(parts::LOOKUP, &table)?;
+            files.push((parts::LOOKUP.into(), File { bytes: table.len() as u64, crc32c: checksum(&table) }));
         }
         let schema = self.schema.as_ref().expect("known at the end");
         let clustering = self.state.clustering.clone().found(schema);
-        let manifest = Manifest::new(schema.fields.clone(), self.state.samples, self.state.named, files, clustering);
+        let manifest = Manifest::new(
+            schema.fields.clone(),
+            self.state.samples,
+            self.state.named,
+            files,
+            self.state.elsewhere.clone(),
+            clustering,
+        );
         let mut text = serde_json::to_vec_pretty(&manifest).expect("numbers and names have no way to fail");
         text.push(b'\n');
         self.put(parts::MANIFEST, &text)
