@@ -36,7 +36,9 @@ test: build .venv/tested
 	.ci/test
 
 bench: build
-	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/maturin develop --release --quiet --extras demo,bench
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/maturin develop --release --quiet --extras demo,bench,torch
+	$(PYTHON) -m venv .venv/rivals
+	.venv/rivals/bin/python -m pip install -r bench/rivals.txt
 	$(BIN)/python -m bench
 
 lint: build .venv/tested

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cases import fits, kmeans, pca, products, reads, sparse, streams
+from cases import fits, kmeans, pca, products, reads, samples, sparse, streams
 from harness.model import Case, Context
 
 BUILDERS: dict[str, Callable[[Context], Case]] = {
@@ -12,6 +12,7 @@ BUILDERS: dict[str, Callable[[Context], Case]] = {
     # Before the tall file takes what room the disk has.
     **sparse.BUILDERS,
     **streams.BUILDERS,
+    **samples.BUILDERS,
     **pca.BUILDERS,
     **kmeans.BUILDERS,
     **reads.BUILDERS,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
 
@@ -19,6 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 Unit = Literal["GFLOP/s", "GB/s", "IOPS", "s"]
 UNIT_SIZE: dict[str, float] = {"GFLOP/s": 1e9, "GB/s": 1e9, "IOPS": 1.0, "s": 1.0}
+
+RIVALS = ".venv/rivals/bin/python"
+"""Where `make bench` installs bench/rivals.txt."""
 
 SMALLEST_BUDGET = 4 * MIB
 
@@ -81,6 +85,20 @@ class LibsvmFile:
 
 
 @dataclass(frozen=True)
+class SampleSet:
+    """Training samples of one size: as a dataset of outcore's, `labelled` with a number or not, as files of one each, as rows of
+    a `.npy` file, or labelled in the form of one of the loaders in `bench/legs/loaders.py`.
+    """
+
+    path: str
+    size: int
+    count: int
+    form: str = "outcore"
+    named: bool = False
+    labelled: bool = False
+
+
+@dataclass(frozen=True)
 class Leg:
     name: str
     function: str
@@ -97,6 +115,8 @@ class Leg:
     timeout_s: float = 3600.0
     unset: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    rival: bool = False
+    """Run in the environment of bench/rivals.txt."""
     sweep: tuple[Mapping[str, Any], ...] = ()
     """Specs tried once, briefly, before the rounds; the fastest is kept."""
 
@@ -147,11 +167,11 @@ class Case:
     legs: Sequence[Leg]
     comparisons: Sequence[Comparison]
     bound: Bound = field(default_factory=Bound)
-    files: Sequence[DataFile | SparseFolder | LibsvmFile] = ()
+    files: Sequence[DataFile | SparseFolder | LibsvmFile | SampleSet] = ()
     limit_over_bytes: int | None = None
     """The process limit, not counting what interpreter and imports of the legs take."""
     needs: tuple[str, ...] = ()
-    """`fio`, `example`: what the runner must find or build first."""
+    """`fio`, `example`, `look_up`: what the runner must find or build first."""
     rounds: int | None = None
     """Rounds where they are fewer than usual because a rival takes long."""
     notes: tuple[str, ...] = ()

@@ -21,8 +21,8 @@ from typing import Any
 
 from outcore.demo import limit
 
-from harness import corpus, data, device
-from harness.model import MIB, ROOT, UNIT_SIZE, Case, Context, DataFile, Leg, Skip, relative
+from harness import corpus, data, device, samples
+from harness.model import MIB, RIVALS, ROOT, UNIT_SIZE, Case, Context, DataFile, Leg, SampleSet, Skip, relative
 
 MARGIN_BYTES = 64 * MIB
 """What outcore may need on top of its budget; every contestant under a limit gets it."""
@@ -30,7 +30,10 @@ MARGIN_BYTES = 64 * MIB
 LARGEST_ERROR = 10.0
 """In units of legs.measure.product_error; a fast wrong answer is no answer."""
 
-EXAMPLE = ["cargo", "build", "--release", "--quiet", "-p", "outcore-engine", "--example", "stream_and_gather"]
+EXAMPLES = {
+    "example": ["-p", "outcore-engine", "--example", "stream_and_gather"],
+    "look_up": ["-p", "outcore", "--example", "look_up"],
+}
 
 Facts = dict[str, Any]
 
@@ -40,7 +43,8 @@ def run_case(case: Case, context: Context, rounds: int, facts: Facts, folder: Pa
     check_needs(case)
     for file in case.files:
         say(f"{case.name}: making {file.path}")
-        (data.make if isinstance(file, DataFile) else corpus.make)(file, ROOT)
+        made_by = {DataFile: data.make, SampleSet: samples.make}.get(type(file), corpus.make)
+        made_by(file, ROOT)  # type: ignore[arg-type]
     way = limit.best_way()
     result: Facts = {
         **facts,
@@ -103,7 +107,14 @@ def run_leg(leg: Leg, context: Context, way: limit.Way, limit_bytes: int | None)
 
 def command_of(leg: Leg, answer: str) -> list[str]:
     unset = ["env", *(word for name in leg.unset for word in ("-u", name))] if leg.unset else []
-    return [*unset, relative(sys.executable), "bench/leg.py", leg.function, json.dumps(dict(leg.spec)), answer]
+    return [
+        *unset,
+        RIVALS if leg.rival else relative(sys.executable),
+        "bench/leg.py",
+        leg.function,
+        json.dumps(dict(leg.spec)),
+        answer,
+    ]
 
 
 def chosen(leg: Leg, unit: str, context: Context, way: limit.Way, say: Callable[[str], None]) -> tuple[Leg, list[Facts]]:
@@ -158,8 +169,8 @@ def process_limit(case: Case, way: limit.Way) -> Facts | None:
     """The same for all: budget, margin, and the most that interpreter and imports of any contestant take."""
     if case.limit_over_bytes is None:
         return None
-    modules = sorted({leg.function.partition(".")[0] for leg in case.legs if leg.limited})
-    baseline = {module: imports_bytes(module, way) for module in modules}
+    modules = {leg.function.partition(".")[0]: leg.rival for leg in case.legs if leg.limited}
+    baseline = {module: imports_bytes(module, rival, way) for module, rival in sorted(modules.items())}
     return {
         "bytes": case.limit_over_bytes + MARGIN_BYTES + max(baseline.values()),
         "baseline_bytes": baseline,
@@ -169,8 +180,8 @@ def process_limit(case: Case, way: limit.Way) -> Facts | None:
     }
 
 
-def imports_bytes(module: str, way: limit.Way) -> int:
-    command = [relative(sys.executable), "bench/leg.py", f"{module}.nothing", "{}", os.devnull]
+def imports_bytes(module: str, rival: bool, way: limit.Way) -> int:
+    command = [RIVALS if rival else relative(sys.executable), "bench/leg.py", f"{module}.nothing", "{}", os.devnull]
     outcome = limit.run_limited(command, None, way)
     if outcome.returncode != 0:
         raise Skip(f"{module} cannot be imported: {outcome.output.strip().splitlines()[-1]}")
@@ -203,11 +214,14 @@ def check_needs(case: Case) -> None:
         raise Skip("fio is not installed; it comes with the system's package manager")
     if "spark" in case.needs and (shutil.which("java") is None or find_spec("pyspark") is None):
         raise Skip("Java or pyspark is not installed")
-    if "example" in case.needs:
+    if "rivals" in case.needs and not (ROOT / RIVALS).exists():
+        raise Skip("the loaders of bench/rivals.txt are not installed; make bench does that")
+    for need in EXAMPLES.keys() & set(case.needs):
         if not shutil.which("cargo"):
             raise Skip("cargo is not installed")
-        if subprocess.run(EXAMPLE, cwd=ROOT, check=False).returncode != 0:
-            raise Skip("the example stream_and_gather does not build")
+        command = ["cargo", "build", "--release", "--quiet", *EXAMPLES[need]]
+        if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
+            raise Skip(f"the example {EXAMPLES[need][-1]} does not build")
 
 
 def write(result: Facts, folder: Path) -> None:

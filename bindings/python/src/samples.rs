@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use numpy::ndarray::ArrayView1;
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::{PyArray1, PyReadonlyArray1, PyReadwriteArray1};
 use outcore::Error;
 use outcore::data::samples::{
     Batch, Bytes, Channels, Chunks, Column, Decode, Elsewhere, End, Field, Form, Kind, LoaderOptions, LoaderState, Shuffle,
@@ -139,6 +139,13 @@ impl DatasetWriter {
         self.take(py)?.discard();
         Ok(())
     }
+
+    /// Leaves what is durable for another writer to go on with.
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        let writer = self.take(py)?;
+        py.detach(|| drop(writer));
+        Ok(())
+    }
 }
 
 /// A dataset that is open.
@@ -242,6 +249,26 @@ impl Dataset {
         let batch = py.detach(|| dataset.load(samples, go_on));
         interrupted?;
         columns(py, dataset, batch.map_err(to_python)?)
+    }
+
+    /// Samples, field by field into the bytes of arrays.
+    fn read_into<'py>(
+        &self,
+        py: Python<'py>,
+        samples: PyReadonlyArray1<'py, u64>,
+        mut out: Vec<PyReadwriteArray1<'py, u8>>,
+    ) -> PyResult<()> {
+        let dataset = self.0.get()?;
+        let samples = samples.as_slice()?;
+        let mut columns = out.iter_mut().map(|array| Ok(array.as_slice_mut()?)).collect::<PyResult<Vec<&mut [u8]>>>()?;
+        let mut interrupted = Ok(());
+        let go_on = || {
+            interrupted = Python::attach(|py| py.check_signals());
+            interrupted.is_ok()
+        };
+        let done = py.detach(|| dataset.load_into(samples, &mut columns, go_on));
+        interrupted?;
+        done.map_err(to_python)
     }
 }
 

@@ -1,5 +1,6 @@
 """What all tests share: an SSD-like folder, a session with a small budget, and errors shown in full."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,3 +27,15 @@ def session(tmp_path: Path) -> Iterator[oc.Session]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(7)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB, where this user may mount one."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("this user may not mount a file system")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)

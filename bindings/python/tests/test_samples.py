@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import multiprocessing
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from PIL import Image
 
 import outcore as oc
 from outcore.data import Dataset, Field, Loader, Writer, mount
-from outcore.errors import ArgumentError, CorruptError, LockedError, MissingError
+from outcore.errors import ArgumentError, CorruptError, LockedError, MissingError, NoSpaceError
 
 
 def sample(number: int) -> dict[str, Any]:
@@ -78,6 +81,39 @@ def test_samples_come_back(path: Path) -> None:
         ds["nobody"]
     with pytest.raises(ArgumentError):
         ds[[0.5]]
+
+
+@pytest.mark.parametrize("fields", [1, 2])
+def test_samples_go_into_the_callers_arrays(path: Path, rng: np.random.Generator, fields: int) -> None:
+    x, y = rng.standard_normal((500, 3, 7)).astype(np.float32), np.arange(500)
+    with Writer(path) as writer:
+        for number in range(500):
+            writer.write({"x": x[number], "y": y[number]} if fields == 2 else {"x": x[number]})
+    ds = Dataset(path)
+    numbers = rng.integers(-500, 500, 300)
+    out = {"x": np.empty((300, 3, 7), np.float32), "y": np.empty(300, np.int64)}
+    out = dict(list(out.items())[:fields])
+    found = ds.gather(numbers, out)
+    assert all(found[name] is out[name] for name in out)
+    np.testing.assert_array_equal(out["x"], x[numbers])
+    assert fields == 1 or (out["y"] == y[numbers]).all()
+    np.testing.assert_array_equal(ds.gather([3, 4])["x"], x[3:5])
+    assert ds.gather([], {name: array[:0] for name, array in out.items()})["x"].shape == (0, 3, 7)
+    read_only = np.empty((300, 3, 7), np.float32)
+    read_only.flags.writeable = False
+    for wrong in (out["x"][:299], out["x"].astype("f8"), np.empty((300, 7, 3), "f4").transpose(0, 2, 1), read_only):
+        with pytest.raises(ArgumentError, match="'x'"):
+            ds.gather(numbers, {**out, "x": wrong})
+    with pytest.raises(ArgumentError, match="samples have"):
+        ds.gather(numbers, {})
+    with pytest.raises(IndexError):
+        ds.gather([500], {name: array[:1] for name, array in out.items()})
+    if path.parent.is_dir():
+        data = bytearray((path / "samples").read_bytes())
+        data[len(data) // 2] ^= 1
+        (path / "samples").write_bytes(data)
+        with pytest.raises(CorruptError, match="sample 250"):
+            Dataset(path).gather(range(200, 500), out)
 
 
 def test_fields_are_those_of_the_first_sample(path: Path) -> None:
@@ -285,6 +321,80 @@ def test_verifying_names_every_damaged_sample(tmp_path: Path) -> None:
     names[names.index(b"n200") + 1] = ord("X")
     (path / "names").write_bytes(names)
     assert [fault["sample"] for fault in Dataset(path).verify()] == [5, 100, 200, 299]
+
+
+def test_a_disk_that_fills_leaves_what_was_there(small_disk: Path, tmp_path: Path) -> None:
+    oc.configure(memory="8MiB", scratch=tmp_path / "scratch", allow_tmpfs_scratch=True)
+    oc._native.store_format(str(tmp_path / "disk.store"), 4 << 20)
+    for path in (small_disk / "data", tmp_path / "disk.store" / "data"):
+        with Writer(path) as writer:
+            writer.write({"x": b"kept"})
+        with pytest.raises(NoSpaceError, match="data"), Writer(path) as writer:
+            for _ in range(100):
+                writer.write({"x": bytes(100_000)})
+        assert [sample["x"] for sample in Dataset(path)] == [b"kept"]
+        with Writer(path) as writer:
+            writer.write({"x": b"smaller"})
+        assert [sample["x"] for sample in Dataset(path)] == [b"smaller"]
+
+
+def test_a_gigabyte_is_a_sample(tmp_path: Path) -> None:
+    long = np.arange(1 << 27, dtype=np.uint64).tobytes()
+    with Writer(tmp_path / "data") as writer:
+        for data in (b"before", long, b"", b"behind"):
+            writer.write({"x": data})
+    ds = Dataset(tmp_path / "data")
+    assert ds[1]["x"] == long and ds[[3, 0]]["x"] == [b"behind", b"before"]
+    assert [sample["x"] == data for sample, data in zip(ds, (b"before", long, b"", b"behind"), strict=True)] == [True] * 4
+
+
+def test_two_writers_of_one_dataset(path: Path) -> None:
+    code = "import sys; from outcore.data import Writer; Writer(sys.argv[1])"
+    with Writer(path) as writer:
+        writer.write({"x": 1})
+        with pytest.raises(LockedError):
+            Writer(path)
+        ran = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode == 1 and "LockedError" in ran.stderr
+    assert len(Dataset(path)) == 1
+
+
+READ = """
+import json, os, signal, sys
+import outcore as oc
+from outcore.data import Dataset, Loader
+path, log, shuffle, left = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+oc.configure(memory="32MiB", scratch=os.path.dirname(log) + "/scratch", allow_tmpfs_scratch=True)
+loader = Loader(Dataset(path), 7, shuffle=shuffle, seed=5)
+lines = open(log).read().splitlines()
+if lines:
+    loader.load_state_dict(json.loads(lines[-1])["state"])
+for batch in loader:
+    with open(log, "a") as file:
+        print(json.dumps({"labels": batch["label"].tolist(), "state": loader.state_dict()}), file=file)
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("shuffle", ["global", "chunk"])
+def test_a_reader_that_is_killed_goes_on_at_the_very_sample(path: Path, tmp_path: Path, shuffle: Any) -> None:
+    with Writer(path) as writer:
+        for number in range(200):
+            writer.write({"label": number})
+    log = tmp_path / "log"
+    log.touch()
+    codes = []
+    while not codes or codes[-1] != 0:
+        words = [sys.executable, "-c", READ, path, log, shuffle, str(5 + len(codes))]
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        assert ran.returncode in (0, -9), ran.stderr
+        codes.append(ran.returncode)
+    assert len(codes) > 3
+    found = [label for line in log.read_text().splitlines() for label in json.loads(line)["labels"]]
+    expected = [int(label) for batch in Loader(Dataset(path), 7, shuffle=shuffle, seed=5) for label in batch["label"]]
+    assert found == expected and sorted(found) == list(range(200))
 
 
 def _length(ds: Dataset, queue: Any) -> None:

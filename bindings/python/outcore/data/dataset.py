@@ -104,7 +104,40 @@ class Dataset:
         batch = self._batch(np.asarray(indices))
         return [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
 
+    def gather(self, indices: npt.ArrayLike, out: Mapping[str, npt.NDArray[Any]] | None = None) -> Sample:
+        """Many samples, as `ds[indices]`; `out` has, by field, the array that they go to.
+
+        Parameters
+        ----------
+        indices : array_like of int, one axis
+        out : mapping of str to array, optional
+            An array for each field, of its dtype and shape (len(indices), *shape), C-contiguous. After an error it has anything.
+
+        Raises
+        ------
+        ArgumentError
+            For arrays that are not such, and fields that vary in length.
+        """
+        if out is None:
+            return self._batch(np.asarray(indices))
+        numbers = self._numbers(np.asarray(indices))
+        if out.keys() != self.fields.keys():
+            raise ArgumentError(f"out has arrays for {sorted(out)}, where samples have {sorted(self.fields)}")
+        for name, field in self.fields.items():
+            if field.varies:
+                raise ArgumentError(f"field {name!r} varies from sample to sample, and goes into no array")
+            array, shape = out[name], (len(numbers), *field.shape)
+            flags = array.flags
+            if array.dtype != field.dtype or array.shape != shape or not (flags.c_contiguous and flags.writeable):
+                raise ArgumentError(f"out[{name!r}] must be a writable C-contiguous array of {field.dtype} and shape {shape}")
+        self._inner.read_into(numbers, [out[name].reshape(-1).view(np.uint8) for name in self.fields])
+        return dict(out)
+
     def _batch(self, indices: npt.NDArray[Any]) -> Sample:
+        numbers = self._numbers(indices)
+        return self._columns(self._inner.read(numbers), len(numbers))
+
+    def _numbers(self, indices: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
         count = len(self)
         if indices.dtype.kind == "b" and len(indices) == count:
             indices = np.flatnonzero(indices)
@@ -115,7 +148,7 @@ class Dataset:
         numbers = np.where(indices < 0, indices + count, indices)
         if numbers.size and (numbers.min() < 0 or numbers.max() >= count):
             raise IndexError(f"{self.path}: sample {indices[(numbers < 0) | (numbers >= count)][0]} of {count}")
-        return self._columns(self._inner.read(np.ascontiguousarray(numbers, np.uint64)), len(numbers))
+        return np.ascontiguousarray(numbers, np.uint64)
 
     def _columns(self, found: list[Any], count: int) -> Sample:
         return {name: field._column(column, count) for (name, field), column in zip(self.fields.items(), found, strict=True)}

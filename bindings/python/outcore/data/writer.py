@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class Writer:
     """Writes a dataset, sample by sample; it is there, whole and durable, when this is closed.
 
+    As a context that an error leaves, it is given up, but for what is durable: that can be gone on with (`resume`).
+
     Parameters
     ----------
     path : path
@@ -115,3 +117,6 @@ class Writer:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
             self.close()
+        elif self._open:
+            self._open = False
+            self._writer.leave()

@@ -398,6 +398,45 @@ impl Dataset {
         Ok(batch)
     }
 
+    /// Samples side by side in memory that is there: by field, as many bytes as all of them have. Where samples have one field, they are
+    /// put there straight from the device. After an error it holds anything.
+    ///
+    /// # Errors
+    /// As [`load`](Dataset::load); [`Error::Value`] also for memory of another length, and for fields that vary.
+    pub fn load_into(&self, samples: &[u64], columns: &mut [&mut [u8]], mut go_on: impl FnMut() -> bool) -> Result<()> {
+        samples.iter().try_for_each(|&sample| self.check(sample))?;
+        let each = |(number, place): (usize, &Option<Range<usize>>)| match self.decode_of(number) {
+            Some(decode) => decode.bytes(),
+            None => place.as_ref().map(Range::len),
+        };
+        let wanted = self.schema().places().iter().enumerate().map(each);
+        let fit = wanted
+            .clone()
+            .zip(columns.iter())
+            .all(|(each, column)| each.is_some_and(|each| each * samples.len() == column.len()));
+        if columns.len() != wanted.len() || !fit {
+            return Err(Error::value(format!("{}: memory that does not have the length of its fields", self.path().display())));
+        }
+        if let [column] = columns
+            && self.form().is_none()
+            && self.decoded.is_empty()
+        {
+            let items = samples.iter().map(|&sample| self.item(sample)).collect::<Result<Vec<_>>>()?;
+            let options = GatherOptions { cache: false, ..GatherOptions::default() };
+            let len = column.len() / samples.len().max(1);
+            if items.iter().all(|item| item.len == len) {
+                self.session().engine().gather_into(&items, column, &options, go_on)?;
+                return samples.iter().zip(column.chunks(len.max(1))).try_for_each(|(&sample, bytes)| self.verify(sample, bytes));
+            }
+        }
+        let batch = self.load(samples, &mut go_on)?;
+        for (column, found) in columns.iter_mut().zip(batch.columns()) {
+            let Column::Fixed { bytes, .. } = found else { unreachable!("none of them varies") };
+            column.copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
     /// What is wrong with some samples and their names, all of which are read. Fields that are decoded must be pictures.
     ///
     /// # Errors

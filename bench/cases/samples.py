@@ -1,0 +1,249 @@
+"""Training samples: random reads of every size, samples in memory, and names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from harness.model import GIB, KIB, MIB, Bound, Case, Comparison, Context, Leg, Measure, SampleSet, relative
+
+TOTAL = 4 * GIB
+"""Of a dataset; the budget is an eighth."""
+BATCH = 256
+PASS_BYTES, PASS_SAMPLES = 2 * GIB, 1_000_000
+"""Of one timed pass, at most: less than an epoch, so that no sample comes again."""
+FILES = 100_000
+"""Files of one sample each, at most."""
+DEPTHS, STREAM_DEPTHS = (32, 64, 128, 256), (4, 8, 16, 32)
+LARGE = 128 * KIB
+"""From here on a depth of 64 fills every queue."""
+CORE = 0
+
+HOT_SAMPLES, HOT_BYTES = 250_000, 4096
+NAMES = 10_000_000
+
+EPOCH_SAMPLES, EPOCH_BYTES = 400_000, 3072
+"""As pictures of CIFAR-10."""
+WORKERS = ({"workers": 0}, {"workers": 2})
+LOADERS: dict[str, tuple[str, tuple[dict[str, int], ...]]] = {
+    "files": ("PyTorch DataLoader on files", WORKERS),
+    "webdataset": ("WebDataset", WORKERS),
+    "streaming": ("MosaicML Streaming", WORKERS),
+    "litdata": ("LitData", WORKERS),
+    "grain": ("Grain over ArrayRecord", ({"threads": 1}, {"threads": 16})),
+    "lance": ("Lance", ()),
+}
+"""What they are called, and what a sweep chooses."""
+
+RESUMED_SAMPLES, RESUMED_BYTES = 1_000_000, 512
+RESUMED = {
+    "map": "PyTorch StatefulDataLoader over a memory map",
+    "webdataset": "WebDataset",
+    "streaming": "MosaicML Streaming",
+    "litdata": "LitData",
+    "grain": "Grain over ArrayRecord",
+}
+OPENED = 100_000
+
+
+def cold(context: Context, size: int) -> Case:
+    total = max(64 * MIB, int(TOTAL * context.scale)) // size * size
+    data = SampleSet(context.path(f"samples-{size}"), size, total // size)
+    files = SampleSet(context.path(f"files-{size}"), size, min(FILES, data.count), "files")
+    timing: dict[str, Any] = {"seconds": context.seconds / 3, "core": CORE}
+    taken = max(BATCH, min(PASS_SAMPLES, PASS_BYTES // size, data.count))
+    spec = {
+        **timing,
+        "path": data.path,
+        "size": size,
+        "memory": total // 8,
+        "batch": BATCH if size < LARGE else 16,
+        "count": taken,
+    }
+    everywhere = Leg("outcore, global shuffle", "samples.load", {**spec, "shuffle": "global"}, cold=(data.path,), limited=True)
+    chunks = Leg("outcore, chunk shuffle", "samples.load", {**spec, "shuffle": "chunk"}, cold=(data.path,), limited=True)
+    there = {"file": f"{data.path}/samples", "size_bytes": total, "count": "bytes"}
+    random = Leg(
+        "fio io_uring randread",
+        "tools.fio",
+        {**timing, **there, "rw": "randread", "bs": size},
+        cold=(data.path,),
+        sweep=tuple({"iodepth": depth} for depth in (DEPTHS if size < LARGE else STREAM_DEPTHS)),
+    )
+    stream = Leg(
+        "fio io_uring read, 1 MiB",
+        "tools.fio",
+        {**timing, **there, "rw": "read", "bs": MIB},
+        cold=(data.path,),
+        sweep=tuple({"iodepth": depth} for depth in STREAM_DEPTHS),
+    )
+    alone, together = (
+        Leg(
+            f"a file a sample, {threads} thread{'s' if threads > 1 else ''}",
+            "samples.files",
+            {"path": files.path, "size": size, "count": files.count, "threads": threads, "seconds": context.seconds / 3},
+            cold=(files.path,),
+        )
+        for threads in (1, 32)
+    )
+    return Case(
+        f"samples-{size}B",
+        f"samples of {size} B in random order out of {total / GIB:.1f} GiB, batches as NumPy arrays, checksums on, one core, "
+        f"budget {total // 8 // MIB} MiB, process limited to 64 MiB more",
+        "GB/s",
+        [everywhere, chunks, random, stream, alone, together],
+        [
+            Comparison(everywhere.name, (random.name,), "fio io_uring randread at its best depth", 0.9),
+            Comparison(chunks.name, (stream.name,), "the device's sequential read", 0.9),
+            Comparison(chunks.name, (alone.name,), "a file a sample on ext4, one thread", 28 if size == 512 else None),
+            Comparison(chunks.name, (together.name,), "a file a sample on ext4, 32 threads"),
+        ],
+        Bound(note="the device's random, and its sequential read"),
+        [data, files],
+        limit_over_bytes=total // 8,
+        needs=("fio",),
+        notes=(
+            f"A pass takes {taken:,} samples of a new epoch, less than all: none comes again. fio reads the same file, its depth "
+            f"by a sweep. The files are {files.count:,}, a thousand a folder, opened, read and closed in random order.",
+        ),
+    )
+
+
+def hot(context: Context) -> Case:
+    count = context.count(HOT_SAMPLES)
+    data = SampleSet(context.path("samples-hot"), HOT_BYTES, count)
+    array = SampleSet(context.path("samples-hot.npy"), HOT_BYTES, count, "npy")
+    spec: dict[str, Any] = {"seconds": context.seconds / 3, "core": CORE, "batch": BATCH, "count": count, "size": HOT_BYTES}
+    memory = 2 * count * HOT_BYTES
+    ours = Leg("outcore, kept in memory", "samples.hot", {**spec, "path": data.path, "memory": memory})
+    numpy = Leg("numpy, indices into a memory map", "samples.memory_map", {**spec, "path": array.path})
+    torch = Leg("PyTorch DataLoader over a memory map", "samples.torch_map", {**spec, "path": array.path})
+    return Case(
+        "samples-hot",
+        f"{count:,} samples of {HOT_BYTES} B in memory, global shuffle, batches of {BATCH}, one core",
+        "IOPS",
+        [ours, numpy, torch],
+        [
+            Comparison(ours.name, (numpy.name,), "numpy's indices into a memory map", 0.7),
+            Comparison(ours.name, (torch.name,), "PyTorch DataLoader over a memory map", 5),
+        ],
+        Bound(note="memory"),
+        [data, array],
+        notes=("All bytes are in memory before the clock starts: in ours by a first epoch, for the others in the page cache.",),
+    )
+
+
+def epoch(context: Context) -> Case:
+    count = context.count(EPOCH_SAMPLES)
+    total = count * EPOCH_BYTES
+    ours = SampleSet(context.path("epoch-outcore"), EPOCH_BYTES, count, labelled=True)
+    theirs = {name: SampleSet(context.path(f"epoch-{name}"), EPOCH_BYTES, count, f"loader {name}") for name in LOADERS}
+    spec = {"size": EPOCH_BYTES, "count": count, "batch": BATCH, "seed": 1, "core": CORE, "seconds": 4 * context.seconds}
+    global_, chunk = (
+        Leg(
+            f"outcore.torch.Loader, {shuffle} shuffle",
+            "samples.epoch",
+            {**spec, "path": ours.path, "memory": total // 8, "shuffle": shuffle},
+            cold=(ours.path,),
+            limited=True,
+        )
+        for shuffle in ("global", "chunk")
+    )
+    rivals = [
+        Leg(
+            words,
+            "loaders.epoch",
+            {**spec, "path": theirs[name].path, "loader": name, "workers": 0, "threads": 1},
+            cold=(theirs[name].path,),
+            limited=True,
+            rival=True,
+            sweep=sweep,
+        )
+        for name, (words, sweep) in LOADERS.items()
+    ]
+    return Case(
+        "samples-epoch",
+        f"one shuffled epoch of {count:,} samples of {EPOCH_BYTES} B and a label, cold, as tensors in batches of {BATCH}, "
+        f"one core, budget {total // 8 // MIB} MiB",
+        "IOPS",
+        [global_, chunk, *rivals],
+        [Comparison(leg.name, (rival.name,), rival.name, 1) for leg in (global_, chunk) for rival in rivals],
+        Bound(read_bytes=total),
+        [ours, *theirs.values()],
+        limit_over_bytes=total // 8,
+        needs=("rivals",),
+        notes=(
+            "All are held to the same process limit, which counts the page cache. A global shuffle lets every sample come "
+            "anywhere; so do Grain, Lance and PyTorch's files. Others shuffle within a buffer, or chunk by chunk.",
+        ),
+    )
+
+
+def resume(context: Context) -> Case:
+    count = context.count(RESUMED_SAMPLES)
+    ours = SampleSet(context.path("resume-outcore"), RESUMED_BYTES, count, labelled=True)
+    theirs = {name: SampleSet(context.path(f"resume-{name}"), RESUMED_BYTES, count, f"loader {name}") for name in RESUMED}
+    spec = {"size": RESUMED_BYTES, "count": count, "batch": BATCH, "seed": 1, "core": CORE, "workers": 0, "threads": 1}
+    memory = count * RESUMED_BYTES // 8
+    own = [
+        Leg(
+            f"outcore, {shuffle} shuffle",
+            "samples.resume",
+            {**spec, "path": ours.path, "memory": memory, "shuffle": shuffle},
+            cold=(ours.path,),
+        )
+        for shuffle in ("global", "chunk")
+    ]
+    rivals = [
+        Leg(words, "loaders.resume", {**spec, "path": theirs[name].path, "loader": name}, rival=True)
+        for name, words in RESUMED.items()
+    ]
+    return Case(
+        "samples-resume",
+        f"the first batch of {BATCH} in the middle of an epoch of {count:,} samples, from opening, one core",
+        "s",
+        [*own, *rivals],
+        [Comparison(leg.name, (rival.name,), rival.name) for leg in own for rival in rivals],
+        Bound(note="opening"),
+        [ours, *theirs.values()],
+        needs=("rivals",),
+        notes=(
+            "Ours is cold; the files of others are in the kernel's cache. WebDataset has no state and reads what came before.",
+        ),
+        measures=tuple(Measure(leg.name, "first_batch_s", "seconds", at_most=0.1) for leg in own),
+    )
+
+
+def names(context: Context) -> Case:
+    count, opened = context.count(NAMES), context.count(OPENED)
+    data = SampleSet(context.path("samples-names"), 1, count, named=True)
+    files = SampleSet(context.path("files-names"), 1, opened, "files")
+    program = relative("target/release/examples/look_up")
+    spec: dict[str, Any] = {"seconds": context.seconds / 3, "core": CORE, "program": program}
+    ours = Leg("outcore, directory in memory", "tools.look_up", {**spec, "arguments": ["dataset", data.path, count]})
+    map_ = Leg("HashMap of strings", "tools.look_up", {**spec, "arguments": ["map", count]})
+    system = Leg("open on ext4, cold", "samples.opens", {"path": files.path, "count": opened, "core": CORE}, cold=(files.path,))
+    return Case(
+        "samples-names",
+        f"look-up of random names among {count:,}, from Rust, one core",
+        "IOPS",
+        [ours, map_, system],
+        [
+            Comparison(ours.name, (system.name,), f"cold open of {opened:,} files on ext4", 100),
+            Comparison(ours.name, (map_.name,), "a HashMap of strings, and no less", 1),
+        ],
+        Bound(note="memory"),
+        [data, files],
+        needs=("look_up",),
+        notes=("A look-up finds the number of the sample; whoever then reads the sample compares its name.",),
+        measures=(Measure(ours.name, "part_of_map", "the memory of the map", at_most=0.1),),
+    )
+
+
+BUILDERS: dict[str, Callable[[Context], Case]] = {
+    **{f"samples-{size}B": (lambda context, size=size: cold(context, size)) for size in (512, 4 * KIB, 16 * KIB, LARGE, MIB)},
+    "samples-hot": hot,
+    "samples-epoch": epoch,
+    "samples-resume": resume,
+    "samples-names": names,
+}
