@@ -1,7 +1,7 @@
 """Tables and plots from raw results: `python bench/report.py [--results FOLDER]`.
 
-Without FOLDER: the newest under bench/results, told in bench/README.md between its markers. Results that lie elsewhere get a
-README of their own beside them. Running it again changes nothing.
+Without FOLDER: all under bench/results, one a day and machine, the newest first, told in bench/README.md between its markers.
+Results that lie elsewhere get a README of their own beside them. Running it again changes nothing.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from harness import plots, results, tables
@@ -24,24 +25,32 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, prog="report")
     parser.add_argument("--results", help="folder of raw results")
     given = parser.parse_args(words).results
-    folder = Path(given).resolve() if given else results.newest(KEPT)
-    if folder is None or not any(folder.glob("*.json")):
-        print(f"no results in {relative(folder or KEPT)}", file=sys.stderr)
+    folder = Path(given).resolve() if given else KEPT
+    is_kept = folder.is_relative_to(KEPT)
+    folders = [one for one in (results.all_in(KEPT) if is_kept else [folder]) if any(one.glob("*.json"))]
+    if not folders:
+        print(f"no results in {relative(folder)}", file=sys.stderr)
         return 1
-    readme = ROOT / "bench" / "README.md" if folder.is_relative_to(KEPT) else folder / "README.md"
-    write(folder, readme)
+    readme = ROOT / "bench" / "README.md" if is_kept else folder / "README.md"
+    write(folders, readme)
     print(relative(readme))
     return 0
 
 
-def write(folder: Path, readme: Path) -> None:
+def write(folders: Sequence[Path], readme: Path) -> None:
+    blocks = [told(folder, readme) for folder in folders]
+    if len(folders) > 1:
+        blocks = [f"## {folder.name}\n\n{block}" for folder, block in zip(folders, blocks, strict=True)]
+    readme.write_text(between_markers(readme.read_text() if readme.exists() else "", "\n".join(blocks)))
+
+
+def told(folder: Path, readme: Path) -> str:
+    """The results in a folder; their plots are drawn beside them."""
     cases = results.load(folder)
     drawn = plots.draw(cases, folder / "plots")
     links = {name: os.path.relpath(path, readme.parent) for name, path in drawn.items()}
-    told = tables.document(cases, links)
     raw = os.path.relpath(folder, readme.parent)
-    block = f"{told}\nRaw numbers, with the exact command of every leg: [{raw}]({raw}).\n"
-    readme.write_text(between_markers(readme.read_text() if readme.exists() else "", block))
+    return f"{tables.document(cases, links)}\nRaw numbers, with the exact command of every leg: [{raw}]({raw}).\n"
 
 
 def between_markers(text: str, block: str) -> str:

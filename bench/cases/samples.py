@@ -43,7 +43,8 @@ RESUMED = {
     "litdata": "LitData",
     "grain": "Grain over ArrayRecord",
 }
-OPENED = 100_000
+OPENABLE, OPENED = 1_000_000, 2000
+"""Files, and how many of them are opened: so few that nearly every one comes from the device, as among ten million all would."""
 
 
 def cold(context: Context, size: int) -> Case:
@@ -60,8 +61,17 @@ def cold(context: Context, size: int) -> Case:
         "batch": BATCH if size < LARGE else 16,
         "count": taken,
     }
-    everywhere = Leg("outcore, global shuffle", "samples.load", {**spec, "shuffle": "global"}, cold=(data.path,), limited=True)
-    chunks = Leg("outcore, chunk shuffle", "samples.load", {**spec, "shuffle": "chunk"}, cold=(data.path,), limited=True)
+    everywhere, chunks = (
+        Leg(
+            f"outcore, {shuffle} shuffle",
+            "samples.load",
+            {**spec, "shuffle": shuffle},
+            cold=(data.path,),
+            limited=True,
+            sweep=tuple({"batch": batch} for batch in (BATCH, 4 * BATCH)) if size < LARGE else (),
+        )
+        for shuffle in ("global", "chunk")
+    )
     there = {"file": f"{data.path}/samples", "size_bytes": total, "count": "bytes"}
     random = Leg(
         "fio io_uring randread",
@@ -217,19 +227,24 @@ def resume(context: Context) -> Case:
 def names(context: Context) -> Case:
     count, opened = context.count(NAMES), context.count(OPENED)
     data = SampleSet(context.path("samples-names"), 1, count, named=True)
-    files = SampleSet(context.path("files-names"), 1, opened, "files")
+    files = SampleSet(context.path("files-names"), 0, context.count(OPENABLE), "files")
     program = relative("target/release/examples/look_up")
     spec: dict[str, Any] = {"seconds": context.seconds / 3, "core": CORE, "program": program}
     ours = Leg("outcore, directory in memory", "tools.look_up", {**spec, "arguments": ["dataset", data.path, count]})
     map_ = Leg("HashMap of strings", "tools.look_up", {**spec, "arguments": ["map", count]})
-    system = Leg("open on ext4, cold", "samples.opens", {"path": files.path, "count": opened, "core": CORE}, cold=(files.path,))
+    system = Leg(
+        "open on ext4, cold",
+        "samples.opens",
+        {"path": files.path, "count": files.count, "opened": opened, "core": CORE},
+        cold=(files.path,),
+    )
     return Case(
         "samples-names",
         f"look-up of random names among {count:,}, from Rust, one core",
         "IOPS",
         [ours, map_, system],
         [
-            Comparison(ours.name, (system.name,), f"cold open of {opened:,} files on ext4", 100),
+            Comparison(ours.name, (system.name,), f"cold open of {opened:,} of {files.count:,} files on ext4", 100),
             Comparison(ours.name, (map_.name,), "a HashMap of strings, and no less", 1),
         ],
         Bound(note="memory"),

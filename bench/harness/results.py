@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,6 +145,6 @@ def device_rate(device: dict[str, Any], test: str, what: str) -> float | None:
     return entry[what] / entry["seconds"] if isinstance(entry, dict) and entry.get("seconds") else None
 
 
-def newest(folder: Path) -> Path | None:
-    folders: Sequence[Path] = sorted(path for path in folder.glob("*") if path.is_dir() and any(path.glob("*.json")))
-    return folders[-1] if folders else None
+def all_in(folder: Path) -> list[Path]:
+    """Folders with results, the newest first."""
+    return sorted((path for path in folder.glob("*") if path.is_dir() and any(path.glob("*.json"))), reverse=True)

@@ -44,7 +44,7 @@ def of_loader(data: SampleSet, path: Path) -> None:
 
 def rows(data: SampleSet) -> Iterator[Bytes]:
     """Samples x bytes, some at a time: noise that nothing can compress, and numbers."""
-    at_once = max(1, AT_ONCE_BYTES // data.size)
+    at_once = max(1, AT_ONCE_BYTES // max(1, data.size))
     noise = np.random.default_rng(0).integers(0, 256, (min(at_once, data.count), data.size), np.uint8)
     for start in range(0, data.count, at_once):
         found = noise[: min(at_once, data.count - start)]

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -6,6 +7,7 @@ import pytest
 from results_made_up import FACTS, case, ended, leg, ok
 
 import report
+from harness import results
 
 
 @pytest.fixture
@@ -21,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_report_says_bound_share_and_verdict(folder: Path) -> None:
-    report.write(folder, readme := folder / "README.md")
+    report.write([folder], readme := folder / "README.md")
     text = readme.read_text()
     assert (
         "Bound: 10 GFLOP, 3.7 GiB read, 953.7 MiB written (as told). At least: cores 0.90 s, device 3.00 s; the device binds."
@@ -44,7 +46,7 @@ def test_parts_of_the_time_are_told_and_drawn(tmp_path: Path) -> None:
     made["measures"] = [measure, {**measure, "key": "cores", "against": "one core", "at_least": None, "at_most": 0.2}]
     (tmp_path / "gemm.json").write_text(json.dumps(made))
     (tmp_path / "device.json").write_text(json.dumps({**FACTS, "case": "device", "started": "2026-01-02T03:00:00+00:00"}))
-    report.write(tmp_path, readme := tmp_path / "README.md")
+    report.write([tmp_path], readme := tmp_path / "README.md")
     text = readme.read_text()
     assert "| leg | writing, s | computing, s | serialising, s | waiting, s |" in text
     assert "| outcore | 0.50 | 0.75 | 0.00 | 0.25 |" in text
@@ -55,10 +57,10 @@ def test_parts_of_the_time_are_told_and_drawn(tmp_path: Path) -> None:
 
 def test_making_it_again_changes_no_byte(folder: Path) -> None:
     readme = folder / "README.md"
-    report.write(folder, readme)
+    report.write([folder], readme)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert any(path.suffix == ".svg" for path in before)
-    report.write(folder, readme)
+    report.write([folder], readme)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
@@ -71,3 +73,12 @@ def test_words_around_the_markers_stay() -> None:
 def test_no_results_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main(["--results", str(tmp_path)]) == 1
     assert "no results" in capsys.readouterr().err
+
+
+def test_folders_are_told_the_newest_first(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "2026-01-03-other"
+    shutil.copytree(folder, other, ignore=shutil.ignore_patterns(other.name))
+    assert results.all_in(tmp_path) == [other]
+    report.write([other, folder], readme := tmp_path / "README.md")
+    text = readme.read_text()
+    assert text.index("## 2026-01-03-other") < text.index(f"## {folder.name}")

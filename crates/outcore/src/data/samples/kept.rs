@@ -4,13 +4,11 @@
 //! next use is less than d epochs away, where d is such that they fill the memory. One that is kept has been compared with its checksum.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Mutex, MutexGuard};
 
-use outcore_engine::{Pieces, Shelf};
+use outcore_engine::{Pieces, Reservation, Shelf};
 
 use super::Dataset;
-use super::order::mix;
 use crate::error::Result;
 
 /// Pieces of memory, of which there should be some dozens.
@@ -18,8 +16,10 @@ const PIECE_BYTES_MIN: u64 = 256 << 10;
 const PIECE_BYTES_MAX: u64 = 2 << 20;
 /// Of a piece, a sample at most.
 const OF_PIECE: u64 = 4;
-/// What a slot takes besides its bytes: an entry of a table that is half full, and a number in a list.
-const SLOT_BYTES: u64 = 64;
+/// Slots are multiples of this.
+const SLOT_BYTES_MIN: usize = 16;
+/// What a slot takes besides its bytes: its place in a list of those that are free.
+const SLOT_BYTES_BESIDE: u64 = 16;
 /// Memory for a smaller part of the samples would be found to hold too few of those that are wanted.
 const PART_MIN: f64 = 1.0 / 64.0;
 
@@ -28,6 +28,8 @@ pub(super) struct Kept {
     shelf: Shelf,
     piece_bytes: usize,
     table: Mutex<Table>,
+    /// Of the table.
+    _reserved: Reservation,
 }
 
 /// Where a sample is.
@@ -47,30 +49,14 @@ struct Piece {
 
 #[derive(Default)]
 struct Table {
-    slots: HashMap<u64, Slot, BuildHasherDefault<Mixed>>,
+    /// By sample: its slot, among as many as every piece may have, and one more; none for one that is not kept.
+    slots: Vec<u32>,
+    slots_of_piece: u32,
     pieces: Vec<Piece>,
     /// Pieces that have no sample.
     unused: usize,
     /// By size: piece and number.
     free: HashMap<usize, Vec<(u32, u32)>>,
-}
-
-/// Numbers of samples spread evenly by one step.
-#[derive(Default)]
-struct Mixed(u64);
-
-impl Hasher for Mixed {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = mix(self.0 ^ number);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
 }
 
 /// A look at what is kept; nothing goes meanwhile.
@@ -82,7 +68,7 @@ pub(super) struct Open<'a> {
 
 /// Eight sizes between a power of two and the next waste a ninth at most.
 fn slot_bytes(len: usize) -> usize {
-    len.max(1).next_multiple_of((len.next_power_of_two() / 16).max(16))
+    len.max(1).next_multiple_of((len.next_power_of_two() / 16).max(SLOT_BYTES_MIN))
 }
 
 impl Kept {
@@ -95,10 +81,16 @@ impl Kept {
         if piece_bytes > session.memory_bytes() / 16 {
             return Ok(None);
         }
-        let shelf = session.engine().shelf(piece_bytes as usize, piece_bytes / mean * SLOT_BYTES)?;
-        let all = samples * slot_bytes(mean as usize) as u64;
-        shelf.want((all + all / 4).div_ceil(piece_bytes) as usize + 1);
-        Ok(Some(Kept { shelf, piece_bytes: piece_bytes as usize, table: Mutex::default() }))
+        let reserved = match session.engine().reserve("which samples are kept", samples * size_of::<u32>() as u64) {
+            Err(outcore_engine::Error::OverBudget { .. }) => return Ok(None),
+            found => found?,
+        };
+        let shelf = session.engine().shelf(piece_bytes as usize, piece_bytes / mean * SLOT_BYTES_BESIDE)?;
+        let (all, slots_of_piece) = (samples * slot_bytes(mean as usize) as u64, piece_bytes as u32 / SLOT_BYTES_MIN as u32);
+        let most = u64::from(u32::MAX / slots_of_piece) - 1;
+        shelf.want(((all + all / 4).div_ceil(piece_bytes) + 1).min(most) as usize);
+        let table = Table { slots: vec![0; samples as usize], slots_of_piece, ..Table::default() };
+        Ok(Some(Kept { shelf, piece_bytes: piece_bytes as usize, table: Mutex::new(table), _reserved: reserved }))
     }
 
     pub(super) fn open(&self) -> Open<'_> {
@@ -117,7 +109,8 @@ impl Kept {
 impl Table {
     /// Forgets pieces from one on.
     fn lose(&mut self, first: usize) {
-        self.slots.retain(|_, slot| (slot.piece as usize) < first);
+        let end = first as u32 * self.slots_of_piece;
+        self.slots.iter_mut().filter(|slot| **slot > end).for_each(|slot| *slot = 0);
         self.free.values_mut().for_each(|free| free.retain(|&(piece, _)| (piece as usize) < first));
         self.pieces.truncate(first);
         self.unused = self.pieces.iter().filter(|piece| piece.used == 0).count();
@@ -158,11 +151,14 @@ impl Open<'_> {
     }
 
     pub(super) fn has(&self, sample: u64) -> bool {
-        self.table.slots.contains_key(&sample)
+        self.table.slots[sample as usize] != 0
     }
 
-    pub(super) fn slot(&self, sample: u64) -> Option<Slot> {
-        self.table.slots.get(&sample).copied()
+    /// Where a sample of so many bytes is.
+    pub(super) fn slot(&self, sample: u64, len: u64) -> Option<Slot> {
+        let slot = self.table.slots[sample as usize].checked_sub(1)?;
+        let (piece, number) = (slot / self.table.slots_of_piece, slot % self.table.slots_of_piece);
+        Some(Slot { piece, number, len: len as u32 })
     }
 
     pub(super) fn at(&self, Slot { piece, number, len }: Slot) -> &[u8] {
@@ -179,12 +175,13 @@ impl Open<'_> {
         let Some((piece, number)) = self.table.vacant(slot_bytes, self.piece_bytes) else { return };
         self.table.use_of(piece, 1);
         self.pieces.bufs[piece as usize][number as usize * slot_bytes..][..bytes.len()].copy_from_slice(bytes);
-        self.table.slots.insert(sample, Slot { piece, number, len: bytes.len() as u32 });
+        self.table.slots[sample as usize] = piece * self.table.slots_of_piece + number + 1;
     }
 
     /// Lets go of a sample.
     pub(super) fn remove(&mut self, sample: u64) {
-        if let Some(Slot { piece, number, .. }) = self.table.slots.remove(&sample) {
+        if let Some(Slot { piece, number, .. }) = self.slot(sample, 0) {
+            self.table.slots[sample as usize] = 0;
             self.table.use_of(piece, -1);
             let slot_bytes = self.table.pieces[piece as usize].slot_bytes;
             self.table.free.entry(slot_bytes).or_default().push((piece, number));

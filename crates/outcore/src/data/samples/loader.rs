@@ -655,7 +655,7 @@ impl Work {
             (open, soon)
         });
         let find = |(&sample, place): (&u64, &Place)| match *place {
-            Place::Kept => kept.as_ref().and_then(|(kept, _)| kept.slot(sample)).map(Found::Kept),
+            Place::Kept => kept.as_ref().and_then(|(kept, _)| kept.slot(sample, self.dataset.place(sample).1)).map(Found::Kept),
             Place::Read { item } => Some(Found::Read(gathered.as_ref().expect("read for it").get(item as usize))),
             Place::Window { source, stretch, start, len } => {
                 let stretch = self.sources[source as usize].get(stretch as usize);
