@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 
 /// What batches ahead have together, unless the caller says how many they are: enough for the queue of any device.
 const AHEAD_BYTES: u64 = 16 << 20;
-const AHEAD_SAMPLES: u64 = 1024;
+const AHEAD_SAMPLES: u64 = 4096;
 /// Of the memory that is free, at most.
 const AHEAD_PART: u64 = 4;
 /// Batches that are ahead in any case, so that one is used while another is made.
