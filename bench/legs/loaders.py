@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from legs.measure import timed_epoch
+
 Spec = dict[str, Any]
 Result = dict[str, Any]
 
@@ -101,7 +103,29 @@ class Streaming:
         return again
 
 
-class LitData:
+class Stateful:
+    """A loader that has a state."""
+
+    def loader(self, folder: Path, spec: Spec) -> Any:
+        raise NotImplementedError
+
+    def batches(self, folder: Path, spec: Spec) -> Iterator[Any]:
+        yield from self.loader(folder, spec)
+
+    def resumed(self, folder: Path, spec: Spec) -> Callable[[], Iterator[Any]]:
+        first = self.loader(folder, spec)
+        half(first, spec)
+        state = first.state_dict()
+
+        def again() -> Iterator[Any]:
+            loader = self.loader(folder, spec)
+            loader.load_state_dict(state)
+            yield from loader
+
+        return again
+
+
+class LitData(Stateful):
     def write(self, folder: Path, spec: Spec) -> None:
         from litdata.streaming.writer import BinaryWriter
 
@@ -121,21 +145,6 @@ class LitData:
 
         samples = Samples(str(folder), shuffle=True, seed=spec["seed"])
         return litdata.StreamingDataLoader(samples, batch_size=spec["batch"], num_workers=spec["workers"])
-
-    def batches(self, folder: Path, spec: Spec) -> Iterator[Any]:
-        yield from self.loader(folder, spec)
-
-    def resumed(self, folder: Path, spec: Spec) -> Callable[[], Iterator[Any]]:
-        first = self.loader(folder, spec)
-        half(first, spec)
-        state = first.state_dict()
-
-        def again() -> Iterator[Any]:
-            loader = self.loader(folder, spec)
-            loader.load_state_dict(state)
-            yield from loader
-
-        return again
 
 
 class Grain:
@@ -161,7 +170,8 @@ class Grain:
         return iter(made.batch(spec["batch"], drop_remainder=True).to_iter_dataset(options))
 
     def batches(self, folder: Path, spec: Spec) -> Iterator[Any]:
-        return ((torch.from_numpy(x), torch.from_numpy(y)) for x, y in self.iterator(folder, spec))
+        for x, y in self.iterator(folder, spec):
+            yield torch.from_numpy(x), torch.from_numpy(y)
 
     def resumed(self, folder: Path, spec: Spec) -> Callable[[], Iterator[Any]]:
         first = self.iterator(folder, spec)
@@ -235,7 +245,7 @@ class Files:
         yield from torch.utils.data.DataLoader(Samples(), spec["batch"], **options)
 
 
-class Map:
+class Map(Stateful):
     """PyTorch's loader that has a state, torchdata's, over a memory map."""
 
     def write(self, folder: Path, spec: Spec) -> None:
@@ -251,21 +261,6 @@ class Map:
         y = torch.arange(spec["count"]) % 1000
         random = torch.Generator().manual_seed(spec["seed"])
         return StatefulDataLoader(torch.utils.data.TensorDataset(x, y), spec["batch"], shuffle=True, generator=random)
-
-    def batches(self, folder: Path, spec: Spec) -> Iterator[Any]:
-        yield from self.loader(folder, spec)
-
-    def resumed(self, folder: Path, spec: Spec) -> Callable[[], Iterator[Any]]:
-        first = self.loader(folder, spec)
-        half(first, spec)
-        state = first.state_dict()
-
-        def again() -> Iterator[Any]:
-            loader = self.loader(folder, spec)
-            loader.load_state_dict(state)
-            yield from loader
-
-        return again
 
 
 def half(batches: Any, spec: Spec) -> None:
@@ -296,22 +291,8 @@ def write(spec: Spec) -> Result:
 
 
 def epoch(spec: Spec) -> Result:
-    """One shuffled epoch, from opening to the last batch, or as much of it as `seconds` are for; each sample at most once."""
     torch.set_num_threads(1)
-    folder = Path(spec["path"])
-    started, cpu, numbers = time.perf_counter(), time.process_time(), []
-    for x, y in LOADERS[spec["loader"]]().batches(folder, spec):
-        number = x[:, :8].contiguous().numpy().view("<u8")[:, 0].copy()
-        if x.shape != (len(y), spec["size"]) or (number % 1000 != y.numpy()).any():
-            raise SystemExit("a batch is not what was written")
-        numbers.append(number)
-        if time.perf_counter() > started + spec["seconds"]:
-            break
-    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-    seen = np.concatenate(numbers)
-    if len(np.unique(seen)) != len(seen):
-        raise SystemExit("a sample came twice")
-    return {"seconds": [seconds], "work": len(seen), "cpu_seconds": cpu}
+    return timed_epoch(LOADERS[spec["loader"]]().batches(Path(spec["path"]), spec), spec)
 
 
 def resume(spec: Spec) -> Result:

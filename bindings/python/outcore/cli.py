@@ -6,19 +6,19 @@ Exit status: 0 when all is well, 1 for an error, 2 for a wrong command line, 130
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from . import _native, _store, errors
+from . import _dataset_commands, _native, _store, errors
 from ._array import Array
-from ._session import MOST_THREADS, Session
+from ._commands import SEED, THREADS, say, session_of, session_options
+from ._session import Session
 from ._sparse import Sparse
 from ._units import MOST_BYTES, show_bytes
 
@@ -49,33 +49,11 @@ IMPORT_OPTIONS = (
     "min_length",
 )
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 PATH = click.Path(dir_okay=False)
 MATRIX = click.Path()
 """A dense matrix, which is a file, or a sparse one, which is a folder."""
 DTYPE = click.Choice(["float32", "float64"])
 ORDER = click.Choice(["C", "F"])
-THREADS = click.IntRange(1, MOST_THREADS)
-SEED = click.IntRange(0, (1 << 32) - 1)
-
-
-def session_options(command: F) -> F:
-    """The options that all commands share."""
-    for option in reversed(
-        (
-            click.option(
-                "--memory", metavar="SIZE", help="Budget, such as 512MiB or 2GiB; default a quarter of what is allowed."
-            ),
-            click.option("--scratch", type=click.Path(file_okay=False), help="Folder on SSD for what is in between."),
-            click.option("--threads", type=THREADS, help="Cores to use; default all."),
-            click.option("--driver", type=click.Choice(["auto", "io_uring", "threads"]), default="auto", show_default=True),
-            click.option("--blas", metavar="LIBRARY", help="mkl, openblas, blis or a path; default the built-in kernels."),
-            click.option("--json", "as_json", is_flag=True, help="Print one JSON value."),
-        )
-    ):
-        command = option(command)
-    return command
 
 
 explain_option = click.option("--explain", is_flag=True, help="Print the plan; nothing is read or written.")
@@ -92,11 +70,11 @@ def cli() -> None:
 @session_options
 def info(path: str | None, as_json: bool, **options: Any) -> None:
     """What outcore runs on here; with PATH, what matrix that is."""
-    session = _session(options)
+    session = session_of(options)
     found = session.info() if path is None else _describe(session.open(path))
     if path is None:
         found["scratch"] = str(found["scratch"])
-    _say(found, as_json)
+    say(found, as_json)
 
 
 @cli.command()
@@ -128,7 +106,7 @@ def convert(
     """Copy SOURCE, a .npy or raw file, to TARGET, a .npy file, with another element type or order."""
     import outcore
 
-    session = _session(options)
+    session = session_of(options)
     shape = None if raw_shape is None else [_whole(part) for part in raw_shape.split(",")]
     array = session.open(
         source,
@@ -172,7 +150,7 @@ def import_(source: tuple[str, ...], target: str, kind: str | None, as_json: boo
     if len(source) > 1 and kind not in ("libsvm", "text"):
         raise click.BadParameter(f"{kind} is one file", param_hint="SOURCE")
     dtype, resume, tiled = options.pop("dtype"), options.pop("resume"), options.pop("tiled")
-    _session(options)
+    session_of(options)
     given: dict[str, Any] = {"dtype": dtype, "tiled": tiled, "resume": resume}
     if kind == "libsvm":
         zero_based = "auto" if about["zero_based"] is None else about["zero_based"]
@@ -197,7 +175,7 @@ def export(source: str, target: str, kind: str | None, as_json: bool, **options:
     """Write SOURCE, a folder with a sparse matrix, to TARGET in a foreign format, with the labels that lie beside it."""
     import outcore
 
-    session = _session(options)
+    session = session_of(options)
     matrix, kind = session.open(source), kind or _kind_of(target)
     if kind == "xc":
         outcore.export_xc(matrix, _first(_labels_of(session, source), lambda: _none(matrix)), target)
@@ -213,7 +191,7 @@ def export(source: str, target: str, kind: str | None, as_json: bool, **options:
         "nbytes": os.path.getsize(target),
     }
     if as_json:
-        _say(facts, True)
+        say(facts, True)
     else:
         print(f"{target}: {' x '.join(map(str, matrix.shape))}, {matrix.nnz} entries, {show_bytes(int(facts['nbytes']))}")
 
@@ -233,7 +211,7 @@ def gemm(
     """Multiply the matrices in A and B; OUT is a new .npy file."""
     from . import linalg
 
-    session = _session(options)
+    session = session_of(options)
     left, right = session.open(a), session.open(b)
     found = linalg.gemm(left, right, out, alpha=alpha, trans_a=trans_a, trans_b=trans_b, explain=_how(explain, as_json))
     if not explain:
@@ -252,7 +230,7 @@ def csrmm(a: str, b: str, out: str, alpha: float, trans_a: bool, explain: bool, 
     """Multiply the sparse matrix in the folder A by the dense one in B; OUT is a new .npy file."""
     from . import linalg
 
-    session = _session(options)
+    session = session_of(options)
     left, right = session.open(a), session.open(b)
     found = linalg.csrmm(left, right, out, alpha=alpha, trans_a=trans_a, explain=_how(explain, as_json))
     if not explain:
@@ -286,7 +264,7 @@ def pca(
 
     from .decomposition import PCA
 
-    session = _session(options)
+    session = session_of(options)
     array = session.open(x)
     found = PCA(_components(components), whiten=whiten, random_state=random_state)
     if explain:
@@ -303,7 +281,7 @@ def pca(
     ratio = [float(part) for part in found.explained_variance_ratio_]
     facts = {"components": found.n_components_, "explained": sum(ratio), "explained_variance_ratio": ratio, "fit_s": seconds}
     if as_json:
-        _say({**facts, "output": output, "model": model}, True)
+        say({**facts, "output": output, "model": model}, True)
         return
     print(f"{found.n_components_} components explain {100 * sum(ratio):.2f} % of the variance; found in {seconds:.2f} s")
     for number, part in enumerate(ratio[:10], 1):
@@ -343,7 +321,7 @@ def kmeans(
 
     from .cluster import KMeans
 
-    session = _session(options)
+    session = session_of(options)
     array = session.open(x)
     begin_with: Any = init
     if start is not None:
@@ -369,7 +347,7 @@ def kmeans(
         "fit_s": seconds,
     }
     if as_json:
-        _say({**facts, "sizes": sizes.tolist(), "output": output, "centers": centers}, True)
+        say({**facts, "sizes": sizes.tolist(), "output": output, "centers": centers}, True)
         return
     print(f"{clusters} clusters of {sizes.min()} to {sizes.max()} rows after {found.n_iter_} rounds; found in {seconds:.2f} s")
     print(f"inertia {found.inertia_:.8g}; {100 * found.compared_:.1f} % of the rows were compared with all centres a round")
@@ -390,9 +368,9 @@ def bench_device(folder: str, size: str, seconds: float, as_json: bool, **option
     """How fast FOLDER's device is through this library: sequential write and read, random reads of 4 KiB."""
     from ._device import measure
 
-    found = measure(_session(options), folder, size, seconds)
+    found = measure(session_of(options), folder, size, seconds)
     if as_json:
-        _say(found, True)
+        say(found, True)
         return
     print(f"driver             {found['driver']}")
     print(f"sequential write   {found['write_gb_s']:.2f} GB/s")
@@ -416,7 +394,7 @@ def list_(path: str, as_json: bool) -> None:
     """What the store PATH holds."""
     found = _store.list_store(path)
     if as_json:
-        _say(found, True)
+        say(found, True)
         return
     for one in found["objects"]:
         changed = one["modified"].astimezone().isoformat(" ", "seconds")
@@ -435,7 +413,7 @@ def repair(path: str, as_json: bool) -> None:
     """
     faults = _store.repair_store(path)
     if as_json:
-        _say(faults, True)
+        say(faults, True)
         return
     for fault in faults:
         print(_fault(fault))
@@ -456,10 +434,10 @@ def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -
 
     Exit status 1 if one is not.
     """
-    session = _session(options)
+    session = session_of(options)
     found = [_checked(session, path, values) for path in paths]
     if as_json:
-        _say(found, True)
+        say(found, True)
     else:
         for one in found:
             print(f"{one['path']}: {'ok, ' + one['what'] if one['ok'] else one['error']}")
@@ -467,137 +445,6 @@ def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -
                 print(f"  {_fault(fault)}")
     if not all(one["ok"] for one in found):
         raise SystemExit(1)
-
-
-@cli.command()
-@click.argument("source", type=click.Path(), nargs=-1, required=True)
-@click.argument("target", type=click.Path())
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["images", "tar", "tfrecord", "safetensors", "parquet", "numpy"]),
-    help="Default by its name.",
-)
-@click.option(
-    "--field",
-    "fields",
-    multiple=True,
-    metavar="NAME=TYPE[:SHAPE]",
-    help="Bytes, text, or a dtype and a shape, where * varies, as in boxes=float32:*,4. Default as in the first sample.",
-)
-@click.option(
-    "--shuffle", type=SEED, metavar="SEED", help="Write images, arrays in random order; then a chunk shuffle is as good."
-)
-@click.option("--names/--no-names", default=True, show_default=True, help="Keep the names of samples.")
-@click.option("--in-place", is_flag=True, help="Leave samples where they are: in tar, TFRecord, safetensors files.")
-@click.option("--resume", is_flag=True, help="Go on where packing the same SOURCE died.")
-@click.option("--readers", type=click.IntRange(1), help="Threads that read images; default 8.")
-@session_options
-def pack(
-    source: tuple[str, ...],
-    target: str,
-    kind: str | None,
-    fields: tuple[str, ...],
-    shuffle: int | None,
-    names: bool,
-    in_place: bool,
-    resume: bool,
-    readers: int | None,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Pack SOURCE into TARGET, a dataset of training samples.
-
-    SOURCE is a folder of images, whose folders are their classes, tar shards, TFRecord, safetensors or Parquet files, or a
-    .npy or .npz file.
-    """
-    from . import data
-
-    session, given = _session(options), dict(map(_field, fields)) or None
-    options = {"format": kind, "fields": given, "names": names, "resume": resume, "session": session}
-    if in_place:
-        if shuffle is not None or readers is not None:
-            raise click.UsageError("what is left in place has its order; --shuffle and --readers are for what is packed")
-        found = data.index(list(source), target, **options)
-    else:
-        found = data.pack(list(source), target, **options, shuffle=shuffle, threads=readers)
-    _say(_dataset(found), as_json)
-
-
-@cli.command()
-@click.argument("path", type=click.Path())
-@click.option("--sample", type=click.IntRange(0), help="Show the sample with this number.")
-@click.option("--name", help="Show the sample with this name.")
-@session_options
-def inspect(path: str, sample: int | None, name: str | None, as_json: bool, **options: Any) -> None:
-    """What is in the dataset PATH, or in one sample of it."""
-    from . import data
-
-    dataset = data.Dataset(path, session=_session(options))
-    if sample is None and name is None:
-        _say(_dataset(dataset), as_json)
-        return
-    try:
-        found = dataset[sample if name is None else name]
-    except (IndexError, KeyError) as error:
-        wanted = f"sample {sample} of {len(dataset)}" if name is None else f"no sample has the name {name}"
-        raise errors.MissingError(f"{path}: {wanted}", object=path) from error
-    _say({key: _value(value) for key, value in found.items()}, as_json)
-
-
-@cli.command()
-@click.argument("path", type=click.Path())
-@click.option("--decode", multiple=True, metavar="FIELD", help="Also decode this field, JPEG or PNG.")
-@session_options
-def verify(path: str, decode: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Read every sample of the dataset PATH and every name, and name those that are not what was written.
-
-    Exit status 1 if there is one.
-    """
-    from . import data
-
-    dataset = data.Dataset(path, decode=dict.fromkeys(decode, "RGB"), session=_session(options))
-    faults = dataset.verify()
-    if as_json:
-        _say({"path": dataset.path, "samples": len(dataset), "nbytes": dataset.nbytes, "faults": faults}, True)
-    else:
-        for fault in faults:
-            print(f"sample {fault['sample']}{'' if fault['name'] is None else ', ' + fault['name']}: {fault['reason']}")
-        print(f"{dataset.path}: {len(dataset)} samples, {show_bytes(dataset.nbytes)}, {len(faults) or 'none'} damaged")
-    if faults:
-        raise SystemExit(1)
-
-
-@cli.command("bench-data")
-@click.argument("path", type=click.Path())
-@click.option("--batch-size", type=click.IntRange(1), default=256, show_default=True)
-@click.option("--shuffle", type=click.Choice(["no", "global", "chunk"]), default="global", show_default=True)
-@click.option("--seed", type=SEED, default=0, show_default=True)
-@click.option("--decode", multiple=True, metavar="FIELD", help="Decode this field, JPEG or PNG.")
-@click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="How long, at least one batch.")
-@session_options
-def bench_data(
-    path: str,
-    batch_size: int,
-    shuffle: str,
-    seed: int,
-    decode: tuple[str, ...],
-    seconds: float,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """How fast batches of the dataset PATH come: from opening it to the first, and then on, epoch after epoch."""
-    from ._loading import measure
-
-    session = _session(options)
-    found = measure(session, path, seconds, batch_size=batch_size, shuffle=shuffle, seed=seed, decode=decode)
-    if as_json:
-        _say(found, True)
-        return
-    print(f"first batch        {1000 * found['first_batch_s']:.1f} ms after opening")
-    print(f"samples            {found['samples_s']:,.0f} a second, {found['samples_cpu_s']:,.0f} a second of one core")
-    print(f"bytes              {found['gb_s']:.3f} GB/s")
-    print(f"epochs             {found['epochs']:.2f}")
 
 
 @cli.command()
@@ -628,7 +475,7 @@ def bench_data(
 def demo(explain: bool, as_json: bool, **options: Any) -> None:
     """Principal components of images and clusters of texts, larger than the memory allowed, told in one HTML page."""
     if explain:
-        _say({name: value for name, value in options.items() if value is not None}, as_json)
+        say({name: value for name, value in options.items() if value is not None}, as_json)
         return
     try:
         from .demo import run_demo
@@ -640,13 +487,7 @@ def demo(explain: bool, as_json: bool, **options: Any) -> None:
     except DemoError as error:
         raise click.ClickException(str(error)) from error
     if as_json:
-        _say(found, True)
-
-
-def _session(options: dict[str, Any]) -> Session:
-    import outcore
-
-    return outcore.configure(**options)
+        say(found, True)
 
 
 def _kind_of(name: str) -> str:
@@ -683,7 +524,7 @@ def _none(matrix: Any) -> Any:
 
 def _imported(matrix: Sparse, as_json: bool) -> None:
     if as_json:
-        _say(_describe(matrix), True)
+        say(_describe(matrix), True)
     else:
         print(f"{matrix.path}: {_in_words(matrix)}, {show_bytes(matrix.nbytes)}")
 
@@ -709,7 +550,7 @@ def _done(session: Session, array: Array, as_json: bool) -> None:
     if as_json:
         facts = trace.to_dict()
         facts.pop("spans")
-        _say({**_describe(array), "trace": facts}, True)
+        say({**_describe(array), "trace": facts}, True)
     else:
         print(f"{array.path}: {_in_words(array)}, {show_bytes(array.nbytes)}")
         print(trace)
@@ -750,47 +591,6 @@ def _finite(value: float) -> bool:
     return value - value == 0
 
 
-def _dataset(dataset: Any) -> dict[str, Any]:
-    fields = {name: _value_of(field) for name, field in dataset.fields.items()}
-    return {
-        "path": dataset.path,
-        "samples": len(dataset),
-        "named": dataset.is_named,
-        "in_place": dataset.is_in_place,
-        "fields": fields,
-        "nbytes": dataset.nbytes,
-        "directory_bytes": dataset.directory_nbytes,
-        "clustering": dataset.clustering,
-    }
-
-
-def _value_of(field: Any) -> str:
-    shape = ",".join("*" if extent is None else str(extent) for extent in field.shape)
-    return field.kind if field.dtype is None else f"{field.dtype}{':' if shape else ''}{shape}"
-
-
-def _field(text: str) -> tuple[str, Any]:
-    name, equals, told = text.rpartition("=")
-    kind, _, shape = told.partition(":")
-    try:
-        if not equals or not name:
-            raise ValueError
-        if kind in ("bytes", "text"):
-            return name, kind
-        return name, (kind, tuple(None if extent == "*" else int(extent) for extent in shape.split(",") if extent))
-    except ValueError:
-        raise click.BadParameter(f"{text!r} is not NAME=TYPE[:SHAPE]", param_hint="--field") from None
-
-
-def _value(value: Any) -> Any:
-    """A value of a sample, in a line."""
-    if isinstance(value, bytes):
-        return f"{len(value)} bytes"
-    if isinstance(value, str):
-        return value
-    return value.item() if value.ndim == 0 else f"{value.dtype} {' x '.join(map(str, value.shape))}"
-
-
 def _components(text: str) -> float | None:
     if text == "all":
         return None
@@ -807,13 +607,8 @@ def _whole(text: str) -> int:
         raise click.BadParameter(f"{text!r} is no whole number", param_hint="--raw-shape") from None
 
 
-def _say(found: Any, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(found, default=str))
-        return
-    for name, value in found.items():
-        shown = show_bytes(value) if name.endswith("bytes") and isinstance(value, int) else value
-        print(f"{name.replace('_', ' '):<18} {'-' if shown is None else shown}")
+for _command in _dataset_commands.COMMANDS:
+    cli.add_command(_command)
 
 
 def main() -> None:

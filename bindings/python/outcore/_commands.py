@@ -1,0 +1,50 @@
+"""What the commands share: their common options, the session that these make, and how results are printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from ._session import MOST_THREADS, Session
+from ._units import show_bytes
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+THREADS = click.IntRange(1, MOST_THREADS)
+SEED = click.IntRange(0, (1 << 32) - 1)
+
+
+def session_options(command: F) -> F:
+    """The options that all commands share."""
+    for option in reversed(
+        (
+            click.option(
+                "--memory", metavar="SIZE", help="Budget, such as 512MiB or 2GiB; default a quarter of what is allowed."
+            ),
+            click.option("--scratch", type=click.Path(file_okay=False), help="Folder on SSD for what is in between."),
+            click.option("--threads", type=THREADS, help="Cores to use; default all."),
+            click.option("--driver", type=click.Choice(["auto", "io_uring", "threads"]), default="auto", show_default=True),
+            click.option("--blas", metavar="LIBRARY", help="mkl, openblas, blis or a path; default the built-in kernels."),
+            click.option("--json", "as_json", is_flag=True, help="Print one JSON value."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def session_of(options: dict[str, Any]) -> Session:
+    import outcore
+
+    return outcore.configure(**options)
+
+
+def say(found: Any, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found, default=str))
+        return
+    for name, value in found.items():
+        shown = show_bytes(value) if name.endswith("bytes") and isinstance(value, int) else value
+        print(f"{name.replace('_', ' '):<18} {'-' if shown is None else shown}")
