@@ -126,21 +126,30 @@ def hot(context: Context) -> Case:
     data = SampleSet(context.path("samples-hot"), HOT_BYTES, count)
     array = SampleSet(context.path("samples-hot.npy"), HOT_BYTES, count, "npy")
     spec: dict[str, Any] = {"seconds": context.seconds / 3, "core": CORE, "batch": BATCH, "count": count, "size": HOT_BYTES}
+    chunks = SampleSet(context.path("hot-litdata"), HOT_BYTES, count, "loader litdata")
     memory = 2 * count * HOT_BYTES
     ours = Leg("outcore, kept in memory", "samples.hot", {**spec, "path": data.path, "memory": memory})
     numpy = Leg("numpy, indices into a memory map", "samples.memory_map", {**spec, "path": array.path})
     torch = Leg("PyTorch DataLoader over a memory map", "samples.torch_map", {**spec, "path": array.path})
+    litdata = Leg(
+        "LitData",
+        "loaders.hot",
+        {**spec, "path": chunks.path, "loader": "litdata", "seed": 1, "workers": 0, "threads": 1},
+        rival=True,
+    )
     return Case(
         "samples-hot",
         f"{count:,} samples of {HOT_BYTES} B in memory, global shuffle, batches of {BATCH}, one core",
         "IOPS",
-        [ours, numpy, torch],
+        [ours, numpy, torch, litdata],
         [
             Comparison(ours.name, (numpy.name,), "numpy's indices into a memory map", 0.7),
             Comparison(ours.name, (torch.name,), "PyTorch DataLoader over a memory map", 5),
+            Comparison(ours.name, (litdata.name,), "LitData, its chunks in the kernel's cache", 5),
         ],
         Bound(note="memory"),
-        [data, array],
+        [data, array, chunks],
+        needs=("rivals",),
         notes=("All bytes are in memory before the clock starts: in ours by a first epoch, for the others in the page cache.",),
     )
 

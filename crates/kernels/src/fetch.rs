@@ -13,9 +13,10 @@ pub(crate) fn fetch<T>(at: *const T) {
     let _ = at;
 }
 
-/// Asks for bytes that are used next, as far as caches have room for them, without waiting for them.
+/// Asks for the beginning of bytes that are copied next, without waiting for it. Processors find the rest by themselves, and sooner than
+/// where all lines are asked for at once: those that wait for memory are few.
 pub fn fetch_bytes(bytes: &[u8]) {
     const LINE: usize = 64;
-    const MOST: usize = 16 << 10;
+    const MOST: usize = 4 * LINE;
     bytes[..bytes.len().min(MOST)].iter().step_by(LINE).for_each(|byte| fetch(byte));
 }

@@ -24,12 +24,14 @@ mod clustering;
 mod form;
 mod images;
 mod kept;
+mod lanes;
 mod loader;
 mod names;
 mod order;
 mod packed;
 mod schema;
 mod spare;
+mod work;
 mod writer;
 
 use std::borrow::Cow;

@@ -155,10 +155,10 @@ impl Open<'_> {
     }
 
     /// Where a sample of so many bytes is.
-    pub(super) fn slot(&self, sample: u64, len: u64) -> Option<Slot> {
+    pub(super) fn slot(&self, sample: u64, len: u32) -> Option<Slot> {
         let slot = self.table.slots[sample as usize].checked_sub(1)?;
         let (piece, number) = (slot / self.table.slots_of_piece, slot % self.table.slots_of_piece);
-        Some(Slot { piece, number, len: len as u32 })
+        Some(Slot { piece, number, len })
     }
 
     pub(super) fn at(&self, Slot { piece, number, len }: Slot) -> &[u8] {

@@ -150,6 +150,31 @@ impl Order {
     }
 }
 
+/// Positions of a batch: some of an epoch's, evenly apart, and after its last its first.
+#[derive(Clone, Copy)]
+pub(crate) struct Positions {
+    pub(crate) first: u64,
+    pub(crate) apart: u64,
+    pub(crate) count: u64,
+    pub(crate) samples: u64,
+    /// Position behind the batch of all ranks.
+    pub(crate) end: u64,
+}
+
+impl Positions {
+    pub(crate) fn at(&self, number: u64) -> u64 {
+        (self.first + number * self.apart) % self.samples
+    }
+
+    pub(crate) fn are_different(&self) -> bool {
+        self.first + (self.count - 1) * self.apart < self.samples
+    }
+
+    pub(crate) fn all(self) -> impl Iterator<Item = u64> {
+        (0..self.count).map(move |number| self.at(number))
+    }
+}
+
 /// A window of an epoch: its number, and its samples in the order of the sequence.
 #[derive(Debug, Default)]
 pub(crate) struct Window {

@@ -1,0 +1,185 @@
+//! Windows of a chunk shuffle: each lane has the one that it is in, and reads the next. A sample is then a piece of memory that is there
+//! already.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outcore_engine::{GatherOptions, Gathered, Ticket};
+
+use super::Dataset;
+use super::order::{Chunked, Order, Positions, Window};
+use super::work::{Place, Work};
+use crate::error::{Error, Result};
+
+/// The lanes of an epoch, and a batch of which some samples are found. None for an order that has no lanes.
+#[derive(Default)]
+pub(super) struct Lanes {
+    lanes: Vec<Lane>,
+    part: Option<Part>,
+}
+
+/// A batch of a chunk shuffle, as far as it is.
+struct Part {
+    done: u64,
+    work: Work,
+    /// By lane: a window, and its number among the sources.
+    by_lane: Vec<Option<(u64, u32)>>,
+}
+
+/// Windows of a lane.
+#[derive(Default)]
+struct Lane {
+    here: Option<(Stretches, Arc<Gathered>)>,
+    next: Option<(Stretches, Ticket<Gathered>)>,
+}
+
+/// A window, and the stretches of files that are read of it: one a chunk, more where it goes on in another file.
+struct Stretches {
+    shape: Window,
+    /// First sample of each, and where its bytes begin.
+    begins: Vec<(u64, u64)>,
+    /// Number of each chunk's first; none where each has one.
+    of_chunks: Vec<u32>,
+}
+
+impl Stretches {
+    /// The stretch with a sample of a chunk, and where its bytes begin.
+    fn stretch_of(&self, chunk: u32, sample: u64) -> (u32, u64) {
+        let mut stretch = self.of_chunks.get(chunk as usize).copied().unwrap_or(chunk);
+        if !self.of_chunks.is_empty() {
+            let end = self.of_chunks.get(chunk as usize + 1).copied().unwrap_or(self.begins.len() as u32);
+            while stretch + 1 < end && self.begins[stretch as usize + 1].0 <= sample {
+                stretch += 1;
+            }
+        }
+        (stretch, self.begins[stretch as usize].1)
+    }
+}
+
+impl Lanes {
+    /// Without windows.
+    pub(super) fn of(order: &Order) -> Lanes {
+        let mut lanes = Lanes::default();
+        if let Order::Chunked(order) = order {
+            lanes.lanes.resize_with(order.lanes() as usize, Lane::default);
+        }
+        lanes
+    }
+
+    /// A batch whose samples are all in windows that are in memory; none while one of these is on its way, after waiting for `patience`.
+    /// Without `must`, also where there is no memory for one.
+    pub(super) fn gather(
+        &mut self,
+        dataset: &Dataset,
+        order: &Chunked,
+        positions: Positions,
+        patience: Duration,
+        must: bool,
+        work: impl FnOnce() -> Work,
+    ) -> Result<Option<Work>> {
+        let mut part = match self.part.take() {
+            Some(part) => part,
+            None => {
+                // All lanes at once, if memory allows, and not one after the other.
+                for position in positions.all().take(self.lanes.len()) {
+                    let (number, at) = order.in_sequence(position);
+                    self.lanes[number as usize].begin(dataset, order, at, false)?;
+                }
+                Part { done: 0, work: work(), by_lane: vec![None; self.lanes.len()] }
+            }
+        };
+        while part.done < positions.count {
+            let (number, at) = order.in_sequence(positions.at(part.done));
+            let lane = &mut self.lanes[number as usize];
+            let Some((window, gathered)) = lane.window(dataset, order, number, at, patience, must)? else {
+                self.part = Some(part);
+                return Ok(None);
+            };
+            let source = match part.by_lane[number as usize] {
+                Some((of, source)) if of == window.shape.number => source,
+                _ => {
+                    part.work.sources.push(Arc::clone(gathered));
+                    let source = part.work.sources.len() as u32 - 1;
+                    part.by_lane[number as usize] = Some((window.shape.number, source));
+                    source
+                }
+            };
+            let (chunk, within) = window.shape.order[(at - window.shape.positions.start) as usize];
+            let sample = window.shape.chunks[chunk as usize].0 + u64::from(within);
+            let (offset, len) = dataset.place(sample);
+            let (stretch, begin) = window.stretch_of(chunk, sample);
+            // A damaged index may say anything.
+            let start = offset.wrapping_sub(begin) as u32;
+            part.work.add(sample, len, Place::Window { source, stretch, start, len: len as u32 });
+            part.done += 1;
+        }
+        Ok(Some(part.work))
+    }
+}
+
+impl Lane {
+    /// Has the window with a position of the sequence here or on its way; without `must`, only if there is memory for it.
+    fn begin(&mut self, dataset: &Dataset, order: &Chunked, at: u64, must: bool) -> Result<()> {
+        let wanted = order.window_of(at);
+        let is_it = |number: u64| number == wanted;
+        let known = self.here.as_ref().is_some_and(|(window, _)| is_it(window.shape.number))
+            || self.next.as_ref().is_some_and(|(window, _)| is_it(window.shape.number));
+        if !known {
+            self.next = None;
+            self.next = match begun(dataset, order.window(wanted)) {
+                Err(Error::OverBudget { .. }) if !must => None,
+                found => Some(found?),
+            };
+        }
+        Ok(())
+    }
+
+    /// The window with a position of the sequence. The one after it is read from then on, if the lane has it and memory is free.
+    fn window(
+        &mut self,
+        dataset: &Dataset,
+        order: &Chunked,
+        number: u64,
+        at: u64,
+        patience: Duration,
+        must: bool,
+    ) -> Result<Option<(&Stretches, &Arc<Gathered>)>> {
+        let wanted = order.window_of(at);
+        if self.here.as_ref().is_none_or(|(window, _)| window.shape.number != wanted) {
+            self.begin(dataset, order, at, false)?;
+            if self.next.is_none() && must {
+                // What was here is nobody's any more.
+                self.here = None;
+                self.begin(dataset, order, at, true)?;
+            }
+            if !self.next.as_ref().is_some_and(|(_, ticket)| ticket.wait_timeout(patience)) {
+                return Ok(None);
+            }
+            let (window, ticket) = self.next.take().expect("asked above");
+            self.here = None;
+            self.here = Some((window, Arc::new(ticket.wait()?)));
+            if order.has_more(number, wanted) {
+                self.next = begun(dataset, order.window(wanted + 1)).ok();
+            }
+        }
+        Ok(self.here.as_ref().map(|(window, gathered)| (window, gathered)))
+    }
+}
+
+/// Begins to read a window.
+fn begun(dataset: &Dataset, shape: Window) -> Result<(Stretches, Ticket<Gathered>)> {
+    let (mut begins, mut of_chunks, mut items) = (Vec::new(), Vec::new(), Vec::new());
+    for &(first, count) in &shape.chunks {
+        of_chunks.push(begins.len() as u32);
+        for (first, start, len) in dataset.body().stretches(first, count) {
+            begins.push((first, start));
+            items.push(dataset.body().item(start, len));
+        }
+    }
+    if begins.len() == shape.chunks.len() {
+        of_chunks.clear();
+    }
+    let options = GatherOptions { cache: false, gap_bytes: 0, ..GatherOptions::default() };
+    let ticket = dataset.session().engine().gather(&items, &options)?;
+    Ok((Stretches { shape, begins, of_chunks }, ticket))
+}
