@@ -21,6 +21,8 @@ Spec = dict[str, Any]
 Result = dict[str, Any]
 
 SHARD_BYTES = 64 << 20
+RECORDS = 10_000
+"""Of an ArrayRecord file: to read one takes time that grows with their number."""
 BUFFER = 10_000
 """Samples that WebDataset shuffles; its own examples have as many or fewer."""
 
@@ -153,15 +155,17 @@ class Grain:
     def write(self, folder: Path, spec: Spec) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter
 
-        out = ArrayRecordWriter(f"{folder}/samples.arrayrecord", "group_size:1")
-        for number, data in rows(spec):
-            out.write(data + np.int64(number % 1000).tobytes())
-        out.close()
+        samples = rows(spec)
+        for file in range(-(-spec["count"] // RECORDS)):
+            out = ArrayRecordWriter(f"{folder}/{file:06}.arrayrecord", "group_size:1")
+            for number, data in itertools.islice(samples, RECORDS):
+                out.write(data + np.int64(number % 1000).tobytes())
+            out.close()
 
     def iterator(self, folder: Path, spec: Spec) -> Any:
         import grain
 
-        source = grain.sources.ArrayRecordDataSource(f"{folder}/samples.arrayrecord")
+        source = grain.sources.ArrayRecordDataSource(sorted(str(path) for path in folder.glob("*.arrayrecord")))
         samples = grain.MapDataset.source(source).shuffle(seed=spec["seed"])
         made = samples.map(
             lambda data: (np.frombuffer(data, np.uint8, len(data) - 8), np.frombuffer(data, np.int64, 1, len(data) - 8)[0])
@@ -175,8 +179,8 @@ class Grain:
 
     def resumed(self, folder: Path, spec: Spec) -> Callable[[], Iterator[Any]]:
         first = self.iterator(folder, spec)
-        half(first, spec)
-        state = first.get_state()
+        next(first)
+        state = {**first.get_state(), "next_index": spec["count"] // spec["batch"] // 2}
 
         def again() -> Iterator[Any]:
             iterator = self.iterator(folder, spec)

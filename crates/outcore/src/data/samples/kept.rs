@@ -37,7 +37,7 @@ pub(super) struct Kept {
 pub(super) struct Slot {
     piece: u32,
     number: u32,
-    len: u32,
+    pub(super) len: u32,
 }
 
 /// A piece has slots of one size.
@@ -52,6 +52,8 @@ struct Table {
     /// By sample: its slot, among as many as every piece may have, and one more; none for one that is not kept.
     slots: Vec<u32>,
     slots_of_piece: u32,
+    /// How often a sample went.
+    gone: u64,
     pieces: Vec<Piece>,
     /// Pieces that have no sample.
     unused: usize,
@@ -109,6 +111,7 @@ impl Kept {
 impl Table {
     /// Forgets pieces from one on.
     fn lose(&mut self, first: usize) {
+        self.gone += 1;
         let end = first as u32 * self.slots_of_piece;
         self.slots.iter_mut().filter(|slot| **slot > end).for_each(|slot| *slot = 0);
         self.free.values_mut().for_each(|free| free.retain(|&(piece, _)| (piece as usize) < first));
@@ -150,8 +153,13 @@ impl Open<'_> {
         (self.pieces.bufs.len() * self.piece_bytes) as f64 / (each * samples.max(1) as f64)
     }
 
-    pub(super) fn has(&self, sample: u64) -> bool {
+    fn has(&self, sample: u64) -> bool {
         self.table.slots[sample as usize] != 0
+    }
+
+    /// How often a sample went: where samples were is where they are while this is the same.
+    pub(super) fn gone(&self) -> u64 {
+        self.table.gone
     }
 
     /// Where a sample of so many bytes is.
@@ -182,6 +190,7 @@ impl Open<'_> {
     pub(super) fn remove(&mut self, sample: u64) {
         if let Some(Slot { piece, number, .. }) = self.slot(sample, 0) {
             self.table.slots[sample as usize] = 0;
+            self.table.gone += 1;
             self.table.use_of(piece, -1);
             let slot_bytes = self.table.pieces[piece as usize].slot_bytes;
             self.table.free.entry(slot_bytes).or_default().push((piece, number));

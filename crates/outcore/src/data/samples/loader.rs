@@ -358,14 +358,14 @@ impl Loader {
         let (mut work, mut wanted) = (self.work(positions), Vec::new());
         for &sample in &samples {
             let (_, len) = self.dataset.place(sample);
-            if kept.as_ref().is_some_and(|kept| kept.has(sample)) {
-                work.add(sample, len, Place::Kept { len: len as u32 });
+            if let Some(slot) = kept.as_ref().and_then(|kept| kept.slot(sample, len as u32)) {
+                work.add(sample, len, Place::Kept(slot));
             } else {
                 work.add(sample, len, Place::Read { item: wanted.len() as u32 });
                 wanted.push(sample);
             }
         }
-        drop(kept);
+        let gone = kept.map_or(0, |kept| kept.gone());
         if !wanted.is_empty() {
             match self.dataset.gather(&wanted) {
                 Ok(ticket) => work.ticket = Some(ticket),
@@ -374,7 +374,7 @@ impl Loader {
                 Err(error) => return Err(error),
             }
         }
-        work.kept = self.kept.as_ref().map(|kept| (Arc::clone(kept), self.future(positions)));
+        work.kept = self.kept.as_ref().map(|kept| (Arc::clone(kept), gone, self.future(positions)));
         Ok(Some(Stage::Coming(Box::new(work))))
     }
 

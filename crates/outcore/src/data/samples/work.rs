@@ -33,23 +33,16 @@ pub(super) struct Work {
     pub(super) sources: Vec<Arc<Gathered>>,
     /// Of samples that are read for it.
     pub(super) ticket: Option<Ticket<Gathered>>,
-    /// Where samples are kept, and until when.
-    pub(super) kept: Option<(Arc<Kept>, Future)>,
+    /// Where samples are kept, how many had gone when they were found there, and until when they are wanted.
+    pub(super) kept: Option<(Arc<Kept>, u64, Future)>,
 }
 
 /// Where a sample is.
 #[derive(Clone, Copy)]
 pub(super) enum Place {
-    Kept { len: u32 },
+    Kept(Slot),
     Read { item: u32 },
     Window { source: u32, stretch: u32, start: u32, len: u32 },
-}
-
-/// A sample in memory.
-#[derive(Clone, Copy)]
-enum Found<'a> {
-    Kept(Slot),
-    Read(&'a [u8]),
 }
 
 /// What became of a batch.
@@ -108,33 +101,39 @@ impl Work {
         let memory = |capacity| self.spare.bytes(capacity);
         let mut batch = Batch::with_room(&self.dataset, self.samples.len(), self.bytes as usize, memory);
         let (mut skipped, mut first_skipped, mut scratch) = (0, None, Vec::new());
-        let mut kept = self.kept.as_ref().map(|(kept, future)| {
+        let mut kept = self.kept.as_ref().map(|(kept, _, future)| {
             let open = kept.open();
             let soon = future.soon(open.part(future.bytes, future.samples));
             (open, soon)
         });
-        let find = |(&sample, place): (&u64, &Place)| match *place {
-            Place::Kept { len } => kept.as_ref().and_then(|(kept, _)| kept.slot(sample, len)).map(Found::Kept),
-            Place::Read { item } => Some(Found::Read(gathered.as_ref().expect("read for it").get(item as usize))),
-            Place::Window { source, stretch, start, len } => {
-                let stretch = self.sources[source as usize].get(stretch as usize);
-                // A damaged index may say anything.
-                Some(Found::Read(stretch.get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()))
+        if let (Some((kept, _)), Some((_, gone, _))) = (&kept, &self.kept)
+            && kept.gone() != *gone
+        {
+            for (&sample, place) in self.samples.iter().zip(&mut self.places) {
+                if let Place::Kept(slot) = place {
+                    match kept.slot(sample, slot.len) {
+                        Some(found) => *slot = found,
+                        None => return Ok(Made::Lost(self.samples)),
+                    }
+                }
             }
-        };
-        let found: Option<Vec<Found<'_>>> = self.samples.iter().zip(&self.places).map(find).collect();
-        let Some(found) = found else { return Ok(Made::Lost(self.samples)) };
-        for (number, (&sample, &place)) in self.samples.iter().zip(&found).enumerate() {
+        }
+        for (number, (&sample, &place)) in self.samples.iter().zip(&self.places).enumerate() {
             let bytes_of = |place| match place {
-                Found::Read(bytes) => bytes,
-                Found::Kept(slot) => kept.as_ref().map_or(&[][..], |(kept, _)| kept.at(slot)),
+                Place::Kept(slot) => kept.as_ref().map_or(&[][..], |(kept, _)| kept.at(slot)),
+                Place::Read { item } => gathered.as_ref().map_or(&[][..], |gathered| gathered.get(item as usize)),
+                // A damaged index may say anything.
+                Place::Window { source, stretch, start, len } => {
+                    let stretch = self.sources[source as usize].get(stretch as usize);
+                    stretch.get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()
+                }
             };
-            if let Some(&later) = found.get(number + FETCH_AHEAD) {
+            if let Some(&later) = self.places.get(number + FETCH_AHEAD) {
                 fetch_bytes(bytes_of(later));
             }
-            let (found, is_read) = (bytes_of(place), matches!(place, Found::Read(_)));
-            let sound = if is_read { self.dataset.verify(sample, found) } else { Ok(()) };
-            match sound.and_then(|()| batch.push(&self.dataset, sample, found, &mut scratch)) {
+            let (bytes, was_kept) = (bytes_of(place), matches!(place, Place::Kept(_)));
+            let sound = if was_kept { Ok(()) } else { self.dataset.verify(sample, bytes) };
+            match sound.and_then(|()| batch.push(&self.dataset, sample, bytes, &mut scratch)) {
                 Ok(()) => {}
                 Err(error) if self.skip_damaged => {
                     skipped += 1;
@@ -145,8 +144,8 @@ impl Work {
             }
             if let Some((kept, soon)) = &mut kept {
                 match (place, soon(sample, number as u64)) {
-                    (Found::Read(bytes), true) => kept.put(sample, bytes),
-                    (Found::Kept(_), false) => kept.remove(sample),
+                    (Place::Read { item }, true) => gathered.iter().for_each(|read| kept.put(sample, read.get(item as usize))),
+                    (Place::Kept(_), false) => kept.remove(sample),
                     _ => {}
                 }
             }
