@@ -140,6 +140,9 @@ def bench_data(
     print(f"samples            {found['samples_s']:,.0f} a second, {found['samples_cpu_s']:,.0f} a second of one core")
     print(f"bytes              {found['gb_s']:.3f} GB/s")
     print(f"epochs             {found['epochs']:.2f}")
+    for name, unevenness in found["unevenness"].items():
+        if unevenness is not None:
+            print(f"batches            {unevenness:.2f} times as uneven in {name!r} as random ones")
 
 
 def _dataset(dataset: Any) -> dict[str, Any]:

@@ -6,9 +6,15 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ._session import PathLike, Session
 from .data import Dataset, Loader
 from .errors import ArgumentError
+
+LOOKED_AT = 4096
+"""Batches, at most, of which it is told how uneven they are."""
 
 
 def measure(
@@ -19,7 +25,8 @@ def measure(
     Returns
     -------
     dict with `first_batch_s` (with opening), `samples` and `samples_s` (a second), `samples_cpu_s` (a second of one core, of all
-    that the process does), `gb_s` (10^9 bytes of samples a second), `epochs`.
+    that the process does), `gb_s` (10^9 bytes of samples a second), `epochs`, and `unevenness`, by field with one whole
+    number: the variance of the means of batches over that of as many samples drawn at random.
     """
     begin = time.perf_counter()
     dataset = Dataset(path, decode=dict.fromkeys(decode, "RGB"), session=session)
@@ -28,11 +35,19 @@ def measure(
     kind: Any = {"no": False}.get(shuffle, shuffle)
     loader = Loader(dataset, batch_size, shuffle=kind, seed=seed, rank=0, world_size=1)
     loader._next()
+    numbers = [
+        name
+        for name, field in dataset.fields.items()
+        if field.dtype is not None and field.dtype.kind in "iu" and field.shape == ()
+    ]
     first, cpu = time.perf_counter(), time.process_time()
-    samples = 0
+    samples, seen = 0, []
     while not samples or time.perf_counter() < first + seconds:
         batch = loader._next()
-        samples += 0 if batch is None else len(next(iter(batch.values())))
+        if batch is not None:
+            samples += len(next(iter(batch.values())))
+            if len(seen) < LOOKED_AT:
+                seen.append([batch[name] for name in numbers])
     spent, cpu = time.perf_counter() - first, time.process_time() - cpu
     return {
         "path": dataset.path,
@@ -44,4 +59,14 @@ def measure(
         "samples_cpu_s": samples / cpu,
         "gb_s": samples / len(dataset) * dataset.nbytes / spent / 1e9,
         "epochs": samples / len(dataset),
+        "unevenness": {name: unevenness([batch[at] for batch in seen], batch_size) for at, name in enumerate(numbers)},
     }
+
+
+def unevenness(batches: Sequence[npt.NDArray[Any]], batch_size: int) -> float | None:
+    """Of batches of numbers, the variance of their means over that of as many samples drawn at random.
+
+    None where there are too few whole batches, or all numbers are the same.
+    """
+    whole = np.asarray([batch for batch in batches if len(batch) == batch_size], np.float64)
+    return batch_size * float(whole.mean(1).var() / whole.var()) if len(whole) > 1 and whole.var() else None

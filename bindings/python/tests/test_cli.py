@@ -192,6 +192,7 @@ def test_datasets(folder: Path) -> None:
         measured = run_json("bench-data", "packed", "--seconds", "0.1", "--batch-size", "32", "--shuffle", shuffle)
         assert min(measured["first_batch_s"], measured["samples_s"], measured["samples_cpu_s"], measured["gb_s"]) > 0
         assert measured["epochs"] == measured["samples"] / 200
+        assert list(measured["unevenness"]) == ["y"]
     data = bytearray(Path("packed/samples").read_bytes())
     data[32 * 50], data[32 * 60 + 5] = data[32 * 50] ^ 1, data[32 * 60 + 5] ^ 1
     Path("packed/samples").write_bytes(data)

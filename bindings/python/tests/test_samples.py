@@ -8,6 +8,7 @@ import multiprocessing
 import pickle
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from PIL import Image
 
 import outcore as oc
+from outcore._loading import unevenness
 from outcore.data import Dataset, Field, Loader, Writer, mount
 from outcore.errors import ArgumentError, CorruptError, LockedError, MissingError, NoSpaceError
 
@@ -227,6 +229,28 @@ def test_sorted_data_is_warned_of(path: Path) -> None:
     assert ds.clustering["label"] > 50 and ds.clustering["other"] < 2
     with pytest.warns(UserWarning, match="'label'"):
         Loader(ds, 32, shuffle="chunk")
+
+
+@pytest.mark.parametrize("order", ["mixed", "sorted"])
+def test_shuffles_are_as_even_as_documented(path: Path, order: str) -> None:
+    labels = np.repeat(np.arange(100), 400)
+    if order == "mixed":
+        np.random.default_rng(0).shuffle(labels)
+    with Writer(path) as writer:
+        for label in labels:
+            writer.write({"x": bytes(1000), "label": label})
+    found = {}
+    for shuffle, memory in (("global", "16MiB"), ("chunk", "64MiB"), ("chunk", "16MiB")):
+        dataset = Dataset(path, session=oc.Session(memory=memory))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            loader = Loader(dataset, 256, shuffle=shuffle, seed=1)
+        found[shuffle, memory] = unevenness([batch["label"] for batch in loader], 256)
+    assert found["global", "16MiB"] < 1.3
+    if order == "mixed":
+        assert max(found.values()) < 1.3
+    else:
+        assert 2 < found["chunk", "64MiB"] < found["chunk", "16MiB"] / 3
 
 
 def test_damage_names_the_sample_and_is_left_out_if_asked(tmp_path: Path) -> None:
