@@ -34,6 +34,7 @@ LOADERS: dict[str, tuple[str, tuple[dict[str, int], ...]]] = {
     "litdata": ("LitData", WORKERS),
     "grain": ("Grain over ArrayRecord", ({"threads": 1}, {"threads": 16})),
     "lance": ("Lance", ()),
+    "dali": ("DALI", ()),
 }
 """What they are called, and what a sweep chooses."""
 

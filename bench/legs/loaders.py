@@ -68,6 +68,43 @@ class WebDataset:
         return lambda: itertools.islice(self.batches(folder, spec), spec["count"] // spec["batch"] // 2, None)
 
 
+class Dali:
+    """NVIDIA's, without a GPU, over tar shards and their indices."""
+
+    def write(self, folder: Path, spec: Spec) -> None:
+        import webdataset as wds
+        from wds2idx import IndexCreator
+
+        with wds.ShardWriter(f"{folder}/%06d.tar", maxsize=SHARD_BYTES, maxcount=10**9, verbose=0) as out:
+            for number, data in rows(spec):
+                out.write({"__key__": f"{number:09}", "x.bin": data, "y.bin": np.int64(number % 1000).tobytes()})
+        for shard in folder.glob("*.tar"):
+            with IndexCreator(str(shard), str(shard.with_suffix(".idx")), verbose=False) as index:
+                index.create_index()
+
+    def batches(self, folder: Path, spec: Spec) -> Iterator[Any]:
+        from nvidia.dali import fn, pipeline_def
+
+        shards = sorted(folder.glob("*.tar"))
+
+        @pipeline_def(batch_size=spec["batch"], num_threads=1, device_id=None, seed=spec["seed"])  # type: ignore[untyped-decorator, unused-ignore]
+        def samples() -> Any:
+            x, y = fn.readers.webdataset(
+                paths=[str(path) for path in shards],
+                index_paths=[str(path.with_suffix(".idx")) for path in shards],
+                ext=["x.bin", "y.bin"],
+                random_shuffle=True,
+                initial_fill=BUFFER,
+            )
+            return x, y
+
+        pipeline = samples()
+        pipeline.build()
+        for _ in range(spec["count"] // spec["batch"]):
+            x, y = (torch.from_numpy(found.as_array()) for found in pipeline.run())
+            yield x, y.view(torch.int64)[:, 0]
+
+
 class Streaming:
     def write(self, folder: Path, spec: Spec) -> None:
         from streaming import MDSWriter
@@ -279,6 +316,7 @@ LOADERS: dict[str, Any] = {
     "litdata": LitData,
     "grain": Grain,
     "lance": Lance,
+    "dali": Dali,
     "files": Files,
     "map": Map,
 }

@@ -55,19 +55,22 @@ def load(spec: Spec) -> Result:
 
 
 def hot(spec: Spec) -> Result:
-    """Epochs after the first, which brings all samples into memory; each is checked to have all of them once."""
+    """Epochs after the first, which brings all samples into memory."""
     loader = Loader(opened(spec), spec["batch"], shuffle=True, rank=0, world_size=1)
-    for _ in loader:
-        pass
-    return {**sampled(lambda: whole(iter(loader), spec), seconds=spec["seconds"]), "work": spec["count"]}
+    return epochs(lambda: iter(loader), spec)
 
 
-def whole(batches: Iterator[dict[str, Any]], spec: Spec) -> None:
-    """One epoch. The numbers of all samples together are what they must be."""
-    numbers = [batch["x"][:, :8].copy() for batch in batches]
-    total = sum(int(np.asarray(part).view("<u8").sum()) for part in numbers)
-    if total != spec["count"] * (spec["count"] - 1) // 2:
+def epochs(epoch: Callable[[], Iterator[dict[str, Any]]], spec: Spec) -> Result:
+    """The first is not timed, and checked to have every sample once."""
+    numbers = [batch["x"][:, :8].copy().view("<u8") for batch in epoch()]
+    if sum(int(part.sum()) for part in numbers) != spec["count"] * (spec["count"] - 1) // 2:
         raise SystemExit("an epoch does not have every sample once")
+
+    def one() -> None:
+        if sum(len(batch["x"]) for batch in epoch()) != spec["count"]:
+            raise SystemExit("an epoch does not have every sample")
+
+    return {**sampled(one, seconds=spec["seconds"]), "work": spec["count"]}
 
 
 def memory_map(spec: Spec) -> Result:
@@ -79,7 +82,7 @@ def memory_map(spec: Spec) -> Result:
         order = random.permutation(len(x))
         return ({"x": x[order[start : start + spec["batch"]]]} for start in range(0, len(x), spec["batch"]))
 
-    return {**sampled(lambda: whole(epoch(), spec), seconds=spec["seconds"]), "work": spec["count"]}
+    return epochs(epoch, spec)
 
 
 def torch_map(spec: Spec) -> Result:
@@ -91,8 +94,7 @@ def torch_map(spec: Spec) -> Result:
     x = np.load(spec["path"], mmap_mode="c")
     int(x[:, 0].sum())
     loader: Any = DataLoader(TensorDataset(torch.from_numpy(x)), spec["batch"], shuffle=True)
-    epoch: Callable[[], Iterator[dict[str, Any]]] = lambda: ({"x": batch[0].numpy()} for batch in loader)  # noqa: E731
-    return {**sampled(lambda: whole(epoch(), spec), seconds=spec["seconds"]), "work": spec["count"]}
+    return epochs(lambda: ({"x": batch[0].numpy()} for batch in loader), spec)
 
 
 def epoch(spec: Spec) -> Result:

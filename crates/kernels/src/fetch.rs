@@ -17,6 +17,6 @@ pub(crate) fn fetch<T>(at: *const T) {
 /// where all lines are asked for at once: those that wait for memory are few.
 pub fn fetch_bytes(bytes: &[u8]) {
     const LINE: usize = 64;
-    const MOST: usize = 4 * LINE;
+    const MOST: usize = 8 * LINE;
     bytes[..bytes.len().min(MOST)].iter().step_by(LINE).for_each(|byte| fetch(byte));
 }

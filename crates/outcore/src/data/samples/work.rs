@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 const PIXELS_PER_BYTE: u64 = 10;
 
 /// The sample so far behind the one that is copied is asked for from memory.
-const FETCH_AHEAD: usize = 2;
+const FETCH_AHEAD: usize = 1;
 
 /// A batch of which every sample is in memory, or on its way there.
 pub(super) struct Work {
