@@ -6,16 +6,20 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
+use outcore_device::Buf;
 use outcore_engine::{Pieces, Reservation, Shelf};
+use outcore_kernels::fetch_bytes;
 
 use super::Dataset;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Pieces of memory, of which there should be some dozens.
 const PIECE_BYTES_MIN: u64 = 256 << 10;
 const PIECE_BYTES_MAX: u64 = 2 << 20;
 /// Of a piece, a sample at most.
 const OF_PIECE: u64 = 4;
+/// A table that is looked up at random should not need many entries of a processor's table of pages.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Slots are multiples of this.
 const SLOT_BYTES_MIN: usize = 16;
 /// What a slot takes besides its bytes: its place in a list of those that are free.
@@ -49,8 +53,8 @@ struct Piece {
 
 #[derive(Default)]
 struct Table {
-    /// By sample: its slot, among as many as every piece may have, and one more; none for one that is not kept.
-    slots: Vec<u32>,
+    /// By sample, as u32: its slot, among as many as every piece may have, and one more; none for one that is not kept.
+    by_sample: Buf,
     slots_of_piece: u32,
     /// How often a sample went.
     gone: u64,
@@ -83,7 +87,11 @@ impl Kept {
         if piece_bytes > session.memory_bytes() / 16 {
             return Ok(None);
         }
-        let reserved = match session.engine().reserve("which samples are kept", samples * size_of::<u32>() as u64) {
+        let table_bytes = match samples * size_of::<u32>() as u64 {
+            bytes if bytes < HUGE_PAGE_BYTES / 4 => bytes,
+            bytes => bytes.next_multiple_of(HUGE_PAGE_BYTES),
+        };
+        let reserved = match session.engine().reserve("which samples are kept", table_bytes) {
             Err(outcore_engine::Error::OverBudget { .. }) => return Ok(None),
             found => found?,
         };
@@ -91,7 +99,8 @@ impl Kept {
         let (all, slots_of_piece) = (samples * slot_bytes(mean as usize) as u64, piece_bytes as u32 / SLOT_BYTES_MIN as u32);
         let most = u64::from(u32::MAX / slots_of_piece) - 1;
         shelf.want(((all + all / 4).div_ceil(piece_bytes) + 1).min(most) as usize);
-        let table = Table { slots: vec![0; samples as usize], slots_of_piece, ..Table::default() };
+        let by_sample = Buf::anonymous(table_bytes as usize).map_err(|source| Error::NoMemory { bytes: table_bytes, source })?;
+        let table = Table { by_sample, slots_of_piece, ..Table::default() };
         Ok(Some(Kept { shelf, piece_bytes: piece_bytes as usize, table: Mutex::new(table), _reserved: reserved }))
     }
 
@@ -109,11 +118,19 @@ impl Kept {
 }
 
 impl Table {
+    fn slots(&self) -> &[u32] {
+        bytemuck::cast_slice(&self.by_sample)
+    }
+
+    fn slots_mut(&mut self) -> &mut [u32] {
+        bytemuck::cast_slice_mut(&mut self.by_sample)
+    }
+
     /// Forgets pieces from one on.
     fn lose(&mut self, first: usize) {
         self.gone += 1;
         let end = first as u32 * self.slots_of_piece;
-        self.slots.iter_mut().filter(|slot| **slot > end).for_each(|slot| *slot = 0);
+        self.slots_mut().iter_mut().filter(|slot| **slot > end).for_each(|slot| *slot = 0);
         self.free.values_mut().for_each(|free| free.retain(|&(piece, _)| (piece as usize) < first));
         self.pieces.truncate(first);
         self.unused = self.pieces.iter().filter(|piece| piece.used == 0).count();
@@ -154,7 +171,7 @@ impl Open<'_> {
     }
 
     fn has(&self, sample: u64) -> bool {
-        self.table.slots[sample as usize] != 0
+        self.table.slots()[sample as usize] != 0
     }
 
     /// How often a sample went: where samples were is where they are while this is the same.
@@ -162,9 +179,14 @@ impl Open<'_> {
         self.table.gone
     }
 
+    /// Asks for the places of samples that are looked for next.
+    pub(super) fn fetch(&self, samples: &[u64]) {
+        samples.iter().for_each(|&sample| fetch_bytes(bytemuck::bytes_of(&self.table.slots()[sample as usize])));
+    }
+
     /// Where a sample of so many bytes is.
     pub(super) fn slot(&self, sample: u64, len: u32) -> Option<Slot> {
-        let slot = self.table.slots[sample as usize].checked_sub(1)?;
+        let slot = self.table.slots()[sample as usize].checked_sub(1)?;
         let (piece, number) = (slot / self.table.slots_of_piece, slot % self.table.slots_of_piece);
         Some(Slot { piece, number, len })
     }
@@ -183,13 +205,14 @@ impl Open<'_> {
         let Some((piece, number)) = self.table.vacant(slot_bytes, self.piece_bytes) else { return };
         self.table.use_of(piece, 1);
         self.pieces.bufs[piece as usize][number as usize * slot_bytes..][..bytes.len()].copy_from_slice(bytes);
-        self.table.slots[sample as usize] = piece * self.table.slots_of_piece + number + 1;
+        let slot = piece * self.table.slots_of_piece + number + 1;
+        self.table.slots_mut()[sample as usize] = slot;
     }
 
     /// Lets go of a sample.
     pub(super) fn remove(&mut self, sample: u64) {
         if let Some(Slot { piece, number, .. }) = self.slot(sample, 0) {
-            self.table.slots[sample as usize] = 0;
+            self.table.slots_mut()[sample as usize] = 0;
             self.table.gone += 1;
             self.table.use_of(piece, -1);
             let slot_bytes = self.table.pieces[piece as usize].slot_bytes;

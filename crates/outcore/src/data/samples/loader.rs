@@ -355,6 +355,7 @@ impl Loader {
         };
         // A sample that comes twice in a batch may have gone from where it was kept when it comes again.
         let kept = self.kept.as_ref().filter(|_| positions.are_different()).map(|kept| kept.open());
+        kept.iter().for_each(|kept| kept.fetch(&samples));
         let (mut work, mut wanted) = (self.work(positions), Vec::new());
         for &sample in &samples {
             let (_, len) = self.dataset.place(sample);
