@@ -41,7 +41,8 @@ def measure(
         if field.dtype is not None and field.dtype.kind in "iu" and field.shape == ()
     ]
     first, cpu = time.perf_counter(), time.process_time()
-    samples, seen = 0, []
+    seen: list[list[npt.NDArray[Any]]] = []
+    samples = 0
     while not samples or time.perf_counter() < first + seconds:
         batch = loader._next()
         if batch is not None:
