@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -142,11 +143,11 @@ class Streaming:
         return again
 
 
-class Stateful:
+class Stateful(ABC):
     """A loader that has a state."""
 
-    def loader(self, folder: Path, spec: Spec) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def loader(self, folder: Path, spec: Spec) -> Any: ...
 
     def batches(self, folder: Path, spec: Spec) -> Iterator[Any]:
         yield from self.loader(folder, spec)
