@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from legs.measure import timed_epoch
+from legs.measure import epochs, timed_epoch
 
 Spec = dict[str, Any]
 Result = dict[str, Any]
@@ -47,13 +47,17 @@ def tensor(data: bytes) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
 
 
+def write_shards(folder: Path, spec: Spec, label: Callable[[int], dict[str, Any]]) -> None:
+    import webdataset as wds
+
+    with wds.ShardWriter(f"{folder}/%06d.tar", maxsize=SHARD_BYTES, maxcount=10**9, verbose=0) as out:
+        for number, data in rows(spec):
+            out.write({"__key__": f"{number:09}", "x.bin": data, **label(number % 1000)})
+
+
 class WebDataset:
     def write(self, folder: Path, spec: Spec) -> None:
-        import webdataset as wds
-
-        with wds.ShardWriter(f"{folder}/%06d.tar", maxsize=SHARD_BYTES, maxcount=10**9, verbose=0) as out:
-            for number, data in rows(spec):
-                out.write({"__key__": f"{number:09}", "x.bin": data, "y.cls": number % 1000})
+        write_shards(folder, spec, lambda label: {"y.cls": label})
 
     def batches(self, folder: Path, spec: Spec) -> Iterator[Any]:
         import webdataset as wds
@@ -73,12 +77,9 @@ class Dali:
     """NVIDIA's, without a GPU, over tar shards and their indices."""
 
     def write(self, folder: Path, spec: Spec) -> None:
-        import webdataset as wds
         from wds2idx import IndexCreator
 
-        with wds.ShardWriter(f"{folder}/%06d.tar", maxsize=SHARD_BYTES, maxcount=10**9, verbose=0) as out:
-            for number, data in rows(spec):
-                out.write({"__key__": f"{number:09}", "x.bin": data, "y.bin": np.int64(number % 1000).tobytes()})
+        write_shards(folder, spec, lambda label: {"y.bin": np.int64(label).tobytes()})
         for shard in folder.glob("*.tar"):
             with IndexCreator(str(shard), str(shard.with_suffix(".idx")), verbose=False) as index:
                 index.create_index()
@@ -339,10 +340,13 @@ def epoch(spec: Spec) -> Result:
 
 
 def hot(spec: Spec) -> Result:
-    """An epoch of files that are in the kernel's cache."""
-    for path in Path(spec["path"]).iterdir():
+    """Epochs of files that are in the kernel's cache, by a loader that stays open."""
+    torch.set_num_threads(1)
+    folder = Path(spec["path"])
+    for path in folder.iterdir():
         path.read_bytes()
-    return epoch(spec)
+    loader = LOADERS[spec["loader"]]().loader(folder, spec)
+    return epochs(lambda: (x for x, _ in loader), spec)
 
 
 def resume(spec: Spec) -> Result:

@@ -27,7 +27,7 @@ use super::kept::Kept;
 use super::lanes::Lanes;
 use super::order::{Order, Positions, Shuffle};
 use super::spare::{Bytes, Spare};
-use super::work::{Future, Made, Place, Work};
+use super::work::{Future, Keeping, Made, Place, Work};
 use crate::error::{Error, Result};
 
 /// What batches ahead have together, unless the caller says how many they are: enough for the queue of any device.
@@ -325,8 +325,7 @@ impl Loader {
             match self.positions(self.begun.position) {
                 Some(positions) => {
                     let Some(stage) = self.stage(positions)? else { break };
-                    self.queue.push_back(Ahead::Batch { end: positions.end, stage });
-                    self.begun.position = positions.end;
+                    self.push(positions, stage);
                 }
                 // Whoever comes to the end of an epoch goes on with the next, which may be as short.
                 None if self.queue.iter().any(|ahead| matches!(ahead, Ahead::End)) => break,
@@ -344,6 +343,11 @@ impl Loader {
             }
         }
         Ok(())
+    }
+
+    fn push(&mut self, positions: Positions, stage: Stage) {
+        self.queue.push_back(Ahead::Batch { end: positions.end, stage });
+        self.begun.position = positions.end;
     }
 
     /// A batch on its way; none where there is no memory for it now, or where its windows are still on theirs.
@@ -375,7 +379,7 @@ impl Loader {
                 Err(error) => return Err(error),
             }
         }
-        work.kept = self.kept.as_ref().map(|kept| (Arc::clone(kept), gone, self.future(positions)));
+        work.keeping = self.kept.clone().map(|kept| Keeping { kept, gone, future: self.future(positions) });
         Ok(Some(Stage::Coming(Box::new(work))))
     }
 
@@ -410,8 +414,7 @@ impl Loader {
                 if let Some(positions) = self.positions(self.begun.position)
                     && let Some(stage) = self.stage_of_windows(positions, timeout)?
                 {
-                    self.queue.push_back(Ahead::Batch { end: positions.end, stage });
-                    self.begun.position = positions.end;
+                    self.push(positions, stage);
                 }
                 Ok(!self.queue.is_empty())
             }

@@ -33,8 +33,15 @@ pub(super) struct Work {
     pub(super) sources: Vec<Arc<Gathered>>,
     /// Of samples that are read for it.
     pub(super) ticket: Option<Ticket<Gathered>>,
-    /// Where samples are kept, how many had gone when they were found there, and until when they are wanted.
-    pub(super) kept: Option<(Arc<Kept>, u64, Future)>,
+    pub(super) keeping: Option<Keeping>,
+}
+
+/// Where samples are kept between their uses.
+pub(super) struct Keeping {
+    pub(super) kept: Arc<Kept>,
+    /// How many had gone when those of the batch were found there.
+    pub(super) gone: u64,
+    pub(super) future: Future,
 }
 
 /// Where a sample is.
@@ -73,7 +80,7 @@ impl Work {
     pub(super) fn new(dataset: &Dataset, samples: usize, spare: &Arc<Spare>, skip_damaged: bool) -> Work {
         let (dataset, spare) = (dataset.clone(), Arc::clone(spare));
         let (samples, places) = (Vec::with_capacity(samples), Vec::with_capacity(samples));
-        Work { dataset, samples, places, bytes: 0, spare, skip_damaged, sources: Vec::new(), ticket: None, kept: None }
+        Work { dataset, samples, places, bytes: 0, spare, skip_damaged, sources: Vec::new(), ticket: None, keeping: None }
     }
 
     pub(super) fn add(&mut self, sample: u64, len: u64, place: Place) {
@@ -101,12 +108,12 @@ impl Work {
         let memory = |capacity| self.spare.bytes(capacity);
         let mut batch = Batch::with_room(&self.dataset, self.samples.len(), self.bytes as usize, memory);
         let (mut skipped, mut first_skipped, mut scratch) = (0, None, Vec::new());
-        let mut kept = self.kept.as_ref().map(|(kept, _, future)| {
+        let mut kept = self.keeping.as_ref().map(|Keeping { kept, future, .. }| {
             let open = kept.open();
             let soon = future.soon(open.part(future.bytes, future.samples));
             (open, soon)
         });
-        if let (Some((kept, _)), Some((_, gone, _))) = (&kept, &self.kept)
+        if let (Some((kept, _)), Some(Keeping { gone, .. })) = (&kept, &self.keeping)
             && kept.gone() != *gone
         {
             for (&sample, place) in self.samples.iter().zip(&mut self.places) {
