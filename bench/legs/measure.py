@@ -83,7 +83,7 @@ def timed_epoch(batches: Iterable[tuple[Any, Any]], spec: dict[str, Any]) -> dic
 
 
 def epochs(epoch: Callable[[], Iterable[Any]], spec: dict[str, Any]) -> dict[str, Any]:
-    """Epochs of arrays or tensors of bytes, after one untimed, which is checked to have every sample of `harness.samples` once."""
+    """Epochs of arrays or tensors of bytes, after one untimed that is checked to have every sample of `harness.samples` once."""
     numbers = [np.asarray(x)[:, :8].copy().view("<u8") for x in epoch()]
     if sum(int(part.sum()) for part in numbers) != spec["count"] * (spec["count"] - 1) // 2:
         raise SystemExit("an epoch does not have every sample once")
