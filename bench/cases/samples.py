@@ -38,7 +38,7 @@ LOADERS: dict[str, tuple[str, tuple[dict[str, int], ...]]] = {
 }
 """What they are called, and what a sweep chooses."""
 UNLIMITED = ("dali",)
-"""Its libraries alone take more memory than the others have."""
+"""It was killed under the limit of the others."""
 
 RESUMED_SAMPLES, RESUMED_BYTES = 1_000_000, 512
 RESUMED = {

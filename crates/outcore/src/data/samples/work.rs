@@ -107,7 +107,7 @@ impl Work {
         let gathered = self.ticket.take().map(Ticket::wait).transpose()?;
         let memory = |capacity| self.spare.bytes(capacity);
         let mut batch = Batch::with_room(&self.dataset, self.samples.len(), self.bytes as usize, memory);
-        let (mut skipped, mut first_skipped, mut scratch) = (0, None, Vec::new());
+        let (mut skipped, mut first_skipped, mut scratch) = (Vec::new(), None, Vec::new());
         let mut kept = self.keeping.as_ref().map(|Keeping { kept, future, .. }| {
             let open = kept.open();
             let soon = future.soon(open.part(future.bytes, future.samples));
@@ -125,39 +125,41 @@ impl Work {
                 }
             }
         }
-        for (number, (&sample, &place)) in self.samples.iter().zip(&self.places).enumerate() {
-            let bytes_of = |place| match place {
-                Place::Kept(slot) => kept.as_ref().map_or(&[][..], |(kept, _)| kept.at(slot)),
-                Place::Read { item } => gathered.as_ref().map_or(&[][..], |gathered| gathered.get(item as usize)),
-                // A damaged index may say anything.
-                Place::Window { source, stretch, start, len } => {
-                    let stretch = self.sources[source as usize].get(stretch as usize);
-                    stretch.get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()
-                }
-            };
-            if let Some(&later) = self.places.get(number + FETCH_AHEAD) {
-                fetch_bytes(bytes_of(later));
+        let bytes_of = |&place: &Place| match place {
+            Place::Kept(slot) => kept.as_ref().map_or(&[][..], |(kept, _)| kept.at(slot)),
+            Place::Read { item } => gathered.as_ref().map_or(&[][..], |gathered| gathered.get(item as usize)),
+            // A damaged index may say anything.
+            Place::Window { source, stretch, start, len } => {
+                let stretch = self.sources[source as usize].get(stretch as usize);
+                stretch.get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()
             }
-            let (bytes, was_kept) = (bytes_of(place), matches!(place, Place::Kept(_)));
-            let sound = if was_kept { Ok(()) } else { self.dataset.verify(sample, bytes) };
-            match sound.and_then(|()| batch.push(&self.dataset, sample, bytes, &mut scratch)) {
+        };
+        // All at once: between two copies, tables have left the caches.
+        let bytes: Vec<&[u8]> = self.places.iter().map(bytes_of).collect();
+        for (number, (&sample, place)) in self.samples.iter().zip(&self.places).enumerate() {
+            bytes.get(number + FETCH_AHEAD).copied().map(fetch_bytes);
+            let sound = if matches!(place, Place::Kept(_)) { Ok(()) } else { self.dataset.verify(sample, bytes[number]) };
+            match sound.and_then(|()| batch.push(&self.dataset, sample, bytes[number], &mut scratch)) {
                 Ok(()) => {}
                 Err(error) if self.skip_damaged => {
-                    skipped += 1;
+                    skipped.push(number);
                     first_skipped.get_or_insert(error);
-                    continue;
                 }
                 Err(error) => return Err(error),
             }
-            if let Some((kept, soon)) = &mut kept {
+        }
+        if let Some((kept, soon)) = &mut kept {
+            for (number, (&sample, &place)) in self.samples.iter().zip(&self.places).enumerate() {
                 match (place, soon(sample, number as u64)) {
-                    (Place::Read { item }, true) => gathered.iter().for_each(|read| kept.put(sample, read.get(item as usize))),
+                    (Place::Read { item }, true) if skipped.binary_search(&number).is_err() => {
+                        gathered.iter().for_each(|read| kept.put(sample, read.get(item as usize)));
+                    }
                     (Place::Kept(_), false) => kept.remove(sample),
                     _ => {}
                 }
             }
         }
-        Ok(Made::Batch { batch, skipped, first_skipped })
+        Ok(Made::Batch { batch, skipped: skipped.len() as u64, first_skipped })
     }
 }
 
