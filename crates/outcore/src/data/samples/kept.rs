@@ -8,7 +8,6 @@ use std::sync::{Mutex, MutexGuard};
 
 use outcore_device::Buf;
 use outcore_engine::{Pieces, Reservation, Shelf};
-use outcore_kernels::fetch_bytes;
 
 use super::Dataset;
 use crate::error::{Error, Result};
@@ -179,14 +178,15 @@ impl Open<'_> {
         self.table.gone
     }
 
-    /// Asks for the places of samples that are looked for next.
-    pub(super) fn fetch(&self, samples: &[u64]) {
-        samples.iter().for_each(|&sample| fetch_bytes(bytemuck::bytes_of(&self.table.slots()[sample as usize])));
+    /// What the table has of each of some samples. A processor looks up many at once, as long as nothing else is done with them.
+    pub(super) fn entries(&self, samples: &[u64]) -> Vec<u32> {
+        let slots = self.table.slots();
+        samples.iter().map(|&sample| slots[sample as usize]).collect()
     }
 
-    /// Where a sample of so many bytes is.
-    pub(super) fn slot(&self, sample: u64, len: u32) -> Option<Slot> {
-        let slot = self.table.slots()[sample as usize].checked_sub(1)?;
+    /// Where a sample of so many bytes is that has such an entry.
+    pub(super) fn slot(&self, entry: u32, len: u32) -> Option<Slot> {
+        let slot = entry.checked_sub(1)?;
         let (piece, number) = (slot / self.table.slots_of_piece, slot % self.table.slots_of_piece);
         Some(Slot { piece, number, len })
     }
@@ -211,7 +211,7 @@ impl Open<'_> {
 
     /// Lets go of a sample.
     pub(super) fn remove(&mut self, sample: u64) {
-        if let Some(Slot { piece, number, .. }) = self.slot(sample, 0) {
+        if let Some(Slot { piece, number, .. }) = self.slot(self.table.slots()[sample as usize], 0) {
             self.table.slots_mut()[sample as usize] = 0;
             self.table.gone += 1;
             self.table.use_of(piece, -1);

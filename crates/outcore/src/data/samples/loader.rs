@@ -359,11 +359,11 @@ impl Loader {
         };
         // A sample that comes twice in a batch may have gone from where it was kept when it comes again.
         let kept = self.kept.as_ref().filter(|_| positions.are_different()).map(|kept| kept.open());
-        kept.iter().for_each(|kept| kept.fetch(&samples));
+        let entries = kept.as_ref().map_or_else(|| vec![0; samples.len()], |kept| kept.entries(&samples));
         let (mut work, mut wanted) = (self.work(positions), Vec::new());
-        for &sample in &samples {
+        for (&sample, entry) in samples.iter().zip(entries) {
             let (_, len) = self.dataset.place(sample);
-            if let Some(slot) = kept.as_ref().and_then(|kept| kept.slot(sample, len as u32)) {
+            if let Some(slot) = kept.as_ref().and_then(|kept| kept.slot(entry, len as u32)) {
                 work.add(sample, len, Place::Kept(slot));
             } else {
                 work.add(sample, len, Place::Read { item: wanted.len() as u32 });

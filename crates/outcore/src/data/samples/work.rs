@@ -116,9 +116,9 @@ impl Work {
         if let (Some((kept, _)), Some(Keeping { gone, .. })) = (&kept, &self.keeping)
             && kept.gone() != *gone
         {
-            for (&sample, place) in self.samples.iter().zip(&mut self.places) {
+            for (entry, place) in kept.entries(&self.samples).into_iter().zip(&mut self.places) {
                 if let Place::Kept(slot) = place {
-                    match kept.slot(sample, slot.len) {
+                    match kept.slot(entry, slot.len) {
                         Some(found) => *slot = found,
                         None => return Ok(Made::Lost(self.samples)),
                     }
