@@ -75,7 +75,8 @@ class Loader(data.Loader):
     pin_memory : bool, optional
         Whether tensors lie in memory that a GPU reads by itself. Default: where there is a GPU.
     **options
-        Those of `outcore.data.Loader`: `shuffle`, `seed`, `rank`, `world_size`, `end`, `drop_last`, `ahead`, `skip_damaged`.
+        Those of `outcore.data.Loader`: `shuffle`, `seed`, `rank`, `world_size`, `end`, `drop_last`, `chunks`, `ahead`,
+        `skip_damaged`.
 
     Raises
     ------

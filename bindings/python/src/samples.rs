@@ -206,8 +206,8 @@ impl Dataset {
     }
 
     /// Samples of a chunk, chunks of a window, lanes.
-    fn chunks(&self) -> PyResult<(u64, u64, u64)> {
-        let Chunks { samples, window, lanes } = self.0.get()?.chunks();
+    fn chunks(&self, at_once: Option<u64>) -> PyResult<(u64, u64, u64)> {
+        let Chunks { samples, window, lanes } = self.0.get()?.chunks(at_once);
         Ok((samples, window, lanes))
     }
 
@@ -346,7 +346,14 @@ impl Loader {
             let mut guard = lock(py, slot);
             let loader = &mut *guard;
             if py.detach(|| loader.ready_within(LOOK_EVERY)).map_err(to_python)? {
-                let Some(batch) = py.detach(|| loader.next_batch()).map_err(to_python)? else { return Ok(None) };
+                let mut interrupted = Ok(());
+                let go_on = || {
+                    interrupted = Python::attach(|py| py.check_signals());
+                    interrupted.is_ok()
+                };
+                let batch = py.detach(|| loader.next_batch(go_on));
+                interrupted?;
+                let Some(batch) = batch.map_err(to_python)? else { return Ok(None) };
                 let (samples, dataset) = (PyArray1::from_slice(py, batch.samples()), loader.dataset().clone());
                 drop(guard);
                 return Ok(Some((samples, columns(py, &dataset, batch)?)));

@@ -3,34 +3,37 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use crate::engine::Engine;
 
-type Work<T> = Box<dyn FnOnce() -> T + Send>;
-
-enum State<T> {
-    Waiting(Work<T>),
+enum State<I, T> {
+    Waiting(I),
     Begun,
     Done(Result<T, Box<dyn Any + Send>>),
 }
 
-struct Between<T> {
-    state: Mutex<State<T>>,
+struct Between<I, T> {
+    state: Mutex<State<I, T>>,
     done: Condvar,
 }
 
-/// What comes of work that may have been done already. Dropped, it waits for a thread that is at it, and for nobody else.
-pub struct Early<T>(Option<Arc<Between<T>>>);
+/// What comes of something that may have been worked on already. Dropped, it waits for a thread that is at it, and for nobody else.
+pub struct Early<I, T>(Option<Arc<Between<I, T>>>);
 
 impl Engine {
-    /// Has work done soon. It must not wait for anything.
-    pub fn early<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Early<T> {
-        let between = Arc::new(Between { state: Mutex::new(State::Waiting(Box::new(work))), done: Condvar::new() });
+    /// Has something worked on soon. The work must not wait for anything.
+    pub fn early<I: Send + 'static, T: Send + 'static>(
+        &self,
+        input: I,
+        work: impl FnOnce(I) -> T + Send + 'static,
+    ) -> Early<I, T> {
+        let between = Arc::new(Between { state: Mutex::new(State::Waiting(input)), done: Condvar::new() });
         if let Ok(workers) = self.with_handle(|handle, _| Ok(handle.workers())) {
             let between = Arc::clone(&between);
             workers.run(move |_| {
-                if let Some(work) = between.take() {
-                    let result = catch_unwind(AssertUnwindSafe(work));
+                if let Some(input) = between.take() {
+                    let result = catch_unwind(AssertUnwindSafe(|| work(input)));
                     *between.state.lock().expect("no panic while held") = State::Done(result);
                     between.done.notify_all();
                 }
@@ -40,12 +43,12 @@ impl Engine {
     }
 }
 
-impl<T> Between<T> {
-    /// The work, for whoever comes first.
-    fn take(&self) -> Option<Work<T>> {
+impl<I, T> Between<I, T> {
+    /// What is to be worked on, for whoever comes first.
+    fn take(&self) -> Option<I> {
         let mut state = self.state.lock().expect("no panic while held");
         match std::mem::replace(&mut *state, State::Begun) {
-            State::Waiting(work) => Some(work),
+            State::Waiting(input) => Some(input),
             other => {
                 *state = other;
                 None
@@ -64,18 +67,30 @@ impl<T> Between<T> {
     }
 }
 
-impl<T> Early<T> {
-    /// What comes of it. Waits for a thread that is at it, or does it now.
-    pub fn get(mut self) -> T {
+impl<I, T> Early<I, T> {
+    /// Waits for at most `timeout` for a thread that is at it; true if none is.
+    #[must_use]
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        let Some(between) = &self.0 else { return true };
+        let state = between.state.lock().expect("no panic while held");
+        let is_begun = |state: &mut State<I, T>| matches!(state, State::Begun);
+        !between.done.wait_timeout_while(state, timeout, is_begun).expect("no panic while held").1.timed_out()
+    }
+
+    /// What comes of it, after waiting for a thread that is at it.
+    ///
+    /// # Errors
+    /// What is to be worked on, if nobody has begun.
+    pub fn get(mut self) -> Result<T, I> {
         let between = self.0.take().expect("taken once");
         match between.take() {
-            Some(work) => work(),
-            None => between.wait().unwrap_or_else(|panic| resume_unwind(panic)),
+            Some(input) => Err(input),
+            None => Ok(between.wait().unwrap_or_else(|panic| resume_unwind(panic))),
         }
     }
 }
 
-impl<T> Drop for Early<T> {
+impl<I, T> Drop for Early<I, T> {
     fn drop(&mut self) {
         if let Some(between) = self.0.take()
             && between.take().is_none()
@@ -94,28 +109,44 @@ mod tests {
     fn it_is_done_once_whoever_does_it() {
         let engine = Engine::new(Config { threads: 1, ..Config::default() });
         let (held, keep) = (Arc::new(()), Arc::new(Mutex::new(())));
-        let all: Vec<Early<usize>> = (0..100).map(|number| engine.early(move || number)).collect();
+        let all: Vec<Early<usize, usize>> = (0..100).map(|number| engine.early(number, |number| number)).collect();
         let busy = keep.lock().unwrap();
-        let blocker = engine.early({
-            let keep = Arc::clone(&keep);
-            move || drop(keep.lock())
-        });
-        let given_up = engine.early({
-            let held = Arc::clone(&held);
-            move || drop(held)
-        });
-        assert!(all.into_iter().enumerate().all(|(number, early)| early.get() == number));
+        let blocker = engine.early(Arc::clone(&keep), |keep| drop(keep.lock()));
+        let given_up = engine.early(Arc::clone(&held), drop);
+        assert!(all.into_iter().enumerate().all(|(number, early)| early.get().unwrap_or_else(|input| input) == number));
         drop(given_up);
         assert_eq!(Arc::strong_count(&held), 1);
         drop(busy);
-        blocker.get();
+        let _ = blocker.get();
+    }
+
+    #[test]
+    fn whoever_wants_it_may_wait_a_while() {
+        let engine = Engine::new(Config { threads: 1, ..Config::default() });
+        let (begin, begun) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel();
+        let early = engine.early((), move |()| {
+            begin.send(()).unwrap();
+            ended.recv().unwrap();
+            7
+        });
+        begun.recv().unwrap();
+        assert!(!early.wait_timeout(Duration::from_millis(1)));
+        end.send(()).unwrap();
+        while !early.wait_timeout(Duration::from_secs(1)) {}
+        assert_eq!(early.get(), Ok(7));
     }
 
     #[test]
     fn a_panic_is_of_whoever_wants_it() {
-        let engine = Engine::new(Config::default());
-        let early: Early<()> = engine.early(|| panic!("on purpose"));
+        let engine = Engine::new(Config { threads: 1, ..Config::default() });
+        let (begin, begun) = std::sync::mpsc::channel();
+        let early: Early<(), ()> = engine.early((), move |()| {
+            begin.send(()).unwrap();
+            panic!("on purpose")
+        });
+        begun.recv().unwrap();
         assert!(catch_unwind(AssertUnwindSafe(|| early.get())).is_err());
-        assert_eq!(engine.early(|| 7).get(), 7);
+        assert_eq!(engine.early(7, |number| number).get().unwrap_or_else(|input| input), 7);
     }
 }

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use outcore::data::samples::{Chunks, DatasetWriter, End, Field, Kind, Loader, LoaderOptions, Shuffle, WriterOptions};
+use outcore::data::samples::{
+    Channels, Chunks, DatasetWriter, Decode, End, Field, Kind, Loader, LoaderOptions, Shuffle, WriterOptions,
+};
 use outcore::{Error, Session, Settings};
 use outcore_store::{Error as StoreError, Formatted};
 use proptest::prelude::*;
@@ -103,7 +105,7 @@ fn samples_that_are_longer_than_memory_are_read_in_pieces() {
         assert!((0..3).map(|index| batch.columns()[0].get(index)).eq([&b"behind"[..], &long, b"before"]));
         assert!(dataset.faults(0..3).unwrap().is_empty());
         let mut loader = Loader::new(&dataset, LoaderOptions { batch: 2, ..LoaderOptions::default() }).unwrap();
-        assert_eq!(loader.next_batch().unwrap().unwrap().columns()[0].get(1), long);
+        assert_eq!(loader.next_batch(|| true).unwrap().unwrap().columns()[0].get(1), long);
     }
 }
 
@@ -250,8 +252,9 @@ fn damaged_samples_are_left_out_and_counted_if_asked() {
     for shuffle in shuffles() {
         let options = LoaderOptions { batch: 7, shuffle, ..LoaderOptions::default() };
         let mut loader = Loader::new(&dataset, options).unwrap();
-        let error =
-            std::iter::from_fn(|| loader.next_batch().map(|batch| batch.map(drop)).transpose()).find_map(Result::err).unwrap();
+        let error = std::iter::from_fn(|| loader.next_batch(|| true).map(|batch| batch.map(drop)).transpose())
+            .find_map(Result::err)
+            .unwrap();
         assert!(error.to_string().contains("samples") && error.to_string().contains("checksum"), "{error}");
         let mut loader = Loader::new(&dataset, LoaderOptions { skip_damaged: true, ..options }).unwrap();
         assert_eq!(epoch(&mut loader).len(), 199);
@@ -267,7 +270,7 @@ fn shuffles() -> [Shuffle; 3] {
 fn epoch(loader: &mut Loader) -> Vec<u64> {
     let (mut all, steps) = (Vec::new(), loader.len());
     let mut count = 0;
-    while let Some(batch) = loader.next_batch().unwrap() {
+    while let Some(batch) = loader.next_batch(|| true).unwrap() {
         for (index, &sample) in batch.samples().iter().enumerate() {
             assert_eq!(batch.columns()[0].get(index), image(sample));
         }
@@ -314,7 +317,7 @@ fn what_is_kept_gives_way_to_others() {
             for round in 0..4 {
                 let mut reserved = None;
                 let mut all = Vec::new();
-                while let Some(batch) = loader.next_batch().unwrap() {
+                while let Some(batch) = loader.next_batch(|| true).unwrap() {
                     for (index, &sample) in batch.samples().iter().enumerate() {
                         assert_eq!(batch.columns()[0].get(index), image(sample));
                     }
@@ -353,7 +356,7 @@ proptest! {
             let mut loader = loader(rank, ranks, batch);
             let mut mine = Vec::new();
             for _ in 0..steps {
-                let Some(next) = loader.next_batch().unwrap() else { break };
+                let Some(next) = loader.next_batch(|| true).unwrap() else { break };
                 mine.extend_from_slice(next.samples());
             }
             states.push(loader.state());
@@ -390,6 +393,62 @@ proptest! {
     }
 }
 
+/// Whoever stops waiting for a batch gets it when waiting again, whole, and knows by the state that it did not come.
+#[test]
+fn a_batch_that_was_not_waited_for_is_the_next_one_again() {
+    let (folder, [path, _]) = places();
+    let session = session(folder.path());
+    let mut noise = image::RgbImage::new(64, 64);
+    noise.pixels_mut().enumerate().for_each(|(at, pixel)| pixel.0 = [at * at, at * 7, at ^ 99].map(|value| (value >> 3) as u8));
+    let mut png = Vec::new();
+    noise.write_to(&mut std::io::Cursor::new(&mut png), image::ImageFormat::Png).unwrap();
+    let mut writer = DatasetWriter::create(&session, &path, WriterOptions::default()).unwrap();
+    writer.set_fields(vec![Field { name: "image".into(), kind: Kind::Bytes }]).unwrap();
+    (0..80).for_each(|_| writer.write(None, &[&png]).unwrap());
+    writer.finish().unwrap().run().unwrap();
+    let decode = Decode { field: "image".into(), channels: Channels::Rgb, size: Some((64, 64)) };
+    let dataset = session.open_dataset(&path).unwrap().decoding(vec![decode]).unwrap();
+    for shuffle in shuffles() {
+        let options = LoaderOptions { batch: 40, shuffle, ..LoaderOptions::default() };
+        let whole = Loader::new(&dataset, options).unwrap().next_batch(|| true).unwrap().unwrap();
+        let mut loader = Loader::new(&dataset, options).unwrap();
+        let start = loader.state();
+        // A thread may have made it already.
+        while !matches!(loader.next_batch(|| false), Err(Error::Cancelled)) {
+            loader.set_epoch(0);
+        }
+        assert_eq!(loader.state(), start);
+        let mut asked = 0;
+        let given_up = loader.next_batch(|| {
+            asked += 1;
+            asked < 3
+        });
+        assert!(matches!(given_up, Err(Error::Cancelled)));
+        let again = loader.next_batch(|| true).unwrap().unwrap();
+        assert_eq!((again.samples(), again.len()), (whole.samples(), 40));
+        assert!((0..again.len()).all(|at| again.columns()[0].get(at) == noise.as_raw()));
+    }
+}
+
+/// What else goes on in the session does not change it, nor does a state from elsewhere bring it down.
+#[test]
+fn the_order_of_a_chunk_shuffle_is_that_of_the_budget() {
+    let (folder, [path, _]) = places();
+    let session = session(folder.path());
+    written(&session, &path, 4000, false);
+    let dataset = session.open_dataset(&path).unwrap();
+    let shape = dataset.chunks(None);
+    let held = session.engine().reserve("test", 3 << 20).unwrap();
+    assert_eq!(dataset.chunks(None), shape);
+    drop(held);
+    assert_eq!((dataset.chunks(Some(64)).lanes, dataset.chunks(Some(64)).window), (16, 4));
+    for shape in [(0, 1, 1), (1, 0, 1), (1, 1, 0), (u64::MAX, 1, 1), (1, u64::MAX, 1), (1, 1, u64::MAX)] {
+        let shuffle = Shuffle::Chunks(Chunks { samples: shape.0, window: shape.1, lanes: shape.2 });
+        let options = LoaderOptions { shuffle, ..LoaderOptions::default() };
+        assert!(matches!(Loader::new(&dataset, options), Err(Error::Value { .. })));
+    }
+}
+
 #[test]
 fn a_loader_keeps_to_the_budget_and_says_what_it_needs() {
     let (folder, [path, _]) = places();
@@ -403,7 +462,7 @@ fn a_loader_keeps_to_the_budget_and_says_what_it_needs() {
     for shuffle in shuffles() {
         let mut loader =
             Loader::new(&dataset, LoaderOptions { batch: 4, shuffle, ahead: Some(100), ..LoaderOptions::default() }).unwrap();
-        match (loader.next_batch(), shuffle) {
+        match (loader.next_batch(|| true), shuffle) {
             (Ok(Some(batch)), Shuffle::No | Shuffle::Global) => assert_eq!(batch.len(), 4),
             (Err(Error::OverBudget { needed, .. }), Shuffle::Chunks(_)) => assert!(needed > (16 * 200) << 10),
             (other, _) => panic!("{:?}", other.map(|batch| batch.map(|batch| batch.len()))),
@@ -411,6 +470,6 @@ fn a_loader_keeps_to_the_budget_and_says_what_it_needs() {
     }
     // What is larger than the budget is read into memory of the caller's.
     let mut loader = Loader::new(&dataset, LoaderOptions { batch: 64, ..LoaderOptions::default() }).unwrap();
-    let batch = loader.next_batch().unwrap().unwrap();
+    let batch = loader.next_batch(|| true).unwrap().unwrap();
     assert!(batch.len() == 64 && (0..64).all(|index| batch.columns()[0].get(index) == long));
 }

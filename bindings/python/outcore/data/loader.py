@@ -44,6 +44,9 @@ class Loader:
         What ranks do with what does not divide evenly: the epoch's first samples again, left out, or one more for some.
     drop_last : bool
         Leave out a last batch that has fewer samples.
+    chunks : int, optional
+        Chunks that a chunk shuffle draws from at a time. They are part of the order: ranks must have equally many, as they do
+        with equal budgets. Default: as many as an eighth of the budget has room for, 128 at most.
     ahead : int, optional
         Batches that are made ready ahead, fewer where memory is short. Default: as many as keep any device busy.
     skip_damaged : bool
@@ -65,6 +68,7 @@ class Loader:
         world_size: int | None = None,
         end: End = "pad",
         drop_last: bool = False,
+        chunks: int | None = None,
         ahead: int | None = None,
         skip_damaged: bool = False,
     ) -> None:
@@ -79,7 +83,7 @@ class Loader:
             operator.index(seed),
         )
         self.rank, self.world_size = share_of(rank, world_size)
-        self.end, self.drop_last, self.ahead, self.skip_damaged = end, drop_last, ahead, skip_damaged
+        self.end, self.drop_last, self.chunks, self.ahead, self.skip_damaged = end, drop_last, chunks, ahead, skip_damaged
         self._begun = False
         self._begin()
         if shuffle == "chunk":
@@ -90,13 +94,13 @@ class Loader:
         inner = self.dataset._inner
         share = self.rank, self.world_size, self.end, self.drop_last
         self._native_loader = _native.Loader(
-            inner, self.batch_size, kind, inner.chunks(), self.seed % 2**64, *share, self.ahead, self.skip_damaged
+            inner, self.batch_size, kind, inner.chunks(self.chunks), self.seed % 2**64, *share, self.ahead, self.skip_damaged
         )
         self._pid = os.getpid()
 
     def _with(self, *, batch_size: int) -> Loader:
         """A loader that goes on here with other batches."""
-        names = ("shuffle", "seed", "rank", "world_size", "end", "drop_last", "ahead", "skip_damaged")
+        names = ("shuffle", "seed", "rank", "world_size", "end", "drop_last", "chunks", "ahead", "skip_damaged")
         other = Loader(self.dataset, batch_size, **{name: getattr(self, name) for name in names})
         other.load_state_dict(self.state_dict())
         return other

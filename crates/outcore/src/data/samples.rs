@@ -58,6 +58,7 @@ use super::format::FormatError;
 use crate::error::{Error, Result};
 use crate::session::Session;
 
+use self::batch::Asked;
 pub use self::batch::{Batch, Column};
 pub use self::body::Elsewhere;
 pub use self::form::Form;
@@ -70,6 +71,8 @@ pub use self::writer::{DatasetWriter, WriterOptions};
 
 const FORMAT: &str = "outcore dataset";
 const VERSION: u32 = 1;
+/// Chunks of a chunk shuffle in memory, at most.
+const CHUNKS_AT_ONCE: u64 = 128;
 /// Who waits asks so often whether to go on.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Read at once while a dataset is opened.
@@ -293,14 +296,18 @@ impl Dataset {
         &self.inner.manifest.clustering
     }
 
-    /// The shape of a chunk shuffle for this dataset: chunks of 256 KiB, as many in memory as a quarter of what is free has, and as many on their
-    /// way; 128 at most, which is as good as a global shuffle for data that is not sorted.
+    /// The shape of a chunk shuffle for this dataset: chunks of 256 KiB, or of a sample that is longer, and so many in memory at a time. Their
+    /// number is part of the order; none for as many as an eighth of the memory has room for, while as many are on their way: 128 at most,
+    /// which is as good as a global shuffle for data that is not sorted.
     #[must_use]
-    pub fn chunks(&self) -> Chunks {
+    pub fn chunks(&self, at_once: Option<u64>) -> Chunks {
         let mean = (self.bytes() / self.len().max(1)).max(1);
-        let at_once = (self.inner.session.memory_free() / 8 / CHUNK_BYTES).clamp(1, 128);
+        let samples = (CHUNK_BYTES / mean).max(1);
+        // Not of what is free: the order is to be the same whatever else goes on.
+        let fit = || (self.session().memory_bytes() / 8 / (samples * mean)).min(CHUNKS_AT_ONCE);
+        let at_once = at_once.unwrap_or_else(fit).max(1);
         let lanes = (at_once / 4).clamp(1, 16);
-        Chunks { samples: (CHUNK_BYTES / mean).max(1), window: at_once / lanes, lanes }
+        Chunks { samples, window: at_once / lanes, lanes }
     }
 
     /// Where it is.
@@ -366,7 +373,7 @@ impl Dataset {
         for &sample in samples {
             bytes += self.item(sample)?.len;
         }
-        let mut batch = Batch::with_room(self, samples.len(), bytes, Bytes::with_capacity);
+        let mut batch = Batch::with_room(self, samples.len(), bytes, Bytes::with_capacity)?;
         let mut places = Vec::new();
         let (mut rest, mut at_once) = (samples, samples.len());
         while !rest.is_empty() {
@@ -379,7 +386,11 @@ impl Dataset {
                         }
                     }
                     let gathered = ticket.wait()?;
+                    let mut asked = Asked::about(self, &mut go_on);
                     for (&sample, bytes) in part.iter().zip(gathered.iter()) {
+                        if !asked.goes_on(bytes.len()) {
+                            return Err(Error::Cancelled);
+                        }
                         self.verify(sample, bytes)?;
                         batch.push(self, sample, bytes, &mut places)?;
                     }
@@ -627,7 +638,7 @@ impl Samples {
 
     /// Whether one is what was written, and all that is in it what it should be.
     fn sound(&self, index: usize) -> Result<()> {
-        let mut batch = Batch::with_room(&self.dataset, 1, 0, Bytes::with_capacity);
+        let mut batch = Batch::with_room(&self.dataset, 1, 0, Bytes::with_capacity)?;
         batch.push(&self.dataset, self.samples[index], self.get(index)?, &mut Vec::new())
     }
 

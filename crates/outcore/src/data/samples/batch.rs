@@ -6,6 +6,34 @@ use super::Dataset;
 use super::spare::Bytes;
 use crate::error::Result;
 
+/// Who puts samples side by side asks after so many bytes whether to go on: some milliseconds.
+const COPIED_BYTES: usize = 16 << 20;
+const DECODED_BYTES: usize = 64 << 10;
+
+/// Somebody who may not want to wait any more.
+pub(super) struct Asked<F> {
+    go_on: F,
+    every: usize,
+    since: usize,
+}
+
+impl<F: FnMut() -> bool> Asked<F> {
+    pub(super) fn about(dataset: &Dataset, go_on: F) -> Asked<F> {
+        let every = if dataset.decoded.is_empty() { COPIED_BYTES } else { DECODED_BYTES };
+        Asked { go_on, every, since: 0 }
+    }
+
+    /// Whether to go on with a sample of so many bytes.
+    pub(super) fn goes_on(&mut self, bytes: usize) -> bool {
+        self.since += bytes;
+        if self.since < self.every {
+            return true;
+        }
+        self.since = 0;
+        (self.go_on)()
+    }
+}
+
 /// Samples, field by field.
 #[derive(Debug)]
 pub struct Batch {
@@ -58,7 +86,15 @@ impl Column {
 
 impl Batch {
     /// Without samples, and with room for so many of so many bytes together, which `memory` provides.
-    pub(super) fn with_room(dataset: &Dataset, samples: usize, bytes: usize, memory: impl Fn(usize) -> Bytes) -> Batch {
+    ///
+    /// # Errors
+    /// Those of `memory`.
+    pub(super) fn with_room(
+        dataset: &Dataset,
+        samples: usize,
+        bytes: usize,
+        memory: impl Fn(usize) -> Result<Bytes>,
+    ) -> Result<Batch> {
         let schema = dataset.schema();
         let fixed_of = |(number, place): (usize, &Option<Range<usize>>)| match dataset.decode_of(number) {
             Some(decode) => decode.bytes(),
@@ -69,10 +105,11 @@ impl Batch {
             _ => 0,
         };
         let column = |(number, place)| match fixed_of((number, place)) {
-            Some(each) => Column::Fixed { bytes: memory(samples.saturating_mul(each)), each },
-            None => Column::Varying { bytes: memory(alone(number)), ends: Vec::with_capacity(samples) },
+            Some(each) => Ok(Column::Fixed { bytes: memory(samples.saturating_mul(each))?, each }),
+            None => Ok(Column::Varying { bytes: memory(alone(number))?, ends: Vec::with_capacity(samples) }),
         };
-        Batch { samples: Vec::with_capacity(samples), columns: schema.places().iter().enumerate().map(column).collect() }
+        let columns = schema.places().iter().enumerate().map(column).collect::<Result<_>>()?;
+        Ok(Batch { samples: Vec::with_capacity(samples), columns })
     }
 
     /// Appends a sample; `places` is scratch.

@@ -16,18 +16,19 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outcore_engine::{Early, Reservation};
 use serde::{Deserialize, Serialize};
 
-use super::Dataset;
 use super::batch::Batch;
 use super::kept::Kept;
 use super::lanes::Lanes;
-use super::order::{Order, Positions, Shuffle};
+use super::order::{Chunks, Order, Positions, Shuffle};
 use super::spare::{Bytes, Spare};
 use super::work::{Future, Keeping, Made, Place, Work};
+use super::{Dataset, LOOK_EVERY};
 use crate::error::{Error, Result};
 
 /// What batches ahead have together, unless the caller says how many they are: enough for the queue of any device.
@@ -37,6 +38,11 @@ const AHEAD_SAMPLES: u64 = 4096;
 const AHEAD_PART: u64 = 4;
 /// Batches that are ahead in any case, so that one is used while another is made.
 const AHEAD_MIN: u64 = 2;
+
+/// Of a chunk shuffle: so that positions, and a list of lanes, stay within what numbers and memory have.
+const CHUNK_SAMPLES_MOST: u64 = 1 << 40;
+const WINDOW_CHUNKS_MOST: u64 = 1 << 20;
+const LANES_MOST: u64 = 1 << 16;
 
 /// How ranks end an epoch whose samples do not divide evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,6 +126,8 @@ pub struct Loader {
     kept: Option<Arc<Kept>>,
     /// For batches that are ready.
     room: Room,
+    /// Set once nobody will take the batches that are made now.
+    given_up: Arc<AtomicBool>,
     skipped: u64,
     first_skipped: Option<Error>,
 }
@@ -137,7 +145,7 @@ enum Ahead {
 /// How far a batch is.
 enum Stage {
     Coming(Box<Work>),
-    Early(Early<Result<Made>>, u64),
+    Early(Early<Box<Work>, Result<Made>>, u64),
     /// Too long to be in memory beside others.
     Alone(Vec<u64>),
 }
@@ -176,6 +184,7 @@ impl Loader {
             queue: VecDeque::new(),
             kept,
             room: Room::default(),
+            given_up: Arc::default(),
             skipped: 0,
             first_skipped: None,
         };
@@ -198,6 +207,7 @@ impl Loader {
     }
 
     fn go_to(&mut self, cursor: Cursor) {
+        mem::take(&mut self.given_up).store(true, Ordering::Relaxed);
         self.queue.clear();
         (self.here, self.room.used, self.room.refused) = (cursor, 0, false);
         self.begin_at(cursor);
@@ -292,12 +302,12 @@ impl Loader {
 }
 
 fn check_shape(shuffle: Shuffle) -> Result<()> {
-    match shuffle {
-        Shuffle::Chunks(shape) if shape.samples == 0 || shape.window == 0 || shape.lanes == 0 => Err(Error::value(
-            "a chunk shuffle needs chunks of at least one sample, in windows of at least one chunk, in at least one lane",
-        )),
-        _ => Ok(()),
+    let Shuffle::Chunks(Chunks { samples, window, lanes }) = shuffle else { return Ok(()) };
+    let fits = |number: u64, most: u64| (1..=most).contains(&number);
+    if fits(samples, CHUNK_SAMPLES_MOST) && fits(window, WINDOW_CHUNKS_MOST) && fits(lanes, LANES_MOST) {
+        return Ok(());
     }
+    Err(Error::value(format!("a chunk shuffle of {lanes} lanes of {window} chunks of {samples} samples: there is none")))
 }
 
 /// How many batches are made ready ahead.
@@ -339,7 +349,7 @@ impl Loader {
         let threads = self.dataset.session().threads();
         for ahead in self.queue.iter_mut().take(threads) {
             if let Ahead::Batch { stage, .. } = ahead {
-                stage.make_early(&self.dataset, &mut self.room, threads);
+                stage.make_early(&self.dataset, &mut self.room, threads, &self.given_up);
             }
         }
         Ok(())
@@ -409,6 +419,7 @@ impl Loader {
         self.begin()?;
         match self.queue.front() {
             Some(Ahead::Batch { stage: Stage::Coming(work), .. }) => Ok(work.is_there(timeout)),
+            Some(Ahead::Batch { stage: Stage::Early(early, _), .. }) => Ok(early.wait_timeout(timeout)),
             Some(_) => Ok(true),
             None => {
                 if let Some(positions) = self.positions(self.begun.position)
@@ -421,43 +432,57 @@ impl Loader {
         }
     }
 
-    /// The next batch; none at the end of an epoch, after which the next one begins.
+    /// The next batch; none at the end of an epoch, after which the next one begins. `go_on` is asked now and then; its `false` ends the call,
+    /// and the batch is the next one again.
     ///
     /// # Errors
     /// [`Error::OverBudget`] for windows that do not fit in memory; [`Error::Format`] for a damaged sample, unless those are left out;
-    /// [`Error::Device`].
-    pub fn next_batch(&mut self) -> Result<Option<Batch>> {
-        while !self.ready_within(Duration::from_secs(1))? {}
+    /// [`Error::Device`]; [`Error::Cancelled`].
+    pub fn next_batch(&mut self, mut go_on: impl FnMut() -> bool) -> Result<Option<Batch>> {
+        while !self.ready_within(LOOK_EVERY)? {
+            if !go_on() {
+                return Err(Error::Cancelled);
+            }
+        }
         let Some(Ahead::Batch { end, stage }) = self.queue.pop_front() else {
             self.here = Cursor { epoch: self.here.epoch + 1, position: 0 };
             return Ok(None);
         };
         let made = match stage {
-            Stage::Coming(work) => work.make()?,
+            Stage::Coming(work) => work.make(&mut go_on)?,
             Stage::Early(early, bytes) => {
                 self.room.used -= bytes;
-                early.get()?
+                early.get().unwrap_or_else(|work| work.make(&mut go_on))?
             }
             Stage::Alone(samples) => Made::Lost(samples),
         };
-        let Made::Batch { batch, skipped, first_skipped } = (match made {
-            Made::Lost(samples) => self.read_alone(&samples)?,
-            made => made,
-        }) else {
-            unreachable!("what is read alone is not lost")
-        };
-        self.skipped += skipped;
-        self.first_skipped = self.first_skipped.take().or(first_skipped);
-        self.here.position = end;
-        Ok(Some(batch))
+        match if let Made::Lost(samples) = made { self.read_alone(samples, go_on)? } else { made } {
+            Made::Batch { batch, skipped, first_skipped } => {
+                self.skipped += skipped;
+                self.first_skipped = self.first_skipped.take().or(first_skipped);
+                self.here.position = end;
+                Ok(Some(batch))
+            }
+            Made::Stopped(samples) => {
+                self.queue.push_front(Ahead::Batch { end, stage: Stage::Alone(samples) });
+                Err(Error::Cancelled)
+            }
+            Made::Lost(_) => unreachable!("what is read alone is not lost"),
+        }
     }
 
     /// Reads a batch into memory of the caller's, sample by sample.
-    fn read_alone(&self, samples: &[u64]) -> Result<Made> {
-        let mut batch = Batch::with_room(&self.dataset, samples.len(), 0, Bytes::with_capacity);
+    fn read_alone(&self, samples: Vec<u64>, mut go_on: impl FnMut() -> bool) -> Result<Made> {
+        let mut batch = Batch::with_room(&self.dataset, samples.len(), 0, Bytes::with_capacity)?;
         let (mut skipped, mut first_skipped, mut places) = (0, None, Vec::new());
-        for &sample in samples {
-            let bytes = self.dataset.read_long(sample, || true)?;
+        for &sample in &samples {
+            if !go_on() {
+                return Ok(Made::Stopped(samples));
+            }
+            let bytes = match self.dataset.read_long(sample, &mut go_on) {
+                Err(Error::Cancelled) => return Ok(Made::Stopped(samples)),
+                found => found?,
+            };
             let sound = self.dataset.verify(sample, &bytes);
             match sound.and_then(|()| batch.push(&self.dataset, sample, &bytes, &mut places)) {
                 Ok(()) => {}
@@ -472,9 +497,15 @@ impl Loader {
     }
 }
 
+impl Drop for Loader {
+    fn drop(&mut self) {
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Stage {
     /// Has a thread make the batch, if all its samples are there and memory is.
-    fn make_early(&mut self, dataset: &Dataset, room: &mut Room, batches: usize) {
+    fn make_early(&mut self, dataset: &Dataset, room: &mut Room, batches: usize, given_up: &Arc<AtomicBool>) {
         let Stage::Coming(work) = self else { return };
         if !work.is_there(Duration::ZERO) {
             return;
@@ -482,18 +513,21 @@ impl Stage {
         let bytes = work.made_bytes();
         if room.take(dataset, bytes, batches as u64) {
             let Stage::Coming(work) = mem::replace(self, Stage::Alone(Vec::new())) else { unreachable!("looked above") };
-            *self = Stage::Early(dataset.session().engine().early(move || work.make()), bytes);
+            let given_up = Arc::clone(given_up);
+            let make = move |work: Box<Work>| work.make(|| !given_up.load(Ordering::Relaxed));
+            *self = Stage::Early(dataset.session().engine().early(work, make), bytes);
         }
     }
 }
 
 impl Room {
     fn take(&mut self, dataset: &Dataset, bytes: u64, batches: u64) -> bool {
-        let has = |room: &Room| room.used + bytes <= room.reserved.as_ref().map_or(0, Reservation::bytes) / 2;
+        let has = |room: &Room| room.used.saturating_add(bytes) <= room.reserved.as_ref().map_or(0, Reservation::bytes) / 2;
         if !has(self) && !self.refused {
-            let wanted = self.used + bytes + bytes * batches + bytes * batches / 4;
+            let ready = bytes.saturating_mul(batches);
+            let wanted = [bytes, ready, ready / 4].into_iter().fold(self.used, u64::saturating_add);
             self.refused = true;
-            if let Ok(reserved) = dataset.session().engine().reserve("batches that are ready", 2 * wanted) {
+            if let Ok(reserved) = dataset.session().engine().reserve("batches that are ready", wanted.saturating_mul(2)) {
                 self.spare.set_most(wanted);
                 (self.reserved, self.refused) = (Some(reserved), false);
             }

@@ -1,8 +1,11 @@
 //! Memory of batches that were used up, for those that come: pages that are there need not be cleared.
 
+use std::io;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+
+use crate::error::{Error, Result};
 
 /// Less comes from the allocator as fast.
 const BYTES_MIN: usize = 64 << 10;
@@ -35,21 +38,35 @@ impl Spare {
     }
 
     /// No bytes, with room for so many.
-    pub(super) fn bytes(self: &Arc<Spare>, capacity: usize) -> Bytes {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(super) fn bytes(self: &Arc<Spare>, capacity: usize) -> Result<Bytes> {
         let mut waiting = self.waiting.lock().expect("no panic while held");
         let fits = |bytes: &Vec<u8>| bytes.capacity() >= capacity + ALIGN && bytes.capacity() / 2 <= capacity + ALIGN;
         // What came last may be in a processor's cache still.
         let found = (capacity >= BYTES_MIN).then(|| waiting.iter().rposition(fits)).flatten();
-        let bytes = found.map_or_else(|| Vec::with_capacity(capacity + ALIGN), |found| waiting.remove(found));
+        let found = found.map(|found| waiting.remove(found));
         drop(waiting);
-        Bytes::aligned(bytes, Arc::downgrade(self))
+        Ok(Bytes::aligned(found.map_or_else(|| allocated(capacity), Ok)?, Arc::downgrade(self)))
     }
+}
+
+/// Room for so many bytes at an aligned address.
+fn allocated(capacity: usize) -> Result<Vec<u8>> {
+    let (mut bytes, wanted) = (Vec::new(), capacity.saturating_add(ALIGN));
+    let refused = |source| Error::NoMemory { bytes: wanted as u64, source: io::Error::other(source) };
+    bytes.try_reserve_exact(wanted).map_err(refused)?;
+    Ok(bytes)
 }
 
 impl Bytes {
     /// No bytes, with room for so many.
-    pub(super) fn with_capacity(capacity: usize) -> Bytes {
-        Bytes::aligned(Vec::with_capacity(capacity + ALIGN), Weak::new())
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(super) fn with_capacity(capacity: usize) -> Result<Bytes> {
+        Ok(Bytes::aligned(allocated(capacity)?, Weak::new()))
     }
 
     fn aligned(mut bytes: Vec<u8>, spare: Weak<Spare>) -> Bytes {
@@ -93,18 +110,19 @@ mod tests {
         let spare = Arc::new(Spare::default());
         let place = |bytes: &Bytes| bytes.bytes.as_ptr();
         let held = || spare.waiting.lock().unwrap().len();
-        drop(spare.bytes(BYTES_MIN));
+        drop(spare.bytes(BYTES_MIN).unwrap());
         assert_eq!(held(), 0);
         spare.set_most(2 * (BYTES_MIN + ALIGN) as u64);
-        let mut bytes = spare.bytes(BYTES_MIN);
+        let mut bytes = spare.bytes(BYTES_MIN).unwrap();
         bytes.extend(&[1; 100]);
         let was = place(&bytes);
         drop(bytes);
         assert_eq!(held(), 1);
-        let again = spare.bytes(BYTES_MIN);
+        let again = spare.bytes(BYTES_MIN).unwrap();
         assert!(place(&again) == was && again.is_empty() && again.as_ptr().align_offset(ALIGN) == 0);
-        drop([again, spare.bytes(BYTES_MIN), spare.bytes(BYTES_MIN), Bytes::with_capacity(1 << 20)]);
+        drop([Ok(again), spare.bytes(BYTES_MIN), spare.bytes(BYTES_MIN), Bytes::with_capacity(1 << 20)]);
         assert_eq!(held(), 2);
-        assert!(spare.bytes(4 * BYTES_MIN).is_empty() && held() == 2);
+        assert!(spare.bytes(4 * BYTES_MIN).unwrap().is_empty() && held() == 2);
+        assert!(matches!(Bytes::with_capacity(usize::MAX), Err(Error::NoMemory { .. })));
     }
 }

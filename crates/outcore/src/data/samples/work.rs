@@ -7,7 +7,7 @@ use outcore_engine::{Gathered, Ticket};
 use outcore_kernels::fetch_bytes;
 
 use super::Dataset;
-use super::batch::Batch;
+use super::batch::{Asked, Batch};
 use super::images::Decode;
 use super::kept::{Kept, Slot, horizon};
 use super::order::{Order, Positions};
@@ -61,6 +61,8 @@ pub(super) enum Made {
     },
     /// Samples that were kept have gone meanwhile.
     Lost(Vec<u64>),
+    /// It was not to go on.
+    Stopped(Vec<u64>),
 }
 
 /// When samples are wanted again.
@@ -97,16 +99,17 @@ impl Work {
     /// Bytes of the batch, as far as they are known before pictures of any size are decoded.
     pub(super) fn made_bytes(&self) -> u64 {
         let decoded = (0..self.dataset.fields().len()).filter_map(|field| self.dataset.decode_of(field));
-        let each: u64 = decoded.clone().filter_map(Decode::bytes).map(|bytes| bytes as u64).sum();
+        let each = decoded.clone().filter_map(Decode::bytes).fold(0, |sum: u64, bytes| sum.saturating_add(bytes as u64));
         let times = if decoded.clone().any(|decode| decode.size.is_none()) { PIXELS_PER_BYTE } else { 1 };
-        times * self.bytes + each * self.samples.len() as u64
+        (times * self.bytes).saturating_add(each.saturating_mul(self.samples.len() as u64))
     }
 
-    /// Puts the samples side by side. Those that were read are compared with their checksums.
-    pub(super) fn make(mut self) -> Result<Made> {
+    /// Puts the samples side by side. Those that were read are compared with their checksums. `go_on` is asked now and then; its `false`
+    /// ends the call.
+    pub(super) fn make(mut self, go_on: impl FnMut() -> bool) -> Result<Made> {
         let gathered = self.ticket.take().map(Ticket::wait).transpose()?;
         let memory = |capacity| self.spare.bytes(capacity);
-        let mut batch = Batch::with_room(&self.dataset, self.samples.len(), self.bytes as usize, memory);
+        let mut batch = Batch::with_room(&self.dataset, self.samples.len(), self.bytes as usize, memory)?;
         let (mut skipped, mut first_skipped, mut scratch) = (Vec::new(), None, Vec::new());
         let mut kept = self.keeping.as_ref().map(|Keeping { kept, future, .. }| {
             let open = kept.open();
@@ -136,7 +139,11 @@ impl Work {
         };
         // All at once: between two copies, tables have left the caches.
         let bytes: Vec<&[u8]> = self.places.iter().map(bytes_of).collect();
+        let mut asked = Asked::about(&self.dataset, go_on);
         for (number, (&sample, place)) in self.samples.iter().zip(&self.places).enumerate() {
+            if !asked.goes_on(bytes[number].len()) {
+                return Ok(Made::Stopped(self.samples));
+            }
             bytes.get(number + FETCH_AHEAD).copied().map(fetch_bytes);
             let sound = if matches!(place, Place::Kept(_)) { Ok(()) } else { self.dataset.verify(sample, bytes[number]) };
             match sound.and_then(|()| batch.push(&self.dataset, sample, bytes[number], &mut scratch)) {

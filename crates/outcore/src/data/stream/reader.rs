@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outcore_device::{Buf, Shared};
 use outcore_engine::{Early, Engine, Extent, Lent, ReadStream, Reservation};
-use outcore_store::{Stream, Trailer, blocks_of};
+use outcore_store::{ExpectedBlock, Stream, Trailer, blocks_of};
 
 use super::packed::{CHUNK_BYTES, Compression, Head, list_at};
 use super::{About, StreamOptions};
@@ -23,6 +23,19 @@ const CHECKED_EARLY_BYTES: usize = 1 << 20;
 /// A block, and its trailer if it is what it should be.
 type Checked = (Lent, Result<Trailer>);
 
+/// A block, and what it should be.
+struct Unchecked {
+    lent: Lent,
+    expected: ExpectedBlock,
+}
+
+impl Unchecked {
+    fn check(self) -> Checked {
+        let trailer = self.expected.check(&self.lent).map_err(Error::from);
+        (self.lent, trailer)
+    }
+}
+
 /// Blocks, chunks or records of a stream, in order.
 pub struct StreamReader {
     engine: Engine,
@@ -32,7 +45,7 @@ pub struct StreamReader {
     /// The next block.
     number: usize,
     /// It, where it was there before it was wanted.
-    early: Option<Early<Checked>>,
+    early: Option<Early<Unchecked, Checked>>,
     compression: Compression,
     bytes: u64,
     records: u64,
@@ -303,9 +316,9 @@ impl StreamReader {
     fn lent(&mut self) -> Result<Option<(Lent, usize, Range<usize>)>> {
         self.over.take().into_iter().for_each(|place| self.stream.let_go(place));
         let (lent, trailer) = match self.early.take() {
-            Some(early) => early.get(),
+            Some(early) => early.get().unwrap_or_else(Unchecked::check),
             None => match self.blocks.next().transpose()? {
-                Some(lent) => self.check(lent)(),
+                Some(lent) => self.unchecked(lent).check(),
                 None => return Ok(None),
             },
         };
@@ -313,20 +326,16 @@ impl StreamReader {
         self.over = self.stream.is_taken().then(|| self.places[self.number].clone());
         self.number += 1;
         if lent.len() >= CHECKED_EARLY_BYTES {
-            self.early = self.blocks.next_if_ready().map(|next| self.engine.early(self.check(next)));
+            self.early = self.blocks.next_if_ready().map(|next| self.engine.early(self.unchecked(next), Unchecked::check));
         }
         let list = trailer.list(lent.len());
         Ok(Some((lent, trailer.data_bytes as usize, list)))
     }
 
-    /// Looks at the next block.
-    fn check(&self, lent: Lent) -> impl FnOnce() -> Checked + use<> {
+    /// The next block, and what it should be.
+    fn unchecked(&self, lent: Lent) -> Unchecked {
         let next = self.places.get(self.number + 1).map(|next| next.start);
-        let expected = self.stream.expected(self.number as u64, &self.places[self.number], next);
-        move || {
-            let trailer = expected.check(&lent).map_err(Error::from);
-            (lent, trailer)
-        }
+        Unchecked { expected: self.stream.expected(self.number as u64, &self.places[self.number], next), lent }
     }
 
     /// The next chunk of the block at hand.
