@@ -60,7 +60,9 @@ def pixels(batch: dict[str, Any]) -> torch.Tensor:
 def accuracy(model: nn.Module, test: Dataset) -> float:
     model.eval()
     with torch.no_grad():
-        right = sum(int((model(pixels(batch)).argmax(1) == batch["label"]).sum()) for batch in Loader(test, 500))
+        right = sum(
+            int((model(pixels(batch)).argmax(1) == batch["label"]).sum()) for batch in Loader(test, 500, rank=0, world_size=1)
+        )
     return right / len(test)
 
 
@@ -85,7 +87,7 @@ def train(data: Dataset, test: Dataset, shuffle: Any, seed: int, epochs: int) ->
 
 
 def classes_of(test: Dataset) -> int:
-    return 1 + max(int(batch["label"].max()) for batch in Loader(test, 500))
+    return 1 + max(int(batch["label"].max()) for batch in Loader(test, 500, rank=0, world_size=1))
 
 
 def packed(source: Path, folder: Path) -> dict[str, Dataset]:

@@ -111,7 +111,7 @@ class Leg:
     outputs: tuple[str, ...] = ()
     """Files and folders that the leg makes, removed after it."""
     limited: bool = False
-    """Run under the case's process limit."""
+    """Run under the case's process limit, its sweep too."""
     timeout_s: float = 3600.0
     unset: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -119,6 +119,8 @@ class Leg:
     """Run in the environment of bench/rivals.txt."""
     sweep: tuple[Mapping[str, Any], ...] = ()
     """Specs tried once, briefly, before the rounds; the fastest is kept."""
+    sweep_s: float = 5.0
+    """Of each of them, where the leg takes `seconds`."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ class Case:
     bound: Bound = field(default_factory=Bound)
     files: Sequence[DataFile | SparseFolder | LibsvmFile | SampleSet] = ()
     limit_over_bytes: int | None = None
-    """The process limit, not counting what interpreter and imports of the legs take."""
+    """The process limit, without the margin and without what interpreter and imports of a leg take."""
     needs: tuple[str, ...] = ()
     """`fio`, `example`, `look_up`: what the runner must find or build first."""
     rounds: int | None = None

@@ -46,6 +46,7 @@ def run_case(case: Case, context: Context, rounds: int, facts: Facts, folder: Pa
         made_by = {DataFile: data.make, SampleSet: samples.make}.get(type(file), corpus.make)
         made_by(file, ROOT)  # type: ignore[arg-type]
     way = limit.best_way()
+    limits = process_limit(case, way)
     result: Facts = {
         **facts,
         "case": case.name,
@@ -57,18 +58,17 @@ def run_case(case: Case, context: Context, rounds: int, facts: Facts, folder: Pa
         "comparisons": [dataclasses.asdict(comparison) for comparison in case.comparisons],
         "measures": [dataclasses.asdict(measure) for measure in case.measures],
         "notes": list(case.notes),
-        "limit": process_limit(case, way),
+        "limit": limits,
         "legs": [],
     }
-    legs = [chosen(leg, case.unit, context, way, say) for leg in case.legs]
+    legs = [chosen(leg, case.unit, context, way, limit_of(leg, limits), say) for leg in case.legs]
     result["legs"] = [described(leg, sweep) for leg, sweep in legs]
     for number in range(min(rounds, case.rounds or rounds)):
         for (leg, _), entry in zip(legs, result["legs"], strict=True):
             if any(done["status"] != "ok" for done in entry["rounds"]):
                 continue
             say(f"{case.name}: round {number + 1}: {leg.name}")
-            limit_bytes = result["limit"]["bytes"] if leg.limited and result["limit"] else None
-            outcome = {"round": number, **run_leg(leg, context, way, limit_bytes)}
+            outcome = {"round": number, **run_leg(leg, context, way, limit_of(leg, limits))}
             entry["rounds"].append(outcome)
             say(f"{case.name}: round {number + 1}: {leg.name}: {told(leg, outcome, case.unit)}")
         write(result, folder)
@@ -117,12 +117,14 @@ def command_of(leg: Leg, answer: str) -> list[str]:
     ]
 
 
-def chosen(leg: Leg, unit: str, context: Context, way: limit.Way, say: Callable[[str], None]) -> tuple[Leg, list[Facts]]:
-    """The leg with the fastest spec of its sweep, and what the sweep measured."""
+def chosen(
+    leg: Leg, unit: str, context: Context, way: limit.Way, limit_bytes: int | None, say: Callable[[str], None]
+) -> tuple[Leg, list[Facts]]:
+    """The leg with the fastest spec of its sweep, under the leg's own limit, and what the sweep measured."""
     tried: list[Facts] = []
     for options in leg.sweep:
-        spec = {**leg.spec, **options, "seconds": min(5.0, context.seconds)}
-        outcome = run_leg(dataclasses.replace(leg, spec=spec), context, way, None)
+        spec = {**leg.spec, **options, "seconds": min(leg.sweep_s, context.seconds)}
+        outcome = run_leg(dataclasses.replace(leg, spec=spec), context, way, limit_bytes)
         tried.append({"options": dict(options), "rate": rate(unit, leg.work, outcome), "status": outcome["status"]})
         say(f"{leg.name}: trying {dict(options)}: {tried[-1]['rate'] or outcome.get('output', 'no number')}")
     finished = [entry for entry in tried if entry["rate"] is not None]
@@ -166,25 +168,27 @@ def described(leg: Leg, sweep: list[Facts]) -> Facts:
 
 
 def process_limit(case: Case, way: limit.Way) -> Facts | None:
-    """The same for all: budget, margin, and the most that interpreter and imports of any contestant take."""
+    """Budget and margin are the same for all; to them comes what interpreter and imports of each leg take."""
     if case.limit_over_bytes is None:
         return None
-    modules = {leg.function.partition(".")[0]: leg.rival for leg in case.legs if leg.limited}
-    baseline = {module: imports_bytes(module, rival, way) for module, rival in sorted(modules.items())}
     return {
-        "bytes": case.limit_over_bytes + MARGIN_BYTES + max(baseline.values()),
-        "baseline_bytes": baseline,
-        "margin_bytes": MARGIN_BYTES,
+        "data_bytes": case.limit_over_bytes + MARGIN_BYTES,
+        "baseline_bytes": {leg.name: imports_bytes(leg, way) for leg in case.legs if leg.limited},
         "kind": way.kind,
         "sentence": way.sentence,
     }
 
 
-def imports_bytes(module: str, rival: bool, way: limit.Way) -> int:
-    command = [RIVALS if rival else relative(sys.executable), "bench/leg.py", f"{module}.nothing", "{}", os.devnull]
-    outcome = limit.run_limited(command, None, way)
+def limit_of(leg: Leg, limits: Facts | None) -> int | None:
+    return limits["data_bytes"] + limits["baseline_bytes"][leg.name] if leg.limited and limits else None
+
+
+def imports_bytes(leg: Leg, way: limit.Way) -> int:
+    """Of a process that does as the leg does until its work would begin: `nothing` of the leg's module, with its spec."""
+    nothing = dataclasses.replace(leg, function=f"{leg.function.partition('.')[0]}.nothing")
+    outcome = limit.run_limited(command_of(nothing, os.devnull), None, way, environment=dict(leg.environment))
     if outcome.returncode != 0:
-        raise Skip(f"{module} cannot be imported: {outcome.output.strip().splitlines()[-1]}")
+        raise Skip(f"{leg.name} cannot be imported: {outcome.output.strip().splitlines()[-1]}")
     return outcome.peak_bytes
 
 

@@ -153,7 +153,7 @@ def variance_rows(case: Case) -> list[list[str]]:
 
 def case_section(case: Case) -> str:
     heads = ["leg", case["unit"], "lowest to highest", "rounds", "GiB read", "GiB written", "of the bound's bytes"]
-    heads += ["of the bound's speed", "cores busy", "peak memory"]
+    heads += ["of the bound's speed", "cores busy", "peak memory", "unevenness"]
     rows = [leg_row(case, leg) for leg in case["legs"]]
     notes = [
         f"- {note}"
@@ -194,11 +194,12 @@ def leg_row(case: Case, leg: dict[str, Any]) -> list[str]:
     done = results.finished(leg)
     read, written = results.mean_of(leg, "read_bytes"), results.mean_of(leg, "written_bytes")
     moved, peak, cpu = results.moved_bytes(leg), results.peak_bytes(leg), results.cpu_share(leg)
+    uneven = results.measured(leg, "unevenness")
     stored = bool(leg["cold"])
     if found and case["unit"] == "s" and leg["name"] == case["bound"]["core_leg"]:
         # It does other work than the case, to tell the speed of the cores; its seconds would mislead.
         speed = spread([results.work_rate(leg, outcome, False) for outcome in done])
-        return [leg["name"], f"{speed.median / 1e9:.4g} GFLOP/s", "", f"{len(done)}", *[""] * 6]
+        return [leg["name"], f"{speed.median / 1e9:.4g} GFLOP/s", "", f"{len(done)}", *[""] * 7]
     return [
         leg["name"],
         shown(case, found) if found else results.endings(leg) or "not run",
@@ -211,6 +212,7 @@ def leg_row(case: Case, leg: dict[str, Any]) -> list[str]:
         f"{cpu:.2f}" if cpu is not None else "",
         # Of a leg that starts another program, the memory of that program was not watched.
         f"{peak / MIB:,.0f} MiB" if peak and not leg["function"].startswith("tools.") else "",
+        f"{uneven:,.2f}" if uneven is not None else "",
     ]
 
 
@@ -238,7 +240,14 @@ def device_limit(case: Case) -> float | None:
 
 def limit_notes(case: Case) -> list[str]:
     limit = case["limit"]
-    return [f"Process limit {limit['bytes'] / MIB:,.0f} MiB, by {limit['sentence']}."] if limit else []
+    if not limit:
+        return []
+    if "bytes" in limit:
+        return [f"Process limit {limit['bytes'] / MIB:,.0f} MiB, by {limit['sentence']}."]
+    imports = [round(size / MIB) for size in limit["baseline_bytes"].values()]
+    told = f"{min(imports):,} MiB" if min(imports) == max(imports) else f"{min(imports):,} to {max(imports):,} MiB"
+    data = f"{limit['data_bytes'] / MIB:,.0f} MiB for data, and what interpreter and imports of each leg take ({told})"
+    return [f"Process limit {data}, by {limit['sentence']}."]
 
 
 def sweep_notes(case: Case) -> list[str]:

@@ -1,15 +1,19 @@
 """Loaders of training samples that others made, each as its documentation has it: written once, then epochs of tensors.
 
 Runs in an environment of its own (bench/rivals.txt), without outcore. A sample is `x`, bytes, and `y`, a number. Where a loader
-may have worker processes, their number is the spec's, and all of them share the leg's cores.
+may have worker processes, their number is the spec's, and all of them share the leg's cores. Each loader tells its modules, which
+are imported before any clock starts.
 """
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +33,16 @@ BUFFER = 10_000
 
 
 def nothing(spec: Spec) -> Result:
+    made(spec)
     return {"seconds": [0.0]}
+
+
+def made(spec: Spec) -> Any:
+    """The loader of the spec, and what it imports."""
+    loader = LOADERS[spec["loader"]]()
+    for module in loader.modules:
+        importlib.import_module(module)
+    return loader
 
 
 def rows(spec: Spec) -> Iterator[tuple[int, bytes]]:
@@ -56,6 +69,8 @@ def write_shards(folder: Path, spec: Spec, label: Callable[[int], dict[str, Any]
 
 
 class WebDataset:
+    modules = ("webdataset",)
+
     def write(self, folder: Path, spec: Spec) -> None:
         write_shards(folder, spec, lambda label: {"y.cls": label})
 
@@ -75,6 +90,8 @@ class WebDataset:
 
 class Dali:
     """NVIDIA's, without a GPU, over tar shards and their indices."""
+
+    modules = ("nvidia.dali.fn",)
 
     def write(self, folder: Path, spec: Spec) -> None:
         from wds2idx import IndexCreator
@@ -108,6 +125,8 @@ class Dali:
 
 
 class Streaming:
+    modules = ("streaming",)
+
     def write(self, folder: Path, spec: Spec) -> None:
         from streaming import MDSWriter
 
@@ -147,6 +166,8 @@ class Streaming:
 class Stateful(ABC):
     """A loader that has a state."""
 
+    modules: tuple[str, ...]
+
     @abstractmethod
     def loader(self, folder: Path, spec: Spec) -> Any: ...
 
@@ -167,6 +188,8 @@ class Stateful(ABC):
 
 
 class LitData(Stateful):
+    modules = ("litdata",)
+
     def write(self, folder: Path, spec: Spec) -> None:
         from litdata.streaming.writer import BinaryWriter
 
@@ -190,6 +213,8 @@ class LitData(Stateful):
 
 class Grain:
     """Over ArrayRecord."""
+
+    modules = ("grain", "array_record.python.array_record_module")
 
     def write(self, folder: Path, spec: Spec) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter
@@ -230,6 +255,10 @@ class Grain:
 
 
 class Lance:
+    """Takes of a batch each, by some threads ahead."""
+
+    modules = ("lance",)
+
     def write(self, folder: Path, spec: Spec) -> None:
         import lance
         import pyarrow as pa
@@ -259,15 +288,18 @@ class Lance:
 
         samples = lance.dataset(str(folder / "samples.lance"))
         order = np.random.default_rng(spec["seed"]).permutation(samples.count_rows())
-        for start in range(0, len(order) - spec["batch"] + 1, spec["batch"]):
-            found = samples.take(order[start : start + spec["batch"]])
-            x = found.column("x").combine_chunks()
-            data = np.frombuffer(x.buffers()[1], np.uint8, len(x) * spec["size"], x.offset * spec["size"])
-            yield torch.from_numpy(data.reshape(len(x), -1).copy()), torch.from_numpy(found.column("y").to_numpy().copy())
+        parts = [order[start : start + spec["batch"]] for start in range(0, len(order) - spec["batch"] + 1, spec["batch"])]
+        with ThreadPoolExecutor(spec["threads"]) as pool:
+            for found in ahead(pool, samples.take, parts, spec["threads"]):
+                x = found.column("x").combine_chunks()
+                data = np.frombuffer(x.buffers()[1], np.uint8, len(x) * spec["size"], x.offset * spec["size"])
+                yield torch.from_numpy(data.reshape(len(x), -1).copy()), torch.from_numpy(found.column("y").to_numpy().copy())
 
 
 class Files:
     """A file a sample, a class a folder, read by PyTorch's own loader."""
+
+    modules = ()
 
     def write(self, folder: Path, spec: Spec) -> None:
         for label in range(min(1000, spec["count"])):
@@ -291,6 +323,8 @@ class Files:
 class Map(Stateful):
     """PyTorch's loader that has a state, torchdata's, over a memory map."""
 
+    modules = ("torchdata.stateful_dataloader",)
+
     def write(self, folder: Path, spec: Spec) -> None:
         x = np.lib.format.open_memmap(folder / "x.npy", "w+", np.uint8, (spec["count"], spec["size"]))
         for number, data in rows(spec):
@@ -304,6 +338,17 @@ class Map(Stateful):
         y = torch.arange(spec["count"]) % 1000
         random = torch.Generator().manual_seed(spec["seed"])
         return StatefulDataLoader(torch.utils.data.TensorDataset(x, y), spec["batch"], shuffle=True, generator=random)
+
+
+def ahead(pool: ThreadPoolExecutor, call: Callable[[Any], Any], arguments: list[Any], most: int) -> Iterator[Any]:
+    """Results in order, with up to so many calls on their way, or done and waiting, while one is used."""
+    flying: deque[Future[Any]] = deque()
+    for argument in arguments:
+        flying.append(pool.submit(call, argument))
+        if len(flying) > most:
+            yield flying.popleft().result()
+    while flying:
+        yield flying.popleft().result()
 
 
 def half(batches: Any, spec: Spec) -> None:
@@ -329,14 +374,14 @@ def write(spec: Spec) -> Result:
     folder = Path(spec["path"])
     if not (folder / "made").exists():
         folder.mkdir(parents=True)
-        LOADERS[spec["loader"]]().write(folder, spec)
+        made(spec).write(folder, spec)
         (folder / "made").touch()
-    return nothing(spec)
+    return {"seconds": [0.0]}
 
 
 def epoch(spec: Spec) -> Result:
     torch.set_num_threads(1)
-    return timed_epoch(LOADERS[spec["loader"]]().batches(Path(spec["path"]), spec), spec)
+    return timed_epoch(made(spec).batches(Path(spec["path"]), spec), spec)
 
 
 def hot(spec: Spec) -> Result:
@@ -345,14 +390,14 @@ def hot(spec: Spec) -> Result:
     folder = Path(spec["path"])
     for path in folder.iterdir():
         path.read_bytes()
-    loader = LOADERS[spec["loader"]]().loader(folder, spec)
+    loader = made(spec).loader(folder, spec)
     return epochs(lambda: (x for x, _ in loader), spec)
 
 
 def resume(spec: Spec) -> Result:
     """From opening, in the state of half an epoch, to the first batch; the files are in the kernel's cache by then."""
     torch.set_num_threads(1)
-    again = LOADERS[spec["loader"]]().resumed(Path(spec["path"]), spec)
+    again = made(spec).resumed(Path(spec["path"]), spec)
     started = time.perf_counter()
     x, _ = next(iter(again()))
     seconds = time.perf_counter() - started

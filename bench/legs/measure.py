@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -32,10 +34,10 @@ def sampled(call: Callable[[], object], *, seconds: float = 0.0, before: Callabl
     while not samples or (sum(samples) < seconds and len(samples) < MOST_SAMPLES):
         if before is not None:
             before()
-        disk, cpu, started = disk_bytes(), time.process_time(), time.perf_counter()
+        disk, cpu, started = disk_bytes(), processor_seconds(), time.perf_counter()
         call()
         samples.append(time.perf_counter() - started)
-        cpu_seconds += time.process_time() - cpu
+        cpu_seconds += processor_seconds() - cpu
         for key, value in disk_bytes().items():
             moved[key] += value - disk[key]
     return {"seconds": samples, "cpu_seconds": cpu_seconds, **moved}
@@ -67,7 +69,7 @@ def timed_epoch(batches: Iterable[tuple[Any, Any]], spec: dict[str, Any]) -> dic
 
     Every batch is checked to be what `harness.samples` writes, and no sample to come twice.
     """
-    started, cpu, numbers = time.perf_counter(), time.process_time(), []
+    cpu, started, numbers = processor_seconds(), time.perf_counter(), []
     for x, y in batches:
         number = np.ascontiguousarray(x[:, :8]).view("<u8")[:, 0].copy()
         if tuple(x.shape) != (len(y), spec["size"]) or (number % 1000 != np.asarray(y)).any():
@@ -75,11 +77,36 @@ def timed_epoch(batches: Iterable[tuple[Any, Any]], spec: dict[str, Any]) -> dic
         numbers.append(number)
         if time.perf_counter() > started + spec["seconds"]:
             break
-    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    seconds, cpu = time.perf_counter() - started, processor_seconds() - cpu
     seen = np.concatenate(numbers)
-    if len(np.unique(seen)) != len(seen):
+    check_numbers(seen, spec["count"])
+    return {
+        "seconds": [seconds],
+        "work": len(seen),
+        "cpu_seconds": cpu,
+        "unevenness": unevenness(seen, spec["batch"], spec["count"]),
+    }
+
+
+def check_numbers(numbers: Array, count: int) -> None:
+    """Of samples: all are among the `count` that there are, and none came twice."""
+    if len(numbers) and int(numbers.max()) >= count:
+        raise SystemExit("a sample came that is not there")
+    seen = np.zeros(count, bool)
+    seen[numbers] = True
+    if np.count_nonzero(seen) != len(numbers):
         raise SystemExit("a sample came twice")
-    return {"seconds": [seconds], "work": len(seen), "cpu_seconds": cpu}
+
+
+def unevenness(numbers: Array, batch: int, count: int) -> float:
+    """Of the whole batches of an order: their size times the variance of their means, over the variance of all numbers.
+
+    About 1 for a random order, also of a part of it; `batch` where each batch has neighbours. The variances are taken about the
+    mean of all `count` numbers, so that a part of an epoch from one place only counts as uneven too.
+    """
+    whole = np.asarray(numbers, np.float64)[: len(numbers) // batch * batch].reshape(-1, batch)
+    away = whole.mean(axis=1) - (count - 1) / 2
+    return float(batch * np.mean(away**2) / ((count**2 - 1) / 12)) if len(whole) and count > 1 else 1.0
 
 
 def epochs(epoch: Callable[[], Iterable[Any]], spec: dict[str, Any]) -> dict[str, Any]:
@@ -93,6 +120,29 @@ def epochs(epoch: Callable[[], Iterable[Any]], spec: dict[str, Any]) -> dict[str
             raise SystemExit("an epoch does not have every sample")
 
     return {**sampled(one, seconds=spec["seconds"]), "work": spec["count"]}
+
+
+def processor_seconds() -> float:
+    """Of this process and all that it started: the system counts those that have ended, /proc tells of those that go on."""
+    ended = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return ended + sum(map(processor_seconds_of, children(os.getpid())))
+
+
+def processor_seconds_of(process: int) -> float:
+    """With its children, those that have ended and those that go on; 0 if it has just ended."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(map(processor_seconds_of, children(process)))
+
+
+def children(process: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, task.read_text().split())
+    return found
 
 
 def disk_bytes() -> dict[str, int]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import multiprocessing
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import outcore as oc
 from outcore.data import Dataset, Loader
 
-from legs.measure import epochs, sampled, timed_epoch
+from legs.measure import Array, check_numbers, cold, epochs, sampled, timed_epoch
 
 Spec = dict[str, Any]
 Result = dict[str, Any]
@@ -22,6 +25,8 @@ FOLDER_FILES = 1000
 
 
 def nothing(spec: Spec) -> Result:
+    for module in spec.get("imports", ()):
+        importlib.import_module(module)
     return {"seconds": [0.0]}
 
 
@@ -30,28 +35,36 @@ def opened(spec: Spec) -> Dataset:
     return Dataset(spec["path"])
 
 
-def taken(batches: Iterator[dict[str, Any]], count: int) -> int:
-    """Takes so many samples, and the sum of their numbers, which tells that none came twice."""
-    seen = total = 0
-    while seen < count:
+def take(batches: Iterator[dict[str, Any]], numbers: Array) -> None:
+    """As many samples as `numbers` has places, which are filled with theirs."""
+    taken = 0
+    while taken < len(numbers):
         x = next(batches)["x"]
-        seen += len(x)
-        total += int(x[:, :8].copy().view("<u8").sum()) if x.shape[1] >= 8 else 0
-    return total
+        numbers[taken : taken + len(x)] = x[:, :8].copy().view("<u8")[:, 0]
+        taken += len(x)
 
 
 def load(spec: Spec) -> Result:
-    """Pass after pass over a part of a new epoch, from a new loader each: opening it and its first reads are timed."""
+    """Pass after pass over a part of a new epoch, from a new loader each: opening it and its first reads are timed.
+
+    Before the next pass, and after the last, its samples are checked: each came once.
+    """
     dataset, seed = opened(spec), 0
+    numbers = np.zeros(spec["count"] // spec["batch"] * spec["batch"], "<u8")
 
     def one() -> None:
         nonlocal seed
         seed += 1
         loader = Loader(dataset, spec["batch"], shuffle=spec["shuffle"], seed=seed, rank=0, world_size=1, drop_last=True)
-        taken(iter(loader), spec["count"] // spec["batch"] * spec["batch"])
+        take(iter(loader), numbers)
 
-    found = sampled(one, seconds=spec["seconds"])
-    return {**found, "work": spec["count"] // spec["batch"] * spec["batch"] * spec["size"]}
+    def check() -> None:
+        if seed:
+            check_numbers(numbers, len(dataset))
+
+    found = sampled(one, seconds=spec["seconds"], before=check)
+    check()
+    return {**found, "work": len(numbers) * spec["size"]}
 
 
 def hot(spec: Spec) -> Result:
@@ -73,14 +86,19 @@ def memory_map(spec: Spec) -> Result:
 
 
 def torch_map(spec: Spec) -> Result:
-    """As most people have it: a dataset of rows, and the loader's own sampler and collation."""
+    """As most people have it: a dataset of rows, and the loader's own sampler and collation. `whole`: a batch by one index."""
     import torch
-    from torch.utils.data import DataLoader, TensorDataset
+    from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
     torch.set_num_threads(1)
     x = np.load(spec["path"], mmap_mode="c")
     int(x[:, 0].sum())
-    loader: Any = DataLoader(TensorDataset(torch.from_numpy(x)), spec["batch"], shuffle=True)
+    rows = TensorDataset(torch.from_numpy(x))
+    loader: Any = (
+        DataLoader(rows, batch_size=None, sampler=BatchSampler(RandomSampler(rows), spec["batch"], drop_last=False))
+        if spec.get("whole")
+        else DataLoader(rows, spec["batch"], shuffle=True)
+    )
     return epochs(lambda: (batch[0] for batch in loader), spec)
 
 
@@ -98,13 +116,26 @@ def epoch(spec: Spec) -> Result:
     return timed_epoch(batches(), spec)
 
 
+def resumable(spec: Spec) -> Loader:
+    return Loader(opened(spec), spec["batch"], shuffle=spec["shuffle"], seed=spec["seed"], rank=0, world_size=1)
+
+
+def half_an_epoch(spec: Spec) -> dict[str, Any]:
+    """The state in which a loader is after it."""
+    return {**resumable(spec).state_dict(), "position": spec["count"] // 2}
+
+
 def resume(spec: Spec) -> Result:
-    """From opening, in the state of half an epoch, to the first batch."""
-    begun = Loader(opened(spec), spec["batch"], shuffle=spec["shuffle"], seed=spec["seed"], rank=0, world_size=1)
-    state = {**begun.state_dict(), "position": spec["count"] // 2}
-    del begun
+    """From the session's start and opening, in the state of half an epoch, to the first batch.
+
+    The state comes from another process, after which the files leave the kernel's cache again: in this one all is done for the
+    first time.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as another:
+        state = another.submit(half_an_epoch, spec).result()
+    cold([str(path) for path in Path(spec["path"]).rglob("*") if path.is_file()])
     started = time.perf_counter()
-    loader = Loader(opened(spec), spec["batch"], shuffle=spec["shuffle"], seed=spec["seed"], rank=0, world_size=1)
+    loader = resumable(spec)
     loader.load_state_dict(state)
     batch = next(iter(loader))
     seconds = time.perf_counter() - started

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ._array import Array
     from ._sparse import Sparse
 
-__all__ = ["Driver", "Order", "PathLike", "Session", "default_session"]
+__all__ = ["Driver", "Order", "PathLike", "Session", "default_session", "session_like"]
 
 PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Order = Literal["C", "F"]
@@ -263,6 +263,8 @@ class Session:
 
 _default: Session | None = None
 _default_lock = threading.Lock()
+_alike: dict[Settings, Session] = {}
+"""Made for what came from other processes."""
 _last: Trace | None = None
 
 
@@ -274,6 +276,17 @@ def default_session() -> Session:
         with _default_lock:
             found = _default = _default or Session()
     return found
+
+
+def session_like(settings: Settings) -> Session:
+    """The session of this process with such settings: the default one, if it has them, or one that all who ask for it share."""
+    with _default_lock:
+        if _default is not None and _default._settings == settings:
+            return _default
+        if settings not in _alike:
+            _alike[settings] = Session.__new__(Session)
+            _alike[settings]._start(settings)
+        return _alike[settings]
 
 
 def set_default(session: Session) -> None:

@@ -219,7 +219,7 @@ class InterruptedWriteError(_FileError):
 
 
 class ExistsError(_FileError, FileExistsError):
-    """The name is taken."""
+    """The name is taken, or is that of a folder that has something else in it than what it would be replaced by."""
 
     _errno = _errno.EEXIST
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -30,6 +30,10 @@ except ImportError as error:
 __all__ = ["DatasetFileSystem"]
 
 Entry = dict[str, Any]
+
+READ = 256
+READ_BYTES = 16 << 20
+"""Samples, and about how many bytes of them, that are read at once for their sizes."""
 
 
 def _content(field: Field, value: Any) -> bytes:
@@ -71,7 +75,10 @@ class DatasetFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _sample(self, name: str) -> int | None:
         if self._named:
-            return self.dataset.index(name) if name in self.dataset else None
+            try:
+                return self.dataset.index(name)
+            except KeyError:
+                return None
         number = int(name) if name.isdecimal() else -1
         return number if str(number) == name and number < len(self.dataset) else None
 
@@ -113,18 +120,30 @@ class DatasetFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return [len(_content(field, np.zeros(field.shape, field.dtype)))] * len(samples)
         if self._only is not None and field.kind != "array" and not self.dataset.is_in_place:
             return self.dataset._inner.sizes(np.asarray(samples, np.uint64)).tolist()
-        return [len(content) for content in self._contents([(sample, name) for sample in samples])]
+        mean = max(1, self.dataset.nbytes // max(1, len(self.dataset)))
+        at_once = max(1, min(READ, READ_BYTES // mean))
+        parts = (samples[first : first + at_once] for first in range(0, len(samples), at_once))
+        return [len(content) for part in parts for content in self._contents([(sample, name) for sample in part])]
 
     def _contents(self, files: Sequence[tuple[int, str]]) -> list[bytes]:
         """What is in files, by one native call."""
         batch = self.dataset[[sample for sample, _ in files]]
         return [_content(self.dataset.fields[name], batch[name][index]) for index, (_, name) in enumerate(files)]
 
-    def _entries(self, samples: dict[str, int]) -> list[Entry]:
+    def _entries(self, samples: dict[str, int], sizes: bool) -> list[Entry]:
         if self._only is None:
             return [self._folder(path) for path in samples]
-        sizes = self._sizes(list(samples.values()), self._only)
-        return [{"name": path, "size": size, "type": "file"} for path, size in zip(samples, sizes, strict=True)]
+        found = self._sizes(list(samples.values()), self._only) if sizes else [None] * len(samples)
+        return [{"name": path, "size": size, "type": "file"} for path, size in zip(samples, found, strict=True)]
+
+    def _fields_of(self, path: str, sample: int, sizes: bool) -> list[Entry]:
+        """What is in the folder of a sample, which is read once."""
+        batch = self.dataset[[sample]] if sizes else {}
+        found = {
+            file: len(_content(self.dataset.fields[name], batch[name][0])) if sizes else None
+            for file, name in self._files.items()
+        }
+        return [{"name": f"{path}/{file}", "size": size, "type": "file"} for file, size in found.items()]
 
     @staticmethod
     def _folder(path: str) -> Entry:
@@ -142,18 +161,34 @@ class DatasetFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return self._folder(path)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.dataset.path}: {path}")
 
-    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        path = self._strip_protocol(path)
+    def ls(self, path: str, detail: bool = True, sizes: bool = True, **_: Any) -> list[Any]:
+        """As of fsspec; without `sizes`, those of files are None, and no sample is read."""
+        path, sizes = self._strip_protocol(path), sizes and detail
         inside = self._in(path)
         if inside is not None:
             samples = {child: number for child, number in inside.items() if number is not None}
-            entries = [self._folder(child) for child, number in inside.items() if number is None] + self._entries(samples)
+            entries = [self._folder(child) for child, number in inside.items() if number is None]
+            entries += self._entries(samples, sizes)
         else:
-            entry = self.info(path)
-            is_folder = entry["type"] == "directory"
-            entries = [self.info(f"{path}/{file}") for file in self._files] if is_folder else [entry]
+            found = self._find(path)
+            is_folder = found is not None and found[1] is None
+            entries = self._fields_of(path, found[0], sizes) if found and is_folder else [self.info(path)]
         entries.sort(key=lambda entry: entry["name"])
         return entries if detail else [entry["name"] for entry in entries]
+
+    def walk(self, path: str, *args: Any, detail: bool = False, **options: Any) -> Iterator[Any]:
+        yield from super().walk(path, *args, detail=detail, **{"sizes": detail, **options})
+
+    def find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **options: Any) -> Any:
+        return super().find(path, maxdepth, withdirs, detail, **{"sizes": detail, **options})
+
+    def glob(self, path: str, *args: Any, detail: bool = False, **options: Any) -> Any:
+        return super().glob(path, *args, detail=detail, **{"sizes": detail, **options})
+
+    def du(self, path: str, total: bool = True, maxdepth: int | None = None, withdirs: bool = False, **options: Any) -> Any:
+        found = self.find(path, maxdepth, withdirs, True, **options)
+        sizes = {name: entry["size"] for name, entry in found.items()}
+        return sum(sizes.values()) if total else sizes
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         return self._contents([self._file(path)])[0][start:end]

@@ -65,6 +65,14 @@ def _opened(dataset: data.Dataset | PathLike) -> data.Dataset:
     return dataset if isinstance(dataset, data.Dataset) else data.Dataset(dataset)
 
 
+def _here(dataset: data.Dataset) -> data.Dataset:
+    """The dataset; in a worker, with its share of a budget that all workers have together with the process that they work for."""
+    info = get_worker_info()
+    if info is not None:
+        dataset._share(info.num_workers + 1)
+    return dataset
+
+
 class Loader(data.Loader):
     """Batches as dicts of tensors, without worker processes.
 
@@ -117,12 +125,12 @@ class MapDataset(Samples):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
-        sample = _tensors(self.dataset[index])
+        sample = _tensors(_here(self.dataset)[index])
         return sample if self.transform is None else self.transform(sample)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """A batch, by one native call."""
-        batch = _tensors(self.dataset[list(indices)])
+        batch = _tensors(_here(self.dataset)[list(indices)])
         samples = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
         return samples if self.transform is None else [self.transform(sample) for sample in samples]
 
@@ -131,8 +139,8 @@ class IterableDataset(Batches):
     """Batches in the order of a `Loader`, for a `DataLoader` with `batch_size=None`.
 
     Each worker has its share of what this rank has of one global order: of `w` workers, the one with number `i` is what rank
-    `rank * w + i` of `world_size * w` would be. Together they have every sample once. An epoch follows the other by itself; a
-    state is that of one worker, as torchdata's `StatefulDataLoader` keeps it.
+    `rank * w + i` of `world_size * w` would be. An epoch follows the other by itself; a state is that of one worker, as
+    torchdata's `StatefulDataLoader` keeps it. Workers share the budget of the dataset's session.
 
     Parameters
     ----------
@@ -142,7 +150,7 @@ class IterableDataset(Batches):
     transform : callable, optional
         What each batch goes through.
     **options
-        Those of `outcore.data.Loader`.
+        Those of `outcore.data.Loader`. Where there is one rank, `end` is "uneven" by default: its workers have every sample once.
     """
 
     def __init__(
@@ -150,7 +158,7 @@ class IterableDataset(Batches):
     ) -> None:
         self.dataset, self.batch_size, self.transform = _opened(dataset), batch_size, transform
         self.rank, self.world_size = data.loader.share_of(options.pop("rank", None), options.pop("world_size", None))
-        self._options = options
+        self._options = {"end": "uneven" if self.world_size == 1 else "pad", **options}
         # By worker; seen by processes that begin later, since workers end with the epoch and the next ones go on.
         self._epochs = torch.zeros(WORKERS_MOST, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._loader: data.Loader | None = None
@@ -164,7 +172,7 @@ class IterableDataset(Batches):
         worker, workers = self._worker()
         rank, world_size = self.rank * workers + worker, self.world_size * workers
         if self._loader is None or (self._loader.rank, self._loader.world_size) != (rank, world_size):
-            self._loader = data.Loader(self.dataset, self.batch_size, rank=rank, world_size=world_size, **self._options)
+            self._loader = data.Loader(_here(self.dataset), self.batch_size, rank=rank, world_size=world_size, **self._options)
         return self._loader
 
     def __getstate__(self) -> dict[str, Any]:

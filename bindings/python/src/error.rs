@@ -107,7 +107,7 @@ fn describe_store(error: &StoreError, fields: &Bound<'_, PyDict>) -> PyResult<&'
         StoreError::Unformatted { object, .. } => (object, "UnsupportedError"),
         StoreError::Locked { object } => (object, "LockedError"),
         StoreError::Unfinished { object } => (object, "InterruptedWriteError"),
-        StoreError::Exists { object } => (object, "ExistsError"),
+        StoreError::Exists { object } | StoreError::Foreign { object, .. } => (object, "ExistsError"),
         StoreError::NotAStream { object } => (object, "NotAFileError"),
         StoreError::Interrupted { object } => (object, "InterruptedWriteError"),
         StoreError::TmpfsScratch { folder } => (folder, "TmpfsScratchError"),

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use numpy::ndarray::ArrayView1;
@@ -45,6 +46,27 @@ fn field((name, kind, dtype, shape): Told) -> Field {
         _ => Kind::Array { dtype, shape },
     };
     Field { name, kind }
+}
+
+fn unknown(what: &str, word: &str) -> PyErr {
+    to_python(Error::Value { what: format!("{word:?} is no {what}") })
+}
+
+/// Does something that asks now and then whether to go on: not after a signal for which Python has a handler that raises.
+fn interruptible<T: Send>(
+    py: Python<'_>,
+    act: impl FnOnce(&mut (dyn FnMut() -> bool + Send)) -> outcore::Result<T> + Send,
+) -> PyResult<T> {
+    let mut interrupted = Ok(());
+    let mut go_on = || {
+        if interrupted.is_ok() {
+            interrupted = Python::attach(|py| py.check_signals());
+        }
+        interrupted.is_ok()
+    };
+    let done = py.detach(|| act(&mut go_on));
+    interrupted?;
+    done.map_err(to_python)
 }
 
 fn closed() -> PyErr {
@@ -97,8 +119,7 @@ impl DatasetWriter {
     fn write(&self, py: Python<'_>, name: Option<&[u8]>, fields: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
         let data: Vec<Data<'_>> = fields.iter().map(Data::of).collect::<PyResult<_>>()?;
         let fields: Vec<&[u8]> = data.iter().map(Data::bytes).collect();
-        let mut writer = lock(py, self.0.get()?);
-        writer.as_mut().ok_or_else(closed)?.write(name, &fields).map_err(to_python)
+        self.with(py, |writer| writer.write(name, &fields))
     }
 
     /// Samples are in these files, with their lengths.
@@ -106,14 +127,15 @@ impl DatasetWriter {
         let form = match form {
             "tar" => Form::Tar,
             "tfrecord" => Form::TfRecord,
-            _ => Form::Safetensors,
+            "safetensors" => Form::Safetensors,
+            _ => return Err(unknown("form", form)),
         };
         self.with(py, |writer| writer.set_elsewhere(Elsewhere::of(&path, form, files)))
     }
 
     /// Appends a sample that is in a file, by its number, from some byte on.
     fn point(&self, py: Python<'_>, name: Option<&[u8]>, file: usize, offset: u64, data: &[u8]) -> PyResult<()> {
-        lock(py, self.0.get()?).as_mut().ok_or_else(closed)?.point(name, file, offset, data).map_err(to_python)
+        self.with(py, |writer| writer.point(name, file, offset, data))
     }
 
     fn note(&self, py: Python<'_>, note: String) -> PyResult<()> {
@@ -232,23 +254,15 @@ impl Dataset {
     /// What is wrong with some samples: their numbers, and words.
     fn faults(&self, py: Python<'_>, first: u64, end: u64) -> PyResult<Vec<(u64, String)>> {
         let dataset = self.0.get()?;
-        let faults = py.detach(|| dataset.faults(first..end)).map_err(to_python)?;
-        py.check_signals()?;
+        let faults = interruptible(py, |go_on| dataset.faults(first..end, go_on))?;
         Ok(faults.into_iter().map(|(sample, error)| (sample, error.to_string())).collect())
     }
 
     /// Samples, field by field.
     fn read<'py>(&self, py: Python<'py>, samples: PyReadonlyArray1<'py, u64>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let dataset = self.0.get()?;
-        let samples = samples.as_slice()?;
-        let mut interrupted = Ok(());
-        let go_on = || {
-            interrupted = Python::attach(|py| py.check_signals());
-            interrupted.is_ok()
-        };
-        let batch = py.detach(|| dataset.load(samples, go_on));
-        interrupted?;
-        columns(py, dataset, batch.map_err(to_python)?)
+        let (dataset, samples) = (self.0.get()?, samples.as_slice()?);
+        let batch = interruptible(py, |go_on| dataset.load(samples, go_on))?;
+        columns(py, dataset, batch)
     }
 
     /// Samples, field by field into the bytes of arrays.
@@ -258,17 +272,9 @@ impl Dataset {
         samples: PyReadonlyArray1<'py, u64>,
         mut out: Vec<PyReadwriteArray1<'py, u8>>,
     ) -> PyResult<()> {
-        let dataset = self.0.get()?;
-        let samples = samples.as_slice()?;
+        let (dataset, samples) = (self.0.get()?, samples.as_slice()?);
         let mut columns = out.iter_mut().map(|array| Ok(array.as_slice_mut()?)).collect::<PyResult<Vec<&mut [u8]>>>()?;
-        let mut interrupted = Ok(());
-        let go_on = || {
-            interrupted = Python::attach(|py| py.check_signals());
-            interrupted.is_ok()
-        };
-        let done = py.detach(|| dataset.load_into(samples, &mut columns, go_on));
-        interrupted?;
-        done.map_err(to_python)
+        interruptible(py, |go_on| dataset.load_into(samples, &mut columns, go_on))
     }
 }
 
@@ -276,7 +282,8 @@ impl Dataset {
 #[pyclass(frozen, module = "outcore._native")]
 struct Memory(Bytes);
 
-/// The columns of a batch: arrays of all bytes of fields of one length; lists of the bytes of others, or of text.
+/// The columns of a batch: all bytes of fields of one length, as an array; those of arrays that vary, and where each ends; lists of bytes and
+/// of text.
 fn columns<'py>(py: Python<'py>, dataset: &outcore::data::samples::Dataset, batch: Batch) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let count = batch.len();
     let list = |column: &Column, field: &Field| -> PyResult<Bound<'py, PyAny>> {
@@ -288,16 +295,18 @@ fn columns<'py>(py: Python<'py>, dataset: &outcore::data::samples::Dataset, batc
             _ => Ok(PyList::new(py, bytes.map(|bytes| PyBytes::new(py, bytes)).collect::<Vec<_>>())?.into_any()),
         }
     };
-    let of = |(column, field): (Column, &Field)| match column {
-        Column::Fixed { bytes, .. } => {
-            let memory = Bound::new(py, Memory(bytes))?;
-            let bytes: &[u8] = &memory.get().0;
-            // SAFETY: the array is based on the memory, which nobody else has and nobody looks at again.
-            Ok(unsafe { PyArray1::borrow_from_array(&ArrayView1::from(bytes), memory.clone().into_any()) }.into_any())
-        }
+    let array = |bytes: Bytes| -> PyResult<Bound<'py, PyAny>> {
+        let memory = Bound::new(py, Memory(bytes))?;
+        let bytes: &[u8] = &memory.get().0;
+        // SAFETY: the array is based on the memory, which nobody else has and nobody looks at again.
+        Ok(unsafe { PyArray1::borrow_from_array(&ArrayView1::from(bytes), memory.clone().into_any()) }.into_any())
+    };
+    let of = |(number, (column, field)): (usize, (Column, &Field))| match column {
+        Column::Fixed { bytes, .. } => array(bytes),
+        Column::Varying { bytes, ends } if dataset.is_array(number) => Ok((array(bytes)?, ends).into_pyobject(py)?.into_any()),
         Column::Varying { .. } => list(&column, field),
     };
-    batch.into_columns().into_iter().zip(dataset.fields()).map(of).collect()
+    batch.into_columns().into_iter().zip(dataset.fields()).enumerate().map(of).collect()
 }
 
 /// Numbers of samples, and their fields.
@@ -305,7 +314,25 @@ type Numbered<'py> = (Bound<'py, PyArray1<u64>>, Vec<Bound<'py, PyAny>>);
 
 /// Batches of a dataset.
 #[pyclass(frozen, module = "outcore._native")]
-pub(crate) struct Loader(Owned<Mutex<outcore::data::samples::Loader>>);
+pub(crate) struct Loader {
+    inner: Owned<Mutex<outcore::data::samples::Loader>>,
+    /// Epoch and position behind the last batch, which a forked child asks for that cannot ask the loader.
+    place: [AtomicU64; 2],
+}
+
+impl Loader {
+    fn with<T>(&self, py: Python<'_>, act: impl FnOnce(&mut outcore::data::samples::Loader) -> T) -> PyResult<T> {
+        let mut loader = lock(py, self.inner.get()?);
+        let done = act(&mut loader);
+        self.tell(&loader);
+        Ok(done)
+    }
+
+    fn tell(&self, loader: &outcore::data::samples::Loader) {
+        let LoaderState { epoch, position, .. } = loader.state();
+        self.place.iter().zip([epoch, position]).for_each(|(place, now)| place.store(now, Ordering::Relaxed));
+    }
+}
 
 #[pymethods]
 impl Loader {
@@ -327,33 +354,30 @@ impl Loader {
         let shuffle = match shuffle {
             "chunks" => Shuffle::Chunks(Chunks { samples: chunks.0, window: chunks.1, lanes: chunks.2 }),
             "global" => Shuffle::Global,
-            _ => Shuffle::No,
+            "no" => Shuffle::No,
+            _ => return Err(unknown("shuffle", shuffle)),
         };
         let end = match end {
             "drop" => End::Drop,
             "uneven" => End::Uneven,
-            _ => End::Pad,
+            "pad" => End::Pad,
+            _ => return Err(unknown("end", end)),
         };
         let options = LoaderOptions { batch, shuffle, seed, rank, ranks, end, drop_last, ahead, skip_damaged };
         let loader = outcore::data::samples::Loader::new(dataset.0.get()?, options).map_err(to_python)?;
-        Ok(Loader(Owned::new(Mutex::new(loader))))
+        Ok(Loader { inner: Owned::new(Mutex::new(loader)), place: Default::default() })
     }
 
     /// The numbers of the next samples, and their fields; none at the end of an epoch.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Numbered<'py>>> {
-        let slot = self.0.get()?;
+        let slot = self.inner.get()?;
         loop {
             let mut guard = lock(py, slot);
             let loader = &mut *guard;
             if py.detach(|| loader.ready_within(LOOK_EVERY)).map_err(to_python)? {
-                let mut interrupted = Ok(());
-                let go_on = || {
-                    interrupted = Python::attach(|py| py.check_signals());
-                    interrupted.is_ok()
-                };
-                let batch = py.detach(|| loader.next_batch(go_on));
-                interrupted?;
-                let Some(batch) = batch.map_err(to_python)? else { return Ok(None) };
+                let batch = interruptible(py, |go_on| loader.next_batch(go_on))?;
+                self.tell(loader);
+                let Some(batch) = batch else { return Ok(None) };
                 let (samples, dataset) = (PyArray1::from_slice(py, batch.samples()), loader.dataset().clone());
                 drop(guard);
                 return Ok(Some((samples, columns(py, &dataset, batch)?)));
@@ -363,35 +387,42 @@ impl Loader {
         }
     }
 
-    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(lock(py, self.0.get()?).len() as usize)
+    /// Batches of an epoch, and those that are left of it.
+    fn lengths(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        self.with(py, |loader| (loader.len(), loader.left()))
+    }
+
+    fn set_batch(&self, py: Python<'_>, batch: u64) -> PyResult<()> {
+        self.with(py, |loader| loader.set_batch(batch))?.map_err(to_python)
     }
 
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
-        lock(py, self.0.get()?).set_epoch(epoch);
-        Ok(())
+        self.with(py, |loader| loader.set_epoch(epoch))
     }
 
-    fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        Ok(lock(py, self.0.get()?).epoch())
+    /// Epoch, and samples of it that all ranks together have had; also in a forked child.
+    fn place(&self) -> (u64, u64) {
+        let [epoch, position] = self.place.each_ref().map(|place| place.load(Ordering::Relaxed));
+        (epoch, position)
     }
 
     /// As JSON.
     fn state(&self, py: Python<'_>) -> PyResult<String> {
-        let state = lock(py, self.0.get()?).state();
+        let state = self.with(py, |loader| loader.state())?;
         Ok(serde_json::to_string(&state).expect("numbers and names have no way to fail"))
     }
 
     fn restore(&self, py: Python<'_>, state: &str) -> PyResult<()> {
         let state: LoaderState = serde_json::from_str(state)
             .map_err(|error| to_python(Error::Value { what: format!("not the state of a loader: {error}") }))?;
-        lock(py, self.0.get()?).restore(&state).map_err(to_python)
+        self.with(py, |loader| loader.restore(&state))?.map_err(to_python)
     }
 
     /// How many samples were left out, and what was wrong with the first.
     fn skipped(&self, py: Python<'_>) -> PyResult<(u64, Option<String>)> {
-        let loader = lock(py, self.0.get()?);
-        let (count, first) = loader.skipped();
-        Ok((count, first.map(ToString::to_string)))
+        self.with(py, |loader| {
+            let (count, first) = loader.skipped();
+            (count, first.map(ToString::to_string))
+        })
     }
 }

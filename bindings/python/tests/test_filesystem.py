@@ -158,6 +158,47 @@ def test_samples_of_several_fields_are_folders(tmp_path: Path) -> None:
     assert len(fs.find("")) == 12 and fs.isdir("x/1") and not fs.exists("x/1/other")
 
 
+def counted(fs: DatasetFileSystem, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many samples each read takes, from now on."""
+    reads: list[int] = []
+    batch = Dataset._batch
+
+    def counting(self: Dataset, indices: Any) -> Any:
+        reads.append(len(indices))
+        return batch(self, indices)
+
+    monkeypatch.setattr(Dataset, "_batch", counting)
+    return reads
+
+
+def test_sizes_are_read_in_parts_and_only_where_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Writer(tmp_path / "data", {"x": ("int64", (None,))}) as writer:
+        for number in range(600):
+            writer.write({"x": np.arange(number % 5)}, f"a/{number:03}")
+    fs = DatasetFileSystem(tmp_path / "data")
+    reads = counted(fs, monkeypatch)
+    names = fs.ls("a", detail=False)
+    assert fs.find("") == names == fs.glob("a/*") == [f"a/{number:03}" for number in range(600)]
+    assert [len(files) for _, _, files in fs.walk("")] == [0, 600] and reads == []
+    assert [entry["size"] for entry in fs.ls("a")] == [128 + 8 * (number % 5) for number in range(600)]
+    assert reads == [256, 256, 88]
+    assert fs.du("") == sum(entry["size"] for entry in fs.find("", detail=True).values()) == 600 * 144
+    reads.clear()
+    monkeypatch.setattr("outcore.filesystem.READ_BYTES", 5 * fs.dataset.nbytes // 600)
+    fs.du("")
+    assert max(reads) <= 6
+
+
+def test_the_folder_of_a_sample_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Writer(tmp_path / "data", {"a": "bytes", "b": "bytes", "c": "text"}) as writer:
+        for number in range(9):
+            writer.write({"a": b"a" * number, "b": b"", "c": "ü"}, f"{number}")
+    fs = DatasetFileSystem(tmp_path / "data")
+    reads = counted(fs, monkeypatch)
+    assert len(fs.find("")) == 27 and fs.ls("3", detail=False) == ["3/a", "3/b", "3/c"] and reads == []
+    assert fs.du("", total=False)["7/a"] == 7 and fs.du("") == 36 + 18 and reads == [1] * 18
+
+
 def test_samples_without_names_have_numbers(tmp_path: Path) -> None:
     with Writer(tmp_path / "data") as writer:
         for number in range(12):

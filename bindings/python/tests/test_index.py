@@ -122,7 +122,17 @@ def test_what_cannot_be_indexed(target: Path) -> None:
         index("gone.tar", target)
 
 
-@pytest.mark.parametrize("header", [b"{", b"[]", b'{"x": 3}', b'{"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}'])
+def told(shape: str, offsets: str) -> bytes:
+    return f'{{"x": {{"dtype": "F32", "shape": {shape}, "data_offsets": {offsets}}}}}'.encode()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        *(b"{", b"[]", b'{"x": 3}', b"[" * 50_000, told("[2]", "[0, 4]"), told("[-1, -1]", "[0, 4]"), told("[1.0]", "[0, 4]")),
+        *(told("[1]", "[0.0, 4.0]"), told("[1]", "[]"), told("[1]", "[4]"), told("[1]", "[-4, 0]"), told("[true]", "[0, 4]")),
+    ],
+)
 def test_damaged_safetensors(target: Path, header: bytes) -> None:
     Path("a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
     with pytest.raises(CorruptError, match=r"a\.safetensors"):
@@ -134,6 +144,11 @@ def test_damaged_safetensors(target: Path, header: bytes) -> None:
     Path("c.safetensors").write_bytes(b"1234567")
     with pytest.raises(CorruptError, match=r"c\.safetensors"):
         index("c.safetensors", target)
+    with open("d.safetensors", "wb") as file:  # Of holes.
+        file.write((100_000_001).to_bytes(8, "little"))
+        file.truncate(100_000_100)
+    with pytest.raises(CorruptError, match=r"d\.safetensors.*100000000 are the most"):
+        index("d.safetensors", target)
 
 
 def test_files_that_changed_are_told(target: Path) -> None:

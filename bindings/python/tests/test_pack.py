@@ -26,7 +26,8 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 from outcore import _native
-from outcore.data import Dataset, Field, pack
+from outcore.data import Dataset, Field, Writer, pack
+from outcore.data.sources import found
 from outcore.data.tfrecord import example as parse
 from outcore.errors import ArgumentError, CorruptError, MissingError, TruncatedError
 
@@ -75,7 +76,8 @@ def test_images_in_one_folder(folder: Path) -> None:
 
 def test_an_empty_folder(folder: Path) -> None:
     (folder / "photos").mkdir()
-    assert len(pack("photos", "packed")) == 0
+    with pytest.raises(MissingError, match="photos: no images"):
+        pack("photos", "packed")
 
 
 def shard(path: str, samples: range) -> None:
@@ -393,6 +395,181 @@ def test_going_on_with_something_else_is_refused(folder: Path) -> None:
     assert os.listdir(folder) == ["scratch"] or not Path("packed").exists()
     ran = subprocess.run([sys.executable, "-c", WRITE, "60"], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == -9, ran.stderr
-    with pytest.raises(ArgumentError, match="packed from other samples"):
+    with pytest.raises(ArgumentError, match="in another order"):
         pack({"x": np.arange(1000), "y": np.arange(3000.0).reshape(1000, 3)}, "packed", shuffle=6, resume=True)
+    with pytest.raises(ArgumentError, match="another source"):
+        pack({"x": np.arange(900), "y": np.arange(2700.0).reshape(900, 3)}, "packed", shuffle=5, resume=True)
     assert len(pack({"x": np.arange(10)}, "packed")) == 10
+
+
+def begun(source: Any, count: int, **options: Any) -> None:
+    """Packing that stops behind some samples, which are durable."""
+    write, left = Writer.write, count
+
+    def stopped(self: Writer, *sample: Any) -> None:
+        nonlocal left
+        if left == 0:
+            self.save()
+            raise KeyboardInterrupt
+        left -= 1
+        write(self, *sample)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Writer, "write", stopped)
+        pack(source, "packed", **options)
+
+
+def some_files(kind: str, first: int) -> None:
+    """Three files of 30 samples, counted from some number on."""
+    for file in range(3):
+        numbers = range(first + 30 * file, first + 30 * file + 30)
+        if kind == "tar":
+            shard(f"{file}.tar", numbers)
+        elif kind == "tfrecord":
+            tfrecord(f"{file}.tfrecord", [example({"x": number}) for number in numbers])
+        elif kind == "parquet":
+            pq.write_table(pa.table({"x": list(numbers)}), f"{file}.parquet", row_group_size=7)
+        else:
+            header = {str(n): {"dtype": "I64", "shape": [1], "data_offsets": [8 * i, 8 * i + 8]} for i, n in enumerate(numbers)}
+            text = json.dumps(header).encode()
+            data = np.array(numbers, "<i8").tobytes()
+            Path(f"{file}.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+@pytest.mark.parametrize("kind", ["tar", "tfrecord", "parquet", "safetensors"])
+@pytest.mark.parametrize("count", [1, 30, 44, 89])
+def test_files_are_gone_on_with_where_packing_stopped(folder: Path, kind: str, count: int) -> None:
+    some_files(kind, 0)
+    begun(f"*.{kind}", count)
+    ds = pack(f"*.{kind}", "packed", resume=True)
+    whole = pack(f"*.{kind}", "whole")
+    assert len(ds) == 90 and list(ds.names()) == list(whole.names())
+    for name, column in whole[:].items():
+        np.testing.assert_array_equal(ds[:][name], column)
+
+
+@pytest.mark.parametrize("kind", ["tar", "tfrecord", "parquet", "safetensors"])
+def test_files_that_changed_since_are_not_gone_on_with(folder: Path, kind: str) -> None:
+    some_files(kind, 0)
+    begun(f"*.{kind}", 44)
+    Path("elsewhere").mkdir()
+    os.chdir("elsewhere")
+    some_files(kind, 1000)
+    os.chdir(folder)
+    with pytest.raises(ArgumentError, match="another source, or it has changed since"):
+        pack(f"elsewhere/*.{kind}", "packed", resume=True)
+    os.utime(f"1.{kind}", ns=(5, 5))
+    with pytest.raises(ArgumentError, match="another source, or it has changed since"):
+        pack(f"*.{kind}", "packed", resume=True)
+
+
+def test_folders_of_images_are_gone_on_with_as_they_were(folder: Path) -> None:
+    Path("photos").mkdir()
+    for number in range(20):
+        Path(f"photos/{number:02}.png").write_bytes(picture(number))
+    begun("photos", 7)
+    Path("photos/19.png").rename("photos/20.png")
+    with pytest.raises(ArgumentError, match="another source"):
+        pack("photos", "packed", resume=True)
+    Path("photos/20.png").rename("photos/19.png")
+    ds = pack(folder / "photos", "packed", resume=True)
+    assert [sample["image"] for sample in map(ds.__getitem__, range(20))] == [picture(number) for number in range(20)]
+
+
+def test_going_on_with_fewer_samples_is_refused(folder: Path) -> None:
+    begun(({"x": number} for number in range(20)), 10)
+    with pytest.raises(ArgumentError, match="the 10 samples"):
+        pack(({"x": number} for number in range(9)), "packed", resume=True)
+    with pytest.raises(ArgumentError, match="another source"):
+        pack([{"x": number} for number in range(20)], "packed", resume=True)
+    ds = pack(({"x": number} for number in range(20)), "packed", resume=True)
+    assert list(ds[:]["x"]) == list(range(20))
+
+
+def test_what_is_packed_already_is_not_read_again(folder: Path) -> None:
+    some_files("tar", 0)
+    with tarfile.open("1.tar") as archive:
+        within = next(member.offset_data for member in archive if member.name.endswith("0031.x.npy"))
+    begun("*.tar", 44)
+    for file, at in (("1.tar", within), ("0.tar", 520)):
+        status, data = os.stat(file), bytearray(Path(file).read_bytes())
+        data[at] ^= 1
+        Path(file).write_bytes(data)
+        os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(CorruptError, match=r"1\.tar: long/.*0031\.x\.npy"):
+        pack("1.tar", "other")
+    assert len(pack("*.tar", "packed", resume=True)) == 90
+
+
+def test_rows_of_parquet_are_read_by_their_bytes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    pq.write_table(pa.table({"x": [random.bytes(1 << 20) for _ in range(20)]}), "a.parquet")
+    sizes, from_batches = [], pa.Table.from_batches
+
+    class Counted(pa.Table):  # type: ignore[misc]
+        @staticmethod
+        def from_batches(batches: list[Any]) -> Any:
+            sizes.append(len(batches[0]))
+            return from_batches(batches)
+
+    monkeypatch.setattr(pa, "Table", Counted)
+    assert len(pack("a.parquet", "packed")) == 20
+    assert sum(sizes) == 20 and max(sizes) in (7, 8)
+
+
+def test_columns_that_parquet_does_not_have(folder: Path) -> None:
+    pq.write_table(pa.table({"x": [1], "y": [2]}), "a.parquet")
+    with pytest.raises(ArgumentError, match=r"a\.parquet: no column 'z'; there are x, y"):
+        pack("a.parquet", "packed", fields={"z": "int64"})
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8"])
+def test_integers_that_do_not_fit_are_refused(folder: Path, dtype: str) -> None:
+    limits, kind = np.iinfo(dtype), np.uint64 if dtype.startswith("u") else np.int64
+    fitting = np.array([limits.min, limits.max], kind)
+    assert pack([{"x": fitting}], "packed", fields={"x": (dtype, (2,))})[0]["x"].tolist() == fitting.tolist()
+    for value in {limits.max + 1, max(limits.min - 1, 0) if dtype == "uint8" else limits.min - 1} - {0}:
+        with pytest.raises(ArgumentError, match=rf"sample 1: field 'x' has {value}, which is out of the range of {dtype}"):
+            pack([{"x": fitting}, {"x": np.array([0, value], kind)}], "packed", fields={"x": (dtype, (2,))})
+    assert pack([{"x": 0.1}], "packed", fields={"x": "float32"})[0]["x"] == np.float32(0.1)
+
+
+def test_what_is_wrong_is_told_with_its_place(folder: Path) -> None:
+    with tarfile.open("a.tar", "w") as archive:
+        for name, data in (("1.cls", b"1"), ("2.cls", b"2"), ("2.cls", b"3")):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    with pytest.raises(CorruptError, match=r"a\.tar: 2\.cls, behind byte 2048: it comes twice"):
+        pack("a.tar", "packed")
+    np.save("a.npy", np.float32(3))
+    with pytest.raises(ArgumentError, match=r"a\.npy: 'x' is a single number"):
+        pack("a.npy", "packed")
+    for single in (np.array(3), {"x": 3}):
+        with pytest.raises(ArgumentError, match="'x' is a single number"):
+            pack(single, "packed")
+    with pytest.raises(ArgumentError, match="from one folder"):
+        pack("a.npy", "packed", format="images")
+    for value, field in (("text", "bytes"), (b"bytes", "text"), ("\udcff", "text")):
+        with pytest.raises(ArgumentError, match="sample 0: field 'x'"):
+            pack([{"x": value}], "packed", fields={"x": field})
+
+
+@given(edits=st.lists(st.tuples(st.integers(0, 700), st.integers(0, 255)), min_size=1, max_size=4), data=st.data())
+def test_any_bytes_are_samples_or_told(
+    edits: list[tuple[int, int]], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / f"a.{data.draw(st.sampled_from(['tar', 'npy', 'npz', 'parquet']))}"
+    if path.suffix == ".tar":
+        shard(str(path), range(1))
+    elif path.suffix == ".parquet":
+        pq.write_table(pa.table({"x": [1, 2], "y": ["one", "two"]}), path)
+    else:
+        (np.save if path.suffix == ".npy" else np.savez)(path, np.arange(6).reshape(3, 2))
+    damaged = bytearray(path.read_bytes())
+    for where, byte in edits:
+        damaged[where % len(damaged)] = byte
+    path.write_bytes(damaged)
+    with contextlib.suppress(ArgumentError, CorruptError, TruncatedError):
+        source = found(path, None)
+        assert source.samples is None or all(True for _ in source.samples(0))

@@ -15,12 +15,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import scipy.sparse
 from PIL import Image
 
 import outcore as oc
+from outcore import _native
 from outcore._loading import unevenness
-from outcore.data import Dataset, Field, Loader, Writer, mount
-from outcore.errors import ArgumentError, CorruptError, LockedError, MissingError, NoSpaceError
+from outcore.data import Dataset, Field, Loader, Writer, mount, pack
+from outcore.errors import (
+    ArgumentError,
+    ClosedError,
+    CorruptError,
+    ExistsError,
+    LockedError,
+    MissingError,
+    NoSpaceError,
+    OutcoreError,
+)
 
 
 def sample(number: int) -> dict[str, Any]:
@@ -221,6 +232,197 @@ def test_sequences_as_the_paper_has_them(path: Path) -> None:
     assert ds.bread(50)["x"] == found
 
 
+def test_an_epoch_after_a_resume_is_the_one_that_was_left(path: Path) -> None:
+    ds = written(path, 100)
+    loader = Loader(ds, 10, shuffle=True, seed=1)
+    whole = [batch["label"].tolist() for batch in loader]
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    state = loader.state_dict()
+    assert all(type(value) is int for value in state.values()) and (len(loader), loader.left) == (10, 7)
+    again = Loader(ds, 10, shuffle=True, seed=1)
+    again.load_state_dict(state)
+    again.set_epoch(state["epoch"])
+    assert [batch["label"].tolist() for batch in again] == [batch["label"].tolist() for batch in batches]
+    again.set_epoch(0)
+    assert [batch["label"].tolist() for batch in again] == whole
+    with pytest.raises(ArgumentError):
+        again.load_state_dict({**state, "shuffle": 7})
+
+
+def test_the_surroundings_rank_is_not_that_of_all_samples(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = written(path, 30)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert len(list(ds)) == 30 and sum(len(batch["label"]) for batch in Loader(ds, 4)) == 10
+    monkeypatch.setenv("RANK", "one")
+    with pytest.raises(ArgumentError, match="RANK"):
+        Loader(ds)
+
+
+def in_child(act: Any) -> Any:
+    """What a forked child finds."""
+    here, there = multiprocessing.Pipe(False)
+    child = multiprocessing.get_context("fork").Process(target=lambda: there.send(act()))
+    child.start()
+    assert here.poll(60)
+    child.join()
+    return here.recv()
+
+
+@pytest.mark.parametrize("copied", ["forked", "pickled"])
+def test_a_loader_in_another_process_is_where_it_was(path: Path, copied: str) -> None:
+    written(path, 300)
+    ds = Dataset(path, session=oc.Session(memory="12MiB"))
+    loader = Loader(ds, 10, shuffle="chunk", seed=3, chunks=4)
+    loader.load_state_dict({**loader.state_dict(), "epoch": 5, "seed": 9})
+    batches = iter(loader)
+    next(batches)
+
+    def rest() -> Any:
+        there = loader if copied == "forked" else pickle.loads(pickle.dumps(loader))
+        state = there.state_dict()
+        return state, [batch["label"].tolist() for batch in iter(there._next, None)], there.dataset._session.memory
+
+    found = in_child(rest) if copied == "forked" else rest()
+    assert found == (loader.state_dict(), [batch["label"].tolist() for batch in batches], 12 << 20)
+
+
+def test_a_folder_with_anything_else_in_it_is_not_replaced(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    (photos / "class").mkdir(parents=True)
+    (photos / "class/1.jpg").write_bytes(jpeg(1))
+    for act in (lambda: Writer(photos), lambda: pack(photos, photos), lambda: pack(photos, tmp_path), lambda: pack(photos, "")):
+        with pytest.raises((ExistsError, ArgumentError)):
+            act()
+    assert (photos / "class/1.jpg").exists() and not list(tmp_path.glob(".*"))
+    x = scipy.sparse.eye(3, format="csr", dtype="float32")
+    with pytest.raises(ExistsError, match="class"):
+        oc.from_scipy(photos, x)
+    for _ in range(2):
+        pack(photos, tmp_path / "packed")
+    oc.from_scipy(tmp_path / "matrix", x)
+    with pytest.raises(ExistsError, match=r"matrix\.json|indptr|indices|data"):
+        pack(photos, tmp_path / "matrix")
+    _native.store_format(tmp_path / "cache.store", 16 << 20)
+    oc.from_numpy(tmp_path / "cache.store/deep/x.npy", np.eye(3))
+    with pytest.raises(ExistsError, match=r"x\.npy"):
+        Writer(tmp_path / "cache.store/deep")
+
+
+def test_what_was_left_is_compared_before_it_is_gone_on_with(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+
+    def begin() -> Writer:
+        writer = Writer(path)
+        for number in range(200):
+            writer.write({"x": number}, str(number))
+        return writer
+
+    begin()._writer.leave()
+    unfinished = path.with_name(f".{path.name}.outcore-unfinished")
+    assert not unfinished.exists()
+    for name in ("names", "names.groups", "places", "sums"):
+        writer = begin()
+        writer.save()
+        writer._writer.leave()
+        with open(unfinished / name, "r+b") as file:
+            file.seek(10)
+            byte = file.read(1)
+            file.seek(10)
+            file.write(bytes([byte[0] ^ 1]))
+        with pytest.raises(CorruptError, match=name):
+            Writer(path, resume=True)
+
+
+def test_a_dataset_that_tells_nonsense_of_itself_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with Writer(path, {"x": ("u1", (4,)), "b": "bytes", "y": ("f4", (None, 2))}) as writer:
+        writer.write({"x": np.zeros(4, "u1"), "b": b"12345678", "y": np.zeros((3, 2))})
+    file = path / "dataset.json"
+    whole = file.read_bytes()
+
+    def tell(change: Any) -> None:
+        """As somebody would who means it."""
+        told = json.loads(whole)
+        change(told)
+        text = json.dumps({**told, "crc32c": 0})
+        head = text[: text.rindex('"crc32c"')]
+        file.write_text(json.dumps({**told, "crc32c": _native.crc32c(head.encode())}))
+
+    def shape(field: int, shape: list[Any]) -> Any:
+        return lambda told: told["fields"][field].update(shape=shape)
+
+    def text(told: Any) -> None:
+        told["fields"][2] = {"name": "y", "kind": "text"}
+        told["fields"][1] = {"name": "b", "kind": "array", "dtype": "<f8", "shape": [None]}
+
+    tell(lambda told: None)
+    assert Dataset(path)[0]["b"] == b"12345678"
+    for change in (shape(0, [2147483648000]), shape(0, [2**63 - 1]), shape(2, [2**53, None]), shape(0, [1] * 64), text):
+        tell(change)
+        with pytest.raises(CorruptError):
+            Dataset(path)[0]
+    file.write_bytes(whole.replace(b'"name": "x"', b'"name": "z"'))
+    with pytest.raises(CorruptError, match="checksum"):
+        Dataset(path)
+
+
+def test_what_is_asked_for_may_be_of_any_type(path: Path) -> None:
+    ds = written(path, 1000)
+    for kind in ("u1", "i1", "u2", "i8", "u8", ">i4"):
+        assert [is_sample({k: v[i] for k, v in ds[np.array([1, 100], kind)].items()}, n) for i, n in enumerate((1, 100))]
+    assert ds[np.array([-1], "i1")]["image"] == ds[999:]["image"]
+    for wrong in (np.array([2**64 - 1], "u8"), np.array([1000], "u2"), np.array([-1001])):
+        with pytest.raises(IndexError):
+            ds[wrong]
+    with pytest.raises(IndexError, match="1000"):
+        Dataset(path).name(1000)
+
+
+def test_numbers_that_do_not_fit_are_refused(path: Path) -> None:
+    writer = Writer(path, {"x": "uint8", "f": ("f4", (2,))})
+    writer.write({"x": 5, "f": np.zeros(2)})
+    for wrong in ({"x": 300, "f": np.zeros(2)}, {"x": -1, "f": np.zeros(2)}, {"x": 1, "f": np.ma.array([1.0, 2.0], mask=[0, 1])}):
+        with pytest.raises(ArgumentError):
+            writer.write(wrong)
+    writer.close()
+    assert Dataset(path)[0]["x"] == 5
+    with pytest.raises(ClosedError, match="data"):
+        writer.write({"x": 5, "f": np.zeros(2)})
+    for fields in ({"x": ("f4", (-1,))}, {"x": ("f4", ("a",))}, {"x": ("f4", (1.5,))}, "x", {1: "f4"}):
+        with pytest.raises(ArgumentError):
+            Writer(path, fields)  # type: ignore[arg-type]
+
+
+def test_a_closed_dataset_says_so_and_its_loaders_go_on(path: Path) -> None:
+    with written(path, 20) as ds:
+        loader = Loader(ds, 5)
+    with pytest.raises(ClosedError, match="data"):
+        ds[0]
+    assert sum(len(batch["label"]) for batch in loader) == 20
+
+
+def test_damage_in_a_store_is_left_out_if_asked(tmp_path: Path) -> None:
+    place = tmp_path / "disk.store"
+    _native.store_format(place, 16 << 20)
+    written(place / "data", 400)
+    whole = place.read_bytes()
+    at = whole.index(sample(250)["image"]) + 3
+    with open(place, "r+b") as file:
+        file.seek(at)
+        file.write(bytes([whole[at] ^ 1]))
+    ds = Dataset(place / "data", session=oc.Session(memory="16MiB"))
+    lost = {fault["sample"] for fault in ds.verify()}
+    assert 250 in lost and len(lost) < 200
+    for shuffle in (False, True, "chunk"):
+        loader = Loader(ds, 50, shuffle=shuffle, skip_damaged=True)
+        assert sum(len(batch["label"]) for batch in loader) == 400 - len(lost) and loader.skipped == len(lost)
+        with pytest.raises(OutcoreError, match="sample"):
+            list(Loader(ds, 50, shuffle=shuffle))
+
+
 def test_sorted_data_is_warned_of(path: Path) -> None:
     with Writer(path) as writer:
         for number in range(2000):
@@ -355,7 +557,10 @@ def test_verifying_names_every_damaged_sample(tmp_path: Path) -> None:
     names = bytearray((path / "names").read_bytes())
     names[names.index(b"n200") + 1] = ord("X")
     (path / "names").write_bytes(names)
-    assert [fault["sample"] for fault in Dataset(path).verify()] == [5, 100, 200, 299]
+    # Names have a checksum for every 64.
+    assert [fault["sample"] for fault in Dataset(path).verify()] == [5, 100, 192, 299]
+    with pytest.raises(CorruptError, match="names of samples from 192 on"):
+        Dataset(path).name(200)
 
 
 def test_a_disk_that_fills_leaves_what_was_there(small_disk: Path, tmp_path: Path) -> None:

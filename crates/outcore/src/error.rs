@@ -115,6 +115,11 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// Whether bytes on the device are not what was written, or cannot be read.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self, Error::Format(_) | Error::Device { .. })
+    }
+
     pub(crate) fn shape(what: impl Into<String>) -> Error {
         Error::Shape { what: what.into() }
     }

@@ -96,6 +96,14 @@ pub enum Error {
         /// The object.
         object: String,
     },
+    /// A folder that was to be replaced has something in it that is no part of what replaces it.
+    #[error("{object}: there is {part:?} in it already, which would be lost; take another name, or remove what is there")]
+    Foreign {
+        /// The folder.
+        object: String,
+        /// What is in it.
+        part: String,
+    },
     /// It is no stream but an object of another kind.
     #[error("{object}: not a stream")]
     NotAStream {

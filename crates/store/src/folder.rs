@@ -111,15 +111,15 @@ impl Folder {
     }
 
     /// Begins a folder of objects, which takes the name when it is [committed](NewFolder::commit); another folder may have it until
-    /// then.
+    /// then, if it has no other parts than these.
     ///
     /// # Errors
-    /// [`Error::Locked`] while another writer holds the name, [`Error::NotAFolder`] for the name of a file, or that of the file system.
-    pub fn create_folder(&self, name: &str, unfinished: Unfinished) -> Result<NewFolder, Error> {
+    /// [`Error::Foreign`] for one that has; [`Error::Locked`] while another writer holds the name, [`Error::NotAFolder`] for the name of a file, or that of the file system.
+    pub fn create_folder(&self, name: &str, unfinished: Unfinished, parts: &[&str]) -> Result<NewFolder, Error> {
         let place = self.place(name)?;
         self.make_folders(&place)?;
         lock::sweep_partials(&place.folder, &self.faults);
-        NewFolder::claim(place, unfinished, Arc::clone(&self.faults))
+        NewFolder::claim(place, unfinished, parts, Arc::clone(&self.faults))
     }
 
     /// Begins an object that grows as it is written, up to all the space that is free now; [`NewObject::cut`] says where it ends.
@@ -202,8 +202,8 @@ impl Store for Folder {
         self.begun(place, partial, len)
     }
 
-    fn create_together(&self, name: &str) -> Result<Box<dyn NewObjects>, Error> {
-        Ok(Box::new(self.create_folder(name, Unfinished::Removed)?))
+    fn create_together(&self, name: &str, parts: &[&str]) -> Result<Box<dyn NewObjects>, Error> {
+        Ok(Box::new(self.create_folder(name, Unfinished::Removed, parts)?))
     }
 
     fn open(&self, name: &str) -> Result<Object, Error> {
@@ -327,7 +327,7 @@ impl Folder {
 }
 
 /// One of the store's own files, which are no objects.
-fn is_own(file_name: &str) -> bool {
+pub(crate) fn is_own(file_name: &str) -> bool {
     lock::is_partial(file_name)
         || lock::is_unfinished(file_name)
         || (file_name.starts_with('.') && file_name.ends_with(mark::BESIDE_SUFFIX))

@@ -457,8 +457,8 @@ impl Store for Formatted {
         Ok(NewObject { object, ending: Box::new(transaction) })
     }
 
-    fn create_together(&self, name: &str) -> Result<Box<dyn NewObjects>, Error> {
-        Ok(Box::new(self.transaction().below(name)?))
+    fn create_together(&self, name: &str, parts: &[&str]) -> Result<Box<dyn NewObjects>, Error> {
+        Ok(Box::new(self.transaction().below(name, parts)?))
     }
 
     fn open(&self, name: &str) -> Result<Object, Error> {

@@ -55,11 +55,12 @@ pub trait Store: Send + Sync {
     /// [`Error::NoSpace`], [`Error::Locked`] while another writer holds the name, or that of the file system.
     fn create(&self, name: &str, len: u64) -> Result<NewObject, Error>;
 
-    /// Begins objects whose names are `name`, `/`, and a part of their own. At [`NewObjects::commit`] they are all there is below that name.
+    /// Begins objects whose names are `name`, `/`, and a part of their own. At [`NewObjects::commit`] they are all there is below that name:
+    /// what is there until then may only have parts of these names.
     ///
     /// # Errors
-    /// [`Error::Locked`] while another writer holds the name, [`Error::NotAFolder`] for the name of an object, or that of the file system.
-    fn create_together(&self, name: &str) -> Result<Box<dyn NewObjects>, Error>;
+    /// [`Error::Foreign`] where there is something else; [`Error::Locked`] while another writer holds the name, [`Error::NotAFolder`] for the name of an object, or that of the file system.
+    fn create_together(&self, name: &str, parts: &[&str]) -> Result<Box<dyn NewObjects>, Error>;
 
     /// Opens an object to read it.
     ///

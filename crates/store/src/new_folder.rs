@@ -18,6 +18,7 @@ use outcore_device::{Device, FileDevice, Mode};
 
 use crate::error::{Error, shown};
 use crate::faults::{Faults, Step};
+use crate::folder::is_own;
 use crate::lock::{self, Place};
 use crate::{NewObjects, os};
 
@@ -38,6 +39,8 @@ pub struct NewFolder {
     partial: PathBuf,
     lock: File,
     parts: Vec<Part>,
+    /// Names of parts that the folder which it replaces may have.
+    replaced: Vec<String>,
     faults: Arc<Faults>,
     unfinished: Unfinished,
     owner: u32,
@@ -52,17 +55,24 @@ struct Part {
 
 impl NewFolder {
     /// Claims the folder of a place that may be taken already by another folder.
-    pub(crate) fn claim(place: Place, unfinished: Unfinished, faults: Arc<Faults>) -> Result<NewFolder, Error> {
+    pub(crate) fn claim(
+        place: Place,
+        unfinished: Unfinished,
+        replaced: &[&str],
+        faults: Arc<Faults>,
+    ) -> Result<NewFolder, Error> {
         if std::fs::metadata(&place.path).is_ok_and(|found| !found.is_dir()) {
             return Err(Error::NotAFolder { object: place.object });
         }
+        let replaced: Vec<String> = replaced.iter().map(|&part| part.to_owned()).collect();
+        check_parts(&place, &replaced)?;
         let partial = match unfinished {
             Unfinished::Removed => place.partial(),
             Unfinished::Kept => place.beside(lock::UNFINISHED_SUFFIX),
         };
         let lock = lock::claim_folder(&place, &partial, &faults)?;
-        let new =
-            NewFolder { place, partial, lock, parts: Vec::new(), faults, unfinished, owner: std::process::id(), gone: false };
+        let (parts, owner) = (Vec::new(), std::process::id());
+        let new = NewFolder { place, partial, lock, parts, replaced, faults, unfinished, owner, gone: false };
         if unfinished == Unfinished::Removed {
             new.empty()?;
         }
@@ -185,6 +195,7 @@ impl NewFolder {
     /// That of the file system. The name then leads to what it led to before, with one exception: when the folder around cannot be
     /// made durable, the name already leads to the new one, which is whole.
     pub fn commit(mut self) -> Result<(), Error> {
+        check_parts(&self.place, &self.replaced)?;
         self.seal()?;
         let placed = self.faults.step(Step::Rename).and_then(|()| os::put_folder(&self.partial, &self.place.path));
         let replaced = placed.map_err(|error| Error::from_io(self.name(), "put it in place", error))?;
@@ -197,9 +208,9 @@ impl NewFolder {
         durable.map_err(|error| Error::from_io(self.name(), "make its name durable", error))
     }
 
-    /// From now on there is nothing in it to go on with: it goes where it does not come to have its name.
-    pub fn unkeep(&mut self) {
-        self.unfinished = Unfinished::Removed;
+    /// Says whether there is something in it to go on with; else it goes where it does not come to have its name.
+    pub fn keep(&mut self, is_kept: bool) {
+        self.unfinished = if is_kept { Unfinished::Kept } else { Unfinished::Removed };
     }
 
     /// Gives the folder up, also one that would be kept.
@@ -216,6 +227,23 @@ impl NewFolder {
         let free = asked.map_err(|error| Error::from_io(self.name(), "ask for its free space", error))?;
         Ok(self.faults.free_bytes().unwrap_or(free))
     }
+}
+
+/// Refuses to replace a folder that has other parts than these.
+fn check_parts(place: &Place, parts: &[String]) -> Result<(), Error> {
+    let entries = match std::fs::read_dir(&place.path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Error::from_io(&place.object, "list", error)),
+    };
+    for entry in entries {
+        let name = entry.map_err(|error| Error::from_io(&place.object, "list", error))?.file_name();
+        let name = name.to_string_lossy();
+        if !parts.iter().any(|part| *part == name) && !is_own(&name) {
+            return Err(Error::Foreign { object: place.object.clone(), part: name.into_owned() });
+        }
+    }
+    Ok(())
 }
 
 impl NewObjects for NewFolder {

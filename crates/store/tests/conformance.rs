@@ -224,11 +224,13 @@ fn what_is_missing_is_named() {
     });
 }
 
+const PARTS: [&str; 3] = ["a", "b", "c"];
+
 #[test]
 fn objects_come_into_being_together() {
     each(|store| {
         let make = |parts: &[(&str, u8)]| {
-            let mut new = store.create_together("x").unwrap();
+            let mut new = store.create_together("x", &PARTS).unwrap();
             for &(part, value) in parts {
                 fill(&*new.create(part, 5000).unwrap(), 5000, value);
             }
@@ -237,7 +239,7 @@ fn objects_come_into_being_together() {
         put(store, "y", 10, 9).unwrap();
         let new = make(&[("a", 1), ("b", 2)]);
         assert_eq!(store.list().unwrap(), ["y"]);
-        assert!(matches!(store.create_together("x").map(drop), Err(Error::Locked { .. })));
+        assert!(matches!(store.create_together("x", &PARTS).map(drop), Err(Error::Locked { .. })));
         new.commit().unwrap();
         assert_eq!(store.list().unwrap(), ["x/a", "x/b", "y"]);
         assert!(is_all(store, "x/a", 5000, 1) && is_all(store, "x/b", 5000, 2));
@@ -250,9 +252,17 @@ fn objects_come_into_being_together() {
         assert!(is_all(store, "x/b", 5000, 4) && is_all(store, "x/c", 5000, 5) && is_all(store, "y", 10, 9));
         assert_eq!(bytes_of(&old).unwrap(), [1; 5000]);
 
-        assert!(matches!(store.create_together("y").map(drop), Err(Error::NotAFolder { .. })));
-        store.create_together("empty").unwrap().commit().unwrap();
-        assert!(store.create_together("../x").is_err());
+        assert!(matches!(store.create_together("y", &PARTS).map(drop), Err(Error::NotAFolder { .. })));
+        store.create_together("empty", &PARTS).unwrap().commit().unwrap();
+        assert!(store.create_together("../x", &PARTS).is_err());
+
+        // What would be lost that is no part of it.
+        for part in ["precious", "deep/precious"] {
+            put(store, &format!("x/{part}"), 10, 7).unwrap();
+            let refused = store.create_together("x", &PARTS).map(drop).unwrap_err();
+            assert!(matches!(refused, Error::Foreign { .. }), "{refused}");
+            store.remove(&format!("x/{part}")).unwrap();
+        }
     });
 }
 
@@ -266,12 +276,12 @@ fn no_object_has_another_above_or_below_it() {
             put(store, "y", 10, 2),
             store.rename("y/a", "x/b"),
             store.rename("x", "y"),
-            store.create_together("x").map(drop),
-            store.create_together("x/c").map(drop),
+            store.create_together("x", &PARTS).map(drop),
+            store.create_together("x/c", &PARTS).map(drop),
         ] {
             assert!(result.is_err());
         }
-        let new = store.create_together("z").unwrap();
+        let new = store.create_together("z", &PARTS).unwrap();
         assert!(put(store, "z", 10, 2).is_err(), "it is to be above others");
         drop(new);
         assert_eq!(store.list().unwrap(), ["x", "y/a"]);

@@ -75,7 +75,7 @@ fn child() {
 
 /// A folder `group` of two objects.
 fn put_folder(folder: &Folder, value: u8) {
-    let mut new = folder.create_folder("group", Unfinished::Removed).unwrap();
+    let mut new = folder.create_folder("group", Unfinished::Removed, &["a", "b"]).unwrap();
     for name in ["a", "b"] {
         fill(&*new.create(name, LEN).unwrap(), LEN, value);
     }

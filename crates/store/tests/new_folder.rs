@@ -13,7 +13,7 @@ const LEN: u64 = 5000;
 
 /// A folder of two objects of one byte value.
 fn put(folder: &Folder, value: u8) -> Result<(), Error> {
-    let mut new = folder.create_folder("x", Unfinished::Removed)?;
+    let mut new = folder.create_folder("x", Unfinished::Removed, &["a", "b"])?;
     for name in ["a", "b"] {
         fill(&*new.create(name, LEN)?, LEN, value);
     }
@@ -34,15 +34,28 @@ fn a_committed_folder_has_all_its_objects_at_their_exact_lengths() {
     assert_eq!(leftovers(root.path()), [""; 0]);
 }
 
+/// A dataset that was written to a folder of photographs once took their place.
 #[test]
-fn a_new_folder_replaces_an_old_one_with_everything_in_it() {
+fn a_folder_with_something_else_in_it_is_not_replaced() {
     let root = tempfile::tempdir().unwrap();
     let folder = Folder::new(root.path()).unwrap();
     put(&folder, 1).unwrap();
-    std::fs::write(root.path().join("x/more"), b"of the old one").unwrap();
+    let foreign = |result: Result<(), Error>| assert!(matches!(result, Err(Error::Foreign { .. })), "{result:?}");
+    let (file, deep) = (root.path().join("x/more"), root.path().join("x/deep"));
+    std::fs::write(&file, b"precious").unwrap();
+    foreign(put(&folder, 2));
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&deep).unwrap();
+    foreign(put(&folder, 2));
+    std::fs::remove_dir(&deep).unwrap();
+    // Also what has come meanwhile.
+    let new = folder.create_folder("x", Unfinished::Removed, &["a", "b"]).unwrap();
+    std::fs::write(&file, b"precious").unwrap();
+    foreign(new.commit());
+    assert!(whole(root.path(), 1) && file.exists());
+    std::fs::remove_file(&file).unwrap();
     put(&folder, 2).unwrap();
     assert!(whole(root.path(), 2));
-    assert_eq!(folder.list().unwrap(), ["x/a", "x/b"]);
     assert_eq!(leftovers(root.path()), [""; 0]);
 }
 
@@ -50,7 +63,7 @@ fn a_new_folder_replaces_an_old_one_with_everything_in_it() {
 fn a_folder_that_is_given_up_never_was() {
     let root = tempfile::tempdir().unwrap();
     let folder = Folder::new(root.path()).unwrap();
-    let mut new = folder.create_folder("x", Unfinished::Removed).unwrap();
+    let mut new = folder.create_folder("x", Unfinished::Removed, &["a", "b"]).unwrap();
     fill(&*new.create("a", LEN).unwrap(), LEN, 1);
     drop(new);
     assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
@@ -85,21 +98,21 @@ fn whatever_step_fails_the_name_leads_to_the_old_folder_or_to_the_new_one() {
 fn two_writers_of_one_folder_exclude_each_other() {
     let root = tempfile::tempdir().unwrap();
     let folder = Folder::new(root.path()).unwrap();
-    let held = folder.create_folder("x", Unfinished::Removed).unwrap();
-    assert!(matches!(folder.create_folder("x", Unfinished::Removed), Err(Error::Locked { .. })));
+    let held = folder.create_folder("x", Unfinished::Removed, &["a", "b"]).unwrap();
+    assert!(matches!(folder.create_folder("x", Unfinished::Removed, &["a", "b"]), Err(Error::Locked { .. })));
     assert!(matches!(folder.create("x", 1), Err(Error::Locked { .. } | Error::NotAFile { .. })));
     drop(held);
     put(&folder, 1).unwrap();
     assert!(matches!(folder.create("x", 1), Err(Error::NotAFile { .. })));
     common::put(&folder, "y", 1, 1).unwrap();
-    assert!(matches!(folder.create_folder("y", Unfinished::Removed), Err(Error::NotAFolder { .. })));
+    assert!(matches!(folder.create_folder("y", Unfinished::Removed, &["a", "b"]), Err(Error::NotAFolder { .. })));
 }
 
 #[test]
 fn an_unfinished_folder_that_is_kept_can_be_gone_on_with() {
     let root = tempfile::tempdir().unwrap();
     let folder = Folder::new(root.path()).unwrap();
-    let mut new = folder.create_folder("x", Unfinished::Kept).unwrap();
+    let mut new = folder.create_folder("x", Unfinished::Kept, &["a", "b"]).unwrap();
     fill(&*new.create_growing("a").unwrap(), LEN, 7);
     new.sync().unwrap();
     drop(new);
@@ -107,7 +120,7 @@ fn an_unfinished_folder_that_is_kept_can_be_gone_on_with() {
     // Others that are created meanwhile sweep the dead, not this.
     common::put(&folder, "y", 1, 1).unwrap();
 
-    let mut again = folder.create_folder("x", Unfinished::Kept).unwrap();
+    let mut again = folder.create_folder("x", Unfinished::Kept, &["a", "b"]).unwrap();
     let device = again.create_growing("a").unwrap();
     assert!(device.len() >= LEN);
     again.cut("a", LEN);
@@ -115,7 +128,7 @@ fn an_unfinished_folder_that_is_kept_can_be_gone_on_with() {
     assert!(holds(&root.path().join("x/a"), LEN, 7));
     assert_eq!(leftovers(root.path()), [""; 0]);
 
-    let given_up = folder.create_folder("z", Unfinished::Kept).unwrap();
+    let given_up = folder.create_folder("z", Unfinished::Kept, &["a", "b"]).unwrap();
     given_up.discard();
     assert_eq!(leftovers(root.path()), [""; 0]);
 }
@@ -125,7 +138,7 @@ fn a_folder_that_does_not_fit_says_so_before_it_is_written() {
     let root = tempfile::tempdir().unwrap();
     let faults = Arc::new(Faults::none().with_free_bytes(1000));
     let folder = Folder::with_faults(root.path(), faults).unwrap();
-    let mut new = folder.create_folder("x", Unfinished::Removed).unwrap();
+    let mut new = folder.create_folder("x", Unfinished::Removed, &["a", "b"]).unwrap();
     let error = new.create("a", LEN).err().unwrap();
     assert!(matches!(error, Error::NoSpace { needed: LEN, free: 1000, .. }), "{error}");
 }

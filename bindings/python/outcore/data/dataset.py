@@ -7,17 +7,21 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _native
 from .._run import Bar
-from .._session import PathLike, Session, default_session, full_path
-from ..errors import ArgumentError, CorruptError
+from .._session import PathLike, Session, Settings, default_session, full_path, session_like
+from .._units import check_room
+from ..errors import ArgumentError, ClosedError, CorruptError
 from .fields import Decode, Field, Name, Sample, fields_of, name_bytes, name_text, picture
 from .loader import Loader, Shuffle
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 VERIFIED = 64 << 20
 """Bytes of samples that are verified by one native call."""
@@ -26,7 +30,8 @@ VERIFIED = 64 << 20
 class Dataset:
     """Samples, by number or by name.
 
-    May be used from any thread. Pickled, or used in a forked process, it opens itself again.
+    May be used from any thread, and as a context that closes it. Pickled, or used in a forked process, it opens itself again in
+    a session of the same settings.
 
     Parameters
     ----------
@@ -60,28 +65,47 @@ class Dataset:
         self._session = session or default_session()
         self._open_here()
         self._sequence: Loader | None = None
+        self._sharing: int | None = None
 
     def _open_here(self) -> None:
         decode = {name: picture(name, told) for name, told in self.decode.items()}
         told = [(name, channels, size) for name, (channels, size) in decode.items()]
-        self._native_dataset = _native.Dataset(self._session._inner, self.path, told)
+        self._native_dataset: _native.Dataset | None = _native.Dataset(self._session._inner, self.path, told)
         self._pid = os.getpid()
         pictures = {
             name: Field("array", np.dtype(np.uint8), (*(size or (None, None)), channels)) for name, channels, size in told
         }
-        self.fields = {name: pictures.get(name, field) for name, field in fields_of(self._native_dataset.fields()).items()}
-        self.nbytes, self.directory_nbytes = self._native_dataset.nbytes()
-        self.clustering = dict(self._native_dataset.clustering())
+        self.fields = {name: pictures.get(name, field) for name, field in fields_of(self._inner.fields()).items()}
+        self.nbytes, self.directory_nbytes = self._inner.nbytes()
+        self.clustering = dict(self._inner.clustering())
 
     @property
     def _inner(self) -> _native.Dataset:
+        if self._native_dataset is None:
+            raise ClosedError(f"{self.path}: the dataset is closed")
         if self._pid != os.getpid():
-            self._session = default_session()
             self._open_here()
         return self._native_dataset
 
+    def _share(self, parts: int) -> None:
+        """From here on in this process, has one of so many equal parts of its session's budget."""
+        if self._sharing != os.getpid():
+            self._session = self._session._with(self._session.memory // parts)
+            self._open_here()
+            self._sharing = os.getpid()
+
+    def close(self) -> None:
+        """Lets go of the directory. Loaders that were made of the dataset go on."""
+        self._native_dataset, self._sequence = None, None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.path, self.decode)
+        return _reopened, (self.path, self.decode, self._session._settings)
 
     def __repr__(self) -> str:
         return f"Dataset({self.path!r}, {len(self)} samples of {', '.join(self.fields)})"
@@ -94,7 +118,7 @@ class Dataset:
         if isinstance(index, str | bytes):
             return self.read(index)
         if isinstance(index, slice):
-            return self._batch(np.arange(len(self))[index])
+            return self._batch(np.arange(*index.indices(len(self))))
         if hasattr(index, "__index__") and np.ndim(index) == 0:
             return {key: column[0] for key, column in self._batch(np.array([operator.index(index)])).items()}
         return self._batch(np.asarray(index))
@@ -127,27 +151,36 @@ class Dataset:
             if field.varies:
                 raise ArgumentError(f"field {name!r} varies from sample to sample, and goes into no array")
             array, shape = out[name], (len(numbers), *field.shape)
-            flags = array.flags
-            if array.dtype != field.dtype or array.shape != shape or not (flags.c_contiguous and flags.writeable):
+            flags = np.asarray(array).flags
+            if (
+                not isinstance(array, np.ndarray)
+                or array.dtype != field.dtype
+                or array.shape != shape
+                or not (flags.c_contiguous and flags.writeable)
+            ):
                 raise ArgumentError(f"out[{name!r}] must be a writable C-contiguous array of {field.dtype} and shape {shape}")
         self._inner.read_into(numbers, [out[name].reshape(-1).view(np.uint8) for name in self.fields])
         return dict(out)
 
     def _batch(self, indices: npt.NDArray[Any]) -> Sample:
         numbers = self._numbers(indices)
+        check_room(len(numbers) * self.nbytes // max(1, len(self)), self, "take fewer samples at a time")
         return self._columns(self._inner.read(numbers), len(numbers))
 
     def _numbers(self, indices: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
         count = len(self)
-        if indices.dtype.kind == "b" and len(indices) == count:
+        if indices.dtype.kind == "b" and indices.shape == (count,):
             indices = np.flatnonzero(indices)
         if indices.size == 0:
             indices = indices.astype(np.int64)
         if indices.ndim != 1 or indices.dtype.kind not in "iu":
             raise ArgumentError("samples are asked for by one number, a list or an array of one axis of numbers")
-        numbers = np.where(indices < 0, indices + count, indices)
-        if numbers.size and (numbers.min() < 0 or numbers.max() >= count):
-            raise IndexError(f"{self.path}: sample {indices[(numbers < 0) | (numbers >= count)][0]} of {count}")
+        numbers = indices if indices.dtype.kind == "u" else indices.astype(np.int64, copy=False)
+        if indices.dtype.kind == "i":
+            numbers = np.where(numbers < 0, numbers + count, numbers)
+        outside = (numbers < 0) | (numbers >= count)
+        if outside.any():
+            raise IndexError(f"{self.path}: sample {indices[outside][0]} of {count}")
         return np.ascontiguousarray(numbers, np.uint64)
 
     def _columns(self, found: list[Any], count: int) -> Sample:
@@ -155,7 +188,7 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Sample]:
         """All samples, in the order in which they were written, read ahead."""
-        for batch in Loader(self, batch_size=64):
+        for batch in Loader(self, batch_size=64, rank=0, world_size=1):
             for values in zip(*batch.values(), strict=True):
                 yield dict(zip(batch, values, strict=True))
 
@@ -176,7 +209,8 @@ class Dataset:
 
     def name(self, index: int) -> str:
         """The name of a sample; bytes that are not UTF-8 come as surrogates, as those of file names do."""
-        found = self._inner.name(range(len(self))[index])
+        (number,) = self._numbers(np.asarray([operator.index(index)])).tolist()
+        found = self._inner.name(number)
         if found is None:
             raise KeyError(f"{self.path}: its samples have no names")
         return name_text(found)
@@ -253,16 +287,18 @@ class Dataset:
         """
         if self._sequence is None:
             raise ArgumentError("bread reads the next samples of a sequence; begin one by sequence(seed)")
+        if operator.index(count) < 1:
+            raise ArgumentError(f"bread reads at least one sample, and not {count}")
         if self._sequence.batch_size != count:
-            self._sequence = self._sequence._with(batch_size=count)
+            self._sequence._set_batch_size(count)
         batch = self._sequence._next()
         return self._columns(self._inner.read(np.zeros(0, np.uint64)), 0) if batch is None else batch
 
 
-def _reopened(path: str, decode: Mapping[str, Decode]) -> Dataset:
-    return Dataset(path, decode=decode)
+def _reopened(path: str, decode: Mapping[str, Decode], settings: Settings) -> Dataset:
+    return Dataset(path, decode=decode, session=session_like(settings))
 
 
-def mount(path: PathLike, *, session: Session | None = None) -> Dataset:
-    """Opens a dataset."""
-    return Dataset(path, session=session)
+def mount(path: PathLike, *, decode: Mapping[str, Decode] | None = None, session: Session | None = None) -> Dataset:
+    """Opens a dataset, as `Dataset` does."""
+    return Dataset(path, decode=decode, session=session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,10 +55,13 @@ class Field:
             return told
         if told in ("bytes", "text"):
             return Field(told)
-        dtype, shape = told if isinstance(told, tuple) else (told, ())
         try:
-            return Field("array", np.dtype(dtype).newbyteorder("<"), tuple(shape))
-        except TypeError as error:
+            dtype, shape = told if isinstance(told, tuple) else (told, ())
+            extents = tuple(None if extent is None else operator.index(extent) for extent in shape)
+            if any(extent is not None and extent < 0 for extent in extents):
+                raise ValueError
+            return Field("array", np.dtype(dtype).newbyteorder("<"), extents)
+        except (TypeError, ValueError) as error:
             raise ArgumentError(f"a field is bytes, text, a dtype, or a dtype and a shape, and not {told!r}") from error
 
     @property
@@ -70,19 +74,29 @@ class Field:
 
     def _encode(self, name: str, value: Any) -> Any:
         """Bytes, or an array of them."""
+        if self.kind != "array" and isinstance(value, str) != (self.kind == "text"):
+            raise ArgumentError(f"field {name!r} is {self.kind}, not {type(value).__name__}")
         if self.kind == "bytes":
             return value
         if self.kind == "text":
-            if not isinstance(value, str):
-                raise ArgumentError(f"field {name!r} is text, not {type(value).__name__}")
-            return value.encode()
+            try:
+                return value.encode()
+            except UnicodeEncodeError as error:
+                raise ArgumentError(f"field {name!r} is text, and {value!r} is none: {error}") from error
         array, dtype = _array(value), np.dtype(self.dtype)
         fits = [want in (None, have) for want, have in zip(self.shape, array.shape, strict=False)]
         if len(array.shape) != len(self.shape) or not all(fits):
             hint = f"; fields={{{name!r}: ({dtype.str!r}, {(None,) * array.ndim})}} lets it vary"
             raise ArgumentError(f"field {name!r} has shape {array.shape}, where every sample has {self.shape}{hint}")
-        if not np.can_cast(array.dtype, dtype, "same_kind"):
+        are_whole = array.dtype.kind in "iu" and dtype.kind in "iu"
+        if not (are_whole or np.can_cast(array.dtype, dtype, "same_kind")):
             raise ArgumentError(f"field {name!r} has dtype {array.dtype}, where every sample has {dtype}")
+        if are_whole and array.size and not np.can_cast(array.dtype, dtype):
+            # NumPy would wrap them around.
+            limits = np.iinfo(dtype)
+            for value in (int(array.min()), int(array.max())):
+                if not limits.min <= value <= limits.max:
+                    raise ArgumentError(f"field {name!r} has {value}, which is out of the range of {dtype}")
         data = np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8)
         varying = [have for want, have in zip(self.shape, array.shape, strict=True) if want is None]
         return np.concatenate([np.array(varying, "<u8").view(np.uint8), data]) if varying else data
@@ -93,19 +107,29 @@ class Field:
             return found
         if not self.varies:
             return found.view(self.dtype).reshape(count, *self.shape)
-        return [self._decode(data) for data in found]
+        data, ends = found
+        return [self._decode(data[start:end]) for start, end in itertools.pairwise((0, *ends))]
 
-    def _decode(self, data: bytes) -> npt.NDArray[Any]:
-        varying = np.frombuffer(data, "<u8", self.shape.count(None))
-        extents = iter(varying.tolist())
+    def _decode(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        """A view of the memory of all, where numbers may lie there."""
+        head = 8 * self.shape.count(None)
+        extents = iter(data[:head].copy().view("<u8").tolist())
         shape = [next(extents) if extent is None else extent for extent in self.shape]
-        return np.frombuffer(data, self.dtype, offset=varying.nbytes).reshape(shape).copy()
+        numbers = data[head:]
+        assert self.dtype is not None
+        is_aligned = numbers.ctypes.data % self.dtype.alignment == 0
+        return (numbers if is_aligned else numbers.copy()).view(self.dtype).reshape(shape)
 
 
 def _array(value: Any) -> npt.NDArray[Any]:
-    array = value.numpy() if hasattr(value, "numpy") and not isinstance(value, np.ndarray) else np.asarray(value)
+    try:
+        array = value.numpy() if hasattr(value, "numpy") and not isinstance(value, np.ndarray) else np.asarray(value)
+    except ValueError as error:
+        raise ArgumentError(f"a field must be bytes, text, a number or an array of numbers: {error}") from error
     if array.dtype.kind not in "biufc":
         raise ArgumentError(f"a field must be bytes, text, a number or an array of numbers, not {type(value).__name__}")
+    if np.ma.is_masked(value):
+        raise ArgumentError("a field must have all its numbers, and this array has some that are masked")
     return array
 
 
@@ -115,16 +139,27 @@ def fields_of(told: Sequence[tuple[str, str, str, list[int | None]]]) -> dict[st
 
 def picture(name: str, told: Decode) -> tuple[int, tuple[int, int] | None]:
     """Channels, and height and width where they are known."""
-    mode, *size = (told,) if isinstance(told, str) else told
-    if mode not in MODES or len(size) not in (0, 2):
+    try:
+        mode, *size = (told,) if isinstance(told, str) else told
+        height, width = map(operator.index, size) if size else (0, 0)
+        if mode not in MODES or not (0 <= height < 2**32 and 0 <= width < 2**32):
+            raise ValueError
+    except (TypeError, ValueError) as error:
         raise ArgumentError(
             f"decode[{name!r}] must be one of {', '.join(MODES)}, or one of them with height and width, not {told!r}"
-        )
-    return MODES[mode], (operator.index(size[0]), operator.index(size[1])) if size else None
+        ) from error
+    return MODES[mode], (height, width) if size else None
 
 
 def name_bytes(name: Name) -> bytes:
-    return name.encode(errors="surrogateescape") if isinstance(name, str) else name
+    if isinstance(name, bytes):
+        return name
+    if not isinstance(name, str):
+        raise ArgumentError(f"a name is text or bytes, not {type(name).__name__}")
+    try:
+        return name.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise ArgumentError(f"{name!r} is no name: {error}") from error
 
 
 def name_text(name: bytes) -> str:

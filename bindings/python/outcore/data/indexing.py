@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from .writer import Writer
 
 FORMS = ("tar", "tfrecord", "safetensors")
 
-Point = tuple[str | None, int, bytes]
-"""Name, first byte in its file, and all bytes of a sample."""
+Point = tuple[str | None, int, Callable[[], bytes]]
+"""Name, first byte in its file, and what reads all bytes of a sample."""
 
 
 def index(
@@ -82,26 +82,30 @@ def index(
         writer._writer.set_elsewhere(os.path.abspath(writer.path), form, list(zip(files, sizes, strict=True)))
         points = ((number, *point) for number, file in enumerate(files) for point in _points(file, form))
         with Bar("index", progress) as bar:
-            for number, name, offset, data in itertools.islice(points, len(writer), None):
-                writer._writer.point(None if name is None or not names else name_bytes(name), number, offset, data)
+            for number, name, offset, read in itertools.islice(points, len(writer), None):
+                writer._writer.point(None if name is None or not names else name_bytes(name), number, offset, read())
                 bar.update(partial(operator.truediv, number + offset / sizes[number], len(files)))
     return Dataset(path, session=session)
 
 
 def _points(path: str, form: str) -> Iterator[Point]:
     if form == "tfrecord":
-        for at, record in records(path):
-            yield None, at + HEAD_BYTES, record
+        for at, read in records(path):
+            yield None, at + HEAD_BYTES, read
         return
     with open(path, "rb") as file:
         for name, first, end in _members(path) if form == "tar" else _tensors(path):
-            file.seek(first)
-            yield name, first, file.read(end - first)
+            yield name, first, partial(_piece, file, first, end)
+
+
+def _piece(file: IO[bytes], first: int, end: int) -> bytes:
+    file.seek(first)
+    return file.read(end - first)
 
 
 def _members(path: str) -> Iterator[tuple[str, int, int]]:
     """Of a tar archive: keys, and what of it their members are, from the first one's header on."""
-    for key, parts in itertools.groupby(members(path, read=False), key=operator.itemgetter(0)):
+    for key, parts in itertools.groupby(members(path), key=operator.itemgetter(0)):
         headers = [member for _, _, member, _ in parts]
         yield key, headers[0].offset, headers[-1].offset_data + headers[-1].size
 

@@ -84,7 +84,12 @@ class Loader:
         )
         self.rank, self.world_size = share_of(rank, world_size)
         self.end, self.drop_last, self.chunks, self.ahead, self.skip_damaged = end, drop_last, chunks, ahead, skip_damaged
-        self._begun = False
+        for name, value in (("batch_size", self.batch_size), ("chunks", chunks), ("ahead", ahead)):
+            if value is not None and (not 0 <= value < 2**63 or (value == 0 and name != "ahead")):
+                raise ArgumentError(f"{name} must be a whole number of at least {int(name != 'ahead')}, not {value}")
+        # A state whose seed and shuffle this goes by, and whether it goes on from there with the next batch.
+        self._restored: dict[str, Any] | None = None
+        self._begun = self._resumed = False
         self._begin()
         if shuffle == "chunk":
             _warn_of_order(dataset)
@@ -98,22 +103,37 @@ class Loader:
         )
         self._pid = os.getpid()
 
-    def _with(self, *, batch_size: int) -> Loader:
-        """A loader that goes on here with other batches."""
-        names = ("shuffle", "seed", "rank", "world_size", "end", "drop_last", "chunks", "ahead", "skip_damaged")
-        other = Loader(self.dataset, batch_size, **{name: getattr(self, name) for name in names})
-        other.load_state_dict(self.state_dict())
-        return other
+    def _begin_at(self, epoch: int, position: int) -> None:
+        """Begins anew, where another native loader was."""
+        self._begin()
+        here = self._restored or json.loads(self._native_loader.state())
+        self._native_loader.restore(json.dumps({**here, "epoch": epoch, "position": position}))
 
     @property
     def _inner(self) -> _native.Loader:
         if self._pid != os.getpid():
-            self._begin()
+            self._begin_at(*self._native_loader.place())
         return self._native_loader
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_native_loader": None, "_pid": self._native_loader.place()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin_at(*state["_pid"])
+
+    def _set_batch_size(self, batch_size: int) -> None:
+        self._inner.set_batch(batch_size)
+        self.batch_size = batch_size
+
     def __len__(self) -> int:
+        """Batches of an epoch."""
+        return self._inner.lengths()[0]
+
+    @property
+    def left(self) -> int:
         """Batches that are left of the epoch."""
-        return len(self._inner)
+        return self._inner.lengths()[1]
 
     def __iter__(self) -> Iterator[Sample]:
         if self._begun:
@@ -125,6 +145,7 @@ class Loader:
         self._begun = False
 
     def _next(self) -> Sample | None:
+        self._resumed = False
         found = self._inner.next()
         if found is None:
             return None
@@ -134,12 +155,16 @@ class Loader:
     @property
     def epoch(self) -> int:
         """Which pass over the dataset this is, from 0."""
-        return self._inner.epoch()
+        return self._inner.place()[0]
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the beginning of an epoch."""
-        self._inner.set_epoch(operator.index(epoch))
-        self._begun = False
+        """Goes to the beginning of an epoch. After `load_state_dict`, the epoch of the state goes on where it was."""
+        epoch = operator.index(epoch)
+        if epoch < 0:
+            raise ArgumentError(f"epochs are counted from 0, and not {epoch}")
+        if not (self._resumed and epoch == self.epoch):
+            self._inner.set_epoch(epoch)
+        self._begun = self._resumed = False
 
     @property
     def skipped(self) -> int:
@@ -152,7 +177,7 @@ class Loader:
         return self._inner.skipped()[1]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: a few numbers, the same for every rank."""
+        """Where the loader is: whole numbers, the same for every rank."""
         state: dict[str, Any] = json.loads(self._inner.state())
         return state
 
@@ -164,8 +189,13 @@ class Loader:
         ArgumentError
             For the state of another dataset.
         """
-        self._inner.restore(json.dumps(dict(state)))
-        self._begun = False
+        try:
+            told = json.dumps(dict(state))
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(f"not the state of a loader: {error}") from error
+        self._inner.restore(told)
+        self._restored = dict(state)
+        self._begun, self._resumed = False, True
 
 
 def share_of(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -177,7 +207,10 @@ def share_of(rank: int | None, world_size: int | None) -> tuple[int, int]:
         if torch is not None and torch.is_available() and torch.is_initialized():
             rank, world_size = torch.get_rank(), torch.get_world_size()
         else:
-            rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+            try:
+                rank, world_size = int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+            except ValueError as error:
+                raise ArgumentError(f"RANK and WORLD_SIZE must be whole numbers: {error}") from error
     if not 0 <= rank < world_size:
         raise ArgumentError(f"rank {rank} of {world_size}: there is none")
     return rank, world_size

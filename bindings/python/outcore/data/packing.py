@@ -65,7 +65,7 @@ def pack(
     names : bool
         Keep the names of samples; without, samples of different files may have the same.
     resume : bool
-        Go on where packing the same source died.
+        Go on where packing the same source died; files must be as they were.
     threads : int, optional
         That read samples ahead, where the source has them by number. Default: 8 for folders of images, else 1, since what others
         wrote need not bear more.
@@ -88,10 +88,11 @@ def pack(
 
 def _copy(source: Source, writer: Writer, shuffle: int | None, names: bool, threads: int | None, progress: bool | None) -> None:
     """Writes what the writer does not have yet."""
-    about = json.dumps({"samples": source.count, "shuffle": shuffle})
+    about = json.dumps({"source": source.about, "shuffle": shuffle})
     if len(writer) and writer._writer.noted() != about:
         raise ArgumentError(
-            f"{writer.path}: what is there was packed from other samples, or in another order; begin anew without resume"
+            f"{writer.path}: what is there was packed from another source, or it has changed since, or in another order; "
+            "begin anew without resume"
         )
     writer._writer.note(about)
     if source.fields is not None and writer.fields is None:
@@ -111,7 +112,11 @@ def _copy(source: Source, writer: Writer, shuffle: int | None, names: bool, thre
     fraction = source.fraction or (lambda: len(writer) / (source.count or 1))
     with Bar("pack", progress if source.fraction or source.count else False) as bar:
         for name, sample in samples:
-            writer.write(sample, name if names else None)
+            try:
+                writer.write(sample, name if names else None)
+            except ArgumentError as error:
+                which = f"sample {len(writer)}" if name is None else f"sample {len(writer)}, {name!r}"
+                raise ArgumentError(f"{which}: {error}") from error
             bar.update(fraction)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import struct
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import IO, Any
 
 import numpy as np
 
@@ -18,8 +19,8 @@ HEAD_BYTES = 12
 """Length of a record, and its checksum."""
 
 
-def records(path: str) -> Iterator[tuple[int, bytes]]:
-    """The records of a TFRecord file, and where each begins; both of its checksums are compared."""
+def records(path: str) -> Iterator[tuple[int, Callable[[], bytes]]]:
+    """Where the records of a TFRecord file begin, and what reads each of them; both of its checksums are compared."""
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         at = 0
@@ -32,11 +33,17 @@ def records(path: str) -> Iterator[tuple[int, bytes]]:
             if at + HEAD_BYTES + length + 4 > size:
                 message = f"{path}: it ends within the record at byte {at}"
                 raise TruncatedError(message, object=path, expected=at + HEAD_BYTES + length + 4, actual=size)
-            record = file.read(length)
-            if _masked(record) != struct.unpack("<I", file.read(4))[0]:
-                raise CorruptError(f"{path}: the record at byte {at} is not what was written", object=path, offset=at)
-            yield at, record
+            yield at, partial(_record, file, path, at, length)
             at += HEAD_BYTES + length + 4
+            file.seek(at)
+
+
+def _record(file: IO[bytes], path: str, at: int, length: int) -> bytes:
+    file.seek(at + HEAD_BYTES)
+    record = file.read(length)
+    if _masked(record) != int.from_bytes(file.read(4), "little"):
+        raise CorruptError(f"{path}: the record at byte {at} is not what was written", object=path, offset=at)
+    return record
 
 
 def _masked(data: bytes) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _native
 from .._run import execute
 from .._session import PathLike, Session, default_session, full_path
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ClosedError
 from .fields import Field, Name, fields_of, name_bytes
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ class Writer:
     Parameters
     ----------
     path : path
-        A new folder, or a path that goes on behind a formatted store. A dataset that is there is replaced at the end.
+        A new folder, or a path that goes on behind a formatted store. A dataset that is there is replaced at the end; a folder
+        with anything else in it is refused.
     fields : mapping, optional
         What samples are made of: `"bytes"`, `"text"`, a dtype, or a dtype and a shape in which `None` varies. Default: what the
         first sample is made of.
@@ -36,7 +38,8 @@ class Writer:
 
     Raises
     ------
-    LockedError (somebody else writes it), NoSpaceError, DeniedError, OverBudgetError.
+    ExistsError (the folder has something else in it), LockedError (somebody else writes it), NoSpaceError, DeniedError,
+    OverBudgetError.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class Writer:
         session: Session | None = None,
         progress: bool | None = None,
     ) -> None:
+        if not os.fspath(path):
+            raise ArgumentError("a dataset needs a path, and this one is empty")
         self.path = full_path(path)
         self._progress = progress
         self._writer = _native.DatasetWriter((session or default_session())._inner, self.path, resume)
@@ -58,11 +63,17 @@ class Writer:
             self._set_fields_of(fields)
 
     def _set_fields_of(self, fields: Mapping[str, Any]) -> None:
+        if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
+            raise ArgumentError(f"fields are told as a mapping of names to what they are, and not as {fields!r}")
         self._set_fields({name: Field.parse(told) for name, told in fields.items()})
 
     def _set_fields(self, fields: dict[str, Field]) -> None:
         self._writer.set_fields([field._native(name) for name, field in fields.items()])
         self._fields = fields
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise ClosedError(f"{self.path}: the writer is closed")
 
     def __len__(self) -> int:
         """Samples so far."""
@@ -81,7 +92,10 @@ class Writer:
         ArgumentError
             For a sample that does not have the fields; nothing of it was written, and the next one may be.
         """
+        self._check_open()
         if self._fields is None:
+            if not sample:
+                raise ArgumentError(f"{self.path}: a sample has at least one field")
             self._set_fields({key: Field.of(value) for key, value in sample.items()})
         assert self._fields is not None
         if sample.keys() != self._fields.keys():
@@ -91,6 +105,7 @@ class Writer:
 
     def save(self) -> None:
         """Makes all samples so far durable, for `resume`. This happens by itself every 256 MB."""
+        self._check_open()
         self._writer.save()
 
     def close(self) -> None:

@@ -32,19 +32,26 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    pub(crate) fn claim(session: &Session, path: &Path) -> Result<Home> {
+    /// What is at the path already may only have these parts.
+    pub(crate) fn claim(session: &Session, path: &Path, parts: &[&str]) -> Result<Home> {
         let (store, name) = locate(path)?;
-        if store.limits().is_none() {
-            let (around, name) = Folder::split(path)?;
-            return Ok(Home { folder: around.create_folder(&name, Unfinished::Kept)?, objects: None });
+        let (around, name, objects) = match store.limits() {
+            None => {
+                let (around, name) = Folder::split(path)?;
+                (around, name, None)
+            }
+            Some(_) => (session.lasting_scratch()?, name_in_scratch(path), Some(store.create_together(&name, parts)?)),
+        };
+        let mut home = Home { folder: around.create_folder(&name, Unfinished::Kept, parts)?, objects };
+        if !home.is_saved() {
+            home.folder.keep(false);
         }
-        let objects = store.create_together(&name)?;
-        let folder = session.lasting_scratch()?.create_folder(&name_in_scratch(path), Unfinished::Kept)?;
-        Ok(Home { folder, objects: Some(objects) })
+        Ok(home)
     }
 
     /// Says how far it is, where everything that this counts is durable.
-    pub(crate) fn save(&self, state: &impl Serialize) -> Result<()> {
+    pub(crate) fn save(&mut self, state: &impl Serialize) -> Result<()> {
+        self.folder.keep(true);
         let folder = self.folder.path();
         let (new, path) = (folder.join("checkpoint.json.new"), folder.join(CHECKPOINT));
         let text = serde_json::to_vec(state).expect("numbers and names have no way to fail");
@@ -87,7 +94,7 @@ impl Home {
     pub(crate) fn commit(self, session: &Session, stage: &mut Stage, path: &Path, without: &[&str]) -> Result<()> {
         let Home { mut folder, objects } = self;
         let Some(mut objects) = objects else {
-            folder.unkeep();
+            folder.keep(false);
             forget(folder.path())?;
             without.iter().try_for_each(|name| remove(&folder, name))?;
             return Ok(folder.commit()?);

@@ -42,6 +42,13 @@ pub(crate) mod names {
     pub(crate) const VALUES: &str = "data.npy";
     pub(crate) const TILES: &str = "tiles.npy";
     pub(crate) const ENTRIES: &str = "tiles.bin";
+    /// Beside it, of what was imported.
+    pub(crate) const LABELS: &str = "labels.npy";
+    pub(crate) const LABEL_FOLDER: &str = "labels";
+    pub(crate) const WORDS: &str = "vocabulary.txt";
+    pub(crate) const CLASSES: &str = "classes.txt";
+    pub(crate) const ALL: [&str; 10] =
+        [DESCRIPTION, OFFSETS, INDICES, VALUES, TILES, ENTRIES, LABELS, LABEL_FOLDER, WORDS, CLASSES];
 }
 
 /// A sparse matrix on SSD or in memory, or a view of one: its transpose, or some of its lines. Clones share the files.

@@ -150,11 +150,18 @@ pub(super) struct Below {
 }
 
 impl Transaction {
-    pub(super) fn below(mut self, name: &str) -> Result<Below, Error> {
+    pub(super) fn below(mut self, name: &str, parts: &[&str]) -> Result<Below, Error> {
         let name = named(name)?;
         self.claim(&name, |store, state| match state.catalog.find(&name) {
             Some(_) => Err(Error::NotAFolder { object: store.full(&name) }),
-            None if state.catalog.has_below(&name) => Ok(()),
+            None if state.catalog.has_below(&name) => {
+                let below = format!("{name}/");
+                let mut found = state.catalog.names().filter_map(|(name, _)| name.strip_prefix(&below)?.split('/').next());
+                match found.find(|part| !parts.contains(part)) {
+                    Some(part) => Err(Error::Foreign { object: store.full(&name), part: part.to_owned() }),
+                    None => Ok(()),
+                }
+            }
             None => state.check_place(store, &name),
         })?;
         Ok(Below { transaction: self, name })

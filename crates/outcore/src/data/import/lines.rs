@@ -9,10 +9,11 @@ use outcore_formats::{Batch, Chunk, Compression, Lines, Position, Source, Tally,
 
 use super::checkpoint::Checkpoint;
 use super::chunks::{self, Place, Slot, Work};
-use super::matrix::{Draft, LabelKind, NewMatrix, beside};
+use super::matrix::{Draft, LabelKind, NewMatrix};
 use super::{Base, Context, Format, Imported, Libsvm, Shares, Text};
 use crate::data::bytes::Bytes;
 use crate::data::home::Home;
+use crate::data::sparse::names;
 use crate::error::{Error, Result};
 use crate::job::Stage;
 
@@ -86,7 +87,7 @@ impl<'a> Resumable<'a> {
     }
 
     /// The matrix, or what was found wrong. What can be gone on with stays.
-    pub(super) fn end(self, stage: &mut Stage, done: Result<()>) -> Result<Imported> {
+    pub(super) fn end(mut self, stage: &mut Stage, done: Result<()>) -> Result<Imported> {
         let resumed_at = self.resumed_at;
         match done {
             Ok(()) => Ok(Imported { matrix: self.new.finish(stage)?, resumed_at }),
@@ -292,10 +293,10 @@ fn words(context: &Context, stage: &mut Stage, options: &Text) -> Result<Importe
                     return Err(Error::value("a word is in the vocabulary twice"));
                 }
             }
-            None => words.read_back(&import.new, beside::WORDS, import.new.state.words)?,
+            None => words.read_back(&import.new, names::WORDS, import.new.state.words)?,
         }
         if label_column.is_some() {
-            classes.read_back(&import.new, beside::CLASSES, import.new.state.classes)?;
+            classes.read_back(&import.new, names::CLASSES, import.new.state.classes)?;
         }
         Feed::new(context, part, from)
     })();

@@ -71,14 +71,6 @@ pub(super) struct State {
     pub(super) pending: Option<(u64, u64, u64)>,
 }
 
-/// File names beside those of the matrix.
-pub(super) mod beside {
-    pub(crate) const LABELS: &str = "labels.npy";
-    pub(crate) const LABEL_FOLDER: &str = "labels";
-    pub(crate) const WORDS: &str = "vocabulary.txt";
-    pub(crate) const CLASSES: &str = "classes.txt";
-}
-
 pub(super) struct NewMatrix {
     session: Session,
     path: PathBuf,
@@ -99,7 +91,7 @@ impl NewMatrix {
         options: StreamOptions,
         go_on: impl FnOnce(&Home) -> Result<Option<State>>,
     ) -> Result<NewMatrix> {
-        let mut home = Home::claim(session, path)?;
+        let mut home = Home::claim(session, path, &names::ALL)?;
         let state = go_on(&home)?;
         if state.is_none() {
             home.folder.empty()?;
@@ -147,17 +139,17 @@ impl Files {
         let indices = open(names::INDICES, Some(index), state.entries * index.bytes())?;
         let value_bytes = if state.has_values { state.entries * draft.dtype.bytes() } else { 0 };
         let values = open(names::VALUES, Some(Element::Real(draft.dtype)), value_bytes)?;
-        let words = draft.words.then(|| open(beside::WORDS, None, state.word_bytes)).transpose()?;
-        let classes = draft.classes.then(|| open(beside::CLASSES, None, state.class_bytes)).transpose()?;
+        let words = draft.words.then(|| open(names::WORDS, None, state.word_bytes)).transpose()?;
+        let classes = draft.classes.then(|| open(names::CLASSES, None, state.class_bytes)).transpose()?;
         let mut labels = Vec::new();
         match draft.labels {
             LabelKind::None => {}
-            LabelKind::One => labels.push(open(beside::LABELS, Some(Element::Real(DType::F64)), 8 * state.lines)?),
+            LabelKind::One => labels.push(open(names::LABELS, Some(Element::Real(DType::F64)), 8 * state.lines)?),
             LabelKind::Many => {
-                let inside = folder.path().join(beside::LABEL_FOLDER);
+                let inside = folder.path().join(names::LABEL_FOLDER);
                 std::fs::create_dir_all(&inside)
                     .map_err(|source| Error::Device { object: inside.display().to_string(), source })?;
-                let part = |name: &str| format!("{}/{name}", beside::LABEL_FOLDER);
+                let part = |name: &str| format!("{}/{name}", names::LABEL_FOLDER);
                 let mut open =
                     |name: &str, element, len| Growing::open(session, folder, path, &part(name), Some(element), len, options);
                 labels.push(open(names::OFFSETS, Element::I64, offset_bytes(state.lines))?);
@@ -419,7 +411,7 @@ impl NewMatrix {
         self.files.each(Growing::pause)?;
         self.home.folder.sync()?;
         if self.draft.labels == LabelKind::Many {
-            sync_folder(&self.home.folder.path().join(beside::LABEL_FOLDER))?;
+            sync_folder(&self.home.folder.path().join(names::LABEL_FOLDER))?;
         }
         self.files.each(Growing::prepare)
     }
@@ -432,8 +424,8 @@ impl NewMatrix {
     }
 
     /// Where its files are until then.
-    pub(super) fn home(&self) -> &Home {
-        &self.home
+    pub(super) fn home(&mut self) -> &mut Home {
+        &mut self.home
     }
 
     /// Gives all of it up.
@@ -485,7 +477,7 @@ impl NewMatrix {
         }
         if self.draft.labels == LabelKind::Many {
             let shape = [self.state.lines, self.draft.label_count.unwrap_or(self.state.label_width)];
-            let name = format!("{}/{}", beside::LABEL_FOLDER, names::DESCRIPTION);
+            let name = format!("{}/{}", names::LABEL_FOLDER, names::DESCRIPTION);
             self.describe(&name, Compressed::Rows, shape, self.state.label_entries, DType::F32)?;
         }
         let shape = self.draft.format.lines_first([self.state.lines, width]);
@@ -502,7 +494,7 @@ impl NewMatrix {
             remove(folder, names::VALUES)?;
         }
         match draft.labels {
-            LabelKind::Many => sync_folder(&folder.path().join(beside::LABEL_FOLDER)),
+            LabelKind::Many => sync_folder(&folder.path().join(names::LABEL_FOLDER)),
             _ => Ok(()),
         }
     }

@@ -10,27 +10,26 @@ use crate::error::Result;
 const COPIED_BYTES: usize = 16 << 20;
 const DECODED_BYTES: usize = 64 << 10;
 
-/// Somebody who may not want to wait any more.
-pub(super) struct Asked<F> {
-    go_on: F,
+/// Words about what is wrong, if anything.
+type Appended = std::result::Result<(), String>;
+
+/// When to ask.
+pub(super) struct Asked {
     every: usize,
     since: usize,
 }
 
-impl<F: FnMut() -> bool> Asked<F> {
-    pub(super) fn about(dataset: &Dataset, go_on: F) -> Asked<F> {
-        let every = if dataset.decoded.is_empty() { COPIED_BYTES } else { DECODED_BYTES };
-        Asked { go_on, every, since: 0 }
+impl Asked {
+    pub(super) fn about(dataset: &Dataset) -> Asked {
+        Asked { every: if dataset.decoded.is_empty() { COPIED_BYTES } else { DECODED_BYTES }, since: 0 }
     }
 
-    /// Whether to go on with a sample of so many bytes.
-    pub(super) fn goes_on(&mut self, bytes: usize) -> bool {
+    /// Whether it is time to ask, before a sample of so many bytes.
+    pub(super) fn is_due(&mut self, bytes: usize) -> bool {
         self.since += bytes;
-        if self.since < self.every {
-            return true;
-        }
-        self.since = 0;
-        (self.go_on)()
+        let is_due = self.since >= self.every;
+        self.since = if is_due { 0 } else { self.since };
+        is_due
     }
 }
 
@@ -73,12 +72,25 @@ impl Column {
         }
     }
 
-    fn push(&mut self, field: &[u8]) {
+    /// Has the field of one more sample appended.
+    fn push(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Appended) -> Appended {
         match self {
-            Column::Fixed { bytes, .. } => bytes.extend(field),
+            Column::Fixed { bytes, .. } => append(bytes.tail()),
             Column::Varying { bytes, ends } => {
-                bytes.extend(field);
+                append(bytes.tail())?;
                 ends.push(bytes.len());
+                Ok(())
+            }
+        }
+    }
+
+    /// Leaves the fields of so many samples.
+    fn truncate(&mut self, samples: usize) {
+        match self {
+            Column::Fixed { bytes, each } => bytes.truncate(samples * *each),
+            Column::Varying { bytes, ends } => {
+                ends.truncate(samples);
+                bytes.truncate(ends.last().copied().unwrap_or(0));
             }
         }
     }
@@ -128,21 +140,17 @@ impl Batch {
 
     /// Appends a sample of which the bytes of each field are known.
     fn put<'a>(&mut self, dataset: &Dataset, sample: u64, field: impl Fn(usize) -> &'a [u8]) -> Result<()> {
-        let decode = |number: usize| {
-            let decode = dataset.decode_of(number)?;
-            let pixels = decode.decode(field(number)).map_err(|reason| dataset.wrong(sample, reason));
-            Some(pixels.map(|pixels| (number, pixels)))
-        };
-        let decoded: Vec<(usize, Vec<u8>)> = match dataset.decoded.is_empty() {
-            true => Vec::new(),
-            false => (0..self.columns.len()).filter_map(decode).collect::<Result<_>>()?,
-        };
-        let mut decoded = decoded.into_iter().peekable();
-        for (number, column) in self.columns.iter_mut().enumerate() {
-            match decoded.next_if(|&(field, _)| field == number) {
-                Some((_, pixels)) => column.push(&pixels),
-                None => column.push(field(number)),
-            }
+        let most = dataset.session().memory_bytes();
+        let done = self.columns.iter_mut().enumerate().try_for_each(|(number, column)| match dataset.decode_of(number) {
+            Some(decode) => column.push(|bytes| decode.decode(field(number), most, bytes)),
+            None => column.push(|bytes| {
+                bytes.extend_from_slice(field(number));
+                Ok(())
+            }),
+        });
+        if let Err(reason) = done {
+            self.columns.iter_mut().for_each(|column| column.truncate(self.samples.len()));
+            return Err(dataset.wrong(sample, reason));
         }
         self.samples.push(sample);
         Ok(())

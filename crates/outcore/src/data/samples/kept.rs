@@ -15,6 +15,8 @@ use crate::error::{Error, Result};
 /// Pieces of memory, of which there should be some dozens.
 const PIECE_BYTES_MIN: u64 = 256 << 10;
 const PIECE_BYTES_MAX: u64 = 2 << 20;
+/// Slots of longer ones are not counted.
+const PIECE_BYTES_LONGEST: u64 = 1 << 30;
 /// Of a piece, a sample at most.
 const OF_PIECE: u64 = 4;
 /// A table that is looked up at random should not need many entries of a processor's table of pages.
@@ -83,7 +85,7 @@ impl Kept {
         let mean = (dataset.bytes() / samples).max(1);
         let piece_bytes = (session.memory_bytes() / 64).next_power_of_two().clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX);
         let piece_bytes = piece_bytes.max((OF_PIECE * mean).next_power_of_two());
-        if piece_bytes > session.memory_bytes() / 16 {
+        if piece_bytes > (session.memory_bytes() / 16).min(PIECE_BYTES_LONGEST) {
             return Ok(None);
         }
         let table_bytes = match samples * size_of::<u32>() as u64 {
@@ -95,9 +97,10 @@ impl Kept {
             found => found?,
         };
         let shelf = session.engine().shelf(piece_bytes as usize, piece_bytes / mean * SLOT_BYTES_BESIDE)?;
-        let (all, slots_of_piece) = (samples * slot_bytes(mean as usize) as u64, piece_bytes as u32 / SLOT_BYTES_MIN as u32);
+        let (all, slots_of_piece) =
+            (samples.saturating_mul(slot_bytes(mean as usize) as u64), piece_bytes as u32 / SLOT_BYTES_MIN as u32);
         let most = u64::from(u32::MAX / slots_of_piece) - 1;
-        shelf.want(((all + all / 4).div_ceil(piece_bytes) + 1).min(most) as usize);
+        shelf.want((all.saturating_add(all / 4).div_ceil(piece_bytes) + 1).min(most) as usize);
         let by_sample = Buf::anonymous(table_bytes as usize).map_err(|source| Error::NoMemory { bytes: table_bytes, source })?;
         let table = Table { by_sample, slots_of_piece, ..Table::default() };
         Ok(Some(Kept { shelf, piece_bytes: piece_bytes as usize, table: Mutex::new(table), _reserved: reserved }))

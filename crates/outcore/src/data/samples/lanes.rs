@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outcore_engine::{GatherOptions, Gathered, Ticket};
+use outcore_engine::{GatherOptions, Gathered, Reservation, Ticket};
 
 use super::Dataset;
 use super::order::{Chunked, Order, Positions, Window};
@@ -29,7 +29,8 @@ struct Part {
 /// Windows of a lane.
 #[derive(Default)]
 struct Lane {
-    here: Option<(Stretches, Arc<Gathered>)>,
+    /// Without bytes, if they could not be read.
+    here: Option<(Stretches, Option<Arc<Gathered>>)>,
     next: Option<(Stretches, Ticket<Gathered>)>,
 }
 
@@ -40,6 +41,8 @@ struct Stretches {
     begins: Vec<(u64, u64)>,
     /// Number of each chunk's first; none where each has one.
     of_chunks: Vec<u32>,
+    /// Of the order.
+    _reserved: Reservation,
 }
 
 impl Stretches {
@@ -95,13 +98,17 @@ impl Lanes {
                 self.part = Some(part);
                 return Ok(None);
             };
-            let source = match part.by_lane[number as usize] {
-                Some((of, source)) if of == window.shape.number => source,
-                _ => {
+            let source = match (part.by_lane[number as usize], gathered) {
+                (Some((of, source)), _) if of == window.shape.number => source,
+                (_, Some(gathered)) => {
                     part.work.sources.push(Arc::clone(gathered));
                     let source = part.work.sources.len() as u32 - 1;
                     part.by_lane[number as usize] = Some((window.shape.number, source));
                     source
+                }
+                (_, None) => {
+                    part.work.is_unread = true;
+                    0
                 }
             };
             let (chunk, within) = window.shape.order[(at - window.shape.positions.start) as usize];
@@ -126,8 +133,12 @@ impl Lane {
             || self.next.as_ref().is_some_and(|(window, _)| is_it(window.shape.number));
         if !known {
             self.next = None;
-            self.next = match begun(dataset, order.window(wanted)) {
+            self.next = match begun(dataset, order, wanted) {
                 Err(Error::OverBudget { .. }) if !must => None,
+                Err(Error::OverBudget { needed, available, budget, .. }) => {
+                    let what = format!("a chunk shuffle of {}", dataset.path().display());
+                    return Err(Error::OverBudget { what, needed: needed * order.lanes(), available, budget });
+                }
                 found => Some(found?),
             };
         }
@@ -143,7 +154,7 @@ impl Lane {
         at: u64,
         patience: Duration,
         must: bool,
-    ) -> Result<Option<(&Stretches, &Arc<Gathered>)>> {
+    ) -> Result<Option<(&Stretches, Option<&Arc<Gathered>>)>> {
         let wanted = order.window_of(at);
         if self.here.as_ref().is_none_or(|(window, _)| window.shape.number != wanted) {
             self.begin(dataset, order, at, false)?;
@@ -157,17 +168,19 @@ impl Lane {
             }
             let (window, ticket) = self.next.take().expect("asked above");
             self.here = None;
-            self.here = Some((window, Arc::new(ticket.wait()?)));
+            self.here = Some((window, ticket.wait().ok().map(Arc::new)));
             if order.has_more(number, wanted) {
-                self.next = begun(dataset, order.window(wanted + 1)).ok();
+                self.next = begun(dataset, order, wanted + 1).ok();
             }
         }
-        Ok(self.here.as_ref().map(|(window, gathered)| (window, gathered)))
+        Ok(self.here.as_ref().map(|(window, gathered)| (window, gathered.as_ref())))
     }
 }
 
 /// Begins to read a window.
-fn begun(dataset: &Dataset, shape: Window) -> Result<(Stretches, Ticket<Gathered>)> {
+fn begun(dataset: &Dataset, order: &Chunked, window: u64) -> Result<(Stretches, Ticket<Gathered>)> {
+    let reserved = dataset.session().engine().reserve("the order of a window", order.order_bytes(window))?;
+    let shape = order.window(window);
     let (mut begins, mut of_chunks, mut items) = (Vec::new(), Vec::new(), Vec::new());
     for &(first, count) in &shape.chunks {
         of_chunks.push(begins.len() as u32);
@@ -181,5 +194,5 @@ fn begun(dataset: &Dataset, shape: Window) -> Result<(Stretches, Ticket<Gathered
     }
     let options = GatherOptions { cache: false, gap_bytes: 0, ..GatherOptions::default() };
     let ticket = dataset.session().engine().gather(&items, &options)?;
-    Ok((Stretches { shape, begins, of_chunks }, ticket))
+    Ok((Stretches { shape, begins, of_chunks, _reserved: reserved }, ticket))
 }

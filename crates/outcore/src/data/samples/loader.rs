@@ -45,8 +45,7 @@ const WINDOW_CHUNKS_MOST: u64 = 1 << 20;
 const LANES_MOST: u64 = 1 << 16;
 
 /// How ranks end an epoch whose samples do not divide evenly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// All have equally many: what is left over is left out.
     Drop,
@@ -86,8 +85,9 @@ impl Default for LoaderOptions {
     }
 }
 
-/// Where a loader is: the same for all ranks, and enough to go on with any number of them.
+/// Where a loader is: the same for all ranks, and enough to go on with any number of them. Serialized, it is nine whole numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Numbers", try_from = "Numbers")]
 pub struct LoaderState {
     /// Of this form.
     pub version: u32,
@@ -103,11 +103,59 @@ pub struct LoaderState {
     pub shuffle: Shuffle,
 }
 
+/// A state as others keep it.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Numbers {
+    version: u32,
+    dataset: u64,
+    seed: u64,
+    epoch: u64,
+    position: u64,
+    /// Not at all, globally, by chunks.
+    shuffle: u8,
+    chunk_samples: u64,
+    window_chunks: u64,
+    lanes: u64,
+}
+
+impl From<LoaderState> for Numbers {
+    fn from(LoaderState { version, dataset, seed, epoch, position, shuffle }: LoaderState) -> Numbers {
+        let (shuffle, Chunks { samples, window, lanes }) = match shuffle {
+            Shuffle::No => (0, Chunks::default()),
+            Shuffle::Global => (1, Chunks::default()),
+            Shuffle::Chunks(shape) => (2, shape),
+        };
+        Numbers { version, dataset, seed, epoch, position, shuffle, chunk_samples: samples, window_chunks: window, lanes }
+    }
+}
+
+impl TryFrom<Numbers> for LoaderState {
+    type Error = String;
+
+    fn try_from(numbers: Numbers) -> std::result::Result<LoaderState, String> {
+        let Numbers { version, dataset, seed, epoch, position, shuffle, chunk_samples, window_chunks, lanes } = numbers;
+        let shuffle = match shuffle {
+            0 => Shuffle::No,
+            1 => Shuffle::Global,
+            2 => Shuffle::Chunks(Chunks { samples: chunk_samples, window: window_chunks, lanes }),
+            other => return Err(format!("there is no shuffle {other}")),
+        };
+        Ok(LoaderState { version, dataset, seed, epoch, position, shuffle })
+    }
+}
+
 /// A place in all epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
     epoch: u64,
     position: u64,
+}
+
+impl Cursor {
+    /// After the last epoch that a number has comes the first.
+    fn next_epoch(self) -> Cursor {
+        Cursor { epoch: self.epoch.wrapping_add(1), position: 0 }
+    }
 }
 
 /// Batches of one epoch after another; [`next_batch`](Loader::next_batch) returns none between two of them.
@@ -166,11 +214,7 @@ impl Loader {
     /// # Errors
     /// [`Error::Value`] for options that cannot be.
     pub fn new(dataset: &Dataset, options: LoaderOptions) -> Result<Loader> {
-        if options.batch == 0 || options.ranks == 0 || options.rank >= options.ranks {
-            let LoaderOptions { batch, rank, ranks, .. } = options;
-            return Err(Error::value(format!("batches of {batch} samples for rank {rank} of {ranks}: there is none")));
-        }
-        check_shape(options.shuffle)?;
+        check(&options)?;
         let (ahead, kept) = (ahead(dataset, &options), kept(dataset, options.shuffle)?);
         let start = Cursor { epoch: 0, position: 0 };
         let mut loader = Loader {
@@ -196,6 +240,18 @@ impl Loader {
     #[must_use]
     pub fn dataset(&self) -> &Dataset {
         &self.dataset
+    }
+
+    /// Goes on with batches of so many samples.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for none.
+    pub fn set_batch(&mut self, batch: u64) -> Result<()> {
+        let options = LoaderOptions { batch, ..self.options };
+        check(&options)?;
+        (self.ahead, self.options) = (ahead(&self.dataset, &options), options);
+        self.go_to(self.here);
+        Ok(())
     }
 
     /// Goes to the beginning of an epoch.
@@ -255,23 +311,33 @@ impl Loader {
         Ok(())
     }
 
-    /// Batches of this rank that are left of the epoch.
+    /// Batches of this rank in a whole epoch.
     #[must_use]
     pub fn len(&self) -> u64 {
+        self.batches_from(0)
+    }
+
+    /// Whether an epoch has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Batches of this rank that are left of the epoch.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.batches_from(self.here.position)
+    }
+
+    fn batches_from(&self, position: u64) -> u64 {
         let LoaderOptions { batch, rank, ranks, end, drop_last, .. } = self.options;
-        let left = self.dataset.len() - self.here.position;
+        let left = self.dataset.len() - position;
         let mine = match end {
             End::Drop => left / ranks,
             End::Pad => left.div_ceil(ranks),
             End::Uneven => left.saturating_sub(rank).div_ceil(ranks),
         };
         if drop_last { mine / batch } else { mine.div_ceil(batch) }
-    }
-
-    /// Whether there is no batch left of the epoch.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Samples that were left out because they were damaged, and what was wrong with the first of them.
@@ -299,6 +365,14 @@ impl Loader {
         let end = samples.min(from.saturating_add(batch.saturating_mul(ranks)));
         Some(Positions { first: from + rank, apart: ranks, count, samples, end })
     }
+}
+
+fn check(options: &LoaderOptions) -> Result<()> {
+    let LoaderOptions { batch, rank, ranks, shuffle, .. } = *options;
+    if batch == 0 || rank >= ranks {
+        return Err(Error::value(format!("batches of {batch} samples for rank {rank} of {ranks}: there is none")));
+    }
+    check_shape(shuffle)
 }
 
 fn check_shape(shuffle: Shuffle) -> Result<()> {
@@ -341,7 +415,7 @@ impl Loader {
                 None if self.queue.iter().any(|ahead| matches!(ahead, Ahead::End)) => break,
                 None => {
                     self.queue.push_back(Ahead::End);
-                    self.begin_at(Cursor { epoch: self.begun.epoch + 1, position: 0 });
+                    self.begin_at(self.begun.next_epoch());
                 }
             }
         }
@@ -407,7 +481,7 @@ impl Loader {
 
     fn future(&self, positions: Positions) -> Future {
         let LoaderOptions { rank, ranks, .. } = self.options;
-        let next = self.order_of(self.begun.epoch + 1);
+        let next = self.order_of(self.begun.next_epoch().epoch);
         Future { next, positions, rank, ranks, samples: self.dataset.len(), bytes: self.dataset.bytes() }
     }
 
@@ -445,7 +519,7 @@ impl Loader {
             }
         }
         let Some(Ahead::Batch { end, stage }) = self.queue.pop_front() else {
-            self.here = Cursor { epoch: self.here.epoch + 1, position: 0 };
+            self.here = self.here.next_epoch();
             return Ok(None);
         };
         let made = match stage {
@@ -471,29 +545,25 @@ impl Loader {
         }
     }
 
-    /// Reads a batch into memory of the caller's, sample by sample.
-    fn read_alone(&self, samples: Vec<u64>, mut go_on: impl FnMut() -> bool) -> Result<Made> {
+    /// Reads a batch into memory of the caller's, as many samples at once as memory is free for.
+    fn read_alone(&self, samples: Vec<u64>, go_on: impl FnMut() -> bool) -> Result<Made> {
         let mut batch = Batch::with_room(&self.dataset, samples.len(), 0, Bytes::with_capacity)?;
         let (mut skipped, mut first_skipped, mut places) = (0, None, Vec::new());
-        for &sample in &samples {
-            if !go_on() {
-                return Ok(Made::Stopped(samples));
-            }
-            let bytes = match self.dataset.read_long(sample, &mut go_on) {
-                Err(Error::Cancelled) => return Ok(Made::Stopped(samples)),
-                found => found?,
-            };
-            let sound = self.dataset.verify(sample, &bytes);
-            match sound.and_then(|()| batch.push(&self.dataset, sample, &bytes, &mut places)) {
-                Ok(()) => {}
-                Err(error) if self.options.skip_damaged => {
+        let done = self.dataset.each(&samples, go_on, |sample, found| {
+            match found.and_then(|bytes| batch.push(&self.dataset, sample, bytes, &mut places)) {
+                Err(error) if self.options.skip_damaged && error.is_damage() => {
                     skipped += 1;
                     first_skipped.get_or_insert(error);
+                    Ok(())
                 }
-                Err(error) => return Err(error),
+                done => done,
             }
+        });
+        match done {
+            Ok(()) => Ok(Made::Batch { batch, skipped, first_skipped }),
+            Err(Error::Cancelled) => Ok(Made::Stopped(samples)),
+            Err(error) => Err(error),
         }
-        Ok(Made::Batch { batch, skipped, first_skipped })
     }
 }
 

@@ -107,6 +107,13 @@ impl Lookup {
         lookup
     }
 
+    /// Bytes of a table for so many names in each part.
+    pub(crate) fn bytes_for(counts: &[u64]) -> u64 {
+        let (names, parts) = (counts.iter().sum::<u64>(), counts.len() as u64);
+        let (pilots, slots) = (names / BUCKET_NAMES + parts, names + names / 32 + 2 * parts);
+        8 * (parts + 1) + 2 * pilots + 8 * (slots * u64::from(bits_of(names))).div_ceil(64)
+    }
+
     /// Where a part's pilots and slots begin. Parts have a little more room than they need, so that nothing else says where they are.
     fn starts(&self, part: usize) -> (u64, u64) {
         let (before, part) = (self.before[part], part as u64);
@@ -164,11 +171,6 @@ impl Lookup {
     /// Names that it has.
     pub(crate) fn len(&self) -> u64 {
         self.before.last().copied().unwrap_or(0)
-    }
-
-    /// In memory, bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        (size_of_val(&self.before[..]) + size_of_val(&self.pilots[..]) + size_of_val(&self.slots[..])) as u64
     }
 
     /// As it lies in a file: seed, parts, names before each part and all of them, slots (8 bytes each, little-endian), pilots (2 each).
@@ -259,8 +261,10 @@ mod tests {
 
     #[test]
     fn it_takes_four_bytes_a_name() {
-        let lookup = table(&names(100_000), 0).unwrap();
-        assert!(lookup.bytes() < 300_000, "{}", lookup.bytes());
+        let file = table(&names(100_000), 0).unwrap().encode();
+        assert!(file.len() < 300_000, "{}", file.len());
+        let counts: Vec<u64> = (0..25).map(|part| if part < 24 { 4000 } else { 77 }).collect();
+        assert_eq!(Lookup::bytes_for(&counts) + 16, Lookup::empty(0, &counts).encode().len() as u64);
     }
 
     #[test]

@@ -18,8 +18,6 @@
 
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 /// Four suffice for a pseudorandom permutation of a large domain (Luby and Rackoff, 1988); halves of few bits want more.
 const ROUNDS: usize = 6;
 
@@ -110,8 +108,7 @@ fn scramble(half: u64, key: u64) -> u64 {
 }
 
 /// How samples are shuffled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shuffle {
     /// Not at all: in the order of the dataset.
     No,
@@ -122,7 +119,7 @@ pub enum Shuffle {
 }
 
 /// The shape of a chunk shuffle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chunks {
     /// Samples of a chunk; the last one may have fewer.
     pub samples: u64,
@@ -174,6 +171,9 @@ impl Positions {
         (0..self.count).map(move |number| self.at(number))
     }
 }
+
+/// Bytes that a sample of a window takes in its order.
+pub(crate) const ORDER_BYTES: u64 = size_of::<(u32, u32)>() as u64;
 
 /// A window of an epoch: its number, and its samples in the order of the sequence.
 #[derive(Debug, Default)]
@@ -253,6 +253,11 @@ impl Chunked {
         let guess = position / self.window_samples();
         // The short window may have ended before it.
         if position >= self.start_of(guess + 1) { guess + 1 } else { guess }
+    }
+
+    /// Bytes that the order of a window takes.
+    pub(crate) fn order_bytes(&self, window: u64) -> u64 {
+        (self.start_of(window + 1) - self.start_of(window)) * ORDER_BYTES
     }
 
     /// The samples of a window, in order.

@@ -11,6 +11,9 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+/// NumPy has 64; one counts samples.
+const AXES_MOST: usize = 63;
+
 /// A field of every sample of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Field {
@@ -88,10 +91,13 @@ impl Schema {
             if fields[..number].iter().any(|other| other.name == field.name) {
                 return Err(format!("two fields are called {:?}", field.name));
             }
-            if let Kind::Array { dtype, .. } = &field.kind
-                && item_bytes(dtype).is_none()
-            {
-                return Err(format!("field {:?}: {dtype:?} is no type of numbers of a field", field.name));
+            if let Kind::Array { dtype, shape } = &field.kind {
+                if item_bytes(dtype).is_none() {
+                    return Err(format!("field {:?}: {dtype:?} is no type of numbers of a field", field.name));
+                }
+                if shape.len() > AXES_MOST {
+                    return Err(format!("field {:?} has {} axes, where {AXES_MOST} are the most", field.name, shape.len()));
+                }
             }
         }
         let varying = fields.iter().filter(|field| field.kind.varies()).count();
@@ -183,6 +189,7 @@ impl Schema {
                 false => Some(sample.len()),
             };
             let end = end.ok_or_else(|| format!("a field of a sample of {} bytes ends behind it", sample.len()))?;
+            check_varying(&self.fields[places.len()], &sample[at..end])?;
             places.push(at..end);
             (at, number) = (end, number + 1);
         }

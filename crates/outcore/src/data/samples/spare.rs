@@ -75,8 +75,13 @@ impl Bytes {
         Bytes { bytes, start, spare }
     }
 
-    pub(super) fn extend(&mut self, bytes: &[u8]) {
-        self.bytes.extend_from_slice(bytes);
+    /// Where more is appended.
+    pub(super) fn tail(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    pub(super) fn truncate(&mut self, len: usize) {
+        self.bytes.truncate(self.start + len);
     }
 }
 
@@ -114,7 +119,7 @@ mod tests {
         assert_eq!(held(), 0);
         spare.set_most(2 * (BYTES_MIN + ALIGN) as u64);
         let mut bytes = spare.bytes(BYTES_MIN).unwrap();
-        bytes.extend(&[1; 100]);
+        bytes.tail().extend([1; 100]);
         let was = place(&bytes);
         drop(bytes);
         assert_eq!(held(), 1);

@@ -9,7 +9,7 @@ use outcore_kernels::fetch_bytes;
 use super::Dataset;
 use super::batch::{Asked, Batch};
 use super::images::Decode;
-use super::kept::{Kept, Slot, horizon};
+use super::kept::{Kept, Open, Slot, horizon};
 use super::order::{Order, Positions};
 use super::spare::Spare;
 use crate::error::{Error, Result};
@@ -26,11 +26,13 @@ pub(super) struct Work {
     samples: Vec<u64>,
     places: Vec<Place>,
     /// Of all samples.
-    bytes: u64,
+    bytes_of_all: u64,
     spare: Arc<Spare>,
     skip_damaged: bool,
     /// Windows that samples are in.
     pub(super) sources: Vec<Arc<Gathered>>,
+    /// Some of these could not be read.
+    pub(super) is_unread: bool,
     /// Of samples that are read for it.
     pub(super) ticket: Option<Ticket<Gathered>>,
     pub(super) keeping: Option<Keeping>,
@@ -59,7 +61,7 @@ pub(super) enum Made {
         skipped: u64,
         first_skipped: Option<Error>,
     },
-    /// Samples that were kept have gone meanwhile.
+    /// Samples that were kept have gone meanwhile, or cannot be read.
     Lost(Vec<u64>),
     /// It was not to go on.
     Stopped(Vec<u64>),
@@ -82,13 +84,24 @@ impl Work {
     pub(super) fn new(dataset: &Dataset, samples: usize, spare: &Arc<Spare>, skip_damaged: bool) -> Work {
         let (dataset, spare) = (dataset.clone(), Arc::clone(spare));
         let (samples, places) = (Vec::with_capacity(samples), Vec::with_capacity(samples));
-        Work { dataset, samples, places, bytes: 0, spare, skip_damaged, sources: Vec::new(), ticket: None, keeping: None }
+        Work {
+            dataset,
+            samples,
+            places,
+            bytes_of_all: 0,
+            spare,
+            skip_damaged,
+            sources: Vec::new(),
+            is_unread: false,
+            ticket: None,
+            keeping: None,
+        }
     }
 
     pub(super) fn add(&mut self, sample: u64, len: u64, place: Place) {
         self.samples.push(sample);
         self.places.push(place);
-        self.bytes += len;
+        self.bytes_of_all += len;
     }
 
     /// Whether all samples that are read for it are there, after waiting for at most `timeout`.
@@ -101,72 +114,114 @@ impl Work {
         let decoded = (0..self.dataset.fields().len()).filter_map(|field| self.dataset.decode_of(field));
         let each = decoded.clone().filter_map(Decode::bytes).fold(0, |sum: u64, bytes| sum.saturating_add(bytes as u64));
         let times = if decoded.clone().any(|decode| decode.size.is_none()) { PIXELS_PER_BYTE } else { 1 };
-        (times * self.bytes).saturating_add(each.saturating_mul(self.samples.len() as u64))
+        (times * self.bytes_of_all).saturating_add(each.saturating_mul(self.samples.len() as u64))
     }
 
     /// Puts the samples side by side. Those that were read are compared with their checksums. `go_on` is asked now and then; its `false`
     /// ends the call.
     pub(super) fn make(mut self, go_on: impl FnMut() -> bool) -> Result<Made> {
-        let gathered = self.ticket.take().map(Ticket::wait).transpose()?;
-        let memory = |capacity| self.spare.bytes(capacity);
-        let mut batch = Batch::with_room(&self.dataset, self.samples.len(), self.bytes as usize, memory)?;
-        let (mut skipped, mut first_skipped, mut scratch) = (Vec::new(), None, Vec::new());
-        let mut kept = self.keeping.as_ref().map(|Keeping { kept, future, .. }| {
-            let open = kept.open();
-            let soon = future.soon(open.part(future.bytes, future.samples));
-            (open, soon)
-        });
-        if let (Some((kept, _)), Some(Keeping { gone, .. })) = (&kept, &self.keeping)
-            && kept.gone() != *gone
-        {
-            for (entry, place) in kept.entries(&self.samples).into_iter().zip(&mut self.places) {
-                if let Place::Kept(slot) = place {
-                    match kept.slot(entry, slot.len) {
-                        Some(found) => *slot = found,
-                        None => return Ok(Made::Lost(self.samples)),
-                    }
-                }
-            }
+        // Who reads them one by one finds out which one cannot be read.
+        let Ok(gathered) = self.ticket.take().map(Ticket::wait).transpose() else { return Ok(Made::Lost(self.samples)) };
+        if self.is_unread {
+            return Ok(Made::Lost(self.samples));
         }
-        let bytes_of = |&place: &Place| match place {
-            Place::Kept(slot) => kept.as_ref().map_or(&[][..], |(kept, _)| kept.at(slot)),
-            Place::Read { item } => gathered.as_ref().map_or(&[][..], |gathered| gathered.get(item as usize)),
+        let Some(keeping) = self.keeping.take() else {
+            let bytes = self.bytes(gathered.as_ref(), |_, _| &[]);
+            return Ok(self.side_by_side(&bytes, go_on)?.map_or_else(|| Made::Stopped(self.samples), Made::from));
+        };
+        let kept = keeping.kept.open();
+        if kept.gone() != keeping.gone && !self.find_again(&kept) {
+            return Ok(Made::Lost(self.samples));
+        }
+        let made = if self.dataset.decoded.is_empty() {
+            let bytes = self.bytes(gathered.as_ref(), |_, slot| kept.at(slot));
+            let made = self.side_by_side(&bytes, go_on)?;
+            drop(kept);
+            made
+        } else {
+            // To decode takes long, and nobody should wait for that who wants to know what is kept.
+            let copy = |place: &Place| if let Place::Kept(slot) = *place { kept.at(slot).to_vec() } else { Vec::new() };
+            let copies: Vec<Vec<u8>> = self.places.iter().map(copy).collect();
+            drop(kept);
+            self.side_by_side(&self.bytes(gathered.as_ref(), |number, _| &copies[number]), go_on)?
+        };
+        let Some(made) = made else { return Ok(Made::Stopped(self.samples)) };
+        self.keep(&keeping, gathered.as_ref(), &made.skipped);
+        Ok(made.into())
+    }
+
+    /// Where kept samples are that were elsewhere; false if one is not there any more.
+    fn find_again(&mut self, kept: &Open<'_>) -> bool {
+        kept.entries(&self.samples).into_iter().zip(&mut self.places).all(|(entry, place)| match place {
+            Place::Kept(slot) => kept.slot(entry, slot.len).map(|found| *slot = found).is_some(),
+            _ => true,
+        })
+    }
+
+    /// The bytes of each sample. All at once: between two copies, tables have left the caches.
+    fn bytes<'a>(&'a self, gathered: Option<&'a Gathered>, kept: impl Fn(usize, Slot) -> &'a [u8]) -> Vec<&'a [u8]> {
+        let of = |(number, &place): (usize, &Place)| match place {
+            Place::Kept(slot) => kept(number, slot),
+            Place::Read { item } => gathered.map_or(&[][..], |gathered| gathered.get(item as usize)),
             // A damaged index may say anything.
             Place::Window { source, stretch, start, len } => {
                 let stretch = self.sources[source as usize].get(stretch as usize);
                 stretch.get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()
             }
         };
-        // All at once: between two copies, tables have left the caches.
-        let bytes: Vec<&[u8]> = self.places.iter().map(bytes_of).collect();
-        let mut asked = Asked::about(&self.dataset, go_on);
+        self.places.iter().enumerate().map(of).collect()
+    }
+
+    /// None where it was not to go on.
+    fn side_by_side(&self, bytes: &[&[u8]], mut go_on: impl FnMut() -> bool) -> Result<Option<SideBySide>> {
+        let batch =
+            Batch::with_room(&self.dataset, self.samples.len(), self.bytes_of_all as usize, |most| self.spare.bytes(most))?;
+        let mut made = SideBySide { batch, skipped: Vec::new(), first_skipped: None };
+        let (mut asked, mut scratch) = (Asked::about(&self.dataset), Vec::new());
         for (number, (&sample, place)) in self.samples.iter().zip(&self.places).enumerate() {
-            if !asked.goes_on(bytes[number].len()) {
-                return Ok(Made::Stopped(self.samples));
+            if asked.is_due(bytes[number].len()) && !go_on() {
+                return Ok(None);
             }
             bytes.get(number + FETCH_AHEAD).copied().map(fetch_bytes);
             let sound = if matches!(place, Place::Kept(_)) { Ok(()) } else { self.dataset.verify(sample, bytes[number]) };
-            match sound.and_then(|()| batch.push(&self.dataset, sample, bytes[number], &mut scratch)) {
+            match sound.and_then(|()| made.batch.push(&self.dataset, sample, bytes[number], &mut scratch)) {
                 Ok(()) => {}
-                Err(error) if self.skip_damaged => {
-                    skipped.push(number);
-                    first_skipped.get_or_insert(error);
+                Err(error) if self.skip_damaged && error.is_damage() => {
+                    made.skipped.push(number);
+                    made.first_skipped.get_or_insert(error);
                 }
                 Err(error) => return Err(error),
             }
         }
-        if let Some((kept, soon)) = &mut kept {
-            for (number, (&sample, &place)) in self.samples.iter().zip(&self.places).enumerate() {
-                match (place, soon(sample, number as u64)) {
-                    (Place::Read { item }, true) if skipped.binary_search(&number).is_err() => {
-                        gathered.iter().for_each(|read| kept.put(sample, read.get(item as usize)));
-                    }
-                    (Place::Kept(_), false) => kept.remove(sample),
-                    _ => {}
+        Ok(Some(made))
+    }
+
+    /// Keeps samples that are wanted again soon, and lets go of others.
+    fn keep(&self, Keeping { kept, future, .. }: &Keeping, gathered: Option<&Gathered>, skipped: &[usize]) {
+        let mut kept = kept.open();
+        let soon = future.soon(kept.part(future.bytes, future.samples));
+        for (number, (&sample, &place)) in self.samples.iter().zip(&self.places).enumerate() {
+            match (place, soon(sample, number as u64)) {
+                (Place::Read { item }, true) if skipped.binary_search(&number).is_err() => {
+                    gathered.into_iter().for_each(|read| kept.put(sample, read.get(item as usize)));
                 }
+                (Place::Kept(_), false) => kept.remove(sample),
+                _ => {}
             }
         }
-        Ok(Made::Batch { batch, skipped: skipped.len() as u64, first_skipped })
+    }
+}
+
+/// Samples that were put side by side, and the places of those that were not.
+struct SideBySide {
+    batch: Batch,
+    skipped: Vec<usize>,
+    first_skipped: Option<Error>,
+}
+
+impl From<SideBySide> for Made {
+    fn from(SideBySide { batch, skipped, first_skipped }: SideBySide) -> Made {
+        Made::Batch { batch, skipped: skipped.len() as u64, first_skipped }
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outcore_engine::StreamOptions;
+use outcore_engine::{Extent, Reservation, StreamOptions};
 use outcore_store::{checksum, checksum_on};
 use serde::{Deserialize, Serialize};
 
@@ -18,8 +18,9 @@ use super::clustering::Clustering;
 use super::names::{Hash, Lookup, Unplaced, parts_of};
 use super::packed::{GROUP, pack};
 use super::schema::{Field, Schema};
-use super::{Elsewhere, File, Manifest, parts};
+use super::{Elsewhere, File, MANIFEST_BYTES, Manifest, parts};
 use crate::data::bytes::Bytes;
+use crate::data::format::FormatError;
 use crate::data::growing::Growing;
 use crate::data::home::Home;
 use crate::error::{Error, Result};
@@ -57,6 +58,8 @@ struct State {
     files: [File; parts::GROWING.len()],
     /// Where the samples of the last, open group begin, and end.
     group: Vec<(u64, u64)>,
+    /// Of its names.
+    names_sum: u32,
     /// Files of others that samples are in, and where among them the last one ends.
     elsewhere: Option<Elsewhere>,
     end: u64,
@@ -89,7 +92,7 @@ impl DatasetWriter {
     /// [`Error::Store`] where it cannot be written, or somebody else writes it. [`Error::OverBudget`].
     pub fn create(session: &Session, path: impl AsRef<Path>, options: WriterOptions) -> Result<DatasetWriter> {
         let path = path.as_ref().to_owned();
-        let mut home = Home::claim(session, &path)?;
+        let mut home = Home::claim(session, &path, &parts::all())?;
         let found: Option<State> = if options.resume { home.saved()? } else { None };
         if found.is_none() {
             home.forget()?;
@@ -102,17 +105,22 @@ impl DatasetWriter {
             return Err(opened.err().expect("asked above"));
         }
         let schema = state.fields.clone().map(Schema::new).transpose().map_err(Error::value)?;
+        let files = opened?;
+        for (part, file) in files.iter().enumerate().filter(|&(part, _)| part != parts::SAMPLES) {
+            compare(session, file, state.files[part])?;
+        }
+        let starts = state.elsewhere.as_ref().map(Elsewhere::starts).unwrap_or_default();
         let (session, saved) = (session.clone(), (state.files[parts::SAMPLES].bytes, Instant::now()));
         Ok(DatasetWriter {
             session,
             path,
             home,
-            files: opened?,
+            files,
             schema,
             state,
             options,
             saved,
-            starts: Vec::new(),
+            starts,
             lengths: Vec::new(),
             has_failed: false,
         })
@@ -169,10 +177,15 @@ impl DatasetWriter {
     /// [`Error::Value`] for a sample that does not have the fields; nothing of it was written. Those of the device, after which the writer
     /// cannot go on.
     pub fn write(&mut self, name: Option<&[u8]>, fields: &[&[u8]]) -> Result<()> {
+        self.unless_failed(|writer| writer.push(name, fields))
+    }
+
+    /// Does what may leave files in the middle of something. After that nothing goes on, and nothing of it is ever taken for whole.
+    fn unless_failed<T>(&mut self, act: impl FnOnce(&mut DatasetWriter) -> Result<T>) -> Result<T> {
         if self.has_failed {
             return Err(Error::Failed { what: format!("{}: an earlier write of the dataset has failed", self.path.display()) });
         }
-        let done = self.push(name, fields);
+        let done = act(self);
         self.has_failed = matches!(&done, Err(error) if !matches!(error, Error::Value { .. }));
         done
     }
@@ -233,16 +246,21 @@ impl DatasetWriter {
     /// # Errors
     /// As [`write`](DatasetWriter::write); [`Error::Value`] for bytes that do not have the fields.
     pub fn point(&mut self, name: Option<&[u8]>, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.unless_failed(|writer| writer.push_place(name, file, offset, bytes))
+    }
+
+    fn push_place(&mut self, name: Option<&[u8]>, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
         let Some(schema) = &self.schema else { return Err(self.wrong("its fields are not known yet")) };
         self.check(name)?;
         let Some((form, len)) = self.state.elsewhere.as_ref().and_then(|there| Some((there.form, there.files.get(file)?.1)))
         else {
             return Err(self.wrong(format!("sample {}: there is no file {file}", self.state.samples)));
         };
-        let start = self.starts[file] + offset;
-        let end = start + bytes.len() as u64;
-        if offset + bytes.len() as u64 > len || start < self.state.end {
-            return Err(self.wrong(format!("sample {}: it is not behind the one before", self.state.samples)));
+        let is_inside = offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= len);
+        let start = self.starts[file].saturating_add(offset);
+        let end = start.saturating_add(bytes.len() as u64);
+        if !is_inside || start < self.state.end {
+            return Err(self.wrong(format!("sample {}: it is not behind the one before, in its file", self.state.samples)));
         }
         let fields = form.fields(bytes, schema);
         let fields = fields.map_err(|why| self.wrong(format!("sample {}: {why}", self.state.samples)))?;
@@ -260,8 +278,10 @@ impl DatasetWriter {
                 let at = self.state.files[parts::NAMES].bytes;
                 self.append(parts::NAME_GROUPS, &at.to_le_bytes())?;
             }
-            self.append(parts::NAMES, &(name.len() as u32).to_le_bytes())?;
-            self.append(parts::NAMES, name)?;
+            for bytes in [&(name.len() as u32).to_le_bytes(), name] {
+                self.append(parts::NAMES, bytes)?;
+                self.state.names_sum = checksum_on(self.state.names_sum, bytes);
+            }
         }
         self.state.group.push((start, end));
         self.state.samples += 1;
@@ -285,6 +305,10 @@ impl DatasetWriter {
     }
 
     fn close_group(&mut self) -> Result<()> {
+        if self.state.named {
+            let sum = std::mem::take(&mut self.state.names_sum);
+            self.append(parts::NAME_SUMS, &sum.to_le_bytes())?;
+        }
         let (starts, ends): (Vec<u64>, Vec<u64>) = self.state.group.drain(..).unzip();
         self.pack([parts::PLACES, parts::BITS], &starts)?;
         if self.state.elsewhere.is_some() {
@@ -304,7 +328,11 @@ impl DatasetWriter {
         let (bytes, since) = self.saved;
         let due = self.state.files[parts::SAMPLES].bytes - bytes >= self.options.checkpoint_bytes;
         // To look at the clock takes longer than to write a small sample.
-        if due || (self.state.samples.is_multiple_of(64) && since.elapsed() >= CHECKPOINT_TIME) { self.save() } else { Ok(()) }
+        if due || (self.state.samples.is_multiple_of(64) && since.elapsed() >= CHECKPOINT_TIME) {
+            self.checkpoint()
+        } else {
+            Ok(())
+        }
     }
 
     /// Makes all samples so far durable, and says that they are there.
@@ -312,6 +340,10 @@ impl DatasetWriter {
     /// # Errors
     /// Those of the device.
     pub fn save(&mut self) -> Result<()> {
+        self.unless_failed(DatasetWriter::checkpoint)
+    }
+
+    fn checkpoint(&mut self) -> Result<()> {
         self.files.iter_mut().try_for_each(Growing::pause)?;
         self.home.folder.sync()?;
         self.home.save(&self.state)?;
@@ -329,6 +361,7 @@ impl DatasetWriter {
     /// # Errors
     /// Of the job: [`Error::Value`] for a name that two samples have, [`Error::OverBudget`] for a table of names that memory is too small for.
     pub fn finish(mut self) -> Result<Job<()>> {
+        self.unless_failed(|_| Ok(()))?;
         if self.schema.is_none() {
             self.set_fields(Vec::new())?;
         }
@@ -352,7 +385,7 @@ impl DatasetWriter {
 
     /// Files that such a dataset does not have.
     fn unused(&self) -> Vec<&'static str> {
-        let unnamed: &[usize] = if self.state.named { &[] } else { &[parts::NAMES, parts::NAME_GROUPS] };
+        let unnamed: &[usize] = if self.state.named { &[] } else { &[parts::NAMES, parts::NAME_GROUPS, parts::NAME_SUMS] };
         let body: &[usize] = if self.state.elsewhere.is_some() { &[parts::SAMPLES] } else { &[parts::ENDS, parts::END_BITS] };
         unnamed.iter().chain(body).map(|&part| parts::GROWING[part]).collect()
     }
@@ -367,13 +400,14 @@ impl DatasetWriter {
         let unused = self.unused();
         files.retain(|(name, _)| !unused.contains(&name.as_str()));
         if self.state.named {
-            let table = self.lookup(stage)?.encode();
+            let (lookup, _reserved) = self.lookup(stage)?;
+            let table = lookup.encode();
             self.put(parts::LOOKUP, &table)?;
             files.push((parts::LOOKUP.into(), File { bytes: table.len() as u64, crc32c: checksum(&table) }));
         }
         let schema = self.schema.as_ref().expect("known at the end");
         let clustering = self.state.clustering.clone().found(schema);
-        let manifest = Manifest::new(
+        let mut manifest = Manifest::new(
             schema.fields.clone(),
             self.state.samples,
             self.state.named,
@@ -381,8 +415,12 @@ impl DatasetWriter {
             self.state.elsewhere.clone(),
             clustering,
         );
-        let mut text = serde_json::to_vec_pretty(&manifest).expect("numbers and names have no way to fail");
-        text.push(b'\n');
+        let text = manifest.encode();
+        if text.len() as u64 > MANIFEST_BYTES {
+            return Err(
+                self.wrong(format!("what is told of its files takes {} bytes, where {MANIFEST_BYTES} are the most", text.len()))
+            );
+        }
         self.put(parts::MANIFEST, &text)
     }
 
@@ -397,16 +435,17 @@ impl DatasetWriter {
     }
 
     /// The table of names: those of some parts at a time, as many as memory is free for.
-    fn lookup(&self, stage: &Stage) -> Result<Lookup> {
+    fn lookup(&self, stage: &Stage) -> Result<(Lookup, Reservation)> {
         let parts = parts_of(self.state.samples);
         let mut seed = 0;
         loop {
             let mut counts = vec![0; parts as usize];
             self.each_name(stage, |_, name| counts[Hash::of(name, seed).part(parts) as usize] += 1)?;
+            // It, and its file.
+            let reserved = stage.reserve("the table of names", 2 * Lookup::bytes_for(&counts))?;
             let mut lookup = Lookup::empty(seed, &counts);
-            let _table = stage.reserve("the table of names", 2 * lookup.bytes())?;
             match self.fill(stage, &mut lookup, seed, &counts)? {
-                None => return Ok(lookup),
+                None => return Ok((lookup, reserved)),
                 Some(Unplaced::Twins(one, other)) => {
                     let mut names = Vec::new();
                     self.each_name(stage, |sample, name| names.extend([one, other].contains(&sample).then(|| name.to_vec())))?;
@@ -460,10 +499,7 @@ impl DatasetWriter {
         let options = StreamOptions { block_bytes: block_bytes(&self.session), ahead: 2 };
         let bytes = Bytes::of(&self.session, names.extent(), 0..names.len(), options, &Arc::default())?;
         let mut read = BufReader::new(bytes);
-        let failed = |source: io::Error| match source.downcast::<Error>() {
-            Ok(own) => own,
-            Err(source) => Error::Device { object: names.extent().name().to_owned(), source },
-        };
+        let failed = |source| failed(names.extent(), source);
         let mut name = Vec::new();
         for sample in 0..self.state.samples {
             if sample % (1 << 16) == 0 {
@@ -476,6 +512,33 @@ impl DatasetWriter {
             f(sample, &name);
         }
         Ok(())
+    }
+}
+
+/// Holds what an earlier writer left of a file against what it said of it.
+fn compare(session: &Session, file: &Growing, told: File) -> Result<()> {
+    let options = StreamOptions { block_bytes: block_bytes(session), ahead: 2 };
+    let mut bytes = Bytes::of(session, file.extent(), 0..told.bytes, options, &Arc::default())?;
+    let (mut sum, mut buffer) = (0, vec![0; 64 << 10]);
+    loop {
+        match bytes.read(&mut buffer) {
+            Ok(0) if sum == told.crc32c => return Ok(()),
+            Ok(0) => {
+                let (object, reason) =
+                    (file.extent().name().to_owned(), "it is not what was written: its checksum differs".into());
+                return Err(FormatError::Corrupt { object, offset: 0, reason }.into());
+            }
+            Ok(len) => sum = checksum_on(sum, &buffer[..len]),
+            Err(error) => return Err(failed(file.extent(), error)),
+        }
+    }
+}
+
+/// An error of somebody who reads a file.
+fn failed(extent: &Extent, source: io::Error) -> Error {
+    match source.downcast::<Error>() {
+        Ok(own) => own,
+        Err(source) => Error::Device { object: extent.name().to_owned(), source },
     }
 }
 

@@ -53,7 +53,7 @@ fn plan<T: Real>(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<
             return Sparse::tiled(&session, None, shape.format, sides, shape.dtype, shape.entries, tiled).map(Some);
         };
         let (store, name) = locate(&path)?;
-        let mut objects = store.create_together(&name)?;
+        let mut objects = store.create_together(&name, &names::ALL)?;
         write::<T>(&session, stage, &a, &blocks, tiles, Some((&mut *objects, &path)), 1.0)?;
         objects.commit()?;
         session.open_sparse(path).map(Some)

@@ -74,7 +74,7 @@ impl NewSparse {
         let mut objects = match &path {
             Some(path) if !session.plans_only() => {
                 let (store, name) = locate(path)?;
-                Some(store.create_together(&name)?)
+                Some(store.create_together(&name, &names::ALL)?)
             }
             _ => None,
         };

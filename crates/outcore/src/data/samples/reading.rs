@@ -1,0 +1,312 @@
+//! Samples from the device into memory: those that are asked for, each compared with its checksum, however many and long they are.
+
+use std::collections::VecDeque;
+use std::iter;
+use std::ops::Range;
+use std::time::Duration;
+
+use outcore_engine::{GatherOptions, Gathered, Item, Ticket};
+
+use super::batch::{Asked, Batch, Column};
+use super::packed::GROUP;
+use super::spare::Bytes;
+use super::{Dataset, LOOK_EVERY};
+use crate::error::{Error, Result};
+
+/// Of a long sample, read at once.
+const PIECE_BYTES: usize = 256 << 10;
+/// Of samples that are looked at for faults: read at once, unless one is longer, and so many of these ahead.
+const CHECKED_AT_ONCE: u64 = 2 << 20;
+const CHECKED_AHEAD: usize = 3;
+
+impl Dataset {
+    /// Begins to read samples, in any order, also some of them several times.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a sample that is not there, [`Error::OverBudget`] for a batch that does not fit in memory.
+    pub fn read(&self, samples: &[u64]) -> Result<Reading> {
+        samples.iter().try_for_each(|&sample| self.check(sample))?;
+        Ok(Reading { dataset: self.clone(), samples: samples.to_vec(), ticket: self.gather(samples)? })
+    }
+
+    /// Samples side by side, in memory of the caller's, however many and long they are. `go_on` is asked every 50 ms or so; its `false` ends
+    /// the call.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a sample that is not there, [`Error::Format`] for one that is not what was written, [`Error::Device`],
+    /// [`Error::Cancelled`].
+    pub fn load(&self, samples: &[u64], mut go_on: impl FnMut() -> bool) -> Result<Batch> {
+        samples.iter().try_for_each(|&sample| self.check(sample))?;
+        let mut bytes = 0;
+        for &sample in samples {
+            bytes += self.item(sample)?.len;
+        }
+        let mut batch = Batch::with_room(self, samples.len(), bytes, Bytes::with_capacity)?;
+        let mut places = Vec::new();
+        self.each(samples, &mut go_on, |sample, found| batch.push(self, sample, found?, &mut places))?;
+        Ok(batch)
+    }
+
+    /// Samples one after another, whatever memory they take. `take` gets the bytes of each, or what is wrong with it, which it may pass over.
+    pub(super) fn each(
+        &self,
+        samples: &[u64],
+        mut go_on: impl FnMut() -> bool,
+        mut take: impl FnMut(u64, Result<&[u8]>) -> Result<()>,
+    ) -> Result<()> {
+        let (mut rest, mut at_once, mut asked) = (samples, samples.len(), Asked::about(self));
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(at_once.min(rest.len()));
+            match self.gathered(part, &mut go_on) {
+                Ok(gathered) => {
+                    for (&sample, bytes) in part.iter().zip(gathered.iter()) {
+                        if asked.is_due(bytes.len()) && !go_on() {
+                            return Err(Error::Cancelled);
+                        }
+                        take(sample, self.verify(sample, bytes).map(|()| bytes))?;
+                    }
+                }
+                Err(Error::Cancelled) => return Err(Error::Cancelled),
+                // They do not fit together; or one cannot be read, and by itself it is known which.
+                Err(_) if part.len() > 1 => {
+                    at_once = part.len().div_ceil(2);
+                    continue;
+                }
+                Err(Error::OverBudget { .. }) => match self.read_long(part[0], &mut go_on) {
+                    Ok(bytes) => take(part[0], self.verify(part[0], &bytes).map(|()| &bytes[..]))?,
+                    Err(Error::Cancelled) => return Err(Error::Cancelled),
+                    Err(error) => take(part[0], Err(self.unreadable(part[0], error)))?,
+                },
+                Err(error) => take(part[0], Err(self.unreadable(part[0], error)))?,
+            }
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Samples in memory of the library's.
+    fn gathered(&self, samples: &[u64], mut go_on: impl FnMut() -> bool) -> Result<Gathered> {
+        let ticket = self.gather(samples)?;
+        while !ticket.wait_timeout(LOOK_EVERY) {
+            if !go_on() {
+                return Err(Error::Cancelled);
+            }
+        }
+        Ok(ticket.wait()?)
+    }
+
+    /// Samples side by side in memory that is there: by field, as many bytes as all of them have. Where samples have one field, they are
+    /// put there straight from the device. After an error it holds anything.
+    ///
+    /// # Errors
+    /// As [`load`](Dataset::load); [`Error::Value`] also for memory of another length, and for fields that vary.
+    pub fn load_into(&self, samples: &[u64], columns: &mut [&mut [u8]], mut go_on: impl FnMut() -> bool) -> Result<()> {
+        samples.iter().try_for_each(|&sample| self.check(sample))?;
+        let each = |(number, place): (usize, &Option<Range<usize>>)| match self.decode_of(number) {
+            Some(decode) => decode.bytes(),
+            None => place.as_ref().map(Range::len),
+        };
+        let wanted = self.schema().places().iter().enumerate().map(each);
+        let fit = wanted
+            .clone()
+            .zip(columns.iter())
+            .all(|(each, column)| each.is_some_and(|each| each * samples.len() == column.len()));
+        if columns.len() != wanted.len() || !fit {
+            return Err(Error::value(format!("{}: memory that does not have the length of its fields", self.path().display())));
+        }
+        if let [column] = columns
+            && self.form().is_none()
+            && self.decoded.is_empty()
+        {
+            let items = samples.iter().map(|&sample| self.item(sample)).collect::<Result<Vec<_>>>()?;
+            let options = GatherOptions { cache: false, ..GatherOptions::default() };
+            let len = column.len() / samples.len().max(1);
+            if items.iter().all(|item| item.len == len) {
+                self.session().engine().gather_into(&items, column, &options, go_on)?;
+                return samples.iter().zip(column.chunks(len.max(1))).try_for_each(|(&sample, bytes)| self.verify(sample, bytes));
+            }
+        }
+        let batch = self.load(samples, &mut go_on)?;
+        for (column, found) in columns.iter_mut().zip(batch.columns()) {
+            let Column::Fixed { bytes, .. } = found else { unreachable!("none of them varies") };
+            column.copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// What is wrong with some samples and their names, all of which are read. Fields that are decoded must be pictures.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for samples that are not there; [`Error::Cancelled`] when `go_on`, which is asked now and then, says `false`.
+    pub fn faults(&self, samples: Range<u64>, mut go_on: impl FnMut() -> bool) -> Result<Vec<(u64, Error)>> {
+        self.check(samples.end.saturating_sub(1).max(samples.start))?;
+        let mut faults = self.faults_of_names(samples.clone());
+        let mut rest = samples;
+        let mut pieces = iter::from_fn(|| self.split_off(&mut rest));
+        let (mut coming, mut asked) = (VecDeque::new(), Asked::about(self));
+        loop {
+            while coming.len() < CHECKED_AHEAD
+                && let Some(piece) = pieces.next()
+            {
+                let reading = self.read(&piece.clone().collect::<Vec<_>>());
+                coming.push_back((piece, reading));
+            }
+            let Some((piece, reading)) = coming.pop_front() else { break };
+            match reading.and_then(|reading| reading.wait_unless(&mut go_on)) {
+                Ok(found) => {
+                    for (sample, at) in piece.zip(0..) {
+                        if asked.is_due(self.place(sample).1 as usize) && !go_on() {
+                            return Err(Error::Cancelled);
+                        }
+                        faults.extend(found.sound(at).err().map(|error| (sample, error)));
+                    }
+                }
+                Err(Error::Cancelled) => return Err(Error::Cancelled),
+                // One by one: some of them may be sound, and long ones are read in parts.
+                Err(_) => {
+                    let (mut batch, mut places) = (self.batch_of_one()?, Vec::new());
+                    self.each(&piece.collect::<Vec<_>>(), &mut go_on, |sample, found| {
+                        let sound = found.and_then(|bytes| batch.push(self, sample, bytes, &mut places));
+                        faults.extend(sound.err().map(|error| (sample, error)));
+                        batch = self.batch_of_one()?;
+                        Ok(())
+                    })?;
+                }
+            }
+        }
+        faults.sort_by_key(|&(sample, _)| sample);
+        Ok(faults)
+    }
+
+    /// The first samples of some, as many as are read at once.
+    fn split_off(&self, samples: &mut Range<u64>) -> Option<Range<u64>> {
+        let start = samples.start;
+        let first = samples.next()?;
+        let mut bytes = self.place(first).1;
+        while samples.start < samples.end && bytes + self.place(samples.start).1 <= CHECKED_AT_ONCE {
+            bytes += self.place(samples.start).1;
+            samples.start += 1;
+        }
+        Some(start..samples.start)
+    }
+
+    fn batch_of_one(&self) -> Result<Batch> {
+        Batch::with_room(self, 1, 0, Bytes::with_capacity)
+    }
+
+    fn faults_of_names(&self, samples: Range<u64>) -> Vec<(u64, Error)> {
+        let mut faults = Vec::new();
+        if !self.is_named() {
+            return faults;
+        }
+        let group = GROUP as u64;
+        for number in samples.start / group..samples.end.div_ceil(group) {
+            let of_group = number * group..self.len().min((number + 1) * group);
+            match self.names(number) {
+                Ok(names) => faults.extend(of_group.zip(names.into_iter().flatten()).filter_map(|(sample, name)| {
+                    let lost = samples.contains(&sample) && self.candidate(&name) != Some(sample);
+                    lost.then(|| (sample, self.wrong(sample, "it is not found by its name")))
+                })),
+                Err(error) => faults.push((of_group.start.max(samples.start), error)),
+            }
+        }
+        faults
+    }
+
+    /// A sample that is longer than what is free, piece by piece into memory of the caller's.
+    fn read_long(&self, sample: u64, go_on: impl FnMut() -> bool) -> Result<Vec<u8>> {
+        let whole = self.item(sample)?;
+        let mut bytes = vec![0; whole.len];
+        let options = GatherOptions { cache: false, ..GatherOptions::default() };
+        let piece =
+            |at: usize| Item { offset: whole.offset + at as u64, len: PIECE_BYTES.min(whole.len - at), extent: whole.extent };
+        let items: Vec<Item<'_>> = (0..bytes.len()).step_by(PIECE_BYTES).map(piece).collect();
+        self.session().engine().gather_into(&items, &mut bytes, &options, go_on)?;
+        Ok(bytes)
+    }
+
+    pub(super) fn gather(&self, samples: &[u64]) -> Result<Ticket<Gathered>> {
+        let item = |&sample: &u64| {
+            let (start, len) = self.place(sample);
+            self.body().item(start, len)
+        };
+        let items: Vec<Item<'_>> = samples.iter().map(item).collect();
+        let options = GatherOptions { cache: false, ..GatherOptions::default() };
+        Ok(self.inner.session.engine().gather(&items, &options)?)
+    }
+}
+
+/// Samples on their way.
+pub struct Reading {
+    dataset: Dataset,
+    samples: Vec<u64>,
+    ticket: Ticket<Gathered>,
+}
+
+impl Reading {
+    /// Waits for at most `timeout`; true when they are there, or have failed.
+    #[must_use]
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        self.ticket.wait_timeout(timeout)
+    }
+
+    fn wait_unless(self, mut go_on: impl FnMut() -> bool) -> Result<Samples> {
+        while !self.wait_timeout(LOOK_EVERY) {
+            if !go_on() {
+                return Err(Error::Cancelled);
+            }
+        }
+        self.wait()
+    }
+
+    /// Waits for the samples.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn wait(self) -> Result<Samples> {
+        Ok(Samples { gathered: self.ticket.wait()?, dataset: self.dataset, samples: self.samples })
+    }
+}
+
+/// Samples in memory, in the order in which they were asked for. Their memory counts against the budget until this is dropped.
+pub struct Samples {
+    dataset: Dataset,
+    samples: Vec<u64>,
+    gathered: Gathered,
+}
+
+impl Samples {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.samples.is_empty()
+    }
+
+    /// The bytes of one, which are compared with its checksum.
+    ///
+    /// # Errors
+    /// [`Error::Format`] for a sample that is not what was written.
+    pub fn get(&self, index: usize) -> Result<&[u8]> {
+        let bytes = self.gathered.get(index);
+        self.dataset.verify(self.samples[index], bytes)?;
+        Ok(bytes)
+    }
+
+    /// Whether one is what was written, and all that is in it what it should be.
+    fn sound(&self, index: usize) -> Result<()> {
+        let mut batch = self.dataset.batch_of_one()?;
+        batch.push(&self.dataset, self.samples[index], self.get(index)?, &mut Vec::new())
+    }
+
+    /// The dataset.
+    #[must_use]
+    pub fn dataset(&self) -> &Dataset {
+        &self.dataset
+    }
+}
