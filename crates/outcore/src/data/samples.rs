@@ -150,7 +150,7 @@ impl Dataset {
     /// # Errors
     /// [`Error::Value`] for a field that is not there, or is not bytes.
     pub fn decoding(&self, fields: Vec<Decode>) -> Result<Dataset> {
-        let mut decoded = vec![None; self.fields().len()];
+        let mut decoded = vec![None; if fields.is_empty() { 0 } else { self.fields().len() }];
         for decode in fields {
             let is_it = |field: &Field| field.name == decode.field && field.kind == Kind::Bytes;
             let Some(field) = self.fields().iter().position(is_it) else {
