@@ -244,11 +244,18 @@ impl Dataset {
         Ok(name.map(|name| PyBytes::new(py, &name)))
     }
 
-    /// The names of a group of 64.
-    fn names<'py>(&self, py: Python<'py>, group: u64) -> PyResult<Option<Vec<Bound<'py, PyBytes>>>> {
+    /// The names of some groups of 64.
+    fn names<'py>(&self, py: Python<'py>, first: u64, end: u64) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let dataset = self.0.get()?;
-        let names = py.detach(|| dataset.names(group)).map_err(to_python)?;
-        Ok(names.map(|names| names.iter().map(|name| PyBytes::new(py, name)).collect()))
+        let names = py.detach(|| dataset.names(first..end)).map_err(to_python)?;
+        Ok(names.iter().flatten().map(|name| PyBytes::new(py, name)).collect())
+    }
+
+    /// The sample that has a name, field by field.
+    fn read_named<'py>(&self, py: Python<'py>, name: &[u8]) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+        let dataset = self.0.get()?;
+        let batch = interruptible(py, |go_on| dataset.load_named(name, go_on))?;
+        batch.map(|batch| columns(py, dataset, batch)).transpose()
     }
 
     /// What is wrong with some samples: their numbers, and words.

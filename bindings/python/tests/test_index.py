@@ -6,6 +6,8 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +195,20 @@ def test_large_members_are_read_in_pieces(tmp_path: Path) -> None:
             archive.addfile(member, io.BytesIO(data))
     ds = index(tmp_path / "a.tar", tmp_path / "data")
     assert [sample["bin"] == data for sample in ds] == [True] * 3
+
+
+MANY = """
+import resource, sys
+from outcore.data import Dataset, index
+resource.setrlimit(resource.RLIMIT_NOFILE, (120, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+index("many", "data")
+ds = Dataset("data")
+assert len(ds) == 300 and all(int(ds[number]["tensor"][0]) == number for number in range(300))
+"""
+
+
+def test_there_may_be_more_files_than_are_open_as_a_rule(tmp_path: Path) -> None:
+    (tmp_path / "many").mkdir()
+    for number in range(300):
+        safetensors(str(tmp_path / f"many/{number:03}.safetensors"), {f"x{number}": np.full(3, number, np.int64)})
+    subprocess.run([sys.executable, "-c", MANY], cwd=tmp_path, check=True, timeout=120)

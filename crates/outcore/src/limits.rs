@@ -46,3 +46,16 @@ fn smallest_up(root: &Path, path: &str, file: &str) -> Option<u64> {
     let groups = group.ancestors().take_while(|folder| folder.starts_with(root));
     groups.filter_map(|folder| fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok()).min()
 }
+
+/// Files that a process may always have open beside others.
+const FILES_FEW: u64 = 128;
+
+/// Lets the process open so many files more, as far as the system allows; where it does not, opening them says so.
+pub(crate) fn allow_files(more: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if let Some(current) = current.filter(|_| more > FILES_FEW) {
+        let wanted = current.saturating_add(more);
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(maximum.map_or(wanted, |most| most.min(wanted))), maximum });
+    }
+}

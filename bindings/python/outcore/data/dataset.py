@@ -23,6 +23,8 @@ from .loader import Loader, Shuffle
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+NAMED = 16
+"""Groups of 64 names that are read by one native call."""
 VERIFIED = 64 << 20
 """Bytes of samples that are verified by one native call."""
 
@@ -217,8 +219,8 @@ class Dataset:
 
     def names(self) -> Iterator[str]:
         """The names of all samples, in order; none where they have none."""
-        for group in range(-(-len(self) // 64)):
-            yield from map(name_text, self._inner.names(group) or [])
+        for group in range(0, -(-len(self) // 64), NAMED):
+            yield from map(name_text, self._inner.names(group, group + NAMED))
 
     @property
     def is_named(self) -> bool:
@@ -257,7 +259,10 @@ class Dataset:
         ------
         KeyError
         """
-        return self[self.index(name)]
+        found = self._inner.read_named(name_bytes(name))
+        if found is None:
+            raise KeyError(name)
+        return {key: column[0] for key, column in self._columns(found, 1).items()}
 
     def open(self, name: Name) -> io.BytesIO:
         """The bytes of the sample with a name, whose only field they are, as a file.

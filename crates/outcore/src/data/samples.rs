@@ -38,6 +38,7 @@ mod work;
 mod writer;
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -312,20 +313,18 @@ impl Dataset {
     /// [`Error::Value`] for a sample that is not there, [`Error::Format`] for a damaged file, those of the device.
     pub fn name(&self, sample: u64) -> Result<Option<Vec<u8>>> {
         self.check(sample)?;
-        let first = sample / GROUP as u64;
-        Ok(self.names(first)?.and_then(|mut names| {
-            let within = (sample - first * GROUP as u64) as usize;
-            (within < names.len()).then(|| names.swap_remove(within))
-        }))
+        let (group, within) = (sample / GROUP as u64, (sample % GROUP as u64) as usize);
+        Ok(self.names(group..group + 1)?.into_iter().flatten().nth(within))
     }
 
-    /// The names of a group of 64 samples.
+    /// The names of some groups of 64 samples, group by group; none where samples have none.
     ///
     /// # Errors
     /// As [`name`](Dataset::name).
-    pub fn names(&self, group: u64) -> Result<Option<Vec<Vec<u8>>>> {
-        let Some(names) = &self.inner.names else { return Ok(None) };
-        names.group(&self.inner.session, group as usize, self.len()).map(Some)
+    pub fn names(&self, groups: Range<u64>) -> Result<Vec<Vec<Vec<u8>>>> {
+        let Some(names) = &self.inner.names else { return Ok(Vec::new()) };
+        let all = self.len().div_ceil(GROUP as u64);
+        names.of_groups(self.session(), groups.start.min(all) as usize..groups.end.min(all) as usize, self.len())
     }
 }
 

@@ -1,5 +1,6 @@
 //! What finds samples, read into memory when a dataset is opened, and compared with what its manifest tells.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,6 +18,7 @@ use super::{Dataset, Elsewhere, FORMAT, File, Inner, MANIFEST_BYTES, Manifest, V
 use crate::data::file::{StoredFile, read_text};
 use crate::data::format::FormatError;
 use crate::error::{Error, Result};
+use crate::limits::allow_files;
 use crate::session::Session;
 
 /// Read at once.
@@ -93,6 +95,7 @@ impl Dataset {
             Some(Elsewhere { form, files }) => {
                 // A relative path begins at the folder that the dataset lies in.
                 let around = Load { session, path: path.parent().unwrap_or(Path::new("")) };
+                allow_files(files.len() as u64);
                 let files = files.iter().map(|(file, bytes)| around.file(file, *bytes)).collect::<Result<_>>()?;
                 Body::elsewhere(files, samples, places, packed(ends[0], ends[1])?, *form)
             }
@@ -191,25 +194,32 @@ impl Names {
         }
     }
 
-    /// The names of a group.
-    pub(super) fn group(&self, session: &Session, group: usize, samples: u64) -> Result<Vec<Vec<u8>>> {
+    /// The names of some groups, by one batch of reads.
+    pub(super) fn of_groups(&self, session: &Session, groups: Range<usize>, samples: u64) -> Result<Vec<Vec<Vec<u8>>>> {
         let extent = self.file.extent();
-        let (start, end) = (self.groups[group], self.groups.get(group + 1).copied().unwrap_or(extent.len()));
-        let corrupt = || {
-            let reason = format!("the names of samples from {} on end elsewhere", group * GROUP);
-            Error::from(FormatError::Corrupt { object: extent.name().to_owned(), offset: start, reason })
+        let item = |group: usize| {
+            let (offset, end) = (self.groups[group], self.groups.get(group + 1).copied().unwrap_or(extent.len()));
+            let len = end.checked_sub(offset).ok_or_else(|| self.wrong(group, "end elsewhere"))?;
+            Ok(Item { extent, offset, len: len as usize })
         };
-        let len = end.checked_sub(start).ok_or_else(corrupt)?;
-        let options = GatherOptions::default();
-        let gathered = session.engine().gather(&[Item { extent, offset: start, len: len as usize }], &options)?.wait()?;
-        let count = (samples - (group * GROUP) as u64).min(GROUP as u64);
-        if checksum(gathered.get(0)) != self.sums[group] {
-            let reason =
-                format!("the names of samples from {} on are not what was written: their checksum differs", group * GROUP);
-            return Err(FormatError::Corrupt { object: extent.name().to_owned(), offset: start, reason }.into());
+        let items = groups.clone().map(item).collect::<Result<Vec<_>>>()?;
+        let gathered = session.engine().gather(&items, &GatherOptions::default())?.wait()?;
+        let of = |(group, bytes)| self.of_group(group, bytes, samples);
+        groups.zip(gathered.iter()).map(of).collect()
+    }
+
+    fn of_group(&self, group: usize, bytes: &[u8], samples: u64) -> Result<Vec<Vec<u8>>> {
+        if checksum(bytes) != self.sums[group] {
+            return Err(self.wrong(group, "are not what was written: their checksum differs"));
         }
-        let names = split_names(gathered.get(0), count as usize);
-        names.map(|names| names.into_iter().map(<[u8]>::to_vec).collect()).ok_or_else(corrupt)
+        let count = (samples - (group * GROUP) as u64).min(GROUP as u64);
+        let names = split_names(bytes, count as usize).ok_or_else(|| self.wrong(group, "end elsewhere"))?;
+        Ok(names.into_iter().map(<[u8]>::to_vec).collect())
+    }
+
+    fn wrong(&self, group: usize, how: &str) -> Error {
+        let (object, offset) = (self.file.extent().name().to_owned(), self.groups[group]);
+        FormatError::Corrupt { object, offset, reason: format!("the names of samples from {} on {how}", group * GROUP) }.into()
     }
 }
 

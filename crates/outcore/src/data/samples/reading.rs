@@ -18,6 +18,8 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Of samples that are looked at for faults: read at once, unless one is longer, and so many of these ahead.
 const CHECKED_AT_ONCE: u64 = 2 << 20;
 const CHECKED_AHEAD: usize = 3;
+/// Of names that are looked at for faults.
+const GROUPS_AT_ONCE: u64 = 64;
 
 impl Dataset {
     /// Begins to read samples, in any order, also some of them several times.
@@ -45,6 +47,23 @@ impl Dataset {
         let mut places = Vec::new();
         self.each(samples, &mut go_on, |sample, found| batch.push(self, sample, found?, &mut places))?;
         Ok(batch)
+    }
+
+    /// The sample with a name, which is on its way while the name is read and compared.
+    ///
+    /// # Errors
+    /// As [`find`](Dataset::find) and [`load`](Dataset::load).
+    pub fn load_named(&self, name: &[u8], go_on: impl FnMut() -> bool) -> Result<Option<Batch>> {
+        let Some(sample) = self.candidate(name) else { return Ok(None) };
+        let ahead = self.gather(&[sample]);
+        if self.name(sample)?.as_deref() != Some(name) {
+            return Ok(None);
+        }
+        let Ok(gathered) = ahead.and_then(|ticket| Ok(ticket.wait()?)) else { return self.load(&[sample], go_on).map(Some) };
+        let (bytes, mut batch) = (gathered.get(0), self.batch_of_one()?);
+        self.verify(sample, bytes)?;
+        batch.push(self, sample, bytes, &mut Vec::new())?;
+        Ok(Some(batch))
     }
 
     /// Samples one after another, whatever memory they take. `take` gets the bytes of each, or what is wrong with it, which it may pass over.
@@ -95,8 +114,8 @@ impl Dataset {
         Ok(ticket.wait()?)
     }
 
-    /// Samples side by side in memory that is there: by field, as many bytes as all of them have. Where samples have one field, they are
-    /// put there straight from the device. After an error it holds anything.
+    /// Samples side by side in memory that is there: by field, as many bytes as all of them have. Where samples have one field, they go
+    /// there without a batch between. After an error it holds anything.
     ///
     /// # Errors
     /// As [`load`](Dataset::load); [`Error::Value`] also for memory of another length, and for fields that vary.
@@ -140,7 +159,7 @@ impl Dataset {
     /// [`Error::Value`] for samples that are not there; [`Error::Cancelled`] when `go_on`, which is asked now and then, says `false`.
     pub fn faults(&self, samples: Range<u64>, mut go_on: impl FnMut() -> bool) -> Result<Vec<(u64, Error)>> {
         self.check(samples.end.saturating_sub(1).max(samples.start))?;
-        let mut faults = self.faults_of_names(samples.clone());
+        let mut faults = self.faults_of_names(samples.clone(), &mut go_on)?;
         let mut rest = samples;
         let mut pieces = iter::from_fn(|| self.split_off(&mut rest));
         let (mut coming, mut asked) = (VecDeque::new(), Asked::about(self));
@@ -194,23 +213,34 @@ impl Dataset {
         Batch::with_room(self, 1, 0, Bytes::with_capacity)
     }
 
-    fn faults_of_names(&self, samples: Range<u64>) -> Vec<(u64, Error)> {
-        let mut faults = Vec::new();
-        if !self.is_named() {
-            return faults;
-        }
-        let group = GROUP as u64;
-        for number in samples.start / group..samples.end.div_ceil(group) {
-            let of_group = number * group..self.len().min((number + 1) * group);
-            match self.names(number) {
-                Ok(names) => faults.extend(of_group.zip(names.into_iter().flatten()).filter_map(|(sample, name)| {
-                    let lost = samples.contains(&sample) && self.candidate(&name) != Some(sample);
-                    lost.then(|| (sample, self.wrong(sample, "it is not found by its name")))
-                })),
-                Err(error) => faults.push((of_group.start.max(samples.start), error)),
+    fn faults_of_names(&self, samples: Range<u64>, mut go_on: impl FnMut() -> bool) -> Result<Vec<(u64, Error)>> {
+        let (mut faults, group) = (Vec::new(), GROUP as u64);
+        let groups = if self.is_named() { samples.start / group..samples.end.div_ceil(group) } else { 0..0 };
+        let (mut rest, mut at_once) = (groups, GROUPS_AT_ONCE);
+        while !rest.is_empty() {
+            if !go_on() {
+                return Err(Error::Cancelled);
             }
+            let part = rest.start..rest.end.min(rest.start + at_once);
+            match self.names(part.clone()) {
+                Ok(names) => {
+                    let found = (part.start * group..).zip(names.into_iter().flatten());
+                    let is_lost =
+                        |(sample, name): &(u64, Vec<u8>)| samples.contains(sample) && self.candidate(name) != Some(*sample);
+                    let lost = found.filter(is_lost);
+                    faults.extend(lost.map(|(sample, _)| (sample, self.wrong(sample, "it is not found by its name"))));
+                    at_once = GROUPS_AT_ONCE;
+                }
+                // By itself it is known which.
+                Err(_) if part.end > part.start + 1 => {
+                    at_once = 1;
+                    continue;
+                }
+                Err(error) => faults.push(((part.start * group).max(samples.start), error)),
+            }
+            rest.start = part.end;
         }
-        faults
+        Ok(faults)
     }
 
     /// A sample that is longer than what is free, piece by piece into memory of the caller's.
