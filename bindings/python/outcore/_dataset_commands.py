@@ -17,7 +17,7 @@ from ._units import show_bytes
 @click.option(
     "--format",
     "kind",
-    type=click.Choice(["images", "tar", "tfrecord", "safetensors", "parquet", "numpy"]),
+    type=click.Choice(["dataset", "images", "tar", "tfrecord", "safetensors", "parquet", "numpy"]),
     help="Default by its name.",
 )
 @click.option(
@@ -28,7 +28,10 @@ from ._units import show_bytes
     help="Bytes, text, or a dtype and a shape, where * varies, as in boxes=float32:*,4. Default as in the first sample.",
 )
 @click.option(
-    "--shuffle", type=SEED, metavar="SEED", help="Write images, arrays in random order; then a chunk shuffle is as good."
+    "--shuffle",
+    type=SEED,
+    metavar="SEED",
+    help="Write images, arrays, datasets in random order; then a chunk shuffle is as good.",
 )
 @click.option("--names/--no-names", default=True, show_default=True, help="Keep the names of samples.")
 @click.option("--in-place", is_flag=True, help="Leave samples where they are: in tar, TFRecord, safetensors files.")
@@ -50,8 +53,8 @@ def pack(
 ) -> None:
     """Pack SOURCE into TARGET, a dataset of training samples.
 
-    SOURCE is a folder of images, whose folders are their classes, tar shards, TFRecord, safetensors or Parquet files, or a
-    .npy or .npz file.
+    SOURCE is a folder of images, whose folders are their classes, tar shards, TFRecord, safetensors or Parquet files, a .npy or
+    .npz file, or another dataset.
     """
     from . import data
 

@@ -122,6 +122,14 @@ impl DatasetWriter {
         self.with(py, |writer| writer.write(name, &fields))
     }
 
+    /// Appends samples of another dataset.
+    fn copy(&self, py: Python<'_>, from: &Dataset, samples: PyReadonlyArray1<'_, u64>, named: bool) -> PyResult<()> {
+        let (from, samples) = (from.0.get()?, samples.as_slice()?);
+        let mut writer = lock(py, self.0.get()?);
+        let writer = writer.as_mut().ok_or_else(closed)?;
+        interruptible(py, |go_on| writer.copy(from, samples, named, go_on))
+    }
+
     /// Samples are in these files, with their lengths.
     fn set_elsewhere(&self, py: Python<'_>, path: PathBuf, form: &str, files: Vec<(PathBuf, u64)>) -> PyResult<()> {
         let form = match form {
@@ -211,6 +219,11 @@ impl Dataset {
     /// Whether samples are in files of others.
     fn is_in_place(&self) -> PyResult<bool> {
         Ok(self.0.get()?.form().is_some())
+    }
+
+    /// Tells datasets apart.
+    fn digest(&self) -> PyResult<u64> {
+        Ok(self.0.get()?.digest())
     }
 
     fn is_named(&self) -> PyResult<bool> {

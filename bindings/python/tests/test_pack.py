@@ -26,10 +26,10 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 from outcore import _native
-from outcore.data import Dataset, Field, Writer, pack
+from outcore.data import Dataset, Field, Writer, index, pack
 from outcore.data.sources import found
 from outcore.data.tfrecord import example as parse
-from outcore.errors import ArgumentError, CorruptError, MissingError, TruncatedError
+from outcore.errors import ArgumentError, CorruptError, ExistsError, MissingError, TruncatedError
 
 
 @pytest.fixture
@@ -573,3 +573,38 @@ def test_any_bytes_are_samples_or_told(
     with contextlib.suppress(ArgumentError, CorruptError, TruncatedError):
         source = found(path, None)
         assert source.samples is None or all(True for _ in source.samples(0))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Of samples, or batches of them."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    return len(one) == len(other) and all(map(same, one, other)) if isinstance(one, list) else np.array_equal(one, other)
+
+
+def test_a_dataset_is_written_in_another_order(folder: Path) -> None:
+    for number in range(3):
+        shard(f"s-{number}.tar", range(number * 100, number * 100 + 100))
+    first = pack("s-{0..2}.tar", "first")
+    index("s-{0..2}.tar", "there")
+    _native.store_format(folder / "disk.store", 16 << 20)
+    for source in (first, "first", Dataset("there")):
+        mixed = pack(source, "disk.store/mixed", shuffle=3)
+        assert sorted(mixed.names()) == sorted(first.names()) and list(mixed.names()) != list(first.names())
+        assert mixed.fields == first.fields and not mixed.is_in_place
+        for name in list(first.names())[::9]:
+            assert same(mixed[name], first[name])
+    assert same(pack(first, "again", names=False)[:], first[:])
+    assert len(pack(pack([{"x": 1}], "one"), "other")) == 1
+    with pytest.raises(ArgumentError, match="other fields"):
+        pack(first, "changed", fields={"x": "bytes"})
+    with pytest.raises(ExistsError):
+        pack(first, ".")
+
+
+def test_what_a_dataset_decodes_is_packed(folder: Path) -> None:
+    pack([{"image": picture(number, "PNG"), "label": number} for number in range(5)], "files")
+    decoded = Dataset("files", decode={"image": "RGB"})
+    fields = {"image": ("uint8", (None, None, 3)), "label": "int64"}
+    found = pack(decoded, "pixels", fields=fields)
+    assert all(same(found[number], decoded[number]) for number in range(5))

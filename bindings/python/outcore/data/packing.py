@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,12 @@ from .._run import Bar
 from .._session import PathLike, Session
 from ..errors import ArgumentError
 from .dataset import Dataset
+from .fields import fields_of
 from .sources import KINDS, Named, Source, found
 from .writer import Writer
 
+COPIED = 4096
+"""Samples that are copied by one native call."""
 AHEAD = 4
 """Samples that each thread reads ahead."""
 
@@ -40,6 +45,8 @@ def pack(
     Parameters
     ----------
     source : path, list of paths, array, mapping of arrays, dataset or iterable
+        - a dataset of outcore's, as a `Dataset` or its folder, to be written in another order or place; of one that decodes, what
+          it decodes;
         - a folder of images, in folders that are their classes (fields `image`, as the file is, `label` and `class`) or without
           (`image`); their names are their paths below it;
         - tar shards as WebDataset has them, also compressed: members of one key are a sample, which has that name, and the rest
@@ -54,7 +61,7 @@ def pack(
         Several files may be given as a list, as `*.tar`, or as `shard-{000..009}.tar`.
     path : path
         Of the dataset; one that is there is replaced at the end.
-    format : {"images", "tar", "tfrecord", "safetensors", "parquet", "numpy"}, optional
+    format : {"dataset", "images", "tar", "tfrecord", "safetensors", "parquet", "numpy"}, optional
         What files are. Default: by their names.
     fields : mapping, optional
         As of `Writer`; needed where arrays vary from sample to sample, and for a dataset of no samples. Of Parquet, only these
@@ -98,9 +105,12 @@ def _copy(source: Source, writer: Writer, shuffle: int | None, names: bool, thre
     if source.fields is not None and writer.fields is None:
         writer._set_fields_of(source.fields)
     start = len(writer)
+    count = source.count or 0
+    order = np.arange(count) if shuffle is None else np.random.default_rng(shuffle).permutation(count)
+    if source.dataset is not None:
+        _copied(source.dataset, order[start:].astype(np.uint64), writer, names, progress)
+        return
     if source.load is not None:
-        count = source.count or 0
-        order = np.arange(count) if shuffle is None else np.random.default_rng(shuffle).permutation(count)
         samples = _loaded(source.load, order[start:], source.threads if threads is None else threads)
     elif shuffle is None:
         assert source.samples is not None
@@ -118,6 +128,16 @@ def _copy(source: Source, writer: Writer, shuffle: int | None, names: bool, thre
                 which = f"sample {len(writer)}" if name is None else f"sample {len(writer)}, {name!r}"
                 raise ArgumentError(f"{which}: {error}") from error
             bar.update(fraction)
+
+
+def _copied(dataset: Dataset, order: npt.NDArray[np.uint64], writer: Writer, names: bool, progress: bool | None) -> None:
+    """Samples of another dataset, whose values nobody looks at on the way."""
+    with Bar("pack", progress) as bar:
+        for first in range(0, len(order), COPIED):
+            writer._writer.copy(dataset._inner, order[first : first + COPIED], names and dataset.is_named)
+            bar.update(partial(operator.truediv, first, len(order)))
+    if writer.fields is None:
+        writer._set_fields(fields_of(dataset._inner.fields()))
 
 
 def _loaded(load: Callable[[int], Named], order: npt.NDArray[Any], threads: int) -> Iterator[Named]:

@@ -32,6 +32,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import ArgumentError, CorruptError, MissingError, OutcoreError, TruncatedError
+from .dataset import Dataset
 from .fields import Name, Sample
 from .tfrecord import example, records
 
@@ -45,7 +46,7 @@ Part = tuple[int, Iterator[tuple[float, Named]]]
 its first sample is asked for, so that whoever passes over it only pays for finding the next one."""
 
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
-KINDS = ("images", "tar", "tfrecord", "safetensors", "parquet", "numpy")
+KINDS = ("dataset", "images", "tar", "tfrecord", "safetensors", "parquet", "numpy")
 ENDINGS = {
     ".tar": "tar",
     ".tar.gz": "tar",
@@ -77,6 +78,8 @@ class Source:
     threads: int = 1
     fraction: Callable[[], float] | None = None
     """How far it is, where the number of its samples is not known."""
+    dataset: Dataset | None = None
+    """Of outcore's own, which is copied."""
     about: str = ""
     """What tells it from other sources, and files from what they were before they changed."""
 
@@ -89,6 +92,8 @@ def found(source: Any, kind: str | None, columns: list[str] | None = None) -> So
         raise ArgumentError(f"a format is that of files, and not of {type(source).__name__}")
     if isinstance(source, list | tuple) and source and _are_paths(source):
         return _of_files([os.fsdecode(path) for path in source], kind, columns)
+    if isinstance(source, Dataset) and not source.decode:
+        return _dataset(source)
     if isinstance(source, np.ndarray):
         return _arrays({"x": source})
     if isinstance(source, Mapping):
@@ -123,7 +128,15 @@ def _named(value: Any) -> Named:
     return None, {str(number): one for number, one in enumerate(plain)}
 
 
+def _dataset(dataset: Dataset) -> Source:
+    return Source(count=len(dataset), dataset=dataset, about=f"dataset {dataset._inner.digest()}")
+
+
 def _of_files(paths: list[str], kind: str | None, columns: list[str] | None) -> Source:
+    if kind == "dataset" or (kind is None and os.path.exists(os.path.join(paths[0], "dataset.json"))):
+        if len(paths) > 1:
+            raise ArgumentError("a dataset is packed from one other")
+        return _dataset(Dataset(paths[0]))
     files, kind = files_of(paths, kind)
     if kind == "images":
         if len(files) > 1 or not os.path.isdir(files[0]):

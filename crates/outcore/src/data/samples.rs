@@ -287,7 +287,8 @@ impl Dataset {
     }
 
     /// Tells datasets apart.
-    fn digest(&self) -> u64 {
+    #[must_use]
+    pub fn digest(&self) -> u64 {
         self.inner.digest
     }
 
@@ -324,7 +325,26 @@ impl Dataset {
     pub fn names(&self, groups: Range<u64>) -> Result<Vec<Vec<Vec<u8>>>> {
         let Some(names) = &self.inner.names else { return Ok(Vec::new()) };
         let all = self.len().div_ceil(GROUP as u64);
-        names.of_groups(self.session(), groups.start.min(all) as usize..groups.end.min(all) as usize, self.len())
+        let groups: Vec<usize> = (groups.start..groups.end.min(all)).map(|group| group as usize).collect();
+        names.of_groups(self.session(), &groups, self.len())
+    }
+
+    /// The names of some samples, by one batch of reads; none where samples have none.
+    ///
+    /// # Errors
+    /// As [`name`](Dataset::name).
+    pub fn names_of(&self, samples: &[u64]) -> Result<Vec<Vec<u8>>> {
+        samples.iter().try_for_each(|&sample| self.check(sample))?;
+        let Some(names) = &self.inner.names else { return Ok(Vec::new()) };
+        let mut groups: Vec<usize> = samples.iter().map(|&sample| sample as usize / GROUP).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let found = names.of_groups(self.session(), &groups, self.len())?;
+        let name = |&sample: &u64| {
+            let group = groups.binary_search(&(sample as usize / GROUP)).expect("it is among them");
+            found[group][sample as usize % GROUP].clone()
+        };
+        Ok(samples.iter().map(name).collect())
     }
 }
 

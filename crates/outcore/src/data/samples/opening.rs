@@ -1,6 +1,5 @@
 //! What finds samples, read into memory when a dataset is opened, and compared with what its manifest tells.
 
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -195,17 +194,16 @@ impl Names {
     }
 
     /// The names of some groups, by one batch of reads.
-    pub(super) fn of_groups(&self, session: &Session, groups: Range<usize>, samples: u64) -> Result<Vec<Vec<Vec<u8>>>> {
+    pub(super) fn of_groups(&self, session: &Session, groups: &[usize], samples: u64) -> Result<Vec<Vec<Vec<u8>>>> {
         let extent = self.file.extent();
-        let item = |group: usize| {
+        let item = |&group: &usize| {
             let (offset, end) = (self.groups[group], self.groups.get(group + 1).copied().unwrap_or(extent.len()));
             let len = end.checked_sub(offset).ok_or_else(|| self.wrong(group, "end elsewhere"))?;
             Ok(Item { extent, offset, len: len as usize })
         };
-        let items = groups.clone().map(item).collect::<Result<Vec<_>>>()?;
+        let items = groups.iter().map(item).collect::<Result<Vec<_>>>()?;
         let gathered = session.engine().gather(&items, &GatherOptions::default())?.wait()?;
-        let of = |(group, bytes)| self.of_group(group, bytes, samples);
-        groups.zip(gathered.iter()).map(of).collect()
+        groups.iter().zip(gathered.iter()).map(|(&group, bytes)| self.of_group(group, bytes, samples)).collect()
     }
 
     fn of_group(&self, group: usize, bytes: &[u8], samples: u64) -> Result<Vec<Vec<u8>>> {

@@ -18,7 +18,7 @@ use super::clustering::Clustering;
 use super::names::{Hash, Lookup, Unplaced, parts_of};
 use super::packed::{GROUP, pack};
 use super::schema::{Field, Schema};
-use super::{Elsewhere, File, MANIFEST_BYTES, Manifest, parts};
+use super::{Dataset, Elsewhere, File, MANIFEST_BYTES, Manifest, parts};
 use crate::data::bytes::Bytes;
 use crate::data::format::FormatError;
 use crate::data::growing::Growing;
@@ -30,6 +30,8 @@ use crate::session::Session;
 /// Between two checkpoints, where there are not as many bytes sooner.
 const CHECKPOINT_TIME: Duration = Duration::from_secs(10);
 const CHECKPOINT_BYTES: u64 = 256 << 20;
+/// Samples of another dataset.
+const COPIED_AT_ONCE: usize = 1024;
 /// Of a name; longer ones are more likely a mistake.
 const NAME_BYTES: usize = 1 << 20;
 
@@ -188,6 +190,28 @@ impl DatasetWriter {
         let done = act(self);
         self.has_failed = matches!(&done, Err(error) if !matches!(error, Error::Value { .. }));
         done
+    }
+
+    /// Appends samples of another dataset, in any order, with their names if they are to keep them. `go_on` is asked now and then; its
+    /// `false` ends the call.
+    ///
+    /// # Errors
+    /// As [`write`](DatasetWriter::write); those of the other dataset; [`Error::Cancelled`], after which some of the samples are there.
+    pub fn copy(&mut self, from: &Dataset, samples: &[u64], named: bool, mut go_on: impl FnMut() -> bool) -> Result<()> {
+        match self.fields() {
+            None => self.set_fields(from.fields().to_vec())?,
+            Some(fields) if fields == from.fields() => {}
+            Some(_) => return Err(self.wrong(format!("other fields than those of {}", from.path().display()))),
+        }
+        for part in samples.chunks(COPIED_AT_ONCE) {
+            let names = if named { from.names_of(part)? } else { Vec::new() };
+            let mut names = names.iter().map(Vec::as_slice);
+            from.each(part, &mut go_on, |_, found| {
+                let fields = from.split(found?)?;
+                self.write(names.next(), &fields.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>())
+            })?;
+        }
+        Ok(())
     }
 
     fn push(&mut self, name: Option<&[u8]>, fields: &[&[u8]]) -> Result<()> {
