@@ -230,7 +230,8 @@ impl Dataset {
         let mean = (self.bytes() / self.len().max(1)).max(1);
         let samples = (CHUNK_BYTES / mean).max(1);
         // Not of what is free: the order is to be the same whatever else goes on.
-        let fit = || (self.session().memory_bytes() / 8 / (samples * (mean + ORDER_BYTES))).min(CHUNKS_AT_ONCE);
+        // Of the shortest samples, their order takes more than they do.
+        let fit = || (self.session().memory_bytes() / 8 / (samples * mean.max(2 * ORDER_BYTES))).min(CHUNKS_AT_ONCE);
         let at_once = at_once.unwrap_or_else(fit).max(1);
         let lanes = LANES.into_iter().find(|lanes| 2 * lanes <= at_once).unwrap_or(1);
         Chunks { samples, window: at_once / lanes, lanes }

@@ -9,6 +9,8 @@ use crate::error::Result;
 /// Who puts samples side by side asks after so many bytes whether to go on: some milliseconds.
 const COPIED_BYTES: usize = 16 << 20;
 const DECODED_BYTES: usize = 64 << 10;
+/// A shorter sample takes as long as one of these.
+const SHORT_BYTES: usize = 1 << 10;
 
 /// Words about what is wrong, if anything.
 type Appended = std::result::Result<(), String>;
@@ -26,7 +28,7 @@ impl Asked {
 
     /// Whether it is time to ask, before a sample of so many bytes.
     pub(super) fn is_due(&mut self, bytes: usize) -> bool {
-        self.since += bytes;
+        self.since += bytes.max(SHORT_BYTES);
         let is_due = self.since >= self.every;
         self.since = if is_due { 0 } else { self.since };
         is_due

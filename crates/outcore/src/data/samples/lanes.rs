@@ -26,6 +26,9 @@ struct Part {
     by_lane: Vec<Option<(u64, u32)>>,
 }
 
+/// A window that was read, and its bytes, unless they could not be.
+type Here<'a> = (&'a Stretches, Option<&'a Arc<Gathered>>);
+
 /// Windows of a lane.
 #[derive(Default)]
 struct Lane {
@@ -154,7 +157,7 @@ impl Lane {
         at: u64,
         patience: Duration,
         must: bool,
-    ) -> Result<Option<(&Stretches, Option<&Arc<Gathered>>)>> {
+    ) -> Result<Option<Here<'_>>> {
         let wanted = order.window_of(at);
         if self.here.as_ref().is_none_or(|(window, _)| window.shape.number != wanted) {
             self.begin(dataset, order, at, false)?;

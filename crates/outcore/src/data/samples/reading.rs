@@ -99,6 +99,9 @@ impl Dataset {
                 Err(error) => take(part[0], Err(self.unreadable(part[0], error)))?,
             }
             rest = behind;
+            if !rest.is_empty() && !go_on() {
+                return Err(Error::Cancelled);
+            }
         }
         Ok(())
     }
