@@ -76,9 +76,9 @@ impl Dataset {
         let (mut rest, mut at_once, mut asked) = (samples, samples.len(), Asked::about(self));
         while !rest.is_empty() {
             let (part, behind) = rest.split_at(at_once.min(rest.len()));
-            match self.gathered(part, &mut go_on) {
-                Ok(gathered) => {
-                    for (&sample, bytes) in part.iter().zip(gathered.iter()) {
+            match self.read(part).and_then(|reading| reading.wait_unless(&mut go_on)) {
+                Ok(found) => {
+                    for (&sample, bytes) in part.iter().zip(found.gathered.iter()) {
                         if asked.is_due(bytes.len()) && !go_on() {
                             return Err(Error::Cancelled);
                         }
@@ -104,17 +104,6 @@ impl Dataset {
             }
         }
         Ok(())
-    }
-
-    /// Samples in memory of the library's.
-    fn gathered(&self, samples: &[u64], mut go_on: impl FnMut() -> bool) -> Result<Gathered> {
-        let ticket = self.gather(samples)?;
-        while !ticket.wait_timeout(LOOK_EVERY) {
-            if !go_on() {
-                return Err(Error::Cancelled);
-            }
-        }
-        Ok(ticket.wait()?)
     }
 
     /// Samples side by side in memory that is there: by field, as many bytes as all of them have. Where samples have one field, they go
