@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from harness import device
 from harness.model import GIB, KIB, MIB, Bound, Case, Comparison, Context, Leg, Measure, SampleSet, relative
 
 TOTAL = 4 * GIB
@@ -81,20 +82,20 @@ def cold(context: Context, size: int) -> Case:
         for shuffle in ("global", "chunk")
     )
     there = {"file": f"{data.path}/samples", "size_bytes": total, "count": "bytes"}
-    random = Leg(
-        "fio io_uring randread",
-        "tools.fio",
-        {**timing, **there, "rw": "randread", "bs": size},
-        cold=(data.path,),
-        sweep=tuple({"iodepth": depth} for depth in (DEPTHS if size < LARGE else STREAM_DEPTHS)),
-    )
-    stream = Leg(
-        "fio io_uring read, 1 MiB",
-        "tools.fio",
-        {**timing, **there, "rw": "read", "bs": MIB},
-        cold=(data.path,),
-        sweep=tuple({"iodepth": depth} for depth in STREAM_DEPTHS),
-    )
+
+    def fio(rw: str, block: int, depths: tuple[int, ...], **options: Any) -> Leg:
+        return Leg(
+            f"fio io_uring {rw}{', 1 MiB' if rw == 'read' else ''}{', into huge pages' if options else ''}",
+            "tools.fio",
+            {**timing, **there, "rw": rw, "bs": block, **options},
+            cold=(data.path,),
+            sweep=tuple({"iodepth": depth} for depth in depths),
+        )
+
+    depths = DEPTHS if size < LARGE else STREAM_DEPTHS
+    random, stream = fio("randread", size, depths), fio("read", MIB, STREAM_DEPTHS)
+    random_huge, stream_huge = fio("randread", size, depths, **device.HUGE), fio("read", MIB, STREAM_DEPTHS, **device.HUGE)
+    huge = ((everywhere, random_huge), (chunks, stream_huge)) if device.has_huge_pages() else ()
     alone, together = (
         Leg(
             f"a file a sample, {threads} thread{'s' if threads > 1 else ''}",
@@ -109,7 +110,7 @@ def cold(context: Context, size: int) -> Case:
         f"samples of {size} B in random order out of {total / GIB:.1f} GiB, batches as NumPy arrays, checksums on, one core, "
         f"budget {total // 8 // MIB} MiB, process limited to 64 MiB more",
         "GB/s",
-        [everywhere, chunks, random, stream, alone, together],
+        [everywhere, chunks, random, stream, *(leg for _, leg in huge), alone, together],
         [
             Comparison(everywhere.name, (random.name,), "fio io_uring randread at its best depth, ours by global shuffle", 0.9),
             Comparison(chunks.name, (stream.name,), "the device's sequential read, ours by chunk shuffle", 0.9),
@@ -120,6 +121,7 @@ def cold(context: Context, size: int) -> Case:
                 28 if size == 512 else None,
             ),
             Comparison(chunks.name, (together.name,), "a file a sample on ext4, 32 threads, ours by chunk shuffle"),
+            *(Comparison(ours.name, (leg.name,), f"{leg.name}, which computes nothing") for ours, leg in huge),
         ],
         Bound(note="the device's random, and its sequential read"),
         [data, files],

@@ -20,7 +20,8 @@ def nothing(spec: Spec) -> Result:
 
 def fio(spec: Spec) -> Result:
     """Rate of one job; `work` is what the case counts, bytes or requests."""
-    options: dict[str, Any] = {key: spec[key] for key in ("rw", "bs", "iodepth", "fixedbufs", "registerfiles") if key in spec}
+    keys = ("rw", "bs", "iodepth", "iomem", "fixedbufs", "registerfiles")
+    options: dict[str, Any] = {key: spec[key] for key in keys if key in spec}
     arguments = device.command(spec["file"], spec["size_bytes"], spec["seconds"], options)
     job = device.run(arguments)
     return {**job, "command": arguments, "seconds": [job["seconds"]], "work": job[spec["count"]]}

@@ -18,16 +18,19 @@
 //! | [`packed`] | rows in fewer bits |
 //! | [`statistics`] | mean, variance and range of columns, mergeable |
 //! | [`eigen`] | symmetric eigenproblems, thin orthonormal bases |
+//! | `checksums` | CRC-32C of short pieces
+//! | `caches` | what is to be in them soon, and what is not
 //!
 //! Determinism: the same arguments on the same kind of CPU give the same bits, with one exception: a BLAS that the
 //! user brings keeps its own promises.
 #![deny(unsafe_code)]
 
 pub mod blas;
+mod caches;
+mod checksums;
 pub mod eigen;
 pub mod elementwise;
 mod error;
-mod fetch;
 pub mod gemm;
 pub mod nearest;
 pub mod packed;
@@ -42,13 +45,14 @@ pub mod view;
 pub use self::gemm::{CALL_FLOPS, gemm, gemm_flops, gemm_scratch_bytes};
 pub use self::view::{view, view_mut};
 pub use blas::Blas;
+pub use caches::{append_past_caches, fetch_bytes, fetch_from};
+pub use checksums::crc32c_of_three;
 pub use eigen::{Eigen, TopOptions, eigh, eigh_scratch_bytes, eigh_top, eigh_top_scratch_bytes, eigh_top_with, orthonormalize};
 pub use elementwise::{
     add_into_f64, axpby, center_into, convert_from_f64, convert_into, convert_to_f64, copy_into, fill, scale, transpose_into,
 };
 pub use error::Error;
 pub use faer::{MatMut, MatRef};
-pub use fetch::fetch_bytes;
 pub use nearest::{Nearest, PackedCenters, nearest, nearest_flops, nearest_held_bytes, nearest_scratch, row_squares};
 pub use packed::{Packing, packed_row_bytes, packing_held_bytes};
 pub use real::{Dtype, Real};

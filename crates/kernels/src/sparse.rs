@@ -11,7 +11,7 @@
 //! those in cache are free; no scratch but where it is said. Determinism: entries are added up in their order.
 #![forbid(unsafe_code)]
 
-use crate::fetch::fetch;
+use crate::caches::fetch;
 use crate::view::{row_slice, row_slice_mut, view, view_mut, whole, whole_mut};
 use crate::{Error, Real, fill, scale};
 use bytemuck::Pod;

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::{LOW_BITS, SHARERS, bits};
 use crate::Dtype;
-use crate::fetch::fetch;
+use crate::caches::fetch;
 
 const LANES: usize = 16;
 /// Added to a smaller number, it leaves that rounded to a whole one in the low bits.

@@ -44,6 +44,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outcore_engine::{Item, Reservation};
+use outcore_kernels::fetch_from;
 use outcore_store::checksum;
 use serde::{Deserialize, Serialize};
 
@@ -385,9 +386,18 @@ impl Dataset {
         }
     }
 
+    /// Asks for the checksum of a sample from memory, without waiting for it.
+    fn fetch_sum(&self, sample: u64) {
+        fetch_from(&self.inner.sums, sample as usize);
+    }
+
     /// Compares a sample with its checksum.
     fn verify(&self, sample: u64, bytes: &[u8]) -> Result<()> {
-        if checksum(bytes) == self.inner.sums[sample as usize] {
+        self.compare(sample, checksum(bytes))
+    }
+
+    fn compare(&self, sample: u64, sum: u32) -> Result<()> {
+        if sum == self.inner.sums[sample as usize] {
             return Ok(());
         }
         Err(self.wrong(sample, "it is not what was written: its checksum differs"))

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use outcore_kernels::append_past_caches;
+
 use super::Dataset;
 use super::spare::Bytes;
 use crate::error::Result;
@@ -14,6 +16,18 @@ const SHORT_BYTES: usize = 1 << 10;
 
 /// Words about what is wrong, if anything.
 type Appended = std::result::Result<(), String>;
+
+/// Who has room for so many has left the caches before anybody takes it.
+const PAST_CACHES_BYTES: usize = 2 << 20;
+const LONG_BYTES: usize = 4 << 10;
+
+fn append(list: &mut Vec<u8>, bytes: &[u8]) {
+    if bytes.len() >= LONG_BYTES && list.capacity() >= PAST_CACHES_BYTES {
+        append_past_caches(list, bytes);
+    } else {
+        list.extend_from_slice(bytes);
+    }
+}
 
 /// When to ask.
 pub(super) struct Asked {
@@ -146,7 +160,7 @@ impl Batch {
         let done = self.columns.iter_mut().enumerate().try_for_each(|(number, column)| match dataset.decode_of(number) {
             Some(decode) => column.push(|bytes| decode.decode(field(number), most, bytes)),
             None => column.push(|bytes| {
-                bytes.extend_from_slice(field(number));
+                append(bytes, field(number));
                 Ok(())
             }),
         });

@@ -78,13 +78,18 @@ impl Body {
 
     /// Where a sample begins, and its bytes. Places of a damaged file may say anything; what is outside is refused when it is read.
     pub(super) fn place(&self, sample: u64) -> (u64, u64) {
-        let start = self.begins.get(sample);
-        let end = match &self.ends {
-            Some(ends) => ends.get(sample),
-            None if sample + 1 < self.samples => self.begins.get(sample + 1),
-            None => self.bytes(),
+        let (start, end) = match &self.ends {
+            Some(ends) => (self.begins.get(sample), ends.get(sample)),
+            None if sample + 1 < self.samples => self.begins.two(sample),
+            None => (self.begins.get(sample), self.bytes()),
         };
         (start, end.saturating_sub(start))
+    }
+
+    /// Asks for what tells a sample's place from memory, without waiting for it.
+    pub(super) fn fetch_place(&self, sample: u64) {
+        self.begins.fetch(sample);
+        self.ends.iter().for_each(|ends| ends.fetch(sample));
     }
 
     /// Bytes at such a place, in their file.

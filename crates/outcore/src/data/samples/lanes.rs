@@ -114,8 +114,9 @@ impl Lanes {
                     0
                 }
             };
-            let (chunk, within) = window.shape.order[(at - window.shape.positions.start) as usize];
-            let sample = window.shape.chunks[chunk as usize].0 + u64::from(within);
+            let (chunk, sample) = window.shape.sample(at).expect("the position is in the window");
+            // By its turn, other lanes have had theirs.
+            window.shape.sample(at + 1).iter().for_each(|&(_, next)| dataset.body().fetch_place(next));
             let (offset, len) = dataset.place(sample);
             let (stretch, begin) = window.stretch_of(chunk, sample);
             // A damaged index may say anything.
@@ -158,8 +159,7 @@ impl Lane {
         patience: Duration,
         must: bool,
     ) -> Result<Option<Here<'_>>> {
-        let wanted = order.window_of(at);
-        if self.here.as_ref().is_none_or(|(window, _)| window.shape.number != wanted) {
+        if self.here.as_ref().is_none_or(|(window, _)| !window.shape.positions.contains(&at)) {
             self.begin(dataset, order, at, false)?;
             if self.next.is_none() && must {
                 // What was here is nobody's any more.
@@ -171,9 +171,10 @@ impl Lane {
             }
             let (window, ticket) = self.next.take().expect("asked above");
             self.here = None;
+            let here = window.shape.number;
             self.here = Some((window, ticket.wait().ok().map(Arc::new)));
-            if order.has_more(number, wanted) {
-                self.next = begun(dataset, order, wanted + 1).ok();
+            if order.has_more(number, here) {
+                self.next = begun(dataset, order, here + 1).ok();
             }
         }
         Ok(self.here.as_ref().map(|(window, gathered)| (window, gathered.as_ref())))

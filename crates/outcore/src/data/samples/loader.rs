@@ -402,13 +402,14 @@ fn kept(dataset: &Dataset, shuffle: Shuffle) -> Result<Option<Arc<Kept>>> {
 }
 
 impl Loader {
-    /// Begins batches until so many are under way, and makes those ready that are there. Those after the first give way where memory is
-    /// short.
-    fn begin(&mut self) -> Result<()> {
+    /// Begins batches until so many are under way. All but one of them give way where memory is short, and all where one has been taken and
+    /// is not made yet.
+    fn begin(&mut self, has_taken: bool) -> Result<()> {
         while self.queue.len() <= self.ahead {
             match self.positions(self.begun.position) {
                 Some(positions) => {
-                    let Some(stage) = self.stage(positions)? else { break };
+                    let must = self.queue.is_empty() && !has_taken;
+                    let Some(stage) = self.stage(positions, must)? else { break };
                     self.push(positions, stage);
                 }
                 // Whoever comes to the end of an epoch goes on with the next, which may be as short.
@@ -419,14 +420,18 @@ impl Loader {
                 }
             }
         }
-        // Those that come soon: what is made long before it is taken has left the caches.
+        Ok(())
+    }
+
+    /// Has batches made that are there and come soon after the first, which the caller makes: what is made long before it is taken has left
+    /// the caches.
+    fn make_early(&mut self) {
         let threads = self.dataset.session().threads();
-        for ahead in self.queue.iter_mut().take(threads) {
+        for ahead in self.queue.iter_mut().take(threads).skip(1) {
             if let Ahead::Batch { stage, .. } = ahead {
                 stage.make_early(&self.dataset, &mut self.room, threads, &self.given_up);
             }
         }
-        Ok(())
     }
 
     fn push(&mut self, positions: Positions, stage: Stage) {
@@ -435,9 +440,9 @@ impl Loader {
     }
 
     /// A batch on its way; none where there is no memory for it now, or where its windows are still on theirs.
-    fn stage(&mut self, positions: Positions) -> Result<Option<Stage>> {
+    fn stage(&mut self, positions: Positions, must: bool) -> Result<Option<Stage>> {
         let samples: Vec<u64> = match &self.order {
-            Order::Chunked(_) => return self.stage_of_windows(positions, Duration::ZERO),
+            Order::Chunked(_) => return self.stage_of_windows(positions, Duration::ZERO, must),
             Order::Straight => positions.all().collect(),
             Order::Global(order) => positions.all().map(|position| order.at(position)).collect(),
         };
@@ -458,7 +463,7 @@ impl Loader {
         if !wanted.is_empty() {
             match self.dataset.gather(&wanted) {
                 Ok(ticket) => work.ticket = Some(ticket),
-                Err(Error::OverBudget { .. }) if !self.queue.is_empty() => return Ok(None),
+                Err(Error::OverBudget { .. }) if !must => return Ok(None),
                 Err(Error::OverBudget { .. }) => return Ok(Some(Stage::Alone(samples))),
                 Err(error) => return Err(error),
             }
@@ -467,9 +472,9 @@ impl Loader {
         Ok(Some(Stage::Coming(Box::new(work))))
     }
 
-    fn stage_of_windows(&mut self, positions: Positions, patience: Duration) -> Result<Option<Stage>> {
+    fn stage_of_windows(&mut self, positions: Positions, patience: Duration, must: bool) -> Result<Option<Stage>> {
         let Order::Chunked(order) = &self.order else { return Ok(None) };
-        let (must, mut lanes) = (self.queue.is_empty(), mem::take(&mut self.lanes));
+        let mut lanes = mem::take(&mut self.lanes);
         let work = lanes.gather(&self.dataset, order, positions, patience, must, || self.work(positions));
         self.lanes = lanes;
         Ok(work?.map(|work| Stage::Coming(Box::new(work))))
@@ -490,14 +495,15 @@ impl Loader {
     /// # Errors
     /// As [`next_batch`](Loader::next_batch).
     pub fn ready_within(&mut self, timeout: Duration) -> Result<bool> {
-        self.begin()?;
+        self.begin(false)?;
+        self.make_early();
         match self.queue.front() {
             Some(Ahead::Batch { stage: Stage::Coming(work), .. }) => Ok(work.is_there(timeout)),
             Some(Ahead::Batch { stage: Stage::Early(early, _), .. }) => Ok(early.wait_timeout(timeout)),
             Some(_) => Ok(true),
             None => {
                 if let Some(positions) = self.positions(self.begun.position)
-                    && let Some(stage) = self.stage_of_windows(positions, timeout)?
+                    && let Some(stage) = self.stage_of_windows(positions, timeout, true)?
                 {
                     self.push(positions, stage);
                 }
@@ -522,6 +528,11 @@ impl Loader {
             self.here = self.here.next_epoch();
             return Ok(None);
         };
+        // The device is to have work while this one is made.
+        if let Err(error) = self.begin(true) {
+            self.queue.push_front(Ahead::Batch { end, stage });
+            return Err(error);
+        }
         let made = match stage {
             Stage::Coming(work) => work.make(&mut go_on)?,
             Stage::Early(early, bytes) => {

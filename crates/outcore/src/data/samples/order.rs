@@ -160,7 +160,9 @@ pub(crate) struct Positions {
 
 impl Positions {
     pub(crate) fn at(&self, number: u64) -> u64 {
-        (self.first + number * self.apart) % self.samples
+        let position = self.first + number * self.apart;
+        // Few come again, and to divide takes long.
+        if position < self.samples { position } else { position % self.samples }
     }
 
     pub(crate) fn are_different(&self) -> bool {
@@ -187,6 +189,14 @@ pub(crate) struct Window {
     pub(crate) order: Vec<(u32, u32)>,
 }
 
+impl Window {
+    /// The sample at a position of the sequence, and its chunk; none outside the window.
+    pub(crate) fn sample(&self, at: u64) -> Option<(u32, u64)> {
+        let &(chunk, within) = self.order.get((at - self.positions.start) as usize)?;
+        Some((chunk, self.chunks[chunk as usize].0 + u64::from(within)))
+    }
+}
+
 /// The order of a chunk shuffle.
 #[derive(Clone, Debug)]
 pub(crate) struct Chunked {
@@ -195,6 +205,9 @@ pub(crate) struct Chunked {
     order: Permutation,
     /// Where the last chunk, which may be short, comes.
     short_at: u64,
+    /// Samples of a lane; each of the first `longer` has one more.
+    lane_samples: u64,
+    longer: u64,
     key: u64,
 }
 
@@ -203,7 +216,8 @@ impl Chunked {
         let count = samples.div_ceil(shape.samples);
         let order = Permutation::new(count, seed, epoch);
         let short_at = if count == 0 { 0 } else { order.position_of(count - 1) };
-        Chunked { samples, shape, order, short_at, key: mix(seed) ^ mix(epoch) }
+        let (lane_samples, longer) = (samples / shape.lanes, samples % shape.lanes);
+        Chunked { samples, shape, order, short_at, lane_samples, longer, key: mix(seed) ^ mix(epoch) }
     }
 
     pub(crate) fn lanes(&self) -> u64 {
@@ -231,21 +245,18 @@ impl Chunked {
 
     /// Which lane an epoch's position is in, and which position of the sequence it is.
     pub(crate) fn in_sequence(&self, position: u64) -> (u64, u64) {
-        let Chunks { lanes, .. } = self.shape;
-        let (lane, within) = (position % lanes, position / lanes);
-        let start = if lane == 0 { 0 } else { self.end_of(lane - 1) };
-        (lane, start + within)
+        let (lane, within) = (position % self.shape.lanes, position / self.shape.lanes);
+        (lane, self.begin_of(lane) + within)
     }
 
-    /// Where a lane ends in the sequence.
-    fn end_of(&self, lane: u64) -> u64 {
-        let lanes = self.shape.lanes;
-        (lane + 1) * (self.samples / lanes) + (lane + 1).min(self.samples % lanes)
+    /// Where a lane begins in the sequence.
+    fn begin_of(&self, lane: u64) -> u64 {
+        lane * self.lane_samples + lane.min(self.longer)
     }
 
     /// Whether a lane goes on behind a window.
     pub(crate) fn has_more(&self, lane: u64, window: u64) -> bool {
-        self.start_of(window + 1) < self.end_of(lane)
+        self.start_of(window + 1) < self.begin_of(lane + 1)
     }
 
     /// The window that a position of the sequence is in.
@@ -379,11 +390,11 @@ mod tests {
                 let window = order.window(number);
                 prop_assert!(window.positions.contains(&at), "{at} {:?}", window.positions);
                 prop_assert_eq!(window.order.len() as u64, window.positions.end - window.positions.start);
-                let (chunk, within) = window.order[(at - window.positions.start) as usize];
+                let (chunk, sample) = window.sample(at).unwrap();
                 let (first, count) = window.chunks[chunk as usize];
-                prop_assert!(u64::from(within) < count);
-                seen.push(first + u64::from(within));
-                let lane_goes_on = order.end_of(lane) > window.positions.end;
+                prop_assert!((first..first + count).contains(&sample));
+                seen.push(sample);
+                let lane_goes_on = order.begin_of(lane + 1) > window.positions.end;
                 prop_assert_eq!(order.has_more(lane, number), lane_goes_on);
                 if position > 400 {
                     break;

@@ -7,6 +7,8 @@
 //!   group   base u64 | slope u64 | first of its bits << 8 | their width, u64        number k = base + k * slope + bits k
 //! ```
 
+use outcore_kernels::fetch_from;
+
 /// Numbers of a group.
 pub(crate) const GROUP: usize = 64;
 
@@ -50,9 +52,25 @@ impl Packed {
 
     /// A number.
     pub(crate) fn get(&self, index: u64) -> u64 {
-        let [base, slope, place] = self.groups[(index / GROUP as u64) as usize];
-        let (k, width) = (index % GROUP as u64, (place & 0xff) as u32);
-        base.wrapping_add(k.wrapping_mul(slope)).wrapping_add(take(&self.bits, (place >> 8) + k * u64::from(width), width))
+        self.of_group((index / GROUP as u64) as usize)(index % GROUP as u64)
+    }
+
+    /// A number, and the one after it.
+    pub(crate) fn two(&self, index: u64) -> (u64, u64) {
+        let (group, k) = ((index / GROUP as u64) as usize, index % GROUP as u64);
+        let number = self.of_group(group);
+        (number(k), if k + 1 < GROUP as u64 { number(k + 1) } else { self.of_group(group + 1)(0) })
+    }
+
+    fn of_group(&self, group: usize) -> impl Fn(u64) -> u64 {
+        let [base, slope, place] = self.groups[group];
+        let (first, width) = (place >> 8, (place & 0xff) as u32);
+        move |k| base.wrapping_add(k.wrapping_mul(slope)).wrapping_add(take(&self.bits, first + k * u64::from(width), width))
+    }
+
+    /// Asks for the group of a number from memory, without waiting for it.
+    pub(crate) fn fetch(&self, index: u64) {
+        fetch_from(&self.groups, (index / GROUP as u64) as usize);
     }
 
     #[cfg(test)]
@@ -110,6 +128,9 @@ mod tests {
             let packed = packed(&numbers);
             for (index, &number) in numbers.iter().enumerate() {
                 prop_assert_eq!(packed.get(index as u64), number);
+                if let Some(&next) = numbers.get(index + 1) {
+                    prop_assert_eq!(packed.two(index as u64), (number, next));
+                }
             }
         }
     }

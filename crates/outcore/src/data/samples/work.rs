@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outcore_engine::{Gathered, Ticket};
-use outcore_kernels::fetch_bytes;
+use outcore_kernels::{crc32c_of_three, fetch_bytes};
 
 use super::Dataset;
 use super::batch::{Asked, Batch};
@@ -17,8 +17,13 @@ use crate::error::{Error, Result};
 /// Of pictures that are packed well.
 const PIXELS_PER_BYTE: u64 = 10;
 
-/// The sample so far behind the one that is copied is asked for from memory.
+/// The sample so far behind the one that is copied is asked for from memory, and the checksum of one farther behind.
 const FETCH_AHEAD: usize = 1;
+const SUMS_AHEAD: usize = 8;
+
+/// So many samples have their checksums made at once, unless one is longer: it takes as long by itself.
+const TOGETHER: usize = 3;
+const SHORT_BYTES: usize = 8 << 10;
 
 /// A batch of which every sample is in memory, or on its way there.
 pub(super) struct Work {
@@ -177,13 +182,24 @@ impl Work {
         let batch =
             Batch::with_room(&self.dataset, self.samples.len(), self.bytes_of_all as usize, |most| self.spare.bytes(most))?;
         let mut made = SideBySide { batch, skipped: Vec::new(), first_skipped: None };
-        let (mut asked, mut scratch) = (Asked::about(&self.dataset), Vec::new());
+        let (mut asked, mut scratch, mut sums) = (Asked::about(&self.dataset), Vec::new(), None);
         for (number, (&sample, place)) in self.samples.iter().zip(&self.places).enumerate() {
             if asked.is_due(bytes[number].len()) && !go_on() {
                 return Ok(None);
             }
-            bytes.get(number + FETCH_AHEAD).copied().map(fetch_bytes);
-            let sound = if matches!(place, Place::Kept(_)) { Ok(()) } else { self.dataset.verify(sample, bytes[number]) };
+            if number.is_multiple_of(TOGETHER) {
+                sums = self.sums_of(number, bytes);
+            }
+            let behind = FETCH_AHEAD + if sums.is_some() { TOGETHER } else { 0 };
+            bytes.get(number + behind).copied().map(fetch_bytes);
+            if let Some(&sample) = self.samples.get(number + SUMS_AHEAD).filter(|_| !matches!(place, Place::Kept(_))) {
+                self.dataset.fetch_sum(sample);
+            }
+            let sound = match (place, sums) {
+                (Place::Kept(_), _) => Ok(()),
+                (_, Some(sums)) => self.dataset.compare(sample, sums[number % TOGETHER]),
+                (_, None) => self.dataset.verify(sample, bytes[number]),
+            };
             match sound.and_then(|()| made.batch.push(&self.dataset, sample, bytes[number], &mut scratch)) {
                 Ok(()) => {}
                 Err(error) if self.skip_damaged && error.is_damage() => {
@@ -194,6 +210,15 @@ impl Work {
             }
         }
         Ok(Some(made))
+    }
+
+    /// The checksums of the samples from one on, where they are made together.
+    fn sums_of(&self, number: usize, bytes: &[&[u8]]) -> Option<[u32; TOGETHER]> {
+        let some = number..number + TOGETHER;
+        let pieces: [&[u8]; TOGETHER] = bytes.get(some.clone())?.try_into().expect("as many");
+        let is_short = pieces.iter().all(|piece| piece.len() <= SHORT_BYTES);
+        let is_read = self.places[some].iter().any(|place| !matches!(place, Place::Kept(_)));
+        (is_short && is_read).then(|| crc32c_of_three(pieces)).flatten()
     }
 
     /// Keeps samples that are wanted again soon, and lets go of others.

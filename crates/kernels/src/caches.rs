@@ -1,0 +1,72 @@
+//! What is to be in a processor's caches soon, and what is not.
+#![allow(unsafe_code)]
+
+const LINE: usize = 64;
+
+/// Asks for the cache line at an address, whatever lies there, without waiting for it.
+#[inline(always)]
+pub(crate) fn fetch<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which touches nothing.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Asks for the beginning of bytes that are copied next, without waiting for it. Processors find the rest by themselves, and sooner than
+/// where all lines are asked for at once: those that wait for memory are few.
+pub fn fetch_bytes(bytes: &[u8]) {
+    const MOST: usize = 8 * LINE;
+    bytes[..bytes.len().min(MOST)].iter().step_by(LINE).for_each(|byte| fetch(byte));
+}
+
+/// Asks for an element that is used soon, without waiting for it; for none where there is none.
+#[inline(always)]
+pub fn fetch_from<T>(list: &[T], index: usize) {
+    list.get(index).into_iter().for_each(|element| fetch(element));
+}
+
+/// Appends bytes that are used only after the caches have had others: they go past these to memory, whose lines need not be read first.
+pub fn append_past_caches(list: &mut Vec<u8>, bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+        list.reserve(bytes.len());
+        let head = list.spare_capacity_mut().as_ptr().align_offset(LINE).min(bytes.len());
+        list.extend_from_slice(&bytes[..head]);
+        let (lines, tail) = bytes[head..].as_chunks::<LINE>();
+        for (line, room) in lines.iter().zip(list.spare_capacity_mut().as_chunks_mut::<LINE>().0) {
+            for part in 0..LINE / size_of::<__m128i>() {
+                // SAFETY: four parts are a line, `room` is as long as one and begins where one does.
+                unsafe {
+                    let from = line.as_ptr().cast::<__m128i>().add(part);
+                    _mm_stream_si128(room.as_mut_ptr().cast::<__m128i>().add(part), _mm_loadu_si128(from));
+                }
+            }
+        }
+        // SAFETY: an instruction of every such processor.
+        unsafe { _mm_sfence() };
+        // SAFETY: as many lines as there were have been written, into room that was reserved.
+        unsafe { list.set_len(list.len() + LINE * lines.len()) };
+        list.extend_from_slice(tail);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    list.extend_from_slice(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_past_the_caches_arrives() {
+        let bytes: Vec<u8> = (0..1000).map(|number| number as u8).collect();
+        for (before, len) in [(0, 0), (0, 1000), (1, 999), (63, 64), (64, 640), (7, 20), (100, 128)] {
+            let mut list = bytes[..before].to_vec();
+            append_past_caches(&mut list, &bytes[..len]);
+            assert_eq!(list, [&bytes[..before], &bytes[..len]].concat(), "{before} {len}");
+        }
+    }
+}
