@@ -1,7 +1,12 @@
 //! What is to be in a processor's caches soon, and what is not.
 #![allow(unsafe_code)]
 
-const LINE: usize = 64;
+use std::mem::MaybeUninit;
+
+pub(crate) const LINE: usize = 64;
+
+pub(crate) type Line = [u8; LINE];
+pub(crate) type Room = [MaybeUninit<u8>; LINE];
 
 /// Asks for the cache line at an address, whatever lies there, without waiting for it.
 #[inline(always)]
@@ -30,30 +35,58 @@ pub fn fetch_from<T>(list: &[T], index: usize) {
 
 /// Appends bytes that are used only after the caches have had others: they go past these to memory, whose lines need not be read first.
 pub fn append_past_caches(list: &mut Vec<u8>, bytes: &[u8]) {
+    let (head, lines, tail) = lines(list, bytes);
+    list.extend_from_slice(head);
+    for (line, room) in lines.iter().zip(list.spare_capacity_mut().as_chunks_mut().0) {
+        // SAFETY: `head` ends where a line of the list begins.
+        unsafe { store(line, room) };
+    }
+    // SAFETY: as many lines have been written, into room that `lines` reserved.
+    unsafe { stored(list, lines.len()) };
+    list.extend_from_slice(tail);
+}
+
+/// Bytes that are appended to a list, which has room for them from now on, cut where lines of the list begin.
+pub(crate) fn lines<'a>(list: &mut Vec<u8>, bytes: &'a [u8]) -> (&'a [u8], &'a [Line], &'a [u8]) {
+    list.reserve(bytes.len());
+    let (head, rest) = bytes.split_at(list.spare_capacity_mut().as_ptr().align_offset(LINE).min(bytes.len()));
+    let (lines, tail) = rest.as_chunks();
+    (head, lines, tail)
+}
+
+/// Writes a line past the caches.
+///
+/// # Safety
+/// `room` begins at a multiple of [`LINE`], and nobody reads it before [`stored`].
+#[inline(always)]
+pub(crate) unsafe fn store(line: &Line, room: &mut Room) {
     #[cfg(target_arch = "x86_64")]
     {
-        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-        list.reserve(bytes.len());
-        let head = list.spare_capacity_mut().as_ptr().align_offset(LINE).min(bytes.len());
-        list.extend_from_slice(&bytes[..head]);
-        let (lines, tail) = bytes[head..].as_chunks::<LINE>();
-        for (line, room) in lines.iter().zip(list.spare_capacity_mut().as_chunks_mut::<LINE>().0) {
-            for part in 0..LINE / size_of::<__m128i>() {
-                // SAFETY: four parts are a line, `room` is as long as one and begins where one does.
-                unsafe {
-                    let from = line.as_ptr().cast::<__m128i>().add(part);
-                    _mm_stream_si128(room.as_mut_ptr().cast::<__m128i>().add(part), _mm_loadu_si128(from));
-                }
+        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+        for part in 0..LINE / size_of::<__m128i>() {
+            // SAFETY: four parts are a line, and `room` is as long and aligned.
+            unsafe {
+                let from = line.as_ptr().cast::<__m128i>().add(part);
+                _mm_stream_si128(room.as_mut_ptr().cast::<__m128i>().add(part), _mm_loadu_si128(from));
             }
         }
-        // SAFETY: an instruction of every such processor.
-        unsafe { _mm_sfence() };
-        // SAFETY: as many lines as there were have been written, into room that was reserved.
-        unsafe { list.set_len(list.len() + LINE * lines.len()) };
-        list.extend_from_slice(tail);
     }
     #[cfg(not(target_arch = "x86_64"))]
-    list.extend_from_slice(bytes);
+    room.write_copy_of_slice(line);
+}
+
+/// Counts lines that were written behind the end of a list as its own.
+///
+/// # Safety
+/// So many were.
+pub(crate) unsafe fn stored(list: &mut Vec<u8>, lines: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: an instruction of every such processor.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+    // SAFETY: the caller's.
+    unsafe { list.set_len(list.len() + LINE * lines) };
 }
 
 #[cfg(test)]

@@ -1,38 +1,122 @@
-//! CRC-32C (Castagnoli, as iSCSI has it) of several short pieces at once.
+//! CRC-32C (Castagnoli, as iSCSI has it) of several pieces at once.
 //!
 //! Processors take in eight bytes a cycle, and give the result three cycles later: a piece by itself waits for two of three.
 #![allow(unsafe_code)]
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u64};
+
+/// The polynomial, lowest power first.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// Long bytes are cut into blocks of three lanes of so many.
+const LANE: usize = 8 << 10;
+
+/// What the sum of bytes is multiplied by when a lane follows them.
+const BEHIND_A_LANE: u32 = power_of_two((8 * LANE).ilog2());
 
 /// The checksums of three pieces, which are best of one length; none where this processor has no instruction for them.
 pub fn crc32c_of_three(pieces: [&[u8]; 3]) -> Option<[u32; 3]> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("sse4.2") {
         // SAFETY: the processor has what it takes.
-        return Some(unsafe { sse42(pieces) });
+        return Some(unsafe { three(pieces) });
     }
     let _ = pieces;
     None
 }
 
+/// Appends bytes past the caches ([`append_past_caches`](crate::append_past_caches)), and returns the checksum of these behind bytes of such
+/// a checksum, from the same pass; nothing is appended where this processor has no instruction for it.
+pub fn append_with_crc32c(list: &mut Vec<u8>, bytes: &[u8], before: u32) -> Option<u32> {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("sse4.2") {
+        // SAFETY: the processor has what it takes.
+        return Some(unsafe { append(list, bytes, before) });
+    }
+    let _ = (list, bytes, before);
+    None
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse4.2")]
-fn sse42(pieces: [&[u8]; 3]) -> [u32; 3] {
-    use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u64};
-    let words = pieces.map(|piece| piece.as_chunks::<8>().0);
-    let mut sums = [u64::from(!0u32); 3];
-    let add = |sum: &mut u64, word: &[u8; 8]| *sum = _mm_crc32_u64(*sum, u64::from_le_bytes(*word));
+fn three(pieces: [&[u8]; 3]) -> [u32; 3] {
+    let words = pieces.map(|piece| piece.as_chunks().0);
+    let mut sums = [!0; 3];
     for ((one, two), three) in words[0].iter().zip(words[1]).zip(words[2]) {
-        add(&mut sums[0], one);
-        add(&mut sums[1], two);
-        add(&mut sums[2], three);
+        sums = [add(sums[0], one), add(sums[1], two), add(sums[2], three)];
     }
     let together = words.iter().map(|words| words.len()).min().unwrap_or(0);
-    for ((sum, words), piece) in sums.iter_mut().zip(words).zip(pieces) {
-        words[together..].iter().for_each(|word| add(sum, word));
-        let rest = piece.as_chunks::<8>().1;
-        *sum = rest.iter().fold(*sum, |sum, &byte| u64::from(_mm_crc32_u8(sum as u32, byte)));
+    for (sum, piece) in sums.iter_mut().zip(pieces) {
+        *sum = !add_all(*sum, &piece[8 * together..]);
     }
-    sums.map(|sum| !(sum as u32))
+    sums
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "sse4.2")]
+fn append(list: &mut Vec<u8>, bytes: &[u8], before: u32) -> u32 {
+    use crate::caches::{LINE, Line, lines, store, stored};
+    let (head, lines, _) = lines(list, bytes);
+    list.extend_from_slice(head);
+    let mut sum = add_all(!before, head);
+    const LINES: usize = LANE / LINE;
+    let blocks = lines.as_chunks::<LINES>().0.as_chunks::<3>().0;
+    let rooms = list.spare_capacity_mut().as_chunks_mut::<LINE>().0.as_chunks_mut::<LINES>().0.as_chunks_mut::<3>().0;
+    for (block, room) in blocks.iter().zip(rooms) {
+        let mut sums = [sum, 0, 0];
+        for line in 0..LINES {
+            for lane in 0..3 {
+                let bytes: &Line = &block[lane][line];
+                // SAFETY: lines of the list begin behind `head`.
+                unsafe { store(bytes, &mut room[lane][line]) };
+                sums[lane] = bytes.as_chunks().0.iter().fold(sums[lane], |sum, word| add(sum, word));
+            }
+        }
+        sum = multiply(multiply(sums[0], BEHIND_A_LANE) ^ sums[1], BEHIND_A_LANE) ^ sums[2];
+    }
+    // SAFETY: all blocks have been written, into room that `lines` reserved.
+    unsafe { stored(list, 3 * LINES * blocks.len()) };
+    let rest = &bytes[head.len() + 3 * LANE * blocks.len()..];
+    crate::append_past_caches(list, rest);
+    !add_all(sum, rest)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "sse4.2")]
+fn add(sum: u32, word: &[u8; 8]) -> u32 {
+    _mm_crc32_u64(u64::from(sum), u64::from_le_bytes(*word)) as u32
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "sse4.2")]
+fn add_all(sum: u32, bytes: &[u8]) -> u32 {
+    let (words, rest) = bytes.as_chunks();
+    let sum = words.iter().fold(sum, |sum, word| add(sum, word));
+    rest.iter().fold(sum, |sum, &byte| _mm_crc32_u8(sum, byte))
+}
+
+/// The product of two polynomials, modulo that of the checksum.
+const fn multiply(one: u32, mut other: u32) -> u32 {
+    let (mut product, mut bit) = (0, 1u32 << 31);
+    while bit != 0 {
+        if one & bit != 0 {
+            product ^= other;
+        }
+        other = other >> 1 ^ if other & 1 == 1 { POLYNOMIAL } else { 0 };
+        bit >>= 1;
+    }
+    product
+}
+
+/// x to the power of 2 to the power of `exponent`.
+const fn power_of_two(exponent: u32) -> u32 {
+    let (mut power, mut done) = (1 << 30, 0);
+    while done < exponent {
+        power = multiply(power, power);
+        done += 1;
+    }
+    power
 }
 
 #[cfg(test)]
@@ -43,7 +127,7 @@ mod tests {
 
     /// Bit by bit.
     fn plain(piece: &[u8]) -> u32 {
-        let bit = |sum: u32, _| sum >> 1 ^ if sum & 1 == 1 { 0x82f6_3b78 } else { 0 };
+        let bit = |sum: u32, _| sum >> 1 ^ if sum & 1 == 1 { POLYNOMIAL } else { 0 };
         !piece.iter().fold(!0, |sum, &byte| (0..8).fold(sum ^ u32::from(byte), bit))
     }
 
@@ -58,6 +142,17 @@ mod tests {
             let pieces = ends.map(|end| &bytes[..end.min(bytes.len())]);
             if let Some(sums) = crc32c_of_three(pieces) {
                 prop_assert_eq!(sums, pieces.map(plain));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_appended_has_the_checksum_that_it_has_by_itself() {
+        let bytes: Vec<u8> = (0..7 * LANE as u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        for (before, len) in [(0, 0), (1, 1), (5, 100), (64, 3 * LANE), (9, 3 * LANE + 200), (3, 7 * LANE - 10)] {
+            let (mut list, wanted) = (bytes[..before].to_vec(), &bytes[..before + len]);
+            if let Some(sum) = append_with_crc32c(&mut list, &wanted[before..], plain(&wanted[..before])) {
+                assert_eq!((sum, &list[..]), (plain(wanted), wanted), "{before} {len}");
             }
         }
     }

@@ -46,7 +46,7 @@ pub use self::gemm::{CALL_FLOPS, gemm, gemm_flops, gemm_scratch_bytes};
 pub use self::view::{view, view_mut};
 pub use blas::Blas;
 pub use caches::{append_past_caches, fetch_bytes, fetch_from};
-pub use checksums::crc32c_of_three;
+pub use checksums::{append_with_crc32c, crc32c_of_three};
 pub use eigen::{Eigen, TopOptions, eigh, eigh_scratch_bytes, eigh_top, eigh_top_scratch_bytes, eigh_top_with, orthonormalize};
 pub use elementwise::{
     add_into_f64, axpby, center_into, convert_from_f64, convert_into, convert_to_f64, copy_into, fill, scale, transpose_into,

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use outcore_kernels::append_past_caches;
+use outcore_kernels::{append_past_caches, append_with_crc32c};
+use outcore_store::checksum_on;
 
 use super::Dataset;
 use super::spare::Bytes;
@@ -20,13 +21,28 @@ type Appended = std::result::Result<(), String>;
 /// Who has room for so many has left the caches before anybody takes it.
 const PAST_CACHES_BYTES: usize = 2 << 20;
 const LONG_BYTES: usize = 4 << 10;
+/// From here on, one pass pays.
+const ONE_PASS_BYTES: usize = 16 << 10;
 
 fn append(list: &mut Vec<u8>, bytes: &[u8]) {
-    if bytes.len() >= LONG_BYTES && list.capacity() >= PAST_CACHES_BYTES {
+    if goes_past_caches(list, bytes) {
         append_past_caches(list, bytes);
     } else {
         list.extend_from_slice(bytes);
     }
+}
+
+/// The same; returns the checksum of bytes behind those of such a checksum.
+fn append_summed(list: &mut Vec<u8>, bytes: &[u8], before: u32) -> u32 {
+    let at_once = if goes_past_caches(list, bytes) { append_with_crc32c(list, bytes, before) } else { None };
+    at_once.unwrap_or_else(|| {
+        list.extend_from_slice(bytes);
+        checksum_on(before, bytes)
+    })
+}
+
+fn goes_past_caches(list: &Vec<u8>, bytes: &[u8]) -> bool {
+    bytes.len() >= LONG_BYTES && list.capacity() >= PAST_CACHES_BYTES
 }
 
 /// When to ask.
@@ -154,6 +170,45 @@ impl Batch {
         self.put(dataset, sample, |number| &bytes[places[number].clone()])
     }
 
+    /// Appends a sample that has not been compared with its checksum: long ones in one pass over their bytes.
+    ///
+    /// # Errors
+    /// As [`push`](Batch::push), and those of the comparison.
+    pub(super) fn push_verified(
+        &mut self,
+        dataset: &Dataset,
+        sample: u64,
+        bytes: &[u8],
+        places: &mut Vec<Range<usize>>,
+    ) -> Result<()> {
+        let is_plain = dataset.form().is_none() && dataset.decoded.is_empty();
+        if !is_plain || bytes.len() < ONE_PASS_BYTES || dataset.schema().split(bytes, places).is_err() {
+            dataset.verify(sample, bytes)?;
+            return self.push(dataset, sample, bytes, places);
+        }
+        let mut fields: Vec<usize> = (0..places.len()).collect();
+        fields.sort_unstable_by_key(|&field| (places[field].start, places[field].end));
+        let (mut sum, mut at) = (0, 0);
+        for field in fields {
+            let Range { start, end } = places[field];
+            sum = checksum_on(sum, &bytes[at..start]);
+            let push = |list: &mut Vec<u8>| {
+                sum = append_summed(list, &bytes[start..end], sum);
+                Ok(())
+            };
+            self.columns[field].push(push).map_err(|reason| dataset.wrong(sample, reason))?;
+            at = end;
+        }
+        dataset.compare(sample, checksum_on(sum, &bytes[at..])).inspect_err(|_| self.leave_out())?;
+        self.samples.push(sample);
+        Ok(())
+    }
+
+    /// Leaves out what columns have of a sample that is none.
+    fn leave_out(&mut self) {
+        self.columns.iter_mut().for_each(|column| column.truncate(self.samples.len()));
+    }
+
     /// Appends a sample of which the bytes of each field are known.
     fn put<'a>(&mut self, dataset: &Dataset, sample: u64, field: impl Fn(usize) -> &'a [u8]) -> Result<()> {
         let most = dataset.session().memory_bytes();
@@ -165,7 +220,7 @@ impl Batch {
             }),
         });
         if let Err(reason) = done {
-            self.columns.iter_mut().for_each(|column| column.truncate(self.samples.len()));
+            self.leave_out();
             return Err(dataset.wrong(sample, reason));
         }
         self.samples.push(sample);

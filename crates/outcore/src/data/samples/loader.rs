@@ -529,7 +529,8 @@ impl Loader {
             return Ok(None);
         };
         // The device is to have work while this one is made.
-        if let Err(error) = self.begin(true) {
+        let begun = if self.ahead > 0 { self.begin(true) } else { Ok(()) };
+        if let Err(error) = begun {
             self.queue.push_front(Ahead::Batch { end, stage });
             return Err(error);
         }

@@ -196,11 +196,15 @@ impl Work {
                 self.dataset.fetch_sum(sample);
             }
             let sound = match (place, sums) {
-                (Place::Kept(_), _) => Ok(()),
-                (_, Some(sums)) => self.dataset.compare(sample, sums[number % TOGETHER]),
-                (_, None) => self.dataset.verify(sample, bytes[number]),
+                (Place::Kept(_), _) => Ok(true),
+                (_, Some(sums)) => self.dataset.compare(sample, sums[number % TOGETHER]).map(|()| true),
+                (_, None) => Ok(false),
             };
-            match sound.and_then(|()| made.batch.push(&self.dataset, sample, bytes[number], &mut scratch)) {
+            let pushed = sound.and_then(|is_sound| match is_sound {
+                true => made.batch.push(&self.dataset, sample, bytes[number], &mut scratch),
+                false => made.batch.push_verified(&self.dataset, sample, bytes[number], &mut scratch),
+            });
+            match pushed {
                 Ok(()) => {}
                 Err(error) if self.skip_damaged && error.is_damage() => {
                     made.skipped.push(number);
