@@ -9,11 +9,12 @@ use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u64};
 /// The polynomial, lowest power first.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// Long bytes are cut into blocks of three lanes of so many.
-const LANE: usize = 8 << 10;
+/// Long bytes are cut into blocks of three lanes of so many: two pages and a third. Processors take the low twelve bits of an address for
+/// the whole, so that what is stored in one lane would hold up what is loaded in another at the same place of a page.
+const LANE: usize = 149 * 64;
 
 /// What the sum of bytes is multiplied by when a lane follows them.
-const BEHIND_A_LANE: u32 = power_of_two((8 * LANE).ilog2());
+const BEHIND_A_LANE: u32 = power(8 * LANE);
 
 /// The checksums of three pieces, which are best of one length; none where this processor has no instruction for them.
 pub fn crc32c_of_three(pieces: [&[u8]; 3]) -> Option<[u32; 3]> {
@@ -109,12 +110,15 @@ const fn multiply(one: u32, mut other: u32) -> u32 {
     product
 }
 
-/// x to the power of 2 to the power of `exponent`.
-const fn power_of_two(exponent: u32) -> u32 {
-    let (mut power, mut done) = (1 << 30, 0);
-    while done < exponent {
-        power = multiply(power, power);
-        done += 1;
+/// x to such a power.
+const fn power(mut exponent: usize) -> u32 {
+    let (mut power, mut square) = (1 << 31, 1 << 30);
+    while exponent > 0 {
+        if exponent % 2 == 1 {
+            power = multiply(power, square);
+        }
+        square = multiply(square, square);
+        exponent /= 2;
     }
     power
 }

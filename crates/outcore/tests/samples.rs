@@ -259,6 +259,43 @@ fn damaged_samples_are_left_out_and_counted_if_asked() {
     }
 }
 
+/// As pictures are, of which a batch is longer than the caches.
+#[test]
+fn long_samples_are_compared_while_they_are_copied() {
+    let image =
+        |sample: u64| -> Vec<u8> { (0..25_000 + sample * 7919 % 30_000).map(|at| (sample * 31 + at * at % 251) as u8).collect() };
+    let (folder, [path, _]) = places();
+    let settings = Settings { memory_bytes: Some(64 << 20), threads: 1, ..Settings::default() };
+    let session = Session::new(settings).unwrap();
+    let mut writer = DatasetWriter::create(&session, &path, WriterOptions::default()).unwrap();
+    writer.set_fields(fields()).unwrap();
+    (0..300u64).for_each(|sample| writer.write(None, &[&image(sample), &sample.to_le_bytes()]).unwrap());
+    writer.finish().unwrap().run().unwrap();
+    let file = path.join("samples");
+    let sound = std::fs::read(&file).unwrap();
+    for damaged in [false, true] {
+        let mut bytes = sound.clone();
+        bytes[sound.len() / 2] ^= u8::from(damaged);
+        std::fs::write(&file, &bytes).unwrap();
+        let dataset = session.open_dataset(&path).unwrap();
+        for shuffle in shuffles() {
+            let options = LoaderOptions { batch: 100, shuffle, skip_damaged: true, ..LoaderOptions::default() };
+            let mut loader = Loader::new(&dataset, options).unwrap();
+            let mut found = 0;
+            while let Some(batch) = loader.next_batch(|| true).unwrap() {
+                for (index, &sample) in batch.samples().iter().enumerate() {
+                    assert_eq!(batch.columns()[0].get(index), image(sample));
+                    assert_eq!(batch.columns()[1].get(index), sample.to_le_bytes());
+                }
+                found += batch.len();
+            }
+            assert_eq!((found as u64, loader.skipped().0), (300 - u64::from(damaged), u64::from(damaged)));
+            assert!(loader.skipped().1.is_none_or(|error| error.to_string().contains("checksum")));
+        }
+    }
+    drop(folder);
+}
+
 fn shuffles() -> [Shuffle; 3] {
     [Shuffle::No, Shuffle::Global, Shuffle::Chunks(Chunks { samples: 16, window: 2, lanes: 2 })]
 }

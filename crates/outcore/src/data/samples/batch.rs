@@ -22,7 +22,7 @@ type Appended = std::result::Result<(), String>;
 const PAST_CACHES_BYTES: usize = 2 << 20;
 const LONG_BYTES: usize = 4 << 10;
 /// From here on, one pass pays.
-const ONE_PASS_BYTES: usize = 16 << 10;
+const ONE_PASS_BYTES: usize = 32 << 10;
 
 fn append(list: &mut Vec<u8>, bytes: &[u8]) {
     if goes_past_caches(list, bytes) {
