@@ -535,7 +535,11 @@ impl Loader {
             return Err(error);
         }
         let made = match stage {
-            Stage::Coming(work) => work.make(&mut go_on)?,
+            Stage::Coming(work) => {
+                // It leaves its memory to those that come.
+                self.room.grow(&self.dataset, work.made_bytes(), self.dataset.session().threads() as u64);
+                work.make(&mut go_on)?
+            }
             Stage::Early(early, bytes) => {
                 self.room.used -= bytes;
                 early.get().unwrap_or_else(|work| work.make(&mut go_on))?
@@ -603,18 +607,27 @@ impl Stage {
 }
 
 impl Room {
-    fn take(&mut self, dataset: &Dataset, bytes: u64, batches: u64) -> bool {
-        let has = |room: &Room| room.used.saturating_add(bytes) <= room.reserved.as_ref().map_or(0, Reservation::bytes) / 2;
-        if !has(self) && !self.refused {
-            let ready = bytes.saturating_mul(batches);
-            let wanted = [bytes, ready, ready / 4].into_iter().fold(self.used, u64::saturating_add);
-            self.refused = true;
-            if let Ok(reserved) = dataset.session().engine().reserve("batches that are ready", wanted.saturating_mul(2)) {
-                self.spare.set_most(wanted);
-                (self.reserved, self.refused) = (Some(reserved), false);
-            }
+    /// Has room for so many bytes more, and that for each of so many batches, if there is memory to be had.
+    fn grow(&mut self, dataset: &Dataset, bytes: u64, batches: u64) {
+        if self.has(bytes) || self.refused {
+            return;
         }
-        let has = has(self);
+        let ready = bytes.saturating_mul(batches);
+        let wanted = [bytes, ready, ready / 4].into_iter().fold(self.used, u64::saturating_add);
+        self.refused = true;
+        if let Ok(reserved) = dataset.session().engine().reserve("batches that are ready", wanted.saturating_mul(2)) {
+            self.spare.set_most(wanted);
+            (self.reserved, self.refused) = (Some(reserved), false);
+        }
+    }
+
+    fn has(&self, bytes: u64) -> bool {
+        self.used.saturating_add(bytes) <= self.reserved.as_ref().map_or(0, Reservation::bytes) / 2
+    }
+
+    fn take(&mut self, dataset: &Dataset, bytes: u64, batches: u64) -> bool {
+        self.grow(dataset, bytes, batches);
+        let has = self.has(bytes);
         self.used += if has { bytes } else { 0 };
         has
     }
