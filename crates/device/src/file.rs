@@ -404,6 +404,8 @@ mod tests {
     fn buffered_transfers_leave_nothing_in_the_page_cache() {
         use rustix::io::{Errno, ReadWriteFlags, preadv2};
         const LEN: usize = 4 << 20;
+        // Of 1024; one that two pieces share may be on its way to the disk when it is to go.
+        const FEW: usize = 64;
         let folder = tempfile::tempdir().unwrap();
         let mut device = FileDevice::open(&folder.path().join("object"), Mode::Create(LEN as u64)).unwrap();
         if !device.is_direct() {
@@ -427,12 +429,12 @@ mod tests {
             assert_eq!(device.write_at(&[9; 30_000], offset as u64).unwrap(), 30_000);
         }
         let after_writes = cached_pages(&device);
-        assert!(after_writes <= 8, "{after_writes} pages stay after writes");
+        assert!(after_writes <= FEW, "{after_writes} pages stay after writes");
         let mut bytes = vec![0; 30_000];
         for offset in (0..LEN - 30_000).step_by(30_000) {
             assert_eq!(device.read_at(&mut bytes, offset as u64).unwrap(), 30_000);
         }
         let after_reads = cached_pages(&device);
-        assert!(after_reads <= 8, "{after_reads} pages stay after reads");
+        assert!(after_reads <= FEW, "{after_reads} pages stay after reads");
     }
 }
