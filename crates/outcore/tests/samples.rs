@@ -264,7 +264,7 @@ fn damaged_samples_are_left_out_and_counted_if_asked() {
 fn long_samples_are_compared_while_they_are_copied() {
     let image =
         |sample: u64| -> Vec<u8> { (0..25_000 + sample * 7919 % 30_000).map(|at| (sample * 31 + at * at % 251) as u8).collect() };
-    let (folder, [path, _]) = places();
+    let (_folder, [path, _]) = places();
     let settings = Settings { memory_bytes: Some(64 << 20), threads: 1, ..Settings::default() };
     let session = Session::new(settings).unwrap();
     let mut writer = DatasetWriter::create(&session, &path, WriterOptions::default()).unwrap();
@@ -293,7 +293,6 @@ fn long_samples_are_compared_while_they_are_copied() {
             assert!(loader.skipped().1.is_none_or(|error| error.to_string().contains("checksum")));
         }
     }
-    drop(folder);
 }
 
 fn shuffles() -> [Shuffle; 3] {
