@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -69,17 +69,11 @@ def command(path: str, size_bytes: int, seconds: float | None, options: Mapping[
     return ["fio", *readonly, *(f"--{key}={value}" for key, value in {**fixed, **options}.items())]
 
 
-def buffers(arguments: Sequence[str]) -> AbstractContextManager[None]:
-    """What fio finds its memory in."""
-    options = dict(word.removeprefix("--").partition("=")[::2] for word in arguments)
-    if options.get("iomem") != HUGE["iomem"]:
-        return nullcontext()
-    return huge_pages(int(options["bs"]) * int(options["iodepth"]))
-
-
-def run(arguments: Sequence[str], cwd: Path | None = None) -> dict[str, Any]:
+def run(path: str, size_bytes: int, seconds: float | None, options: Mapping[str, Any], cwd: Path | None = None) -> dict[str, Any]:
     """fio's own numbers of one job, read and write taken together."""
-    with buffers(arguments):
+    is_huge = options.get("iomem") == HUGE["iomem"]
+    arguments = command(path, size_bytes, seconds, options)
+    with huge_pages(options["bs"] * options["iodepth"]) if is_huge else nullcontext():
         done = subprocess.run(arguments, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip() or done.stdout.strip()).splitlines()
@@ -88,6 +82,7 @@ def run(arguments: Sequence[str], cwd: Path | None = None) -> dict[str, Any]:
     parts = [job["read"], job["write"]]
     seconds = max(part["runtime"] for part in parts) / 1e3
     return {
+        "command": arguments,
         "seconds": seconds,
         "bytes": sum(part["io_bytes"] for part in parts),
         "requests": sum(part["total_ios"] for part in parts),
@@ -105,11 +100,10 @@ def limits(context: Context, root: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     try:
         for name, options in {**TESTS, **(HUGE_TESTS if has_huge_pages() else {})}.items():
-            arguments = command(path, size, context.seconds, options)
             try:
-                found[name] = {"command": arguments, **run(arguments, root)}
+                found[name] = run(path, size, context.seconds, options, root)
             except RuntimeError as error:
-                found[name] = {"command": arguments, "error": str(error)}
+                found[name] = {"command": command(path, size, context.seconds, options), "error": str(error)}
     finally:
         (root / path).unlink(missing_ok=True)
     return found
@@ -121,7 +115,7 @@ def new_file(path: str, size_bytes: int, *, filled: bool) -> None:
     with open(path, "wb") as file:
         os.posix_fallocate(file.fileno(), 0, size_bytes)
     if filled:
-        run(command(path, size_bytes, None, {"rw": "write", "bs": MIB, "iodepth": 16}))
+        run(path, size_bytes, None, {"rw": "write", "bs": MIB, "iodepth": 16})
 
 
 def fill(path: Path, size_bytes: int) -> None:

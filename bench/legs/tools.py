@@ -22,23 +22,21 @@ def fio(spec: Spec) -> Result:
     """Rate of one job; `work` is what the case counts, bytes or requests."""
     keys = ("rw", "bs", "iodepth", "iomem", "fixedbufs", "registerfiles")
     options: dict[str, Any] = {key: spec[key] for key in keys if key in spec}
-    arguments = device.command(spec["file"], spec["size_bytes"], spec["seconds"], options)
-    job = device.run(arguments)
-    return {**job, "command": arguments, "seconds": [job["seconds"]], "work": job[spec["count"]]}
+    job = device.run(spec["file"], spec["size_bytes"], spec["seconds"], options)
+    return {**job, "seconds": [job["seconds"]], "work": job[spec["count"]]}
 
 
 def fio_once(spec: Spec) -> Result:
     """One job over the whole of a new file, which is made before the clock starts; written, it ends with fsync."""
     device.new_file(spec["file"], spec["size_bytes"], filled=spec["rw"] == "read")
     options = {key: spec[key] for key in ("rw", "bs", "iodepth")}
-    arguments = device.command(spec["file"], spec["size_bytes"], None, options)
-    job = device.run(arguments)
+    job = device.run(spec["file"], spec["size_bytes"], None, options)
     started = time.perf_counter()
     if spec["rw"] == "write":
         with open(spec["file"], "rb") as file:
             os.fsync(file.fileno())
     seconds = job["seconds"] + time.perf_counter() - started
-    return {**job, "command": arguments, "seconds": [seconds], "work": job["bytes"]}
+    return {**job, "seconds": [seconds], "work": job["bytes"]}
 
 
 def look_up(spec: Spec) -> Result:
