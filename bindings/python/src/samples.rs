@@ -9,8 +9,7 @@ use numpy::ndarray::ArrayView1;
 use numpy::{PyArray1, PyReadonlyArray1, PyReadwriteArray1};
 use outcore::Error;
 use outcore::data::samples::{
-    Batch, Bytes, Channels, Chunks, Column, Decode, Elsewhere, End, Field, Form, Kind, LoaderOptions, LoaderState, Shuffle,
-    WriterOptions,
+    Batch, Bytes, Channels, Column, Decode, Elsewhere, End, Field, Form, Kind, LoaderOptions, LoaderState, Shuffle, WriterOptions,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
@@ -240,12 +239,6 @@ impl Dataset {
         Ok(self.0.get()?.clustering().to_vec())
     }
 
-    /// Samples of a chunk, chunks of a window, lanes.
-    fn chunks(&self, at_once: Option<u64>) -> PyResult<(u64, u64, u64)> {
-        let Chunks { samples, window, lanes } = self.0.get()?.chunks(at_once);
-        Ok((samples, window, lanes))
-    }
-
     fn find(&self, py: Python<'_>, name: &[u8]) -> PyResult<Option<u64>> {
         let dataset = self.0.get()?;
         py.detach(|| dataset.find(name)).map_err(to_python)
@@ -362,7 +355,7 @@ impl Loader {
         dataset: &Dataset,
         batch: u64,
         shuffle: &str,
-        chunks: (u64, u64, u64),
+        chunks: Option<u64>,
         seed: u64,
         rank: u64,
         ranks: u64,
@@ -371,8 +364,9 @@ impl Loader {
         ahead: Option<usize>,
         skip_damaged: bool,
     ) -> PyResult<Loader> {
+        let dataset = dataset.0.get()?;
         let shuffle = match shuffle {
-            "chunks" => Shuffle::Chunks(Chunks { samples: chunks.0, window: chunks.1, lanes: chunks.2 }),
+            "chunk" => dataset.chunk_shuffle(chunks),
             "global" => Shuffle::Global,
             "no" => Shuffle::No,
             _ => return Err(unknown("shuffle", shuffle)),
@@ -384,7 +378,7 @@ impl Loader {
             _ => return Err(unknown("end", end)),
         };
         let options = LoaderOptions { batch, shuffle, seed, rank, ranks, end, drop_last, ahead, skip_damaged };
-        let loader = outcore::data::samples::Loader::new(dataset.0.get()?, options).map_err(to_python)?;
+        let loader = outcore::data::samples::Loader::new(dataset, options).map_err(to_python)?;
         Ok(Loader { inner: Owned::new(Mutex::new(loader)), place: Default::default() })
     }
 

@@ -470,16 +470,28 @@ fn the_order_of_a_chunk_shuffle_is_that_of_the_budget() {
     let session = session(folder.path());
     written(&session, &path, 4000, false);
     let dataset = session.open_dataset(&path).unwrap();
-    let shape = dataset.chunks(None);
+    let shape = dataset.chunk_shuffle(None);
     let held = session.engine().reserve("test", 3 << 20).unwrap();
-    assert_eq!(dataset.chunks(None), shape);
+    assert_eq!(dataset.chunk_shuffle(None), shape);
     drop(held);
-    assert_eq!((dataset.chunks(Some(64)).lanes, dataset.chunks(Some(64)).window), (24, 2));
+    assert!(matches!(dataset.chunk_shuffle(Some(64)), Shuffle::Chunks(Chunks { lanes: 24, window: 2, .. })));
     for shape in [(0, 1, 1), (1, 0, 1), (1, 1, 0), (u64::MAX, 1, 1), (1, u64::MAX, 1), (1, 1, u64::MAX)] {
         let shuffle = Shuffle::Chunks(Chunks { samples: shape.0, window: shape.1, lanes: shape.2 });
         let options = LoaderOptions { shuffle, ..LoaderOptions::default() };
         assert!(matches!(Loader::new(&dataset, options), Err(Error::Value { .. })));
     }
+}
+
+/// A chunk of one sample mixes with nothing that a permutation of all does not.
+#[test]
+fn long_samples_are_shuffled_globally() {
+    let (folder, [path, _]) = places();
+    let session = session(folder.path());
+    let mut writer = DatasetWriter::create(&session, &path, WriterOptions::default()).unwrap();
+    writer.set_fields(vec![Field { name: "x".into(), kind: Kind::Bytes }]).unwrap();
+    (0..3).for_each(|_| writer.write(None, &[&[7; 140 << 10]]).unwrap());
+    writer.finish().unwrap().run().unwrap();
+    assert_eq!(session.open_dataset(&path).unwrap().chunk_shuffle(None), Shuffle::Global);
 }
 
 #[test]

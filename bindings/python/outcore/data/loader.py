@@ -35,7 +35,8 @@ class Loader:
     batch_size : int
         Samples of a batch of one rank.
     shuffle : {False, True, "global", "chunk"}
-        `True` is `"global"`. `"chunk"` mixes only samples of chunks that are in memory at the same time; fast for small samples.
+        `True` is `"global"`. `"chunk"` mixes only samples of chunks that are in memory at the same time; fast for small samples,
+        and the same as `True` for those of more than 128 KiB in the mean.
     seed : int
     rank, world_size : int, optional
         Which share of the order this is. Default: as `torch.distributed` says if it is initialised, else as the environment
@@ -46,7 +47,7 @@ class Loader:
         Leave out a last batch that has fewer samples.
     chunks : int, optional
         Chunks that a chunk shuffle draws from at a time. They are part of the order: ranks must have equally many, as they do
-        with equal budgets. Default: as many as an eighth of the budget has room for, 128 at most.
+        with equal budgets. Default: as many as an eighth of the budget has room for, 144 at most.
     ahead : int, optional
         Batches that are made ready ahead, fewer where memory is short. Default: as many as keep any device busy.
     skip_damaged : bool
@@ -95,11 +96,17 @@ class Loader:
             _warn_of_order(dataset)
 
     def _begin(self) -> None:
-        kind = {False: "no", True: "global", "global": "global", "chunk": "chunks"}[self.shuffle]
-        inner = self.dataset._inner
+        kind = {False: "no", True: "global", "global": "global", "chunk": "chunk"}[self.shuffle]
         share = self.rank, self.world_size, self.end, self.drop_last
         self._native_loader = _native.Loader(
-            inner, self.batch_size, kind, inner.chunks(self.chunks), self.seed % 2**64, *share, self.ahead, self.skip_damaged
+            self.dataset._inner,
+            self.batch_size,
+            kind,
+            self.chunks,
+            self.seed % 2**64,
+            *share,
+            self.ahead,
+            self.skip_damaged,
         )
         self._pid = os.getpid()
 

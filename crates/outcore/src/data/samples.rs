@@ -223,19 +223,22 @@ impl Dataset {
         &self.inner.manifest.clustering
     }
 
-    /// The shape of a chunk shuffle for this dataset: chunks of 256 KiB, or of a sample that is longer, and so many in memory at a time. Their
-    /// number is part of the order; none for as many as an eighth of the memory has room for, while as many are on their way: 144 at most,
-    /// which is as good as a global shuffle for data that is not sorted.
+    /// A chunk shuffle of this dataset: of chunks of 256 KiB, and so many in memory at a time. Their number is part of the order; none for as
+    /// many as an eighth of the memory has room for, while as many are on their way: 144 at most, which is as good as a global shuffle for
+    /// data that is not sorted. Where most chunks would have one sample it is a global shuffle, which needs no windows for the same.
     #[must_use]
-    pub fn chunks(&self, at_once: Option<u64>) -> Chunks {
+    pub fn chunk_shuffle(&self, at_once: Option<u64>) -> Shuffle {
         let mean = (self.bytes() / self.len().max(1)).max(1);
-        let samples = (CHUNK_BYTES / mean).max(1);
+        let samples = CHUNK_BYTES / mean;
+        if samples < 2 {
+            return Shuffle::Global;
+        }
         // Not of what is free: the order is to be the same whatever else goes on.
         // Of the shortest samples, their order takes more than they do.
         let fit = || (self.session().memory_bytes() / 8 / (samples * mean.max(2 * ORDER_BYTES))).min(CHUNKS_AT_ONCE);
         let at_once = at_once.unwrap_or_else(fit).max(1);
         let lanes = LANES.into_iter().find(|lanes| 2 * lanes <= at_once).unwrap_or(1);
-        Chunks { samples, window: at_once / lanes, lanes }
+        Shuffle::Chunks(Chunks { samples, window: at_once / lanes, lanes })
     }
 
     /// Where it is.
