@@ -482,18 +482,6 @@ fn the_order_of_a_chunk_shuffle_is_that_of_the_budget() {
     }
 }
 
-/// A chunk of one sample mixes with nothing that a permutation of all does not.
-#[test]
-fn long_samples_are_shuffled_globally() {
-    let (folder, [path, _]) = places();
-    let session = session(folder.path());
-    let mut writer = DatasetWriter::create(&session, &path, WriterOptions::default()).unwrap();
-    writer.set_fields(vec![Field { name: "x".into(), kind: Kind::Bytes }]).unwrap();
-    (0..3).for_each(|_| writer.write(None, &[&[7; 140 << 10]]).unwrap());
-    writer.finish().unwrap().run().unwrap();
-    assert_eq!(session.open_dataset(&path).unwrap().chunk_shuffle(None), Shuffle::Global);
-}
-
 #[test]
 fn a_loader_keeps_to_the_budget_and_says_what_it_needs() {
     let (folder, [path, _]) = places();
@@ -504,6 +492,8 @@ fn a_loader_keeps_to_the_budget_and_says_what_it_needs() {
     (0..64).for_each(|_| writer.write(None, &[&long]).unwrap());
     writer.finish().unwrap().run().unwrap();
     let dataset = session.open_dataset(&path).unwrap();
+    // A chunk of one sample mixes with nothing that a permutation of all does not.
+    assert_eq!(dataset.chunk_shuffle(None), Shuffle::Global);
     for shuffle in shuffles() {
         let mut loader =
             Loader::new(&dataset, LoaderOptions { batch: 4, shuffle, ahead: Some(100), ..LoaderOptions::default() }).unwrap();
