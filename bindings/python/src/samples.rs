@@ -322,8 +322,8 @@ fn columns<'py>(py: Python<'py>, dataset: &outcore::data::samples::Dataset, batc
     batch.into_columns().into_iter().zip(dataset.fields()).enumerate().map(of).collect()
 }
 
-/// Numbers of samples, and their fields.
-type Numbered<'py> = (Bound<'py, PyArray1<u64>>, Vec<Bound<'py, PyAny>>);
+/// How many samples, and their fields.
+type Counted<'py> = (usize, Vec<Bound<'py, PyAny>>);
 
 /// Batches of a dataset.
 #[pyclass(frozen, module = "outcore._native")]
@@ -382,8 +382,8 @@ impl Loader {
         Ok(Loader { inner: Owned::new(Mutex::new(loader)), place: Default::default() })
     }
 
-    /// The numbers of the next samples, and their fields; none at the end of an epoch.
-    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Numbered<'py>>> {
+    /// How many samples the next batch has, and their fields; none at the end of an epoch.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Counted<'py>>> {
         let slot = self.inner.get()?;
         loop {
             let mut guard = lock(py, slot);
@@ -392,9 +392,9 @@ impl Loader {
                 let batch = interruptible(py, |go_on| loader.next_batch(go_on))?;
                 self.tell(loader);
                 let Some(batch) = batch else { return Ok(None) };
-                let (samples, dataset) = (PyArray1::from_slice(py, batch.samples()), loader.dataset().clone());
+                let (count, dataset) = (batch.len(), loader.dataset().clone());
                 drop(guard);
-                return Ok(Some((samples, columns(py, &dataset, batch)?)));
+                return Ok(Some((count, columns(py, &dataset, batch)?)));
             }
             drop(guard);
             py.check_signals()?;

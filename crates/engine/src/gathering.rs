@@ -327,6 +327,10 @@ impl Activity for Gathering {
         self.returned |= message.is::<Returned>();
     }
 
+    fn is_asleep(&self) -> bool {
+        self.settled && !self.returned && !self.closing
+    }
+
     fn fail(&mut self, error: Error) {
         self.closing = true;
         if !self.settled {

@@ -26,6 +26,10 @@ pub(crate) trait Activity: Send {
     fn complete(&mut self, core: &mut Core<'_>, token: u32, completion: Completion);
     /// A message from another thread.
     fn receive(&mut self, core: &mut Core<'_>, message: Box<dyn std::any::Any + Send>);
+    /// Whether nothing but a message brings it further.
+    fn is_asleep(&self) -> bool {
+        false
+    }
     /// The engine is closing: end with this error once nothing is in flight.
     fn fail(&mut self, error: Error);
 }
@@ -127,6 +131,7 @@ impl Handle {
             receiver,
             mailbox,
             activities: BTreeMap::new(),
+            asleep: BTreeMap::new(),
             closing: false,
         };
         let thread = std::thread::Builder::new().name("outcore-engine".into()).spawn(move || pump.run()).map_err(refused)?;
@@ -180,6 +185,8 @@ impl Drop for Handle {
     }
 }
 
+type Activities = BTreeMap<u32, (Mailbox, Box<dyn Activity>)>;
+
 struct Pump {
     driver: Box<dyn Driver>,
     memory: Memory,
@@ -189,7 +196,9 @@ struct Pump {
     receiver: Receiver<Message>,
     mailbox: Mailbox,
     /// In the order in which they began, which is the order in which those that wait for the same get it.
-    activities: BTreeMap<u32, (Mailbox, Box<dyn Activity>)>,
+    activities: Activities,
+    /// Those that are not looked at until a message comes.
+    asleep: Activities,
     closing: bool,
 }
 
@@ -233,9 +242,12 @@ impl Pump {
                 }
                 let mailbox = Mailbox { activity: id, ..self.mailbox.clone() };
                 self.activities.insert(id, (mailbox, activity));
-                self.gauge.activities.store(self.activities.len(), Ordering::SeqCst);
+                self.tell_number();
             }
-            Message::For(id, message) => self.with(id, requests, |activity, core| activity.receive(core, message)),
+            Message::For(id, message) => {
+                self.activities.extend(self.asleep.remove_entry(&id));
+                self.with(id, requests, |activity, core| activity.receive(core, message));
+            }
             Message::PutUp(shelf) => self.memory.put_up(shelf),
             Message::Look => {}
             Message::Close => self.close(),
@@ -244,6 +256,7 @@ impl Pump {
 
     fn close(&mut self) {
         self.closing = true;
+        self.activities.append(&mut self.asleep);
         self.activities.values_mut().for_each(|(_, activity)| activity.fail(Error::Closed));
     }
 
@@ -251,21 +264,28 @@ impl Pump {
         // An activity that gives something back may be what another waits for.
         loop {
             let ids: Vec<u32> = self.activities.keys().copied().collect();
-            let mut ended = Vec::new();
+            let (mut ended, mut asleep) = (Vec::new(), Vec::new());
             for id in ids {
                 self.with(id, requests, |activity, core| {
                     if activity.advance(core) {
                         ended.push(id);
+                    } else if activity.is_asleep() {
+                        asleep.push(id);
                     }
                 });
             }
+            self.asleep.extend(asleep.iter().filter_map(|id| self.activities.remove_entry(id)));
             let released = std::mem::take(&mut self.memory.released) | std::mem::take(&mut self.leases.released);
             if ended.is_empty() && !released {
                 return;
             }
             ended.iter().for_each(|id| _ = self.activities.remove(id));
-            self.gauge.activities.store(self.activities.len(), Ordering::SeqCst);
+            self.tell_number();
         }
+    }
+
+    fn tell_number(&self) {
+        self.gauge.activities.store(self.activities.len() + self.asleep.len(), Ordering::SeqCst);
     }
 
     fn complete(&mut self, completion: Completion, requests: &mut Vec<Request>) {

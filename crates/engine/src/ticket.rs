@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
@@ -27,7 +27,8 @@ pub(crate) struct Shared<T> {
     done: AtomicU64,
     total: AtomicU64,
     start: Instant,
-    event: Option<Event>,
+    /// Made for whoever asks, under the lock of the slot.
+    event: OnceLock<Option<Event>>,
 }
 
 /// What becomes readable once it has been rung.
@@ -81,7 +82,7 @@ impl<T> Shared<T> {
             done: AtomicU64::new(0),
             total: AtomicU64::new(0),
             start: Instant::now(),
-            event: Event::new().ok(),
+            event: OnceLock::new(),
         })
     }
 
@@ -98,7 +99,7 @@ impl<T> Shared<T> {
         if matches!(*slot, Slot::Empty) {
             *slot = Slot::Full(result);
             self.filled.notify_all();
-            if let Some(event) = &self.event {
+            if let Some(Some(event)) = self.event.get() {
                 event.ring();
             }
         }
@@ -162,7 +163,15 @@ impl<T> Ticket<T> {
 
     /// Becomes readable when the result is there; `None` when the system gave no descriptor.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.shared.event.as_ref().map(|event| event.readable.as_fd())
+        let slot = self.shared.slot.lock().expect("no panic while held");
+        let made = || {
+            let event = Event::new().ok()?;
+            if !matches!(*slot, Slot::Empty) {
+                event.ring();
+            }
+            Some(event)
+        };
+        self.shared.event.get_or_init(made).as_ref().map(|event| event.readable.as_fd())
     }
 }
 

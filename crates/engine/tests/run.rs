@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use outcore_device::{Choice, Device, Faults, Faulty, MemoryDevice};
-use outcore_engine::{Access, Config, Engine, Error, Extent, GatherOptions, Item, Mode, Plan, Region, Task};
+use outcore_engine::{Access, Config, Engine, Error, Extent, GatherOptions, Item, Mode, Plan, Region, Task, Ticket, Trace};
 use proptest::prelude::*;
 
 fn engine(memory_bytes: u64) -> Engine {
@@ -203,14 +203,19 @@ fn a_ticket_tells_how_far_its_run_is_and_when_it_ends() {
     let progress = ticket.progress();
     assert!(progress.fraction < 1.0, "{progress:?}");
     assert!(progress.eta.unwrap() <= progress.elapsed, "more than half is done: {progress:?}");
-    let readable = |wait_s| {
+    let readable = |ticket: &Ticket<Trace>, wait_s| {
         let fd = ticket.fd().unwrap();
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec { tv_sec: wait_s, tv_nsec: 0 })).unwrap() == 1
     };
-    assert!(!readable(0) && !ticket.poll());
+    assert!(!readable(&ticket, 0) && !ticket.poll());
     go.send(()).unwrap();
-    assert!(readable(60) && ticket.poll());
+    assert!(readable(&ticket, 60) && ticket.poll());
+    let over = engine.run(Plan::new("nothing")).unwrap();
+    while !over.poll() {
+        std::thread::yield_now();
+    }
+    assert!(readable(&over, 0), "also for who asks afterwards");
     assert_eq!(ticket.progress().fraction, 1.0);
     ticket.wait().unwrap();
 }

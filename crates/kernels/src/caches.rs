@@ -4,6 +4,8 @@
 use std::mem::MaybeUninit;
 
 pub(crate) const LINE: usize = 64;
+/// Of a piece, asked for before it is used.
+pub(crate) const FETCHED_BYTES: usize = 8 * LINE;
 
 pub(crate) type Line = [u8; LINE];
 pub(crate) type Room = [MaybeUninit<u8>; LINE];
@@ -23,8 +25,7 @@ pub(crate) fn fetch<T>(at: *const T) {
 /// Asks for the beginning of bytes that are copied next, without waiting for it. Processors find the rest by themselves, and sooner than
 /// where all lines are asked for at once: those that wait for memory are few.
 pub fn fetch_bytes(bytes: &[u8]) {
-    const MOST: usize = 8 * LINE;
-    bytes[..bytes.len().min(MOST)].iter().step_by(LINE).for_each(|byte| fetch(byte));
+    bytes[..bytes.len().min(FETCHED_BYTES)].iter().step_by(LINE).for_each(|byte| fetch(byte));
 }
 
 /// Asks for an element that is used soon, without waiting for it; for none where there is none.

@@ -6,14 +6,15 @@
 #[cfg(target_arch = "x86_64")]
 mod sse42;
 
-/// The checksums of three pieces, which are best of one length; none where this processor has no instruction for them.
-pub fn crc32c_of_three(pieces: [&[u8]; 3]) -> Option<[u32; 3]> {
+/// The checksums of three pieces, which are best of one length; none where this processor has no instruction for them. The beginnings of those
+/// that come later are asked for from memory meanwhile, line by line: a processor that is asked for many lines at once waits.
+pub fn crc32c_of_three(pieces: [&[u8]; 3], coming: [&[u8]; 3]) -> Option<[u32; 3]> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("sse4.2") {
         // SAFETY: the processor has what it takes.
-        return Some(unsafe { sse42::three(pieces) });
+        return Some(unsafe { sse42::three(pieces, coming) });
     }
-    let _ = pieces;
+    let _ = (pieces, coming);
     None
 }
 
@@ -51,7 +52,7 @@ mod tests {
         #[test]
         fn three_at_once_are_as_one_by_one(bytes in proptest::collection::vec(any::<u8>(), 0..200), ends in [0usize..200, 0usize..200, 0usize..200]) {
             let pieces = ends.map(|end| &bytes[..end.min(bytes.len())]);
-            if let Some(sums) = crc32c_of_three(pieces) {
+            if let Some(sums) = crc32c_of_three(pieces, pieces) {
                 prop_assert_eq!(sums, pieces.map(plain));
             }
         }

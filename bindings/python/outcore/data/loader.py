@@ -156,8 +156,8 @@ class Loader:
         found = self._inner.next()
         if found is None:
             return None
-        samples, columns = found
-        return self.dataset._columns(columns, len(samples))
+        count, columns = found
+        return self.dataset._columns(columns, count)
 
     @property
     def epoch(self) -> int:

@@ -125,7 +125,7 @@ impl Reservation {
     }
 
     /// Keeps at most `bytes` of them.
-    pub(crate) fn shrink(&mut self, bytes: u64) {
+    pub fn shrink(&mut self, bytes: u64) {
         let mut reserved = self.budget.0.reserved.lock().expect("no panic while held");
         let back = self.owned - self.owned.min(bytes);
         reserved.all -= back;

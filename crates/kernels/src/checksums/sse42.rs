@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u64};
 
-use crate::caches::{LINE, Line, append_past_caches, lines, store, stored};
+use crate::caches::{FETCHED_BYTES, LINE, Line, append_past_caches, fetch_from, lines, store, stored};
 
 /// The polynomial, lowest power first.
 pub(super) const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -15,17 +15,25 @@ pub(super) const LANE: usize = 149 * 64;
 const BEHIND_A_LANE: u32 = power(8 * LANE);
 
 #[target_feature(enable = "sse4.2")]
-pub(super) fn three(pieces: [&[u8]; 3]) -> [u32; 3] {
-    let words = pieces.map(|piece| piece.as_chunks().0);
+pub(super) fn three(pieces: [&[u8]; 3], coming: [&[u8]; 3]) -> [u32; 3] {
+    let coming = coming.map(|piece| &piece[..piece.len().min(FETCHED_BYTES)]);
+    let lines = pieces.map(|piece| piece.as_chunks::<LINE>().0);
     let mut sums = [!0; 3];
-    for ((one, two), three) in words[0].iter().zip(words[1]).zip(words[2]) {
-        sums = [add(sums[0], one), add(sums[1], two), add(sums[2], three)];
+    for (number, ((one, two), three)) in lines[0].iter().zip(lines[1]).zip(lines[2]).enumerate() {
+        coming.iter().for_each(|piece| fetch_from(piece, number * LINE));
+        for ((one, two), three) in words(one).iter().zip(words(two)).zip(words(three)) {
+            sums = [add(sums[0], one), add(sums[1], two), add(sums[2], three)];
+        }
     }
-    let together = words.iter().map(|words| words.len()).min().unwrap_or(0);
+    let together = lines.iter().map(|lines| lines.len()).min().unwrap_or(0);
     for (sum, piece) in sums.iter_mut().zip(pieces) {
-        *sum = !add_all(*sum, &piece[8 * together..]);
+        *sum = !add_all(*sum, &piece[LINE * together..]);
     }
     sums
+}
+
+fn words(line: &Line) -> &[[u8; 8]] {
+    line.as_chunks().0
 }
 
 #[target_feature(enable = "sse4.2")]
@@ -43,7 +51,7 @@ pub(super) fn append(list: &mut Vec<u8>, bytes: &[u8], before: u32) -> u32 {
                 let bytes: &Line = &block[lane][line];
                 // SAFETY: lines of the list begin behind `head`.
                 unsafe { store(bytes, &mut room[lane][line]) };
-                sums[lane] = bytes.as_chunks().0.iter().fold(sums[lane], |sum, word| add(sum, word));
+                sums[lane] = words(bytes).iter().fold(sums[lane], |sum, word| add(sum, word));
             }
         }
         sum = multiply(multiply(sums[0], BEHIND_A_LANE) ^ sums[1], BEHIND_A_LANE) ^ sums[2];

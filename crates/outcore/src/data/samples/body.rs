@@ -77,6 +77,7 @@ impl Body {
     }
 
     /// Where a sample begins, and its bytes. Places of a damaged file may say anything; what is outside is refused when it is read.
+    #[inline]
     pub(super) fn place(&self, sample: u64) -> (u64, u64) {
         let (start, end) = match &self.ends {
             Some(ends) => (self.begins.get(sample), ends.get(sample)),
@@ -84,12 +85,6 @@ impl Body {
             None => (self.begins.get(sample), self.bytes()),
         };
         (start, end.saturating_sub(start))
-    }
-
-    /// Asks for what tells a sample's place from memory, without waiting for it.
-    pub(super) fn fetch_place(&self, sample: u64) {
-        self.begins.fetch(sample);
-        self.ends.iter().for_each(|ends| ends.fetch(sample));
     }
 
     /// Bytes at such a place, in their file.

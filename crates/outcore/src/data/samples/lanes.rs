@@ -1,13 +1,14 @@
 //! Windows of a chunk shuffle: each lane has the one that it is in, and reads the next. A sample is then a piece of memory that is there
 //! already.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use outcore_engine::{GatherOptions, Gathered, Reservation, Ticket};
 
 use super::Dataset;
-use super::order::{Chunked, Order, Positions, Window};
+use super::order::{Chunked, Order, Positions, Turns, Window};
 use super::work::{Place, Work};
 use crate::error::{Error, Result};
 
@@ -20,10 +21,9 @@ pub(super) struct Lanes {
 
 /// A batch of a chunk shuffle, as far as it is.
 struct Part {
-    done: u64,
+    /// What is left of it. Lane by lane: what tells of one is in the caches then.
+    turns: VecDeque<Turns>,
     work: Work,
-    /// By lane: a window, and its number among the sources.
-    by_lane: Vec<Option<(u64, u32)>>,
 }
 
 /// A window that was read, and its bytes, unless they could not be.
@@ -86,43 +86,32 @@ impl Lanes {
         let mut part = match self.part.take() {
             Some(part) => part,
             None => {
+                let turns: VecDeque<Turns> = order.by_lane(positions).into();
                 // All lanes at once, if memory allows, and not one after the other.
-                for position in positions.all().take(self.lanes.len()) {
-                    let (number, at) = order.in_sequence(position);
-                    self.lanes[number as usize].begin(dataset, order, at, false)?;
+                for turns in turns.iter().take(self.lanes.len()) {
+                    self.lanes[turns.lane as usize].begin(dataset, order, turns.at, false)?;
                 }
-                Part { done: 0, work: work(), by_lane: vec![None; self.lanes.len()] }
+                Part { turns, work: work() }
             }
         };
-        while part.done < positions.count {
-            let (number, at) = order.in_sequence(positions.at(part.done));
-            let lane = &mut self.lanes[number as usize];
-            let Some((window, gathered)) = lane.window(dataset, order, number, at, patience, must)? else {
+        while let Some(turns) = part.turns.front_mut() {
+            let lane = &mut self.lanes[turns.lane as usize];
+            let Some((window, gathered)) = lane.window(dataset, order, turns.lane, turns.at, patience, must)? else {
                 self.part = Some(part);
                 return Ok(None);
             };
-            let source = match (part.by_lane[number as usize], gathered) {
-                (Some((of, source)), _) if of == window.shape.number => source,
-                (_, Some(gathered)) => {
-                    part.work.sources.push(Arc::clone(gathered));
-                    let source = part.work.sources.len() as u32 - 1;
-                    part.by_lane[number as usize] = Some((window.shape.number, source));
-                    source
-                }
-                (_, None) => {
-                    part.work.is_unread = true;
-                    0
-                }
-            };
-            let (chunk, sample) = window.shape.sample(at).expect("the position is in the window");
-            // By its turn, other lanes have had theirs.
-            window.shape.sample(at + 1).iter().for_each(|&(_, next)| dataset.body().fetch_place(next));
-            let (offset, len) = dataset.place(sample);
-            let (stretch, begin) = window.stretch_of(chunk, sample);
-            // A damaged index may say anything.
-            let start = offset.wrapping_sub(begin) as u32;
-            part.work.add(sample, len, Place::Window { source, stretch, start, len: len as u32 });
-            part.done += 1;
+            let first = part.work.add_window(gathered);
+            for (at, number) in turns.before(window.shape.positions.end) {
+                let (chunk, sample) = window.shape.sample(at).expect("the position is in the window");
+                let (offset, len) = dataset.place(sample);
+                let (stretch, begin) = window.stretch_of(chunk, sample);
+                // A damaged index may say anything.
+                let start = offset.wrapping_sub(begin) as u32;
+                part.work.set(number, sample, len, Place::Window { piece: first + stretch, start, len: len as u32 });
+            }
+            if turns.is_over() {
+                part.turns.pop_front();
+            }
         }
         Ok(Some(part.work))
     }

@@ -450,12 +450,12 @@ impl Loader {
         let kept = self.kept.as_ref().filter(|_| positions.are_different()).map(|kept| kept.open());
         let entries = kept.as_ref().map_or_else(|| vec![0; samples.len()], |kept| kept.entries(&samples));
         let (mut work, mut wanted) = (self.work(positions), Vec::new());
-        for (&sample, entry) in samples.iter().zip(entries) {
+        for (number, (&sample, entry)) in (0..).zip(samples.iter().zip(entries)) {
             let (_, len) = self.dataset.place(sample);
             if let Some(slot) = kept.as_ref().and_then(|kept| kept.slot(entry, len as u32)) {
-                work.add(sample, len, Place::Kept(slot));
+                work.set(number, sample, len, Place::Kept(slot));
             } else {
-                work.add(sample, len, Place::Read { item: wanted.len() as u32 });
+                work.set(number, sample, len, Place::Read { item: wanted.len() as u32 });
                 wanted.push(sample);
             }
         }

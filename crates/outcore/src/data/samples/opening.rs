@@ -64,14 +64,17 @@ impl Dataset {
         let loaded = loaded.chain(if manifest.elsewhere.is_some() { &ends[..] } else { &[] });
         let load = Load { session, path };
         let bytes = loaded.map(|name| Ok(load.file(name, need(name)?.bytes)?.extent().len())).sum::<Result<u64>>()?;
-        let directory = session.engine().reserve(&format!("the directory of {}", path.display()), bytes)?;
+        let mut directory = session.engine().reserve(&format!("the directory of {}", path.display()), bytes)?;
         // The table of names is made of its file.
         let table = part(parts::LOOKUP).filter(|_| manifest.named).map_or(0, |file| file.bytes);
         let _table = session.engine().reserve(&format!("the table of names of {}", path.display()), table)?;
         let samples = manifest.samples;
-        let packed = |groups: &str, bits: &str| {
-            let found = Packed::new(samples, load.list::<Group>(groups, need(groups)?)?, load.list(bits, need(bits)?)?);
-            found.ok_or_else(|| Error::from(corrupt(format!("{groups} does not have its places"))))
+        let mut packed = |groups: &str, bits: &str| {
+            let (groups_file, bits_file) = (need(groups)?, need(bits)?);
+            let found = Packed::new(samples, load.list::<Group>(groups, groups_file)?, load.list(bits, bits_file)?);
+            let found = found.ok_or_else(|| Error::from(corrupt(format!("{groups} does not have its places"))))?;
+            directory.shrink(directory.bytes() + found.bytes() - groups_file.bytes - bits_file.bytes);
+            Ok::<_, Error>(found)
         };
         let places = packed(indexed[0], indexed[1])?;
         let sums: Vec<u32> = load.list(indexed[2], need(indexed[2])?)?;

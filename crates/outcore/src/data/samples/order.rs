@@ -174,6 +174,37 @@ impl Positions {
     }
 }
 
+/// Positions of a batch that are in one lane, in turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turns {
+    pub(crate) lane: u64,
+    /// Of the first one: its position in the sequence, and its number in the batch; and how far the next ones are apart.
+    pub(crate) at: u64,
+    number: u64,
+    at_apart: u64,
+    number_apart: u64,
+    count: u64,
+}
+
+impl Turns {
+    /// Takes out those that are before a position of the sequence: theirs, and their numbers in the batch.
+    pub(crate) fn before(&mut self, end: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let Turns { at, number, at_apart, number_apart, count, .. } = *self;
+        let taken = end.saturating_sub(at).div_ceil(at_apart).min(count);
+        self.at = at.saturating_add(taken.saturating_mul(at_apart));
+        (self.number, self.count) = (number + taken * number_apart, count - taken);
+        (0..taken).map(move |turn| (at + turn * at_apart, number + turn * number_apart))
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.count == 0
+    }
+}
+
+fn greatest_common_divisor(one: u64, other: u64) -> u64 {
+    if other == 0 { one } else { greatest_common_divisor(other, one % other) }
+}
+
 /// Bytes that a sample of a window takes in its order.
 pub(crate) const ORDER_BYTES: u64 = size_of::<(u32, u32)>() as u64;
 
@@ -191,6 +222,7 @@ pub(crate) struct Window {
 
 impl Window {
     /// The sample at a position of the sequence, and its chunk; none outside the window.
+    #[inline]
     pub(crate) fn sample(&self, at: u64) -> Option<(u32, u64)> {
         let &(chunk, within) = self.order.get((at - self.positions.start) as usize)?;
         Some((chunk, self.chunks[chunk as usize].0 + u64::from(within)))
@@ -247,6 +279,26 @@ impl Chunked {
     pub(crate) fn in_sequence(&self, position: u64) -> (u64, u64) {
         let (lane, within) = (position % self.shape.lanes, position / self.shape.lanes);
         (lane, self.begin_of(lane) + within)
+    }
+
+    /// The positions of a batch, lane by lane.
+    pub(crate) fn by_lane(&self, positions: Positions) -> Vec<Turns> {
+        let Positions { apart, count, samples, .. } = positions;
+        let common = greatest_common_divisor(self.shape.lanes, apart);
+        // After so many positions it is the first one's lane again.
+        let round = self.shape.lanes / common;
+        let (mut turns, mut begin) = (Vec::new(), 0);
+        while begin < count {
+            // Behind the epoch's last position comes its first, in another lane than its turn would be.
+            let end = count.min(begin + (samples - positions.at(begin)).div_ceil(apart));
+            for number in begin..end.min(begin + round) {
+                let (lane, at) = self.in_sequence(positions.at(number));
+                let count = (end - number).div_ceil(round);
+                turns.push(Turns { lane, at, number, at_apart: apart / common, number_apart: round, count });
+            }
+            begin = end;
+        }
+        turns
     }
 
     /// Where a lane begins in the sequence.
@@ -402,6 +454,28 @@ mod tests {
             }
             if samples <= 400 {
                 prop_assert!(is_permutation(seen));
+            }
+        }
+
+        #[test]
+        fn a_batch_by_lane_is_the_batch(
+            samples in 1u64..300, lanes in 1u64..50, ranks in prop_oneof![1u64..9, Just(400), Just(u64::MAX)], first: u64, count in 1u64..200,
+        ) {
+            let order = Chunked::new(samples, Chunks { samples: 4, window: 2, lanes }, 7, 0);
+            let count = if ranks > 9 { 1 } else { count };
+            let positions = Positions { first: first % samples, apart: ranks, count, samples, end: samples };
+            let mut found = vec![None; count as usize];
+            for mut turns in order.by_lane(positions) {
+                while !turns.is_over() {
+                    let window = order.window(order.window_of(turns.at));
+                    for (at, number) in turns.before(window.positions.end) {
+                        prop_assert!(window.positions.contains(&at));
+                        prop_assert_eq!(found[number as usize].replace((turns.lane, at)), None);
+                    }
+                }
+            }
+            for (number, found) in (0..).zip(found) {
+                prop_assert_eq!(found, Some(order.in_sequence(positions.at(number))));
             }
         }
     }

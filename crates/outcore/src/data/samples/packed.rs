@@ -1,13 +1,11 @@
 //! Whole numbers in few bits, each found at once: where samples begin, and how long they are. Pure.
 //!
 //! Sixty-four numbers are a group: a line from its base, and how far each number is above it, in as many bits as the farthest needs.
-//! Samples of equal length take no bits at all; a long one widens its own group only.
+//! Samples of equal length take no bits at all; a long one widens its own group only. Where all are on one line, that is all there is in memory.
 //!
 //! ```text
 //!   group   base u64 | slope u64 | first of its bits << 8 | their width, u64        number k = base + k * slope + bits k
 //! ```
-
-use outcore_kernels::fetch_from;
 
 /// Numbers of a group.
 pub(crate) const GROUP: usize = 64;
@@ -32,10 +30,11 @@ pub(crate) fn pack(numbers: &[u64], words: u64, bits: &mut Vec<u64>) -> Group {
 }
 
 /// Numbers that were packed.
-#[derive(Debug, Default)]
-pub(crate) struct Packed {
-    groups: Vec<Group>,
-    bits: Vec<u64>,
+#[derive(Debug)]
+pub(crate) enum Packed {
+    /// All of them: base and slope.
+    Line(u64, u64),
+    Groups(Vec<Group>, Vec<u64>),
 }
 
 impl Packed {
@@ -46,37 +45,51 @@ impl Packed {
             let (first, width) = (place >> 8, place & 0xff);
             width <= 64 && first + numbers * width <= 64 * bits.len() as u64
         };
-        (groups.len() as u64 == count.div_ceil(GROUP as u64) && groups.iter().enumerate().all(sound))
-            .then_some(Packed { groups, bits })
+        if groups.len() as u64 != count.div_ceil(GROUP as u64) || !groups.iter().enumerate().all(sound) {
+            return None;
+        }
+        let [base, slope, _] = groups.first().copied().unwrap_or_default();
+        let is_on_line = |(number, group): (usize, &Group)| {
+            let first = (number * GROUP) as u64;
+            // One number has any slope.
+            let has_slope = group[1] == slope || first + 1 == count;
+            group[0] == base.wrapping_add(first.wrapping_mul(slope)) && has_slope && group[2] & 0xff == 0
+        };
+        let is_line = groups.iter().enumerate().all(is_on_line);
+        Some(if is_line { Packed::Line(base, slope) } else { Packed::Groups(groups, bits) })
     }
 
     /// A number.
+    #[inline]
     pub(crate) fn get(&self, index: u64) -> u64 {
-        self.of_group((index / GROUP as u64) as usize)(index % GROUP as u64)
+        match self {
+            Packed::Line(base, slope) => base.wrapping_add(index.wrapping_mul(*slope)),
+            Packed::Groups(groups, bits) => of_group(groups, bits, (index / GROUP as u64) as usize)(index % GROUP as u64),
+        }
     }
 
     /// A number, and the one after it.
+    #[inline]
     pub(crate) fn two(&self, index: u64) -> (u64, u64) {
+        let Packed::Groups(groups, bits) = self else { return (self.get(index), self.get(index + 1)) };
         let (group, k) = ((index / GROUP as u64) as usize, index % GROUP as u64);
-        let number = self.of_group(group);
-        (number(k), if k + 1 < GROUP as u64 { number(k + 1) } else { self.of_group(group + 1)(0) })
+        let number = of_group(groups, bits, group);
+        (number(k), if k + 1 < GROUP as u64 { number(k + 1) } else { of_group(groups, bits, group + 1)(0) })
     }
 
-    fn of_group(&self, group: usize) -> impl Fn(u64) -> u64 {
-        let [base, slope, place] = self.groups[group];
-        let (first, width) = (place >> 8, (place & 0xff) as u32);
-        move |k| base.wrapping_add(k.wrapping_mul(slope)).wrapping_add(take(&self.bits, first + k * u64::from(width), width))
+    /// Bytes of memory besides its own.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Packed::Line(..) => 0,
+            Packed::Groups(groups, bits) => (size_of_val(&groups[..]) + size_of_val(&bits[..])) as u64,
+        }
     }
+}
 
-    /// Asks for the group of a number from memory, without waiting for it.
-    pub(crate) fn fetch(&self, index: u64) {
-        fetch_from(&self.groups, (index / GROUP as u64) as usize);
-    }
-
-    #[cfg(test)]
-    fn bytes(&self) -> u64 {
-        (size_of_val(&self.groups[..]) + size_of_val(&self.bits[..])) as u64
-    }
+fn of_group(groups: &[Group], bits: &[u64], group: usize) -> impl Fn(u64) -> u64 {
+    let [base, slope, place] = groups[group];
+    let (first, width) = (place >> 8, (place & 0xff) as u32);
+    move |k| base.wrapping_add(k.wrapping_mul(slope)).wrapping_add(take(bits, first + k * u64::from(width), width))
 }
 
 /// Writes the low `width` bits of a number at a place that is zero.
@@ -137,8 +150,12 @@ mod tests {
 
     #[test]
     fn equal_steps_take_no_bits_and_a_long_one_widens_its_group_only() {
+        for count in [0, 1, 64, 65, 1000] {
+            let starts: Vec<u64> = (0..count).map(|number| 7 + number * 4096).collect();
+            let packed = packed(&starts);
+            assert!(packed.bytes() == 0 && starts.iter().zip(0..).all(|(&start, number)| packed.get(number) == start));
+        }
         let mut starts: Vec<u64> = (0..1000).map(|number| number * 4096).collect();
-        assert_eq!(packed(&starts).bytes(), 16 * 24);
         starts[500..].iter_mut().for_each(|start| *start += 1 << 30);
         assert_eq!(packed(&starts).bytes(), 16 * 24 + 8 * 31);
     }

@@ -166,11 +166,19 @@ impl Schema {
         self.head
     }
 
-    /// Where each field of a sample is.
+    /// Where each field of a sample is. `places` are empty, or another sample's: where all samples have the same, they stay.
     ///
     /// # Errors
     /// Words about a sample that is none.
+    #[inline]
     pub(crate) fn split(&self, sample: &[u8], places: &mut Vec<Range<usize>>) -> Result<(), String> {
+        if self.varying == 0 && sample.len() == self.head && places.len() == self.fixed.len() {
+            return Ok(());
+        }
+        self.split_anew(sample, places)
+    }
+
+    fn split_anew(&self, sample: &[u8], places: &mut Vec<Range<usize>>) -> Result<(), String> {
         places.clear();
         if sample.len() < self.head || (self.varying == 0 && sample.len() > self.head) {
             return Err(format!("a sample of {} bytes, whose fields take {}", sample.len(), self.head));

@@ -21,8 +21,10 @@ const PIXELS_PER_BYTE: u64 = 10;
 const FETCH_AHEAD: usize = 1;
 const SUMS_AHEAD: usize = 8;
 
-/// So many samples have their checksums made at once, unless one is longer: it takes as long by itself.
+/// So many samples have their checksums made at once, unless one is longer: it takes as long by itself. Those so far behind are asked for
+/// meanwhile.
 const TOGETHER: usize = 3;
+const TOGETHER_AHEAD: usize = 3 * TOGETHER;
 const SHORT_BYTES: usize = 8 << 10;
 
 /// A batch of which every sample is in memory, or on its way there.
@@ -34,10 +36,11 @@ pub(super) struct Work {
     bytes_of_all: u64,
     spare: Arc<Spare>,
     skip_damaged: bool,
-    /// Windows that samples are in.
-    pub(super) sources: Vec<Arc<Gathered>>,
+    /// Windows that samples are in, and how many pieces these have.
+    windows: Vec<Arc<Gathered>>,
+    pieces: u32,
     /// Some of these could not be read.
-    pub(super) is_unread: bool,
+    is_unread: bool,
     /// Of samples that are read for it.
     pub(super) ticket: Option<Ticket<Gathered>>,
     pub(super) keeping: Option<Keeping>,
@@ -55,8 +58,15 @@ pub(super) struct Keeping {
 #[derive(Clone, Copy)]
 pub(super) enum Place {
     Kept(Slot),
-    Read { item: u32 },
-    Window { source: u32, stretch: u32, start: u32, len: u32 },
+    Read {
+        item: u32,
+    },
+    /// Of all pieces of all windows.
+    Window {
+        piece: u32,
+        start: u32,
+        len: u32,
+    },
 }
 
 /// What became of a batch.
@@ -85,10 +95,10 @@ pub(super) struct Future {
 }
 
 impl Work {
-    /// Without samples, and with room for so many.
+    /// Of so many samples, which are not known yet.
     pub(super) fn new(dataset: &Dataset, samples: usize, spare: &Arc<Spare>, skip_damaged: bool) -> Work {
         let (dataset, spare) = (dataset.clone(), Arc::clone(spare));
-        let (samples, places) = (Vec::with_capacity(samples), Vec::with_capacity(samples));
+        let (samples, places) = (vec![0; samples], vec![Place::Read { item: 0 }; samples]);
         Work {
             dataset,
             samples,
@@ -96,17 +106,27 @@ impl Work {
             bytes_of_all: 0,
             spare,
             skip_damaged,
-            sources: Vec::new(),
+            windows: Vec::new(),
+            pieces: 0,
             is_unread: false,
             ticket: None,
             keeping: None,
         }
     }
 
-    pub(super) fn add(&mut self, sample: u64, len: u64, place: Place) {
-        self.samples.push(sample);
-        self.places.push(place);
+    /// Which sample one of the batch is, and where.
+    pub(super) fn set(&mut self, number: u64, sample: u64, len: u64, place: Place) {
+        (self.samples[number as usize], self.places[number as usize]) = (sample, place);
         self.bytes_of_all += len;
+    }
+
+    /// Adds a window, if it could be read; the number of its first piece.
+    pub(super) fn add_window(&mut self, window: Option<&Arc<Gathered>>) -> u32 {
+        let first = self.pieces;
+        self.is_unread |= window.is_none();
+        self.pieces += window.map_or(0, |window| window.len() as u32);
+        self.windows.extend(window.cloned());
+        first
     }
 
     /// Whether all samples that are read for it are there, after waiting for at most `timeout`.
@@ -165,13 +185,13 @@ impl Work {
 
     /// The bytes of each sample. All at once: between two copies, tables have left the caches.
     fn bytes<'a>(&'a self, gathered: Option<&'a Gathered>, kept: impl Fn(usize, Slot) -> &'a [u8]) -> Vec<&'a [u8]> {
+        let pieces: Vec<&[u8]> = self.windows.iter().flat_map(|window| window.iter()).collect();
         let of = |(number, &place): (usize, &Place)| match place {
             Place::Kept(slot) => kept(number, slot),
             Place::Read { item } => gathered.map_or(&[][..], |gathered| gathered.get(item as usize)),
             // A damaged index may say anything.
-            Place::Window { source, stretch, start, len } => {
-                let stretch = self.sources[source as usize].get(stretch as usize);
-                stretch.get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()
+            Place::Window { piece, start, len } => {
+                pieces[piece as usize].get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()
             }
         };
         self.places.iter().enumerate().map(of).collect()
@@ -183,6 +203,7 @@ impl Work {
             Batch::with_room(&self.dataset, self.samples.len(), self.bytes_of_all as usize, |most| self.spare.bytes(most))?;
         let mut made = SideBySide { batch, skipped: Vec::new(), first_skipped: None };
         let (mut asked, mut scratch, mut sums) = (Asked::about(&self.dataset), Vec::new(), None);
+        bytes.iter().take(TOGETHER_AHEAD).for_each(|bytes| fetch_bytes(bytes));
         for (number, (&sample, place)) in self.samples.iter().zip(&self.places).enumerate() {
             if asked.is_due(bytes[number].len()) && !go_on() {
                 return Ok(None);
@@ -190,8 +211,9 @@ impl Work {
             if number.is_multiple_of(TOGETHER) {
                 sums = self.sums_of(number, bytes);
             }
-            let behind = FETCH_AHEAD + if sums.is_some() { TOGETHER } else { 0 };
-            bytes.get(number + behind).copied().map(fetch_bytes);
+            if sums.is_none() {
+                bytes.get(number + FETCH_AHEAD).copied().map(fetch_bytes);
+            }
             if let Some(&sample) = self.samples.get(number + SUMS_AHEAD).filter(|_| !matches!(place, Place::Kept(_))) {
                 self.dataset.fetch_sum(sample);
             }
@@ -220,9 +242,10 @@ impl Work {
     fn sums_of(&self, number: usize, bytes: &[&[u8]]) -> Option<[u32; TOGETHER]> {
         let some = number..number + TOGETHER;
         let pieces: [&[u8]; TOGETHER] = bytes.get(some.clone())?.try_into().expect("as many");
+        let coming = std::array::from_fn(|piece| bytes.get(number + TOGETHER_AHEAD + piece).copied().unwrap_or_default());
         let is_short = pieces.iter().all(|piece| piece.len() <= SHORT_BYTES);
         let is_read = self.places[some].iter().any(|place| !matches!(place, Place::Kept(_)));
-        (is_short && is_read).then(|| crc32c_of_three(pieces)).flatten()
+        (is_short && is_read).then(|| crc32c_of_three(pieces, coming)).flatten()
     }
 
     /// Keeps samples that are wanted again soon, and lets go of others.
