@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use outcore_device::{Choice, Device, Faults, Faulty, MemoryDevice};
-use outcore_engine::{Access, Config, Engine, Error, Extent, GatherOptions, Item, Mode, Plan, Region, Task, Ticket, Trace};
+use outcore_engine::{Access, Config, Engine, Error, Extent, GatherOptions, Item, Mode, Outcome, Plan, Region, Task, Ticket};
 use proptest::prelude::*;
 
 fn engine(memory_bytes: u64) -> Engine {
@@ -203,7 +203,7 @@ fn a_ticket_tells_how_far_its_run_is_and_when_it_ends() {
     let progress = ticket.progress();
     assert!(progress.fraction < 1.0, "{progress:?}");
     assert!(progress.eta.unwrap() <= progress.elapsed, "more than half is done: {progress:?}");
-    let readable = |ticket: &Ticket<Trace>, wait_s| {
+    let readable = |ticket: &Ticket<Outcome>, wait_s| {
         let fd = ticket.fd().unwrap();
         let mut fds = [PollFd::new(&fd, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec { tv_sec: wait_s, tv_nsec: 0 })).unwrap() == 1
