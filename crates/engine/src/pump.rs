@@ -67,7 +67,7 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    /// Makes the pump look at every activity again.
+    /// Makes the pump look at every activity again, unless it is asleep.
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }
@@ -165,7 +165,7 @@ impl Handle {
         self.sender.send(Message::PutUp(shelf.into())).map_err(|_| Error::Closed)
     }
 
-    /// Makes the pump look at every activity again.
+    /// Makes the pump look at every activity again, unless it is asleep.
     pub(crate) fn looker(&self) -> impl Fn() + Send + Sync + use<> {
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         move || {

@@ -26,6 +26,9 @@ pub(super) fn three(pieces: [&[u8]; 3], coming: [&[u8]; 3]) -> [u32; 3] {
         }
     }
     let together = lines.iter().map(|lines| lines.len()).min().unwrap_or(0);
+    for number in together..FETCHED_BYTES / LINE {
+        coming.iter().for_each(|piece| fetch_from(piece, number * LINE));
+    }
     for (sum, piece) in sums.iter_mut().zip(pieces) {
         *sum = !add_all(*sum, &piece[LINE * together..]);
     }

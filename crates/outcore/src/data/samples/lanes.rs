@@ -87,7 +87,7 @@ impl Lanes {
             Some(part) => part,
             None => {
                 let turns: VecDeque<Turns> = order.by_lane(positions).into();
-                // All lanes at once, if memory allows, and not one after the other.
+                // The first windows of all lanes at once, if memory allows, and not one after the other.
                 for turns in turns.iter().take(self.lanes.len()) {
                     self.lanes[turns.lane as usize].begin(dataset, order, turns.at, false)?;
                 }
@@ -100,18 +100,18 @@ impl Lanes {
                 self.part = Some(part);
                 return Ok(None);
             };
-            let first = part.work.add_window(gathered);
+            let in_work = part.work.add_window(gathered);
             for (at, number) in turns.before(window.shape.positions.end) {
                 let (chunk, sample) = window.shape.sample(at).expect("the position is in the window");
                 let (offset, len) = dataset.place(sample);
                 let (stretch, begin) = window.stretch_of(chunk, sample);
                 // A damaged index may say anything.
                 let start = offset.wrapping_sub(begin) as u32;
-                part.work.set(number, sample, len, Place::Window { piece: first + stretch, start, len: len as u32 });
+                part.work.set(number, sample, len, Place::Window { window: in_work, stretch, start, len: len as u32 });
             }
-            if turns.is_over() {
-                part.turns.pop_front();
-            }
+            // The other lanes' windows of this round come before this one's next.
+            let rest = part.turns.pop_front().filter(|turns| !turns.is_over());
+            part.turns.extend(rest);
         }
         Ok(Some(part.work))
     }

@@ -36,9 +36,8 @@ pub(super) struct Work {
     bytes_of_all: u64,
     spare: Arc<Spare>,
     skip_damaged: bool,
-    /// Windows that samples are in, and how many pieces these have.
+    /// Those that samples are in.
     windows: Vec<Arc<Gathered>>,
-    pieces: u32,
     /// Some of these could not be read.
     is_unread: bool,
     /// Of samples that are read for it.
@@ -58,15 +57,8 @@ pub(super) struct Keeping {
 #[derive(Clone, Copy)]
 pub(super) enum Place {
     Kept(Slot),
-    Read {
-        item: u32,
-    },
-    /// Of all pieces of all windows.
-    Window {
-        piece: u32,
-        start: u32,
-        len: u32,
-    },
+    Read { item: u32 },
+    Window { window: u32, stretch: u32, start: u32, len: u32 },
 }
 
 /// What became of a batch.
@@ -107,7 +99,6 @@ impl Work {
             spare,
             skip_damaged,
             windows: Vec::new(),
-            pieces: 0,
             is_unread: false,
             ticket: None,
             keeping: None,
@@ -120,13 +111,11 @@ impl Work {
         self.bytes_of_all += len;
     }
 
-    /// Adds a window, if it could be read; the number of its first piece.
+    /// Adds a window, if it could be read, and returns its number.
     pub(super) fn add_window(&mut self, window: Option<&Arc<Gathered>>) -> u32 {
-        let first = self.pieces;
         self.is_unread |= window.is_none();
-        self.pieces += window.map_or(0, |window| window.len() as u32);
         self.windows.extend(window.cloned());
-        first
+        self.windows.len().saturating_sub(1) as u32
     }
 
     /// Whether all samples that are read for it are there, after waiting for at most `timeout`.
@@ -185,13 +174,13 @@ impl Work {
 
     /// The bytes of each sample. All at once: between two copies, tables have left the caches.
     fn bytes<'a>(&'a self, gathered: Option<&'a Gathered>, kept: impl Fn(usize, Slot) -> &'a [u8]) -> Vec<&'a [u8]> {
-        let pieces: Vec<&[u8]> = self.windows.iter().flat_map(|window| window.iter()).collect();
         let of = |(number, &place): (usize, &Place)| match place {
             Place::Kept(slot) => kept(number, slot),
             Place::Read { item } => gathered.map_or(&[][..], |gathered| gathered.get(item as usize)),
             // A damaged index may say anything.
-            Place::Window { piece, start, len } => {
-                pieces[piece as usize].get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()
+            Place::Window { window, stretch, start, len } => {
+                let stretch = self.windows[window as usize].get(stretch as usize);
+                stretch.get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()
             }
         };
         self.places.iter().enumerate().map(of).collect()
