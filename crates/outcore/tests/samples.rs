@@ -518,3 +518,29 @@ fn a_loader_keeps_to_the_budget_and_says_what_it_needs() {
     let batch = loader.next_batch(|| true).unwrap().unwrap();
     assert!(batch.len() == 64 && (0..64).all(|index| batch.columns()[0].get(index) == long));
 }
+
+#[test]
+fn a_batch_of_several_windows_a_lane_takes_no_more_than_these() {
+    let (folder, [path, _]) = places();
+    let session = session(folder.path());
+    let mut writer = DatasetWriter::create(&session, &path, WriterOptions::default()).unwrap();
+    let kind = Kind::Array { dtype: "|u1".into(), shape: vec![Some(1024)] };
+    writer.set_fields(vec![Field { name: "x".into(), kind }]).unwrap();
+    (0..8192u64).for_each(|number| writer.write(None, &[&[number as u8; 1024]]).unwrap());
+    writer.finish().unwrap().run().unwrap();
+    drop(session);
+    let shuffle = Shuffle::Chunks(Chunks { samples: 64, window: 2, lanes: 4 });
+    // With more than what three windows a lane take, batches that are ready have some until windows need it.
+    for windows in [13, 18, 24] {
+        let session = self::session(folder.path());
+        let dataset = session.open_dataset(&path).unwrap();
+        let budget = session.engine().budget();
+        let _held = session.engine().reserve("test", budget.available() - windows * (128 << 10)).unwrap();
+        let options = LoaderOptions { batch: 256, shuffle, ahead: Some(0), ..LoaderOptions::default() };
+        let mut loader = Loader::new(&dataset, options).unwrap();
+        assert_eq!(loader.next_batch(|| true).unwrap().unwrap().len(), 256);
+        loader.set_batch(1024).unwrap();
+        let batch = loader.next_batch(|| true).unwrap().unwrap();
+        assert!((0..1024).all(|index| batch.columns()[0].get(index) == [batch.samples()[index] as u8; 1024]));
+    }
+}

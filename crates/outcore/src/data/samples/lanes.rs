@@ -96,9 +96,12 @@ impl Lanes {
         };
         while let Some(turns) = part.turns.front_mut() {
             let lane = &mut self.lanes[turns.lane as usize];
-            let Some((window, gathered)) = lane.window(dataset, order, turns.lane, turns.at, patience, must)? else {
-                self.part = Some(part);
-                return Ok(None);
+            let (window, gathered) = match lane.window(dataset, order, turns.lane, turns.at, patience, must) {
+                Ok(Some(here)) => here,
+                unready => {
+                    self.part = Some(part);
+                    return unready.map(|_| None);
+                }
             };
             let in_work = part.work.add_window(gathered);
             for (at, number) in turns.before(window.shape.positions.end) {

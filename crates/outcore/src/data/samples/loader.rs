@@ -475,7 +475,12 @@ impl Loader {
     fn stage_of_windows(&mut self, positions: Positions, patience: Duration, must: bool) -> Result<Option<Stage>> {
         let Order::Chunked(order) = &self.order else { return Ok(None) };
         let mut lanes = mem::take(&mut self.lanes);
-        let work = lanes.gather(&self.dataset, order, positions, patience, must, || self.work(positions));
+        let work = loop {
+            match lanes.gather(&self.dataset, order, positions, patience, must, || self.work(positions)) {
+                Err(Error::OverBudget { .. }) if must && self.room.leave() => {}
+                gathered => break gathered,
+            }
+        };
         self.lanes = lanes;
         Ok(work?.map(|work| Stage::Coming(Box::new(work))))
     }
@@ -619,6 +624,16 @@ impl Room {
             self.spare.set_most(wanted);
             (self.reserved, self.refused) = (Some(reserved), false);
         }
+    }
+
+    /// Gives up all memory, if it has any and no batch is in it.
+    fn leave(&mut self) -> bool {
+        let leaves = self.used == 0 && self.reserved.is_some();
+        if leaves {
+            self.spare.set_most(0);
+            (self.reserved, self.refused) = (None, true);
+        }
+        leaves
     }
 
     fn has(&self, bytes: u64) -> bool {

@@ -32,9 +32,13 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// Has so many bytes at most from now on.
+    /// Has so many bytes at most from now on; none, if it has more.
     pub(super) fn set_most(&self, most: u64) {
         self.most.store(most, Ordering::Relaxed);
+        let mut waiting = self.waiting.lock().expect("no panic while held");
+        if waiting.iter().map(Vec::capacity).sum::<usize>() as u64 > most {
+            waiting.clear();
+        }
     }
 
     /// No bytes, with room for so many.
