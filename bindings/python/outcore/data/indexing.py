@@ -16,7 +16,8 @@ from .._session import PathLike, Session, full_path
 from ..errors import ArgumentError
 from .dataset import Dataset
 from .fields import Field, name_bytes
-from .sources import DTYPES, files_of, found, members, tensors
+from .shards import DTYPES, members, tensors
+from .sources import files_of, found
 from .tfrecord import HEAD_BYTES, records
 from .writer import Writer
 

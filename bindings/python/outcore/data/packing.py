@@ -18,7 +18,8 @@ from .._session import PathLike, Session
 from ..errors import ArgumentError
 from .dataset import Dataset
 from .fields import fields_of
-from .sources import KINDS, Named, Source, found
+from .source import Named, Source
+from .sources import KINDS, found
 from .writer import Writer
 
 COPIED = 4096
