@@ -100,7 +100,7 @@ class Array:
         self._matrix: _native.Matrix | None = matrix
         self._origin = origin
         self._shape = tuple(matrix.shape)
-        self._dtype: DType = np.dtype(np.float32 if matrix.dtype == "float32" else np.float64)
+        self._dtype: DType = np.dtype(np.float32) if matrix.dtype == "float32" else np.dtype(np.float64)
         self._part = part or Part((0, self._shape[0]), (0, self._shape[1] if len(self._shape) == 2 else 1))
         self._process = os.getpid()
 

@@ -61,7 +61,7 @@ class Sparse:
         self._session = session
         self._matrix: _native.SparseMatrix | None = matrix
         self._shape = matrix.shape
-        self._dtype: DType = np.dtype(np.float32 if matrix.dtype == "float32" else np.float64)
+        self._dtype: DType = np.dtype(np.float32) if matrix.dtype == "float32" else np.dtype(np.float64)
         self._path = path
         self._lines = lines
         self._turned = turned
