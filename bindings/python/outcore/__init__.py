@@ -10,7 +10,7 @@ An SSD is used as working memory, within a memory budget that holds::
     c[:10, :10]                     # a NumPy array
 
 `outcore.linalg` has products, norms and statistics, `outcore.decomposition` the scikit-learn estimator PCA, `outcore.errors` what
-can go wrong. Every call that takes long shows progress on a terminal and ends within half a second of Ctrl-C.
+can go wrong. Every call that takes long shows progress, on a terminal or in a notebook, and ends within half a second of Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Literal, overload
 import numpy.typing as npt
 
 from . import _native, errors, linalg
-from ._array import Array, native_output, session_of
+from ._array import Array, native_output, refuse_sparse, session_of
 from ._foreign import (
     export_bow,
     export_libsvm,
@@ -38,7 +38,7 @@ from ._foreign import (
     import_xc,
 )
 from ._native import VERSION as __version__  # noqa: N811
-from ._session import Driver, Order, PathLike, Session, default_session, last_run, set_default, type_name
+from ._session import Driver, Info, Mode, Order, PathLike, Session, default_session, last_run, set_default, type_name
 from ._sparse import Sparse
 from ._trace import Trace
 
@@ -74,6 +74,13 @@ __all__ = [
     "open",
 ]
 
+_MODULES = ("cluster", "data", "decomposition", "filesystem", "random_projection", "streams", "text", "torch")
+
+
+def __dir__() -> list[str]:
+    # Of the modules that are imported by themselves, those that have been: what is told is there.
+    return sorted([*__all__, *(name for name in _MODULES if name in globals())])
+
 
 def configure(
     memory: int | str | None = None,
@@ -97,6 +104,30 @@ def configure(
     return session
 
 
+@overload
+def open(
+    path: PathLike,
+    *,
+    dtype: npt.DTypeLike,
+    shape: int | Sequence[int],
+    order: Order = ...,
+    offset: int = ...,
+    leading_dimension: int | None = ...,
+    interrupted: bool = ...,
+) -> Array: ...
+@overload
+def open(path: PathLike, *, interrupted: Literal[True]) -> Array: ...
+@overload
+def open(
+    path: PathLike,
+    *,
+    dtype: npt.DTypeLike | None = ...,
+    shape: int | Sequence[int] | None = ...,
+    order: Order = ...,
+    offset: int = ...,
+    leading_dimension: int | None = ...,
+    interrupted: bool = ...,
+) -> Array | Sparse: ...
 def open(
     path: PathLike,
     *,
@@ -106,7 +137,7 @@ def open(
     offset: int = 0,
     leading_dimension: int | None = None,
     interrupted: bool = False,
-) -> Any:
+) -> Array | Sparse:
     """Opens a matrix or vector on SSD. Only its header is read; of a sparse matrix, also where its lines begin.
 
     Parameters
@@ -122,7 +153,7 @@ def open(
 
     Returns
     -------
-    Array, or Sparse for a folder.
+    Array, or Sparse for a folder. Which of the two it is, only the path tells: a type checker is told by ``isinstance``.
 
     Raises
     ------
@@ -155,8 +186,10 @@ def accept(path: PathLike) -> None:
     default_session().accept(path)
 
 
-def create(path: PathLike, shape: int | Sequence[int], dtype: npt.DTypeLike = "float32", *, order: Order = "C") -> Array:
-    """A new `.npy` file of zeros, to be written with `a[i:j] = x`. A file that had the name is replaced.
+def create(
+    path: PathLike, shape: int | Sequence[int], dtype: npt.DTypeLike = "float32", *, order: Order = "C", mode: Mode = "x"
+) -> Array:
+    """A new `.npy` file of zeros, to be written with `a[i:j] = x`.
 
     Parameters
     ----------
@@ -165,13 +198,18 @@ def create(path: PathLike, shape: int | Sequence[int], dtype: npt.DTypeLike = "f
     dtype : float32 or float64
     order : {"C", "F"}
         Whether the elements of a row or of a column lie next to each other.
+    mode : {"x", "w"}
+        "x": what has the name already stays, and the call fails. "w": a file that has the name is replaced, at once and whole;
+        arrays that have it open keep it. What writes all of a file (`from_numpy`, `convert`, results with a path) replaces.
 
     Raises
     ------
+    ExistsError
+        With "x", for a name that is taken or that another writer is about to take: of several that create it at once, one does.
     NoSpaceError
-        Before the first byte is written. Also DeniedError, ReadOnlyError, LockedError, MissingError for the folder.
+        Before the first byte is written. Also DeniedError, ReadOnlyError, MissingError for the folder, and with "w" LockedError.
     """
-    return default_session().create(path, shape, dtype, order=order)
+    return default_session().create(path, shape, dtype, order=order, mode=mode)
 
 
 def from_numpy(
@@ -251,7 +289,8 @@ def convert(
     ----------
     a : Array
     out : path or Array, optional
-        A new `.npy` file, an array of the same shape, or (default) an unnamed array.
+        A `.npy` file, which takes the place of one that has the name when it is whole; an array of the same shape; or
+        (default) an unnamed array.
     dtype : float32 or float64, optional
     order : {"C", "F"}, optional
     memory, progress, explain
@@ -261,6 +300,7 @@ def convert(
     -------
     Array, or `out` where that is one.
     """
+    refuse_sparse(a, "a", "Sparse.tiled, outcore.linalg.scaled and csrcsc make copies of sparse matrices")
     session = session_of(a, memory=memory)
     if not isinstance(a, Array):
         raise errors.ArgumentError(f"a must be an outcore array, not {type(a).__name__}; see from_numpy")
@@ -271,7 +311,7 @@ def convert(
     return found
 
 
-def info() -> dict[str, Any]:
+def info() -> Info:
     """What the default session runs on: budget in bytes, threads, driver, BLAS, scratch folder."""
     return default_session().info()
 

@@ -7,23 +7,31 @@ belongs to the caller; what enters it is written through to the file. Indexing i
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from types import EllipsisType, TracebackType
+from typing import Any, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _native
+from . import _html, _native
 from ._index import Pick, parse_key, spans
 from ._session import Order, Session, default_session, full_path, type_name
-from ._units import check_room, show_bytes
+from ._units import check_room, show_bytes, show_path
 from .errors import ArgumentError, ClosedError, DTypeError, ShapeError
 
-__all__ = ["Array", "Floats", "memory_operand", "native_operand", "native_output", "numbers"]
+__all__ = ["Array", "DType", "Floats", "memory_operand", "native_operand", "native_output", "numbers"]
 
-Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Floats: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+"""What leaves an array: which of the two, its `dtype` says."""
+
+DType: TypeAlias = np.dtype[np.float32] | np.dtype[np.float64]
+
+Slice: TypeAlias = slice
+Index: TypeAlias = SupportsIndex | Slice | EllipsisType
+Key: TypeAlias = Index | tuple[Index, ...]
 
 CHUNK_BYTES = 16 << 20
 """Memory besides the budget that assignments and steps use where values need to be converted, broadcast or picked."""
@@ -82,7 +90,7 @@ class Array:
     >>> c = a @ a.T                 # a new matrix on SSD
     """
 
-    __slots__ = ("_matrix", "_origin", "_part", "_process", "_session", "_shape")
+    __slots__ = ("_dtype", "_matrix", "_origin", "_part", "_process", "_session", "_shape")
 
     # NumPy leaves `x @ a` to this class.
     __array_ufunc__ = None
@@ -92,6 +100,7 @@ class Array:
         self._matrix: _native.Matrix | None = matrix
         self._origin = origin
         self._shape = tuple(matrix.shape)
+        self._dtype: DType = np.dtype(np.float32) if matrix.dtype == "float32" else np.dtype(np.float64)
         self._part = part or Part((0, self._shape[0]), (0, self._shape[1] if len(self._shape) == 2 else 1))
         self._process = os.getpid()
 
@@ -138,9 +147,9 @@ class Array:
         return int(np.prod(self._shape, dtype=object))
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """`float32` or `float64`."""
-        return np.dtype(self._inner.dtype)
+        return self._dtype
 
     @property
     def nbytes(self) -> int:
@@ -168,8 +177,23 @@ class Array:
     def __repr__(self) -> str:
         if self._matrix is None:
             return "<outcore array, closed>"
-        where = "unnamed" if self._origin is None else self._origin.path
-        return f"<outcore array {self._shape} {self.dtype}, {show_bytes(self.nbytes)}, {where}>"
+        return f"<outcore array {self._shape} {self.dtype}, {show_bytes(self.nbytes)}, {self._where}>"
+
+    @property
+    def _where(self) -> str:
+        return show_path(None if self._origin is None else self._origin.path)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show. Nothing is read, and no file is opened."""
+        if self._matrix is None:
+            return _html.card("outcore array, closed", [])
+        facts = [("shape", str(self._shape)), ("dtype", str(self.dtype)), ("bytes", show_bytes(self.nbytes))]
+        if self._process != os.getpid():
+            return _html.card("outcore array", [*facts, ("path", self._where)])
+        facts += [("order", "rows (C)" if self.order == "C" else "columns (F)"), ("path", self._where)]
+        facts += [("budget", show_bytes(self._session.memory))]
+        drawn = _html.picture(self._shape, self.nbytes, self._session.memory, by_columns=self.order == "F")
+        return _html.card("outcore array", facts, drawn)
 
     # Views
 
@@ -206,7 +230,7 @@ class Array:
 
     # Out of it
 
-    def numpy(self, *, force: bool = False, progress: bool | None = None) -> npt.NDArray[Any]:
+    def numpy(self, *, force: bool = False, progress: bool | None = None) -> Floats:
         """All of it as a NumPy array that belongs to the caller, in the order that it has on SSD.
 
         Parameters
@@ -214,7 +238,7 @@ class Array:
         force : bool
             Read it even where it is larger than the memory available now.
         progress : bool, optional
-            Show a progress bar; default when standard error is a terminal and it takes more than a second.
+            Show a progress bar; default on a terminal and in a notebook, where it takes more than a second.
 
         Raises
         ------
@@ -228,21 +252,42 @@ class Array:
         if not force:
             check_room(size, self, "take a part, or .numpy(force=True)")
 
-    def _read(self, progress: bool | None = None) -> npt.NDArray[Any]:
+    def _read(self, progress: bool | None = None) -> Floats:
         matrix = self._inner
         by_columns = self.ndim == 2 and matrix.order == "F"
-        found = np.empty(self._shape[::-1] if by_columns else self._shape, self.dtype)
+        found: Floats = np.empty(self._shape[::-1] if by_columns else self._shape, self.dtype)
         if found.size:
             self._session._run((matrix.t() if by_columns else matrix).read_into(found), "reading", progress)
         return found.T if by_columns else found
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """All of it, as `numpy` reads it: what NumPy and scikit-learn call when they are given the array.
+
+        Raises
+        ------
+        NoMemoryError
+            When it is larger than the memory available. ValueError, where no copy is wanted.
+        """
         if copy is False:
             raise ValueError("an array on SSD is always copied to become a NumPy array")
         found = self.numpy()
         return found if dtype is None else np.asarray(found, dtype)
 
-    def __getitem__(self, key: Any) -> Any:
+    # Of a vector, a[i] is a number; a checker takes it for an array of no dimensions, which does the same.
+    @overload
+    def __getitem__(  # type: ignore[overload-overlap]
+        self, key: tuple[SupportsIndex, SupportsIndex]
+    ) -> np.float32 | np.float64: ...
+    @overload
+    def __getitem__(self, key: Key) -> Floats: ...
+    def __getitem__(self, key: Key) -> Floats | np.float32 | np.float64:
+        """The elements that integers, slices and `...` pick, as NumPy picks them, read now. They belong to the caller.
+
+        Raises
+        ------
+        IndexError
+            For other keys, such as lists. NoMemoryError, for more than the memory available.
+        """
         pick = parse_key(key, self._shape)
         item = self.dtype.itemsize
         self._check_room(pick.size * item)
@@ -258,7 +303,7 @@ class Array:
         """The view of all that lies between the first and the last element."""
         return self.slice(*pick.bounds[0], *(pick.bounds[1:2]))
 
-    def _pieces(self, pick: Pick) -> Any:
+    def _pieces(self, pick: Pick) -> Iterator[tuple[Floats, Slice]]:
         """Rows that a key with steps picks, a few at a time: the elements, and which rows of the result they are."""
         covered = self._covered(pick)
         width = max(1, covered.nbytes // max(1, len(covered)))
@@ -267,7 +312,16 @@ class Array:
 
     # Into it
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: Key, value: Array | npt.ArrayLike) -> None:
+        """Writes now, in place, to the elements that a key picks. Values are broadcast and converted as NumPy does.
+
+        A write that does not end, by Ctrl-C too, leaves the file marked: some of its elements are new, and opening it says so.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            Before anything is written. LockedError, ReadOnlyError, DeviceError.
+        """
         pick = parse_key(key, self._shape)
         if pick.plain and pick.size:
             self._assign(key, value, None)
@@ -314,14 +368,15 @@ class Array:
 
     # Products
 
-    def __matmul__(self, other: Any) -> Any:
+    def __matmul__(self, other: Array | npt.NDArray[Any]) -> Array | Floats:
+        """A product of matrices is a new matrix on SSD, as of `outcore.linalg.gemm`; with a vector it is a vector in memory."""
         from .linalg import gemm
 
         if isinstance(other, (Array, np.ndarray)) and 1 in (self.ndim, other.ndim):
             return _vector_product(self, other)
         return gemm(self, other) if isinstance(other, (Array, np.ndarray)) else NotImplemented
 
-    def __rmatmul__(self, other: Any) -> Any:
+    def __rmatmul__(self, other: npt.NDArray[Any]) -> Array | Floats:
         from .linalg import gemm
 
         if isinstance(other, np.ndarray) and 1 in (self.ndim, other.ndim):
@@ -363,10 +418,28 @@ def numbers(value: Any, name: str = "the value") -> npt.NDArray[Any]:
     DTypeError, ArgumentError
         For other elements, and for masked arrays.
     """
+    refuse_sparse(value, name)
     found = unmasked(np.asanyarray(value), name)
     if found.dtype.kind not in "fiub":
         raise DTypeError(f"{found.dtype} values cannot be written to an array of floats")
     return found
+
+
+def refuse_sparse(x: object, name: str, advice: str | None = None) -> None:
+    """Refuses a sparse matrix, on SSD or SciPy's, where only dense ones are taken, before anything of it is read.
+
+    Raises
+    ------
+    DTypeError
+    """
+    from ._sparse import Sparse, is_scipy
+
+    if isinstance(x, Sparse):
+        advice = advice or f"{name}.scipy().toarray() makes a dense one in memory"
+        raise DTypeError(f"{name} is sparse, where dense matrices are taken: {x!r}; {advice}")
+    if is_scipy(x):
+        advice = advice or f"{name}.toarray() makes a dense one"
+        raise DTypeError(f"{name} is a sparse matrix of SciPy, where dense matrices are taken; {advice}")
 
 
 def unmasked(x: Any, name: str) -> Any:
@@ -420,6 +493,7 @@ def native_operand(x: Any, name: str) -> Any:
     """
     if isinstance(x, Array):
         return x._inner
+    refuse_sparse(x, name)
     if not isinstance(x, np.ndarray):
         raise ArgumentError(f"{name} must be an outcore array or a NumPy array, not {type(x).__name__}")
     type_name(unmasked(x, name).dtype)
@@ -458,7 +532,7 @@ def session_of(*operands: Any, memory: int | str | None = None) -> Session:
     return (default_session() if first is None else first._session)._with(memory)
 
 
-def _vector_product(a: Any, b: Any) -> npt.NDArray[Any]:
+def _vector_product(a: Any, b: Any) -> Floats:
     """A product with a vector: the result is a vector, and a NumPy array."""
     from .linalg import gemm
 

@@ -77,7 +77,7 @@ def import_libsvm(
     memory : int or str, optional
         Budget of this import; default that of the session.
     progress : bool, optional
-        Show a progress bar; default when standard error is a terminal and it takes more than a second.
+        Show a progress bar; default on a terminal and in a notebook, where it takes more than a second.
 
     Returns
     -------

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
-
-from tqdm import tqdm
 
 from ._native import Job, Running
 from .errors import OutcoreError
@@ -58,21 +58,41 @@ def _stop(running: Running, partial: Callable[[Any], None] | None) -> None:
         raise interrupted
 
 
+def in_notebook() -> bool:
+    """Whether this is a kernel of Jupyter, which shows what is written although it is no terminal."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return "IPKernelApp" in (getattr(shell, "config", None) or {})
+
+
+def is_watched() -> bool:
+    """Whether bars are seen: on a terminal, and in a notebook."""
+    return in_notebook() or (sys.stderr is not None and sys.stderr.isatty())
+
+
+def _tqdm() -> Any:
+    """A bar of widgets in a notebook, of text anywhere else. Where widgets are missing, tqdm would warn of it: text does too."""
+    if "tqdm.auto" not in sys.modules:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module("tqdm.auto")
+    return importlib.import_module("tqdm.auto").tqdm
+
+
 class Bar(contextlib.AbstractContextManager["Bar"]):
-    """A progress bar that appears when it is worth it: `True` at once, `None` on a terminal after a second, `False` never."""
+    """A progress bar that appears when it is worth it: `True` at once, `None` after a second if seen, `False` never."""
 
     def __init__(self, label: str, progress: bool | None) -> None:
         self._label = label
-        self._show = sys.stderr is not None and sys.stderr.isatty() if progress is None else progress
+        self._show = is_watched() if progress is None else progress
         self._begin = time.monotonic() + (0 if progress else BAR_AFTER_S)
-        self._bar: tqdm[Any] | None = None
+        self._bar: Any = None
 
     def update(self, fraction: Callable[[], float]) -> None:
         if not self._show or time.monotonic() < self._begin:
             return
         if self._bar is None:
             form = "{desc}: {percentage:3.0f}%|{bar}| {elapsed}<{remaining}"
-            self._bar = tqdm(desc=self._label, total=1.0, bar_format=form, leave=False)
+            self._bar = _tqdm()(desc=self._label, total=1.0, bar_format=form, leave=False)
         self._bar.update(max(0.0, fraction() - self._bar.n))
 
     def __exit__(self, *_: object) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,17 +18,19 @@ from . import _native
 from ._run import execute
 from ._trace import Trace
 from ._units import parse_bytes
-from .errors import ArgumentError, DTypeError
+from .errors import ArgumentError, DTypeError, ExistsError
 
 if TYPE_CHECKING:
     from ._array import Array
     from ._sparse import Sparse
 
-__all__ = ["Driver", "Order", "PathLike", "Session", "default_session", "session_like"]
+__all__ = ["Driver", "Info", "Mode", "Order", "PathLike", "Session", "default_session", "session_like"]
 
 PathLike = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Order = Literal["C", "F"]
 Driver = Literal["auto", "io_uring", "threads"]
+Mode = Literal["x", "w"]
+"""A new file, or one that may replace another."""
 
 MOST_THREADS = 1024
 
@@ -37,6 +39,21 @@ _LIBRARIES = {
     "openblas": ("libopenblas.so.0", "libopenblas*.so*"),
     "blis": ("libblis.so.4", "libblis.so*"),
 }
+
+
+class Info(TypedDict):
+    """What a session runs on."""
+
+    version: str
+    memory_bytes: int
+    threads: int
+    driver: str
+    queue_depth: int
+    registered_bytes: int
+    fallback: str | None
+    blas: str
+    blas_version: str
+    scratch: Path
 
 
 @dataclass(frozen=True)
@@ -161,14 +178,41 @@ class Session:
         """Compute threads."""
         return self._inner.threads
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> Info:
         """What the session runs on: budget, threads, driver (and why it is not io_uring, if so), BLAS, scratch folder."""
-        return {"version": _native.VERSION, **self._inner.info()}
+        found: Info = {"version": _native.VERSION, **self._inner.info()}  # type: ignore[typeddict-item]
+        return found
 
     def last_trace(self) -> Trace:
         """How the last run of this session went."""
         return _some(self._trace)
 
+    @overload
+    def open(
+        self,
+        path: PathLike,
+        *,
+        dtype: npt.DTypeLike,
+        shape: int | Sequence[int],
+        order: Order = ...,
+        offset: int = ...,
+        leading_dimension: int | None = ...,
+        interrupted: bool = ...,
+    ) -> Array: ...
+    @overload
+    def open(self, path: PathLike, *, interrupted: Literal[True]) -> Array: ...
+    @overload
+    def open(
+        self,
+        path: PathLike,
+        *,
+        dtype: npt.DTypeLike | None = None,
+        shape: int | Sequence[int] | None = None,
+        order: Order = ...,
+        offset: int = ...,
+        leading_dimension: int | None = ...,
+        interrupted: bool = ...,
+    ) -> Array | Sparse: ...
     def open(
         self,
         path: PathLike,
@@ -179,7 +223,7 @@ class Session:
         offset: int = 0,
         leading_dimension: int | None = None,
         interrupted: bool = False,
-    ) -> Any:
+    ) -> Array | Sparse:
         """As `outcore.open`."""
         from ._array import Array, Origin
         from ._sparse import Sparse
@@ -198,13 +242,24 @@ class Session:
         return Array._open(self, Origin(full_path(path), raw, interrupted))
 
     def create(
-        self, path: PathLike, shape: int | Sequence[int], dtype: npt.DTypeLike = "float32", *, order: Order = "C"
+        self,
+        path: PathLike,
+        shape: int | Sequence[int],
+        dtype: npt.DTypeLike = "float32",
+        *,
+        order: Order = "C",
+        mode: Mode = "x",
     ) -> Array:
         """As `outcore.create`."""
         from ._array import Array, Origin
 
+        if mode not in ("x", "w"):
+            raise ArgumentError(f"mode must be 'x' (a new file) or 'w' (which replaces one), not {mode!r}")
         absolute = full_path(path)
-        matrix = self._inner.create(absolute, type_name(dtype), shape_of(shape), order)
+        try:
+            matrix = self._inner.create(absolute, type_name(dtype), shape_of(shape), order, mode == "w")
+        except ExistsError as error:
+            raise ExistsError(f"{error}; mode='w' replaces what has the name", object=absolute) from None
         return Array(self, matrix, Origin(absolute))
 
     def from_numpy(
@@ -217,7 +272,7 @@ class Session:
         progress: bool | None = None,
     ) -> Array:
         """As `outcore.from_numpy`."""
-        from ._array import memory_operand, numbers
+        from ._array import Array, Origin, memory_operand, numbers
 
         values = numbers(x, "x")
         kind = type_name(values.dtype if dtype is None else dtype)
@@ -227,11 +282,11 @@ class Session:
         if operand is None:
             return self._written(full_path(path), values, kind, order, progress)
         self._run(_native.convert(self._inner, operand, full_path(path), kind, order), "writing", progress)
-        return self.open(path)
+        return Array._open(self, Origin(full_path(path)))
 
     def _written(self, path: str, values: npt.NDArray[Any], kind: str, order: Order, progress: bool | None) -> Array:
         """A new file written in pieces, which has its name when all are there."""
-        from ._array import Array
+        from ._array import Array, Origin
 
         draft = self._inner.draft(path, kind, shape_of(values.shape), order)
         try:
@@ -240,7 +295,7 @@ class Session:
         finally:
             # A traceback that somebody keeps must not keep the file.
             draft.discard()
-        return self.open(path)
+        return Array._open(self, Origin(path))
 
     def from_scipy(self, path: PathLike, x: Any, *, dtype: npt.DTypeLike | None = None, progress: bool | None = None) -> Sparse:
         """As `outcore.from_scipy`."""

@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _native
+from . import _html, _native
 from ._session import PathLike, Session, default_session, full_path
-from ._units import check_room, show_bytes
+from ._units import check_room, show_bytes, show_path
 from .errors import ArgumentError, ClosedError, DTypeError, MissingError, ShapeError
 
+if TYPE_CHECKING:
+    from scipy.sparse import csc_matrix, csr_matrix
+
+    from ._array import Array, DType, Floats
+
+    # Without stubs for SciPy a checker takes it for anything.
+    ScipyMatrix: TypeAlias = csr_matrix | csc_matrix
+
 __all__ = ["Sparse", "is_scipy", "native_sparse"]
+
+Rows: TypeAlias = SupportsIndex | slice
 
 
 class Sparse:
@@ -36,7 +46,7 @@ class Sparse:
     >>> a.T @ y                             # no transpose is made for it
     """
 
-    __slots__ = ("_lines", "_matrix", "_path", "_process", "_session", "_turned")
+    __slots__ = ("_dtype", "_lines", "_matrix", "_path", "_process", "_session", "_shape", "_turned")
 
     __array_ufunc__ = None
 
@@ -50,6 +60,8 @@ class Sparse:
     ) -> None:
         self._session = session
         self._matrix: _native.SparseMatrix | None = matrix
+        self._shape = matrix.shape
+        self._dtype: DType = np.dtype(np.float32) if matrix.dtype == "float32" else np.dtype(np.float64)
         self._path = path
         self._lines = lines
         self._turned = turned
@@ -84,7 +96,7 @@ class Sparse:
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
-        return self._inner.shape
+        return self._shape
 
     @property
     def ndim(self) -> int:
@@ -97,12 +109,12 @@ class Sparse:
         return self._inner.nonzeros
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """`float32` or `float64`, the type of the values."""
-        return np.dtype(self._inner.dtype)
+        return self._dtype
 
     @property
-    def index_dtype(self) -> np.dtype[Any]:
+    def index_dtype(self) -> np.dtype[np.uint16] | np.dtype[np.int32] | np.dtype[np.int64]:
         """The type of the column (or row) numbers."""
         return np.dtype(self._inner.index_dtype)
 
@@ -137,8 +149,28 @@ class Sparse:
     def __repr__(self) -> str:
         if self._matrix is None:
             return "<outcore sparse matrix, closed>"
-        where = "unnamed" if self._path is None else self._path
-        return f"<outcore {self.format} matrix {self.shape} {self.dtype}, {self.nnz} entries, {show_bytes(self.nbytes)}, {where}>"
+        about = f"{self._shape} {self.dtype}"
+        if self._process == os.getpid():
+            about = f"{self.format} matrix {about}, {self.nnz} entries, {show_bytes(self.nbytes)}"
+        else:
+            # Nothing is opened again only to be shown.
+            about = f"sparse matrix {about}"
+        return f"<outcore {about}, {show_path(self._path)}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show. Nothing is read, and no file is opened."""
+        if self._matrix is None:
+            return _html.card("outcore sparse matrix, closed", [])
+        facts = [("shape", str(self._shape)), ("dtype", str(self.dtype))]
+        if self._process != os.getpid():
+            return _html.card("outcore sparse matrix", [*facts, ("path", show_path(self._path))])
+        density = self.nnz / max(1, self._shape[0] * self._shape[1])
+        facts += [("entries", f"{self.nnz:,}"), ("density", f"{density:.3g}"), ("bytes", show_bytes(self.nbytes))]
+        facts += [("format", self.format.upper() + (", in tiles" if self.is_tiled else "")), ("path", show_path(self._path))]
+        facts += [("budget", show_bytes(self._session.memory))]
+        by_columns = self.format == "csc"
+        drawn = _html.picture(self._shape, self.nbytes, self._session.memory, by_columns=by_columns, shade=density)
+        return _html.card("outcore sparse matrix", facts, drawn)
 
     # Views
 
@@ -172,7 +204,7 @@ class Sparse:
         Parameters
         ----------
         out : path, optional
-            A new folder, there when it is whole. Default: an unnamed matrix in the scratch folder.
+            A folder, which takes the place of a matrix that has the name when it is whole. Default: an unnamed matrix in scratch.
 
         Returns
         -------
@@ -186,7 +218,7 @@ class Sparse:
 
     # Out of it
 
-    def scipy(self, *, force: bool = False, progress: bool | None = None) -> Any:
+    def scipy(self, *, force: bool = False, progress: bool | None = None) -> ScipyMatrix:
         """All of it as a `scipy.sparse` matrix that belongs to the caller, in the format that it has on SSD.
 
         Parameters
@@ -194,7 +226,7 @@ class Sparse:
         force : bool
             Read it even where it is larger than the memory available now.
         progress : bool, optional
-            Show a progress bar; default when standard error is a terminal and it takes more than a second.
+            Show a progress bar; default on a terminal and in a notebook, where it takes more than a second.
 
         Raises
         ------
@@ -215,7 +247,27 @@ class Sparse:
         kind = scipy.sparse.csr_matrix if self.format == "csr" else scipy.sparse.csc_matrix
         return kind((values, indices, offsets.astype(indices.dtype) if _fits(offsets, indices) else offsets), shape=self.shape)
 
-    def __getitem__(self, key: Any) -> Any:
+    # A checker is not told of it, so that it takes no matrix for what NumPy makes an array of.
+    if not TYPE_CHECKING:
+
+        def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
+            """Refuses: NumPy would otherwise take the matrix for a sequence, and read it row by row into an array of objects."""
+            raise DTypeError(
+                f"{self!r} is sparse, and becomes no dense NumPy array by itself; use .scipy() for a SciPy matrix, "
+                ".scipy().toarray() for a dense array in memory"
+            )
+
+    def __getitem__(self, key: Rows | tuple[Rows, Any]) -> ScipyMatrix:
+        """Some rows as a SciPy matrix, read now; of a matrix in CSC some columns, as in `a[:, 3:5]`.
+
+        Rows are picked by a number or a slice without steps. Columns of a matrix in CSR may be picked too, by anything that SciPy
+        takes, once the rows are in memory: whole rows are read for them.
+
+        Raises
+        ------
+        IndexError
+            For other keys. NoMemoryError, for more than the memory available.
+        """
         rows, cols = key if isinstance(key, tuple) and len(key) == 2 else (key, slice(None))
         if self.format == "csc":
             return self.T[cols, rows].T
@@ -228,7 +280,7 @@ class Sparse:
 
     # What lies beside it
 
-    def labels(self) -> Any:
+    def labels(self) -> npt.NDArray[np.float64] | ScipyMatrix | None:
         """What an importer has put beside the matrix: labels of its rows.
 
         Returns
@@ -242,9 +294,10 @@ class Sparse:
         if self._session._inner.is_sparse(beside):
             return Sparse._open(self._session, beside)[rows]
         try:
-            return self._session.open(beside + ".npy")[rows]
+            found = self._session.open(beside + ".npy")
         except MissingError:
             return None
+        return np.asarray(found[rows], np.float64)
 
     def vocabulary(self) -> list[str] | None:
         """The word of each column, where an importer has put them beside the matrix."""
@@ -265,7 +318,8 @@ class Sparse:
 
     # Products
 
-    def __matmul__(self, other: Any) -> Any:
+    def __matmul__(self, other: Array | npt.NDArray[Any]) -> Array | Floats:
+        """A product with a dense matrix is a new one on SSD, as of `outcore.linalg.csrmm`; with a vector, a vector in memory."""
         from ._array import Array
         from .linalg import csrgemv, csrmm
 
@@ -273,7 +327,7 @@ class Sparse:
             return NotImplemented
         return csrgemv(self, other) if other.ndim == 1 else csrmm(self, other)
 
-    def __rmatmul__(self, other: Any) -> Any:
+    def __rmatmul__(self, other: Array | npt.NDArray[Any]) -> Array | Floats:
         from ._array import Array
         from .linalg import csrgemv, csrmm
 
@@ -334,6 +388,7 @@ def native_sparse(x: Any, session: Session, name: str = "A") -> _native.SparseMa
     if isinstance(x, Sparse):
         return x._inner
     if not is_scipy(x):
+        refuse_dense(x, name)
         raise ArgumentError(f"{name} must be an outcore or SciPy sparse matrix, not {type(x).__name__}")
     if x.ndim != 2:
         raise ShapeError(f"{name} has {x.ndim} dimensions, where 2 are needed")
@@ -346,9 +401,26 @@ def native_sparse(x: Any, session: Session, name: str = "A") -> _native.SparseMa
     return _native.sparse_in_memory(session._inner, x.format, x.shape, indptr, indices, values)
 
 
+def refuse_dense(x: object, name: str) -> None:
+    """Refuses a dense matrix where only sparse ones are taken, before anything of it is read.
+
+    Raises
+    ------
+    DTypeError
+    """
+    from ._array import Array
+
+    if isinstance(x, (Array, np.ndarray)):
+        what = repr(x) if isinstance(x, Array) else "a NumPy array"
+        raise DTypeError(
+            f"{name} is dense, where sparse matrices are taken: {what}; scipy.sparse.csr_matrix makes one of what is in memory"
+        )
+
+
 def canonical(x: Any) -> Any:
     """A SciPy matrix in CSR or CSC without two entries of one place; `x` itself if it is one."""
     if not is_scipy(x):
+        refuse_dense(x, "x")
         raise ArgumentError(f"x must be a SciPy sparse matrix, not {type(x).__name__}")
     found = x if x.format in ("csr", "csc") else x.tocsr()
     if not found.has_canonical_format:

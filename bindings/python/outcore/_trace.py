@@ -19,6 +19,19 @@ class Trace:
     `bound_bytes`, `flops`, `wall_s`, `device_busy_s`, `device_idle_s`, `cores_busy_s`, `cores_idle_s`, `objects`, `spans`.
     """
 
+    plan: str
+    predicted: dict[str, int]
+    actual: dict[str, int]
+    bound_bytes: int
+    flops: int
+    wall_s: float
+    device_busy_s: float
+    device_idle_s: float
+    cores_busy_s: float
+    cores_idle_s: float
+    objects: list[dict[str, Any]]
+    spans: list[dict[str, Any]]
+
     def __init__(self, native: _native.Trace) -> None:
         self._native = native
         self._facts: dict[str, Any] | None = None

@@ -49,6 +49,13 @@ def show_bytes(count: float) -> str:
     return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
 
 
+def show_path(path: str | None) -> str:
+    """A path in one line that can be printed: quoted where it has line ends, or bytes that are no text."""
+    if path is None:
+        return "unnamed"
+    return path if path.isprintable() else repr(path)
+
+
 def memory_available() -> int:
     """Bytes that this process could still take without swapping or being stopped, as far as the system tells."""
     found = [memory_allowed()]

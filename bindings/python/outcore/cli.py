@@ -71,10 +71,11 @@ def cli() -> None:
 def info(path: str | None, as_json: bool, **options: Any) -> None:
     """What outcore runs on here; with PATH, what matrix that is."""
     session = session_of(options)
-    found = session.info() if path is None else _describe(session.open(path))
     if path is None:
-        found["scratch"] = str(found["scratch"])
-    say(found, as_json)
+        about = session.info()
+        say({**about, "scratch": str(about["scratch"])}, as_json)
+    else:
+        say(_describe(session.open(path)), as_json)
 
 
 @cli.command()
@@ -116,7 +117,7 @@ def convert(
         offset=raw_offset,
         leading_dimension=raw_leading_dimension,
     )
-    found = outcore.convert(array, target, dtype=dtype, order=order, explain=_how(explain, as_json))
+    found = outcore.convert(_dense(array), target, dtype=dtype, order=order, explain=_how(explain, as_json))
     if not explain:
         _done(session, found, as_json)
 
@@ -176,24 +177,19 @@ def export(source: str, target: str, kind: str | None, as_json: bool, **options:
     import outcore
 
     session = session_of(options)
-    matrix, kind = session.open(source), kind or _kind_of(target)
+    matrix, kind = _sparse(session.open(source)), kind or _kind_of(target)
     if kind == "xc":
         outcore.export_xc(matrix, _first(_labels_of(session, source), lambda: _none(matrix)), target)
     elif kind == "libsvm":
         outcore.export_libsvm(matrix, target, _first(_labels_of(session, source), matrix.labels))
     else:
         getattr(outcore, f"export_{kind}")(matrix, target)
-    facts = {
-        "path": target,
-        "format": kind,
-        "shape": list(matrix.shape),
-        "entries": matrix.nnz,
-        "nbytes": os.path.getsize(target),
-    }
+    nbytes = os.path.getsize(target)
+    facts = {"path": target, "format": kind, "shape": list(matrix.shape), "entries": matrix.nnz, "nbytes": nbytes}
     if as_json:
         say(facts, True)
     else:
-        print(f"{target}: {' x '.join(map(str, matrix.shape))}, {matrix.nnz} entries, {show_bytes(int(facts['nbytes']))}")
+        print(f"{target}: {' x '.join(map(str, matrix.shape))}, {matrix.nnz} entries, {show_bytes(nbytes)}")
 
 
 @cli.command()
@@ -212,7 +208,7 @@ def gemm(
     from . import linalg
 
     session = session_of(options)
-    left, right = session.open(a), session.open(b)
+    left, right = _dense(session.open(a)), _dense(session.open(b))
     found = linalg.gemm(left, right, out, alpha=alpha, trans_a=trans_a, trans_b=trans_b, explain=_how(explain, as_json))
     if not explain:
         _done(session, found, as_json)
@@ -231,7 +227,7 @@ def csrmm(a: str, b: str, out: str, alpha: float, trans_a: bool, explain: bool, 
     from . import linalg
 
     session = session_of(options)
-    left, right = session.open(a), session.open(b)
+    left, right = _sparse(session.open(a)), _dense(session.open(b))
     found = linalg.csrmm(left, right, out, alpha=alpha, trans_a=trans_a, explain=_how(explain, as_json))
     if not explain:
         _done(session, found, as_json)
@@ -325,7 +321,7 @@ def kmeans(
     array = session.open(x)
     begin_with: Any = init
     if start is not None:
-        begin_with = session.open(start).numpy()
+        begin_with = _dense(session.open(start)).numpy()
         clusters = len(begin_with)
     found = KMeans(clusters, init=begin_with, max_iter=max_iter, tol=tol, random_state=random_state)
     if explain:
@@ -531,6 +527,18 @@ def _imported(matrix: Sparse, as_json: bool) -> None:
 
 def _how(explain: bool, as_json: bool) -> Any:
     return "json" if explain and as_json else explain
+
+
+def _dense(matrix: Array | Sparse) -> Array:
+    if isinstance(matrix, Sparse):
+        raise errors.DTypeError(f"{matrix!r} is sparse, where a dense matrix is needed")
+    return matrix
+
+
+def _sparse(matrix: Array | Sparse) -> Sparse:
+    if isinstance(matrix, Array):
+        raise errors.DTypeError(f"{matrix!r} is dense, where a sparse matrix is needed, which is a folder")
+    return matrix
 
 
 def _describe(matrix: Array | Sparse) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,18 @@ from sklearn.utils.random import sample_without_replacement
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import _native
-from ._array import Array, native_operand, native_output, session_of, unmasked
+from ._array import Array, Floats, native_operand, native_output, session_of, unmasked
 from ._session import PathLike, Session
 from ._sparse import Sparse, is_scipy, native_sparse
 from ._trace import Trace
 from .errors import ArgumentError, NotFiniteError, ShapeError
 
 __all__ = ["KMeans"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 SAMPLE_BYTES = 16 << 20
 """What k-means++ chooses from, besides the budget: all of X, or as many rows of it as this holds."""
@@ -62,7 +67,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         Seed of the choice of the first centres. None stands for 0: the same data and budget give the same bits, whatever the
         number of threads.
     progress : bool, optional
-        Show progress bars; default when standard error is a terminal and it takes more than a second.
+        Show progress bars; default on a terminal and in a notebook, where it takes more than a second.
 
     Attributes
     ----------
@@ -88,6 +93,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     each column to 18 bits of its range there (32 bits for float64); rows for which that is too coarse are read from X. Sums take
     the rows that change their label from the copy, off at random: a mean over n rows by some 2^-16 / sqrt(n) of the deviation
     (2^-30 / sqrt(n) for float64). Whole numbers up to 262,143 are copied exactly.
+
+    Distances are compared by their squares: values beyond 1e154 (1e19 in float32) overflow, and differences below 1e-154 (1e-19)
+    are taken for none. Scale such data first.
 
     Ctrl-C leaves `cluster_centers_` and `n_iter_` as they were after the last whole round, without `labels_` and `inertia_`;
     before the end of the first round it leaves what was there. To go on: ``km.set_params(init=km.cluster_centers_).fit(X)``.
@@ -181,15 +189,21 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         X = self._checked(X, reset=False)
         return -float(self._assigned(X, _weights(sample_weight, X))["inertia"])
 
-    def transform(self, X: Any, out: PathLike | Array | None = None) -> Any:
+    @overload
+    def transform(self, X: Array | Sparse, out: PathLike | Array | None = None) -> Array: ...
+    @overload
+    def transform(self, X: Any, out: PathLike | Array) -> Array: ...
+    @overload
+    def transform(self, X: Any, out: None = None) -> Floats: ...
+    def transform(self, X: Any, out: PathLike | Array | None = None) -> Array | Floats:
         """Distances of the rows of X to the centres.
 
         Parameters
         ----------
         X : Array or array_like of shape (n_samples, n_features)
         out : path or Array of shape (n_samples, n_clusters), optional
-            Where the result goes: a new `.npy` file, or an array that is changed in place. Default: an unnamed array on SSD for
-            an `Array`, a NumPy array for anything else.
+            Where the result goes: a `.npy` file, which replaces one that has the name when it is whole, or an array that is
+            changed in place. Default: an unnamed array on SSD for an `Array`, a NumPy array for anything else.
 
         Returns
         -------
@@ -297,8 +311,15 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         state.pop("trace_", None)
         return state
 
+    cluster_centers_: Floats
+    labels_: npt.NDArray[np.int32]
+    inertia_: float
+    n_iter_: int
+    n_features_in_: int
+    compared_: float
     trace_: Trace
-    fit_transform: Callable[..., Any]
+    fit_predict: Callable[..., npt.NDArray[np.int32]]
+    fit_transform: Callable[..., Array | Floats]
 
 
 def _weights(sample_weight: Any, X: Any) -> npt.NDArray[np.float64] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -12,15 +12,22 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import _native
-from ._array import Array, native_operand, native_output, session_of, unmasked
+from ._array import Array, Floats, native_operand, native_output, refuse_sparse, session_of, unmasked
 from ._session import PathLike
 from ._trace import Trace
 from .errors import ArgumentError, DTypeError, ShapeError
 
 __all__ = ["PCA"]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 BLOCK_BYTES = 16 << 20
 """Rows of an array in memory are centred and projected in blocks of this size, so that no centred copy of all of it is made."""
+
+ADVICE = "PCA takes dense rows only. outcore.random_projection reduces sparse ones; .scipy().toarray() makes them dense in memory"
 
 
 class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -43,7 +50,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         Seed of the iteration that finds a few components of many features. None stands for 0: the same data and budget give the
         same bits, whatever the number of threads.
     progress : bool, optional
-        Show progress bars; default when standard error is a terminal and it takes more than a second.
+        Show progress bars; default on a terminal and in a notebook, where it takes more than a second.
 
     Attributes
     ----------
@@ -63,6 +70,9 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
     Notes
     -----
+    Takes dense rows; sparse ones are refused before any is read. Features whose deviations are beyond 1e154 or below 1e-154 have
+    covariances outside the range of float64: scale them first.
+
     n_samples n_features^2 operations. The covariance is accumulated in float64 about a shift near the mean (Chan, Golub and
     LeVeque, 1983); it needs 4 to 8 n_features^2 bytes of memory or, with an int of at most n_features / 5 for `n_components`, of
     scratch.
@@ -157,15 +167,21 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         self.singular_values_ = np.sqrt(variance * (samples - 1)).astype(dtype, copy=False)
         self.noise_variance_ = float(max(0.0, total - variance.sum()) / left_out) if left_out else 0.0
 
-    def transform(self, X: Any, out: PathLike | Array | None = None) -> Any:
+    @overload
+    def transform(self, X: Array, out: PathLike | Array | None = None) -> Array: ...
+    @overload
+    def transform(self, X: Any, out: PathLike | Array) -> Array: ...
+    @overload
+    def transform(self, X: Any, out: None = None) -> Floats: ...
+    def transform(self, X: Any, out: PathLike | Array | None = None) -> Array | Floats:
         """Coordinates of the rows of X along the components.
 
         Parameters
         ----------
         X : Array or array_like of shape (n_samples, n_features)
         out : path or Array of shape (n_samples, n_components), optional
-            Where the result goes: a new `.npy` file, or an array that is changed in place. Default: an unnamed array on SSD for
-            an `Array`, a NumPy array for anything else.
+            Where the result goes: a `.npy` file, which replaces one that has the name when it is whole, or an array that is
+            changed in place. Default: an unnamed array on SSD for an `Array`, a NumPy array for anything else.
 
         Returns
         -------
@@ -177,7 +193,13 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         matrix = (components / self._scale()[:, None]).T if self.whiten else components.T
         return self._map(X, self.mean_, matrix, np.empty(0), out, "projecting")
 
-    def inverse_transform(self, X: Any, out: PathLike | Array | None = None) -> Any:
+    @overload
+    def inverse_transform(self, X: Array, out: PathLike | Array | None = None) -> Array: ...
+    @overload
+    def inverse_transform(self, X: Any, out: PathLike | Array) -> Array: ...
+    @overload
+    def inverse_transform(self, X: Any, out: None = None) -> Floats: ...
+    def inverse_transform(self, X: Any, out: PathLike | Array | None = None) -> Array | Floats:
         """Rows whose coordinates along the components are those of X.
 
         Parameters
@@ -191,6 +213,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         Array or ndarray of shape (n_samples, n_features), of the type of X.
         """
         check_is_fitted(self)
+        refuse_sparse(X, "X", ADVICE)
         X = X if isinstance(X, Array) else _floats(np.asarray(unmasked(X, "X")))
         if X.ndim != 2 or X.shape[1] != self.n_components_:
             raise ShapeError(
@@ -200,11 +223,19 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         matrix = components * self._scale()[:, None] if self.whiten else components
         return self._map(X, np.empty(0), matrix, self.mean_, out, "reconstructing")
 
-    def fit_transform(self, X: Any, y: Any = None, out: PathLike | Array | None = None) -> Any:
+    @overload
+    def fit_transform(self, X: Array, y: Any = None, out: PathLike | Array | None = None) -> Array: ...
+    @overload
+    def fit_transform(self, X: Any, y: Any, out: PathLike | Array) -> Array: ...
+    @overload
+    def fit_transform(self, X: Any, y: Any = None, *, out: PathLike | Array) -> Array: ...
+    @overload
+    def fit_transform(self, X: Any, y: Any = None, out: None = None) -> Floats: ...
+    def fit_transform(self, X: Any, y: Any = None, out: PathLike | Array | None = None) -> Array | Floats:
         """`fit` and then `transform` of the same X."""
         return self.fit(X).transform(X, out=out)
 
-    def get_covariance(self) -> npt.NDArray[Any]:
+    def get_covariance(self) -> Floats:
         """The covariance that components and noise stand for.
 
         Returns
@@ -213,7 +244,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         """
         check_is_fitted(self)
         along = np.maximum(self.explained_variance_ - self.noise_variance_, 0)
-        found: npt.NDArray[Any] = (self.components_.T * along) @ self.components_
+        found: Floats = (self.components_.T * along) @ self.components_
         found.flat[:: len(found) + 1] += self.noise_variance_
         return found
 
@@ -237,6 +268,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         """X as float32 or float64, with scikit-learn's checks for what is in memory and ours for what is on SSD."""
+        refuse_sparse(X, "X", ADVICE)
         if not isinstance(X, Array):
             unmasked(X, "X")
             found = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=2 if reset else 1)
@@ -267,6 +299,15 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         state.pop("trace_", None)
         return state
 
+    components_: Floats
+    explained_variance_: Floats
+    explained_variance_ratio_: Floats
+    singular_values_: Floats
+    mean_: npt.NDArray[np.float64]
+    noise_variance_: float
+    n_components_: int
+    n_features_in_: int
+    n_samples_: int
     trace_: Trace
 
 

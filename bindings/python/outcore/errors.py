@@ -42,6 +42,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 class OutcoreError(Exception):
     """Any error of this library."""
 
@@ -82,7 +86,7 @@ class ShapeError(OutcoreError, ValueError):
 
 
 class DTypeError(OutcoreError, TypeError):
-    """Element types that differ, or that are neither float32 nor float64."""
+    """Element types that differ, or that are neither float32 nor float64; sparse matrices for dense ones, or the other way."""
 
 
 class ArgumentError(OutcoreError, ValueError):
@@ -219,7 +223,7 @@ class InterruptedWriteError(_FileError):
 
 
 class ExistsError(_FileError, FileExistsError):
-    """The name is taken, or is that of a folder that has something else in it than what it would be replaced by."""
+    """The name is taken, or about to be by another writer; or it is that of a folder with more in it than would replace it."""
 
     _errno = _errno.EEXIST
 

@@ -29,6 +29,11 @@ except ImportError as error:
 
 __all__ = ["DatasetFileSystem"]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 Entry = dict[str, Any]
 
 READ = 256

@@ -7,7 +7,7 @@ SSD (`outcore.Sparse`) or SciPy's. All functions take
 memory : int or str, optional
     A budget for this call, beside that of the session.
 progress : bool, optional
-    Show a progress bar; default when standard error is a terminal and it takes more than a second.
+    Show a progress bar; default on a terminal and in a notebook, where it takes more than a second.
 explain : bool or "json"
     Print, in words or as JSON, what the call would read, write and hold, instead; nothing is moved and nothing returned.
 
@@ -17,13 +17,13 @@ KeyboardInterrupt. The result does not depend on the number of threads; it may d
 
 from __future__ import annotations
 
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._array import Array, native_operand, native_output, session_of, unmasked
+from ._array import Array, Floats, native_operand, native_output, refuse_sparse, session_of, unmasked
 from ._session import PathLike, Session, full_path, type_name
 from ._sparse import Sparse, is_scipy, native_sparse
 from .errors import ArgumentError, DTypeError
@@ -44,10 +44,29 @@ __all__ = [
     "syrk",
 ]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 Operand = Array | npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Norm = Literal["l1", "l2", "max"]
 Explain = bool | Literal["json"]
+
+
+class _Statistics(TypedDict):
+    count: int
+    mean: Vector
+    variance: Vector
+    min: Vector
+    max: Vector
+
+
+class ColumnStatistics(_Statistics, total=False):
+    """What `column_statistics` returns."""
+
+    nonzeros: npt.NDArray[np.uint64]
 
 
 def _carry_out(session: Session, job: _native.Job, label: str, progress: bool | None, explain: Explain) -> Any:
@@ -104,7 +123,7 @@ def gemm(
     memory: int | str | None = None,
     progress: bool | None = None,
     explain: Literal[False] = False,
-) -> npt.NDArray[Any]: ...
+) -> Floats: ...
 @overload
 def gemm(
     a: Operand,
@@ -118,7 +137,7 @@ def gemm(
     memory: int | str | None = None,
     progress: bool | None = None,
     explain: Explain,
-) -> Array | npt.NDArray[Any] | None: ...
+) -> Array | Floats | None: ...
 def gemm(
     a: Operand,
     b: Operand,
@@ -131,7 +150,7 @@ def gemm(
     memory: int | str | None = None,
     progress: bool | None = None,
     explain: Explain = False,
-) -> Array | npt.NDArray[Any] | None:
+) -> Array | Floats | None:
     """C = alpha op(A) op(B) + beta C.
 
     Parameters
@@ -139,8 +158,8 @@ def gemm(
     a : Array or ndarray of shape (m, k), or (k, m) with `trans_a`
     b : Array or ndarray of shape (k, n), or (n, k) with `trans_b`
     out : path, Array or ndarray of shape (m, n), optional
-        A new `.npy` file, there when it is whole; an array that is changed in place; or a C-contiguous NumPy array for a
-        result that fits in memory. Default: an unnamed array in the scratch folder.
+        A `.npy` file, which takes the place of one that has the name when it is whole; an array that is changed in place; or a
+        C-contiguous NumPy array for a result that fits in memory. Default: an unnamed array in the scratch folder.
     alpha, beta : float
         `beta` other than 0 needs an Array as `out`.
     trans_a, trans_b : bool
@@ -155,6 +174,8 @@ def gemm(
     2 m n k operations; reads and writes close to max(size of A, B and C; 2 m n k / sqrt(M) + m n) elements for a budget of
     M elements. After BLAS-on-flash (Subramanya et al., NSDI 2019).
     """
+    refuse_sparse(a, "a", "outcore.linalg.csrmm multiplies sparse matrices")
+    refuse_sparse(b, "b", "outcore.linalg.csrmm multiplies sparse matrices; A B is (B^T A^T)^T")
     session = session_of(a, b, out, memory=memory)
     left, right = native_operand(a, "a"), native_operand(b, "b")
     if isinstance(out, np.ndarray):
@@ -335,7 +356,8 @@ def row_norms(
 
     Returns
     -------
-    ndarray of shape (m,), float64.
+    ndarray of shape (m,), float64. A Euclidean norm is right also where squares leave the range of float64: it is infinite only
+    where it is beyond 1.8e308 itself, or an element is infinite. NaN wins.
     """
     session = session_of(x, memory=memory)
     if isinstance(x, Sparse) or is_scipy(x):
@@ -375,7 +397,7 @@ def column_norms(
 
     Returns
     -------
-    ndarray of shape (n,), float64.
+    ndarray of shape (n,), float64, as `row_norms` has them.
     """
     session = session_of(x, memory=memory)
     if isinstance(x, Sparse) or is_scipy(x):
@@ -393,14 +415,14 @@ def column_statistics(
     memory: int | str | None = None,
     progress: bool | None = None,
     explain: Literal[False] = False,
-) -> dict[str, Any]: ...
+) -> ColumnStatistics: ...
 @overload
 def column_statistics(
     x: Operand | Sparse, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, explain: Explain
-) -> dict[str, Any] | None: ...
+) -> ColumnStatistics | None: ...
 def column_statistics(
     x: Operand | Sparse, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
-) -> dict[str, Any] | None:
+) -> ColumnStatistics | None:
     """Count, mean, variance, least and greatest element of each column in one pass, in float64.
 
     Parameters
@@ -418,6 +440,8 @@ def column_statistics(
     Notes
     -----
     Merged by the formula of Chan, Golub and LeVeque (1979), which loses nothing when the mean is large against the deviation.
+    A variance has the square of the data's unit: it is infinite where deviations are beyond 1e154, and loses digits or is 0 where
+    they are below 1e-154. The mean of elements near 1e308 overflows in its sum.
     """
     session = session_of(x, memory=memory)
     if isinstance(x, Sparse) or is_scipy(x):
@@ -429,8 +453,16 @@ def column_statistics(
         return None
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = found.pop("m2") / np.float64(found["count"] - ddof)
-    rest = {name: found[name] for name in ("min", "max", "nonzeros") if name in found}
-    return {"count": found["count"], "mean": found["mean"], "variance": variance, **rest}
+    told: ColumnStatistics = {
+        "count": found["count"],
+        "mean": found["mean"],
+        "variance": variance,
+        "min": found["min"],
+        "max": found["max"],
+    }
+    if "nonzeros" in found:
+        told["nonzeros"] = found["nonzeros"]
+    return told
 
 
 @overload
@@ -468,7 +500,8 @@ def reduce(
 
     Returns
     -------
-    float; of an empty array 0 for the sums, infinity and minus infinity for `min` and `max`.
+    float; of an empty array 0 for the sums, infinity and minus infinity for `min` and `max`. A sum beyond the range of float64 is
+    infinite, so that of squares is where elements are beyond 1e154; see `row_norms` for their root.
     """
     session = session_of(x, memory=memory)
     job = _native.reduce(session._for(explain), native_operand(x, "x"), how)
@@ -476,11 +509,77 @@ def reduce(
 
 
 def _stored(x: Any, name: str) -> _native.Matrix:
+    refuse_sparse(x, name)
     if not isinstance(x, Array):
         raise ArgumentError(f"{name} is changed in place and must be an outcore array, not {type(x).__name__}")
     return x._inner
 
 
+@overload
+def csrmm(
+    a: Sparse,
+    b: Operand,
+    out: PathLike | Array | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    trans_a: bool = False,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Literal[False] = False,
+) -> Array: ...
+@overload
+def csrmm(
+    a: Any,
+    b: Operand,
+    out: PathLike | Array,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    trans_a: bool = False,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Literal[False] = False,
+) -> Array: ...
+@overload
+def csrmm(
+    a: Any,
+    b: Operand,
+    out: npt.NDArray[Any],
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    trans_a: bool = False,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Literal[False] = False,
+) -> Floats: ...
+@overload
+def csrmm(
+    a: Any,
+    b: Operand,
+    out: None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    trans_a: bool = False,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Literal[False] = False,
+) -> Array | Floats: ...
+@overload
+def csrmm(
+    a: Any,
+    b: Operand,
+    out: PathLike | Array | npt.NDArray[Any] | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    trans_a: bool = False,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Explain,
+) -> Array | Floats | None: ...
 def csrmm(
     a: Any,
     b: Operand,
@@ -492,7 +591,7 @@ def csrmm(
     memory: int | str | None = None,
     progress: bool | None = None,
     explain: Explain = False,
-) -> Any:
+) -> Array | Floats | None:
     """C = alpha op(A) B + beta C for a sparse A. No transpose is made for op(A) = A^T.
 
     Parameters
@@ -516,7 +615,7 @@ def csrmm(
     budget; else B passes by once for each part of C that fits.
     """
     session = session_of(a, b, out, memory=memory)
-    left = native_sparse(a, session)
+    left = native_sparse(a, session, "a")
     left = left.t() if trans_a else left
     right = native_operand(b, "b")
     if out is None and not isinstance(a, Sparse) and not isinstance(b, Array):
@@ -538,7 +637,7 @@ def csrgemv(
     trans_a: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
-) -> npt.NDArray[Any]:
+) -> Floats:
     """y = op(A) x for a sparse A and vectors in memory.
 
     Parameters
@@ -552,14 +651,35 @@ def csrgemv(
     -------
     ndarray of shape (m,), of the type of A. It is held besides the budget.
     """
+    refuse_sparse(x, "x")
     if x.ndim != 1:
         raise ArgumentError(f"x has {x.ndim} dimensions, where csrgemv takes a vector; see csrmm")
     rows = a.shape[1 if trans_a else 0]
-    y = np.empty(rows, x.dtype)
+    y: Floats = np.empty(rows, x.dtype)
     csrmm(a, x, y, trans_a=trans_a, memory=memory, progress=progress)
     return y
 
 
+@overload
+def gram_product(
+    a: Any,
+    x: Operand,
+    out: PathLike | Array | None = None,
+    *,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Literal[False] = False,
+) -> Array: ...
+@overload
+def gram_product(
+    a: Any,
+    x: Operand,
+    out: PathLike | Array | None = None,
+    *,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Explain,
+) -> Array | None: ...
 def gram_product(
     a: Any,
     x: Operand,
@@ -588,11 +708,39 @@ def gram_product(
     together and not its rows, A X is made in scratch and A is read twice.
     """
     session = session_of(a, x, out, memory=memory)
-    job = _native.gram_product(session._for(explain), native_sparse(a, session), native_operand(x, "x"), native_output(out))
+    job = _native.gram_product(session._for(explain), native_sparse(a, session, "a"), native_operand(x, "x"), native_output(out))
     found: Array | None = _array(session, _carry_out(session, job, "gram product", progress, explain), out)
     return found
 
 
+@overload
+def scaled(
+    a: Any,
+    out: PathLike | None = None,
+    *,
+    rows: npt.ArrayLike | None = None,
+    columns: npt.ArrayLike | None = None,
+    logarithm: bool = False,
+    unit_rows: bool = False,
+    dtype: npt.DTypeLike | None = None,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Literal[False] = False,
+) -> Sparse: ...
+@overload
+def scaled(
+    a: Any,
+    out: PathLike | None = None,
+    *,
+    rows: npt.ArrayLike | None = None,
+    columns: npt.ArrayLike | None = None,
+    logarithm: bool = False,
+    unit_rows: bool = False,
+    dtype: npt.DTypeLike | None = None,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Explain,
+) -> Sparse | None: ...
 def scaled(
     a: Any,
     out: PathLike | None = None,
@@ -612,7 +760,7 @@ def scaled(
     ----------
     a : Sparse or SciPy sparse matrix of shape (m, n)
     out : path, optional
-        A new folder, there when it is whole. Default: an unnamed matrix in the scratch folder.
+        A folder, which takes the place of a matrix that has the name when it is whole. Default: an unnamed matrix in scratch.
     rows, columns : array_like of shape (m,), (n,), optional
         Factors of rows and columns.
     logarithm : bool
@@ -630,12 +778,30 @@ def scaled(
     kind = None if dtype is None else type_name(dtype)
     down, across = (None if part is None else np.ascontiguousarray(part, np.float64) for part in (rows, columns))
     path = None if out is None else full_path(out)
-    matrix = native_sparse(a, session)
+    matrix = native_sparse(a, session, "a")
     job = _native.sparse_scaled(session._for(explain), matrix, path, kind, down, across, logarithm, unit_rows)
     found = _carry_out(session, job, "scaling", progress, explain)
     return None if found is None else Sparse._result(session, found)
 
 
+@overload
+def csrcsc(
+    a: Any,
+    out: PathLike | None = None,
+    *,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Literal[False] = False,
+) -> Sparse: ...
+@overload
+def csrcsc(
+    a: Any,
+    out: PathLike | None = None,
+    *,
+    memory: int | str | None = None,
+    progress: bool | None = None,
+    explain: Explain,
+) -> Sparse | None: ...
 def csrcsc(
     a: Any,
     out: PathLike | None = None,
@@ -650,7 +816,7 @@ def csrcsc(
     ----------
     a : Sparse or SciPy sparse matrix of shape (m, n)
     out : path, optional
-        A new folder, there when it is whole. Default: an unnamed matrix in the scratch folder.
+        A folder, which takes the place of a matrix that has the name when it is whole. Default: an unnamed matrix in scratch.
 
     Returns
     -------
@@ -663,6 +829,6 @@ def csrcsc(
     """
     session = session_of(a, memory=memory)
     path = None if out is None else full_path(out)
-    job = _native.csrcsc(session._for(explain), native_sparse(a, session), path)
+    job = _native.csrcsc(session._for(explain), native_sparse(a, session, "a"), path)
     found = _carry_out(session, job, "csrcsc", progress, explain)
     return None if found is None else Sparse._result(session, found)

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import warnings
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.exceptions import DataDimensionalityWarning
 from sklearn.random_projection import johnson_lindenstrauss_min_dim
 from sklearn.utils import check_random_state
 from sklearn.utils.random import sample_without_replacement
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import _native
-from ._array import Array, native_operand, native_output, session_of, unmasked
+from ._array import Array, Floats, native_operand, native_output, session_of, unmasked
 from ._session import PathLike
 from ._sparse import Sparse, is_scipy, native_sparse
 from .errors import ArgumentError, ShapeError
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
 __all__ = ["SparseRandomProjection"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -32,7 +41,8 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     Parameters
     ----------
     n_components : int or "auto"
-        Features of the result; "auto": as many as keep distances within `eps` (Johnson and Lindenstrauss).
+        Features of the result; "auto": as many as keep distances within `eps` (Johnson and Lindenstrauss). Where that is more
+        than there are, a `DataDimensionalityWarning` says so, and the map is the identity.
     density : float or "auto"
         The part of the map that is not zero; "auto": 1 / sqrt(n_features), after Li, Hastie and Church (KDD 2006).
     eps : float
@@ -42,7 +52,7 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     memory : int or str, optional
         A budget for `transform` instead of that of the session.
     progress : bool, optional
-        Show progress bars; default when standard error is a terminal and it takes more than a second.
+        Show progress bars; default on a terminal and in a notebook, where it takes more than a second.
 
     Attributes
     ----------
@@ -82,12 +92,17 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         """
         X = self._checked(X, reset=True)
         samples, features = X.shape
+        reduces = True
         if self.n_components == "auto":
             count = int(johnson_lindenstrauss_min_dim(n_samples=samples, eps=self.eps))
             if count > features:
-                raise ArgumentError(
-                    f"eps={self.eps} and n_samples={samples} lead to {count} components, more than the {features} features"
+                warnings.warn(
+                    f"eps={self.eps} and n_samples={samples} need {count} components, more than the {features} features: "
+                    "they are kept as they are. Give n_components, or a larger eps, for fewer.",
+                    DataDimensionalityWarning,
+                    stacklevel=2,
                 )
+                reduces, count = False, features
         elif isinstance(self.n_components, Integral) and not isinstance(self.n_components, bool) and self.n_components >= 1:
             count = int(self.n_components)
         else:
@@ -99,18 +114,25 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         else:
             raise ArgumentError(f"density={self.density!r} must be above 0 and at most 1, or 'auto'")
         self.n_components_, self.density_ = count, density
-        self.components_ = _drawn(count, features, density, check_random_state(self.random_state))
+        drawn = _drawn(count, features, density, check_random_state(self.random_state)) if reduces else _identity(features)
+        self.components_ = drawn
         return self
 
-    def transform(self, X: Any, out: PathLike | Array | None = None) -> Any:
+    @overload
+    def transform(self, X: Array | Sparse, out: PathLike | Array | None = None) -> Array: ...
+    @overload
+    def transform(self, X: Any, out: PathLike | Array) -> Array: ...
+    @overload
+    def transform(self, X: Any, out: None = None) -> Floats: ...
+    def transform(self, X: Any, out: PathLike | Array | None = None) -> Array | Floats:
         """X times the transpose of the map.
 
         Parameters
         ----------
         X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
         out : path or Array of shape (n_samples, n_components), optional
-            A new `.npy` file, or an array that is changed in place. Default: an unnamed array on SSD for what is there, a NumPy
-            array for anything else.
+            A `.npy` file, which replaces one that has the name when it is whole, or an array that is changed in place. Default:
+            an unnamed array on SSD for what is there, a NumPy array for anything else.
 
         Returns
         -------
@@ -129,7 +151,15 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         result = Array._result(session, found)
         return result if stored or out is not None else result.numpy()
 
-    def fit_transform(self, X: Any, y: Any = None, out: PathLike | Array | None = None) -> Any:
+    @overload
+    def fit_transform(self, X: Array | Sparse, y: Any = None, out: PathLike | Array | None = None) -> Array: ...
+    @overload
+    def fit_transform(self, X: Any, y: Any, out: PathLike | Array) -> Array: ...
+    @overload
+    def fit_transform(self, X: Any, y: Any = None, *, out: PathLike | Array) -> Array: ...
+    @overload
+    def fit_transform(self, X: Any, y: Any = None, out: None = None) -> Floats: ...
+    def fit_transform(self, X: Any, y: Any = None, out: PathLike | Array | None = None) -> Array | Floats:
         """`fit` and then `transform` of the same X."""
         return self.fit(X).transform(X, out=out)
 
@@ -155,7 +185,17 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
 
-    components_: Any
+    components_: csr_matrix
+    density_: float
+    n_components_: int
+    n_features_in_: int
+
+
+def _identity(features: int) -> Any:
+    """The map that keeps every feature, and so every distance."""
+    import scipy.sparse
+
+    return scipy.sparse.identity(features, np.float64, "csr")
 
 
 def _drawn(count: int, features: int, density: float, random: Any) -> Any:

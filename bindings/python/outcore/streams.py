@@ -50,6 +50,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Records", "StreamInfo", "StreamReader", "StreamStore", "StreamWriter"]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 Bytes = npt.NDArray[np.uint8]
 Compression = Literal["lz4", "zstd"]
 

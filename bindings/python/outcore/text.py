@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +11,19 @@ from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from . import _native, linalg
-from ._array import session_of
+from ._array import Array, session_of
 from ._session import PathLike, full_path
-from ._sparse import Sparse, is_scipy, native_sparse
+from ._sparse import Sparse, is_scipy, native_sparse, refuse_dense
 from .errors import ArgumentError, ShapeError
 
+if TYPE_CHECKING:
+    from ._sparse import ScipyMatrix
+
 __all__ = ["TfidfTransformer"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
 
 
 class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -38,7 +45,7 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
     memory : int or str, optional
         A budget for `fit` and `transform` instead of that of the session.
     progress : bool, optional
-        Show progress bars; default when standard error is a terminal and it takes more than a second.
+        Show progress bars; default on a terminal and in a notebook, where it takes more than a second.
 
     Attributes
     ----------
@@ -90,14 +97,21 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
             self.idf_ = np.log((samples + bool(self.smooth_idf)) / rows) + 1.0
         return self
 
-    def transform(self, X: Any, out: PathLike | None = None) -> Any:
+    @overload
+    def transform(self, X: Sparse, out: PathLike | None = None) -> Sparse: ...
+    @overload
+    def transform(self, X: Any, out: PathLike) -> Sparse: ...
+    @overload
+    def transform(self, X: Any, out: None = None) -> ScipyMatrix: ...
+    def transform(self, X: Any, out: PathLike | None = None) -> Sparse | ScipyMatrix:
         """Weighs the entries of X.
 
         Parameters
         ----------
         X : Sparse or sparse matrix of shape (n_samples, n_features)
         out : path, optional
-            A new folder for the result. Default: an unnamed matrix on SSD for a `Sparse`, a SciPy matrix for anything else.
+            A folder for the result, which replaces a matrix that has the name when it is whole. Default: an unnamed matrix on SSD
+            for a `Sparse`, a SciPy matrix for anything else.
 
         Returns
         -------
@@ -114,11 +128,22 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         found = Sparse._result(session, session._run(job, "weighing words", self.progress))
         return found if isinstance(X, Sparse) or out is not None else found.scipy()
 
-    def fit_transform(self, X: Any, y: Any = None, out: PathLike | None = None) -> Any:
+    @overload
+    def fit_transform(self, X: Sparse, y: Any = None, out: PathLike | None = None) -> Sparse: ...
+    @overload
+    def fit_transform(self, X: Any, y: Any, out: PathLike) -> Sparse: ...
+    @overload
+    def fit_transform(self, X: Any, y: Any = None, *, out: PathLike) -> Sparse: ...
+    @overload
+    def fit_transform(self, X: Any, y: Any = None, out: None = None) -> ScipyMatrix: ...
+    def fit_transform(self, X: Any, y: Any = None, out: PathLike | None = None) -> Sparse | ScipyMatrix:
         """`fit` and then `transform` of the same X."""
         return self.fit(X).transform(X, out=out)
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
+        if isinstance(X, Array):
+            # What is in memory and dense is taken, as scikit-learn's takes it; on SSD it may be any size.
+            refuse_dense(X, "X")
         if not isinstance(X, Sparse):
             found = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
             return found if is_scipy(found) else scipy.sparse.csr_matrix(found)
@@ -135,3 +160,4 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         return tags
 
     idf_: npt.NDArray[np.float64]
+    n_features_in_: int

@@ -39,6 +39,11 @@ else:
 
 __all__ = ["IterableDataset", "Loader", "MapDataset"]
 
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 Transform = Callable[[dict[str, Any]], Any]
 
 WORKERS_MOST = 4096

@@ -86,10 +86,22 @@ impl Session {
         py.detach(open).map(Matrix::new).map_err(to_python)
     }
 
-    /// A new `.npy` file of zeros.
-    fn create(&self, py: Python<'_>, path: PathBuf, dtype: &str, shape: Vec<u64>, order: &str) -> PyResult<Matrix> {
+    /// A new `.npy` file of zeros; `replace` also one that has the name.
+    fn create(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        dtype: &str,
+        shape: Vec<u64>,
+        order: &str,
+        replace: bool,
+    ) -> PyResult<Matrix> {
         let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
-        py.detach(|| session.create(&path, dtype, &shape, order)).map(Matrix::new).map_err(to_python)
+        let create = || match replace {
+            true => session.create(&path, dtype, &shape, order),
+            false => session.create_new(&path, dtype, &shape, order),
+        };
+        py.detach(create).map(Matrix::new).map_err(to_python)
     }
 
     /// A new `.npy` file of zeros that has its name when it is finished.

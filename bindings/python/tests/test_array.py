@@ -1,11 +1,15 @@
 """Arrays on SSD: what they are, what leaves them, what enters them."""
 
 import copy
+import errno
 import os
 import pickle
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -274,6 +278,118 @@ def test_representations_name_the_file(tmp_path: Path) -> None:
     a = oc.create(tmp_path / "a.npy", (3, 4))
     assert repr(a) == f"<outcore array (3, 4) float32, 48 bytes, {tmp_path / 'a.npy'}>"
     assert "64.0 MiB, 2 threads" in repr(a.session)
+    assert "unnamed" in repr(a @ a.T)
+
+
+def test_a_representation_is_one_line_of_what_can_be_printed(tmp_path: Path) -> None:
+    name = tmp_path / "two\nlines.npy"
+    a = oc.create(name, 3)
+    assert "\n" not in repr(a)
+    assert r"two\nlines" in repr(a)
+
+
+def forked(act: Callable[[], object]) -> int:
+    """A child that does it."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            act()
+            status = 0
+        finally:
+            os._exit(status)
+    return child
+
+
+def ended(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_what_another_process_has_made_is_shown_without_opening_it(tmp_path: Path) -> None:
+    named = oc.from_numpy(tmp_path / "a.npy", np.eye(3))
+    a = oc.from_numpy(tmp_path / "b.npy", np.eye(3)) @ named
+    (tmp_path / "a.npy").unlink()
+
+    def show() -> None:
+        for array in (named, a):
+            assert "(3, 3) float64" in repr(array)
+            assert "(3, 3)" in array._repr_html_()
+
+    assert ended(forked(show)) == 0
+
+
+def test_notebooks_show_a_table_and_a_picture(tmp_path: Path) -> None:
+    name = tmp_path / "<b>&amp;.npy"
+    a = oc.create(name, (3000, 10_000), order="F")
+    html = a._repr_html_()
+    root = ElementTree.fromstring(f"<div>{html}</div>")
+    cells = [cell.text for cell in root.iter("td")]
+    assert {"(3000, 10000)", "float32", "114.4 MiB", "columns (F)", str(name), "64.0 MiB"} <= set(cells)
+    (line,) = root.iter("line")
+    assert line.get("x1") == line.get("x2"), "columns lie together, so that what fits in memory at a time is columns"
+    (upright,) = ElementTree.fromstring(f"<div>{a.T._repr_html_()}</div>").iter("line")
+    assert upright.get("y1") == upright.get("y2")
+    assert "1.8 times the budget" in html
+    assert "within the budget" in a.slice(0, 10)._repr_html_()
+    a.close()
+    assert "closed" in a._repr_html_()
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (5, 0), 0, 1, 7, (1, 1 << 20), (1 << 20, 1)])
+def test_notebooks_show_arrays_of_every_shape(tmp_path: Path, shape: Any) -> None:
+    html = oc.create(tmp_path / "a.npy", shape)._repr_html_()
+    assert len(html) < 4000
+    ElementTree.fromstring(f"<div>{html}</div>")
+
+
+def test_a_new_file_replaces_none_unless_asked_to(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    a = oc.from_numpy(path, np.eye(3))
+    with pytest.raises(FileExistsError, match=r"a\.npy.*mode='w' replaces") as caught:
+        oc.create(path, 5)
+    assert isinstance(caught.value, errors.ExistsError)
+    assert (caught.value.object, caught.value.errno) == (str(path), errno.EEXIST)
+    np.testing.assert_array_equal(a.numpy(), np.eye(3))
+    np.testing.assert_array_equal(np.load(path), np.eye(3))
+    assert not oc.create(path, 5, mode="w").numpy().any()
+    np.testing.assert_array_equal(a.numpy(), np.eye(3))
+    assert np.load(path).shape == (5,)
+    with pytest.raises(errors.ExistsError):
+        a.session.create(path, 5)
+    with pytest.raises(errors.ArgumentError, match="mode must be"):
+        oc.create(path, 5, mode="a")  # type: ignore[arg-type]
+    with pytest.raises(errors.ExistsError):
+        oc.create(tmp_path, 5)
+    assert sorted(os.listdir(tmp_path)) == ["a.npy", "scratch"]
+
+
+def test_what_writes_all_of_a_file_replaces_it(tmp_path: Path) -> None:
+    for _ in range(2):
+        a = oc.from_numpy(tmp_path / "a.npy", np.eye(3))
+        oc.convert(a, tmp_path / "b.npy", dtype="float32")
+        oc.linalg.gemm(a, a, tmp_path / "c.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "c.npy"), np.eye(3))
+
+
+def test_of_processes_that_create_one_file_one_does(tmp_path: Path) -> None:
+    begin = tmp_path / "begin"
+
+    def create() -> None:
+        while not begin.exists():
+            time.sleep(0.001)
+        for number in range(20):
+            try:
+                oc.create(tmp_path / f"{number}.npy", 1000)[:] = os.getpid()
+            except errors.ExistsError:
+                continue
+            (tmp_path / f"{number}.{os.getpid()}").touch()
+
+    children = [forked(create) for _ in range(3)]
+    begin.touch()
+    assert [ended(child) for child in children] == [0, 0, 0]
+    for number in range(20):
+        (winner,) = tmp_path.glob(f"{number}.[0-9]*")
+        assert (np.load(tmp_path / f"{number}.npy") == int(winner.suffix[1:])).all()
 
 
 @pytest.mark.parametrize(

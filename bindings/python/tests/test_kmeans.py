@@ -20,11 +20,6 @@ from outcore.cluster import KMeans
 from outcore.decomposition import PCA
 
 
-def test_scikit_learn_checks() -> None:
-    """All but one, which needs an environment variable that SciPy reads when it is imported."""
-    check_estimator(KMeans(), on_skip=None)
-
-
 @pytest.mark.parametrize("estimator", [KMeans(3, init="k-means||"), KMeans(2, init="random", n_init=2)])
 def test_scikit_learn_checks_of_other_beginnings(estimator: KMeans) -> None:
     """All but one more, which scikit-learn's KMeans fails too: a seed chooses other rows where some are repeated."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -287,3 +288,64 @@ def test_statistics_of_little_or_nothing_do_not_depend_on_the_order(tmp_path: Pa
     assert linalg.row_norms(a).shape == shape[:1]
     assert linalg.column_norms(a).shape == shape[1:]
     assert linalg.reduce(a) == 0
+
+
+@pytest.mark.parametrize("kind", ["stored", "stored F", "turned", "numpy", "numpy F"])
+@pytest.mark.parametrize("memory", [None, "1MiB"])
+def test_norms_are_told_where_squares_leave_the_range(tmp_path: Path, rng: np.random.Generator, kind: str, memory: Any) -> None:
+    """In one panel and in several: a Euclidean norm is as a float64 can hold it, whatever its square is."""
+    x = rng.standard_normal((3000, 40)) * rng.choice([1e200, 1e-200, 1.0, 0.0], 40)
+    x[::7] *= 1e-120
+    a = placed(tmp_path, "a.npy", kind, x)
+    for found, axis in ((linalg.row_norms(a, memory=memory), 1), (linalg.column_norms(a, memory=memory), 0)):  # type: ignore[arg-type]
+        most = np.abs(x).max(axis=axis, keepdims=True)
+        most[most == 0] = 1
+        expected = np.linalg.norm(x / most, axis=axis) * most.ravel()
+        np.testing.assert_allclose(found, expected, rtol=1e-13)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_norms_of_what_is_not_finite(tmp_path: Path, order: Any, dtype: str) -> None:
+    """A NaN wins over infinity wherever the two are, as it does in NumPy."""
+    x = np.ones((5000, 6), dtype)
+    x[0, 0], x[4999, 0], x[0, 1], x[4999, 2], x[17, 3], x[4000, 3] = np.inf, np.nan, -np.inf, np.nan, np.inf, -np.inf
+    a = oc.from_numpy(tmp_path / "a.npy", x, order=order)
+    for name in ("l1", "l2", "max"):
+        np.testing.assert_array_equal(linalg.column_norms(a, name, memory="1MiB")[:4], [np.nan, np.inf, np.nan, np.inf])  # type: ignore[arg-type]
+        found = linalg.row_norms(a, name, memory="1MiB")  # type: ignore[arg-type]
+        assert (np.isnan(found).nonzero()[0] == [4999]).all()
+        assert (np.isinf(found).nonzero()[0] == [0, 17, 4000]).all()
+
+
+def test_dense_functions_say_that_a_matrix_is_sparse(tmp_path: Path) -> None:
+    a = oc.from_numpy(tmp_path / "a.npy", np.eye(4))
+    matrix = sp.identity(4, format="csr")
+    for x in (oc.from_scipy(tmp_path / "s", matrix), matrix):
+        attempts: list[Any] = [
+            lambda x=x: linalg.gemm(x, a),
+            lambda x=x: linalg.gemm(a, x, np.empty((4, 4))),
+            lambda x=x: linalg.syrk(x),
+            lambda x=x: linalg.axpby(x, a),
+            lambda x=x: linalg.scale(x, 2),
+            lambda x=x: linalg.reduce(x),
+            lambda x=x: linalg.csrmm(x, x),
+            lambda x=x: linalg.csrgemv(x, x),
+            lambda x=x: oc.convert(x),
+            lambda x=x: oc.from_numpy(tmp_path / "b.npy", x),
+            lambda x=x: a.__setitem__(slice(None), x),
+        ]
+        for attempt in attempts:
+            with pytest.raises(errors.DTypeError, match="sparse"):
+                attempt()
+    for attempt in (
+        lambda: linalg.csrmm(a, a),
+        lambda: linalg.csrcsc(a),
+        lambda: linalg.scaled(np.eye(3)),
+        lambda: oc.export_mtx(a, tmp_path / "a.mtx"),
+        lambda: oc.from_scipy(tmp_path / "b", np.eye(3)),
+    ):
+        with pytest.raises(errors.DTypeError, match="dense"):
+            attempt()
+    assert not (tmp_path / "b.npy").exists()
+    np.testing.assert_array_equal(a.numpy(), np.eye(4))

@@ -11,6 +11,7 @@ import sys
 import warnings
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from outcore.errors import (
     ArgumentError,
     ClosedError,
     CorruptError,
+    DTypeError,
     ExistsError,
     LockedError,
     MissingError,
@@ -651,3 +653,15 @@ def test_datasets_go_to_other_processes(tmp_path: Path, method: str) -> None:
     process.start()
     assert queue.get(timeout=60) == 3
     process.join()
+
+
+def test_numpy_and_notebooks_read_no_samples(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = written(path, 5)
+    monkeypatch.setattr(Dataset, "_columns", None)
+    with pytest.raises(DTypeError, match="no NumPy array"):
+        np.asarray(ds)
+    cells = {cell.text for cell in ElementTree.fromstring(f"<div>{ds._repr_html_()}</div>").iter("td")}
+    assert {"boxes", "float32", "(None, 4)", "caption", "text"} <= cells
+    ds.close()
+    assert "closed" in repr(ds)
+    ElementTree.fromstring(ds._repr_html_())

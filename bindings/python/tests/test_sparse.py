@@ -7,13 +7,14 @@ import multiprocessing
 import pickle
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.decomposition import TruncatedSVD as SklearnSVD
 from sklearn.feature_extraction.text import TfidfTransformer as SklearnTfidf
 from sklearn.preprocessing import normalize
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import outcore as oc
 from outcore import errors
@@ -157,6 +158,44 @@ def test_norms_and_statistics_are_those_of_all_elements(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found["nonzeros"], (dense != 0).sum(0))
 
 
+@pytest.mark.parametrize("kind", ["csr", "csc"])
+def test_norms_are_told_where_squares_leave_the_range(tmp_path: Path, kind: str) -> None:
+    x = sp.csr_matrix([[1e200, 1e200, 0], [3e-200, 0, 4e-200], [np.inf, 1, -np.inf], [np.nan, np.inf, 0], [0, 0, 0]])
+    a = oc.from_scipy(tmp_path / "a", x.asformat(kind))
+    norms = [2**0.5 * 1e200, 5e-200, np.inf, np.nan, 0]
+    np.testing.assert_allclose(oc.linalg.row_norms(a), norms, rtol=1e-15)
+    np.testing.assert_allclose(oc.linalg.column_norms(a.T), norms, rtol=1e-15)
+    unit = oc.linalg.scaled(oc.from_scipy(tmp_path / "b", x[:2].asformat(kind)), unit_rows=True)
+    np.testing.assert_allclose(unit.scipy().toarray(), [[0.5**0.5, 0.5**0.5, 0], [0.6, 0, 0.8]], rtol=1e-15)
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+def test_numpy_is_refused_before_a_row_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiled: bool) -> None:
+    a: Any = oc.from_scipy(tmp_path / "a", made())
+    a = a.tiled() if tiled else a
+
+    def run(*_: object) -> None:
+        raise AssertionError("something was read")
+
+    monkeypatch.setattr(oc.Session, "_run", run)
+    for attempt in (np.asarray, np.array, np.ascontiguousarray, SklearnSVD(2).fit, lambda x: np.array([x, x])):
+        with pytest.raises(errors.DTypeError, match=r"sparse.*\.scipy\(\)") as caught:
+            attempt(a)
+        assert len(str(caught.value)) < 400
+
+
+def test_notebooks_show_a_table_and_a_picture(tmp_path: Path) -> None:
+    a = oc.from_scipy(tmp_path / "<i>", made())
+    root = ElementTree.fromstring(f"<div>{a._repr_html_()}</div>")
+    cells = {cell.text for cell in root.iter("td")}
+    assert {"(2000, 300)", "float32", "12,000", "0.02", "CSR", str(tmp_path / "<i>")} <= cells
+    assert len(list(root.iter("rect"))) == 1
+    assert "CSC" in a.T._repr_html_()
+    a.close()
+    assert "closed" in repr(a)
+    assert "closed" in a._repr_html_()
+
+
 def test_values_are_scaled_in_their_places(tmp_path: Path) -> None:
     x = made(dtype=np.float64)
     a = oc.from_scipy(tmp_path / "a", x)
@@ -195,19 +234,16 @@ def test_distances_survive_a_random_projection(tmp_path: Path) -> None:
     assert abs(kept.mean() - 1) < 0.1
 
 
-@parametrize_with_checks([TfidfTransformer(), SparseRandomProjection(2, random_state=0)])
-def test_estimators_keep_the_conventions(estimator: Any, check: Any) -> None:
-    check(estimator)
-
-
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     a = oc.from_scipy(tmp_path / "a", made())
     with pytest.raises(errors.ShapeError):
         a @ np.ones((17, 3), np.float32)
     with pytest.raises(errors.DTypeError):
         a @ np.ones((300, 3))
-    with pytest.raises(errors.ArgumentError):
+    with pytest.raises(errors.DTypeError, match="a is dense"):
         oc.linalg.csrmm(np.ones((3, 3)), np.ones((3, 3)))
+    with pytest.raises(errors.ArgumentError, match="not list"):
+        oc.linalg.csrmm([[1.0]], np.ones((3, 3)))
     with pytest.raises(errors.ArgumentError):
         oc.open(tmp_path / "a", dtype="float32", shape=3)
     with pytest.raises(errors.OverBudgetError):

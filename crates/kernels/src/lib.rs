@@ -13,6 +13,7 @@
 //! | [`mod@syrk`] | symmetric products at half the cost |
 //! | [`elementwise`] | axpby, scale, fill, convert, center, accumulate in f64, transpose |
 //! | [`reduce`] | sums, dots, extrema, norms, non-finite search |
+//! | [`squares`] | sums of squares that leave no range |
 //! | [`sparse`] | products of sparse matrices with dense ones |
 //! | [`mod@nearest`] | the nearest two centres of each row |
 //! | [`packed`] | rows in fewer bits |
@@ -38,6 +39,7 @@ mod real;
 pub mod reduce;
 pub mod reference;
 pub mod sparse;
+pub mod squares;
 pub mod statistics;
 pub mod syrk;
 pub mod view;
@@ -61,5 +63,6 @@ pub use sparse::{
     Csr, Entries, Index, Lines, Picked, Tile, Tiles, csr_gram, csrmm, csrmm_flops, csrmm_transposed, dense_times_sparse,
     sparse_times_sparse,
 };
+pub use squares::Squares;
 pub use statistics::ColumnStatistics;
 pub use syrk::{mirror_lower, syrk, syrk_flops};

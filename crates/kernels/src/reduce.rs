@@ -3,11 +3,13 @@
 //! Sums run in f64 over sixteen lanes that are added pairwise at the end: the order is fixed, so the bits are the same on every
 //! CPU, and the error grows with n / 16. NaN anywhere makes the result NaN, in extrema too.
 //!
-//! Cost: each reads every element once; no scratch. Nothing is scaled: squares of f64 beyond 1e154 overflow.
+//! Cost: each reads every element once; no scratch. Norms are found wherever f64 can hold them: where the plain sum of squares turns out
+//! to have left the range, the line is read again ([`Squares`]). Other sums are plain: squares of f64 beyond 1e154 overflow.
 #![forbid(unsafe_code)]
 
+use crate::squares::{Squares, is_faithful};
 use crate::view::{row_slice, whole};
-use crate::{Error, Real};
+use crate::{Dtype, Error, Real};
 use faer::MatRef;
 
 /// Lanes of the accumulators: two AVX-512 or four AVX2 registers of f64, enough to hide the latency of an addition.
@@ -33,7 +35,7 @@ pub fn sum<T: Real>(x: MatRef<'_, T>) -> f64 {
     )
 }
 
-/// Sum of the squares of all elements.
+/// Sum of the squares of all elements; infinite where that is more than f64 holds.
 pub fn sum_of_squares<T: Real>(x: MatRef<'_, T>) -> f64 {
     add_up(
         x,
@@ -140,9 +142,38 @@ pub fn column_norms<T: Real>(out: &mut [f64], x: MatRef<'_, T>, norm: Norm) -> R
         ),
     }
     if norm == Norm::L2 {
-        out.iter_mut().for_each(|x| *x = x.sqrt());
+        column_roots(out, x);
     }
     Ok(())
+}
+
+/// The norms of columns in the place of their sums of squares.
+fn column_roots<T: Real>(sums: &mut [f64], x: MatRef<'_, T>) {
+    /// Columns that are looked at together: their sums are 8 KiB.
+    const TOGETHER: usize = 256;
+    for (group, sums) in sums.chunks_mut(TOGETHER).enumerate() {
+        let x = x.subcols(group * TOGETHER, sums.len());
+        let (mut doubtful, mut count) = ([(0, Squares::default()); TOGETHER], 0);
+        for (j, sum) in sums.iter_mut().enumerate() {
+            if is_plain::<T>(*sum, x.nrows()) {
+                *sum = sum.sqrt();
+            } else {
+                doubtful[count].0 = j;
+                count += 1;
+            }
+        }
+        let doubtful = &mut doubtful[..count];
+        let rows = if count > 0 { x.nrows() } else { 0 };
+        for i in 0..rows {
+            doubtful.iter_mut().for_each(|(j, squares)| squares.add(x[(i, *j)].f64()));
+        }
+        doubtful.iter().for_each(|(j, squares)| sums[*j] = squares.root());
+    }
+}
+
+/// Whether a plain sum of so many squares is good enough. Those of f32 are all within the range of f64.
+fn is_plain<T: Real>(sum: f64, count: usize) -> bool {
+    T::DTYPE == Dtype::F32 || is_faithful(sum, count)
 }
 
 /// Adds the sum of column j to `sums[j]`.
@@ -205,12 +236,10 @@ fn line_norm<T: Real>(x: MatRef<'_, T>, norm: Norm) -> f64 {
             #[inline(always)]
             |x| x.abs(),
         ),
-        Norm::L2 => add_up(
-            x,
-            #[inline(always)]
-            |x| x * x,
-        )
-        .sqrt(),
+        Norm::L2 => match sum_of_squares(x) {
+            sum if is_plain::<T>(sum, x.nrows() * x.ncols()) => sum.sqrt(),
+            _ => (0..x.nrows()).flat_map(|i| (0..x.ncols()).map(move |j| x[(i, j)].f64())).collect::<Squares>().root(),
+        },
         Norm::Max => extreme(
             x,
             0.0,

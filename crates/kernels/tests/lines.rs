@@ -233,6 +233,48 @@ fn nan_reaches_every_reduction_of_its_line_and_no_other() {
 }
 
 #[test]
+fn norms_are_found_where_squares_leave_the_range() {
+    for layout in 0..5 {
+        let mut x = Strided::<f64>::new(33, 21, layout, 1);
+        let size = |at: usize| [1e150, 1.0, 1e-150, 0.0][at % 4];
+        for i in 0..33 {
+            for j in 0..21 {
+                x.get_mut()[(i, j)] *= size(i) * size(j);
+            }
+        }
+        let x = x.get();
+        let expected = |values: Vec<f64>| {
+            let most = values.iter().fold(0.0, |most: f64, value| most.max(value.abs()));
+            if most > 0.0 { values.iter().map(|value| (value / most).powi(2)).sum::<f64>().sqrt() * most } else { 0.0 }
+        };
+        let (mut rows, mut cols) = (vec![0.0; 33], vec![0.0; 21]);
+        row_norms(&mut rows, x, Norm::L2).unwrap();
+        column_norms(&mut cols, x, Norm::L2).unwrap();
+        for (i, &got) in rows.iter().enumerate() {
+            let expected = expected((0..21).map(|j| x[(i, j)]).collect());
+            assert!(close(got, expected, expected, 21), "row {i}: {got}, not {expected}");
+        }
+        for (j, &got) in cols.iter().enumerate() {
+            let expected = expected((0..33).map(|i| x[(i, j)]).collect());
+            assert!(close(got, expected, expected, 33), "column {j}: {got}, not {expected}");
+        }
+    }
+}
+
+#[test]
+fn norms_of_what_is_infinite_are() {
+    for layout in 0..5 {
+        let mut x = Strided::<f64>::new(9, 7, layout, 1);
+        (x.get_mut()[(3, 2)], x.get_mut()[(3, 5)], x.get_mut()[(4, 5)]) = (f64::INFINITY, f64::NEG_INFINITY, f64::NAN);
+        let (mut rows, mut cols) = (vec![0.0; 9], vec![0.0; 7]);
+        row_norms(&mut rows, x.get(), Norm::L2).unwrap();
+        column_norms(&mut cols, x.get(), Norm::L2).unwrap();
+        assert!(rows[3] == f64::INFINITY && rows[4].is_nan() && rows[5].is_finite());
+        assert!(cols[2] == f64::INFINITY && cols[5].is_nan() && cols[6].is_finite());
+    }
+}
+
+#[test]
 fn a_factor_of_zero_forgets_nan() {
     let mut y = vec![f32::NAN; 12];
     let x = vec![2.0; 12];

@@ -292,17 +292,29 @@ impl Session {
         self.draft(path, dtype, shape, order)?.finish()
     }
 
+    /// As [`create`](Session::create), for a path where nothing is: what is there, or comes to be there meanwhile, is not replaced.
+    ///
+    /// # Errors
+    /// [`Error::Store`] also for a path that is taken, or about to be by another writer.
+    pub fn create_new(&self, path: impl AsRef<Path>, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
+        self.begun(path.as_ref(), dtype, shape, order, true)?.finish()
+    }
+
     /// A new matrix of zeros that is to have a path: write into it, then give it its name with [`Array::finish`]. Until then a file
     /// that has the name is what it was, and a process that dies leaves it so.
     ///
     /// # Errors
     /// As [`create`](Session::create).
     pub fn draft(&self, path: impl AsRef<Path>, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
+        self.begun(path.as_ref(), dtype, shape, order, false)
+    }
+
+    fn begun(&self, path: &Path, dtype: DType, shape: &[u64], order: Order, is_new: bool) -> Result<Array> {
         if self.plans_only {
             return Err(Error::value("a planner makes no files"));
         }
         let mut plan = Plan::new("create");
-        let made = self.unfinished(path.as_ref(), dtype, shape, order, &mut plan)?;
+        let made = self.unfinished_as(path, dtype, shape, order, is_new, &mut plan)?;
         self.engine().run(plan)?.wait()?;
         Ok(made)
     }
@@ -356,12 +368,26 @@ impl Session {
 
     /// A new matrix that takes its name when the job that writes it is done. The plan writes its header.
     pub(crate) fn unfinished(&self, path: &Path, dtype: DType, shape: &[u64], order: Order, plan: &mut Plan) -> Result<Array> {
+        self.unfinished_as(path, dtype, shape, order, false, plan)
+    }
+
+    /// The same, where need be at a path where nothing is.
+    fn unfinished_as(
+        &self,
+        path: &Path,
+        dtype: DType,
+        shape: &[u64],
+        order: Order,
+        is_new: bool,
+        plan: &mut Plan,
+    ) -> Result<Array> {
         let (dense, header) = format::npy(&path.display().to_string(), dtype, shape, order)?;
         let (store, name) = locate(path)?;
         let file = Arc::new(match self.plans_only {
             true => self.imagined(path, path.display().to_string(), dense.file_bytes()),
             false => {
-                let object = store.create(&name, dense.file_bytes())?;
+                let len = dense.file_bytes();
+                let object = if is_new { store.create_new(&name, len)? } else { store.create(&name, len)? };
                 StoredFile::unfinished(path, store, name, object, self.inner.between.clone())
             }
         });

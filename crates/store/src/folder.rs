@@ -136,6 +136,12 @@ impl Folder {
         self.begun(place, partial, most)
     }
 
+    fn allocated(&self, place: Place, partial: Partial, len: u64) -> Result<NewObject, Error> {
+        let free = self.check_space(&place, len)?;
+        partial.allocate(free)?;
+        self.begun(place, partial, len)
+    }
+
     fn begun(&self, place: Place, partial: Partial, len: u64) -> Result<NewObject, Error> {
         let device = partial.device()?;
         let identity = Identity::of(&partial.metadata()?);
@@ -197,9 +203,18 @@ impl Store for Folder {
         self.make_folders(&place)?;
         lock::sweep_partials(&place.folder, &self.faults);
         let partial = Partial::claim(&place, len, Arc::clone(&self.faults))?;
-        let free = self.check_space(&place, len)?;
-        partial.allocate(free)?;
-        self.begun(place, partial, len)
+        self.allocated(place, partial, len)
+    }
+
+    fn create_new(&self, name: &str, len: u64) -> Result<NewObject, Error> {
+        let place = self.place(name)?;
+        if place.is_taken() {
+            return Err(Error::Exists { object: place.object });
+        }
+        self.make_folders(&place)?;
+        lock::sweep_partials(&place.folder, &self.faults);
+        let partial = Partial::claim_new(&place, len, Arc::clone(&self.faults))?;
+        self.allocated(place, partial, len)
     }
 
     fn create_together(&self, name: &str, parts: &[&str]) -> Result<Box<dyn NewObjects>, Error> {

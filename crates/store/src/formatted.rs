@@ -457,6 +457,12 @@ impl Store for Formatted {
         Ok(NewObject { object, ending: Box::new(transaction) })
     }
 
+    fn create_new(&self, name: &str, len: u64) -> Result<NewObject, Error> {
+        let mut transaction = self.transaction();
+        let object = transaction.create_new(name, len)?;
+        Ok(NewObject { object, ending: Box::new(transaction) })
+    }
+
     fn create_together(&self, name: &str, parts: &[&str]) -> Result<Box<dyn NewObjects>, Error> {
         Ok(Box::new(self.transaction().below(name, parts)?))
     }

@@ -55,6 +55,13 @@ pub trait Store: Send + Sync {
     /// [`Error::NoSpace`], [`Error::Locked`] while another writer holds the name, or that of the file system.
     fn create(&self, name: &str, len: u64) -> Result<NewObject, Error>;
 
+    /// As [`Store::create`], for a name that is free: an object that has it, or takes it before the commit, is never replaced.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] for a name that is taken, or that another writer is about to take; at the commit too, where a program that
+    /// knows nothing of these locks was faster. Otherwise as [`Store::create`].
+    fn create_new(&self, name: &str, len: u64) -> Result<NewObject, Error>;
+
     /// Begins objects whose names are `name`, `/`, and a part of their own. At [`NewObjects::commit`] they are all there is below that name:
     /// what is there until then may only have parts of these names.
     ///

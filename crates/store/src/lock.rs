@@ -49,6 +49,11 @@ impl Place {
     pub(crate) fn partial(&self) -> PathBuf {
         self.beside(PARTIAL_SUFFIX)
     }
+
+    /// Whether there is anything of this name.
+    pub(crate) fn is_taken(&self) -> bool {
+        std::fs::symlink_metadata(&self.path).is_ok()
+    }
 }
 
 /// Whether `file_name` is that of a new folder which stays when its writer dies.

@@ -115,6 +115,24 @@ pub(crate) fn allocate(file: &File, len: u64) -> io::Result<()> {
     file.set_len(len)
 }
 
+/// Gives a file another name, which may be another file's.
+pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::rename(from, to)
+}
+
+/// Gives a file another name, which must be free. Where the system cannot hold that in one step, it is looked at just before: our own
+/// writers hold the lock of the name, so only another program could come in between.
+pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) if to.symlink_metadata().is_ok() => {
+            Err(io::ErrorKind::AlreadyExists.into())
+        }
+        Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => std::fs::rename(from, to),
+        renamed => Ok(renamed?),
+    }
+}
+
 /// Puts a folder under a name, which may be another folder's: the two then change places, and where that one is now is returned.
 /// Where the system cannot exchange names, that one first goes out of the way, and a crash in between leaves the name free.
 pub(crate) fn put_folder(from: &Path, to: &Path) -> io::Result<Option<PathBuf>> {

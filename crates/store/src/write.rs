@@ -4,6 +4,7 @@
 //! the descriptors, not the write.
 
 use std::fs::{File, Metadata, OpenOptions};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,6 +23,8 @@ pub(crate) struct Partial {
     file: File,
     /// The object that has the name now, locked so that nobody changes it in place meanwhile.
     replaced: Option<File>,
+    /// The name is to be free.
+    is_new: bool,
     len: u64,
     faults: Arc<Faults>,
     owner: u32,
@@ -30,11 +33,25 @@ pub(crate) struct Partial {
 
 impl Partial {
     pub(crate) fn claim(place: &Place, len: u64, faults: Arc<Faults>) -> Result<Partial, Error> {
-        let file = lock::claim_partial(place, &faults)?;
-        let mut partial =
-            Partial { place: place.clone(), file, replaced: None, len, faults, owner: std::process::id(), renamed: false };
+        let mut partial = Partial::locked(place, len, false, faults)?;
         partial.replaced = partial.lock_replaced()?;
         Ok(partial)
+    }
+
+    /// Of an object that replaces none. One that another writer makes now has as good as taken the name.
+    pub(crate) fn claim_new(place: &Place, len: u64, faults: Arc<Faults>) -> Result<Partial, Error> {
+        let exists = || Error::Exists { object: place.object.clone() };
+        let partial = Partial::locked(place, len, true, faults).map_err(|error| match error {
+            Error::Locked { .. } => exists(),
+            error => error,
+        })?;
+        // Looked at once the name is locked, so that of two creations one sees the other.
+        if place.is_taken() { Err(exists()) } else { Ok(partial) }
+    }
+
+    fn locked(place: &Place, len: u64, is_new: bool, faults: Arc<Faults>) -> Result<Partial, Error> {
+        let (place, file, owner) = (place.clone(), lock::claim_partial(place, &faults)?, std::process::id());
+        Ok(Partial { place, file, replaced: None, is_new, len, faults, owner, renamed: false })
     }
 
     fn lock_replaced(&self) -> Result<Option<File>, Error> {
@@ -98,8 +115,12 @@ impl Ending for Partial {
     fn end(&mut self) -> Result<(), Error> {
         self.seal()?;
         let place = &self.place;
-        let renamed = self.faults.step(Step::Rename).and_then(|()| std::fs::rename(place.partial(), &place.path));
-        renamed.map_err(|error| Error::from_io(&place.object, "put it in place", error))?;
+        let rename = if self.is_new { os::rename_new } else { os::rename };
+        let renamed = self.faults.step(Step::Rename).and_then(|()| rename(&place.partial(), &place.path));
+        renamed.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Error::Exists { object: place.object.clone() },
+            _ => Error::from_io(&place.object, "put it in place", error),
+        })?;
         self.renamed = true;
         // A mark beside the name was that of the object which is gone. Until it is removed, a whole object is taken for an
         // interrupted one; the other order would do the opposite.

@@ -106,6 +106,42 @@ fn writers_of_one_name_exclude_each_other() {
 }
 
 #[test]
+fn a_new_object_takes_no_name_that_another_has() {
+    each(|store| {
+        let exists = |result: Result<(), Error>| match result {
+            Err(Error::Exists { object }) => object.ends_with("/x"),
+            _ => false,
+        };
+        store.create_new("x", 5000).unwrap().commit().unwrap();
+        assert!(is_all(store, "x", 5000, 0));
+        assert!(exists(store.create_new("x", 10).map(drop)));
+        let in_place = store.open_in_place("x").unwrap();
+        assert!(exists(store.create_new("x", 10).map(drop)), "also while it is written");
+        in_place.finish().unwrap();
+        assert!(is_all(store, "x", 5000, 0));
+
+        store.remove("x").unwrap();
+        put(store, "x/below", 10, 1).unwrap();
+        assert!(exists(store.create_new("x", 10).map(drop)), "what has parts is there too");
+        store.remove("x/below").unwrap();
+        assert_eq!(store.list().unwrap(), [""; 0]);
+    });
+}
+
+#[test]
+fn of_two_that_take_a_free_name_one_does() {
+    each(|store| {
+        for replaces in [false, true] {
+            let first = if replaces { store.create("x", 10).unwrap() } else { store.create_new("x", 10).unwrap() };
+            assert!(matches!(store.create_new("x", 10), Err(Error::Exists { .. })));
+            drop(first);
+            store.create_new("x", 10).unwrap().commit().unwrap();
+            store.remove("x").unwrap();
+        }
+    });
+}
+
+#[test]
 fn a_writer_of_one_name_does_not_hinder_writers_of_others() {
     each(|store| {
         let x = store.create("x", 10).unwrap();

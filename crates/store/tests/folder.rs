@@ -150,6 +150,30 @@ fn a_folder_or_object_that_may_not_be_written_is_left_as_it_is() {
 }
 
 #[test]
+fn a_new_object_replaces_nothing_that_another_program_has_put_there_meanwhile() {
+    let (dir, folder) = folder();
+    let new = folder.create_new("x", 5000).unwrap();
+    fill(&*new.device(), 5000, 1);
+    fs::write(dir.path().join("x"), b"of others").unwrap();
+    assert!(matches!(new.commit(), Err(Error::Exists { .. })));
+    assert_eq!(fs::read(dir.path().join("x")).unwrap(), b"of others");
+    assert_eq!(leftovers(dir.path()), [""; 0]);
+}
+
+#[test]
+fn a_new_object_takes_the_place_of_nothing_at_all() {
+    let (dir, folder) = folder();
+    fs::create_dir(dir.path().join("folder")).unwrap();
+    fs::write(dir.path().join("file"), b"old").unwrap();
+    std::os::unix::fs::symlink(dir.path().join("file"), dir.path().join("link")).unwrap();
+    for name in ["folder", "file", "link"] {
+        assert!(matches!(folder.create_new(name, 10), Err(Error::Exists { .. })), "{name}");
+    }
+    assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"old");
+    assert!(folder.create_new("no/folder/yet", 10).unwrap().commit().is_ok());
+}
+
+#[test]
 fn a_replaced_object_keeps_its_permissions() {
     use std::os::unix::fs::PermissionsExt;
     let (dir, folder) = folder();

@@ -36,3 +36,7 @@ from .packing import pack
 from .writer import Writer
 
 __all__ = ["Dataset", "Field", "Loader", "Writer", "index", "mount", "pack"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

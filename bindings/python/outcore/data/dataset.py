@@ -7,16 +7,16 @@ import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from .. import _native
+from .. import _html, _native
 from .._run import Bar
 from .._session import PathLike, Session, Settings, default_session, full_path, session_like
-from .._units import check_room
-from ..errors import ArgumentError, ClosedError, CorruptError
+from .._units import check_room, show_bytes, show_path
+from ..errors import ArgumentError, ClosedError, CorruptError, DTypeError
 from .fields import Decode, Field, Name, Sample, fields_of, name_bytes, name_text, picture
 from .loader import Loader, Shuffle
 
@@ -110,7 +110,26 @@ class Dataset:
         return _reopened, (self.path, self.decode, self._session._settings)
 
     def __repr__(self) -> str:
+        if self._native_dataset is None or self._pid != os.getpid():
+            return f"Dataset({self.path!r}, {'closed' if self._native_dataset is None else 'of another process'})"
         return f"Dataset({self.path!r}, {len(self)} samples of {', '.join(self.fields)})"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show; no sample is read."""
+        if self._native_dataset is None or self._pid != os.getpid():
+            return _html.card("outcore dataset", [("path", show_path(self.path))])
+        size = f"{len(self):,} samples, {show_bytes(self.nbytes)}, {show_path(self.path)}"
+        rows = [
+            (name, field.kind, str(field.dtype or ""), str(field.shape) if field.dtype else "")
+            for name, field in self.fields.items()
+        ]
+        return _html.table(f"outcore dataset: {size}", ("field", "kind", "dtype", "shape"), rows)
+
+    if not TYPE_CHECKING:
+
+        def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
+            """Refuses: NumPy would otherwise read all samples one by one into an array of objects."""
+            raise DTypeError(f"{self!r} becomes no NumPy array; use ds[:100]['field'] for a field of some samples")
 
     def __len__(self) -> int:
         return len(self._inner)

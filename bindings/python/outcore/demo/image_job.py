@@ -35,7 +35,7 @@ class Face:
         oc.configure(memory=memory, scratch=scratch, threads=threads)
 
     def create(self, path: Path, rows: int, columns: int) -> Any:
-        return oc.create(str(path), (rows, columns), "float32")
+        return oc.create(str(path), (rows, columns), "float32", mode="w")
 
     def open(self, path: Path) -> Any:
         return oc.open(str(path))

@@ -66,7 +66,7 @@ class Face:
 
     def draw_map(self, path: Path, words: int, dimensions: int, seed: int) -> Any:
         """Gaussian, a block at a time; distances are kept on average."""
-        drawn = oc.create(str(path), (words, dimensions), "float32")
+        drawn = oc.create(str(path), (words, dimensions), "float32", mode="w")
         random = np.random.default_rng(seed)
         rows = max(1, BLOCK_BYTES // (4 * dimensions))
         for start in range(0, words, rows):

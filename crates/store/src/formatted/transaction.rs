@@ -46,8 +46,20 @@ impl Transaction {
     /// # Errors
     /// As [`Store::create`](crate::Store::create).
     pub fn create(&mut self, name: &str, len: u64) -> Result<Object, Error> {
+        self.create_as(name, len, false)
+    }
+
+    /// As [`Transaction::create`], for a name that is free: it is locked from here on, so it stays free until the commit.
+    ///
+    /// # Errors
+    /// As [`Store::create_new`](crate::Store::create_new).
+    pub fn create_new(&mut self, name: &str, len: u64) -> Result<Object, Error> {
+        self.create_as(name, len, true)
+    }
+
+    fn create_as(&mut self, name: &str, len: u64, is_new: bool) -> Result<Object, Error> {
         let name = named(name)?;
-        let (entry, garbage) = self.claim(&name, |store, state| {
+        let (entry, garbage) = self.claim_as(&name, is_new, |store, state| {
             state.check_place(store, &name)?;
             let blocks = len.div_ceil(BLOCK as u64);
             let sums = sum_blocks(blocks);
@@ -136,8 +148,23 @@ impl Transaction {
 
     /// Locks a name until the end, unless `act` fails.
     fn claim<T>(&mut self, name: &str, act: impl FnOnce(&Inner, &mut Inside) -> Result<T, Error>) -> Result<T, Error> {
+        self.claim_as(name, false, act)
+    }
+
+    /// The same, where need be of a name that is free: not that of an object, of a part of one's name, or of what another writer makes.
+    fn claim_as<T>(
+        &mut self,
+        name: &str,
+        is_new: bool,
+        act: impl FnOnce(&Inner, &mut Inside) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let store = &self.store;
-        let done = store.lock_to_write(name)?.claim(store, name, false, &self.names, |state| act(store, state))?;
+        let mut state = store.lock_to_write(name)?;
+        if is_new && (state.writers.contains_key(name) || state.catalog.find(name).is_some() || state.catalog.has_below(name)) {
+            return Err(Error::Exists { object: store.full(name) });
+        }
+        let done = state.claim(store, name, false, &self.names, |state| act(store, state))?;
+        drop(state);
         self.names.push(name.to_owned());
         Ok(done)
     }

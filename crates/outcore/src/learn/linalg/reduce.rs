@@ -98,12 +98,13 @@ fn separate_norms(session: &Session, name: &'static str, x: Operand, norm: Norm)
 /// The norm of each column, from one panel of rows after the other.
 fn accumulated_norms(session: &Session, name: &'static str, x: Operand, norm: Norm) -> Result<Job<Vec<f64>>> {
     let columns = x.cols() as usize;
-    // Partial norms are kept as sums of squares where the norm has a root.
+    // `hypot` squares nothing that leaves the range; of infinity and NaN it makes infinity.
+    let root_of_both = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.hypot(b) };
     let join = move |sums: &mut [f64], part: &[f64]| {
         for (sum, &part) in sums.iter_mut().zip(part) {
             *sum = match norm {
                 Norm::L1 => *sum + part,
-                Norm::L2 => sum.hypot(part),
+                Norm::L2 => root_of_both(*sum, part),
                 Norm::Max if sum.is_nan() || *sum > part => *sum,
                 Norm::Max => part,
             };

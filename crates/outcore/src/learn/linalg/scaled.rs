@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 
 use outcore_engine::{Block, Plan, Region, Task};
-use outcore_kernels::{Lines, Real};
+use outcore_kernels::{Lines, Real, Squares};
 
 use crate::data::format::with_real;
 use crate::data::format::{Compressed, DType, Element};
@@ -63,8 +63,8 @@ enum Unit {
     /// Of each line by itself.
     Line,
     /// By sums of squares that an earlier plan has made: of lines, or of places.
-    Lines(Arc<RwLock<Vec<f64>>>),
-    Places(Arc<RwLock<Vec<f64>>>),
+    Lines(Arc<RwLock<Vec<Squares>>>),
+    Places(Arc<RwLock<Vec<Squares>>>),
 }
 
 impl Values {
@@ -91,7 +91,8 @@ fn plan<T: Real, U: Real>(
     let held = 8 * [&rows, &cols].map(|factors| factors.as_ref().map_or(0, Vec::len)).iter().sum::<usize>() as u64;
     let by_rows = a.format() == Compressed::Rows;
     let (lines, places) = if by_rows { (rows, cols) } else { (cols, rows) };
-    let pieces = a.pieces(session.memory_free().saturating_sub(held) / (6 * (PARALLEL + 1)), |_| 0);
+    let line_bytes = if unit_rows && by_rows { size_of::<Squares>() as u64 } else { 0 };
+    let pieces = a.pieces(session.memory_free().saturating_sub(held) / (6 * (PARALLEL + 1)), |lines| lines * line_bytes);
     let cut = pieces.iter().any(|piece| piece.breaks_off);
     let sums = Arc::new(RwLock::new(Vec::new()));
     let unit = unit_rows.then(|| match (by_rows, cut) {
@@ -101,7 +102,7 @@ fn plan<T: Real, U: Real>(
     });
     let summed = matches!(unit, Some(Unit::Lines(_) | Unit::Places(_)));
     let values = Arc::new(Values { logarithm, lines, places, unit });
-    let held = held + if summed { 8 * a.rows() } else { 0 };
+    let held = held + if summed { size_of::<Squares>() as u64 * a.rows() } else { 0 };
     let mut plans = Vec::new();
     if summed {
         plans.push(sums_plan::<T>(a, &pieces, &values, sums, held));
@@ -123,7 +124,8 @@ fn plan<T: Real, U: Real>(
         let range = at..at + piece.entries();
         at = range.end;
         let written = Written::declare(&mut plan, &new, piece, range.clone());
-        let task = Task::new("scale").flops(2 * piece.entries());
+        let lines = piece.lines().end - piece.lines().start;
+        let task = Task::new("scale").flops(2 * piece.entries()).held((lines * line_bytes) as usize);
         let task = a.regions(&mut plan, piece).into_iter().fold(task, Task::read);
         let task = written.regions.iter().fold(task, |task, region| task.write(*region));
         let (lines, values) = (a.blocks(piece), Arc::clone(&values));
@@ -138,7 +140,7 @@ fn plan<T: Real, U: Real>(
 }
 
 /// Sums of squares of rows.
-fn sums_plan<T: Real>(a: &Sparse, pieces: &[Piece], values: &Arc<Values>, sums: Arc<RwLock<Vec<f64>>>, held: u64) -> Plan {
+fn sums_plan<T: Real>(a: &Sparse, pieces: &[Piece], values: &Arc<Values>, sums: Arc<RwLock<Vec<Squares>>>, held: u64) -> Plan {
     let mut plan = Plan::new(format!("norms of {}", a.name()));
     plan.hold(held);
     plan.bound(a.stored_bytes());
@@ -148,12 +150,12 @@ fn sums_plan<T: Real>(a: &Sparse, pieces: &[Piece], values: &Arc<Values>, sums: 
         let task = a.regions(&mut plan, piece).into_iter().fold(Task::new("norms"), Task::read);
         plan.task(task.update(Region::span(turn, 0, 1)).run(move |cx| {
             let mut sums = sums.write().expect("no panic while held");
-            sums.resize(rows, 0.0);
+            sums.resize(rows, Squares::default());
             let first = lines.piece.lines().start as usize;
             let by_lines = matches!(values.unit, Some(Unit::Lines(_)));
             with_lines!(lines, cx.blocks, T, a => a.each_line(|line, entries| entries.each(|place, value| {
                 let line = first + line;
-                sums[if by_lines { line } else { place }] += values.of(line, place, value.f64()).powi(2);
+                sums[if by_lines { line } else { place }].add(values.of(line, place, value.f64()));
             })));
             Ok(())
         }));
@@ -197,23 +199,25 @@ impl Written {
         let first = lines.piece.lines().start as usize;
         let by_itself = matches!(values.unit, Some(Unit::Line));
         with_lines!(lines, read, T, a => {
-            let mut squares = vec![0.0; if by_itself { a.lines() } else { 0 }];
+            let mut squares = vec![Squares::default(); if by_itself { a.lines() } else { 0 }];
             if by_itself {
-                a.each_line(|line, entries| entries.each(|place, value| squares[line] += values.of(first + line, place, value.f64()).powi(2)));
+                a.each_line(|line, entries| entries.each(|place, value| squares[line].add(values.of(first + line, place, value.f64()))));
             }
             let sums = match &values.unit {
                 Some(Unit::Lines(sums) | Unit::Places(sums)) => Some(sums.read().expect("no panic while held")),
                 _ => None,
             };
-            let inverse = |squares: f64| if squares > 0.0 { 1.0 / squares.sqrt() } else { 1.0 };
-            let factor = |line: usize, place: usize| match (&values.unit, &sums) {
-                (Some(Unit::Line), _) => inverse(squares[line]),
-                (Some(Unit::Lines(_)), Some(sums)) => inverse(sums[first + line]),
-                (Some(Unit::Places(_)), Some(sums)) => inverse(sums[place]),
+            let length = |line: usize, place: usize| match (&values.unit, &sums) {
+                (Some(Unit::Line), _) => squares[line].root(),
+                (Some(Unit::Lines(_)), Some(sums)) => sums[first + line].root(),
+                (Some(Unit::Places(_)), Some(sums)) => sums[place].root(),
                 _ => 1.0,
             };
             let into = if self.has_values { rest[0].slice_mut::<U>() } else { &mut [] };
-            let value_of = |line: usize, place: usize, value: T| U::of(values.of(first + line, place, value.f64()) * factor(line, place));
+            let value_of = |line: usize, place: usize, value: T| {
+                let (value, length) = (values.of(first + line, place, value.f64()), length(line, place));
+                U::of(if length > 0.0 { value / length } else { value })
+            };
             let mut put = |at: usize, line: usize, place: usize, value: T| {
                 if let Some(into) = into.get_mut(at) {
                     *into = value_of(line, place, value);

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex};
 
 use outcore_engine::{Plan, Region, Task};
-use outcore_kernels::{ColumnStatistics, Lines, Norm, Real};
+use outcore_kernels::{ColumnStatistics, Lines, Norm, Real, Squares};
 
 use crate::data::format::Compressed;
 use crate::data::format::with_real;
@@ -18,7 +18,7 @@ use crate::session::{PARALLEL, Session};
 
 /// The norm of each row, in f64. The columns' are the rows' of `a.t()`.
 ///
-/// Cost: reads A; 16 bytes a row, eight times that where the lines of A are columns and memory allows.
+/// Cost: reads A; 24 bytes a row, eight times that where the lines of A are columns and memory allows.
 ///
 /// # Errors
 /// [`Error::OverBudget`](crate::Error::OverBudget).
@@ -92,36 +92,12 @@ impl Fold for Largest {
     }
 }
 
-/// scale^2 squares is the sum: nothing overflows (LAPACK's nrm2).
-#[derive(Clone, Default)]
-struct Squares {
-    scale: f64,
-    squares: f64,
-}
-
-impl Squares {
-    fn root(&self) -> f64 {
-        self.scale * self.squares.sqrt()
-    }
-
-    fn add_scaled(&mut self, scale: f64, squares: f64) {
-        if scale > self.scale {
-            self.squares = squares + self.squares * (self.scale / scale).powi(2);
-            self.scale = scale;
-        } else if scale != 0.0 {
-            // A NaN comes to here, and stays.
-            self.squares += squares * (scale / self.scale.max(f64::MIN_POSITIVE)).powi(2);
-            self.scale = if scale.is_nan() { scale } else { self.scale };
-        }
-    }
-}
-
 impl Fold for Squares {
     fn add(&mut self, value: f64) {
-        self.add_scaled(value.abs(), 1.0);
+        Squares::add(self, value);
     }
     fn merge(&mut self, other: &Squares) {
-        self.add_scaled(other.scale, other.squares);
+        Squares::merge(self, other);
     }
 }
 

@@ -1,0 +1,89 @@
+"""Every estimator of the package keeps the conventions of scikit-learn, and refuses at once what it cannot take."""
+
+import importlib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import DataDimensionalityWarning
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import outcore as oc
+from outcore import errors
+from outcore.cluster import KMeans
+from outcore.decomposition import PCA
+from outcore.random_projection import SparseRandomProjection
+from outcore.text import TfidfTransformer
+
+ESTIMATORS = [
+    PCA(),
+    PCA(1, whiten=True),
+    KMeans(),
+    SparseRandomProjection(n_components=2),
+    SparseRandomProjection(),
+    TfidfTransformer(),
+]
+
+
+@parametrize_with_checks(ESTIMATORS)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.DataDimensionalityWarning")
+def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+def test_every_estimator_is_checked() -> None:
+    found = set()
+    for name in ("cluster", "decomposition", "random_projection", "text"):
+        module = importlib.import_module(f"outcore.{name}")
+        found |= {kind for kind in (getattr(module, name) for name in module.__all__) if issubclass(kind, BaseEstimator)}
+    assert found == {type(estimator) for estimator in ESTIMATORS}
+
+
+def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object) -> None:
+        raise AssertionError("something was read")
+
+    monkeypatch.setattr(oc.Session, "_run", run)
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "scipy"])
+def test_pca_refuses_sparse_rows_before_it_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: bool) -> None:
+    matrix = sp.random(400, 20, 0.1, "csr", random_state=0)
+    x = oc.from_scipy(tmp_path / "x", matrix) if stored else matrix
+    pca = PCA(2).fit(np.random.default_rng(0).standard_normal((30, 20)))
+    nothing_runs(monkeypatch)
+    for attempt in (PCA(2).fit, PCA(2).fit_transform, PCA(2).explain, pca.transform, pca.inverse_transform):
+        with pytest.raises(errors.DTypeError, match="sparse") as caught:
+            attempt(x)
+        assert len(str(caught.value)) < 400
+
+
+def test_tfidf_refuses_a_dense_matrix_on_ssd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = oc.from_numpy(tmp_path / "a.npy", np.ones((3, 2)))
+    tfidf = TfidfTransformer().fit(np.ones((3, 2)))
+    nothing_runs(monkeypatch)
+    for attempt in (TfidfTransformer().fit, tfidf.transform):
+        with pytest.raises(errors.DTypeError, match="dense"):
+            attempt(a)
+
+
+def test_kmeans_refuses_columns_before_it_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = oc.from_scipy(tmp_path / "x", sp.random(40, 20, 0.3, "csc", random_state=0))
+    nothing_runs(monkeypatch)
+    for init in ("k-means++", "k-means||", "random", np.zeros((2, 20))):
+        with pytest.raises(errors.OutcoreError, match="columns"):
+            KMeans(2, init=init).fit(x)
+
+
+def test_a_projection_that_cannot_reduce_keeps_what_there_is() -> None:
+    x = np.random.default_rng(0).standard_normal((50, 8))
+    with pytest.warns(DataDimensionalityWarning, match="8 features"):
+        y = SparseRandomProjection().fit_transform(x)
+    np.testing.assert_array_equal(y, x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SparseRandomProjection(eps=0.5).fit(np.zeros((50, 400)))
