@@ -21,7 +21,7 @@ from .errors import DeniedError, FileError, MissingError, NotAFileError, NotAFol
 if TYPE_CHECKING:
     from ._session import Session
 
-__all__ = ["EngineFile", "compression_of", "read_regular", "refusal", "regular", "seems", "text_of"]
+__all__ = ["EngineFile", "compression_of", "open_regular", "read_regular", "refusal", "regular", "seems", "text_of"]
 
 KINDS = {
     stat.S_IFDIR: "a folder",
@@ -101,8 +101,8 @@ def _check(path: str, found: os.stat_result) -> None:
         raise NotAFileError(f"{path}: {kind}, where a file is needed", object=path)
 
 
-def read_regular(path: str) -> bytes:
-    """All bytes of a regular file, which leaves none of them in the page cache.
+def open_regular(path: str) -> io.FileIO:
+    """A regular file, to be read by Python itself.
 
     Raises
     ------
@@ -114,15 +114,29 @@ def read_regular(path: str) -> bytes:
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise refusal(error, path) from error
-    with open(opened, "rb", buffering=0) as file:
-        found = os.fstat(opened)
-        _check(path, found)
+    file = io.FileIO(opened, "rb")
+    try:
+        _check(path, os.fstat(opened))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def read_regular(path: str) -> bytes:
+    """All bytes of a regular file, which leaves none of them in the page cache.
+
+    Raises
+    ------
+    As `regular`.
+    """
+    with open_regular(path) as file:
         try:
             data = file.readall()
         except OSError as error:
             raise refusal(error, path) from error
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(opened, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return data
 
 
