@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -297,6 +298,23 @@ def test_rows_that_do_not_fit_are_told(folder: Path) -> None:
         pack(["a.parquet", "b.parquet"], "packed")
 
 
+def test_texts_that_come_again_do_not_fill_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["a" * 200_000, "b" * 200_000]
+    pq.write_table(pa.table({"x": [texts[number % 2] for number in range(500)]}), "a.parquet")
+    assert Path("a.parquet").stat().st_size < 1 << 20
+    sizes, from_batches = [], pa.Table.from_batches
+
+    class Counted(pa.Table):  # type: ignore[misc]
+        @staticmethod
+        def from_batches(batches: list[Any]) -> Any:
+            sizes.append(batches[0].nbytes)
+            return from_batches(batches)
+
+    monkeypatch.setattr(pa, "Table", Counted)
+    ds = pack("a.parquet", "packed")
+    assert len(ds) == 500 and max(sizes) < 10 << 20 and ds[499]["x"] == texts[1]
+
+
 def test_columns_that_are_left_out_are_not_read(folder: Path) -> None:
     rng = np.random.default_rng(0)
     pq.write_table(pa.table({"x": [rng.bytes(100_000) for _ in range(40)], "y": range(40)}), "a.parquet", compression="none")
@@ -393,7 +411,7 @@ def test_memory_does_not_grow_with_a_file(folder: Path, ending: str) -> None:
         array = np.random.default_rng(0).standard_normal((rows, 125)).astype("f4")
         if ending == ".parquet":
             lists = pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), 125)
-            pq.write_table(pa.table({"x": lists}), name + ending, row_group_size=10_000)
+            pq.write_table(pa.table({"x": lists}), name + ending)
         elif ending == ".npz":
             np.savez(name + ending, x=array, y=np.arange(rows))
         else:
@@ -568,6 +586,14 @@ def test_members_of_archives_that_are_no_arrays_of_numbers(folder: Path) -> None
         for path in ("a.npz", "a.npy"):
             with pytest.raises(UnsupportedError, match=rf"{path}: .*an array of ({told})"):
                 pack(path, "packed")
+    with zipfile.ZipFile("a.npz", "w") as archive:
+        archive.writestr("x.npy", array_bytes()[:-1])
+    with pytest.raises(TruncatedError, match=r"a\.npz: member 'x\.npy': 8127 bytes.*byte 8128"):
+        pack("a.npz", "packed")
+    with zipfile.ZipFile("a.npz", "w") as archive:
+        archive.writestr("notes.txt", "größe")
+    with pytest.raises(UnsupportedError, match=r"a\.npz: member 'notes\.txt': no \.npy file; it seems to be text"):
+        pack("a.npz", "packed")
     np.savez("a.npz", x=np.zeros((3, 2), order="F"))
     with pytest.raises(UnsupportedError, match=r"a\.npz: member 'x\.npy': an array in column-major order.*ascontiguousarray"):
         pack("a.npz", "packed")

@@ -89,10 +89,7 @@ def npy(source: EngineFile, session: Session) -> Source:
     header = _header(source, path, path)
     with Told(path):
         count = _count({"x": header.shape})
-    end = header.start + count * header.row_bytes
-    if source.size < end:
-        told = f"{path}: {source.size} bytes, where an array of shape {header.shape} and {header.dtype} ends at byte {end}"
-        raise TruncatedError(told, object=path, expected=end, actual=source.size)
+    _check_length(path, path, header, source.size)
     in_columns = header.by_columns and len(header.shape) > 1 and min(header.shape) > 0
 
     def rows(order: Order) -> Iterator[Named]:
@@ -100,6 +97,13 @@ def npy(source: EngineFile, session: Session) -> Source:
         return ((None, {"x": row}) for block in found for row in block)
 
     return Source(rows=rows, count=count, fields={"x": (header.dtype, header.shape[1:])})
+
+
+def _check_length(where: str, path: str, header: Header, actual: int) -> None:
+    end = header.start + math.prod(header.shape) * header.dtype.itemsize
+    if actual < end:
+        told = f"{where}: {actual} bytes, where an array of shape {header.shape} and {header.dtype} ends at byte {end}"
+        raise TruncatedError(told, object=path, expected=end, actual=actual)
 
 
 def _by_rows(source: EngineFile, header: Header, order: Order) -> Iterator[npt.NDArray[Any]]:
@@ -130,7 +134,7 @@ def _by_columns(source: EngineFile, header: Header, order: Order, memory: int) -
     columns = header.row_bytes // width
     # The block, and the rows that are made of it.
     at_once = max(1, min(count, max(CHUNK_BYTES, memory // COLUMNS_PART) // (2 * header.row_bytes)))
-    source.reader.hold(2 * at_once * header.row_bytes)
+    source.reader.hold(2 * at_once * header.row_bytes + 8 * columns)
     starts = header.start + np.arange(columns, dtype=np.uint64) * np.uint64(count * width)
     for first in range(order.start, order.stop, at_once):
         rows = min(at_once, order.stop - first)
@@ -155,6 +159,7 @@ def npz(source: EngineFile, session: Session) -> Source:
                 raise UnsupportedError(f"{where} is encrypted", object=path)
             with Told(path, info.filename, info.header_offset), archive.open(info) as file:
                 headers[field] = _sequential(_header(file, path, where), path, where)
+            _check_length(where, path, headers[field], info.file_size)
     with Told(path):
         count = _count({field: header.shape for field, header in headers.items()})
     buffered = min(MEMBER_BYTES, max(4096, MEMBERS_BYTES // len(members)))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 ROWS = 1024
 BATCH_BYTES = 8 << 20
 """Of Parquet, made into samples at once: as many rows as have these bytes."""
+PROBED = 16
+"""Rows that are looked at for how long they are in memory."""
 PAGE_BYTES = 1 << 20
 """Of each column, read at once."""
 MARK = b"PAR1"
@@ -42,7 +44,7 @@ def parquet(path: str, columns: list[str] | None, session: Session) -> Iterator[
     source = EngineFile(session, path)
     _check_marks(source)
     with Told(path, "its description at its end", source.size):
-        file = pq.ParquetFile(source, buffer_size=PAGE_BYTES)
+        file = pq.ParquetFile(source, buffer_size=PAGE_BYTES, pre_buffer=False, page_checksum_verification=True)
         there = dict(_members(file.schema_arrow))
     with file:
         missing = [name for name in columns or [] if name not in there]
@@ -158,13 +160,24 @@ def _is_bytes(kind: Any) -> bool:
     return any(is_it(kind) for is_it in kinds)
 
 
+def _rows_at_once(file: Any, group: int, columns: list[str] | None) -> int:
+    """Of a group, as many rows as have some bytes in memory: a text that a dictionary has once may be in every row."""
+    about = file.metadata.row_group(group)
+    rows = max(1, min(ROWS, BATCH_BYTES * about.num_rows // max(1, about.total_byte_size)))
+    chunks = map(about.column, range(about.num_columns))
+    if any(chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page for chunk in chunks):
+        first = next(file.iter_batches(min(PROBED, rows), row_groups=[group], columns=columns), None)
+        if first is not None and first.nbytes:
+            rows = max(1, min(rows, BATCH_BYTES * len(first) // first.nbytes))
+    return rows
+
+
 def _rows(path: str, file: Any, group: int, row: int, columns: list[str] | None) -> Iterator[tuple[float, Named]]:
     """Rows of a group, which begins with some row."""
     import pyarrow as pa
 
-    about = file.metadata.row_group(group)
-    at_once = max(1, min(ROWS, BATCH_BYTES * about.num_rows // max(1, about.total_byte_size)))
-    batches = file.iter_batches(at_once, row_groups=[group], columns=columns)
+    with Told(path, f"from row {row} on"):
+        batches = file.iter_batches(_rows_at_once(file, group, columns), row_groups=[group], columns=columns)
     while True:
         with Told(path, f"from row {row} on"):
             batch = next(batches, None)

@@ -1,7 +1,7 @@
 """Where samples come from: folders of images, tar shards, TFRecord, Parquet, NumPy, datasets of PyTorch, whatever yields samples.
 
 A source has its samples in an order that is the same every time, so that packing goes on where it was. Memory does not depend on
-their number: a source reads some samples ahead, a row group of Parquet at most.
+their number: a source reads some samples ahead, some MiB of Parquet.
 """
 
 from __future__ import annotations
