@@ -28,6 +28,12 @@ from ._units import show_bytes
     help="Bytes, text, or a dtype and a shape, where * varies, as in boxes=float32:*,4. Default as in the first sample.",
 )
 @click.option(
+    "--classes",
+    multiple=True,
+    metavar="NAME,NAME,...",
+    help="Of a folder of images: the folders that there may be, in the order of their numbers. Default those that there are.",
+)
+@click.option(
     "--shuffle",
     type=SEED,
     metavar="SEED",
@@ -43,6 +49,7 @@ def pack(
     target: str,
     kind: str | None,
     fields: tuple[str, ...],
+    classes: tuple[str, ...],
     shuffle: int | None,
     names: bool,
     in_place: bool,
@@ -54,19 +61,23 @@ def pack(
     """Pack SOURCE into TARGET, a dataset of training samples.
 
     SOURCE is a folder of images, whose folders are their classes, tar shards, TFRecord, safetensors or Parquet files, a .npy or
-    .npz file, or another dataset.
+    .npz file, or another dataset. A folder without images is a class too; --classes fixes the classes and their numbers, so that
+    training and validation have the same.
     """
     from . import data
 
     session, given = session_of(options), dict(map(_field, fields)) or None
     options = {"format": kind, "fields": given, "names": names, "resume": resume, "session": session}
     if in_place:
-        if shuffle is not None or readers is not None:
-            raise click.UsageError("what is left in place has its order; --shuffle and --readers are for what is packed")
+        if shuffle is not None or readers is not None or classes:
+            raise click.UsageError(
+                "what is left in place has its order; --shuffle, --readers and --classes are for what is packed"
+            )
         found = data.index(list(source), target, **options)
     else:
-        found = data.pack(list(source), target, **options, shuffle=shuffle, threads=readers)
-    say(_dataset(found), as_json)
+        told = [name for names in classes for name in names.split(",")] or None
+        found = data.pack(list(source), target, **options, classes=told, shuffle=shuffle, threads=readers)
+    _say(found, as_json)
 
 
 @click.command()
@@ -80,7 +91,7 @@ def inspect(path: str, sample: int | None, name: str | None, as_json: bool, **op
 
     dataset = data.Dataset(path, session=session_of(options))
     if sample is None and name is None:
-        say(_dataset(dataset), as_json)
+        _say(dataset, as_json)
         return
     try:
         found = dataset[sample if name is None else name]
@@ -148,6 +159,15 @@ def bench_data(
             print(f"batches            {unevenness:.2f} times as uneven in {name!r} as random ones")
 
 
+def _say(dataset: Any, as_json: bool) -> None:
+    from .data.source import listed
+
+    told = _dataset(dataset)
+    if not as_json and dataset.classes is not None:
+        told["classes"] = f"{len(dataset.classes)}: {listed(dataset.classes)}"
+    say(told, as_json)
+
+
 def _dataset(dataset: Any) -> dict[str, Any]:
     fields = {name: _value_of(field) for name, field in dataset.fields.items()}
     return {
@@ -156,6 +176,7 @@ def _dataset(dataset: Any) -> dict[str, Any]:
         "named": dataset.is_named,
         "in_place": dataset.is_in_place,
         "fields": fields,
+        "classes": dataset.classes,
         "nbytes": dataset.nbytes,
         "directory_bytes": dataset.directory_nbytes,
         "clustering": dataset.clustering,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from typing import Any
 
 from . import _native
@@ -13,8 +14,12 @@ from .errors import ArgumentError, ExistsError
 
 
 def is_store(path: str) -> bool:
-    """Whether a file or block device was formatted."""
-    return os.path.exists(path) and not os.path.isdir(path) and _native.store_is_formatted(full_path(path))
+    """Whether a file or block device was formatted. What is neither is not opened."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return (stat.S_ISREG(mode) or stat.S_ISBLK(mode)) and _native.store_is_formatted(full_path(path))
 
 
 def format_store(path: str, size: int | str | None, *, overwrite: bool) -> None:

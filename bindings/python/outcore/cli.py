@@ -18,6 +18,7 @@ import click
 from . import _dataset_commands, _native, _store, errors
 from ._array import Array
 from ._commands import SEED, THREADS, say, session_of, session_options
+from ._files import read_regular
 from ._session import Session
 from ._sparse import Sparse
 from ._units import MOST_BYTES, show_bytes
@@ -500,8 +501,10 @@ def _kind_of(name: str) -> str:
 def _lines_of(path: str | None) -> list[str] | None:
     if path is None:
         return None
-    with open(path, encoding="utf-8") as file:
-        return file.read().splitlines()
+    try:
+        return read_regular(path).decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise errors.CorruptError(f"{path}: {error}", object=path, offset=error.start) from error
 
 
 def _labels_of(session: Session, path: str) -> Any:

@@ -138,7 +138,7 @@ class BadLineError(OutcoreError, ValueError):
 
 
 class UnsupportedError(OutcoreError, ValueError):
-    """`object` is sound, but not a matrix of a kind that is computed with."""
+    """`object` is sound, but not of a kind that is computed with, or a file of another format than it is read as."""
 
     object: str
 

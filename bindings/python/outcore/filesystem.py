@@ -10,7 +10,9 @@ is a file, one of several is a folder with a file for each. Bytes and text are i
 
 from __future__ import annotations
 
+import datetime
 import errno
+import hashlib
 import io
 import os
 from collections.abc import Iterator, Sequence
@@ -50,8 +52,27 @@ def _content(field: Field, value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else bytes(value)
 
 
+def _modified(path: str) -> float:
+    """When a dataset was made: of one in a formatted store, when that was written to last."""
+    for there in (os.path.join(path, "dataset.json"), *_around(path)):
+        try:
+            return os.stat(there).st_mtime
+        except OSError:
+            continue
+    return 0.0
+
+
+def _around(path: str) -> Iterator[str]:
+    while path != os.path.dirname(path):
+        yield path
+        path = os.path.dirname(path)
+
+
 class DatasetFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """The samples of a dataset as files.
+
+    A dataset does not change, so all of its files are as old as it is (`modified`, `created`, and `mtime` of `info`), and
+    `checksum` and `ukey` of a file are the same for the same dataset, wherever it is, and others for another one.
 
     Files are found by the dataset's own directory. Listing folders takes the names of all samples into memory, once, when it is
     first asked for: some 200 bytes each.
@@ -77,6 +98,7 @@ class DatasetFileSystem(AbstractFileSystem):  # type: ignore[misc]
         # A sample that is a file has this field.
         self._only = next(iter(self._files.values())) if len(self._files) == 1 else None
         self._folders: dict[str, dict[str, int | None]] | None = None
+        self._mtime = _modified(self.dataset.path)
 
     def _sample(self, name: str) -> int | None:
         if self._named:
@@ -139,7 +161,7 @@ class DatasetFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if self._only is None:
             return [self._folder(path) for path in samples]
         found = self._sizes(list(samples.values()), self._only) if sizes else [None] * len(samples)
-        return [{"name": path, "size": size, "type": "file"} for path, size in zip(samples, found, strict=True)]
+        return [self._entry(path, size) for path, size in zip(samples, found, strict=True)]
 
     def _fields_of(self, path: str, sample: int, sizes: bool) -> list[Entry]:
         """What is in the folder of a sample, which is read once."""
@@ -148,23 +170,50 @@ class DatasetFileSystem(AbstractFileSystem):  # type: ignore[misc]
             file: len(_content(self.dataset.fields[name], batch[name][0])) if sizes else None
             for file, name in self._files.items()
         }
-        return [{"name": f"{path}/{file}", "size": size, "type": "file"} for file, size in found.items()]
+        return [self._entry(f"{path}/{file}", size) for file, size in found.items()]
 
-    @staticmethod
-    def _folder(path: str) -> Entry:
-        return {"name": path, "size": 0, "type": "directory"}
+    def _entry(self, path: str, size: int | None) -> Entry:
+        return {"name": path, "size": size, "type": "file", "mtime": self._mtime}
+
+    def _folder(self, path: str) -> Entry:
+        return {"name": path, "size": 0, "type": "directory", "mtime": self._mtime}
 
     def info(self, path: str, **_: Any) -> Entry:
         path = self._strip_protocol(path)
         found = self._find(path) if path else None
         if found is not None:
             sample, field = found
-            return (
-                self._folder(path) if field is None else {"name": path, "size": self._sizes([sample], field)[0], "type": "file"}
-            )
-        if self._in(path) is not None:
-            return self._folder(path)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.dataset.path}: {path}")
+            return self._folder(path) if field is None else self._entry(path, self._sizes([sample], field)[0])
+        return self._folder(self._check_there(path))
+
+    def modified(self, path: str) -> datetime.datetime:
+        """When the dataset was made, in UTC."""
+        self._check_there(path)
+        return datetime.datetime.fromtimestamp(self._mtime, tz=datetime.timezone.utc)
+
+    created = modified
+
+    def checksum(self, path: str) -> int:
+        """A number that is the same for the same file of the same dataset."""
+        return int(self.ukey(path), 16)
+
+    def ukey(self, path: str) -> str:
+        """As `checksum`, in hexadecimal."""
+        path = self._check_there(path)
+        told = f"{self.dataset._inner.digest():016x} {path}".encode(errors="surrogateescape")
+        return hashlib.blake2b(told, digest_size=16).hexdigest()
+
+    def _check_there(self, path: str) -> str:
+        """A path in short, without looking at a sample.
+
+        Raises
+        ------
+        FileNotFoundError
+        """
+        path = str(self._strip_protocol(path))
+        if (self._find(path) if path else None) is None and self._in(path) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.dataset.path}: {path}")
+        return path
 
     def ls(self, path: str, detail: bool = True, sizes: bool = True, **_: Any) -> list[Any]:
         """As of fsspec; without `sizes`, those of files are None, and no sample is read."""

@@ -14,6 +14,7 @@
 //! | [`linalg`], [`sparse`], [`pca`], [`kmeans`] | what is computed |
 //! | [`foreign`] | import and export |
 //! | [`store`], [`stream`], [`samples`] | formatted stores, streams, datasets |
+//! | [`reader`] | files of others, read in pieces |
 //! | [`device`] | what a device does through the engine |
 
 use pyo3::prelude::*;
@@ -28,6 +29,7 @@ mod linalg;
 mod matrix;
 mod owned;
 mod pca;
+mod reader;
 mod samples;
 mod session;
 mod sparse;
@@ -55,6 +57,8 @@ mod _native {
     use crate::matrix::{Matrix, convert};
     #[pymodule_export]
     use crate::pca::{affine, pca_fit};
+    #[pymodule_export]
+    use crate::reader::FileReader;
     #[pymodule_export]
     use crate::samples::{Dataset, DatasetWriter, Loader};
     #[pymodule_export]

@@ -52,7 +52,7 @@ fn unknown(what: &str, word: &str) -> PyErr {
 }
 
 /// Does something that asks now and then whether to go on: not after a signal for which Python has a handler that raises.
-fn interruptible<T: Send>(
+pub(crate) fn interruptible<T: Send>(
     py: Python<'_>,
     act: impl FnOnce(&mut (dyn FnMut() -> bool + Send)) -> outcore::Result<T> + Send,
 ) -> PyResult<T> {
@@ -112,6 +112,14 @@ impl DatasetWriter {
 
     fn set_fields(&self, py: Python<'_>, fields: Vec<Told>) -> PyResult<()> {
         self.with(py, |writer| writer.set_fields(fields.into_iter().map(field).collect()))
+    }
+
+    fn classes(&self, py: Python<'_>) -> PyResult<Option<Vec<String>>> {
+        self.with(py, |writer| Ok(writer.classes().map(<[String]>::to_vec)))
+    }
+
+    fn set_classes(&self, py: Python<'_>, classes: Vec<String>) -> PyResult<()> {
+        self.with(py, |writer| writer.set_classes(classes))
     }
 
     /// Appends a sample: the bytes of its fields.
@@ -237,6 +245,11 @@ impl Dataset {
 
     fn clustering(&self) -> PyResult<Vec<(String, f64)>> {
         Ok(self.0.get()?.clustering().to_vec())
+    }
+
+    /// The names of the numbers of `label`.
+    fn classes(&self) -> PyResult<Option<Vec<String>>> {
+        Ok(self.0.get()?.classes().map(<[String]>::to_vec))
     }
 
     fn find(&self, py: Python<'_>, name: &[u8]) -> PyResult<Option<u64>> {

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 Image = pytest.importorskip("PIL.Image")
 
-from outcore.demo.images import BLOCK_BYTES, ImageError, ImageSet  # noqa: E402
+from outcore.demo.images import BLOCK_BYTES, ImageError, ImageSet, image_files  # noqa: E402
 
 
 def grey(seed: int, width: int = 6, height: int = 4) -> np.ndarray:
@@ -108,6 +109,19 @@ def test_an_empty_folder_and_a_missing_one(tmp_path: Path) -> None:
         ImageSet(tmp_path).survey()
     with pytest.raises(ImageError, match="nowhere: no such file or folder"):
         ImageSet(tmp_path / "nowhere")
+
+
+def test_what_is_no_file_and_what_lies_in_itself_is_named(folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(folder / "pipe.png")
+    with pytest.raises(ImageError, match=r"pipe\.png: a pipe"):
+        list(image_files(folder))
+    (folder / "pipe.png").unlink()
+    (folder / "loop").symlink_to(folder)
+    with pytest.raises(ImageError, match="loop: a link to a folder that it lies in"):
+        list(image_files(folder))
+    os.mkfifo(tmp_path / "a.tar")
+    with pytest.raises(ImageError, match=r"a\.tar: a pipe"):
+        list(image_files(tmp_path / "a.tar"))
 
 
 def test_a_truncated_or_foreign_archive_is_named(folder: Path, tmp_path: Path) -> None:

@@ -161,6 +161,42 @@ fn a_writer_that_died_is_gone_on_with() {
 }
 
 #[test]
+fn classes_are_kept_and_gone_on_with() {
+    let (folder, places) = places();
+    let session = session(folder.path());
+    let classes = ["cats".to_owned(), "größe".to_owned(), "none".to_owned()];
+    for place in &places {
+        let mut writer = DatasetWriter::create(&session, place, WriterOptions::default()).unwrap();
+        assert!(matches!(writer.set_classes(vec!["a".into(), "a".into()]), Err(Error::Value { .. })));
+        writer.set_classes(classes.to_vec()).unwrap();
+        writer.set_fields(fields()).unwrap();
+        write(&mut writer, 0..100, true).unwrap();
+        writer.save().unwrap();
+        drop(writer);
+        let mut writer =
+            DatasetWriter::create(&session, place, WriterOptions { resume: true, ..WriterOptions::default() }).unwrap();
+        assert_eq!((writer.len(), writer.classes()), (100, Some(&classes[..])));
+        assert!(matches!(writer.set_classes(classes[..2].to_vec()), Err(Error::Value { .. })));
+        writer.set_classes(classes.to_vec()).unwrap();
+        writer.finish().unwrap().run().unwrap();
+        let dataset = session.open_dataset(place).unwrap();
+        assert_eq!(dataset.classes(), Some(&classes[..]));
+        let mut copy = DatasetWriter::create(&session, place.with_file_name("copy"), WriterOptions::default()).unwrap();
+        copy.copy(&dataset, &[3, 1], true, || true).unwrap();
+        assert_eq!(copy.classes(), Some(&classes[..]));
+        copy.discard();
+        let mut other = DatasetWriter::create(&session, place.with_file_name("other"), WriterOptions::default()).unwrap();
+        other.set_classes(classes[1..].to_vec()).unwrap();
+        assert!(matches!(other.copy(&dataset, &[3, 1], true, || true), Err(Error::Value { .. })));
+        other.discard();
+    }
+    let plain = folder.path().join("plain");
+    written(&session, &plain, 3, false);
+    assert_eq!(session.open_dataset(&plain).unwrap().classes(), None);
+    assert!(!std::fs::read_to_string(plain.join("dataset.json")).unwrap().contains("classes"));
+}
+
+#[test]
 fn a_sample_that_is_none_is_refused_and_the_next_is_written() {
     let (folder, [path, _]) = places();
     let session = session(folder.path());

@@ -49,6 +49,8 @@ class Dataset:
     ----------
     fields : dict of str to Field
         As they come: those that are decoded are arrays.
+    classes : list of str or None
+        The names of the numbers of the field `label`, from 0 on, where they were told: the folders that images were packed from.
     nbytes : int
         Bytes of all samples; of the files that they are in, where those are others'.
     directory_nbytes : int
@@ -80,6 +82,7 @@ class Dataset:
         self.fields = {name: pictures.get(name, field) for name, field in fields_of(self._inner.fields()).items()}
         self.nbytes, self.directory_nbytes = self._inner.nbytes()
         self.clustering = dict(self._inner.clustering())
+        self.classes = self._inner.classes()
 
     @property
     def _inner(self) -> _native.Dataset:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._files import text_of
 from ..errors import ArgumentError
 
 Sample = dict[str, Any]
@@ -39,13 +40,13 @@ class Field:
     shape: tuple[int | None, ...] = ()
 
     @staticmethod
-    def of(value: Any) -> Field:
-        """The field that a value would be; arrays have the shape of this one in every sample."""
+    def of(value: Any, name: str | None = None) -> Field:
+        """The field that a value would be; arrays have the shape of this one in every sample. Errors tell its name."""
         if isinstance(value, bytes | bytearray | memoryview):
             return Field("bytes")
         if isinstance(value, str):
             return Field("text")
-        array = _array(value)
+        array = _array(value, name)
         return Field("array", array.dtype.newbyteorder("<"), array.shape)
 
     @staticmethod
@@ -77,13 +78,17 @@ class Field:
         if self.kind != "array" and isinstance(value, str) != (self.kind == "text"):
             raise ArgumentError(f"field {name!r} is {self.kind}, not {type(value).__name__}")
         if self.kind == "bytes":
+            try:
+                memoryview(value)
+            except TypeError:
+                raise ArgumentError(f"field {name!r} is bytes, not {type(value).__name__}") from None
             return value
         if self.kind == "text":
             try:
                 return value.encode()
             except UnicodeEncodeError as error:
                 raise ArgumentError(f"field {name!r} is text, and {value!r} is none: {error}") from error
-        array, dtype = _array(value), np.dtype(self.dtype)
+        array, dtype = _array(value, name), np.dtype(self.dtype)
         fits = [want in (None, have) for want, have in zip(self.shape, array.shape, strict=False)]
         if len(array.shape) != len(self.shape) or not all(fits):
             hint = f"; fields={{{name!r}: ({dtype.str!r}, {(None,) * array.ndim})}} lets it vary"
@@ -121,15 +126,18 @@ class Field:
         return (numbers if is_aligned else numbers.copy()).view(self.dtype).reshape(shape)
 
 
-def _array(value: Any) -> npt.NDArray[Any]:
+def _array(value: Any, name: str | None) -> npt.NDArray[Any]:
+    which = "a field" if name is None else f"field {name!r}"
     try:
         array = value.numpy() if hasattr(value, "numpy") and not isinstance(value, np.ndarray) else np.asarray(value)
-    except ValueError as error:
-        raise ArgumentError(f"a field must be bytes, text, a number or an array of numbers: {error}") from error
+    except (ValueError, TypeError, RuntimeError) as error:
+        # Tensors that are elsewhere, that have gradients, or types that NumPy does not have.
+        raise ArgumentError(f"{which} must be bytes, text, a number or an array of numbers: {text_of(error)}") from error
     if array.dtype.kind not in "biufc":
-        raise ArgumentError(f"a field must be bytes, text, a number or an array of numbers, not {type(value).__name__}")
+        kind = f"an array of {array.dtype}" if isinstance(value, np.ndarray | np.generic) else type(value).__name__
+        raise ArgumentError(f"{which} must be bytes, text, a number or an array of numbers, not {kind}")
     if np.ma.is_masked(value):
-        raise ArgumentError("a field must have all its numbers, and this array has some that are masked")
+        raise ArgumentError(f"{which} must have all its numbers, and this array has some that are masked")
     return array
 
 

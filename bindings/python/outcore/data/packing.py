@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .._run import Bar
 from .._session import PathLike, Session
-from ..errors import ArgumentError
+from ..errors import ArgumentError, OutcoreError
 from .dataset import Dataset
 from .fields import fields_of
-from .source import Named, Source
+from .source import Named, Order, Source
 from .sources import KINDS, found
 from .writer import Writer
 
@@ -34,6 +33,7 @@ def pack(
     *,
     format: str | None = None,  # noqa: A002
     fields: Mapping[str, Any] | None = None,
+    classes: Sequence[str] | None = None,
     shuffle: int | None = None,
     names: bool = True,
     resume: bool = False,
@@ -49,13 +49,18 @@ def pack(
         - a dataset of outcore's, as a `Dataset` or its folder, to be written in another order or place; of one that decodes, what
           it decodes;
         - a folder of images, in folders that are their classes (fields `image`, as the file is, `label` and `class`) or without
-          (`image`); their names are their paths below it;
+          (`image`); their names are their paths below it. Links are followed, and a class that is a link has the link's name; one
+          that leads nowhere, or to a folder that it lies in, is refused. A folder without images is a class all the same. What is
+          hidden, and what has no name of an image, is passed over;
         - tar shards as WebDataset has them, also compressed: members of one key are a sample, which has that name, and the rest
           of a member's name is a field: `cls` a number, `txt` and `json` text, `npy` an array, else bytes;
         - TFRecord files of `tf.train.Example`: a feature of one number, of several, or of one byte string is a field;
         - safetensors files: a tensor is a sample with its name, and field `tensor`;
-        - Parquet files: a column is a field, lists are arrays, members of structures are fields such as `image.bytes`;
-        - a `.npy` or `.npz` file, an array (field `x`) or a mapping of arrays, whose first axis counts samples;
+        - Parquet files: a column is a field of its own type, lists are arrays, members of structures are fields such as
+          `image.bytes`, dictionaries what they stand for. Dates, times, decimals, maps and lists of texts are no fields, and a
+          missing value is an error: `fields` says which columns are wanted;
+        - a `.npy` or `.npz` file, an array (field `x`) or a mapping of arrays, whose first axis counts samples. Files are read
+          some rows at a time, of the other byte order too; a column-major `.npy` file in order only;
         - whatever has a length and samples by number, as datasets of PyTorch do, or yields samples: mappings, tuples of values,
           whose fields are then called `0`, `1` and so on, or names with mappings.
 
@@ -67,6 +72,9 @@ def pack(
     fields : mapping, optional
         As of `Writer`; needed where arrays vary from sample to sample, and for a dataset of no samples. Of Parquet, only these
         columns are read.
+    classes : list of str, optional
+        Of a folder of images: the folders that there may be, by their numbers in `label`. Default: those that there are, in the
+        order of their names. The dataset keeps them (`Dataset.classes`).
     shuffle : int, optional
         Seed of a random order in which samples are written, for sources that have samples by number: then a chunk shuffle is as
         good as a global one.
@@ -82,13 +90,16 @@ def pack(
 
     Raises
     ------
-    ArgumentError (samples without the same fields, arrays of different lengths, a sequence that is to be shuffled), CorruptError
-    and TruncatedError (naming the file and where in it), MissingError, and those of `Writer`.
+    ArgumentError (samples without the same fields, arrays of different lengths, a sequence that is to be shuffled, a folder
+    that is none of the classes), CorruptError and TruncatedError (naming the file and where in it), UnsupportedError (a file of
+    another format), MissingError, NotAFileError (a pipe, a device), and those of `Writer`.
     """
     if format not in (None, *KINDS):
         raise ArgumentError(f"format must be one of {', '.join(KINDS)}, not {format!r}")
     with Writer(path, fields, resume=resume, session=session, progress=progress) as writer:
-        _copy(found(source, format, None if fields is None else list(fields)), writer, shuffle, names, threads, progress)
+        columns = None if fields is None else list(fields)
+        what = found(source, format, columns, classes=classes, session=session)
+        _copy(what, writer, shuffle, names, threads, progress)
         if writer.fields is None:
             raise ArgumentError(f"{writer.path}: a dataset of no samples needs fields=")
     return Dataset(path, session=session)
@@ -105,13 +116,17 @@ def _copy(source: Source, writer: Writer, shuffle: int | None, names: bool, thre
     writer._writer.note(about)
     if source.fields is not None and writer.fields is None:
         writer._set_fields_of(source.fields)
+    if source.classes is not None:
+        writer._writer.set_classes(list(source.classes))
     start = len(writer)
     count = source.count or 0
-    order = np.arange(count) if shuffle is None else np.random.default_rng(shuffle).permutation(count)
+    order: Order = range(count) if shuffle is None else np.random.default_rng(shuffle).permutation(count)
     if source.dataset is not None:
-        _copied(source.dataset, order[start:].astype(np.uint64), writer, names, progress)
+        _copied(source.dataset, order[start:], writer, names, progress)
         return
-    if source.load is not None:
+    if source.rows is not None:
+        samples = source.rows(order[start:])
+    elif source.load is not None:
         samples = _loaded(source.load, order[start:], source.threads if threads is None else threads)
     elif shuffle is None:
         assert source.samples is not None
@@ -122,26 +137,39 @@ def _copy(source: Source, writer: Writer, shuffle: int | None, names: bool, thre
         )
     fraction = source.fraction or (lambda: len(writer) / (source.count or 1))
     with Bar("pack", progress if source.fraction or source.count else False) as bar:
-        for name, sample in samples:
+        for name, sample in _telling(samples, writer):
             try:
                 writer.write(sample, name if names else None)
             except ArgumentError as error:
                 which = f"sample {len(writer)}" if name is None else f"sample {len(writer)}, {name!r}"
-                raise ArgumentError(f"{which}: {error}") from error
+                place = "" if source.where is None else f" in {source.where()}"
+                raise ArgumentError(f"{which}{place}: {error}") from error
             bar.update(fraction)
 
 
-def _copied(dataset: Dataset, order: npt.NDArray[np.uint64], writer: Writer, names: bool, progress: bool | None) -> None:
+def _telling(samples: Iterator[Named], writer: Writer) -> Iterator[Named]:
+    """What goes wrong where others make samples is theirs to name; which sample it was is noted beside it."""
+    try:
+        yield from samples
+    except Exception as error:
+        note = getattr(error, "add_note", None)
+        if note is not None and not isinstance(error, OutcoreError):
+            note(f"while sample {len(writer)} of a dataset was asked for, to be packed as {writer.path}")
+        raise
+
+
+def _copied(dataset: Dataset, order: Order, writer: Writer, names: bool, progress: bool | None) -> None:
     """Samples of another dataset, whose values nobody looks at on the way."""
     with Bar("pack", progress) as bar:
         for first in range(0, len(order), COPIED):
-            writer._writer.copy(dataset._inner, order[first : first + COPIED], names and dataset.is_named)
+            part = np.asarray(order[first : first + COPIED], np.uint64)
+            writer._writer.copy(dataset._inner, part, names and dataset.is_named)
             bar.update(partial(operator.truediv, first, len(order)))
     if writer.fields is None:
         writer._set_fields(fields_of(dataset._inner.fields()))
 
 
-def _loaded(load: Callable[[int], Named], order: npt.NDArray[Any], threads: int) -> Iterator[Named]:
+def _loaded(load: Callable[[int], Named], order: Order, threads: int) -> Iterator[Named]:
     """Samples in an order, read ahead by threads."""
     if threads < 2:
         yield from map(load, map(int, order))

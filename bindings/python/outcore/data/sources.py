@@ -1,7 +1,7 @@
 """Where samples come from: folders of images, tar shards, TFRecord, Parquet, NumPy, datasets of PyTorch, whatever yields samples.
 
 A source has its samples in an order that is the same every time, so that packing goes on where it was. Memory does not depend on
-their number: a source reads some samples ahead, a row group of Parquet at most.
+their number: a source reads some samples ahead, some MiB of Parquet.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from .._files import compression_of, regular
+from .._session import Session, default_session
 from ..errors import ArgumentError, MissingError
-from .arrays import arrays_source, npy, npz
+from .arrays import arrays_source, numpy_file
 from .dataset import Dataset
-from .folders import images
+from .folders import checked, images
 from .parquet import parquet
 from .shards import safetensors, tar, tfrecord
 from .source import Named, Source, digest, one_by_one
@@ -38,14 +40,29 @@ ENDINGS = {
 }
 
 
-def found(source: Any, kind: str | None, columns: list[str] | None = None) -> Source:
-    """What a source is, by its type, its name and what is in it."""
+def found(
+    source: Any,
+    kind: str | None,
+    columns: list[str] | None = None,
+    *,
+    classes: Any = None,
+    session: Session | None = None,
+) -> Source:
+    """What a source is, by its type, its name and what is in it; of Parquet, with these columns only."""
+    given = None if classes is None else checked(classes)
+    one = _found(source, kind, columns, given, session or default_session())
+    if given is not None and one.classes != given:
+        raise ArgumentError("classes= are those of a folder of images; other samples have their labels already")
+    return one
+
+
+def _found(source: Any, kind: str | None, columns: list[str] | None, classes: list[str] | None, session: Session) -> Source:
     if isinstance(source, str | bytes | os.PathLike):
-        return _of_files([os.fsdecode(source)], kind, columns)
+        return _of_files([os.fsdecode(source)], kind, columns, classes, session)
     if kind is not None and not _are_paths(source):
         raise ArgumentError(f"a format is that of files, and not of {type(source).__name__}")
     if isinstance(source, list | tuple) and source and _are_paths(source):
-        return _of_files([os.fsdecode(path) for path in source], kind, columns)
+        return _of_files([os.fsdecode(path) for path in source], kind, columns, classes, session)
     if isinstance(source, Dataset) and not source.decode:
         return _dataset(source)
     if isinstance(source, np.ndarray):
@@ -54,7 +71,9 @@ def found(source: Any, kind: str | None, columns: list[str] | None = None) -> So
         return arrays_source(source)
     about = f"{type(source).__module__}.{type(source).__qualname__}"
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
-        return Source(load=lambda number: _named(source[number]), count=len(source), about=f"{about} of {len(source)}")
+        known = source.classes if isinstance(source, Dataset) else None
+        load = lambda number: _named(source[number])  # noqa: E731
+        return Source(load=load, count=len(source), about=f"{about} of {len(source)}", classes=known)
     if isinstance(source, Iterable):
         return Source(samples=lambda start: _behind(map(_named, source), start), about=about)
     raise ArgumentError(f"samples come from files, arrays, or whatever yields them, and not from {type(source).__name__}")
@@ -83,37 +102,47 @@ def _named(value: Any) -> Named:
 
 
 def _dataset(dataset: Dataset) -> Source:
-    return Source(count=len(dataset), dataset=dataset, about=f"dataset {dataset._inner.digest()}")
+    return Source(count=len(dataset), dataset=dataset, about=f"dataset {dataset._inner.digest()}", classes=dataset.classes)
 
 
-def _of_files(paths: list[str], kind: str | None, columns: list[str] | None) -> Source:
+def _of_files(
+    paths: list[str], kind: str | None, columns: list[str] | None, classes: list[str] | None, session: Session
+) -> Source:
     if kind == "dataset" or (kind is None and os.path.exists(os.path.join(paths[0], "dataset.json"))):
         if len(paths) > 1:
             raise ArgumentError("a dataset is packed from one other")
-        return _dataset(Dataset(paths[0]))
+        return _dataset(Dataset(paths[0], session=session))
     files, kind = files_of(paths, kind)
     if kind == "images":
         if len(files) > 1 or not os.path.isdir(files[0]):
             raise ArgumentError("images are packed from one folder, whose folders are their classes")
-        return images(files[0])
+        return images(files[0], classes)
     if kind == "numpy":
         if len(files) > 1:
             raise ArgumentError("NumPy arrays are packed from one .npy or .npz file")
-        source = npz(files[0]) if files[0].endswith(".npz") else npy(files[0])
+        source = numpy_file(files[0], session)
+    elif kind == "parquet":
+        source = one_by_one(files, partial(parquet, columns=columns, session=session), "row")
     else:
-        read = {"tar": tar, "tfrecord": tfrecord, "safetensors": safetensors, "parquet": partial(parquet, columns=columns)}
-        source = one_by_one(files, read[kind])
+        source = one_by_one(files, {"tar": tar, "tfrecord": tfrecord, "safetensors": safetensors}[kind])
     found = [(os.path.abspath(path), os.stat(path)) for path in files]
     source.about = digest(kind, [(path, status.st_size, status.st_mtime_ns) for path, status in found])
     return source
 
 
 def files_of(paths: list[str], kind: str | None) -> tuple[list[str], str]:
-    """The files that paths stand for, and what they are."""
+    """The files that paths stand for, and what they are. But for folders of images, and datasets, all are regular files.
+
+    Raises
+    ------
+    MissingError, NotAFileError, DeniedError, FileError, ArgumentError.
+    """
     files = [file for path in paths for file in expanded(path)]
     kind = kind or kind_of(files[0])
-    if kind != "images":
+    if kind not in ("images", "dataset"):
         files = [file for path in files for file in (_inside(path, kind) if os.path.isdir(path) else [path])]
+        for file in files:
+            regular(file)
     return files, kind
 
 
@@ -124,7 +153,8 @@ def expanded(pattern: str) -> list[str]:
         first, last = braces.groups()
         numbers = (f"{number:0{len(first)}d}" for number in range(int(first), int(last) + 1))
         return [file for number in numbers for file in expanded(pattern[: braces.start()] + number + pattern[braces.end() :])]
-    files = [pattern] if os.path.exists(pattern) else sorted(glob.glob(pattern))
+    # A link that leads nowhere is told as one.
+    files = [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern))
     if not files:
         raise MissingError(f"{pattern}: no such file", object=pattern)
     return files
@@ -135,7 +165,14 @@ def kind_of(path: str) -> str:
     if os.path.isdir(path):
         kinds = {_kind_by_name(file) for file in os.listdir(path)} - {None}
         return str(kinds.pop()) if len(kinds) == 1 else "images"
+    regular(path)
     kind = _kind_by_name(path)
+    packed = compression_of(path) if kind is None else None
+    if packed is not None and _kind_by_name(packed[0]) is not None:
+        raise ArgumentError(
+            f"{path}: compressed by {packed[1]}, which is not read; unpack it first ({packed[1]} -d), or write .npz or Parquet, "
+            "which compress by themselves"
+        )
     if kind is None:
         raise ArgumentError(f"{path}: its name does not tell what it is; say format=, one of {', '.join(KINDS)}")
     return kind

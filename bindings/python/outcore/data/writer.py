@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,10 @@ from .fields import Field, Name, fields_of, name_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+SHOWN = 8
+"""Fields in a message."""
 
 
 class Writer:
@@ -32,6 +36,8 @@ class Writer:
         first sample is made of.
     resume : bool
         Go on with a writer of this dataset that died: `len` says how many samples are there, and the rest is to be written.
+    classes : sequence of str, optional
+        The names of the numbers of the field `label`, from 0 on, which the dataset keeps.
     session : Session, optional
     progress : bool, optional
         Show how far closing is. Default: on a terminal.
@@ -48,6 +54,7 @@ class Writer:
         fields: Mapping[str, Any] | None = None,
         *,
         resume: bool = False,
+        classes: Sequence[str] | None = None,
         session: Session | None = None,
         progress: bool | None = None,
     ) -> None:
@@ -59,8 +66,18 @@ class Writer:
         known = self._writer.fields()
         self._fields = None if known is None else fields_of(known)
         self._open = True
+        if classes is not None:
+            self._set_classes(classes)
         if fields is not None:
             self._set_fields_of(fields)
+
+    def _set_classes(self, classes: Sequence[str]) -> None:
+        if isinstance(classes, str | bytes) or not all(isinstance(name, str) for name in classes):
+            raise ArgumentError(f"classes are told as a sequence of their names, and not as {str(classes)[:80]!r}")
+        try:
+            self._writer.set_classes(list(classes))
+        except UnicodeEncodeError as error:
+            raise ArgumentError(f"{error.object!r} is no name of a class: {error}") from error
 
     def _set_fields_of(self, fields: Mapping[str, Any]) -> None:
         if not isinstance(fields, Mapping) or not all(isinstance(name, str) for name in fields):
@@ -96,12 +113,18 @@ class Writer:
         if self._fields is None:
             if not sample:
                 raise ArgumentError(f"{self.path}: a sample has at least one field")
-            self._set_fields({key: Field.of(value) for key, value in sample.items()})
+            self._set_fields({key: Field.of(value, _checked(key)) for key, value in sample.items()})
         assert self._fields is not None
         if sample.keys() != self._fields.keys():
-            raise ArgumentError(f"a sample with the fields {sorted(sample)}, where every sample has {sorted(self._fields)}")
+            have, want = ([str(name) for name in list(names)[:SHOWN]] for names in (sample, self._fields))
+            raise ArgumentError(f"a sample with the fields {sorted(have)}, where every sample has {sorted(want)}")
         values = [field._encode(key, sample[key]) for key, field in self._fields.items()]
         self._writer.write(None if name is None else name_bytes(name), values)
+
+    @property
+    def classes(self) -> list[str] | None:
+        """The names of the numbers of the field `label`, from 0 on, where they were told."""
+        return self._writer.classes()
 
     def save(self) -> None:
         """Makes all samples so far durable, for `resume`. This happens by itself every 256 MB."""
@@ -135,3 +158,9 @@ class Writer:
         elif self._open:
             self._open = False
             self._writer.leave()
+
+
+def _checked(name: Any) -> str:
+    if not isinstance(name, str):
+        raise ArgumentError(f"a field is called by text, and not by {name!r}")
+    return name

@@ -27,6 +27,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
+from .._files import open_regular, read_regular
+from ..errors import OutcoreError
+
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Tick: TypeAlias = Callable[[int], object]
 
@@ -188,23 +191,32 @@ def is_image(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
 
 
-def folder_files(folder: Path, shown: str) -> Iterator[tuple[str, IO[bytes]]]:
+def folder_files(folder: Path, shown: str, around: tuple[tuple[int, int], ...] = ()) -> Iterator[tuple[str, IO[bytes]]]:
+    """`around` tells the folders apart that it lies in: a link to one of them would go on without an end."""
+    there = os.stat(folder)
+    here = (there.st_dev, there.st_ino)
+    if here in around:
+        raise ImageError(f"{folder}: a link to a folder that it lies in")
     with os.scandir(folder) as entries:
         found = sorted((entry.name, entry.is_dir()) for entry in entries)
     for name, is_folder in found:
         if is_folder:
-            yield from folder_files(folder / name, f"{shown}/{name}")
+            yield from folder_files(folder / name, f"{shown}/{name}", (*around, here))
         elif is_image(name):
-            try:
-                with open(folder / name, "rb") as file:
-                    yield f"{shown}/{name}", file
-            except OSError as error:
-                raise ImageError(f"{folder / name}: {error.strerror or error}") from error
+            with io.BufferedReader(opened(folder / name)) as file:
+                yield f"{shown}/{name}", file
+
+
+def opened(path: Path) -> io.FileIO:
+    try:
+        return open_regular(str(path))
+    except OutcoreError as error:
+        raise ImageError(str(error)) from error
 
 
 def archive_files(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
     try:
-        with tarfile.open(path, "r|*") as archive:
+        with opened(path) as whole, tarfile.open(fileobj=whole, mode="r|*") as archive:
             for member in archive:
                 # A tar opened as a stream keeps every header that it saw; the list would grow with the set.
                 archive.members = []  # type: ignore[attr-defined]
@@ -302,12 +314,12 @@ class Sheets:
                 top, left = i // self.columns * self.height, i % self.columns * self.width
                 yield sheet[top : top + self.height, left : left + self.width]
 
-    def _read(self, file: str, count: int) -> Bytes:
-        path = self.folder / file
+    def _read(self, name: str, count: int) -> Bytes:
+        path = self.folder / name
         if not path.is_file():
             raise ImageError(f"{path}: missing, though {MANIFEST} lists it")
-        with open(path, "rb") as opened:
-            image = decode(str(path), opened, self.mode)
+        with io.BufferedReader(opened(path)) as file:
+            image = decode(str(path), file, self.mode)
         needed = (self.columns * self.width, -(-count // self.columns) * self.height)
         if image.width < needed[0] or image.height < needed[1]:
             raise ImageError(f"{path}: {image.width} x {image.height} pixels, too few for {count} images")
@@ -318,7 +330,7 @@ class Sheets:
             return np.zeros(self.count, np.int32), ("",)
         path = self.folder / self.labels
         try:
-            lines = path.read_text("utf-8").split()
+            lines = read_regular(str(path)).decode().split()
         except (OSError, UnicodeDecodeError) as error:
             raise ImageError(f"{path}: cannot be read ({error})") from error
         if len(lines) != self.count:

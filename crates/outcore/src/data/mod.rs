@@ -8,6 +8,7 @@ pub mod format;
 pub(crate) mod growing;
 pub(crate) mod home;
 pub mod import;
+pub mod reader;
 pub mod samples;
 pub mod sparse;
 pub mod stream;

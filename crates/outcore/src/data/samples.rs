@@ -121,6 +121,9 @@ struct Manifest {
     elsewhere: Option<Elsewhere>,
     /// By field with a whole number in it: how much more alike neighbours are than samples far apart; 1 where they are not.
     clustering: Vec<(String, f64)>,
+    /// The names of the numbers of `label`, from 0 on, where samples come from folders that are their classes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    classes: Option<Vec<String>>,
     /// Of all bytes of the file before this member's name.
     crc32c: u32,
 }
@@ -239,6 +242,12 @@ impl Dataset {
         let at_once = at_once.unwrap_or_else(fit).max(1);
         let lanes = LANES.into_iter().find(|lanes| 2 * lanes <= at_once).unwrap_or(1);
         Shuffle::Chunks(Chunks { samples, window: at_once / lanes, lanes })
+    }
+
+    /// The names of the numbers of the field `label`, from 0 on, where whoever wrote the dataset has told them.
+    #[must_use]
+    pub fn classes(&self) -> Option<&[String]> {
+        self.inner.manifest.classes.as_deref()
     }
 
     /// Where it is.
@@ -421,8 +430,10 @@ impl Manifest {
         files: Vec<(String, File)>,
         elsewhere: Option<Elsewhere>,
         clustering: Vec<(String, f64)>,
+        classes: Option<Vec<String>>,
     ) -> Manifest {
-        Manifest { format: FORMAT.into(), version: VERSION, samples, named, fields, files, elsewhere, clustering, crc32c: 0 }
+        let (format, version) = (FORMAT.into(), VERSION);
+        Manifest { format, version, samples, named, fields, files, elsewhere, clustering, classes, crc32c: 0 }
     }
 
     /// As it lies in `dataset.json`.

@@ -5,6 +5,7 @@
 //!
 //! A writer makes what it has durable every 256 MB or ten seconds. One that died goes on there with `resume`.
 
+use std::collections::HashSet;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,6 +67,8 @@ struct State {
     elsewhere: Option<Elsewhere>,
     end: u64,
     clustering: Clustering,
+    #[serde(default)]
+    classes: Option<Vec<String>>,
     /// What whoever fed it wants to know when it goes on.
     note: String,
 }
@@ -173,6 +176,27 @@ impl DatasetWriter {
         }
     }
 
+    /// The names of the numbers of the field `label`, from 0 on, where they were told.
+    #[must_use]
+    pub fn classes(&self) -> Option<&[String]> {
+        self.state.classes.as_deref()
+    }
+
+    /// Says what the numbers of the field `label` are called, from 0 on; before the first sample.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a name that comes twice, and for others than those of samples that were written.
+    pub fn set_classes(&mut self, classes: Vec<String>) -> Result<()> {
+        if let Some(twin) = twin(&classes) {
+            return Err(self.wrong(format!("two classes are called {twin:?}")));
+        }
+        if self.state.samples > 0 && self.state.classes.as_ref() != Some(&classes) {
+            return Err(self.wrong("other classes than those of the samples before"));
+        }
+        self.state.classes = Some(classes);
+        Ok(())
+    }
+
     /// Appends a sample, given the bytes of its fields in order. Either all samples have names, or none.
     ///
     /// # Errors
@@ -192,7 +216,7 @@ impl DatasetWriter {
         done
     }
 
-    /// Appends samples of another dataset, in any order, with their names if they are to keep them. `go_on` is asked now and then; its
+    /// Appends samples of another dataset, in any order, with their names if they are to keep them, and its classes. `go_on` is asked now and then; its
     /// `false` ends the call.
     ///
     /// # Errors
@@ -202,6 +226,13 @@ impl DatasetWriter {
             None => self.set_fields(from.fields().to_vec())?,
             Some(fields) if fields == from.fields() => {}
             Some(_) => return Err(self.wrong(format!("other fields than those of {}", from.path().display()))),
+        }
+        match (self.classes(), from.classes()) {
+            (None, Some(classes)) => self.set_classes(classes.to_vec())?,
+            (Some(classes), Some(others)) if classes != others => {
+                return Err(self.wrong(format!("other classes than those of {}", from.path().display())));
+            }
+            _ => {}
         }
         for part in samples.chunks(COPIED_AT_ONCE) {
             let names = if named { from.names_of(part)? } else { Vec::new() };
@@ -438,6 +469,7 @@ impl DatasetWriter {
             files,
             self.state.elsewhere.clone(),
             clustering,
+            self.state.classes.clone(),
         );
         let text = manifest.encode();
         if text.len() as u64 > MANIFEST_BYTES {
@@ -537,6 +569,12 @@ impl DatasetWriter {
         }
         Ok(())
     }
+}
+
+/// A name that comes twice.
+fn twin(names: &[String]) -> Option<&String> {
+    let mut seen = HashSet::new();
+    names.iter().find(|name| !seen.insert(*name))
 }
 
 /// Holds what an earlier writer left of a file against what it said of it.

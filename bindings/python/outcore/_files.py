@@ -1,0 +1,222 @@
+"""Files of others: opened only where they are regular files, read through the engine or without a trace in the page cache, and
+told by their first bytes.
+
+A pipe would be waited for, a device read for ever; both are refused by their names before a byte is asked for. What the native
+half opens, it looks at itself in the same way.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _native
+from .errors import DeniedError, FileError, MissingError, NotAFileError, NotAFolderError, OutcoreError
+
+if TYPE_CHECKING:
+    from ._session import Session
+
+__all__ = ["EngineFile", "compression_of", "open_regular", "read_regular", "refusal", "regular", "seems", "text_of"]
+
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a block device",
+}
+
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
+"""By the endings of names, the programs that unpack."""
+
+MARKS: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"\x1f\x8b", "data compressed by gzip"),
+    (0, b"\x28\xb5\x2f\xfd", "data compressed by zstd"),
+    (0, b"\xfd7zXZ\0", "data compressed by xz"),
+    (0, b"BZh", "data compressed by bzip2"),
+    (0, b"\x04\x22\x4d\x18", "data compressed by lz4"),
+    (0, b"PAR1", "a Parquet file"),
+    (0, b"PARE", "an encrypted Parquet file"),
+    (0, b"\x93NUMPY", "a .npy file"),
+    (0, b"PK\x03\x04", "a zip archive, as .npz files are"),
+    (0, b"PK\x05\x06", "an empty zip archive"),
+    (0, b"ARROW1", "an Arrow file"),
+    (0, b"ORC", "an ORC file"),
+    (0, b"\x89HDF\r\n", "an HDF5 file"),
+    (0, b"SQLite format 3", "an SQLite database"),
+    (0, b"\x89PNG", "a PNG picture"),
+    (0, b"\xff\xd8\xff", "a JPEG picture"),
+    (0, b"GIF8", "a GIF picture"),
+    (0, b"%PDF", "a PDF document"),
+    (0, b"version https://git-lfs", "a pointer of Git LFS, whose data was not fetched (git lfs pull)"),
+    (257, b"ustar", "a tar archive"),
+    (0, b"\x80\x02", "a pickle"),
+    (0, b"\x80\x04", "a pickle"),
+    (0, b"\x80\x05", "a pickle"),
+)
+"""Where in a file, what is there, and what the file then is."""
+
+HEAD_BYTES = 512
+
+
+def refusal(error: OSError, path: str) -> OutcoreError:
+    """What the system has said of a path, as an error of this library that names it."""
+    kinds = {
+        errno.ENOENT: MissingError,
+        errno.EACCES: DeniedError,
+        errno.EPERM: DeniedError,
+        errno.ENOTDIR: NotAFolderError,
+    }
+    if error.errno == errno.ENOENT and os.path.islink(path):
+        return MissingError(f"{path}: a link to {os.readlink(path)}, which is not there", object=path)
+    if error.errno == errno.ELOOP:
+        return FileError(f"{path}: a link that leads to itself", object=path, errno=errno.ELOOP)
+    kind = kinds.get(error.errno or 0, FileError)
+    return kind(f"{path}: {error.strerror or error}", object=path, errno=error.errno)
+
+
+def regular(path: str) -> os.stat_result:
+    """What a regular file is; links are followed.
+
+    Raises
+    ------
+    MissingError, NotAFileError (a folder, pipe, socket or device), DeniedError, FileError.
+    """
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise refusal(error, path) from error
+    _check(path, found)
+    return found
+
+
+def _check(path: str, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        kind = KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+        raise NotAFileError(f"{path}: {kind}, where a file is needed", object=path)
+
+
+def open_regular(path: str) -> io.FileIO:
+    """A regular file, to be read by Python itself.
+
+    Raises
+    ------
+    As `regular`.
+    """
+    regular(path)
+    try:
+        # What has become a pipe since then would be waited for.
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise refusal(error, path) from error
+    file = io.FileIO(opened, "rb")
+    try:
+        _check(path, os.fstat(opened))
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def read_regular(path: str) -> bytes:
+    """All bytes of a regular file, which leaves none of them in the page cache.
+
+    Raises
+    ------
+    As `regular`.
+    """
+    with open_regular(path) as file:
+        try:
+            data = file.readall()
+        except OSError as error:
+            raise refusal(error, path) from error
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return data
+
+
+class EngineFile(io.RawIOBase):
+    """A regular file that is read through the engine: within the budget, and nothing of it stays in the page cache.
+
+    Raises
+    ------
+    MissingError, NotAFileError, DeniedError.
+    """
+
+    def __init__(self, session: Session, path: str) -> None:
+        super().__init__()
+        self.path = path
+        self.reader = _native.FileReader(session._inner, path)
+        self.size = self.reader.nbytes()
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        if at < 0:
+            raise ValueError(f"a place of {at} in a file")
+        self._at = at
+        return at
+
+    def readinto(self, buffer: Any) -> int:
+        into = np.frombuffer(buffer, np.uint8)[: max(0, self.size - self._at)]
+        if len(into):
+            self.reader.read(np.array([self._at], np.uint64), len(into), into)
+            self._at += len(into)
+        return len(into)
+
+    def head(self) -> bytes:
+        """The first bytes, by which a file is told."""
+        at, self._at = self._at, 0
+        try:
+            return self.read(HEAD_BYTES) or b""
+        finally:
+            self._at = at
+
+
+def seems(head: bytes) -> str:
+    """What a file is, by its first bytes."""
+    if not head:
+        return "empty"
+    for at, mark, kind in MARKS:
+        if head[at : at + len(mark)] == mark:
+            return kind
+    if not any(head):
+        return "zeros"
+    return "text" if _is_text(head) else "something else"
+
+
+def _is_text(head: bytes) -> bool:
+    try:
+        text = head.decode()
+    except UnicodeDecodeError as error:
+        # A character may be cut off at the end.
+        if error.start < len(head) - 3 or error.start == 0:
+            return False
+        text = head[: error.start].decode()
+    return all(character.isprintable() or character in "\t\n\r\f" for character in text)
+
+
+def compression_of(path: str) -> tuple[str, str] | None:
+    """By its name: a file without compression, and how it is compressed."""
+    stem, ending = os.path.splitext(path)
+    return (stem, COMPRESSIONS[ending.lower()]) if ending.lower() in COMPRESSIONS else None
+
+
+def text_of(error: BaseException, most: int = 240) -> str:
+    """What an error of another library says, in one line that fits a screen."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    return words if len(words) <= most else f"{words[:most]}..."
