@@ -4,6 +4,8 @@
 //! the descriptors, not the write.
 
 use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -23,6 +25,8 @@ pub(crate) struct Partial {
     /// The object that has the name now, locked so that nobody changes it in place meanwhile.
     replaced: Option<File>,
     len: u64,
+    /// The name is not to be taken from another one.
+    is_anew: bool,
     faults: Arc<Faults>,
     owner: u32,
     renamed: bool,
@@ -30,11 +34,24 @@ pub(crate) struct Partial {
 
 impl Partial {
     pub(crate) fn claim(place: &Place, len: u64, faults: Arc<Faults>) -> Result<Partial, Error> {
-        let file = lock::claim_partial(place, &faults)?;
-        let mut partial =
-            Partial { place: place.clone(), file, replaced: None, len, faults, owner: std::process::id(), renamed: false };
+        let mut partial = Partial::begin(place, len, false, faults)?;
         partial.replaced = partial.lock_replaced()?;
         Ok(partial)
+    }
+
+    /// The same for a name that nothing has.
+    pub(crate) fn claim_anew(place: &Place, len: u64, faults: Arc<Faults>) -> Result<Partial, Error> {
+        let partial = Partial::begin(place, len, true, faults)?;
+        match place.path.symlink_metadata() {
+            Ok(_) => Err(Error::Exists { object: place.object.clone() }),
+            Err(_) => Ok(partial),
+        }
+    }
+
+    fn begin(place: &Place, len: u64, is_anew: bool, faults: Arc<Faults>) -> Result<Partial, Error> {
+        let file = lock::claim_partial(place, &faults)?;
+        let (place, owner) = (place.clone(), std::process::id());
+        Ok(Partial { place, file, replaced: None, len, is_anew, faults, owner, renamed: false })
     }
 
     fn lock_replaced(&self) -> Result<Option<File>, Error> {
@@ -48,14 +65,14 @@ impl Partial {
     pub(crate) fn allocate(&self, free: u64) -> Result<(), Error> {
         self.faults
             .step(Step::Allocate)
-            .and_then(|()| os::allocate(&self.file, self.len))
+            .and_then(|()| os::allocate(&self.file, self.len).map(drop))
             .map_err(|error| Error::from_allocation(&self.place.object, self.len, free, error))
     }
 
     /// Makes it as long as it may become, without setting space aside.
     pub(crate) fn stretch(&self) -> Result<(), Error> {
         let stretched = self.faults.step(Step::Allocate).and_then(|()| self.file.set_len(self.len));
-        stretched.map_err(|error| Error::from_io(&self.place.object, "make room", error))
+        stretched.map_err(|error| Error::from_allocation(&self.place.object, self.len, 0, error))
     }
 
     pub(crate) fn metadata(&self) -> Result<Metadata, Error> {
@@ -98,8 +115,13 @@ impl Ending for Partial {
     fn end(&mut self) -> Result<(), Error> {
         self.seal()?;
         let place = &self.place;
-        let renamed = self.faults.step(Step::Rename).and_then(|()| std::fs::rename(place.partial(), &place.path));
-        renamed.map_err(|error| Error::from_io(&place.object, "put it in place", error))?;
+        let rename: fn(&Path, &Path) -> io::Result<()> =
+            if self.is_anew { os::rename_anew } else { |from, to| std::fs::rename(from, to) };
+        let renamed = self.faults.step(Step::Rename).and_then(|()| rename(&place.partial(), &place.path));
+        renamed.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Error::Exists { object: place.object.clone() },
+            _ => Error::from_io(&place.object, "put it in place", error),
+        })?;
         self.renamed = true;
         // A mark beside the name was that of the object which is gone. Until it is removed, a whole object is taken for an
         // interrupted one; the other order would do the opposite.
@@ -115,9 +137,12 @@ impl Drop for Partial {
         if self.owner != std::process::id() {
             return;
         }
-        if !self.renamed && self.faults.step(Step::Remove).is_ok() {
-            // What cannot be removed now is swept by the next creation in this folder.
-            let _ = std::fs::remove_file(self.place.partial());
+        if !self.renamed {
+            let removed = self.faults.step(Step::Remove).and_then(|()| std::fs::remove_file(self.place.partial()));
+            if removed.is_err() {
+                // The name is swept by the next creation in this folder; the space comes back now.
+                let _ = self.file.set_len(0);
+            }
         }
         lock::release(&self.file);
         if let Some(replaced) = &self.replaced {
@@ -161,7 +186,7 @@ impl Writing {
         &self.file
     }
 
-    fn cut(&self) -> std::io::Result<()> {
+    fn cut(&self) -> io::Result<()> {
         self.faults.step(Step::Truncate)?;
         match self.file.metadata()?.len() > self.len {
             true => self.file.set_len(self.len),
