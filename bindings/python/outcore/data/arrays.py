@@ -20,7 +20,9 @@ def arrays_source(arrays: Mapping[str, Any]) -> Source:
     fields = {name: (array.dtype, array.shape[1:]) for name, array in arrays.items() if isinstance(array, np.ndarray)}
     load = lambda number: (None, {name: array[number] for name, array in arrays.items()})  # noqa: E731
     about = digest("arrays", [(name, type(array).__name__, _shape(array)) for name, array in arrays.items()])
-    return Source(load=load, count=count, fields=fields if len(fields) == len(arrays) else None, about=about)
+    whole = len(fields) == len(arrays)
+    nbytes = sum(array.nbytes for array in arrays.values()) if whole else None
+    return Source(load=load, count=count, fields=fields if whole else None, nbytes=nbytes, about=about)
 
 
 def _shape(array: Any) -> tuple[int, ...]:
@@ -70,7 +72,9 @@ def npz(path: str) -> Source:
                 if number >= start:
                     yield None, sample
 
-    return Source(samples=samples, count=count, fields={field: (dtype, shape[1:]) for field, (shape, dtype) in headers.items()})
+    fields = {field: (dtype, shape[1:]) for field, (shape, dtype) in headers.items()}
+    nbytes = sum(math.prod(shape) * dtype.itemsize for shape, dtype in headers.values())
+    return Source(samples=samples, count=count, fields=fields, nbytes=nbytes)
 
 
 def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:

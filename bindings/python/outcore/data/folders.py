@@ -36,7 +36,8 @@ def images(folder: str) -> Source:
 
     fields = {"image": "bytes", **({"label": "int64", "class": "text"} if classes else {})}
     about = digest("images", (os.path.abspath(folder), found))
-    return Source(load=load, count=len(files), fields=fields, threads=8, about=about)
+    nbytes = sum(size for _, size in found)
+    return Source(load=load, count=len(files), fields=fields, threads=8, nbytes=nbytes, about=about)
 
 
 def _below(folder: str, within: str = "") -> Iterator[tuple[str, int]]:

@@ -107,6 +107,8 @@ def _copy(source: Source, writer: Writer, shuffle: int | None, names: bool, thre
         writer._set_fields_of(source.fields)
     start = len(writer)
     count = source.count or 0
+    if source.nbytes is not None and start == 0:
+        writer._writer.expect(source.nbytes)
     order = np.arange(count) if shuffle is None else np.random.default_rng(shuffle).permutation(count)
     if source.dataset is not None:
         _copied(source.dataset, order[start:].astype(np.uint64), writer, names, progress)

@@ -42,6 +42,8 @@ class Source:
     """How far it is, where the number of its samples is not known."""
     dataset: Dataset | None = None
     """Of outcore's own, which is copied."""
+    nbytes: int | None = None
+    """Bytes that its samples take, where that is known beforehand."""
     about: str = ""
     """What tells it from other sources, and files from what they were before they changed."""
 

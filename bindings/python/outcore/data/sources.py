@@ -83,7 +83,9 @@ def _named(value: Any) -> Named:
 
 
 def _dataset(dataset: Dataset) -> Source:
-    return Source(count=len(dataset), dataset=dataset, about=f"dataset {dataset._inner.digest()}")
+    # Of samples in files of others, those files are longer than the samples.
+    nbytes = None if dataset._inner.is_in_place() else dataset._inner.nbytes()[0]
+    return Source(count=len(dataset), dataset=dataset, nbytes=nbytes, about=f"dataset {dataset._inner.digest()}")
 
 
 def _of_files(paths: list[str], kind: str | None, columns: list[str] | None) -> Source:

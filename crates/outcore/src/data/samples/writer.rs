@@ -84,7 +84,10 @@ pub struct DatasetWriter {
     starts: Vec<u64>,
     /// Scratch of one sample.
     lengths: Vec<u8>,
-    has_failed: bool,
+    /// What ended it.
+    failure: Option<Error>,
+    /// Samples that are durable.
+    durable: u64,
 }
 
 impl DatasetWriter {
@@ -113,6 +116,7 @@ impl DatasetWriter {
         }
         let starts = state.elsewhere.as_ref().map(Elsewhere::starts).unwrap_or_default();
         let (session, saved) = (session.clone(), (state.files[parts::SAMPLES].bytes, Instant::now()));
+        let durable = state.samples;
         Ok(DatasetWriter {
             session,
             path,
@@ -124,7 +128,8 @@ impl DatasetWriter {
             saved,
             starts,
             lengths: Vec::new(),
-            has_failed: false,
+            failure: None,
+            durable,
         })
     }
 
@@ -132,6 +137,20 @@ impl DatasetWriter {
     #[must_use]
     pub fn len(&self) -> u64 {
         self.state.samples
+    }
+
+    /// Samples that another writer can go on behind, should this one end here.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// Whether so many bytes of samples more fit, which its caller knows to come.
+    ///
+    /// # Errors
+    /// [`Error::Store`] where they do not.
+    pub fn expect(&self, bytes: u64) -> Result<()> {
+        self.home.check_space(&self.path, bytes)
     }
 
     /// Whether there is none so far.
@@ -182,13 +201,14 @@ impl DatasetWriter {
         self.unless_failed(|writer| writer.push(name, fields))
     }
 
-    /// Does what may leave files in the middle of something. After that nothing goes on, and nothing of it is ever taken for whole.
+    /// Does what may leave files in the middle of something. After that nothing goes on, for the same reason, and nothing of it is ever
+    /// taken for whole.
     fn unless_failed<T>(&mut self, act: impl FnOnce(&mut DatasetWriter) -> Result<T>) -> Result<T> {
-        if self.has_failed {
-            return Err(Error::Failed { what: format!("{}: an earlier write of the dataset has failed", self.path.display()) });
+        if let Some(first) = &self.failure {
+            return Err(first.again());
         }
         let done = act(self);
-        self.has_failed = matches!(&done, Err(error) if !matches!(error, Error::Value { .. }));
+        self.failure = done.as_ref().err().filter(|error| !matches!(error, Error::Value { .. })).map(Error::again);
         done
     }
 
@@ -372,6 +392,7 @@ impl DatasetWriter {
         self.home.folder.sync()?;
         self.home.save(&self.state)?;
         self.saved = (self.state.files[parts::SAMPLES].bytes, Instant::now());
+        self.durable = self.state.samples;
         Ok(())
     }
 
@@ -562,7 +583,7 @@ fn compare(session: &Session, file: &Growing, told: File) -> Result<()> {
 fn failed(extent: &Extent, source: io::Error) -> Error {
     match source.downcast::<Error>() {
         Ok(own) => own,
-        Err(source) => Error::Device { object: extent.name().to_owned(), source },
+        Err(source) => Error::of_io(extent.name(), source),
     }
 }
 
