@@ -186,8 +186,8 @@ class ReadOnlyError(_FileError, PermissionError):
 class NoSpaceError(_FileError):
     """The disk is full, or this user's quota of it is used up.
 
-    Where it is known how long the file is going to be, this is found before the first byte is written. `needed` bytes did not fit,
-    and `free` bytes are left; either is None where that is not known.
+    Where it is known how long the file is going to be, this is found before the first byte is written. `needed` bytes did not
+    fit, and `free` bytes are left; either is None where that is not known.
     """
 
     _errno = _errno.ENOSPC

@@ -99,6 +99,8 @@ class StreamInfo:
 class StreamStore:
     """Named streams in one file or block device, which may hold other objects too.
 
+    Streams are made with `create` and read with `open`. As a context, or with `close`, it lets go of the file.
+
     May be used from any thread. One process at a time has a store open to write, and then no other has it open; any number may
     read. A path that this process has open already is the same store.
 

@@ -359,6 +359,16 @@ impl Session {
         }))
     }
 
+    /// Whether the scratch folder has room for `needed` bytes, of which files are going to be made one after another.
+    pub(crate) fn expect_scratch(&self, what: &str, needed: u64) -> Result<()> {
+        match needed > 0 && !self.plans_only {
+            true => {
+                Ok(self.scratch()?.check_space(&format!("{what}, scratch in {}", self.inner.scratch_folder.display()), needed)?)
+            }
+            false => Ok(()),
+        }
+    }
+
     /// A file that a plan would make at a path: with the limits of the store there, or of files that are open on the same file system.
     fn imagined(&self, path: &Path, name: String, len: u64) -> StoredFile {
         let there = path.ancestors().find_map(|folder| Identity::of_path(folder).ok());

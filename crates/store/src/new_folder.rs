@@ -123,10 +123,22 @@ impl NewFolder {
     pub fn empty(&self) -> Result<(), Error> {
         // First what the others would be counted by.
         let forgotten = remove_if_there(&self.partial.join(CHECKPOINT));
-        let emptied = forgotten.and_then(|()| std::fs::read_dir(&self.partial)).and_then(|mut entries| {
+        forgotten.map_err(|error| Error::from_io(self.name(), "empty its partial", error))?;
+        self.empty_but(&[])
+    }
+
+    /// Removes what an earlier writer has left besides these files, which its checkpoint counts.
+    ///
+    /// # Errors
+    /// That of the file system.
+    pub fn empty_but(&self, counted: &[&str]) -> Result<(), Error> {
+        let stays = |name: &OsStr| name == CHECKPOINT || counted.iter().any(|counted| name == *counted);
+        let emptied = std::fs::read_dir(&self.partial).and_then(|mut entries| {
             entries.try_for_each(|entry| {
                 let entry = entry?;
-                if entry.file_type()?.is_dir() {
+                if stays(&entry.file_name()) {
+                    Ok(())
+                } else if entry.file_type()?.is_dir() {
                     std::fs::remove_dir_all(entry.path())
                 } else {
                     std::fs::remove_file(entry.path())

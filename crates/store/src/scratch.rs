@@ -191,7 +191,11 @@ impl Scratch {
         Ok(Object { object: name, device: Arc::new(device), len, identity })
     }
 
-    fn check_space(&self, name: &str, needed: u64) -> Result<(), Error> {
+    /// Whether so many bytes are free, for what is going to be made bit by bit; errors call it `name`.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], or that of the file system.
+    pub fn check_space(&self, name: &str, needed: u64) -> Result<(), Error> {
         let ask = || os::free_bytes(self.folder.path()).map_err(|error| Error::from_allocation(name, needed, 0, error));
         self.faults.step(Step::Space).map_err(|error| Error::from_allocation(name, needed, 0, error))?;
         let mut free = ask()?;

@@ -73,7 +73,7 @@ def pack(
     names : bool
         Keep the names of samples; without, samples of different files may have the same.
     resume : bool
-        Go on where packing the same source died; files must be as they were.
+        Go on where packing the same source died or failed; files must be as they were.
     threads : int, optional
         That read samples ahead, where the source has them by number. Default: 8 for folders of images, else 1, since what others
         wrote need not bear more.

@@ -33,7 +33,8 @@ class Writer:
         What samples are made of: `"bytes"`, `"text"`, a dtype, or a dtype and a shape in which `None` varies. Default: what the
         first sample is made of.
     resume : bool
-        Go on with a writer of this dataset that died: `len` says how many samples are there, and the rest is to be written.
+        Go on with a writer of this dataset that died or failed: `len` says how many samples are there, and the rest is to be
+        written.
     session : Session, optional
     progress : bool, optional
         Show how far closing is. Default: on a terminal.

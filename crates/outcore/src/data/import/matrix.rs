@@ -22,6 +22,10 @@ use crate::error::{Error, Result};
 use crate::job::Stage;
 use crate::session::Session;
 
+/// What grows.
+const GROWING: [&str; 7] =
+    [names::OFFSETS, names::INDICES, names::VALUES, names::LABELS, names::LABEL_FOLDER, names::WORDS, names::CLASSES];
+
 /// What lies beside the matrix, if anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LabelKind {
@@ -102,8 +106,9 @@ impl NewMatrix {
     ) -> Result<NewMatrix> {
         let mut home = Home::claim(session, path, &names::ALL)?;
         let state = go_on(&home)?;
-        if state.is_none() {
-            home.folder.empty()?;
+        match state {
+            None => home.folder.empty()?,
+            Some(_) => home.folder.empty_but(&GROWING)?,
         }
         let begun = state.is_some();
         let state = state.unwrap_or_else(|| State::first(draft));

@@ -3,7 +3,7 @@
 //! Memory does not depend on the number of samples until the end, when the table of names is made: four bytes a name, and what is free for
 //! sorting them. Bytes are looked at once, for their checksums.
 //!
-//! A writer makes what it has durable every 256 MB or ten seconds. One that died goes on there with `resume`.
+//! A writer makes what it has durable every 256 MB or ten seconds. One that died or failed goes on there with `resume`.
 
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ const NAME_BYTES: usize = 1 << 20;
 /// How a dataset is written.
 #[derive(Clone, Copy, Debug)]
 pub struct WriterOptions {
-    /// Go on where an earlier writer of this dataset died.
+    /// Go on where an earlier writer of this dataset died or failed.
     pub resume: bool,
     /// Bytes of samples from checkpoint to checkpoint; ten seconds are enough as well.
     pub checkpoint_bytes: u64,
@@ -99,9 +99,12 @@ impl DatasetWriter {
         let path = path.as_ref().to_owned();
         let mut home = Home::claim(session, &path, &parts::all())?;
         let found: Option<State> = if options.resume { home.saved()? } else { None };
-        if found.is_none() {
-            home.forget()?;
-            home.folder.empty()?;
+        match found {
+            None => {
+                home.forget()?;
+                home.folder.empty()?;
+            }
+            Some(_) => home.folder.empty_but(&parts::GROWING)?,
         }
         let state = found.unwrap_or_default();
         let opened = open(session, &mut home, &path, &state);
