@@ -41,7 +41,7 @@ from ._units import show_bytes
 )
 @click.option("--names/--no-names", default=True, show_default=True, help="Keep the names of samples.")
 @click.option("--in-place", is_flag=True, help="Leave samples where they are: in tar, TFRecord, safetensors files.")
-@click.option("--resume", is_flag=True, help="Go on where packing the same SOURCE died.")
+@click.option("--resume", is_flag=True, help="Go on where packing the same SOURCE died or failed.")
 @click.option("--readers", type=click.IntRange(1), help="Threads that read images; default 8.")
 @session_options
 def pack(

@@ -72,7 +72,7 @@ def import_libsvm(
         Keep entries in tiles of two to six bytes where these take four fifths of the bytes of arrays or fewer (`Sparse.tiled`);
         other programs read arrays only.
     resume : bool
-        Go on with an import of the same source and options that died; it begins anew where there is nothing to go on with. Every
+        Go on with an import of the same source and options that died or failed; it begins anew where there is nothing. Every
         256 MB of text, or ten seconds, it leaves a place to go on from. The result is the same.
     memory : int or str, optional
         Budget of this import; default that of the session.

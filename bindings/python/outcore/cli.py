@@ -131,7 +131,7 @@ def convert(
 @click.option(
     "--tiled/--arrays", default=True, show_default=True, help="Tiles where they pay; arrays are what other programs read."
 )
-@click.option("--resume", is_flag=True, help="Go on with an import that died.")
+@click.option("--resume", is_flag=True, help="Go on with an import that died or failed.")
 @click.option("--many-labels", is_flag=True, help="libsvm: many labels a row.")
 @click.option("--zero-based/--one-based", default=None, help="libsvm: number of the first feature; default found out.")
 @click.option("--features", type=click.IntRange(0), help="libsvm: columns; default as many as are found.")

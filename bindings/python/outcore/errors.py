@@ -188,11 +188,15 @@ class ReadOnlyError(_FileError, PermissionError):
 
 
 class NoSpaceError(_FileError):
-    """It does not fit on the disk: `needed` bytes, `free` bytes are left. Found before the first byte was written."""
+    """The disk is full, or this user's quota of it is used up.
+
+    Where it is known how long the file is going to be, this is found before the first byte is written. `needed` bytes did not
+    fit, and `free` bytes are left; either is None where that is not known.
+    """
 
     _errno = _errno.ENOSPC
-    needed: int
-    free: int
+    needed: int | None
+    free: int | None
 
 
 class FileTooLargeError(_FileError):

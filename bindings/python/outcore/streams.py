@@ -31,7 +31,9 @@ import json
 import os
 import pickle
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -42,7 +44,7 @@ import numpy.typing as npt
 from . import _native
 from ._session import PathLike, Session, default_session, full_path
 from ._units import parse_bytes
-from .errors import ArgumentError, CorruptError
+from .errors import ArgumentError, ClosedError, CorruptError, OutcoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,6 +104,8 @@ class StreamInfo:
 class StreamStore:
     """Named streams in one file or block device, which may hold other objects too.
 
+    Streams are made with `create` and read with `open`. As a context, or with `close`, it lets go of the file.
+
     May be used from any thread. One process at a time has a store open to write, and then no other has it open; any number may
     read. A path that this process has open already is the same store.
 
@@ -128,7 +132,32 @@ class StreamStore:
         self._session = session or default_session()
         if size is not None and not read_only and not os.path.exists(self.path):
             _native.store_format(self.path, parse_bytes(size, "size"))
-        self._store = _native.StreamStore(self._session._inner, self.path, read_only)
+        self._store: _native.StreamStore | None = _native.StreamStore(self._session._inner, self.path, read_only)
+        self._writers: weakref.WeakSet[StreamWriter] = weakref.WeakSet()
+
+    @property
+    def _opened(self) -> _native.StreamStore:
+        if self._store is None:
+            raise ClosedError(f"{self.path}: the store is closed")
+        return self._store
+
+    def close(self) -> None:
+        """Lets go of the store, which others may then write once the streams that are read have been closed too.
+
+        Streams that are still being written are given up; a `ResourceWarning` names each of them. To close it again does nothing.
+        """
+        self._store = None
+        for writer in list(self._writers):
+            writer._lose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            for writer in list(self._writers):
+                writer._give_up()
+        self.close()
 
     def create(
         self,
@@ -169,8 +198,10 @@ class StreamStore:
         block_bytes = parse_bytes(block, "block")
         if block_bytes >= 1 << 32:
             raise ArgumentError(f"block must be 1GiB at most, not {block!r}")
-        native = self._store.write(name, _ahead(ahead), list(frames), block_bytes, compression or "none", overwrite)
-        return StreamWriter(native, dict(about or {}))
+        native = self._opened.write(name, _ahead(ahead), list(frames), block_bytes, compression or "none", overwrite)
+        writer = StreamWriter(native, dict(about or {}), f"{self.path}/{name}")
+        self._writers.add(writer)
+        return writer
 
     def open(self, name: str, *, destroy: bool = False, ahead: int = 4, frames: Sequence[Bytes] = ()) -> StreamReader:
         """Opens a stream at its beginning.
@@ -188,23 +219,23 @@ class StreamStore:
         MissingError; InterruptedWriteError for a stream that was not finished; LockedError, to destroy one that somebody reads;
         OverBudgetError.
         """
-        return StreamReader(self._store.read(name, _ahead(ahead, 2), list(frames), destroy))
+        return StreamReader(self._opened.read(name, _ahead(ahead, 2), list(frames), destroy))
 
     def destroy(self, name: str) -> None:
         """Removes a stream, finished or not. Its space is used again once nobody reads it."""
-        self._store.destroy(name)
+        self._opened.destroy(name)
 
     def rename(self, name: str, new: str) -> None:
         """Gives a stream another name, in one step also where that was taken."""
-        self._store.rename(name, new)
+        self._opened.rename(name, new)
 
     def info(self, name: str) -> StreamInfo:
         """What is known of a stream."""
-        return StreamInfo._of(self._store.info(name))
+        return StreamInfo._of(self._opened.info(name))
 
     def streams(self) -> list[StreamInfo]:
         """All streams, by name."""
-        return [StreamInfo._of(found) for found in self._store.streams()]
+        return [StreamInfo._of(found) for found in self._opened.streams()]
 
     def __iter__(self) -> Iterator[str]:
         return (found.name for found in self.streams())
@@ -215,7 +246,7 @@ class StreamStore:
     @property
     def free_bytes(self) -> int:
         """Bytes that may still be written."""
-        return self._store.free_bytes()
+        return self._opened.free_bytes()
 
     def __repr__(self) -> str:
         return f"<streams in {self.path}>"
@@ -223,14 +254,16 @@ class StreamStore:
 
 class StreamWriter:
     """A stream that is being written. Use it with `with`, or `close` it: it is whole then, and durable. What leaves the `with` by
-    an error, or is never closed, leaves no stream.
+    an error, or is never closed, leaves no stream; the latter warns (`ResourceWarning`) of what is lost.
     """
 
-    def __init__(self, native: _native.StreamWriter, about: dict[str, Any]) -> None:
+    def __init__(self, native: _native.StreamWriter, about: dict[str, Any], path: str) -> None:
         self._native = native
         self._about = about
+        self._path = path
         self._row: tuple[Any, list[int]] | None = None
         self._closed = False
+        self._process = os.getpid()
 
     # bytes
 
@@ -380,12 +413,37 @@ class StreamWriter:
         if self._closed:
             return
         self._native.set_about(json.dumps(self._about).encode() if self._about else b"")
-        self._native.finish()
+        try:
+            self._native.finish()
+        except (BufferError, KeyboardInterrupt):
+            # It goes on: what is lent can be dropped, and the wait begun again.
+            raise
+        except BaseException:
+            self._closed = True
+            raise
         self._closed = True
 
     def discard(self) -> None:
         """Gives the stream up: it never was."""
         self._native.discard()
+        self._closed = True
+
+    def _give_up(self) -> None:
+        # What a traceback has of the buffer goes with it, and the writer then.
+        with contextlib.suppress(BufferError):
+            self._closed = True
+            self._native.discard()
+
+    def _lose(self, warn: Callable[..., None] = warnings.warn) -> None:
+        # A forked child has a copy that was never its own.
+        if self._closed or self._process != os.getpid():
+            return
+        with contextlib.suppress(OutcoreError):
+            warn(f"{self._path}: the stream was not closed, its {self.nbytes} bytes are lost", ResourceWarning, 3, self)
+        self._give_up()
+
+    def __del__(self) -> None:
+        self._lose()
 
     def as_file(self) -> io.RawIOBase:
         """A binary file, for whatever writes to files. Closing it closes the stream; what leaves its `with` by an error, or never
@@ -400,9 +458,7 @@ class StreamWriter:
         if kind is None:
             self.close()
         else:
-            # What the traceback has of the buffer goes with it, and the writer then.
-            with contextlib.suppress(BufferError):
-                self.discard()
+            self._give_up()
 
 
 class Records(Sequence[memoryview]):
@@ -623,14 +679,15 @@ class _Sink(io.RawIOBase):
         super().__exit__(kind, error, trace)
 
     def __del__(self) -> None:
-        # What nobody has closed is not whole.
-        self._give_up()
+        # What was never closed is not whole.
+        if not self.closed:
+            super().close()
+            self._writer._lose()
 
     def _give_up(self) -> None:
         if not self.closed:
             super().close()
-            with contextlib.suppress(BufferError):
-                self._writer.discard()
+            self._writer._give_up()
 
 
 class _Source(io.RawIOBase):

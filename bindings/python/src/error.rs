@@ -95,6 +95,11 @@ fn describe_store(error: &StoreError, fields: &Bound<'_, PyDict>) -> PyResult<&'
             fields.set_item("free", free)?;
             (object, "NoSpaceError")
         }
+        StoreError::Full { object, needed, free, .. } => {
+            fields.set_item("needed", needed)?;
+            fields.set_item("free", free)?;
+            (object, "NoSpaceError")
+        }
         StoreError::TooLarge { object, needed, limit } => {
             fields.set_item("needed", needed)?;
             fields.set_item("limit", limit)?;

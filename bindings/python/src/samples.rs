@@ -168,6 +168,16 @@ impl DatasetWriter {
         self.with(py, |writer| writer.save())
     }
 
+    /// Samples that another writer could go on behind.
+    fn durable(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |writer| Ok(writer.durable()))
+    }
+
+    /// Fails where so many bytes of samples more do not fit.
+    fn expect(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
+        self.with(py, |writer| writer.expect(bytes))
+    }
+
     fn finish(&self, py: Python<'_>) -> PyResult<Job> {
         Job::new(self.take(py)?.finish(), |()| Done::Nothing)
     }

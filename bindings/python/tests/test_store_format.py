@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from outcore import _store, errors
+from outcore.streams import StreamStore
+
 BLOCK = 4096
 CRATES = Path(__file__).parents[3] / "crates"
 GOLDEN = CRATES / "store/tests/golden/v1.store"
@@ -175,3 +178,21 @@ def test_the_reader_sees_damage(seed: int) -> None:
     data[int(rng.choice(one["blocks"][0])) * BLOCK + int(rng.integers(BLOCK))] ^= 1
     with pytest.raises(AssertionError):
         Reader(bytes(data)).contents("a/updated")
+
+
+def test_a_store_whose_formatting_has_not_finished_says_so_and_can_be_formatted(tmp_path: Path) -> None:
+    data, path = bytearray(GOLDEN.read_bytes()), tmp_path / "half.store"
+    for number in (0, 1):
+        # Where only the first is so, it is still what it was.
+        path.write_bytes(data)
+        StreamStore(path, read_only=True).close()
+        start = number * BLOCK
+        data[start + 8 : start + 12] = struct.pack("<I", 0)
+        data[start + 508 : start + 512] = struct.pack("<I", crc(bytes(data[start : start + 508])))
+    path.write_bytes(data)
+    assert not _store.is_store(str(path))
+    with pytest.raises(errors.UnsupportedError, match=r"half\.store: not a store: formatting .* format it again"):
+        StreamStore(path)
+    _store.format_store(str(path), None, overwrite=True)
+    with StreamStore(path) as store:
+        assert list(store) == [] and _store.list_store(str(path))["objects"] == []

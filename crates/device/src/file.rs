@@ -122,6 +122,13 @@ impl FileDevice {
         self
     }
 
+    /// As a device of so many bytes, however long the file is: its owner knows where what is meant ends.
+    #[must_use]
+    pub fn sized(self, len: u64) -> FileDevice {
+        self.len.store(len, Ordering::Release);
+        self
+    }
+
     /// Whether transfers go past the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct

@@ -115,6 +115,42 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
+    /// What the system says of an object, by what a caller could do about it.
+    pub(crate) fn of_io(object: impl Into<String>, source: io::Error) -> Error {
+        let object = object.into();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Error::Store(store::Error::full(&object, "write it", None, &source))
+            }
+            _ => Error::Device { object, source },
+        }
+    }
+
+    /// The same error once more, for those who come after the one that met it.
+    pub(crate) fn again(&self) -> Error {
+        let copy_of = |source: &io::Error| match source.raw_os_error() {
+            Some(number) => io::Error::from_raw_os_error(number),
+            None => io::Error::new(source.kind(), source.to_string()),
+        };
+        match self {
+            Error::Device { object, source } => Error::Device { object: object.clone(), source: copy_of(source) },
+            Error::Store(store::Error::NoSpace { object, needed, free }) => {
+                Error::Store(store::Error::NoSpace { object: object.clone(), needed: *needed, free: *free })
+            }
+            Error::Store(store::Error::TooLarge { object, needed, limit }) => {
+                Error::Store(store::Error::TooLarge { object: object.clone(), needed: *needed, limit: *limit })
+            }
+            Error::Store(store::Error::Full { object, action, needed, free, is_quota }) => Error::Store(store::Error::Full {
+                object: object.clone(),
+                action: action.clone(),
+                needed: *needed,
+                free: *free,
+                is_quota: *is_quota,
+            }),
+            other => Error::Failed { what: format!("an earlier write has failed: {other}") },
+        }
+    }
+
     /// Whether bytes on the device are not what was written, or cannot be read.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, Error::Format(_) | Error::Device { .. })
@@ -168,7 +204,7 @@ impl From<outcore_formats::Error> for Error {
             // What stands behind the reader has its own errors, which pass through unchanged.
             Foreign::Io { object, source } => match source.downcast::<Error>() {
                 Ok(own) => own,
-                Err(source) => Error::Device { object, source },
+                Err(source) => Error::of_io(object, source),
             },
             other => Error::Failed { what: other.to_string() },
         }
@@ -180,11 +216,33 @@ fn device(object: String, source: outcore_device::DeviceError) -> Error {
         let object = if source.device == object { object } else { format!("{object} {}", source.device) };
         return Error::Device { object, source: source.source };
     }
+    if let Some(full) = full(&object, &source) {
+        return Error::Store(full);
+    }
     let text = match source.device == object {
         true => source.to_string().trim_start_matches(&object).trim_start_matches(": ").to_owned(),
         false => source.to_string(),
     };
     Error::Device { object, source: io::Error::new(source.kind(), text) }
+}
+
+/// A disk that has run full under an object, or a file that was to become longer than files may be.
+fn full(object: &str, source: &outcore_device::DeviceError) -> Option<store::Error> {
+    let outcore_device::DeviceError { device, offset, len, source, .. } = source;
+    // Scratch has no path but that of its device.
+    let object = if object.contains('/') { object } else { device };
+    match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            let action = format!("write {len} bytes at offset {offset}");
+            let mut full = store::Error::full(device, action, Some(*len), source);
+            if let store::Error::Full { object: named, .. } = &mut full {
+                object.clone_into(named);
+            }
+            Some(full)
+        }
+        io::ErrorKind::FileTooLarge => Some(store::Error::too_large(object, offset + len)),
+        _ => None,
+    }
 }
 
 impl From<outcore_kernels::Error> for Error {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use outcore_device::{Choice, Device, Limits};
@@ -54,6 +55,7 @@ struct Inner {
     scratch_folder: PathBuf,
     tmpfs: Tmpfs,
     scratch: OnceLock<Scratch>,
+    swept: AtomicBool,
     files: Mutex<HashMap<Identity, Weak<StoredFile>>>,
     last_trace: Mutex<Option<Arc<Trace>>>,
 }
@@ -82,7 +84,7 @@ pub struct Info {
 }
 
 impl Session {
-    /// A session; threads, rings and the scratch folder come into being with first use.
+    /// A session; threads, rings and the scratch folder come into being with first use, which also sweeps scratch of dead processes.
     ///
     /// # Errors
     /// [`Error::Value`] for a budget below 1 MiB.
@@ -102,6 +104,7 @@ impl Session {
             scratch_folder,
             tmpfs: if settings.allow_tmpfs_scratch { Tmpfs::Allow } else { Tmpfs::Refuse },
             scratch: OnceLock::new(),
+            swept: AtomicBool::new(false),
             files: Mutex::default(),
             last_trace: Mutex::default(),
         });
@@ -120,7 +123,18 @@ impl Session {
 
     /// The engine below.
     pub fn engine(&self) -> &Engine {
+        self.begin();
         &self.inner.engine
+    }
+
+    /// With the first use of a session goes what dead processes have left in its scratch folder, on a thread that nothing waits for.
+    fn begin(&self) {
+        if self.plans_only || self.inner.swept.load(Ordering::Relaxed) || self.inner.swept.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let folder = self.inner.scratch_folder.clone();
+        // Without a thread it is left to whatever makes scratch.
+        drop(std::thread::Builder::new().name("outcore-sweep".into()).spawn(move || Scratch::sweep(&folder)));
     }
 
     /// Budget, bytes.
@@ -260,6 +274,7 @@ impl Session {
 
     /// The open file behind a path; one for each file, so that all views of it see each other's writes.
     pub(crate) fn file(&self, path: &Path, interrupted: bool) -> Result<Arc<StoredFile>> {
+        self.begin();
         let (store, name) = locate(path)?;
         let object = if interrupted { store.open_interrupted(&name)? } else { store.open(&name)? };
         let stat = store.stat(&name)?;
@@ -356,6 +371,16 @@ impl Session {
         }))
     }
 
+    /// Whether the scratch folder has room for `needed` bytes, of which files are going to be made one after another.
+    pub(crate) fn expect_scratch(&self, what: &str, needed: u64) -> Result<()> {
+        match needed > 0 && !self.plans_only {
+            true => {
+                Ok(self.scratch()?.check_space(&format!("{what}, scratch in {}", self.inner.scratch_folder.display()), needed)?)
+            }
+            false => Ok(()),
+        }
+    }
+
     /// A file that a plan would make at a path: with the limits of the store there, or of files that are open on the same file system.
     fn imagined(&self, path: &Path, name: String, len: u64) -> StoredFile {
         let there = path.ancestors().find_map(|folder| Identity::of_path(folder).ok());
@@ -407,7 +432,7 @@ impl Session {
         std::fs::create_dir_all(&self.inner.scratch_folder).map_err(|source| match source.kind() {
             ErrorKind::AlreadyExists | ErrorKind::NotADirectory => Error::Store(outcore_store::Error::NotAFolder { object }),
             ErrorKind::PermissionDenied => Error::Store(outcore_store::Error::Denied { object, action: "create it" }),
-            _ => Error::Device { object, source },
+            _ => Error::of_io(object, source),
         })?;
         let made = Scratch::new(&self.inner.scratch_folder, self.inner.tmpfs)?;
         Ok(self.inner.scratch.get_or_init(|| made))

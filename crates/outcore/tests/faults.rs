@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use outcore::data::samples::{DatasetWriter, Field, Kind, WriterOptions};
 use outcore::data::sparse::compress;
 use outcore::learn::kmeans::{Options, fit_sparse};
 use outcore::learn::linalg::{
@@ -16,6 +17,7 @@ use outcore::{
     Array, Between, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Result, Session, Settings, Sparse,
 };
 use outcore_device::{Blocking, Device, Faults, Faulty, Limits, Route};
+use outcore_store::{Error as StoreError, Formatted};
 
 const MEMORY: u64 = 10 << 20;
 const ROWS: u64 = 300;
@@ -254,6 +256,137 @@ fn a_fault_at_each_io_of_sparse_work_leaves_nothing_and_a_clear_error() {
             operation(&session, &a, output.clone()).unwrap();
             remove();
         }
+    }
+}
+
+/// Progress that was durable went with a close that failed.
+#[test]
+fn a_dataset_whose_close_fails_anywhere_is_gone_on_with() {
+    const SAVED: u64 = 400;
+    const ALL: u64 = 450;
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let disk = folder.path().join("disk.store");
+    Formatted::format(&disk, Some(32 << 20)).unwrap();
+    let plain = session(folder.path(), Between::default());
+    let begin = |session: &Session, path: &Path, resume| {
+        let mut writer = DatasetWriter::create(session, path, WriterOptions { resume, ..WriterOptions::default() })?;
+        writer.set_fields(vec![Field { name: "x".into(), kind: Kind::Bytes }])?;
+        Ok::<_, Error>(writer)
+    };
+    let write = |writer: &mut DatasetWriter, samples: std::ops::Range<u64>| {
+        samples.into_iter().try_for_each(|sample| writer.write(Some(format!("{sample}").as_bytes()), &[&sample.to_le_bytes()]))
+    };
+    let len = |path: &Path| plain.open_dataset(path).unwrap().len();
+    for path in [folder.path().join("data"), disk.join("data")] {
+        let count = Arc::new(AtomicU64::new(0));
+        let close = |fail| {
+            // Not a fault at what comes before.
+            count.store(u64::MAX / 2, Ordering::SeqCst);
+            let session = session(folder.path(), failing(&count, fail));
+            let mut writer = begin(&session, &path, false)?;
+            write(&mut writer, 0..SAVED)?;
+            writer.save()?;
+            assert_eq!(writer.durable(), SAVED);
+            write(&mut writer, SAVED..ALL)?;
+            count.store(0, Ordering::SeqCst);
+            writer.finish()?.run()
+        };
+        close(u64::MAX).unwrap();
+        let total = count.load(Ordering::SeqCst);
+        assert!(total > 5, "closing does no I/O");
+        for fail in (0..total).step_by(total.div_ceil(30) as usize) {
+            let mut old = begin(&plain, &path, false).unwrap();
+            write(&mut old, 0..3).unwrap();
+            old.finish().unwrap().run().unwrap();
+            let result = close(fail);
+            if result.is_ok() && count.load(Ordering::SeqCst) <= fail {
+                continue;
+            }
+            let error = result.expect_err("a fault");
+            assert!(matches!(&error, Error::Device { .. }), "fault {fail}: {error}");
+            assert_eq!(len(&path), 3, "fault {fail}");
+            let mut again = begin(&plain, &path, true).unwrap();
+            assert_eq!((again.len(), again.durable()), (SAVED, SAVED), "fault {fail}");
+            write(&mut again, SAVED..ALL).unwrap();
+            again.finish().unwrap().run().unwrap();
+            assert_eq!(len(&path), ALL, "fault {fail}");
+            assert_eq!(plain.open_dataset(&path).unwrap().find(b"449").unwrap(), Some(449));
+        }
+    }
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(left.len() <= 3, "{left:?}");
+}
+
+/// The first error was hidden by that of the call which came after it.
+#[test]
+fn a_writer_that_has_failed_says_why_each_time() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let full = Between::new(|device| {
+        let fails = |device| Counting { inner: Faulty::new(device, Faults::default()), count: Arc::default(), fail: u64::MAX };
+        Arc::new(Full(fails(device)))
+    });
+    let session = session(folder.path(), full);
+    let mut writer = DatasetWriter::create(&session, folder.path().join("data"), WriterOptions::default()).unwrap();
+    writer.set_fields(vec![Field { name: "x".into(), kind: Kind::Bytes }]).unwrap();
+    let is_full = |error: &Error| matches!(error, Error::Store(StoreError::Full { object, .. }) if object.contains("data/"));
+    let first = (0..1000).find_map(|_| writer.write(None, &[&[1; 100_000]]).err()).expect("the disk is full");
+    assert!(is_full(&first), "{first}");
+    for error in [writer.write(None, &[b"x"]).unwrap_err(), writer.save().unwrap_err(), writer.finish().err().unwrap()] {
+        assert!(is_full(&error) && error.to_string() == first.to_string(), "{error}");
+    }
+}
+
+/// A device on a disk that is full.
+struct Full(Counting);
+
+impl Device for Full {
+    fn name(&self) -> &str {
+        self.0.name()
+    }
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn route(&self) -> Route<'_> {
+        Route::Blocking(self)
+    }
+}
+
+impl Blocking for Full {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+    fn write_at(&self, _: &[u8], _: u64) -> std::io::Result<usize> {
+        Err(std::io::ErrorKind::StorageFull.into())
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+    fn discard(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        self.0.discard(offset, len)
+    }
+}
+
+/// An error of each kind of write on a disk that is full, which calls the object by its name.
+#[test]
+fn a_disk_that_fills_while_it_is_written_is_called_so_by_all_who_write() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let input = folder.path().join("a.npy");
+    fill(&session(folder.path(), Between::default()).create(&input, DType::F32, &[ROWS, COLS], Order::Row).unwrap());
+    let output = folder.path().join("out.npy");
+    for (name, operation) in operations() {
+        std::fs::write(&output, b"old").unwrap();
+        let full = Between::new(|device| {
+            Arc::new(Full(Counting { inner: Faulty::new(device, Faults::default()), count: Arc::default(), fail: u64::MAX }))
+        });
+        let session = session(folder.path(), full);
+        let Err(error) = operation(&session, &session.open(&input).unwrap(), output.clone()) else { continue };
+        let Error::Store(StoreError::Full { object, needed, .. }) = &error else { panic!("{name}: {error}") };
+        assert!(object.ends_with("out.npy") || object.contains("scratch"), "{name}: {error}");
+        assert!(needed.is_some() && error.to_string().contains("no space is left"), "{name}: {error}");
+        assert_eq!(std::fs::read(&output).unwrap(), b"old", "{name}");
     }
 }
 

@@ -10,6 +10,7 @@ use outcore::data::export::{self, Labels, export};
 use outcore::data::import::{Format, Imported, Libsvm, Options, Text, import};
 use outcore::{Between, Error, Result, Session, Settings, Sparse};
 use outcore_device::{Blocking, Device, Faults, Faulty, Limits, Route};
+use outcore_store::Error as StoreError;
 use proptest::prelude::*;
 
 const MEMORY: u64 = 6 << 20;
@@ -239,12 +240,22 @@ fn an_import_that_failed_is_gone_on_with() {
     let total = count.load(Ordering::SeqCst);
     std::fs::remove_dir_all(path("x")).unwrap();
     let mut resumed = 0;
-    for fail in (1..10).map(|part| total * part / 10) {
+    // The last ones are those of its end.
+    let fails = (1..10).map(|part| total * part / 10).chain((1..6).map(|before| total - 4 * before));
+    for (fail, kind) in fails.zip([std::io::ErrorKind::StorageFull, std::io::ErrorKind::QuotaExceeded].into_iter().cycle()) {
         count.store(0, Ordering::SeqCst);
-        let full = session(folder.path(), MEMORY, failing(&count, fail, std::io::ErrorKind::StorageFull));
-        let error = run(&full, &path("x"), &path("x.svm"), asked(false)).expect_err("the disk is full");
-        assert!(matches!(error, Error::Device { .. } | Error::Store(_)), "{error}");
-        assert!(!path("x").exists());
+        let full = session(folder.path(), MEMORY, failing(&count, fail, kind));
+        let Err(error) = run(&full, &path("x"), &path("x.svm"), asked(false)) else { continue };
+        let is_quota_used_up = kind == std::io::ErrorKind::QuotaExceeded;
+        assert!(
+            matches!(&error, Error::Store(StoreError::Full { is_quota, .. }) if *is_quota == is_quota_used_up),
+            "fault {fail}: {error}"
+        );
+        if path("x").exists() {
+            // It was the opening of the new matrix that failed.
+            std::fs::remove_dir_all(path("x")).unwrap();
+            continue;
+        }
         let done = run(&plain, &path("x"), &path("x.svm"), asked(true)).unwrap();
         resumed += u64::from(done.resumed_at > 0);
         for name in ["matrix.json", "indptr.npy", "indices.npy", "data.npy", "labels.npy"] {
@@ -255,6 +266,39 @@ fn an_import_that_failed_is_gone_on_with() {
     }
     assert!(resumed > 3, "only {resumed} were gone on with");
     assert_eq!(plain.engine().budget().available(), MEMORY);
+}
+
+/// An import that had all its rows, and could not have its name in the end, forgot how far it was.
+#[test]
+fn an_import_that_cannot_have_its_name_is_gone_on_with() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("x.svm"), libsvm_text(100_000)).unwrap();
+    let plain = session(folder.path(), MEMORY, Between::default());
+    for tiled in [false, true] {
+        let asked = |resume| Options { resume, tiled, checkpoint_bytes: 300_000, ..options(Format::Libsvm(Libsvm::default())) };
+        run(&plain, &path("whole"), &path("x.svm"), asked(false)).unwrap();
+        let there = path("x");
+        let between = Between::new(move |device| {
+            if device.name().ends_with("indptr.npy") && !there.exists() {
+                std::fs::create_dir(&there).unwrap();
+                std::fs::write(there.join("precious"), "bytes").unwrap();
+            }
+            device
+        });
+        let error = run(&session(folder.path(), MEMORY, between), &path("x"), &path("x.svm"), asked(false)).unwrap_err();
+        assert!(matches!(error, Error::Store(StoreError::Foreign { .. })), "{error}");
+        assert_eq!(std::fs::read(path("x/precious")).unwrap(), b"bytes");
+        std::fs::remove_dir_all(path("x")).unwrap();
+        let done = run(&plain, &path("x"), &path("x.svm"), asked(true)).unwrap();
+        assert!(done.resumed_at > 0, "tiled: {tiled}");
+        assert_eq!(left(&path("x")), left(&path("whole")));
+        for name in left(&path("x")) {
+            assert!(std::fs::read(path("x").join(&name)).unwrap() == std::fs::read(path("whole").join(&name)).unwrap(), "{name}");
+        }
+        assert_eq!(left(folder.path()), ["whole", "x", "x.svm"]);
+        ["whole", "x"].iter().for_each(|name| std::fs::remove_dir_all(path(name)).unwrap());
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use outcore::learn::linalg::{Gemm, axpby, gemm};
 use outcore::learn::pca::{Affine, affine};
+use outcore_device::write_now;
 use outcore_store::{Folder, Store};
 
 use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};
@@ -187,4 +188,27 @@ fn sessions_see_each_others_writes() {
     assert_eq!(first(&c), 256.0);
     write(&two.open(folder.path().join("c.npy")).unwrap(), 5.0).unwrap();
     assert_eq!(first(&c), 5.0);
+}
+
+/// A file that another writer has run past its end of was opened as long as that, by those who accept what is interrupted.
+#[test]
+fn a_file_that_is_being_written_is_opened_at_its_exact_length() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let session = session(folder.path(), 8 << 20);
+    let path = folder.path().join("x.bin");
+    std::fs::write(&path, vec![0; 5004]).unwrap();
+    std::fs::write(folder.path().join("x.bin.json"), r#"{"dtype": "float32", "shape": [1251], "order": "C"}"#).unwrap();
+    let whole = session.open(&path).unwrap();
+    let writer = Folder::new(folder.path()).unwrap().open_in_place("x.bin").unwrap();
+    let block = Buf::anonymous(8192).unwrap();
+    write_now(&*writer.device(), &block, 0).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 8192);
+    for opened in [session.open(&path).unwrap(), session.open_interrupted(&path).unwrap()] {
+        assert_eq!((opened.shape(), opened.read().unwrap().run().unwrap().len()), (whole.shape(), 5004));
+        assert!(matches!(write(&opened, 1.0), Err(Error::Store(outcore_store::Error::Locked { .. }))));
+    }
+    drop(writer);
+    let left = session.open_interrupted(&path).unwrap();
+    write(&left, 1.0).unwrap();
+    assert_eq!((std::fs::metadata(&path).unwrap().len(), first(&session.open(&path).unwrap())), (5004, 1.0));
 }

@@ -65,6 +65,20 @@ pub enum Error {
         /// The bytes that this user may still write on that file system.
         free: u64,
     },
+    /// The disk, or what this user may have of it, is used up; found while something was written.
+    #[error("{object}: cannot {action}: {}", what_is_full(*is_quota, free))]
+    Full {
+        /// The object that was written.
+        object: String,
+        /// What was attempted.
+        action: String,
+        /// The bytes that this was to take, where that is known.
+        needed: Option<u64>,
+        /// The bytes that are free on that file system, where that is known.
+        free: Option<u64>,
+        /// It is the quota of this user that is used up.
+        is_quota: bool,
+    },
     /// The object is longer than a file may be; found before its first byte was written.
     #[error("{object}: needs {needed} bytes, and {}", what_limits(limit))]
     TooLarge {
@@ -168,8 +182,36 @@ impl Error {
             io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly { object, action },
             io::ErrorKind::NotADirectory => Error::NotAFolder { object },
             io::ErrorKind::IsADirectory => Error::NotAFile { object, kind: "a folder" },
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::full(&object, action, None, &source),
             _ => Error::Io { object, action, source },
         }
+    }
+
+    /// What a full disk, or an exhausted quota, is to those who write `object`: a path, or a name that ends in one. Free bytes are asked
+    /// for where it was the operating system that refused, which leaves out devices that count for themselves.
+    #[must_use]
+    pub fn full(object: &str, action: impl Into<String>, needed: Option<u64>, source: &io::Error) -> Error {
+        let is_quota = source.kind() == io::ErrorKind::QuotaExceeded;
+        let is_of_system = source.raw_os_error().is_some() && !is_quota;
+        let free = if is_of_system { os::free_bytes_near(object) } else { None };
+        Error::Full { object: object.to_owned(), action: action.into(), needed, free, is_quota }
+    }
+
+    /// Of an object that grows in the folder `at` and has come to the end of what was free when it was begun, or of what a file may be.
+    #[must_use]
+    pub fn no_room(object: &str, at: &Path, needed: u64) -> Error {
+        let object = object.to_owned();
+        match os::file_size_limit().filter(|&limit| limit < needed) {
+            Some(limit) => Error::TooLarge { object, needed, limit: Some(limit) },
+            None => Error::NoSpace { object, needed, free: os::free_bytes(at).unwrap_or(0) },
+        }
+    }
+
+    /// A file that was to have `needed` bytes or more, which is more than a file may have.
+    #[must_use]
+    pub fn too_large(object: &str, needed: u64) -> Error {
+        let limit = os::file_size_limit().filter(|limit| *limit < needed);
+        Error::TooLarge { object: object.to_owned(), needed, limit }
     }
 
     /// As [`Error::from_io`], where a full disk or an exhausted quota has to say how much was needed.
@@ -178,12 +220,17 @@ impl Error {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Error::NoSpace { object: object.to_owned(), needed, free }
             }
-            io::ErrorKind::FileTooLarge => {
-                let limit = os::file_size_limit().filter(|limit| *limit < needed);
-                Error::TooLarge { object: object.to_owned(), needed, limit }
-            }
+            io::ErrorKind::FileTooLarge => Error::too_large(object, needed),
             _ => Error::from_io(object, "allocate", source),
         }
+    }
+}
+
+fn what_is_full(is_quota: bool, free: &Option<u64>) -> String {
+    match (is_quota, free) {
+        (true, _) => "the disk quota is used up".to_owned(),
+        (false, Some(free)) => format!("no space is left on the disk, {free} bytes are free"),
+        (false, None) => "no space is left on the disk".to_owned(),
     }
 }
 
@@ -224,6 +271,20 @@ mod tests {
         assert_eq!(error(None), "d/x: needs 100 bytes, and the file system has no files that long");
         let found = Error::from_allocation("d/x", 100, 7, io::ErrorKind::FileTooLarge.into());
         assert!(matches!(found, Error::TooLarge { limit: None, .. }), "{found}");
+    }
+
+    #[test]
+    fn a_disk_that_runs_full_is_told_from_a_quota_and_says_what_is_free() {
+        let full = Error::from_io("d/x", "make it durable", io::ErrorKind::StorageFull.into());
+        assert_eq!(full.to_string(), "d/x: cannot make it durable: no space is left on the disk");
+        let quota = Error::from_io("d/x", "mark it", io::ErrorKind::QuotaExceeded.into());
+        assert_eq!(quota.to_string(), "d/x: cannot mark it: the disk quota is used up");
+        let folder = tempfile::tempdir().unwrap();
+        let of_system = io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
+        for name in [shown(&folder.path().join("deep/x")), format!("scratch object {}", shown(&folder.path().join("3")))] {
+            let Error::Full { free, needed, .. } = Error::full(&name, "write", Some(7), &of_system) else { panic!() };
+            assert!(free.is_some() && needed == Some(7), "{name}");
+        }
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub enum Step {
     Unmark,
     /// Remove a file.
     Remove,
+    /// Move a file of a new folder to where it is not seen, or back.
+    SetAside,
 }
 
 type Hook = Box<dyn Fn(u64, Step) -> io::Result<()> + Send + Sync>;

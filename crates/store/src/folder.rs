@@ -130,7 +130,7 @@ impl Folder {
         let place = self.place(name)?;
         self.make_folders(&place)?;
         lock::sweep_partials(&place.folder, &self.faults);
-        let most = self.check_space(&place, 0)? & !0xfff;
+        let most = os::most_bytes(self.check_space(&place, 0)?) & !0xfff;
         let partial = Partial::claim(&place, most, Arc::clone(&self.faults))?;
         partial.stretch()?;
         self.begun(place, partial, most)
@@ -140,6 +140,18 @@ impl Folder {
         let free = self.check_space(&place, len)?;
         partial.allocate(free)?;
         self.begun(place, partial, len)
+    }
+
+    /// Begins a file at a path that nothing has, however it is called.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], and as [`Store::create`].
+    pub(crate) fn create_anew(path: &Path, len: u64, faults: Arc<Faults>) -> Result<NewObject, Error> {
+        let place = Place { object: shown(path), path: path.to_owned(), folder: folder_of(path).to_owned() };
+        let folder = Folder::with_faults(&place.folder, faults)?;
+        lock::sweep_partials(&place.folder, &folder.faults);
+        let partial = Partial::claim_new(&place, len, Arc::clone(&folder.faults))?;
+        folder.allocated(place, partial, len)
     }
 
     fn begun(&self, place: Place, partial: Partial, len: u64) -> Result<NewObject, Error> {
@@ -165,7 +177,7 @@ impl Folder {
         loop {
             let file = self.open_to_read(place)?;
             let stat = stat(&file, place)?;
-            let device = device(&file, place, Mode::Read)?;
+            let device = device(&file, place, Mode::Read, stat.len)?;
             if let Some(device) = device {
                 let object = object(place, device, &stat);
                 return Ok((object, stat.state));
@@ -190,7 +202,8 @@ impl Folder {
         stat.state = State::BeingWritten;
         let mut writing = Writing::new(file, place.clone(), stat.len, Arc::clone(&self.faults));
         writing.mark(mark.is_some())?;
-        let device = device(writing.file(), &place, Mode::ReadWrite)?.ok_or(Error::Locked { object: place.object.clone() })?;
+        let device =
+            device(writing.file(), &place, Mode::ReadWrite, stat.len)?.ok_or(Error::Locked { object: place.object.clone() })?;
         let object = object(&place, device, &stat);
         let ending: Box<dyn Ending> = Box::new(writing);
         Ok(InPlace { object, ending })
@@ -431,9 +444,9 @@ fn object(place: &Place, device: Arc<FileDevice>, stat: &Stat) -> Object {
     Object { object: place.object.clone(), device, len: stat.len, identity: stat.identity }
 }
 
-/// The file as a device of its own descriptor, so that its flags and its life are not those of the lock. `None` if the name
-/// leads to another file by now.
-fn device(file: &File, place: &Place, mode: Mode) -> Result<Option<Arc<FileDevice>>, Error> {
+/// The file as a device of its own descriptor, so that its flags and its life are not those of the lock. It has the object's length: a
+/// writer in place may have run past the end. `None` if the name leads to another file by now.
+fn device(file: &File, place: &Place, mode: Mode, len: u64) -> Result<Option<Arc<FileDevice>>, Error> {
     let opened = OpenOptions::new().read(true).write(mode == Mode::ReadWrite).open(&place.path).and_then(|device| {
         let same = Identity::of(&device.metadata()?) == Identity::of(&file.metadata()?);
         Ok(same.then_some(device))
@@ -441,7 +454,7 @@ fn device(file: &File, place: &Place, mode: Mode) -> Result<Option<Arc<FileDevic
     match opened {
         Ok(None) => Ok(None),
         Ok(Some(file)) => FileDevice::from_file(file, place.object.clone(), mode)
-            .map(|device| Some(Arc::new(device)))
+            .map(|device| Some(Arc::new(device.sized(len))))
             .map_err(|error| Error::from_io(&place.object, "open", error.source)),
         Err(error) => Err(Error::from_io(&place.object, "open", error)),
     }

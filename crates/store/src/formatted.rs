@@ -27,7 +27,6 @@ mod sums;
 mod transaction;
 
 use std::collections::HashMap;
-use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,9 +47,9 @@ use self::sums::Cache;
 use self::transaction::End;
 pub use self::transaction::Transaction;
 use crate::error::{Error, shown};
-use crate::folder::{check_name, folder_of};
-use crate::os::{self, Identity};
-use crate::{Ending, InPlace, NewObject, NewObjects, Object, Stat, State, Store};
+use crate::folder::{Folder, check_name};
+use crate::os::Identity;
+use crate::{Ending, Faults, InPlace, NewObject, NewObjects, Object, Stat, State, Store};
 
 /// What a store is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -116,34 +115,28 @@ impl Formatted {
         Catalog::format(device, draw())
     }
 
-    /// Formats a new file of `len` bytes, or, without a length, a file or block device that is there.
+    /// Formats a new file of `len` bytes, which has its name when it is a store; or, without a length, a file or block device that is
+    /// there. Where that ends half way, what is there is what it was, or says that it is to be formatted again.
     ///
     /// # Errors
-    /// [`Error::Locked`] while it is open; as [`format_device`](Formatted::format_device).
+    /// [`Error::Locked`] while it is open; [`Error::Exists`] for a length and a path where something is; as [`format_device`](Formatted::format_device).
     pub fn format(path: impl AsRef<Path>, len: Option<u64>) -> Result<(), Error> {
         let path = path.as_ref();
         let Some(len) = len else {
             let (device, _claim) = Claim::open(path, Access::Write)?;
             return Catalog::format(device, draw());
         };
-        let object = shown(path);
-        let made = OpenOptions::new().read(true).write(true).create_new(true).open(path);
-        let file = made.map_err(|error| Error::from_io(&object, "create", error))?;
-        let formatted = Formatted::format_new(&file, path, len);
-        if formatted.is_err() {
-            // Nobody has been told of it yet.
-            let _ = std::fs::remove_file(path);
-        }
-        formatted
+        Formatted::format_with_faults(path, len, Arc::new(Faults::none()))
     }
 
-    fn format_new(file: &File, path: &Path, len: u64) -> Result<(), Error> {
-        let object = shown(path);
-        let free = os::free_bytes(path).unwrap_or(0);
-        os::allocate(file, len).map_err(|error| Error::from_allocation(&object, len, free, error))?;
-        let (device, _claim) = Claim::open(path, Access::Write)?;
-        Catalog::format(device, draw())?;
-        os::sync_folder(folder_of(path)).map_err(|error| Error::from_io(&object, "make its name durable", error))
+    /// Formats a new file, with faults on purpose.
+    ///
+    /// # Errors
+    /// As [`format`](Formatted::format).
+    pub fn format_with_faults(path: impl AsRef<Path>, len: u64, faults: Arc<Faults>) -> Result<(), Error> {
+        let new = Folder::create_anew(path.as_ref(), len, faults)?;
+        Catalog::format(new.device(), draw())?;
+        new.commit().map(drop)
     }
 
     /// Opens a file or block device that was formatted.

@@ -42,7 +42,7 @@ pub use formatted::{
     Transaction, blocks_of, checksum, checksum_on,
 };
 pub use locate::locate;
-pub use new_folder::{NewFolder, Unfinished};
+pub use new_folder::{CHECKPOINT, NewFolder, Unfinished};
 pub use os::Identity;
 pub use scratch::{Scratch, Tmpfs};
 

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 use crate::faults::{Faults, Step};
+use crate::new_folder::is_hopeless;
 use crate::os;
 
 const PARTIAL_SUFFIX: &str = ".outcore-partial";
@@ -175,25 +176,27 @@ fn lock_path(place: &Place, path: &Path, options: &OpenOptions, faults: &Faults)
     }
 }
 
-/// Removes the partials that dead processes left in `folder`. Those that cannot be removed are somebody else's worry.
+/// Removes the partials that dead processes left in `folder`, and unfinished folders that nobody could go on with. Those that cannot be removed are somebody else's worry.
 pub(crate) fn sweep_partials(folder: &Path, faults: &Faults) {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return;
     };
     for entry in entries.flatten() {
-        if is_partial(&entry.file_name().to_string_lossy()) {
-            let _ = sweep_partial(&entry.path(), faults);
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if is_partial(&name) || is_unfinished(&name) {
+            let _ = sweep_partial(&entry.path(), is_unfinished(&name), faults);
         }
     }
 }
 
-fn sweep_partial(path: &Path, faults: &Faults) -> io::Result<()> {
+fn sweep_partial(path: &Path, may_be_kept: bool, faults: &Faults) -> io::Result<()> {
     let found = std::fs::symlink_metadata(path)?;
     if !found.is_file() && !found.is_dir() {
         return Ok(());
     }
     let file = OpenOptions::new().read(true).write(found.is_file()).open(path)?;
-    if file.try_lock().is_ok() && os::leads_to(path, &file)? {
+    if file.try_lock().is_ok() && os::leads_to(path, &file)? && !(may_be_kept && !is_hopeless(path)) {
         faults.step(Step::Remove)?;
         if found.is_file() { std::fs::remove_file(path)? } else { std::fs::remove_dir_all(path)? }
     }

@@ -96,23 +96,34 @@ pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
+/// The same of the file system of whatever exists of the path that an object is called by.
+pub(crate) fn free_bytes_near(name: &str) -> Option<u64> {
+    let path = Path::new(name.strip_prefix(crate::scratch::OBJECT).unwrap_or(name));
+    path.ancestors().find(|there| there.exists()).and_then(|there| free_bytes(there).ok())
+}
+
+/// Bytes that one file in `folder` may grow to: what is free, and no more than this process may write to a file.
+pub(crate) fn most_bytes(free: u64) -> u64 {
+    free.min(file_size_limit().unwrap_or(u64::MAX))
+}
+
 /// The longest file that this process may write, where it has a limit.
 pub(crate) fn file_size_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Fsize).current
 }
 
-/// Gives `file` its length, with its space where the file system can promise it, else as a hole.
-pub(crate) fn allocate(file: &File, len: u64) -> io::Result<()> {
+/// Gives `file` its length, with its space where the file system can promise it, else as a hole: then false.
+pub(crate) fn allocate(file: &File, len: u64) -> io::Result<bool> {
     if len == 0 {
-        return Ok(());
+        return Ok(true);
     }
     #[cfg(target_os = "linux")]
     match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, len) {
-        Ok(()) => return Ok(()),
+        Ok(()) => return Ok(true),
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
         Err(error) => return Err(error.into()),
     }
-    file.set_len(len)
+    file.set_len(len).map(|()| false)
 }
 
 /// Gives a file another name, which may be another file's.
@@ -146,9 +157,24 @@ pub(crate) fn put_folder(from: &Path, to: &Path) -> io::Result<Option<PathBuf>> 
             let mut aside = from.as_os_str().to_owned();
             aside.push(".outcore-partial");
             std::fs::rename(to, &aside)?;
-            std::fs::rename(from, to).map(|()| Some(aside.into()))
+            match std::fs::rename(from, to) {
+                Ok(()) => Ok(Some(aside.into())),
+                Err(error) => std::fs::rename(&aside, to).and(Err(error)),
+            }
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Undoes [`put_folder`]: `replaced` is what it has returned.
+pub(crate) fn take_folder_back(from: &Path, to: &Path, replaced: Option<&Path>) -> io::Result<()> {
+    match replaced {
+        Some(replaced) if replaced == from => put_folder(from, to).map(drop),
+        Some(replaced) => {
+            std::fs::rename(to, from)?;
+            std::fs::rename(replaced, to)
+        }
+        None => std::fs::rename(to, from),
     }
 }
 

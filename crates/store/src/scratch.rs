@@ -29,6 +29,8 @@ use crate::{Folder, Object, lock};
 
 const PREFIX: &str = "outcore-scratch-";
 const LOCK: &str = "lock";
+/// What errors call an unnamed object, before the path that it has had.
+pub(crate) const OBJECT: &str = "scratch object ";
 /// Nothing takes longer to be freed.
 const FREE_WITHIN: Duration = Duration::from_secs(60);
 
@@ -129,13 +131,20 @@ impl Scratch {
         &self.folder
     }
 
+    /// Removes what dead processes have left in a folder that is chosen for scratch, if it exists: what [`Scratch::new`] does too, without
+    /// the need for any.
+    pub fn sweep(chosen: &Path) {
+        sweep(chosen, &Faults::none());
+        lock::sweep_partials(&lasting_in(chosen), &Faults::none());
+    }
+
     /// A folder beside it for what this user may go on with when the process has died; nobody else may look into it.
     ///
     /// # Errors
     /// [`Error::Denied`] where another user has made one of its name; that of the file system.
     pub fn lasting(&self) -> Result<Folder, Error> {
         let user = rustix::process::getuid().as_raw();
-        let path = folder_of(self.folder.path()).join(format!("outcore-unfinished-{user}"));
+        let path = lasting_in(folder_of(self.folder.path()));
         let made = DirBuilder::new().mode(0o700).create(&path).or_else(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => Ok(()),
             _ => Err(error),
@@ -156,7 +165,7 @@ impl Scratch {
     pub fn create(&self, len: u64) -> Result<Object, Error> {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let path = self.folder.path().join(format!("{number}"));
-        let name = format!("scratch object {}", shown(&path));
+        let name = format!("{OBJECT}{}", shown(&path));
         self.check_space(&name, len)?;
         let fail = |error| Error::from_io(&name, "create", error);
         let file = self
@@ -171,7 +180,7 @@ impl Scratch {
         let unnamed = self.faults.step(Step::Remove);
         let unnamed = std::fs::remove_file(&path).and(unnamed);
         unnamed.map_err(fail)?;
-        self.faults.step(Step::Allocate).and_then(|()| os::allocate(&file, len)).map_err(|error| {
+        self.faults.step(Step::Allocate).and_then(|()| os::allocate(&file, len).map(drop)).map_err(|error| {
             let free = os::free_bytes(self.folder.path()).unwrap_or(0);
             Error::from_allocation(&name, len, free, error)
         })?;
@@ -182,7 +191,11 @@ impl Scratch {
         Ok(Object { object: name, device: Arc::new(device), len, identity })
     }
 
-    fn check_space(&self, name: &str, needed: u64) -> Result<(), Error> {
+    /// Whether so many bytes are free, for what is going to be made bit by bit; errors call it `name`.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], or that of the file system.
+    pub fn check_space(&self, name: &str, needed: u64) -> Result<(), Error> {
         let ask = || os::free_bytes(self.folder.path()).map_err(|error| Error::from_allocation(name, needed, 0, error));
         self.faults.step(Step::Space).map_err(|error| Error::from_allocation(name, needed, 0, error))?;
         let mut free = ask()?;
@@ -207,6 +220,10 @@ impl Drop for Scratch {
         let _ = std::fs::remove_dir_all(self.folder.path());
         let _ = self.lock.unlock();
     }
+}
+
+fn lasting_in(chosen: &Path) -> PathBuf {
+    chosen.join(format!("outcore-unfinished-{}", rustix::process::getuid().as_raw()))
 }
 
 /// A fresh folder and its lock, held. A sweep may take the folder between its making and its locking; then another is made.

@@ -65,14 +65,14 @@ impl Partial {
     pub(crate) fn allocate(&self, free: u64) -> Result<(), Error> {
         self.faults
             .step(Step::Allocate)
-            .and_then(|()| os::allocate(&self.file, self.len))
+            .and_then(|()| os::allocate(&self.file, self.len).map(drop))
             .map_err(|error| Error::from_allocation(&self.place.object, self.len, free, error))
     }
 
     /// Makes it as long as it may become, without setting space aside.
     pub(crate) fn stretch(&self) -> Result<(), Error> {
         let stretched = self.faults.step(Step::Allocate).and_then(|()| self.file.set_len(self.len));
-        stretched.map_err(|error| Error::from_io(&self.place.object, "make room", error))
+        stretched.map_err(|error| Error::from_allocation(&self.place.object, self.len, 0, error))
     }
 
     pub(crate) fn metadata(&self) -> Result<Metadata, Error> {
@@ -136,9 +136,12 @@ impl Drop for Partial {
         if self.owner != std::process::id() {
             return;
         }
-        if !self.renamed && self.faults.step(Step::Remove).is_ok() {
-            // What cannot be removed now is swept by the next creation in this folder.
-            let _ = std::fs::remove_file(self.place.partial());
+        if !self.renamed {
+            let removed = self.faults.step(Step::Remove).and_then(|()| std::fs::remove_file(self.place.partial()));
+            if removed.is_err() {
+                // The name is swept by the next creation in this folder; the space comes back now.
+                let _ = self.file.set_len(0);
+            }
         }
         lock::release(&self.file);
         if let Some(replaced) = &self.replaced {
@@ -182,7 +185,7 @@ impl Writing {
         &self.file
     }
 
-    fn cut(&self) -> std::io::Result<()> {
+    fn cut(&self) -> io::Result<()> {
         self.faults.step(Step::Truncate)?;
         match self.file.metadata()?.len() > self.len {
             true => self.file.set_len(self.len),

@@ -204,3 +204,22 @@ fn a_user_path_splits_into_folder_and_name() {
     assert!(matches!(Folder::split(&dir.path().join("no/x.npy")), Err(Error::Missing { .. })));
     assert_eq!(Folder::split("x.npy".as_ref()).unwrap().0.path(), std::path::Path::new("."));
 }
+
+/// A file that is being written is as long as blocks of its device are; that was taken for the length of the object.
+#[test]
+fn an_object_that_is_written_past_its_end_has_its_exact_length_for_those_who_open_it() {
+    let (_dir, folder) = folder();
+    put(&folder, "x", 5000, 1).unwrap();
+    let in_place = folder.open_in_place("x").unwrap();
+    fill(&*in_place.device(), 5000, 2);
+    assert_eq!(folder.stat("x").unwrap().state, State::BeingWritten);
+    for object in [folder.open("x").unwrap(), folder.open_interrupted("x").unwrap()] {
+        assert_eq!((object.len(), object.device().len()), (5000, 5000));
+    }
+    assert!(matches!(folder.open_in_place_interrupted("x"), Err(Error::Locked { .. })));
+    drop(in_place);
+    let object = folder.open_interrupted("x").unwrap();
+    assert_eq!((object.len(), object.device().len()), (5000, 5000));
+    let again = folder.open_in_place_interrupted("x").unwrap();
+    assert_eq!((again.len(), again.device().len()), (5000, 5000));
+}

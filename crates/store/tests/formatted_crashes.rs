@@ -31,7 +31,10 @@ enum Event {
 
 impl Recorder {
     fn new() -> Arc<Recorder> {
-        let medium = MemoryDevice::with_block("store", LEN, SECTOR as u32);
+        Recorder::on(MemoryDevice::with_block("store", LEN, SECTOR as u32))
+    }
+
+    fn on(medium: MemoryDevice) -> Arc<Recorder> {
         Arc::new(Recorder { medium, log: Mutex::default(), fails_after: AtomicUsize::new(usize::MAX) })
     }
 
@@ -249,9 +252,19 @@ fn on_image(image: &[u8]) -> Arc<MemoryDevice> {
 
 /// Calls `check` for the image that a crash after each event may leave: of writes since the last flush that counts, all sectors, none, or
 /// some. `is_lost` says which flushes do nothing.
-fn crashes(history: &History, is_lost: impl Fn(usize) -> bool, seeds: u64, mut check: impl FnMut(usize, &str, Vec<u8>)) {
-    let log = history.device.log.lock().unwrap();
-    let mut durable = vec![0; LEN as usize];
+fn crashes(history: &History, is_lost: impl Fn(usize) -> bool, seeds: u64, check: impl FnMut(usize, &str, Vec<u8>)) {
+    crashes_on(vec![0; LEN as usize], &history.device, is_lost, seeds, check);
+}
+
+/// The same where the device had something on it.
+fn crashes_on(
+    mut durable: Vec<u8>,
+    device: &Recorder,
+    is_lost: impl Fn(usize) -> bool,
+    seeds: u64,
+    mut check: impl FnMut(usize, &str, Vec<u8>),
+) {
+    let log = device.log.lock().unwrap();
     let mut pending: Vec<(u64, &[u8])> = Vec::new();
     let write = |image: &mut Vec<u8>, offset: u64, bytes: &[u8]| {
         image[offset as usize..offset as usize + bytes.len()].copy_from_slice(bytes)
@@ -531,6 +544,37 @@ fn without_its_superblocks_a_store_is_found_again() {
     assert_eq!(found(&image_of(&device)).unwrap(), history.states.last().unwrap().1);
     let empty = Arc::new(MemoryDevice::with_block("store", LEN, 512));
     assert!(matches!(Formatted::repair_device(empty, |_, _| true), Err(Error::Unformatted { .. })));
+}
+
+/// Formatting that was ended half way left a device of which nobody could say what it was.
+#[test]
+fn formatting_again_is_the_old_store_or_the_new_one_or_says_that_it_has_not_finished() {
+    let history = History::eventful();
+    let (before, old) = (last_image(&history), &history.states.last().unwrap().1);
+    let medium = MemoryDevice::with_block("store", LEN, SECTOR as u32);
+    write_now(&medium, &before, 0).unwrap();
+    let device = Recorder::on(medium);
+    Formatted::format_device(device.clone()).unwrap();
+    let mut seen = [0; 3];
+    crashes_on(
+        before,
+        &device,
+        |_| false,
+        8,
+        |number, what, image| {
+            let context = format!("event {number}, {what}");
+            match found(&image) {
+                Ok(model) if model == *old => seen[0] += 1,
+                Ok(model) if model.is_empty() => seen[1] += 1,
+                Err(Error::Unformatted { reason, .. }) if reason.contains("format it again") => seen[2] += 1,
+                other => panic!("{context}: {other:?}"),
+            }
+            let again = on_image(&image);
+            Formatted::format_device(again.clone()).unwrap();
+            assert_eq!(found(&image_of(&again)).unwrap(), Model::new(), "{context}");
+        },
+    );
+    assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{assert_whole_or_marked, bytes_of, change, fill, holds, leftovers, put, value_of_stream, write_stream};
-use outcore_store::{Access, Error, Faults, Folder, Formatted, Scratch, State, Store, Tmpfs, Unfinished};
+use outcore_store::{Access, CHECKPOINT, Error, Faults, Folder, Formatted, Scratch, State, Store, Tmpfs, Unfinished};
 
 const LEN: u64 = 5000;
 const OLD: u8 = 1;
@@ -58,10 +58,12 @@ fn child() {
         put(scratch.folder(), "named", LEN, NEW).unwrap();
         say_and_wait(DONE);
     }
-    let folder = Folder::with_faults(&path, faults).unwrap();
+    let folder = Folder::with_faults(&path, Arc::clone(&faults)).unwrap();
     match work.as_str() {
         "create" => put(&folder, "x", LEN, NEW).unwrap(),
         "folder" => put_folder(&folder, NEW),
+        "unfinished" => go_on(&folder).unwrap(),
+        "format" => Formatted::format_with_faults(folder.path().join("new.store"), 1 << 20, faults).unwrap(),
         "change" => change(&folder, "x", NEW).unwrap(),
         "hold" => {
             let in_place = folder.open_in_place("x").unwrap();
@@ -80,6 +82,25 @@ fn put_folder(folder: &Folder, value: u8) {
         fill(&*new.create(name, LEN).unwrap(), LEN, value);
     }
     new.commit().unwrap();
+}
+
+/// The same, begun by an earlier writer; what it has beside is not to be in the folder.
+fn leave_unfinished(folder: &Folder) {
+    let mut new = folder.create_folder("group", Unfinished::Kept, &["a", "b"]).unwrap();
+    for name in ["a", "b", "more"] {
+        fill(&*new.create_growing(name).unwrap(), LEN, NEW);
+    }
+    new.sync().unwrap();
+    std::fs::write(new.path().join(CHECKPOINT), "far").unwrap();
+}
+
+fn go_on(folder: &Folder) -> Result<(), Error> {
+    let mut new = folder.create_folder("group", Unfinished::Kept, &["a", "b"])?;
+    for name in ["a", "b", "more"] {
+        new.create_growing(name)?;
+        new.cut(name, LEN);
+    }
+    new.commit_without(&["more"])
 }
 
 fn say_and_wait(word: &str) {
@@ -166,6 +187,60 @@ fn killed_while_it_replaces_a_folder_a_process_leaves_all_of_the_old_one_or_all_
         assert!(all(3), "step {step}: its lock went with it");
         assert_eq!(leftovers(dir.path()), [""; 0], "step {step}");
         if done {
+            return;
+        }
+    }
+}
+
+#[test]
+fn killed_while_it_commits_what_can_be_gone_on_with_a_process_loses_none_of_it() {
+    for step in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::new(dir.path()).unwrap();
+        put_folder(&folder, OLD);
+        leave_unfinished(&folder);
+        let stopped = run_to("unfinished", dir.path(), step);
+        let done = stopped.done;
+        drop(stopped);
+        let all = |value| ["a", "b"].iter().all(|name| holds(&dir.path().join("group").join(name), LEN, value));
+        assert!(all(OLD) || all(NEW), "step {step}");
+        assert!(!done || all(NEW));
+        // What others create meanwhile sweeps the dead.
+        put(&folder, "next", 1, 0).unwrap();
+        if all(OLD) {
+            let new = folder.create_folder("group", Unfinished::Kept, &["a", "b"]).unwrap();
+            assert!(new.has_checkpoint() && new.path().join("more").exists(), "step {step}");
+            drop(new);
+            go_on(&folder).unwrap();
+            assert!(all(NEW), "step {step}");
+            assert_eq!(std::fs::read_dir(dir.path().join("group")).unwrap().count(), 2, "step {step}");
+        }
+        assert_eq!(leftovers(dir.path()), [""; 0], "step {step}");
+        if done {
+            assert!(step >= 15, "only {step} steps were seen");
+            return;
+        }
+    }
+}
+
+#[test]
+fn killed_while_it_formats_a_new_file_a_process_leaves_a_store_or_none() {
+    for step in 0.. {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new.store");
+        let stopped = run_to("format", dir.path(), step);
+        let done = stopped.done;
+        drop(stopped);
+        assert!(!done || path.exists());
+        if !path.exists() {
+            Formatted::format(&path, Some(1 << 20)).unwrap();
+        }
+        assert_eq!(leftovers(dir.path()), [""; 0], "step {step}");
+        let store = Formatted::open_path(&path, Access::Write).unwrap();
+        put(&store, "x", LEN, NEW).unwrap();
+        assert!(matches!(Formatted::format(&path, Some(1 << 20)), Err(Error::Exists { .. })), "step {step}");
+        if done {
+            assert!(step >= 5, "only {step} steps were seen");
             return;
         }
     }

@@ -2,12 +2,12 @@
 
 mod common;
 
-use std::io;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
 use common::{fill, holds, leftovers};
-use outcore_store::{Error, Faults, Folder, Store, Unfinished};
+use outcore_store::{CHECKPOINT, Error, Faults, Folder, Step, Store, Unfinished};
 
 const LEN: u64 = 5000;
 
@@ -94,6 +94,96 @@ fn whatever_step_fails_the_name_leads_to_the_old_folder_or_to_the_new_one() {
     }
 }
 
+/// A folder that an earlier writer has left with a checkpoint: two objects, and one that only those need who go on.
+fn leave(folder: &Folder, value: u8) {
+    let mut new = folder.create_folder("x", Unfinished::Kept, &["a", "b"]).unwrap();
+    for name in ["a", "b", "more"] {
+        fill(&*new.create_growing(name).unwrap(), LEN, value);
+    }
+    new.sync().unwrap();
+    std::fs::write(new.path().join(CHECKPOINT), "far").unwrap();
+}
+
+/// Goes on with it, and makes it whole.
+fn go_on(folder: &Folder, value: u8) -> Result<(), Error> {
+    let mut new = folder.create_folder("x", Unfinished::Kept, &["a", "b"])?;
+    for name in ["a", "b", "more"] {
+        let path = new.path().join(name);
+        new.create_growing(name)?;
+        new.cut(name, LEN);
+        // It is as long as it may become.
+        let mut found = vec![0; LEN as usize];
+        std::fs::File::open(path).unwrap().read_exact(&mut found).unwrap();
+        assert!(found.iter().all(|byte| *byte == value), "{name}");
+    }
+    new.commit_without(&["more"])
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// Progress that was durable went with a commit that failed.
+#[test]
+fn whatever_step_of_a_commit_fails_a_checkpoint_is_lost_only_to_the_new_folder() {
+    for (kind, is_there) in [(io::ErrorKind::Other, true), (io::ErrorKind::StorageFull, false)] {
+        for fails in 0.. {
+            let root = tempfile::tempdir().unwrap();
+            let plain = Folder::new(root.path()).unwrap();
+            if is_there {
+                put(&plain, 1).unwrap();
+            }
+            leave(&plain, 2);
+            let faults = Arc::new(Faults::hook(move |number, _| if number == fails { Err(kind.into()) } else { Ok(()) }));
+            let result = go_on(&Folder::with_faults(root.path(), Arc::clone(&faults)).unwrap(), 2);
+            let log = faults.log();
+            match &result {
+                Ok(()) => assert!(whole(root.path(), 2), "step {fails}"),
+                Err(error) => {
+                    assert!(error.to_string().contains("/x"), "{error}");
+                    assert_eq!(is_there, root.path().join("x").exists(), "step {fails}");
+                    assert!(!is_there || whole(root.path(), 1), "step {fails}");
+                    // Others that are created meanwhile sweep the dead, not this.
+                    common::put(&plain, "y", 1, 1).unwrap();
+                    go_on(&plain, 2).unwrap();
+                    assert!(whole(root.path(), 2), "step {fails}");
+                    assert_eq!(names(&root.path().join("x")), ["a", "b"], "step {fails}");
+                }
+            }
+            common::put(&plain, "y", 1, 1).unwrap();
+            assert_eq!(leftovers(root.path()), [""; 0], "step {fails}");
+            if log.len() as u64 <= fails {
+                assert!(result.is_ok() && log.len() > 15, "{log:?}");
+                assert_eq!(names(&root.path().join("x")), ["a", "b"]);
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_could_not_be_removed_goes_with_the_next_folder_of_the_name() {
+    let root = tempfile::tempdir().unwrap();
+    let plain = Folder::new(root.path()).unwrap();
+    leave(&plain, 1);
+    let cannot_remove = Faults::hook(|_, step| if step == Step::Remove { Err(io::ErrorKind::Other.into()) } else { Ok(()) });
+    go_on(&Folder::with_faults(root.path(), Arc::new(cannot_remove)).unwrap(), 1).unwrap();
+    assert!(whole(root.path(), 1));
+    assert_eq!(plain.list().unwrap(), ["x/a", "x/b"]);
+    // It is nothing to go on with.
+    let new = plain.create_folder("x", Unfinished::Kept, &["a", "b"]).unwrap();
+    assert!(!new.has_checkpoint());
+    drop(new);
+    leave(&plain, 2);
+    go_on(&plain, 2).unwrap();
+    assert!(whole(root.path(), 2));
+    assert_eq!(names(&root.path().join("x")), ["a", "b"]);
+    assert_eq!(leftovers(root.path()), [""; 0]);
+}
+
 #[test]
 fn two_writers_of_one_folder_exclude_each_other() {
     let root = tempfile::tempdir().unwrap();
@@ -115,6 +205,7 @@ fn an_unfinished_folder_that_is_kept_can_be_gone_on_with() {
     let mut new = folder.create_folder("x", Unfinished::Kept, &["a", "b"]).unwrap();
     fill(&*new.create_growing("a").unwrap(), LEN, 7);
     new.sync().unwrap();
+    std::fs::write(new.path().join(CHECKPOINT), "far").unwrap();
     drop(new);
     assert_eq!(folder.list().unwrap(), [""; 0]);
     // Others that are created meanwhile sweep the dead, not this.
@@ -129,8 +220,34 @@ fn an_unfinished_folder_that_is_kept_can_be_gone_on_with() {
     assert_eq!(leftovers(root.path()), [""; 0]);
 
     let given_up = folder.create_folder("z", Unfinished::Kept, &["a", "b"]).unwrap();
+    std::fs::write(given_up.path().join(CHECKPOINT), "far").unwrap();
     given_up.discard();
     assert_eq!(leftovers(root.path()), [""; 0]);
+}
+
+#[test]
+fn an_unfinished_folder_without_a_checkpoint_is_swept() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = Folder::new(root.path()).unwrap();
+    let living = folder.create_folder("x", Unfinished::Kept, &["a"]).unwrap();
+    let dead = root.path().join(".y.outcore-unfinished");
+    std::fs::create_dir(&dead).unwrap();
+    std::fs::write(dead.join("a"), "bytes").unwrap();
+    common::put(&folder, "z", 1, 1).unwrap();
+    assert!(living.path().exists() && !dead.exists());
+    drop(living);
+    assert_eq!(leftovers(root.path()), [""; 0]);
+}
+
+#[test]
+fn objects_of_a_folder_share_what_is_free() {
+    let root = tempfile::tempdir().unwrap();
+    let faults = Arc::new(Faults::none().with_free_bytes(2 * LEN - 1));
+    let folder = Folder::with_faults(root.path(), faults).unwrap();
+    let mut new = folder.create_folder("x", Unfinished::Removed, &["a", "b"]).unwrap();
+    new.check_space("a", 2 * LEN - 1).unwrap();
+    assert!(matches!(new.check_space("a", 2 * LEN), Err(Error::NoSpace { needed, .. }) if needed == 2 * LEN));
+    new.create("a", LEN).unwrap();
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use common::{fill, put};
-use outcore_store::{Error, Faults, Scratch, Tmpfs};
+use outcore_store::{CHECKPOINT, Error, Faults, Scratch, Tmpfs};
 
 fn count(path: &std::path::Path) -> usize {
     std::fs::read_dir(path).unwrap().count()
@@ -85,4 +85,23 @@ fn what_does_not_fit_is_refused() {
     assert!(matches!(scratch.create(101), Err(Error::NoSpace { needed: 101, free: 100, .. })));
     let gone = dir.path().join("no");
     assert!(matches!(Scratch::new(gone, Tmpfs::Allow), Err(Error::Missing { .. })));
+}
+
+#[test]
+fn a_sweep_removes_what_the_dead_have_left_and_nothing_of_the_living() {
+    let dir = tempfile::tempdir().unwrap();
+    Scratch::sweep(&dir.path().join("nothing"));
+    let living = Scratch::new(dir.path(), Tmpfs::Allow).unwrap();
+    let lasting = living.lasting().unwrap();
+    let kept = lasting.path().join(".x.outcore-unfinished");
+    for (folder, file) in [(dir.path().join("outcore-scratch-1-0000000000000000"), "lock"), (kept.clone(), CHECKPOINT)] {
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join(file), "").unwrap();
+    }
+    std::fs::create_dir(lasting.path().join(".y.outcore-unfinished")).unwrap();
+    std::fs::create_dir(dir.path().join("of somebody else")).unwrap();
+    Scratch::sweep(dir.path());
+    assert_eq!(count(dir.path()), 3);
+    assert_eq!(count(lasting.path()), 1);
+    assert!(kept.exists() && living.create(10).is_ok());
 }

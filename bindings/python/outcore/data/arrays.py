@@ -42,7 +42,9 @@ def arrays_source(arrays: Mapping[str, Any]) -> Source:
     fields = {name: (array.dtype, array.shape[1:]) for name, array in arrays.items() if isinstance(array, np.ndarray)}
     load = lambda number: (None, {name: array[number] for name, array in arrays.items()})  # noqa: E731
     about = digest("arrays", [(name, type(array).__name__, _shape(array)) for name, array in arrays.items()])
-    return Source(load=load, count=count, fields=fields if len(fields) == len(arrays) else None, about=about)
+    whole = len(fields) == len(arrays)
+    nbytes = sum(array.nbytes for array in arrays.values()) if whole else None
+    return Source(load=load, count=count, fields=fields if whole else None, nbytes=nbytes, about=about)
 
 
 def _shape(array: Any) -> tuple[int, ...]:
@@ -183,7 +185,8 @@ def npz(source: EngineFile, session: Session) -> Source:
                     yield None, sample
 
     fields = {field: (header.dtype, header.shape[1:]) for field, header in headers.items()}
-    return Source(samples=samples, count=count, fields=fields)
+    nbytes = sum(header.row_bytes * count for header in headers.values())
+    return Source(samples=samples, count=count, fields=fields, nbytes=nbytes)
 
 
 def _header(file: Any, path: str, where: str) -> Header:

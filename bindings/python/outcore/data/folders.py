@@ -45,7 +45,8 @@ def images(folder: str, classes: Sequence[str] | None = None) -> Source:
 
     fields = {"image": "bytes", **({} if names is None else {"label": "int64", "class": "text"})}
     about = digest("images", (os.path.abspath(folder), names, found))
-    return Source(load=load, count=len(files), fields=fields, threads=8, about=about, classes=names)
+    nbytes = sum(size for _, size, _ in found)
+    return Source(load=load, count=len(files), fields=fields, threads=8, nbytes=nbytes, about=about, classes=names)
 
 
 def _classes(folder: str, files: list[str], told: Sequence[str] | None) -> list[str] | None:

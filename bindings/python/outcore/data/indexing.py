@@ -61,7 +61,7 @@ def index(
     names : bool
         Keep the names of samples.
     resume : bool
-        Go on where indexing the same files died.
+        Go on where indexing the same files died or failed.
     session : Session, optional
     progress : bool, optional
 

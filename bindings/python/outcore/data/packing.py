@@ -81,7 +81,7 @@ def pack(
     names : bool
         Keep the names of samples; without, samples of different files may have the same.
     resume : bool
-        Go on where packing the same source died; files must be as they were.
+        Go on where packing the same source died or failed; files must be as they were.
     threads : int, optional
         That read samples ahead, where the source has them by number. Default: 8 for folders of images, else 1, since what others
         wrote need not bear more.
@@ -120,6 +120,8 @@ def _copy(source: Source, writer: Writer, shuffle: int | None, names: bool, thre
         writer._writer.set_classes(list(source.classes))
     start = len(writer)
     count = source.count or 0
+    if source.nbytes is not None and start == 0:
+        writer._writer.expect(source.nbytes)
     order: Order = range(count) if shuffle is None else np.random.default_rng(shuffle).permutation(count)
     if source.dataset is not None:
         _copied(source.dataset, order[start:], writer, names, progress)

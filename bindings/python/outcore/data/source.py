@@ -55,6 +55,8 @@ class Source:
     """The names of the numbers of `label`."""
     dataset: Dataset | None = None
     """Of outcore's own, which is copied."""
+    nbytes: int | None = None
+    """Bytes that its samples take, where that is known beforehand."""
     about: str = ""
     """What tells it from other sources, and files from what they were before they changed."""
 

@@ -102,7 +102,10 @@ def _named(value: Any) -> Named:
 
 
 def _dataset(dataset: Dataset) -> Source:
-    return Source(count=len(dataset), dataset=dataset, about=f"dataset {dataset._inner.digest()}", classes=dataset.classes)
+    # Of samples in files of others, those files are longer than the samples.
+    nbytes = None if dataset._inner.is_in_place() else dataset._inner.nbytes()[0]
+    about = f"dataset {dataset._inner.digest()}"
+    return Source(count=len(dataset), dataset=dataset, nbytes=nbytes, about=about, classes=dataset.classes)
 
 
 def _of_files(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,8 @@ SHOWN = 8
 class Writer:
     """Writes a dataset, sample by sample; it is there, whole and durable, when this is closed.
 
-    As a context that an error leaves, it is given up, but for what is durable: that can be gone on with (`resume`).
+    As a context that an error leaves, it is given up, but for what is durable: that can be gone on with (`resume`), also where
+    closing it fails. One that is neither closed nor given up warns (`ResourceWarning`) of the samples that are lost with it.
 
     Parameters
     ----------
@@ -35,7 +37,8 @@ class Writer:
         What samples are made of: `"bytes"`, `"text"`, a dtype, or a dtype and a shape in which `None` varies. Default: what the
         first sample is made of.
     resume : bool
-        Go on with a writer of this dataset that died: `len` says how many samples are there, and the rest is to be written.
+        Go on with a writer of this dataset that died or failed: `len` says how many samples are there, and the rest is to be
+        written.
     classes : sequence of str, optional
         The names of the numbers of the field `label`, from 0 on, which the dataset keeps.
     session : Session, optional
@@ -65,11 +68,14 @@ class Writer:
         self._writer = _native.DatasetWriter((session or default_session())._inner, self.path, resume)
         known = self._writer.fields()
         self._fields = None if known is None else fields_of(known)
-        self._open = True
+        self._process = os.getpid()
         if classes is not None:
             self._set_classes(classes)
         if fields is not None:
             self._set_fields_of(fields)
+        self._open = True
+
+    _open = False
 
     def _set_classes(self, classes: Sequence[str]) -> None:
         if isinstance(classes, str | bytes) or not all(isinstance(name, str) for name in classes):
@@ -134,6 +140,9 @@ class Writer:
     def close(self) -> None:
         """Makes the dataset whole.
 
+        Where that fails, a dataset that was there is what it was, and a writer with `resume` goes on behind the samples that are
+        durable (`save`).
+
         Raises
         ------
         ArgumentError
@@ -157,6 +166,15 @@ class Writer:
             self.close()
         elif self._open:
             self._open = False
+            self._writer.leave()
+
+    def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
+        # A forked child has a copy that was never its own.
+        if self._open and self._process == os.getpid():
+            self._open = False
+            count, durable = len(self._writer), self._writer.durable()
+            kept = f"; resume=True goes on behind the first {durable}" if durable else ""
+            _warn(f"{self.path}: the writer was not closed, {count - durable} samples are lost{kept}", ResourceWarning, 2, self)
             self._writer.leave()
 
 

@@ -6,13 +6,14 @@
 
 use std::io::{self, Write};
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use outcore_engine::{StreamOptions, WriteStream};
 use outcore_formats::{Batch, Precision, Sink, bag_of_words, libsvm, matrix_market, npz, parquet, xc};
 use outcore_store::{Folder, NewObject};
 
 use crate::data::format::{Compressed, DType, Element};
+use crate::data::growing::out_of_room;
 use crate::data::sparse::{Sparse, SparseBufs};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
@@ -112,7 +113,7 @@ impl Export {
         let _held = stage.reserve("rows on their way out", 96 * most + 64 * longest)?;
         let (folder, name) = Folder::split(path)?;
         let new = folder.create_growing(&name)?;
-        let out = Out::new(&self.session, &object, &new)?;
+        let out = Out::new(&self.session, &object, &new, folder.path())?;
         let pieces = pieces.into_iter().map(|(rows, _)| rows).collect::<Vec<_>>();
         let out = match self.format {
             Format::Npz => self.archive(stage, &object, out, &pieces, columns)?,
@@ -330,7 +331,7 @@ fn index_at(bufs: &SparseBufs, element: Element, entry: usize) -> u64 {
 fn failed(object: &str, error: io::Error) -> Error {
     match error.downcast::<Error>() {
         Ok(own) => own,
-        Err(source) => Error::Device { object: object.to_owned(), source },
+        Err(source) => Error::of_io(object, source),
     }
 }
 
@@ -338,14 +339,16 @@ fn failed(object: &str, error: io::Error) -> Error {
 struct Out {
     stream: WriteStream,
     len: u64,
+    /// The folder that it is in.
+    at: PathBuf,
 }
 
 impl Out {
-    fn new(session: &Session, object: &str, new: &NewObject) -> Result<Out> {
+    fn new(session: &Session, object: &str, new: &NewObject, at: &Path) -> Result<Out> {
         let file = session.device_file(object.to_owned(), new.device());
         let block_bytes = (session.memory_free() / 32).clamp(64 << 10, 1 << 20) as usize;
-        let stream = session.engine().write_stream(file.extent(), 0, StreamOptions { block_bytes, ahead: 3 })?;
-        Ok(Out { stream, len: 0 })
+        let stream = session.engine().write_stream(file.extent(), 0, StreamOptions { block_bytes, ahead: 3 });
+        Ok(Out { stream: stream.map_err(|error| out_of_room(error, at))?, len: 0, at: at.to_owned() })
     }
 
     fn finish(self, mut new: NewObject) -> Result<()> {
@@ -358,14 +361,7 @@ impl Out {
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes).map_err(|error| {
-            io::Error::other(match error {
-                outcore_engine::Error::OutOfRange { object, offset, len, object_len } => {
-                    Error::from(outcore_store::Error::NoSpace { object, needed: offset + len, free: object_len })
-                }
-                other => other.into(),
-            })
-        })?;
+        self.stream.write(bytes).map_err(|error| io::Error::other(out_of_room(error, &self.at)))?;
         self.len += bytes.len() as u64;
         Ok(bytes.len())
     }

@@ -1,6 +1,6 @@
 //! Files that grow until their writer ends: numbers behind the header of a `.npy` file, or other bytes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outcore_engine::{Extent, StreamOptions, WriteStream};
@@ -16,6 +16,8 @@ use crate::session::Session;
 pub(crate) struct Growing {
     /// In the folder.
     pub(crate) name: String,
+    /// The folder where it grows.
+    at: PathBuf,
     file: Arc<StoredFile>,
     session: Session,
     options: StreamOptions,
@@ -39,7 +41,8 @@ impl Growing {
     ) -> Result<Growing> {
         let device = folder.create_growing(name)?;
         let file = Arc::new(session.device_file(path.join(name).display().to_string(), device));
-        Ok(Growing { name: name.into(), file, session: session.clone(), options, element, len, stream: None })
+        let at = folder.path().to_owned();
+        Ok(Growing { name: name.into(), at, file, session: session.clone(), options, element, len, stream: None })
     }
 
     fn start(&self) -> u64 {
@@ -65,7 +68,8 @@ impl Growing {
     fn stream(&mut self) -> Result<&mut WriteStream> {
         if self.stream.is_none() {
             let offset = self.start() + self.len;
-            self.stream = Some(self.session.engine().write_stream(self.file.extent(), offset, self.options)?);
+            let stream = self.session.engine().write_stream(self.file.extent(), offset, self.options);
+            self.stream = Some(stream.map_err(|error| self.failure(error))?);
         }
         Ok(self.stream.as_mut().expect("begun above"))
     }
@@ -75,14 +79,8 @@ impl Growing {
         self.stream().map(drop)
     }
 
-    /// What is left of room on the device counts as a full disk.
     fn failure(&self, error: outcore_engine::Error) -> Error {
-        match error {
-            outcore_engine::Error::OutOfRange { object, offset, len, .. } => {
-                outcore_store::Error::NoSpace { object, needed: offset + len, free: self.file.extent().len() }.into()
-            }
-            other => other.into(),
-        }
+        out_of_room(error, &self.at)
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -139,16 +137,29 @@ impl Growing {
         self.pause()?;
         if let Some(element) = self.element {
             let vector = Vector::new(element, self.len / element.bytes());
-            write_at(&self.session, self.file.extent(), &vector.header())?;
+            write_at(&self.session, self.file.extent(), &vector.header(), &self.at)?;
         }
         folder.cut(&self.name, self.start() + self.len);
         Ok(())
     }
 }
 
-/// Writes the first bytes of a file.
-pub(crate) fn write_at(session: &Session, extent: &Extent, bytes: &[u8]) -> Result<()> {
-    let mut stream = session.engine().write_stream(extent, 0, StreamOptions { block_bytes: 4096, ahead: 1 })?;
-    stream.write(bytes)?;
-    Ok(stream.finish()?)
+/// Writes the first bytes of a file that lies in the folder `at`.
+pub(crate) fn write_at(session: &Session, extent: &Extent, bytes: &[u8], at: &Path) -> Result<()> {
+    let write = || {
+        let mut stream = session.engine().write_stream(extent, 0, StreamOptions { block_bytes: 4096, ahead: 1 })?;
+        stream.write(bytes)?;
+        stream.finish()
+    };
+    write().map_err(|error| out_of_room(error, at))
+}
+
+/// A file that grows is as long as it may become: beyond its end is no more room in the folder `at`.
+pub(crate) fn out_of_room(error: outcore_engine::Error, at: &Path) -> Error {
+    match error {
+        outcore_engine::Error::OutOfRange { object, offset, len, .. } => {
+            outcore_store::Error::no_room(&object, at, offset.saturating_add(len)).into()
+        }
+        other => other.into(),
+    }
 }

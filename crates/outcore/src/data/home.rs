@@ -1,17 +1,18 @@
 //! Where files grow that are to be one thing, a matrix or a dataset: in the new folder that it is to be. Objects of a formatted store do not
 //! grow; what is to be there grows in scratch, and is copied when it is whole.
 //!
-//! How far it is, for whoever goes on after a crash, is told by `checkpoint.json`: replaced by rename after everything that it counts is
-//! durable, and gone before anything that it counts is written over.
+//! How far it is, for those who go on after a crash or an error, is told by `checkpoint.json`: replaced by rename after everything that it
+//! counts is durable, gone before anything that it counts is written over, and otherwise gone when the new object is certain.
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use outcore_engine::{Plan, Region, Task};
-use outcore_store::{Folder, NewFolder, NewObjects, Store, Unfinished, locate};
+use outcore_store::{CHECKPOINT, Folder, NewFolder, NewObjects, Store, Unfinished, locate};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -22,13 +23,12 @@ use crate::job::Stage;
 use crate::session::Session;
 
 const COPIED_BYTES: u64 = 1 << 20;
-const CHECKPOINT: &str = "checkpoint.json";
 
 /// What it takes to be something at a path.
 pub(crate) struct Home {
     pub(crate) folder: NewFolder,
     /// In a store, whose name it holds from the beginning.
-    objects: Option<Box<dyn NewObjects>>,
+    objects: Option<(Box<dyn NewObjects>, Arc<dyn Store>)>,
 }
 
 impl Home {
@@ -40,25 +40,41 @@ impl Home {
                 let (around, name) = Folder::split(path)?;
                 (around, name, None)
             }
-            Some(_) => (session.lasting_scratch()?, name_in_scratch(path), Some(store.create_together(&name, parts)?)),
+            Some(_) => {
+                let objects = store.create_together(&name, parts)?;
+                (session.lasting_scratch()?, name_in_scratch(path), Some((objects, store)))
+            }
         };
-        let mut home = Home { folder: around.create_folder(&name, Unfinished::Kept, parts)?, objects };
-        if !home.is_saved() {
-            home.folder.keep(false);
+        Ok(Home { folder: around.create_folder(&name, Unfinished::Kept, parts)?, objects })
+    }
+
+    /// Whether `bytes` more fit where it grows, and where it is to be.
+    ///
+    /// # Errors
+    /// [`Error::Store`] for what does not fit, which it calls by its path.
+    pub(crate) fn check_space(&self, path: &Path, bytes: u64) -> Result<()> {
+        self.folder.check_space("", bytes).map_err(|error| named(error, path))?;
+        if let Some((_, store)) = &self.objects {
+            let (needed, free) = (bytes, store.free_bytes()?);
+            if free < needed {
+                return Err(outcore_store::Error::NoSpace { object: path.display().to_string(), needed, free }.into());
+            }
         }
-        Ok(home)
+        Ok(())
     }
 
     /// Says how far it is, where everything that this counts is durable.
-    pub(crate) fn save(&mut self, state: &impl Serialize) -> Result<()> {
-        self.folder.keep(true);
+    pub(crate) fn save(&self, state: &impl Serialize) -> Result<()> {
         let folder = self.folder.path();
         let (new, path) = (folder.join("checkpoint.json.new"), folder.join(CHECKPOINT));
         let text = serde_json::to_vec(state).expect("numbers and names have no way to fail");
         let written = File::create(&new)
             .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_all()))
             .and_then(|()| std::fs::rename(&new, &path));
-        written.map_err(|source| failed(&path, source))?;
+        if let Err(source) = written {
+            let _ = std::fs::remove_file(&new);
+            return Err(failed(&path, source));
+        }
         sync_folder(folder)
     }
 
@@ -82,7 +98,7 @@ impl Home {
 
     /// Whether there is something to go on with.
     pub(crate) fn is_saved(&self) -> bool {
-        self.folder.path().join(CHECKPOINT).exists()
+        self.folder.has_checkpoint()
     }
 
     /// Forgets how far it was, durably.
@@ -90,21 +106,14 @@ impl Home {
         forget(self.folder.path())
     }
 
-    /// Puts all files but these under their names.
+    /// Puts all files but these under their names. Where that fails, what can be gone on with stays.
     pub(crate) fn commit(self, session: &Session, stage: &mut Stage, path: &Path, without: &[&str]) -> Result<()> {
-        let Home { mut folder, objects } = self;
-        let Some(mut objects) = objects else {
-            folder.keep(false);
-            forget(folder.path())?;
-            without.iter().try_for_each(|name| remove(&folder, name))?;
-            return Ok(folder.commit()?);
-        };
-        let copied = copy(session, stage, &folder, &mut *objects, path, without).and_then(|()| Ok(objects.commit()?));
-        // What can be gone on with stays.
-        if copied.is_ok() || !folder.path().join(CHECKPOINT).exists() {
-            folder.discard();
-        }
-        copied
+        let Home { folder, objects } = self;
+        let Some((mut objects, _)) = objects else { return Ok(folder.commit_without(without)?) };
+        copy(session, stage, &folder, &mut *objects, path, without)?;
+        objects.commit()?;
+        folder.discard();
+        Ok(())
     }
 }
 
@@ -119,7 +128,7 @@ fn copy(
     folder.seal()?;
     let files = Folder::new(folder.path())?;
     let mut plan = Plan::new(format!("copy {}", path.display()));
-    for name in files.list()?.iter().filter(|name| !without.contains(&name.as_str()) && *name != CHECKPOINT) {
+    for name in files.list()?.iter().filter(|name| !without.contains(&name.as_str()) && !name.starts_with(CHECKPOINT)) {
         let from = files.open(name)?;
         let to = session.device_file(path.join(name).display().to_string(), objects.create(name, from.len())?);
         let from = session.device_file(from.name().to_owned(), from.device());
@@ -156,7 +165,7 @@ fn name_in_scratch(path: &Path) -> String {
 /// Removes a file that is not to be in the folder.
 pub(crate) fn remove(folder: &NewFolder, name: &str) -> Result<()> {
     let path = folder.path().join(name);
-    std::fs::remove_file(&path).map_err(|source| Error::Device { object: path.display().to_string(), source })
+    std::fs::remove_file(&path).map_err(|source| failed(&path, source))
 }
 
 fn forget(folder: &Path) -> Result<()> {
@@ -173,5 +182,15 @@ pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
 }
 
 fn failed(path: &Path, source: io::Error) -> Error {
-    Error::Device { object: path.display().to_string(), source }
+    Error::of_io(path.display().to_string(), source)
+}
+
+/// An error about a whole folder by the path that it is to have.
+fn named(error: outcore_store::Error, path: &Path) -> Error {
+    match error {
+        outcore_store::Error::NoSpace { needed, free, .. } => {
+            outcore_store::Error::NoSpace { object: path.display().to_string(), needed, free }.into()
+        }
+        other => other.into(),
+    }
 }

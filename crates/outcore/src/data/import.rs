@@ -13,8 +13,8 @@
 //! Entries that do not come by rows are sorted by way of scratch: the text is then begun again, entries are written and read
 //! there once (24 bytes each), or more often where memory is very small. The result does not depend on threads or memory.
 //!
-//! Imports leave a checkpoint every 256 MB of their source or ten seconds: one that died goes on from there when it is asked for again
-//! with `resume`, and gives the same bytes. Where entries have to be sorted it begins anew.
+//! Imports leave a checkpoint every 256 MB of their source or ten seconds: one that died or failed goes on from there when it is asked
+//! for again with `resume`, and gives the same bytes. Where entries have to be sorted it begins anew.
 
 mod checkpoint;
 mod chunks;
@@ -122,7 +122,7 @@ pub struct Options {
     pub dtype: DType,
     /// In tiles where they pay: four fifths of the bytes or fewer. Else in arrays, which other programs read.
     pub tiled: bool,
-    /// Go on with an import of the same sources that died, where it has left a checkpoint.
+    /// Go on with an import of the same sources that died or failed, where it has left a checkpoint.
     pub resume: bool,
     /// Bytes of text, or of entries, from checkpoint to checkpoint; ten seconds are enough as well.
     pub checkpoint_bytes: u64,

@@ -77,11 +77,16 @@ impl Catalog {
         let catalog = Run { start: SUPERBLOCKS, blocks: log };
         let spare = Run { start: catalog.end(), blocks: log };
         // Nothing that an older store has left here is later than what is to come.
-        let generation = read_superblock(&device).map_or(0, |(old, _)| old.generation) + 1;
+        let found = generations(&device)?;
+        let generation = found.iter().flatten().max().map_or(1, |last| last + 1);
         let epoch = epoch(generation, random());
         let superblock = Superblock { identity, generation, blocks, catalog, spare, epoch };
-        // The old superblocks go first: until the new ones are there, it is no store.
-        write(&device, 0, &vec![0; SUPERBLOCKS as usize * BLOCK])?;
+        // The old superblocks go first, the one that counts last: until the new ones are there, it is a store that is being formatted.
+        let counts = u64::from(found[1] > found[0]);
+        for place in [SUPERBLOCKS - 1 - counts, counts] {
+            write(&device, place, &superblock.encode_begun())?;
+            flush(&device)?;
+        }
         write(&device, spare.start, &vec![0; spare.blocks as usize * BLOCK])?;
         write(&device, catalog.start, &to_log(&encode(&[Record::Gone(0)]), superblock.epoch, 0))?;
         flush(&device)?;
@@ -435,6 +440,7 @@ fn read_superblock(device: &Arc<dyn Device>) -> Result<(Superblock, bool), Error
     }
     let decode =
         |block: Result<Buf, Error>| block.map_err(|error| error.to_string()).and_then(|block| Superblock::decode(&block));
+    let begun = blocks.iter().flatten().position(|block| Superblock::is_begun(block)).unwrap_or(0);
     let found: Vec<Result<Superblock, Wrong>> = blocks.into_iter().map(decode).collect();
     let best = found.iter().flatten().max_by_key(|superblock| superblock.generation).cloned();
     match best {
@@ -443,10 +449,20 @@ fn read_superblock(device: &Arc<dyn Device>) -> Result<(Superblock, bool), Error
             Ok((best, differ))
         }
         None => {
-            let reason = found.into_iter().find_map(Result::err).expect("none is well");
+            let reason = found.into_iter().skip(begun).find_map(Result::err).expect("none is well");
             Err(Error::Unformatted { object: object(), reason })
         }
     }
+}
+
+/// Generations of the superblocks, where they are some, also of one that was never finished.
+fn generations(device: &Arc<dyn Device>) -> Result<[Option<u64>; SUPERBLOCKS as usize], Error> {
+    let mut found = [None; SUPERBLOCKS as usize];
+    for (place, generation) in (0..).zip(&mut found) {
+        // What cannot be read is written over.
+        *generation = read(device, place, 1).ok().and_then(|block| Superblock::generation_of(&block));
+    }
+    Ok(found)
 }
 
 /// One after the other, so that one of them is whole at any time.

@@ -15,6 +15,8 @@ pub(crate) const BLOCK: usize = 4096;
 /// Superblocks lie in so many blocks at the start of the device, alike but for a crash between writing one and the other.
 pub(super) const SUPERBLOCKS: u64 = 2;
 pub(super) const VERSION: u32 = 1;
+/// The version of what is in the place of a superblock while a device is formatted.
+const BEGUN: u32 = 0;
 /// Added to the condition of a stream.
 const STREAM: u8 = 16;
 const MAGIC: &[u8; 8] = b"OUTCORE\n";
@@ -85,9 +87,18 @@ pub(super) struct Superblock {
 
 impl Superblock {
     pub(super) fn encode(&self) -> Vec<u8> {
+        self.encode_as(VERSION)
+    }
+
+    /// What stands in its place while the device is formatted: neither what was there before nor yet a store.
+    pub(super) fn encode_begun(&self) -> Vec<u8> {
+        self.encode_as(BEGUN)
+    }
+
+    fn encode_as(&self, version: u32) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(BLOCK);
         bytes.put_slice(MAGIC);
-        bytes.put_u32_le(VERSION);
+        bytes.put_u32_le(version);
         bytes.put_u32_le(BLOCK as u32);
         bytes.put_slice(&self.identity);
         bytes.put_u64_le(self.generation);
@@ -103,8 +114,18 @@ impl Superblock {
 
     /// Whether a block is the superblock of a format that this program does not know.
     pub(super) fn is_of_another_version(block: &[u8]) -> bool {
-        let (covered, sum) = block[..SUPERBLOCK_BYTES].split_at(SUPERBLOCK_BYTES - 4);
-        covered[..8] == MAGIC[..] && checksum(covered).to_le_bytes() == sum && covered[8..12] != VERSION.to_le_bytes()
+        version_of(block).is_some_and(|version| ![VERSION, BEGUN].contains(&version))
+    }
+
+    /// Whether a block says that the device is being formatted.
+    pub(super) fn is_begun(block: &[u8]) -> bool {
+        version_of(block) == Some(BEGUN)
+    }
+
+    /// The generation of a superblock, or of what stands in its place while the device is formatted.
+    pub(super) fn generation_of(block: &[u8]) -> Option<u64> {
+        let is_known = version_of(block).is_some_and(|version| [VERSION, BEGUN].contains(&version));
+        is_known.then(|| (&block[32..]).get_u64_le())
     }
 
     pub(super) fn decode(block: &[u8]) -> Result<Superblock, Wrong> {
@@ -118,6 +139,9 @@ impl Superblock {
         }
         bytes.advance(8);
         let (version, block_bytes) = (bytes.get_u32_le(), bytes.get_u32_le());
+        if version == BEGUN {
+            return Err("formatting it was begun and has not finished; format it again".into());
+        }
         if version != VERSION || block_bytes != BLOCK as u32 {
             return Err(format!(
                 "it has version {version} of the format with blocks of {block_bytes} bytes; this program reads version {VERSION} with blocks of {BLOCK}"
@@ -144,6 +168,13 @@ impl Superblock {
             false => Err("the superblock has the catalog where it cannot be".into()),
         }
     }
+}
+
+/// The version that a superblock says it has, if it is one.
+fn version_of(block: &[u8]) -> Option<u32> {
+    let (covered, sum) = block[..SUPERBLOCK_BYTES].split_at(SUPERBLOCK_BYTES - 4);
+    let is_whole = covered[..8] == MAGIC[..] && checksum(covered).to_le_bytes() == sum;
+    is_whole.then(|| (&covered[8..]).get_u32_le())
 }
 
 /// Whether the content of an object can be relied on.

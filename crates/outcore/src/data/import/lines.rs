@@ -57,10 +57,12 @@ impl<'a> Resumable<'a> {
         Ok(Resumable { context, new, checkpoint, resumed_at, last: (0, Instant::now()) })
     }
 
-    /// Whether it is time for a checkpoint after so many bytes more.
+    /// Whether it is time for a checkpoint, after so many bytes more.
     pub(super) fn is_due(&mut self, bytes: usize) -> bool {
         self.last.0 += bytes as u64;
-        self.last.0 >= self.context.options.checkpoint_bytes || self.last.1.elapsed() >= CHECKPOINT_TIME
+        let is_far = self.last.0 >= self.context.options.checkpoint_bytes || self.last.1.elapsed() >= CHECKPOINT_TIME;
+        // A checkpoint that had to go is to come again at once.
+        self.new.is_rewritten() || is_far
     }
 
     /// Makes all up to a place in a source durable, and says that it is there.

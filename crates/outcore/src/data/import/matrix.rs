@@ -22,6 +22,10 @@ use crate::error::{Error, Result};
 use crate::job::Stage;
 use crate::session::Session;
 
+/// What grows.
+const GROWING: [&str; 7] =
+    [names::OFFSETS, names::INDICES, names::VALUES, names::LABELS, names::LABEL_FOLDER, names::WORDS, names::CLASSES];
+
 /// What lies beside the matrix, if anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LabelKind {
@@ -80,6 +84,15 @@ pub(super) struct NewMatrix {
     pub(super) state: State,
     files: Files,
     is_tiled: bool,
+    is_rewritten: bool,
+}
+
+impl State {
+    /// Of a matrix that has nothing yet. How wide its columns are is known beforehand where their number is, so that they need not be
+    /// written again.
+    fn first(draft: Draft) -> State {
+        State { wide: draft.width.is_some_and(|width| SparseShape::index_for(width) == Element::I64), ..State::default() }
+    }
 }
 
 impl NewMatrix {
@@ -93,15 +106,16 @@ impl NewMatrix {
     ) -> Result<NewMatrix> {
         let mut home = Home::claim(session, path, &names::ALL)?;
         let state = go_on(&home)?;
-        if state.is_none() {
-            home.folder.empty()?;
+        match state {
+            None => home.folder.empty()?,
+            Some(_) => home.folder.empty_but(&GROWING)?,
         }
         let begun = state.is_some();
-        let state = state.unwrap_or_default();
+        let state = state.unwrap_or_else(|| State::first(draft));
         match Files::open(session, path, draft, options, &mut home.folder, &state) {
             Ok(files) => {
                 let (session, path) = (session.clone(), path.to_owned());
-                Ok(NewMatrix { session, path, home, draft, options, state, files, is_tiled: false })
+                Ok(NewMatrix { session, path, home, draft, options, state, files, is_tiled: false, is_rewritten: false })
             }
             Err(error) => {
                 if !begun {
@@ -147,8 +161,7 @@ impl Files {
             LabelKind::One => labels.push(open(names::LABELS, Some(Element::Real(DType::F64)), 8 * state.lines)?),
             LabelKind::Many => {
                 let inside = folder.path().join(names::LABEL_FOLDER);
-                std::fs::create_dir_all(&inside)
-                    .map_err(|source| Error::Device { object: inside.display().to_string(), source })?;
+                std::fs::create_dir_all(&inside).map_err(|source| Error::of_io(inside.display().to_string(), source))?;
                 let part = |name: &str| format!("{}/{name}", names::LABEL_FOLDER);
                 let mut open =
                     |name: &str, element, len| Growing::open(session, folder, path, &part(name), Some(element), len, options);
@@ -168,11 +181,16 @@ impl Files {
 }
 
 impl NewMatrix {
-    /// Begins anew: what was written will be written over.
+    /// Begins anew: what was written will be written over. Columns stay as wide as the file has them.
     pub(super) fn restart(&mut self) -> Result<()> {
         self.files.each(|file| file.restart(0))?;
-        self.state = State::default();
+        self.state = State { wide: self.state.wide, ..State::default() };
         Ok(())
+    }
+
+    /// Whether there was a checkpoint that had to go, because what it counted was written over.
+    pub(super) fn is_rewritten(&mut self) -> bool {
+        std::mem::take(&mut self.is_rewritten)
     }
 
     /// Appends whole lines, with their labels.
@@ -365,7 +383,7 @@ impl NewMatrix {
         run_beside(stage, plan)?;
         let at = |name| self.home.folder.path().join(name);
         std::fs::rename(at(WIDE), at(names::INDICES))
-            .map_err(|source| Error::Device { object: self.path.join(names::INDICES).display().to_string(), source })?;
+            .map_err(|source| Error::of_io(self.path.join(names::INDICES).display().to_string(), source))?;
         self.files.indices = wide;
         self.files.indices.prepare()
     }
@@ -375,7 +393,8 @@ impl NewMatrix {
     }
 
     /// What is about to be written over is nothing to go on with.
-    fn begin_rewriting(&self) -> Result<()> {
+    fn begin_rewriting(&mut self) -> Result<()> {
+        self.is_rewritten |= self.home.is_saved();
         self.home.forget()
     }
 
@@ -504,7 +523,7 @@ impl NewMatrix {
         let text = Description { format, shape, nonzeros: Some(entries), dtype: Some(dtype), layout }.text();
         let device = self.home.folder.create(name, text.len() as u64)?;
         let file = self.session.device_file(self.path.join(name).display().to_string(), device);
-        write_at(&self.session, file.extent(), text.as_bytes())
+        write_at(&self.session, file.extent(), text.as_bytes(), self.home.folder.path())
     }
 }
 

@@ -3,7 +3,7 @@
 //! Memory does not depend on the number of samples until the end, when the table of names is made: four bytes a name, and what is free for
 //! sorting them. Bytes are looked at once, for their checksums.
 //!
-//! A writer makes what it has durable every 256 MB or ten seconds. One that died goes on there with `resume`.
+//! A writer makes what it has durable every 256 MB or ten seconds. One that died or failed goes on there with `resume`.
 
 use std::collections::HashSet;
 use std::io::{self, BufReader, Read};
@@ -39,7 +39,7 @@ const NAME_BYTES: usize = 1 << 20;
 /// How a dataset is written.
 #[derive(Clone, Copy, Debug)]
 pub struct WriterOptions {
-    /// Go on where an earlier writer of this dataset died.
+    /// Go on where an earlier writer of this dataset died or failed.
     pub resume: bool,
     /// Bytes of samples from checkpoint to checkpoint; ten seconds are enough as well.
     pub checkpoint_bytes: u64,
@@ -87,7 +87,10 @@ pub struct DatasetWriter {
     starts: Vec<u64>,
     /// Scratch of one sample.
     lengths: Vec<u8>,
-    has_failed: bool,
+    /// What ended it.
+    failure: Option<Error>,
+    /// Samples that are durable.
+    durable: u64,
 }
 
 impl DatasetWriter {
@@ -99,9 +102,12 @@ impl DatasetWriter {
         let path = path.as_ref().to_owned();
         let mut home = Home::claim(session, &path, &parts::all())?;
         let found: Option<State> = if options.resume { home.saved()? } else { None };
-        if found.is_none() {
-            home.forget()?;
-            home.folder.empty()?;
+        match found {
+            None => {
+                home.forget()?;
+                home.folder.empty()?;
+            }
+            Some(_) => home.folder.empty_but(&parts::GROWING)?,
         }
         let state = found.unwrap_or_default();
         let opened = open(session, &mut home, &path, &state);
@@ -116,6 +122,7 @@ impl DatasetWriter {
         }
         let starts = state.elsewhere.as_ref().map(Elsewhere::starts).unwrap_or_default();
         let (session, saved) = (session.clone(), (state.files[parts::SAMPLES].bytes, Instant::now()));
+        let durable = state.samples;
         Ok(DatasetWriter {
             session,
             path,
@@ -127,7 +134,8 @@ impl DatasetWriter {
             saved,
             starts,
             lengths: Vec::new(),
-            has_failed: false,
+            failure: None,
+            durable,
         })
     }
 
@@ -135,6 +143,20 @@ impl DatasetWriter {
     #[must_use]
     pub fn len(&self) -> u64 {
         self.state.samples
+    }
+
+    /// Samples that another writer can go on behind, should this one end here.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// Whether so many bytes of samples more fit, which its caller knows to come.
+    ///
+    /// # Errors
+    /// [`Error::Store`] where they do not.
+    pub fn expect(&self, bytes: u64) -> Result<()> {
+        self.home.check_space(&self.path, bytes)
     }
 
     /// Whether there is none so far.
@@ -206,13 +228,14 @@ impl DatasetWriter {
         self.unless_failed(|writer| writer.push(name, fields))
     }
 
-    /// Does what may leave files in the middle of something. After that nothing goes on, and nothing of it is ever taken for whole.
+    /// Does what may leave files in the middle of something. After that nothing goes on, for the same reason, and nothing of it is ever
+    /// taken for whole.
     fn unless_failed<T>(&mut self, act: impl FnOnce(&mut DatasetWriter) -> Result<T>) -> Result<T> {
-        if self.has_failed {
-            return Err(Error::Failed { what: format!("{}: an earlier write of the dataset has failed", self.path.display()) });
+        if let Some(first) = &self.failure {
+            return Err(first.again());
         }
         let done = act(self);
-        self.has_failed = matches!(&done, Err(error) if !matches!(error, Error::Value { .. }));
+        self.failure = done.as_ref().err().filter(|error| !matches!(error, Error::Value { .. })).map(Error::again);
         done
     }
 
@@ -403,6 +426,7 @@ impl DatasetWriter {
         self.home.folder.sync()?;
         self.home.save(&self.state)?;
         self.saved = (self.state.files[parts::SAMPLES].bytes, Instant::now());
+        self.durable = self.state.samples;
         Ok(())
     }
 
@@ -600,7 +624,7 @@ fn compare(session: &Session, file: &Growing, told: File) -> Result<()> {
 fn failed(extent: &Extent, source: io::Error) -> Error {
     match source.downcast::<Error>() {
         Ok(own) => own,
-        Err(source) => Error::Device { object: extent.name().to_owned(), source },
+        Err(source) => Error::of_io(extent.name(), source),
     }
 }
 

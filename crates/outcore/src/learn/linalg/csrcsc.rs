@@ -127,7 +127,11 @@ impl<T: Real> Transposition<T> {
         plan.note("buckets", wanted);
         if rounds.len() > ROUNDS {
             let first_kept = rounds[rounds.len() - ROUNDS].start;
-            plan.note("entries by way of scratch", pieces[..first_kept].iter().map(Piece::entries).sum::<u64>());
+            let entries = pieces[..first_kept].iter().map(Piece::entries).sum::<u64>();
+            plan.note("entries by way of scratch", entries);
+            // There an entry has its value, and its line as a gap of a byte at least.
+            let least = if a.has_values() { size_of::<T>() as u64 } else { 0 } + 1;
+            session.expect_scratch(&format!("csrcsc {}", a.name()), entries * least)?;
         }
         plan.bound(a.stored_bytes() + new.nbytes());
         let sample = sample_plan::<T>(&mut plan, a, &pieces);
