@@ -134,7 +134,7 @@ class BadLineError(OutcoreError, ValueError):
 
 
 class UnsupportedError(OutcoreError, ValueError):
-    """`object` is sound, but not a matrix of a kind that is computed with."""
+    """`object` is sound, but of a kind that is not used here: not a matrix, or a picture that is not decoded."""
 
     object: str
 
