@@ -555,7 +555,9 @@ impl Loader {
         match if let Made::Lost(samples) = made { self.read_alone(samples, go_on)? } else { made } {
             Made::Batch { batch, skipped, first_skipped } => {
                 self.skipped += skipped;
-                if let (None, Some((sample, error))) = (&self.first_skipped, first_skipped) {
+                if self.first_skipped.is_none()
+                    && let Some((sample, error)) = first_skipped
+                {
                     self.first_skipped = Some(self.dataset.named(sample, error));
                 }
                 self.here.position = end;
