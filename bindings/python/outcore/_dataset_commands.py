@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import click
@@ -103,12 +104,13 @@ def inspect(path: str, sample: int | None, name: str | None, as_json: bool, **op
 
 @click.command()
 @click.argument("path", type=click.Path())
-@click.option("--decode", multiple=True, metavar="FIELD", help="Also decode this field, JPEG or PNG.")
+@click.option("--decode", multiple=True, metavar="FIELD", help="Also decode the pictures in this field.")
 @session_options
 def verify(path: str, decode: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Read every sample of the dataset PATH and every name, and name those that are not what was written.
 
-    Exit status 1 if there is one.
+    Pictures of kinds that are not decoded, or too large for the memory, are named and counted apart. Exit status 1 if there is
+    a sample of any kind to name.
     """
     from . import data
 
@@ -119,7 +121,10 @@ def verify(path: str, decode: tuple[str, ...], as_json: bool, **options: Any) ->
     else:
         for fault in faults:
             print(f"sample {fault['sample']}{'' if fault['name'] is None else ', ' + fault['name']}: {fault['reason']}")
-        print(f"{dataset.path}: {len(dataset)} samples, {show_bytes(dataset.nbytes)}, {len(faults) or 'none'} damaged")
+        count = Counter(fault["kind"] for fault in faults)
+        others = "".join(f", {count[kind]} {kind}" for kind in ("unsupported", "too large") if count[kind])
+        damaged = count["damaged"] or "none"
+        print(f"{dataset.path}: {len(dataset)} samples, {show_bytes(dataset.nbytes)}, {damaged} damaged{others}")
     if faults:
         raise SystemExit(1)
 
@@ -129,7 +134,8 @@ def verify(path: str, decode: tuple[str, ...], as_json: bool, **options: Any) ->
 @click.option("--batch-size", type=click.IntRange(1), default=256, show_default=True)
 @click.option("--shuffle", type=click.Choice(["no", "global", "chunk"]), default="global", show_default=True)
 @click.option("--seed", type=SEED, default=0, show_default=True)
-@click.option("--decode", multiple=True, metavar="FIELD", help="Decode this field, JPEG or PNG.")
+@click.option("--decode", multiple=True, metavar="FIELD", help="Decode the pictures in this field.")
+@click.option("--exif-orientation", is_flag=True, help="Turn them as their EXIF orientation says.")
 @click.option("--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="How long, at least one batch.")
 @session_options
 def bench_data(
@@ -138,6 +144,7 @@ def bench_data(
     shuffle: str,
     seed: int,
     decode: tuple[str, ...],
+    exif_orientation: bool,
     seconds: float,
     as_json: bool,
     **options: Any,
@@ -146,7 +153,8 @@ def bench_data(
     from ._loading import measure
 
     session = session_of(options)
-    found = measure(session, path, seconds, batch_size=batch_size, shuffle=shuffle, seed=seed, decode=decode)
+    given: dict[str, Any] = {"batch_size": batch_size, "shuffle": shuffle, "seed": seed}
+    found = measure(session, path, seconds, **given, decode=decode, exif_orientation=exif_orientation)
     if as_json:
         say(found, True)
         return

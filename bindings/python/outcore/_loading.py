@@ -18,7 +18,15 @@ LOOKED_AT = 4096
 
 
 def measure(
-    session: Session, path: PathLike, seconds: float, *, batch_size: int, shuffle: str, seed: int, decode: Sequence[str]
+    session: Session,
+    path: PathLike,
+    seconds: float,
+    *,
+    batch_size: int,
+    shuffle: str,
+    seed: int,
+    decode: Sequence[str],
+    exif_orientation: bool = False,
 ) -> dict[str, Any]:
     """Opens a dataset and takes batches of it for so many seconds.
 
@@ -29,7 +37,7 @@ def measure(
     number: the variance of the means of batches over that of as many samples drawn at random.
     """
     begin = time.perf_counter()
-    dataset = Dataset(path, decode=dict.fromkeys(decode, "RGB"), session=session)
+    dataset = Dataset(path, decode=dict.fromkeys(decode, "RGB"), exif_orientation=exif_orientation, session=session)
     if not len(dataset):
         raise ArgumentError(f"{dataset.path}: it has no samples")
     kind: Any = {"no": False}.get(shuffle, shuffle)

@@ -138,7 +138,7 @@ class BadLineError(OutcoreError, ValueError):
 
 
 class UnsupportedError(OutcoreError, ValueError):
-    """`object` is sound, but not of a kind that is computed with, or a file of another format than it is read as."""
+    """`object` is sound, but of a kind that is not used here: no matrix, a picture that is not decoded, or another format."""
 
     object: str
 

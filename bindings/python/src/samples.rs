@@ -8,6 +8,7 @@ use std::time::Duration;
 use numpy::ndarray::ArrayView1;
 use numpy::{PyArray1, PyReadonlyArray1, PyReadwriteArray1};
 use outcore::Error;
+use outcore::data::format::FormatError;
 use outcore::data::samples::{
     Batch, Bytes, Channels, Column, Decode, Elsewhere, End, Field, Form, Kind, LoaderOptions, LoaderState, Shuffle, WriterOptions,
 };
@@ -201,9 +202,9 @@ pub(crate) struct Dataset(Owned<outcore::data::samples::Dataset>);
 
 #[pymethods]
 impl Dataset {
-    /// Of the fields to decode: channels, and height and width where all have the same.
+    /// Of the fields to decode: channels, and height and width where all have the same; and whether pictures are turned.
     #[new]
-    fn new(py: Python<'_>, session: &Session, path: PathBuf, decode: Vec<Picture>) -> PyResult<Dataset> {
+    fn new(py: Python<'_>, session: &Session, path: PathBuf, decode: Vec<Picture>, turned: bool) -> PyResult<Dataset> {
         let session = session.get()?;
         let decode = decode.into_iter().map(|(field, channels, size)| {
             let channels = match channels {
@@ -211,7 +212,7 @@ impl Dataset {
                 4 => Channels::Rgba,
                 _ => Channels::Rgb,
             };
-            Decode { field, channels, size }
+            Decode { field, channels, size, turned }
         });
         let decode: Vec<Decode> = decode.collect();
         let open = || session.open_dataset(path)?.decoding(decode);
@@ -287,11 +288,16 @@ impl Dataset {
         batch.map(|batch| columns(py, dataset, batch)).transpose()
     }
 
-    /// What is wrong with some samples: their numbers, and words.
-    fn faults(&self, py: Python<'_>, first: u64, end: u64) -> PyResult<Vec<(u64, String)>> {
+    /// What is wrong with some samples: their numbers, of which kind it is, and words.
+    fn faults(&self, py: Python<'_>, first: u64, end: u64) -> PyResult<Vec<(u64, &'static str, String)>> {
         let dataset = self.0.get()?;
         let faults = interruptible(py, |go_on| dataset.faults(first..end, go_on))?;
-        Ok(faults.into_iter().map(|(sample, error)| (sample, error.to_string())).collect())
+        let kind = |error: &Error| match error {
+            Error::Format(FormatError::Unsupported { .. }) => "unsupported",
+            Error::OverBudget { .. } | Error::NoMemory { .. } => "too large",
+            _ => "damaged",
+        };
+        Ok(faults.into_iter().map(|(sample, error)| (sample, kind(&error), error.to_string())).collect())
     }
 
     /// Samples, field by field.

@@ -151,9 +151,9 @@ impl Error {
         }
     }
 
-    /// Whether bytes on the device are not what was written, or cannot be read.
+    /// Whether bytes on the device are not what was written, or cannot be read. What is sound but not of a kind that is used is not damaged.
     pub(crate) fn is_damage(&self) -> bool {
-        matches!(self, Error::Format(_) | Error::Device { .. })
+        matches!(self, Error::Format(FormatError::Corrupt { .. } | FormatError::Truncated { .. }) | Error::Device { .. })
     }
 
     pub(crate) fn shape(what: impl Into<String>) -> Error {

@@ -485,7 +485,7 @@ fn a_batch_that_was_not_waited_for_is_the_next_one_again() {
     writer.set_fields(vec![Field { name: "image".into(), kind: Kind::Bytes }]).unwrap();
     (0..80).for_each(|_| writer.write(None, &[&png]).unwrap());
     writer.finish().unwrap().run().unwrap();
-    let decode = Decode { field: "image".into(), channels: Channels::Rgb, size: Some((64, 64)) };
+    let decode = Decode { field: "image".into(), channels: Channels::Rgb, size: Some((64, 64)), turned: false };
     let dataset = session.open_dataset(&path).unwrap().decoding(vec![decode]).unwrap();
     for shuffle in shuffles() {
         let options = LoaderOptions { batch: 40, shuffle, ..LoaderOptions::default() };

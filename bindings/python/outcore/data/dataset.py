@@ -40,9 +40,16 @@ class Dataset:
     path : path
         Where a `Writer` has put it.
     decode : mapping, optional
-        Fields of bytes that are JPEG or PNG and come as arrays of uint8, height by width by channels: `"L"`, `"RGB"` or `"RGBA"`,
-        or such a mode with the height and width that every picture has, as in `{"image": ("RGB", 32, 32)}`, so that a batch is
-        one array. Loaders decode in threads beside the caller.
+        Fields of bytes that are JPEG, PNG, GIF (its first frame), WebP, BMP, TIFF or PNM, and come as arrays of uint8, height by
+        width by channels: `"L"`, `"RGB"` or `"RGBA"`, or such a mode with the height and width that every picture has, as in
+        `{"image": ("RGB", 32, 32)}`, so that a batch is one array. Loaders decode in threads beside the caller.
+
+        Pixels are those of Pillow's `convert`: luminance of colours by its numbers, opacity left out where it was not asked for.
+        Of 16 bits, the upper 8 are taken. The EXIF orientation is not applied unless `exif_orientation` says so.
+    exif_orientation : bool
+        Turn pictures that are decoded as their EXIF orientation says (JPEG, PNG, WebP, TIFF), as
+        `PIL.ImageOps.exif_transpose` does; `decode` has heights and widths after that. Default: pixels come as they are stored,
+        as they do from `PIL.Image.open` and from `torchvision.datasets`, so that what a camera stored on its side lies there.
     session : Session, optional
 
     Attributes
@@ -62,10 +69,25 @@ class Dataset:
     Raises
     ------
     MissingError, CorruptError, TruncatedError, UnsupportedError, OverBudgetError.
+
+    Notes
+    -----
+    What reads samples raises, for a picture whose file is damaged, cut off, no picture at all, or of another size than `decode`
+    says, `CorruptError`; files are looked at to their ends, so that what comes was all there. A sound picture of a kind that is
+    not decoded (JPEG 2000, JPEG XL, AVIF, HEIC, PSD, SVG; JPEG of 12 bits, lossless or with arithmetic coding; TIFF with a
+    palette or of floating-point numbers) raises `UnsupportedError`, and one that is larger than the budget `OverBudgetError`:
+    these are not damaged, and `skip_damaged` does not leave them out. Each names the dataset, the sample and its name.
     """
 
-    def __init__(self, path: PathLike, *, decode: Mapping[str, Decode] | None = None, session: Session | None = None) -> None:
-        self.path, self.decode = full_path(path), dict(decode or {})
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        decode: Mapping[str, Decode] | None = None,
+        exif_orientation: bool = False,
+        session: Session | None = None,
+    ) -> None:
+        self.path, self.decode, self.exif_orientation = full_path(path), dict(decode or {}), exif_orientation
         self._session = session or default_session()
         self._open_here()
         self._sequence: Loader | None = None
@@ -74,7 +96,9 @@ class Dataset:
     def _open_here(self) -> None:
         decode = {name: picture(name, told) for name, told in self.decode.items()}
         told = [(name, channels, size) for name, (channels, size) in decode.items()]
-        self._native_dataset: _native.Dataset | None = _native.Dataset(self._session._inner, self.path, told)
+        self._native_dataset: _native.Dataset | None = _native.Dataset(
+            self._session._inner, self.path, told, bool(self.exif_orientation)
+        )
         self._pid = os.getpid()
         pictures = {
             name: Field("array", np.dtype(np.uint8), (*(size or (None, None)), channels)) for name, channels, size in told
@@ -110,7 +134,7 @@ class Dataset:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.path, self.decode, self._session._settings)
+        return _reopened, (self.path, self.decode, self.exif_orientation, self._session._settings)
 
     def __repr__(self) -> str:
         if self._native_dataset is None or self._pid != os.getpid():
@@ -255,16 +279,24 @@ class Dataset:
         return self._inner.is_in_place()
 
     def verify(self, *, progress: bool | None = None) -> list[dict[str, Any]]:
-        """Reads all samples and names; those that are not what was written, as `sample` (its number), `name` and `reason`.
+        """Reads all samples and names, and decodes what is decoded; says what cannot be used.
 
-        Fields that are decoded must be pictures.
+        Returns
+        -------
+        list of dict
+            For each such sample `sample` (its number), `name`, `kind` and `reason`. Kinds are `"damaged"`: it is not what was
+            written, or no picture that is whole; `"unsupported"`: a picture of a kind that is not decoded; `"too large"`: a
+            picture that the budget has no room for. A loader with `skip_damaged` leaves out the first kind only.
         """
         faults = []
         with Bar("verify", progress) as bar:
             at_once = max(1, VERIFIED * len(self) // max(1, self.nbytes))
             for first in range(0, len(self), at_once):
                 found = self._inner.faults(first, min(first + at_once, len(self)))
-                faults += [{"sample": sample, "name": self._name_if_any(sample), "reason": reason} for sample, reason in found]
+                faults += [
+                    {"sample": sample, "name": self._name_if_any(sample), "kind": kind, "reason": reason}
+                    for sample, kind, reason in found
+                ]
                 bar.update(partial(operator.truediv, first, len(self)))
         return faults
 
@@ -322,10 +354,16 @@ class Dataset:
         return self._columns(self._inner.read(np.zeros(0, np.uint64)), 0) if batch is None else batch
 
 
-def _reopened(path: str, decode: Mapping[str, Decode], settings: Settings) -> Dataset:
-    return Dataset(path, decode=decode, session=session_like(settings))
+def _reopened(path: str, decode: Mapping[str, Decode], exif_orientation: bool, settings: Settings) -> Dataset:
+    return Dataset(path, decode=decode, exif_orientation=exif_orientation, session=session_like(settings))
 
 
-def mount(path: PathLike, *, decode: Mapping[str, Decode] | None = None, session: Session | None = None) -> Dataset:
+def mount(
+    path: PathLike,
+    *,
+    decode: Mapping[str, Decode] | None = None,
+    exif_orientation: bool = False,
+    session: Session | None = None,
+) -> Dataset:
     """Opens a dataset, as `Dataset` does."""
-    return Dataset(path, decode=decode, session=session)
+    return Dataset(path, decode=decode, exif_orientation=exif_orientation, session=session)

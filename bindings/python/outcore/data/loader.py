@@ -51,11 +51,15 @@ class Loader:
     ahead : int, optional
         Batches that are made ready ahead, fewer where memory is short. Default: as many as keep any device busy.
     skip_damaged : bool
-        Leave out samples that are not what was written, and count them in `skipped`; else they raise.
+        Leave out samples that are not what was written, or whose pictures are damaged, and count them in `skipped`; else they
+        raise. Batches are as many as without it, on every rank, and those with such samples have fewer; one of nothing but such
+        samples comes empty. Pictures that are sound, but of a kind that is not decoded or larger than the budget, raise all
+        the same: what is wrong there is not the picture.
 
     Raises
     ------
-    OverBudgetError, CorruptError (naming the sample), DeviceError; all while iterating.
+    OverBudgetError, CorruptError, UnsupportedError (a picture of a kind that is not decoded), which name the sample, and
+    DeviceError; all while iterating.
     """
 
     def __init__(

@@ -50,6 +50,7 @@ use serde::{Deserialize, Serialize};
 
 use self::body::Body;
 use self::clustering::CHUNK_BYTES;
+use self::images::Wrong;
 use self::opening::Names;
 use self::order::ORDER_BYTES;
 use self::packed::GROUP;
@@ -77,6 +78,8 @@ const MANIFEST_BYTES: u64 = 256 << 20;
 const CHUNKS_AT_ONCE: u64 = 144;
 /// Its lanes: numbers that many numbers of ranks divide.
 const LANES: [u64; 8] = [48, 24, 16, 12, 8, 6, 4, 2];
+/// Of a name, in an error.
+const SHOWN_CHARACTERS: usize = 80;
 /// Who waits asks so often whether to go on.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The files of a dataset.
@@ -389,6 +392,55 @@ impl Dataset {
         FormatError::Corrupt { object, offset: item.offset, reason }.into()
     }
 
+    /// Says why a field of a sample is not decoded.
+    fn undecoded(&self, sample: u64, decode: &Decode, wrong: Wrong) -> Error {
+        let field = format!("field {:?}", decode.field);
+        match wrong {
+            Wrong::Damaged(what) => self.wrong(sample, format!("{field} is {what}")),
+            Wrong::Size { height, width } => {
+                let (high, wide) = decode.size.unwrap_or_default();
+                let asked = format!("where {high} by {wide} were asked for");
+                self.wrong(sample, format!("{field} is a picture of {height} by {width} pixels, {asked}"))
+            }
+            Wrong::Unsupported(kind) => {
+                let object = self.body().item(self.place(sample).0, 0).extent.name().to_owned();
+                FormatError::Unsupported { object, reason: format!("sample {sample}: {field} is {kind}, which is not decoded") }
+                    .into()
+            }
+            Wrong::TooLarge { height, width, needed } => {
+                let object = self.body().item(self.place(sample).0, 0).extent.name().to_owned();
+                let budget = self.session().memory_bytes();
+                let size = if height == 0 { String::new() } else { format!(" of {height} by {width} pixels") };
+                let what = format!("{object}: sample {sample}: {field}, a picture{size},");
+                Error::OverBudget { what, needed, available: budget, budget }
+            }
+        }
+    }
+
+    /// The same error with the name of the sample that it is about, where that has one and it can be read.
+    fn named(&self, sample: u64, error: Error) -> Error {
+        let Ok(Some(name)) = self.name(sample) else { return error };
+        let name = shown(&name);
+        let number = format!("sample {sample}");
+        let told = |what: &str| match what.rfind(&number) {
+            Some(at) => format!("{} ({name}){}", &what[..at + number.len()], &what[at + number.len()..]),
+            None => what.to_owned(),
+        };
+        match error {
+            Error::Format(FormatError::Corrupt { object, offset, reason }) => {
+                FormatError::Corrupt { object, offset, reason: told(&reason) }.into()
+            }
+            Error::Format(FormatError::Unsupported { object, reason }) => {
+                FormatError::Unsupported { object, reason: told(&reason) }.into()
+            }
+            Error::OverBudget { what, needed, available, budget } => {
+                Error::OverBudget { what: told(&what), needed, available, budget }
+            }
+            Error::Device { object, source } => Error::Device { object: told(&object), source },
+            other => other,
+        }
+    }
+
     /// Says which sample cannot be read.
     fn unreadable(&self, sample: u64, error: Error) -> Error {
         match error {
@@ -414,6 +466,13 @@ impl Dataset {
         }
         Err(self.wrong(sample, "it is not what was written: its checksum differs"))
     }
+}
+
+/// A name in an error: what there is room for.
+fn shown(name: &[u8]) -> String {
+    let name = String::from_utf8_lossy(name);
+    let end = name.char_indices().nth(SHOWN_CHARACTERS).map_or(name.len(), |(at, _)| at);
+    format!("{:?}{}", &name[..end], if end < name.len() { "..." } else { "" })
 }
 
 /// What the checksum of a manifest is of; none for what is no manifest.

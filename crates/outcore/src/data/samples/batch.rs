@@ -15,9 +15,6 @@ const DECODED_BYTES: usize = 64 << 10;
 /// A shorter sample takes as long as one of these.
 const SHORT_BYTES: usize = 1 << 10;
 
-/// Words about what is wrong, if anything.
-type Appended = std::result::Result<(), String>;
-
 /// Who has room for so many has left the caches before anybody takes it.
 const PAST_CACHES_BYTES: usize = 2 << 20;
 const LONG_BYTES: usize = 4 << 10;
@@ -105,7 +102,7 @@ impl Column {
     }
 
     /// Has the field of one more sample appended.
-    fn push(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Appended) -> Appended {
+    fn push(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Result<()>) -> Result<()> {
         match self {
             Column::Fixed { bytes, .. } => append(bytes.tail()),
             Column::Varying { bytes, ends } => {
@@ -159,8 +156,8 @@ impl Batch {
     /// Appends a sample; `places` is scratch.
     ///
     /// # Errors
-    /// [`Error::Format`](crate::Error::Format) for bytes that are no sample, or a field that is not what it is to be decoded from; nothing is
-    /// appended then.
+    /// [`Error::Format`](crate::Error::Format) for bytes that are no sample, or a field that is not what it is to be decoded from;
+    /// [`Error::OverBudget`](crate::Error::OverBudget) for a picture that is too large. Nothing is appended then.
     pub(super) fn push(&mut self, dataset: &Dataset, sample: u64, bytes: &[u8], places: &mut Vec<Range<usize>>) -> Result<()> {
         if let Some(form) = dataset.form() {
             let fields = form.fields(bytes, dataset.schema()).map_err(|reason| dataset.wrong(sample, reason))?;
@@ -196,7 +193,7 @@ impl Batch {
                 sum = append_summed(list, &bytes[start..end], sum);
                 Ok(())
             };
-            self.columns[field].push(push).map_err(|reason| dataset.wrong(sample, reason))?;
+            self.columns[field].push(push)?;
             at = end;
         }
         dataset.compare(sample, checksum_on(sum, &bytes[at..])).inspect_err(|_| self.leave_out())?;
@@ -213,15 +210,17 @@ impl Batch {
     fn put<'a>(&mut self, dataset: &Dataset, sample: u64, field: impl Fn(usize) -> &'a [u8]) -> Result<()> {
         let most = dataset.session().memory_bytes();
         let done = self.columns.iter_mut().enumerate().try_for_each(|(number, column)| match dataset.decode_of(number) {
-            Some(decode) => column.push(|bytes| decode.decode(field(number), most, bytes)),
+            Some(decode) => column.push(|bytes| {
+                decode.decode(field(number), most, bytes).map_err(|wrong| dataset.undecoded(sample, decode, wrong))
+            }),
             None => column.push(|bytes| {
                 append(bytes, field(number));
                 Ok(())
             }),
         });
-        if let Err(reason) = done {
+        if let Err(error) = done {
             self.leave_out();
-            return Err(dataset.wrong(sample, reason));
+            return Err(error);
         }
         self.samples.push(sample);
         Ok(())

@@ -74,7 +74,7 @@ pub struct LoaderOptions {
     pub drop_last: bool,
     /// Batches that are made ready ahead; none for as many as keep any device busy.
     pub ahead: Option<usize>,
-    /// Leave out samples that are damaged, and count them.
+    /// Leave out samples that are damaged, and count them. Pictures of kinds that are not decoded, or that are larger than memory, are not.
     pub skip_damaged: bool,
 }
 
@@ -521,7 +521,8 @@ impl Loader {
     /// and the batch is the next one again.
     ///
     /// # Errors
-    /// [`Error::OverBudget`] for windows that do not fit in memory; [`Error::Format`] for a damaged sample, unless those are left out;
+    /// [`Error::OverBudget`] for windows, and pictures, that do not fit in memory; [`Error::Format`] for a damaged sample, unless those are
+    /// left out, and for a picture of a kind that is not decoded;
     /// [`Error::Device`]; [`Error::Cancelled`].
     pub fn next_batch(&mut self, mut go_on: impl FnMut() -> bool) -> Result<Option<Batch>> {
         while !self.ready_within(LOOK_EVERY)? {
@@ -554,10 +555,15 @@ impl Loader {
         match if let Made::Lost(samples) = made { self.read_alone(samples, go_on)? } else { made } {
             Made::Batch { batch, skipped, first_skipped } => {
                 self.skipped += skipped;
-                self.first_skipped = self.first_skipped.take().or(first_skipped);
+                if self.first_skipped.is_none()
+                    && let Some((sample, error)) = first_skipped
+                {
+                    self.first_skipped = Some(self.dataset.named(sample, error));
+                }
                 self.here.position = end;
                 Ok(Some(batch))
             }
+            Made::Refused(sample, error) => Err(self.dataset.named(sample, error)),
             Made::Stopped(samples) => {
                 self.queue.push_front(Ahead::Batch { end, stage: Stage::Alone(samples) });
                 Err(Error::Cancelled)
@@ -569,21 +575,24 @@ impl Loader {
     /// Reads a batch into memory of the caller's, as many samples at once as memory is free for.
     fn read_alone(&self, samples: Vec<u64>, go_on: impl FnMut() -> bool) -> Result<Made> {
         let mut batch = Batch::with_room(&self.dataset, samples.len(), 0, Bytes::with_capacity)?;
-        let (mut skipped, mut first_skipped, mut places) = (0, None, Vec::new());
+        let (mut skipped, mut first_skipped, mut refused, mut places) = (0, None, None, Vec::new());
         let done = self.dataset.each(&samples, go_on, |sample, found| {
             match found.and_then(|bytes| batch.push(&self.dataset, sample, bytes, &mut places)) {
                 Err(error) if self.options.skip_damaged && error.is_damage() => {
                     skipped += 1;
-                    first_skipped.get_or_insert(error);
+                    first_skipped.get_or_insert((sample, error));
                     Ok(())
                 }
-                done => done,
+                done => done.inspect_err(|_| refused = Some(sample)),
             }
         });
         match done {
             Ok(()) => Ok(Made::Batch { batch, skipped, first_skipped }),
             Err(Error::Cancelled) => Ok(Made::Stopped(samples)),
-            Err(error) => Err(error),
+            Err(error) => match refused {
+                Some(sample) => Ok(Made::Refused(sample, error)),
+                None => Err(error),
+            },
         }
     }
 }

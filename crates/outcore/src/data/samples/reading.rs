@@ -45,7 +45,10 @@ impl Dataset {
         }
         let mut batch = Batch::with_room(self, samples.len(), bytes, Bytes::with_capacity)?;
         let mut places = Vec::new();
-        self.each(samples, &mut go_on, |sample, found| batch.push(self, sample, found?, &mut places))?;
+        self.each(samples, &mut go_on, |sample, found| {
+            let pushed = found.and_then(|bytes| batch.push(self, sample, bytes, &mut places));
+            pushed.map_err(|error| self.named(sample, error))
+        })?;
         Ok(batch)
     }
 
@@ -61,8 +64,8 @@ impl Dataset {
         }
         let Ok(gathered) = ahead.and_then(|ticket| Ok(ticket.wait()?)) else { return self.load(&[sample], go_on).map(Some) };
         let (bytes, mut batch) = (gathered.get(0), self.batch_of_one()?);
-        self.verify(sample, bytes)?;
-        batch.push(self, sample, bytes, &mut Vec::new())?;
+        let pushed = self.verify(sample, bytes).and_then(|()| batch.push(self, sample, bytes, &mut Vec::new()));
+        pushed.map_err(|error| self.named(sample, error))?;
         Ok(Some(batch))
     }
 

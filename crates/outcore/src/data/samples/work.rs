@@ -66,8 +66,10 @@ pub(super) enum Made {
     Batch {
         batch: Batch,
         skipped: u64,
-        first_skipped: Option<Error>,
+        first_skipped: Option<(u64, Error)>,
     },
+    /// This sample is not what it should be.
+    Refused(u64, Error),
     /// Samples that were kept have gone meanwhile, or cannot be read.
     Lost(Vec<u64>),
     /// It was not to go on.
@@ -160,6 +162,9 @@ impl Work {
             self.side_by_side(&self.bytes(gathered.as_ref(), |number, _| &copies[number]), go_on)?
         };
         let Some(made) = made else { return Ok(Made::Stopped(self.samples)) };
+        if made.refused.is_some() {
+            return Ok(made.into());
+        }
         self.keep(&keeping, gathered.as_ref(), &made.skipped);
         Ok(made.into())
     }
@@ -190,7 +195,7 @@ impl Work {
     fn side_by_side(&self, bytes: &[&[u8]], mut go_on: impl FnMut() -> bool) -> Result<Option<SideBySide>> {
         let batch =
             Batch::with_room(&self.dataset, self.samples.len(), self.bytes_of_all as usize, |most| self.spare.bytes(most))?;
-        let mut made = SideBySide { batch, skipped: Vec::new(), first_skipped: None };
+        let mut made = SideBySide { batch, skipped: Vec::new(), first_skipped: None, refused: None };
         let (mut asked, mut scratch, mut sums) = (Asked::about(&self.dataset), Vec::new(), None);
         bytes.iter().take(TOGETHER_AHEAD).for_each(|bytes| fetch_bytes(bytes));
         for (number, (&sample, place)) in self.samples.iter().zip(&self.places).enumerate() {
@@ -219,9 +224,12 @@ impl Work {
                 Ok(()) => {}
                 Err(error) if self.skip_damaged && error.is_damage() => {
                     made.skipped.push(number);
-                    made.first_skipped.get_or_insert(error);
+                    made.first_skipped.get_or_insert((sample, error));
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    made.refused = Some((sample, error));
+                    return Ok(Some(made));
+                }
             }
         }
         Ok(Some(made))
@@ -257,12 +265,17 @@ impl Work {
 struct SideBySide {
     batch: Batch,
     skipped: Vec<usize>,
-    first_skipped: Option<Error>,
+    first_skipped: Option<(u64, Error)>,
+    /// The one that it ends at.
+    refused: Option<(u64, Error)>,
 }
 
 impl From<SideBySide> for Made {
-    fn from(SideBySide { batch, skipped, first_skipped }: SideBySide) -> Made {
-        Made::Batch { batch, skipped: skipped.len() as u64, first_skipped }
+    fn from(SideBySide { batch, skipped, first_skipped, refused }: SideBySide) -> Made {
+        match refused {
+            Some((sample, error)) => Made::Refused(sample, error),
+            None => Made::Batch { batch, skipped: skipped.len() as u64, first_skipped },
+        }
     }
 }
 
