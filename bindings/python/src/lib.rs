@@ -56,7 +56,7 @@ mod _native {
     #[pymodule_export]
     use crate::pca::{affine, pca_fit};
     #[pymodule_export]
-    use crate::samples::{Dataset, DatasetWriter, Loader};
+    use crate::samples::{Dataset, DatasetWriter, Loader, Shards, shard_form};
     #[pymodule_export]
     use crate::session::{Session, memory_allowed};
     #[pymodule_export]

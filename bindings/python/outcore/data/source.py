@@ -6,7 +6,6 @@ import errno
 import hashlib
 import itertools
 import lzma
-import tarfile
 import tokenize
 import zipfile
 import zlib
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ArgumentError, CorruptError, OutcoreError
 from .dataset import Dataset
 from .fields import Name, Sample
+from .shards import Shards
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -42,6 +42,8 @@ class Source:
     """How far it is, where the number of its samples is not known."""
     dataset: Dataset | None = None
     """Of outcore's own, which is copied."""
+    shards: Shards | None = None
+    """That the native reader reads."""
     about: str = ""
     """What tells it from other sources, and files from what they were before they changed."""
 
@@ -69,9 +71,9 @@ def digest(kind: str, told: object) -> str:
 
 DAMAGED = (
     *(ValueError, TypeError, SyntaxError, LookupError, OverflowError, RuntimeError, EOFError, OSError),
-    *(tokenize.TokenError, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError),
+    *(tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
-"""What NumPy, pyarrow, `tarfile` and `zipfile` say of bytes that they cannot read."""
+"""What NumPy, pyarrow and `zipfile` say of bytes that they cannot read."""
 
 
 @dataclass

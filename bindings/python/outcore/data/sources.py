@@ -21,21 +21,11 @@ from .arrays import arrays_source, npy, npz
 from .dataset import Dataset
 from .folders import images
 from .parquet import parquet
-from .shards import safetensors, tar, tfrecord
+from .shards import FORMS, Shards, form_by_name, form_of
 from .source import Named, Source, digest, one_by_one
 
 KINDS = ("dataset", "images", "tar", "tfrecord", "safetensors", "parquet", "numpy")
-ENDINGS = {
-    ".tar": "tar",
-    ".tar.gz": "tar",
-    ".tgz": "tar",
-    ".tfrecord": "tfrecord",
-    ".tfrecords": "tfrecord",
-    ".safetensors": "safetensors",
-    ".parquet": "parquet",
-    ".npy": "numpy",
-    ".npz": "numpy",
-}
+ENDINGS = {".parquet": "parquet", ".npy": "numpy", ".npz": "numpy"}
 
 
 def found(source: Any, kind: str | None, columns: list[str] | None = None) -> Source:
@@ -100,9 +90,10 @@ def _of_files(paths: list[str], kind: str | None, columns: list[str] | None) -> 
         if len(files) > 1:
             raise ArgumentError("NumPy arrays are packed from one .npy or .npz file")
         source = npz(files[0]) if files[0].endswith(".npz") else npy(files[0])
+    elif kind in FORMS:
+        source = Source(shards=Shards(kind, files))
     else:
-        read = {"tar": tar, "tfrecord": tfrecord, "safetensors": safetensors, "parquet": partial(parquet, columns=columns)}
-        source = one_by_one(files, read[kind])
+        source = one_by_one(files, partial(parquet, columns=columns))
     found = [(os.path.abspath(path), os.stat(path)) for path in files]
     source.about = digest(kind, [(path, status.st_size, status.st_mtime_ns) for path, status in found])
     return source
@@ -136,13 +127,15 @@ def kind_of(path: str) -> str:
         kinds = {_kind_by_name(file) for file in os.listdir(path)} - {None}
         return str(kinds.pop()) if len(kinds) == 1 else "images"
     kind = _kind_by_name(path)
+    if kind is None or kind in FORMS:
+        kind = form_of(path)
     if kind is None:
         raise ArgumentError(f"{path}: its name does not tell what it is; say format=, one of {', '.join(KINDS)}")
     return kind
 
 
 def _kind_by_name(path: str) -> str | None:
-    return next((kind for ending, kind in ENDINGS.items() if path.endswith(ending)), None)
+    return next((kind for ending, kind in ENDINGS.items() if path.endswith(ending)), None) or form_by_name(path)
 
 
 def _inside(folder: str, kind: str) -> list[str]:
