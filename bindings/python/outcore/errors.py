@@ -134,7 +134,7 @@ class BadLineError(OutcoreError, ValueError):
 
 
 class UnsupportedError(OutcoreError, ValueError):
-    """`object` is sound, but not a matrix of a kind that is computed with."""
+    """`object` is something else than it should be, or of a kind that is not read or computed with."""
 
     object: str
 

@@ -92,8 +92,9 @@ impl Shards {
         py: Python<'_>,
         act: impl FnOnce(&mut outcore::data::samples::Shards) -> outcore::Result<T> + Send,
     ) -> PyResult<T> {
-        let mut shards = lock(py, self.0.get()?);
-        let (shards, stop) = (&mut *shards, shards.stop());
+        let mut guard = lock(py, self.0.get()?);
+        let stop = guard.stop();
+        let shards = &mut *guard;
         interruptible(py, |go_on| {
             std::thread::scope(|scope| {
                 let (sender, receiver) = std::sync::mpsc::channel();

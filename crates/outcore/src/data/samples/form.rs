@@ -214,7 +214,7 @@ pub(super) fn shown(name: &[u8]) -> String {
     }
 }
 
-/// As Python would write it.
+/// As Python writes it.
 fn quoted(text: &str) -> String {
-    format!("'{}'", text.escape_debug().to_string().replace("\\\"", "\"")).replace('\0', "")
+    format!("'{}'", text.escape_debug())
 }

@@ -28,13 +28,8 @@ impl Form {
         if packed(&head).is_none() {
             return Ok(None);
         }
-        let mut first = [0; HEAD];
-        let unpack = || -> outcore_formats::Result<usize> {
-            let mut source = Source::open("", &head[..])?;
-            if source.compression() == Compression::Plain { Ok(0) } else { source.read_full(&mut first) }
-        };
         // What cannot be told from so little is told when it is read.
-        Ok(unpack().ok().and_then(|len| Form::of_head(&first[..len])))
+        Ok(unpacked(&head).ok().and_then(|first| Form::of_head(&first)))
     }
 
     pub(super) fn of_head(head: &[u8]) -> Option<Form> {
@@ -49,6 +44,18 @@ impl Form {
             Form::Safetensors => head.len() > 8 && head[4..8] == [0; 4] && head[8] == b'{' && head[..4] != [0; 4],
         }
     }
+}
+
+/// The first bytes of what is compressed; none where it is not read.
+fn unpacked(head: &[u8]) -> outcore_formats::Result<Vec<u8>> {
+    let mut source = Source::open("", head)?;
+    if source.compression() == Compression::Plain {
+        return Ok(Vec::new());
+    }
+    let mut first = vec![0; HEAD];
+    let len = source.read_full(&mut first)?;
+    first.truncate(len);
+    Ok(first)
 }
 
 /// The checksum of TFRecord: CRC-32C, rotated, and a constant more.

@@ -92,6 +92,10 @@ impl Text {
         Ok(Text { session, file, form, stop, options, reading, at, kept: Vec::new(), runs: Vec::new(), reserved: Vec::new() })
     }
 
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+
     pub(super) fn name(&self) -> &str {
         self.file.extent().name()
     }

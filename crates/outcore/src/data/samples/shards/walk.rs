@@ -8,10 +8,10 @@ use super::kind::{masked, other, word};
 use super::text::Text;
 use super::{ShardOptions, wrong};
 use crate::data::samples::Form;
-use crate::data::samples::form::tar::{self, Header, What, key_of, next_header, position};
+use crate::data::samples::form::shown;
+use crate::data::samples::form::tar::{Feed, Header, What, key_of, next_header, position};
 use crate::data::samples::form::tensors::{HEADER_MOST, Tensor, parse};
 use crate::error::Result;
-use crate::session::Session;
 
 /// Length of a record, and its checksum.
 const HEAD: u64 = 12;
@@ -31,10 +31,16 @@ pub(super) struct Sample {
     pub(super) tensor: Option<Tensor>,
 }
 
+/// What is known of a sample when the one before it ends.
+pub(super) enum Ahead {
+    Nothing,
+    Header(Header),
+    End,
+}
+
 /// Where in a text the walk is.
 pub(super) enum Walk {
-    /// The header of the next sample, which is known when the one before ends.
-    Tar(Option<Header>),
+    Tar(Ahead),
     TfRecord,
     Tensors(std::vec::IntoIter<Tensor>, #[expect(dead_code, reason = "held for the tensors")] Reservation),
 }
@@ -43,7 +49,7 @@ impl Walk {
     /// Behind some samples of the file.
     pub(super) fn begin(form: Form, text: &mut Text, passed: u64) -> Result<Walk> {
         Ok(match form {
-            Form::Tar => Walk::Tar(None),
+            Form::Tar => Walk::Tar(Ahead::Nothing),
             Form::TfRecord => Walk::TfRecord,
             Form::Safetensors => {
                 let (mut tensors, reserved) = tensors(text)?;
@@ -56,7 +62,7 @@ impl Walk {
     /// The next sample, where there is one.
     pub(super) fn next(&mut self, text: &mut Text, options: &ShardOptions, number: u64) -> Result<Option<Sample>> {
         match self {
-            Walk::Tar(next) => members(text, next, options),
+            Walk::Tar(ahead) => members(text, ahead, options),
             Walk::TfRecord => record(text, number),
             Walk::Tensors(tensors, _) => tensors.next().map(|tensor| elements(text, tensor)).transpose(),
         }
@@ -64,9 +70,14 @@ impl Walk {
 }
 
 /// All members of a key. Those that are not wanted are passed over, but in place, where they are among the bytes of the sample.
-fn members(text: &mut Text, next: &mut Option<Header>, options: &ShardOptions) -> Result<Option<Sample>> {
+fn members(text: &mut Text, ahead: &mut Ahead, options: &ShardOptions) -> Result<Option<Sample>> {
+    let mut next = match std::mem::replace(ahead, Ahead::Nothing) {
+        Ahead::Nothing => None,
+        Ahead::Header(header) => Some(header),
+        Ahead::End => return Ok(None),
+    };
     text.forget(next.as_ref().map_or(text.len(), |header| header.begin));
-    if let Some(header) = next {
+    if let Some(header) = &mut next {
         header.begin = 0;
     }
     let is_wanted = |field: &[u8]| match &options.fields {
@@ -79,18 +90,21 @@ fn members(text: &mut Text, next: &mut Option<Header>, options: &ShardOptions) -
             Some(header) => header,
             None => match next_header(text)? {
                 Some(header) => header,
-                None => return Ok(sample),
+                None => {
+                    *ahead = Ahead::End;
+                    return Ok(sample);
+                }
             },
         };
         let Some((key, field)) = key_of(&header.name).filter(|_| header.what != What::Other) else {
             match &sample {
-                Some(_) if options.in_place => drop(tar::Feed::take(text, header.bytes, &|| super::shown(&header.name))?),
+                Some(_) if options.in_place => drop(text.take(header.bytes, &|| shown(&header.name))?),
                 _ => pass(text, &header)?,
             }
             continue;
         };
         if sample.as_ref().is_some_and(|sample| sample.name.as_deref() != Some(key)) {
-            *next = Some(header);
+            *ahead = Ahead::Header(header);
             return Ok(sample);
         }
         let sample = sample.get_or_insert_with(|| Sample {
@@ -102,11 +116,11 @@ fn members(text: &mut Text, next: &mut Option<Header>, options: &ShardOptions) -
             tensor: None,
         });
         if options.in_place || is_wanted(field) {
-            sample.bytes.end = tar::Feed::take(text, header.bytes, &|| super::shown(&header.name))?.end;
+            sample.bytes.end = text.take(header.bytes, &|| shown(&header.name))?.end;
         } else {
             pass(text, &header)?;
         }
-        sample.behind = tar::Feed::at(text);
+        sample.behind = text.at();
     }
 }
 
@@ -117,7 +131,7 @@ fn pass(text: &mut Text, header: &Header) -> Result<()> {
 
 fn record(text: &mut Text, number: u64) -> Result<Option<Sample>> {
     text.forget(text.len());
-    let at = tar::Feed::at(text);
+    let at = text.at();
     let read = text.keep(HEAD)?;
     let head = text.get(0..text.len());
     if at == 0 && read > 0 {
@@ -151,8 +165,6 @@ fn record(text: &mut Text, number: u64) -> Result<Option<Sample>> {
 
 /// The tensors of a file, in order, and memory that is reserved for them.
 pub(super) fn tensors(text: &mut Text) -> Result<(Vec<Tensor>, Reservation)> {
-    let start = text.position();
-    debug_assert!(start == 0, "a header is at the start");
     let read = text.keep(8)?;
     let head = text.get(0..text.len()).to_vec();
     if read < 8 {
@@ -181,7 +193,7 @@ pub(super) fn tensors(text: &mut Text) -> Result<(Vec<Tensor>, Reservation)> {
         && last.end > end
     {
         text.skip(u64::MAX)?;
-        return Err(text.ends_within(&super::shown(last.name.as_bytes()), last.end));
+        return Err(text.ends_within(&shown(last.name.as_bytes()), last.end));
     }
     text.forget(text.len());
     Ok((found, reserved))
@@ -189,10 +201,10 @@ pub(super) fn tensors(text: &mut Text) -> Result<(Vec<Tensor>, Reservation)> {
 
 fn elements(text: &mut Text, tensor: Tensor) -> Result<Sample> {
     text.forget(text.len());
-    let before = tensor.first.saturating_sub(text.position());
+    let before = tensor.first.saturating_sub(text.at());
     let len = tensor.end - tensor.first;
     if text.skip(before)? < before || text.keep(len)? < len {
-        return Err(text.ends_within(&super::shown(tensor.name.as_bytes()), tensor.end));
+        return Err(text.ends_within(&shown(tensor.name.as_bytes()), tensor.end));
     }
     Ok(Sample {
         name: Some(tensor.name.clone().into_bytes()),
@@ -202,10 +214,4 @@ fn elements(text: &mut Text, tensor: Tensor) -> Result<Sample> {
         behind: 0,
         tensor: Some(tensor),
     })
-}
-
-impl Text {
-    fn position(&self) -> u64 {
-        tar::Feed::at(self)
-    }
 }
