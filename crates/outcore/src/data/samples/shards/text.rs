@@ -207,25 +207,22 @@ impl Text {
         if need <= self.kept.capacity() as u64 {
             return Ok(());
         }
-        let what = || format!("a sample of {}, before byte {},", self.name(), self.at + bytes);
+        let what = format!("a sample of {}, before byte {},", self.name(), self.at + bytes);
         let held: u64 = self.reserved.iter().map(Reservation::bytes).sum();
-        let wanted = [need.max(2 * self.kept.capacity() as u64).max(LEAST as u64), need];
-        let mut room = None;
-        for capacity in wanted {
-            match self.session.engine().reserve(&what(), capacity.saturating_sub(held)) {
-                Ok(reserved) => {
-                    room = Some((capacity, Some(reserved)));
-                    break;
-                }
-                Err(outcore_engine::Error::OverBudget { .. }) if need <= memory_allowed() / 2 => {}
+        let reserve = |capacity: u64| self.session.engine().reserve(&what, capacity.saturating_sub(held));
+        let roomy = need.max(2 * self.kept.capacity() as u64).max(LEAST as u64);
+        let (capacity, reserved) = match reserve(roomy) {
+            Ok(reserved) => (roomy, Some(reserved)),
+            Err(_) => match reserve(need) {
+                Ok(reserved) => (need, Some(reserved)),
+                Err(outcore_engine::Error::OverBudget { .. }) if need <= memory_allowed() / 2 => (need, None),
                 Err(error) => return Err(error.into()),
-            }
-        }
-        let (capacity, reserved) = room.unwrap_or((need, None));
+            },
+        };
         let more = capacity as usize - self.kept.len();
         self.kept.try_reserve_exact(more).map_err(|_| Error::NoMemory {
             bytes: capacity,
-            source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, what()),
+            source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, what),
         })?;
         self.reserved.extend(reserved);
         Ok(())
