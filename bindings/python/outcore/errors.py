@@ -138,7 +138,7 @@ class BadLineError(OutcoreError, ValueError):
 
 
 class UnsupportedError(OutcoreError, ValueError):
-    """`object` is sound, but of a kind that is not used here: no matrix, a picture that is not decoded, or another format."""
+    """`object` is sound, but of a kind that is not read or computed with, or something else than it should be."""
 
     object: str
 

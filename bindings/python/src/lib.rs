@@ -60,7 +60,7 @@ mod _native {
     #[pymodule_export]
     use crate::reader::FileReader;
     #[pymodule_export]
-    use crate::samples::{Dataset, DatasetWriter, Loader};
+    use crate::samples::{Dataset, DatasetWriter, Loader, Shards, shard_form};
     #[pymodule_export]
     use crate::session::{Session, memory_allowed};
     #[pymodule_export]

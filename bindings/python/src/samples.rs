@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use numpy::ndarray::ArrayView1;
@@ -10,7 +11,8 @@ use numpy::{PyArray1, PyReadonlyArray1, PyReadwriteArray1};
 use outcore::Error;
 use outcore::data::format::FormatError;
 use outcore::data::samples::{
-    Batch, Bytes, Channels, Column, Decode, Elsewhere, End, Field, Form, Kind, LoaderOptions, LoaderState, Shuffle, WriterOptions,
+    Batch, Bytes, Channels, Column, Decode, Elsewhere, End, Field, Form, Kind, LoaderOptions, LoaderState, ShardOptions, Shuffle,
+    WriterOptions,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
@@ -67,6 +69,72 @@ pub(crate) fn interruptible<T: Send>(
     let done = py.detach(|| act(&mut go_on));
     interrupted?;
     done.map_err(to_python)
+}
+
+fn form_of(name: &str) -> PyResult<Form> {
+    Form::called(name).ok_or_else(|| unknown("form", name))
+}
+
+/// What the first bytes of a file say that it is, where that is certain.
+#[pyfunction]
+pub(crate) fn shard_form(py: Python<'_>, path: PathBuf) -> PyResult<Option<&'static str>> {
+    let form = py.detach(|| Form::of_file(&path)).map_err(to_python)?;
+    Ok(form.map(Form::name))
+}
+
+/// Files of others, whose samples come one after the other.
+#[pyclass(frozen, module = "outcore._native")]
+pub(crate) struct Shards(Owned<Mutex<outcore::data::samples::Shards>>);
+
+impl Shards {
+    /// Does something on a thread of its own, while this one looks at signals.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&mut outcore::data::samples::Shards) -> outcore::Result<T> + Send,
+    ) -> PyResult<T> {
+        let mut guard = lock(py, self.0.get()?);
+        let stop = guard.stop();
+        let shards = &mut *guard;
+        interruptible(py, |go_on| {
+            std::thread::scope(|scope| {
+                let (sender, receiver) = std::sync::mpsc::channel();
+                std::thread::Builder::new()
+                    .name("outcore-shards".into())
+                    .spawn_scoped(scope, move || sender.send(act(shards)))
+                    .map_err(|error| Error::Failed { what: format!("no thread to read shards: {error}") })?;
+                loop {
+                    match receiver.recv_timeout(LOOK_EVERY) {
+                        Ok(done) => return done,
+                        Err(RecvTimeoutError::Timeout) if go_on() => {}
+                        Err(RecvTimeoutError::Timeout) => stop.store(true, Ordering::Relaxed),
+                        Err(RecvTimeoutError::Disconnected) => return Err(Error::Closed),
+                    }
+                }
+            })
+        })
+    }
+}
+
+#[pymethods]
+impl Shards {
+    /// Only those fields are looked at, if they are told.
+    #[new]
+    fn new(session: &Session, form: &str, files: Vec<PathBuf>, in_place: bool, fields: Option<Vec<String>>) -> PyResult<Shards> {
+        let options = ShardOptions { in_place, fields };
+        let shards = outcore::data::samples::Shards::new(session.get()?, form_of(form)?, files, options);
+        Ok(Shards(Owned::new(Mutex::new(shards.map_err(to_python)?))))
+    }
+
+    /// What the first sample is made of.
+    fn fields(&self, py: Python<'_>) -> PyResult<Vec<Told>> {
+        self.with(py, |shards| Ok(shards.fields()?.iter().map(told).collect()))
+    }
+
+    /// How much has been read, between 0 and 1.
+    fn fraction(&self, py: Python<'_>) -> PyResult<f64> {
+        Ok(lock(py, self.0.get()?).fraction())
+    }
 }
 
 fn closed() -> PyErr {
@@ -140,18 +208,15 @@ impl DatasetWriter {
 
     /// Samples are in these files, with their lengths.
     fn set_elsewhere(&self, py: Python<'_>, path: PathBuf, form: &str, files: Vec<(PathBuf, u64)>) -> PyResult<()> {
-        let form = match form {
-            "tar" => Form::Tar,
-            "tfrecord" => Form::TfRecord,
-            "safetensors" => Form::Safetensors,
-            _ => return Err(unknown("form", form)),
-        };
+        let form = form_of(form)?;
         self.with(py, |writer| writer.set_elsewhere(Elsewhere::of(&path, form, files)))
     }
 
-    /// Appends a sample that is in a file, by its number, from some byte on.
-    fn point(&self, py: Python<'_>, name: Option<&[u8]>, file: usize, offset: u64, data: &[u8]) -> PyResult<()> {
-        self.with(py, |writer| writer.point(name, file, offset, data))
+    /// Takes samples of shards, `most` at most, for a moment; false when there are no more.
+    fn take(&self, py: Python<'_>, shards: &Shards, named: bool, most: u64) -> PyResult<bool> {
+        let mut writer = lock(py, self.0.get()?);
+        let writer = writer.as_mut().ok_or_else(closed)?;
+        shards.with(py, |shards| shards.take(writer, named, most))
     }
 
     fn note(&self, py: Python<'_>, note: String) -> PyResult<()> {

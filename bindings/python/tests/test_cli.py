@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,15 @@ def test_the_demo_can_be_explained(folder: Path) -> None:
     assert (found["memory"], found["text_memory"], found["only"], found["clusters"]) == ("32MiB", "256MiB", "text", 20)
     for words in (("--only", "sound"), ("--clusters", "1"), ("--texts", str(folder))):
         assert CliRunner().invoke(cli, ["demo", *words]).exit_code == 2
+
+
+def test_shards(folder: Path) -> None:
+    with tarfile.open("a.tar", "w") as archive:
+        for name in ("README", "1.txt", "2.TXT"):
+            archive.addfile(tarfile.TarInfo(name))
+    for options in ((), ("--in-place",)):
+        found = run_json("pack", "a.tar", "packed", *options)
+        assert (found["samples"], found["fields"], found["in_place"]) == (2, {"txt": "text"}, bool(options))
 
 
 def test_datasets(folder: Path) -> None:

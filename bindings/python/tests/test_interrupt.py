@@ -1,12 +1,14 @@
 """Ctrl-C ends every long call within half a second, and what was there before is intact. Progress bars keep out of the way."""
 
 import fcntl
+import io
 import os
 import pty
 import signal
 import struct
 import subprocess
 import sys
+import tarfile
 import termios
 import textwrap
 import threading
@@ -26,6 +28,7 @@ SLACK_S = 0.3
 SETUP = """
 import sys, time, outcore as oc, numpy as np
 from outcore.cluster import KMeans
+from outcore.data import pack
 from outcore.decomposition import PCA
 folder = sys.argv[1]
 oc.configure("24MiB", folder, allow_tmpfs_scratch=True)
@@ -48,6 +51,8 @@ CALLS = {
     "sparse kmeans": "while True: KMeans(20, init=a[:20].repeat(10, 1), tol=0, max_iter=1000).fit(s)",
     "csrmm": "while True: oc.linalg.csrmm(s, np.ones((30_000, 8), 'f'), folder + '/old.npy')",
     "csrcsc": "while True: oc.linalg.csrcsc(s)",
+    "pack": "while True: pack(folder + '/zeros.tar.gz', folder + '/packed', fields={'id': 'bytes'})",
+    "pack of long samples": "while True: pack(folder + '/zeros.tar.gz', folder + '/packed')",
     "bench-device": "from outcore._device import measure\nmeasure(oc.configure('64MiB'), folder, '64MiB', 60)",
 }
 
@@ -62,6 +67,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     places = random.integers(0, 30_000, (30_000, 200), dtype=np.int32)
     x = sp.csr_array((np.ones(places.size, "f"), places.ravel(), np.arange(0, places.size + 1, 200)), shape=(30_000, 30_000))
     session.from_scipy(folder / "s", x)
+    with tarfile.open(folder / "zeros.tar.gz", "w:gz", compresslevel=1) as archive:
+        for number in range(64):
+            for name, data in ((f"{number}.x", bytes(8 << 20)), (f"{number}.id", b"1")):
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                archive.addfile(member, io.BytesIO(data))
     return folder
 
 

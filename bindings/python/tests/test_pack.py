@@ -6,12 +6,13 @@ import contextlib
 import gzip
 import io
 import json
+import operator
 import os
 import struct
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,8 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 from outcore import _native
-from outcore.data import Dataset, Field, Writer, index, pack
+from outcore.data import Dataset, Field, Writer, index, pack, shards
 from outcore.data.sources import found
-from outcore.data.tfrecord import example as parse
 from outcore.errors import ArgumentError, CorruptError, ExistsError, MissingError, TruncatedError, UnsupportedError
 
 
@@ -120,7 +120,7 @@ def test_damaged_tar_shards_are_told(folder: Path) -> None:
     flipped = bytearray(whole)
     flipped[offsets[7] + 3] ^= 1
     Path("a.tar").write_bytes(flipped)
-    with pytest.raises(CorruptError, match=str(offsets[6])):
+    with pytest.raises(CorruptError, match=rf"a\.tar: corrupt at byte {offsets[7]}: a header whose checksum"):
         pack("a.tar", "packed")
     Path("a.tar.gz").write_bytes(gzip.compress(whole)[:-2000])
     with pytest.raises(CorruptError, match=r"a\.tar\.gz"):
@@ -223,17 +223,8 @@ def test_damaged_tfrecords_are_told(folder: Path) -> None:
 @pytest.mark.parametrize("record", [b"\x0a\xff", b"\x0b", message(1, message(1, message(2, b"no name"))), b"\x0a\x80"])
 def test_records_that_are_no_examples(folder: Path, record: bytes) -> None:
     tfrecord("a.tfrecord", [record])
-    with pytest.raises(CorruptError, match=r"byte 0 is no tf\.train\.Example"):
+    with pytest.raises(CorruptError, match=r"byte 0: record 0: it is no tf\.train\.Example"):
         pack("a.tfrecord", "packed")
-
-
-@given(edits=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=8))
-def test_any_bytes_are_an_example_or_told(edits: list[tuple[int, int]]) -> None:
-    record = bytearray(example({**features(3), "image": b"image"}))
-    for where, byte in edits:
-        record[where % len(record)] = byte
-    with contextlib.suppress(ValueError):
-        parse(bytes(record))
 
 
 def test_parquet(folder: Path) -> None:
@@ -402,9 +393,10 @@ def test_going_on_with_something_else_is_refused(folder: Path) -> None:
     assert len(pack({"x": np.arange(10)}, "packed")) == 10
 
 
-def begun(source: Any, count: int, **options: Any) -> None:
+def begun(source: Any, count: int, make: Callable[..., Dataset] = pack, **options: Any) -> None:
     """Packing that stops behind some samples, which are durable."""
     write, left = Writer.write, count
+    writers: list[Writer] = []
 
     def stopped(self: Writer, *sample: Any) -> None:
         nonlocal left
@@ -414,9 +406,21 @@ def begun(source: Any, count: int, **options: Any) -> None:
         left -= 1
         write(self, *sample)
 
+    def entered(self: Writer) -> Writer:
+        writers.append(self)
+        return self
+
+    def taken(*_: Any) -> None:
+        if len(writers[0]) == count:
+            writers[0].save()
+            raise KeyboardInterrupt
+
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Writer, "write", stopped)
-        pack(source, "packed", **options)
+        patch.setattr(Writer, "__enter__", entered)
+        patch.setattr(shards, "AT_ONCE", 1)
+        patch.setattr(shards.Bar, "update", taken)
+        make(source, "packed", **options)
 
 
 def some_files(kind: str, first: int) -> None:
@@ -440,12 +444,13 @@ def some_files(kind: str, first: int) -> None:
 @pytest.mark.parametrize("count", [1, 30, 44, 89])
 def test_files_are_gone_on_with_where_packing_stopped(folder: Path, kind: str, count: int) -> None:
     some_files(kind, 0)
-    begun(f"*.{kind}", count)
-    ds = pack(f"*.{kind}", "packed", resume=True)
     whole = pack(f"*.{kind}", "whole")
-    assert len(ds) == 90 and list(ds.names()) == list(whole.names())
-    for name, column in whole[:].items():
-        np.testing.assert_array_equal(ds[:][name], column)
+    for make in (pack,) if kind == "parquet" else (pack, index):
+        begun(f"*.{kind}", count, make)
+        ds = make(f"*.{kind}", "packed", resume=True)
+        assert len(ds) == 90 and list(ds.names()) == list(whole.names())
+        for name, column in whole[:].items():
+            np.testing.assert_array_equal(ds[:][name], column)
 
 
 @pytest.mark.parametrize("kind", ["tar", "tfrecord", "parquet", "safetensors"])
@@ -461,6 +466,11 @@ def test_files_that_changed_since_are_not_gone_on_with(folder: Path, kind: str) 
     os.utime(f"1.{kind}", ns=(5, 5))
     with pytest.raises(ArgumentError, match="another source, or it has changed since"):
         pack(f"*.{kind}", "packed", resume=True)
+    if kind != "parquet":
+        begun(f"*.{kind}", 44, index)
+        os.utime(f"1.{kind}", ns=(6, 6))
+        with pytest.raises(ArgumentError, match="another source, or it has changed since"):
+            index(f"*.{kind}", "packed", resume=True)
 
 
 def test_folders_of_images_are_gone_on_with_as_they_were(folder: Path) -> None:
@@ -496,7 +506,7 @@ def test_what_is_packed_already_is_not_read_again(folder: Path) -> None:
         data[at] ^= 1
         Path(file).write_bytes(data)
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    with pytest.raises(CorruptError, match=r"1\.tar: long/.*0031\.x\.npy"):
+    with pytest.raises(CorruptError, match=r"1\.tar: corrupt at byte .*long/.*0031\.x\.npy"):
         pack("1.tar", "other")
     assert len(pack("*.tar", "packed", resume=True)) == 90
 
@@ -540,7 +550,7 @@ def test_what_is_wrong_is_told_with_its_place(folder: Path) -> None:
             member = tarfile.TarInfo(name)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
-    with pytest.raises(CorruptError, match=r"a\.tar: 2\.cls, behind byte 2048: it comes twice"):
+    with pytest.raises(CorruptError, match=r"a\.tar: corrupt at byte 2048: .*2\.cls': its field 'cls' comes twice"):
         pack("a.tar", "packed")
     np.save("a.npy", np.float32(3))
     with pytest.raises(ArgumentError, match=r"a\.npy: 'x' is a single number"):
@@ -571,9 +581,199 @@ def test_any_bytes_are_samples_or_told(
         damaged[where % len(damaged)] = byte
     path.write_bytes(damaged)
     with contextlib.suppress(ArgumentError, CorruptError, TruncatedError, UnsupportedError):
-        source = found(path, None)
+        source = found(path, path.suffix[1:] if path.suffix in (".tar", ".parquet") else "numpy")
         assert source.samples is None or all(True for _ in source.samples(0))
         assert source.rows is None or all(True for _ in source.rows(range(source.count or 0)))
+        if source.shards is not None:
+            pack(path, path.with_name("packed"), format="tar")
+
+
+def archive(path: str, members: list[tuple[str, bytes]]) -> None:
+    with tarfile.open(path, "w") as file:
+        for name, data in members:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            file.addfile(member, io.BytesIO(data))
+
+
+MAKES = pytest.mark.parametrize("make", [pack, index])
+
+
+@MAKES
+def test_names_in_tar_are_those_of_webdataset(folder: Path, make: Callable[..., Dataset]) -> None:
+    no_samples = [("README", b"a"), ("a/.DS_Store", b"b"), ("._1.jpg", b"c"), ("__meta__/info.json", b"{}"), ("LICENSE", b"d")]
+    samples = [("v2.0/1.left.JPG", b"L"), ("v2.0/1.CLS", b"4"), ("v2.0/2.left.jpg", b"R"), ("v2.0/2.cls", b"5\n")]
+    archive("a.tar", [*no_samples, *samples[:2], ("v2.0/notes", b"n"), *samples[2:], *no_samples])
+    ds = make("a.tar", "made")
+    assert list(ds.names()) == ["v2.0/1", "v2.0/2"]
+    assert [ds[0], ds[1]] == [{"left.jpg": b"L", "cls": 4}, {"left.jpg": b"R", "cls": 5}]
+    archive("b.tar", no_samples)
+    with pytest.raises(ArgumentError, match=r"b\.tar: no samples.*needs fields="):
+        make("b.tar", "made")
+
+
+@MAKES
+def test_members_are_what_fields_tell(folder: Path, make: Callable[..., Dataset]) -> None:
+    archive(
+        "a.tar", [("1.cls", b"cat"), ("1.txt", b"caf\xe9"), ("1.n", b"0.5"), ("2.json", b"{"), ("2.cls", b"dog"), ("2.n", b"7")]
+    )
+    ds = make("a.tar", "made", fields={"cls": "text", "n": "float32"})
+    assert [(ds[number]["cls"], float(ds[number]["n"])) for number in (0, 1)] == [("cat", 0.5), ("dog", 7.0)]
+    for fields, words in (
+        ({"txt": "text"}, "sample '1', at byte 0: '1.txt' is no text.*fields={'txt': 'bytes'"),
+        ({"cls": "int64"}, "sample '1', at byte 0: '1.cls' is no number of int64: 'cat'"),
+        ({"txt": "bytes"}, "sample '2', at byte 3072: it has no 'txt'"),
+        ({"n": "int8", "N": "int8"}, "'N': fields of tar archives are in lower case, 'n'"),
+        (None, "'1.cls' is no number of int64.*fields={'cls': 'text'"),
+    ):
+        with pytest.raises(ArgumentError, match=rf"{words}"):
+            make("a.tar", "made", fields=fields)
+
+
+@MAKES
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
+def test_links_in_tar_are_refused_where_they_are_wanted(folder: Path, make: Callable[..., Dataset], kind: bytes) -> None:
+    with tarfile.open("a.tar", "w") as file:
+        for name, linked in (("1.txt", ""), ("1.jpg", ""), ("2.txt", ""), ("2.jpg", "1.jpg")):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = (kind, linked) if linked else (tarfile.REGTYPE, "")
+            file.addfile(member)
+    with pytest.raises(UnsupportedError, match=r"a\.tar.*sample '2', at byte 1024: '2\.jpg' is a (hard|symbolic) link"):
+        make("a.tar", "made")
+    assert len(make("a.tar", "made", fields={"txt": "text"})) == 2
+
+
+@MAKES
+@pytest.mark.parametrize("options", [["gnu"], ["pax", "1.0"], ["pax", "0.1"], ["pax", "0.0"]])
+def test_sparse_members_of_tar_are_refused_by_name(folder: Path, make: Callable[..., Dataset], options: list[str]) -> None:
+    if b"GNU tar" not in subprocess.run(["tar", "--version"], capture_output=True, check=False).stdout:
+        pytest.skip("no GNU tar")
+    with open("1.bin", "wb") as file:
+        for number in range(9):  # More holes than a header of GNU's has places for.
+            file.seek(number << 20)
+            file.write(b"data")
+    Path("1.cls").write_bytes(b"1")
+    command = ["tar", "--sparse", f"--format={options[0]}", *(f"--sparse-version={one}" for one in options[1:])]
+    subprocess.run([*command, "-cf", "a.tar", "1.bin", "1.cls"], check=True)
+    with pytest.raises(UnsupportedError, match=r"a\.tar.*1\.bin' is a sparse file"):
+        make("a.tar", "made")
+    assert make("a.tar", "made", fields={"cls": "int64"})["1"]["cls"] == 1
+
+
+@MAKES
+def test_features_of_any_length_are_as_fields_tell(folder: Path, make: Callable[..., Dataset]) -> None:
+    boxes = [np.arange(count, dtype=np.float32) for count in (4, 8, 0)]
+    words = message(1, message(1, b"a") + message(1, b"b"))
+    records = [example({"box": box, "label": 3}) for box in boxes]
+    tfrecord("a.tfrecord", records)
+    ds = make("a.tfrecord", "made", fields={"box": ("float64", (None, 4)), "label": "int8"})
+    assert [ds[number]["box"].shape for number in range(3)] == [(1, 4), (2, 4), (0, 4)]
+    assert ds[1]["box"].dtype == np.float64 and ds[1]["box"].tolist() == np.arange(8).reshape(2, 4).tolist()
+    with pytest.raises(
+        ArgumentError, match=r"record 1, at byte \d+: 'box' has shape \(8,\).*fields={'box': \('float32', \(None,\)\)"
+    ):
+        make("a.tfrecord", "made")
+    tfrecord("a.tfrecord", [message(1, message(1, message(1, b"words") + message(2, words)) + records[0][2:])])
+    with pytest.raises(UnsupportedError, match=r"record 0, at byte 0: 'words' is a list of 2 byte strings"):
+        make("a.tfrecord", "made")
+    assert make("a.tfrecord", "made", fields={"label": "int64"})[0]["label"] == 3
+
+
+@MAKES
+def test_feature_lists_are_read_or_refused(folder: Path, make: Callable[..., Dataset]) -> None:
+    def steps(values: list[list[float]]) -> bytes:
+        return b"".join(message(1, message(2, message(1, np.array(step, "<f4").tobytes()))) for step in values)
+
+    def record(lists: dict[str, bytes]) -> bytes:
+        entries = b"".join(message(1, message(1, name.encode()) + message(2, value)) for name, value in lists.items())
+        return example({"label": 1}) + message(2, entries)
+
+    tracks = [[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0]], []]
+    tfrecord("a.tfrecord", [record({"track": steps(track)}) for track in tracks])
+    ds = make("a.tfrecord", "made")
+    assert ds.fields == {"label": Field("array", np.dtype("<i8")), "track": Field("array", np.dtype("<f4"), (None, 2))}
+    assert [ds[number]["track"].tolist() for number in range(3)] == tracks
+    tfrecord("a.tfrecord", [record({"track": message(1, message(1, message(1, b"word")))})])
+    with pytest.raises(UnsupportedError, match=r"record 0, at byte 0: 'track' is a feature list of byte strings"):
+        make("a.tfrecord", "made")
+    assert len(make("a.tfrecord", "made", fields={"label": "int64"})) == 1
+
+
+def test_files_are_known_by_their_bytes_and_names(folder: Path) -> None:
+    names = ["train.tfrecord-00000-of-00002", "train.tfrecord-00001-of-00002", "train-00000-of-00001", "x.tar"]
+    for name in names:
+        tfrecord(name, [example({"x": 1})])
+    assert len(pack("train.tfrecord-*", "packed")) == 2 and len(index(names, "there")) == 4
+    tfrecord("empty.tfrecords-00000-of-00001", [])
+    assert len(pack("empty.tfrecords-00000-of-00001", "packed", fields={"x": "int64"})) == 0
+    Path("gz").mkdir()
+    for name in ("gz/a.tfrecord.gz", "gz/b.tfrecord"):
+        Path(name).write_bytes(gzip.compress(Path(names[0]).read_bytes()))
+        assert len(pack(name, "packed")) == 1
+        with pytest.raises(ArgumentError, match=rf"{name}.*compressed.*pack"):
+            index(name, "there")
+    assert len(pack("gz", "packed")) == 2
+
+
+@MAKES
+@pytest.mark.parametrize("form", ["tar", "tfrecord", "safetensors"])
+def test_what_is_something_else_is_no_damage(folder: Path, make: Callable[..., Dataset], form: str) -> None:
+    for number, data in enumerate(
+        (b"<html><body>404</body></html>", b"<!doctype html>" + bytes(999), picture(1), picture(1, "JPEG"))
+    ):
+        Path(f"{number}.{form}").write_bytes(data)
+        with pytest.raises(
+            UnsupportedError, match=rf"(?i){number}\.{form}.*is no .*{form}.*, but an? (HTML page|PNG picture|JPEG picture)"
+        ):
+            make(f"{number}.{form}", "made")
+
+
+@MAKES
+def test_tensors_that_numpy_does_not_have(folder: Path, make: Callable[..., Dataset]) -> None:
+    header = json.dumps({"x": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}).encode()
+    Path("a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"1234")
+    with pytest.raises(ArgumentError, match=r"a\.safetensors.*'x' has dtype BF16.*fields={'tensor': 'bytes'}"):
+        make("a.safetensors", "made")
+    with pytest.raises(UnsupportedError, match=r"a\.safetensors.*'x', at byte \d+: it has dtype BF16"):
+        make("a.safetensors", "made", fields={"tensor": ("float32", (2,))})
+    assert make("a.safetensors", "made", fields={"tensor": "bytes"})["x"]["tensor"] == b"1234"
+
+
+PARTS = st.sampled_from(["jpg", "JPG", "cls", "json", "x.left", "npy"])
+
+
+@given(
+    members=st.lists(st.tuples(st.integers(0, 3), PARTS, st.binary(max_size=700)), max_size=9),
+    edits=st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=2),
+    told=st.sampled_from([None, {"jpg": "bytes"}, {"cls": "text"}, {"json": "text", "x.left": "bytes"}]),
+    form=st.sampled_from([tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT]),
+)
+def test_packed_and_indexed_are_the_same_whatever_an_archive_has(
+    members: list[tuple[int, str, bytes]],
+    edits: list[tuple[int, int]],
+    told: dict[str, str] | None,
+    form: int,
+    folder: Path,
+) -> None:
+    with tarfile.open("a.tar", "w", format=form) as file:
+        for key, ending, data in sorted(members, key=operator.itemgetter(0)):
+            member = tarfile.TarInfo(f"{'größe/' * (key % 2) * 12}{key}.{ending}")
+            member.size = len(data)
+            file.addfile(member, io.BytesIO(data))
+    bytes_now = bytearray(Path("a.tar").read_bytes())
+    for at, byte in edits:
+        bytes_now[at % len(bytes_now)] = byte
+    Path("a.tar").write_bytes(bytes_now)
+    found = []
+    for make in (pack, index):
+        try:
+            ds = make("a.tar", "made", fields=told, format="tar")
+            found.append([(name, ds[name]) for name in ds.names()])
+        except (ArgumentError, CorruptError, UnsupportedError) as error:
+            assert "a.tar" in str(error) or "are both called" in str(error)
+            assert len(str(error)) < 400
+            found.append((type(error), str(error)))
+    assert str(found[0]) == str(found[1])
 
 
 def same(one: Any, other: Any) -> bool:

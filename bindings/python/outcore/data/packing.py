@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from .._session import PathLike, Session
 from ..errors import ArgumentError, OutcoreError
 from .dataset import Dataset
 from .fields import fields_of
+from .shards import note
 from .source import Named, Order, Source
 from .sources import KINDS, found
 from .writer import Writer
@@ -25,6 +25,7 @@ COPIED = 4096
 """Samples that are copied by one native call."""
 AHEAD = 4
 """Samples that each thread reads ahead."""
+IN_ORDER = "samples that come one after another cannot be shuffled; pack them as they come, and load with shuffle=True"
 
 
 def pack(
@@ -52,10 +53,15 @@ def pack(
           (`image`); their names are their paths below it. Links are followed, and a class that is a link has the link's name; one
           that leads nowhere, or to a folder that it lies in, is refused. A folder without images is a class all the same. What is
           hidden, and what has no name of an image, is passed over;
-        - tar shards as WebDataset has them, also compressed: members of one key are a sample, which has that name, and the rest
-          of a member's name is a field: `cls` a number, `txt` and `json` text, `npy` an array, else bytes;
-        - TFRecord files of `tf.train.Example`: a feature of one number, of several, or of one byte string is a field;
-        - safetensors files: a tensor is a sample with its name, and field `tensor`;
+        - tar shards as WebDataset has them: members of one key, which is their name up to the first dot behind folders, are a
+          sample, which has that name, and the rest of a member's name is a field, in lower case: `cls` a number, `txt` and `json`
+          text, `npy` an array, else bytes. Names without a dot or that begin with one, and `__meta__`, are of no sample. Sparse
+          members and links are refused where they are wanted;
+        - TFRecord files of `tf.train.Example`: a feature of one number, of several, or of one byte string is a field. A
+          `tf.train.SequenceExample` has its feature lists too: arrays over steps, of shape (steps,) where a step is one number,
+          else (steps, numbers of a step);
+        - safetensors files: a tensor is a sample with its name, and field `tensor`, of which an axis varies if it is not the same
+          in all;
         - Parquet files: a column is a field of its own type, lists are arrays, members of structures are fields such as
           `image.bytes`, dictionaries what they stand for. Dates, times, decimals, maps and lists of texts are no fields, and a
           missing value is an error: `fields` says which columns are wanted;
@@ -64,14 +70,16 @@ def pack(
         - whatever has a length and samples by number, as datasets of PyTorch do, or yields samples: mappings, tuples of values,
           whose fields are then called `0`, `1` and so on, or names with mappings.
 
-        Several files may be given as a list, as `*.tar`, or as `shard-{000..009}.tar`.
+        Several files may be given as a list, as `*.tar`, or as `shard-{000..009}.tar`. Tar, TFRecord and safetensors files may be
+        compressed, which their bytes tell.
     path : path
         Of the dataset; one that is there is replaced at the end.
     format : {"dataset", "images", "tar", "tfrecord", "safetensors", "parquet", "numpy"}, optional
-        What files are. Default: by their names.
+        What files are. Default: what the bytes of the first one say for certain, else by their names.
     fields : mapping, optional
-        As of `Writer`; needed where arrays vary from sample to sample, and for a dataset of no samples. Of Parquet, only these
-        columns are read.
+        As of `Writer`; needed where arrays vary from sample to sample, and for a dataset of no samples. Of tar, TFRecord and
+        Parquet, only these members, features and columns are read, as what this says, whatever their names suggest: a `cls` as
+        text, features as `("int64", (None,))` of any length. Default: those of the first sample, and one with others is refused.
     classes : list of str, optional
         Of a folder of images: the folders that there may be, by their numbers in `label`. Default: those that there are, in the
         order of their names. The dataset keeps them (`Dataset.classes`).
@@ -99,21 +107,29 @@ def pack(
     with Writer(path, fields, resume=resume, session=session, progress=progress) as writer:
         columns = None if fields is None else list(fields)
         what = found(source, format, columns, classes=classes, session=session)
-        _copy(what, writer, shuffle, names, threads, progress)
+        _copy(what, writer, fields is not None, shuffle, names, threads, session, progress)
         if writer.fields is None:
             raise ArgumentError(f"{writer.path}: a dataset of no samples needs fields=")
     return Dataset(path, session=session)
 
 
-def _copy(source: Source, writer: Writer, shuffle: int | None, names: bool, threads: int | None, progress: bool | None) -> None:
-    """Writes what the writer does not have yet."""
-    about = json.dumps({"source": source.about, "shuffle": shuffle})
-    if len(writer) and writer._writer.noted() != about:
-        raise ArgumentError(
-            f"{writer.path}: what is there was packed from another source, or it has changed since, or in another order; "
-            "begin anew without resume"
-        )
-    writer._writer.note(about)
+def _copy(
+    source: Source,
+    writer: Writer,
+    told: bool,
+    shuffle: int | None,
+    names: bool,
+    threads: int | None,
+    session: Session | None,
+    progress: bool | None,
+) -> None:
+    """Writes what the writer does not have yet; its fields are `told`, or known from the source."""
+    note(writer, source.about, shuffle=shuffle)
+    if source.shards is not None:
+        if shuffle is not None:
+            raise ArgumentError(IN_ORDER)
+        source.shards.into(writer, told=told, names=names, in_place=False, label="pack", session=session, progress=progress)
+        return
     if source.fields is not None and writer.fields is None:
         writer._set_fields_of(source.fields)
     if source.classes is not None:
@@ -134,9 +150,7 @@ def _copy(source: Source, writer: Writer, shuffle: int | None, names: bool, thre
         assert source.samples is not None
         samples = source.samples(start)
     else:
-        raise ArgumentError(
-            "samples that come one after another cannot be shuffled; pack them as they come, and load with shuffle=True"
-        )
+        raise ArgumentError(IN_ORDER)
     fraction = source.fraction or (lambda: len(writer) / (source.count or 1))
     with Bar("pack", progress if source.fraction or source.count else False) as bar:
         for name, sample in _telling(samples, writer):

@@ -6,7 +6,6 @@ import errno
 import hashlib
 import itertools
 import lzma
-import tarfile
 import tokenize
 import zipfile
 import zlib
@@ -22,6 +21,7 @@ from .._files import text_of
 from ..errors import ArgumentError, CorruptError, OutcoreError, UnsupportedError
 from .dataset import Dataset
 from .fields import Name, Sample
+from .shards import Shards
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -57,6 +57,8 @@ class Source:
     """Of outcore's own, which is copied."""
     nbytes: int | None = None
     """Bytes that its samples take, where that is known beforehand."""
+    shards: Shards | None = None
+    """That the native reader reads."""
     about: str = ""
     """What tells it from other sources, and files from what they were before they changed."""
 
@@ -93,9 +95,9 @@ def digest(kind: str, told: object) -> str:
 
 DAMAGED = (
     *(ValueError, TypeError, SyntaxError, LookupError, OverflowError, RuntimeError, EOFError, OSError),
-    *(tokenize.TokenError, zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError),
+    *(tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
 )
-"""What NumPy, pyarrow, `tarfile` and `zipfile` say of bytes that they cannot read."""
+"""What NumPy, pyarrow and `zipfile` say of bytes that they cannot read."""
 
 
 @dataclass

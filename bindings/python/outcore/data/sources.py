@@ -23,21 +23,11 @@ from .arrays import arrays_source, numpy_file
 from .dataset import Dataset
 from .folders import checked, images
 from .parquet import parquet
-from .shards import safetensors, tar, tfrecord
+from .shards import FORMS, Shards, form_by_name, form_of
 from .source import Named, Source, digest, one_by_one
 
 KINDS = ("dataset", "images", "tar", "tfrecord", "safetensors", "parquet", "numpy")
-ENDINGS = {
-    ".tar": "tar",
-    ".tar.gz": "tar",
-    ".tgz": "tar",
-    ".tfrecord": "tfrecord",
-    ".tfrecords": "tfrecord",
-    ".safetensors": "safetensors",
-    ".parquet": "parquet",
-    ".npy": "numpy",
-    ".npz": "numpy",
-}
+ENDINGS = {".parquet": "parquet", ".npy": "numpy", ".npz": "numpy"}
 
 
 def found(
@@ -127,7 +117,7 @@ def _of_files(
     elif kind == "parquet":
         source = one_by_one(files, partial(parquet, columns=columns, session=session), "row")
     else:
-        source = one_by_one(files, {"tar": tar, "tfrecord": tfrecord, "safetensors": safetensors}[kind])
+        source = Source(shards=Shards(kind, files))
     found = [(os.path.abspath(path), os.stat(path)) for path in files]
     source.about = digest(kind, [(path, status.st_size, status.st_mtime_ns) for path, status in found])
     return source
@@ -176,13 +166,15 @@ def kind_of(path: str) -> str:
             f"{path}: compressed by {packed[1]}, which is not read; unpack it first ({packed[1]} -d), or write .npz or Parquet, "
             "which compress by themselves"
         )
+    if kind is None or kind in FORMS:
+        kind = form_of(path)
     if kind is None:
         raise ArgumentError(f"{path}: its name does not tell what it is; say format=, one of {', '.join(KINDS)}")
     return kind
 
 
 def _kind_by_name(path: str) -> str | None:
-    return next((kind for ending, kind in ENDINGS.items() if path.endswith(ending)), None)
+    return next((kind for ending, kind in ENDINGS.items() if path.endswith(ending)), None) or form_by_name(path)
 
 
 def _inside(folder: str, kind: str) -> list[str]:

@@ -400,6 +400,11 @@ pub(crate) fn read_text(path: &Path, most: u64) -> Result<Vec<u8>> {
     read_first(&found, most)
 }
 
+/// So many of the first bytes of a file, or all.
+pub(crate) fn read_start(path: &Path, count: u64) -> Result<Vec<u8>> {
+    read_first(&opened(path)?, count)
+}
+
 fn opened(path: &Path) -> Result<Object> {
     let (store, name) = locate(path)?;
     Ok(store.open_interrupted(&name)?)

@@ -33,6 +33,7 @@ mod order;
 mod packed;
 mod reading;
 mod schema;
+mod shards;
 mod spare;
 mod work;
 mod writer;
@@ -67,6 +68,7 @@ pub use self::loader::{End, Loader, LoaderOptions, LoaderState};
 pub use self::order::{Chunks, Shuffle};
 pub use self::reading::{Reading, Samples};
 pub use self::schema::{Field, Kind, elements, item_bytes};
+pub use self::shards::{ShardOptions, Shards};
 pub use self::spare::Bytes;
 pub use self::writer::{DatasetWriter, WriterOptions};
 

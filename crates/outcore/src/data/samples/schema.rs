@@ -7,6 +7,7 @@
 //!
 //! Numbers are little-endian. A sample of one field is that field's bytes and nothing else.
 
+use std::fmt;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -53,6 +54,30 @@ impl Kind {
     pub fn bytes(&self) -> Option<u64> {
         let Kind::Array { dtype, shape } = self else { return None };
         shape.iter().try_fold(item_bytes(dtype)?, |bytes, &extent| bytes.checked_mul(extent?))
+    }
+}
+
+/// As users tell it.
+impl fmt::Display for Kind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Bytes => out.write_str("bytes"),
+            Kind::Text => out.write_str("text"),
+            Kind::Array { dtype, .. } => out.write_str(&numpy_name(dtype)),
+        }
+    }
+}
+
+/// NumPy's long name of a type.
+pub(super) fn numpy_name(dtype: &str) -> String {
+    let (kind, bytes) = (dtype.get(1..2).unwrap_or_default(), item_bytes(dtype).unwrap_or(0));
+    match kind {
+        "b" => "bool".into(),
+        "u" => format!("uint{}", 8 * bytes),
+        "i" => format!("int{}", 8 * bytes),
+        "f" => format!("float{}", 8 * bytes),
+        "c" => format!("complex{}", 8 * bytes),
+        _ => dtype.into(),
     }
 }
 

@@ -19,6 +19,7 @@ use super::clustering::Clustering;
 use super::names::{Hash, Lookup, Unplaced, parts_of};
 use super::packed::{GROUP, pack};
 use super::schema::{Field, Schema};
+use super::shards::Place;
 use super::{Dataset, Elsewhere, File, MANIFEST_BYTES, Manifest, parts};
 use crate::data::bytes::Bytes;
 use crate::data::format::FormatError;
@@ -66,6 +67,9 @@ struct State {
     /// Files of others that samples are in, and where among them the last one ends.
     elsewhere: Option<Elsewhere>,
     end: u64,
+    /// Up to where files of others have been read.
+    #[serde(default)]
+    place: Option<Place>,
     clustering: Clustering,
     #[serde(default)]
     classes: Option<Vec<String>>,
@@ -319,19 +323,58 @@ impl DatasetWriter {
         Ok(())
     }
 
-    /// Appends a sample that is in one of the files of others, by its number, from some byte on; behind the samples before.
-    ///
-    /// # Errors
-    /// As [`write`](DatasetWriter::write); [`Error::Value`] for bytes that do not have the fields.
-    pub fn point(&mut self, name: Option<&[u8]>, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.unless_failed(|writer| writer.push_place(name, file, offset, bytes))
+    /// Up to where files of others have been read for the samples so far.
+    pub(super) fn place(&self) -> Option<Place> {
+        self.state.place
     }
 
-    fn push_place(&mut self, name: Option<&[u8]>, file: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn schema(&self) -> Option<&Schema> {
+        self.schema.as_ref()
+    }
+
+    /// Appends a sample of the files of others, which are read up to a place.
+    pub(super) fn write_from(&mut self, name: Option<&[u8]>, fields: &[&[u8]], place: Place) -> Result<()> {
+        self.at(place, |writer| writer.write(name, fields))
+    }
+
+    /// Appends a sample that is in one of the files of others, by its number, from some byte on, and has these fields; behind the samples
+    /// before.
+    ///
+    /// # Errors
+    /// As [`write`](DatasetWriter::write).
+    pub(super) fn point(
+        &mut self,
+        name: Option<&[u8]>,
+        file: usize,
+        offset: u64,
+        bytes: &[u8],
+        fields: &[impl AsRef<[u8]>],
+        place: Place,
+    ) -> Result<()> {
+        self.at(place, |writer| writer.unless_failed(|writer| writer.push_place(name, file, offset, bytes, fields)))
+    }
+
+    /// Does what makes a sample durable together with the place behind it.
+    fn at(&mut self, place: Place, act: impl FnOnce(&mut DatasetWriter) -> Result<()>) -> Result<()> {
+        let before = self.state.place.replace(place);
+        act(self).inspect_err(|_| self.state.place = before)
+    }
+
+    fn push_place(
+        &mut self,
+        name: Option<&[u8]>,
+        file: usize,
+        offset: u64,
+        bytes: &[u8],
+        fields: &[impl AsRef<[u8]>],
+    ) -> Result<()> {
         let Some(schema) = &self.schema else { return Err(self.wrong("its fields are not known yet")) };
         self.check(name)?;
-        let Some((form, len)) = self.state.elsewhere.as_ref().and_then(|there| Some((there.form, there.files.get(file)?.1)))
-        else {
+        let Some(len) = self.state.elsewhere.as_ref().and_then(|there| Some(there.files.get(file)?.1)) else {
             return Err(self.wrong(format!("sample {}: there is no file {file}", self.state.samples)));
         };
         let is_inside = offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= len);
@@ -340,10 +383,8 @@ impl DatasetWriter {
         if !is_inside || start < self.state.end {
             return Err(self.wrong(format!("sample {}: it is not behind the one before, in its file", self.state.samples)));
         }
-        let fields = form.fields(bytes, schema);
-        let fields = fields.map_err(|why| self.wrong(format!("sample {}: {why}", self.state.samples)))?;
         self.state.named = name.is_some();
-        self.state.clustering.add(schema, &fields);
+        self.state.clustering.add(schema, fields);
         self.state.end = end;
         self.add(name, start, end, checksum(bytes))
     }
