@@ -362,7 +362,7 @@ impl Dataset {
     /// [`Error::Format`] for bytes that are no sample.
     pub fn split<'a>(&self, sample: &'a [u8]) -> Result<Vec<Cow<'a, [u8]>>> {
         let split = match self.form() {
-            Some(form) => form.fields(sample, self.schema()),
+            Some(form) => form.fields(sample, self.schema()).map_err(|fault| fault.to_string()),
             None => {
                 let mut places = Vec::new();
                 let split = self.schema().split(sample, &mut places);
