@@ -28,7 +28,7 @@ impl FileReader {
         Ok(self.0.get()?.len())
     }
 
-    /// Counts so many bytes of the caller's against the budget, until this is gone.
+    /// Reserves a count of bytes, which the caller allocates, until this is gone.
     fn hold(&self, py: Python<'_>, count: u64) -> PyResult<()> {
         let reader = self.0.get()?;
         py.detach(|| reader.hold(count)).map_err(to_python)

@@ -501,6 +501,21 @@ def test_what_is_no_dataset_is_refused(folder: Path, odd: str) -> None:
         pack("a", "packed")
 
 
+def test_lists_of_words_are_files(folder: Path) -> None:
+    Path("a.txt").write_text("one two\n")
+    pipe("words")
+    for wrong, kind in (("words", NotAFileError), ("gone", MissingError)):
+        ran = CliRunner().invoke(cli, ["import", "a.txt", "counts", "--format", "text", "--stop-words", wrong])
+        assert isinstance(ran.exception, kind) and str(ran.exception).startswith(wrong)
+    Path("latin").write_bytes(b"word\nw\xf6rd\n")
+    ran = CliRunner().invoke(cli, ["import", "a.txt", "counts", "--format", "text", "--stop-words", "latin"])
+    assert isinstance(ran.exception, CorruptError) and ran.exception.offset == 6
+    with pytest.raises(OutcoreError, match="words"):
+        oc.open("words")
+    ran = CliRunner().invoke(cli, ["check", "words"])
+    assert "words" in ran.output and ran.exit_code
+
+
 def test_a_folder_where_a_file_belongs(folder: Path) -> None:
     Path("in/a.npy").mkdir(parents=True)
     with pytest.raises(NotAFileError, match=r"in/a\.npy: a folder"):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 4 << 20
 ROWS = 1 << 16
-"""Of a .npy file, read at once: as many rows as have these bytes, and not more than so many."""
+"""Of a .npy file, read at once: as many rows as have these bytes, and at most this number of them."""
 COLUMNS_PART = 4
 """Of a column-major file, as many rows at once as have this part of the budget: the more, the longer the pieces of columns."""
 MEMBER_BYTES = 256 << 10
@@ -114,7 +114,7 @@ def _by_rows(source: EngineFile, header: Header, order: Order) -> Iterator[npt.N
     at_once = max(1, min(ROWS, CHUNK_BYTES // max(1, size)))
     for first in range(0, len(order), at_once):
         numbers = np.asarray(order[first : first + at_once], np.uint64)
-        # A new one each time: whoever has a row may keep it.
+        # A new one each time, since the caller may keep rows.
         block = np.empty(len(numbers) * size, np.uint8)
         if size:
             source.reader.read(numbers * np.uint64(size) + np.uint64(header.start), size, block)

@@ -249,7 +249,7 @@ impl Dataset {
         Shuffle::Chunks(Chunks { samples, window: at_once / lanes, lanes })
     }
 
-    /// The names of the numbers of the field `label`, from 0 on, where whoever wrote the dataset has told them.
+    /// The names of the numbers of the field `label`, from 0 on, where the writer of the dataset has told them.
     #[must_use]
     pub fn classes(&self) -> Option<&[String]> {
         self.inner.manifest.classes.as_deref()
