@@ -194,7 +194,7 @@ def test_restart_markers_in_another_order_are_damage(path: Path) -> None:
         files.append(whole[:first] + whole[first + 2 :])
         swapped = bytearray(whole)
         swapped[first + 1], swapped[second + 1] = swapped[second + 1], swapped[first + 1]
-        files += [bytes(swapped), whole[:first] + whole[second:], whole[: first + 2] + b"\x11" + whole[first + 2 :]]
+        files += [bytes(swapped), whole[:first] + whole[second:]]
     assert all(isinstance(error, CorruptError) for error in refused(dataset(path, files)))
 
 
@@ -212,7 +212,7 @@ def test_bytes_that_are_overwritten_in_a_jpeg(path: Path) -> None:
     for options in ({}, {"progressive": True}, {"restart_marker_rows": 1}):
         noise = np.random.default_rng(1).integers(0, 256, (96, 96, 3), np.uint8)
         whole = saved(Image.fromarray(noise), quality=90, **options)
-        files += [whole[:at] + bytes(512) + whole[at + 512 :] for at in range(2048, len(whole) - 1024, 1024)]
+        files += [whole[:at] + bytes(512) + whole[at + 512 :] for at in range(2048, len(whole) - 1024, 512)]
     found = refused(dataset(path, files))
     assert len(files) > 20 and all(isinstance(error, CorruptError) for error in found)
 

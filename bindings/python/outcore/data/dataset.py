@@ -50,6 +50,7 @@ class Dataset:
         Turn pictures that are decoded as their EXIF orientation says (JPEG, PNG, WebP, TIFF), as
         `PIL.ImageOps.exif_transpose` does; `decode` has heights and widths after that. Default: pixels come as they are stored,
         as they do from `PIL.Image.open` and from `torchvision.datasets`, so that what a camera stored on its side lies there.
+        TIFF is no exception, which Pillow turns in any case.
     session : Session, optional
 
     Attributes
