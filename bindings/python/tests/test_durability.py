@@ -69,7 +69,7 @@ def test_a_writer_that_cannot_be_closed_is_gone_on_with(fixed: Path) -> None:
     with Writer(path, resume=True) as writer:
         assert len(writer) == 100
         write(writer, range(100, 150))
-    assert len(Dataset(path)) == 150 and Dataset(path).find("149") == 149
+    assert len(Dataset(path)) == 150 and Dataset(path)["149"]["x"] == 149
     assert left(fixed) == ["data"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import multiprocessing
@@ -322,13 +323,15 @@ def test_what_was_left_is_compared_before_it_is_gone_on_with(tmp_path: Path) -> 
             writer.write({"x": number}, str(number))
         return writer
 
-    begin()._writer.leave()
+    with pytest.warns(ResourceWarning, match="200 samples are lost"):
+        begin()
+        gc.collect()
     unfinished = path.with_name(f".{path.name}.outcore-unfinished")
     assert not unfinished.exists()
     for name in ("names", "names.groups", "places", "sums"):
-        writer = begin()
-        writer.save()
-        writer._writer.leave()
+        with pytest.raises(ZeroDivisionError), begin() as writer:
+            writer.save()
+            raise ZeroDivisionError
         with open(unfinished / name, "r+b") as file:
             file.seek(10)
             byte = file.read(1)

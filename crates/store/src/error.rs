@@ -201,7 +201,8 @@ impl Error {
     #[must_use]
     pub fn no_room(object: &str, at: &Path, needed: u64) -> Error {
         let object = object.to_owned();
-        match os::file_size_limit().filter(|&limit| limit < needed) {
+        // Direct writes are of whole blocks.
+        match os::file_size_limit().filter(|&limit| limit < needed.next_multiple_of(4096)) {
             Some(limit) => Error::TooLarge { object, needed, limit: Some(limit) },
             None => Error::NoSpace { object, needed, free: os::free_bytes(at).unwrap_or(0) },
         }

@@ -196,7 +196,7 @@ fn sweep_partial(path: &Path, may_be_kept: bool, faults: &Faults) -> io::Result<
         return Ok(());
     }
     let file = OpenOptions::new().read(true).write(found.is_file()).open(path)?;
-    if file.try_lock().is_ok() && os::leads_to(path, &file)? && !(may_be_kept && !is_hopeless(path)) {
+    if file.try_lock().is_ok() && os::leads_to(path, &file)? && (!may_be_kept || is_hopeless(path)) {
         faults.step(Step::Remove)?;
         if found.is_file() { std::fs::remove_file(path)? } else { std::fs::remove_dir_all(path)? }
     }
