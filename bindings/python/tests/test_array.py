@@ -147,7 +147,7 @@ def test_vectors_and_empty_arrays(tmp_path: Path) -> None:
     assert v[3] == 3
     assert v[1:3].tolist() == [1, 2]
     for shape in (0, (0, 4), (4, 0)):
-        empty = oc.create(tmp_path / "e.npy", shape)
+        empty = oc.create(tmp_path / "e.npy", shape, mode="w")
         assert empty.numpy().shape == ((shape,) if shape == 0 else shape)
         empty[:] = 1
 

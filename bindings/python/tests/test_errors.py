@@ -214,7 +214,7 @@ def test_a_full_disk_is_found_before_the_first_byte(small_disk: Path, tmp_path: 
     kept = oc.from_numpy(small_disk / "kept.npy", np.eye(100))
     big = oc.create(tmp_path / "big.npy", (1000, 1000))
     attempts = [
-        lambda: oc.create(small_disk / "kept.npy", (1000, 1000)),
+        lambda: oc.create(small_disk / "kept.npy", (1000, 1000), mode="w"),
         lambda: oc.from_numpy(small_disk / "kept.npy", np.ones((1000, 1000))),
         lambda: linalg.gemm(big, big, small_disk / "kept.npy"),
         lambda: oc.convert(big, small_disk / "kept.npy"),

@@ -78,7 +78,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_ctrl_c(folder: Path, call: str) -> None:
-    oc.create(folder / "c.npy", (3000, 3000))
+    oc.create(folder / "c.npy", (3000, 3000), mode="w")
     code = f"{SETUP}\ntry:\n    print('ready', flush=True)\n{textwrap.indent(CALLS[call], '    ')}\n"
     code += "except KeyboardInterrupt:\n    print(time.monotonic(), flush=True)\n"
     code += "    assert a[0, 0] == a[:1, :1][0, 0]\n    print('fine')\n"

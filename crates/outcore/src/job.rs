@@ -159,7 +159,7 @@ impl<T: Send + 'static> Job<T> {
     /// The same job with a result made from its result.
     pub fn map<U: Send + 'static>(self, make: impl FnOnce(T) -> Result<U> + Send + 'static) -> Job<U> {
         let Job { session, plans, momentary, explanations, writers, unfinished, finish, after } = self;
-        // debug_assert!(after.is_none(), "only numbers are mapped");
+        debug_assert!(after.is_none(), "only numbers are mapped");
         let finish = match finish {
             Finish::Outcomes(finish) => Finish::Outcomes(Box::new(|outcomes| make(finish(outcomes)?)) as Box<_>),
             Finish::Driven(work) => Finish::Driven(Box::new(|stage: &mut Stage, plans| make(work(stage, plans)?)) as Box<_>),
