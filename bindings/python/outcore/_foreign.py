@@ -60,7 +60,8 @@ def import_libsvm(
     path : path
         The new folder. A matrix that had the name is replaced when the new one is whole.
     source : path or list of paths
-        Text, also compressed by gzip or zstd. Several are read one after another as if they were one.
+        Text, plain or compressed by gzip, bzip2, xz or zstd, told by its first bytes. Several are read one after another as if they
+        were one.
     many_labels : bool
         Rows begin with whole numbers with commas between them, or with none; default one number.
     zero_based : bool or "auto"

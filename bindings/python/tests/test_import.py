@@ -1,6 +1,8 @@
 """Import and export of foreign sparse data against SciPy and scikit-learn, within budgets smaller than the files."""
 
+import bz2
 import gzip
+import lzma
 import os
 import signal
 import subprocess
@@ -243,6 +245,55 @@ def test_compressed_by_content_whatever_the_name(tmp_path: Path, ending: str) ->
     assert not (tmp_path / "y").exists()
 
 
+PACKERS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_every_text_format_is_read_compressed(tmp_path: Path, packer: str) -> None:
+    pack = PACKERS[packer]
+
+    def packed(text: str) -> Path:
+        data = text.encode()
+        path = tmp_path / "source"
+        path.write_bytes(pack(data[: len(data) // 2]) + pack(data[len(data) // 2 :]))
+        return path
+
+    same(oc.import_libsvm(tmp_path / "x", packed("1 1:2\n0 3:4\n")), sp.csr_matrix([[2, 0, 0], [0, 0, 4]]))
+    same(oc.import_xc(tmp_path / "x", packed("2 3 1\n0 0:2\n 2:4\n")), sp.csr_matrix([[2, 0, 0], [0, 0, 4]]))
+    header = "%%MatrixMarket matrix coordinate real general\n2 3 2\n"
+    for entries in ("1 1 2\n2 3 4\n", "2 3 4\n1 1 2\n"):
+        same(oc.import_mtx(tmp_path / "x", packed(header + entries)), sp.csr_matrix([[2, 0, 0], [0, 0, 4]]))
+    (tmp_path / "words").write_bytes(pack(b"a\nb\nc\n"))
+    found = oc.import_bow(tmp_path / "x", packed("2\n3\n2\n1 1 2\n2 3 4\n"), tmp_path / "words")
+    same(found, sp.csr_matrix([[2, 0, 0], [0, 0, 4]]))
+    assert found.vocabulary() == ["a", "b", "c"]
+    found = oc.import_text(tmp_path / "x", packed("one two\ntwo\n"))
+    same(found, sp.csr_matrix([[1, 1], [0, 1]]))
+    whole = packed("1 1:2\n" * 1000).read_bytes()
+    for wrong, reason in ((whole[:-9], "truncated"), (whole + b"garbage behind it", "damaged")):
+        (tmp_path / "source").write_bytes(wrong)
+        with pytest.raises(errors.CorruptError, match=reason) as caught:
+            oc.import_libsvm(tmp_path / "y", tmp_path / "source")
+        assert caught.value.object == str(tmp_path / "source")
+        assert packer in str(caught.value)
+
+
+def test_archives_and_tables_compressed_as_a_whole_say_what_to_do(tmp_path: Path) -> None:
+    x = random(20, 10, 0.3, 0)
+    sp.save_npz(tmp_path / "x.npz", x)
+    oc.export_parquet(x, tmp_path / "x.parquet")
+    for pack, name in ((gzip.compress, "gzip"), (bz2.compress, "bzip2"), (lzma.compress, "xz")):
+        for call, source in ((oc.import_npz, "x.npz"), (oc.import_parquet, "x.parquet")):
+            (tmp_path / "packed").write_bytes(pack((tmp_path / source).read_bytes()))
+            with pytest.raises(errors.UnsupportedError, match=f"packed: .*compressed by {name} as a whole"):
+                call(tmp_path / "y", tmp_path / "packed")
+    with pytest.raises(errors.UnsupportedError, match="zip archive"):
+        oc.import_libsvm(tmp_path / "y", tmp_path / "x.npz")
+    (tmp_path / "large").write_bytes(lzma.compress(b"1 1:1\n", preset=9))
+    with pytest.raises(errors.UnsupportedError, match="xz window .* level up to 8"):
+        oc.import_libsvm(tmp_path / "y", tmp_path / "large")
+
+
 def test_several_files_are_one(tmp_path: Path) -> None:
     x, labels = random(900, 50, 0.1, 12), np.arange(900)
     parts = [libsvm(tmp_path / f"{part}.svm", x[part * 300 : part * 300 + 300], labels[:300]) for part in range(3)]
@@ -361,6 +412,7 @@ def archive(path: Path, layout: str) -> Path:
 RESUMED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "libsvm": (big, "oc.import_libsvm(target, source, resume=resume)"),
     "libsvm compressed": (big, "oc.import_libsvm(target, source + '.gz', resume=resume)"),
+    "libsvm by bzip2": (big, "oc.import_libsvm(target, source + '.bz2', resume=resume)"),
     "text": (texts, "oc.import_text(target, source, text_column=1, label_column=0, resume=resume)"),
     "mtx": (market, "oc.import_mtx(target, source, resume=resume)"),
     "parquet": (table, "oc.import_parquet(target, source, resume=resume)"),
@@ -387,6 +439,8 @@ def test_an_import_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, nam
     source = make(tmp_path / "source")
     if "gz" in call:
         Path(f"{source}.gz").write_bytes(gzip.compress(source.read_bytes(), 1))
+    if "bz2" in call:
+        Path(f"{source}.bz2").write_bytes(bz2.compress(source.read_bytes(), 1))
 
     def start(target: str, how: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", IMPORT + call, str(source), str(tmp_path / target), how, str(tmp_path / "scratch")]

@@ -19,6 +19,7 @@ use ::parquet::schema::types::{ColumnDescriptor, ColumnPath, SchemaDescriptor, T
 use bytes::Bytes;
 
 use crate::bytes::{Place, ReadAt};
+use crate::source::refuse_packed;
 use crate::{Batch, Error, Result, Triplets};
 
 /// Which columns of the file are meant.
@@ -52,6 +53,7 @@ impl Reader {
     ///
     /// Errors: [`Error::Corrupt`], [`Error::Unsupported`] for columns that are missing or of other types.
     pub fn open(object: &str, file: Arc<dyn ReadAt>, columns: &Columns) -> Result<Reader> {
+        refuse_packed(object, &*file)?;
         let length = file.length().map_err(Error::io(object))?;
         let file =
             guarded(|| SerializedFileReader::new(Stored { file, length })).map_err(|error| failure(object, length, error))?;

@@ -8,6 +8,7 @@ use flate2::bufread::DeflateDecoder;
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::bytes::{Place, ReadAt};
+use crate::source::refuse_packed;
 use crate::{Error, Result};
 
 const BUFFER_BYTES: usize = 1 << 16;
@@ -76,6 +77,7 @@ pub(super) struct Members {
 
 impl Members {
     pub(super) fn open(object: &str, file: Arc<dyn ReadAt>) -> Result<Members> {
+        refuse_packed(object, &*file)?;
         let length = file.length().map_err(Error::io(object))?;
         let archive = ZipArchive::new(Place { file, offset: 0 }).map_err(|error| match error {
             zip::result::ZipError::Io(source) if source.raw_os_error().is_some() => Error::Io { object: object.into(), source },

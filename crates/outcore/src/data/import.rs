@@ -153,7 +153,7 @@ pub struct Imported {
 }
 
 /// Imports files, one after another as if they were one, to a new folder. LIBSVM text and raw text may be several files; others are
-/// one. Files compressed by gzip or zstd are so by content, whatever their names.
+/// one. Text may be compressed by gzip, bzip2, xz or zstd, which its first bytes tell, whatever its name.
 ///
 /// # Errors
 /// [`Error::Store`] for sources that cannot be opened, [`Error::Value`] for options that contradict each other. Of the job:
