@@ -9,5 +9,6 @@ pub(crate) mod growing;
 pub(crate) mod home;
 pub mod import;
 pub mod samples;
+pub(crate) mod shifted;
 pub mod sparse;
 pub mod stream;
