@@ -202,7 +202,7 @@ def test_elements_may_begin_anywhere_in_a_file(
     np.testing.assert_array_equal(a.numpy(), x)
     np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), x)
     np.testing.assert_array_equal(a[13:517, 7:31], x[13:517, 7:31])
-    np.testing.assert_array_equal(a[[5, 600, 5]], x[[5, 600, 5]])
+    np.testing.assert_array_equal(a[600:5:-7, 3], x[600:5:-7, 3])
     tolerance = 1e-12 if dtype == "float64" else 1e-4
     np.testing.assert_allclose((a.T @ a).numpy(), x.T @ x, rtol=tolerance, atol=700 * tolerance)
     np.testing.assert_array_equal(oc.convert(a, order="C").numpy(), x)

@@ -339,7 +339,7 @@ def test_a_bad_line_is_named(tmp_path: Path) -> None:
     source.write_text("1 1:1\n2 9:1\n")
     with pytest.raises(errors.BadLineError, match="line 2"):
         oc.import_libsvm(tmp_path / "x", source, n_features=3)
-    source.write_text("%%MatrixMarket matrix coordinate real general\n3 3 2\n1 1 1\n")
+    source.write_text("%%MatrixMarket matrix coordinate real general\n3 3 2\n1 1 1.2345678\n")
     with pytest.raises(errors.CorruptError, match="says 2 entries, the file has 1"):
         oc.import_mtx(tmp_path / "x", source)
     source.write_text("1 1:1e300\n")
