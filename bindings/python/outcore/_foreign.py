@@ -55,18 +55,22 @@ def import_libsvm(
 ) -> Sparse:
     """Imports LIBSVM (svmlight) text: a row a line, its label, then `feature:value` pairs; `#` begins a comment.
 
+    What a row has as `qid:`, the query that it belongs to in ranking data, is kept as a number of 64 bits: `Sparse.queries`.
+    All rows have one, or none has. Features may come in any order; zeros that are written are kept as entries.
+
     Parameters
     ----------
     path : path
         The new folder. A matrix that had the name is replaced when the new one is whole.
     source : path or list of paths
-        Text, also compressed by gzip or zstd. Several are read one after another as if they were one.
+        Text, plain or compressed by gzip, bzip2, xz or zstd, told by its first bytes (windows of up to 32 MiB: all levels of
+        gzip and bzip2, xz up to level 8, zstd up to level 20). Several are read one after another as if they were one.
     many_labels : bool
         Rows begin with whole numbers with commas between them, or with none; default one number.
     zero_based : bool or "auto"
         Whether the first feature is 0. "auto": it is 1 unless there is a feature 0 anywhere, as scikit-learn has it.
     n_features : int, optional
-        Columns; default as many as the largest feature needs.
+        Columns; default as many as the largest feature needs. A row with a larger feature is a BadLineError.
     dtype : float32 or float64
     tiled : bool
         Keep entries in tiles of two to six bytes where these take four fifths of the bytes of arrays or fewer (`Sparse.tiled`);
@@ -82,13 +86,14 @@ def import_libsvm(
     Returns
     -------
     Sparse
-        In CSR. `labels()` has the labels.
+        In CSR. `labels()` has the labels, `queries()` the queries.
 
     Raises
     ------
     BadLineError
-        For the first line that does not follow the format; nothing has the name then. Also CorruptError for damaged compressed
-        data, UnsupportedError for values beyond float32, ShapeError, OverBudgetError, ArgumentError to resume what has changed.
+        For the first line that does not follow the format, has a feature beyond `n_features`, or a value that `dtype` cannot
+        hold; it names file and line, and nothing has the name then. Also CorruptError for damaged compressed data,
+        UnsupportedError for what is packed in another way, OverBudgetError, ArgumentError to resume what has changed.
     """
     if zero_based not in (True, False, "auto"):
         raise ArgumentError(f"zero_based must be True, False or 'auto', not {zero_based!r}")
@@ -110,16 +115,23 @@ def import_mtx(
     memory: int | str | None = None,
     progress: bool | None = None,
 ) -> Sparse:
-    """Imports MatrixMarket coordinate text, general or symmetric, of real, integer or pattern values.
+    """Imports MatrixMarket text, general, symmetric or skew-symmetric, of real, integer or pattern values.
 
     Entries may come in any order; those of one place are added up. Where they do not come by rows, or the matrix is symmetric,
-    they are sorted by way of scratch (24 bytes each), and such an import cannot be resumed: it begins anew. Parameters, errors:
-    see `import_libsvm`.
+    they are sorted by way of scratch (24 bytes each), and such an import cannot be resumed: it begins anew. The same is true of
+    the layout `array`, a dense matrix, of which the values that are not zero become entries. Parameters, errors: see
+    `import_libsvm`.
 
     Returns
     -------
     Sparse
         In CSR.
+
+    Raises
+    ------
+    BadLineError
+        As in `import_libsvm`. Also CorruptError for a header that says more entries than there are, NoSpaceError for one that
+        says more than the disk has room for, UnsupportedError for complex values.
     """
     return _import(path, source, "mtx", {}, dtype, memory, progress, tiled=tiled, resume=resume)
 
@@ -140,7 +152,8 @@ def import_bow(
     Parameters
     ----------
     vocabulary : path, optional
-        The words, one a line, as many as there are columns.
+        The words, one a line (UTF-8, whatever the line ends, also compressed), as many as there are columns; empty lines at the
+        end are none.
     path, source, dtype, resume, memory, progress
         As in `import_mtx`.
 
@@ -148,6 +161,11 @@ def import_bow(
     -------
     Sparse
         In CSR. `vocabulary()` has the words, if they were given.
+
+    Raises
+    ------
+    UnsupportedError
+        When there are more or fewer words than columns. Also BadLineError, for the counts or the words, as in `import_mtx`.
     """
     options = {"vocabulary": None if vocabulary is None else full_path(vocabulary)}
     return _import(path, source, "bow", options, dtype, memory, progress, tiled=tiled, resume=resume)
@@ -187,7 +205,8 @@ def import_npz(
 ) -> Sparse:
     """Imports what `scipy.sparse.save_npz` has written: csr, csc (which stays so) or coo (which becomes csr).
 
-    Entries of one place of coo are added up; in csr and csc they are an error. Parameters, errors: see `import_mtx`.
+    Entries of one place of coo are added up; in csr and csc they are an error. The archive is read at many places, and not
+    compressed once more as a whole (UnsupportedError). An error names the entry. Parameters, errors: see `import_mtx`.
     """
     return _import(path, source, "npz", {}, dtype, memory, progress, tiled=tiled, resume=resume)
 
@@ -204,6 +223,8 @@ def import_parquet(
     progress: bool | None = None,
 ) -> Sparse:
     """Imports a Parquet file with an entry a row: columns with its row and its column from 0, and its value.
+
+    Entries of one place are added up; columns that are not named are left out.
 
     Parameters
     ----------
@@ -225,6 +246,7 @@ def import_text(
     path: PathLike,
     source: Source,
     *,
+    documents: Literal["lines", "files"] | None = None,
     text_column: int | None = None,
     label_column: int | None = None,
     stop_words: Iterable[str] | None = None,
@@ -237,13 +259,16 @@ def import_text(
     memory: int | str | None = None,
     progress: bool | None = None,
 ) -> Sparse:
-    r"""Counts the words of raw text (UTF-8), a document a line.
+    r"""Counts the words of raw text (UTF-8), a document a line or a document a file.
 
     A word is what scikit-learn's `CountVectorizer` takes for one: runs of two or more letters, numbers and `_` (``\w\w+``) of the
     text in lower case. Columns are words in order of first appearance.
 
     Parameters
     ----------
+    documents : "lines" or "files"
+        What a row is of: "lines" of all sources, one after another, or whole sources, whose lines are only blanks between words
+        (each has to fit a part of the memory). Default: lines, of one source; of a list of several it has to be said.
     text_column, label_column : int, optional
         Columns, from 0, of lines whose columns have tabs between them: that with the text, and one with a label. Default: the
         whole line, and no label.
@@ -266,10 +291,20 @@ def import_text(
     Raises
     ------
     OverBudgetError
-        When the vocabulary outgrows the memory. Also BadLineError for a line that is not UTF-8 or lacks a column.
+        When the vocabulary outgrows the memory. Also BadLineError for a line that is not UTF-8 or lacks a column, ArgumentError
+        for several sources without `documents`.
     """
     least, most = ngram_range
+    sources = _sources(source)
+    if documents not in ("lines", "files", None):
+        raise ArgumentError(f"documents must be 'lines' or 'files', not {documents!r}")
+    if documents is None and len(sources) > 1:
+        raise ArgumentError(
+            f"{len(sources)} sources: say documents='lines' where each of their lines is a document, "
+            "or documents='files' where each of them is"
+        )
     options = {
+        "files": documents == "files",
         "text_column": None if text_column is None else _count(text_column, "text_column"),
         "label_column": None if label_column is None else _count(label_column, "label_column"),
         "stop_words": _words(stop_words, "stop_words") if stop_words is not None else [],
@@ -277,7 +312,7 @@ def import_text(
         "min_length": _count(min_length, "min_length"),
         "vocabulary": None if vocabulary is None else _words(vocabulary, "vocabulary"),
     }
-    return _import(path, source, "text", options, dtype, memory, progress, tiled=tiled, resume=resume)
+    return _import(path, sources, "text", options, dtype, memory, progress, tiled=tiled, resume=resume)
 
 
 def _import(
@@ -293,8 +328,7 @@ def _import(
     resume: bool = False,
 ) -> Sparse:
     session = default_session()._with(memory)
-    sources = [source] if isinstance(source, (str, bytes, os.PathLike)) else list(source)
-    paths = [full_path(one) for one in sources]
+    paths = [full_path(one) for one in _sources(source)]
     target = full_path(path)
     job = _native.import_sparse(
         session._inner, target, paths, kind, options, type_name(dtype), bool(tiled), bool(resume), CHECKPOINT_BYTES
@@ -302,15 +336,22 @@ def _import(
     return Sparse._result(session, session._run(job, "importing", progress))
 
 
+def _sources(source: Source) -> list[PathLike]:
+    return [source] if isinstance(source, (str, bytes, os.PathLike)) else list(source)
+
+
 def export_libsvm(
     a: Any,
     target: PathLike,
     labels: Any = None,
     *,
+    queries: Any = None,
     memory: int | str | None = None,
     progress: bool | None = None,
 ) -> None:
     """Writes LIBSVM (svmlight) text, features from 1; compressed if the name ends in `.gz` or `.zst`.
+
+    Names that end in `.bz2` or `.xz`, which are read but not written, are refused.
 
     Parameters
     ----------
@@ -318,7 +359,9 @@ def export_libsvm(
     target : path
         The new file. One that had the name is replaced when the new one is whole.
     labels : array_like of one number a row, or sparse matrix of many labels (columns) a row, optional
-        Default: 0 for every row.
+        Default: 0 for every row; `a.labels()` are those that were imported.
+    queries : array_like of one whole number a row, optional
+        What is written as `qid:`; `a.queries()` are those that were imported. Default: none.
     memory, progress
         As in `import_libsvm`.
 
@@ -331,7 +374,14 @@ def export_libsvm(
         labels = _matrix(labels, session, "labels")
     elif labels is not None:
         labels = np.ascontiguousarray(labels, np.float64).ravel()
-    _export(session, a, target, "libsvm", labels, progress)
+    if queries is not None:
+        queries = np.asarray(queries)
+        if queries.ndim != 1 or (queries.dtype.kind not in "iu" and queries.size):
+            raise ArgumentError(f"queries must be one whole number a row, not {queries.dtype} of shape {queries.shape}")
+        if queries.size and queries.max() > np.iinfo(np.int64).max:
+            raise ArgumentError(f"the query {queries.max()} is larger than 2^63 - 1")
+        queries = np.ascontiguousarray(queries, np.int64)
+    _export(session, a, target, "libsvm", labels, progress, queries)
 
 
 def export_mtx(a: Any, target: PathLike, *, memory: int | str | None = None, progress: bool | None = None) -> None:
@@ -366,9 +416,11 @@ def export_parquet(a: Any, target: PathLike, *, memory: int | str | None = None,
     _export(_session_of(a, memory), a, target, "parquet", None, progress)
 
 
-def _export(session: Session, a: Any, target: PathLike, kind: str, labels: Any, progress: bool | None) -> None:
+def _export(
+    session: Session, a: Any, target: PathLike, kind: str, labels: Any, progress: bool | None, queries: Any = None
+) -> None:
     matrix = _matrix(a, session, "a") if not is_scipy(a) or kind == "npz" else _matrix(a.tocsr(), session, "a")
-    session._run(_native.export_sparse(session._inner, matrix, full_path(target), kind, labels), "exporting", progress)
+    session._run(_native.export_sparse(session._inner, matrix, full_path(target), kind, labels, queries), "exporting", progress)
 
 
 def _matrix(x: Any, session: Session, name: str) -> _native.SparseMatrix:
@@ -382,7 +434,10 @@ def _session_of(a: Any, memory: int | str | None) -> Session:
 def _words(words: Iterable[str], name: str) -> list[str]:
     found = [words] if isinstance(words, str) else list(words)
     if isinstance(words, str) or not all(isinstance(word, str) for word in found):
-        raise ArgumentError(f"{name} must be words, not {words!r}")
+        raise ArgumentError(f"{name} must be words, not {words!r:.100}")
+    broken = next((word for word in found if "\n" in word or "\r" in word), None)
+    if broken is not None:
+        raise ArgumentError(f"{name} has a word with the end of a line in it: {broken!r:.100}")
     return found
 
 

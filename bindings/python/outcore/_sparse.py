@@ -16,7 +16,7 @@ import numpy.typing as npt
 from . import _html, _native
 from ._session import PathLike, Session, default_session, full_path
 from ._units import check_room, show_bytes, show_path
-from .errors import ArgumentError, ClosedError, DTypeError, MissingError, ShapeError
+from .errors import ArgumentError, ClosedError, CorruptError, DTypeError, MissingError, ShapeError
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_matrix, csr_matrix
@@ -236,9 +236,10 @@ class Sparse:
         import scipy.sparse
 
         matrix = self._inner
-        if not force:
-            check_room(self.nbytes, self, "take some rows, or .scipy(force=True)")
         lines = self.shape[0 if self.format == "csr" else 1]
+        if not force:
+            size = 8 * (lines + 1) + self.nnz * (self.index_dtype.itemsize + self.dtype.itemsize)
+            check_room(size, self, "take some rows, or .scipy(force=True)")
         offsets = np.empty(lines + 1, np.int64)
         indices, values = np.empty(self.nnz, self.index_dtype), np.empty(self.nnz, self.dtype)
         self._session._run(matrix.read_into(offsets, indices, values), "reading", progress)
@@ -287,17 +288,52 @@ class Sparse:
         -------
         ndarray of float64, one a row; a SciPy matrix with a column a label, for data with many; or None where there are none.
         """
-        rows = slice(*self._lines) if self._lines is not None else slice(None)
         if self._path is None:
             return None
         beside = os.path.join(self._path, "labels")
         if self._session._inner.is_sparse(beside):
-            return Sparse._open(self._session, beside)[rows]
+            found = Sparse._open(self._session, beside)
+            first, last = self._rows_of(beside, len(found))
+            return found[first:last]
         try:
             found = self._session.open(beside + ".npy")
         except MissingError:
             return None
-        return np.asarray(found[rows], np.float64)
+        first, last = self._rows_of(beside + ".npy", len(found))
+        return np.asarray(found[first:last], np.float64)
+
+    def queries(self) -> npt.NDArray[np.int64] | None:
+        """The query that each row belongs to (`qid:` of LIBSVM text), where an importer has put them beside the matrix.
+
+        Returns
+        -------
+        ndarray of int64, one a row; None where there are none.
+        """
+        if self._path is None:
+            return None
+        beside = os.path.join(self._path, "queries.npy")
+        try:
+            count = self._session._inner.count_integers(beside)
+        except MissingError:
+            return None
+        first, last = self._rows_of(beside, count)
+        check_room(8 * (last - first), self, "take some rows: a.slice(start, stop).queries()")
+        found = np.empty(last - first, np.int64)
+        self._session._run(self._session._inner.read_integers(beside, first, found), "reading", None)
+        return found
+
+    def _rows_of(self, beside: str, count: int) -> tuple[int, int]:
+        """The rows of this view, of `count` that the file beside the matrix is about."""
+        by_rows = (self.format == "csr") != self._turned
+        if self._lines is not None and by_rows:
+            rows, wanted = self._lines, self._lines[1]
+            fits = count >= wanted
+        else:
+            wanted = self.shape[1 if self._turned else 0]
+            rows, fits = (0, wanted), count == wanted
+        if not fits:
+            raise CorruptError(f"{beside}: it is about {count} rows, the matrix has {wanted}", object=beside, offset=0)
+        return rows
 
     def vocabulary(self) -> list[str] | None:
         """The word of each column, where an importer has put them beside the matrix."""
@@ -310,10 +346,16 @@ class Sparse:
     def _list(self, name: str) -> list[str] | None:
         if self._path is None:
             return None
+        path = os.path.join(self._path, name)
         try:
-            text = self._session._inner.read_all(os.path.join(self._path, name)).decode()
+            data = self._session._inner.read_all(path)
         except MissingError:
             return None
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            line = data.count(b"\n", 0, error.start) + 1
+            raise CorruptError(f"{path}, line {line}: it is not UTF-8", object=path, offset=error.start) from None
         return text.removesuffix("\n").split("\n") if text else []
 
     # Products

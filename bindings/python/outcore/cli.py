@@ -43,6 +43,7 @@ IMPORT_OPTIONS = (
     "features",
     "vocabulary",
     "columns",
+    "documents",
     "text_column",
     "label_column",
     "stop_words",
@@ -137,6 +138,9 @@ def convert(
 @click.option("--features", type=click.IntRange(0), help="libsvm: columns; default as many as are found.")
 @click.option("--vocabulary", type=PATH, help="bow: the words, one a line. text: words to count, others are left out.")
 @click.option("--columns", metavar="ROW,COLUMN[,VALUE]", help="parquet: names of the columns; default the first three.")
+@click.option(
+    "--documents", type=click.Choice(["lines", "files"]), help="text: what a row is of; of several SOURCEs it has to be said."
+)
 @click.option("--text-column", type=click.IntRange(0), help="text: column with the text of tab-separated lines, from 0.")
 @click.option("--label-column", type=click.IntRange(0), help="text: column with a label.")
 @click.option("--stop-words", type=PATH, help="text: words to leave out, one a line.")
@@ -162,6 +166,9 @@ def import_(source: tuple[str, ...], target: str, kind: str | None, as_json: boo
     elif kind == "parquet" and about["columns"]:
         given |= {"columns": about["columns"].split(",")}
     elif kind == "text":
+        if about["documents"] is None and len(source) > 1:
+            raise click.UsageError(f"{len(source)} sources: say --documents lines or --documents files")
+        given |= {"documents": about["documents"]}
         given |= {"text_column": about["text_column"], "label_column": about["label_column"], "min_length": about["min_length"]}
         given |= {name: _lines_of(about[name]) for name in ("stop_words", "vocabulary")} | {"ngram_range": about["ngrams"]}
     found = getattr(outcore, f"import_{kind}")(target, list(source) if kind in ("libsvm", "text") else source[0], **given)
@@ -182,7 +189,8 @@ def export(source: str, target: str, kind: str | None, as_json: bool, **options:
     if kind == "xc":
         outcore.export_xc(matrix, _first(_labels_of(session, source), lambda: _none(matrix)), target)
     elif kind == "libsvm":
-        outcore.export_libsvm(matrix, target, _first(_labels_of(session, source), matrix.labels))
+        labels = _first(_labels_of(session, source), matrix.labels)
+        outcore.export_libsvm(matrix, target, labels, queries=matrix.queries())
     else:
         getattr(outcore, f"export_{kind}")(matrix, target)
     nbytes = os.path.getsize(target)
@@ -489,7 +497,7 @@ def demo(explain: bool, as_json: bool, **options: Any) -> None:
 
 def _kind_of(name: str) -> str:
     stem, ending = os.path.splitext(name.lower())
-    if ending in (".gz", ".zst"):
+    if ending in (".gz", ".bz2", ".xz", ".zst"):
         ending = os.path.splitext(stem)[1]
     if os.path.basename(name).lower().startswith("docword."):
         return "bow"
@@ -502,9 +510,10 @@ def _lines_of(path: str | None) -> list[str] | None:
     if path is None:
         return None
     try:
-        return read_regular(path).decode().splitlines()
+        text = read_regular(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise errors.CorruptError(f"{path}: {error}", object=path, offset=error.start) from error
+    return [line for line in text.replace("\r\n", "\n").split("\n") if line]
 
 
 def _labels_of(session: Session, path: str) -> Any:

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use numpy::PyUntypedArray;
+use numpy::{PyReadonlyArray1, PyUntypedArray};
 use outcore::data::export::{self, Labels};
-use outcore::data::import::{self, Base, Columns, Imported, Libsvm, Options, Text};
+use outcore::data::import::{self, Base, Columns, Documents, Imported, Libsvm, Options, Text};
 use outcore::{DType, Error};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -59,6 +59,7 @@ fn imported(kind: &str, options: &Bound<'_, PyDict>) -> PyResult<import::Format>
             Some(_) => return Err(argument("columns are two or three names")),
         }),
         "text" => import::Format::Text(Text {
+            documents: if option(options, "files")? { Documents::Files } else { Documents::Lines },
             minimum_length: option(options, "min_length")?,
             stop_words: option(options, "stop_words")?,
             ngrams: {
@@ -83,7 +84,7 @@ fn argument(what: &str) -> PyErr {
     to_python(Error::Value { what: what.to_owned() })
 }
 
-/// Writes a sparse matrix as a foreign file; `labels` are an array, a matrix or nothing.
+/// Writes a sparse matrix as a foreign file; `labels` are an array, a matrix or nothing, `queries` an array of int64 or nothing.
 #[pyfunction]
 pub(crate) fn export_sparse(
     py: Python<'_>,
@@ -92,7 +93,10 @@ pub(crate) fn export_sparse(
     path: PathBuf,
     kind: &str,
     labels: Option<Bound<'_, PyAny>>,
+    queries: Option<PyReadonlyArray1<'_, i64>>,
 ) -> PyResult<Job> {
+    let whole = |query: &i64| u64::try_from(*query).map_err(|_| argument(&format!("the query {query} is negative")));
+    let queries = queries.map(|queries| queries.as_array().iter().map(whole).collect::<PyResult<Vec<u64>>>()).transpose()?;
     let (session, a) = (session.get()?, a.get()?);
     let labels = match &labels {
         None => Labels::None,
@@ -102,7 +106,7 @@ pub(crate) fn export_sparse(
         },
     };
     let format = match (kind, labels) {
-        ("libsvm", labels) => export::Format::Libsvm(labels),
+        ("libsvm", labels) => export::Format::Libsvm { labels, queries },
         ("mtx", _) => export::Format::MatrixMarket,
         ("bow", _) => export::Format::BagOfWords,
         ("xc", Labels::Many(labels)) => export::Format::Xc(labels),

@@ -2,11 +2,15 @@
 
 use std::path::PathBuf;
 
+use numpy::PyUntypedArray;
+use outcore::data::sparse::Integers;
 use outcore::{Blas, Choice, DType, Error, Order, Settings};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
+use crate::adopted::integers;
 use crate::error::to_python;
+use crate::job::{Done, Job};
 use crate::matrix::Matrix;
 use crate::owned::Owned;
 use crate::sparse::SparseMatrix;
@@ -126,6 +130,19 @@ impl Session {
     fn read_all<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyBytes>> {
         let session = self.get()?;
         py.detach(|| session.read_all(&path)).map(|bytes| PyBytes::new(py, &bytes)).map_err(to_python)
+    }
+
+    /// How many whole numbers of 64 bits a file beside a matrix holds.
+    fn count_integers(&self, py: Python<'_>, path: PathBuf) -> PyResult<u64> {
+        let session = self.get()?;
+        py.detach(|| Integers::open(session, path)).map(|found| found.len()).map_err(to_python)
+    }
+
+    /// Reads some of them, from number `first` on, into a fresh array of int64.
+    fn read_integers(&self, py: Python<'_>, path: PathBuf, first: u64, into: &Bound<'_, PyUntypedArray>) -> PyResult<Job> {
+        let (session, (_, into)) = (self.get()?, integers(into)?);
+        let range = first..first.saturating_add(into.len() as u64 / 8);
+        Job::new(py.detach(|| Integers::open(session, path)?.read_into(range, into)), |_| Done::Nothing)
     }
 
     /// Budget in bytes.

@@ -185,6 +185,83 @@ def test_raw_files_are_described_by_a_file_beside_them(tmp_path: Path) -> None:
         oc.open(tmp_path / "x.bin")
 
 
+def shifted(path: Path, x: np.ndarray[Any, Any], shift: int, behind: bytes = b"") -> Path:
+    """A `.npy` file whose header is padded so that the data begin `shift` bytes behind a multiple of 16."""
+    order = "True" if x.flags.f_contiguous and not x.flags.c_contiguous else "False"
+    header = f"{{'descr': '{x.dtype.str}', 'fortran_order': {order}, 'shape': {x.shape}, }}"
+    header += " " * ((shift - 11 - len(header)) % 16) + "\n"
+    start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+    assert len(start) % 16 == shift
+    path.write_bytes(start + x.tobytes(order="A") + behind)
+    return path
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(("dtype", "shift"), [("float64", 1), ("float64", 4), ("float64", 8), ("float32", 2), ("float32", 7)])
+def test_elements_may_begin_anywhere_in_a_file(
+    tmp_path: Path, rng: np.random.Generator, dtype: str, shift: int, order: Any
+) -> None:
+    x = np.asarray(rng.standard_normal((700, 90)), dtype, order=order)
+    a = oc.open(shifted(tmp_path / "x.npy", x, shift, b"behind"))
+    np.testing.assert_array_equal(a.numpy(), x)
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), x)
+    np.testing.assert_array_equal(a[13:517, 7:31], x[13:517, 7:31])
+    np.testing.assert_array_equal(a[600:5:-7, 3], x[600:5:-7, 3])
+    tolerance = 1e-12 if dtype == "float64" else 1e-4
+    np.testing.assert_allclose((a.T @ a).numpy(), x.T @ x, rtol=tolerance, atol=700 * tolerance)
+    np.testing.assert_array_equal(oc.convert(a, order="C").numpy(), x)
+    # Written in place, bytes around the elements stay.
+    head = (tmp_path / "x.npy").read_bytes()
+    before = head[: head.index(b"\n") + 1]
+    a[101:303, 5:61] = x[101:303, 5:61] * 2
+    x[101:303, 5:61] *= 2
+    found = (tmp_path / "x.npy").read_bytes()
+    assert found == before + x.tobytes(order="A") + b"behind"
+    out = oc.open(shifted(tmp_path / "out.npy", np.zeros_like(x), shift))
+    oc.linalg.gemm(a, np.eye(90, dtype=dtype), out)
+    np.testing.assert_allclose(np.load(tmp_path / "out.npy"), x, rtol=tolerance)
+    assert len((tmp_path / "out.npy").read_bytes()) == len(found) - 6
+    with pytest.raises(errors.ArgumentError, match="operand and the output"):
+        oc.linalg.gemm(a, np.eye(90, dtype=dtype), oc.open(tmp_path / "x.npy"))
+
+
+def test_two_descriptions_of_one_file_see_each_others_writes(tmp_path: Path) -> None:
+    data = np.arange(5000, dtype=np.float32)
+    (tmp_path / "x.bin").write_bytes(b"ab" + data.tobytes() + b"cdefgh")
+    floats = oc.open(tmp_path / "x.bin", dtype="float32", shape=5000, offset=2)
+    doubles = oc.open(tmp_path / "x.bin", dtype="float64", shape=2500, offset=2)
+    other = oc.open(tmp_path / "x.bin", dtype="float32", shape=5001, offset=4)
+    np.testing.assert_array_equal(floats.numpy(), data)
+    np.testing.assert_array_equal(doubles.numpy(), data.view(np.float64))
+    assert other.numpy()[0] == np.frombuffer((tmp_path / "x.bin").read_bytes()[4:8], np.float32)[0]
+    floats[100:200] = np.float32(7)
+    data[100:200] = 7
+    np.testing.assert_array_equal(doubles.numpy(), data.view(np.float64))
+    doubles[1000:1500] = 0.0
+    data[2000:3000] = 0
+    np.testing.assert_array_equal(floats.numpy(), data)
+    assert (tmp_path / "x.bin").read_bytes() == b"ab" + data.tobytes() + b"cdefgh"
+
+
+@pytest.mark.parametrize(
+    ("header", "version"),
+    [
+        ("{'descr': '<f8', 'fortran_order': False, 'shape': (40L, 7L), }", 1),
+        ("{'descr': '<f8', 'fortran_order': False, 'shape': (40,7,),}", 2),
+        ('{"shape": (40, 7), "fortran_order": False, "descr": "<f8"}', 3),
+        ("{'descr':'=f8','fortran_order':False,'shape':(40,7)}", 1),
+        ("{'descr': 'f8', 'fortran_order': False, 'shape': (40, 7)}" + " " * 70_000, 2),
+    ],
+)
+def test_headers_that_numpy_reads(tmp_path: Path, rng: np.random.Generator, header: str, version: int) -> None:
+    x, length = rng.standard_normal((40, 7)), 2 if version == 1 else 4
+    text = header.encode() + b"\n"
+    (tmp_path / "x.npy").write_bytes(
+        b"\x93NUMPY" + bytes([version, 0]) + len(text).to_bytes(length, "little") + text + x.tobytes()
+    )
+    np.testing.assert_array_equal(oc.open(tmp_path / "x.npy").numpy(), x)
+
+
 def test_conversion_changes_type_order_and_place(tmp_path: Path, rng: np.random.Generator) -> None:
     x = rng.standard_normal((123, 45))
     a = oc.from_numpy(tmp_path / "x.npy", x)

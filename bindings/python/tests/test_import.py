@@ -1,6 +1,8 @@
 """Import and export of foreign sparse data against SciPy and scikit-learn, within budgets smaller than the files."""
 
+import bz2
 import gzip
+import lzma
 import os
 import signal
 import subprocess
@@ -243,6 +245,55 @@ def test_compressed_by_content_whatever_the_name(tmp_path: Path, ending: str) ->
     assert not (tmp_path / "y").exists()
 
 
+PACKERS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+
+
+@pytest.mark.parametrize("packer", PACKERS)
+def test_every_text_format_is_read_compressed(tmp_path: Path, packer: str) -> None:
+    pack = PACKERS[packer]
+
+    def packed(text: str) -> Path:
+        data = text.encode()
+        path = tmp_path / "source"
+        path.write_bytes(pack(data[: len(data) // 2]) + pack(data[len(data) // 2 :]))
+        return path
+
+    same(oc.import_libsvm(tmp_path / "x", packed("1 1:2\n0 3:4\n")), sp.csr_matrix([[2, 0, 0], [0, 0, 4]]))
+    same(oc.import_xc(tmp_path / "x", packed("2 3 1\n0 0:2\n 2:4\n")), sp.csr_matrix([[2, 0, 0], [0, 0, 4]]))
+    header = "%%MatrixMarket matrix coordinate real general\n2 3 2\n"
+    for entries in ("1 1 2\n2 3 4\n", "2 3 4\n1 1 2\n"):
+        same(oc.import_mtx(tmp_path / "x", packed(header + entries)), sp.csr_matrix([[2, 0, 0], [0, 0, 4]]))
+    (tmp_path / "words").write_bytes(pack(b"a\nb\nc\n"))
+    found = oc.import_bow(tmp_path / "x", packed("2\n3\n2\n1 1 2\n2 3 4\n"), tmp_path / "words")
+    same(found, sp.csr_matrix([[2, 0, 0], [0, 0, 4]]))
+    assert found.vocabulary() == ["a", "b", "c"]
+    found = oc.import_text(tmp_path / "x", packed("one two\ntwo\n"))
+    same(found, sp.csr_matrix([[1, 1], [0, 1]]))
+    whole = packed("1 1:2\n" * 1000).read_bytes()
+    for wrong, reason in ((whole[:-9], "truncated"), (whole + b"garbage behind it", "damaged")):
+        (tmp_path / "source").write_bytes(wrong)
+        with pytest.raises(errors.CorruptError, match=reason) as caught:
+            oc.import_libsvm(tmp_path / "y", tmp_path / "source")
+        assert caught.value.object == str(tmp_path / "source")
+        assert packer in str(caught.value)
+
+
+def test_archives_and_tables_compressed_as_a_whole_say_what_to_do(tmp_path: Path) -> None:
+    x = random(20, 10, 0.3, 0)
+    sp.save_npz(tmp_path / "x.npz", x)
+    oc.export_parquet(x, tmp_path / "x.parquet")
+    for pack, name in ((gzip.compress, "gzip"), (bz2.compress, "bzip2"), (lzma.compress, "xz")):
+        for call, source in ((oc.import_npz, "x.npz"), (oc.import_parquet, "x.parquet")):
+            (tmp_path / "packed").write_bytes(pack((tmp_path / source).read_bytes()))
+            with pytest.raises(errors.UnsupportedError, match=f"packed: .*compressed by {name} as a whole"):
+                call(tmp_path / "y", tmp_path / "packed")
+    with pytest.raises(errors.UnsupportedError, match="zip archive"):
+        oc.import_libsvm(tmp_path / "y", tmp_path / "x.npz")
+    (tmp_path / "large").write_bytes(lzma.compress(b"1 1:1\n", preset=9))
+    with pytest.raises(errors.UnsupportedError, match=r"xz window .* level up to 8"):
+        oc.import_libsvm(tmp_path / "y", tmp_path / "large")
+
+
 def test_several_files_are_one(tmp_path: Path) -> None:
     x, labels = random(900, 50, 0.1, 12), np.arange(900)
     parts = [libsvm(tmp_path / f"{part}.svm", x[part * 300 : part * 300 + 300], labels[:300]) for part in range(3)]
@@ -288,15 +339,249 @@ def test_a_bad_line_is_named(tmp_path: Path) -> None:
     source.write_text("1 1:1\n2 9:1\n")
     with pytest.raises(errors.BadLineError, match="line 2"):
         oc.import_libsvm(tmp_path / "x", source, n_features=3)
-    source.write_text("%%MatrixMarket matrix coordinate real general\n3 3 2\n1 1 1\n")
+    source.write_text("%%MatrixMarket matrix coordinate real general\n3 3 2\n1 1 1.2345678\n")
     with pytest.raises(errors.CorruptError, match="says 2 entries, the file has 1"):
         oc.import_mtx(tmp_path / "x", source)
     source.write_text("1 1:1e300\n")
-    with pytest.raises(errors.UnsupportedError, match="float64"):
+    with pytest.raises(errors.BadLineError, match=r"line 1, column 5: the value '1e300' is beyond float32; import it as float64"):
         oc.import_libsvm(tmp_path / "x", source)
     assert oc.import_libsvm(tmp_path / "x", source, dtype="float64").scipy()[0, 0] == 1e300
     with pytest.raises(errors.MissingError):
         oc.import_libsvm(tmp_path / "x", tmp_path / "nowhere")
+
+
+def test_queries_are_kept(tmp_path: Path) -> None:
+    source = tmp_path / "x.svm"
+    queries = [72048431380967004, 72048431380967004, 5, (1 << 63) - 1] * 50
+    source.write_text("".join(f"{row % 3} qid:{query} {row % 7 + 1}:1\n" for row, query in enumerate(queries)))
+    found = oc.import_libsvm(tmp_path / "x", source)
+    kept = found.queries()
+    assert kept is not None
+    assert (kept.dtype, kept.tolist()) == (np.int64, queries)
+    part = found.slice(3, 9)
+    assert part.queries().tolist() == queries[3:9]  # type: ignore[union-attr]
+    assert part.labels().tolist() == [row % 3 for row in range(3, 9)]
+    oc.export_libsvm(found, tmp_path / "y.svm", found.labels(), queries=found.queries())
+    assert (tmp_path / "y.svm").read_text() == source.read_text()
+    runner = CliRunner().invoke(
+        cli.cli, ["export", str(tmp_path / "x"), str(tmp_path / "z.svm"), "--scratch", str(tmp_path / "s")]
+    )
+    assert runner.exit_code == 0, runner.output
+    assert (tmp_path / "z.svm").read_text() == source.read_text()
+    tiled = oc.import_libsvm(tmp_path / "y", [source, source], tiled=True)
+    assert tiled.queries().tolist() == queries * 2  # type: ignore[union-attr]
+    # A matrix without them that takes the name takes them away.
+    source.write_text("1 1:1\n")
+    assert oc.import_libsvm(tmp_path / "x", source).queries() is None
+    assert not (tmp_path / "x" / "queries.npy").exists()
+    assert oc.from_scipy(tmp_path / "w", sp.eye(3, format="csr")).queries() is None
+    with pytest.raises(errors.ShapeError, match="queries for 2 rows of a matrix with 1"):
+        oc.export_libsvm(oc.open(tmp_path / "x"), tmp_path / "y.svm", queries=[1, 2])
+    for wrong in ([-1], [0.5], [[1]], [1 << 63]):
+        with pytest.raises(errors.ArgumentError, match=r"quer"):
+            oc.export_libsvm(oc.open(tmp_path / "x"), tmp_path / "y.svm", queries=wrong)
+
+
+@pytest.mark.parametrize("before", [1, 200_000])
+def test_rows_with_and_without_queries_are_refused(tmp_path: Path, before: int) -> None:
+    source = tmp_path / "x.svm"
+    for rest, reason in (("1 qid:3 1:1\n", "qid"), ("# comment\n\n2 1:1\n", "no qid")):
+        first = "1 1:1\n" if "qid" in rest else "1 qid:1 1:1\n"
+        source.write_text(first * before + rest)
+        with pytest.raises(errors.BadLineError, match=reason) as caught:
+            oc.import_libsvm(tmp_path / "x", source, memory="4MiB")
+        assert caught.value.line == before + rest.count("\n")
+
+
+def test_features_beyond_those_asked_for_name_line_and_number(tmp_path: Path) -> None:
+    def told(text: str, **options: Any) -> str:
+        (tmp_path / "x.svm").write_text(text)
+        with pytest.raises(errors.BadLineError, match="3 features") as caught:
+            oc.import_libsvm(tmp_path / "x", tmp_path / "x.svm", n_features=3, memory="4MiB", **options)
+        return f"line {caught.value.line}: {caught.value.reason}"
+
+    assert told("1 3:1\n1 1:1 5:1\n") == "line 2: feature 5 in data with 3 features"
+    assert told("1 3:1\n1 4:1\n", zero_based=False).startswith("line 2: feature 4 in data with 3 features, which begin with 1")
+    assert told("1 2:1\n1 3:1\n", zero_based=True).startswith("line 2: feature 3 in data with 3 features, which begin with 0")
+    # The one that is too large, where a feature 0 comes before, in its chunk or in another.
+    for many in (1, 200_000):
+        assert told("1 0:1\n" + "1 1:1\n" * many + "1 3:1\n") == (
+            f"line {many + 2}: feature 3 in data with 3 features, which begin with 0"
+        )
+    assert told("1 3:1\n" + "1 1:1\n" * 200_000 + "1 0:1\n").startswith(
+        "line 200002: feature 0, so that feature 3 of a row before"
+    )
+    assert oc.import_libsvm(tmp_path / "x", [tmp_path / "x.svm"], n_features=4).shape[1] == 4
+    (tmp_path / "a.svm").write_text("1 1:1\n")
+    (tmp_path / "b.svm").write_text("1 1:1\n1 9:1\n")
+    with pytest.raises(errors.BadLineError) as caught:
+        oc.import_libsvm(tmp_path / "x", [tmp_path / "a.svm", tmp_path / "b.svm"], n_features=3)
+    assert (caught.value.object, caught.value.line) == (str(tmp_path / "b.svm"), 2)
+
+
+def test_values_beyond_float32_are_named_in_every_format(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    big = sp.csr_matrix(([1, 2, 1e300, 4], ([0, 1, 1, 2], [1, 0, 3, 2])), shape=(3, 4))
+    entry = "entry 2, at row 1, column 3 .all from 0.: 1e300 is beyond float32; import it as float64"
+    for layout in ("csr", "csc", "coo"):
+        sp.save_npz(tmp_path / "x.npz", big.asformat(layout))
+        expected = entry if layout != "csc" else entry.replace("entry 2", "entry 3")
+        with pytest.raises(errors.UnsupportedError, match=r"x\.npz: .*" + expected):
+            oc.import_npz(tmp_path / "x", tmp_path / "x.npz")
+        same(oc.import_npz(tmp_path / "x", tmp_path / "x.npz", dtype="float64"), big if layout != "csc" else big.tocsc())
+    coo = big.tocoo()
+    pq.write_table(pa.table({"row": coo.row, "column": coo.col, "value": coo.data}), tmp_path / "x.parquet")
+    with pytest.raises(errors.UnsupportedError, match=r"x\.parquet: .*" + entry):
+        oc.import_parquet(tmp_path / "x", tmp_path / "x.parquet")
+    source = tmp_path / "x.mtx"
+    header = "%%MatrixMarket matrix coordinate real general\n3 4 2\n"
+    for text, line in (("1 1 1\n2 2 1" + "0" * 300 + "\n", 4), ("2 2 1\n1 1 -1e39\n", 4)):
+        source.write_text(header + text)
+        with pytest.raises(errors.BadLineError, match="is beyond float32") as caught:
+            oc.import_mtx(tmp_path / "x", source)
+        assert (caught.value.line, caught.value.object) == (line, str(source))
+        assert len(caught.value.reason) < 200
+    # What two of one place add up to has no line of its own.
+    for places in ("1 1 3e38\n1 1 3e38\n", "2 4 1\n1 1 3e38\n1 1 3e38\n"):
+        source.write_text(header.replace(" 2\n", f" {places.count(chr(10))}\n") + places)
+        with pytest.raises(errors.UnsupportedError, match=r"x\.mtx: .*row 0, column 0 .from 0. are 6e38 together"):
+            oc.import_mtx(tmp_path / "x", source)
+    source.write_text("2 4 1\n0 0:1\n0 3:1e39\n")
+    with pytest.raises(errors.BadLineError, match="line 3"):
+        oc.import_xc(tmp_path / "x", source)
+
+
+@pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric"])
+@pytest.mark.parametrize("field", ["real", "integer"])
+def test_dense_matrices_of_matrix_market(tmp_path: Path, field: str, symmetry: str) -> None:
+    x = random(60, 60, 0.3, 13).toarray().round(2)
+    x = x if field == "real" else np.ceil(x * 9)
+    x = {"general": x[:, :40], "symmetric": x + x.T, "skew-symmetric": x - x.T}[symmetry]
+    scipy.io.mmwrite(tmp_path / "x.mtx", x.astype(np.int64 if field == "integer" else np.float64), symmetry=symmetry)
+    assert " array " in (tmp_path / "x.mtx").read_text()[:60]
+    expected = sp.csr_matrix(scipy.io.mmread(tmp_path / "x.mtx").astype(np.float32))
+    same(oc.import_mtx(tmp_path / "x", tmp_path / "x.mtx"), expected)
+    text = (tmp_path / "x.mtx").read_text()
+    (tmp_path / "x.mtx").write_text(text + "1\n")
+    with pytest.raises(errors.CorruptError, match="values, the file has at least"):
+        oc.import_mtx(tmp_path / "x", tmp_path / "x.mtx")
+    (tmp_path / "x.mtx").write_text(text[: text.rindex("\n", 0, -1) + 1])
+    with pytest.raises(errors.CorruptError, match="values"):
+        oc.import_mtx(tmp_path / "x", tmp_path / "x.mtx")
+
+
+def test_claims_of_a_header_are_held_against_the_file_and_the_disk(tmp_path: Path) -> None:
+    source = tmp_path / "x"
+    huge = 10**12
+    header = "%%MatrixMarket matrix coordinate real general\n"
+    for call, text in (
+        (oc.import_mtx, f"{header}{huge} 4 1\n1 1 1\n"),
+        (oc.import_bow, f"{huge * 1000}\n4\n1\n1 1 1\n"),
+    ):
+        source.write_text(text)
+        with pytest.raises(errors.NoSpaceError) as caught:
+            call(tmp_path / "y", source)
+        assert caught.value.needed > 8 * huge
+        assert caught.value.free < caught.value.needed
+        assert str(caught.value.needed) in str(caught.value)
+        assert str(caught.value.free) in str(caught.value)
+    for call, text, reason in (
+        (oc.import_mtx, f"{header}4 4 {huge}\n1 1 1\n", f"says {huge} entries, but 6 bytes of text have room for 1 at most"),
+        (oc.import_mtx, "%%MatrixMarket matrix array real general\n1000000 1000000\n1\n", "room for 1 at most"),
+        (oc.import_bow, f"4\n4\n{huge}\n1 1 1\n", f"says {huge} entries"),
+        (oc.import_xc, f"{huge} 4 4\n0 0:1\n", f"says {huge} rows"),
+    ):
+        source.write_text(text)
+        with pytest.raises(errors.CorruptError, match=reason):
+            call(tmp_path / "y", source)
+    source.write_text("1 1:1\n")
+    assert oc.import_libsvm(tmp_path / "x2", source, n_features=huge).shape == (1, huge)
+    # An archive of few bytes whose arrays claim many.
+    sp.save_npz(tmp_path / "x.npz", sp.coo_matrix(([1.0], ([0], [0])), shape=(huge, 4)))
+    with pytest.raises(errors.NoSpaceError):
+        oc.import_npz(tmp_path / "y", tmp_path / "x.npz")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scratch", "x", "x.npz", "x2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (b"a\nb\nc", ["a", "b", "c"]),
+        (b"a\r\nb\r\nc\r\n", ["a", "b", "c"]),
+        (b"\xef\xbb\xbfa\nb\nc\n\n\n", ["a", "b", "c"]),
+        ("ä b\nb\x0bx\nc\u2028d\n".encode(), ["ä b", "b\x0bx", "c\u2028d"]),
+    ],
+)
+def test_words_end_where_their_lines_do(tmp_path: Path, words: bytes, expected: list[str]) -> None:
+    (tmp_path / "docs").write_text("2\n3\n2\n1 1 2\n2 3 1\n")
+    (tmp_path / "words").write_bytes(words)
+    assert oc.import_bow(tmp_path / "x", tmp_path / "docs", tmp_path / "words").vocabulary() == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "reason"),
+    [
+        (b"a\nb\n", errors.UnsupportedError, r"words: .*2 words for 3 columns"),
+        (b"a\nb\nc\nd\n", errors.UnsupportedError, r"words: .*4 or more words for 3 columns"),
+        (b"a\ncaf\xe9\nc\n", errors.BadLineError, r"words, line 2, column 4: the byte 0xe9 is not UTF-8"),
+        (b"a\n\nc\n", errors.BadLineError, r"words, line 3.*line 2, which is empty"),
+    ],
+)
+def test_words_that_are_none_are_named(tmp_path: Path, words: bytes, error: type[Exception], reason: str) -> None:
+    (tmp_path / "docs").write_text("2\n3\n2\n1 1 2\n2 3 1\n")
+    (tmp_path / "words").write_bytes(words)
+    with pytest.raises(error, match=reason):
+        oc.import_bow(tmp_path / "x", tmp_path / "docs", tmp_path / "words")
+    os.unlink(tmp_path / "words")
+    os.mkfifo(tmp_path / "words")
+    with pytest.raises(errors.NotAFileError):
+        oc.import_bow(tmp_path / "x", tmp_path / "docs", tmp_path / "words")
+    assert not (tmp_path / "x").exists()
+
+
+def test_documents_are_lines_or_files_as_is_said(tmp_path: Path) -> None:
+    texts = {"a": "one two\nthree\n", "b": "", "c": "three\r\nfour\n\nThree"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, newline="")
+    paths = [tmp_path / name for name in texts]
+    with pytest.raises(errors.ArgumentError, match="documents='files'"):
+        oc.import_text(tmp_path / "x", paths)
+    lines = oc.import_text(tmp_path / "x", paths, documents="lines")
+    assert lines.shape == (6, 4)
+    files = oc.import_text(tmp_path / "x", paths, documents="files", ngram_range=(1, 2))
+    vocabulary = files.vocabulary()
+    assert vocabulary is not None
+    text = pytest.importorskip("sklearn.feature_extraction.text")
+    count = text.CountVectorizer(input="filename", ngram_range=(1, 2), vocabulary=vocabulary, dtype=np.float32)
+    same(files, count.transform(paths).tocsr().sorted_indices())
+    assert sorted(vocabulary) == sorted(text.CountVectorizer(input="filename", ngram_range=(1, 2)).fit(paths).vocabulary_)
+    assert oc.import_text(tmp_path / "x", paths[:1]).shape[0] == 2
+    assert oc.import_text(tmp_path / "x", paths[0], documents="files").shape[0] == 1
+    with pytest.raises(errors.ArgumentError, match="'lines' or 'files'"):
+        oc.import_text(tmp_path / "x", paths, documents="words")  # type: ignore[arg-type]
+    with pytest.raises(errors.ArgumentError, match="columns"):
+        oc.import_text(tmp_path / "x", paths, documents="files", label_column=0)
+    arguments = ["import", *map(str, paths), str(tmp_path / "y"), "--format", "text", "--scratch", str(tmp_path / "s")]
+    assert CliRunner().invoke(cli.cli, arguments).exit_code == 2
+    ran = CliRunner().invoke(cli.cli, [*arguments, "--documents", "files"])
+    assert ran.exit_code == 0, ran.output
+    assert oc.open(tmp_path / "y").shape == (3, 4)
+
+
+def test_more_files_than_may_be_open_are_documents(tmp_path: Path) -> None:
+    import resource
+
+    paths = [tmp_path / f"{number}.txt" for number in range(300)]
+    for number, path in enumerate(paths):
+        path.write_text(f"word{number} common\nword{number}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 200), hard))
+    try:
+        found = oc.import_text(tmp_path / "x", paths, documents="files")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found.shape == (300, 301)
+    assert found.scipy().sum() == 900
 
 
 def test_exports_refuse_what_a_format_cannot_have(tmp_path: Path) -> None:
@@ -323,6 +608,12 @@ def big(path: Path, rows: int = 120_000) -> Path:
             for row in range(1000):
                 pairs = " ".join(f"{c}:{v}" for c, v in zip(columns[row], values[row], strict=True))
                 out.write(f"{start + row} {pairs}\n")
+    return path
+
+
+def ranked(path: Path) -> Path:
+    with path.open("w") as out:
+        out.writelines(f"{row % 5} qid:{row // 9} {row % 31 + 1}:0.5 {row % 31 + 40}:1\n" for row in range(300_000))
     return path
 
 
@@ -361,6 +652,8 @@ def archive(path: Path, layout: str) -> Path:
 RESUMED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "libsvm": (big, "oc.import_libsvm(target, source, resume=resume)"),
     "libsvm compressed": (big, "oc.import_libsvm(target, source + '.gz', resume=resume)"),
+    "libsvm by bzip2": (big, "oc.import_libsvm(target, source + '.bz2', resume=resume)"),
+    "libsvm with queries": (ranked, "oc.import_libsvm(target, source, resume=resume)"),
     "text": (texts, "oc.import_text(target, source, text_column=1, label_column=0, resume=resume)"),
     "mtx": (market, "oc.import_mtx(target, source, resume=resume)"),
     "parquet": (table, "oc.import_parquet(target, source, resume=resume)"),
@@ -387,6 +680,8 @@ def test_an_import_that_was_killed_goes_on_to_the_same_bytes(tmp_path: Path, nam
     source = make(tmp_path / "source")
     if "gz" in call:
         Path(f"{source}.gz").write_bytes(gzip.compress(source.read_bytes(), 1))
+    if "bz2" in call:
+        Path(f"{source}.bz2").write_bytes(bz2.compress(source.read_bytes(), 1))
 
     def start(target: str, how: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", IMPORT + call, str(source), str(tmp_path / target), how, str(tmp_path / "scratch")]

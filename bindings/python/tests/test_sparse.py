@@ -293,6 +293,55 @@ def test_an_old_folder_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "scratch") == ["a"]
 
 
+def test_a_description_that_claims_other_lengths_is_refused(tmp_path: Path) -> None:
+    x = sp.random(300, 50, 0.1, "csr", random_state=0, dtype=np.float32)
+    for tiled in (False, True):
+        path = tmp_path / f"x{tiled}"
+        made = oc.from_scipy(tmp_path / "arrays", x)
+        if tiled:
+            made.tiled(path)
+        else:
+            (tmp_path / "arrays").rename(path)
+        description = path / "matrix.json"
+        text = description.read_text()
+        assert '"shape":[300,50]' in text
+        description.write_text(text.replace("[300,", "[4294967296,"))
+        if tiled:
+            # Rows without entries leave no trace in tiles, but memory for them is asked for first.
+            with pytest.raises(errors.NoMemoryError):
+                oc.open(path).scipy()
+        else:
+            with pytest.raises(errors.CorruptError, match=r"indptr\.npy.*4294967296 lines need"):
+                oc.open(path)
+        description.write_text(text)
+        np.save(path / "labels.npy", np.zeros(299))
+        with pytest.raises(errors.CorruptError, match=r"labels\.npy: it is about 299 rows, the matrix has 300"):
+            oc.open(path).labels()
+        assert oc.open(path).slice(0, 100).labels().shape == (100,)
+    entries = tmp_path / "xTrue" / "tiles.bin"
+    entries.write_bytes(entries.read_bytes()[:-65])
+    with pytest.raises(errors.TruncatedError, match=r"tiles\.bin") as caught:
+        oc.open(tmp_path / "xTrue")
+    assert caught.value.actual < caught.value.expected
+    (tmp_path / "xFalse" / "vocabulary.txt").write_bytes(b"a\ncaf\xe9\n")
+    with pytest.raises(errors.CorruptError, match=r"vocabulary\.txt, line 2: it is not UTF-8"):
+        oc.open(tmp_path / "xFalse").vocabulary()
+
+
+def test_arrays_of_a_folder_may_begin_anywhere(tmp_path: Path) -> None:
+    x = sp.random(300, 50, 0.1, "csr", random_state=0, dtype=np.float32)
+    oc.from_scipy(tmp_path / "x", x)
+    for name in ("indptr", "indices", "data"):
+        path = tmp_path / "x" / f"{name}.npy"
+        values = np.load(path)
+        header = f"{{'descr': '{values.dtype.str}', 'fortran_order': False, 'shape': {values.shape}, }}"
+        header += " " * ((3 - 11 - len(header)) % 16) + "\n"
+        path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + values.tobytes())
+    found = oc.open(tmp_path / "x")
+    assert (found.scipy() != x).nnz == 0
+    np.testing.assert_allclose((found @ np.eye(50, dtype=np.float32)).numpy(), x.toarray(), rtol=1e-6)
+
+
 def test_tiles_are_smaller_and_work_as_any_other(tmp_path: Path) -> None:
     x = made(4000, 70_000, 0.002)
     a = oc.from_scipy(tmp_path / "a", x)

@@ -47,7 +47,7 @@ fn measure(format: &str, object: &str, text: &[u8]) -> Result<(), Failure> {
         "xc" => {
             let header = xc::Header::read(&mut lines)?;
             report(format, object, &chunks(lines)?, &mut |chunk| {
-                xc::parse(chunk, &header, &mut batch)?;
+                xc::parse(chunk, &header, Precision::Double, &mut batch)?;
                 Ok(batch.indices.len())
             })
         }
@@ -61,7 +61,7 @@ fn measure(format: &str, object: &str, text: &[u8]) -> Result<(), Failure> {
         "mtx" => {
             let header = matrix_market::Header::read(&mut lines)?;
             report(format, object, &chunks(lines)?, &mut |chunk| {
-                matrix_market::parse(chunk, &header, &mut triplets)?;
+                matrix_market::parse(chunk, &header, Precision::Double, &mut triplets)?;
                 Ok(triplets.rows.len())
             })
         }

@@ -7,7 +7,7 @@
 //!   1 5 2                   document 1 has word 5 twice
 //! ```
 //!
-//! A file of words beside it, one a line, is read by [`Vocabulary::read`](crate::Vocabulary::read). Source: UCI machine learning
+//! A file of words beside it, one a line, is read by [`WordLines`](crate::WordLines). Source: UCI machine learning
 //! repository, "Bag of Words", 2008.
 
 use std::io::Read;
@@ -63,11 +63,20 @@ impl Header {
     }
 }
 
+/// Bytes that the line of an entry has at least.
+pub const LEAST_LINE_BYTES: usize = "1 1 1\n".len();
+
+/// Bytes of memory that [`Triplets`] come to hold at most while a chunk is read into them.
+#[must_use]
+pub fn bytes_to_parse(chunk: &Chunk) -> usize {
+    24 * chunk.lines_of(LEAST_LINE_BYTES)
+}
+
 /// Reads the entries of a chunk into `triplets`.
 ///
 /// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow the format or the header.
 pub fn parse(chunk: &Chunk, header: &Header, triplets: &mut Triplets) -> Result<()> {
-    triplets.clear(chunk.lines_of("1 1 1\n".len()));
+    triplets.clear(chunk.lines_of(LEAST_LINE_BYTES));
     chunk.parsed(|text| entries(text, header, triplets))?;
     triplets.entries = triplets.rows.len() as u64;
     Ok(())

@@ -52,6 +52,20 @@ pub enum Error {
         /// Whether counting ended before the file did.
         more: bool,
     },
+    /// A header that says more than the file has bytes for.
+    #[error("{object}: the header says {expected} {what}, but {text_bytes} bytes of text have room for {most} at most")]
+    Room {
+        /// The file.
+        object: String,
+        /// Rows or entries.
+        what: &'static str,
+        /// What the header says.
+        expected: u64,
+        /// Bytes of the file.
+        text_bytes: u64,
+        /// Rows or entries that as many bytes can be.
+        most: u64,
+    },
     /// A sound file of a kind that is no sparse matrix for us, or rows that a format cannot hold.
     #[error("{object}: not supported: {reason}")]
     Unsupported {
@@ -103,5 +117,14 @@ impl Fault {
     #[cold]
     pub(crate) fn new(at: usize, reason: impl Into<String>) -> Fault {
         Fault { at, reason: reason.into() }
+    }
+}
+
+/// What a foreign file says, for errors: long text is cut.
+pub(crate) fn shown(text: &str) -> String {
+    const SHOWN: usize = 40;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.into(),
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::libsvm::{Base, LabelKind};
 use crate::text::{Documents, Tokenizer};
-use crate::{Batch, Chunk, Lines, Position, Precision, Result, Source, Triplets, Vocabulary};
+use crate::{Batch, Chunk, Lines, Position, Precision, Result, Source, Triplets, Vocabulary, WordLines};
 use crate::{bag_of_words, libsvm, matrix_market, npz, parquet, xc};
 
 const CHUNK_BYTES: usize = 64;
@@ -19,6 +19,7 @@ pub fn read_as_everything(bytes: &[u8]) {
         read_matrix_market(bytes),
         read_bag_of_words(bytes),
         read_text(bytes),
+        read_words(bytes),
         Vocabulary::read(&mut lines(bytes)).map(drop),
         read_npz(bytes),
         read_parquet(bytes),
@@ -26,7 +27,8 @@ pub fn read_as_everything(bytes: &[u8]) {
 }
 
 fn lines(bytes: &[u8]) -> Lines<&[u8]> {
-    let source = Source::open("fuzz", bytes).expect("memory can be read");
+    // What is packed in a way that is not read is read as nothing.
+    let source = Source::open("fuzz", bytes).or_else(|_| Source::open("fuzz", &[][..])).expect("memory can be read");
     Lines::new(source, Position::START, CHUNK_BYTES, LONGEST_LINE)
 }
 
@@ -66,7 +68,7 @@ fn read_xc(bytes: &[u8]) -> Result<()> {
     let (mut lines, mut chunk, mut batch, mut largest) = (lines(bytes), Chunk::default(), Batch::default(), 0);
     let header = xc::Header::read(&mut lines)?;
     while lines.next(&mut chunk)? {
-        xc::parse(&chunk, &header, &mut batch)?;
+        xc::parse(&chunk, &header, Precision::Single, &mut batch)?;
         check(&batch);
         largest = largest.max(chunk.bytes.len());
         assert!(batch.bytes() <= 32 * largest + 128, "{} bytes for {largest} of text", batch.bytes());
@@ -77,15 +79,19 @@ fn read_xc(bytes: &[u8]) -> Result<()> {
 fn read_matrix_market(bytes: &[u8]) -> Result<()> {
     let (mut lines, mut chunk, mut triplets, mut largest) = (lines(bytes), Chunk::default(), Triplets::default(), 0);
     let header = matrix_market::Header::read(&mut lines)?;
-    let mut tally = header.tally("fuzz");
+    let (mut tally, mut before) = (header.tally("fuzz"), 0);
     while lines.next(&mut chunk)? {
-        matrix_market::parse(&chunk, &header, &mut triplets)?;
-        largest = largest.max(chunk.bytes.len());
-        assert!(triplets.bytes() <= 12 * largest + 128, "{} bytes for {largest} of text", triplets.bytes());
+        matrix_market::parse(&chunk, &header, Precision::Single, &mut triplets)?;
+        tally.add(triplets.entries)?;
+        if header.layout == matrix_market::Layout::Array {
+            matrix_market::place_values(&header, before, &mut triplets);
+            before += triplets.entries;
+        }
+        largest = largest.max(header.bytes_to_parse(&chunk));
+        assert!(triplets.bytes() <= largest + 128, "{} bytes for {largest}", triplets.bytes());
         assert!(
             triplets.rows.iter().all(|&row| row < header.rows) && triplets.columns.iter().all(|&column| column < header.columns)
         );
-        tally.add(triplets.entries)?;
     }
     tally.finish()
 }
@@ -115,6 +121,16 @@ fn read_text(bytes: &[u8]) -> Result<()> {
         check(&batch);
     }
     Ok(())
+}
+
+fn read_words(bytes: &[u8]) -> Result<()> {
+    let (mut lines, mut chunk, mut out) = (lines(bytes), Chunk::default(), Vec::new());
+    let mut words = WordLines::new("fuzz", 3);
+    while lines.next(&mut chunk)? {
+        words.read(&chunk, &mut out)?;
+        assert!(std::str::from_utf8(&out).is_ok() && out.len() <= chunk.bytes.len() + 1);
+    }
+    words.finish()
 }
 
 fn read_npz(bytes: &[u8]) -> Result<()> {

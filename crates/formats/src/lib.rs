@@ -57,4 +57,4 @@ pub use print::Precision;
 pub use rows::{Batch, Tally, Triplets};
 pub use sink::Sink;
 pub use source::{Compression, Source};
-pub use vocabulary::Vocabulary;
+pub use vocabulary::{Vocabulary, WordLines};

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Lines that are blank but for a comment are no rows. Features may come in any order and are sorted; one that comes twice in a
-//! row is refused, since nobody can tell which of them is meant. `qid:` is kept, and either all rows of a chunk have it or none.
+//! row is refused, since nothing tells which of them is meant. `qid:` is kept, and either all rows of a chunk have it or none.
 //! Source: LIBSVM's README, and `sklearn.datasets.load_svmlight_file`.
 
 use crate::error::Fault;
@@ -37,17 +37,39 @@ pub enum LabelKind {
     Many,
 }
 
+/// How text is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Number of the first feature.
+    pub base: Base,
+    /// What stands before the features.
+    pub labels: LabelKind,
+    /// Columns that there may be; none: any number.
+    pub columns: Option<u64>,
+    /// Read as [`Base::Zero`] to find out: one more column is let through, which is the last one of features from 1.
+    pub finds_base: bool,
+    /// What values have to fit in.
+    pub precision: Precision,
+}
+
 /// Reads the rows of a chunk into `batch`.
 ///
 /// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow the format.
 pub fn parse(chunk: &Chunk, base: Base, labels: LabelKind, batch: &mut Batch) -> Result<()> {
-    parse_within(chunk, base, labels, u64::MAX, batch)
+    parse_as(chunk, &Options { base, labels, columns: None, finds_base: false, precision: Precision::Double }, batch)
 }
 
-/// The same of data with so many columns: a line with a further one is an [`Error::Line`].
-pub fn parse_within(chunk: &Chunk, base: Base, labels: LabelKind, columns: u64, batch: &mut Batch) -> Result<()> {
-    let rules = Rules { base, labels, columns, label_count: u64::MAX, every_line_is_a_row: false };
-    parse_rows(chunk, &rules, batch)
+/// The same with further wishes: a line with a column or a value beyond them is an [`Error::Line`].
+pub fn parse_as(chunk: &Chunk, options: &Options, batch: &mut Batch) -> Result<()> {
+    parse_rows(chunk, &Rules { options: *options, label_count: u64::MAX, every_line_is_a_row: false }, batch)
+}
+
+/// The line, from 1, of a row of a chunk of LIBSVM text, which [`parse`] has counted from 0.
+#[must_use]
+pub fn line_of(chunk: &Chunk, row: usize) -> u64 {
+    let is_row = |line: &[u8]| !matches!(line.trim_ascii_start().first(), None | Some(b'#'));
+    let mut rows = chunk.bytes.split(|&byte| byte == b'\n').zip(chunk.position.line..).filter(|(line, _)| is_row(line));
+    rows.nth(row).map_or(chunk.position.line, |(_, line)| line)
 }
 
 /// Bytes of memory that a [`Batch`] comes to hold at most while a chunk of LIBSVM or XC text is read into it, besides what it
@@ -105,19 +127,24 @@ pub(crate) fn write_features(batch: &Batch, row: usize, base: Base, precision: P
 
 /// What a line may have.
 pub(crate) struct Rules {
-    pub(crate) base: Base,
-    pub(crate) labels: LabelKind,
-    /// Columns and labels are below these.
-    pub(crate) columns: u64,
+    pub(crate) options: Options,
+    /// Labels are below this.
     pub(crate) label_count: u64,
     /// As in XC text: blank lines are rows, and a blank at the beginning says that there are no labels.
     pub(crate) every_line_is_a_row: bool,
 }
 
+impl Rules {
+    /// What columns are below.
+    fn limit(&self) -> u64 {
+        self.options.columns.map_or(u64::MAX, |columns| columns.saturating_add(u64::from(self.options.finds_base)))
+    }
+}
+
 pub(crate) fn parse_rows(chunk: &Chunk, rules: &Rules, batch: &mut Batch) -> Result<()> {
     let rows = chunk.lines_of(if rules.every_line_is_a_row { 1 } else { 2 });
     batch.clear(rows, chunk.count(b':'));
-    match rules.labels {
+    match rules.options.labels {
         LabelKind::One => batch.labels.reserve_exact(rows),
         LabelKind::Many => {
             batch.label_offsets.reserve_exact(rows + 1);
@@ -136,7 +163,7 @@ fn rows_of(mut text: Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
             text.skip_line();
             continue;
         }
-        match rules.labels {
+        match rules.options.labels {
             LabelKind::One => label(&mut text, batch)?,
             LabelKind::Many if rules.every_line_is_a_row && text.at > line => batch.end_labels(),
             LabelKind::Many => labels(&mut text, rules, batch)?,
@@ -196,21 +223,21 @@ fn labels(text: &mut Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
 #[inline(always)]
 fn features(text: &mut Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
     let line = text.at;
-    let first = u64::from(rules.base == Base::One);
+    let (first, limit) = (u64::from(rules.options.base == Base::One), rules.limit());
     let (mut ascending, mut lowest_next) = (true, 0);
     loop {
         text.skip_blanks();
         let start = text.at;
         let (feature, value) = match text.short_pair() {
             Some(pair) => pair,
-            None => match after_short_pairs(text, batch)? {
+            None => match after_short_pairs(text, rules.options.precision, batch)? {
                 Next::Pair(feature, value) => (feature, value),
                 Next::Query => continue,
                 Next::EndOfRow => break,
             },
         };
         let index = feature.wrapping_sub(first);
-        if index >= rules.columns {
+        if index >= limit {
             text.at = start;
             return Err(text.fault(out_of_range(feature, rules)));
         }
@@ -237,7 +264,7 @@ enum Next {
 
 /// What a row has besides pairs of short numbers.
 #[inline(always)]
-fn after_short_pairs(text: &mut Cursor, batch: &mut Batch) -> Parsed<Next> {
+fn after_short_pairs(text: &mut Cursor, precision: Precision, batch: &mut Batch) -> Parsed<Next> {
     match text.peek() {
         b'\n' => {
             text.at += 1;
@@ -249,12 +276,12 @@ fn after_short_pairs(text: &mut Cursor, batch: &mut Batch) -> Parsed<Next> {
         }
         b'q' => query(text, batch).map(|()| Next::Query),
         b'-' => Err(text.fault(format!("a feature is negative: {}", text.token()))),
-        b'0'..=b'9' => long_pair(text),
+        b'0'..=b'9' => long_pair(text, precision),
         _ => Err(not_a_pair(text)),
     }
 }
 
-fn long_pair(text: &mut Cursor) -> Parsed<Next> {
+fn long_pair(text: &mut Cursor, precision: Precision) -> Parsed<Next> {
     let start = text.at;
     let feature = text.index("the feature")?;
     if text.peek() != b':' {
@@ -262,7 +289,7 @@ fn long_pair(text: &mut Cursor) -> Parsed<Next> {
         return Err(not_a_pair(text));
     }
     text.at += 1;
-    Ok(Next::Pair(feature, text.number("the value")?))
+    Ok(Next::Pair(feature, text.value(precision)?))
 }
 
 #[cold]
@@ -272,9 +299,12 @@ fn not_a_pair(text: &Cursor) -> Fault {
 
 #[cold]
 fn out_of_range(feature: u64, rules: &Rules) -> String {
-    match feature {
-        0 => "feature 0 in data whose features begin with 1".into(),
-        _ => format!("feature {feature} in data with {} features, which begin with 0", rules.columns),
+    let Options { base, columns, finds_base, .. } = rules.options;
+    let columns = columns.unwrap_or(i64::MAX as u64);
+    match base {
+        Base::One if feature == 0 => "feature 0 in data whose features begin with 1".into(),
+        _ if finds_base => format!("feature {feature} in data with {columns} features"),
+        _ => format!("feature {feature} in data with {columns} features, which begin with {}", u64::from(base == Base::One)),
     }
 }
 

@@ -59,9 +59,11 @@ impl Chunk {
         self.line_count().min((self.bytes.len() + 1) / least_bytes)
     }
 
-    /// Runs a parser of the bytes, and says in which line it failed.
+    /// Runs a parser of the bytes, and says in which line it failed. The mark that some editors put before UTF-8 is passed over.
     pub(crate) fn parsed<T>(&self, parser: impl FnOnce(Cursor) -> Parsed<T>) -> Result<T> {
-        parser(Cursor::new(&self.bytes)).map_err(|fault| self.error(fault))
+        const MARK: &[u8] = b"\xef\xbb\xbf";
+        let marked = self.position == Position::START && self.bytes.starts_with(MARK);
+        parser(Cursor::new(&self.bytes, if marked { MARK.len() } else { 0 })).map_err(|fault| self.error(fault))
     }
 
     #[cold]
@@ -88,6 +90,8 @@ pub struct Lines<R: Read> {
     chunk_bytes: usize,
     longest_line: usize,
     ended: bool,
+    /// As a whole.
+    given: bool,
 }
 
 impl<R: Read> Lines<R> {
@@ -106,6 +110,7 @@ impl<R: Read> Lines<R> {
             chunk_bytes,
             longest_line: longest_line.max(chunk_bytes),
             ended: false,
+            given: false,
         }
     }
 
@@ -155,6 +160,36 @@ impl<R: Read> Lines<R> {
         self.position.byte += length as u64;
         self.position.line += chunk.line_count() as u64;
         Ok(length > 0)
+    }
+
+    /// All of a text at once; false when it was given already, so that an empty text is given once too.
+    ///
+    /// Errors: [`Error::Line`] for one of more than the longest line.
+    pub fn whole(&mut self, chunk: &mut Chunk) -> Result<bool> {
+        if std::mem::replace(&mut self.given, true) {
+            return Ok(false);
+        }
+        let bytes = &mut chunk.bytes;
+        bytes.clear();
+        bytes.append(&mut self.ahead);
+        let mut wanted = self.chunk_bytes;
+        loop {
+            self.fill(bytes, wanted)?;
+            if self.ended {
+                break;
+            }
+            if wanted >= self.longest_line {
+                let reason =
+                    format!("the text has more than {wanted} bytes, the most of one document in this memory; give it more");
+                return Err(Error::Line { object: self.object.to_string(), line: self.position.line, column: 1, reason });
+            }
+            wanted = (2 * wanted).min(self.longest_line);
+        }
+        chunk.object = self.object.clone();
+        chunk.position = self.position;
+        self.position.byte += bytes.len() as u64;
+        self.position.line += chunk.line_count() as u64;
+        Ok(true)
     }
 
     /// The next line by itself, with its end; none at the end of the text. For headers.
@@ -211,6 +246,21 @@ mod tests {
 
     fn lines(text: &[u8], chunk_bytes: usize, longest: usize) -> Lines<&[u8]> {
         Lines::new(Source::open("x", text).unwrap(), Position::START, chunk_bytes, longest)
+    }
+
+    #[test]
+    fn a_whole_text_is_given_once_also_an_empty_one() {
+        for text in [&b""[..], b"1", b"1\n22\n\n333333333333333\n"] {
+            let (mut lines, mut chunk) = (lines(text, 4, 40), Chunk::default());
+            assert!(lines.whole(&mut chunk).unwrap());
+            assert_eq!(
+                (chunk.bytes.as_slice(), chunk.position, lines.position().byte),
+                (text, Position::START, text.len() as u64)
+            );
+            assert!(!lines.whole(&mut chunk).unwrap());
+        }
+        let error = lines(b"123456789", 4, 8).whole(&mut Chunk::default()).unwrap_err();
+        assert!(error.to_string().contains("more than 8 bytes"), "{error}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use self::member::{Members, Numbers};
 pub use self::writer::Writer;
 use crate::bytes::ReadAt;
+use crate::error::shown;
 use crate::{Batch, Error, Result, Triplets};
 
 /// How the entries lie in the file.
@@ -62,7 +63,9 @@ impl Reader {
             "csr" => Layout::Csr,
             "csc" => Layout::Csc,
             "coo" => Layout::Coo,
-            other => return Err(Error::unsupported(object, format!("the sparse format '{other}'; save X.tocsr() instead"))),
+            other => {
+                return Err(Error::unsupported(object, format!("the sparse format '{}'; save X.tocsr() instead", shown(other))));
+            }
         };
         let mut shape = Vec::new();
         let mut shape_array = members.array("shape")?;

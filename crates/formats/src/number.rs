@@ -5,7 +5,8 @@
 //! division or multiplication rounds once, as it should (Clinger, "How to read floating point numbers accurately", 1990).
 //! All others go to [`str::parse`]. The end of the bytes reads as an end of line.
 
-use crate::error::Fault;
+use crate::Precision;
+use crate::error::{Fault, shown};
 
 /// What a parser gives.
 pub(crate) type Parsed<T> = std::result::Result<T, Fault>;
@@ -26,8 +27,9 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Cursor { bytes, at: 0 }
+    /// From a byte on.
+    pub(crate) fn new(bytes: &'a [u8], at: usize) -> Self {
+        Cursor { bytes, at }
     }
 
     pub(crate) fn is_at_end(&self) -> bool {
@@ -166,6 +168,23 @@ impl<'a> Cursor<'a> {
         Ok(if negative { -magnitude } else { magnitude })
     }
 
+    /// A value of a matrix: a finite number, which float32 can hold if `precision` is single.
+    #[inline(always)]
+    pub(crate) fn value(&mut self, precision: Precision) -> Parsed<f64> {
+        let start = self.at;
+        let value = self.number("the value")?;
+        match precision == Precision::Single && (value as f32).is_infinite() {
+            true => Err(self.beyond_single(start)),
+            false => Ok(value),
+        }
+    }
+
+    #[cold]
+    fn beyond_single(&mut self, start: usize) -> Fault {
+        self.at = start;
+        self.fault(format!("the value {} is beyond float32; import it as float64", self.token()))
+    }
+
     #[inline(never)]
     fn long_number(&mut self, start: usize, what: &str) -> Parsed<f64> {
         let length = self.bytes[start..].iter().position(|&byte| is_end(byte)).unwrap_or(self.bytes.len() - start);
@@ -185,25 +204,24 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The bytes as text, if they are.
+    /// The bytes from here on as text, if they are.
     pub(crate) fn utf8(&mut self) -> Parsed<&'a str> {
-        std::str::from_utf8(self.bytes).map_err(|error| {
-            let byte = self.bytes[error.valid_up_to()];
-            Fault::new(error.valid_up_to(), format!("the byte {byte:#04x} is not UTF-8; convert the text first (iconv -t UTF-8)"))
+        std::str::from_utf8(&self.bytes[self.at..]).map_err(|error| {
+            let at = self.at + error.valid_up_to();
+            let byte = self.bytes[at];
+            Fault::new(at, format!("the byte {byte:#04x} is not UTF-8; convert the text first (iconv -t UTF-8)"))
         })
     }
 
     /// What stands here up to the next blank, in quotes and shortened, for errors.
     #[cold]
     pub(crate) fn token(&self) -> String {
-        const SHOWN: usize = 40;
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         let length = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
         match length {
             0 if self.peek() == b'\n' => "the end of the line".into(),
             0 => "a blank".into(),
-            1..=SHOWN => format!("'{}'", String::from_utf8_lossy(&rest[..length])),
-            _ => format!("'{}...'", String::from_utf8_lossy(&rest[..SHOWN])),
+            _ => format!("'{}'", shown(&String::from_utf8_lossy(&rest[..length.min(400)]))),
         }
     }
 
@@ -250,7 +268,7 @@ mod tests {
     use super::*;
 
     fn number(text: &str) -> Option<f64> {
-        let mut cursor = Cursor::new(text.as_bytes());
+        let mut cursor = Cursor::new(text.as_bytes(), 0);
         let value = cursor.number("the value").ok();
         value.filter(|_| cursor.is_at_end())
     }
@@ -313,7 +331,7 @@ mod tests {
             ("", None),
             ("x", None),
         ] {
-            assert_eq!(Cursor::new(text.as_bytes()).index("index").ok(), expected, "{text:?}");
+            assert_eq!(Cursor::new(text.as_bytes(), 0).index("index").ok(), expected, "{text:?}");
         }
     }
 
@@ -334,7 +352,7 @@ mod tests {
         #[test]
         fn short_pairs_are_those_of_the_standard_library(index in "[0-9]{0,9}", value in "[-0-9]{0,9}(\\.[0-9e]{0,9})?", end in "[ \n#:,]") {
             let text = format!("{index}:{value}{end}3:1 and what follows it");
-            let mut cursor = Cursor::new(text.as_bytes());
+            let mut cursor = Cursor::new(text.as_bytes(), 0);
             match cursor.short_pair() {
                 Some((read_index, read_value)) => {
                     prop_assert_eq!(Ok(read_index), index.parse());
@@ -354,7 +372,7 @@ mod tests {
         #[test]
         fn digits_are_read_alike_wherever_the_chunk_ends(value in 0..=i64::MAX as u64, after in "[ :\n]{0,12}") {
             let text = format!("{value}{after}");
-            let mut cursor = Cursor::new(text.as_bytes());
+            let mut cursor = Cursor::new(text.as_bytes(), 0);
             prop_assert_eq!(cursor.index("index").ok(), Some(value));
             prop_assert_eq!(cursor.at, value.to_string().len());
         }

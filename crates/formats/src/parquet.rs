@@ -19,6 +19,8 @@ use ::parquet::schema::types::{ColumnDescriptor, ColumnPath, SchemaDescriptor, T
 use bytes::Bytes;
 
 use crate::bytes::{Place, ReadAt};
+use crate::error::shown;
+use crate::source::refuse_packed;
 use crate::{Batch, Error, Result, Triplets};
 
 /// Which columns of the file are meant.
@@ -52,6 +54,7 @@ impl Reader {
     ///
     /// Errors: [`Error::Corrupt`], [`Error::Unsupported`] for columns that are missing or of other types.
     pub fn open(object: &str, file: Arc<dyn ReadAt>, columns: &Columns) -> Result<Reader> {
+        refuse_packed(object, &*file)?;
         let length = file.length().map_err(Error::io(object))?;
         let file =
             guarded(|| SerializedFileReader::new(Stored { file, length })).map_err(|error| failure(object, length, error))?;
@@ -245,15 +248,22 @@ fn find_columns(schema: &SchemaDescriptor, columns: &Columns) -> std::result::Re
             let wanted = [Some(row), Some(column), value.as_ref()].into_iter().flatten();
             let find = |wanted: &String| {
                 let found = names.iter().position(|name| name == wanted);
-                found.ok_or_else(|| format!("no column '{wanted}'; there are {}", names.join(", ")))
+                found.ok_or_else(|| format!("no column '{}'; there are {}", shown(wanted), some_of(&names)))
             };
             wanted.map(find).collect()
         }
     }
 }
 
+/// Names in a line that fits a screen.
+fn some_of(names: &[String]) -> String {
+    const MOST: usize = 5;
+    let some = names.iter().take(MOST).map(|name| shown(name)).collect::<Vec<_>>().join(", ");
+    if names.len() > MOST { format!("{some} and {} more", names.len() - MOST) } else { some }
+}
+
 fn check_type(column: &ColumnDescriptor, is_value: bool) -> std::result::Result<(), String> {
-    let name = column.path().string();
+    let name = shown(&column.path().string());
     let plain = match column.logical_type_ref() {
         None => matches!(column.converted_type(), ConvertedType::NONE) || integer_width(column.converted_type()),
         Some(logical) => matches!(logical, LogicalType::Integer(_)),

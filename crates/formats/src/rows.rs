@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use crate::{Chunk, Error, Result};
+use crate::{Error, Result};
 
 /// Rows in compressed form. Reused from chunk to chunk: a parser empties it first and keeps its memory.
 ///
@@ -136,7 +136,7 @@ impl Batch {
 
 /// Single entries in the order of the file, rows and columns from 0. Reused from chunk to chunk.
 ///
-/// At most 12 bytes of memory for every byte that the largest chunk had; with real data 2 to 4.
+/// At most 12 bytes of memory for every byte that the largest chunk had, of symmetric text 24; with real data 2 to 4.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Triplets {
     /// Row of every entry, below 2^63.
@@ -150,12 +150,6 @@ pub struct Triplets {
 }
 
 impl Triplets {
-    /// Bytes of memory that it comes to hold at most while a chunk of text is read into it; `symmetric` text gives entries twice.
-    #[must_use]
-    pub fn bytes_to_parse(chunk: &Chunk, symmetric: bool) -> usize {
-        24 * (1 + usize::from(symmetric)) * chunk.lines_of("1 1\n".len())
-    }
-
     /// Empties it, and makes room for so many entries at once.
     pub fn clear(&mut self, entries: usize) {
         for list in [&mut self.rows, &mut self.columns] {
@@ -214,6 +208,16 @@ pub struct Tally {
 impl Tally {
     pub(crate) fn new(object: &str, what: &'static str, expected: u64) -> Tally {
         Tally { object: object.into(), what, expected, seen: 0 }
+    }
+
+    /// Whether a text of so many bytes can have all of them, each in a line of `least` bytes, the last of which may lack its end: a
+    /// header that claims more is refused before anything is done about it.
+    pub fn check_room(&self, text_bytes: u64, least: usize) -> Result<()> {
+        let most = text_bytes.saturating_add(1) / least.max(1) as u64;
+        match self.expected > most {
+            true => Err(Error::Room { object: self.object.clone(), what: self.what, expected: self.expected, text_bytes, most }),
+            false => Ok(()),
+        }
     }
 
     /// Counts those of one chunk; an error as soon as there are too many.

@@ -1,14 +1,20 @@
 //! Bytes of a file, decompressed as they are read. What the file is, its first bytes say, not its name.
 //!
-//! Gzip of several members and zstd of several frames read as one stream, as their own tools do. A decompressor holds some 100
-//! KiB, and zstd its window besides: up to 8 MiB at levels up to 19, and 32 MiB at level 20. Larger ones are refused, so that a
-//! file cannot make memory grow beyond that.
+//! Gzip of several members, bzip2 and xz of several streams and zstd of several frames read as one stream, as their own tools do.
+//! A decompressor holds some 100 KiB, bzip2 4 MB, and zstd and xz their window besides: zstd up to 8 MiB at levels up to 19 and 32
+//! MiB at level 20, xz 8 MiB at its level 6 and 32 MiB at level 8. Larger ones are refused, so that a file cannot make memory grow
+//! beyond that. Archives and what other programs pack are told by their first bytes too, and refused by name: as text they would be
+//! an error in line 1 that says nothing.
 
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 
+use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::MultiGzDecoder;
+use liblzma::bufread::XzDecoder;
+use liblzma::stream::{CONCATENATED, Stream};
 use zstd::stream::read::Decoder as ZstdDecoder;
 
+use crate::bytes::ReadAt;
 use crate::{Error, Result};
 
 /// How the bytes of a file are packed.
@@ -18,18 +24,60 @@ pub enum Compression {
     Plain,
     /// RFC 1952.
     Gzip,
+    /// bzip2's own format.
+    Bzip2,
+    /// The .xz format, version 1.
+    Xz,
     /// RFC 8878.
     Zstd,
 }
 
 impl Compression {
-    const MAGIC_BYTES: u64 = 4;
+    const MAGIC_BYTES: u64 = 10;
 
     fn of(first: &[u8]) -> Compression {
         match *first {
             [0x1f, 0x8b, ..] => Compression::Gzip,
-            [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Compression::Zstd,
+            // A level, and the number that a block or the end of the stream begins with: text may begin with BZh.
+            [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59] => Compression::Bzip2,
+            [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72, 0x45, 0x38, 0x50, 0x90] => Compression::Bzip2,
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Compression::Xz,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Compression::Zstd,
             _ => Compression::Plain,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Compression::Plain => "plain",
+            Compression::Gzip => "gzip",
+            Compression::Bzip2 => "bzip2",
+            Compression::Xz => "xz",
+            Compression::Zstd => "zstd",
+        }
+    }
+}
+
+/// What is packed in a way that is not read, and so no text.
+fn not_read(first: &[u8]) -> Option<&'static str> {
+    match *first {
+        [b'P', b'K', 3, 4, ..] => Some("a zip archive"),
+        [b'7', b'z', 0xbc, 0xaf, 0x27, 0x1c, ..] => Some("a 7z archive"),
+        [0x04, 0x22, 0x4d, 0x18, ..] => Some("compressed by lz4"),
+        [0x1f, 0x9d, ..] => Some("compressed by compress (.Z)"),
+        _ => None,
+    }
+}
+
+/// Refuses a file that is read at any place, and so cannot be read through a decompressor, where one has packed it.
+pub(crate) fn refuse_packed(object: &str, file: &dyn ReadAt) -> Result<()> {
+    let mut first = [0; Compression::MAGIC_BYTES as usize];
+    let read = file.read_at(&mut first, 0).map_err(Error::io(object))?;
+    match Compression::of(&first[..read]) {
+        Compression::Plain => Ok(()),
+        packed => {
+            let reason = format!("it is compressed by {0} as a whole; unpack it first ({0} -d)", packed.name());
+            Err(Error::unsupported(object, reason))
         }
     }
 }
@@ -37,11 +85,16 @@ impl Compression {
 /// 32 MiB.
 const LARGEST_WINDOW_LOG: u32 = 25;
 
+/// The window, and what liblzma holds besides: some 64 KiB.
+const LARGEST_XZ_BYTES: u64 = (1 << LARGEST_WINDOW_LOG) + (1 << 20);
+
 type Stored<R> = Counted<BufReader<Chain<Cursor<Vec<u8>>, R>>>;
 
 enum Unpacked<R: Read> {
     Plain(Stored<R>),
     Gzip(Box<MultiGzDecoder<Stored<R>>>),
+    Bzip2(Box<MultiBzDecoder<Stored<R>>>),
+    Xz(Box<XzDecoder<Stored<R>>>),
     Zstd(ZstdDecoder<'static, Stored<R>>),
 }
 
@@ -56,12 +109,22 @@ impl<R: Read> Source<R> {
     pub fn open(object: &str, mut reader: R) -> Result<Source<R>> {
         let mut first = Vec::new();
         reader.by_ref().take(Compression::MAGIC_BYTES).read_to_end(&mut first).map_err(Error::io(object))?;
+        if let Some(packed) = not_read(&first) {
+            let reason = format!("it is {packed}; text is read plain, or compressed by gzip, bzip2, xz or zstd");
+            return Err(Error::unsupported(object, reason));
+        }
         let compression = Compression::of(&first);
         let stored =
             Counted { inner: BufReader::with_capacity(1 << 16, Cursor::new(first).chain(reader)), consumed: 0, failed: false };
         let unpacked = match compression {
             Compression::Plain => Unpacked::Plain(stored),
             Compression::Gzip => Unpacked::Gzip(Box::new(MultiGzDecoder::new(stored))),
+            Compression::Bzip2 => Unpacked::Bzip2(Box::new(MultiBzDecoder::new(stored))),
+            Compression::Xz => {
+                let stream = Stream::new_stream_decoder(LARGEST_XZ_BYTES, CONCATENATED);
+                let stream = stream.map_err(|error| Error::io(object)(error.into()))?;
+                Unpacked::Xz(Box::new(XzDecoder::new_stream(stored, stream)))
+            }
             Compression::Zstd => {
                 let mut decoder = ZstdDecoder::with_buffer(stored).map_err(Error::io(object))?;
                 decoder.window_log_max(LARGEST_WINDOW_LOG).map_err(Error::io(object))?;
@@ -83,6 +146,8 @@ impl<R: Read> Source<R> {
         match self.unpacked {
             Unpacked::Plain(_) => Compression::Plain,
             Unpacked::Gzip(_) => Compression::Gzip,
+            Unpacked::Bzip2(_) => Compression::Bzip2,
+            Unpacked::Xz(_) => Compression::Xz,
             Unpacked::Zstd(_) => Compression::Zstd,
         }
     }
@@ -97,6 +162,8 @@ impl<R: Read> Source<R> {
         match &self.unpacked {
             Unpacked::Plain(stored) => stored,
             Unpacked::Gzip(decoder) => decoder.get_ref(),
+            Unpacked::Bzip2(decoder) => decoder.get_ref(),
+            Unpacked::Xz(decoder) => decoder.get_ref(),
             Unpacked::Zstd(decoder) => decoder.get_ref(),
         }
     }
@@ -110,6 +177,8 @@ impl<R: Read> Source<R> {
             let read = match &mut self.unpacked {
                 Unpacked::Plain(stored) => stored.read(rest),
                 Unpacked::Gzip(decoder) => decoder.read(rest),
+                Unpacked::Bzip2(decoder) => decoder.read(rest),
+                Unpacked::Xz(decoder) => decoder.read(rest),
                 Unpacked::Zstd(decoder) => decoder.read(rest),
             };
             match read {
@@ -123,21 +192,18 @@ impl<R: Read> Source<R> {
     }
 
     fn failure(&self, error: io::Error) -> Error {
-        let packed = match self.compression() {
-            Compression::Plain => return Error::Io { object: self.object.clone(), source: error },
-            _ if self.stored().failed => return Error::Io { object: self.object.clone(), source: error },
-            Compression::Gzip => "gzip",
-            Compression::Zstd => "zstd",
-        };
+        let packed = self.compression();
+        if packed == Compression::Plain || self.stored().failed {
+            return Error::Io { object: self.object.clone(), source: error };
+        }
+        if let Some(level) = window_is_larger(packed, &error) {
+            let reason =
+                format!("its {} window is larger than 32 MiB; compress it again at a level up to {level}", packed.name());
+            return Error::unsupported(&self.object, reason);
+        }
+        let packed = packed.name();
         let reason = match error.kind() {
             io::ErrorKind::UnexpectedEof => format!("the {packed} data end in the middle, the file is truncated"),
-            // zstd's own words for a frame with a larger window.
-            _ if error.to_string().contains("too much memory") => {
-                return Error::unsupported(
-                    &self.object,
-                    "its zstd window is larger than 32 MiB; compress it again at a level up to 20",
-                );
-            }
             _ => format!("damaged {packed} data: {error}"),
         };
         Error::corrupt(&self.object, self.stored_bytes(), reason)
@@ -158,6 +224,17 @@ impl<R: Read> Source<R> {
             }
         }
         Ok(())
+    }
+}
+
+/// Whether an error says that a window is larger than what is allowed; if so, the highest level whose windows are not.
+fn window_is_larger(packed: Compression, error: &io::Error) -> Option<u32> {
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<liblzma::stream::Error>());
+    match packed {
+        Compression::Xz if inner == Some(&liblzma::stream::Error::MemLimit) => Some(8),
+        // zstd's own words for a frame with a larger window.
+        Compression::Zstd if error.to_string().contains("too much memory") => Some(20),
+        _ => None,
     }
 }
 
@@ -200,6 +277,22 @@ mod tests {
         encoder.finish().unwrap()
     }
 
+    fn bzip2(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = ::bzip2::write::BzEncoder::new(Vec::new(), ::bzip2::Compression::new(1));
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn xz(bytes: &[u8]) -> Vec<u8> {
+        liblzma::encode_all(bytes, 1).unwrap()
+    }
+
+    fn zstd(bytes: &[u8]) -> Vec<u8> {
+        ::zstd::encode_all(bytes, 3).unwrap()
+    }
+
+    const PACKERS: [fn(&[u8]) -> Vec<u8>; 4] = [gzip, bzip2, xz, zstd];
+
     fn text() -> Vec<u8> {
         (0..40_000).flat_map(|line| format!("{line} {}\n", line * line).into_bytes()).collect()
     }
@@ -218,17 +311,20 @@ mod tests {
         let text = text();
         let (left, right) = text.split_at(text.len() / 3);
         assert_eq!(read(&text).unwrap(), text);
-        assert_eq!(read(&[gzip(left), gzip(b""), gzip(right)].concat()).unwrap(), text);
-        let zstd = |bytes| zstd::encode_all(bytes, 3).unwrap();
-        assert_eq!(read(&[zstd(left), zstd(right)].concat()).unwrap(), text);
-        for short in [&b""[..], b"1", b"12\n"] {
+        for pack in PACKERS {
+            assert_eq!(read(&[pack(left), pack(b""), pack(right)].concat()).unwrap(), text);
+            assert_eq!(read(&pack(b"")).unwrap(), b"");
+        }
+        // The padding that xz allows between streams and behind them.
+        assert_eq!(read(&[xz(left), vec![0; 8], xz(right), vec![0; 4]].concat()).unwrap(), text);
+        for short in [&b""[..], b"1", b"12\n", b"BZh9 is a word\n"] {
             assert_eq!(read(short).unwrap(), short);
         }
     }
 
     #[test]
     fn a_truncated_stream_is_an_error_that_names_the_offset() {
-        for whole in [gzip(&text()), zstd::encode_all(&text()[..], 3).unwrap()] {
+        for whole in PACKERS.map(|pack| pack(&text())) {
             for length in [whole.len() / 2, whole.len() - 1] {
                 match read(&whole[..length]) {
                     Err(Error::Corrupt { offset, reason, .. }) => {
@@ -243,24 +339,45 @@ mod tests {
 
     #[test]
     fn damage_in_the_middle_is_an_error_near_its_offset() {
-        let mut stored = gzip(&text());
-        let middle = stored.len() / 2;
-        stored[middle..middle + 16].fill(0xff);
-        assert!(matches!(read(&stored), Err(Error::Corrupt { offset, .. }) if offset >= middle as u64));
-        let trailing = [gzip(b"1\n"), b"garbage".to_vec()].concat();
-        assert!(matches!(read(&trailing), Err(Error::Corrupt { .. })));
+        for pack in PACKERS {
+            let mut stored = pack(&text());
+            let middle = stored.len() / 2;
+            stored[middle..middle + 16].fill(0xff);
+            match read(&stored) {
+                Err(Error::Corrupt { offset, .. }) => assert!(offset <= stored.len() as u64 && offset > 0),
+                other => panic!("{:?}", other.map(|bytes| bytes.len())),
+            }
+            let trailing = [pack(b"1\n"), b"garbage".to_vec()].concat();
+            assert!(matches!(read(&trailing), Err(Error::Corrupt { .. })));
+        }
     }
 
     #[test]
     fn a_window_that_would_take_much_memory_is_refused() {
         let packed = |window_log| {
-            let mut encoder = zstd::Encoder::new(Vec::new(), 3).unwrap();
+            let mut encoder = ::zstd::Encoder::new(Vec::new(), 3).unwrap();
             encoder.window_log(window_log).unwrap();
             encoder.write_all(&text()).unwrap();
             encoder.finish().unwrap()
         };
         assert_eq!(read(&packed(25)).unwrap(), text());
         assert!(matches!(read(&packed(26)), Err(Error::Unsupported { .. })));
+        let packed = |level| liblzma::encode_all(&text()[..], level).unwrap();
+        assert_eq!(read(&packed(8)).unwrap(), text());
+        match read(&packed(9)) {
+            Err(Error::Unsupported { reason, .. }) => assert!(reason.contains("level up to 8"), "{reason}"),
+            other => panic!("{:?}", other.map(|bytes| bytes.len())),
+        }
+    }
+
+    #[test]
+    fn what_is_packed_otherwise_is_named() {
+        for (first, named) in [(&b"PK\x03\x04"[..], "zip"), (b"\x04\x22\x4d\x18", "lz4"), (b"\x1f\x9d", "compress")] {
+            match Source::open("x", [first, &[7; 20]].concat().as_slice()).map(drop) {
+                Err(Error::Unsupported { reason, .. }) => assert!(reason.contains(named), "{reason}"),
+                other => panic!("{other:?}"),
+            }
+        }
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Words of raw text, a document a line.
+//! Words of raw text, a document a line, or a document a text.
 //!
 //! A word is what scikit-learn's `CountVectorizer` takes for one: the text in lower case, then every run of two or more word
 //! characters (`\w\w+`: letters, numbers and `_` of Unicode). Lines of tab-separated columns can have the text in one and a label
@@ -43,12 +43,15 @@ pub struct Tokenizer {
     pub text_column: Option<usize>,
     /// Column with a label.
     pub label_column: Option<usize>,
+    /// A chunk is one document, whose lines are only blanks between words ([`Lines::whole`](crate::Lines::whole)). There are no columns then.
+    pub whole: bool,
 }
 
 impl Default for Tokenizer {
     /// scikit-learn's `CountVectorizer()` on whole lines.
     fn default() -> Tokenizer {
-        Tokenizer { minimum_length: 2, stop_words: Vocabulary::default(), ngrams: 1..=1, text_column: None, label_column: None }
+        let (text_column, label_column) = (None, None);
+        Tokenizer { minimum_length: 2, stop_words: Vocabulary::default(), ngrams: 1..=1, text_column, label_column, whole: false }
     }
 }
 
@@ -86,6 +89,10 @@ impl Tokenizer {
 
     fn parse_lines(&self, mut text: Cursor, documents: &mut Documents) -> Parsed<()> {
         let mut rest = text.utf8()?;
+        if self.whole {
+            documents.add(rest, self);
+            return Ok(());
+        }
         while !rest.is_empty() {
             let length = memchr::memchr(b'\n', rest.as_bytes()).map_or(rest.len(), |end| end + 1);
             let (line, after) = rest.split_at(length);

@@ -14,6 +14,7 @@ use std::mem::size_of;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 
+use crate::error::shown;
 use crate::{Chunk, Error, Lines, Result};
 
 /// Words with numbers from 0. Numbers depend on the order of the words alone, not on threads or hashes.
@@ -175,6 +176,7 @@ impl Vocabulary {
                 let word = line.trim_end_matches(['\n', '\r']);
                 let hash = self.hashes.hash_one(word.as_bytes());
                 if let Some(number) = self.find(hash, word) {
+                    let word = shown(word);
                     return Err(text.fault(format!("the word '{word}' is there already, with number {number} (from 0)")));
                 }
                 if self.len() == Self::LARGEST {
@@ -185,6 +187,63 @@ impl Vocabulary {
             }
             Ok(())
         })
+    }
+}
+
+/// The file of words beside a matrix: one a line, as many as the matrix has columns, whatever its line ends. Empty lines at its end
+/// are none; words may be there twice, since they only name columns.
+pub struct WordLines {
+    object: String,
+    columns: u64,
+    words: u64,
+    /// First empty line of those that were read last.
+    blank: Option<u64>,
+}
+
+impl WordLines {
+    /// `object` is the file's name in errors.
+    #[must_use]
+    pub fn new(object: &str, columns: u64) -> WordLines {
+        WordLines { object: object.into(), columns, words: 0, blank: None }
+    }
+
+    /// The words of a chunk as text, one a line with a newline behind each, in place of what `out` held.
+    ///
+    /// Errors: [`Error::Line`] for what is not UTF-8, and for an empty line with words behind it; [`Error::Unsupported`] for too many
+    /// words.
+    pub fn read(&mut self, chunk: &Chunk, out: &mut Vec<u8>) -> Result<()> {
+        out.clear();
+        chunk.parsed(|mut text| {
+            let whole = text.utf8()?;
+            for (line, number) in whole.split_inclusive('\n').zip(chunk.position.line..) {
+                let word = line.strip_suffix('\n').unwrap_or(line);
+                let word = word.strip_suffix('\r').unwrap_or(word);
+                if word.is_empty() {
+                    self.blank.get_or_insert(number);
+                } else if let Some(blank) = self.blank {
+                    return Err(text.fault(format!("a word behind line {blank}, which is empty: every column needs a word")));
+                } else {
+                    out.extend_from_slice(word.as_bytes());
+                    out.push(b'\n');
+                    self.words += 1;
+                }
+                text.at += line.len();
+            }
+            Ok(())
+        })?;
+        match self.words > self.columns {
+            true => Err(self.error(" or more")),
+            false => Ok(()),
+        }
+    }
+
+    /// To be called at the end of the file. Errors: [`Error::Unsupported`] for too few words.
+    pub fn finish(self) -> Result<()> {
+        if self.words < self.columns { Err(self.error("")) } else { Ok(()) }
+    }
+
+    fn error(&self, more: &str) -> Error {
+        Error::unsupported(&self.object, format!("{}{more} words for {} columns", self.words, self.columns))
     }
 }
 
@@ -232,6 +291,36 @@ mod tests {
     fn a_word_that_is_there_twice_or_is_no_text_is_named_by_its_line() {
         assert!(matches!(read(b"a\nb\r\nc\nb\n"), Err(Error::Line { line: 4, .. })));
         assert!(matches!(read(b"a\nb\nc\n\xff\n"), Err(Error::Line { line: 4, column: 1, .. })));
+    }
+
+    fn words_of(text: &[u8], columns: u64) -> Result<String> {
+        let mut lines = Lines::new(Source::open("words", text)?, Position::START, 8, 100);
+        let (mut words, mut chunk) = (WordLines::new("words", columns), Chunk::default());
+        let (mut all, mut some) = (Vec::new(), Vec::new());
+        while lines.next(&mut chunk)? {
+            words.read(&chunk, &mut some)?;
+            all.append(&mut some);
+        }
+        words.finish()?;
+        Ok(String::from_utf8(all).unwrap())
+    }
+
+    #[test]
+    fn words_beside_a_matrix_end_where_their_lines_do() {
+        let three = "a\nbb\nä c\n";
+        for text in ["a\nbb\nä c", "a\nbb\nä c\n", "a\r\nbb\r\nä c\r\n", "\u{feff}a\nbb\nä c\n\n\r\n\n\n\n\n\n\n\n\n"] {
+            assert_eq!(words_of(text.as_bytes(), 3).unwrap(), three);
+        }
+        assert_eq!(words_of(b"\n\n", 0).unwrap(), "");
+        for (text, columns, words) in [
+            (&b"a\nb\n"[..], 3, "words: not supported: 2 words for 3 columns"),
+            (b"a\nb\nc\nd\n", 3, "4 or more words for 3 columns"),
+            (b"a\nb\ncaf\xe9\n", 3, "words, line 3, column 4: the byte 0xe9 is not UTF-8"),
+            (b"a\nbbbbbbbb\n\n\nc\n", 3, "words, line 5, column 1: a word behind line 3, which is empty"),
+        ] {
+            let error = words_of(text, columns).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     proptest! {

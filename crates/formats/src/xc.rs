@@ -11,7 +11,7 @@
 
 use std::io::Read;
 
-use crate::libsvm::{self, Base, LabelKind, Rules};
+use crate::libsvm::{self, Base, LabelKind, Options, Rules};
 use crate::print::push_index;
 use crate::{Batch, Chunk, Error, Lines, Precision, Result, Tally};
 
@@ -58,16 +58,13 @@ impl Header {
     }
 }
 
-/// Reads the rows of a chunk into `batch`.
+/// Reads the rows of a chunk into `batch`; values have to fit in `precision`.
 ///
 /// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow the format or the header.
-pub fn parse(chunk: &Chunk, header: &Header, batch: &mut Batch) -> Result<()> {
-    let (columns, label_count) = (header.columns, header.labels);
-    libsvm::parse_rows(
-        chunk,
-        &Rules { base: Base::Zero, labels: LabelKind::Many, columns, label_count, every_line_is_a_row: true },
-        batch,
-    )
+pub fn parse(chunk: &Chunk, header: &Header, precision: Precision, batch: &mut Batch) -> Result<()> {
+    let columns = Some(header.columns);
+    let options = Options { base: Base::Zero, labels: LabelKind::Many, columns, finds_base: false, precision };
+    libsvm::parse_rows(chunk, &Rules { options, label_count: header.labels, every_line_is_a_row: true }, batch)
 }
 
 /// Appends rows as text. One label a row is written as that label if it is a whole number from 0, and refused otherwise.

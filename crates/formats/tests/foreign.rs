@@ -39,7 +39,7 @@ proptest! {
         rows in lines_of("[-+0-9., ]{0,5}( ?qid:[0-9]{1,20})?( [0-9]{0,20}:?[-+0-9.einf]{0,5}){0,5} ?#?"),
         entries in lines_of("[0-9]{0,2} ?[0-9-]{0,3} [0-9.]{0,4}\r?"),
         words in lines_of("\\PC{0,20}"),
-        header in "(%%MatrixMarket matrix coordinate (real|integer|pattern) (general|symmetric|skew-symmetric)\n%\n)?[0-9]{1,2}[ \n][0-9]{1,2}[ \n][0-9]{1,2}\n",
+        header in "(%%MatrixMarket matrix (coordinate|array) (real|integer|pattern) (general|symmetric|skew-symmetric)\n%\n)?[0-9]{1,2}[ \n][0-9]{1,2}[ \n][0-9]{1,2}\n",
     ) {
         for text in [&rows, &entries, &words, &(header.clone() + &rows), &(header.clone() + &entries)] {
             read_as_everything(text.as_bytes());

@@ -7,10 +7,10 @@ use std::fs::File;
 use std::sync::Arc;
 
 use outcore_formats::libsvm::{self, Base, LabelKind};
-use outcore_formats::matrix_market::{self, Field, Symmetry};
+use outcore_formats::matrix_market::{self, Field, Layout, Symmetry};
 use outcore_formats::parquet::{self, Columns};
 use outcore_formats::text::{Documents, Tokenizer};
-use outcore_formats::{Batch, Chunk, Error, Result, Triplets, Vocabulary, npz};
+use outcore_formats::{Batch, Chunk, Error, Precision, Result, Triplets, Vocabulary, npz};
 
 use common::{bytes, file, for_each_chunk, lines};
 
@@ -112,10 +112,16 @@ fn read_mtx(name: &str) -> Result<(matrix_market::Header, Matrix)> {
     let mut lines = lines(&text);
     let header = matrix_market::Header::read(&mut lines)?;
     let (mut matrix, mut triplets, mut tally) = (Matrix::new(), Triplets::default(), header.tally(name));
+    let mut before = 0;
     for_each_chunk(&mut lines, |chunk| {
-        matrix_market::parse(chunk, &header, &mut triplets)?;
+        matrix_market::parse(chunk, &header, Precision::Double, &mut triplets)?;
+        tally.add(triplets.entries)?;
+        if header.layout == Layout::Array {
+            matrix_market::place_values(&header, before, &mut triplets);
+            before += triplets.entries;
+        }
         add_entries(&mut matrix, &triplets);
-        tally.add(triplets.entries)
+        Ok(())
     })?;
     tally.finish()?;
     Ok((header, matrix))
@@ -136,7 +142,9 @@ fn matrix_market_files_of_every_field_and_symmetry_are_read() {
         BTreeMap::from([((0, 0), 1.0), ((0, 1), 2.0), ((1, 0), 2.0), ((1, 2), -3.0), ((2, 1), -3.0), ((2, 2), 4.0)])
     );
     assert_eq!(read_mtx("skew").unwrap().1, BTreeMap::from([((0, 1), 2.0), ((1, 0), -2.0), ((1, 2), -3.0), ((2, 1), 3.0)]));
-    assert!(matches!(read_mtx("array"), Err(Error::Unsupported { .. })));
+    let (header, matrix) = read_mtx("array").unwrap();
+    assert_eq!((header.layout, header.entries), (Layout::Array, 24));
+    assert_eq!(matrix, expected());
 }
 
 #[test]

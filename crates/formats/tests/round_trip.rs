@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use outcore_formats::libsvm::{self, Base, LabelKind};
-use outcore_formats::matrix_market::{self, Field, Symmetry};
+use outcore_formats::matrix_market::{self, Field, Layout, Symmetry};
 use outcore_formats::parquet::{self, Columns};
 use outcore_formats::{Batch, Chunk, Precision, Triplets, bag_of_words, npz, xc};
 use proptest::collection::{btree_map, btree_set, vec};
@@ -117,7 +117,7 @@ proptest! {
         let (mut whole, mut back) = (Batch { offsets: vec![0], label_offsets: vec![0], ..Batch::default() }, Batch::default());
         let mut tally = header.tally("x");
         for_each_chunk(&mut lines, |chunk| {
-            xc::parse(chunk, &header, &mut back)?;
+            xc::parse(chunk, &header, Precision::Double, &mut back)?;
             append(&mut whole, &back);
             tally.add(back.rows() as u64)
         }).unwrap();
@@ -139,7 +139,7 @@ proptest! {
     #[test]
     fn matrix_market(batch in rows(finite()), first_row in 0_u64..10) {
         let header = matrix_market::Header {
-            field: Field::Real, symmetry: Symmetry::General, rows: first_row + batch.rows() as u64, columns: COLUMNS, entries: batch.indices.len() as u64,
+            layout: Layout::Coordinate, field: Field::Real, symmetry: Symmetry::General, rows: first_row + batch.rows() as u64, columns: COLUMNS, entries: batch.indices.len() as u64,
         };
         let mut text = Vec::new();
         header.write(&mut text);
@@ -148,12 +148,60 @@ proptest! {
         prop_assert_eq!(matrix_market::Header::read(&mut lines).unwrap(), header);
         let (mut back, mut whole) = (Triplets::default(), Vec::new());
         for_each_chunk(&mut lines, |chunk| {
-            matrix_market::parse(chunk, &header, &mut back)?;
+            matrix_market::parse(chunk, &header, Precision::Double, &mut back)?;
             assert!(back.is_ascending());
             whole.extend(triplets(&back));
             Ok(())
         }).unwrap();
         prop_assert_eq!(whole, entries(&batch, first_row));
+    }
+
+    #[test]
+    fn arrays_of_matrix_market(side in 0_u64..9, columns in 0_u64..9, whole: bool, symmetry in 0_usize..3, seed: u64) {
+        let symmetry = [Symmetry::General, Symmetry::Symmetric, Symmetry::SkewSymmetric][symmetry];
+        let (field, columns) = (if whole { Field::Integer } else { Field::Real }, if symmetry == Symmetry::General { columns } else { side });
+        let value = |row: u64, column: u64| match (seed.wrapping_mul(row * 31 + column * 7 + 1) >> 13) % 5 {
+            0 | 1 => 0.0,
+            number => number as f64 + if whole { 0.0 } else { 0.5 },
+        };
+        let (mut text, mut expected) = (Vec::new(), Vec::new());
+        let mut stored = 0;
+        for column in 0..columns {
+            let first = match symmetry { Symmetry::General => 0, Symmetry::Symmetric => column, Symmetry::SkewSymmetric => column + 1 };
+            for row in first..side {
+                let value = value(row, column);
+                text.extend_from_slice(format!("{value}\n").as_bytes());
+                stored += 1;
+                if value != 0.0 {
+                    expected.push((row, column, value));
+                    match symmetry {
+                        Symmetry::Symmetric if row != column => expected.push((column, row, value)),
+                        Symmetry::SkewSymmetric => expected.push((column, row, -value)),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        let header = matrix_market::Header { layout: Layout::Array, field, symmetry, rows: side, columns, entries: stored };
+        let mut whole_text = Vec::new();
+        header.write(&mut whole_text);
+        whole_text.extend_from_slice(&text);
+        let mut lines = lines(&whole_text);
+        prop_assert_eq!(matrix_market::Header::read(&mut lines).unwrap(), header);
+        let (mut back, mut found, mut before) = (Triplets::default(), Vec::new(), 0);
+        for_each_chunk(&mut lines, |chunk| {
+            matrix_market::parse(chunk, &header, Precision::Single, &mut back)?;
+            let count = back.entries;
+            matrix_market::place_values(&header, before, &mut back);
+            before += count;
+            found.extend(triplets(&back));
+            Ok(())
+        }).unwrap();
+        prop_assert_eq!(before, stored);
+        let key = |entry: &(u64, u64, f64)| (entry.0, entry.1);
+        found.sort_by_key(key);
+        expected.sort_by_key(key);
+        prop_assert_eq!(found, expected);
     }
 
     #[test]

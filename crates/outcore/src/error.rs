@@ -200,6 +200,11 @@ impl From<outcore_formats::Error> for Error {
             Foreign::Counts { object, what, expected, seen, more } => {
                 FormatError::Corrupt { object, offset: 0, reason: reason_of_counts(what, expected, seen, more) }.into()
             }
+            Foreign::Room { object, what, expected, text_bytes, most } => {
+                let reason =
+                    format!("the header says {expected} {what}, but {text_bytes} bytes of text have room for {most} at most");
+                FormatError::Corrupt { object, offset: 0, reason }.into()
+            }
             Foreign::Unsupported { object, reason } => FormatError::Unsupported { object, reason }.into(),
             // What stands behind the reader has its own errors, which pass through unchanged.
             Foreign::Io { object, source } => match source.downcast::<Error>() {

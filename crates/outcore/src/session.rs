@@ -13,7 +13,7 @@ use outcore_store::{Folder, Identity, Scratch, Tmpfs, locate};
 
 use crate::data::array::{Array, FILE_BLOCK_BYTES, Layout};
 use crate::data::file::{Between, DESCRIPTION_BYTES, StoredFile, read_head, read_text};
-use crate::data::format::{self, DType, Order};
+use crate::data::format::{self, DType, Dense, Order};
 use crate::data::sparse::Sparse;
 use crate::error::{Error, Result};
 use crate::limits::memory_allowed;
@@ -56,7 +56,8 @@ struct Inner {
     tmpfs: Tmpfs,
     scratch: OnceLock<Scratch>,
     swept: AtomicBool,
-    files: Mutex<HashMap<Identity, Weak<StoredFile>>>,
+    /// By the bytes that are left out of them, too.
+    files: Mutex<HashMap<(Identity, u64), Weak<StoredFile>>>,
     last_trace: Mutex<Option<Arc<Trace>>>,
 }
 
@@ -215,7 +216,16 @@ impl Session {
                 format::parse_sidecar(&object, &text, file.extent().len())?
             }
         };
-        Ok(Array::new(self.clone(), file, Layout::of(&dense), dense.dtype, dense.ndim))
+        self.array(path, file, &dense, interrupted)
+    }
+
+    /// The matrix in an open file.
+    fn array(&self, path: &Path, file: Arc<StoredFile>, dense: &Dense, interrupted: bool) -> Result<Array> {
+        let file = match dense.shift() {
+            0 => file,
+            shift => self.file_from(path, interrupted, shift)?,
+        };
+        Ok(Array::new(self.clone(), file, Layout::of(dense), dense.dtype, dense.ndim))
     }
 
     /// Opens a raw file by its description: `offset` bytes before the first element, `leading_dimension` elements from one row or
@@ -237,7 +247,7 @@ impl Session {
         let file = self.file(path, false)?;
         let dense = format::raw(&object, dtype, shape, order, offset, leading_dimension)?;
         dense.check_len(&object, file.extent().len())?;
-        Ok(Array::new(self.clone(), file, Layout::of(&dense), dense.dtype, dense.ndim))
+        self.array(path, file, &dense, false)
     }
 
     /// Opens a sparse matrix, a folder of arrays (see [`format`](crate::data::format)), and reads its offsets once.
@@ -274,19 +284,26 @@ impl Session {
 
     /// The open file behind a path; one for each file, so that all views of it see each other's writes.
     pub(crate) fn file(&self, path: &Path, interrupted: bool) -> Result<Arc<StoredFile>> {
+        self.file_from(path, interrupted, 0)
+    }
+
+    /// The same without its first `shift` bytes.
+    pub(crate) fn file_from(&self, path: &Path, interrupted: bool, shift: u64) -> Result<Arc<StoredFile>> {
         self.begin();
         let (store, name) = locate(path)?;
         let object = if interrupted { store.open_interrupted(&name)? } else { store.open(&name)? };
         let stat = store.stat(&name)?;
         let mut files = self.inner.files.lock().expect("no panic while held");
         files.retain(|_, file| file.strong_count() > 0);
-        if let Some(known) = files.get(&object.identity()).and_then(Weak::upgrade)
+        let key = (object.identity(), shift);
+        if let Some(known) = files.get(&key).and_then(Weak::upgrade)
             && known.is_current(&stat)
         {
             return Ok(known);
         }
-        let file = Arc::new(StoredFile::named(path, store, name, &object, &stat, interrupted, self.inner.between.clone()));
-        files.insert(object.identity(), Arc::downgrade(&file));
+        let between = self.inner.between.clone();
+        let file = Arc::new(StoredFile::named(path, store, name, &object, &stat, interrupted, between, shift));
+        files.insert(key, Arc::downgrade(&file));
         Ok(file)
     }
 
@@ -294,7 +311,7 @@ impl Session {
     pub(crate) fn commit(&self, file: &Arc<StoredFile>) -> Result<()> {
         file.commit()?;
         if let Some(identity) = file.identity() {
-            self.inner.files.lock().expect("no panic while held").insert(identity, Arc::downgrade(file));
+            self.inner.files.lock().expect("no panic while held").insert((identity, 0), Arc::downgrade(file));
         }
         Ok(())
     }
@@ -385,7 +402,7 @@ impl Session {
     fn imagined(&self, path: &Path, name: String, len: u64) -> StoredFile {
         let there = path.ancestors().find_map(|folder| Identity::of_path(folder).ok());
         let files = self.inner.files.lock().expect("no panic while held");
-        let near = files.iter().filter(|(identity, _)| there.is_some_and(|there| there.is_near(identity)));
+        let near = files.iter().filter(|((identity, _), _)| there.is_some_and(|there| there.is_near(identity)));
         let near = near.filter_map(|(_, file)| file.upgrade()).map(|file| file.extent().device().limits()).next();
         let limits = locate(path).ok().and_then(|(store, _)| store.limits()).or(near);
         StoredFile::imagined(name, len, limits.unwrap_or(Limits { block: FILE_BLOCK_BYTES as u32, max_transfer: 1 << 30 }))

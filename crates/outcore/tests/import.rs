@@ -176,7 +176,7 @@ fn what_is_exported_is_imported_again_in_every_text_format() {
     let expected = entries(&a);
     assert_eq!(a.shape(), [3000, 18]);
     let formats = [
-        (export::Format::Libsvm(Labels::One(vec![0.25; 3000])), libsvm()),
+        (export::Format::Libsvm { labels: Labels::One(vec![0.25; 3000]), queries: None }, libsvm()),
         (export::Format::MatrixMarket, Format::MatrixMarket),
         (export::Format::Xc(a.clone()), Format::Xc),
         (export::Format::Npz, Format::Npz),

@@ -123,7 +123,10 @@ fn sparse_work_gives_the_same_bits_in_a_store() {
         let out = Output::New(place.join("c.npy"));
         let c = csrmm(&session, &tiled, Operand::from(&b), Csrmm { out, ..Csrmm::default() }).unwrap().run().unwrap();
         let target = folder.path().join("again.svm");
-        export(&session, &a, &target, export::Format::Libsvm(Labels::Many(labels.clone()))).unwrap().run().unwrap();
+        export(&session, &a, &target, export::Format::Libsvm { labels: Labels::Many(labels.clone()), queries: None })
+            .unwrap()
+            .run()
+            .unwrap();
         let exported = std::fs::read(&target).unwrap();
         (parts(&a), parts(&labels), parts(&turned), parts(&scaled), parts(&tiled), bytes(&c), exported)
     });

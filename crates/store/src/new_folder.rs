@@ -332,7 +332,11 @@ impl NewFolder {
         shown(&self.place.path.join(name))
     }
 
-    fn free_bytes(&self) -> Result<u64, Error> {
+    /// Bytes that are free where it is made.
+    ///
+    /// # Errors
+    /// That of the file system.
+    pub fn free_bytes(&self) -> Result<u64, Error> {
         let asked = self.faults.step(Step::Space).and_then(|()| os::free_bytes(&self.partial));
         let free = asked.map_err(|error| Error::from_io(self.name(), "ask for its free space", error))?;
         Ok(self.faults.free_bytes().unwrap_or(free))

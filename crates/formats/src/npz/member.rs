@@ -8,6 +8,8 @@ use flate2::bufread::DeflateDecoder;
 use zip::{CompressionMethod, ZipArchive};
 
 use crate::bytes::{Place, ReadAt};
+use crate::error::shown;
+use crate::source::refuse_packed;
 use crate::{Error, Result};
 
 const BUFFER_BYTES: usize = 1 << 16;
@@ -76,6 +78,7 @@ pub(super) struct Members {
 
 impl Members {
     pub(super) fn open(object: &str, file: Arc<dyn ReadAt>) -> Result<Members> {
+        refuse_packed(object, &*file)?;
         let length = file.length().map_err(Error::io(object))?;
         let archive = ZipArchive::new(Place { file, offset: 0 }).map_err(|error| match error {
             zip::result::ZipError::Io(source) if source.raw_os_error().is_some() => Error::Io { object: object.into(), source },
@@ -152,11 +155,11 @@ impl Numbers {
         }
         let mut header = vec![0; length];
         member.fill(&mut header)?;
-        let header = String::from_utf8_lossy(&header);
+        // Either quote is Python's.
+        let header = String::from_utf8_lossy(&header).replace('"', "'");
         let (kind, item_bytes, big_endian) = match descr(&header) {
-            Some(descr) => {
-                number_kind(descr).ok_or_else(|| Error::unsupported(&member.object, format!("numbers of the type {descr}")))?
-            }
+            Some(descr) => number_kind(descr)
+                .ok_or_else(|| Error::unsupported(&member.object, format!("numbers of the type {}", shown(descr))))?,
             None => return Err(member.corrupt("the .npy header has no simple descr")),
         };
         let length = shape(&header).ok_or_else(|| member.corrupt("the .npy header has no shape of one dimension"))?;
@@ -279,17 +282,17 @@ fn descr(header: &str) -> Option<&str> {
 /// The number of elements of an array of one dimension, 1 of a scalar.
 fn shape(header: &str) -> Option<u64> {
     let (_, after) = header.split_once("'shape':")?;
-    let inside = after.trim_start().strip_prefix('(')?.split(')').next()?.trim().trim_end_matches(',');
-    if inside.is_empty() { Some(1) } else { inside.parse().ok() }
+    let inside = after.trim_start().strip_prefix('(')?.split(')').next()?.trim().trim_end_matches(',').trim_end();
+    // Python 2 wrote long integers with an L.
+    if inside.is_empty() { Some(1) } else { inside.strip_suffix('L').unwrap_or(inside).parse().ok() }
 }
 
 fn number_kind(descr: &str) -> Option<(Kind, usize, bool)> {
-    let (order, rest) = (descr.get(..1)?, descr.get(1..)?);
-    let big_endian = match order {
-        "<" | "|" => false,
-        ">" => true,
-        _ => return None,
+    let (order, rest) = match descr.get(..1)? {
+        "<" | "|" | "=" | ">" => (descr.get(..1)?, descr.get(1..)?),
+        _ => ("=", descr),
     };
+    let big_endian = order == ">";
     let size: usize = rest.get(1..)?.parse().ok()?;
     let (kind, item_bytes) = match (rest.get(..1)?, size) {
         ("i", 1 | 2 | 4 | 8) => (Kind::Signed, size),

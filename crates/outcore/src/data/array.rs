@@ -39,12 +39,14 @@ impl Layout {
         self.col_stride == 1 && self.row_stride == self.cols && !aligned
     }
 
+    /// In a file without the bytes that [`Dense::shift`] says.
     pub(crate) fn of(dense: &Dense) -> Layout {
         let (row_stride, col_stride) = match dense.order {
             Order::Row => (dense.leading_dimension, 1),
             Order::Column => (1, dense.leading_dimension),
         };
-        Layout { offset: dense.data_offset, rows: dense.rows, cols: dense.cols, row_stride, col_stride }
+        let offset = dense.data_offset - dense.shift();
+        Layout { offset, rows: dense.rows, cols: dense.cols, row_stride, col_stride }
     }
 
     pub(crate) fn transposed(&self) -> Layout {
@@ -200,7 +202,10 @@ impl Array {
             return false;
         }
         let extent = Plan::new("overlap").extent(self.extent());
-        let whole = |array: &Array| array.layout.tile(extent, 0..array.rows(), 0..array.cols(), array.dtype.bytes()).region;
+        let whole = |array: &Array| {
+            let region = array.layout.tile(extent, 0..array.rows(), 0..array.cols(), array.dtype.bytes()).region;
+            Region { offset: region.offset + array.file.shift(), ..region }
+        };
         whole(self).overlaps(&whole(other))
     }
 

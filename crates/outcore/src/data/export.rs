@@ -35,7 +35,12 @@ pub enum Labels {
 #[derive(Clone, Debug)]
 pub enum Format {
     /// LIBSVM (svmlight) text, features from 1.
-    Libsvm(Labels),
+    Libsvm {
+        /// Labels of the rows.
+        labels: Labels,
+        /// The query of each row, below 2^63.
+        queries: Option<Vec<u64>>,
+    },
     /// MatrixMarket coordinate text, general; `pattern` where all entries are one.
     MatrixMarket,
     /// UCI bag of words: values are counts.
@@ -62,8 +67,17 @@ pub fn export(session: &Session, a: &Sparse, path: impl AsRef<Path>, format: For
         );
         return Err(Error::value(what));
     }
+    if let Some("bz2" | "xz") = path.as_ref().extension().and_then(|ending| ending.to_str()) {
+        let what = format!("{}: written files are plain, or compressed by the names .gz and .zst", path.as_ref().display());
+        return Err(Error::value(what));
+    }
     let labels = match &format {
-        Format::Libsvm(labels) => labels.clone(),
+        Format::Libsvm { labels, queries } => {
+            if let Some(count) = queries.as_ref().map(Vec::len).filter(|&count| count as u64 != a.rows()) {
+                return Err(Error::shape(format!("queries for {count} rows of a matrix with {}", a.rows())));
+            }
+            labels.clone()
+        }
         Format::Xc(labels) => Labels::Many(labels.clone()),
         _ => Labels::None,
     };
@@ -191,7 +205,8 @@ impl Export {
         match &self.format {
             Format::MatrixMarket => {
                 let symmetry = matrix_market::Symmetry::General;
-                matrix_market::Header { field: self.field(), symmetry, rows, columns, entries }.write(out);
+                let layout = matrix_market::Layout::Coordinate;
+                matrix_market::Header { layout, field: self.field(), symmetry, rows, columns, entries }.write(out);
             }
             Format::BagOfWords => bag_of_words::Header { rows, columns, entries }.write(out),
             Format::Xc(labels) => xc::Header { rows, columns, labels: labels.cols() }.write(out),
@@ -217,7 +232,7 @@ impl Export {
         let (first, precision) = (part.start, self.precision());
         let batch = self.batch(rows, part)?;
         match &self.format {
-            Format::Libsvm(_) => libsvm::write(&batch, libsvm::Base::One, precision, &mut out)?,
+            Format::Libsvm { .. } => libsvm::write(&batch, libsvm::Base::One, precision, &mut out)?,
             Format::Xc(_) => xc::write(&batch, precision, &mut out)?,
             Format::MatrixMarket => matrix_market::write(&batch, first, self.field(), precision, &mut out),
             _ => bag_of_words::write(&batch, first, &mut out)?,
@@ -227,7 +242,7 @@ impl Export {
 
     /// Some of the rows in order, with their labels.
     fn batch(&self, rows: &Rows, part: Range<u64>) -> Result<Batch> {
-        let once = matches!(self.format, Format::Libsvm(_) | Format::Xc(_));
+        let once = matches!(self.format, Format::Libsvm { .. } | Format::Xc(_));
         let mut batch = Batch::default();
         let within = (part.start - rows.rows.start) as usize..(part.end - rows.rows.start) as usize;
         let offsets = offsets_of(&rows.bufs);
@@ -261,6 +276,9 @@ impl Export {
             (Labels::One(labels), _) => batch.labels.extend(&labels[part.start as usize..part.end as usize]),
             (Labels::Many(labels), Some(bufs)) => many_labels(&mut batch, labels, bufs, within),
             _ => {}
+        }
+        if let Format::Libsvm { queries: Some(queries), .. } = &self.format {
+            batch.queries.extend(&queries[part.start as usize..part.end as usize]);
         }
         Ok(batch)
     }

@@ -11,6 +11,7 @@ use outcore_engine::Extent;
 use outcore_store::{Identity, InPlace, NewObject, Object, Stat, Store, locate};
 
 use crate::data::format::{self, Dense, FormatError, Vector};
+use crate::data::shifted::Shifted;
 use crate::error::{Error, Result};
 
 /// What stands between the library and the devices that it opens: nothing, or a device that fails on purpose.
@@ -41,6 +42,8 @@ pub(crate) struct StoredFile {
     path: Option<PathBuf>,
     extent: Extent,
     between: Between,
+    /// Bytes of the file before the extent.
+    shift: u64,
     kind: Kind,
 }
 
@@ -73,6 +76,8 @@ struct Writing {
 }
 
 impl StoredFile {
+    /// Without its first `shift` bytes, so that its elements begin at multiples of their size.
+    #[expect(clippy::too_many_arguments, reason = "what describes an open file")]
     pub(crate) fn named(
         path: &Path,
         store: Arc<dyn Store>,
@@ -81,12 +86,14 @@ impl StoredFile {
         stat: &Stat,
         interrupted: bool,
         between: Between,
+        shift: u64,
     ) -> StoredFile {
         let version = version_of(object.identity());
-        let extent = Extent::versioned(path.display().to_string(), between.wrap(object.device()), version);
+        let device = Shifted::device(between.wrap(object.device()), shift);
+        let extent = Extent::versioned(path.display().to_string(), device, version);
         let (identity, seen) = (object.identity(), Mutex::new((stat.modified, stat.len)));
         let kind = Kind::Named(Named { store, name, identity, interrupted, writing: Mutex::default(), seen });
-        StoredFile { path: Some(path.to_owned()), extent, between, kind }
+        StoredFile { path: Some(path.to_owned()), extent, between, shift, kind }
     }
 
     pub(crate) fn unnamed(object: &Object, between: Between) -> StoredFile {
@@ -95,7 +102,7 @@ impl StoredFile {
 
     /// One that others give a name when it is whole.
     pub(crate) fn unnamed_as(name: String, device: Arc<dyn Device>, between: Between) -> StoredFile {
-        StoredFile { path: None, extent: Extent::new(name, between.wrap(device)), between, kind: Kind::Unnamed }
+        StoredFile { path: None, extent: Extent::new(name, between.wrap(device)), between, shift: 0, kind: Kind::Unnamed }
     }
 
     pub(crate) fn unfinished(
@@ -110,13 +117,13 @@ impl StoredFile {
         let (writing, seen) = (Mutex::default(), Mutex::default());
         let named = Named { store, name, identity, interrupted: false, writing, seen };
         let kind = Kind::Unfinished(Mutex::new(Some(object)), OnceLock::new(), named);
-        StoredFile { path: Some(path.to_owned()), extent, between, kind }
+        StoredFile { path: Some(path.to_owned()), extent, between, shift: 0, kind }
     }
 
     /// A file that is only planned with.
     pub(crate) fn imagined(name: String, len: u64, limits: Limits) -> StoredFile {
         let device = Arc::new(Imagined { name: name.clone(), len, limits });
-        StoredFile { path: None, extent: Extent::new(name, device), between: Between::default(), kind: Kind::Unnamed }
+        StoredFile { path: None, extent: Extent::new(name, device), between: Between::default(), shift: 0, kind: Kind::Unnamed }
     }
 
     pub(crate) fn path(&self) -> Option<&Path> {
@@ -125,6 +132,11 @@ impl StoredFile {
 
     pub(crate) fn extent(&self) -> &Extent {
         &self.extent
+    }
+
+    /// Bytes of the file before the extent.
+    pub(crate) fn shift(&self) -> u64 {
+        self.shift
     }
 
     fn as_named(&self) -> Option<&Named> {
@@ -207,7 +219,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     pub(crate) fn plan(file: &Arc<StoredFile>) -> Writer {
-        let device = Arc::new(Late::new(Arc::clone(file.extent.device())));
+        let device = Arc::new(Late::new(Arc::clone(file.extent.device()), file.shift));
         let had_name = file.as_named().is_some();
         if !had_name {
             device.set(Arc::clone(file.extent.device()));
@@ -234,8 +246,9 @@ impl Writer {
                 let name = self.file.extent.name();
                 return Err(Error::value(format!("{name}: another file has this name since it was opened; open it again")));
             }
-            if object.len() != self.file.extent.len() {
-                let (expected, actual) = (self.file.extent.len(), object.len());
+            let expected = self.file.extent.len() + self.file.shift;
+            if object.len() != expected {
+                let actual = object.len();
                 return Err(FormatError::Truncated { object: self.file.extent.name().to_owned(), expected, actual }.into());
             }
             *writing = Writing { writers: 0, failed: false, object: Some(Arc::new(object)) };
@@ -282,13 +295,14 @@ impl Drop for Writer {
 /// with the first request, so that a run which fails before leaves no mark.
 struct Late {
     like: Arc<dyn Device>,
+    shift: u64,
     object: OnceLock<(Weak<InPlace>, Between)>,
     device: OnceLock<Arc<dyn Device>>,
 }
 
 impl Late {
-    fn new(like: Arc<dyn Device>) -> Late {
-        Late { like, object: OnceLock::new(), device: OnceLock::new() }
+    fn new(like: Arc<dyn Device>, shift: u64) -> Late {
+        Late { like, shift, object: OnceLock::new(), device: OnceLock::new() }
     }
 
     fn set(&self, device: Arc<dyn Device>) {
@@ -304,7 +318,7 @@ impl Late {
             return device;
         }
         match self.object.get().and_then(|(object, between)| Some((object.upgrade()?, between))) {
-            Some((object, between)) => self.device.get_or_init(|| between.wrap(object.device())),
+            Some((object, between)) => self.device.get_or_init(|| Shifted::device(between.wrap(object.device()), self.shift)),
             None => &self.like,
         }
     }

@@ -121,8 +121,7 @@ pub enum Order {
     Column,
 }
 
-/// Where in a file the elements of a matrix are. Made by this module only, so that no sum of its numbers overflows and every
-/// element begins at a multiple of its size.
+/// Where in a file the elements of a matrix are. Made by this module only, so that no sum of its numbers overflows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dense {
@@ -169,6 +168,12 @@ impl Dense {
                 self.data_offset + elements * self.dtype.bytes()
             }
         }
+    }
+
+    /// Bytes that are to be left out at the file's beginning so that every element begins at a multiple of its size: 0 nearly always.
+    #[must_use]
+    pub fn shift(&self) -> u64 {
+        self.data_offset % self.dtype.bytes()
     }
 
     /// Whether the elements follow each other without gaps.
@@ -229,10 +234,6 @@ impl Dense {
             let given = dense.leading_dimension;
             return Err(format!("a leading dimension of {given} is less than {line}"));
         }
-        if !data_offset.is_multiple_of(dtype.bytes()) {
-            let size = dtype.bytes();
-            return Err(format!("the data begin at byte {data_offset}, which is no multiple of the {size} bytes of {dtype}"));
-        }
         match dense.fits_a_file() {
             true => Ok(dense),
             false => Err(format!("a shape of {shape:?} is larger than any file")),
@@ -273,8 +274,8 @@ pub fn sidecar_path(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// A raw file, described: `offset` bytes before the first element, which must be a multiple of the element's size, and
-/// `leading_dimension` elements from one row or column to the next, without gaps if `None`.
+/// A raw file, described: `offset` bytes before the first element, any number of them, and `leading_dimension` elements from one row
+/// or column to the next, without gaps if `None`.
 ///
 /// # Errors
 /// [`FormatError::Unsupported`] for a description that contradicts itself, or is no vector or matrix.

@@ -63,6 +63,21 @@ impl Home {
         Ok(())
     }
 
+    /// Whether so many bytes more have room, there and where they grow.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub(crate) fn check_room(&self, path: &Path, needed: u64) -> Result<()> {
+        let mut free = self.folder.free_bytes()?;
+        if self.objects.is_some() {
+            free = free.min(locate(path)?.0.free_bytes()?);
+        }
+        match needed > free {
+            true => Err(outcore_store::Error::NoSpace { object: path.display().to_string(), needed, free }.into()),
+            false => Ok(()),
+        }
+    }
+
     /// Says how far it is, where everything that this counts is durable.
     pub(crate) fn save(&self, state: &impl Serialize) -> Result<()> {
         let folder = self.folder.path();

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //!   labels.npy        float64, one a row: labels of LIBSVM text, or numbers of the lines of classes.txt
+//!   queries.npy       int64, one a row: what LIBSVM text has as qid, if it has it
 //!   labels/           of data with many labels a row, a sparse matrix of ones: a row a row, a column a label
 //!   vocabulary.txt    UTF-8, the word of each column, one a line
 //!   classes.txt       UTF-8, the labels of a text's label column, one a line
@@ -12,6 +13,9 @@
 //! Cost: one pass over the source, which is read ahead and parsed by all threads, in bounded chunks; the result is written behind.
 //! Entries that do not come by rows are sorted by way of scratch: the text is then begun again, entries are written and read
 //! there once (24 bytes each), or more often where memory is very small. The result does not depend on threads or memory.
+//!
+//! What a header claims is compared with the bytes that its file has, and what is needed for it with the space that is free, before anything is
+//! written.
 //!
 //! Imports leave a checkpoint every 256 MB of their source or ten seconds: one that died or failed goes on from there when it is asked
 //! for again with `resume`, and gives the same bytes. Where entries have to be sorted it begins anew.
@@ -30,7 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use outcore_engine::StreamOptions;
-use outcore_formats::{Position, npz, parquet};
+use outcore_formats::{Position, Precision, npz, parquet};
 use serde::{Deserialize, Serialize};
 
 pub use outcore_formats::parquet::Columns;
@@ -39,7 +43,7 @@ use self::chunks::Lanes;
 use self::lines::Resumable;
 use self::matrix::{Draft, LabelKind};
 use self::source::{Anywhere, Foreign};
-use crate::data::format::{Compressed, DType};
+use crate::data::format::{Compressed, DType, FormatError};
 use crate::data::sparse::Sparse;
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
@@ -68,9 +72,21 @@ pub struct Libsvm {
     pub features: Option<u64>,
 }
 
-/// How raw text is read, a document a line. The defaults are those of scikit-learn's `CountVectorizer`.
+/// What a document of raw text is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Documents {
+    /// A line.
+    #[default]
+    Lines,
+    /// A file.
+    Files,
+}
+
+/// How raw text is read. The defaults are those of scikit-learn's `CountVectorizer`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Text {
+    /// What a document is. Files have no columns.
+    pub documents: Documents,
     /// Characters that a word has at least.
     pub minimum_length: usize,
     /// Words that are left out, in lower case.
@@ -87,7 +103,15 @@ pub struct Text {
 
 impl Default for Text {
     fn default() -> Text {
-        Text { minimum_length: 2, stop_words: Vec::new(), ngrams: 1..=1, text_column: None, label_column: None, vocabulary: None }
+        Text {
+            documents: Documents::Lines,
+            minimum_length: 2,
+            stop_words: Vec::new(),
+            ngrams: 1..=1,
+            text_column: None,
+            label_column: None,
+            vocabulary: None,
+        }
     }
 }
 
@@ -98,7 +122,7 @@ pub enum Format {
     Libsvm(Libsvm),
     /// Text of the Extreme Classification repository.
     Xc,
-    /// MatrixMarket coordinate text.
+    /// MatrixMarket text: entries with their places, or all values of a dense matrix, of which those that are not zero are kept.
     MatrixMarket,
     /// UCI bag of words, with a file of its words if there is one.
     BagOfWords {
@@ -135,7 +159,15 @@ impl Options {
         Options { format, dtype: DType::F32, tiled: false, resume: false, checkpoint_bytes: 256 << 20 }
     }
 
-    /// As text, for whoever compares it.
+    /// What values have to fit in.
+    fn precision(&self) -> Precision {
+        match self.dtype {
+            DType::F32 => Precision::Single,
+            DType::F64 => Precision::Double,
+        }
+    }
+
+    /// As text, for a comparison.
     fn text(&self) -> String {
         let Options { format, dtype, .. } = self;
         format!("{format:?} as {dtype}")
@@ -153,11 +185,12 @@ pub struct Imported {
 }
 
 /// Imports files, one after another as if they were one, to a new folder. LIBSVM text and raw text may be several files; others are
-/// one. Files compressed by gzip or zstd are so by content, whatever their names.
+/// one. Text may be compressed by gzip, bzip2, xz or zstd, which its first bytes tell, whatever its name.
 ///
 /// # Errors
 /// [`Error::Store`] for sources that cannot be opened, [`Error::Value`] for options that contradict each other. Of the job:
 /// [`Error::Line`] for the first line that does not follow the format, [`Error::Format`] for damage and for what cannot be a matrix,
+/// [`Error::Store`] with the bytes that are needed and free where the disk is too small for what headers claim,
 /// [`Error::OverBudget`] for lines or vocabularies that memory is too small for. Nothing then has the name that had it not before.
 pub fn import(session: &Session, path: impl AsRef<Path>, sources: &[PathBuf], options: Options) -> Result<Job<Imported>> {
     let several = matches!(options.format, Format::Libsvm(_) | Format::Text(_));
@@ -177,6 +210,11 @@ pub fn import(session: &Session, path: impl AsRef<Path>, sources: &[PathBuf], op
 
 fn check(format: &Format) -> Result<()> {
     match format {
+        Format::Text(text)
+            if text.documents == Documents::Files && (text.text_column.is_some() || text.label_column.is_some()) =>
+        {
+            Err(Error::value("columns are those of lines, where every file is a document"))
+        }
         Format::Text(text) if *text.ngrams.start() == 0 || text.ngrams.is_empty() => {
             Err(Error::value(format!("n-grams of {} to {} words: from 1 word on", text.ngrams.start(), text.ngrams.end())))
         }
@@ -247,6 +285,9 @@ impl Context {
             finds_base: false,
             width: None,
             label_count: None,
+            queries: false,
+            lines: None,
+            entries: None,
         }
     }
 
@@ -260,36 +301,60 @@ impl Context {
         (self.memory.lanes.bytes() / 64).clamp(1 << 10, 1 << 20) as usize
     }
 
+    /// Whether float32 can hold the values of a binary file, where it has to; `first` entries are before them.
+    fn check_values(&self, values: &[f64], first: u64, place: impl Fn(usize) -> (u64, u64)) -> Result<()> {
+        if self.options.dtype == DType::F64 {
+            return Ok(());
+        }
+        let Some(at) = values.iter().position(|&value| (value as f32).is_infinite()) else { return Ok(()) };
+        let ((row, column), value) = (place(at), values[at]);
+        let entry = first + at as u64;
+        let reason = format!(
+            "entry {entry}, at row {row}, column {column} (all from 0): {value:e} is beyond float32; import it as float64"
+        );
+        Err(FormatError::Unsupported { object: self.foreign[0].name().to_owned(), reason }.into())
+    }
+
     fn npz(&self, stage: &mut Stage) -> Result<Imported> {
         let foreign = &self.foreign[0];
-        let file = Anywhere::new(&self.session, &foreign.file, &self.stop);
-        let mut reader = npz::Reader::open(foreign.name(), file)?;
+        let file = foreign.file(&self.session)?;
+        let mut reader = npz::Reader::open(foreign.name(), Anywhere::new(&self.session, &file, &self.stop))?;
         let _batch = stage.reserve("the entries of an archive", self.memory.lanes.bytes())?;
         let (most, entries) = (self.batch_entries(), reader.entry_count.max(1) as f64);
+        let count = Some(reader.entry_count);
         if reader.layout == npz::Layout::Coo {
-            let draft = Draft { width: Some(reader.column_count), ..self.draft() };
+            let (width, lines) = (Some(reader.column_count), Some(reader.row_count));
+            let draft = Draft { width, lines, entries: count, ..self.draft() };
             let (rows, mut read) = (Some(reader.row_count), 0);
             return triplets::run_batches(self, stage, draft, rows, |begin, stage, triplets| {
                 if begin.is_some() {
-                    let file = Anywhere::new(&self.session, &foreign.file, &self.stop);
+                    let file = Anywhere::new(&self.session, &file, &self.stop);
                     (reader, read) = (npz::Reader::open(foreign.name(), file)?, 0);
                 }
                 stage.check()?;
                 let found = reader.entries(most, triplets)?;
+                self.check_values(&triplets.values, read, |entry| (triplets.rows[entry], triplets.columns[entry]))?;
                 read += triplets.entries;
                 stage.reach(0.5 * read as f64 / entries);
                 Ok(found)
             });
         }
-        let (format, width) = match reader.layout {
-            npz::Layout::Csc => (Compressed::Columns, reader.row_count),
-            _ => (Compressed::Rows, reader.column_count),
+        let (format, lines, width) = match reader.layout {
+            npz::Layout::Csc => (Compressed::Columns, reader.column_count, reader.row_count),
+            _ => (Compressed::Rows, reader.row_count, reader.column_count),
         };
-        let mut import = Resumable::begin(self, Draft { format, width: Some(width), ..self.draft() })?;
+        let (lines, width) = (Some(lines), Some(width));
+        let mut import = Resumable::begin(self, Draft { format, lines, width, entries: count, ..self.draft() })?;
         let done = (|| {
-            let (mut batch, mut lines) = (outcore_formats::Batch::default(), 0);
+            let (mut batch, mut lines, mut read) = (outcore_formats::Batch::default(), 0, 0);
             while reader.rows(most, &mut batch)? {
                 stage.check()?;
+                self.check_values(&batch.values, read, |entry| {
+                    let line = lines + batch.offsets.partition_point(|&end| end <= entry as u64) as u64 - 1;
+                    let [row, column] = format.lines_first([line, batch.indices[entry]]);
+                    (row, column)
+                })?;
+                read += batch.indices.len() as u64;
                 lines += batch.rows() as u64;
                 let more = lines.saturating_sub(import.new.state.lines).min(batch.rows() as u64);
                 batch.drop_rows(batch.rows() - more as usize);
@@ -306,16 +371,18 @@ impl Context {
 
     fn parquet(&self, stage: &mut Stage, columns: &Columns) -> Result<Imported> {
         let foreign = &self.foreign[0];
-        let file = Anywhere::new(&self.session, &foreign.file, &self.stop);
+        let file = Anywhere::new(&self.session, &foreign.file(&self.session)?, &self.stop);
         let reader = parquet::Reader::open(foreign.name(), file, columns)?;
         let _batch = stage.reserve("the entries of a table", self.memory.lanes.bytes())?;
         let most = self.batch_entries();
-        let (mut number, mut group) = (0, None);
-        triplets::run_batches(self, stage, self.draft(), None, |begin, stage, triplets| {
+        let (mut number, mut group, mut read) = (0, None, 0);
+        let draft = Draft { entries: Some(reader.entries()), ..self.draft() };
+        triplets::run_batches(self, stage, draft, None, |begin, stage, triplets| {
             if let Some(passed) = begin {
-                (number, group) = (0, None);
+                (number, group, read) = (0, None, 0);
                 while number < reader.groups() && reader.entries_of(number) <= *passed {
                     *passed -= reader.entries_of(number);
+                    read += reader.entries_of(number);
                     number += 1;
                 }
             }
@@ -330,6 +397,8 @@ impl Context {
                     stage.reach(0.99 * number as f64 / reader.groups() as f64);
                 }
                 if group.as_mut().expect("begun above").entries(most, triplets)? {
+                    self.check_values(&triplets.values, read, |entry| (triplets.rows[entry], triplets.columns[entry]))?;
+                    read += triplets.entries;
                     return Ok(true);
                 }
                 group = None;

@@ -10,5 +10,6 @@ pub(crate) mod home;
 pub mod import;
 pub mod reader;
 pub mod samples;
+pub(crate) mod shifted;
 pub mod sparse;
 pub mod stream;

@@ -44,11 +44,12 @@ pub(crate) mod names {
     pub(crate) const ENTRIES: &str = "tiles.bin";
     /// Beside it, of what was imported.
     pub(crate) const LABELS: &str = "labels.npy";
+    pub(crate) const QUERIES: &str = "queries.npy";
     pub(crate) const LABEL_FOLDER: &str = "labels";
     pub(crate) const WORDS: &str = "vocabulary.txt";
     pub(crate) const CLASSES: &str = "classes.txt";
-    pub(crate) const ALL: [&str; 10] =
-        [DESCRIPTION, OFFSETS, INDICES, VALUES, TILES, ENTRIES, LABELS, LABEL_FOLDER, WORDS, CLASSES];
+    pub(crate) const ALL: [&str; 11] =
+        [DESCRIPTION, OFFSETS, INDICES, VALUES, TILES, ENTRIES, LABELS, QUERIES, LABEL_FOLDER, WORDS, CLASSES];
 }
 
 /// A sparse matrix on SSD or in memory, or a view of one: its transpose, or some of its lines. Clones share the files.
@@ -97,6 +98,19 @@ enum Backing {
 }
 
 impl Part {
+    fn open(session: &Session, path: &Path) -> Result<Part> {
+        let file = session.file(path, false)?;
+        let vector = read_vector_head(path, file.extent().name())?;
+        Ok(match vector.shift() {
+            0 => Part { vector, backing: Backing::Stored(file) },
+            shift => {
+                let data_offset = vector.data_offset - shift;
+                let file = session.file_from(path, false, shift)?;
+                Part { vector: Vector { data_offset, ..vector }, backing: Backing::Stored(file) }
+            }
+        })
+    }
+
     fn name(&self) -> &str {
         match &self.backing {
             Backing::Stored(file) => file.extent().name(),
@@ -146,6 +160,61 @@ impl Part {
     }
 }
 
+/// Whole numbers of 64 bits that lie beside a matrix: the queries of its rows.
+pub struct Integers {
+    session: Session,
+    part: Part,
+}
+
+impl Integers {
+    /// # Errors
+    /// [`Error::Store`] for a file that is not there, [`Error::Format`] for one that holds something else.
+    pub fn open(session: &Session, path: impl AsRef<Path>) -> Result<Integers> {
+        let part = Part::open(session, path.as_ref())?;
+        match part.vector.element {
+            Element::I64 => Ok(Integers { session: session.clone(), part }),
+            other => {
+                let reason = format!("dtype {other}, where int64 is needed");
+                Err(FormatError::Unsupported { object: part.name().to_owned(), reason }.into())
+            }
+        }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u64 {
+        self.part.vector.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reads some of them into the caller's memory, of exactly the right length.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for memory of another length, and for numbers that are not all there; [`Error::OverBudget`].
+    pub fn read_into(&self, range: Range<u64>, into: Buf) -> Result<Job<Buf>> {
+        if range.start > range.end || range.end > self.len() || into.len() as u64 != 8 * (range.end - range.start) {
+            let (name, len) = (self.part.name(), self.len());
+            return Err(Error::shape(format!("numbers {range:?} of {name}, which has {len}, into {} bytes", into.len())));
+        }
+        let mut plan = Plan::new(format!("read {}", self.part.name()));
+        let (extent, (whole, mut rest)) = (self.part.extent(&mut plan), into.lend());
+        let at_once = (self.session.memory_free() / 32).clamp(4096, 1 << 20) / 8;
+        for range in cut(range, at_once).into_iter().filter(|range| !range.is_empty()) {
+            let mut piece = rest.split_to(8 * (range.end - range.start) as usize);
+            plan.task(Task::new("read").read(self.part.region(extent, range)).run(move |cx| {
+                piece.copy_from_slice(cx.blocks[0].bytes());
+                Ok(())
+            }));
+        }
+        drop(rest);
+        let taken = |_| Error::Failed { what: "a task still holds memory of the result".into() };
+        Job::new(&self.session, vec![plan], move |_| whole.reclaim().map_err(taken))
+    }
+}
+
 impl Sparse {
     /// A matrix of known parts, after a look at its offsets.
     fn new(session: &Session, mut parts: Parts, format: Compressed) -> Result<Sparse> {
@@ -174,12 +243,7 @@ impl Sparse {
         if description.layout == format::Entries::Tiled {
             return Sparse::open_tiled(session, path, &description);
         }
-        let part = |name| -> Result<Part> {
-            let path = path.join(name);
-            let file = session.file(&path, false)?;
-            let vector = read_vector_head(&path, file.extent().name())?;
-            Ok(Part { vector, backing: Backing::Stored(file) })
-        };
+        let part = |name| Part::open(session, &path.join(name));
         let (offsets, indices) = (part(names::OFFSETS)?, part(names::INDICES)?);
         let values = match part(names::VALUES) {
             Err(Error::Store(StoreError::Missing { .. })) => None,
@@ -244,13 +308,13 @@ impl Sparse {
             let reason = "a tiled matrix needs nonzeros and dtype".to_owned();
             return Err(FormatError::Corrupt { object, offset: 0, reason }.into());
         };
-        let file = session.file(&tiles, false)?;
-        let vector = read_vector_head(&tiles, file.extent().name())?;
+        let numbers = Part::open(session, &tiles)?;
+        let vector = numbers.vector;
         if vector.element != Element::I64 || !vector.len.is_multiple_of(tiles::NUMBERS as u64) {
             let reason = format!("int64 in rows of {} is needed", tiles::NUMBERS);
             return Err(FormatError::Unsupported { object: tiles.display().to_string(), reason }.into());
         }
-        let numbers = Part { vector, backing: Backing::Stored(file) }.numbers(session)?;
+        let numbers = numbers.numbers(session)?;
         let sides = description.format.lines_first(description.shape);
         let entries_file = session.file(&path.join(names::ENTRIES), false)?;
         let tiled = Tiled::new(&tiles.display().to_string(), &numbers, entries_file, dtype, sides, entries)?;
@@ -612,13 +676,18 @@ impl Parts {
         if !matches!(indices.vector.element, Element::U16 | Element::I32 | Element::I64) {
             return refuse(indices, format!("dtype {}, where int32, int64 or uint16 is needed", indices.vector.element));
         }
+        // Of a file, what it claims is what is not true.
+        let disagree = |part: &Part, reason: String| match part.backing {
+            Backing::Stored(_) => Err(part.corrupt(0, reason)),
+            Backing::Memory(_) => refuse(part, reason),
+        };
         if offsets.vector.len != lines + 1 {
-            return refuse(offsets, format!("{} numbers, where {lines} lines need {}", offsets.vector.len, lines + 1));
+            return disagree(offsets, format!("{} numbers, where {lines} lines need {}", offsets.vector.len, lines + 1));
         }
         if let Some(values) = values
             && values.vector.len != indices.vector.len
         {
-            return refuse(values, format!("{} values for {} indices", values.vector.len, indices.vector.len));
+            return disagree(values, format!("{} values for {} indices", values.vector.len, indices.vector.len));
         }
         let most = match indices.vector.element {
             Element::U16 => 1 << 16,

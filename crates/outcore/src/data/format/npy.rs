@@ -129,6 +129,12 @@ impl Vector {
         header(self.element.descr(), "False", &format!("({},)", self.len))
     }
 
+    /// As [`Dense::shift`].
+    #[must_use]
+    pub fn shift(&self) -> u64 {
+        self.data_offset % self.element.bytes()
+    }
+
     /// The same as a matrix of `cols` columns.
     #[must_use]
     pub fn header_by_rows(&self, cols: u64) -> Vec<u8> {
@@ -283,17 +289,14 @@ impl Fields {
         let len = match *shape {
             [len] => Some(len),
             [rows, cols] if self.fortran_order == Some(false) || rows <= 1 || cols <= 1 => rows.checked_mul(cols),
-            _ => return Err(format!("a shape of {shape:?}, where a vector, or a matrix by rows, is needed")),
+            [_, _] => return Err(format!("a shape of {shape:?} by columns, where a vector, or a matrix by rows, is needed")),
+            _ => return Err(format!("{} dimensions, where a vector, or a matrix by rows, is needed", shape.len())),
         };
         let len = len.ok_or_else(|| format!("a shape of {shape:?}"))?;
         let elements =
             [Element::U8, Element::U16, Element::I32, Element::I64, Element::Real(DType::F32), Element::Real(DType::F64)];
-        let native = descr.replacen('=', "<", 1);
-        let element = elements.into_iter().find(|element| element.descr() == native);
+        let element = elements.into_iter().find(|element| native(&descr) == Some(&element.descr()[1..]));
         let element = element.ok_or_else(|| format!("dtype '{descr}', which no part of a sparse matrix has"))?;
-        if !data_offset.is_multiple_of(element.bytes()) {
-            return Err(format!("the data begin at byte {data_offset}, which is no multiple of the bytes of {element}"));
-        }
         let bytes = len.checked_mul(element.bytes()).and_then(|bytes| bytes.checked_add(data_offset));
         match bytes.is_some_and(|bytes| i64::try_from(bytes).is_ok()) {
             true => Ok(Vector { element, len, data_offset }),
@@ -307,13 +310,22 @@ impl Descr {
         let Descr::Simple(descr) = self else {
             return Err("records (a structured dtype), where float32 or float64 is needed".into());
         };
-        match descr.as_str() {
-            "<f4" | "=f4" => Ok(DType::F32),
-            "<f8" | "=f8" => Ok(DType::F64),
-            ">f4" | ">f8" => Err(format!("big-endian dtype '{descr}'")),
-            "|O" | "O" | "|O8" => Err("Python objects, where float32 or float64 is needed".into()),
+        match native(&descr) {
+            Some("f4" | "f" | "float32") => Ok(DType::F32),
+            Some("f8" | "d" | "float64") => Ok(DType::F64),
+            Some("O" | "O8") => Err("Python objects, where float32 or float64 is needed".into()),
+            None if matches!(&descr[1..], "f4" | "f8") => Err(format!("big-endian dtype '{descr}'")),
             _ => Err(format!("dtype '{descr}', where float32 or float64 is needed")),
         }
+    }
+}
+
+/// The type without its byte order, where this is the machine's own or does not matter.
+fn native(descr: &str) -> Option<&str> {
+    match descr.as_bytes().first() {
+        Some(b'<' | b'=' | b'|') => Some(&descr[1..]),
+        Some(b'>') => None,
+        _ => Some(descr),
     }
 }
 

@@ -11,6 +11,7 @@
 //!
 //! ```text
 //!   x/labels.npy        float64, rows: the label of each row
+//!   x/queries.npy       int64, rows: the query that each row belongs to
 //!   x/labels/           or, of data with many labels a row, a matrix like this one: a row a row, a column a label, all entries one
 //!   x/vocabulary.txt    UTF-8, a line a column: its word
 //!   x/classes.txt       UTF-8, a line a class: where labels are numbers of these lines, from 0

@@ -8,7 +8,7 @@ use super::matrix::State;
 use super::source::Identity;
 use crate::error::{Error, Result};
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// All that is needed to go on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

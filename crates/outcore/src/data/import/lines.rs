@@ -9,7 +9,7 @@ use outcore_formats::{Batch, Chunk, Compression, Lines, Position, Source, Tally,
 
 use super::checkpoint::Checkpoint;
 use super::chunks::{self, Place, Slot, Work};
-use super::matrix::{Draft, LabelKind, NewMatrix};
+use super::matrix::{Draft, LabelKind, NewMatrix, State};
 use super::{Base, Context, Format, Imported, Libsvm, Shares, Text};
 use crate::data::bytes::Bytes;
 use crate::data::home::Home;
@@ -52,7 +52,8 @@ impl<'a> Resumable<'a> {
             }
             Ok((checkpoint.byte > 0 || checkpoint.part > 0).then(|| checkpoint.state.clone()))
         };
-        let new = NewMatrix::make(&context.session, &context.path, draft, memory, go_on)?;
+        let source = context.foreign[0].name();
+        let new = NewMatrix::make(&context.session, &context.path, source, draft, memory, go_on)?;
         let resumed_at = checkpoint.byte;
         Ok(Resumable { context, new, checkpoint, resumed_at, last: (0, Instant::now()) })
     }
@@ -109,21 +110,44 @@ pub(super) struct Feed<'a> {
     context: &'a Context,
     part: usize,
     lines: Option<Lines<Bytes>>,
+    /// Every source is one chunk.
+    whole: bool,
     /// Stored bytes of the sources before, and of this one where it was not read from its start.
     before: u64,
+    /// Stored bytes of the sources up to the end of this one.
+    end: u64,
 }
 
 impl<'a> Feed<'a> {
     pub(super) fn new(context: &'a Context, part: usize, from: Position) -> Result<Feed<'a>> {
-        let lines = open(context, part, from)?;
-        let passed = if lines.source().compression() == Compression::Plain { from.byte } else { 0 };
-        let before = passed + context.foreign[..part].iter().map(|foreign| foreign.identity.bytes).sum::<u64>();
-        Ok(Feed { context, part, lines: Some(lines), before })
+        let bytes = |part: usize| {
+            context.foreign[..part.min(context.foreign.len())].iter().map(|foreign| foreign.identity.bytes).sum::<u64>()
+        };
+        // An earlier import may have done them all.
+        let lines = if part < context.foreign.len() { Some(open(context, part, from)?) } else { None };
+        let passed = lines.as_ref().is_some_and(|lines| lines.source().compression() == Compression::Plain);
+        let before = bytes(part) + if passed { from.byte } else { 0 };
+        Ok(Feed { context, part, lines, whole: false, before, end: bytes(part + 1) })
+    }
+
+    /// Has every source as one chunk, also an empty one.
+    fn of_whole_files(self) -> Feed<'a> {
+        Feed { whole: true, ..self }
     }
 
     /// The lines that come first, whose header is still to be taken off.
     pub(super) fn lines(&mut self) -> &mut Lines<Bytes> {
         self.lines.as_mut().expect("opened")
+    }
+
+    /// Whether what follows can be what a header says, where it is not compressed.
+    pub(super) fn check_room(&mut self, tally: &Tally, least: usize) -> Result<()> {
+        let all = self.context.foreign[self.part].identity.bytes;
+        let lines = self.lines();
+        match lines.source().compression() {
+            Compression::Plain => Ok(tally.check_room(all.saturating_sub(lines.position().byte), least)?),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn next<P>(&mut self, slot: &mut Slot<P>) -> Result<bool> {
@@ -133,11 +157,17 @@ impl<'a> Feed<'a> {
                     return Ok(false);
                 }
                 self.part += 1;
-                self.before = self.context.foreign[..self.part].iter().map(|foreign| foreign.identity.bytes).sum();
+                self.before = self.end;
+                self.end += self.context.foreign[self.part].identity.bytes;
                 self.lines = Some(open(self.context, self.part, Position::START)?);
                 continue;
             };
-            if lines.next(&mut slot.chunk)? {
+            if self.whole {
+                if lines.whole(&mut slot.chunk)? {
+                    (slot.part, slot.end, slot.stored) = (self.part + 1, Place(Position::START), self.end);
+                    return Ok(true);
+                }
+            } else if lines.next(&mut slot.chunk)? {
                 slot.part = self.part;
                 slot.end = Place(lines.position());
                 slot.stored = self.before + lines.source().stored_bytes();
@@ -157,10 +187,11 @@ fn open(context: &Context, part: usize, from: Position) -> Result<Lines<Bytes>> 
 fn libsvm(context: &Context, stage: &mut Stage, options: &Libsvm) -> Result<Imported> {
     let Libsvm { many_labels, base, features } = *options;
     let (labels, kind) = if many_labels { (LabelKind::Many, Kind::Many) } else { (LabelKind::One, Kind::One) };
-    let draft = Draft { labels, finds_base: base == Base::Found, width: features, ..context.draft() };
-    let base_read = if base == Base::One { libsvm::Base::One } else { libsvm::Base::Zero };
-    // A feature that is one too large for columns from 0 may be the last of those from 1.
-    let columns = features.map_or(u64::MAX, |columns| columns.saturating_add(u64::from(base == Base::Found)));
+    let finds_base = base == Base::Found;
+    let draft = Draft { labels, finds_base, width: features, queries: true, ..context.draft() };
+    let base = if base == Base::One { libsvm::Base::One } else { libsvm::Base::Zero };
+    let precision = context.options.precision();
+    let reading = libsvm::Options { base, labels: kind, columns: features, finds_base, precision };
     let mut import = Resumable::begin(context, draft)?;
     let (part, from) = import.place();
     let done = Feed::new(context, part, from).and_then(|mut feed| {
@@ -168,9 +199,13 @@ fn libsvm(context: &Context, stage: &mut Stage, options: &Libsvm) -> Result<Impo
         let work = Work {
             read: |slot: &mut Slot<Batch>| feed.next(slot),
             need: libsvm::bytes_to_parse,
-            parse: |chunk: &Chunk, batch: &mut Batch| libsvm::parse_within(chunk, base_read, kind, columns, batch),
+            parse: |chunk: &Chunk, batch: &mut Batch| libsvm::parse_as(chunk, &reading, batch),
         };
         chunks::run(&context.session, stage, context.memory.lanes, &context.stop, work, |stage, slot| {
+            check_queries(&slot.chunk, &slot.found, &import.new.state)?;
+            if let (true, Some(columns)) = (finds_base, features) {
+                check_columns(&slot.chunk, &slot.found, &import.new.state, columns)?;
+            }
             import.new.push(stage, &slot.found)?;
             stage.reach(0.99 * slot.stored as f64 / total);
             if import.is_due(slot.chunk.bytes.len()) { import.save(slot.part, slot.end.0) } else { Ok(()) }
@@ -179,13 +214,46 @@ fn libsvm(context: &Context, stage: &mut Stage, options: &Libsvm) -> Result<Impo
     import.end(stage, done)
 }
 
+/// All rows have queries, or none: each chunk does by itself.
+fn check_queries(chunk: &Chunk, batch: &Batch, state: &State) -> Result<()> {
+    let reason = match (batch.queries.is_empty(), state.queries > 0) {
+        _ if batch.rows() == 0 || state.lines == 0 => return Ok(()),
+        (true, true) => "this row has no qid, the rows before it have",
+        (false, false) => "this row has a qid, the rows before it have none",
+        _ => return Ok(()),
+    };
+    Err(bad_row(chunk, 0, reason.into()))
+}
+
+/// Whether features are below the number asked for, once one of them is 0. The parser lets a feature of that number through, which is the
+/// last one where features begin with 1.
+fn check_columns(chunk: &Chunk, batch: &Batch, state: &State, columns: u64) -> Result<()> {
+    let Some((least, most)) = batch.index_range() else { return Ok(()) };
+    let row_of = |is_it: &dyn Fn(u64) -> bool| (0..batch.rows()).find(|&row| batch.row(row).0.iter().any(|&index| is_it(index)));
+    if (state.zero_based || least == 0) && most >= columns {
+        let row = row_of(&|index| index >= columns).unwrap_or(0);
+        return Err(bad_row(chunk, row, format!("feature {most} in data with {columns} features, which begin with 0")));
+    }
+    // Columns are those of features from 1 so far.
+    if !state.zero_based && least == 0 && state.width >= columns {
+        let before = state.width;
+        let reason = format!("feature 0, so that feature {before} of a row before is too large in data with {columns} features");
+        return Err(bad_row(chunk, row_of(&|index| index == 0).unwrap_or(0), reason));
+    }
+    Ok(())
+}
+
+fn bad_row(chunk: &Chunk, row: usize, reason: String) -> Error {
+    Error::Line { object: chunk.object.to_string(), line: libsvm::line_of(chunk, row), column: 1, reason }
+}
+
 fn extreme(context: &Context, stage: &mut Stage) -> Result<Imported> {
     let mut feed = Feed::new(context, 0, Position::START)?;
     let header = xc::Header::read(feed.lines())?;
-    let draft =
-        Draft { labels: LabelKind::Many, width: Some(header.columns), label_count: Some(header.labels), ..context.draft() };
-    let mut import = Resumable::begin(context, draft)?;
     let mut tally: Tally = header.tally(context.foreign[0].name());
+    feed.check_room(&tally, "\n".len())?;
+    let (width, label_count, lines) = (Some(header.columns), Some(header.labels), Some(header.rows));
+    let mut import = Resumable::begin(context, Draft { labels: LabelKind::Many, width, label_count, lines, ..context.draft() })?;
     tally.add(import.new.state.lines)?;
     let (part, from) = import.place();
     let feed = if from == Position::START { Ok(feed) } else { Feed::new(context, part, from) };
@@ -194,7 +262,7 @@ fn extreme(context: &Context, stage: &mut Stage) -> Result<Imported> {
         let work = Work {
             read: |slot: &mut Slot<Batch>| feed.next(slot),
             need: libsvm::bytes_to_parse,
-            parse: |chunk: &Chunk, batch: &mut Batch| xc::parse(chunk, &header, batch),
+            parse: |chunk: &Chunk, batch: &mut Batch| xc::parse(chunk, &header, context.options.precision(), batch),
         };
         chunks::run(&context.session, stage, context.memory.lanes, &context.stop, work, |stage, slot| {
             tally.add(slot.found.rows() as u64)?;
@@ -270,13 +338,15 @@ impl<'a> Growth<'a> {
 }
 
 fn words(context: &Context, stage: &mut Stage, options: &Text) -> Result<Imported> {
-    let Text { minimum_length, stop_words, ngrams, text_column, label_column, vocabulary } = options.clone();
+    let Text { documents, minimum_length, stop_words, ngrams, text_column, label_column, vocabulary } = options.clone();
+    let whole = documents == super::Documents::Files;
     let tokenizer = Tokenizer {
         minimum_length,
         stop_words: stop_words.iter().map(String::as_str).collect(),
         ngrams: ngrams.clone(),
         text_column,
         label_column,
+        whole,
     };
     let labels = if label_column.is_some() { LabelKind::One } else { LabelKind::None };
     let given = vocabulary.is_some();
@@ -300,7 +370,8 @@ fn words(context: &Context, stage: &mut Stage, options: &Text) -> Result<Importe
         if label_column.is_some() {
             classes.read_back(&import.new, names::CLASSES, import.new.state.classes)?;
         }
-        Feed::new(context, part, from)
+        let feed = Feed::new(context, part, from)?;
+        Ok(if whole { feed.of_whole_files() } else { feed })
     })();
     let done = prepared.and_then(|mut feed| {
         let total = context.source_bytes().max(1) as f64;

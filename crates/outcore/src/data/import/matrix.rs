@@ -23,8 +23,16 @@ use crate::job::Stage;
 use crate::session::Session;
 
 /// What grows.
-const GROWING: [&str; 7] =
-    [names::OFFSETS, names::INDICES, names::VALUES, names::LABELS, names::LABEL_FOLDER, names::WORDS, names::CLASSES];
+const GROWING: [&str; 8] = [
+    names::OFFSETS,
+    names::INDICES,
+    names::VALUES,
+    names::LABELS,
+    names::LABEL_FOLDER,
+    names::QUERIES,
+    names::WORDS,
+    names::CLASSES,
+];
 
 /// What lies beside the matrix, if anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +58,20 @@ pub(super) struct Draft {
     pub(super) width: Option<u64>,
     /// Different labels of data with many, where they are known.
     pub(super) label_count: Option<u64>,
+    /// Rows may have queries.
+    pub(super) queries: bool,
+    /// Lines and entries, where a header tells them: entries of one place may be fewer in the end.
+    pub(super) lines: Option<u64>,
+    pub(super) entries: Option<u64>,
+}
+
+impl Draft {
+    /// Bytes that are written at least, as far as headers tell, before entries are put in tiles.
+    fn least_bytes(&self) -> u64 {
+        let lines = self.lines.unwrap_or(0).saturating_mul(if self.labels == LabelKind::None { 8 } else { 16 });
+        let index = SparseShape::index_for(self.width.unwrap_or(0)).bytes();
+        lines.saturating_add(self.entries.unwrap_or(0).saturating_mul(index))
+    }
 }
 
 /// How far it is: all that is needed to go on, besides the files.
@@ -65,6 +87,9 @@ pub(super) struct State {
     pub(super) wide: bool,
     pub(super) label_entries: u64,
     pub(super) label_width: u64,
+    /// Rows with a query: all or none.
+    #[serde(default)]
+    pub(super) queries: u64,
     pub(super) words: u64,
     pub(super) word_bytes: u64,
     pub(super) classes: u64,
@@ -79,6 +104,8 @@ pub(super) struct NewMatrix {
     session: Session,
     path: PathBuf,
     home: Home,
+    /// What errors about entries name.
+    source: String,
     draft: Draft,
     options: StreamOptions,
     pub(super) state: State,
@@ -100,6 +127,7 @@ impl NewMatrix {
     pub(super) fn make(
         session: &Session,
         path: &Path,
+        source: &str,
         draft: Draft,
         options: StreamOptions,
         go_on: impl FnOnce(&Home) -> Result<Option<State>>,
@@ -112,10 +140,12 @@ impl NewMatrix {
         }
         let begun = state.is_some();
         let state = state.unwrap_or_else(|| State::first(draft));
-        match Files::open(session, path, draft, options, &mut home.folder, &state) {
+        let room = home.check_room(path, draft.least_bytes().saturating_sub(8 * state.lines + 4 * state.entries));
+        match room.and_then(|()| Files::open(session, path, draft, options, &mut home.folder, &state)) {
             Ok(files) => {
-                let (session, path) = (session.clone(), path.to_owned());
-                Ok(NewMatrix { session, path, home, draft, options, state, files, is_tiled: false, is_rewritten: false })
+                let (session, path, source) = (session.clone(), path.to_owned(), source.to_owned());
+                let (is_tiled, is_rewritten) = (false, false);
+                Ok(NewMatrix { session, path, home, source, draft, options, state, files, is_tiled, is_rewritten })
             }
             Err(error) => {
                 if !begun {
@@ -133,6 +163,7 @@ struct Files {
     indices: Growing,
     values: Growing,
     labels: Vec<Growing>,
+    queries: Option<Growing>,
     words: Option<Growing>,
     classes: Option<Growing>,
 }
@@ -153,6 +184,7 @@ impl Files {
         let indices = open(names::INDICES, Some(index), state.entries * index.bytes())?;
         let value_bytes = if state.has_values { state.entries * draft.dtype.bytes() } else { 0 };
         let values = open(names::VALUES, Some(Element::Real(draft.dtype)), value_bytes)?;
+        let queries = draft.queries.then(|| open(names::QUERIES, Some(Element::I64), 8 * state.queries)).transpose()?;
         let words = draft.words.then(|| open(names::WORDS, None, state.word_bytes)).transpose()?;
         let classes = draft.classes.then(|| open(names::CLASSES, None, state.class_bytes)).transpose()?;
         let mut labels = Vec::new();
@@ -169,14 +201,15 @@ impl Files {
                 labels.push(open(names::INDICES, Element::I64, 8 * state.label_entries)?);
             }
         }
-        let mut files = Files { offsets, indices, values, labels, words, classes };
+        let mut files = Files { offsets, indices, values, labels, queries, words, classes };
         files.each(Growing::prepare)?;
         Ok(files)
     }
 
     fn each(&mut self, mut f: impl FnMut(&mut Growing) -> Result<()>) -> Result<()> {
-        let Files { offsets, indices, values, labels, words, classes } = self;
-        [offsets, indices, values].into_iter().chain(labels).chain(words).chain(classes).try_for_each(&mut f)
+        let Files { offsets, indices, values, labels, queries, words, classes } = self;
+        let rest = labels.iter_mut().chain(queries).chain(words).chain(classes);
+        [offsets, indices, values].into_iter().chain(rest).try_for_each(&mut f)
     }
 }
 
@@ -193,13 +226,14 @@ impl NewMatrix {
         std::mem::take(&mut self.is_rewritten)
     }
 
-    /// Appends whole lines, with their labels.
-    ///
-    /// # Errors
-    /// [`Error::Format`] for values that float32 cannot hold.
+    /// Appends whole lines, with their labels and queries. Values have to fit the type.
     pub(super) fn push(&mut self, stage: &mut Stage, batch: &Batch) -> Result<()> {
         if batch.rows() == 0 {
             return Ok(());
+        }
+        if let Some(file) = &mut self.files.queries {
+            file.extend(&batch.queries, |query| (query as i64).to_le_bytes())?;
+            self.state.queries += batch.queries.len() as u64;
         }
         let base = self.state.entries;
         self.entries(stage, &batch.indices, &batch.values)?;
@@ -249,6 +283,9 @@ impl NewMatrix {
     }
 
     /// Appends entries of the line that goes on, or of several.
+    ///
+    /// # Errors
+    /// [`Error::Format`] for values that float32 cannot hold, which are sums then: the line that goes on is named.
     pub(super) fn entries(&mut self, stage: &mut Stage, columns: &[u64], values: &[f64]) -> Result<()> {
         let Some((least, most)) = columns.iter().fold(None, |range: Option<(u64, u64)>, &column| {
             Some(range.map_or((column, column), |(least, most)| (least.min(column), most.max(column))))
@@ -268,7 +305,7 @@ impl NewMatrix {
             true => self.files.indices.extend(columns, |column| ((column - lowered) as i64).to_le_bytes())?,
             false => self.files.indices.extend(columns, |column| ((column - lowered) as i32).to_le_bytes())?,
         }
-        self.append_values(stage, values)?;
+        self.append_values(stage, columns, values)?;
         self.state.entries += columns.len() as u64;
         Ok(())
     }
@@ -287,7 +324,7 @@ impl NewMatrix {
         }
     }
 
-    fn append_values(&mut self, stage: &mut Stage, values: &[f64]) -> Result<()> {
+    fn append_values(&mut self, stage: &mut Stage, columns: &[u64], values: &[f64]) -> Result<()> {
         if !self.state.has_values {
             if values.iter().all(|&value| value == 1.0) {
                 return Ok(());
@@ -298,12 +335,11 @@ impl NewMatrix {
             DType::F64 => self.files.values.extend(values, f64::to_le_bytes),
             DType::F32 => {
                 if let Some(at) = values.iter().position(|&value| (value as f32).is_infinite()) {
+                    let (line, column, value) = (self.state.lines, columns[at], values[at]);
                     let reason = format!(
-                        "entry {}: {} is beyond float32; import it as float64",
-                        self.state.entries + at as u64,
-                        values[at]
+                        "the entries of row {line}, column {column} (from 0) are {value:e} together, beyond float32; import it as float64"
                     );
-                    return Err(FormatError::Unsupported { object: self.path.display().to_string(), reason }.into());
+                    return Err(FormatError::Unsupported { object: self.source.clone(), reason }.into());
                 }
                 self.files.values.extend(values, |value| (value as f32).to_le_bytes())
             }
@@ -502,9 +538,18 @@ impl NewMatrix {
         let shape = self.draft.format.lines_first([self.state.lines, width]);
         self.describe(names::DESCRIPTION, self.draft.format, shape, self.state.entries, self.draft.dtype)?;
         let NewMatrix { home: Home { folder, .. }, files, state, draft, .. } = self;
-        let Files { offsets, indices, values, labels, words, classes } = files;
-        for file in [offsets, indices].into_iter().chain(labels).chain(words).chain(classes) {
+        let Files { offsets, indices, values, labels, queries, words, classes } = files;
+        let rest = labels.iter_mut().chain(words).chain(classes);
+        for file in [offsets, indices].into_iter().chain(rest) {
             file.finish(stage, folder)?;
+        }
+        match queries {
+            Some(queries) if state.queries > 0 => queries.finish(stage, folder)?,
+            Some(queries) => {
+                queries.pause()?;
+                remove(folder, names::QUERIES)?;
+            }
+            None => {}
         }
         values.pause()?;
         if state.has_values {

@@ -24,25 +24,35 @@ pub(super) struct Identity {
     modified: Option<(u64, u32)>,
 }
 
-/// An open foreign file.
+/// A foreign file. It is open only while it is read: there may be more of them than a process may have open.
 pub(super) struct Foreign {
     pub(super) identity: Identity,
-    pub(super) file: Arc<StoredFile>,
+    path: PathBuf,
+    name: String,
 }
 
 impl Foreign {
+    /// Looks at a file, which has to be one.
     pub(super) fn open(session: &Session, path: &Path) -> Result<Foreign> {
         let file = session.file(path, false)?;
-        let about = std::fs::metadata(path).map_err(|source| Error::Device { object: path.display().to_string(), source })?;
-        let since = about.modified().ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
-        let modified = since.map(|since| (since.as_secs(), since.subsec_nanos()));
-        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        let identity = Identity { path, bytes: file.extent().len(), modified };
-        Ok(Foreign { identity, file })
+        let identity = identity_of(path, &file)?;
+        Ok(Foreign { identity, path: path.to_owned(), name: file.extent().name().to_owned() })
     }
 
     pub(super) fn name(&self) -> &str {
-        self.file.extent().name()
+        &self.name
+    }
+
+    /// The file, opened.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for one that has changed since it was looked at.
+    pub(super) fn file(&self, session: &Session) -> Result<Arc<StoredFile>> {
+        let file = session.file(&self.path, false)?;
+        match identity_of(&self.path, &file)? == self.identity {
+            true => Ok(file),
+            false => Err(Error::value(format!("{} has changed since the import was begun", self.name))),
+        }
     }
 
     /// Its text from byte `at` on; in a compressed file, what is before is decompressed and dropped.
@@ -53,8 +63,9 @@ impl Foreign {
         stop: &Arc<AtomicBool>,
         at: u64,
     ) -> Result<Source<Bytes>> {
+        let file = self.file(session)?;
         let open = |from: u64| -> Result<Source<Bytes>> {
-            let bytes = Bytes::of(session, self.file.extent(), from..self.identity.bytes, options, stop)?;
+            let bytes = Bytes::of(session, file.extent(), from..self.identity.bytes, options, stop)?;
             Ok(Source::open(self.name(), bytes)?)
         };
         let mut source = open(0)?;
@@ -68,6 +79,14 @@ impl Foreign {
         source.skip(at)?;
         Ok(source)
     }
+}
+
+fn identity_of(path: &Path, file: &StoredFile) -> Result<Identity> {
+    let about = std::fs::metadata(path).map_err(|source| Error::Device { object: path.display().to_string(), source })?;
+    let since = about.modified().ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+    let modified = since.map(|since| (since.as_secs(), since.subsec_nanos()));
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    Ok(Identity { path, bytes: file.extent().len(), modified })
 }
 
 /// A file at any place: each read is a plan of one task, which waits for its memory as plans do.

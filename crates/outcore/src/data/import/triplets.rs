@@ -3,7 +3,7 @@
 //! Entries that come by rows, and in a row by columns, go to the matrix as they come; those of one place that follow each other are
 //! added up. The first that comes out of order has everything begun anew: all entries are then sorted. Symmetric text is sorted at once.
 
-use outcore_formats::{Chunk, Lines, Position, Tally, Triplets, bag_of_words, matrix_market};
+use outcore_formats::{Chunk, Lines, Position, Precision, Tally, Triplets, WordLines, bag_of_words, matrix_market};
 
 use super::chunks::{self, Slot, Work};
 use super::lines::{Feed, Resumable};
@@ -11,7 +11,6 @@ use super::matrix::{Draft, NewMatrix};
 use super::sort::{Entry, Sorter};
 use super::source::Foreign;
 use super::{Context, Format, Imported};
-use crate::data::format::FormatError;
 use crate::error::{Error, Result};
 use crate::job::Stage;
 
@@ -129,8 +128,45 @@ impl Header {
         }
     }
 
-    fn is_symmetric(&self) -> bool {
-        matches!(self, Header::MatrixMarket(header) if header.symmetry != matrix_market::Symmetry::General)
+    /// Whether entries do not come by rows: both halves of a symmetric matrix, or columns.
+    fn is_out_of_order(&self) -> bool {
+        matches!(self, Header::MatrixMarket(header) if header.symmetry != matrix_market::Symmetry::General) || self.is_array()
+    }
+
+    fn is_array(&self) -> bool {
+        matches!(self, Header::MatrixMarket(header) if header.layout == matrix_market::Layout::Array)
+    }
+
+    /// Entries that there are, as far as it tells: of arrays, none need be.
+    fn entries(&self) -> Option<u64> {
+        match self {
+            Header::MatrixMarket(_) if self.is_array() => None,
+            Header::MatrixMarket(header) => Some(header.entries),
+            Header::BagOfWords(header) => Some(header.entries),
+        }
+    }
+
+    fn least_line_bytes(&self) -> usize {
+        match self {
+            Header::MatrixMarket(header) => header.least_line_bytes(),
+            Header::BagOfWords(_) => bag_of_words::LEAST_LINE_BYTES,
+        }
+    }
+
+    fn bytes_to_parse(&self, chunk: &Chunk) -> usize {
+        match self {
+            Header::MatrixMarket(header) => header.bytes_to_parse(chunk),
+            Header::BagOfWords(_) => bag_of_words::bytes_to_parse(chunk),
+        }
+    }
+
+    /// Gives values of an array their places; `before` are in chunks before.
+    fn place(&self, before: u64, triplets: &mut Triplets) {
+        if let Header::MatrixMarket(header) = self
+            && self.is_array()
+        {
+            matrix_market::place_values(header, before, triplets);
+        }
     }
 
     fn tally(&self, object: &str) -> Tally {
@@ -140,9 +176,9 @@ impl Header {
         }
     }
 
-    fn parse(&self, chunk: &Chunk, triplets: &mut Triplets) -> outcore_formats::Result<()> {
+    fn parse(&self, chunk: &Chunk, precision: Precision, triplets: &mut Triplets) -> outcore_formats::Result<()> {
         match self {
-            Header::MatrixMarket(header) => matrix_market::parse(chunk, header, triplets),
+            Header::MatrixMarket(header) => matrix_market::parse(chunk, header, precision, triplets),
             Header::BagOfWords(header) => bag_of_words::parse(chunk, header, triplets),
         }
     }
@@ -151,16 +187,18 @@ impl Header {
 pub(super) fn run_text(context: &Context, stage: &mut Stage) -> Result<Imported> {
     let mut feed = Feed::new(context, 0, Position::START)?;
     let header = Header::read(&context.options.format, &mut feed)?;
+    feed.check_room(&header.tally(context.foreign[0].name()), header.least_line_bytes())?;
     let words = match &context.options.format {
         Format::BagOfWords { vocabulary: Some(path) } => Some(Foreign::open(&context.session, path)?),
         _ => None,
     };
     let (rows, columns) = header.shape();
-    let draft = Draft { width: Some(columns), words: words.is_some(), ..context.draft() };
+    let (width, lines, entries) = (Some(columns), Some(rows), header.entries());
+    let draft = Draft { width, lines, entries, words: words.is_some(), ..context.draft() };
     let mut import = Resumable::begin(context, draft)?;
     let done = (|| {
         let text = Text { context, header };
-        if header.is_symmetric() || !text.in_order(stage, &mut import, feed)? {
+        if header.is_out_of_order() || !text.in_order(stage, &mut import, feed)? {
             context.stop.store(false, std::sync::atomic::Ordering::Relaxed);
             import.begin_anew()?;
             text.sorted(stage, &mut import.new)?;
@@ -185,10 +223,11 @@ impl Text<'_> {
     ) -> Result<()> {
         let Context { session, memory, stop, .. } = self.context;
         let (header, total) = (self.header, self.context.source_bytes().max(1) as f64);
+        let precision = self.context.options.precision();
         let work = Work {
             read: |slot: &mut Slot<Triplets>| feed.next(slot),
-            need: |chunk: &Chunk| Triplets::bytes_to_parse(chunk, header.is_symmetric()),
-            parse: |chunk: &Chunk, triplets: &mut Triplets| header.parse(chunk, triplets),
+            need: |chunk: &Chunk| header.bytes_to_parse(chunk),
+            parse: |chunk: &Chunk, triplets: &mut Triplets| header.parse(chunk, precision, triplets),
         };
         chunks::run(session, stage, memory.lanes, stop, work, |stage, slot| {
             let fraction = slot.stored as f64 / total;
@@ -234,8 +273,11 @@ impl Text<'_> {
         Header::read(&self.context.options.format, &mut feed)?;
         let mut tally = self.header.tally(self.context.foreign[0].name());
         let mut sorter = Sorter::new(&self.context.session, stage, self.context.memory.sort)?;
+        let mut before = 0;
         self.pass(stage, feed, |stage, slot, fraction| {
             tally.add(slot.found.entries)?;
+            self.header.place(before, &mut slot.found);
+            before += slot.found.entries;
             sorter.push(stage, &slot.found)?;
             stage.reach(0.6 * fraction);
             Ok(())
@@ -322,19 +364,12 @@ fn copy_words(context: &Context, stage: &Stage, words: &Foreign, columns: u64, n
     stop.store(false, std::sync::atomic::Ordering::Relaxed);
     let source = words.text(session, memory.stream, stop, 0)?;
     let mut lines = Lines::new(source, Position::START, memory.lanes.chunk_bytes, memory.longest_line);
-    let mut chunk = Chunk::default();
+    let mut found = WordLines::new(words.name(), columns);
+    let (mut chunk, mut text) = (Chunk::default(), Vec::new());
     while lines.next(&mut chunk)? {
         stage.check()?;
-        if chunk.bytes.last() != Some(&b'\n') {
-            chunk.bytes.push(b'\n');
-        }
-        new.add_word_lines(&chunk.bytes)?;
+        found.read(&chunk, &mut text)?;
+        new.add_word_lines(&text)?;
     }
-    match new.state.words == columns {
-        true => Ok(()),
-        false => {
-            let reason = format!("{} words for {columns} columns", new.state.words);
-            Err(FormatError::Unsupported { object: words.name().to_owned(), reason }.into())
-        }
-    }
+    Ok(found.finish()?)
 }

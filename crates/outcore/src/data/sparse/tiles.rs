@@ -42,7 +42,12 @@ impl TileSpec {
             *found = u64::try_from(number).ok()?;
         }
         let [first_line, block_lines, band, offset, lines, entries, has_values] = found;
-        let fits = block_lines <= BAND && lines <= block_lines && entries < 1 << 40 && has_values <= 1 && offset < 1 << 60;
+        let fits = block_lines <= BAND
+            && lines <= block_lines
+            && entries < 1 << 40
+            && has_values <= 1
+            && offset < 1 << 60
+            && band < 1 << 47;
         let has_values = has_values == 1;
         fits.then_some(TileSpec { first_line, block_lines, band, offset, lines, entries, has_values })
     }
@@ -112,10 +117,8 @@ impl Tiled {
             });
             let apart = last.is_none_or(|last| last.end(value_bytes) <= tile.offset);
             let inside = tile.first_line + tile.block_lines <= lines && tile.band * BAND < width;
-            let whole =
-                tile.end(value_bytes) <= file.extent().len().next_multiple_of(ALIGNMENT) && tile.offset.is_multiple_of(ALIGNMENT);
-            if !(ordered && apart && inside && whole) {
-                return Err(wrong(at, "the tile is out of order, or reaches outside the matrix or its file".into()));
+            if !(ordered && apart && inside && tile.offset.is_multiple_of(ALIGNMENT)) {
+                return Err(wrong(at, "the tile is out of order, or reaches outside the matrix".into()));
             }
             match blocks.last_mut() {
                 Some(block) if goes_on => block.tiles.end = at + 1,
@@ -123,6 +126,11 @@ impl Tiled {
             }
             entry += tile.entries;
             tiles.push(tile);
+        }
+        let needed = tiles.last().map_or(0, |tile: &TileSpec| tile.offset + tile.bytes(value_bytes));
+        if needed > file.extent().len() {
+            let (object, actual) = (file.extent().name().to_owned(), file.extent().len());
+            return Err(FormatError::Truncated { object, expected: needed, actual }.into());
         }
         match entry == entries {
             true => Ok(Tiled { file, value_bytes, tiles, blocks }),

@@ -46,7 +46,8 @@ pub(super) fn kind_of(bytes: &[u8]) -> Result<ImageFormat, Wrong> {
         _ if begins(b"II*\0") || begins(b"MM\0*") || begins(b"II+\0") || begins(b"MM\0+") => Ok(ImageFormat::Tiff),
         _ if begins(b"BM") => Ok(ImageFormat::Bmp),
         [b'P', b'1'..=b'7', b' ' | b'\t' | b'\r' | b'\n' | b'#', ..] => Ok(ImageFormat::Pnm),
-        _ => Err(foreign(bytes).map_or_else(|| Wrong::Damaged(shown(bytes)), |kind| Wrong::Unsupported(format!("a picture in {kind}")))),
+        _ => Err(foreign(bytes)
+            .map_or_else(|| Wrong::Damaged(shown(bytes)), |kind| Wrong::Unsupported(format!("a picture in {kind}")))),
     }
 }
 
