@@ -202,7 +202,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
 
     def fit_transform(self, X: Any, y: Any = None, out: PathLike | Array | None = None) -> Any:
         """`fit` and then `transform` of the same X."""
-        return self.fit(X).transform(X, out=out)
+        with session_of(X, out, memory=self.memory)._as_one():
+            return self.fit(X).transform(X, out=out)
 
     def get_covariance(self) -> npt.NDArray[Any]:
         """The covariance that components and noise stand for.

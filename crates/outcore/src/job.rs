@@ -6,8 +6,8 @@
 
 mod stage;
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::session::Session;
 
 pub(crate) use stage::Stage;
-use stage::Watch;
+use stage::{Traces, Watch};
 
 /// What makes the result.
 enum Finish<T> {
@@ -37,13 +37,15 @@ type After<T> = Box<dyn FnOnce(T) -> Result<T> + Send>;
 enum Rest<T> {
     Plans(Finish<T>),
     Thread(JoinHandle<()>, Receiver<Result<T>>),
+    /// The result is there, and a thread makes the files whole.
+    Files(T, Receiver<Result<()>>),
     Result(Result<T>),
     /// A plan failed, and its error has been handed out.
     Failed,
 }
 
-/// A driven job that has been cancelled is waited for so long: what is in flight drains sooner, but a dense decomposition cannot be
-/// stopped, and is left alone. What it holds counts until it ends.
+/// A driven job that has been cancelled is waited for so long: what is in flight drains sooner, but a dense decomposition, or a file system
+/// that makes a file durable, cannot be stopped, and is left alone. What it holds counts until it ends.
 const LEAVE_ALONE_AFTER: Duration = Duration::from_millis(300);
 
 /// Planned work with a result of type `T`. Nothing has moved yet.
@@ -143,6 +145,8 @@ impl<T: Send + 'static> Job<T> {
             watch: Arc::default(),
             left_alone_at: None,
             started: Instant::now(),
+            since: Instant::now(),
+            traces: Traces::default(),
         };
         running.next()?;
         Ok(running)
@@ -204,6 +208,9 @@ pub struct Running<T> {
     watch: Arc<Watch>,
     left_alone_at: Option<Instant>,
     started: Instant,
+    /// When the plan began that goes on.
+    since: Instant,
+    traces: Traces,
 }
 
 impl<T: Send + 'static> Running<T> {
@@ -214,10 +221,54 @@ impl<T: Send + 'static> Running<T> {
     /// Those of the plan that failed.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool> {
         self.wait_for_thread(timeout);
+        self.wait_for_files(timeout);
         if self.ticket.as_ref().is_some_and(|ticket| ticket.wait_timeout(timeout)) {
             self.next()?;
         }
+        self.begin_files();
         Ok(matches!(self.rest, Rest::Result(_) | Rest::Failed))
+    }
+
+    /// Has a thread make the files whole once the result is there: a file system may take long for that, and somebody may want to
+    /// interrupt the wait for it.
+    fn begin_files(&mut self) {
+        if !matches!(self.rest, Rest::Result(Ok(_))) || (self.writers.is_empty() && self.unfinished.is_empty()) {
+            return;
+        }
+        let Rest::Result(Ok(result)) = std::mem::replace(&mut self.rest, Rest::Failed) else { unreachable!("looked at above") };
+        let files = Files {
+            session: self.session.clone(),
+            writers: std::mem::take(&mut self.writers),
+            unfinished: std::mem::take(&mut self.unfinished),
+            watch: Arc::clone(&self.watch),
+        };
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let files = Arc::new(Mutex::new(Some(files)));
+        let theirs = Arc::clone(&files);
+        let finish = move || {
+            let files = theirs.lock().expect("no panic while held").take();
+            _ = sender.send(files.map_or(Ok(()), Files::finish));
+        };
+        if std::thread::Builder::new().name("outcore-job".into()).spawn(finish).is_ok() {
+            self.rest = Rest::Files(result, receiver);
+            return;
+        }
+        // No thread can be had: this one does it.
+        let files = files.lock().expect("no panic while held").take();
+        self.rest = Rest::Result(files.map_or(Ok(()), Files::finish).map(|()| result));
+    }
+
+    fn wait_for_files(&mut self, timeout: Duration) {
+        let Rest::Files(_, ended) = &self.rest else { return };
+        let ended = match ended.recv_timeout(timeout) {
+            Ok(ended) => ended,
+            Err(_) if self.is_left_alone() => Err(Error::Cancelled),
+            Err(RecvTimeoutError::Timeout) => return,
+            Err(RecvTimeoutError::Disconnected) => Err(Error::Closed),
+        };
+        if let Rest::Files(result, _) = std::mem::replace(&mut self.rest, Rest::Failed) {
+            self.rest = Rest::Result(ended.map(|()| result));
+        }
     }
 
     fn wait_for_thread(&mut self, timeout: Duration) {
@@ -253,6 +304,7 @@ impl<T: Send + 'static> Running<T> {
             self.keep(ticket.wait()?);
         }
         while let Some(plan) = self.plans.next() {
+            self.since = Instant::now();
             if !self.momentary {
                 self.ticket = Some(self.session.engine().run(plan)?);
                 return Ok(());
@@ -260,6 +312,7 @@ impl<T: Send + 'static> Running<T> {
             let outcome = self.session.engine().compute(plan)?;
             self.keep(outcome);
         }
+        self.traces.keep(&self.session);
         if let Rest::Plans(Finish::Outcomes(finish)) = std::mem::replace(&mut self.rest, Rest::Failed) {
             self.rest = Rest::Result(finish(std::mem::take(&mut self.outcomes)));
         }
@@ -277,13 +330,13 @@ impl<T: Send + 'static> Running<T> {
             _ = sender.send(result);
         };
         let thread = std::thread::Builder::new().name("outcore-job".into()).spawn(drive);
-        let refused = |source| Error::from(outcore_engine::Error::NoThread { source });
+        let refused = |source| Error::from(outcore_engine::Error::NoThread { what: "a thread for the job".into(), source });
         self.rest = Rest::Thread(thread.map_err(refused)?, receiver);
         Ok(())
     }
 
     fn keep(&mut self, outcome: Outcome) {
-        self.session.keep_trace(outcome.trace.clone());
+        self.traces.add(self.since, &outcome.trace, self.session.threads());
         self.outcomes.push(outcome);
     }
 
@@ -298,16 +351,42 @@ impl<T: Send + 'static> Running<T> {
         while matches!(self.rest, Rest::Thread(..)) {
             self.wait_for_thread(LEAVE_ALONE_AFTER);
         }
+        self.begin_files();
+        while matches!(self.rest, Rest::Files(..)) {
+            self.wait_for_files(LEAVE_ALONE_AFTER);
+        }
         let result = match std::mem::replace(&mut self.rest, Rest::Failed) {
             Rest::Result(result) => result?,
             _ => return Err(Error::Closed),
         };
-        std::mem::take(&mut self.writers).into_iter().try_for_each(Writer::finish)?;
-        self.unfinished.iter().try_for_each(|file| self.session.commit(file))?;
         match self.after.take() {
             Some(after) => after(result),
             None => Ok(result),
         }
+    }
+}
+
+/// What a job has written and what is left to do for it.
+struct Files {
+    session: Session,
+    writers: Vec<Writer>,
+    unfinished: Vec<Arc<StoredFile>>,
+    watch: Arc<Watch>,
+}
+
+impl Files {
+    /// Makes them whole; new ones get their names only if nobody has cancelled the job until all their bytes are durable.
+    fn finish(self) -> Result<()> {
+        for file in &self.unfinished {
+            let device = file.extent().device();
+            let failed = |source| Error::Device { object: device.name().to_owned(), source };
+            outcore_device::flush_now(&**device).map_err(failed)?;
+        }
+        if self.watch.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        self.writers.into_iter().try_for_each(Writer::finish)?;
+        self.unfinished.iter().try_for_each(|file| self.session.commit(file))
     }
 }
 
@@ -342,5 +421,6 @@ impl<T> Drop for Running<T> {
         self.watch.cancel();
         // Whatever it holds is let go before the files are.
         self.ticket = None;
+        self.traces.keep(&self.session);
     }
 }
