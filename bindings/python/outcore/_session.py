@@ -148,15 +148,14 @@ class Session:
 
     def _run(self, job: _native.Job, label: str, progress: bool | None, partial: Callable[[Any], None] | None = None) -> Any:
         began = time.monotonic()
-        try:
-            return execute(job, label, progress, partial)
-        finally:
-            trace = self._inner.last_trace()
-            if trace is not None:
-                parts = _parts.get()
-                if parts is not None:
-                    parts.append((trace, began))
-                self._keep(trace)
+        found = execute(job, label, progress, partial)
+        trace = self._inner.last_trace()
+        if trace is not None:
+            parts = _parts.get()
+            if parts is not None:
+                parts.append((trace, began))
+            self._keep(trace)
+        return found
 
     def _keep(self, trace: _native.Trace) -> None:
         global _last

@@ -1,4 +1,4 @@
-"""Where io_uring is refused, as in many containers, or later, threads take over by themselves; where threads are, an error says what for."""
+"""Where io_uring is refused, at first or later, threads take over by themselves; where threads are, an error says what for."""
 
 import errno
 import json

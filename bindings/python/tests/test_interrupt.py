@@ -24,8 +24,8 @@ LIMIT_S = 0.5
 SLACK_S = 0.3
 """For the child to be scheduled and to print, on a busy machine."""
 CROWD_SLACK_S = 1.0
-"""The same among twice as many busy processes as there are cores: an interrupt passes through some ten hands (main thread, engine, compute
-and I/O threads, and back), each of which may wait for some slices of others, a few ms to 30 ms each."""
+"""The same among twice as many busy processes as there are cores: an interrupt passes through some ten hands (main thread,
+engine, compute and I/O threads, and back), each of which may wait for some slices of others, a few ms to 30 ms each."""
 EXIT_S = 3.0
 """For an interpreter to end in that crowd."""
 

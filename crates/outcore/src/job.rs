@@ -23,23 +23,27 @@ use stage::{Traces, Watch};
 /// What makes the result.
 enum Finish<T> {
     /// Of the outcomes of all plans, in no time.
-    Outcomes(Box<dyn FnOnce(Vec<Outcome>) -> Result<T> + Send>),
+    Outcomes(Box<dyn FnOnce(Vec<Outcome>) -> Result<Made<T>> + Send>),
     /// Of the first plans, on a thread of its own, which runs what it needs.
     Driven(Driver<T>),
 }
 
-type Driver<T> = Box<dyn FnOnce(&mut Stage, Vec<Plan>) -> Result<T> + Send>;
+type Driver<T> = Box<dyn FnOnce(&mut Stage, Vec<Plan>) -> Result<Made<T>> + Send>;
 
-/// What is left to do when the files are whole.
-type After<T> = Box<dyn FnOnce(T) -> Result<T> + Send>;
+/// The result, once the files are whole.
+type Made<T> = Box<dyn FnOnce() -> Result<T> + Send>;
+
+fn made<T: Send + 'static>(result: T) -> Made<T> {
+    Box::new(move || Ok(result))
+}
 
 /// What is left of a running job.
 enum Rest<T> {
     Plans(Finish<T>),
-    Thread(JoinHandle<()>, Receiver<Result<T>>),
+    Thread(JoinHandle<()>, Receiver<Result<Made<T>>>),
     /// The result is there, and a thread makes the files whole.
-    Files(T, Receiver<Result<()>>),
-    Result(Result<T>),
+    Files(Made<T>, Receiver<Result<()>>),
+    Result(Result<Made<T>>),
     /// A plan failed, and its error has been handed out.
     Failed,
 }
@@ -59,7 +63,6 @@ pub struct Job<T> {
     writers: Vec<Writer>,
     unfinished: Vec<Arc<StoredFile>>,
     finish: Finish<T>,
-    after: Option<After<T>>,
 }
 
 impl<T: Send + 'static> Job<T> {
@@ -69,7 +72,7 @@ impl<T: Send + 'static> Job<T> {
         plans: Vec<Plan>,
         finish: impl FnOnce(Vec<Outcome>) -> Result<T> + Send + 'static,
     ) -> Result<Job<T>> {
-        Job::planned(session, plans, Finish::Outcomes(Box::new(finish)))
+        Job::planned(session, plans, Finish::Outcomes(Box::new(|outcomes| finish(outcomes).map(made))))
     }
 
     /// A job that decides as it goes: `work`, on a thread of its own, is handed these plans and runs them, or what it makes of them.
@@ -79,7 +82,7 @@ impl<T: Send + 'static> Job<T> {
         plans: Vec<Plan>,
         work: impl FnOnce(&mut Stage, Vec<Plan>) -> Result<T> + Send + 'static,
     ) -> Result<Job<T>> {
-        Job::planned(session, plans, Finish::Driven(Box::new(work)))
+        Job::planned(session, plans, Finish::Driven(Box::new(|stage: &mut Stage, plans| work(stage, plans).map(made))))
     }
 
     fn planned(session: &Session, plans: Vec<Plan>, finish: Finish<T>) -> Result<Job<T>> {
@@ -92,7 +95,6 @@ impl<T: Send + 'static> Job<T> {
             writers: Vec::new(),
             unfinished: Vec::new(),
             finish,
-            after: None,
         })
     }
 
@@ -106,12 +108,6 @@ impl<T: Send + 'static> Job<T> {
     pub(crate) fn writes(mut self, writer: Option<Writer>, file: Option<Arc<StoredFile>>) -> Job<T> {
         self.writers.extend(writer);
         self.unfinished.extend(file);
-        self
-    }
-
-    /// Adds what is to be done with the result once the files are whole.
-    pub(crate) fn after(mut self, after: impl FnOnce(T) -> Result<T> + Send + 'static) -> Job<T> {
-        self.after = Some(Box::new(after));
         self
     }
 
@@ -141,7 +137,6 @@ impl<T: Send + 'static> Job<T> {
             writers: self.writers,
             unfinished: self.unfinished,
             rest: Rest::Plans(self.finish),
-            after: self.after,
             watch: Arc::default(),
             left_alone_at: None,
             started: Instant::now(),
@@ -160,15 +155,15 @@ impl<T: Send + 'static> Job<T> {
         self.start()?.wait()
     }
 
-    /// The same job with a result made from its result.
+    /// The same job with a result made from its result, once the files are whole.
     pub fn map<U: Send + 'static>(self, make: impl FnOnce(T) -> Result<U> + Send + 'static) -> Job<U> {
-        let Job { session, plans, momentary, explanations, writers, unfinished, finish, after } = self;
-        debug_assert!(after.is_none(), "only numbers are mapped");
+        let Job { session, plans, momentary, explanations, writers, unfinished, finish } = self;
+        let mapped = |result: Made<T>| -> Made<U> { Box::new(|| make(result()?)) };
         let finish = match finish {
-            Finish::Outcomes(finish) => Finish::Outcomes(Box::new(|outcomes| make(finish(outcomes)?)) as Box<_>),
-            Finish::Driven(work) => Finish::Driven(Box::new(|stage: &mut Stage, plans| make(work(stage, plans)?)) as Box<_>),
+            Finish::Outcomes(finish) => Finish::Outcomes(Box::new(|outcomes| finish(outcomes).map(mapped)) as Box<_>),
+            Finish::Driven(work) => Finish::Driven(Box::new(|stage: &mut Stage, plans| work(stage, plans).map(mapped)) as Box<_>),
         };
-        Job { session, plans, momentary, explanations, writers, unfinished, finish, after: None }
+        Job { session, plans, momentary, explanations, writers, unfinished, finish }
     }
 }
 
@@ -181,7 +176,7 @@ impl<T: Send + 'static> Job<T> {
         let count = self.plans.len();
         let finish = Finish::Outcomes(Box::new(move |mut outcomes: Vec<Outcome>| {
             let rest = outcomes.split_off(count);
-            first(outcomes)?;
+            drop(first(outcomes)?);
             second(rest)
         }) as Box<_>);
         self.plans.extend(next.plans);
@@ -189,7 +184,7 @@ impl<T: Send + 'static> Job<T> {
         self.writers.extend(next.writers);
         self.unfinished.extend(next.unfinished);
         let Job { session, plans, explanations, writers, unfinished, .. } = self;
-        Job { session, plans, momentary: false, explanations, writers, unfinished, finish, after: next.after }
+        Job { session, plans, momentary: false, explanations, writers, unfinished, finish }
     }
 }
 
@@ -204,7 +199,6 @@ pub struct Running<T> {
     writers: Vec<Writer>,
     unfinished: Vec<Arc<StoredFile>>,
     rest: Rest<T>,
-    after: Option<After<T>>,
     watch: Arc<Watch>,
     left_alone_at: Option<Instant>,
     started: Instant,
@@ -355,13 +349,9 @@ impl<T: Send + 'static> Running<T> {
         while matches!(self.rest, Rest::Files(..)) {
             self.wait_for_files(LEAVE_ALONE_AFTER);
         }
-        let result = match std::mem::replace(&mut self.rest, Rest::Failed) {
-            Rest::Result(result) => result?,
-            _ => return Err(Error::Closed),
-        };
-        match self.after.take() {
-            Some(after) => after(result),
-            None => Ok(result),
+        match std::mem::replace(&mut self.rest, Rest::Failed) {
+            Rest::Result(result) => result?(),
+            _ => Err(Error::Closed),
         }
     }
 }

@@ -267,7 +267,7 @@ fn clusters_of_sparse_rows() {
     place.check("clusters of sparse rows", BUDGET, |session| {
         let a = session.open_sparse(&a).unwrap();
         let options = Options { max_iter: 5, tol: 0.0, weights: None };
-        let found = fit_sparse(session, &a, start.clone(), options).unwrap().run().unwrap();
+        let found = fit_sparse(session, &a, &start, options).unwrap().run().unwrap();
         let far = sparse_distances(session, &a, &start, Output::Scratch).unwrap().run().unwrap();
         (doubles(&found.centers), found.labels, found.inertia.to_bits(), bits(&far))
     });
