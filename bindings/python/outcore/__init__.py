@@ -317,7 +317,7 @@ def info() -> Info:
 
 
 def last_trace() -> Trace:
-    """How the last run of this process went, whichever session it was in.
+    """How the last call of this process went, whichever session it was in: all that it ran, and all of a `fit`.
 
     Raises
     ------

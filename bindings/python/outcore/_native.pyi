@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, final
@@ -41,6 +41,7 @@ __all__ = [
     "kmeans_distances",
     "kmeans_fit",
     "memory_allowed",
+    "merge_traces",
     "pca_fit",
     "project",
     "reduce",
@@ -167,6 +168,7 @@ _Operand: TypeAlias = Matrix | npt.NDArray[Any]
 _Output: TypeAlias = str | PathLike[str] | Matrix | None
 
 def memory_allowed() -> int: ...
+def merge_traces(parts: Sequence[tuple[Trace, float]], threads: int) -> Trace: ...
 def convert(session: Session, x: _Operand, out: _Output, dtype: str, order: str) -> Job: ...
 def gemm(
     session: Session,

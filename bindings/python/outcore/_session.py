@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
@@ -161,12 +164,34 @@ class Session:
             return self._others[size]
 
     def _run(self, job: _native.Job, label: str, progress: bool | None, partial: Callable[[Any], None] | None = None) -> Any:
+        began = time.monotonic()
         found = execute(job, label, progress, partial)
         trace = self._inner.last_trace()
         if trace is not None:
-            global _last
-            self._trace = _last = Trace(trace)
+            parts = _parts.get()
+            if parts is not None:
+                parts.append((trace, began))
+            self._keep(trace)
         return found
+
+    def _keep(self, trace: _native.Trace) -> None:
+        global _last
+        self._trace = _last = Trace(trace)
+
+    @contextlib.contextmanager
+    def _as_one(self) -> Iterator[None]:
+        """Makes one trace of what this thread runs inside."""
+        if _parts.get() is not None:
+            yield
+            return
+        parts: list[tuple[_native.Trace, float]] = []
+        token = _parts.set(parts)
+        try:
+            yield
+        finally:
+            _parts.reset(token)
+            if len(parts) > 1:
+                self._keep(_native.merge_traces(parts, self.threads))
 
     @property
     def memory(self) -> int:
@@ -184,7 +209,7 @@ class Session:
         return found
 
     def last_trace(self) -> Trace:
-        """How the last run of this session went."""
+        """How the last call of this session went: all that it ran, and all of a `fit`."""
         return _some(self._trace)
 
     @overload
@@ -321,6 +346,8 @@ _default_lock = threading.Lock()
 _alike: dict[Settings, Session] = {}
 """Made for what came from other processes."""
 _last: Trace | None = None
+_parts: ContextVar[list[tuple[_native.Trace, float]] | None] = ContextVar("_parts", default=None)
+"""Runs that are to have one trace, each with when it began."""
 
 
 def default_session() -> Session:

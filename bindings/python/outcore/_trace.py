@@ -13,9 +13,11 @@ __all__ = ["Trace"]
 
 
 class Trace:
-    """Prediction and fact of one run: bytes moved, time of device and cores, a timeline.
+    """Prediction and fact of one call: bytes moved, time of device and cores, a timeline.
 
-    Attributes are those of `to_dict`: `plan`, `predicted` and `actual` (`bytes_read`, `bytes_written`, `peak_bytes`),
+    Of a call that makes several runs it is the sum, with the highest of their peaks.
+
+    Attributes are those of `to_dict`: `plan`, `runs`, `predicted` and `actual` (`bytes_read`, `bytes_written`, `peak_bytes`),
     `bound_bytes`, `flops`, `wall_s`, `device_busy_s`, `device_idle_s`, `cores_busy_s`, `cores_idle_s`, `objects`, `spans`.
     """
 

@@ -82,7 +82,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     compared_ : float
         Part of the rows, over all passes, that was compared with all centres: what bounds have not settled.
     trace_ : Trace
-        How the last run of rounds went; not kept when the estimator is pickled.
+        How all runs went, the choice of centres included; not kept when the estimator is pickled.
 
     Notes
     -----
@@ -150,12 +150,13 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         session = session_of(X, memory=self.memory)
         random = check_random_state(0 if self.random_state is None else self.random_state)
         best: dict[str, Any] | None = None
-        for _ in range(runs):
-            start = self._start(X, weights, session, random)
-            job = self._job(X, start, weights, session)
-            found = session._run(job, "clustering", self.progress, lambda partial: self._keep(partial, X.dtype))
-            if best is None or found["inertia"] < best["inertia"]:
-                best = found
+        with session._as_one():
+            for _ in range(runs):
+                start = self._start(X, weights, session, random)
+                job = self._job(X, start, weights, session)
+                found = session._run(job, "clustering", self.progress, lambda partial: self._keep(partial, X.dtype))
+                if best is None or found["inertia"] < best["inertia"]:
+                    best = found
         assert best is not None, "there is one run at least"
         self._keep(best, X.dtype)
         self.trace_ = session.last_trace()

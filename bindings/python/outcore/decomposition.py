@@ -233,7 +233,8 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def fit_transform(self, X: Any, y: Any = None, out: None = None) -> Floats: ...
     def fit_transform(self, X: Any, y: Any = None, out: PathLike | Array | None = None) -> Array | Floats:
         """`fit` and then `transform` of the same X."""
-        return self.fit(X).transform(X, out=out)
+        with session_of(X, out, memory=self.memory)._as_one():
+            return self.fit(X).transform(X, out=out)
 
     def get_covariance(self) -> Floats:
         """The covariance that components and noise stand for.

@@ -145,11 +145,12 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         turned = self.components_.T.tocsr().astype(X.dtype if X.dtype in (np.float32, np.float64) else np.float64)
         rows = native_sparse(X, session, "X") if isinstance(X, Sparse) or is_scipy(X) else native_operand(X, "X")
         job = _native.project(session._inner, rows, native_sparse(turned, session), native_output(out))
-        found = session._run(job, "projecting", self.progress)
-        if isinstance(out, Array):
-            return out
-        result = Array._result(session, found)
-        return result if stored or out is not None else result.numpy()
+        with session._as_one():
+            found = session._run(job, "projecting", self.progress)
+            if isinstance(out, Array):
+                return out
+            result = Array._result(session, found)
+            return result if stored or out is not None else result.numpy()
 
     @overload
     def fit_transform(self, X: Array | Sparse, y: Any = None, out: PathLike | Array | None = None) -> Array: ...

@@ -125,8 +125,9 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         job = _native.sparse_scaled(
             session._inner, native_sparse(X, session, "X"), path, None, None, factors, self.sublinear_tf, self.norm == "l2"
         )
-        found = Sparse._result(session, session._run(job, "weighing words", self.progress))
-        return found if isinstance(X, Sparse) or out is not None else found.scipy()
+        with session._as_one():
+            found = Sparse._result(session, session._run(job, "weighing words", self.progress))
+            return found if isinstance(X, Sparse) or out is not None else found.scipy()
 
     @overload
     def fit_transform(self, X: Sparse, y: Any = None, out: PathLike | None = None) -> Sparse: ...
@@ -138,7 +139,8 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
     def fit_transform(self, X: Any, y: Any = None, out: None = None) -> ScipyMatrix: ...
     def fit_transform(self, X: Any, y: Any = None, out: PathLike | None = None) -> Sparse | ScipyMatrix:
         """`fit` and then `transform` of the same X."""
-        return self.fit(X).transform(X, out=out)
+        with session_of(X, memory=self.memory)._as_one():
+            return self.fit(X).transform(X, out=out)
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         if isinstance(X, Array):

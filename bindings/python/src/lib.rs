@@ -73,5 +73,5 @@ mod _native {
     #[pymodule_export]
     use crate::stream::{StreamReader, StreamStore, StreamWriter, split_records};
     #[pymodule_export]
-    use crate::trace::Trace;
+    use crate::trace::{Trace, merge_traces};
 }

@@ -17,6 +17,18 @@ impl Trace {
     }
 }
 
+/// The trace of several runs, each with the second at which it began, on so many threads.
+#[pyfunction]
+pub(crate) fn merge_traces(py: Python<'_>, parts: Vec<(Py<Trace>, f64)>, threads: usize) -> Trace {
+    let parts: Vec<(Arc<outcore::Trace>, f64)> = parts.iter().map(|(part, start)| (Arc::clone(&part.get().0), *start)).collect();
+    py.detach(|| {
+        let first = parts.iter().map(|part| part.1).fold(f64::INFINITY, f64::min);
+        let mut all = outcore::Trace::default();
+        parts.iter().for_each(|(part, start)| all.append(part, start - first, threads));
+        Trace(Arc::new(all))
+    })
+}
+
 #[pymethods]
 impl Trace {
     /// Prediction, fact, sums and spans as JSON.

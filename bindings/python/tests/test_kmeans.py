@@ -97,6 +97,10 @@ def test_every_beginning_leads_to_clusters_as_good(tmp_path: Path, rng: np.rando
 def test_bounds_and_the_copy_save_work_that_the_trace_shows(tmp_path: Path, x: npt.NDArray[Any]) -> None:
     data = oc.from_numpy(tmp_path / "x.npy", x.astype(np.float32))
     km = KMeans(4, init=x[:4], tol=0, max_iter=40, memory="3MiB").fit(data)
+    assert km.trace_.runs >= km.n_iter_
+    assert "k-means first round" in km.trace_.plan
+    assert "k-means round" in km.trace_.plan
+    assert km.trace_.actual["bytes_read"] > 1.5 * data.nbytes
     assert km.trace_.actual["bytes_read"] < data.nbytes * (1 + km.n_iter_ * 0.7)
     assert km.trace_.actual["peak_bytes"] <= 3 << 20
     assert 0 < km.compared_ < 0.9

@@ -175,6 +175,21 @@ def test_the_number_of_threads_does_not_change_a_bit(tmp_path: Path, rng: np.ran
     np.testing.assert_array_equal(*found)
 
 
+def bound_of(capsys: pytest.CaptureFixture[str]) -> int:
+    return int(json.loads(capsys.readouterr().out)[0]["bound_bytes"])
+
+
+def test_bytes_of_an_operand_that_is_both_sides_count_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a = oc.create(tmp_path / "a.npy", (300, 200))
+    linalg.gemm(a.T, a, explain="json")
+    assert bound_of(capsys) == a.nbytes + 200 * 200 * 4
+    linalg.gemm(a.slice(columns=(0, 120)).T, a.slice(columns=(80, 200)), explain="json")
+    assert bound_of(capsys) == a.nbytes + 120 * 120 * 4
+    b = oc.create(tmp_path / "b.npy", (300, 200))
+    linalg.gemm(a.T, b, explain="json")
+    assert bound_of(capsys) == a.nbytes + b.nbytes + 200 * 200 * 4
+
+
 def test_a_run_is_traced(tmp_path: Path, rng: np.random.Generator) -> None:
     a = oc.from_numpy(tmp_path / "x.npy", rng.standard_normal((300, 300)))
     a @ a

@@ -25,6 +25,15 @@ pub trait Driver: Send {
     /// An error means that the driver itself cannot go on; requests in flight stay in flight.
     fn reap(&mut self, wait: Option<Duration>, out: &mut Vec<Completion>) -> Result<(), DeviceError>;
 
+    /// Gives up the requests whose tags are `wanted`, as far as they have not begun: they complete like any other, with an error. What
+    /// has begun goes on.
+    fn cancel(&mut self, wanted: &dyn Fn(u64) -> bool);
+
+    /// Whether it goes on in another way than it began; [`info`](Driver::info) tells.
+    fn has_fallen_back(&self) -> bool {
+        false
+    }
+
     /// A handle that ends a waiting [`reap`](Driver::reap), or the next one if none waits now.
     fn waker(&self) -> Waker;
 

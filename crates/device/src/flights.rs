@@ -7,6 +7,7 @@
 //! Invariant: a job's request, and with it the buffer and the descriptor, stays in `jobs` until the last of its flights
 //! has landed. The ring's `unsafe` code leans on that.
 
+use crate::threads::cancelled;
 use crate::transfer::{advance, needed};
 use crate::{Completion, Op, OpKind, Request, Route};
 use slab::Slab;
@@ -19,6 +20,10 @@ const MAX_FLIGHT_BYTES: usize = 1 << 30;
 
 /// How often one flight may be told "not now" before that counts as an error.
 const MAX_RETRIES: u8 = 100;
+
+/// Bytes that the kernel has at a time, at most: they keep any device busy, and a slow one (100 MB/s) is done with them before a caller
+/// who cancels has waited for long.
+const MAX_BYTES: usize = 32 << 20;
 
 struct Job {
     request: Request,
@@ -35,10 +40,13 @@ struct Job {
     needed: usize,
     live_flights: u32,
     error: Option<io::Error>,
+    /// It did not take off as a whole before the ring was given up.
+    grounded: bool,
 }
 
 struct Flight {
     job: usize,
+    start: usize,
     position: usize,
     end: usize,
     retries: u8,
@@ -80,12 +88,23 @@ pub(crate) struct Flights {
     /// Flights that landed short and go on.
     again: Vec<usize>,
     depth: usize,
+    /// Of all flights.
+    bytes: usize,
+    /// Nothing takes off any more.
+    closed: bool,
+}
+
+/// What became of a request when its last flight has landed.
+pub(crate) enum Landed {
+    Done(Completion),
+    /// The ring was given up before all of it was carried out: somebody else has to do it, from the start.
+    Grounded(Request),
 }
 
 impl Flights {
     pub(crate) fn new(depth: usize) -> Flights {
         let flights = Slab::with_capacity(depth);
-        Flights { jobs: Slab::new(), flights, waiting: VecDeque::new(), again: Vec::new(), depth }
+        Flights { jobs: Slab::new(), flights, waiting: VecDeque::new(), again: Vec::new(), depth, bytes: 0, closed: false }
     }
 
     /// Whether the kernel has nothing of ours and nothing waits.
@@ -120,6 +139,7 @@ impl Flights {
             needed,
             live_flights: 0,
             error: None,
+            grounded: false,
         };
         job.part = job.part.max(limits.block as usize);
         if needed == 0 || nothing_to_discard {
@@ -145,28 +165,96 @@ impl Flights {
     }
 
     fn begin_flight(&mut self) -> Option<usize> {
-        if self.flights.len() >= self.depth {
+        let full = self.bytes >= MAX_BYTES || self.flights.len() >= self.depth;
+        if full || self.closed {
             return None;
         }
         let &index = self.waiting.front()?;
         let job = &mut self.jobs[index];
         let position = job.next;
         let end = job.len.min(position.saturating_add(job.part));
+        self.bytes += end - position;
         job.next = end;
         job.live_flights += 1;
         if job.next >= job.needed {
             self.waiting.pop_front();
         }
-        Some(self.flights.insert(Flight { job: index, position, end, retries: 0 }))
+        Some(self.flights.insert(Flight { job: index, start: position, position, end, retries: 0 }))
+    }
+
+    fn end_flight(&mut self, flight: usize) {
+        let Flight { job, start, end, .. } = self.flights.remove(flight);
+        self.bytes -= end - start;
+        self.jobs[job].live_flights -= 1;
+    }
+
+    /// What comes of a job that has no flight any more, and will have none.
+    fn finish(&mut self, index: usize) -> Option<Landed> {
+        let job = &self.jobs[index];
+        let over = job.live_flights == 0 && job.next >= job.needed;
+        over.then(|| {
+            let job = self.jobs.remove(index);
+            match job.grounded && job.error.is_none() {
+                true => Landed::Grounded(job.request),
+                false => Landed::Done(job.complete()),
+            }
+        })
+    }
+
+    /// Ends what has not begun of the requests whose tags are `wanted`: they fail with "cancelled", those of which the kernel has a
+    /// part when that has landed.
+    pub(crate) fn cancel(&mut self, wanted: &dyn Fn(u64) -> bool, out: &mut Vec<Completion>) {
+        let (jobs, waiting) = (&mut self.jobs, &mut self.waiting);
+        let mut ended = Vec::new();
+        waiting.retain(|&index| {
+            let job = &mut jobs[index];
+            let goes = wanted(job.request.tag);
+            if goes {
+                job.next = job.len;
+                job.error.get_or_insert_with(cancelled);
+                ended.push(index);
+            }
+            !goes
+        });
+        for index in ended {
+            if let Some(Landed::Done(completion)) = self.finish(index) {
+                out.push(completion);
+            }
+        }
+    }
+
+    /// Gives the ring up: nothing takes off any more. `untaken` are the flights that the kernel has never seen. Requests of which it has
+    /// nothing are for somebody else to carry out; the others are when what it has of them has landed.
+    pub(crate) fn close(&mut self, untaken: impl IntoIterator<Item = usize>, out: &mut Vec<Completion>) -> Vec<Request> {
+        self.closed = true;
+        let mut grounded: Vec<usize> = self.waiting.drain(..).collect();
+        let again = std::mem::take(&mut self.again);
+        for flight in untaken.into_iter().chain(again) {
+            grounded.push(self.flights[flight].job);
+            self.end_flight(flight);
+        }
+        grounded.sort_unstable();
+        grounded.dedup();
+        let ground = |index: usize| {
+            let job = &mut self.jobs[index];
+            (job.grounded, job.next) = (true, job.len);
+            match self.finish(index)? {
+                Landed::Grounded(request) => return Some(request),
+                Landed::Done(completion) => out.push(completion),
+            }
+            None
+        };
+        grounded.into_iter().filter_map(ground).collect()
     }
 
     /// Notes what the kernel said of a flight: bytes moved, or a negative error number. The answer is there when that
     /// was the job's last flight.
-    pub(crate) fn land(&mut self, flight: usize, result: i32) -> Option<Completion> {
+    pub(crate) fn land(&mut self, flight: usize, result: i32) -> Option<Landed> {
         let state = &mut self.flights[flight];
         let index = state.job;
         let job = &mut self.jobs[index];
         match outcome(job, state, result) {
+            Ok(Some(_)) if self.closed => (job.grounded, job.next) = (true, job.len),
             Ok(Some(next)) => {
                 state.position = next;
                 self.again.push(flight);
@@ -182,10 +270,8 @@ impl Flights {
                 job.error.get_or_insert(error);
             }
         }
-        self.flights.remove(flight);
-        job.live_flights -= 1;
-        let done = job.live_flights == 0 && job.next >= job.needed;
-        done.then(|| self.jobs.remove(index).complete())
+        self.end_flight(flight);
+        self.finish(index)
     }
 }
 

@@ -70,7 +70,7 @@ impl Outbox {
     }
 
     /// As `take`, after waiting until something arrives or `wait` has passed.
-    fn take_within(&self, wait: Option<Duration>, out: &mut Vec<Completion>) {
+    pub(crate) fn take_within(&self, wait: Option<Duration>, out: &mut Vec<Completion>) -> bool {
         let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
         let mut state = lock(&self.state);
         while !drain(&mut state, out) {
@@ -79,12 +79,13 @@ impl Outbox {
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
-                        return;
+                        return false;
                     }
                     self.arrival.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
+        true
     }
 }
 
@@ -154,9 +155,19 @@ impl Pool {
     fn fail_queued(&self, error: &io::Error) {
         let jobs = std::mem::take(&mut lock(&self.queue.state).jobs);
         for request in jobs {
-            let error = io::Error::new(error.kind(), format!("no thread for I/O: {error}"));
+            let error =
+                io::Error::new(error.kind(), format!("outcore needs a thread for I/O, and the system refused it: {error}"));
             self.queue.outbox.put(request.complete(Err(error)));
         }
+    }
+
+    /// Ends what no thread has begun of the requests whose tags are `wanted`.
+    pub(crate) fn cancel(&self, wanted: &dyn Fn(u64) -> bool) {
+        let mut state = lock(&self.queue.state);
+        let (ended, left): (Vec<Request>, _) = state.jobs.drain(..).partition(|request| wanted(request.tag));
+        state.jobs = left.into();
+        drop(state);
+        ended.into_iter().for_each(|request| self.queue.outbox.put(request.complete(Err(cancelled()))));
     }
 }
 
@@ -199,6 +210,11 @@ impl Queue {
     }
 }
 
+/// What a request fails with that its caller has given up.
+pub(crate) fn cancelled() -> io::Error {
+    io::Error::from_raw_os_error(rustix::io::Errno::CANCELED.raw_os_error())
+}
+
 fn carry_out(mut request: Request) -> Completion {
     let result =
         catch_unwind(AssertUnwindSafe(|| perform(&mut request))).unwrap_or_else(|_| Err(io::Error::other("the device panicked")));
@@ -236,6 +252,10 @@ impl Driver for Threads {
         self.outbox.take_within(wait, out);
         self.in_flight -= out.len() - before;
         Ok(())
+    }
+
+    fn cancel(&mut self, wanted: &dyn Fn(u64) -> bool) {
+        self.pool.cancel(wanted);
     }
 
     fn waker(&self) -> Waker {

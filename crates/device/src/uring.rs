@@ -7,13 +7,17 @@
 //! two halves: `Flights` keeps a request (its buffer, its descriptor) until its last flight has landed, and `Uring`
 //! never drops `Flights`, nor the bell's buffer, before everything has landed; where the kernel refuses to say, it leaks
 //! them instead.
+//!
+//! A kernel that refuses `io_uring_enter` for good does not end the session: the ring is given up, what it has not taken is carried out
+//! by the pool, what it has is drained by looking at the shared queue, and every later request goes to the pool.
 
-use crate::flights::{Action, Admission, Flights, Transfer};
+use crate::flights::{Action, Admission, Flights, Landed, Transfer};
 use crate::threads::{Outbox, Pool};
 use crate::{Anchor, Buf, Completion, DeviceError, Driver, DriverInfo, Options, Request, Waker};
 use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -32,6 +36,13 @@ const BELL_BYTES: usize = 8;
 /// The bell's own entry must find room beside a full depth of flights.
 const SPARE_ENTRIES: u32 = 1;
 
+/// How long the kernel may say that it cannot take anything now before the ring is given up: memory that is short for a moment comes back.
+const REFUSED_MAX: Duration = Duration::from_millis(300);
+/// Between two tries, and between two looks at a ring that has been given up.
+const PAUSE: Duration = Duration::from_millis(1);
+/// What is in flight on a ring that has been given up is waited for so long before its memory is.
+const DRAIN_MAX: Duration = Duration::from_secs(60);
+
 /// A driver that owns one ring.
 pub(crate) struct Uring {
     ring: ManuallyDrop<IoUring>,
@@ -48,6 +59,15 @@ pub(crate) struct Uring {
     registered: Registered,
     /// A forked child must not touch its parent's ring.
     process: u32,
+    /// What stands in the queue and the kernel has not taken, in order.
+    untaken: VecDeque<u64>,
+    /// Since when the kernel has refused every try.
+    refused_since: Option<Instant>,
+    /// Why the ring was given up.
+    given_up: Option<String>,
+    /// What `io_uring_enter` is to fail with, in tests.
+    #[cfg(test)]
+    fault: Option<Box<dyn FnMut() -> Option<i32> + Send>>,
 }
 
 impl Uring {
@@ -75,21 +95,31 @@ impl Uring {
             depth,
             registered: Registered::default(),
             process: std::process::id(),
+            untaken: VecDeque::new(),
+            refused_since: None,
+            given_up: None,
+            #[cfg(test)]
+            fault: None,
         })
     }
 
     /// Queues for the kernel whatever there is room for.
     fn fill(&mut self) {
+        if self.given_up.is_some() {
+            return;
+        }
         let mut queue = self.ring.submission();
         if !self.bell_armed && !queue.is_full() {
             let pointer = self.bell_buffer.as_mut_ptr();
             let entry = opcode::Read::new(Fd(self.bell.as_raw_fd()), pointer, BELL_BYTES as u32).build();
             // SAFETY: the buffer and the eventfd stay until the bell's completion is seen, see `drop`.
             self.bell_armed = unsafe { queue.push(&entry.user_data(BELL)) }.is_ok();
+            self.untaken.extend(self.bell_armed.then_some(BELL));
         }
         while !queue.is_full()
             && let Some(transfer) = self.flights.next()
         {
+            self.untaken.push_back(transfer.flight as u64);
             let entry = encode(transfer, &self.registered);
             // SAFETY: the entry's memory and descriptor belong to a job in `flights`, which keeps them until the flight
             // has landed, and `flights` is not dropped before that, see `drop`.
@@ -105,39 +135,130 @@ impl Uring {
         for entry in self.ring.completion() {
             if entry.user_data() == BELL {
                 rung = true;
-            } else {
-                out.extend(self.flights.land(entry.user_data() as usize, entry.result()));
+                continue;
+            }
+            match self.flights.land(entry.user_data() as usize, entry.result()) {
+                Some(Landed::Done(completion)) => out.push(completion),
+                Some(Landed::Grounded(request)) => self.pool.push(request),
+                None => {}
             }
         }
         if rung {
             self.bell_armed = false;
+        }
+        if rung || self.given_up.is_some() {
             rung = self.outbox.take(out);
         }
         self.in_flight -= out.len() - before;
         rung || out.len() > before
     }
 
-    /// Hands queued entries to the kernel, lets it finish its own work, and waits for a completion if asked to.
-    fn enter(&self, wait: Wait) -> io::Result<()> {
+    /// Hands queued entries to the kernel, lets it finish its own work, and waits for a completion if asked to. An error means that the
+    /// kernel will not do so any more.
+    fn enter(&mut self, wait: Wait) -> io::Result<()> {
+        let entered = self.try_enter(wait);
+        let left = self.ring.submission().len();
+        self.untaken.drain(..self.untaken.len() - left);
+        let Err(error) = entered else {
+            self.refused_since = None;
+            return Ok(());
+        };
+        let is_first = self.refused_since.is_none();
+        match error.raw_os_error() {
+            // A signal came, or the time is over: these end this wait, and the caller's loop goes on from what it finds.
+            Some(libc::EINTR | libc::ETIME) => Ok(()),
+            // The kernel wants completions taken first, or is short of something.
+            Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)
+                if self.refused_since.get_or_insert_with(Instant::now).elapsed() < REFUSED_MAX =>
+            {
+                if !is_first && !matches!(wait, Wait::No) {
+                    std::thread::sleep(PAUSE);
+                }
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+
+    fn try_enter(&mut self, wait: Wait) -> io::Result<usize> {
+        #[cfg(test)]
+        if let Some(errno) = self.fault.as_mut().and_then(|fault| fault()) {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
         let submitter = self.ring.submitter();
-        let entered = match wait {
+        match wait {
             Wait::No => submitter.submit(),
             Wait::Forever => submitter.submit_and_wait(1),
             Wait::For(limit) => {
                 let limit = Timespec::from(limit);
                 submitter.submit_with_args(1, &SubmitArgs::new().timespec(&limit))
             }
-        };
-        match entered {
-            // A signal came, the time is over, or the kernel wants completions taken first: all of them end this wait,
-            // and the caller's loop goes on from what it finds.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME | libc::EAGAIN | libc::EBUSY)) => Ok(()),
-            entered => entered.map(drop),
         }
     }
 
-    fn enter_or_fail(&self, wait: Wait) -> Result<(), DeviceError> {
-        self.enter(wait).map_err(|source| DeviceError::drive(NAME, source))
+    /// Goes on without the ring.
+    fn give_up(&mut self, error: &io::Error) {
+        log::warn!("io_uring_enter: {error}; going on with threads");
+        self.given_up = Some(format!("io_uring failed: {error}"));
+        // The kernel reads its queue only when it is told to, which does not happen any more.
+        let untaken = std::mem::take(&mut self.untaken);
+        if untaken.contains(&BELL) {
+            self.bell_armed = false;
+        }
+        let flights = untaken.into_iter().filter(|&data| data != BELL).map(|data| data as usize);
+        for request in self.flights.close(flights, &mut self.ready) {
+            self.pool.push(request);
+        }
+    }
+
+    fn reap_ring(&mut self, wait: Option<Duration>, out: &mut Vec<Completion>) -> io::Result<()> {
+        let mut deadline = None;
+        loop {
+            let arrived = self.collect(out);
+            self.fill();
+            if arrived {
+                // What waited for room starts now; whatever else the kernel has can be had at the next call.
+                return if self.ring.submission().is_empty() { Ok(()) } else { self.enter(Wait::No) };
+            }
+            let left = match wait {
+                None => Wait::Forever,
+                Some(Duration::ZERO) => Wait::No,
+                Some(wait) => {
+                    let now = Instant::now();
+                    match *deadline.get_or_insert_with(|| now.checked_add(wait)) {
+                        None => Wait::Forever,
+                        Some(deadline) if deadline <= now => Wait::No,
+                        Some(deadline) => Wait::For(deadline - now),
+                    }
+                }
+            };
+            if let Wait::No = left {
+                if self.has_kernel_work() {
+                    self.enter(Wait::No)?;
+                    self.collect(out);
+                }
+                return Ok(());
+            }
+            self.enter(left)?;
+        }
+    }
+
+    /// What the pool has done, and what still lands of the ring that was given up.
+    fn reap_pool(&mut self, wait: Option<Duration>, out: &mut Vec<Completion>) {
+        let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
+        loop {
+            if self.collect(out) {
+                return;
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let look = if self.flights.is_empty() { left } else { Some(left.map_or(PAUSE, |left| left.min(PAUSE))) };
+            let before = out.len();
+            let arrived = self.outbox.take_within(look, out);
+            self.in_flight -= out.len() - before;
+            if arrived || left == Some(Duration::ZERO) {
+                return;
+            }
+        }
     }
 
     /// Whether entering the kernel without waiting would do anything.
@@ -163,6 +284,10 @@ impl Driver for Uring {
                 self.ready.push(request.complete(Err(error)));
                 continue;
             }
+            if self.given_up.is_some() {
+                self.pool.push(request);
+                continue;
+            }
             match self.flights.admit(request) {
                 Admission::Queued => {}
                 Admission::Done(completion) => self.ready.push(completion),
@@ -170,44 +295,39 @@ impl Driver for Uring {
             }
         }
         self.fill();
-        if self.has_kernel_work()
+        if self.given_up.is_none()
+            && self.has_kernel_work()
             && let Err(error) = self.enter(Wait::No)
         {
-            // The entries stay queued, and the next `reap` meets the same error where it can be returned.
-            log::debug!("io_uring_enter: {error}");
+            self.give_up(&error);
         }
     }
 
     fn reap(&mut self, wait: Option<Duration>, out: &mut Vec<Completion>) -> Result<(), DeviceError> {
-        let mut deadline = None;
-        loop {
-            let arrived = self.collect(out);
-            self.fill();
-            if arrived {
-                // What waited for room starts now; whatever else the kernel has can be had at the next call.
-                return if self.ring.submission().is_empty() { Ok(()) } else { self.enter_or_fail(Wait::No) };
+        let before = out.len();
+        if self.given_up.is_none() {
+            match self.reap_ring(wait, out) {
+                Ok(()) => return Ok(()),
+                Err(error) => self.give_up(&error),
             }
-            let left = match wait {
-                None => Wait::Forever,
-                Some(Duration::ZERO) => Wait::No,
-                Some(wait) => {
-                    let now = Instant::now();
-                    match *deadline.get_or_insert_with(|| now.checked_add(wait)) {
-                        None => Wait::Forever,
-                        Some(deadline) if deadline <= now => Wait::No,
-                        Some(deadline) => Wait::For(deadline - now),
-                    }
-                }
-            };
-            if let Wait::No = left {
-                if self.has_kernel_work() {
-                    self.enter_or_fail(Wait::No)?;
-                    self.collect(out);
-                }
-                return Ok(());
-            }
-            self.enter_or_fail(left)?;
         }
+        if out.len() == before {
+            self.reap_pool(wait, out);
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, wanted: &dyn Fn(u64) -> bool) {
+        self.flights.cancel(wanted, &mut self.ready);
+        self.pool.cancel(wanted);
+        if !self.ready.is_empty() {
+            // They are there for a `reap` that would otherwise wait for the kernel.
+            self.outbox.wake();
+        }
+    }
+
+    fn has_fallen_back(&self) -> bool {
+        self.given_up.is_some()
     }
 
     fn waker(&self) -> Waker {
@@ -219,11 +339,21 @@ impl Driver for Uring {
     }
 
     fn info(&self) -> DriverInfo {
-        DriverInfo { name: NAME, depth: self.depth as usize, registered_bytes: self.registered.bytes, fallback: None }
+        match &self.given_up {
+            None => {
+                DriverInfo { name: NAME, depth: self.depth as usize, registered_bytes: self.registered.bytes, fallback: None }
+            }
+            Some(why) => DriverInfo {
+                name: "threads",
+                depth: self.pool.limit(),
+                registered_bytes: self.registered.bytes,
+                fallback: Some(why.clone()),
+            },
+        }
     }
 
     fn register(&mut self, memory: Anchor) -> usize {
-        self.registered.add(&self.ring, memory)
+        if self.given_up.is_some() { 0 } else { self.registered.add(&self.ring, memory) }
     }
 
     fn unregister(&mut self) {
@@ -231,7 +361,8 @@ impl Driver for Uring {
         self.registered.pieces.clear();
         // What the kernel has not taken yet names registered memory by its number.
         let taken = self.ring.submission().is_empty() || self.enter(Wait::No).is_ok() && self.ring.submission().is_empty();
-        if taken {
+        // What is left in the queue of a ring that was given up nobody looks at.
+        if taken || self.given_up.is_some() {
             self.registered.clear(&self.ring);
         }
     }
@@ -243,7 +374,7 @@ impl Drop for Uring {
             // The ring, its flights and its memory are the parent's.
             return;
         }
-        let mut out = Vec::new();
+        let (mut out, until) = (Vec::new(), Instant::now() + DRAIN_MAX);
         while !self.flights.is_empty() || self.bell_armed {
             out.clear();
             self.collect(&mut out);
@@ -256,9 +387,14 @@ impl Drop for Uring {
             } else {
                 self.fill();
             }
-            if let Err(error) = self.enter(Wait::Forever) {
-                log::error!("io_uring cannot be drained, its buffers are given up: {error}");
-                return;
+            if self.given_up.is_some() {
+                std::thread::sleep(PAUSE);
+                if Instant::now() > until {
+                    log::error!("io_uring cannot be drained, its buffers are given up");
+                    return;
+                }
+            } else if let Err(error) = self.enter(Wait::Forever) {
+                self.give_up(&error);
             }
         }
         // SAFETY: everything has landed, so the kernel has no claim on this memory; each is dropped once, here, and the
@@ -458,4 +594,133 @@ impl Registered {
 fn lockable_bytes() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, Mode, Op, open_file};
+
+    const BLOCK: usize = 64 << 10;
+    const BLOCKS: usize = 200;
+
+    fn pattern(block: usize) -> Vec<u8> {
+        (0..BLOCK).map(|at| (at / 7 + block * 31) as u8).collect()
+    }
+
+    fn ring() -> Option<Uring> {
+        Uring::new(Options { depth: 8, threads: 3 }).inspect_err(|error| eprintln!("skipped: {error}")).ok()
+    }
+
+    fn request(device: &Arc<dyn Device>, block: usize, op: Op) -> Request {
+        Request { tag: block as u64, device: Arc::clone(device), offset: (block * BLOCK) as u64, op }
+    }
+
+    fn reap_all(driver: &mut Uring) -> Vec<Completion> {
+        let mut out = Vec::new();
+        while driver.in_flight() > 0 {
+            let before = driver.in_flight();
+            driver.reap(Some(Duration::from_secs(60)), &mut out).unwrap();
+            assert!(driver.in_flight() < before, "{before} requests hang");
+        }
+        out
+    }
+
+    /// Writes blocks and reads them again; the calls of `io_uring_enter` that `fault` says fail.
+    fn write_and_read(driver: &mut Uring) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("blocks");
+        let device: Arc<dyn Device> = open_file(&path, Mode::Create((BLOCK * BLOCKS) as u64)).unwrap();
+        let writes = (0..BLOCKS).map(|block| {
+            let mut buf = Buf::anonymous(BLOCK).unwrap();
+            buf.copy_from_slice(&pattern(block));
+            request(&device, block, Op::Write(buf.freeze()))
+        });
+        driver.submit(&mut writes.collect());
+        let done = reap_all(driver);
+        assert_eq!(done.len(), BLOCKS);
+        done.into_iter().for_each(|done| done.result.unwrap());
+        let reads = (0..BLOCKS).map(|block| request(&device, block, Op::Read(Buf::anonymous(BLOCK).unwrap())));
+        driver.submit(&mut reads.collect());
+        let mut done = reap_all(driver);
+        done.sort_by_key(|done| done.tag);
+        assert_eq!(done.len(), BLOCKS);
+        for (block, done) in done.into_iter().enumerate() {
+            done.result.unwrap();
+            let Op::Read(bytes) = done.op else { panic!("a read came back as something else") };
+            assert!(bytes[..] == pattern(block)[..], "block {block}");
+        }
+    }
+
+    /// `fault` fails the calls of these numbers.
+    fn fails(driver: &mut Uring, errno: i32, calls: std::ops::Range<usize>) {
+        let mut call = 0;
+        driver.fault = Some(Box::new(move || {
+            call += 1;
+            calls.contains(&(call - 1)).then_some(errno)
+        }));
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_for_a_moment_is_tried_again() {
+        for errno in [libc::EAGAIN, libc::EBUSY, libc::EINTR, libc::ENOMEM] {
+            let Some(mut driver) = ring() else { return };
+            fails(&mut driver, errno, 3..20);
+            write_and_read(&mut driver);
+            assert_eq!((driver.info().name, driver.has_fallen_back()), (NAME, false), "errno {errno}");
+        }
+    }
+
+    #[test]
+    fn a_ring_that_the_kernel_refuses_for_good_is_replaced_by_threads() {
+        for first in [0, 1, 2, 5, 11, 30] {
+            for errno in [libc::EIO, libc::ENOMEM, libc::EBADF] {
+                let Some(mut driver) = ring() else { return };
+                fails(&mut driver, errno, first..usize::MAX);
+                write_and_read(&mut driver);
+                let info = driver.info();
+                assert!(driver.has_fallen_back(), "errno {errno} from call {first} on");
+                assert_eq!(info.name, "threads");
+                assert!(info.fallback.is_some_and(|why| why.contains("io_uring")));
+                // A later call goes on, too.
+                write_and_read(&mut driver);
+            }
+        }
+    }
+
+    #[test]
+    fn a_ring_that_is_given_up_can_be_woken_and_dropped_with_requests_in_flight() {
+        let Some(mut driver) = ring() else { return };
+        fails(&mut driver, libc::EIO, 2..usize::MAX);
+        write_and_read(&mut driver);
+        let waker = driver.waker();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(20));
+            waker.wake();
+        });
+        driver.reap(None, &mut Vec::new()).unwrap();
+        thread.join().unwrap();
+        let Some(mut other) = ring() else { return };
+        fails(&mut other, libc::EIO, 3..usize::MAX);
+        let device: Arc<dyn Device> = Arc::new(crate::MemoryDevice::new("memory", (BLOCK * BLOCKS) as u64));
+        let reads = (0..BLOCKS).map(|block| request(&device, block, Op::Read(Buf::anonymous(BLOCK).unwrap())));
+        other.submit(&mut reads.collect());
+        drop(other);
+    }
+
+    #[test]
+    fn cancelled_requests_that_have_not_begun_end_at_once() {
+        let Some(mut driver) = ring() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("blocks");
+        let device: Arc<dyn Device> = open_file(&path, Mode::Create((BLOCK * BLOCKS) as u64)).unwrap();
+        let reads = (0..BLOCKS).map(|block| request(&device, block, Op::Read(Buf::anonymous(BLOCK).unwrap())));
+        driver.submit(&mut reads.collect());
+        driver.cancel(&|tag| tag % 2 == 1);
+        let done = reap_all(&mut driver);
+        assert_eq!(done.len(), BLOCKS);
+        let failed = done.iter().filter(|done| done.result.is_err()).collect::<Vec<_>>();
+        assert!(failed.len() >= BLOCKS / 2 - 8, "{} of {BLOCKS}", failed.len());
+        assert!(failed.iter().all(|done| done.tag % 2 == 1));
+    }
 }

@@ -87,9 +87,12 @@ impl Engine {
     /// # Errors
     /// [`Error::Device`] when no driver can be had.
     pub fn info(&self) -> Result<Info> {
-        let driver = self
-            .with_handle(|handle, info| Ok(DriverInfo { registered_bytes: handle.gauge().registered_bytes(), ..info.clone() }))?;
-        Ok(Info { driver, threads: self.0.threads, memory_bytes: self.0.budget.total() })
+        let (driver, threads) = self.with_handle(|handle, info| {
+            let driver = handle.gauge().driver().unwrap_or_else(|| info.clone());
+            let driver = DriverInfo { registered_bytes: handle.gauge().registered_bytes(), ..driver };
+            Ok((driver, handle.workers().count()))
+        })?;
+        Ok(Info { driver, threads, memory_bytes: self.0.budget.total() })
     }
 
     /// Reserves bytes for memory of the caller's own, all or nothing. Blocks that nobody uses make room for it.
@@ -180,5 +183,74 @@ impl Drop for Inner {
         if std::process::id() != self.process {
             std::mem::forget(self.started.get_mut().ok().and_then(Option::take));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outcore_device::{Completion, DeviceError, Driver, MemoryDevice, OpKind, Request, Waker};
+
+    use super::*;
+    use crate::extent::Extent;
+    use crate::plan::Task;
+    use crate::region::Region;
+
+    /// A driver that cannot go on, so many times.
+    struct Failing {
+        inner: Box<dyn Driver>,
+        times: usize,
+    }
+
+    impl Driver for Failing {
+        fn submit(&mut self, requests: &mut Vec<Request>) {
+            self.inner.submit(requests);
+        }
+
+        fn reap(&mut self, wait: Option<Duration>, out: &mut Vec<Completion>) -> std::result::Result<(), DeviceError> {
+            if self.times > 0 && self.inner.in_flight() > 0 {
+                self.times -= 1;
+                let source = std::io::Error::from_raw_os_error(5);
+                return Err(DeviceError { device: "failing".into(), op: OpKind::Drive, offset: 0, len: 0, source });
+            }
+            self.inner.reap(wait, out)
+        }
+
+        fn cancel(&mut self, wanted: &dyn Fn(u64) -> bool) {
+            self.inner.cancel(wanted);
+        }
+
+        fn waker(&self) -> Waker {
+            self.inner.waker()
+        }
+
+        fn in_flight(&self) -> usize {
+            self.inner.in_flight()
+        }
+
+        fn info(&self) -> DriverInfo {
+            self.inner.info()
+        }
+    }
+
+    /// The session died with it: every call, then and later, said only that it was closed.
+    #[test]
+    fn a_driver_that_fails_is_named_and_later_calls_go_on() {
+        let engine = Engine::new(Config { memory_bytes: 1 << 20, threads: 1, driver: Choice::Threads });
+        let inner = outcore_device::driver(Choice::Threads).unwrap();
+        let driver = Box::new(Failing { inner, times: 2 });
+        let info = driver.info();
+        *engine.0.started.lock().unwrap() = Some((Handle::new(driver, engine.budget().clone(), 1).unwrap(), info));
+        let device = Arc::new(MemoryDevice::new("memory", 8192));
+        let read = || {
+            let mut plan = Plan::new("read");
+            let region = Region::span(plan.extent(&Extent::new("memory", Arc::clone(&device) as _)), 0, 8192);
+            plan.task(Task::new("read").read(region).run(|_| Ok(())));
+            engine.run(plan).unwrap().wait()
+        };
+        let error = read().err().expect("its driver has failed");
+        assert!(matches!(error, Error::Device { .. }), "{error}");
+        assert!(error.to_string().contains("failing"), "{error}");
+        let worked = (0..5).filter(|_| read().is_ok()).count();
+        assert!(worked >= 4, "{worked} of 5 later runs");
     }
 }

@@ -71,8 +71,10 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The system refused a thread.
-    #[error("the system gives no further thread: {source}")]
+    #[error("outcore needs {what}, and the system refused it: {source}")]
     NoThread {
+        /// What for.
+        what: String,
         /// What it said.
         source: std::io::Error,
     },
@@ -114,7 +116,7 @@ impl Error {
             Error::Lent { object, bytes } => Error::Lent { object: object.clone(), bytes: *bytes },
             Error::Frames { object, bytes, unit } => Error::Frames { object: object.clone(), bytes: *bytes, unit: *unit },
             Error::NoMemory { bytes, source } => Error::NoMemory { bytes: *bytes, source: io_again(source) },
-            Error::NoThread { source } => Error::NoThread { source: io_again(source) },
+            Error::NoThread { what, source } => Error::NoThread { what: what.clone(), source: io_again(source) },
             Error::Task { task, source } => Error::Task { task: task.clone(), source: source.to_string().into() },
             Error::Plan { plan, reason } => Error::Plan { plan: plan.clone(), reason: reason.clone() },
             Error::Cancelled => Error::Cancelled,

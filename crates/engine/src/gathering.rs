@@ -103,6 +103,8 @@ pub(crate) struct Gathering {
     fresh: Vec<(u32, Buf)>,
     in_flight: usize,
     error: Option<Error>,
+    /// What no device has begun was given up, because of the error.
+    has_withdrawn: bool,
     /// The caller has been told the end.
     settled: bool,
     /// The caller has no piece any more.
@@ -152,6 +154,7 @@ impl Gathering {
             fresh: Vec::new(),
             in_flight: 0,
             error: None,
+            has_withdrawn: false,
             settled: false,
             returned: false,
             closing: false,
@@ -291,8 +294,13 @@ impl Activity for Gathering {
         if self.is_cancelled() {
             self.error.get_or_insert(Error::Cancelled);
         }
-        if self.error.is_none() {
-            self.submit(core);
+        match self.error {
+            None => self.submit(core),
+            Some(_) if self.in_flight > 0 && !self.has_withdrawn => {
+                self.has_withdrawn = true;
+                core.withdraw();
+            }
+            Some(_) => {}
         }
         if let Sink::Each(inbox) = &self.sink {
             inbox.deliver(&mut self.fresh);

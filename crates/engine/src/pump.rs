@@ -2,15 +2,17 @@
 //!
 //! One loop: take messages, let activities act, submit, reap. Whoever is on another thread sends a
 //! message and wakes the driver; there is no other way in, so nothing here needs a lock.
+//!
+//! A driver that fails ends what goes on with its error, not the engine: what is started later finds out for itself.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
-use outcore_device::{Completion, Device, Driver, Op, Request, Waker};
+use outcore_device::{Completion, Device, Driver, DriverInfo, Op, Request, Waker};
 
 use crate::error::{Error, Result};
 use crate::leases::Leases;
@@ -41,9 +43,15 @@ pub(crate) struct Core<'a> {
     pub(crate) workers: &'a Workers,
     pub(crate) leases: &'a mut Leases,
     requests: &'a mut Vec<Request>,
+    withdrawn: &'a mut Vec<u32>,
 }
 
 impl Core<'_> {
+    /// Gives up what this activity has submitted and no device has begun: it completes with an error.
+    pub(crate) fn withdraw(&mut self) {
+        self.withdrawn.push(self.mailbox.activity);
+    }
+
     pub(crate) fn submit(&mut self, token: u32, device: &Arc<dyn Device>, offset: u64, op: Op) {
         let tag = u64::from(self.mailbox.activity) << 32 | u64::from(token);
         self.requests.push(Request { tag, device: Arc::clone(device), offset, op });
@@ -95,9 +103,16 @@ pub(crate) struct Gauge {
     activities: AtomicUsize,
     mapped_bytes: AtomicU64,
     registered_bytes: AtomicUsize,
+    /// Where it is not as it was at first.
+    driver: Mutex<Option<DriverInfo>>,
 }
 
 impl Gauge {
+    /// What the driver is since it fell back on another way.
+    pub(crate) fn driver(&self) -> Option<DriverInfo> {
+        self.driver.lock().expect("no panic while held").clone()
+    }
+
     /// Whether something goes on, or waits to. Whatever fails to reserve memory has been counted before.
     pub(crate) fn is_busy(&self) -> bool {
         self.activities.load(Ordering::SeqCst) > 0
@@ -120,8 +135,13 @@ impl Handle {
         let waker = driver.waker();
         let mailbox = Mailbox { activity: 0, sender: sender.clone(), waker: waker.clone() };
         let gauge = Arc::new(Gauge::default());
-        let refused = |source| Error::NoThread { source };
-        let workers = Arc::new(Workers::new(threads).map_err(refused)?);
+        // Before the compute threads, of which fewer do as well.
+        let (hand_over, pump) = crossbeam_channel::bounded::<Pump>(1);
+        let run = move || pump.iter().for_each(Pump::run);
+        let refused = |source| Error::NoThread { what: "a thread for its engine".into(), source };
+        let thread = std::thread::Builder::new().name("outcore-engine".into()).spawn(run).map_err(refused)?;
+        let compute = || format!("{threads} compute thread{}", if threads == 1 { "" } else { "s" });
+        let workers = Arc::new(Workers::new(threads).map_err(|source| Error::NoThread { what: compute(), source })?);
         let pump = Pump {
             driver,
             memory: Memory::new(budget),
@@ -133,8 +153,11 @@ impl Handle {
             activities: BTreeMap::new(),
             asleep: BTreeMap::new(),
             closing: false,
+            withdrawn: Vec::new(),
+            has_fallen_back: false,
         };
-        let thread = std::thread::Builder::new().name("outcore-engine".into()).spawn(move || pump.run()).map_err(refused)?;
+        let handed_over = hand_over.send(pump);
+        debug_assert!(handed_over.is_ok(), "the thread waits for it");
         Ok(Handle { sender, waker, thread: Some(thread), workers, gauge, next: 1.into() })
     }
 
@@ -200,7 +223,13 @@ struct Pump {
     /// Those that are not looked at until a message comes.
     asleep: Activities,
     closing: bool,
+    /// Activities whose requests are given up.
+    withdrawn: Vec<u32>,
+    has_fallen_back: bool,
 }
+
+/// After the driver has failed, before it is asked again.
+const PAUSE: Duration = Duration::from_millis(10);
 
 impl Pump {
     fn run(mut self) {
@@ -220,13 +249,22 @@ impl Pump {
             if !requests.is_empty() {
                 self.driver.submit(&mut requests);
             }
+            if !self.withdrawn.is_empty() {
+                let withdrawn = std::mem::take(&mut self.withdrawn);
+                self.driver.cancel(&|tag| withdrawn.contains(&((tag >> 32) as u32)));
+            }
             if self.closing && self.activities.is_empty() && self.driver.in_flight() == 0 {
                 return;
             }
             let wait = if self.receiver.is_empty() { None } else { Some(Duration::ZERO) };
-            if let Err(error) = self.driver.reap(wait, &mut completions) {
-                log::error!("the driver failed: {error}");
-                self.close();
+            if let Err(source) = self.driver.reap(wait, &mut completions) {
+                log::error!("the driver failed: {source}");
+                self.fail_all(&Error::Device { object: "driver".into(), source });
+                std::thread::sleep(PAUSE);
+            }
+            if !self.has_fallen_back && self.driver.has_fallen_back() {
+                self.has_fallen_back = true;
+                *self.gauge.driver.lock().expect("no panic while held") = Some(self.driver.info());
             }
             for completion in completions.drain(..) {
                 self.complete(completion, &mut requests);
@@ -256,8 +294,14 @@ impl Pump {
 
     fn close(&mut self) {
         self.closing = true;
+        self.fail_all(&Error::Closed);
+    }
+
+    /// Ends all that goes on.
+    fn fail_all(&mut self, error: &Error) {
         self.activities.append(&mut self.asleep);
-        self.activities.values_mut().for_each(|(_, activity)| activity.fail(Error::Closed));
+        self.activities.values_mut().for_each(|(_, activity)| activity.fail(error.again()));
+        self.withdrawn.extend(self.activities.keys());
     }
 
     fn advance(&mut self, requests: &mut Vec<Request>) {
@@ -295,7 +339,14 @@ impl Pump {
 
     fn with(&mut self, id: u32, requests: &mut Vec<Request>, act: impl FnOnce(&mut dyn Activity, &mut Core<'_>)) {
         let Some((mailbox, activity)) = self.activities.get_mut(&id) else { return };
-        let mut core = Core { memory: &mut self.memory, mailbox, workers: &self.workers, leases: &mut self.leases, requests };
+        let mut core = Core {
+            memory: &mut self.memory,
+            mailbox,
+            workers: &self.workers,
+            leases: &mut self.leases,
+            requests,
+            withdrawn: &mut self.withdrawn,
+        };
         act(activity.as_mut(), &mut core);
     }
 }

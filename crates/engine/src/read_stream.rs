@@ -503,6 +503,9 @@ impl Activity for Reader {
         self.frames.join(core.memory);
         loop {
             if self.exchange(core) {
+                if self.loading > 0 && !self.over {
+                    core.withdraw();
+                }
                 self.over = true;
                 if self.loading == 0 {
                     // What the caller still keeps needs nothing of them.

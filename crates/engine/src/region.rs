@@ -97,6 +97,35 @@ impl Region {
         few.runs().any(|run| many.touches(&run))
     }
 
+    /// Bytes that belong to both. Exact for equal strides and for up to a million runs; else no less.
+    pub fn shared_bytes(&self, other: &Region) -> u64 {
+        const RUNS_MAX: u64 = 1 << 20;
+        let common = |a: &Range<u64>, b: &Range<u64>| a.end.min(b.end).saturating_sub(a.start.max(b.start));
+        if !self.overlaps(other) {
+            return 0;
+        }
+        if self.run_count() > 1 && other.run_count() > 1 && self.stride == other.stride {
+            // As in `overlaps_in_step`: a row meets the one that it starts in and, where it reaches round, the one after that.
+            let (early, late) = if self.offset <= other.offset { (self, other) } else { (other, self) };
+            let (skipped, column) = ((late.offset - early.offset) / early.stride, (late.offset - early.offset) % early.stride);
+            let same = common(&(0..early.row_bytes), &(column..column + late.row_bytes));
+            let next = common(&(early.stride..early.stride + early.row_bytes), &(column..column + late.row_bytes));
+            let rows = |skipped: u64| early.rows.saturating_sub(skipped).min(late.rows);
+            return same * rows(skipped) + next * rows(skipped + 1);
+        }
+        if self.run_count() + other.run_count() > RUNS_MAX {
+            return self.bytes().min(other.bytes());
+        }
+        let (mut ours, mut theirs) = (self.runs().peekable(), other.runs().peekable());
+        let mut bytes = 0;
+        while let (Some(one), Some(two)) = (ours.peek(), theirs.peek()) {
+            bytes += common(one, two);
+            let ours_ends = one.end <= two.end;
+            _ = if ours_ends { ours.next() } else { theirs.next() };
+        }
+        bytes
+    }
+
     /// Whether any byte belongs to both, for equal strides. With the later one `skipped` rows and `column` bytes behind the
     /// earlier, its rows can only meet the row that they start in and, where they reach round, the one after that.
     fn overlaps_in_step(&self, other: &Region) -> bool {
@@ -223,12 +252,14 @@ mod tests {
             let b = Region { stride: a.stride, row_bytes: b.row_bytes.min(a.stride), rows, ..b };
             prop_assert_eq!(a.overlaps(&b), !bytes_of(&a).is_disjoint(&bytes_of(&b)));
             prop_assert_eq!(a.overlaps(&b), b.overlaps(&a));
+            prop_assert_eq!(a.shared_bytes(&b), bytes_of(&a).intersection(&bytes_of(&b)).count() as u64);
         }
 
         #[test]
         fn overlap_is_exact(a in region(), b in region()) {
             prop_assert_eq!(a.overlaps(&b), !bytes_of(&a).is_disjoint(&bytes_of(&b)));
             prop_assert_eq!(a.overlaps(&b), b.overlaps(&a));
+            prop_assert_eq!(a.shared_bytes(&b), bytes_of(&a).intersection(&bytes_of(&b)).count() as u64);
         }
 
         #[test]

@@ -167,6 +167,8 @@ pub(crate) struct Run {
     /// Nothing was under way, for there were as many.
     has_paused: bool,
     error: Option<Error>,
+    /// What it has submitted and no device has begun was given up, because of the error.
+    has_withdrawn: bool,
     moved: Vec<(u64, u64)>,
     peak: u64,
     reused: u64,
@@ -231,6 +233,7 @@ impl Run {
             sectors: Sectors::new(schedule.sector_bytes),
             requests: 0,
             error: None,
+            has_withdrawn: false,
             peak: 0,
             reused: 0,
             flops,
@@ -601,6 +604,10 @@ impl Activity for Run {
                 Err(_) if self.patient && core.memory.has_runs() => return false,
                 Err(error) => self.error = Some(error),
             }
+        }
+        if self.error.is_some() && self.requests > 0 && !self.has_withdrawn {
+            self.has_withdrawn = true;
+            core.withdraw();
         }
         self.store_what_may(core);
         loop {

@@ -10,6 +10,9 @@ use crate::schedule::Totals;
 /// Spans kept of one run, some 150 bytes each, beside the budget; a longer run keeps its first ones and counts the rest in the sums.
 const SPANS_MAX: usize = 50_000;
 
+/// Names of different plans that a trace of several runs gives, bytes.
+const PLAN_NAMES_BYTES: usize = 120;
+
 /// Something that took time on one lane.
 #[derive(Clone, Debug, Serialize)]
 pub struct Span {
@@ -28,9 +31,11 @@ pub struct Span {
 /// How a run went.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Trace {
-    /// Name of the plan.
+    /// Name of the plan; of several, their names, each once.
     pub plan: String,
-    /// What the plan said.
+    /// How many runs this is of.
+    pub runs: u64,
+    /// What the plans said; the most of any for the peak.
     pub predicted: Totals,
     /// What the devices and the budget saw.
     pub actual: Totals,
@@ -62,6 +67,8 @@ impl Trace {
     /// Adds a run that began `start_s` seconds after the first one, on so many threads. Where runs overlap, the device counts as busy
     /// for each of them, but never for longer than all took.
     pub fn append(&mut self, next: &Trace, start_s: f64, threads: usize) {
+        self.runs += next.runs;
+        self.name_also(&next.plan);
         for (sum, more) in [(&mut self.predicted, &next.predicted), (&mut self.actual, &next.actual)] {
             sum.bytes_read += more.bytes_read;
             sum.bytes_written += more.bytes_written;
@@ -85,6 +92,21 @@ impl Trace {
         let later = |span: &Span| Span { start_s: span.start_s + start_s, end_s: span.end_s + start_s, ..span.clone() };
         self.spans.extend(next.spans[..kept].iter().map(later));
         self.spans_dropped += next.spans_dropped + (next.spans.len() - kept) as u64;
+    }
+
+    /// Adds the names of further plans, as far as a line has room for them.
+    fn name_also(&mut self, plans: &str) {
+        const MORE: &str = ", ...";
+        for name in plans.split(", ") {
+            let is_known = self.plan.split(", ").any(|known| known == name);
+            if self.plan.is_empty() {
+                name.clone_into(&mut self.plan);
+            } else if !is_known && self.plan.len() + name.len() <= PLAN_NAMES_BYTES {
+                self.plan.extend([", ", name]);
+            } else if !is_known && !self.plan.ends_with(MORE) {
+                self.plan.push_str(MORE);
+            }
+        }
     }
 
     /// Writes the timeline in the trace event format that browsers' trace viewers open.
@@ -172,6 +194,7 @@ impl Recorder {
         let wall_s = self.start.elapsed().as_secs_f64();
         let (device_busy_s, cores_busy_s) = (self.device_busy.as_secs_f64(), self.cores_busy.as_secs_f64());
         Trace {
+            runs: 1,
             wall_s,
             device_busy_s,
             device_idle_s: (wall_s - device_busy_s).max(0.0),
@@ -181,5 +204,36 @@ impl Recorder {
             spans_dropped: self.dropped,
             ..counted
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(plan: &str, bytes: u64, peak_bytes: u64) -> Trace {
+        let totals = Totals { bytes_read: bytes, bytes_written: 1, peak_bytes };
+        let objects = vec![("x".to_owned(), bytes, 1)];
+        let times = (2.0, 1.0);
+        let counted = Trace { plan: plan.into(), runs: 1, predicted: totals, actual: totals, objects, ..Trace::default() };
+        Trace { wall_s: times.0, device_busy_s: times.1, cores_busy_s: times.1, ..counted }
+    }
+
+    #[test]
+    fn the_trace_of_several_runs_covers_all_of_them() {
+        let mut all = Trace::default();
+        for (index, (plan, peak)) in [("first round", 5), ("round", 9), ("round", 7)].into_iter().enumerate() {
+            all.append(&run(plan, 100, peak), 2.0 * index as f64, 2);
+        }
+        assert_eq!((all.plan.as_str(), all.runs), ("first round, round", 3));
+        assert_eq!((all.actual.bytes_read, all.actual.bytes_written, all.actual.peak_bytes), (300, 3, 9));
+        assert_eq!((all.wall_s, all.device_busy_s, all.device_idle_s), (6.0, 3.0, 3.0));
+        assert_eq!((all.cores_busy_s, all.cores_idle_s), (3.0, 9.0));
+        assert_eq!(all.objects, [("x".to_owned(), 300, 3)]);
+        // A sum of sums names each plan once, and no more of them than fit a line.
+        all.append(&all.clone(), 6.0, 2);
+        assert_eq!((all.plan.as_str(), all.runs), ("first round, round", 6));
+        (0..100).for_each(|number| all.append(&run(&format!("plan {number}"), 0, 0), 0.0, 2));
+        assert!(all.plan.len() <= PLAN_NAMES_BYTES + 8 && all.plan.ends_with("..."), "{}", all.plan);
     }
 }

@@ -44,7 +44,7 @@ pub mod statistics;
 pub mod syrk;
 pub mod view;
 
-pub use self::gemm::{CALL_FLOPS, gemm, gemm_flops, gemm_scratch_bytes};
+pub use self::gemm::{gemm, gemm_flops, gemm_scratch_bytes, gemm_until};
 pub use self::view::{view, view_mut};
 pub use blas::Blas;
 pub use caches::{append_past_caches, fetch_bytes, fetch_from};
@@ -65,4 +65,4 @@ pub use sparse::{
 };
 pub use squares::Squares;
 pub use statistics::ColumnStatistics;
-pub use syrk::{mirror_lower, syrk, syrk_flops};
+pub use syrk::{mirror_lower, syrk, syrk_flops, syrk_until};

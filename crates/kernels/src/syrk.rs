@@ -5,12 +5,14 @@
 //! computed as a full square into scratch, of which the lower part is added. Extra flops are 64 nk, of n^2 k.
 #![forbid(unsafe_code)]
 
-use crate::{Blas, Error, Real, gemm, view_mut};
+use crate::{Blas, Error, Real, gemm_until, view_mut};
 use faer::reborrow::ReborrowMut;
 use faer::{MatMut, MatRef};
 
 /// Rows of the triangle that is computed as a square: 64 x 64 f64 are 32 KiB of stack.
 const LEAF: usize = 64;
+/// The most that one call of a library that the user brings computes: 0.1 s on half a core. Longer ones are halved first.
+const CALL_FLOPS: u64 = 1 << 30;
 
 /// Lower triangle of c (diagonal included) = alpha a a^T + beta c; the strict upper triangle is neither read nor written.
 ///
@@ -22,7 +24,22 @@ const LEAF: usize = 64;
 /// [`Error::Shape`].
 ///
 /// Determinism: as [`gemm`](crate::gemm()).
-pub fn syrk<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T, blas: &Blas) -> Result<(), Error> {
+pub fn syrk<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T, blas: &Blas) -> Result<(), Error> {
+    syrk_until(c, alpha, a, beta, blas, &|| false)
+}
+
+/// As [`syrk`](crate::syrk()), unless `stop` says so, which is asked now and then, some 0.1 s apart at most; c is then of no use.
+///
+/// # Errors
+/// [`Error::Shape`].
+pub fn syrk_until<T: Real>(
+    mut c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    beta: T,
+    blas: &Blas,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
     let n = c.nrows();
     if c.ncols() != n || a.nrows() != n {
         return Err(Error::shape("syrk", &[("c", &c.shape()), ("a", &a.shape())]));
@@ -31,11 +48,15 @@ pub fn syrk<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T, 
         && n > 0
         && a.ncols() > 0
         && let Some(call) = library.plan_syrk(c.as_ref(), a)
+        && syrk_flops(n, a.ncols()) <= CALL_FLOPS
     {
         call.run(c, alpha, a, beta);
         return Ok(());
     }
-    if crate::gemm::builtin::syrk(&mut c, alpha, a, beta) { Ok(()) } else { halves(c, alpha, a, beta, blas) }
+    if matches!(blas, Blas::Builtin) && crate::gemm::builtin::syrk(&mut c, alpha, a, beta, stop) {
+        return Ok(());
+    }
+    halves(c, alpha, a, beta, blas, stop)
 }
 
 /// n(n+1)k, the flops that the lower triangle needs.
@@ -43,25 +64,57 @@ pub fn syrk_flops(n: usize, k: usize) -> u64 {
     (n as u64).saturating_mul(n as u64 + 1).saturating_mul(k as u64)
 }
 
-fn halves<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T, blas: &Blas) -> Result<(), Error> {
+fn halves<T: Real>(
+    c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    beta: T,
+    blas: &Blas,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
     let n = c.nrows();
+    if stop() {
+        return Ok(());
+    }
     if n <= LEAF {
-        return leaf(c, alpha, a, beta, blas);
+        return leaf(c, alpha, a, beta, blas, stop);
     }
     // Split on a multiple of the leaf, so that the leaves are full.
     let half = (n / 2).next_multiple_of(LEAF).min(n - 1);
     let (top, _, below, bottom) = c.split_at_mut(half, half);
     let (a_top, a_bottom) = a.split_at_row(half);
-    gemm(below, alpha, a_bottom, a_top.transpose(), beta, blas)?;
-    halves(top, alpha, a_top, beta, blas)?;
-    halves(bottom, alpha, a_bottom, beta, blas)
+    gemm_until(below, alpha, a_bottom, a_top.transpose(), beta, blas, stop)?;
+    smaller(top, alpha, a_top, beta, blas, stop)?;
+    smaller(bottom, alpha, a_bottom, beta, blas, stop)
 }
 
-fn leaf<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T, blas: &Blas) -> Result<(), Error> {
+/// A smaller triangle: a library's where there is one.
+fn smaller<T: Real>(
+    c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    beta: T,
+    blas: &Blas,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    match blas {
+        Blas::Builtin => halves(c, alpha, a, beta, blas, stop),
+        Blas::Loaded(_) => syrk_until(c, alpha, a, beta, blas, stop),
+    }
+}
+
+fn leaf<T: Real>(
+    mut c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    beta: T,
+    blas: &Blas,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
     let n = c.nrows();
     let mut square = [T::ZERO; LEAF * LEAF];
     let mut square = view_mut(&mut square, n, n, 1, LEAF)?;
-    gemm(square.rb_mut(), alpha, a, a.transpose(), T::ZERO, blas)?;
+    gemm_until(square.rb_mut(), alpha, a, a.transpose(), T::ZERO, blas, stop)?;
     for j in 0..n {
         for i in j..n {
             let old = if beta == T::ZERO { T::ZERO } else { beta * c[(i, j)] };

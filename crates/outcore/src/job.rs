@@ -6,8 +6,8 @@
 
 mod stage;
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -18,32 +18,38 @@ use crate::error::{Error, Result};
 use crate::session::Session;
 
 pub(crate) use stage::Stage;
-use stage::Watch;
+use stage::{Traces, Watch};
 
 /// What makes the result.
 enum Finish<T> {
     /// Of the outcomes of all plans, in no time.
-    Outcomes(Box<dyn FnOnce(Vec<Outcome>) -> Result<T> + Send>),
+    Outcomes(Box<dyn FnOnce(Vec<Outcome>) -> Result<Made<T>> + Send>),
     /// Of the first plans, on a thread of its own, which runs what it needs.
     Driven(Driver<T>),
 }
 
-type Driver<T> = Box<dyn FnOnce(&mut Stage, Vec<Plan>) -> Result<T> + Send>;
+type Driver<T> = Box<dyn FnOnce(&mut Stage, Vec<Plan>) -> Result<Made<T>> + Send>;
 
-/// What is left to do when the files are whole.
-type After<T> = Box<dyn FnOnce(T) -> Result<T> + Send>;
+/// The result, once the files are whole.
+type Made<T> = Box<dyn FnOnce() -> Result<T> + Send>;
+
+fn made<T: Send + 'static>(result: T) -> Made<T> {
+    Box::new(move || Ok(result))
+}
 
 /// What is left of a running job.
 enum Rest<T> {
     Plans(Finish<T>),
-    Thread(JoinHandle<()>, Receiver<Result<T>>),
-    Result(Result<T>),
+    Thread(JoinHandle<()>, Receiver<Result<Made<T>>>),
+    /// The result is there, and a thread makes the files whole.
+    Files(Made<T>, Receiver<Result<()>>),
+    Result(Result<Made<T>>),
     /// A plan failed, and its error has been handed out.
     Failed,
 }
 
-/// A driven job that has been cancelled is waited for so long: what is in flight drains sooner, but a dense decomposition cannot be
-/// stopped, and is left alone. What it holds counts until it ends.
+/// A driven job that has been cancelled is waited for so long: what is in flight drains sooner, but a dense decomposition, or a file system
+/// that makes a file durable, cannot be stopped, and is left alone. What it holds counts until it ends.
 const LEAVE_ALONE_AFTER: Duration = Duration::from_millis(300);
 
 /// Planned work with a result of type `T`. Nothing has moved yet.
@@ -57,7 +63,6 @@ pub struct Job<T> {
     writers: Vec<Writer>,
     unfinished: Vec<Arc<StoredFile>>,
     finish: Finish<T>,
-    after: Option<After<T>>,
 }
 
 impl<T: Send + 'static> Job<T> {
@@ -67,7 +72,7 @@ impl<T: Send + 'static> Job<T> {
         plans: Vec<Plan>,
         finish: impl FnOnce(Vec<Outcome>) -> Result<T> + Send + 'static,
     ) -> Result<Job<T>> {
-        Job::planned(session, plans, Finish::Outcomes(Box::new(finish)))
+        Job::planned(session, plans, Finish::Outcomes(Box::new(|outcomes| finish(outcomes).map(made))))
     }
 
     /// A job that decides as it goes: `work`, on a thread of its own, is handed these plans and runs them, or what it makes of them.
@@ -77,7 +82,7 @@ impl<T: Send + 'static> Job<T> {
         plans: Vec<Plan>,
         work: impl FnOnce(&mut Stage, Vec<Plan>) -> Result<T> + Send + 'static,
     ) -> Result<Job<T>> {
-        Job::planned(session, plans, Finish::Driven(Box::new(work)))
+        Job::planned(session, plans, Finish::Driven(Box::new(|stage: &mut Stage, plans| work(stage, plans).map(made))))
     }
 
     fn planned(session: &Session, plans: Vec<Plan>, finish: Finish<T>) -> Result<Job<T>> {
@@ -90,7 +95,6 @@ impl<T: Send + 'static> Job<T> {
             writers: Vec::new(),
             unfinished: Vec::new(),
             finish,
-            after: None,
         })
     }
 
@@ -104,12 +108,6 @@ impl<T: Send + 'static> Job<T> {
     pub(crate) fn writes(mut self, writer: Option<Writer>, file: Option<Arc<StoredFile>>) -> Job<T> {
         self.writers.extend(writer);
         self.unfinished.extend(file);
-        self
-    }
-
-    /// Adds what is to be done with the result once the files are whole.
-    pub(crate) fn after(mut self, after: impl FnOnce(T) -> Result<T> + Send + 'static) -> Job<T> {
-        self.after = Some(Box::new(after));
         self
     }
 
@@ -139,10 +137,11 @@ impl<T: Send + 'static> Job<T> {
             writers: self.writers,
             unfinished: self.unfinished,
             rest: Rest::Plans(self.finish),
-            after: self.after,
             watch: Arc::default(),
             left_alone_at: None,
             started: Instant::now(),
+            since: Instant::now(),
+            traces: Traces::default(),
         };
         running.next()?;
         Ok(running)
@@ -156,15 +155,15 @@ impl<T: Send + 'static> Job<T> {
         self.start()?.wait()
     }
 
-    /// The same job with a result made from its result.
+    /// The same job with a result made from its result, once the files are whole.
     pub fn map<U: Send + 'static>(self, make: impl FnOnce(T) -> Result<U> + Send + 'static) -> Job<U> {
-        let Job { session, plans, momentary, explanations, writers, unfinished, finish, after } = self;
-        debug_assert!(after.is_none(), "only numbers are mapped");
+        let Job { session, plans, momentary, explanations, writers, unfinished, finish } = self;
+        let mapped = |result: Made<T>| -> Made<U> { Box::new(|| make(result()?)) };
         let finish = match finish {
-            Finish::Outcomes(finish) => Finish::Outcomes(Box::new(|outcomes| make(finish(outcomes)?)) as Box<_>),
-            Finish::Driven(work) => Finish::Driven(Box::new(|stage: &mut Stage, plans| make(work(stage, plans)?)) as Box<_>),
+            Finish::Outcomes(finish) => Finish::Outcomes(Box::new(|outcomes| finish(outcomes).map(mapped)) as Box<_>),
+            Finish::Driven(work) => Finish::Driven(Box::new(|stage: &mut Stage, plans| work(stage, plans).map(mapped)) as Box<_>),
         };
-        Job { session, plans, momentary, explanations, writers, unfinished, finish, after: None }
+        Job { session, plans, momentary, explanations, writers, unfinished, finish }
     }
 }
 
@@ -177,7 +176,7 @@ impl<T: Send + 'static> Job<T> {
         let count = self.plans.len();
         let finish = Finish::Outcomes(Box::new(move |mut outcomes: Vec<Outcome>| {
             let rest = outcomes.split_off(count);
-            first(outcomes)?;
+            drop(first(outcomes)?);
             second(rest)
         }) as Box<_>);
         self.plans.extend(next.plans);
@@ -185,7 +184,7 @@ impl<T: Send + 'static> Job<T> {
         self.writers.extend(next.writers);
         self.unfinished.extend(next.unfinished);
         let Job { session, plans, explanations, writers, unfinished, .. } = self;
-        Job { session, plans, momentary: false, explanations, writers, unfinished, finish, after: next.after }
+        Job { session, plans, momentary: false, explanations, writers, unfinished, finish }
     }
 }
 
@@ -200,10 +199,12 @@ pub struct Running<T> {
     writers: Vec<Writer>,
     unfinished: Vec<Arc<StoredFile>>,
     rest: Rest<T>,
-    after: Option<After<T>>,
     watch: Arc<Watch>,
     left_alone_at: Option<Instant>,
     started: Instant,
+    /// When the plan began that goes on.
+    since: Instant,
+    traces: Traces,
 }
 
 impl<T: Send + 'static> Running<T> {
@@ -214,10 +215,54 @@ impl<T: Send + 'static> Running<T> {
     /// Those of the plan that failed.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool> {
         self.wait_for_thread(timeout);
+        self.wait_for_files(timeout);
         if self.ticket.as_ref().is_some_and(|ticket| ticket.wait_timeout(timeout)) {
             self.next()?;
         }
+        self.begin_files();
         Ok(matches!(self.rest, Rest::Result(_) | Rest::Failed))
+    }
+
+    /// Has a thread make the files whole once the result is there: a file system may take long for that, and somebody may want to
+    /// interrupt the wait for it.
+    fn begin_files(&mut self) {
+        if !matches!(self.rest, Rest::Result(Ok(_))) || (self.writers.is_empty() && self.unfinished.is_empty()) {
+            return;
+        }
+        let Rest::Result(Ok(result)) = std::mem::replace(&mut self.rest, Rest::Failed) else { unreachable!("looked at above") };
+        let files = Files {
+            session: self.session.clone(),
+            writers: std::mem::take(&mut self.writers),
+            unfinished: std::mem::take(&mut self.unfinished),
+            watch: Arc::clone(&self.watch),
+        };
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let files = Arc::new(Mutex::new(Some(files)));
+        let theirs = Arc::clone(&files);
+        let finish = move || {
+            let files = theirs.lock().expect("no panic while held").take();
+            _ = sender.send(files.map_or(Ok(()), Files::finish));
+        };
+        if std::thread::Builder::new().name("outcore-job".into()).spawn(finish).is_ok() {
+            self.rest = Rest::Files(result, receiver);
+            return;
+        }
+        // No thread can be had: this one does it.
+        let files = files.lock().expect("no panic while held").take();
+        self.rest = Rest::Result(files.map_or(Ok(()), Files::finish).map(|()| result));
+    }
+
+    fn wait_for_files(&mut self, timeout: Duration) {
+        let Rest::Files(_, ended) = &self.rest else { return };
+        let ended = match ended.recv_timeout(timeout) {
+            Ok(ended) => ended,
+            Err(_) if self.is_left_alone() => Err(Error::Cancelled),
+            Err(RecvTimeoutError::Timeout) => return,
+            Err(RecvTimeoutError::Disconnected) => Err(Error::Closed),
+        };
+        if let Rest::Files(result, _) = std::mem::replace(&mut self.rest, Rest::Failed) {
+            self.rest = Rest::Result(ended.map(|()| result));
+        }
     }
 
     fn wait_for_thread(&mut self, timeout: Duration) {
@@ -253,6 +298,7 @@ impl<T: Send + 'static> Running<T> {
             self.keep(ticket.wait()?);
         }
         while let Some(plan) = self.plans.next() {
+            self.since = Instant::now();
             if !self.momentary {
                 self.ticket = Some(self.session.engine().run(plan)?);
                 return Ok(());
@@ -260,6 +306,7 @@ impl<T: Send + 'static> Running<T> {
             let outcome = self.session.engine().compute(plan)?;
             self.keep(outcome);
         }
+        self.traces.keep(&self.session);
         if let Rest::Plans(Finish::Outcomes(finish)) = std::mem::replace(&mut self.rest, Rest::Failed) {
             self.rest = Rest::Result(finish(std::mem::take(&mut self.outcomes)));
         }
@@ -277,13 +324,13 @@ impl<T: Send + 'static> Running<T> {
             _ = sender.send(result);
         };
         let thread = std::thread::Builder::new().name("outcore-job".into()).spawn(drive);
-        let refused = |source| Error::from(outcore_engine::Error::NoThread { source });
+        let refused = |source| Error::from(outcore_engine::Error::NoThread { what: "a thread for the job".into(), source });
         self.rest = Rest::Thread(thread.map_err(refused)?, receiver);
         Ok(())
     }
 
     fn keep(&mut self, outcome: Outcome) {
-        self.session.keep_trace(outcome.trace.clone());
+        self.traces.add(self.since, &outcome.trace, self.session.threads());
         self.outcomes.push(outcome);
     }
 
@@ -298,16 +345,38 @@ impl<T: Send + 'static> Running<T> {
         while matches!(self.rest, Rest::Thread(..)) {
             self.wait_for_thread(LEAVE_ALONE_AFTER);
         }
-        let result = match std::mem::replace(&mut self.rest, Rest::Failed) {
-            Rest::Result(result) => result?,
-            _ => return Err(Error::Closed),
-        };
-        std::mem::take(&mut self.writers).into_iter().try_for_each(Writer::finish)?;
-        self.unfinished.iter().try_for_each(|file| self.session.commit(file))?;
-        match self.after.take() {
-            Some(after) => after(result),
-            None => Ok(result),
+        self.begin_files();
+        while matches!(self.rest, Rest::Files(..)) {
+            self.wait_for_files(LEAVE_ALONE_AFTER);
         }
+        match std::mem::replace(&mut self.rest, Rest::Failed) {
+            Rest::Result(result) => result?(),
+            _ => Err(Error::Closed),
+        }
+    }
+}
+
+/// What a job has written and what is left to do for it.
+struct Files {
+    session: Session,
+    writers: Vec<Writer>,
+    unfinished: Vec<Arc<StoredFile>>,
+    watch: Arc<Watch>,
+}
+
+impl Files {
+    /// Makes them whole; new ones get their names only if nobody has cancelled the job until all their bytes are durable.
+    fn finish(self) -> Result<()> {
+        for file in &self.unfinished {
+            let device = file.extent().device();
+            let failed = |source| Error::Device { object: device.name().to_owned(), source };
+            outcore_device::flush_now(&**device).map_err(failed)?;
+        }
+        if self.watch.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        self.writers.into_iter().try_for_each(Writer::finish)?;
+        self.unfinished.iter().try_for_each(|file| self.session.commit(file))
     }
 }
 
@@ -342,5 +411,6 @@ impl<T> Drop for Running<T> {
         self.watch.cancel();
         // Whatever it holds is let go before the files are.
         self.ticket = None;
+        self.traces.keep(&self.session);
     }
 }

@@ -138,12 +138,13 @@ impl Session {
         drop(std::thread::Builder::new().name("outcore-sweep".into()).spawn(move || Scratch::sweep(&folder)));
     }
 
-    /// Budget, bytes.
+    /// Budget, bytes. It alone decides how what is added up is cut, so that the bits of a result do not depend on who else has memory.
     pub fn memory_bytes(&self) -> u64 {
         self.inner.engine.budget().total()
     }
 
-    /// Bytes of it that a run may have, if need be after those that go on now.
+    /// Bytes of it that a run may have, if need be after those that go on now: what is only moved, and what is added up elsewhere, may be
+    /// cut by it.
     pub(crate) fn memory_free(&self) -> u64 {
         self.inner.engine.budget().plannable()
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -186,18 +188,29 @@ def _copied(dataset: Dataset, order: Order, writer: Writer, names: bool, progres
 
 
 def _loaded(load: Callable[[int], Named], order: Order, threads: int) -> Iterator[Named]:
-    """Samples in an order, read ahead by threads."""
-    if threads < 2:
-        yield from map(load, map(int, order))
-        return
-    with ThreadPoolExecutor(threads, "outcore-pack") as pool:
+    """Samples in an order, read ahead by threads: as many as the system gives."""
+    with contextlib.ExitStack() as stack:
+        pools = list(_threads(stack, threads)) if threads > 1 else []
+        if not pools:
+            yield from map(load, map(int, order))
+            return
         ahead: deque[Future[Named]] = deque()
-        try:
-            for number in map(int, order):
-                if len(ahead) == AHEAD * threads:
-                    yield ahead.popleft().result()
-                ahead.append(pool.submit(load, number))
-            while ahead:
+        for pool, number in zip(itertools.cycle(pools), map(int, order), strict=False):
+            if len(ahead) == AHEAD * len(pools):
                 yield ahead.popleft().result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            ahead.append(pool.submit(load, number))
+        while ahead:
+            yield ahead.popleft().result()
+
+
+def _threads(stack: contextlib.ExitStack, count: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that have started, each by itself, since a pool of several loses what it is given while the system refuses one."""
+    for _ in range(count):
+        pool = ThreadPoolExecutor(1, "outcore-pack")
+        try:
+            pool.submit(int).result()
+        except RuntimeError:
+            pool.shutdown()
+            return
+        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+        yield pool

@@ -67,11 +67,20 @@ impl Part {
     }
 }
 
-/// c = alpha a b + beta c, where the elements of each column of c lie next to each other.
+/// c = alpha a b + beta c, where the elements of each column of c lie next to each other. `stop` is asked before each block of rows,
+/// 2^29 operations at most.
 ///
 /// # Panics
 /// Another layout of c, other shapes, a CPU without AVX-512.
-pub(crate) fn gemm<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, part: Part) {
+pub(crate) fn gemm<T: Real>(
+    mut c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    b: MatRef<'_, T>,
+    beta: T,
+    part: Part,
+    stop: &dyn Fn() -> bool,
+) {
     let (m, n, k) = (c.nrows(), c.ncols(), a.ncols());
     assert!(available() && c.row_stride() == 1 && a.nrows() == m && b.nrows() == k && b.ncols() == n);
     let cols = even(n, PANEL_COLS, TILE_COLS);
@@ -88,6 +97,9 @@ pub(crate) fn gemm<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b:
             for (row, rows) in steps(m, rows) {
                 if !part.holds_block((row, rows), (col, cols)).0 {
                     continue;
+                }
+                if stop() {
+                    return;
                 }
                 // SAFETY: as above, with `block`.
                 unsafe { pack(block, a.submatrix(row, level, rows, depth), tile_rows::<T>()) };

@@ -14,6 +14,8 @@ use faer::{Mat, MatMut, MatRef};
 const PANEL_COLUMNS: usize = 1024;
 /// Depth of the packed panel.
 const PANEL_DEPTH: usize = 512;
+/// Rows of one call of the crate, which cannot be interrupted: 2^30 operations, 0.1 s on half a core. The panel is packed for each.
+const CALL_ROWS: usize = 1024;
 
 /// Packing of both operands pays from this side of C on.
 #[cfg(target_arch = "x86_64")]
@@ -24,14 +26,18 @@ const NARROW: usize = 256;
 /// Elements of the buffer through which a narrow product changes layout: 512 KiB in f64.
 const NARROW_BUFFER: usize = 1 << 16;
 
-pub(super) fn gemm<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T) {
+pub(super) fn gemm<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, stop: &dyn Fn() -> bool) {
     let (c, a, b) = if c.nrows() < c.ncols() { (c.transpose_mut(), b.transpose(), a.transpose()) } else { (c, a, b) };
-    if c.ncols() <= NARROW && c.nrows() > c.ncols() { narrow(c, alpha, a, b, beta) } else { oriented(c, alpha, a, b, beta) }
+    if c.ncols() <= NARROW && c.nrows() > c.ncols() {
+        narrow(c, alpha, a, b, beta, stop)
+    } else {
+        oriented(c, alpha, a, b, beta, stop)
+    }
 }
 
 /// The tall operand is read fastest in the direction in which it lies, which decides the layout that C should have; a C of
 /// the other layout is written by way of a buffer. Without this, reading is up to five times slower.
-fn narrow<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T) {
+fn narrow<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, stop: &dyn Fn() -> bool) {
     let (m, n) = c.shape();
     let by_columns = a.row_stride().unsigned_abs() == 1;
     let column;
@@ -47,7 +53,7 @@ fn narrow<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'
         _ => by_columns == (c.row_stride().unsigned_abs() <= c.col_stride().unsigned_abs()),
     };
     if fits || (!by_columns && a.col_stride().unsigned_abs() != 1) {
-        return oriented(c, alpha, a, b, beta);
+        return oriented(c, alpha, a, b, beta, stop);
     }
     let height = (NARROW_BUFFER / n).min(m);
     let mut buffer = Mat::<T>::zeros(if by_columns { height } else { n }, if by_columns { n } else { height });
@@ -55,38 +61,40 @@ fn narrow<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'
         let rows = height.min(m - top);
         let whole = buffer.as_mut();
         let mut part = if by_columns { whole } else { whole.transpose_mut() }.subrows_mut(0, rows);
-        oriented(part.rb_mut(), alpha, a.subrows(top, rows), b, T::ZERO);
+        oriented(part.rb_mut(), alpha, a.subrows(top, rows), b, T::ZERO, stop);
         let c = c.rb_mut().subrows_mut(top, rows);
         crate::axpby(c, T::ONE, part.as_ref(), beta).expect("two blocks of the same rows and columns");
     }
 }
 
-fn oriented<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T) {
+fn oriented<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, stop: &dyn Fn() -> bool) {
     // The kernel writes columns of C; a row-major C is the transposed product.
     if c.col_stride().unsigned_abs() < c.row_stride().unsigned_abs() {
-        columns(c.transpose_mut(), alpha, b.transpose(), a.transpose(), beta);
+        columns(c.transpose_mut(), alpha, b.transpose(), a.transpose(), beta, stop);
     } else {
-        columns(c, alpha, a, b, beta);
+        columns(c, alpha, a, b, beta, stop);
     }
 }
 
-fn columns<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T) {
+fn columns<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, stop: &dyn Fn() -> bool) {
     #[cfg(target_arch = "x86_64")]
     if c.row_stride() == 1 && c.nrows().min(c.ncols()) >= PACKED && super::avx512::available() {
-        return super::avx512::gemm(c, alpha, a, b, beta, super::avx512::Part::Whole);
+        return super::avx512::gemm(c, alpha, a, b, beta, super::avx512::Part::Whole, stop);
     }
-    panels(c, alpha, a, b, beta);
+    panels(c, alpha, a, b, beta, stop);
 }
 
 /// The lower triangle of c = alpha a a^T + beta c, if there is a kernel that leaves the rest of the tiles out.
-pub(crate) fn syrk<T: Real>(c: &mut MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T) -> bool {
+pub(crate) fn syrk<T: Real>(c: &mut MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T, stop: &dyn Fn() -> bool) -> bool {
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (c, alpha, a, beta, stop);
     #[cfg(target_arch = "x86_64")]
     if c.nrows() >= PACKED && a.ncols() > 0 && alpha != T::ZERO && super::avx512::available() {
         use super::avx512::{Part, gemm};
         let c = c.rb_mut();
         match (c.row_stride(), c.col_stride()) {
-            (1, _) => gemm(c, alpha, a, a.transpose(), beta, Part::Lower),
-            (_, 1) => gemm(c.transpose_mut(), alpha, a, a.transpose(), beta, Part::Upper),
+            (1, _) => gemm(c, alpha, a, a.transpose(), beta, Part::Lower, stop),
+            (_, 1) => gemm(c.transpose_mut(), alpha, a, a.transpose(), beta, Part::Upper, stop),
             _ => return false,
         }
         return true;
@@ -94,21 +102,29 @@ pub(crate) fn syrk<T: Real>(c: &mut MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b
     false
 }
 
-fn panels<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T) {
-    let (n, k) = (c.ncols(), a.ncols());
-    let mut column = 0;
-    while column < n {
-        let columns = PANEL_COLUMNS.min(n - column);
-        let mut depth = 0;
-        while depth < k {
+fn panels<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, stop: &dyn Fn() -> bool) {
+    let (m, n, k) = (c.nrows(), c.ncols(), a.ncols());
+    // Equal parts: a last one of a single row or column would be added up in another order.
+    for (column, columns) in parts(n, PANEL_COLUMNS) {
+        for depth in (0..k).step_by(PANEL_DEPTH) {
             let run = PANEL_DEPTH.min(k - depth);
             let beta = if depth == 0 { beta } else { T::ONE };
             let b = b.submatrix(depth, column, run, columns);
-            call(c.rb_mut().subcols_mut(column, columns), alpha, a.subcols(depth, run), b, beta);
-            depth += run;
+            for (row, rows) in parts(m, CALL_ROWS) {
+                if stop() {
+                    return;
+                }
+                call(c.rb_mut().submatrix_mut(row, column, rows, columns), alpha, a.submatrix(row, depth, rows, run), b, beta);
+            }
         }
-        column += columns;
     }
+}
+
+/// Starts and lengths of as few parts as there may be of at most `most`, which differ by one.
+fn parts(length: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let count = length.div_ceil(most);
+    let start = move |part: usize| length / count.max(1) * part + (length % count.max(1)).min(part);
+    (0..count).map(move |part| (start(part), start(part + 1) - start(part)))
 }
 
 fn call<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T) {

@@ -11,26 +11,43 @@
 pub(crate) mod avx512;
 pub(crate) mod builtin;
 
+use crate::blas::Loaded;
 use crate::{Blas, Error, Real};
 use faer::{MatMut, MatRef};
 use std::mem::size_of;
 
-/// Floating point operations that one call should not exceed, so that it ends within half a second (the longest that
-/// an interrupt waits) on a core that reaches 16 GFLOP/s, a tenth of what AVX2 gives in f32.
-pub const CALL_FLOPS: u64 = 1 << 33;
+/// Sides of what one call of a library that the user brings computes: 2^30 operations, 0.1 s on half a core, which such a call cannot be
+/// interrupted in.
+const CALL_SIDES: [usize; 3] = [1024, 1024, 512];
 
 /// c = alpha a b + beta c.
 ///
 /// Shapes: c is m x n, a is m x k, b is k x n, any strides. When `beta` is 0, c is only written: NaN in it is gone. When
 /// `alpha` is 0 or k is 0, a and b are not read.
 ///
-/// Cost: 2mnk flops, scratch [`gemm_scratch_bytes`]; keep to [`CALL_FLOPS`] a call.
+/// Cost: 2mnk flops, scratch [`gemm_scratch_bytes`].
 ///
 /// # Errors
 /// [`Error::Shape`].
 ///
 /// Determinism: the same shapes, strides and CPU give the same bits on the built-in kernel.
 pub fn gemm<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, blas: &Blas) -> Result<(), Error> {
+    gemm_until(c, alpha, a, b, beta, blas, &|| false)
+}
+
+/// As [`gemm`](crate::gemm()), unless `stop` says so, which is asked now and then, some 0.1 s apart at most; c is then of no use.
+///
+/// # Errors
+/// [`Error::Shape`].
+pub fn gemm_until<T: Real>(
+    c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    b: MatRef<'_, T>,
+    beta: T,
+    blas: &Blas,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
     let (m, n, k) = (c.nrows(), c.ncols(), a.ncols());
     if a.nrows() != m || b.nrows() != k || b.ncols() != n {
         let (a, b) = (a.shape(), b.shape());
@@ -45,13 +62,44 @@ pub fn gemm<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_,
     }
     // Element-wise orders of a narrow product are the built-in kernel's business; a BLAS takes what its strides can say.
     if let Blas::Loaded(library) = blas
-        && let Some(call) = library.plan_gemm(c.as_ref(), a, b)
+        && library.plan_gemm(c.as_ref(), a, b).is_some()
     {
-        call.run(c, alpha, a, b, beta);
-        return Ok(());
+        in_calls(library, c, alpha, a, b, beta, stop);
+    } else {
+        builtin::gemm(c, alpha, a, b, beta, stop);
     }
-    builtin::gemm(c, alpha, a, b, beta);
     Ok(())
+}
+
+/// A product by a library of the user's, in calls short enough to be interrupted between.
+fn in_calls<T: Real>(
+    library: &Loaded,
+    mut c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    b: MatRef<'_, T>,
+    beta: T,
+    stop: &dyn Fn() -> bool,
+) {
+    let [rows, cols, depths] = CALL_SIDES;
+    let cut = |end: usize, step: usize| (0..end).step_by(step).map(move |start| (start, step.min(end - start)));
+    for (row, rows) in cut(a.nrows(), rows) {
+        for (col, cols) in cut(b.ncols(), cols) {
+            for (depth, depths) in cut(a.ncols(), depths) {
+                if stop() {
+                    return;
+                }
+                let part = c.as_mut().submatrix_mut(row, col, rows, cols);
+                let (a, b) = (a.submatrix(row, depth, rows, depths), b.submatrix(depth, col, depths, cols));
+                let beta = if depth == 0 { beta } else { T::ONE };
+                match library.plan_gemm(part.as_ref(), a, b) {
+                    Some(call) => call.run(part, alpha, a, b, beta),
+                    // A single row or column may lie in a way that the whole does not.
+                    None => builtin::gemm(part, alpha, a, b, beta, stop),
+                }
+            }
+        }
+    }
 }
 
 /// 2mnk, the flops of a product.
@@ -65,7 +113,9 @@ pub fn gemm_scratch_bytes<T: Real>(m: usize, n: usize, k: usize, blas: &Blas) ->
     match blas {
         Blas::Builtin => builtin::scratch_bytes(m, n, k, size_of::<T>()),
         Blas::Loaded(library) => {
-            builtin::scratch_bytes(m, n, k, size_of::<T>()).max(library.scratch_bytes(m, n, k, size_of::<T>()))
+            let [rows, cols, depths] = CALL_SIDES;
+            let called = library.scratch_bytes(m.min(rows), n.min(cols), k.min(depths), size_of::<T>());
+            builtin::scratch_bytes(m, n, k, size_of::<T>()).max(called)
         }
     }
 }

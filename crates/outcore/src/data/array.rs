@@ -675,7 +675,7 @@ impl Target {
         let job = Job::new(session, plans, move |_| Ok(array))?.writes(writer, unfinished);
         Ok(match new {
             // Opened like any other, it is written in place like any other.
-            true => job.after(move |array| array.path().map_or_else(|| Ok(array.clone()), |path| session_of.open(path))),
+            true => job.map(move |array| array.path().map_or_else(|| Ok(array.clone()), |path| session_of.open(path))),
             false => job,
         })
     }

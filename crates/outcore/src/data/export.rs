@@ -221,8 +221,16 @@ impl Export {
         let parts = (0..count.div_ceil(part))
             .map(|number| rows.rows.start + number * part..rows.rows.start + ((number + 1) * part).min(count));
         std::thread::scope(|scope| {
-            let threads: Vec<_> = parts.map(|part| scope.spawn(move || self.text(rows, part))).collect();
-            let joined = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            let spawn = |part: Range<u64>| {
+                let own = part.clone();
+                (part, std::thread::Builder::new().spawn_scoped(scope, move || self.text(rows, own)))
+            };
+            let threads: Vec<_> = parts.map(spawn).collect();
+            let joined = threads.into_iter().map(|(part, thread)| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                // A thread that the system refuses leaves its part to this one.
+                Err(_) => self.text(rows, part),
+            });
             joined.collect()
         })
     }

@@ -1,7 +1,7 @@
 //! Where a driven job carries out its plans: each one made from what those before it found.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use outcore_engine::{Outcome, Plan, Reservation, Ticket, Trace};
@@ -44,17 +44,38 @@ pub(crate) struct Begun {
     ticket: Ticket<Outcome>,
 }
 
+/// The sum of the traces of a job's runs, and when the first of them began.
+#[derive(Default)]
+pub(super) struct Traces(Option<(Instant, Trace)>);
+
+impl Traces {
+    /// Adds a run that began then.
+    pub(super) fn add(&mut self, since: Instant, trace: &Trace, threads: usize) {
+        match &mut self.0 {
+            // Of two that went on at once, the one that began later may have ended first.
+            Some((first, sum)) => sum.append(trace, since.saturating_duration_since(*first).as_secs_f64(), threads),
+            None => self.0 = Some((since, trace.clone())),
+        }
+    }
+
+    /// Makes the sum the session's last trace.
+    pub(super) fn keep(&mut self, session: &Session) {
+        if let Some((_, trace)) = self.0.take() {
+            session.keep_trace(trace);
+        }
+    }
+}
+
 /// Runs plans, most of them one after another, and adds up their traces to that of the job.
 pub(crate) struct Stage {
     session: Session,
     watch: Arc<Watch>,
-    /// When the first run began, and the sum of all.
-    trace: Option<(Instant, Trace)>,
+    traces: Arc<Mutex<Traces>>,
 }
 
 impl Stage {
     pub(super) fn new(session: &Session, watch: Arc<Watch>) -> Stage {
-        Stage { session: session.clone(), watch, trace: None }
+        Stage { session: session.clone(), watch, traces: Arc::default() }
     }
 
     /// Runs a plan to its end; the job is then done to `fraction`.
@@ -89,10 +110,7 @@ impl Stage {
         }
         let outcome = ticket.wait()?;
         self.watch.reach(fraction);
-        match &mut self.trace {
-            Some((first, trace)) => trace.append(&outcome.trace, (since - *first).as_secs_f64(), self.session.threads()),
-            None => self.trace = Some((since, outcome.trace.clone())),
-        }
+        self.traces.lock().expect("no panic while held").add(since, &outcome.trace, self.session.threads());
         Ok(outcome)
     }
 
@@ -116,9 +134,9 @@ impl Stage {
         self.watch.reach(fraction);
     }
 
-    /// The same job's stage for another's hands; what it runs is not in the trace.
+    /// The same job's stage for another's hands.
     pub(crate) fn beside(&self) -> Stage {
-        Stage::new(&self.session, Arc::clone(&self.watch))
+        Stage { session: self.session.clone(), watch: Arc::clone(&self.watch), traces: Arc::clone(&self.traces) }
     }
 
     /// How much of the job is done, between 0 and 1.
@@ -138,10 +156,8 @@ impl Stage {
     }
 
     /// Makes what was run so far the session's last trace.
-    pub(super) fn keep_trace(&mut self) {
-        if let Some((_, trace)) = self.trace.take() {
-            self.session.keep_trace(trace);
-        }
+    pub(super) fn keep_trace(&self) {
+        self.traces.lock().expect("no panic while held").keep(&self.session);
     }
 }
 
@@ -183,10 +199,19 @@ mod tests {
         });
         assert_eq!(job.expect("it fits").run().expect("nothing can fail"), [1, 3, 9, 27, 81, 243]);
         let trace = session.last_trace().expect("something was run");
-        assert_eq!(trace.flops, 5);
+        assert_eq!((trace.flops, trace.runs, trace.plan.as_str()), (5, 5, "number"));
         assert_eq!(trace.spans.len(), 5);
         assert!(trace.spans.windows(2).all(|pair| pair[0].end_s <= pair[1].start_s));
         assert!(trace.spans[4].end_s <= trace.wall_s);
+    }
+
+    #[test]
+    fn the_trace_of_a_job_of_several_plans_is_that_of_all() {
+        let session = session();
+        let job = Job::new(&session, (0..3).map(|value| number(value).0).collect(), |outcomes| Ok(outcomes.len()));
+        assert_eq!(job.expect("it fits").run().expect("nothing can fail"), 3);
+        let trace = session.last_trace().expect("something was run");
+        assert_eq!((trace.runs, trace.flops, trace.spans.len()), (3, 3, 3));
     }
 
     #[test]

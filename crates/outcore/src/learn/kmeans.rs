@@ -16,7 +16,7 @@
 //!   would move rows by more than 2^-12 of the distance to their centre (outliers in it) is read from X instead.
 //!
 //! Rows are cut into blocks, and blocks into lanes, whose sums are added in order, by the budget and the shape alone: the bits do not
-//! depend on the number of threads. Odd rounds go backwards, so that they begin with what is still in memory.
+//! depend on the number of threads, nor on who else has memory. Odd rounds go backwards, so that they begin with what is still in memory.
 //!
 //! Cost: 2ndk flops a round at most; reads X once and then 9/16 (1/2) of it a round at most, or X each round if `max_iter` is below 3 or it
 //! fits; 4 to 12 bytes of memory a row, and 16 (k + 1)(d + 2) for each of at most 8 lanes.
@@ -168,15 +168,18 @@ impl<T: Real> Lloyd<T> {
             return Err(Error::shape(format!("{} has {n} rows, there is another number of weights", x.name())));
         }
         let shape = Shape { clusters: start.len() / d as usize, features: d as usize };
-        let memory = session.memory_free();
+        let memory = session.memory_bytes();
         let block_rows = (memory / 96 / (d * element)).clamp(1, BLOCK_ROWS).min(n.div_ceil(PARALLEL).max(256));
         let blocks = panels(n, 1, block_rows);
         let fixed = n * (LABEL_BYTES + if weights.is_some() { 8 } else { 0 }) + blocks.len() as u64 * (3 * d * element + 256);
-        let bounds = bounds && fixed + n * BOUND_BYTES <= memory / 2;
-        let state_bytes = fixed + if bounds { n * BOUND_BYTES } else { 0 };
-        let left = memory.saturating_sub(state_bytes);
+        let bounded = fixed + n * BOUND_BYTES;
+        let left = memory.saturating_sub(if bounds && bounded <= memory / 2 { bounded } else { fixed });
         let lane_bytes = 8 * shape.len() as u64;
         let lanes = (left / 4 / lane_bytes).clamp(1, PARALLEL) as usize;
+        // Bounds change no bit.
+        let room = session.memory_free().saturating_sub(lanes as u64 * lane_bytes + memory / 16);
+        let bounds = bounds && bounded <= room.min(memory / 2);
+        let state_bytes = if bounds { bounded } else { fixed };
         let shift: Vec<f64> = (0..shape.features)
             .map(|j| start.iter().skip(j).step_by(shape.features).sum::<f64>() / shape.clusters as f64)
             .collect();
@@ -356,7 +359,7 @@ impl<T: Real> Lloyd<T> {
         let x = self.x.extent(&mut plan);
         let lanes = self.lane_regions(&mut plan);
         let copy = self.copy.as_ref().map(|copy| plan.extent(copy.extent()));
-        for (place, Todo { block, runs, packed, wanted }) in todo.filter(|todo| !todo.runs.is_empty()).enumerate() {
+        for Todo { block, runs, packed, wanted } in todo.filter(|todo| !todo.runs.is_empty()) {
             let rows: usize = runs.iter().map(Range::len).sum();
             let piece = |rows: Range<usize>| match packed.as_ref().zip(copy) {
                 Some((packed, copy)) => Piece::packed(rows.clone(), self.copy_region(copy, block, rows), Arc::clone(packed)),
@@ -369,7 +372,8 @@ impl<T: Real> Lloyd<T> {
                 _ => task,
             };
             let (pass, first_row) = (Arc::clone(pass), self.blocks[block].start);
-            let task = task.update(lanes[place % self.lanes]);
+            // The same lane in every round, whichever blocks bounds settle.
+            let task = task.update(lanes[block % self.lanes]);
             plan.task(task.run(move |cx| Ok(pass.look(block, first_row, &pieces, wanted, cx)?)));
         }
         let outcome = stage.run(plan, reached)?;

@@ -6,7 +6,7 @@
 //! (S - n delta delta^T) / (n - 1); its leading eigenvectors are the components.
 //!
 //! S is cut into panels of columns, and rows of X into chains, both chosen from the budget alone, so the
-//! bits do not depend on the number of threads. Where S is larger than memory its panels live in
+//! bits do not depend on the number of threads, nor on who else has memory. Where S is larger than memory its panels live in
 //! scratch, X is read once for each group of panels that fits, and eigenvectors come from a block
 //! Krylov iteration that streams S, with narrower blocks and a shorter basis where memory is short.
 //!
@@ -129,7 +129,7 @@ struct Fit<'a, T> {
 
 impl<'a, T: Real> Fit<'a, T> {
     fn new(session: &'a Session, x: Operand, components: Components, seed: u64) -> Fit<'a, T> {
-        let (d, memory) = (x.cols(), session.memory_free());
+        let (d, memory) = (x.cols(), session.memory_bytes());
         let share = memory * 2 / 5;
         // In one piece where that leaves memory for all lanes. Else quarters, of which several threads take each one; a panel must
         // leave room for blocks of X.
@@ -143,7 +143,8 @@ impl<'a, T: Real> Fit<'a, T> {
             panel
         });
         let panels: Vec<Panel> = cut.collect();
-        let groups = group(&panels, share);
+        // How many panels a pass has changes no sum.
+        let groups = group(&panels, share.min(session.memory_free() * 2 / 5));
         let lanes = (share / offset).clamp(1, LANES).min(x.rows().div_ceil(256));
         let rows_share = memory / 16;
         let block_rows = (rows_share / (d * size_of::<T>() as u64)).clamp(32, BLOCK_ROWS).min(x.rows().div_ceil(lanes)).max(1);
@@ -172,9 +173,15 @@ impl<'a, T: Real> Fit<'a, T> {
         let shift = plan.volatile("shift", 8 * d);
         let mut solve = self.solve(Region::span(shift, 0, 8 * d), Arc::new(Mutex::new(vec![0.0; d as usize])));
         let lane_bytes = lane_bytes(&self.panels);
-        let room = self.session.memory_free().saturating_sub(solve.bytes(true)) / lane_bytes;
-        let in_memory = self.groups.len() == 1 && room >= if solve.at_once() { 1 } else { self.lanes };
-        self.lanes = if in_memory { self.lanes.min(room) } else { 1 };
+        let room = |budget: u64| budget.saturating_sub(solve.bytes(true)) / lane_bytes;
+        let budget = self.session.memory_bytes();
+        let one_group = group(&self.panels, budget * 2 / 5).len() == 1;
+        let in_memory = one_group && room(budget) >= if solve.at_once() { 1 } else { self.lanes };
+        // As many as half of the budget has room for, of which others may have the rest, and one at least.
+        self.lanes = if in_memory { self.lanes.min(room(budget / 2).max(1)) } else { 1 };
+        if in_memory {
+            self.groups = vec![0..self.panels.len()];
+        }
         plan.note("lanes", self.lanes);
         if !in_memory && !solve.at_once() {
             solve.shorten(self.seed);
@@ -372,13 +379,16 @@ struct Solve {
 }
 
 impl Solve {
-    /// Takes the widest blocks and the longest basis that fit the memory that is free, or the least there is.
+    /// Takes the widest blocks and the longest basis that fit half of the budget, of which others may have the rest, or all of it, or the
+    /// least there is.
     fn shorten(&mut self, seed: u64) {
-        let (available, kept) = (self.session.memory_free(), self.kept().unwrap_or(self.features));
-        for (block, basis) in [(BLOCK, None), (8, None), (8, Some(kept + 40)), (4, Some(kept + 20))] {
-            self.options = krylov(seed, block, basis);
-            if self.bytes(false) <= available {
-                return;
+        let (budget, kept) = (self.session.memory_bytes(), self.kept().unwrap_or(self.features));
+        for available in [budget / 2, budget] {
+            for (block, basis) in [(BLOCK, None), (8, None), (8, Some(kept + 40)), (4, Some(kept + 20))] {
+                self.options = krylov(seed, block, basis);
+                if self.bytes(false) <= available {
+                    return;
+                }
             }
         }
     }
@@ -575,7 +585,7 @@ impl Solve {
                 .update(Region::span(turn, 0, 1))
                 .held(self.product_scratch(columns));
             plan.task(task.run(move |cx| {
-                let values = cx.blocks[0].slice::<f64>();
+                let (values, cancelled) = (cx.blocks[0].slice::<f64>(), cx.cancelled);
                 let (first, height, width) = (panel.columns.start as usize, panel.height as usize, panel.width());
                 let products = view(&values[width..], height, width, width, 1)?;
                 let v = view(&from, d, columns, columns, 1)?;
@@ -584,7 +594,7 @@ impl Solve {
                 // Below and on the diagonal as it is stored, above it by symmetry.
                 let (square, below) = products.split_at_row(width);
                 let whole = symmetric(square);
-                let never = || false;
+                let stop = || cancelled.load(Ordering::Relaxed);
                 in_calls(
                     y.as_mut().subrows_mut(first, width),
                     1.0,
@@ -592,7 +602,7 @@ impl Solve {
                     v.subrows(first, width),
                     1.0,
                     &blas,
-                    never,
+                    stop,
                 )?;
                 in_calls(
                     y.as_mut().subrows_mut(first + width, height - width),
@@ -601,7 +611,7 @@ impl Solve {
                     v.subrows(first, width),
                     1.0,
                     &blas,
-                    never,
+                    stop,
                 )?;
                 in_calls(
                     y.subrows_mut(first, width),
@@ -610,7 +620,7 @@ impl Solve {
                     v.subrows(first + width, height - width),
                     1.0,
                     &blas,
-                    never,
+                    stop,
                 )?;
                 Ok(())
             }));
@@ -704,7 +714,7 @@ fn affine_as<T: Real>(session: &Session, x: Operand, map: Affine, out: Output) -
     let (before, after) = (Arc::new(map.before), Arc::new(map.after));
     plan.hold(d * k * element + 8 * (d + k));
     plan.bound(target.array.nbytes() + if x.is_stored() { x.bytes() } else { 0 });
-    let share = (session.memory_free() / 2).saturating_sub(d * k * element) / (3 * PARALLEL);
+    let share = (session.memory_bytes() / 2).saturating_sub(d * k * element) / (3 * PARALLEL);
     for rows in panels_that_fit(n, (d + k) * element, share, |rows| x.frame_bytes(rows)) {
         let tile = layout.tile(extent, rows.clone(), 0..d, element);
         let y_tile = y.tile(into, rows, 0..k, element);

@@ -146,13 +146,18 @@ where
     let budget = session.engine().budget();
     std::thread::scope(|scope| {
         let result = (|| {
-            for _ in 0..lanes.parsers {
+            for parser in 0..lanes.parsers {
                 let (submitted, finish, parse, need) = (submitted.clone(), finish.clone(), &parse, &need);
-                spawn(scope, "outcore-parse", move || parse_all(&submitted, &finish, lanes, budget, need, parse))?;
+                let parsing = move || parse_all(&submitted, &finish, lanes, budget, need, parse);
+                match spawn(scope, "outcore-parse", "a thread that parses", parsing) {
+                    // Those that there are do it.
+                    Err(_) if parser > 0 => break,
+                    spawned => spawned?,
+                }
             }
             drop(submitted);
             let ended = finish.clone();
-            spawn(scope, "outcore-read", move || read_all(&idle, &submit, &ended, &mut read))?;
+            spawn(scope, "outcore-read", "a thread that reads", move || read_all(&idle, &submit, &ended, &mut read))?;
             drop(finish);
             take_all(stage, &finished, &free, lanes, &mut take)
         })();
@@ -163,9 +168,9 @@ where
     })
 }
 
-fn spawn<'scope>(scope: &'scope Scope<'scope, '_>, name: &str, work: impl FnOnce() + Send + 'scope) -> Result<()> {
+fn spawn<'scope>(scope: &'scope Scope<'scope, '_>, name: &str, what: &str, work: impl FnOnce() + Send + 'scope) -> Result<()> {
     let thread = std::thread::Builder::new().name(name.into()).spawn_scoped(scope, work);
-    thread.map(drop).map_err(|source| outcore_engine::Error::NoThread { source }.into())
+    thread.map(drop).map_err(|source| outcore_engine::Error::NoThread { what: what.into(), source }.into())
 }
 
 fn read_all<P: Parsed>(

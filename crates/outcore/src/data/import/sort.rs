@@ -10,7 +10,8 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytemuck::{Pod, Zeroable};
 use outcore_engine::{Lent, ReadStream, Reservation, StreamOptions};
@@ -75,10 +76,17 @@ impl Sorter {
     /// Sorts what is in memory, each thread a part of it.
     fn sort(&mut self) -> Vec<Cursor<'_>> {
         let part = self.entries.len().div_ceil(self.session.threads()).max(1 << 12);
-        std::thread::scope(|scope| {
-            for part in self.entries.chunks_mut(part) {
-                scope.spawn(|| part.sort_by_key(|entry| (entry.row, entry.column)));
+        let parts: Vec<Mutex<&mut [Entry]>> = self.entries.chunks_mut(part).map(Mutex::new).collect();
+        let next = AtomicUsize::new(0);
+        let sort = || {
+            while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
+                part.lock().expect("each is sorted once").sort_by_key(|entry| (entry.row, entry.column));
             }
+        };
+        std::thread::scope(|scope| {
+            // Threads that the system refuses leave their parts to this one.
+            (1..parts.len()).for_each(|_| _ = std::thread::Builder::new().spawn_scoped(scope, sort));
+            sort();
         });
         self.entries.chunks(part).map(Cursor::Memory).collect()
     }

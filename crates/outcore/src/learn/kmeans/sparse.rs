@@ -22,7 +22,7 @@ use crate::data::format::with_real;
 use crate::data::sparse::{Piece, PieceBlocks, Sparse, whole_lines, with_lines};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
-use crate::learn::linalg::numbers;
+use crate::learn::linalg::{numbers, short_piece_bytes};
 use crate::session::{PARALLEL, Session};
 
 /// As [`fit`](super::fit), of sparse rows in CSR.
@@ -123,7 +123,7 @@ fn distances_as<T: Real>(session: &Session, x: &Sparse, centers: &[f64], out: Ou
     let fixed = 2 * centers.len() as u64 * element;
     plan.hold(fixed);
     plan.bound(x.stored_bytes() + target.array.nbytes());
-    let share = session.memory_free().saturating_sub(fixed) / (3 * (PARALLEL + 1));
+    let share = (session.memory_bytes().saturating_sub(fixed) / (3 * (PARALLEL + 1))).min(short_piece_bytes(k as u64, element));
     for block in whole_lines(&x.pieces(share, |lines| 2 * lines * k as u64 * element)) {
         let lines = block[0].lines();
         let count = (lines.end - lines.start) as usize;
@@ -186,14 +186,21 @@ impl<T: Real> SparseRows<T> {
             return Err(Error::value("the centres to start from are not all finite"));
         }
         let shape = Shape { clusters: start.len() / d as usize, features: d as usize };
-        let memory = session.memory_free();
+        let memory = session.memory_bytes();
         let fixed = n * (LABEL_BYTES + if weights.is_some() { 8 } else { 0 });
-        let bounds = fixed + n * BOUND_BYTES <= memory / 2;
-        let state_bytes = fixed + if bounds { n * BOUND_BYTES } else { 0 };
-        let left = memory.saturating_sub(state_bytes + 4 * start.len() as u64 * element);
-        let lanes = (left / 2 / (8 * shape.len() as u64)).clamp(1, PARALLEL) as usize;
+        let bounded = fixed + n * BOUND_BYTES;
+        let centers = 4 * start.len() as u64 * element;
+        let left = memory.saturating_sub(centers + if bounded <= memory / 2 { bounded } else { fixed });
+        // Half of the budget has room for them, of which others may have the rest.
+        let lane_bytes = 8 * shape.len() as u64;
+        let lanes = (left / 4 / lane_bytes).clamp(1, PARALLEL) as usize;
+        // Bounds change no bit.
+        let room = session.memory_free().saturating_sub(centers + lanes as u64 * lane_bytes + memory / 16);
+        let bounds = bounded <= room.min(memory / 2);
+        let state_bytes = if bounds { bounded } else { fixed };
         let k = shape.clusters as u64;
-        let pieces = x.pieces(left / 2 / (3 * (PARALLEL + 1)), |lines| lines * (k * element + 48));
+        let share = (left / 2 / (3 * (PARALLEL + 1))).min(short_piece_bytes(k, element));
+        let pieces = x.pieces(share, |lines| lines * (k * element + 48));
         Ok(SparseRows {
             x: x.clone(),
             shape,
@@ -310,7 +317,7 @@ impl<T: Real> Passes<T> for SparseRows<T> {
             moved.is_some_and(|moved| known.loosen(moved) == 0)
         };
         let across = Arc::new(centers.across(self.shape));
-        for (place, block) in order.into_iter().filter(|block| !settled(block)).enumerate() {
+        for block in order.into_iter().filter(|block| !settled(block)) {
             let look = Look {
                 shape: self.shape,
                 centers: Arc::clone(centers),
@@ -322,7 +329,8 @@ impl<T: Real> Passes<T> for SparseRows<T> {
                 first_row: self.lines(block).0,
             };
             let (read, task) = (self.read(block), self.task(&mut plan, block));
-            plan.task(task.update(lanes[place % self.lanes]).run(move |cx| {
+            // The same lane in every round, whichever blocks bounds settle.
+            plan.task(task.update(lanes[block % self.lanes]).run(move |cx| {
                 let (blocks, totals) = cx.blocks.split_at_mut(cx.blocks.len() - 1);
                 let totals = &mut Totals::of(totals[0].slice_mut(), look.shape);
                 Ok(look.label(block, &read, blocks, numbers::<T>(cx.scratch), totals)?)

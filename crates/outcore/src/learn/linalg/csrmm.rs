@@ -50,7 +50,7 @@ impl Default for Csrmm {
 /// [`Error::Shape`], [`Error::DType`]; [`Error::Value`] for a `beta` without an `out` in place, or an `out` that shares bytes with B;
 /// [`Error::OverBudget`]; what keeps the output from being made.
 ///
-/// The cut, and with it the bits, depend on the memory that is free when it is planned, not on the number of threads.
+/// Determinism: the bits depend on the budget, not on what is free of it or on the number of threads.
 pub fn csrmm(session: &Session, a: &Sparse, b: Operand, options: Csrmm) -> Result<Job<Array>> {
     check(a, &b)?;
     let Csrmm { alpha, beta, out } = options;
@@ -94,6 +94,13 @@ pub fn csrmm_into(session: &Session, a: &Sparse, b: Operand, alpha: f64, into: B
     let momentary = small && a.format() == Compressed::Rows && b.layout().by_rows() && !a.has_cut_lines();
     let job = Job::new(session, vec![plan], move |_| whole.reclaim().map_err(lost))?;
     Ok(if momentary { job.momentary() } else { job })
+}
+
+/// The most bytes of a piece that meets so many columns of a dense matrix: 2^27 operations, which take some 0.1 s on half a core, and cannot
+/// be interrupted.
+pub(crate) fn short_piece_bytes(cols: u64, element: u64) -> u64 {
+    const FLOPS: u64 = 1 << 27;
+    FLOPS / (2 * cols.max(1)) * (4 + element)
 }
 
 pub(super) fn check(a: &Sparse, b: &Operand) -> Result<()> {
@@ -238,13 +245,16 @@ pub(super) struct Product<'a, T> {
     alpha: T,
     beta: T,
     element: u64,
+    /// The budget: what is added up is cut by it.
     memory: u64,
+    /// What is free of it.
+    free: u64,
 }
 
 impl<'a, T: Real> Product<'a, T> {
     fn new(session: &'a Session, a: &'a Sparse, b: &'a Operand, alpha: f64, beta: f64) -> Product<'a, T> {
         let (alpha, beta) = (T::of(alpha), T::of(beta));
-        Product { a, b, alpha, beta, element: size_of::<T>() as u64, memory: session.memory_free() }
+        Product { a, b, alpha, beta, element: size_of::<T>() as u64, memory: session.memory_bytes(), free: session.memory_free() }
     }
 
     fn tasks(&self, plan: &mut Plan, mut c: Sink) -> Result<()> {
@@ -261,23 +271,23 @@ impl<'a, T: Real> Product<'a, T> {
     /// Bytes of what a task reads of A and of as many rows of a dense matrix, of which all threads have one in use, and some are on
     /// their way.
     fn share(&self, left: u64) -> u64 {
-        left / (3 * (PARALLEL + 1))
+        (left / (3 * (PARALLEL + 1))).min(short_piece_bytes(self.b.cols(), self.element))
     }
 
-    /// Whether so many bytes can wait in memory while A and rows of the other dense matrix pass by, some pieces at a time.
-    fn waits(&self, bytes: u64) -> bool {
+    /// Whether so many bytes can wait in so much memory while A and rows of the other dense matrix pass by, some pieces at a time.
+    fn waits(&self, bytes: u64, memory: u64) -> bool {
         const ON_THE_WAY: u64 = 6;
         let row_bytes = self.row_bytes();
         let piece = |piece: &Piece| self.a.bytes_of(piece) + (piece.lines().end - piece.lines().start) * row_bytes;
         let least = || self.a.pieces(0, |_| 0).iter().map(piece).max().unwrap_or(0);
-        bytes <= self.memory / 2 || (bytes <= self.memory / 8 * 7 && bytes + ON_THE_WAY * least() <= self.memory / 16 * 15)
+        bytes <= memory / 2 || (bytes <= memory / 8 * 7 && bytes + ON_THE_WAY * least() <= memory / 16 * 15)
     }
 
     /// Rows of C from rows of B.
     fn gather(&self, plan: &mut Plan, c: &mut Sink) -> Result<()> {
         let (n, row_bytes) = (self.a.cols(), self.row_bytes().max(1));
         let whole = self.b.waiting_bytes();
-        if self.waits(whole) {
+        if self.waits(whole, self.memory) {
             plan.note("B", "in memory");
             let band = Band::new(self.b, plan, 0..n, self.element, None);
             band.load::<T>(plan, self.b, self.memory / 32);
@@ -337,12 +347,16 @@ impl<'a, T: Real> Product<'a, T> {
     fn scatter(&self, plan: &mut Plan, c: &mut Sink) -> Result<()> {
         let (n, row_bytes) = (self.a.rows(), self.row_bytes().max(1));
         let one = n * row_bytes;
-        let room = if one > self.memory / 2 && self.waits(one) { one } else { self.memory / 2 };
-        let copies = (room / (n * row_bytes).max(1)).clamp(1, PARALLEL);
-        let passes = cut(0..n, (room / row_bytes).clamp(1, n.max(1)));
+        // Copies fit half of the budget, of which others may have the rest. How rows of C are cut changes no sum.
+        let copies = (self.memory / 4 / one.max(1)).clamp(1, PARALLEL);
+        let all = copies * one;
+        let room = if all > self.free / 2 && self.waits(all, self.free) { all } else { self.free / 2 };
+        let passes = cut(0..n, (room / (copies * row_bytes)).clamp(1, n.max(1)));
         plan.note("copies of C", copies);
         plan.note("passes over A", passes.len());
-        let pieces = self.a.pieces(self.share(self.memory - room), |lines| lines * row_bytes);
+        // Which copy a piece goes to decides about sums.
+        let share = if copies > 1 { self.share(self.memory / 2) } else { self.share(self.free - room) };
+        let pieces = self.a.pieces(share, |lines| lines * row_bytes);
         for pass in passes {
             let windows = cut(pass.clone(), (pass.end - pass.start).div_ceil(PARALLEL / copies));
             let windows: Vec<Vec<Lane>> =

@@ -11,11 +11,11 @@ use std::sync::atomic::Ordering;
 use outcore_device::Buf;
 use outcore_engine::{Context, Plan, Region, Task};
 use outcore_kernels as kernels;
-use outcore_kernels::{Blas, CALL_FLOPS, MatMut, MatRef, Real, gemm_flops, gemm_scratch_bytes, syrk_flops, view_mut};
+use outcore_kernels::{Blas, MatMut, MatRef, Real, gemm_flops, gemm_scratch_bytes, view_mut};
 
 use super::common_dtype;
 use super::repack::{Ahead, Blocks};
-use super::tiling::{Problem, Side, Tiling, bound_bytes, choose};
+use super::tiling::{Problem, Side, Tiling, bound_bytes, choose, fit};
 use crate::data::array::{Array, Operand, Output, Tile, cut};
 use crate::data::format::Order;
 use crate::data::format::with_real;
@@ -46,7 +46,8 @@ impl Default for Gemm {
 /// [`Error::Shape`], [`Error::DType`]; [`Error::Value`] for a `beta` without an `out` in place, or an `out` that shares
 /// bytes with an operand; [`Error::OverBudget`]; what keeps the output from being made.
 ///
-/// The cut, and with it the bits, depend on the memory that is free when it is planned, not on the number of threads; a BLAS of the user's own is outside this promise.
+/// Determinism: the bits depend on the budget, not on what is free of it or on the number of threads; a BLAS of the user's own is outside
+/// this promise.
 pub fn gemm(session: &Session, a: Operand, b: Operand, options: Gemm) -> Result<Job<Array>> {
     let dtype = common_dtype("gemm", &[&a, &b])?;
     check_shapes(&a, &b)?;
@@ -104,13 +105,14 @@ impl<T: Real> Product<'_, T> {
             n: self.b.cols(),
             k: self.a.cols(),
             element,
-            budget: self.session.memory_free(),
+            budget: self.session.memory_bytes(),
             threads: PARALLEL,
             blas: self.session.blas(),
             a: side(self.a, true),
             b: side(self.b, false),
             c_read: self.beta != T::ZERO,
             c_dense: self.c_dense,
+            shared: shared_bytes(self.a, self.b),
         }
     }
 
@@ -119,30 +121,32 @@ impl<T: Real> Product<'_, T> {
         let tiling = choose(&problem);
         plan.bound(bound_bytes(&problem));
         note(plan, &tiling);
-        let element = problem.element;
+        let (element, free) = (problem.element, self.session.memory_free());
         let [mut a, mut b] = [self.a, self.b].map(|operand| Blocks::in_place(operand.extent(plan), operand.layout(), element));
-        let share = problem.budget / (6 * (PARALLEL + 1));
+        let share = free / (6 * (PARALLEL + 1));
         let layers = problem.k.div_ceil(tiling.depth).max(1);
+        let parts = parts_of_super_tiles(&problem, &tiling, free);
         let mut fills = Vec::new();
         if tiling.repack_a {
             let (blocks, tasks) = Blocks::repacked::<T>(self.session, plan, a, tiling.block_rows, tiling.depth, share)?;
-            let band_steps = problem.n.div_ceil(tiling.cols) * layers;
-            fills.extend(needed(tasks, &problem.a, tiling.rows, band_steps, tiling.depth));
+            let first = |row: u64| parts.iter().position(|part| part.rows.contains(&row));
+            fills.extend(needed(tasks, &problem.a, layers, tiling.depth, first));
             a = blocks;
         }
         if tiling.repack_b {
             let (blocks, tasks) = Blocks::repacked::<T>(self.session, plan, b, tiling.depth, tiling.block_cols, share)?;
-            fills.extend(needed(tasks, &problem.b, tiling.cols, layers, tiling.depth));
+            let first = |col: u64| parts.iter().position(|part| part.cols.contains(&col));
+            fills.extend(needed(tasks, &problem.b, layers, tiling.depth, first));
             b = blocks;
         }
         let mut fills = Ahead::new(fills);
-        for (index, (rows, cols)) in (0..).zip(snake(problem.m, problem.n, tiling.rows, tiling.cols)) {
+        for (index, Part { rows, cols, backwards }) in (0..).zip(&parts) {
             plan.group();
             for layer in 0..layers {
                 fills.of_step(plan, index * layers + layer);
-                let at = tiling.depth * if index % 2 == 1 { layers - 1 - layer } else { layer };
+                let at = tiling.depth * if *backwards { layers - 1 - layer } else { layer };
                 let beta = if layer == 0 { self.beta } else { T::ONE };
-                self.layer(plan, &tiling, [&a, &b, &c], [&rows, &cols, &(at..problem.k.min(at + tiling.depth))], beta);
+                self.layer(plan, &tiling, [&a, &b, &c], [rows, cols, &(at..problem.k.min(at + tiling.depth))], beta);
             }
         }
         Ok(())
@@ -163,6 +167,34 @@ impl<T: Real> Product<'_, T> {
     }
 }
 
+/// As much of a super tile as stays in memory at once: all of it, where nobody else has memory.
+struct Part {
+    rows: Range<u64>,
+    cols: Range<u64>,
+    /// Layers come in the order of the super tile, whatever its parts: each element is added up in that order.
+    backwards: bool,
+}
+
+fn parts_of_super_tiles(problem: &Problem<'_>, tiling: &Tiling, free: u64) -> Vec<Part> {
+    let [high, wide] = fit(problem, tiling, free);
+    let mut parts = Vec::new();
+    for (index, (rows, cols)) in snake(0..problem.m, 0..problem.n, tiling.rows, tiling.cols).into_iter().enumerate() {
+        let inside = snake(rows, cols, high, wide).into_iter();
+        parts.extend(inside.map(|(rows, cols)| Part { rows, cols, backwards: index % 2 == 1 }));
+    }
+    parts
+}
+
+/// Bytes that two operands on a device have in common.
+fn shared_bytes(a: &Operand, b: &Operand) -> u64 {
+    let mut plan = Plan::new("operands");
+    let mut whole = |operand: &Operand| {
+        let (extent, layout) = (operand.extent(&mut plan), operand.layout());
+        layout.tile(extent, 0..layout.rows, 0..layout.cols, operand.dtype().bytes()).region
+    };
+    if a.is_stored() && b.is_stored() { whole(a).shared_bytes(&whole(b)) } else { 0 }
+}
+
 /// Bytes that the blocks of a product may take where a task holds `scratch` bytes: the engine keeps scratch for two tasks, or a
 /// twelfth, and a sixteenth for shared sectors, and of the rest a sixth for blocks on their way.
 pub(crate) fn memory_for_blocks(budget: u64, scratch: u64) -> u64 {
@@ -171,21 +203,21 @@ pub(crate) fn memory_for_blocks(budget: u64, scratch: u64) -> u64 {
 
 /// Bytes that a task holds which multiplies blocks of these sides.
 pub(crate) fn task_scratch_bytes<T: Real>(m: usize, n: usize, k: usize, blas: &Blas) -> usize {
-    let (m, n) = (m.min(CALL_ROWS), n.min(CALL_COLS));
-    gemm_scratch_bytes::<T>(m, n, k.min(call_depth(n)), blas)
+    gemm_scratch_bytes::<T>(m, n, k, blas)
 }
 
-/// Tasks that repack an operand with the step that needs each first: the one where its band begins, which are `band_steps` apart,
-/// or its layer, of the first super tile.
+/// Tasks that repack an operand with the step that needs each first: the one where its band begins, in the first part that has it, or its
+/// layer of the first part.
 fn needed(
     tasks: Vec<(u64, Task)>,
     side: &Side,
-    band: u64,
-    band_steps: u64,
+    layers: u64,
     depth: u64,
-) -> impl Iterator<Item = (u64, Task)> + use<> {
+    first_part: impl Fn(u64) -> Option<usize>,
+) -> impl Iterator<Item = (u64, Task)> {
     let by_bands = side.depth_contiguous;
-    tasks.into_iter().map(move |(first, task)| (if by_bands { first / band * band_steps } else { first / depth }, task))
+    let step = move |first: u64| if by_bands { first_part(first).unwrap_or(0) as u64 * layers } else { first / depth };
+    tasks.into_iter().map(move |(first, task)| (step(first), task))
 }
 
 /// One block: c = alpha a b + beta c.
@@ -203,18 +235,9 @@ pub(crate) fn product_task<T: Real>(tiles: [Tile; 3], alpha: T, beta: T, blas: B
     })
 }
 
-/// Sides of what one call of the kernel computes: large enough that packing the operands costs little.
-const CALL_ROWS: usize = 2048;
-const CALL_COLS: usize = 4096;
-
-/// The depth of a call for so many columns. It does not depend on the rows, and neither do the bits of an element.
-fn call_depth(cols: usize) -> usize {
-    (CALL_FLOPS / gemm_flops(CALL_ROWS, cols.max(1), 1)) as usize
-}
-
-/// A product in calls short enough to be interrupted: cut in rows and columns first, then in depth.
+/// A product that ends soon after `stop` says so; c is then of no use.
 pub(crate) fn in_calls<T: Real>(
-    mut c: MatMut<'_, T>,
+    c: MatMut<'_, T>,
     alpha: T,
     a: MatRef<'_, T>,
     b: MatRef<'_, T>,
@@ -222,59 +245,26 @@ pub(crate) fn in_calls<T: Real>(
     blas: &Blas,
     stop: impl Fn() -> bool,
 ) -> Result<()> {
-    let (height, width) = (even(a.nrows(), CALL_ROWS), even(b.ncols(), CALL_COLS));
-    let depth = call_depth(width);
-    let sides = |end: usize, step: usize| (0..end).step_by(step).map(move |start| (start, step.min(end - start)));
-    for (row, rows) in sides(a.nrows(), height) {
-        for (col, cols) in sides(b.ncols(), width) {
-            let mut at = 0;
-            while !stop() {
-                let length = depth.min(a.ncols() - at);
-                let part = c.as_mut().submatrix_mut(row, col, rows, cols);
-                let (left, right) = (a.submatrix(row, at, rows, length), b.submatrix(at, col, length, cols));
-                kernels::gemm(part, alpha, left, right, if at == 0 { beta } else { T::ONE }, blas)?;
-                at += length;
-                if at >= a.ncols() {
-                    break;
-                }
-            }
-        }
-    }
-    Ok(())
+    Ok(kernels::gemm_until(c, alpha, a, b, beta, blas, &stop)?)
 }
 
-/// The lower triangle of c = alpha a a^T + beta c in calls short enough to be interrupted, cut in depth.
+/// The lower triangle of c = alpha a a^T + beta c, likewise.
 pub(crate) fn syrk_in_calls<T: Real>(
-    mut c: MatMut<'_, T>,
+    c: MatMut<'_, T>,
     alpha: T,
     a: MatRef<'_, T>,
     beta: T,
     blas: &Blas,
     stop: impl Fn() -> bool,
 ) -> Result<()> {
-    let depth = (CALL_FLOPS / syrk_flops(c.nrows().max(1), 1)).max(1) as usize;
-    let mut at = 0;
-    while !stop() {
-        let length = depth.min(a.ncols() - at);
-        kernels::syrk(c.as_mut(), alpha, a.subcols(at, length), if at == 0 { beta } else { T::ONE }, blas)?;
-        at += length;
-        if at >= a.ncols() {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// The length of equal parts of at most `most`.
-fn even(length: usize, most: usize) -> usize {
-    length.div_ceil(length.div_ceil(most).max(1)).max(1)
+    Ok(kernels::syrk_until(c, alpha, a, beta, blas, &stop)?)
 }
 
 /// Super tiles row by row, every second row backwards.
-pub(crate) fn snake(m: u64, n: u64, rows: u64, cols: u64) -> Vec<(Range<u64>, Range<u64>)> {
+fn snake(rows: Range<u64>, cols: Range<u64>, height: u64, width: u64) -> Vec<(Range<u64>, Range<u64>)> {
     let mut tiles = Vec::new();
-    for (index, row) in cut(0..m, rows).into_iter().enumerate() {
-        let mut line: Vec<_> = cut(0..n, cols).into_iter().map(|col| (row.clone(), col)).collect();
+    for (index, row) in cut(rows, height).into_iter().enumerate() {
+        let mut line: Vec<_> = cut(cols.clone(), width).into_iter().map(|col| (row.clone(), col)).collect();
         if index % 2 == 1 {
             line.reverse();
         }
@@ -317,7 +307,8 @@ fn plan_into<T: Real>(session: &Session, a: &Operand, b: &Operand, alpha: T, int
     let (m, n, k, element) = (a.rows(), b.cols(), a.cols(), size_of::<T>() as u64);
     let mut plan = Plan::new("gemm");
     let [a_blocks, b_blocks] = [a, b].map(|operand| Blocks::in_place(operand.extent(&mut plan), operand.layout(), element));
-    let room = session.memory_free() / (3 * (PARALLEL + 1));
+    plan.bound(a.stored_bytes() + b.stored_bytes() - shared_bytes(a, b));
+    let room = session.memory_bytes() / (3 * (PARALLEL + 1));
     let depth = depth_that_fits(a, b, k, n, element, room);
     let bytes_of = |operand: &Operand| if operand.is_stored() { depth * element } else { 0 };
     let by_memory = if a.is_stored() { (room / bytes_of(a).max(1)).max(1) } else { m };
@@ -336,10 +327,13 @@ fn plan_into<T: Real>(session: &Session, a: &Operand, b: &Operand, alpha: T, int
     Ok(if momentary { job.momentary() } else { job })
 }
 
+/// Rows of a task, at most.
+const TASK_ROWS: u64 = 2048;
+
 /// Equal shares for all threads, since each packs all of B. Where their number depends on the threads, they have more rows than what
 /// the kernels treat as narrow (256), which adds up in another order.
 fn rows_of_a_task(m: u64, threads: u64) -> u64 {
-    let tasks = (threads * m.div_ceil(threads * CALL_ROWS as u64)).min(m / 320).max(2);
+    let tasks = (threads * m.div_ceil(threads * TASK_ROWS)).min(m / 320).max(2);
     m.div_ceil(tasks)
 }
 

@@ -8,7 +8,7 @@ use outcore_engine::{Plan, Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Real, csrmm_flops, view, view_mut};
 
-use super::csrmm::{Band, Csrmm, check, csrmm, numbers};
+use super::csrmm::{Band, Csrmm, check, csrmm, numbers, short_piece_bytes};
 use crate::data::array::{Array, Operand, Output};
 use crate::data::format::with_real;
 use crate::data::format::{Compressed, Order};
@@ -24,9 +24,10 @@ use crate::session::{PARALLEL, Session};
 pub fn gram_product(session: &Session, a: &Sparse, x: Operand, out: Output) -> Result<Job<Array>> {
     check(a, &x)?;
     out.check_distinct(&[&x])?;
-    let (copies, pieces) = (copies(session, a, &x), a.pieces(share(session), |_| 0));
+    let share = share(session, x.cols(), a.dtype().bytes());
+    let (copies, pieces) = (copies(session, a, &x), a.pieces(share, |_| 0));
     let groups = whole_lines(&pieces);
-    let too_long = groups.iter().any(|group| group.iter().map(|piece| a.bytes_of(piece)).sum::<u64>() > 3 * share(session));
+    let too_long = groups.iter().any(|group| group.iter().map(|piece| a.bytes_of(piece)).sum::<u64>() > 3 * share);
     if a.format() == Compressed::Columns || copies == 0 || too_long {
         return in_two_products(session, a, x, out);
     }
@@ -58,17 +59,18 @@ pub fn gram_product(session: &Session, a: &Sparse, x: Operand, out: Output) -> R
     target.job(session, vec![plan])
 }
 
-/// How many copies of Y there is memory for, up to one for each thread that plans are cut for.
+/// How many copies of Y half of the budget has room for, up to one for each thread that plans are cut for; or one, if all of it has.
 fn copies(session: &Session, a: &Sparse, x: &Operand) -> u64 {
     let bytes = (x.rows() * x.cols() * a.dtype().bytes()).max(1);
     // X, the sum, and what passes by.
-    let room = (session.memory_free() * 3 / 4).saturating_sub(x.waiting_bytes() + bytes + 2 * 4096);
-    (room / bytes).min(PARALLEL)
+    let copies = |budget: u64| (budget * 3 / 4).saturating_sub(x.waiting_bytes() + bytes + 2 * 4096) / bytes;
+    copies(session.memory_bytes() / 2).max(copies(session.memory_bytes()).min(1)).min(PARALLEL)
 }
 
 /// Bytes of a piece, of which all threads have one in use, and some are on their way.
-fn share(session: &Session) -> u64 {
-    session.memory_free() / 4 / (3 * (PARALLEL + 1))
+fn share(session: &Session, cols: u64, element: u64) -> u64 {
+    let share = session.memory_bytes() / 4 / (3 * (PARALLEL + 1));
+    share.min(short_piece_bytes(2 * cols, element))
 }
 
 /// Adds every piece to one of the copies; these are what it returns.

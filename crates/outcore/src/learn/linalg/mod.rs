@@ -14,8 +14,8 @@ mod syrk;
 mod tiling;
 
 pub use csrcsc::csrcsc;
-pub(crate) use csrmm::numbers;
 pub use csrmm::{Csrmm, csrmm, csrmm_into};
+pub(crate) use csrmm::{numbers, short_piece_bytes};
 pub use elementwise::{Axpby, axpby, scale};
 pub use gemm::{Gemm, gemm, gemm_into};
 pub(crate) use gemm::{in_calls, syrk_in_calls};

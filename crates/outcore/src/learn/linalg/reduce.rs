@@ -1,7 +1,7 @@
 //! Numbers about a matrix in one pass: norms, statistics of columns, sums and extremes.
 //!
-//! Partial results are combined in the order of the matrix, whichever is ready first, so the bits do
-//! not depend on the number of threads.
+//! Partial results are combined in the order of the matrix, whichever is ready first, and panels are cut by the budget, so the bits do
+//! not depend on the number of threads or on who else has memory.
 
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -168,7 +168,7 @@ fn separate_statistics(session: &Session, x: Operand) -> Result<Job<ColumnStatis
 
 /// Whether rows of x would be short pieces of its file, where whole columns fit.
 fn better_turned(session: &Session, x: &Operand) -> bool {
-    matches!(x, Operand::Stored(array) if array.is_cut_by_columns(session.memory_free() / (4 * (PARALLEL + 1))))
+    matches!(x, Operand::Stored(array) if array.is_cut_by_columns(session.memory_bytes() / (4 * (PARALLEL + 1))))
 }
 
 /// What one chain has come to.
@@ -197,7 +197,7 @@ fn over_panels<T: Real, S: Clone + Send + 'static>(
         })
         .collect();
     let fold = Arc::new(fold);
-    let share = session.memory_free().saturating_sub(states_bytes + state_bytes as u64) / (4 * (PARALLEL + 1));
+    let share = session.memory_bytes().saturating_sub(states_bytes + state_bytes as u64) / (4 * (PARALLEL + 1));
     for (index, rows) in panels_that_fit(x.rows(), x.cols() * element, share, |rows| x.frame_bytes(rows)).into_iter().enumerate()
     {
         let at = rows.start as usize;

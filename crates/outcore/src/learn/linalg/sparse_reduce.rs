@@ -1,7 +1,7 @@
 //! Numbers about the rows and columns of a sparse matrix in one pass: norms and statistics.
 //!
 //! What lies along the lines of A is summed line by line. What lies across them has a sum for each place, in up to eight copies that are
-//! merged in order at the end, so the bits do not depend on the number of threads. Zeros that are not stored count. Two entries of one
+//! merged in order at the end, so the bits do not depend on the number of threads, nor on who else has memory. Zeros that are not stored count. Two entries of one
 //! place count as two.
 
 use std::sync::{Arc, Mutex};
@@ -173,7 +173,7 @@ fn fold_lines<T: Real, F: Fold>(session: &Session, name: &'static str, a: &Spars
     let turn = plan.volatile("turn", 1);
     let (states, lines) = (Arc::new(Mutex::new(Vec::new())), a.lines() as usize);
     for piece in
-        a.pieces(session.memory_free().saturating_sub(bytes) / (4 * (PARALLEL + 1)), |lines| lines * size_of::<F>() as u64)
+        a.pieces(session.memory_bytes().saturating_sub(bytes) / (4 * (PARALLEL + 1)), |lines| lines * size_of::<F>() as u64)
     {
         let (blocks, states) = (a.blocks(&piece), Arc::clone(&states));
         let task =
@@ -200,8 +200,9 @@ fn fold_lines<T: Real, F: Fold>(session: &Session, name: &'static str, a: &Spars
 }
 
 fn fold_places<T: Real, F: Fold>(session: &Session, name: &'static str, a: &Sparse) -> Result<Job<Vec<F>>> {
-    let (bytes, memory) = (a.width() * size_of::<F>() as u64, session.memory_free());
-    let lanes = (memory / 2 / bytes.max(1)).clamp(1, PARALLEL);
+    let (bytes, memory) = (a.width() * size_of::<F>() as u64, session.memory_bytes());
+    // Half of the budget has room for them, of which others may have the rest.
+    let lanes = (memory / 4 / bytes.max(1)).clamp(1, PARALLEL);
     let mut plan = Plan::new(name);
     plan.hold(bytes * lanes);
     plan.bound(a.stored_bytes());

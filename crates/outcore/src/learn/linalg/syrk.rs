@@ -6,6 +6,7 @@
 //! squares when there are many; the bound is n^2 k / sqrt(2 M) elements (Beaumont, Eyraud-Dubois, Verite,
 //! Langou, SPAA 2022, arXiv:2202.10217).
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -76,7 +77,8 @@ type SuperTile = Vec<(u64, u64)>;
 struct Cut {
     block: u64,
     depth: u64,
-    super_tiles: Vec<SuperTile>,
+    /// And whether layers pass by backwards, as they do for every second one.
+    super_tiles: Vec<(SuperTile, bool)>,
     /// Rows of A that are read, all super tiles together.
     rows_read: u64,
 }
@@ -84,19 +86,45 @@ struct Cut {
 impl Cut {
     /// The first super tile that needs a row of blocks of A.
     fn first_tile(&self, index: u64) -> u64 {
-        let needs = |tile: &SuperTile| tile.iter().any(|&(row, col)| row == index || col == index);
+        let needs = |(tile, _): &(SuperTile, bool)| tile.iter().any(|&(row, col)| row == index || col == index);
         self.super_tiles.iter().position(needs).unwrap_or(0) as u64
+    }
+
+    /// Parts super tiles so that each fits `room` bytes, as far as single blocks do. Blocks, layers and their order stay as they are, and
+    /// with them the order of sums.
+    fn shrink(&mut self, element: u64, room: u64) {
+        let held = |blocks: u64, touched: u64| held_bytes(blocks, touched, self.block, self.depth, element);
+        let mut parts: Vec<(SuperTile, bool)> = Vec::new();
+        for (tile, backwards) in self.super_tiles.drain(..) {
+            let (mut part, mut touched) = (SuperTile::new(), BTreeSet::new());
+            for block in tile {
+                let with = touched.iter().copied().chain([block.0, block.1]).collect::<BTreeSet<u64>>();
+                if !part.is_empty() && held(part.len() as u64 + 1, with.len() as u64) > room {
+                    parts.push((std::mem::take(&mut part), backwards));
+                    touched = BTreeSet::from([block.0, block.1]);
+                } else {
+                    touched = with;
+                }
+                part.push(block);
+            }
+            parts.push((part, backwards));
+        }
+        self.super_tiles = parts;
     }
 }
 
 impl<T: Real> Symmetric<'_, T> {
     fn plan(&self, plan: &mut Plan, c: Blocks) -> Result<()> {
         let (n, k, element) = (self.a.rows(), self.a.cols(), size_of::<T>() as u64);
-        let budget = self.session.memory_free();
+        let (budget, free) = (self.session.memory_bytes(), self.session.memory_free());
         let blas = self.session.blas();
         let scratch =
             |block: u64, depth: u64| task_scratch_bytes::<T>(block as usize, block as usize, depth as usize, blas) as u64;
-        let cut_ = choose(n, k, element, |block, depth| memory_for_blocks(budget, scratch(block, depth)));
+        let room = |bytes: u64| move |block: u64, depth: u64| memory_for_blocks(bytes, scratch(block, depth));
+        let mut cut_ = choose(n, k, element, room(budget), room(budget / 2));
+        if free < budget {
+            cut_.shrink(element, room(free)(cut_.block, cut_.depth));
+        }
         plan.bound(self.bound_bytes(budget));
         plan.note("super tiles", cut_.super_tiles.len());
         plan.note("block", format!("{0} x {0} x {1}", cut_.block, cut_.depth));
@@ -107,7 +135,7 @@ impl<T: Real> Symmetric<'_, T> {
         let mut fills = Ahead::default();
         if self.a.is_stored() && short_runs && cut_.rows_read > 3 * n {
             plan.note("repacked", "A");
-            let share = budget / (6 * (PARALLEL + 1));
+            let share = free / (6 * (PARALLEL + 1));
             let (blocks, tasks) = Blocks::repacked::<T>(self.session, plan, a, cut_.block, cut_.depth, share)?;
             let step = |first: u64| match self.a.layout().by_rows() {
                 true => cut_.first_tile(first / cut_.block) * layers,
@@ -116,11 +144,11 @@ impl<T: Real> Symmetric<'_, T> {
             fills = Ahead::new(tasks.into_iter().map(|(first, task)| (step(first), task)).collect());
             a = blocks;
         }
-        for (index, tile) in (0..).zip(&cut_.super_tiles) {
+        for (index, (tile, backwards)) in (0..).zip(&cut_.super_tiles) {
             plan.group();
             for layer in 0..layers {
                 fills.of_step(plan, index * layers + layer);
-                let at = cut_.depth * if index % 2 == 1 { layers - 1 - layer } else { layer };
+                let at = cut_.depth * if *backwards { layers - 1 - layer } else { layer };
                 let beta = if layer == 0 { self.beta } else { T::ONE };
                 self.layer(plan, cut_.block, tile, at..k.min(at + cut_.depth), [&a, &c], beta, layer + 1 == layers);
             }
@@ -225,8 +253,14 @@ impl Shape {
     }
 }
 
-/// Among the cuts that fit and take hardly longer than the fastest, the one that reads fewest rows of A.
-fn choose(n: u64, k: u64, element: u64, memory: impl Fn(u64, u64) -> u64) -> Cut {
+/// Bytes that a super tile of so many blocks holds, which touches so many rows of blocks of A; some are on their way.
+fn held_bytes(blocks: u64, touched: u64, block: u64, depth: u64, element: u64) -> u64 {
+    (blocks * block + (touched + 4) * depth) * block * element
+}
+
+/// Among the cuts that fit and take hardly longer than the fastest, the one that reads fewest rows of A. Single blocks fit half of the
+/// memory, of which others may have the rest.
+fn choose(n: u64, k: u64, element: u64, memory: impl Fn(u64, u64) -> u64, half: impl Fn(u64, u64) -> u64) -> Cut {
     let mut judged: Vec<(f64, u64, u64, Shape, u64)> = Vec::new();
     for block in [2048u64, 1024, 512, 256, 128, 64] {
         let block = block.min(n.max(1));
@@ -236,9 +270,10 @@ fn choose(n: u64, k: u64, element: u64, memory: impl Fn(u64, u64) -> u64) -> Cut
             let rows_read = sizes.iter().map(|(count, _, touched)| count * touched).sum::<u64>() * block;
             for depth in [4096u64, 2048, 1024, 512, 256, 128, 64] {
                 let depth = depth.min(k.max(1));
-                let held = |&(_, blocks, touched): &(u64, u64, u64)| (blocks * block + (touched + 4) * depth) * block * element;
+                let held = |&(_, blocks, touched): &(u64, u64, u64)| held_bytes(blocks, touched, block, depth, element);
                 let room = memory(block, depth);
-                if sizes.iter().any(|size| held(size) > room) {
+                let alone = (1, 1, if grid > 1 { 2 } else { 1 });
+                if sizes.iter().any(|size| held(size) > room) || held(&alone) > half(block, depth) {
                     continue;
                 }
                 let bytes = rows_read as f64 * (k * element) as f64;
@@ -256,7 +291,8 @@ fn choose(n: u64, k: u64, element: u64, memory: impl Fn(u64, u64) -> u64) -> Cut
         let side = 64.min(n.max(1));
         (0.0, side, 64.min(k.max(1)), Shape::Squares(1), n * n)
     });
-    Cut { block, depth, super_tiles: shape.super_tiles(n.div_ceil(block)), rows_read }
+    let super_tiles = shape.super_tiles(n.div_ceil(block)).into_iter().enumerate();
+    Cut { block, depth, super_tiles: super_tiles.map(|(index, tile)| (tile, index % 2 == 1)).collect(), rows_read }
 }
 
 /// The triangle in `count` bands of rows with about the same number of blocks.
@@ -308,7 +344,25 @@ mod tests {
 
     #[test]
     fn hardly_more_than_half_the_reads_of_a_product() {
-        let cut_ = choose(16384, 16384, 4, |_, _| 400 << 20);
+        let cut_ = choose(16384, 16384, 4, |_, _| 400 << 20, |_, _| 200 << 20);
         assert!(cut_.rows_read <= 5 * 16384 / 2, "{} rows", cut_.rows_read);
+    }
+
+    #[test]
+    fn parts_of_super_tiles_are_all_of_them_in_their_order() {
+        let whole = choose(9000, 9000, 4, |_, _| 100 << 20, |_, _| 50 << 20);
+        for room in [0, 10 << 20, 50 << 20] {
+            let mut parted = choose(9000, 9000, 4, |_, _| 100 << 20, |_, _| 50 << 20);
+            parted.shrink(4, room);
+            let blocks = |cut_: &Cut| -> Vec<((u64, u64), bool)> {
+                cut_.super_tiles.iter().flat_map(|(tile, backwards)| tile.iter().map(|&block| (block, *backwards))).collect()
+            };
+            assert_eq!(blocks(&parted), blocks(&whole));
+            let fits = |tile: &SuperTile| {
+                let touched: BTreeSet<u64> = tile.iter().flat_map(|&(row, col)| [row, col]).collect();
+                held_bytes(tile.len() as u64, touched.len() as u64, parted.block, parted.depth, 4) <= room
+            };
+            assert!(parted.super_tiles.iter().all(|(tile, _)| tile.len() == 1 || fits(tile)));
+        }
     }
 }

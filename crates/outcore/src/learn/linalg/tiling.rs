@@ -39,7 +39,7 @@ pub(crate) struct Problem<'a> {
     pub(crate) k: u64,
     /// Bytes of an element.
     pub(crate) element: u64,
-    /// Bytes of memory.
+    /// Bytes of memory, whoever has it now: the order of sums follows from the cut.
     pub(crate) budget: u64,
     pub(crate) threads: u64,
     /// Who multiplies.
@@ -50,6 +50,8 @@ pub(crate) struct Problem<'a> {
     pub(crate) c_read: bool,
     /// Rows of C follow each other and begin inside blocks of the file system, so that only whole ones are written fast.
     pub(crate) c_dense: bool,
+    /// Bytes that A and B have in common.
+    pub(crate) shared: u64,
 }
 
 impl Problem<'_> {
@@ -87,14 +89,18 @@ pub(crate) struct Tiling {
 }
 
 /// Among the cuts that take hardly longer than the fastest, the one that moves fewest bytes; with too little memory for
-/// any, the smallest.
+/// any, the smallest. Where there is one, a cut whose single blocks fit half of the memory: others may have as much of it.
 pub(crate) fn choose(problem: &Problem<'_>) -> Tiling {
+    choose_from(problem, true).or_else(|| choose_from(problem, false)).unwrap_or_else(|| smallest(problem))
+}
+
+fn choose_from(problem: &Problem<'_>, in_half: bool) -> Option<Tiling> {
     let mut judged = Vec::new();
     for rows in sides(problem.m) {
         for cols in sides(problem.n) {
             for depth in depths(problem.k) {
                 for repack in [[false, false], [true, false], [false, true], [true, true]] {
-                    judged.extend(BLOCKS.iter().filter_map(|&block| judge(problem, [rows, cols, depth], block, repack)));
+                    judged.extend(BLOCKS.iter().filter_map(|&block| judge(problem, [rows, cols, depth], block, repack, in_half)));
                 }
             }
         }
@@ -103,7 +109,32 @@ pub(crate) fn choose(problem: &Problem<'_>) -> Tiling {
     let near = judged.into_iter().filter(|(cost, _)| *cost <= HARDLY_LONGER * fastest);
     let least =
         near.min_by(|(a_cost, a), (b_cost, b)| (a.bytes, a_cost).partial_cmp(&(b.bytes, b_cost)).expect("costs are numbers"));
-    least.map_or_else(|| smallest(problem), |(_, tiling)| tiling)
+    least.map(|(_, tiling)| tiling)
+}
+
+/// Bytes that a super tile, or a part of it, holds: itself, a whole layer of B, two blocks of A that tasks use now, and two on their way.
+fn held_bytes(p: &Problem<'_>, rows: u64, cols: u64, depth: u64, block_rows: u64) -> u64 {
+    let layer = |side: &Side, length: u64| if side.stored { length * depth * p.element } else { 0 };
+    rows * cols * p.element + layer(&p.b, cols) + layer(&p.a, block_rows) * (rows.div_ceil(block_rows).min(3) + 1)
+}
+
+/// Rows and columns of a super tile, in whole blocks, that fit memory of which others have some: those that read least, one block at least.
+pub(crate) fn fit(p: &Problem<'_>, tiling: &Tiling, free: u64) -> [u64; 2] {
+    let &Tiling { rows, cols, depth, block_rows, block_cols, .. } = tiling;
+    if free >= p.budget {
+        return [rows, cols];
+    }
+    let room = memory_for_blocks(free, p.scratch_bytes(block_rows, block_cols, depth));
+    let sides = |whole: u64, block: u64| (1..=whole.div_ceil(block)).map(move |count| (count * block).min(whole));
+    let fitting = sides(rows, block_rows).flat_map(|rows| {
+        let widest = sides(cols, block_cols).rfind(|&cols| held_bytes(p, rows, cols, depth, block_rows) <= room);
+        widest.map(|cols| [rows, cols])
+    });
+    let reads = |&[rows, cols]: &[u64; 2]| {
+        let passes = |side: &Side, length: u64| if side.stored { 1.0 / length as f64 } else { 0.0 };
+        passes(&p.a, cols) + passes(&p.b, rows)
+    };
+    fitting.min_by(|one, other| reads(one).total_cmp(&reads(other))).unwrap_or([block_rows, block_cols])
 }
 
 fn smallest(problem: &Problem<'_>) -> Tiling {
@@ -151,6 +182,7 @@ fn judge(
     [rows, cols, depth]: [u64; 3],
     block: [u64; 2],
     [repack_a, repack_b]: [bool; 2],
+    in_half: bool,
 ) -> Option<(f64, Tiling)> {
     if (repack_a && !repackable(&p.a, p.k, depth, p.m, rows)) || (repack_b && !repackable(&p.b, p.k, depth, p.n, cols)) {
         return None;
@@ -160,12 +192,10 @@ fn judge(
     let rows = rows.next_multiple_of(block_rows).min(p.m.max(1));
     let cols = cols.next_multiple_of(block_cols).min(p.n.max(1));
     let layer = |side: &Side, length: u64| if side.stored { length * depth * p.element } else { 0 };
-    let c = rows * cols * p.element;
-    // A whole layer of B, two blocks of A that tasks use now, and two on their way.
-    let a_blocks = layer(&p.a, block_rows) * (rows.div_ceil(block_rows).min(3) + 1);
-    let held = c + layer(&p.b, cols) + a_blocks;
-    let memory = memory_for_blocks(p.budget, p.scratch_bytes(block_rows, block_cols, depth));
-    if held > memory {
+    let (held, scratch) = (held_bytes(p, rows, cols, depth, block_rows), p.scratch_bytes(block_rows, block_cols, depth));
+    let memory = memory_for_blocks(p.budget, scratch);
+    let half = memory_for_blocks(p.budget / 2, scratch);
+    if held > memory || (in_half && held_bytes(p, block_rows, block_cols, depth, block_rows) > half) {
         return None;
     }
     let (row_tiles, col_tiles) = (p.m.div_ceil(rows) as f64, p.n.div_ceil(cols) as f64);
@@ -262,15 +292,18 @@ fn blocks(p: &Problem<'_>, rows: u64, cols: u64, [most_rows, most_cols]: [u64; 2
     (block_rows, block_cols)
 }
 
-/// Least bytes that any plan for a product moves: every operand once, and the bound for this memory.
+/// Least bytes that any plan for a product moves: every byte of the operands once, and the bound for this memory. Operands that have
+/// bytes in common may be as good as one, whose product with itself needs half of the arithmetic (see `syrk`).
 pub(crate) fn bound_bytes(p: &Problem<'_>) -> u64 {
     let (m, n, k) = (p.m as f64, p.n as f64, p.k as f64);
     let stored = |side: &Side, elements: f64| if side.stored { elements } else { 0.0 };
-    let compulsory = stored(&p.a, m * k) + stored(&p.b, k * n) + m * n * if p.c_read { 2.0 } else { 1.0 };
+    let shared = (p.shared / p.element) as f64;
+    let compulsory = stored(&p.a, m * k) + stored(&p.b, k * n) - shared + m * n * if p.c_read { 2.0 } else { 1.0 };
     let memory = (p.budget / p.element) as f64;
-    let streamed = if p.a.stored && p.b.stored { 2.0 * m * n * k / memory.sqrt() + m * n } else { 0.0 };
+    let passes = if p.shared == 0 { 2.0 / memory.sqrt() } else { 1.0 / (2.0 * memory).sqrt() };
+    let streamed = if p.a.stored && p.b.stored { m * n * k * passes + m * n } else { 0.0 };
     // The bound holds where the operands do not fit.
-    let fits = m * k + k * n + m * n <= memory;
+    let fits = m * k + k * n - shared + m * n <= memory;
     ((if fits { compulsory } else { compulsory.max(streamed) }) * p.element as f64) as u64
 }
 
@@ -292,7 +325,37 @@ mod tests {
             b: stored(false),
             c_read: false,
             c_dense: false,
+            shared: 0,
         }
+    }
+
+    /// Blocks and layers decide in which order elements are added up.
+    #[test]
+    fn less_memory_that_is_free_leaves_blocks_and_layers_as_they_are() {
+        for budget in [4u64 << 20, 24 << 20, 64 << 20, 512 << 20] {
+            let problem = cube(6000, budget);
+            let tiling = choose(&problem);
+            assert_eq!(fit(&problem, &tiling, budget), [tiling.rows, tiling.cols]);
+            for free in [budget / 4 * 3, budget / 2] {
+                let [rows, cols] = fit(&problem, &tiling, free);
+                assert!(rows.is_multiple_of(tiling.block_rows) || rows == tiling.rows, "{tiling:?}: {rows}");
+                assert!(cols.is_multiple_of(tiling.block_cols) || cols == tiling.cols, "{tiling:?}: {cols}");
+                let scratch = problem.scratch_bytes(tiling.block_rows, tiling.block_cols, tiling.depth);
+                let held = held_bytes(&problem, rows, cols, tiling.depth, tiling.block_rows);
+                assert!(held <= memory_for_blocks(free, scratch), "{tiling:?} in {free}: {rows} x {cols}");
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_of_an_operand_that_is_both_sides_count_once() {
+        let problem = cube(1000, 64 << 20);
+        assert_eq!(bound_bytes(&problem), 3 * 4_000_000);
+        assert_eq!(bound_bytes(&Problem { shared: 4_000_000, ..problem }), 2 * 4_000_000);
+        // Never more than a plan for the symmetric product moves.
+        let large = Problem { shared: 4 << 28, ..cube(16384, 64 << 20) };
+        let elements = 16384f64.powi(3) / (2.0 * (16 << 20) as f64).sqrt() + 16384f64.powi(2);
+        assert_eq!(bound_bytes(&large), (elements * 4.0) as u64);
     }
 
     #[test]
