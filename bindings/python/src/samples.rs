@@ -156,7 +156,7 @@ impl DatasetWriter {
         py.detach(|| act(writer)).map_err(to_python)
     }
 
-    fn take(&self, py: Python<'_>) -> PyResult<outcore::data::samples::DatasetWriter> {
+    fn taken(&self, py: Python<'_>) -> PyResult<outcore::data::samples::DatasetWriter> {
         lock(py, self.0.get()?).take().ok_or_else(closed)
     }
 }
@@ -245,17 +245,17 @@ impl DatasetWriter {
     }
 
     fn finish(&self, py: Python<'_>) -> PyResult<Job> {
-        Job::new(self.take(py)?.finish(), |()| Done::Nothing)
+        Job::new(self.taken(py)?.finish(), |()| Done::Nothing)
     }
 
     fn discard(&self, py: Python<'_>) -> PyResult<()> {
-        self.take(py)?.discard();
+        self.taken(py)?.discard();
         Ok(())
     }
 
     /// Leaves what is durable for another writer to go on with.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
-        let writer = self.take(py)?;
+        let writer = self.taken(py)?;
         py.detach(|| drop(writer));
         Ok(())
     }

@@ -291,7 +291,9 @@ mod tests {
         ::zstd::encode_all(bytes, 3).unwrap()
     }
 
-    const PACKERS: [fn(&[u8]) -> Vec<u8>; 4] = [gzip, bzip2, xz, zstd];
+    type Pack = fn(&[u8]) -> Vec<u8>;
+
+    const PACKERS: [Pack; 4] = [gzip, bzip2, xz, zstd];
 
     fn text() -> Vec<u8> {
         (0..40_000).flat_map(|line| format!("{line} {}\n", line * line).into_bytes()).collect()

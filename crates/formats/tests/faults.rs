@@ -107,8 +107,8 @@ fn values_beyond_float32_are_named_where_float32_is_asked_for() {
         let header = xc::Header::read(&mut lines)?;
         for_each_chunk(&mut lines, |chunk| xc::parse(chunk, &header, precision, &mut Batch::default()))
     };
-    let readers: [(&dyn Fn(&str, Precision) -> Result<()>, u64); 3] = [(&libsvm, 2), (&mtx, 3), (&xc, 2)];
-    for (read, line) in readers {
+    type Read<'a> = &'a dyn Fn(&str, Precision) -> Result<()>;
+    for (read, line) in [(&libsvm as Read<'_>, 2), (&mtx, 3), (&xc, 2)] {
         check(read(beyond, Precision::Single), line, "is beyond float32; import it as float64", beyond);
         check(read(&format!("1{}", "0".repeat(200)), Precision::Single), line, "000...' is beyond float32", "long");
         assert!(read(within, Precision::Single).is_ok());

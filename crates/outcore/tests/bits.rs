@@ -130,7 +130,9 @@ fn products() {
                     gemm_into(session, a, b, 0.7, into(m * n)).unwrap().run().unwrap().to_vec()
                 });
             }
-            [a, b].map(|path| std::fs::remove_file(path).unwrap());
+            for path in [a, b] {
+                std::fs::remove_file(path).unwrap();
+            }
         }
     }
 }

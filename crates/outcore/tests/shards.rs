@@ -211,7 +211,8 @@ fn what_died_is_gone_on_with_behind_the_last_sample() {
                 let path = folder.path().join("data");
                 let (mut writer, mut shards) = case.begin(&path, in_place, false).unwrap();
                 while writer.len() < count {
-                    shards.take(&mut writer, true, count - writer.len()).unwrap();
+                    let most = count - writer.len();
+                    shards.take(&mut writer, true, most).unwrap();
                 }
                 writer.save().unwrap();
                 drop(writer);

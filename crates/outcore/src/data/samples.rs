@@ -39,6 +39,7 @@ mod work;
 mod writer;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -139,6 +140,12 @@ pub struct Dataset {
     inner: Arc<Inner>,
     /// By field, if it is decoded; empty where none is.
     decoded: Arc<[Option<Decode>]>,
+}
+
+impl fmt::Debug for Dataset {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Dataset").field("path", &self.inner.path).finish_non_exhaustive()
+    }
 }
 
 struct Inner {

@@ -180,7 +180,7 @@ impl<'a, T: Real> Fit<'a, T> {
         // As many as half of the budget has room for, of which others may have the rest, and one at least.
         self.lanes = if in_memory { self.lanes.min(room(budget / 2).max(1)) } else { 1 };
         if in_memory {
-            self.groups = vec![0..self.panels.len()];
+            self.groups = group(&self.panels, u64::MAX);
         }
         plan.note("lanes", self.lanes);
         if !in_memory && !solve.at_once() {

@@ -210,8 +210,8 @@ struct Jpeg<'a> {
 /// Of rare kinds, the fast one makes something else: where the first component is not that with the most samples, and where components of
 /// a sequential file come one after another.
 enum Decoder<'a> {
-    Fast(zune_jpeg::JpegDecoder<ZCursor<Cow<'a, [u8]>>>),
-    Thorough(jpeg_decoder::Decoder<Cursor<Cow<'a, [u8]>>>),
+    Fast(Box<zune_jpeg::JpegDecoder<ZCursor<Cow<'a, [u8]>>>>),
+    Thorough(Box<jpeg_decoder::Decoder<Cursor<Cow<'a, [u8]>>>>),
 }
 
 impl<'a> Jpeg<'a> {
@@ -229,7 +229,7 @@ impl<'a> Jpeg<'a> {
                 Some((width, height, PixelFormat::RGB24)) => ((width, height), ColorType::Rgb8),
                 _ => return Err(Wrong::Unsupported("a JPEG of four components in an unusual order".into())),
             };
-            return Ok(Jpeg { decoder: Decoder::Thorough(decoder), size, color });
+            return Ok(Jpeg { decoder: Decoder::Thorough(Box::new(decoder)), size, color });
         }
         let (color, space) = if whole.is_gray { (ColorType::L8, ColorSpace::Luma) } else { (ColorType::Rgb8, ColorSpace::RGB) };
         let options = DecoderOptions::default().set_strict_mode(false).set_max_width(usize::MAX).set_max_height(usize::MAX);
@@ -237,7 +237,7 @@ impl<'a> Jpeg<'a> {
         let mut decoder = zune_jpeg::JpegDecoder::new_with_options(ZCursor::new(bytes), options);
         decoder.decode_headers().map_err(|error| unread(&error))?;
         let size = decoder.dimensions().map(|(width, height)| (width as u32, height as u32)).unwrap_or_default();
-        Ok(Jpeg { decoder: Decoder::Fast(decoder), size, color })
+        Ok(Jpeg { decoder: Decoder::Fast(Box::new(decoder)), size, color })
     }
 }
 

@@ -97,9 +97,10 @@ fn members(text: &mut Text, ahead: &mut Ahead, options: &ShardOptions) -> Result
             },
         };
         let Some((key, field)) = key_of(&header.name).filter(|_| header.what != What::Other) else {
-            match &sample {
-                Some(_) if options.in_place => drop(text.take(header.bytes, &|| shown(&header.name))?),
-                _ => pass(text, &header)?,
+            if sample.is_some() && options.in_place {
+                text.take(header.bytes, &|| shown(&header.name))?;
+            } else {
+                pass(text, &header)?;
             }
             continue;
         };
