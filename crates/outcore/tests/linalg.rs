@@ -216,7 +216,7 @@ fn assert_predicted<T: Send + 'static>(place: &Place, what: &str, aligned: bool,
 #[test]
 fn every_operation_moves_what_its_plan_says() {
     for (m, n, order) in [(1024usize, 1024usize, Order::Row), (1501, 999, Order::Row), (1003, 1501, Order::Column)] {
-        let place = place(if m == 1024 { 5 << 20 } else { 9 << 20 });
+        let place = place(if m == 1024 { 7 << 20 } else { 9 << 20 });
         let values = numbers(m * n, 1);
         let (x, y) = (place.store("x.npy", m, n, order, &values), place.store("y.npy", m, n, Order::Row, &values));
         let session = &place.session;

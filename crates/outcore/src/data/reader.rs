@@ -69,6 +69,9 @@ impl FileReader {
         }
         let mut rest = into;
         for part in offsets.chunks(AT_ONCE) {
+            if !go_on() {
+                return Err(Error::Cancelled);
+            }
             let (head, tail) = rest.split_at_mut(part.len() * bytes);
             self.session.engine().gather_into(&items(self.file.extent(), part, bytes), head, &OPTIONS, &mut go_on)?;
             rest = tail;

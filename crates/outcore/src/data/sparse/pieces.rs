@@ -95,12 +95,9 @@ impl Sparse {
         let share = share.min(PIECE_BYTES).min((self.nbytes() / 32).max(MIN_PIECE_BYTES));
         let origin = self.lines.start;
         let mut pieces: Vec<Piece> = Vec::new();
-        let mut from = Cut { line: self.lines.start, entry: self.entries.start, inside: false };
+        let (mut from, end) = self.ends();
         let mut last = from;
-        let end = Cut { line: self.lines.end, entry: self.entries.end, inside: false };
-        let first = self.parts.cuts.partition_point(|cut| (cut.line, cut.entry) <= (from.line, from.entry) && !cut.inside);
-        let inner = self.parts.cuts[first..].iter().copied().take_while(|cut| cut.line < end.line);
-        for cut in inner.chain([end]) {
+        for cut in self.parts.cuts[self.inner_cuts()].iter().copied().chain([end]) {
             // Parts of a line stay by themselves.
             let parted = from.inside || last.inside || cut.inside;
             if last != from && (parted || bytes(&Piece::between(from, cut, origin)) > share) {
@@ -115,6 +112,40 @@ impl Sparse {
         pieces
     }
 
+    /// Some of the smallest pieces that there are, spread over all: a 32nd of them, but between `least` and `most`.
+    pub(crate) fn sampled(&self, least: usize, most: usize) -> Vec<Piece> {
+        let (from, to) = self.ends();
+        let cuts = &self.parts.cuts[self.inner_cuts()];
+        let at = |number: usize| match number.checked_sub(1) {
+            None => from,
+            Some(inner) => cuts.get(inner).copied().unwrap_or(to),
+        };
+        let count = cuts.len() + 1;
+        let step = count.div_ceil((count / 32).clamp(least, most));
+        // One of every `step`, but not the same of each: what repeats itself every so many pieces would be met at one phase only.
+        let mut random = 1u64;
+        let sampled = (0..count).step_by(step).map(|first| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let number = first + (random >> 33) as usize % step.min(count - first);
+            Piece::between(at(number), at(number + 1), from.line)
+        });
+        sampled.collect()
+    }
+
+    /// Where the view begins and ends.
+    fn ends(&self) -> (Cut, Cut) {
+        let (Range { start, end }, entries) = (self.lines.clone(), &self.entries);
+        (Cut::before(start, entries.start), Cut::before(end, entries.end))
+    }
+
+    /// The cuts within the view.
+    fn inner_cuts(&self) -> Range<usize> {
+        let (from, to) = self.ends();
+        let cuts = &self.parts.cuts;
+        let first = cuts.partition_point(|cut| (cut.line, cut.entry) <= (from.line, from.entry) && !cut.inside);
+        first..first + cuts[first..].partition_point(|cut| cut.line < to.line)
+    }
+
     /// Whether some line is cut into several pieces.
     pub(crate) fn has_cut_lines(&self) -> bool {
         self.parts.cuts.iter().any(|cut| cut.inside)
@@ -122,8 +153,8 @@ impl Sparse {
 
     /// All of it as one piece.
     pub(crate) fn whole(&self) -> Piece {
-        let at = |line, entry| Cut { line, entry, inside: false };
-        Piece::between(at(self.lines.start, self.entries.start), at(self.lines.end, self.entries.end), self.lines.start)
+        let (from, to) = self.ends();
+        Piece::between(from, to, from.line)
     }
 
     /// Bytes of the budget that a piece takes: its numbers, and the sectors around them.

@@ -1,23 +1,27 @@
 //! The same matrix compressed along its other side: CSR to CSC, and back.
 //!
-//! Cost: with all entries in a part of the memory, reads A and writes the result. Else entries go by way of scratch, those that fit
-//! memory left out: reads A, writes and reads six or seven bytes an entry, writes the result.
+//! Cost: with all entries in a part of the memory, reads A and writes the result. Else entries go by way of scratch, of a matrix little
+//! larger than memory those left out that fit it: reads A, writes and reads six or seven bytes an entry, writes the result. What is known
+//! of scratch takes 20 bytes for each group of buckets and round, entries squared over memory squared: a matrix of 100 times the
+//! budget needs an eighth of it for that.
 //!
 //! Places (columns of CSR) are cut into buckets of about equal entries, by a sample. Rounds of pieces pass by; each piece is sorted by
-//! bucket on its own, and while the next rounds are sorted, every bucket's part of it is written to scratch. The last three rounds stay
-//! in memory. Then each bucket is put together and sorted by place: entries of a place come in the order of lines, so the result is the
-//! same whatever the memory.
+//! bucket on its own, and while the next rounds are sorted, what every group of buckets has of it is written to scratch, a segment each.
+//! Then group after group is read, and each of its buckets put together and sorted by place: entries of a place come in the order of
+//! lines, so the result is the same whatever the memory.
 //!
 //! ```text
-//!   a bucket's part of a round:   (entries, bytes of gaps) of each piece, u32 | values | places, u8 to u32 | gaps, u8
+//!   a segment:   where each bucket begins, u32 | (entries, bytes of gaps) of each bucket and piece, u32 | buckets
+//!   a bucket:    values | places, nothing to u32 | gaps, u8
 //! ```
 //!
 //! A place counts from the bucket's first. A gap is how many lines an entry is behind the one before, from the piece's first line on; 255
-//! says that more is to come. Source: the bucket partition of external sorting (Aggarwal and Vitter, 1988).
+//! says that more is to come. A bucket of one place has no places, and is a group by itself, which goes out as it comes in. Source: the
+//! bucket partition of external sorting (Aggarwal and Vitter, 1988).
 
 mod bucket;
 mod buckets;
-mod part;
+mod segment;
 mod sorted;
 
 use std::collections::VecDeque;
@@ -30,7 +34,7 @@ use outcore_kernels::Real;
 
 use self::bucket::{Bucket, Source};
 use self::buckets::{Buckets, sample_plan};
-use self::part::fill_part;
+use self::segment::{fill_segment, segment_bytes};
 use self::sorted::{Sorted, sort_piece, sort_tiles};
 use crate::data::format::with_real;
 use crate::data::sparse::{NewSparse, Piece, Sparse, SparseShape, with_csr, with_lines};
@@ -42,9 +46,18 @@ use crate::session::{PARALLEL, Session};
 const ROUNDS: usize = 3;
 /// So that there is something to read when one of them is done.
 const SORTED_AT_ONCE: usize = 2;
+/// Of more rounds the last do not stay in memory: they would save little, and groups can use the memory.
+const KEEPS_WITHIN: u64 = 32;
 /// Buckets are wider than this only where there are too many places.
 const NARROW: u64 = 1 << 16;
-const BUCKETS_MOST: u64 = 1 << 14;
+const BUCKETS_MOST: u64 = 1 << 15;
+/// Buckets that go through scratch together: enough for some threads to put them together at once.
+const GROUP: u64 = 4;
+const SECTOR: u64 = 4096;
+/// Bytes of an entry on its way in or out, of a bucket of one place.
+const ENTRY_BYTES: u64 = 16;
+/// Bytes of a plan for each block that a task of it uses.
+const PLANNED_BYTES: u64 = 512;
 
 /// The matrix A in the other format, in a new folder or in scratch.
 ///
@@ -59,20 +72,62 @@ type Pool<T> = Arc<Mutex<Vec<Sorted<T>>>>;
 
 type Slot<T> = Arc<Mutex<Option<Sorted<T>>>>;
 
-/// A bucket's part of a round, in scratch.
-struct Part {
-    offset: u64,
-    bytes: u64,
-    entries: u64,
-    /// Entries and bytes of gaps of each piece, of a bucket of one place.
-    counts: Vec<[u32; 2]>,
+/// How a matrix is cut to memory.
+struct Sizes {
+    /// Bytes of a sorted entry.
+    record: u64,
+    /// Bytes of sorted entries.
+    held: u64,
+    /// Whether the last rounds stay in memory.
+    keeps: bool,
+    /// Groups of buckets.
+    groups: u64,
+    /// Places of a bucket, at most.
+    widest: u64,
 }
 
-/// Bytes of an extent.
-struct Span {
-    extent: Extent,
-    offset: u64,
-    bytes: u64,
+impl Sizes {
+    /// `None` where memory has no room for what is to be known of scratch.
+    fn new(memory: u64, a: &Sparse) -> Option<Sizes> {
+        let value = if a.has_values() { a.dtype().bytes() } else { 0 };
+        let index = SparseShape::index_for(a.lines()).bytes();
+        // Of every place a bucket needs an offset and a counter, of as many buckets as are on their way in or out.
+        let narrow = NARROW.min((memory / 512).next_power_of_two());
+        let is_narrow = a.width().div_ceil(narrow) <= BUCKETS_MOST / 2;
+        let widest = if is_narrow { narrow } else { a.width().div_ceil(BUCKETS_MOST / 2) };
+        let record = value + if widest <= NARROW { 4 } else { 8 };
+        let held = memory / 5 * 3;
+        let rounds = (a.nonzeros() * record).div_ceil((held / ROUNDS as u64).max(1));
+        let keeps = rounds <= KEEPS_WITHIN;
+        // While a group goes out the next comes in.
+        let room = (if keeps { memory - held } else { memory }) * 3 / 5;
+        let groups = (a.nonzeros() * 2 * (value + 4 + value + index)).div_ceil(room.max(1)).max(1);
+        // Fewer where memory is short, but half of them: then nothing comes in meanwhile.
+        let described = if rounds > ROUNDS as u64 { rounds * size_of::<Segment>() as u64 } else { 0 };
+        let most = (memory / 8).checked_div(described).unwrap_or(u64::MAX).min(BUCKETS_MOST / 2 / GROUP);
+        let groups = groups.min(most.max(groups / 2));
+        (groups <= most).then_some(Sizes { record, held, keeps, groups, widest })
+    }
+
+    /// # Errors
+    /// [`Error::OverBudget`].
+    fn within(memory: u64, a: &Sparse, what: &str) -> Result<Sizes> {
+        Sizes::new(memory, a).ok_or_else(|| {
+            let needed = (1..32).map(|more| memory + memory / 4 * more).find(|&memory| Sizes::new(memory, a).is_some());
+            let needed = needed.unwrap_or(u64::MAX);
+            outcore_engine::Error::OverBudget { what: what.to_owned(), needed, available: memory, budget: memory }.into()
+        })
+    }
+}
+
+/// What a group has of some pieces, in scratch: up to where the next begins.
+struct Segment {
+    group: u32,
+    /// From the round's first.
+    pieces: Range<u32>,
+    /// In scratch, of 4096 bytes.
+    sector: u32,
+    entries: u32,
 }
 
 /// A round that has been written to scratch.
@@ -80,7 +135,41 @@ struct Spilled {
     extent: Extent,
     /// First and one past the last of its pieces.
     pieces: Range<usize>,
-    parts: Arc<Vec<Part>>,
+    /// Group after group.
+    segments: Arc<Vec<Segment>>,
+    bytes: u64,
+}
+
+impl Spilled {
+    /// Where a segment is.
+    fn region(&self, plan: &mut Plan, number: usize) -> Region {
+        let begin = |segment: &Segment| SECTOR * u64::from(segment.sector);
+        let (begin, end) = (begin(&self.segments[number]), self.segments.get(number + 1).map_or(self.bytes, begin));
+        Region::span(plan.extent(&self.extent), begin, end - begin)
+    }
+
+    /// Its pieces.
+    fn pieces(&self, number: usize) -> Range<usize> {
+        let Range { start, end } = self.segments[number].pieces;
+        self.pieces.start + start as usize..self.pieces.start + end as usize
+    }
+}
+
+/// Rounds that stay in memory.
+struct Kept<T> {
+    sorted: Arc<Vec<Sorted<T>>>,
+    /// The number of the first piece.
+    first: usize,
+}
+
+/// A task that puts a bucket together, or a part of a bucket of one place.
+struct Part<'a> {
+    bucket: usize,
+    /// Which round's, and which of its segments.
+    segments: &'a [(usize, usize)],
+    /// Pieces that stay in memory.
+    kept: Range<usize>,
+    entries: u64,
 }
 
 struct Transposition<T> {
@@ -90,30 +179,26 @@ struct Transposition<T> {
     buckets: Arc<Buckets>,
     /// Pieces of each round.
     rounds: Vec<Range<usize>>,
-    /// Bytes of sorted entries.
-    held: u64,
+    sizes: Sizes,
     /// Bytes that go out at once.
     step: u64,
+    /// Blocks that tasks of one plan use, at most: plans are made as groups come in.
+    planned: u64,
     new: NewSparse,
     pool: Pool<T>,
 }
 
 impl<T: Real> Transposition<T> {
     fn plan(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job<Sparse>> {
-        let memory = session.memory_free();
+        let (memory, what) = (session.memory_free(), format!("csrcsc {}", a.name()));
+        let sizes = Sizes::within(memory, a, &what)?;
         // Sorted entries take three fifths; a piece on its way in a tenth, buckets on their way out the rest.
-        let held = memory / 5 * 3;
         let share = memory / 10 / (PARALLEL + 1);
         let pieces = a.pieces(share, |lines| if lines > NARROW { share } else { 0 });
         if pieces.iter().any(|piece| piece.lines().end - piece.lines().start > NARROW) {
             return Err(Error::value(format!("{} has more lines than can be turned over", a.name())));
         }
-        let key = if a.width().div_ceil(NARROW) <= BUCKETS_MOST / 2 { size_of::<u32>() } else { size_of::<u64>() };
-        let record = (if a.has_values() { size_of::<T>() } else { 0 } + key) as u64;
-        // Buckets that are put together need room for their entries twice.
-        let room = memory / 5 / 4;
-        let wanted = (a.nonzeros() * 3 / 2 * (2 * record + 8) / room.max(1)).clamp(1, BUCKETS_MOST / 2);
-        let mut plan = Plan::new(format!("csrcsc {}", a.name()));
+        let mut plan = Plan::new(what.clone());
         let shape = SparseShape {
             format: a.format().turned(),
             lines: a.width(),
@@ -122,36 +207,43 @@ impl<T: Real> Transposition<T> {
             ..SparseShape::of(a)
         };
         let new = NewSparse::make(session, out, shape, &mut plan)?;
-        let rounds = rounds(&pieces, |piece| piece.entries() * record + 8 * wanted, held / ROUNDS as u64);
+        let buckets = sizes.groups * GROUP;
+        let rounds = rounds(&pieces, |piece| piece.entries() * sizes.record + 8 * buckets, sizes.held / ROUNDS as u64);
         plan.note("rounds", rounds.len());
-        plan.note("buckets", wanted);
+        plan.note("groups", sizes.groups);
         if rounds.len() > ROUNDS {
-            let first_kept = rounds[rounds.len() - ROUNDS].start;
-            let entries = pieces[..first_kept].iter().map(Piece::entries).sum::<u64>();
+            let spilled = rounds[..kept_from(rounds.len(), sizes.keeps)].iter().flat_map(|round| &pieces[round.clone()]);
+            let entries = spilled.map(Piece::entries).sum::<u64>();
             plan.note("entries by way of scratch", entries);
             // There an entry has its value, and its line as a gap of a byte at least.
             let least = if a.has_values() { size_of::<T>() as u64 } else { 0 } + 1;
-            session.expect_scratch(&format!("csrcsc {}", a.name()), entries * least)?;
+            session.expect_scratch(&what, entries * least)?;
         }
         plan.bound(a.stored_bytes() + new.nbytes());
-        let sample = sample_plan::<T>(&mut plan, a, &pieces);
-        let (session, a, step) = (session.clone(), a.clone(), (memory / 64).max(4096));
+        let sample = sample_plan::<T>(&mut plan, a);
+        let (session, a, step) = (session.clone(), a.clone(), (memory / 64).max(SECTOR));
+        let planned = memory / 64 / PLANNED_BYTES;
         Job::driven(&session.clone(), vec![plan], move |stage, plans| {
             for plan in plans {
                 stage.run(plan, 0.02)?;
             }
             let sample = std::mem::take(&mut *sample.lock().expect("no panic while held"));
-            let buckets = Arc::new(Buckets::new(a.width(), wanted, sample));
+            let buckets = Arc::new(Buckets::new(a.width(), buckets, sizes.widest, sample));
             let pieces = Arc::new(pieces);
-            Transposition::<T> { session, a, pieces, buckets, rounds, held, step, new, pool: Pool::default() }.run(stage)
+            Transposition::<T> { session, a, pieces, buckets, rounds, sizes, step, planned, new, pool: Pool::default() }
+                .run(stage)
         })
     }
 
     fn run(self, stage: &mut Stage) -> Result<Sparse> {
-        let _held = stage.reserve("sorted entries", self.held)?;
+        let held = stage.reserve("sorted entries", self.sizes.held)?;
         let rounds = self.rounds.len();
+        let kept_from = kept_from(rounds, self.sizes.keeps);
+        let described = (kept_from * self.buckets.groups().len() * size_of::<Segment>()) as u64;
+        let _described = stage.reserve("what is known of scratch", described)?;
         let done_after = |number: usize| 0.02 + 0.5 * number as f64 / rounds as f64;
         let (mut spilled, mut sorting, mut leaving, mut kept) = (Vec::new(), VecDeque::new(), VecDeque::new(), Vec::new());
+        let mut entries = vec![0; self.buckets.count()];
         for number in 0..rounds {
             while number + sorting.len() < rounds && sorting.len() < SORTED_AT_ONCE {
                 if sorting.len() + leaving.len() + kept.len() >= ROUNDS {
@@ -168,9 +260,12 @@ impl<T: Real> Transposition<T> {
             stage.end(begun, done_after(number + 1))?;
             let sorted = slots.iter().map(|slot| slot.lock().expect("no panic while held").take().ok_or(Error::Cancelled));
             let sorted = Arc::new(sorted.collect::<Result<Vec<_>>>()?);
-            if number + ROUNDS < rounds {
-                let (plan, parts) = self.spill(self.rounds[number].clone(), &sorted)?;
-                spilled.push(parts);
+            for piece in sorted.iter() {
+                entries.iter_mut().enumerate().for_each(|(bucket, sum)| *sum += piece.entries(bucket).len() as u64);
+            }
+            if number < kept_from {
+                let (plan, round) = self.spill(self.rounds[number].clone(), &sorted)?;
+                spilled.push(round);
                 leaving.push_back((stage.begin(plan)?, sorted));
             } else {
                 kept.push(sorted);
@@ -180,9 +275,11 @@ impl<T: Real> Transposition<T> {
             stage.end(begun, done_after(rounds))?;
         }
         self.pool.lock().expect("no panic while held").clear();
-        let first_kept = self.rounds[rounds - kept.len()].start;
-        let kept = kept.into_iter().flat_map(|sorted| Arc::into_inner(sorted).expect("nobody else has what stays")).collect();
-        self.put_together(stage, &spilled, kept, first_kept)?;
+        let held = if kept.is_empty() { None } else { Some(held) };
+        let first_kept = self.rounds.get(kept_from).map_or(self.pieces.len(), |round| round.start);
+        let kept: Vec<_> = kept.into_iter().flat_map(|sorted| Arc::into_inner(sorted).expect("its tasks have ended")).collect();
+        self.put_together(stage, &spilled, &Kept { sorted: Arc::new(kept), first: first_kept }, &entries)?;
+        drop(held);
         self.new.finish()
     }
 
@@ -212,73 +309,83 @@ impl<T: Real> Transposition<T> {
         (plan, slots)
     }
 
-    /// Writes a round to scratch, bucket after bucket.
+    /// Writes a round to scratch, group after group.
     fn spill(&self, pieces: Range<usize>, sorted: &Arc<Vec<Sorted<T>>>) -> Result<(Plan, Spilled)> {
         let mut plan = Plan::new("csrcsc: to scratch");
-        let value_bytes = if self.a.has_values() { size_of::<T>() } else { 0 };
-        let mut parts = Vec::new();
+        let mut segments = Vec::new();
         let mut offset = 0;
-        for bucket in 0..self.buckets.count() {
-            let counts: Vec<[u32; 2]> = sorted.iter().map(|piece| piece.counts(bucket)).collect();
-            let sum = |which: usize| counts.iter().map(|count| u64::from(count[which])).sum::<u64>();
-            let (entries, gaps) = (sum(0), sum(1));
-            let bytes = 8 * sorted.len() as u64 + entries * (value_bytes + self.buckets.place_bytes(bucket)) as u64 + gaps;
-            // Whole sectors, so that parts do not wait for each other.
-            let bytes = bytes.next_multiple_of(4096);
-            let one_place = self.buckets.places(bucket).end - self.buckets.places(bucket).start == 1;
-            parts.push(Part { offset, bytes, entries, counts: if one_place { counts } else { Vec::new() } });
-            offset += bytes;
-        }
-        let file = self.session.scratch_file(None, offset)?;
-        let extent = plan.extent(file.extent());
-        let parts = Arc::new(parts);
-        let mut first = 0;
-        while first < parts.len() {
-            let mut bytes = parts[first].bytes;
-            let mut end = first + 1;
-            while end < parts.len() && bytes + parts[end].bytes <= self.step {
-                bytes += parts[end].bytes;
-                end += 1;
+        for (group, buckets) in self.buckets.groups().iter().enumerate() {
+            let bytes = |piece: &Sorted<T>| ENTRY_BYTES * piece.entries(buckets.start).len() as u64;
+            let parts = match self.buckets.is_one_place(buckets) {
+                true => in_steps(sorted.iter().map(bytes), self.step),
+                false => vec![0..sorted.len()],
+            };
+            for part in parts {
+                let sorted = &sorted[part.clone()];
+                let of_bucket = |bucket: usize| sorted.iter().map(move |piece| piece.entries(bucket).len()).sum::<usize>();
+                segments.push(Segment {
+                    group: group as u32,
+                    pieces: part.start as u32..part.end as u32,
+                    sector: (offset / SECTOR) as u32,
+                    entries: buckets.clone().map(of_bucket).sum::<usize>() as u32,
+                });
+                offset += segment_bytes(sorted, buckets, &self.buckets, self.a.has_values());
             }
-            let (sorted, parts, buckets, has_values) =
-                (Arc::clone(sorted), Arc::clone(&parts), Arc::clone(&self.buckets), self.a.has_values());
-            plan.task(Task::new("spill").write(Region::span(extent, parts[first].offset, bytes)).run(move |cx| {
-                let mut block = cx.blocks[0].bytes_mut();
-                for bucket in first..end {
-                    let (part, rest) = block.split_at_mut(parts[bucket].bytes as usize);
-                    fill_part(part, &sorted, bucket, has_values, &buckets);
-                    block = rest;
+        }
+        segments.shrink_to_fit();
+        let file = self.session.scratch_file(None, offset)?;
+        let round = Spilled { extent: file.extent().clone(), pieces, segments: Arc::new(segments), bytes: offset };
+        let extent = plan.extent(&round.extent);
+        let bytes: Vec<u64> = (0..round.segments.len()).map(|number| round.region(&mut plan, number).bytes()).collect();
+        let mut offset = 0;
+        for step in in_steps(bytes.iter().copied(), self.step) {
+            let bytes = bytes[step.clone()].to_vec();
+            let region = Region::span(extent, offset, bytes.iter().sum());
+            offset = region.end();
+            let (sorted, segments, buckets) = (Arc::clone(sorted), Arc::clone(&round.segments), Arc::clone(&self.buckets));
+            let has_values = self.a.has_values();
+            plan.task(Task::new("spill").write(region).run(move |cx| {
+                let mut rest = cx.blocks[0].bytes_mut();
+                for (segment, &bytes) in segments[step].iter().zip(&bytes) {
+                    let block = rest.split_off_mut(..bytes as usize).expect("as long as was counted");
+                    let pieces = segment.pieces.start as usize..segment.pieces.end as usize;
+                    fill_segment(block, &sorted[pieces], &buckets.groups()[segment.group as usize], &buckets, has_values);
                 }
                 Ok(())
             }));
-            first = end;
         }
-        Ok((plan, Spilled { extent: file.extent().clone(), pieces, parts }))
+        Ok((plan, round))
     }
 
     /// Sorts every bucket by place and writes it.
-    fn put_together(&self, stage: &mut Stage, spilled: &[Spilled], kept: Vec<Sorted<T>>, first_kept: usize) -> Result<()> {
-        let mut plan = Plan::new("csrcsc: sort by place");
-        let kept = Arc::new(kept);
-        let mut first_entry = 0;
-        for bucket in 0..self.buckets.count() {
-            let kept_entries: usize = kept.iter().map(|piece| piece.entries(bucket).len()).sum();
-            let all = Source::Kept(first_kept..self.pieces.len(), first_kept);
-            // A place alone needs no sorting: its entries go out as they come in.
-            let one_place = self.buckets.places(bucket).end - self.buckets.places(bucket).start == 1;
-            let sources = match one_place {
-                true => self
-                    .in_steps(bucket, spilled)
-                    .chain(self.kept_steps(bucket, &kept, first_kept))
-                    .map(|one| vec![one])
-                    .collect(),
-                false => vec![self.in_parts(bucket, spilled).chain([(all, kept_entries as u64, Vec::new())]).collect::<Vec<_>>()],
+    fn put_together(&self, stage: &mut Stage, spilled: &[Spilled], kept: &Kept<T>, entries: &[u64]) -> Result<()> {
+        let new_plan = || Plan::new("csrcsc: sort by place");
+        let groups = self.buckets.groups();
+        let mut plan = new_plan();
+        let mut next = vec![0; spilled.len()];
+        let (mut first_entry, mut planned) = (0, 0);
+        for (group, buckets) in groups.iter().enumerate() {
+            let segments = segments_of(group, spilled, &mut next);
+            let parts = match self.buckets.is_one_place(buckets) {
+                true => self.parts_of_place(buckets.start, &segments, spilled, kept),
+                false => {
+                    let all = kept.first..self.pieces.len();
+                    let part = |bucket| Part { bucket, segments: &segments, kept: all.clone(), entries: entries[bucket] };
+                    buckets.clone().map(part).collect()
+                }
             };
-            for (step, sources) in sources.into_iter().enumerate() {
-                let count: u64 = sources.iter().map(|(_, entries, _)| entries).sum();
-                let entries = first_entry..first_entry + count;
-                first_entry = entries.end;
-                self.bucket_task(&mut plan, bucket, entries, step == 0, sources, &kept);
+            // A plan ends where no other task needs the same segments.
+            let (count, alone) = (parts.len(), self.buckets.is_one_place(buckets));
+            for (number, part) in (1..).zip(parts) {
+                let begins = number == 1 || part.bucket > buckets.start;
+                let entries = first_entry..first_entry + part.entries;
+                (first_entry, planned) = (entries.end, planned + part.segments.len() as u64 + 3);
+                self.bucket_task(&mut plan, part, buckets, entries, begins, spilled, kept);
+                if planned >= self.planned && (alone || number == count) {
+                    plan.hold(std::mem::take(&mut planned) * PLANNED_BYTES);
+                    let done = (group as f64 + number as f64 / count as f64) / groups.len() as f64;
+                    stage.run(std::mem::replace(&mut plan, new_plan()), 0.52 + 0.48 * done)?;
+                }
             }
         }
         let end = self.new.offsets(&mut plan, self.a.width()..self.a.width() + 1);
@@ -290,20 +397,50 @@ impl<T: Real> Transposition<T> {
         Ok(())
     }
 
+    /// A bucket of one place in parts: entries go out as they come in.
+    fn parts_of_place<'a>(
+        &self,
+        bucket: usize,
+        segments: &'a [(usize, usize)],
+        spilled: &[Spilled],
+        kept: &Kept<T>,
+    ) -> Vec<Part<'a>> {
+        let entries = |&(round, number): &(usize, usize)| u64::from(spilled[round].segments[number].entries);
+        let from_scratch =
+            in_steps(segments.iter().map(|segment| ENTRY_BYTES * entries(segment)), self.step).into_iter().map(|step| {
+                let segments = &segments[step];
+                Part { bucket, segments, kept: 0..0, entries: segments.iter().map(entries).sum() }
+            });
+        let sorted = |piece: &Sorted<T>| piece.entries(bucket).len() as u64;
+        let from_memory =
+            in_steps(kept.sorted.iter().map(|piece| ENTRY_BYTES * sorted(piece)), self.step).into_iter().map(|step| {
+                let entries = kept.sorted[step.clone()].iter().map(sorted).sum();
+                Part { bucket, segments: &[], kept: kept.first + step.start..kept.first + step.end, entries }
+            });
+        from_scratch.chain(from_memory).collect()
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all that makes a task")]
     fn bucket_task(
         &self,
         plan: &mut Plan,
-        bucket: usize,
+        part: Part<'_>,
+        group: &Range<usize>,
         entries: Range<u64>,
         begins: bool,
-        sources: Vec<(Source, u64, Vec<Span>)>,
-        kept: &Arc<Vec<Sorted<T>>>,
+        spilled: &[Spilled],
+        kept: &Kept<T>,
     ) {
-        let places = self.buckets.places(bucket);
+        let (bucket, places) = (part.bucket, self.buckets.places(part.bucket));
         let held = 8 * (places.end - places.start + 1) as usize;
         let mut task = Task::new("bucket").flops(2 * (entries.end - entries.start)).held(held);
-        for span in sources.iter().flat_map(|(_, _, spans)| spans) {
-            task = task.read(Region::span(plan.extent(&span.extent), span.offset, span.bytes));
+        let mut sources = Vec::with_capacity(part.segments.len() + 1);
+        for &(round, number) in part.segments {
+            task = task.read(spilled[round].region(plan, number));
+            sources.push(Source::Segment(spilled[round].pieces(number)));
+        }
+        if !part.kept.is_empty() {
+            sources.push(Source::Kept(part.kept, kept.first));
         }
         if begins {
             task = task.write(self.new.offsets(plan, places.clone()));
@@ -312,6 +449,7 @@ impl<T: Real> Transposition<T> {
         task = self.new.values(plan, entries.clone()).into_iter().fold(task, Task::write);
         let work = Bucket {
             bucket,
+            of_group: (bucket - group.start, group.len()),
             places,
             entries,
             begins,
@@ -319,70 +457,42 @@ impl<T: Real> Transposition<T> {
             has_values: self.a.has_values(),
             place_bytes: self.buckets.place_bytes(bucket),
             pieces: Arc::clone(&self.pieces),
-            sources: sources.into_iter().map(|(source, ..)| source).collect(),
-            kept: Arc::clone(kept),
+            sources,
+            kept: Arc::clone(&kept.sorted),
         };
         plan.task(task.run(move |cx| work.run(cx.blocks)));
     }
-
-    /// What a bucket has in scratch, round by round.
-    fn in_parts<'a>(&self, bucket: usize, spilled: &'a [Spilled]) -> impl Iterator<Item = (Source, u64, Vec<Span>)> + use<'a, T> {
-        spilled.iter().map(move |round| {
-            let part = &round.parts[bucket];
-            let span = Span { extent: round.extent.clone(), offset: part.offset, bytes: part.bytes };
-            (Source::Part(round.pieces.clone()), part.entries, vec![span])
-        })
-    }
-
-    /// What a bucket of one place has in memory, some pieces at a time.
-    fn kept_steps(&self, bucket: usize, kept: &[Sorted<T>], first: usize) -> Vec<(Source, u64, Vec<Span>)> {
-        let counts: Vec<[u32; 2]> = kept.iter().map(|piece| [piece.counts(bucket)[0], 0]).collect();
-        let steps = steps_of(&counts, self.step).into_iter();
-        let source = |step: Range<usize>| {
-            let entries = counts[step.clone()].iter().map(|count| u64::from(count[0])).sum();
-            (Source::Kept(first + step.start..first + step.end, first), entries, Vec::new())
-        };
-        steps.map(source).collect()
-    }
-
-    /// What such a bucket has in scratch, likewise.
-    fn in_steps<'a>(&self, bucket: usize, spilled: &'a [Spilled]) -> impl Iterator<Item = (Source, u64, Vec<Span>)> + use<'a, T> {
-        let value_bytes = if self.a.has_values() { size_of::<T>() as u64 } else { 0 };
-        let (place_bytes, most) = (self.buckets.place_bytes(bucket) as u64, self.step);
-        spilled.iter().flat_map(move |round| {
-            let part = &round.parts[bucket];
-            let values_at = part.offset + 8 * round.pieces.len() as u64;
-            let gaps_at = values_at + part.entries * (value_bytes + place_bytes);
-            let (mut entries, mut gaps) = (0, 0);
-            let mut steps = Vec::new();
-            for step in steps_of(&part.counts, most) {
-                let sum = |which: usize| part.counts[step.clone()].iter().map(|count| u64::from(count[which])).sum::<u64>();
-                let (count, gap_bytes) = (sum(0), sum(1));
-                let span = |offset, bytes| Span { extent: round.extent.clone(), offset, bytes };
-                let values = (value_bytes > 0).then(|| span(values_at + entries * value_bytes, count * value_bytes));
-                let spans = values.into_iter().chain([span(gaps_at + gaps, gap_bytes)]).collect();
-                let pieces = round.pieces.start + step.start..round.pieces.start + step.end;
-                steps.push((Source::OnePlace(pieces, part.counts[step].to_vec()), count, spans));
-                (entries, gaps) = (entries + count, gaps + gap_bytes);
-            }
-            steps
-        })
-    }
 }
 
-/// Cuts pieces into steps of at most so many bytes of entries, or single pieces; at least one.
-fn steps_of(counts: &[[u32; 2]], most: u64) -> Vec<Range<usize>> {
-    let (mut steps, mut start, mut sum) = (Vec::new(), 0, 0);
-    for (number, count) in counts.iter().enumerate() {
-        let bytes = 16 * u64::from(count[0]);
-        if number > start && sum + bytes > most {
+/// The segments of a group, where those of the groups before have been taken.
+fn segments_of(group: usize, spilled: &[Spilled], next: &mut [usize]) -> Vec<(usize, usize)> {
+    let mut found = Vec::new();
+    for (round, (spilled, next)) in spilled.iter().zip(next).enumerate() {
+        let count = spilled.segments[*next..].iter().take_while(|segment| segment.group as usize == group).count();
+        found.extend((*next..*next + count).map(|number| (round, number)));
+        *next += count;
+    }
+    found
+}
+
+/// Cuts what takes so many bytes each into steps of at most `most` bytes, or of one; at least one step.
+fn in_steps(bytes: impl Iterator<Item = u64>, most: u64) -> Vec<Range<usize>> {
+    let (mut steps, mut start, mut sum, mut end) = (Vec::new(), 0, 0, 0);
+    for (number, bytes) in bytes.enumerate() {
+        if bytes > 0 && number > start && sum + bytes > most {
             steps.push(start..number);
             (start, sum) = (number, 0);
         }
         sum += bytes;
+        end = number + 1;
     }
-    steps.push(start..counts.len());
+    steps.push(start..end);
     steps
+}
+
+/// The first round that stays in memory.
+fn kept_from(rounds: usize, keeps: bool) -> usize {
+    if keeps || rounds <= ROUNDS { rounds.saturating_sub(ROUNDS) } else { rounds }
 }
 
 /// Pieces in order, as many in a round as fit; the last is as full as can be, because it stays.

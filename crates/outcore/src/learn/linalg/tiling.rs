@@ -332,7 +332,8 @@ mod tests {
     /// Blocks and layers decide in which order elements are added up.
     #[test]
     fn less_memory_that_is_free_leaves_blocks_and_layers_as_they_are() {
-        for budget in [4u64 << 20, 24 << 20, 64 << 20, 512 << 20] {
+        // Of less, half has no room for the smallest blocks and the scratch that a product needs on some CPUs.
+        for budget in [12u64 << 20, 24 << 20, 64 << 20, 512 << 20] {
             let problem = cube(6000, budget);
             let tiling = choose(&problem);
             assert_eq!(fit(&problem, &tiling, budget), [tiling.rows, tiling.cols]);

@@ -7,7 +7,7 @@ use bytemuck::Pod;
 use outcore_engine::{Block, TaskError};
 use outcore_kernels::Real;
 
-use super::part::{Entries, Fragment, part_fragments};
+use super::segment::{Entries, Fragment, segment_fragments};
 use super::sorted::{Keys, Sorted};
 use crate::data::format::Element;
 use crate::data::sparse::Piece;
@@ -15,6 +15,8 @@ use crate::data::sparse::Piece;
 /// All that makes one bucket of the result, or, of a bucket of one place, some of its entries.
 pub(super) struct Bucket<T> {
     pub(super) bucket: usize,
+    /// Its number in its group, and how many that has.
+    pub(super) of_group: (usize, usize),
     pub(super) places: Range<u64>,
     /// Of the result.
     pub(super) entries: Range<u64>,
@@ -29,19 +31,16 @@ pub(super) struct Bucket<T> {
 }
 
 /// Where entries of a bucket come from, in their order.
-#[derive(Clone)]
 pub(super) enum Source {
-    /// A block that is a part, of these pieces.
-    Part(Range<usize>),
-    /// Two blocks, values (where there are any) and gaps, of pieces with so many entries and bytes of gaps; places are all zero.
-    OnePlace(Range<usize>, Vec<[u32; 2]>),
+    /// A block that is a segment, of these pieces.
+    Segment(Range<usize>),
     /// Pieces in memory, of which the first has this number.
     Kept(Range<usize>, usize),
 }
 
 impl<T: Real> Bucket<T> {
     pub(super) fn run(&self, blocks: &mut [Block]) -> std::result::Result<(), TaskError> {
-        let read = self.sources.iter().map(|source| source.blocks(self.has_values)).sum();
+        let read = self.sources.iter().filter(|source| matches!(source, Source::Segment(_))).count();
         let (read, written) = blocks.split_at_mut(read);
         // Where the next entry of each place goes, from the bucket's first.
         let mut next = vec![0u64; (self.places.end - self.places.start) as usize + 1];
@@ -83,22 +82,18 @@ impl<T: Real> Bucket<T> {
         let mut read = read.iter();
         for source in &self.sources {
             match source {
-                Source::Part(pieces) => {
-                    let bytes = read.next().expect("declared").bytes();
-                    part_fragments(bytes, pieces.clone(), self.has_values, self.place_bytes, |piece, entries, values| {
-                        f(Fragment { first_line: first_line(piece), entries, values });
-                    });
-                }
-                Source::OnePlace(pieces, counts) => {
-                    let mut values = if self.has_values { read.next().expect("declared").slice::<T>() } else { &[] };
-                    let mut gaps = read.next().expect("declared").bytes();
-                    for (piece, &[entries, gap_bytes]) in pieces.clone().zip(counts) {
-                        let entries = entries as usize;
-                        let (these, rest) = gaps.split_at(gap_bytes as usize);
-                        let (those, others) = values.split_at(if self.has_values { entries } else { 0 });
-                        (gaps, values) = (rest, others);
-                        f(Fragment { first_line: first_line(piece), entries: Entries::OnePlace(entries, these), values: those });
-                    }
+                Source::Segment(pieces) => {
+                    let (bytes, pieces) = (read.next().expect("declared").bytes(), pieces.clone());
+                    segment_fragments(
+                        bytes,
+                        self.of_group,
+                        pieces,
+                        self.has_values,
+                        self.place_bytes,
+                        |piece, entries, values| {
+                            f(Fragment { first_line: first_line(piece), entries, values });
+                        },
+                    );
                 }
                 Source::Kept(pieces, number) => {
                     for piece in pieces.clone() {
@@ -113,16 +108,6 @@ impl<T: Real> Bucket<T> {
                     }
                 }
             }
-        }
-    }
-}
-
-impl Source {
-    fn blocks(&self, has_values: bool) -> usize {
-        match self {
-            Source::Part(_) => 1,
-            Source::OnePlace(..) => 1 + usize::from(has_values),
-            Source::Kept(..) => 0,
         }
     }
 }

@@ -6,7 +6,7 @@ use bytemuck::Zeroable;
 use outcore_kernels::{Csr, Lines, Real};
 
 use super::buckets::Buckets;
-use super::part::gap_bytes;
+use super::segment::gap_bytes;
 use crate::data::sparse::in_lines;
 use crate::error::Result;
 

@@ -1,30 +1,84 @@
-//! What a bucket has of a round: into scratch, and out of it.
+//! What a group of buckets has of some pieces: into scratch, and out of it.
 
 use std::ops::Range;
 
+use bytemuck::cast_slice;
 use outcore_kernels::Real;
 
 use super::buckets::Buckets;
 use super::sorted::{Key, Keys, Sorted};
 
-/// A bucket's part of a round, as the head of this file draws it.
-pub(super) fn fill_part<T: Real>(bytes: &mut [u8], sorted: &[Sorted<T>], bucket: usize, has_values: bool, buckets: &Buckets) {
-    let (first, place_bytes) = (buckets.places(bucket).start, buckets.place_bytes(bucket));
-    let mut rest = bytes;
-    let mut next = |len: usize| rest.split_off_mut(..len).expect("as long as was counted");
-    for piece in sorted {
-        next(8).copy_from_slice(bytemuck::bytes_of(&piece.counts(bucket)));
+/// Bytes that the form of a bucket's entries takes.
+#[derive(Clone, Copy)]
+struct Widths {
+    value: usize,
+    place: usize,
+}
+
+impl Widths {
+    fn new<T>(has_values: bool, place: usize) -> Widths {
+        Widths { value: if has_values { size_of::<T>() } else { 0 }, place }
     }
-    for piece in sorted.iter().filter(|_| has_values) {
-        let values: &[u8] = bytemuck::cast_slice(&piece.values[piece.entries(bucket)]);
+
+    /// Of a bucket that has so much of each piece: entries and bytes of gaps.
+    fn bytes(self, counts: impl Iterator<Item = [u32; 2]>) -> usize {
+        let bytes = counts.map(|[entries, gaps]| entries as usize * (self.value + self.place) + gaps as usize);
+        bytes.sum::<usize>().next_multiple_of(8)
+    }
+}
+
+/// Before the first bucket: where each begins, and what it has of each piece.
+fn head_bytes(buckets: usize, pieces: usize) -> usize {
+    (4 * buckets).next_multiple_of(8) + 8 * buckets * pieces
+}
+
+/// Bytes of a segment, in whole sectors, so that segments do not wait for each other.
+pub(super) fn segment_bytes<T: Real>(sorted: &[Sorted<T>], group: &Range<usize>, buckets: &Buckets, has_values: bool) -> u64 {
+    let bytes = |bucket| {
+        let widths = Widths::new::<T>(has_values, buckets.place_bytes(bucket));
+        widths.bytes(sorted.iter().map(|piece| piece.counts(bucket)))
+    };
+    (head_bytes(group.len(), sorted.len()) + group.clone().map(bytes).sum::<usize>()).next_multiple_of(4096) as u64
+}
+
+/// A segment, as the head of the file above draws it.
+pub(super) fn fill_segment<T: Real>(
+    bytes: &mut [u8],
+    sorted: &[Sorted<T>],
+    group: &Range<usize>,
+    buckets: &Buckets,
+    has_values: bool,
+) {
+    let (head, mut rest) = bytes.split_at_mut(head_bytes(group.len(), sorted.len()));
+    let mut at = head.len();
+    let (begins, counts) = head.split_at_mut(head.len() - 8 * group.len() * sorted.len());
+    let counts = counts.chunks_exact_mut(8 * sorted.len());
+    for ((bucket, begin), counts) in group.clone().zip(begins.as_chunks_mut().0).zip(counts) {
+        *begin = (at as u32).to_ne_bytes();
+        for (into, piece) in counts.as_chunks_mut::<8>().0.iter_mut().zip(sorted) {
+            *into = bytemuck::cast(piece.counts(bucket));
+        }
+        let widths = Widths::new::<T>(has_values, buckets.place_bytes(bucket));
+        let len = widths.bytes(sorted.iter().map(|piece| piece.counts(bucket)));
+        fill_bucket(rest.split_off_mut(..len).expect("as long as was counted"), sorted, bucket, buckets, widths);
+        at += len;
+    }
+    rest.fill(0);
+}
+
+fn fill_bucket<T: Real>(mut rest: &mut [u8], sorted: &[Sorted<T>], bucket: usize, buckets: &Buckets, widths: Widths) {
+    let first = buckets.places(bucket).start;
+    let mut next = |len: usize| rest.split_off_mut(..len).expect("as long as was counted");
+    for piece in sorted.iter().filter(|_| widths.value > 0) {
+        let values: &[u8] = cast_slice(&piece.values[piece.entries(bucket)]);
         next(values.len()).copy_from_slice(values);
     }
-    for piece in sorted {
+    for piece in sorted.iter().filter(|_| widths.place > 0) {
         let entries = piece.entries(bucket);
-        let into = next(entries.len() * place_bytes);
+        let into = next(entries.len() * widths.place);
         match &piece.keys {
-            Keys::Narrow(keys) => fill_places(into, &keys[entries], first, place_bytes),
-            Keys::Wide(keys) => fill_places(into, &keys[entries], first, place_bytes),
+            Keys::Narrow(keys) => fill_places(into, &keys[entries], first, widths.place),
+            Keys::Wide(keys) => fill_places(into, &keys[entries], first, widths.place),
         }
     }
     for piece in sorted {
@@ -127,32 +181,35 @@ impl<T> Fragment<'_, T> {
     }
 }
 
-/// Takes a part apart again: entries and values of each piece.
-pub(super) fn part_fragments<T: Real>(
-    bytes: &[u8],
+/// Takes a bucket of a segment apart again: entries and values of each piece. `bucket` is its number of `buckets`.
+pub(super) fn segment_fragments<T: Real>(
+    segment: &[u8],
+    (bucket, buckets): (usize, usize),
     pieces: Range<usize>,
     has_values: bool,
     place_bytes: usize,
     mut f: impl FnMut(usize, Entries<'_>, &[T]),
 ) {
-    let (head, rest) = bytes.split_at(8 * pieces.len());
-    let counts: &[[u32; 2]] = bytemuck::cast_slice(head);
+    let widths = Widths::new::<T>(has_values, place_bytes);
+    let counts_at = head_bytes(buckets, pieces.len()) - 8 * (buckets - bucket) * pieces.len();
+    let begin = cast_slice::<u8, u32>(&segment[..4 * buckets])[bucket] as usize;
+    let counts: &[[u32; 2]] = cast_slice(&segment[counts_at..counts_at + 8 * pieces.len()]);
     let entries: usize = counts.iter().map(|count| count[0] as usize).sum();
-    let (values, rest) = rest.split_at(if has_values { entries * size_of::<T>() } else { 0 });
-    let (places, mut gaps) = rest.split_at(entries * place_bytes);
-    let values: &[T] = if values.is_empty() { &[] } else { bytemuck::cast_slice(values) };
+    let (values, rest) = segment[begin..].split_at(entries * widths.value);
+    let (places, mut gaps) = rest.split_at(entries * widths.place);
+    let values: &[T] = if values.is_empty() { &[] } else { cast_slice(values) };
     let mut at = 0;
-    for (piece, &[entries, gap_bytes]) in pieces.zip(counts) {
-        let range = at..at + entries as usize;
+    for (piece, &[count, gap_bytes]) in pieces.zip(counts) {
+        let range = at..at + count as usize;
         at = range.end;
         let (these, rest) = gaps.split_at(gap_bytes as usize);
         gaps = rest;
         let places = &places[range.start * place_bytes..range.end * place_bytes];
         let entries = match place_bytes {
-            _ if places.is_empty() => Entries::OnePlace(0, these),
+            _ if places.is_empty() => Entries::OnePlace(range.len(), these),
             1 => Entries::Bytes(places, these),
-            2 => Entries::Narrow(bytemuck::cast_slice(places), these),
-            _ => Entries::Wide(bytemuck::cast_slice(places), these),
+            2 => Entries::Narrow(cast_slice(places), these),
+            _ => Entries::Wide(cast_slice(places), these),
         };
         f(piece, entries, if has_values { &values[range] } else { &[] });
     }
