@@ -34,6 +34,9 @@ def __dir__() -> list[str]:
 SAMPLE_BYTES = 16 << 20
 """What k-means++ chooses from, besides the budget: all of X, or as many rows of it as this holds."""
 
+HASHED_ROWS = 1024
+"""At once: what is made of them on the way takes little beside the rows."""
+
 SCALABLE_ROUNDS = 5
 """Passes in which k-means|| chooses candidates, 2 k in each; more improve nothing (Bahmani et al., section 5)."""
 
@@ -363,8 +366,8 @@ def _rows(session: Session, X: Any, picked: npt.NDArray[Any], progress: bool | N
         return np.asarray(X[picked], np.float64)
     ascending, places = np.unique(picked, return_inverse=True)
     job = _native.take_rows(session._inner, _native_rows(X, session), ascending.astype(np.uint64))
-    found: npt.NDArray[np.float64] = session._run(job, "choosing", progress).reshape(-1, X.shape[1])[places]
-    return found
+    found: npt.NDArray[np.float64] = session._run(job, "choosing", progress).reshape(-1, X.shape[1])
+    return found if np.array_equal(ascending, picked) else found[places]
 
 
 def _check_finite(X: Any, rows: npt.NDArray[Any], picked: npt.NDArray[Any]) -> None:
@@ -404,10 +407,15 @@ def _scalable(
 
 def _in_order(rows: Any, weights: Any) -> tuple[npt.NDArray[np.float64], Any]:
     """Equal rows side by side, in an order that nothing but the rows decides: a seed then takes a row of weight w for w rows."""
-    dense = np.ascontiguousarray(rows.toarray() if is_scipy(rows) else rows, np.float64) + 0.0
-    bits = dense.view(np.uint64)
+    dense = np.ascontiguousarray(rows.toarray() if is_scipy(rows) else rows, np.float64)
     factors = np.random.default_rng(0).integers(1 << 63, size=dense.shape[1], dtype=np.uint64)
-    order = np.argsort((bits ^ (bits >> np.uint64(32))) @ factors, kind="stable")
+    hashes = np.empty(len(dense), np.uint64)
+    for start in range(0, len(dense), HASHED_ROWS):
+        part = slice(start, start + HASHED_ROWS)
+        # Both zeros are one.
+        bits = (dense[part] + 0.0).view(np.uint64)
+        hashes[part] = (bits ^ (bits >> np.uint64(32))) @ factors
+    order = np.argsort(hashes, kind="stable")
     return dense[order], None if weights is None else weights[order]
 
 

@@ -57,3 +57,9 @@ pub use memory::{Anchor, Buf, Memory, Shared, Whole};
 pub use ram::MemoryDevice;
 pub use request::{Completion, Op, Request};
 pub use transfer::{discard_now, flush_now, read_now, write_now};
+
+/// Gives freed memory of the heap back to the system, where an allocator keeps it otherwise.
+pub fn trim_heap() {
+    #[cfg(target_os = "linux")]
+    linux::trim_heap();
+}

@@ -27,6 +27,9 @@ use crate::shelf::{PutUp, Shelves};
 /// memory that has to be cleared first.
 const SHARED_BYTES: u64 = 128 << 20;
 
+/// What nobody uses stays up to this when the engine rests: enough to begin with, and little beside what other processes need.
+const RESTING_BYTES: u64 = 32 << 20;
+
 /// What one activity may hold and holds.
 pub(crate) struct Account {
     pub(crate) reservation: Reservation,
@@ -301,18 +304,22 @@ impl Memory {
 
     /// Unmaps what nobody uses until `bytes` more stay within the budget.
     pub(crate) fn make_room(&mut self, bytes: u64) {
-        loop {
-            let missing = (self.mapped_bytes() + bytes).saturating_sub(self.total());
-            let found = missing > 0
-                && (self.frames.give_back_units(missing)
-                    || self.frames.take_for_good(missing).is_some()
-                    || self.items.shrink()
-                    || self.shelves.shrink()
-                    || self.idle.pop_oldest().map(|block| self.recycle(block)).is_some());
-            if !found {
-                break;
-            }
-        }
+        while self.let_go((self.mapped_bytes() + bytes).saturating_sub(self.total()), true) {}
+    }
+
+    /// Unmaps what nobody uses, but for a little and what open objects keep, when nothing has gone on for a while.
+    pub(crate) fn rest(&mut self) {
+        while self.let_go((self.unused_bytes() - self.shelves.bytes()).saturating_sub(RESTING_BYTES), false) {}
+    }
+
+    /// Unmaps something of what nobody uses, if `missing` is not 0; false when there is nothing.
+    fn let_go(&mut self, missing: u64, shelves: bool) -> bool {
+        missing > 0
+            && (self.frames.give_back_units(missing)
+                || self.frames.take_for_good(missing).is_some()
+                || self.items.shrink()
+                || (shelves && self.shelves.shrink())
+                || self.idle.pop_oldest().map(|block| self.recycle(block)).is_some())
     }
 }
 

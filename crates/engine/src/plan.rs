@@ -213,6 +213,7 @@ pub(crate) enum Backing {
     Resident(Shared),
 }
 
+#[derive(Clone)]
 pub(crate) struct Area {
     pub(crate) name: String,
     pub(crate) bytes: u64,
@@ -263,6 +264,12 @@ impl Plan {
             notes: Vec::new(),
             by_id: HashMap::new(),
         }
+    }
+
+    /// A plan without tasks, for which references to extents of this one are good.
+    pub fn of_the_same_extents(&self) -> Plan {
+        let (areas, by_id) = (self.areas.clone(), self.by_id.clone());
+        Plan { areas, by_id, held_bytes: self.held_bytes, ..Plan::new(self.name.clone()) }
     }
 
     /// Names an extent on a device. The same extent gets the same reference.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use outcore_device::{Completion, Device, Driver, DriverInfo, Op, Request, Waker};
@@ -155,6 +155,8 @@ impl Handle {
             closing: false,
             withdrawn: Vec::new(),
             has_fallen_back: false,
+            trimmed: Instant::now(),
+            is_resting: false,
         };
         let handed_over = hand_over.send(pump);
         debug_assert!(handed_over.is_ok(), "the thread waits for it");
@@ -226,7 +228,15 @@ struct Pump {
     /// Activities whose requests are given up.
     withdrawn: Vec<u32>,
     has_fallen_back: bool,
+    /// When freed memory of the heap last went back to the system.
+    trimmed: Instant,
+    is_resting: bool,
 }
+
+/// After nothing has gone on for so long, memory that nobody uses goes back to the system.
+const REST: Duration = Duration::from_millis(600);
+/// Between two times that freed memory of the heap does, while runs end one after another.
+const TRIM: Duration = Duration::from_millis(200);
 
 /// After the driver has failed, before it is asked again.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -256,7 +266,12 @@ impl Pump {
             if self.closing && self.activities.is_empty() && self.driver.in_flight() == 0 {
                 return;
             }
-            let wait = if self.receiver.is_empty() { None } else { Some(Duration::ZERO) };
+            let wait = match (self.receiver.is_empty(), self.is_resting) {
+                (false, _) => Some(Duration::ZERO),
+                (true, false) => Some(REST),
+                (true, true) => None,
+            };
+            let since = Instant::now();
             if let Err(source) = self.driver.reap(wait, &mut completions) {
                 log::error!("the driver failed: {source}");
                 self.fail_all(&Error::Device { object: "driver".into(), source });
@@ -266,10 +281,21 @@ impl Pump {
                 self.has_fallen_back = true;
                 *self.gauge.driver.lock().expect("no panic while held") = Some(self.driver.info());
             }
+            let is_quiet = completions.is_empty() && self.receiver.is_empty();
+            match is_quiet && !self.is_resting && since.elapsed() >= REST {
+                true => self.rest(),
+                false => self.is_resting &= is_quiet,
+            }
             for completion in completions.drain(..) {
                 self.complete(completion, &mut requests);
             }
         }
+    }
+
+    fn rest(&mut self) {
+        self.is_resting = true;
+        self.memory.rest();
+        outcore_device::trim_heap();
     }
 
     fn receive(&mut self, message: Message, requests: &mut Vec<Request>) {
@@ -325,6 +351,10 @@ impl Pump {
             }
             ended.iter().for_each(|id| _ = self.activities.remove(id));
             self.tell_number();
+            if self.trimmed.elapsed() >= TRIM {
+                outcore_device::trim_heap();
+                self.trimmed = Instant::now();
+            }
         }
     }
 

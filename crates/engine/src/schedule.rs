@@ -33,6 +33,15 @@ pub struct Totals {
     pub peak_bytes: u64,
 }
 
+impl Totals {
+    /// Adds those of what runs later.
+    pub(crate) fn append(&mut self, next: &Totals) {
+        self.bytes_read += next.bytes_read;
+        self.bytes_written += next.bytes_written;
+        self.peak_bytes = self.peak_bytes.max(next.peak_bytes);
+    }
+}
+
 pub(crate) struct Stay {
     pub(crate) block: u32,
     pub(crate) load: bool,
@@ -466,6 +475,18 @@ pub struct Explanation {
     pub bound_bytes: u64,
     /// What the planner chose, as name and value.
     pub notes: Vec<(String, String)>,
+}
+
+impl Explanation {
+    /// Adds another plan that runs after this one: sums of what they do and move, the most of what they hold.
+    pub fn append(&mut self, next: &Explanation) {
+        self.tasks += next.tasks;
+        self.flops += next.flops;
+        self.floor_bytes = self.floor_bytes.max(next.floor_bytes);
+        self.predicted.append(&next.predicted);
+        self.bound_bytes += next.bound_bytes;
+        self.notes.extend(next.notes.iter().cloned());
+    }
 }
 
 impl std::fmt::Display for Explanation {

@@ -69,11 +69,8 @@ impl Trace {
     pub fn append(&mut self, next: &Trace, start_s: f64, threads: usize) {
         self.runs += next.runs;
         self.name_also(&next.plan);
-        for (sum, more) in [(&mut self.predicted, &next.predicted), (&mut self.actual, &next.actual)] {
-            sum.bytes_read += more.bytes_read;
-            sum.bytes_written += more.bytes_written;
-            sum.peak_bytes = sum.peak_bytes.max(more.peak_bytes);
-        }
+        self.predicted.append(&next.predicted);
+        self.actual.append(&next.actual);
         self.bytes_reused += next.bytes_reused;
         self.bound_bytes += next.bound_bytes;
         self.flops += next.flops;

@@ -4,6 +4,7 @@
 //! depends on what those before it found ([`Stage`]). Files that it writes are opened for writing when it starts, and become whole
 //! when it ends.
 
+mod segments;
 mod stage;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -17,6 +18,7 @@ use crate::data::file::{StoredFile, Writer};
 use crate::error::{Error, Result};
 use crate::session::Session;
 
+pub(crate) use segments::Segments;
 pub(crate) use stage::Stage;
 use stage::{Traces, Watch};
 
@@ -85,17 +87,55 @@ impl<T: Send + 'static> Job<T> {
         Job::planned(session, plans, Finish::Driven(Box::new(|stage: &mut Stage, plans| work(stage, plans).map(made))))
     }
 
+    /// A job of one plan, which `make` fills: in segments where it is long, see [`Segments`]. `plan` has its extents, and no results.
+    pub(crate) fn in_segments(
+        session: &Session,
+        plan: Plan,
+        make: impl Fn(&mut Segments<'_>) -> Result<()> + Send + 'static,
+        result: T,
+    ) -> Result<Job<T>> {
+        let head = plan.of_the_same_extents();
+        let (mut only, mut count, mut explanation): (_, _, Option<Explanation>) = (None, 0, None);
+        let mut look = |segment: Plan| {
+            let next = session.engine().explain(&segment)?;
+            match &mut explanation {
+                Some(sum) => sum.append(&next),
+                None => explanation = Some(next),
+            }
+            count += 1;
+            only = (count == 1).then_some(segment);
+            Ok(())
+        };
+        let mut segments = Segments::new(plan, &mut look);
+        make(&mut segments)?;
+        segments.end()?;
+        let explanations = explanation.into_iter().collect();
+        if let Some(plan) = only {
+            let finish = Finish::Outcomes(Box::new(|_| Ok(made(result))));
+            return Ok(Job::explained(session, vec![plan], explanations, finish));
+        }
+        let work = move |stage: &mut Stage, _| {
+            let mut done = 0;
+            let mut run = |segment| {
+                done += 1;
+                stage.run(segment, f64::from(done) / f64::from(count)).map(drop)
+            };
+            let mut segments = Segments::new(head, &mut run);
+            make(&mut segments)?;
+            segments.end()?;
+            Ok(made(result))
+        };
+        Ok(Job::explained(session, Vec::new(), explanations, Finish::Driven(Box::new(work))))
+    }
+
     fn planned(session: &Session, plans: Vec<Plan>, finish: Finish<T>) -> Result<Job<T>> {
         let explanations = plans.iter().map(|plan| session.engine().explain(plan)).collect::<std::result::Result<_, _>>()?;
-        Ok(Job {
-            session: session.clone(),
-            plans,
-            momentary: false,
-            explanations,
-            writers: Vec::new(),
-            unfinished: Vec::new(),
-            finish,
-        })
+        Ok(Job::explained(session, plans, explanations, finish))
+    }
+
+    fn explained(session: &Session, plans: Vec<Plan>, explanations: Vec<Explanation>, finish: Finish<T>) -> Job<T> {
+        let (writers, unfinished) = (Vec::new(), Vec::new());
+        Job { session: session.clone(), plans, momentary: false, explanations, writers, unfinished, finish }
     }
 
     /// Has whoever starts the job compute its plans, which read memory of the caller's and write nothing that the engine knows of.

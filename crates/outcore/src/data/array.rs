@@ -15,7 +15,7 @@ use outcore_kernels::{MatMut, MatRef, Real, convert_into, copy_into, view, view_
 use crate::data::file::{StoredFile, Writer};
 use crate::data::format::{DType, Dense, Order};
 use crate::error::{Error, Result};
-use crate::job::Job;
+use crate::job::{Job, Segments};
 use crate::session::{PARALLEL, Session};
 
 /// What file systems map, mark as written and lock at a time.
@@ -670,9 +670,26 @@ impl Output {
 impl Target {
     /// The job that fills it; its result is the array.
     pub(crate) fn job(self, session: &Session, plans: Vec<Plan>) -> Result<Job<Array>> {
-        let Target { array, writer, unfinished, .. } = self;
+        let array = self.array.clone();
+        let job = Job::new(session, plans, move |_| Ok(array))?;
+        self.filled_by(session, job)
+    }
+
+    /// The same, in segments.
+    pub(crate) fn job_in_segments(
+        self,
+        session: &Session,
+        plan: Plan,
+        make: impl Fn(&mut Segments<'_>) -> Result<()> + Send + 'static,
+    ) -> Result<Job<Array>> {
+        let job = Job::in_segments(session, plan, make, self.array.clone())?;
+        self.filled_by(session, job)
+    }
+
+    fn filled_by(self, session: &Session, job: Job<Array>) -> Result<Job<Array>> {
+        let Target { writer, unfinished, .. } = self;
         let (new, session_of) = (unfinished.is_some(), session.clone());
-        let job = Job::new(session, plans, move |_| Ok(array))?.writes(writer, unfinished);
+        let job = job.writes(writer, unfinished);
         Ok(match new {
             // Opened like any other, it is written in place like any other.
             true => job.map(move |array| array.path().map_or_else(|| Ok(array.clone()), |path| session_of.open(path))),

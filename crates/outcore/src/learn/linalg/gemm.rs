@@ -14,13 +14,13 @@ use outcore_kernels as kernels;
 use outcore_kernels::{Blas, MatMut, MatRef, Real, gemm_flops, gemm_scratch_bytes, view_mut};
 
 use super::common_dtype;
-use super::repack::{Ahead, Blocks};
+use super::repack::{Ahead, Blocks, Repack};
 use super::tiling::{Problem, Side, Tiling, bound_bytes, choose, fit};
 use crate::data::array::{Array, Operand, Output, Tile, cut};
 use crate::data::format::Order;
 use crate::data::format::with_real;
 use crate::error::{Error, Result};
-use crate::job::Job;
+use crate::job::{Job, Segments};
 use crate::session::{PARALLEL, Session};
 
 /// Scalars of a product, and where it goes.
@@ -65,8 +65,11 @@ pub fn gemm(session: &Session, a: Operand, b: Operand, options: Gemm) -> Result<
     let target = out.target(session, dtype, &[a.rows(), b.cols()], order, &mut plan)?;
     let c = Blocks::in_place(plan.extent(&target.extent), target.array.layout(), dtype.bytes());
     let c_dense = target.array.layout().is_dense_by_rows_across_blocks(dtype.bytes());
-    with_real!(dtype, T => Product { session, a: &a, b: &b, alpha: T::of(alpha), beta: T::of(beta), c_dense }.plan(&mut plan, c))?;
-    target.job(session, vec![plan])
+    with_real!(dtype, T => {
+        let product = Product { session, a: &a, b: &b, alpha: T::of(alpha), beta: T::of(beta), c_dense };
+        let steps = product.steps(&mut plan, c)?;
+        target.job_in_segments(session, plan, move |segments| steps.fill(segments))
+    })
 }
 
 fn check_shapes(a: &Operand, b: &Operand) -> Result<()> {
@@ -116,7 +119,7 @@ impl<T: Real> Product<'_, T> {
         }
     }
 
-    fn plan(&self, plan: &mut Plan, c: Blocks) -> Result<()> {
+    fn steps(&self, plan: &mut Plan, c: Blocks) -> Result<Steps<T>> {
         let problem = self.problem();
         let tiling = choose(&problem);
         plan.bound(bound_bytes(&problem));
@@ -126,42 +129,69 @@ impl<T: Real> Product<'_, T> {
         let share = free / (6 * (PARALLEL + 1));
         let layers = problem.k.div_ceil(tiling.depth).max(1);
         let parts = parts_of_super_tiles(&problem, &tiling, free);
-        let mut fills = Vec::new();
+        let (mut repacks, mut fills) = (Vec::new(), Vec::new());
         if tiling.repack_a {
-            let (blocks, tasks) = Blocks::repacked::<T>(self.session, plan, a, tiling.block_rows, tiling.depth, share)?;
+            let (blocks, repack) = Blocks::repacked(self.session, plan, a, tiling.block_rows, tiling.depth, share)?;
             let first = |row: u64| parts.iter().position(|part| part.rows.contains(&row));
-            fills.extend(needed(tasks, &problem.a, layers, tiling.depth, first));
+            fills.extend(needed(&repack, repacks.len(), &problem.a, layers, tiling.depth, first));
+            repacks.push(repack);
             a = blocks;
         }
         if tiling.repack_b {
-            let (blocks, tasks) = Blocks::repacked::<T>(self.session, plan, b, tiling.depth, tiling.block_cols, share)?;
+            let (blocks, repack) = Blocks::repacked(self.session, plan, b, tiling.depth, tiling.block_cols, share)?;
             let first = |col: u64| parts.iter().position(|part| part.cols.contains(&col));
-            fills.extend(needed(tasks, &problem.b, layers, tiling.depth, first));
+            fills.extend(needed(&repack, repacks.len(), &problem.b, layers, tiling.depth, first));
+            repacks.push(repack);
             b = blocks;
         }
-        let mut fills = Ahead::new(fills);
-        for (index, Part { rows, cols, backwards }) in (0..).zip(&parts) {
-            plan.group();
+        let (alpha, beta, blas) = (self.alpha, self.beta, self.session.blas().clone());
+        Ok(Steps { tiling, parts, k: problem.k, blocks: [a, b, c], repacks, fills: Ahead::new(fills), alpha, beta, blas })
+    }
+}
+
+/// What a product does, in order: super tile after super tile, layer after layer.
+struct Steps<T> {
+    tiling: Tiling,
+    parts: Vec<Part>,
+    k: u64,
+    /// Of A, B and C.
+    blocks: [Blocks; 3],
+    repacks: Vec<Repack>,
+    /// Which of those has which panel to be there before a step.
+    fills: Ahead<Fill>,
+    alpha: T,
+    beta: T,
+    blas: Blas,
+}
+
+impl<T: Real> Steps<T> {
+    fn fill(&self, out: &mut Segments<'_>) -> Result<()> {
+        let depth = self.tiling.depth;
+        let layers = self.k.div_ceil(depth).max(1);
+        let mut fills = self.fills.clone();
+        for (index, Part { rows, cols, backwards }) in (0..).zip(&self.parts) {
+            out.group()?;
             for layer in 0..layers {
-                fills.of_step(plan, index * layers + layer);
-                let at = tiling.depth * if *backwards { layers - 1 - layer } else { layer };
+                fills.of_step(out.plan(), index * layers + layer, |(of, panel)| self.repacks[of].task::<T>(panel));
+                let at = depth * if *backwards { layers - 1 - layer } else { layer };
                 let beta = if layer == 0 { self.beta } else { T::ONE };
-                self.layer(plan, &tiling, [&a, &b, &c], [rows, cols, &(at..problem.k.min(at + tiling.depth))], beta);
+                self.layer(out.plan(), [rows, cols, &(at..self.k.min(at + depth))], beta);
             }
         }
         Ok(())
     }
 
     /// The part of a super tile's product that comes from one layer of the operands.
-    fn layer(&self, plan: &mut Plan, tiling: &Tiling, [a, b, c]: [&Blocks; 3], [rows, cols, depth]: [&Range<u64>; 3], beta: T) {
-        for block_rows in cut(rows.clone(), tiling.block_rows) {
-            for block_cols in cut(cols.clone(), tiling.block_cols) {
+    fn layer(&self, plan: &mut Plan, [rows, cols, depth]: [&Range<u64>; 3], beta: T) {
+        let [a, b, c] = &self.blocks;
+        for block_rows in cut(rows.clone(), self.tiling.block_rows) {
+            for block_cols in cut(cols.clone(), self.tiling.block_cols) {
                 let tiles = [
                     c.tile(block_rows.clone(), block_cols.clone()),
                     a.tile(block_rows.clone(), depth.clone()),
                     b.tile(depth.clone(), block_cols.clone()),
                 ];
-                plan.task(product_task(tiles, self.alpha, beta, self.session.blas().clone()));
+                plan.task(product_task(tiles, self.alpha, beta, self.blas.clone()));
             }
         }
     }
@@ -206,18 +236,22 @@ pub(crate) fn task_scratch_bytes<T: Real>(m: usize, n: usize, k: usize, blas: &B
     gemm_scratch_bytes::<T>(m, n, k, blas)
 }
 
-/// Tasks that repack an operand with the step that needs each first: the one where its band begins, in the first part that has it, or its
-/// layer of the first part.
+/// A panel of an operand to be repacked.
+type Fill = (usize, Range<u64>);
+
+/// Panels of an operand with the step that needs each first: the one where its band begins, in the first part that has it, or its layer of
+/// the first part.
 fn needed(
-    tasks: Vec<(u64, Task)>,
+    repack: &Repack,
+    number: usize,
     side: &Side,
     layers: u64,
     depth: u64,
     first_part: impl Fn(u64) -> Option<usize>,
-) -> impl Iterator<Item = (u64, Task)> {
+) -> impl Iterator<Item = (u64, Fill)> {
     let by_bands = side.depth_contiguous;
     let step = move |first: u64| if by_bands { first_part(first).unwrap_or(0) as u64 * layers } else { first / depth };
-    tasks.into_iter().map(move |(first, task)| (step(first), task))
+    repack.panels().into_iter().map(move |panel| (step(panel.start), (number, panel)))
 }
 
 /// One block: c = alpha a b + beta c.

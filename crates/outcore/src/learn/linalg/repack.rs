@@ -24,6 +24,7 @@ use crate::error::Result;
 use crate::session::Session;
 
 /// Where the blocks of an operand are: in its own file, or repacked.
+#[derive(Clone)]
 pub(crate) struct Blocks {
     extent: ExtentRef,
     layout: Layout,
@@ -31,6 +32,7 @@ pub(crate) struct Blocks {
     packed: Option<Packed>,
 }
 
+#[derive(Clone)]
 struct Packed {
     block_rows: u64,
     block_cols: u64,
@@ -44,18 +46,16 @@ impl Blocks {
         Blocks { extent, layout, element, packed: None }
     }
 
-    /// The operand as blocks of `block_rows` x `block_cols` in scratch, and the tasks that write them there: each with the first
-    /// of the rows that it is about, or of the columns where these are what is contiguous.
-    pub(crate) fn repacked<T: Real>(
+    /// The operand as blocks of `block_rows` x `block_cols` in scratch, and what fills them.
+    pub(crate) fn repacked(
         session: &Session,
         plan: &mut Plan,
         source: Blocks,
         block_rows: u64,
         block_cols: u64,
         share_bytes: u64,
-    ) -> Result<(Blocks, Vec<(u64, Task)>)> {
-        let element = size_of::<T>() as u64;
-        let layout = source.layout;
+    ) -> Result<(Blocks, Repack)> {
+        let (element, layout) = (source.element, source.layout);
         let slot_bytes = (block_rows * block_cols * element).next_multiple_of(FILE_BLOCK_BYTES);
         let count = layout.rows.div_ceil(block_rows) * layout.cols.div_ceil(block_cols);
         let dtype = if element == 4 { DType::F32 } else { DType::F64 };
@@ -63,25 +63,16 @@ impl Blocks {
         let extent = plan.extent(scratch.extent());
         let packed = Packed { block_rows, block_cols, slot_bytes };
         let target = Blocks { extent, layout, element, packed: Some(packed) };
-        let by_rows = layout.by_rows();
-        let (long, short) = if by_rows { (layout.rows, layout.cols) } else { (layout.cols, layout.rows) };
-        let (cut_every, block_short) = if by_rows { (block_rows, block_cols) } else { (block_cols, block_rows) };
         // Panels as large as blocks: what one has left, the other can use.
-        let share_bytes = share_bytes.min(slot_bytes);
-        let mut tasks = Vec::new();
-        for block_start in (0..long).step_by(cut_every as usize) {
-            let length = cut_every.min(long - block_start);
-            for part in panels(length, short * element, share_bytes) {
-                let outer = block_start + part.start..block_start + part.end;
-                tasks.push((outer.start, target.repack_panel::<T>(&source, outer, short, block_short)));
-            }
-        }
-        Ok((target, tasks))
+        Ok((target.clone(), Repack { source, target, share_bytes: share_bytes.min(slot_bytes) }))
     }
 
     /// One task: whole rows (or columns) in, the part of each block that they are out.
-    fn repack_panel<T: Real>(&self, source: &Blocks, outer: Range<u64>, short: u64, block_short: u64) -> Task {
+    fn repack_panel<T: Real>(&self, source: &Blocks, outer: Range<u64>) -> Task {
         let by_rows = self.layout.by_rows();
+        let packed = self.packed.as_ref().expect("only repacked operands have panels");
+        let short = if by_rows { self.layout.cols } else { self.layout.rows };
+        let block_short = if by_rows { packed.block_cols } else { packed.block_rows };
         let (rows, cols) = if by_rows { (outer.clone(), 0..short) } else { (0..short, outer.clone()) };
         let from = source.layout.tile(source.extent, rows, cols, self.element);
         let (whole, rest) = (short / block_short, short % block_short);
@@ -140,32 +131,60 @@ impl Blocks {
     }
 }
 
-/// Tasks that steps of a computation wait for, spread over the steps before, so that device and cores have both something to do.
-#[derive(Default)]
-pub(crate) struct Ahead(VecDeque<(u64, Task)>);
+/// What fills the blocks of an operand, panel by panel.
+pub(crate) struct Repack {
+    source: Blocks,
+    target: Blocks,
+    share_bytes: u64,
+}
 
-impl Ahead {
-    /// Of tasks with the first step that needs each.
-    pub(crate) fn new(mut tasks: Vec<(u64, Task)>) -> Ahead {
-        tasks.sort_by_key(|(needed, _)| *needed);
+impl Repack {
+    /// The rows that each task is about, or the columns where these are what is contiguous; in order.
+    pub(crate) fn panels(&self) -> Vec<Range<u64>> {
+        let (layout, packed) = (self.target.layout, self.target.packed.as_ref().expect("it is repacked"));
+        let (long, short, cut_every) = match layout.by_rows() {
+            true => (layout.rows, layout.cols, packed.block_rows),
+            false => (layout.cols, layout.rows, packed.block_cols),
+        };
+        let mut all = Vec::new();
+        for start in (0..long).step_by(cut_every as usize) {
+            let parts = panels(cut_every.min(long - start), short * self.target.element, self.share_bytes);
+            all.extend(parts.into_iter().map(|part| start + part.start..start + part.end));
+        }
+        all
+    }
+
+    pub(crate) fn task<T: Real>(&self, panel: Range<u64>) -> Task {
+        self.target.repack_panel::<T>(&self.source, panel)
+    }
+}
+
+/// What steps of a computation wait for, spread over the steps before, so that device and cores have both something to do.
+#[derive(Clone)]
+pub(crate) struct Ahead<P>(VecDeque<(u64, P)>);
+
+impl<P> Ahead<P> {
+    /// Of parts with the first step that needs each.
+    pub(crate) fn new(mut parts: Vec<(u64, P)>) -> Ahead<P> {
+        parts.sort_by_key(|(needed, _)| *needed);
         let mut from = 0;
-        for together in tasks.chunk_by_mut(|(one, _), (other, _)| one == other) {
+        for together in parts.chunk_by_mut(|(one, _), (other, _)| one == other) {
             let (count, to) = (together.len() as u64, together[0].0);
             for (index, (step, _)) in (0..).zip(together) {
                 *step = to.min(from + 1 + index * (to - from) / count);
             }
             from = to;
         }
-        Ahead(tasks.into())
+        Ahead(parts.into())
     }
 
     /// Adds to the plan what comes before a step.
-    pub(crate) fn of_step(&mut self, plan: &mut Plan, step: u64) {
+    pub(crate) fn of_step(&mut self, plan: &mut Plan, step: u64, task: impl Fn(P) -> Task) {
         if !self.0.is_empty() {
             plan.group();
         }
         let due = self.0.partition_point(|(before, _)| *before <= step);
-        self.0.drain(..due).for_each(|(_, task)| plan.task(task));
+        self.0.drain(..due).for_each(|(_, part)| plan.task(task(part)));
     }
 }
 
@@ -176,11 +195,11 @@ mod tests {
     #[test]
     fn what_a_step_needs_comes_before_it_and_little_by_little() {
         let needed = [0, 8, 0, 8, 8, 8, 20, 9];
-        let mut ahead = Ahead::new(needed.map(|step| (step, Task::new("fill"))).into());
+        let mut ahead = Ahead::new(needed.map(|step| (step, ())).into());
         let mut counts = Vec::new();
         for step in 0..=20 {
             let mut plan = Plan::new("plan");
-            ahead.of_step(&mut plan, step);
+            ahead.of_step(&mut plan, step, |()| Task::new("fill"));
             counts.push(plan.len());
         }
         assert_eq!(counts, [2, 1, 0, 1, 0, 1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);

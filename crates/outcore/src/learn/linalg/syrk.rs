@@ -11,16 +11,16 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use outcore_engine::{Plan, Task};
-use outcore_kernels::{Real, gemm_scratch_bytes, mirror_lower, syrk_flops, transpose_into};
+use outcore_kernels::{Blas, Real, gemm_scratch_bytes, mirror_lower, syrk_flops, transpose_into};
 
 use super::gemm::{memory_for_blocks, product_task, syrk_in_calls, task_scratch_bytes};
-use super::repack::{Ahead, Blocks};
+use super::repack::{Ahead, Blocks, Repack};
 use super::tiling::{HARDLY_LONGER, WRITE_REQUESTS, Work};
 use crate::data::array::{Array, Operand, Output, Tile};
 use crate::data::format::Order;
 use crate::data::format::with_real;
 use crate::error::{Error, Result};
-use crate::job::Job;
+use crate::job::{Job, Segments};
 use crate::session::{PARALLEL, Session};
 
 /// Scalars of a symmetric product, and where it goes.
@@ -59,8 +59,10 @@ pub fn syrk(session: &Session, a: Operand, options: Syrk) -> Result<Job<Array>> 
     let mut plan = Plan::new("syrk");
     let target = out.target(session, dtype, &[a.rows(), a.rows()], Order::Row, &mut plan)?;
     let c = Blocks::in_place(plan.extent(&target.extent), target.array.layout(), dtype.bytes());
-    with_real!(dtype, T => Symmetric { session, a: &a, alpha: T::of(alpha), beta: T::of(beta), full }.plan(&mut plan, c))?;
-    target.job(session, vec![plan])
+    with_real!(dtype, T => {
+        let steps = Symmetric { session, a: &a, alpha: T::of(alpha), beta: T::of(beta), full }.steps(&mut plan, c)?;
+        target.job_in_segments(session, plan, move |segments| steps.fill(segments))
+    })
 }
 
 struct Symmetric<'a, T> {
@@ -114,7 +116,7 @@ impl Cut {
 }
 
 impl<T: Real> Symmetric<'_, T> {
-    fn plan(&self, plan: &mut Plan, c: Blocks) -> Result<()> {
+    fn steps(&self, plan: &mut Plan, c: Blocks) -> Result<Steps<T>> {
         let (n, k, element) = (self.a.rows(), self.a.cols(), size_of::<T>() as u64);
         let (budget, free) = (self.session.memory_bytes(), self.session.memory_free());
         let blas = self.session.blas();
@@ -132,46 +134,81 @@ impl<T: Real> Symmetric<'_, T> {
         let short_runs =
             if self.a.layout().by_rows() { cut_.depth < k && cut_.depth * element < 8192 } else { cut_.block * element < 8192 };
         let layers = k.div_ceil(cut_.depth).max(1);
-        let mut fills = Ahead::default();
+        let (mut repack, mut fills) = (None, Vec::new());
         if self.a.is_stored() && short_runs && cut_.rows_read > 3 * n {
             plan.note("repacked", "A");
             let share = free / (6 * (PARALLEL + 1));
-            let (blocks, tasks) = Blocks::repacked::<T>(self.session, plan, a, cut_.block, cut_.depth, share)?;
+            let (blocks, filled) = Blocks::repacked(self.session, plan, a, cut_.block, cut_.depth, share)?;
             let step = |first: u64| match self.a.layout().by_rows() {
                 true => cut_.first_tile(first / cut_.block) * layers,
                 false => first / cut_.depth,
             };
-            fills = Ahead::new(tasks.into_iter().map(|(first, task)| (step(first), task)).collect());
-            a = blocks;
+            fills = filled.panels().into_iter().map(|panel| (step(panel.start), panel)).collect();
+            (a, repack) = (blocks, Some(filled));
         }
-        for (index, (tile, backwards)) in (0..).zip(&cut_.super_tiles) {
-            plan.group();
+        let (alpha, beta, full, blas) = (self.alpha, self.beta, self.full, blas.clone());
+        Ok(Steps { cut: cut_, n, k, blocks: [a, c], repack, fills: Ahead::new(fills), alpha, beta, full, blas })
+    }
+
+    fn bound_bytes(&self, budget: u64) -> u64 {
+        let (n, k, element) = (self.a.rows() as f64, self.a.cols() as f64, size_of::<T>() as f64);
+        let result = if self.full { n * n } else { n * (n + 1.0) / 2.0 };
+        let compulsory =
+            if self.a.is_stored() { n * k } else { 0.0 } + result + if self.beta != T::ZERO { n * (n + 1.0) / 2.0 } else { 0.0 };
+        let memory = budget as f64 / element;
+        let streamed =
+            if self.a.is_stored() && n * k + result > memory { n * n * k / (2.0 * memory).sqrt() + result } else { 0.0 };
+        (compulsory.max(streamed) * element) as u64
+    }
+}
+
+/// What a symmetric product does, in order: super tile after super tile, layer after layer.
+struct Steps<T> {
+    cut: Cut,
+    n: u64,
+    k: u64,
+    /// Of A and C.
+    blocks: [Blocks; 2],
+    repack: Option<Repack>,
+    /// Which panels of A are to be there before a step.
+    fills: Ahead<Range<u64>>,
+    alpha: T,
+    beta: T,
+    full: bool,
+    blas: Blas,
+}
+
+impl<T: Real> Steps<T> {
+    fn fill(&self, out: &mut Segments<'_>) -> Result<()> {
+        let depth = self.cut.depth;
+        let layers = self.k.div_ceil(depth).max(1);
+        let mut fills = self.fills.clone();
+        for (index, (tile, backwards)) in (0..).zip(&self.cut.super_tiles) {
+            out.group()?;
             for layer in 0..layers {
-                fills.of_step(plan, index * layers + layer);
-                let at = cut_.depth * if *backwards { layers - 1 - layer } else { layer };
+                let repack = |panel| self.repack.as_ref().expect("only what is repacked has panels").task::<T>(panel);
+                fills.of_step(out.plan(), index * layers + layer, repack);
+                let at = depth * if *backwards { layers - 1 - layer } else { layer };
                 let beta = if layer == 0 { self.beta } else { T::ONE };
-                self.layer(plan, cut_.block, tile, at..k.min(at + cut_.depth), [&a, &c], beta, layer + 1 == layers);
+                self.layer(out.plan(), tile, at..self.k.min(at + depth), beta, layer + 1 == layers);
             }
         }
         Ok(())
     }
 
     /// The part of a super tile's product that comes from one layer of A; the last one fills the upper triangle, too.
-    #[expect(clippy::too_many_arguments, reason = "the names of a product")]
-    fn layer(&self, plan: &mut Plan, block: u64, tile: &SuperTile, depth: Range<u64>, [a, c]: [&Blocks; 2], beta: T, last: bool) {
-        let n = self.a.rows();
-        let range = |index: u64| index * block..((index + 1) * block).min(n);
+    fn layer(&self, plan: &mut Plan, tile: &SuperTile, depth: Range<u64>, beta: T, last: bool) {
+        let ([a, c], block) = (&self.blocks, self.cut.block);
+        let range = |index: u64| index * block..((index + 1) * block).min(self.n);
         for &(row, col) in tile {
             let c_tile = c.tile(range(row), range(col));
             let a_tile = a.tile(range(row), depth.clone());
             plan.task(match row == col {
                 true => self.diagonal_task(c_tile, a_tile, beta, last),
-                false => product_task(
-                    [c_tile, a_tile, a.tile(range(col), depth.clone()).transposed()],
-                    self.alpha,
-                    beta,
-                    self.session.blas().clone(),
-                ),
+                false => {
+                    let across = a.tile(range(col), depth.clone()).transposed();
+                    product_task([c_tile, a_tile, across], self.alpha, beta, self.blas.clone())
+                }
             });
             if self.full && row != col && last {
                 plan.task(mirror_task::<T>(c_tile, c.tile(range(col), range(row))));
@@ -180,7 +217,7 @@ impl<T: Real> Symmetric<'_, T> {
     }
 
     fn diagonal_task(&self, c: Tile, a: Tile, beta: T, last: bool) -> Task {
-        let (alpha, blas, full) = (self.alpha, self.session.blas().clone(), self.full);
+        let (alpha, blas, full) = (self.alpha, self.blas.clone(), self.full);
         let task =
             Task::new("syrk").flops(syrk_flops(c.rows, a.cols)).held(gemm_scratch_bytes::<T>(c.rows, c.rows, a.cols, &blas));
         // Above the diagonal stands what was there before, or what the mirror puts there.
@@ -195,17 +232,6 @@ impl<T: Real> Symmetric<'_, T> {
             }
             Ok(())
         })
-    }
-
-    fn bound_bytes(&self, budget: u64) -> u64 {
-        let (n, k, element) = (self.a.rows() as f64, self.a.cols() as f64, size_of::<T>() as f64);
-        let result = if self.full { n * n } else { n * (n + 1.0) / 2.0 };
-        let compulsory =
-            if self.a.is_stored() { n * k } else { 0.0 } + result + if self.beta != T::ZERO { n * (n + 1.0) / 2.0 } else { 0.0 };
-        let memory = budget as f64 / element;
-        let streamed =
-            if self.a.is_stored() && n * k + result > memory { n * n * k / (2.0 * memory).sqrt() + result } else { 0.0 };
-        (compulsory.max(streamed) * element) as u64
     }
 }
 

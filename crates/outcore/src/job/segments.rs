@@ -1,0 +1,102 @@
+//! Long plans in segments.
+//!
+//! What a plan takes itself grows with its tasks, and those of products grow faster than the data. So a plan of very many tasks is never
+//! there as a whole: what makes it is asked twice, to be looked at and to be carried out, and hands it over in segments, which run one
+//! after another.
+
+use outcore_engine::Plan;
+
+use crate::error::Result;
+
+/// Tasks of a segment, at least: they and what the engine knows of them take some 5 MB.
+const SEGMENT_TASKS: usize = 1 << 12;
+
+/// What takes a segment.
+pub(super) type Take<'a> = &'a mut dyn FnMut(Plan) -> Result<()>;
+
+/// A plan that is being made.
+pub(crate) struct Segments<'a> {
+    plan: Plan,
+    take: Take<'a>,
+}
+
+impl<'a> Segments<'a> {
+    pub(super) fn new(plan: Plan, take: Take<'a>) -> Segments<'a> {
+        Segments { plan, take }
+    }
+
+    /// What tasks are added to now.
+    pub(crate) fn plan(&mut self) -> &mut Plan {
+        &mut self.plan
+    }
+
+    /// Tasks added from here on are ordered after those added before; what these have in memory may have to leave it, where a segment ends.
+    ///
+    /// # Errors
+    /// Those of the segment.
+    pub(crate) fn group(&mut self) -> Result<()> {
+        self.plan.group();
+        if self.plan.len() < SEGMENT_TASKS {
+            return Ok(());
+        }
+        let next = self.plan.of_the_same_extents();
+        let mut segment = std::mem::replace(&mut self.plan, next);
+        segment.keeps();
+        (self.take)(segment)
+    }
+
+    /// Hands over the last one.
+    pub(super) fn end(self) -> Result<()> {
+        (self.take)(self.plan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use outcore_engine::{Region, Task};
+
+    use super::*;
+    use crate::data::format::{DType, Order};
+    use crate::job::Job;
+    use crate::session::{Session, Settings};
+
+    #[test]
+    fn a_long_plan_runs_in_segments_and_is_one_to_look_at() {
+        const GROUP: u64 = 100;
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let scratch = Some(folder.path().to_owned());
+        let settings = Settings { memory_bytes: Some(1 << 20), scratch, allow_tmpfs_scratch: true, ..Settings::default() };
+        let session = Session::new(settings).expect("a budget is all it takes");
+        for groups in [1, 41, 42, 100] {
+            let array = Arc::new(session.temporary(DType::F64, &[GROUP * groups], Order::Row).expect("there is space"));
+            let mut plan = Plan::new("count");
+            let extent = plan.extent(array.extent());
+            plan.bound(5);
+            let make = move |segments: &mut Segments<'_>| {
+                for group in 0..groups {
+                    segments.group()?;
+                    for number in group * GROUP..(group + 1) * GROUP {
+                        let region = Region::span(extent, 8 * number, 8);
+                        segments.plan().task(Task::new("count").flops(1).write(region).run(move |cx| {
+                            cx.blocks[0].slice_mut::<f64>()[0] = number as f64;
+                            Ok(())
+                        }));
+                    }
+                }
+                Ok(())
+            };
+            let job = Job::in_segments(&session, plan, make, ()).expect("it fits");
+            let explained = job.explain().to_vec();
+            assert_eq!((explained.len(), explained[0].tasks as u64, explained[0].bound_bytes), (1, GROUP * groups, 5));
+            job.run().expect("nothing can fail");
+            let trace = session.last_trace().expect("something was run");
+            assert_eq!((trace.flops, trace.runs), (GROUP * groups, 1 + u64::from(groups > 41) + u64::from(groups > 82)));
+            assert_eq!(trace.predicted, explained[0].predicted);
+            let found = array.read().expect("it fits").run().expect("it is there");
+            let found: &[f64] = bytemuck::cast_slice(&found);
+            assert!((0..GROUP * groups).all(|number| found[number as usize] == number as f64));
+        }
+    }
+}
