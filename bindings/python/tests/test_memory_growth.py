@@ -1,5 +1,5 @@
-"""Data of fifty times the budget, in processes whose memory the kernel limits: what is known of the data does not grow with its square,
-and what jobs have freed does not stay."""
+"""Data of fifty times the budget, in processes whose memory the kernel limits: what is known of the data does not grow with its
+square, and what jobs have freed does not stay."""
 
 import json
 import subprocess
@@ -14,9 +14,7 @@ import outcore as oc
 
 limit = pytest.importorskip("outcore.demo.limit")
 
-SIDE = 10_240
-"""Of a matrix of 420 MB."""
-SMALL = 8 << 20
+SMALL = 16 << 20
 MARGIN = 64 << 20
 
 PRELUDE = """
@@ -31,26 +29,26 @@ start = lambda k, d: np.random.default_rng(0).random((k, d), np.float32)
 WORK = {
     "nothing": "oc.linalg.gemm(start(8, 8), start(8, 8)); KMeans(2, n_init=1, max_iter=1).fit(start(9, 2))",
     "csrcsc": "oc.linalg.csrcsc(open_('sparse'))",
-    "k-means": "KMeans(4, init=start(4, 128), n_init=1, max_iter=2, tol=0).fit(open_('tall.npy'))",
-    "k-means, seeded": "KMeans(4, n_init=1, max_iter=2, tol=0, random_state=0).fit(open_('tall.npy'))",
+    "k-means": "KMeans(4, init=start(4, 1024), n_init=1, max_iter=2, tol=0).fit(open_('rows.npy'))",
+    "k-means, seeded": "KMeans(4, n_init=1, max_iter=2, tol=0, random_state=0).fit(open_('rows.npy'))",
     "sparse k-means": "KMeans(2, init=start(2, 20_000), n_init=1, max_iter=2, tol=0).fit(open_('sparse'))",
-    "syrk": "oc.linalg.syrk(open_('square.npy'))",
-    "gemm": "oc.linalg.gemm(open_('square.npy'), open_('square.npy').T)",
+    "syrk": "oc.linalg.syrk(open_('wide.npy'))",
+    "gemm": "oc.linalg.gemm(open_('wide.npy'), open_('wide.npy').T)",
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With 420 MB of each kind."""
+    """With 840 MB of each kind, by columns and by rows and sparse."""
     folder = tmp_path_factory.mktemp("growth")
     session = oc.Session("64MiB", folder, allow_tmpfs_scratch=True)
-    for name, shape in {"square": (SIDE, SIDE), "tall": (SIDE * SIDE // 128, 128)}.items():
+    for name, shape in {"wide": (2048, 102_400), "rows": (204_800, 1024)}.items():
         x = session.create(folder / f"{name}.npy", shape)
-        step = shape[0] // 40
+        step = shape[0] // 64
         for row in range(0, shape[0], step):
             x[row : row + step] = np.random.default_rng(row).random((step, shape[1]), np.float32)
     random = np.random.default_rng(0)
-    places = random.integers(0, 20_000, (500_000, 100), dtype=np.int32)
+    places = random.integers(0, 20_000, (1_000_000, 100), dtype=np.int32)
     # A tenth of all entries in few columns.
     places[:, ::10] //= 1000
     offsets = np.arange(0, places.size + 1, 100)
@@ -83,7 +81,7 @@ def test_fifty_times_the_budget_fits_it(folder: Path, base: int, name: str) -> N
 
 @enforced
 def test_jobs_in_a_row_leave_their_memory_to_each_other(folder: Path, base: int) -> None:
-    budget = 128 << 20
+    budget = 256 << 20
     work = "\n".join([WORK["csrcsc"], WORK["sparse k-means"], WORK["csrcsc"], WORK["k-means"]])
     limited(folder, work, budget, base + budget + MARGIN)
 
@@ -105,7 +103,7 @@ print(json.dumps([bytes - before for bytes in after]))
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
 def test_a_second_after_a_job_its_memory_is_the_system_s(folder: Path) -> None:
-    jobs = [WORK["csrcsc"], "open_('tall.npy')[:400_000].sum()", "oc.linalg.reduce(open_('square.npy'))", WORK["sparse k-means"]]
+    jobs = [WORK["csrcsc"], "open_('rows.npy')[:80_000].sum()", "oc.linalg.reduce(open_('wide.npy'))", WORK["sparse k-means"]]
     code = PRELUDE + AFTERWARDS.format(nothing=WORK["nothing"], jobs=jobs)
     command = [sys.executable, "-c", code, str(folder), str(512 << 20)]
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=280)

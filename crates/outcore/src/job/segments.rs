@@ -8,8 +8,8 @@ use outcore_engine::Plan;
 
 use crate::error::Result;
 
-/// Tasks of a segment, at least: they and what the engine knows of them take some 5 MB.
-const SEGMENT_TASKS: usize = 1 << 12;
+/// Tasks of a segment, at least: they and what the engine knows of them take some megabytes.
+const SEGMENT_TASKS: usize = 1 << 11;
 
 /// What takes a segment.
 pub(super) type Take<'a> = &'a mut dyn FnMut(Plan) -> Result<()>;
@@ -18,11 +18,13 @@ pub(super) type Take<'a> = &'a mut dyn FnMut(Plan) -> Result<()>;
 pub(crate) struct Segments<'a> {
     plan: Plan,
     take: Take<'a>,
+    /// What is added now goes on with what a segment before has changed.
+    goes_on: bool,
 }
 
 impl<'a> Segments<'a> {
     pub(super) fn new(plan: Plan, take: Take<'a>) -> Segments<'a> {
-        Segments { plan, take }
+        Segments { plan, take, goes_on: false }
     }
 
     /// What tasks are added to now.
@@ -30,18 +32,33 @@ impl<'a> Segments<'a> {
         &mut self.plan
     }
 
-    /// Tasks added from here on are ordered after those added before; what these have in memory may have to leave it, where a segment ends.
+    /// Tasks added from here on are ordered after those added before; here a segment may end.
     ///
     /// # Errors
     /// Those of the segment.
     pub(crate) fn group(&mut self) -> Result<()> {
         self.plan.group();
+        self.may_end()?;
+        self.goes_on = false;
+        Ok(())
+    }
+
+    /// Here a segment may end: what was changed is written out then, and stays in memory for the next.
+    ///
+    /// # Errors
+    /// Those of the segment.
+    pub(crate) fn may_end(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.goes_on) {
+            // What was changed comes in as a whole before anything else is computed: it is what stays in memory.
+            self.plan.group();
+        }
         if self.plan.len() < SEGMENT_TASKS {
             return Ok(());
         }
         let next = self.plan.of_the_same_extents();
         let mut segment = std::mem::replace(&mut self.plan, next);
         segment.keeps();
+        self.goes_on = true;
         (self.take)(segment)
     }
 
@@ -69,7 +86,7 @@ mod tests {
         let scratch = Some(folder.path().to_owned());
         let settings = Settings { memory_bytes: Some(1 << 20), scratch, allow_tmpfs_scratch: true, ..Settings::default() };
         let session = Session::new(settings).expect("a budget is all it takes");
-        for groups in [1, 41, 42, 100] {
+        for groups in [1, 21, 22, 100] {
             let array = Arc::new(session.temporary(DType::F64, &[GROUP * groups], Order::Row).expect("there is space"));
             let mut plan = Plan::new("count");
             let extent = plan.extent(array.extent());
@@ -92,7 +109,7 @@ mod tests {
             assert_eq!((explained.len(), explained[0].tasks as u64, explained[0].bound_bytes), (1, GROUP * groups, 5));
             job.run().expect("nothing can fail");
             let trace = session.last_trace().expect("something was run");
-            assert_eq!((trace.flops, trace.runs), (GROUP * groups, 1 + u64::from(groups > 41) + u64::from(groups > 82)));
+            assert_eq!((trace.flops, trace.runs), (GROUP * groups, groups.div_ceil(21)));
             assert_eq!(trace.predicted, explained[0].predicted);
             let found = array.read().expect("it fits").run().expect("it is there");
             let found: &[f64] = bytemuck::cast_slice(&found);

@@ -171,7 +171,11 @@ impl<T: Real> Lloyd<T> {
         let memory = session.memory_bytes();
         let block_rows = (memory / 96 / (d * element)).clamp(1, BLOCK_ROWS).min(n.div_ceil(PARALLEL).max(256));
         let blocks = panels(n, 1, block_rows);
-        let fixed = n * (LABEL_BYTES + if weights.is_some() { 8 } else { 0 }) + blocks.len() as u64 * (3 * d * element + 256);
+        // How a block was packed is known as long as the copy is; where that takes too much, X is read each time.
+        let packings = blocks.len() as u64 * 3 * d * element;
+        let copied = copied && x.is_stored() && packings <= memory / 8;
+        let rows_known = n * (LABEL_BYTES + if weights.is_some() { 8 } else { 0 });
+        let fixed = rows_known + blocks.len() as u64 * 256 + if copied { packings } else { 0 };
         let bounded = fixed + n * BOUND_BYTES;
         let left = memory.saturating_sub(if bounds && bounded <= memory / 2 { bounded } else { fixed });
         let lane_bytes = 8 * shape.len() as u64;
@@ -201,8 +205,8 @@ impl<T: Real> Lloyd<T> {
             element: PhantomData,
             x,
         };
-        if copied && lloyd.x.is_stored() && lloyd.x.bytes() > left / 4 * 3 {
-            // Without room in scratch X is read each time.
+        if copied && lloyd.x.bytes() > left / 4 * 3 {
+            // So it is without room in scratch.
             lloyd.copy = session.temporary(DType::F32, &[lloyd.copy_offset(lloyd.blocks.len()) / 4], Order::Row).ok();
         }
         Ok(lloyd)

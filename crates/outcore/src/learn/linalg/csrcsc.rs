@@ -3,7 +3,7 @@
 //! Cost: with all entries in a part of the memory, reads A and writes the result. Else entries go by way of scratch, of a matrix little
 //! larger than memory those left out that fit it: reads A, writes and reads six or seven bytes an entry, writes the result. What is known
 //! of scratch takes 20 bytes for each group of buckets and round, entries squared over memory squared: a matrix of 100 times the
-//! budget needs an eighth of it for that.
+//! budget needs a quarter of it for that.
 //!
 //! Places (columns of CSR) are cut into buckets of about equal entries, by a sample. Rounds of pieces pass by; each piece is sorted by
 //! bucket on its own, and while the next rounds are sorted, what every group of buckets has of it is written to scratch, a segment each.
@@ -104,7 +104,7 @@ impl Sizes {
         let groups = (a.nonzeros() * 2 * (value + 4 + value + index)).div_ceil(room.max(1)).max(1);
         // Fewer where memory is short, but half of them: then nothing comes in meanwhile.
         let described = if rounds > ROUNDS as u64 { rounds * size_of::<Segment>() as u64 } else { 0 };
-        let most = (memory / 8).checked_div(described).unwrap_or(u64::MAX).min(BUCKETS_MOST / 2 / GROUP);
+        let most = (memory / 4).checked_div(described).unwrap_or(u64::MAX).min(BUCKETS_MOST / 2 / GROUP);
         let groups = groups.min(most.max(groups / 2));
         (groups <= most).then_some(Sizes { record, held, keeps, groups, widest })
     }
@@ -275,7 +275,7 @@ impl<T: Real> Transposition<T> {
             stage.end(begun, done_after(rounds))?;
         }
         self.pool.lock().expect("no panic while held").clear();
-        let held = if kept.is_empty() { None } else { Some(held) };
+        let held = (!kept.is_empty()).then_some(held);
         let first_kept = self.rounds.get(kept_from).map_or(self.pieces.len(), |round| round.start);
         let kept: Vec<_> = kept.into_iter().flat_map(|sorted| Arc::into_inner(sorted).expect("its tasks have ended")).collect();
         self.put_together(stage, &spilled, &Kept { sorted: Arc::new(kept), first: first_kept }, &entries)?;

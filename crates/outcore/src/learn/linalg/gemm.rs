@@ -172,6 +172,7 @@ impl<T: Real> Steps<T> {
         for (index, Part { rows, cols, backwards }) in (0..).zip(&self.parts) {
             out.group()?;
             for layer in 0..layers {
+                out.may_end()?;
                 fills.of_step(out.plan(), index * layers + layer, |(of, panel)| self.repacks[of].task::<T>(panel));
                 let at = depth * if *backwards { layers - 1 - layer } else { layer };
                 let beta = if layer == 0 { self.beta } else { T::ONE };

@@ -186,6 +186,7 @@ impl<T: Real> Steps<T> {
         for (index, (tile, backwards)) in (0..).zip(&self.cut.super_tiles) {
             out.group()?;
             for layer in 0..layers {
+                out.may_end()?;
                 let repack = |panel| self.repack.as_ref().expect("only what is repacked has panels").task::<T>(panel);
                 fills.of_step(out.plan(), index * layers + layer, repack);
                 let at = depth * if *backwards { layers - 1 - layer } else { layer };
