@@ -113,13 +113,16 @@ pub(crate) struct Schedule {
     pub(crate) concurrency: usize,
     stays_bytes: u64,
     coverage: Coverage,
+    /// What is in memory when the next group begins.
+    recent: Recent,
 }
 
 impl Schedule {
     /// For blocks of at most `capacity` bytes together.
     pub(crate) fn new(capacity: u64) -> Schedule {
         // A part is left to blocks on their way in while others are in use.
-        Schedule { capacity, retained: capacity - capacity / 6, ..Schedule::default() }
+        let retained = capacity - capacity / 6;
+        Schedule { capacity, retained, recent: Recent { capacity: retained, ..Recent::default() }, ..Schedule::default() }
     }
 
     /// Adds tasks behind all that is known. `group_starts` are indices into `tasks`.
@@ -240,7 +243,7 @@ impl Schedule {
                 _ => _ = waiting.insert(node as u32, count),
             }
         }
-        let mut recent = Recent::new(self.retained);
+        let mut recent = std::mem::take(&mut self.recent);
         while let Some(next) = self.fewest_missing(areas, &ready, &recent) {
             ready.remove(&next);
             self.order.push(next);
@@ -257,6 +260,7 @@ impl Schedule {
                 }
             }
         }
+        self.recent = recent;
     }
 
     fn fewest_missing(&self, areas: &[Area], ready: &BTreeSet<u32>, recent: &Recent) -> Option<u32> {
@@ -407,6 +411,7 @@ impl Schedule {
 }
 
 /// Blocks used last, up to a number of bytes.
+#[derive(Default)]
 struct Recent {
     capacity: u64,
     held: u64,
@@ -416,10 +421,6 @@ struct Recent {
 }
 
 impl Recent {
-    fn new(capacity: u64) -> Recent {
-        Recent { capacity, held: 0, clock: 0, stamps: HashMap::new(), by_stamp: BTreeMap::new() }
-    }
-
     fn holds(&self, block: u32) -> bool {
         self.stamps.contains_key(&block)
     }

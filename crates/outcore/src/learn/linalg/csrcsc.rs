@@ -318,7 +318,7 @@ impl<T: Real> Transposition<T> {
             let bytes = |piece: &Sorted<T>| ENTRY_BYTES * piece.entries(buckets.start).len() as u64;
             let parts = match self.buckets.is_one_place(buckets) {
                 true => in_steps(sorted.iter().map(bytes), self.step),
-                false => vec![0..sorted.len()],
+                false => std::iter::once(0..sorted.len()).collect(),
             };
             for part in parts {
                 let sorted = &sorted[part.clone()];
