@@ -27,7 +27,7 @@ use crate::shelf::{PutUp, Shelves};
 /// memory that has to be cleared first.
 const SHARED_BYTES: u64 = 128 << 20;
 
-/// What nobody uses stays up to this when the engine rests: enough to begin with, and little beside what other processes need.
+/// Unused memory stays up to this when the engine is idle: enough to begin with, and little beside what other processes need.
 const RESTING_BYTES: u64 = 32 << 20;
 
 /// What one activity may hold and holds.
@@ -307,12 +307,12 @@ impl Memory {
         while self.let_go((self.mapped_bytes() + bytes).saturating_sub(self.total()), true) {}
     }
 
-    /// Unmaps what nobody uses, but for a little and what open objects keep, when nothing has gone on for a while.
+    /// Unmaps unused memory, but for a little and for the caches of open objects, when the engine is idle.
     pub(crate) fn rest(&mut self) {
         while self.let_go((self.unused_bytes() - self.shelves.bytes()).saturating_sub(RESTING_BYTES), false) {}
     }
 
-    /// Unmaps something of what nobody uses, if `missing` is not 0; false when there is nothing.
+    /// Unmaps some unused memory, if `missing` is not 0; false when there is nothing.
     fn let_go(&mut self, missing: u64, shelves: bool) -> bool {
         missing > 0
             && (self.frames.give_back_units(missing)

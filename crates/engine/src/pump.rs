@@ -233,7 +233,7 @@ struct Pump {
     is_resting: bool,
 }
 
-/// After nothing has gone on for so long, memory that nobody uses goes back to the system.
+/// An engine without work for this long is idle: its unused memory goes back to the system.
 const REST: Duration = Duration::from_millis(600);
 /// Between two times that freed memory of the heap does, while runs end one after another.
 const TRIM: Duration = Duration::from_millis(200);

@@ -87,7 +87,8 @@ impl<T: Send + 'static> Job<T> {
         Job::planned(session, plans, Finish::Driven(Box::new(|stage: &mut Stage, plans| work(stage, plans).map(made))))
     }
 
-    /// A job of one plan, which `make` fills: in segments where it is long, see [`Segments`]. `plan` has its extents, and no results.
+    /// A job of one plan, which `make` fills: in segments where it is long, see [`Segments`]. `plan` has its extents, perhaps tasks that come
+    /// before, and no results.
     pub(crate) fn in_segments(
         session: &Session,
         plan: Plan,
@@ -95,7 +96,7 @@ impl<T: Send + 'static> Job<T> {
         result: T,
     ) -> Result<Job<T>> {
         let head = plan.of_the_same_extents();
-        let (mut only, mut count, mut explanation): (_, _, Option<Explanation>) = (None, 0, None);
+        let (mut first, mut count, mut explanation): (Option<Plan>, _, Option<Explanation>) = (None, 0, None);
         let mut look = |segment: Plan| {
             let next = session.engine().explain(&segment)?;
             match &mut explanation {
@@ -103,21 +104,24 @@ impl<T: Send + 'static> Job<T> {
                 None => explanation = Some(next),
             }
             count += 1;
-            only = (count == 1).then_some(segment);
+            first.get_or_insert(segment);
             Ok(())
         };
         let mut segments = Segments::new(plan, &mut look);
         make(&mut segments)?;
         segments.end()?;
         let explanations = explanation.into_iter().collect();
-        if let Some(plan) = only {
+        let plans: Vec<Plan> = first.into_iter().collect();
+        if count == 1 {
             let finish = Finish::Outcomes(Box::new(|_| Ok(made(result))));
-            return Ok(Job::explained(session, vec![plan], explanations, finish));
+            return Ok(Job::explained(session, plans, explanations, finish));
         }
-        let work = move |stage: &mut Stage, _| {
-            let mut done = 0;
+        let work = move |stage: &mut Stage, plans: Vec<Plan>| {
+            // The first one is there, with what its plan had before it was filled.
+            let (mut first, mut done) = (plans.into_iter(), 0);
             let mut run = |segment| {
                 done += 1;
+                let segment = first.next().unwrap_or(segment);
                 stage.run(segment, f64::from(done) / f64::from(count)).map(drop)
             };
             let mut segments = Segments::new(head, &mut run);
@@ -125,7 +129,7 @@ impl<T: Send + 'static> Job<T> {
             segments.end()?;
             Ok(made(result))
         };
-        Ok(Job::explained(session, Vec::new(), explanations, Finish::Driven(Box::new(work))))
+        Ok(Job::explained(session, plans, explanations, Finish::Driven(Box::new(work))))
     }
 
     fn planned(session: &Session, plans: Vec<Plan>, finish: Finish<T>) -> Result<Job<T>> {

@@ -176,7 +176,7 @@ fn numbers_about_a_matrix() {
 fn principal_components() {
     let place = Place::new();
     // One panel with lanes, several panels, a covariance in scratch.
-    for (rows, cols, count, budget) in [(9000, 60, 10, BUDGET), (3000, 300, 12, 2 * BUDGET), (1500, 1200, 8, 3 * BUDGET)] {
+    for (rows, cols, count, budget) in [(9000, 60, 10, BUDGET), (3000, 300, 12, 2 * BUDGET), (1500, 1600, 8, 4 * BUDGET)] {
         let x = place.dense(&format!("{rows}.npy"), rows, cols, Order::Row);
         place.check(&format!("components of {rows} x {cols}"), budget, |session| {
             let x = session.open(&x).unwrap().into();

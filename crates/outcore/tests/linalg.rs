@@ -195,6 +195,25 @@ fn a_product_larger_than_memory_moves_what_its_plan_says() {
     }
 }
 
+#[test]
+fn products_of_very_many_tasks_run_in_segments() {
+    let place = place(2 << 20);
+    let (n, k) = (1000usize, 1000);
+    let (left, right) = (numbers(n * k, 1), numbers(k * n, 2));
+    let (a, b) = (place.store("a.npy", n, k, Order::Row, &left), place.store("b.npy", k, n, Order::Row, &right));
+    let gemm = gemm(&place.session, (&a).into(), (&b).into(), Gemm { out: Output::New(place.path("c.npy")), ..Gemm::default() });
+    let syrk = syrk(&place.session, (&a).into(), Syrk { out: Output::New(place.path("s.npy")), ..Syrk::default() });
+    for (job, right) in [(gemm, right), (syrk, transposed(&left, n, k))] {
+        let job = job.unwrap();
+        let explained = job.explain()[0].clone();
+        let found = job.run().unwrap();
+        let trace = place.session.last_trace().unwrap();
+        assert!(explained.tasks > 2048 && trace.runs > 1, "{explained}");
+        assert_eq!(trace.predicted, explained.predicted);
+        assert!(values(&found) == product(&left, &right, n, k, n), "{}", explained.plan);
+    }
+}
+
 /// What a job has read and written is what its plan said, and it held no more. Where parts of sectors wait for each other some may have
 /// to leave early, which costs a read and a write of each.
 fn assert_predicted<T: Send + 'static>(place: &Place, what: &str, aligned: bool, job: Result<Job<T>, Error>) {

@@ -18,13 +18,15 @@ pub(super) type Take<'a> = &'a mut dyn FnMut(Plan) -> Result<()>;
 pub(crate) struct Segments<'a> {
     plan: Plan,
     take: Take<'a>,
+    /// Tasks that it had before, which count for no segment: segments end at the same places without them.
+    before: usize,
     /// What is added now goes on with what a segment before has changed.
     goes_on: bool,
 }
 
 impl<'a> Segments<'a> {
     pub(super) fn new(plan: Plan, take: Take<'a>) -> Segments<'a> {
-        Segments { plan, take, goes_on: false }
+        Segments { before: plan.len(), plan, take, goes_on: false }
     }
 
     /// What tasks are added to now.
@@ -52,13 +54,13 @@ impl<'a> Segments<'a> {
             // What was changed comes in as a whole before anything else is computed: it is what stays in memory.
             self.plan.group();
         }
-        if self.plan.len() < SEGMENT_TASKS {
+        if self.plan.len() - self.before < SEGMENT_TASKS {
             return Ok(());
         }
         let next = self.plan.of_the_same_extents();
         let mut segment = std::mem::replace(&mut self.plan, next);
         segment.keeps();
-        self.goes_on = true;
+        (self.before, self.goes_on) = (0, true);
         (self.take)(segment)
     }
 
@@ -87,10 +89,15 @@ mod tests {
         let settings = Settings { memory_bytes: Some(1 << 20), scratch, allow_tmpfs_scratch: true, ..Settings::default() };
         let session = Session::new(settings).expect("a budget is all it takes");
         for groups in [1, 21, 22, 100] {
-            let array = Arc::new(session.temporary(DType::F64, &[GROUP * groups], Order::Row).expect("there is space"));
+            let array = Arc::new(session.temporary(DType::F64, &[GROUP * groups + 1], Order::Row).expect("there is space"));
             let mut plan = Plan::new("count");
             let extent = plan.extent(array.extent());
             plan.bound(5);
+            let header = Region::span(extent, 8 * GROUP * groups, 8);
+            plan.task(Task::new("header").write(header).run(|cx| {
+                cx.blocks[0].slice_mut::<f64>()[0] = -1.0;
+                Ok(())
+            }));
             let make = move |segments: &mut Segments<'_>| {
                 for group in 0..groups {
                     segments.group()?;
@@ -106,13 +113,14 @@ mod tests {
             };
             let job = Job::in_segments(&session, plan, make, ()).expect("it fits");
             let explained = job.explain().to_vec();
-            assert_eq!((explained.len(), explained[0].tasks as u64, explained[0].bound_bytes), (1, GROUP * groups, 5));
+            assert_eq!((explained.len(), explained[0].tasks as u64, explained[0].bound_bytes), (1, GROUP * groups + 1, 5));
             job.run().expect("nothing can fail");
             let trace = session.last_trace().expect("something was run");
             assert_eq!((trace.flops, trace.runs), (GROUP * groups, groups.div_ceil(21)));
             assert_eq!(trace.predicted, explained[0].predicted);
             let found = array.read().expect("it fits").run().expect("it is there");
             let found: &[f64] = bytemuck::cast_slice(&found);
+            assert_eq!(found[(GROUP * groups) as usize], -1.0);
             assert!((0..GROUP * groups).all(|number| found[number as usize] == number as f64));
         }
     }

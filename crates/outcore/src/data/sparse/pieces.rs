@@ -122,7 +122,7 @@ impl Sparse {
         };
         let count = cuts.len() + 1;
         let step = count.div_ceil((count / 32).clamp(least, most));
-        // One of every `step`, but not the same of each: what repeats itself every so many pieces would be met at one phase only.
+        // One of every `step`, but not the same of each: what repeats itself at the distance of a step would be met at one phase only.
         let mut random = 1u64;
         let sampled = (0..count).step_by(step).map(|first| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -475,7 +475,7 @@ fn segments_of(group: usize, spilled: &[Spilled], next: &mut [usize]) -> Vec<(us
     found
 }
 
-/// Cuts what takes so many bytes each into steps of at most `most` bytes, or of one; at least one step.
+/// Cuts items that take `bytes` each into steps of at most `most` bytes, or of one; at least one step.
 fn in_steps(bytes: impl Iterator<Item = u64>, most: u64) -> Vec<Range<usize>> {
     let (mut steps, mut start, mut sum, mut end) = (Vec::new(), 0, 0, 0);
     for (number, bytes) in bytes.enumerate() {
