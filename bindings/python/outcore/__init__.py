@@ -21,7 +21,7 @@ from typing import Any, Literal, overload
 import numpy.typing as npt
 
 from . import _native, errors, linalg
-from ._array import Array, native_output, refuse_sparse, session_of
+from ._array import Array, native_output, refuse_sparse, result_of, session_of
 from ._foreign import (
     export_bow,
     export_libsvm,
@@ -38,12 +38,14 @@ from ._foreign import (
     import_xc,
 )
 from ._native import VERSION as __version__  # noqa: N811
+from ._plan import Plan, explain
 from ._session import Driver, Info, Mode, Order, PathLike, Session, default_session, last_run, set_default, type_name
 from ._sparse import Sparse
 from ._trace import Trace
 
 __all__ = [
     "Array",
+    "Plan",
     "Session",
     "Sparse",
     "Trace",
@@ -53,6 +55,7 @@ __all__ = [
     "convert",
     "create",
     "errors",
+    "explain",
     "export_bow",
     "export_libsvm",
     "export_mtx",
@@ -251,28 +254,6 @@ def from_scipy(path: PathLike, x: Any, *, dtype: npt.DTypeLike | None = None, pr
     return default_session().from_scipy(path, x, dtype=dtype, progress=progress)
 
 
-@overload
-def convert(
-    a: Array,
-    out: PathLike | Array | None = ...,
-    *,
-    dtype: npt.DTypeLike | None = ...,
-    order: Order | None = ...,
-    memory: int | str | None = ...,
-    progress: bool | None = ...,
-    explain: Literal[False] = ...,
-) -> Array: ...
-@overload
-def convert(
-    a: Array,
-    out: PathLike | Array | None = ...,
-    *,
-    dtype: npt.DTypeLike | None = ...,
-    order: Order | None = ...,
-    memory: int | str | None = ...,
-    progress: bool | None = ...,
-    explain: linalg.Explain,
-) -> Array | None: ...
 def convert(
     a: Array,
     out: PathLike | Array | None = None,
@@ -281,8 +262,7 @@ def convert(
     order: Order | None = None,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: linalg.Explain = False,
-) -> Array | None:
+) -> Array:
     """A copy with another element type, order or place.
 
     Parameters
@@ -293,7 +273,7 @@ def convert(
         (default) an unnamed array.
     dtype : float32 or float64, optional
     order : {"C", "F"}, optional
-    memory, progress, explain
+    memory, progress
         As in `outcore.linalg`.
 
     Returns
@@ -306,9 +286,8 @@ def convert(
         raise errors.ArgumentError(f"a must be an outcore array, not {type(a).__name__}; see from_numpy")
     kind = type_name(a.dtype if dtype is None else dtype)
     order = order or (out.order if isinstance(out, Array) else a.order)
-    job = _native.convert(session._for(explain), a._inner, native_output(out), kind, order)
-    found: Array | None = linalg._array(session, linalg._carry_out(session, job, "convert", progress, explain), out)
-    return found
+    job = _native.convert(session._inner, a._inner, native_output(out), kind, order)
+    return result_of(session, session._run(job, "convert", progress), out)
 
 
 def info() -> Info:

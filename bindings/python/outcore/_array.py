@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from types import EllipsisType, TracebackType
-from typing import Any, SupportsIndex, TypeAlias, overload
+from types import EllipsisType
+from typing import Any, ClassVar, SupportsIndex, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +18,14 @@ import numpy.typing as npt
 from . import _html, _native
 from ._index import Pick, parse_key, spans
 from ._session import Order, Session, default_session, full_path, type_name
-from ._units import check_room, show_bytes, show_path
-from .errors import ArgumentError, ClosedError, DTypeError, ShapeError
+from ._stored import DType, Stored, absolute
+from ._units import check_room, show_bytes
+from .errors import ArgumentError, DTypeError, ShapeError
 
 __all__ = ["Array", "DType", "Floats", "memory_operand", "native_operand", "native_output", "numbers"]
 
 Floats: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 """What leaves an array: which of the two, its `dtype` says."""
-
-DType: TypeAlias = np.dtype[np.float32] | np.dtype[np.float64]
 
 Slice: TypeAlias = slice
 Index: TypeAlias = SupportsIndex | Slice | EllipsisType
@@ -47,8 +45,8 @@ class Origin:
 
     def open(self, session: Session) -> _native.Matrix:
         if self.raw is None:
-            return session._inner.open(self.path, self.interrupted)
-        return session._inner.open_raw(self.path, *self.raw)
+            return session._engine.open(self.path, self.interrupted)
+        return session._engine.open_raw(self.path, *self.raw)
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class Part:
         )
 
 
-class Array:
+class Array(Stored[_native.Matrix]):
     """A dense matrix (two dimensions) or vector (one) of float32 or float64 on SSD, or a view of one.
 
     Made by `outcore.open`, `outcore.create`, `outcore.from_numpy` and by computations. Views share the file and see each other's
@@ -90,19 +88,15 @@ class Array:
     >>> c = a @ a.T                 # a new matrix on SSD
     """
 
-    __slots__ = ("_dtype", "_matrix", "_origin", "_part", "_process", "_session", "_shape")
+    __slots__ = ("_origin", "_part", "_shape")
 
-    # NumPy leaves `x @ a` to this class.
-    __array_ufunc__ = None
+    _NOUN: ClassVar[str] = "array"
 
     def __init__(self, session: Session, matrix: _native.Matrix, origin: Origin | None, part: Part | None = None) -> None:
-        self._session = session
-        self._matrix: _native.Matrix | None = matrix
+        super().__init__(session, matrix)
         self._origin = origin
         self._shape = tuple(matrix.shape)
-        self._dtype: DType = np.dtype(np.float32) if matrix.dtype == "float32" else np.dtype(np.float64)
         self._part = part or Part((0, self._shape[0]), (0, self._shape[1] if len(self._shape) == 2 else 1))
-        self._process = os.getpid()
 
     @classmethod
     def _open(cls, session: Session, origin: Origin, part: Part | None = None) -> Array:
@@ -112,22 +106,16 @@ class Array:
     @classmethod
     def _result(cls, session: Session, matrix: _native.Matrix) -> Array:
         """What a computation made: unnamed, or a file of its own."""
-        path = matrix.path
-        return cls(session, matrix, None if path is None else Origin(os.path.abspath(path)))
+        path = absolute(matrix.path)
+        return cls(session, matrix, None if path is None else Origin(path))
 
     @property
-    def _inner(self) -> _native.Matrix:
-        """The matrix, opened again in a forked child."""
-        if self._matrix is None:
-            raise ClosedError("the array is closed")
-        if self._process != os.getpid():
-            if self._origin is None:
-                raise ClosedError(
-                    "an unnamed array belongs to the process that made it; give it a path to use it in a forked child"
-                )
-            self._matrix = self._part.of(self._origin.open(self._session))
-            self._process = os.getpid()
-        return self._matrix
+    def _file(self) -> str | None:
+        return None if self._origin is None else self._origin.path
+
+    def _reopened(self) -> _native.Matrix:
+        assert self._origin is not None, "only what has a path is opened again"
+        return self._part.of(self._origin.open(self._session))
 
     # What it is
 
@@ -147,11 +135,6 @@ class Array:
         return int(np.prod(self._shape, dtype=object))
 
     @property
-    def dtype(self) -> DType:
-        """`float32` or `float64`."""
-        return self._dtype
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the elements, gaps left out."""
         return self.size * self.dtype.itemsize
@@ -161,16 +144,6 @@ class Array:
         """`"C"` where the elements of a row lie next to each other, `"F"` where those of a column do."""
         return self._inner.order
 
-    @property
-    def path(self) -> Path | None:
-        """The file; `None` for an unnamed result."""
-        return None if self._origin is None else Path(self._origin.path)
-
-    @property
-    def session(self) -> Session:
-        """The session whose memory operations on this array use."""
-        return self._session
-
     def __len__(self) -> int:
         return self._shape[0]
 
@@ -179,16 +152,12 @@ class Array:
             return "<outcore array, closed>"
         return f"<outcore array {self._shape} {self.dtype}, {show_bytes(self.nbytes)}, {self._where}>"
 
-    @property
-    def _where(self) -> str:
-        return show_path(None if self._origin is None else self._origin.path)
-
     def _repr_html_(self) -> str:
         """What notebooks show. Nothing is read, and no file is opened."""
         if self._matrix is None:
             return _html.card("outcore array, closed", [])
         facts = [("shape", str(self._shape)), ("dtype", str(self.dtype)), ("bytes", show_bytes(self.nbytes))]
-        if self._process != os.getpid():
+        if not self._is_open:
             return _html.card("outcore array", [*facts, ("path", self._where)])
         facts += [("order", "rows (C)" if self.order == "C" else "columns (F)"), ("path", self._where)]
         facts += [("budget", show_bytes(self._session.memory))]
@@ -385,19 +354,8 @@ class Array:
 
     # Life
 
-    def close(self) -> None:
-        """Lets go of the file; other views keep it. Using the array afterwards raises ClosedError."""
-        self._matrix = None
-
-    def __enter__(self) -> Array:  # noqa: PYI034
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._origin is None:
-            raise TypeError("an unnamed array cannot be pickled: it goes with this process; convert it to a path first")
+        self._refuse_pickling()
         return _unpickle, (self._origin, self._part)
 
 
@@ -521,6 +479,11 @@ def native_output(out: Any) -> Any:
     if isinstance(out, (str, bytes, os.PathLike)):
         return full_path(out)
     raise ArgumentError(f"out must be a path, an outcore array or None, not {type(out).__name__}")
+
+
+def result_of(session: Session, found: Any, out: Any) -> Array:
+    """What a computation made, as an array: `out` itself where it was given as one."""
+    return out if isinstance(out, Array) else Array._result(session, found)
 
 
 def session_of(*operands: Any, memory: int | str | None = None) -> Session:

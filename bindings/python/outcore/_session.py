@@ -139,15 +139,16 @@ class Session:
         self._others: dict[int, Session] = {}
 
     @property
-    def _inner(self) -> _native.Session:
+    def _engine(self) -> _native.Session:
         """The engine's session; a fresh one in a forked child."""
         if self._process != os.getpid():
             self._start(self._settings)
         return self._session
 
-    def _for(self, explain: bool | str) -> _native.Session:
-        """The engine's session; where a plan is only looked at, one that makes nothing for it."""
-        return self._inner.planner() if explain else self._inner
+    @property
+    def _inner(self) -> _native.Session:
+        """The same; while a plan is only looked at, one that makes no result for it."""
+        return self._engine.planner() if is_planning() else self._engine
 
     def _with(self, memory: int | str | None) -> Session:
         """This session, or one like it with another budget."""
@@ -164,6 +165,8 @@ class Session:
             return self._others[size]
 
     def _run(self, job: _native.Job, label: str, progress: bool | None, partial: Callable[[Any], None] | None = None) -> Any:
+        if is_planning():
+            raise Planned(job)
         began = time.monotonic()
         found = execute(job, label, progress, partial)
         trace = self._inner.last_trace()
@@ -313,7 +316,7 @@ class Session:
         """A new file written in pieces, which has its name when all are there."""
         from ._array import Array, Origin
 
-        draft = self._inner.draft(path, kind, shape_of(values.shape), order)
+        draft = self._engine.draft(path, kind, shape_of(values.shape), order)
         try:
             Array(self, draft, None)._assign(..., values, progress)
             draft.finish()
@@ -339,6 +342,32 @@ class Session:
         from ._units import show_bytes
 
         return f"<outcore session: {show_bytes(self.memory)}, {self.threads} threads>"
+
+
+class Planned(BaseException):
+    """Ends a call whose plan is only looked at, where it would begin to move anything; no handler of errors is to stop it."""
+
+    def __init__(self, job: _native.Job) -> None:
+        super().__init__()
+        self.job = job
+
+
+_planning: ContextVar[bool] = ContextVar("_planning", default=False)
+
+
+def is_planning() -> bool:
+    """Whether what this thread calls is only to be looked at."""
+    return _planning.get()
+
+
+@contextlib.contextmanager
+def planning() -> Iterator[None]:
+    """Ends the first run inside with `Planned`."""
+    token = _planning.set(True)
+    try:
+        yield
+    finally:
+        _planning.reset(token)
 
 
 _default: Session | None = None

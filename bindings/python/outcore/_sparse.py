@@ -7,21 +7,21 @@ rows. What leaves it is a SciPy matrix that belongs to the caller.
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn, SupportsIndex, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _html, _native
 from ._session import PathLike, Session, default_session, full_path
-from ._units import check_room, show_bytes, show_path
-from .errors import ArgumentError, ClosedError, CorruptError, DTypeError, MissingError, ShapeError
+from ._stored import Stored, absolute
+from ._units import check_room, show_bytes
+from .errors import ArgumentError, CorruptError, DTypeError, MissingError, ShapeError
 
 if TYPE_CHECKING:
     from scipy.sparse import csc_matrix, csr_matrix
 
-    from ._array import Array, DType, Floats
+    from ._array import Array, Floats
 
     # Without stubs for SciPy a checker takes it for anything.
     ScipyMatrix: TypeAlias = csr_matrix | csc_matrix
@@ -31,7 +31,7 @@ __all__ = ["Sparse", "is_scipy", "native_sparse"]
 Rows: TypeAlias = SupportsIndex | slice
 
 
-class Sparse:
+class Sparse(Stored[_native.SparseMatrix]):
     """A sparse matrix of float32 or float64 on SSD, or a view of one.
 
     Made by `outcore.open`, `outcore.from_scipy`, the importers and computations. Its folder holds `indptr.npy`, `indices.npy`,
@@ -46,9 +46,9 @@ class Sparse:
     >>> a.T @ y                             # no transpose is made for it
     """
 
-    __slots__ = ("_dtype", "_lines", "_matrix", "_path", "_process", "_session", "_shape", "_turned")
+    __slots__ = ("_lines", "_path", "_shape", "_turned")
 
-    __array_ufunc__ = None
+    _NOUN: ClassVar[str] = "matrix"
 
     def __init__(
         self,
@@ -58,38 +58,29 @@ class Sparse:
         lines: tuple[int, int] | None = None,
         turned: bool = False,
     ) -> None:
-        self._session = session
-        self._matrix: _native.SparseMatrix | None = matrix
+        super().__init__(session, matrix)
         self._shape = matrix.shape
-        self._dtype: DType = np.dtype(np.float32) if matrix.dtype == "float32" else np.dtype(np.float64)
         self._path = path
         self._lines = lines
         self._turned = turned
-        self._process = os.getpid()
 
     @classmethod
     def _open(cls, session: Session, path: str, lines: tuple[int, int] | None = None, turned: bool = False) -> Sparse:
-        matrix = session._inner.open_sparse(path)
+        matrix = session._engine.open_sparse(path)
         return cls(session, _part(matrix, lines, turned), path, lines, turned)
 
     @classmethod
     def _result(cls, session: Session, matrix: _native.SparseMatrix) -> Sparse:
         """What a computation made: unnamed, or a folder of its own."""
-        return cls(session, matrix, None if matrix.path is None else os.path.abspath(matrix.path))
+        return cls(session, matrix, absolute(matrix.path))
 
     @property
-    def _inner(self) -> _native.SparseMatrix:
-        """The matrix, opened again in a forked child."""
-        if self._matrix is None:
-            raise ClosedError("the matrix is closed")
-        if self._process != os.getpid():
-            if self._path is None:
-                raise ClosedError(
-                    "an unnamed matrix belongs to the process that made it; give it a path to use it in a forked child"
-                )
-            self._matrix = _part(self._session._inner.open_sparse(self._path), self._lines, self._turned)
-            self._process = os.getpid()
-        return self._matrix
+    def _file(self) -> str | None:
+        return self._path
+
+    def _reopened(self) -> _native.SparseMatrix:
+        assert self._path is not None, "only what has a path is opened again"
+        return _part(self._session._engine.open_sparse(self._path), self._lines, self._turned)
 
     # What it is
 
@@ -107,11 +98,6 @@ class Sparse:
     def nnz(self) -> int:
         """Entries that are stored."""
         return self._inner.nonzeros
-
-    @property
-    def dtype(self) -> DType:
-        """`float32` or `float64`, the type of the values."""
-        return self._dtype
 
     @property
     def index_dtype(self) -> np.dtype[np.uint16] | np.dtype[np.int32] | np.dtype[np.int64]:
@@ -133,16 +119,6 @@ class Sparse:
         """Bytes of its arrays."""
         return self._inner.nbytes
 
-    @property
-    def path(self) -> Path | None:
-        """Its folder; `None` for an unnamed result."""
-        return None if self._path is None else Path(self._path)
-
-    @property
-    def session(self) -> Session:
-        """The session whose memory operations on this matrix use."""
-        return self._session
-
     def __len__(self) -> int:
         return self.shape[0]
 
@@ -150,23 +126,23 @@ class Sparse:
         if self._matrix is None:
             return "<outcore sparse matrix, closed>"
         about = f"{self._shape} {self.dtype}"
-        if self._process == os.getpid():
+        if self._is_open:
             about = f"{self.format} matrix {about}, {self.nnz} entries, {show_bytes(self.nbytes)}"
         else:
             # Nothing is opened again only to be shown.
             about = f"sparse matrix {about}"
-        return f"<outcore {about}, {show_path(self._path)}>"
+        return f"<outcore {about}, {self._where}>"
 
     def _repr_html_(self) -> str:
         """What notebooks show. Nothing is read, and no file is opened."""
         if self._matrix is None:
             return _html.card("outcore sparse matrix, closed", [])
         facts = [("shape", str(self._shape)), ("dtype", str(self.dtype))]
-        if self._process != os.getpid():
-            return _html.card("outcore sparse matrix", [*facts, ("path", show_path(self._path))])
+        if not self._is_open:
+            return _html.card("outcore sparse matrix", [*facts, ("path", self._where)])
         density = self.nnz / max(1, self._shape[0] * self._shape[1])
         facts += [("entries", f"{self.nnz:,}"), ("density", f"{density:.3g}"), ("bytes", show_bytes(self.nbytes))]
-        facts += [("format", self.format.upper() + (", in tiles" if self.is_tiled else "")), ("path", show_path(self._path))]
+        facts += [("format", self.format.upper() + (", in tiles" if self.is_tiled else "")), ("path", self._where)]
         facts += [("budget", show_bytes(self._session.memory))]
         by_columns = self.format == "csc"
         drawn = _html.picture(self._shape, self.nbytes, self._session.memory, by_columns=by_columns, shade=density)
@@ -292,9 +268,9 @@ class Sparse:
             return None
         beside = os.path.join(self._path, "labels")
         if self._session._inner.is_sparse(beside):
-            found = Sparse._open(self._session, beside)
-            first, last = self._rows_of(beside, len(found))
-            return found[first:last]
+            many = Sparse._open(self._session, beside)
+            first, last = self._rows_of(beside, len(many))
+            return many[first:last]
         try:
             found = self._session.open(beside + ".npy")
         except MissingError:
@@ -379,19 +355,8 @@ class Sparse:
 
     # Life
 
-    def close(self) -> None:
-        """Lets go of the files; other views keep them. Using the matrix afterwards raises ClosedError."""
-        self._matrix = None
-
-    def __enter__(self) -> Sparse:  # noqa: PYI034
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._path is None:
-            raise TypeError("an unnamed matrix cannot be pickled: it goes with this process; give it a path first")
+        self._refuse_pickling()
         return _unpickle, (self._path, self._lines, self._turned)
 
 

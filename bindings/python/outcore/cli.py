@@ -6,6 +6,7 @@ Exit status: 0 when all is well, 1 for an error, 2 for a wrong command line, 130
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -15,7 +16,7 @@ from typing import Any
 
 import click
 
-from . import _dataset_commands, _native, _store, errors
+from . import _dataset_commands, _native, _plan, _store, errors
 from ._array import Array
 from ._commands import SEED, THREADS, say, session_of, session_options
 from ._files import read_regular
@@ -119,9 +120,8 @@ def convert(
         offset=raw_offset,
         leading_dimension=raw_leading_dimension,
     )
-    found = outcore.convert(_dense(array), target, dtype=dtype, order=order, explain=_how(explain, as_json))
-    if not explain:
-        _done(session, found, as_json)
+    work = functools.partial(outcore.convert, _dense(array), target, dtype=dtype, order=order)
+    _done(session, work, explain, as_json)
 
 
 @cli.command("import")
@@ -218,9 +218,8 @@ def gemm(
 
     session = session_of(options)
     left, right = _dense(session.open(a)), _dense(session.open(b))
-    found = linalg.gemm(left, right, out, alpha=alpha, trans_a=trans_a, trans_b=trans_b, explain=_how(explain, as_json))
-    if not explain:
-        _done(session, found, as_json)
+    work = functools.partial(linalg.gemm, left, right, out, alpha=alpha, trans_a=trans_a, trans_b=trans_b)
+    _done(session, work, explain, as_json)
 
 
 @cli.command()
@@ -237,9 +236,7 @@ def csrmm(a: str, b: str, out: str, alpha: float, trans_a: bool, explain: bool, 
 
     session = session_of(options)
     left, right = _sparse(session.open(a)), _dense(session.open(b))
-    found = linalg.csrmm(left, right, out, alpha=alpha, trans_a=trans_a, explain=_how(explain, as_json))
-    if not explain:
-        _done(session, found, as_json)
+    _done(session, functools.partial(linalg.csrmm, left, right, out, alpha=alpha, trans_a=trans_a), explain, as_json)
 
 
 @cli.command()
@@ -273,7 +270,7 @@ def pca(
     array = session.open(x)
     found = PCA(_components(components), whiten=whiten, random_state=random_state)
     if explain:
-        found.explain(array, as_json=as_json)
+        _say_plan(found.explain(array), as_json)
         return
     begin = time.perf_counter()
     found.fit(array)
@@ -334,7 +331,7 @@ def kmeans(
         clusters = len(begin_with)
     found = KMeans(clusters, init=begin_with, max_iter=max_iter, tol=tol, random_state=random_state)
     if explain:
-        found.explain(array, as_json=as_json)
+        _say_plan(found.explain(array), as_json)
         return
     begin = time.perf_counter()
     found.fit(array)
@@ -537,8 +534,8 @@ def _imported(matrix: Sparse, as_json: bool) -> None:
         print(f"{matrix.path}: {_in_words(matrix)}, {show_bytes(matrix.nbytes)}")
 
 
-def _how(explain: bool, as_json: bool) -> Any:
-    return "json" if explain and as_json else explain
+def _say_plan(plan: _plan.Plan, as_json: bool) -> None:
+    print(plan.json() if as_json else plan)
 
 
 def _dense(matrix: Array | Sparse) -> Array:
@@ -565,7 +562,12 @@ def _in_words(matrix: Array | Sparse) -> str:
     return f"{matrix.format} {words}, {matrix.nnz} entries" if isinstance(matrix, Sparse) else words
 
 
-def _done(session: Session, array: Array, as_json: bool) -> None:
+def _done(session: Session, work: Callable[[], Array], explain: bool, as_json: bool) -> None:
+    """Does the work and says what came of it, or only what its plan is."""
+    if explain:
+        _say_plan(_plan.explain(work), as_json)
+        return
+    array = work()
     trace = session.last_trace()
     if as_json:
         facts = trace.to_dict()

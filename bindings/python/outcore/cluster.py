@@ -9,17 +9,18 @@ from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, clone
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.cluster import kmeans_plusplus
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.utils import check_random_state
 from sklearn.utils.random import sample_without_replacement
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from . import _native
-from ._array import Array, Floats, native_operand, native_output, session_of, unmasked
-from ._session import PathLike, Session
+from ._array import Array, Floats, native_operand, native_output, result_of
+from ._estimator import Estimator
+from ._session import PathLike, Session, is_planning
 from ._sparse import Sparse, is_scipy, native_sparse
 from ._trace import Trace
 from .errors import ArgumentError, NotFiniteError, ShapeError
@@ -41,7 +42,7 @@ SCALABLE_ROUNDS = 5
 """Passes in which k-means|| chooses candidates, 2 k in each; more improve nothing (Bahmani et al., section 5)."""
 
 
-class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
+class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Estimator):  # type: ignore[misc]
     """k-means clustering of a matrix that may be larger than memory.
 
     Lloyd's algorithm, one pass over the data a round; rows that the triangle inequality settles are neither compared nor, where
@@ -109,6 +110,8 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
     >>> d = km.transform(outcore.open("x.npy"), out="distances.npy")
     """
 
+    _TAKES_SPARSE = True
+
     def __init__(
         self,
         n_clusters: int = 8,
@@ -150,7 +153,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         X = self._checked(X, reset=True)
         runs = self._runs(X)
         weights = _weights(sample_weight, X)
-        session = session_of(X, memory=self.memory)
+        session = self._session(X)
         random = check_random_state(0 if self.random_state is None else self.random_state)
         best: dict[str, Any] | None = None
         with session._as_one():
@@ -172,14 +175,6 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
                 stacklevel=2,
             )
         return self
-
-    def explain(self, X: Any, *, as_json: bool = False) -> None:
-        """Prints what the first and any further round of `fit` would read, write and hold at most; nothing is moved."""
-        other = clone(self)
-        X = other._checked(X, reset=True)
-        other._runs(X)
-        job = other._job(X, np.zeros((self.n_clusters, X.shape[1])), None, session_of(X, memory=self.memory), explain=True)
-        print(job.json() if as_json else job.text())
 
     def predict(self, X: Any) -> npt.NDArray[np.int32]:
         """The number of the nearest centre of each row of X, int32 of shape (n_samples,)."""
@@ -218,19 +213,17 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
         centers = self.cluster_centers_.astype(np.float64, copy=False)
         if out is None and not isinstance(X, (Array, Sparse)):
             return euclidean_distances(X, centers.astype(X.dtype, copy=False))
-        session = session_of(X, out, memory=self.memory)
+        session = self._session(X, out)
         job = _native.kmeans_distances(session._inner, _native_rows(X, session), centers, native_output(out))
         found = session._run(job, "measuring", self.progress)
-        return out if isinstance(out, Array) else Array._result(session, found)
+        return result_of(session, found, out)
 
     def _assigned(self, X: Any, weights: Any) -> Any:
-        session = session_of(X, memory=self.memory)
+        session = self._session(X)
         return _assign(session, X, self.cluster_centers_.astype(np.float64), weights, "assigning", self.progress)
 
-    def _job(self, X: Any, start: Any, weights: Any, session: Session, *, explain: bool = False) -> _native.Job:
-        return _native.kmeans_fit(
-            session._for(explain), _native_rows(X, session), start, weights, int(self.max_iter), float(self.tol)
-        )
+    def _job(self, X: Any, start: Any, weights: Any, session: Session) -> _native.Job:
+        return _native.kmeans_fit(session._inner, _native_rows(X, session), start, weights, int(self.max_iter), float(self.tol))
 
     def _keep(self, found: dict[str, Any], dtype: np.dtype[Any]) -> None:
         self.cluster_centers_ = found["centers"].reshape(-1, self.n_features_in_).astype(dtype)
@@ -261,6 +254,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
 
     def _start(self, X: Any, weights: Any, session: Session, random: np.random.RandomState) -> npt.NDArray[np.float64]:
         k = int(self.n_clusters)
+        if is_planning():
+            # A plan is the same wherever centres begin.
+            return np.zeros((k, X.shape[1]))
         if not isinstance(self.init, str):
             found = self.init(X, k, random_state=random) if callable(self.init) else self.init
             start = np.array(found, dtype=np.float64, order="C")
@@ -284,36 +280,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Ba
             rows, own = _in_order(rows, own)
         return _plus_plus(rows, k, own, random)
 
-    def _checked(self, X: Any, *, reset: bool) -> Any:
-        """X as float32 or float64, with scikit-learn's checks for what is in memory and ours for what is on SSD."""
-        if not isinstance(X, (Array, Sparse)):
-            unmasked(X, "X")
-            found = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], accept_sparse="csr")
-            return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
-        if X.ndim != 2:
-            raise ShapeError(f"{X!r} has one dimension, where rows (samples) and columns (features) are expected")
-        if reset:
-            self.n_features_in_ = X.shape[1]
-            if hasattr(self, "feature_names_in_"):
-                del self.feature_names_in_
-        elif X.shape[1] != self.n_features_in_:
-            raise ShapeError(f"{X!r} has {X.shape[1]} features, but KMeans is expecting {self.n_features_in_} features as input")
-        return X
-
     @property
     def _n_features_out(self) -> int:
         return int(self.cluster_centers_.shape[0])
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = dict(super().__getstate__())
-        state.pop("trace_", None)
-        return state
 
     cluster_centers_: Floats
     labels_: npt.NDArray[np.int32]

@@ -7,12 +7,13 @@ from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from . import _native
-from ._array import Array, Floats, native_operand, native_output, refuse_sparse, session_of, unmasked
+from ._array import Array, Floats, native_operand, native_output, refuse_sparse, result_of, unmasked
+from ._estimator import Estimator
 from ._session import PathLike
 from ._trace import Trace
 from .errors import ArgumentError, DTypeError, ShapeError
@@ -30,7 +31,7 @@ BLOCK_BYTES = 16 << 20
 ADVICE = "PCA takes dense rows only. outcore.random_projection reduces sparse ones; .scipy().toarray() makes them dense in memory"
 
 
-class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
     """Principal component analysis of a matrix that may be larger than memory.
 
     One pass over the data for the mean and the covariance (more where that is larger than the budget, one for each part of it
@@ -113,29 +114,20 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
             OverBudgetError for more features than the budget has room for.
         """
         X = self._checked(X, reset=True)
-        job = self._plan(X)
-        session = session_of(X, memory=self.memory)
+        session = self._session(X)
+        count, variance = self._wanted(*X.shape)
+        job = _native.pca_fit(session._inner, native_operand(X, "X"), count, variance, self._seed())
         self._keep(session._run(job, "finding components", self.progress), X.dtype)
         self.trace_ = session.last_trace()
         return self
 
-    def explain(self, X: Any, *, as_json: bool = False) -> None:
-        """Prints what `fit` would read and hold; nothing is moved."""
-        # On a copy, so that what has been fitted stays.
-        other = clone(self)
-        job = other._plan(other._checked(X, reset=True), explain=True)
-        print(job.json() if as_json else job.text())
-
-    def _plan(self, X: Any, *, explain: bool = False) -> _native.Job:
-        count, variance = self._wanted(*X.shape)
-        state = self.random_state
-        if isinstance(state, Integral) and not 0 <= int(state) < 1 << 64:
+    def _seed(self) -> int:
+        state = 0 if self.random_state is None else self.random_state
+        if not isinstance(state, Integral):
+            return int(check_random_state(state).randint(1 << 31))
+        if not 0 <= int(state) < 1 << 64:
             raise ArgumentError(f"random_state={state} must be between 0 and 2^64 - 1")
-        seed = (
-            0 if state is None else int(state) if isinstance(state, Integral) else int(check_random_state(state).randint(1 << 31))
-        )
-        session = session_of(X, memory=self.memory)
-        return _native.pca_fit(session._for(explain), native_operand(X, "X"), count, variance, seed)
+        return int(state)
 
     def _wanted(self, samples: int, features: int) -> tuple[int | None, float | None]:
         wanted, most = self.n_components, min(samples, features)
@@ -233,7 +225,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     def fit_transform(self, X: Any, y: Any = None, out: None = None) -> Floats: ...
     def fit_transform(self, X: Any, y: Any = None, out: PathLike | Array | None = None) -> Array | Floats:
         """`fit` and then `transform` of the same X."""
-        with session_of(X, out, memory=self.memory)._as_one():
+        with self._session(X, out)._as_one():
             return self.fit(X).transform(X, out=out)
 
     def get_covariance(self) -> Floats:
@@ -260,45 +252,20 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
         """(X - before) matrix + after, on SSD if either side is there."""
         if out is None and not isinstance(X, Array):
             return _map_in_memory(X, before, matrix, after)
-        session = session_of(X, out, memory=self.memory)
+        session = self._session(X, out)
         job = _native.affine(
             session._inner, native_operand(X, "X"), before, np.ascontiguousarray(matrix), after, native_output(out)
         )
         found = session._run(job, label, self.progress)
-        return out if isinstance(out, Array) else Array._result(session, found)
+        return result_of(session, found, out)
 
-    def _checked(self, X: Any, *, reset: bool) -> Any:
-        """X as float32 or float64, with scikit-learn's checks for what is in memory and ours for what is on SSD."""
+    def _checked(self, X: Any, *, reset: bool, least: int = 1) -> Any:
         refuse_sparse(X, "X", ADVICE)
-        if not isinstance(X, Array):
-            unmasked(X, "X")
-            found = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], ensure_min_samples=2 if reset else 1)
-            return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
-        if X.ndim != 2:
-            raise ShapeError(f"{X!r} has one dimension, where rows (samples) and columns (features) are expected")
-        if reset:
-            if X.shape[0] < 2:
-                raise ArgumentError(f"{X!r} has {X.shape[0]} sample(s), where at least 2 are needed")
-            self.n_features_in_ = X.shape[1]
-            if hasattr(self, "feature_names_in_"):
-                del self.feature_names_in_
-        elif X.shape[1] != self.n_features_in_:
-            raise ShapeError(f"{X!r} has {X.shape[1]} features, but PCA is expecting {self.n_features_in_} features as input")
-        return X
+        return super()._checked(X, reset=reset, least=2 if reset else least)
 
     @property
     def _n_features_out(self) -> int:
         return int(self.components_.shape[0])
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = dict(super().__getstate__())
-        state.pop("trace_", None)
-        return state
 
     components_: Floats
     explained_variance_: Floats
@@ -307,7 +274,6 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # 
     mean_: npt.NDArray[np.float64]
     noise_variance_: float
     n_components_: int
-    n_features_in_: int
     n_samples_: int
     trace_: Trace
 

@@ -8,8 +8,6 @@ memory : int or str, optional
     A budget for this call, beside that of the session.
 progress : bool, optional
     Show a progress bar; default on a terminal and in a notebook, where it takes more than a second.
-explain : bool or "json"
-    Print, in words or as JSON, what the call would read, write and hold, instead; nothing is moved and nothing returned.
 
 and raise ShapeError, DTypeError, OverBudgetError (before anything is read or written), DeviceError and, on Ctrl-C,
 KeyboardInterrupt. The result does not depend on the number of threads; it may depend, in the last bits, on `memory`.
@@ -23,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _native
-from ._array import Array, Floats, native_operand, native_output, refuse_sparse, session_of, unmasked
-from ._session import PathLike, Session, full_path, type_name
+from ._array import Array, Floats, native_operand, native_output, refuse_sparse, result_of, session_of, unmasked
+from ._session import PathLike, full_path, type_name
 from ._sparse import Sparse, is_scipy, native_sparse
 from .errors import ArgumentError, DTypeError
 
@@ -52,7 +50,6 @@ def __dir__() -> list[str]:
 Operand = Array | npt.NDArray[Any]
 Vector = npt.NDArray[np.float64]
 Norm = Literal["l1", "l2", "max"]
-Explain = bool | Literal["json"]
 
 
 class _Statistics(TypedDict):
@@ -67,20 +64,6 @@ class ColumnStatistics(_Statistics, total=False):
     """What `column_statistics` returns."""
 
     nonzeros: npt.NDArray[np.uint64]
-
-
-def _carry_out(session: Session, job: _native.Job, label: str, progress: bool | None, explain: Explain) -> Any:
-    if explain:
-        print(job.json() if explain == "json" else job.text())
-        return None
-    return session._run(job, label, progress)
-
-
-def _array(session: Session, found: Any, out: Any) -> Any:
-    """The result as an array: `out` itself where it was given as one; nothing where the plan was only explained."""
-    if found is None or isinstance(out, Array):
-        return out if found is not None else None
-    return Array._result(session, found)
 
 
 def _check_memory_out(out: npt.NDArray[Any], dtype: Any, beta: float, *operands: Any) -> None:
@@ -108,7 +91,6 @@ def gemm(
     trans_b: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Literal[False] = False,
 ) -> Array: ...
 @overload
 def gemm(
@@ -122,9 +104,7 @@ def gemm(
     trans_b: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Literal[False] = False,
 ) -> Floats: ...
-@overload
 def gemm(
     a: Operand,
     b: Operand,
@@ -136,21 +116,7 @@ def gemm(
     trans_b: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Explain,
-) -> Array | Floats | None: ...
-def gemm(
-    a: Operand,
-    b: Operand,
-    out: PathLike | Array | npt.NDArray[Any] | None = None,
-    *,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    trans_a: bool = False,
-    trans_b: bool = False,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain = False,
-) -> Array | Floats | None:
+) -> Array | Floats:
     """C = alpha op(A) op(B) + beta C.
 
     Parameters
@@ -183,14 +149,13 @@ def gemm(
         target: Any = out
     else:
         target = native_output(out)
-    job = _native.gemm(session._for(explain), left, right, trans_a, trans_b, alpha, beta, target)
-    found = _carry_out(session, job, "gemm", progress, explain)
+    job = _native.gemm(session._inner, left, right, trans_a, trans_b, alpha, beta, target)
+    found = session._run(job, "gemm", progress)
     if isinstance(out, np.ndarray):
-        return None if explain else out
-    return _array(session, found, out)
+        return out
+    return result_of(session, found, out)
 
 
-@overload
 def syrk(
     a: Operand,
     out: PathLike | Array | None = None,
@@ -201,33 +166,7 @@ def syrk(
     full: bool = True,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Literal[False] = False,
-) -> Array: ...
-@overload
-def syrk(
-    a: Operand,
-    out: PathLike | Array | None = None,
-    *,
-    trans: bool = False,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    full: bool = True,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain,
-) -> Array | None: ...
-def syrk(
-    a: Operand,
-    out: PathLike | Array | None = None,
-    *,
-    trans: bool = False,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    full: bool = True,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain = False,
-) -> Array | None:
+) -> Array:
     """C = alpha A A^T + beta C, or alpha A^T A + beta C with `trans`: half the arithmetic of `gemm`.
 
     Parameters
@@ -247,11 +186,10 @@ def syrk(
     n (n + 1) k operations. Tiles after Beaumont et al., SPAA 2022 (arXiv:2202.10217).
     """
     session = session_of(a, out, memory=memory)
-    job = _native.syrk(session._for(explain), native_operand(a, "a"), trans, alpha, beta, full, native_output(out))
-    return _array(session, _carry_out(session, job, "syrk", progress, explain), out)
+    job = _native.syrk(session._inner, native_operand(a, "a"), trans, alpha, beta, full, native_output(out))
+    return result_of(session, session._run(job, "syrk", progress), out)
 
 
-@overload
 def axpby(
     x: Operand,
     y: Array,
@@ -260,29 +198,7 @@ def axpby(
     beta: float = 1.0,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Literal[False] = False,
-) -> Array: ...
-@overload
-def axpby(
-    x: Operand,
-    y: Array,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain,
-) -> Array | None: ...
-def axpby(
-    x: Operand,
-    y: Array,
-    *,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain = False,
-) -> Array | None:
+) -> Array:
     """y = alpha x + beta y, in place. With `beta` 0 the old content of y is not read.
 
     Parameters
@@ -295,21 +211,11 @@ def axpby(
     y.
     """
     session = session_of(y, x, memory=memory)
-    job = _native.axpby(session._for(explain), native_operand(x, "x"), _stored(y, "y"), alpha, beta)
-    return _array(session, _carry_out(session, job, "axpby", progress, explain), y)
+    job = _native.axpby(session._inner, native_operand(x, "x"), _stored(y, "y"), alpha, beta)
+    return result_of(session, session._run(job, "axpby", progress), y)
 
 
-@overload
-def scale(
-    x: Array, alpha: float, *, memory: int | str | None = None, progress: bool | None = None, explain: Literal[False] = False
-) -> Array: ...
-@overload
-def scale(
-    x: Array, alpha: float, *, memory: int | str | None = None, progress: bool | None = None, explain: Explain
-) -> Array | None: ...
-def scale(
-    x: Array, alpha: float, *, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
-) -> Array | None:
+def scale(x: Array, alpha: float, *, memory: int | str | None = None, progress: bool | None = None) -> Array:
     """x = alpha x, in place.
 
     Parameters
@@ -322,31 +228,17 @@ def scale(
     x.
     """
     session = session_of(x, memory=memory)
-    job = _native.scale(session._for(explain), _stored(x, "x"), alpha)
-    return _array(session, _carry_out(session, job, "scale", progress, explain), x)
+    job = _native.scale(session._inner, _stored(x, "x"), alpha)
+    return result_of(session, session._run(job, "scale", progress), x)
 
 
-@overload
 def row_norms(
     x: Operand | Sparse,
     norm: Norm = "l2",
     *,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Literal[False] = False,
-) -> Vector: ...
-@overload
-def row_norms(
-    x: Operand | Sparse, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: Explain
-) -> Vector | None: ...
-def row_norms(
-    x: Operand | Sparse,
-    norm: Norm = "l2",
-    *,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain = False,
-) -> Vector | None:
+) -> Vector:
     """The norm of each row, summed in float64.
 
     Parameters
@@ -361,33 +253,19 @@ def row_norms(
     """
     session = session_of(x, memory=memory)
     if isinstance(x, Sparse) or is_scipy(x):
-        job = _native.sparse_row_norms(session._for(explain), native_sparse(x, session, "x"), norm)
+        job = _native.sparse_row_norms(session._inner, native_sparse(x, session, "x"), norm)
     else:
-        job = _native.row_norms(session._for(explain), native_operand(x, "x"), norm)
-    return _carry_out(session, job, "row norms", progress, explain)
+        job = _native.row_norms(session._inner, native_operand(x, "x"), norm)
+    return session._run(job, "row norms", progress)
 
 
-@overload
 def column_norms(
     x: Operand | Sparse,
     norm: Norm = "l2",
     *,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Literal[False] = False,
-) -> Vector: ...
-@overload
-def column_norms(
-    x: Operand | Sparse, norm: Norm = "l2", *, memory: int | str | None = None, progress: bool | None = None, explain: Explain
-) -> Vector | None: ...
-def column_norms(
-    x: Operand | Sparse,
-    norm: Norm = "l2",
-    *,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain = False,
-) -> Vector | None:
+) -> Vector:
     """The norm of each column, summed in float64.
 
     Parameters
@@ -401,28 +279,15 @@ def column_norms(
     """
     session = session_of(x, memory=memory)
     if isinstance(x, Sparse) or is_scipy(x):
-        job = _native.sparse_row_norms(session._for(explain), native_sparse(x, session, "x").t(), norm)
+        job = _native.sparse_row_norms(session._inner, native_sparse(x, session, "x").t(), norm)
     else:
-        job = _native.column_norms(session._for(explain), native_operand(x, "x"), norm)
-    return _carry_out(session, job, "column norms", progress, explain)
+        job = _native.column_norms(session._inner, native_operand(x, "x"), norm)
+    return session._run(job, "column norms", progress)
 
 
-@overload
 def column_statistics(
-    x: Operand | Sparse,
-    *,
-    ddof: int = 0,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Literal[False] = False,
-) -> ColumnStatistics: ...
-@overload
-def column_statistics(
-    x: Operand | Sparse, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, explain: Explain
-) -> ColumnStatistics | None: ...
-def column_statistics(
-    x: Operand | Sparse, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None, explain: Explain = False
-) -> ColumnStatistics | None:
+    x: Operand | Sparse, *, ddof: int = 0, memory: int | str | None = None, progress: bool | None = None
+) -> ColumnStatistics:
     """Count, mean, variance, least and greatest element of each column in one pass, in float64.
 
     Parameters
@@ -445,12 +310,10 @@ def column_statistics(
     """
     session = session_of(x, memory=memory)
     if isinstance(x, Sparse) or is_scipy(x):
-        job = _native.sparse_column_statistics(session._for(explain), native_sparse(x, session, "x"))
+        job = _native.sparse_column_statistics(session._inner, native_sparse(x, session, "x"))
     else:
-        job = _native.column_statistics(session._for(explain), native_operand(x, "x"))
-    found = _carry_out(session, job, "column statistics", progress, explain)
-    if found is None:
-        return None
+        job = _native.column_statistics(session._inner, native_operand(x, "x"))
+    found = session._run(job, "column statistics", progress)
     with np.errstate(invalid="ignore", divide="ignore"):
         variance = found.pop("m2") / np.float64(found["count"] - ddof)
     told: ColumnStatistics = {
@@ -465,32 +328,13 @@ def column_statistics(
     return told
 
 
-@overload
 def reduce(
     x: Operand,
     how: Literal["sum", "sum_of_squares", "min", "max"] = "sum",
     *,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Literal[False] = False,
-) -> float: ...
-@overload
-def reduce(
-    x: Operand,
-    how: Literal["sum", "sum_of_squares", "min", "max"] = "sum",
-    *,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain,
-) -> float | None: ...
-def reduce(
-    x: Operand,
-    how: Literal["sum", "sum_of_squares", "min", "max"] = "sum",
-    *,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain = False,
-) -> float | None:
+) -> float:
     """All elements to one number, in float64. NaN wins.
 
     Parameters
@@ -504,8 +348,8 @@ def reduce(
     infinite, so that of squares is where elements are beyond 1e154; see `row_norms` for their root.
     """
     session = session_of(x, memory=memory)
-    job = _native.reduce(session._for(explain), native_operand(x, "x"), how)
-    return _carry_out(session, job, how, progress, explain)
+    job = _native.reduce(session._inner, native_operand(x, "x"), how)
+    return session._run(job, how, progress)
 
 
 def _stored(x: Any, name: str) -> _native.Matrix:
@@ -526,7 +370,6 @@ def csrmm(
     trans_a: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Literal[False] = False,
 ) -> Array: ...
 @overload
 def csrmm(
@@ -539,7 +382,6 @@ def csrmm(
     trans_a: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Literal[False] = False,
 ) -> Array: ...
 @overload
 def csrmm(
@@ -552,7 +394,6 @@ def csrmm(
     trans_a: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Literal[False] = False,
 ) -> Floats: ...
 @overload
 def csrmm(
@@ -565,9 +406,7 @@ def csrmm(
     trans_a: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Literal[False] = False,
 ) -> Array | Floats: ...
-@overload
 def csrmm(
     a: Any,
     b: Operand,
@@ -578,20 +417,7 @@ def csrmm(
     trans_a: bool = False,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Explain,
-) -> Array | Floats | None: ...
-def csrmm(
-    a: Any,
-    b: Operand,
-    out: PathLike | Array | npt.NDArray[Any] | None = None,
-    *,
-    alpha: float = 1.0,
-    beta: float = 0.0,
-    trans_a: bool = False,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain = False,
-) -> Array | Floats | None:
+) -> Array | Floats:
     """C = alpha op(A) B + beta C for a sparse A. No transpose is made for op(A) = A^T.
 
     Parameters
@@ -623,11 +449,11 @@ def csrmm(
     if isinstance(out, np.ndarray):
         _check_memory_out(out, b.dtype, beta, b)
     into = out if isinstance(out, np.ndarray) else native_output(out)
-    job = _native.csrmm(session._for(explain), left, right, alpha, beta, into)
-    found = _carry_out(session, job, "csrmm", progress, explain)
+    job = _native.csrmm(session._inner, left, right, alpha, beta, into)
+    found = session._run(job, "csrmm", progress)
     if isinstance(out, np.ndarray):
-        return None if explain else out
-    return _array(session, found, out)
+        return out
+    return result_of(session, found, out)
 
 
 def csrgemv(
@@ -660,7 +486,6 @@ def csrgemv(
     return y
 
 
-@overload
 def gram_product(
     a: Any,
     x: Operand,
@@ -668,27 +493,7 @@ def gram_product(
     *,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Literal[False] = False,
-) -> Array: ...
-@overload
-def gram_product(
-    a: Any,
-    x: Operand,
-    out: PathLike | Array | None = None,
-    *,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain,
-) -> Array | None: ...
-def gram_product(
-    a: Any,
-    x: Operand,
-    out: PathLike | Array | None = None,
-    *,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain = False,
-) -> Array | None:
+) -> Array:
     """Y = A^T (A X) for a sparse A, in one pass over A.
 
     Parameters
@@ -708,12 +513,10 @@ def gram_product(
     together and not its rows, A X is made in scratch and A is read twice.
     """
     session = session_of(a, x, out, memory=memory)
-    job = _native.gram_product(session._for(explain), native_sparse(a, session, "a"), native_operand(x, "x"), native_output(out))
-    found: Array | None = _array(session, _carry_out(session, job, "gram product", progress, explain), out)
-    return found
+    job = _native.gram_product(session._inner, native_sparse(a, session, "a"), native_operand(x, "x"), native_output(out))
+    return result_of(session, session._run(job, "gram product", progress), out)
 
 
-@overload
 def scaled(
     a: Any,
     out: PathLike | None = None,
@@ -725,35 +528,7 @@ def scaled(
     dtype: npt.DTypeLike | None = None,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Literal[False] = False,
-) -> Sparse: ...
-@overload
-def scaled(
-    a: Any,
-    out: PathLike | None = None,
-    *,
-    rows: npt.ArrayLike | None = None,
-    columns: npt.ArrayLike | None = None,
-    logarithm: bool = False,
-    unit_rows: bool = False,
-    dtype: npt.DTypeLike | None = None,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain,
-) -> Sparse | None: ...
-def scaled(
-    a: Any,
-    out: PathLike | None = None,
-    *,
-    rows: npt.ArrayLike | None = None,
-    columns: npt.ArrayLike | None = None,
-    logarithm: bool = False,
-    unit_rows: bool = False,
-    dtype: npt.DTypeLike | None = None,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain = False,
-) -> Sparse | None:
+) -> Sparse:
     """A copy of a sparse matrix with other values in the same places.
 
     Parameters
@@ -779,37 +554,18 @@ def scaled(
     down, across = (None if part is None else np.ascontiguousarray(part, np.float64) for part in (rows, columns))
     path = None if out is None else full_path(out)
     matrix = native_sparse(a, session, "a")
-    job = _native.sparse_scaled(session._for(explain), matrix, path, kind, down, across, logarithm, unit_rows)
-    found = _carry_out(session, job, "scaling", progress, explain)
-    return None if found is None else Sparse._result(session, found)
+    job = _native.sparse_scaled(session._inner, matrix, path, kind, down, across, logarithm, unit_rows)
+    found = session._run(job, "scaling", progress)
+    return Sparse._result(session, found)
 
 
-@overload
 def csrcsc(
     a: Any,
     out: PathLike | None = None,
     *,
     memory: int | str | None = None,
     progress: bool | None = None,
-    explain: Literal[False] = False,
-) -> Sparse: ...
-@overload
-def csrcsc(
-    a: Any,
-    out: PathLike | None = None,
-    *,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain,
-) -> Sparse | None: ...
-def csrcsc(
-    a: Any,
-    out: PathLike | None = None,
-    *,
-    memory: int | str | None = None,
-    progress: bool | None = None,
-    explain: Explain = False,
-) -> Sparse | None:
+) -> Sparse:
     """The same matrix in the other format: CSC for CSR, CSR for CSC.
 
     Parameters
@@ -829,6 +585,6 @@ def csrcsc(
     """
     session = session_of(a, memory=memory)
     path = None if out is None else full_path(out)
-    job = _native.csrcsc(session._for(explain), native_sparse(a, session, "a"), path)
-    found = _carry_out(session, job, "csrcsc", progress, explain)
-    return None if found is None else Sparse._result(session, found)
+    job = _native.csrcsc(session._inner, native_sparse(a, session, "a"), path)
+    found = session._run(job, "csrcsc", progress)
+    return Sparse._result(session, found)

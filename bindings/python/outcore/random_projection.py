@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import DataDimensionalityWarning
 from sklearn.random_projection import johnson_lindenstrauss_min_dim
 from sklearn.utils import check_random_state
 from sklearn.utils.random import sample_without_replacement
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from . import _native
-from ._array import Array, Floats, native_operand, native_output, session_of, unmasked
+from ._array import Array, Floats, native_operand, native_output, result_of
+from ._estimator import Estimator
+from ._plan import Plan, explain
 from ._session import PathLike
 from ._sparse import Sparse, is_scipy, native_sparse
-from .errors import ArgumentError, ShapeError
+from .errors import ArgumentError
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -31,7 +33,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
     """Fewer features that keep distances, by a sparse random map, as scikit-learn's `SparseRandomProjection`.
 
     The map has entries of 1 / sqrt(density n_components) with random signs, at random places, and stays in memory; `transform`
@@ -81,6 +83,17 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.random_state = random_state
         self.memory = memory
         self.progress = progress
+
+    _TAKES_SPARSE = True
+
+    def explain(self, X: Any) -> Plan:
+        """What `fit_transform` is going to read, write and hold; `fit` alone reads nothing. Nothing is moved.
+
+        Returns
+        -------
+        Plan
+        """
+        return explain(self.fit_transform, X)
 
     def fit(self, X: Any, y: Any = None) -> SparseRandomProjection:
         """Draws the map for the shape of X; none of its elements are read.
@@ -140,16 +153,14 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         """
         check_is_fitted(self)
         X = self._checked(X, reset=False)
-        session = session_of(X, out, memory=self.memory)
+        session = self._session(X, out)
         stored = isinstance(X, (Array, Sparse))
         turned = self.components_.T.tocsr().astype(X.dtype if X.dtype in (np.float32, np.float64) else np.float64)
         rows = native_sparse(X, session, "X") if isinstance(X, Sparse) or is_scipy(X) else native_operand(X, "X")
         job = _native.project(session._inner, rows, native_sparse(turned, session), native_output(out))
         with session._as_one():
             found = session._run(job, "projecting", self.progress)
-            if isinstance(out, Array):
-                return out
-            result = Array._result(session, found)
+            result = result_of(session, found, out)
             return result if stored or out is not None else result.numpy()
 
     @overload
@@ -164,32 +175,13 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         """`fit` and then `transform` of the same X."""
         return self.fit(X).transform(X, out=out)
 
-    def _checked(self, X: Any, *, reset: bool) -> Any:
-        if not isinstance(X, (Array, Sparse)):
-            unmasked(X, "X")
-            return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
-        if X.ndim != 2:
-            raise ShapeError(f"{X!r} has one dimension, where rows (samples) and columns (features) are expected")
-        if reset:
-            self.n_features_in_ = X.shape[1]
-        elif X.shape[1] != self.n_features_in_:
-            raise ShapeError(f"{X!r} has {X.shape[1]} features, but SparseRandomProjection is expecting {self.n_features_in_}")
-        return X
-
     @property
     def _n_features_out(self) -> int:
         return int(self.n_components_)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
-
     components_: csr_matrix
     density_: float
     n_components_: int
-    n_features_in_: int
 
 
 def _identity(features: int) -> Any:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
 
 from . import _native, linalg
-from ._array import Array, session_of
+from ._array import Array
+from ._estimator import Estimator
 from ._session import PathLike, full_path
 from ._sparse import Sparse, is_scipy, native_sparse, refuse_dense
-from .errors import ArgumentError, ShapeError
+from .errors import ArgumentError
 
 if TYPE_CHECKING:
     from ._sparse import ScipyMatrix
@@ -26,7 +27,7 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ignore[misc]
     """Term frequency times inverse document frequency, as scikit-learn's `TfidfTransformer`.
 
     `fit` reads the counts once, `transform` reads them and writes a matrix of the same shape. Takes an `outcore.Sparse` (its
@@ -119,7 +120,7 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         """
         check_is_fitted(self)
         X = self._checked(X, reset=False)
-        session = session_of(X, memory=self.memory)
+        session = self._session(X)
         path = None if out is None else full_path(out)
         factors = self.idf_ if self.use_idf else None
         job = _native.sparse_scaled(
@@ -139,27 +140,16 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
     def fit_transform(self, X: Any, y: Any = None, out: None = None) -> ScipyMatrix: ...
     def fit_transform(self, X: Any, y: Any = None, out: PathLike | None = None) -> Sparse | ScipyMatrix:
         """`fit` and then `transform` of the same X."""
-        with session_of(X, memory=self.memory)._as_one():
+        with self._session(X)._as_one():
             return self.fit(X).transform(X, out=out)
 
-    def _checked(self, X: Any, *, reset: bool) -> Any:
+    def _checked(self, X: Any, *, reset: bool, least: int = 1) -> Any:
         if isinstance(X, Array):
             # What is in memory and dense is taken, as scikit-learn's takes it; on SSD it may be any size.
             refuse_dense(X, "X")
-        if not isinstance(X, Sparse):
-            found = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
-            return found if is_scipy(found) else scipy.sparse.csr_matrix(found)
-        if reset:
-            self.n_features_in_ = X.shape[1]
-        elif X.shape[1] != self.n_features_in_:
-            raise ShapeError(f"{X!r} has {X.shape[1]} features, but TfidfTransformer is expecting {self.n_features_in_}")
-        return X
+        found = super()._checked(X, reset=reset, least=least)
+        return found if isinstance(found, Sparse) or is_scipy(found) else scipy.sparse.csr_matrix(found)
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
-        return tags
+    _TAKES_SPARSE = True
 
     idf_: npt.NDArray[np.float64]
-    n_features_in_: int

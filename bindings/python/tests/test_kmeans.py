@@ -174,13 +174,13 @@ def test_equal_rows_leave_clusters_without_any() -> None:
     assert km.inertia_ == 0
 
 
-def test_explain_prints_plans_and_moves_nothing(tmp_path: Path, x: npt.NDArray[Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_has_plans_and_moves_nothing(tmp_path: Path, x: npt.NDArray[Any]) -> None:
     data = oc.from_numpy(tmp_path / "x.npy", x)
     km = KMeans(5, memory="3MiB")
-    km.explain(data)
-    text = capsys.readouterr().out
-    assert "k-means first round" in text
-    assert "k-means round" in text
+    plan = km.explain(data)
+    assert [part.name for part in plan.parts] == ["k-means first round", "k-means round"]
+    assert plan.bytes_read == sum(part.bytes_read for part in plan.parts) and "k-means round" in str(plan)
+    assert oc.explain(km.fit, data).json() == plan.json()
     assert not hasattr(km, "n_features_in_")
 
 

@@ -247,18 +247,20 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.ArgumentError):
         oc.open(tmp_path / "a", dtype="float32", shape=3)
     with pytest.raises(errors.OverBudgetError):
-        oc.linalg.gram_product(a, np.ones((300, 200_000), np.float32), memory="1MiB", explain=True)
+        oc.explain(oc.linalg.gram_product, a, np.ones((300, 200_000), np.float32), memory="1MiB")
     (tmp_path / "empty").mkdir()
     with pytest.raises(errors.NotAFileError, match=r"matrix\.json"):
         oc.open(tmp_path / "empty")
 
 
-def test_explain_prints_and_makes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_makes_nothing(tmp_path: Path) -> None:
     a = oc.from_scipy(tmp_path / "a", made())
-    assert oc.linalg.csrmm(a, np.ones((300, 4), np.float32), tmp_path / "c.npy", explain=True) is None
-    assert oc.linalg.csrcsc(a, tmp_path / "t", explain=True) is None
-    assert oc.linalg.scaled(a, tmp_path / "s", explain=True) is None
-    assert "csrcsc" in capsys.readouterr().out
+    assert oc.explain(oc.linalg.csrmm, a, np.ones((300, 4), np.float32), tmp_path / "c.npy").bytes_read > 0
+    assert "csrcsc" in oc.explain(oc.linalg.csrcsc, a, tmp_path / "t").name
+    assert oc.explain(oc.linalg.scaled, a, tmp_path / "s").bytes_written > 0
+    assert oc.explain(SparseRandomProjection(3).fit_transform, a).bytes_read > 0
+    assert SparseRandomProjection(3).explain(a).bytes_read > 0
+    assert TfidfTransformer().explain(a).bytes_written == 0
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "scratch") == ["a"]
 
 

@@ -98,13 +98,13 @@ dense
 oc.linalg.gemm(a, a.T)
 oc.linalg.gemm(a, x.T, "c.npy", alpha=2.0)
 oc.linalg.gemm(a, x.T, out=x)
-oc.linalg.gemm(a, a.T, explain=True)
+oc.explain(oc.linalg.gemm, a, a.T)
 oc.linalg.syrk(a)
 oc.linalg.axpby(x, a)
 oc.linalg.scale(a, 2.0)
 oc.linalg.row_norms(a)
 oc.linalg.row_norms(s, "l1")
-oc.linalg.column_norms(a, explain="json")
+oc.explain(oc.linalg.column_norms, a).notes
 statistics
 statistics["mean"]
 statistics["count"]
@@ -112,10 +112,10 @@ oc.linalg.reduce(a, "max")
 oc.linalg.csrmm(s, x)
 oc.linalg.csrmm(s, a, "c.npy")
 oc.linalg.csrmm(s, a, out=x)
-oc.linalg.csrmm(s, a, explain=True)
+pca.explain(a).bytes_read
 oc.linalg.csrgemv(s, v)
 oc.linalg.gram_product(s, x)
-oc.linalg.gram_product(s, x, explain=True)
+km.explain(a).parts
 oc.linalg.scaled(s, unit_rows=True)
 oc.linalg.csrcsc(s, "t")
 km.fit(a)

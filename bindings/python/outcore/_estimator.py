@@ -1,0 +1,76 @@
+"""What all estimators have in common: session, checks of what is in memory and on SSD, tags, plans, and what a pickle holds."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import validate_data
+
+from ._array import Array, session_of, unmasked
+from ._plan import Plan, explain
+from ._session import Session
+from ._sparse import Sparse
+from .errors import ArgumentError, ShapeError
+
+__all__ = ["Estimator"]
+
+
+class Estimator(BaseEstimator):  # type: ignore[misc]
+    """A scikit-learn estimator with a budget (`memory`) and progress bars (`progress`), for matrices in memory and on SSD."""
+
+    memory: int | str | None
+    progress: bool | None
+    n_features_in_: int
+
+    _TAKES_SPARSE: ClassVar[bool] = False
+
+    def explain(self, X: Any) -> Plan:
+        """What `fit` is going to read, write and hold. Nothing is moved, and what has been fitted stays.
+
+        Returns
+        -------
+        Plan
+        """
+        return explain(self.fit, X)
+
+    def _session(self, *operands: Any) -> Session:
+        """That of the first operand on SSD, with the estimator's budget."""
+        return session_of(*operands, memory=self.memory)
+
+    def _checked(self, X: Any, *, reset: bool, least: int = 1) -> Any:
+        """X as float32 or float64, of `least` rows at least: with scikit-learn's checks in memory, with ours on SSD.
+
+        With `reset` its features are those that are known from now on, else it must have as many.
+        """
+        if not isinstance(X, (Array, Sparse)):
+            unmasked(X, "X")
+            accepted = "csr" if self._TAKES_SPARSE else False
+            dtypes = [np.float64, np.float32]
+            found = validate_data(self, X, reset=reset, dtype=dtypes, accept_sparse=accepted, ensure_min_samples=least)
+            return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
+        if X.ndim != 2:
+            raise ShapeError(f"{X!r} has one dimension, where rows (samples) and columns (features) are expected")
+        if X.shape[0] < least:
+            raise ArgumentError(f"{X!r} has {X.shape[0]} sample(s), where at least {least} are needed")
+        if reset:
+            self.n_features_in_ = X.shape[1]
+            if hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
+        elif X.shape[1] != self.n_features_in_:
+            expected = f"but {type(self).__name__} is expecting {self.n_features_in_} features as input"
+            raise ShapeError(f"{X!r} has {X.shape[1]} features, {expected}")
+        return X
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self._TAKES_SPARSE
+        if tags.transformer_tags is not None:
+            tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        state.pop("trace_", None)
+        return state

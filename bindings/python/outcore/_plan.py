@@ -1,0 +1,119 @@
+"""What a call is going to do: its plan, as a value."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+from . import _native
+from ._session import Planned, planning
+from ._units import show_bytes
+from .errors import ArgumentError
+
+__all__ = ["Plan", "explain"]
+
+
+class Plan:
+    """What a call is going to read, write and hold. It prints as some lines of words; nothing has been moved for it.
+
+    Attributes
+    ----------
+    name : str
+    tasks, flops : int
+        Pieces of work, and arithmetic operations.
+    bytes_read, bytes_written : int
+        Traffic between device and memory.
+    peak_bytes : int
+        The most that is held at once; at most `memory_bytes`.
+    floor_bytes : int
+        What is reserved before anything is read.
+    memory_bytes : int
+        The budget that the plan is made for.
+    bound_bytes : int
+        The least traffic known for this work and budget.
+    notes : dict of str to str
+        What the planner chose.
+    parts : tuple of Plan
+        Of work in several plans, each of them; numbers above are then their sums, or the highest of what they hold.
+    """
+
+    name: str
+    tasks: int
+    flops: int
+    bytes_read: int
+    bytes_written: int
+    peak_bytes: int
+    floor_bytes: int
+    memory_bytes: int
+    bound_bytes: int
+    notes: dict[str, str]
+    parts: tuple[Plan, ...]
+
+    def __init__(self, facts: list[dict[str, Any]], text: str) -> None:
+        self._facts, self._text = facts, text
+        self.parts = tuple(Plan([each], "") for each in facts) if len(facts) > 1 else ()
+        self.name = ", ".join(dict.fromkeys(each["plan"] for each in facts))
+        self.tasks, self.flops, self.bound_bytes = (
+            sum(each[name] for each in facts) for name in ("tasks", "flops", "bound_bytes")
+        )
+        self.bytes_read, self.bytes_written = (
+            sum(each["predicted"][name] for each in facts) for name in ("bytes_read", "bytes_written")
+        )
+        self.peak_bytes = max(each["predicted"]["peak_bytes"] for each in facts)
+        self.floor_bytes, self.memory_bytes = (max(each[name] for each in facts) for name in ("floor_bytes", "memory_bytes"))
+        self.notes = {what: value for each in facts for what, value in each["notes"]}
+
+    @classmethod
+    def _of(cls, job: _native.Job) -> Plan:
+        return cls(json.loads(job.json()), job.text())
+
+    def json(self) -> str:
+        """All of it as JSON: a list with one object for each plan."""
+        return json.dumps(self._facts)
+
+    def __str__(self) -> str:
+        return self._text or repr(self)
+
+    def __repr__(self) -> str:
+        moved = f"{show_bytes(self.bytes_read)} read, {show_bytes(self.bytes_written)} written"
+        return f"<outcore plan of {self.name}: {moved}, {show_bytes(self.peak_bytes)} held>"
+
+
+def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Plan:
+    """What `function(*args, **kwargs)` is going to read, write and hold. Nothing is moved, and no result is made.
+
+    Parameters
+    ----------
+    function : callable
+        A function of outcore or a method of one of its objects, such as `outcore.linalg.gemm`, `outcore.convert` or `pca.fit`; or
+        one that calls such a function.
+    *args, **kwargs
+        What it is to be called with.
+
+    Returns
+    -------
+    Plan of the first run that the call would make; what follows may depend on what that finds.
+
+    Raises
+    ------
+    ArgumentError
+        For a call that makes no run. OverBudgetError and all else that the call itself would raise before it moves anything.
+
+    Examples
+    --------
+    >>> plan = outcore.explain(outcore.linalg.gemm, a, a.T)
+    >>> print(plan)
+    >>> plan.bytes_read / plan.bound_bytes
+    """
+    owner = getattr(function, "__self__", None)
+    if hasattr(owner, "get_params"):
+        # An estimator: its copy learns the shape of the data, and it keeps what has been fitted.
+        function = getattr(copy.copy(owner), function.__name__)
+    with planning():
+        try:
+            function(*args, **kwargs)
+        except Planned as planned:
+            return Plan._of(planned.job)
+    raise ArgumentError(f"{getattr(function, '__qualname__', function)} makes no run that could be planned")
