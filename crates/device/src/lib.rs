@@ -40,6 +40,7 @@ mod file;
 mod flights;
 #[cfg(target_os = "linux")]
 mod linux;
+mod lock;
 mod memory;
 mod ram;
 mod request;
@@ -53,6 +54,7 @@ pub use driver::{Choice, Driver, DriverInfo, Options, Waker, driver, driver_with
 pub use error::{DeviceError, OpKind};
 pub use faulty::{Event, Fault, Faults, Faulty};
 pub use file::{FileDevice, Mode, open_file};
+pub use lock::Locked;
 pub use memory::{Anchor, Buf, Memory, Shared, Whole};
 pub use ram::MemoryDevice;
 pub use request::{Completion, Op, Request};

@@ -1,5 +1,6 @@
 //! Work that a compute thread does beforehand, if one has nothing else to do, and else whoever wants what comes of it.
 
+use outcore_device::Locked;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex};
@@ -34,7 +35,7 @@ impl Engine {
             workers.run(move |_| {
                 if let Some(input) = between.take() {
                     let result = catch_unwind(AssertUnwindSafe(|| work(input)));
-                    *between.state.lock().expect("no panic while held") = State::Done(result);
+                    *between.state.locked() = State::Done(result);
                     between.done.notify_all();
                 }
             });
@@ -46,7 +47,7 @@ impl Engine {
 impl<I, T> Between<I, T> {
     /// What is to be worked on, for whoever comes first.
     fn take(&self) -> Option<I> {
-        let mut state = self.state.lock().expect("no panic while held");
+        let mut state = self.state.locked();
         match std::mem::replace(&mut *state, State::Begun) {
             State::Waiting(input) => Some(input),
             other => {
@@ -58,7 +59,7 @@ impl<I, T> Between<I, T> {
 
     /// What came of work that was begun.
     fn wait(&self) -> Result<T, Box<dyn Any + Send>> {
-        let state = self.state.lock().expect("no panic while held");
+        let state = self.state.locked();
         let mut state = self.done.wait_while(state, |state| matches!(state, State::Begun)).expect("no panic while held");
         match std::mem::replace(&mut *state, State::Begun) {
             State::Done(result) => result,
@@ -72,7 +73,7 @@ impl<I, T> Early<I, T> {
     #[must_use]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         let Some(between) = &self.0 else { return true };
-        let state = between.state.lock().expect("no panic while held");
+        let state = between.state.locked();
         let is_begun = |state: &mut State<I, T>| matches!(state, State::Begun);
         !between.done.wait_timeout_while(state, timeout, is_begun).expect("no panic while held").1.timed_out()
     }

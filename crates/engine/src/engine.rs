@@ -1,5 +1,6 @@
 //! The engine's face: a budget, and the verbs on it.
 
+use outcore_device::Locked;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -165,7 +166,7 @@ impl Engine {
         if std::process::id() != self.0.process {
             return Err(Error::Closed);
         }
-        let mut started = self.0.started.lock().expect("no panic while held");
+        let mut started = self.0.started.locked();
         if started.is_none() {
             let driver =
                 outcore_device::driver(self.0.driver).map_err(|source| Error::Device { object: "driver".into(), source })?;

@@ -4,6 +4,7 @@
 //! and completed in any order; the caller is woken once. To keep a device busy from one batch to
 //! the next, start the next before waiting for the first.
 
+use outcore_device::Locked;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -161,7 +162,7 @@ impl Arrivals {
     pub fn ready_within(&self, timeout: Duration) -> bool {
         let quiet = |state: &mut crate::gathering::Arrived| state.pieces.is_empty() && state.end.is_none();
         let ready = || {
-            let state = self.inbox.state.lock().expect("no panic while held");
+            let state = self.inbox.state.locked();
             let (mut state, _) = self.inbox.changed.wait_timeout_while(state, timeout, quiet).expect("no panic while held");
             !quiet(&mut state)
         };
@@ -170,7 +171,7 @@ impl Arrivals {
 
     /// Waits for more; false when there is no more.
     fn receive(&mut self) -> Result<bool> {
-        let mut state = self.inbox.state.lock().expect("no panic while held");
+        let mut state = self.inbox.state.locked();
         while state.pieces.is_empty() && state.end.is_none() {
             state = self.inbox.changed.wait(state).expect("no panic while held");
         }

@@ -4,6 +4,7 @@
 //! driver at once. When the last is done the pieces go to the caller; the activity stays, asleep,
 //! until the caller has dropped them, because the frames are its own to give back.
 
+use outcore_device::Locked;
 use std::any::Any;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -62,13 +63,13 @@ pub(crate) struct Arrived {
 impl Inbox {
     fn deliver(&self, fresh: &mut Vec<(u32, Buf)>) {
         if !fresh.is_empty() {
-            self.state.lock().expect("no panic while held").pieces.append(fresh);
+            self.state.locked().pieces.append(fresh);
             self.changed.notify_all();
         }
     }
 
     fn end(&self, result: Result<()>) {
-        self.state.lock().expect("no panic while held").end.get_or_insert(result);
+        self.state.locked().end.get_or_insert(result);
         self.changed.notify_all();
     }
 }
@@ -270,7 +271,7 @@ impl Gathering {
             return self.closing;
         }
         if let Sink::Each(inbox) = &self.sink {
-            inbox.state.lock().expect("no panic while held").pieces.clear();
+            inbox.state.locked().pieces.clear();
         }
         for whole in self.wholes.drain(..) {
             let frame = whole.reclaim().unwrap_or_else(|_| unreachable!("every piece was dropped"));

@@ -4,6 +4,7 @@
 //! product of two matrices of 512 x 512. Here the caller begins with the first task while compute threads wake up and take the
 //! others.
 
+use outcore_device::Locked;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -83,7 +84,7 @@ pub(crate) fn compute(plan: Plan, at_once: usize, workers: &Workers) -> Result<O
 
 /// Takes tasks until there are none.
 fn work(core: usize, tasks: &Tasks, done: &Sender<Done>) {
-    let next = || tasks.lock().expect("no panic while held").pop_front();
+    let next = || tasks.locked().pop_front();
     while let Some((mut task, mut blocks)) = next() {
         let (since, mut more) = (Instant::now(), Vec::new());
         let result = run_task(task.work.take(), &mut [], &mut blocks, &AtomicBool::new(false), &mut more);

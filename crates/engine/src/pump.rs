@@ -5,6 +5,7 @@
 //!
 //! A driver that fails ends what goes on with its error, not the engine: what is started later finds out for itself.
 
+use outcore_device::Locked;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -110,7 +111,7 @@ pub(crate) struct Gauge {
 impl Gauge {
     /// What the driver is since it fell back on another way.
     pub(crate) fn driver(&self) -> Option<DriverInfo> {
-        self.driver.lock().expect("no panic while held").clone()
+        self.driver.locked().clone()
     }
 
     /// Whether something goes on, or waits to. Whatever fails to reserve memory has been counted before.
@@ -279,7 +280,7 @@ impl Pump {
             }
             if !self.has_fallen_back && self.driver.has_fallen_back() {
                 self.has_fallen_back = true;
-                *self.gauge.driver.lock().expect("no panic while held") = Some(self.driver.info());
+                *self.gauge.driver.locked() = Some(self.driver.info());
             }
             let is_quiet = completions.is_empty() && self.receiver.is_empty();
             match is_quiet && !self.is_resting && since.elapsed() >= REST {

@@ -5,6 +5,7 @@
 //! whatever thread, is requested again for the next block. What the caller keeps is within what is reserved for the stream; it
 //! grows with what the caller keeps, where the budget has more.
 
+use outcore_device::Locked;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
@@ -181,7 +182,7 @@ impl ReadStream {
         if state.lent < state.least || state.filled.is_empty() && state.end.is_some() {
             return Ok(());
         }
-        let mut floor = self.pool.floor.lock().expect("no panic while held");
+        let mut floor = self.pool.floor.locked();
         if state.least == self.most || floor.grow("a block", self.frame_bytes as u64).is_err() {
             let bytes = (self.frame_bytes * state.least) as u64;
             return Err(Error::Lent { object: self.names.join(", "), bytes });
@@ -226,7 +227,7 @@ impl Drop for ReadStream {
         let lent_bytes = (state.lent * self.frame_bytes) as u64;
         drop(state);
         // What is under way keeps others waiting until it is drained; what is lent stays reserved until it is dropped.
-        self.pool.floor.lock().expect("no panic while held").shrink(lent_bytes);
+        self.pool.floor.locked().shrink(lent_bytes);
         self.pool.mailbox.wake();
         if self.has_given {
             // The caller may use its frames for something else now.

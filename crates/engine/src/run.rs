@@ -8,6 +8,7 @@
 mod loads;
 mod stores;
 
+use outcore_device::Locked;
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -107,15 +108,15 @@ struct Scratch(Mutex<Vec<Buf>>);
 
 impl Scratch {
     fn put(&self, buf: Buf) {
-        self.0.lock().expect("no panic while held").push(buf);
+        self.0.locked().push(buf);
     }
 
     fn take(&self) -> Buf {
-        self.0.lock().expect("no panic while held").pop().expect("as many as tasks that run")
+        self.0.locked().pop().expect("as many as tasks that run")
     }
 
     fn clear(&self) {
-        self.0.lock().expect("no panic while held").clear();
+        self.0.locked().clear();
     }
 }
 

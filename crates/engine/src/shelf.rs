@@ -1,6 +1,7 @@
 //! Memory that nobody needs otherwise, for things that can be had again: pieces of equal size, which come while there is room and go, the
 //! last one first, when anybody else needs theirs.
 
+use outcore_device::Locked;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -61,7 +62,7 @@ impl Shelf {
     /// # Panics
     /// When somebody has panicked who looked at them.
     pub fn pieces(&self) -> MutexGuard<'_, Pieces> {
-        self.between.pieces.lock().expect("no panic while held")
+        self.between.pieces.locked()
     }
 
     /// Asks for pieces until there are so many; they come when they come.

@@ -7,6 +7,7 @@
 //! Where many streams share a budget, a stream reserves a part of its frames only ([`Supply::Elastic`]). The others it has while
 //! nobody needs their memory: blocks that were read ahead and not yet handed out are let go, and read again later.
 
+use outcore_device::Locked;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -146,7 +147,7 @@ impl<T> Between<T> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.state.lock().expect("no panic while held")
+        self.state.locked()
     }
 
     pub(crate) fn notify(&self) {

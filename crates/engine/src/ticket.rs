@@ -1,5 +1,6 @@
 //! What a call that was started hands back: wait for it, look at it, cancel it.
 
+use outcore_device::Locked;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -95,7 +96,7 @@ impl<T> Shared<T> {
     }
 
     pub(crate) fn fill(&self, result: Result<T>) {
-        let mut slot = self.slot.lock().expect("no panic while held");
+        let mut slot = self.slot.locked();
         if matches!(*slot, Slot::Empty) {
             *slot = Slot::Full(result);
             self.filled.notify_all();
@@ -122,7 +123,7 @@ impl<T> Ticket<T> {
     /// # Errors
     /// The run's.
     pub fn wait(self) -> Result<T> {
-        let mut slot = self.shared.slot.lock().expect("no panic while held");
+        let mut slot = self.shared.slot.locked();
         loop {
             match std::mem::replace(&mut *slot, Slot::Taken) {
                 Slot::Full(result) => return result,
@@ -135,7 +136,7 @@ impl<T> Ticket<T> {
 
     /// Blocks for at most `timeout`; true when the result is there for [`wait`](Ticket::wait) to take.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
-        let slot = self.shared.slot.lock().expect("no panic while held");
+        let slot = self.shared.slot.locked();
         let empty = |slot: &mut Slot<T>| matches!(slot, Slot::Empty);
         let (slot, _) = self.shared.filled.wait_timeout_while(slot, timeout, empty).expect("no panic while held");
         !matches!(*slot, Slot::Empty)
@@ -163,7 +164,7 @@ impl<T> Ticket<T> {
 
     /// Becomes readable when the result is there; `None` when the system gave no descriptor.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        let slot = self.shared.slot.lock().expect("no panic while held");
+        let slot = self.shared.slot.locked();
         let made = || {
             let event = Event::new().ok()?;
             if !matches!(*slot, Slot::Empty) {

@@ -7,6 +7,7 @@
 mod segments;
 mod stage;
 
+use outcore_device::Locked;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -284,7 +285,7 @@ impl<T: Send + 'static> Running<T> {
         let files = Arc::new(Mutex::new(Some(files)));
         let theirs = Arc::clone(&files);
         let finish = move || {
-            let files = theirs.lock().expect("no panic while held").take();
+            let files = theirs.locked().take();
             _ = sender.send(files.map_or(Ok(()), Files::finish));
         };
         if std::thread::Builder::new().name("outcore-job".into()).spawn(finish).is_ok() {
@@ -292,7 +293,7 @@ impl<T: Send + 'static> Running<T> {
             return;
         }
         // No thread can be had: this one does it.
-        let files = files.lock().expect("no panic while held").take();
+        let files = files.locked().take();
         self.rest = Rest::Result(files.map_or(Ok(()), Files::finish).map(|()| result));
     }
 

@@ -1,5 +1,6 @@
 //! A session: one budget, its threads, its scratch folder, and the files that it has open.
 
+use outcore_device::Locked;
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -180,11 +181,11 @@ impl Session {
 
     /// How the last run of this session went.
     pub fn last_trace(&self) -> Option<Arc<Trace>> {
-        self.inner.last_trace.lock().expect("no panic while held").clone()
+        self.inner.last_trace.locked().clone()
     }
 
     pub(crate) fn keep_trace(&self, trace: Trace) {
-        *self.inner.last_trace.lock().expect("no panic while held") = Some(Arc::new(trace));
+        *self.inner.last_trace.locked() = Some(Arc::new(trace));
     }
 
     /// Opens a `.npy` file, or a raw file with a JSON description beside it (`<file>.json`).
@@ -294,7 +295,7 @@ impl Session {
         let (store, name) = locate(path)?;
         let object = if interrupted { store.open_interrupted(&name)? } else { store.open(&name)? };
         let stat = store.stat(&name)?;
-        let mut files = self.inner.files.lock().expect("no panic while held");
+        let mut files = self.inner.files.locked();
         files.retain(|_, file| file.strong_count() > 0);
         let key = (object.identity(), shift);
         if let Some(known) = files.get(&key).and_then(Weak::upgrade)
@@ -312,7 +313,7 @@ impl Session {
     pub(crate) fn commit(&self, file: &Arc<StoredFile>) -> Result<()> {
         file.commit()?;
         if let Some(identity) = file.identity() {
-            self.inner.files.lock().expect("no panic while held").insert((identity, 0), Arc::downgrade(file));
+            self.inner.files.locked().insert((identity, 0), Arc::downgrade(file));
         }
         Ok(())
     }
@@ -402,7 +403,7 @@ impl Session {
     /// A file that a plan would make at a path: with the limits of the store there, or of files that are open on the same file system.
     fn imagined(&self, path: &Path, name: String, len: u64) -> StoredFile {
         let there = path.ancestors().find_map(|folder| Identity::of_path(folder).ok());
-        let files = self.inner.files.lock().expect("no panic while held");
+        let files = self.inner.files.locked();
         let near = files.iter().filter(|((identity, _), _)| there.is_some_and(|there| there.is_near(identity)));
         let near = near.filter_map(|(_, file)| file.upgrade()).map(|file| file.extent().device().limits()).next();
         let limits = locate(path).ok().and_then(|(store, _)| store.limits()).or(near);

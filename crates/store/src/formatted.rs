@@ -26,6 +26,7 @@ mod stream;
 mod sums;
 mod transaction;
 
+use outcore_device::Locked;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
@@ -156,7 +157,7 @@ impl Formatted {
         static OPEN: LazyLock<Mutex<HashMap<Identity, Weak<Inner>>>> = LazyLock::new(Mutex::default);
         let path = path.as_ref();
         let identity = Identity::of_path(path).map_err(|error| Error::from_io(&shown(path), "open", error))?;
-        let mut open = OPEN.lock().expect("no panic while held");
+        let mut open = OPEN.locked();
         match open.get(&identity).and_then(Weak::upgrade).filter(|store| store.is_mine()) {
             Some(store) => {
                 store.lock().allow(&store.device, access)?;
@@ -225,8 +226,8 @@ impl Formatted {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Inside> {
-        let mut state = self.state.lock().expect("no panic while held");
-        let returned = std::mem::take(&mut *self.returned.lock().expect("no panic while held"));
+        let mut state = self.state.locked();
+        let returned = std::mem::take(&mut *self.returned.locked());
         returned.into_iter().for_each(|run| state.space.give(run));
         state
     }

@@ -10,6 +10,7 @@
 //! Folders of dead processes are known by their lock, which dies with its holder; the process number in the name is for
 //! people. The random part keeps two folders of one process apart.
 
+use outcore_device::Locked;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -65,7 +66,7 @@ struct Freeing {
 impl Freeing {
     /// Until all of them are freed. A child of a fork has none of the threads that do it, hence the limit.
     fn wait(&self) {
-        let objects = self.objects.lock().expect("no panic while held");
+        let objects = self.objects.locked();
         drop(self.ended.wait_timeout_while(objects, FREE_WITHIN, |objects| *objects > 0));
     }
 }
@@ -75,14 +76,14 @@ struct BeingFreed(Arc<Freeing>);
 
 impl BeingFreed {
     fn new(freeing: Arc<Freeing>) -> BeingFreed {
-        *freeing.objects.lock().expect("no panic while held") += 1;
+        *freeing.objects.locked() += 1;
         BeingFreed(freeing)
     }
 }
 
 impl Drop for BeingFreed {
     fn drop(&mut self) {
-        *self.0.objects.lock().expect("no panic while held") -= 1;
+        *self.0.objects.locked() -= 1;
         self.0.ended.notify_all();
     }
 }

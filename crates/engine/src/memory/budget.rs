@@ -1,5 +1,6 @@
 //! How many bytes may be held, and who has reserved what of them.
 
+use outcore_device::Locked;
 use std::sync::{Arc, Mutex};
 
 use crate::error::{Error, Result};
@@ -35,18 +36,18 @@ impl Budget {
 
     /// What nobody has reserved, bytes.
     pub fn available(&self) -> u64 {
-        self.0.total - self.0.reserved.lock().expect("no panic while held").all
+        self.0.total - self.0.reserved.locked().all
     }
 
     /// What a run may have, if need be after those that go on now, bytes.
     pub fn plannable(&self) -> u64 {
-        let reserved = self.0.reserved.lock().expect("no panic while held");
+        let reserved = self.0.reserved.locked();
         self.0.total - (reserved.all - reserved.runs)
     }
 
     /// Whether a run goes on that will give memory back.
     pub(crate) fn has_runs(&self) -> bool {
-        self.0.reserved.lock().expect("no panic while held").runs > 0
+        self.0.reserved.locked().runs > 0
     }
 
     /// Nothing yet, for a run.
@@ -73,7 +74,7 @@ impl Budget {
 
     /// What is left to the engine, bytes.
     pub(crate) fn inside(&self) -> u64 {
-        self.0.total - self.0.reserved.lock().expect("no panic while held").outside
+        self.0.total - self.0.reserved.locked().outside
     }
 
     /// Reserves bytes for frames, all or nothing.
@@ -126,7 +127,7 @@ impl Reservation {
 
     /// Keeps at most `bytes` of them.
     pub fn shrink(&mut self, bytes: u64) {
-        let mut reserved = self.budget.0.reserved.lock().expect("no panic while held");
+        let mut reserved = self.budget.0.reserved.locked();
         let back = self.owned - self.owned.min(bytes);
         reserved.all -= back;
         reserved.of(self.holder).into_iter().for_each(|part| *part -= back);
@@ -136,7 +137,7 @@ impl Reservation {
 
     /// Adds bytes, all or nothing.
     pub(crate) fn grow(&mut self, what: &str, bytes: u64) -> Result<()> {
-        let (mut reserved, total) = (self.budget.0.reserved.lock().expect("no panic while held"), self.budget.0.total);
+        let (mut reserved, total) = (self.budget.0.reserved.locked(), self.budget.0.total);
         let available = total - reserved.all;
         if bytes > available {
             return Err(Error::OverBudget { what: what.to_owned(), needed: bytes, available, budget: total });

@@ -4,6 +4,7 @@
 //! and the next column. One of the two is a single element away, so every block of a view is a
 //! strided region of its file.
 
+use outcore_device::Locked;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -265,7 +266,7 @@ impl Array {
                 let (all, left) = (Arc::clone(&all), cols.start as usize);
                 let tile = self.layout.tile(extent, rows, cols, self.dtype.bytes());
                 plan.task(Task::new("read").read(tile.region).run(move |cx| {
-                    let mut all = all.lock().expect("no panic while held");
+                    let mut all = all.locked();
                     let out = view_mut(bytemuck::cast_slice_mut::<u8, T>(&mut all), tile.rows, pitch, pitch, 1)?;
                     Ok(copy_into(out.subcols_mut(left, tile.cols), tile.of::<T>(&cx.blocks[0])?)?)
                 }));

@@ -1,5 +1,6 @@
 //! One file as the engine sees it: its bytes, and who writes to them.
 
+use outcore_device::Locked;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -155,8 +156,8 @@ impl StoredFile {
     /// Whether the file is as this process knows it: nobody else has changed it since.
     pub(crate) fn is_current(&self, stat: &Stat) -> bool {
         self.as_named().is_some_and(|Named { writing, seen, .. }| {
-            let written = writing.lock().expect("no panic while held").writers > 0;
-            written || *seen.lock().expect("no panic while held") == (stat.modified, stat.len)
+            let written = writing.locked().writers > 0;
+            written || *seen.locked() == (stat.modified, stat.len)
         })
     }
 
@@ -169,20 +170,20 @@ impl StoredFile {
     }
 
     pub(crate) fn is_draft(&self) -> bool {
-        matches!(&self.kind, Kind::Unfinished(object, ..) if object.lock().expect("no panic while held").is_some())
+        matches!(&self.kind, Kind::Unfinished(object, ..) if object.locked().is_some())
     }
 
     /// Removes a new file that has no name yet.
     pub(crate) fn discard(&self) {
         if let Kind::Unfinished(object, ..) = &self.kind {
-            object.lock().expect("no panic while held").take();
+            object.locked().take();
         }
     }
 
     /// Gives a new file its name. From then on it is written in place, marked.
     pub(crate) fn commit(&self) -> Result<()> {
         let Kind::Unfinished(object, has_name, named) = &self.kind else { return Ok(()) };
-        if let Some(object) = object.lock().expect("no panic while held").take() {
+        if let Some(object) = object.locked().take() {
             object.commit()?;
             named.look();
             let _ = has_name.set(());
@@ -195,7 +196,7 @@ impl Named {
     /// It is as this process has left it.
     fn look(&self) {
         if let Ok(stat) = self.store.stat(&self.name) {
-            *self.seen.lock().expect("no panic while held") = (stat.modified, stat.len);
+            *self.seen.locked() = (stat.modified, stat.len);
         }
     }
 }
@@ -203,7 +204,7 @@ impl Named {
 /// Changes with every write in place of this process, whichever session it belongs to.
 fn version_of(identity: Identity) -> Arc<AtomicU64> {
     static VERSIONS: LazyLock<Mutex<HashMap<Identity, Arc<AtomicU64>>>> = LazyLock::new(Mutex::default);
-    let mut versions = VERSIONS.lock().expect("no panic while held");
+    let mut versions = VERSIONS.locked();
     versions.retain(|_, version| Arc::strong_count(version) > 1);
     Arc::clone(versions.entry(identity).or_default())
 }
@@ -239,7 +240,7 @@ impl Writer {
             let name = self.file.extent.name();
             return Err(Error::value(format!("{name}: the write was planned before it had its name; plan it again")));
         }
-        let mut writing = writing.lock().expect("no panic while held");
+        let mut writing = writing.locked();
         if writing.object.is_none() {
             let object = if *interrupted { store.open_in_place_interrupted(name)? } else { store.open_in_place(name)? };
             if object.identity() != *identity {
@@ -270,7 +271,7 @@ impl Writer {
             return Ok(());
         }
         version_of(named.identity).fetch_add(1, Ordering::AcqRel);
-        let mut writing = named.writing.lock().expect("no panic while held");
+        let mut writing = named.writing.locked();
         writing.writers -= 1;
         writing.failed |= failed;
         if writing.writers > 0 {

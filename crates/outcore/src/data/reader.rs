@@ -1,5 +1,6 @@
 //! A file of any format, read at any place through the engine, for callers that know the format. Nothing of it stays in the page cache.
 
+use outcore_device::Locked;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -50,7 +51,7 @@ impl FileReader {
     /// # Errors
     /// [`Error::OverBudget`].
     pub fn hold(&self, bytes: u64) -> Result<()> {
-        let mut held = self.held.lock().expect("no panic while held");
+        let mut held = self.held.locked();
         *held = None;
         *held = Some(self.session.engine().reserve(&format!("rows of {}", self.file.extent().name()), bytes)?);
         Ok(())

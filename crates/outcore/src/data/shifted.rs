@@ -10,6 +10,7 @@
 //!   here       |.......|.......|.....       the same from byte `by` on
 //! ```
 
+use outcore_device::Locked;
 use std::io;
 use std::sync::{Arc, Mutex};
 
@@ -83,7 +84,7 @@ impl Blocking for Shifted {
         let end = (start + len as u64).min(self.inner.len()).max(start);
         let there = (end - start) as usize;
         if there > 0 {
-            let _one = self.writing.lock().expect("no panic while held");
+            let _one = self.writing.locked();
             let (from, mut buf) = self.around(start, end)?;
             let (block, bytes) = (self.inner.limits().block as usize, buf.len());
             let skipped = (start - from) as usize;

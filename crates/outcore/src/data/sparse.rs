@@ -9,6 +9,7 @@ mod create;
 mod pieces;
 mod tiles;
 
+use outcore_device::Locked;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -137,13 +138,13 @@ impl Part {
         for range in cut(0..self.vector.len, 1 << 16) {
             let found = Arc::clone(&found);
             plan.task(Task::new("numbers").read(self.region(extent, range.clone())).run(move |cx| {
-                let mut found = found.lock().expect("no panic while held");
+                let mut found = found.locked();
                 found[range.start as usize..range.end as usize].copy_from_slice(cx.blocks[0].slice());
                 Ok(())
             }));
         }
         session.engine().run(plan)?.wait()?;
-        let numbers = std::mem::take(&mut *found.lock().expect("no panic while held"));
+        let numbers = std::mem::take(&mut *found.locked());
         Ok(numbers)
     }
 

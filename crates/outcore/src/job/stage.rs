@@ -1,5 +1,6 @@
 //! Where a driven job carries out its plans: each one made from what those before it found.
 
+use outcore_device::Locked;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -110,7 +111,7 @@ impl Stage {
         }
         let outcome = ticket.wait()?;
         self.watch.reach(fraction);
-        self.traces.lock().expect("no panic while held").add(since, &outcome.trace, self.session.threads());
+        self.traces.locked().add(since, &outcome.trace, self.session.threads());
         Ok(outcome)
     }
 
@@ -157,7 +158,7 @@ impl Stage {
 
     /// Makes what was run so far the session's last trace.
     pub(super) fn keep_trace(&self) {
-        self.traces.lock().expect("no panic while held").keep(&self.session);
+        self.traces.locked().keep(&self.session);
     }
 }
 

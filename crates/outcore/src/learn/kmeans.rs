@@ -31,6 +31,7 @@ mod source;
 mod sparse;
 mod totals;
 
+use outcore_device::Locked;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -323,7 +324,7 @@ impl<T: Real> Lloyd<T> {
         let forwards = 0..self.blocks.len();
         let order: Vec<usize> = if passes.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() };
         let settle = |block: usize| {
-            let known = &mut *known[block].lock().expect("no panic while held");
+            let known = &mut *known[block].locked();
             // Where most rows had to be looked at before, that is found out when they are there, by all threads at once.
             let loosened = moved.filter(|_| !known.are_most_active());
             let active = loosened.map_or(known.labels.len(), |moved| known.loosen(moved));
@@ -337,7 +338,7 @@ impl<T: Real> Lloyd<T> {
         };
         let (changed, looked) = self.look(stage, &pass, order.into_iter().map(settle), sums, reached)?;
         let unsure = known.iter().enumerate().filter_map(|(block, known)| {
-            let known = &mut *known.lock().expect("no panic while held");
+            let known = &mut *known.locked();
             let rows = std::mem::take(&mut known.unsure);
             let runs = self.runs(known, rows.len(), || rows.clone());
             (!rows.is_empty()).then_some(Todo { block, runs, packed: None, wanted: Wanted::These(rows) })

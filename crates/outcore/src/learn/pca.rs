@@ -12,6 +12,7 @@
 //!
 //! Cost: n d^2 flops, reads X once (or once a group), 4 to 8 d^2 bytes of memory or scratch.
 
+use outcore_device::Locked;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -268,7 +269,7 @@ impl<'a, T: Real> Fit<'a, T> {
             add_products(x, shift.slice::<f64>(), &panel, sums, products, scratch, &blas, stop)
                 .map_err(|error| locate(error, x, &object, first_row))?;
             if let Some(diagonal) = diagonal {
-                let mut diagonal = diagonal.lock().expect("no panic while held");
+                let mut diagonal = diagonal.locked();
                 (0..panel.width())
                     .for_each(|column| diagonal[panel.columns.start as usize + column] = values[width + column * width + column]);
             }
@@ -456,11 +457,11 @@ impl Solve {
         let found = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&found);
         plan.task(Task::new("eigenvectors").run(move |cx| {
-            *slot.lock().expect("no panic while held") = Some(self.solve_in_memory(&outcome, &lanes, cx.cancelled)?);
+            *slot.locked() = Some(self.solve_in_memory(&outcome, &lanes, cx.cancelled)?);
             Ok(())
         }));
         stage.run(plan, 1.0)?;
-        let found = found.lock().expect("no panic while held").take();
+        let found = found.locked().take();
         found.ok_or(Error::Cancelled)
     }
 
@@ -474,7 +475,7 @@ impl Solve {
     fn solve_from_scratch(&self, outcome: &Outcome, extent: &Extent, stage: &mut Stage) -> Result<Pca> {
         let (delta, freedom) = self.moments(&self.stored_sums(extent, stage)?);
         let eigen = self.streamed(extent, &delta, freedom, stage)?;
-        let diagonal = self.diagonal.lock().expect("no panic while held");
+        let diagonal = self.diagonal.locked();
         let n = self.samples as f64;
         let total = diagonal.iter().zip(&delta).map(|(square, delta)| (square - n * delta * delta) / freedom).sum();
         Ok(self.model(eigen, self.mean(outcome, &delta), total))
@@ -544,12 +545,12 @@ impl Solve {
         for panel in &self.panels {
             let (sums, first, width) = (Arc::clone(&sums), panel.columns.start as usize, panel.width());
             plan.task(Task::new("sums").read(Region::span(stored, panel.offset, 8 * width as u64)).run(move |cx| {
-                sums.lock().expect("no panic while held")[first..first + width].copy_from_slice(cx.blocks[0].slice());
+                sums.locked()[first..first + width].copy_from_slice(cx.blocks[0].slice());
                 Ok(())
             }));
         }
         stage.run(plan, PASS_PART)?;
-        Ok(std::mem::take(&mut *sums.lock().expect("no panic while held")))
+        Ok(std::mem::take(&mut *sums.locked()))
     }
 
     /// Block Krylov iteration; each product with the covariance reads S once.
@@ -589,7 +590,7 @@ impl Solve {
                 let (first, height, width) = (panel.columns.start as usize, panel.height as usize, panel.width());
                 let products = view(&values[width..], height, width, width, 1)?;
                 let v = view(&from, d, columns, columns, 1)?;
-                let mut result = result.lock().expect("no panic while held");
+                let mut result = result.locked();
                 let mut y = view_mut(&mut result, d, columns, columns, 1)?;
                 // Below and on the diagonal as it is stored, above it by symmetry.
                 let (square, below) = products.split_at_row(width);
@@ -626,7 +627,7 @@ impl Solve {
             }));
         }
         stage.run(plan, PASS_PART)?;
-        Ok(std::mem::take(&mut *result.lock().expect("no panic while held")))
+        Ok(std::mem::take(&mut *result.locked()))
     }
 
     fn model(&self, eigen: Eigen<f64>, mean: Vec<f64>, total: f64) -> Pca {

@@ -1,5 +1,6 @@
 //! The bytes of an object as a device: blocks that lie somewhere on the device below, each checked when it is read.
 
+use outcore_device::Locked;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,21 +33,21 @@ impl Garbage {
 
     /// Blocks that are to come back too.
     pub(super) fn add(&self, run: Run) {
-        self.left.lock().expect("no panic while held").0.push(run);
+        self.left.locked().0.push(run);
     }
 
     /// Blocks that come back now. They begin one of the runs.
     pub(super) fn give(&self, run: Run) {
-        let mut left = self.left.lock().expect("no panic while held");
+        let mut left = self.left.locked();
         if let Some(first) = left.0.iter_mut().find(|first| first.start == run.start && first.blocks >= run.blocks) {
             *first = Run { start: run.end(), blocks: first.blocks - run.blocks };
-            self.returned.lock().expect("no panic while held").push(run);
+            self.returned.locked().push(run);
         }
     }
 
     /// What is to come back, and what comes next.
     pub(super) fn leave(&self, runs: Vec<Run>, next: Option<Arc<Garbage>>) {
-        *self.left.lock().expect("no panic while held") = (runs, next);
+        *self.left.locked() = (runs, next);
     }
 }
 
@@ -59,7 +60,7 @@ impl Drop for Garbage {
             runs.extend(more);
             next = then;
         }
-        self.returned.lock().expect("no panic while held").extend(runs);
+        self.returned.locked().extend(runs);
     }
 }
 

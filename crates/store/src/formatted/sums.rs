@@ -11,6 +11,7 @@
 //! A sum that would be 0 is stored as 1. Blocks of sums are read when they are needed; some [stay in memory](Cache). They are written at the
 //! end of a write, or before, when others need their room.
 
+use outcore_device::Locked;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
@@ -143,7 +144,7 @@ impl Cache {
     }
 
     fn lock(&self) -> MutexGuard<'_, Cached> {
-        self.inside.lock().expect("no panic while held")
+        self.inside.locked()
     }
 
     /// Acts on a page that is on the device or was [put](Cache::put) here. Where it may be damaged, it is all ones then: which blocks were
@@ -314,7 +315,7 @@ impl Sums {
 
     fn begin(&self, number: u64) -> io::Result<()> {
         let (Some(begun), place) = (&self.begun, place_of(&self.places, number)?) else { return Ok(()) };
-        let mut begun = begun.lock().expect("no panic while held");
+        let mut begun = begun.locked();
         if !begun[number as usize] {
             self.cache.put(place, Page::of(0))?;
             begun[number as usize] = true;
@@ -323,7 +324,7 @@ impl Sums {
     }
 
     fn is_begun(&self, number: u64) -> bool {
-        let is_begun = |begun: &Mutex<Vec<bool>>| begun.lock().expect("no panic while held").get(number as usize) != Some(&false);
+        let is_begun = |begun: &Mutex<Vec<bool>>| begun.locked().get(number as usize) != Some(&false);
         self.begun.as_ref().is_none_or(is_begun)
     }
 
@@ -335,7 +336,7 @@ impl Sums {
     pub(super) fn write(&self) -> io::Result<()> {
         for (number, place) in self.places.runs().flat_map(|run| run.start..run.end()).enumerate() {
             if let Some(begun) = &self.begun {
-                let mut begun = begun.lock().expect("no panic while held");
+                let mut begun = begun.locked();
                 if !begun[number] {
                     Page::of(0).write(&*self.cache.device, place)?;
                     begun[number] = true;
@@ -366,7 +367,7 @@ impl NewSums {
     }
 
     pub(super) fn places(&self) -> MutexGuard<'_, Places> {
-        self.places.lock().expect("no panic while held")
+        self.places.locked()
     }
 
     /// Takes blocks for those sums of some blocks that were not changed yet.

@@ -1,5 +1,6 @@
 //! Changes of several objects that are made together or not at all.
 
+use outcore_device::Locked;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -323,7 +324,7 @@ impl NewVersion {
             return Err(fail(io::Error::other("an earlier write has failed")));
         }
         self.sums.write().map_err(fail)?;
-        let (runs, mut replaced) = self.old.places.with(&self.places.lock().expect("no panic while held"));
+        let (runs, mut replaced) = self.old.places.with(&self.places.locked());
         let (sums, replaced_sums) = self.old.sums.places().with(&self.sums.places());
         replaced.extend(replaced_sums);
         Ok((Entry { id: self.id, runs, sums, ..old.clone() }, replaced))
@@ -333,7 +334,7 @@ impl NewVersion {
         let (device, first) = (&*self.old.device, offset / BLOCK as u64);
         self.place(first, (source.len() / BLOCK) as u64)?;
         let sums: Vec<u32> = source.chunks(BLOCK).map(sum_of).collect();
-        let pieces = pieces(&self.places.lock().expect("no panic while held"), offset, source.len())?;
+        let pieces = pieces(&self.places.locked(), offset, source.len())?;
         pieces.into_iter().try_for_each(|(place, part)| write_now(device, &source[part], place))?;
         self.sums.set(first, &sums)
     }
@@ -342,7 +343,7 @@ impl NewVersion {
     fn place(&self, first: u64, count: u64) -> io::Result<()> {
         // In this order, as at the end.
         let mut state = self.store.lock();
-        let mut places = self.places.lock().expect("no panic while held");
+        let mut places = self.places.locked();
         let mut block = first;
         while block < first + count {
             let missing = places.missing(block, first + count - block);
@@ -384,7 +385,7 @@ impl Blocking for NewVersion {
         self.old.read(destination, offset)?;
         let first = offset / BLOCK as u64;
         for (number, block) in (first..).zip(destination.chunks_mut(BLOCK)) {
-            let Some(run) = self.places.lock().expect("no panic while held").find(number) else { continue };
+            let Some(run) = self.places.locked().find(number) else { continue };
             read_now(&*self.old.device, block, run.start * BLOCK as u64)?;
             if differs(block, self.sums.get(number)?) {
                 return Err(damaged(number * BLOCK as u64));
@@ -421,7 +422,7 @@ impl Drop for NewVersion {
         }
         let places = std::mem::take(self.places.get_mut().expect("no panic while held"));
         let sums = self.sums.abandon();
-        self.store.returned.lock().expect("no panic while held").extend(places.runs().chain(sums.runs()));
+        self.store.returned.locked().extend(places.runs().chain(sums.runs()));
     }
 }
 

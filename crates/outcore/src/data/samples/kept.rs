@@ -3,6 +3,7 @@
 //! The order of the next epoch is known, so what is kept is what comes again soonest (Belady, 1966): of a random order, the samples whose
 //! next use is less than d epochs away, where d is such that they fill the memory. One that is kept has been compared with its checksum.
 
+use outcore_device::Locked;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
@@ -107,7 +108,7 @@ impl Kept {
     }
 
     pub(super) fn open(&self) -> Open<'_> {
-        let mut table = self.table.lock().expect("no panic while held");
+        let mut table = self.table.locked();
         let mut pieces = self.shelf.pieces();
         let lost = pieces.lost_from();
         if lost < table.pieces.len() {

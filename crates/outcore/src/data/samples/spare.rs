@@ -1,5 +1,6 @@
 //! Memory of batches that were used up, for those that come: pages that are there need not be cleared.
 
+use outcore_device::Locked;
 use std::io;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +36,7 @@ impl Spare {
     /// Has so many bytes at most from now on; none, if it has more.
     pub(super) fn set_most(&self, most: u64) {
         self.most.store(most, Ordering::Relaxed);
-        let mut waiting = self.waiting.lock().expect("no panic while held");
+        let mut waiting = self.waiting.locked();
         if waiting.iter().map(Vec::capacity).sum::<usize>() as u64 > most {
             waiting.clear();
         }
@@ -46,7 +47,7 @@ impl Spare {
     /// # Errors
     /// [`Error::NoMemory`].
     pub(super) fn bytes(self: &Arc<Spare>, capacity: usize) -> Result<Bytes> {
-        let mut waiting = self.waiting.lock().expect("no panic while held");
+        let mut waiting = self.waiting.locked();
         let fits = |bytes: &Vec<u8>| bytes.capacity() >= capacity + ALIGN && bytes.capacity() / 2 <= capacity + ALIGN;
         // What came last may be in a processor's cache still.
         let found = (capacity >= BYTES_MIN).then(|| waiting.iter().rposition(fits)).flatten();

@@ -3,6 +3,7 @@
 //! Cost: reads A twice, the second time with its values, and writes the result. The first pass sizes the tiles; what they come to
 //! decides whether the second is made.
 
+use outcore_device::Locked;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -97,7 +98,7 @@ fn sizing<T: Real>(session: &Session, a: &Sparse) -> (Plan, Vec<Sized>, Vec<Vec<
         let task = read.task(&mut plan, a, block, "size");
         plan.task(task.run(move |cx| {
             let specs = read.bands::<T>(cx.blocks)?.map(|bands| bands.specs(lines.start, lines.end - lines.start));
-            *size.lock().expect("no panic while held") = specs;
+            *size.locked() = specs;
             Ok(())
         }));
     }
@@ -143,7 +144,7 @@ fn placed<T: Real>(sizes: &[Sized], a: &Sparse) -> Option<Vec<Vec<TileSpec>>> {
     let (value_bytes, mut offset) = (size_of::<T>() as u64, 0);
     let mut blocks = Vec::with_capacity(sizes.len());
     for size in sizes {
-        let mut tiles = size.lock().expect("no panic while held").take()?;
+        let mut tiles = size.locked().take()?;
         for tile in &mut tiles {
             tile.offset = offset;
             offset = tile.end(value_bytes);

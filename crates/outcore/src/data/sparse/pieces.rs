@@ -5,6 +5,7 @@
 //! every [`EVEN_LINES`]th: pieces then differ little in size, and one's memory can be used for the next. A line longer than what
 //! lies between cuts is cut inside, and makes pieces of its own.
 
+use outcore_device::Locked;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -411,13 +412,9 @@ pub(super) fn find_cuts(session: &Session, parts: &Parts) -> Result<Vec<Cut>> {
         let found = match part.vector.element {
             Element::I32 => {
                 let offsets = bytemuck::cast_slice::<u8, i32>(bytes).iter().map(|&offset| i64::from(offset));
-                cutter.lock().expect("no panic while held").numbers(0, offsets, entries)
+                cutter.locked().numbers(0, offsets, entries)
             }
-            _ => cutter.lock().expect("no panic while held").numbers(
-                0,
-                bytemuck::cast_slice::<u8, i64>(bytes).iter().copied(),
-                entries,
-            ),
+            _ => cutter.locked().numbers(0, bytemuck::cast_slice::<u8, i64>(bytes).iter().copied(), entries),
         };
         found.map_err(|(number, reason)| part.corrupt(number, reason))?;
     } else {
@@ -429,7 +426,7 @@ pub(super) fn find_cuts(session: &Session, parts: &Parts) -> Result<Vec<Cut>> {
             let (first, size, begin) = (range.start, element.bytes(), part.vector.data_offset);
             let task = Task::new("cuts").read(part.region(extent, range)).update(Region::span(turn, 0, 1));
             plan.task(task.run(move |cx| {
-                let mut cutter = cutter.lock().expect("no panic while held");
+                let mut cutter = cutter.locked();
                 let found = match element {
                     Element::I32 => {
                         cutter.numbers(first, cx.blocks[0].slice::<i32>().iter().map(|&offset| i64::from(offset)), entries)
@@ -444,7 +441,7 @@ pub(super) fn find_cuts(session: &Session, parts: &Parts) -> Result<Vec<Cut>> {
         }
         session.engine().run(plan)?.wait()?;
     }
-    let found = std::mem::replace(&mut *cutter.lock().expect("no panic while held"), Cutter::new(0, 0));
+    let found = std::mem::replace(&mut *cutter.locked(), Cutter::new(0, 0));
     match found.entry == entries {
         true => Ok(found.cuts),
         false => Err(part.corrupt(parts.lines, format!("the last offset is {}, there are {entries} entries", found.entry))),
@@ -465,14 +462,14 @@ pub(super) fn offset_of(session: &Session, parts: &Arc<Parts>, line: u64) -> Res
     let (found, element) = (Arc::new(Mutex::new(0)), part.vector.element);
     let slot = Arc::clone(&found);
     plan.task(Task::new("offset").read(part.region(extent, line..line + 1)).run(move |cx| {
-        *slot.lock().expect("no panic while held") = match element {
+        *slot.locked() = match element {
             Element::I32 => i64::from(cx.blocks[0].slice::<i32>()[0]),
             _ => cx.blocks[0].slice::<i64>()[0],
         };
         Ok(())
     }));
     session.engine().run(plan)?.wait()?;
-    let found = *found.lock().expect("no panic while held");
+    let found = *found.locked();
     u64::try_from(found).map_err(|_| part.corrupt(line, format!("offset {found}")))
 }
 
@@ -491,11 +488,11 @@ fn counted(session: &Session, parts: &Arc<Parts>, tiled: &Tiled, line: u64) -> R
             let tiles = blocks.tiles::<T>(cx.blocks)?;
             blocks.lines_of(&tiles).each_line(|_, entries| count += entries.len() as u64);
         });
-        *slot.lock().expect("no panic while held") = count;
+        *slot.locked() = count;
         Ok(())
     }));
     session.engine().run(plan)?.wait()?;
-    let count = *found.lock().expect("no panic while held");
+    let count = *found.locked();
     Ok(before + count)
 }
 

@@ -7,6 +7,7 @@
 //! read from the copy, and there so near to the border between two clusters that it may lie on the other side in X, is left
 //! *unsure*, for a look at X itself.
 
+use outcore_device::Locked;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
@@ -172,7 +173,7 @@ impl<T: Real> Pass<T> {
         let totals = &mut Totals::of(totals.slice_mut(), self.shape);
         let rows: Vec<(usize, Rows<'_, T>)> =
             pieces.iter().zip(&*read).map(|(piece, block)| Ok((piece.rows.start, piece.of(block)?))).collect::<Result<_>>()?;
-        let known = &mut *self.known[index].lock().expect("no panic while held");
+        let known = &mut *self.known[index].locked();
         let count = known.labels.len();
         if let (Wanted::ActiveWhenLoosened, Some(moved)) = (&wanted, &self.moved) {
             known.loosen(moved);

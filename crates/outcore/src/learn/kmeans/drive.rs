@@ -1,5 +1,6 @@
 //! Lloyd's rounds, whatever the rows are: a pass that labels them, then centres in the means of their rows.
 
+use outcore_device::Locked;
 use std::sync::{Arc, Mutex};
 
 use outcore_kernels::Real;
@@ -54,7 +55,7 @@ pub(super) fn assign<T: Real>(rows: &impl Passes<T>, stage: &mut Stage) -> Resul
     rows.pass(stage, &known, &centers, None, &mut sums, (0, 1.0))?;
     let inertia = sums.inertia(&centers.values);
     let labels = labels_of(&known);
-    let distances = known.iter().flat_map(|known| known.lock().expect("no panic while held").upper().to_vec()).collect();
+    let distances = known.iter().flat_map(|known| known.locked().upper().to_vec()).collect();
     Ok(Assigned { labels, distances, inertia })
 }
 
@@ -92,8 +93,8 @@ pub(super) fn fit<T: Real>(rows: &impl Passes<T>, stage: &mut Stage, max_iter: u
 }
 
 fn labels_of<T: Real>(known: &[Mutex<Known<T>>]) -> Vec<u32> {
-    let mut labels = Vec::with_capacity(known.iter().map(|known| known.lock().expect("no panic while held").labels.len()).sum());
-    known.iter().for_each(|known| labels.extend_from_slice(&known.lock().expect("no panic while held").labels));
+    let mut labels = Vec::with_capacity(known.iter().map(|known| known.locked().labels.len()).sum());
+    known.iter().for_each(|known| labels.extend_from_slice(&known.locked().labels));
     labels
 }
 

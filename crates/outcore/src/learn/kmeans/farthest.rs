@@ -1,5 +1,6 @@
 //! The rows farthest from the centres of their clusters: where centres go that have lost their last row.
 
+use outcore_device::Locked;
 use std::sync::{Arc, Mutex};
 
 use outcore_kernels::Real;
@@ -42,19 +43,19 @@ impl<T: Real> Lloyd<T> {
                 (Arc::clone(known), Arc::clone(centers), Arc::clone(&found), Arc::clone(&self.shift));
             let task = self.task(piece.rows.len()).read(piece.region());
             plan.task(task.run(move |cx| {
-                let known = known[block].lock().expect("no panic while held");
+                let known = known[block].locked();
                 Ok(look(&piece.of(&cx.blocks[0])?, &known.labels, first_row, &centers, &shift, count, &found)?)
             }));
         }
         let reached = stage.fraction();
         stage.run(plan, reached)?;
-        Ok(std::mem::take(&mut *found.lock().expect("no panic while held")))
+        Ok(std::mem::take(&mut *found.locked()))
     }
 }
 
 /// Keeps a row if it is among the farthest.
 pub(super) fn offer(found: &Found, count: usize, row: u64, label: u32, distance: f64, x: impl FnOnce() -> Vec<f64>) {
-    let mut found = found.lock().expect("no panic while held");
+    let mut found = found.locked();
     let place = found.partition_point(|far| far.distance > distance || (far.distance == distance && far.row < row));
     if distance > 0.0 && place < count {
         found.truncate(count - 1);

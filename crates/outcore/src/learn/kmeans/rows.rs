@@ -1,5 +1,6 @@
 //! Some rows of a matrix: what centres are chosen from.
 
+use outcore_device::Locked;
 use std::sync::{Arc, Mutex};
 
 use outcore_engine::{Plan, Task};
@@ -37,7 +38,7 @@ fn take_as<T: Real>(session: &Session, x: &Operand, rows: &[u64]) -> Result<Job<
         let taken = Arc::clone(&taken);
         let task = tiles.iter().fold(Task::new("take"), |task, tile| task.read(tile.region));
         plan.task(task.run(move |cx| {
-            let mut taken = taken.lock().expect("no panic while held");
+            let mut taken = taken.locked();
             for (at, (tile, block)) in tiles.iter().zip(&*cx.blocks).enumerate() {
                 let (row, start) = (tile.of::<T>(block)?, (number * TASK_ROWS + at) * d);
                 (0..d).for_each(|j| taken[start + j] = row[(0, j)].f64());
@@ -45,5 +46,5 @@ fn take_as<T: Real>(session: &Session, x: &Operand, rows: &[u64]) -> Result<Job<
             Ok(())
         }));
     }
-    Job::new(session, vec![plan], move |_| Ok(std::mem::take(&mut *taken.lock().expect("no panic while held"))))
+    Job::new(session, vec![plan], move |_| Ok(std::mem::take(&mut *taken.locked())))
 }

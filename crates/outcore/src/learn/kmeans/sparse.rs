@@ -3,6 +3,7 @@
 //! Bounds settle rows as they do dense ones; a piece of which all rows are settled is not read. Centres are dense: k d elements three
 //! times, and 8 k d bytes in each of at most eight lanes.
 
+use outcore_device::Locked;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
@@ -87,7 +88,7 @@ pub fn take_sparse_rows(session: &Session, x: &Sparse, rows: &[u64]) -> Result<J
         let (lines, taken) = (x.blocks(&piece), Arc::clone(&taken));
         let task = x.regions(&mut plan, &piece).into_iter().fold(Task::new("take"), Task::read);
         plan.task(task.run(move |cx| {
-            let mut taken = taken.lock().expect("no panic while held");
+            let mut taken = taken.locked();
             with_real!(lines.dtype(), T => with_lines!(lines, cx.blocks, T, a => a.each_line(|line, entries| {
                 if let Ok(at) = wanted.binary_search(&line) {
                     let out = &mut taken[(from + at) * d..][..d];
@@ -97,7 +98,7 @@ pub fn take_sparse_rows(session: &Session, x: &Sparse, rows: &[u64]) -> Result<J
             Ok(())
         }));
     }
-    Job::new(session, vec![plan], move |_| Ok(std::mem::take(&mut *taken.lock().expect("no panic while held"))))
+    Job::new(session, vec![plan], move |_| Ok(std::mem::take(&mut *taken.locked())))
 }
 
 /// As [`distances`](super::distances), of sparse rows in CSR.
@@ -313,7 +314,7 @@ impl<T: Real> Passes<T> for SparseRows<T> {
         let forwards = 0..self.blocks.len();
         let order: Vec<usize> = if passes.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() };
         let settled = |block: &usize| {
-            let known = &mut *known[*block].lock().expect("no panic while held");
+            let known = &mut *known[*block].locked();
             moved.is_some_and(|moved| known.loosen(moved) == 0)
         };
         let across = Arc::new(centers.across(self.shape));
@@ -350,7 +351,7 @@ impl<T: Real> Passes<T> for SparseRows<T> {
             let (known, centers, found) = (Arc::clone(known), Arc::clone(centers), Arc::clone(&found));
             let task = self.task(&mut plan, block);
             plan.task(task.run(move |cx| {
-                let known = known[block].lock().expect("no panic while held");
+                let known = known[block].locked();
                 for (line, entries) in rows_of::<T>(&read, cx.blocks, known.labels.len())?.into_iter().enumerate() {
                     let label = known.labels[line];
                     let center = &centers.values[label as usize * d..][..d];
@@ -367,7 +368,7 @@ impl<T: Real> Passes<T> for SparseRows<T> {
         }
         let reached = stage.fraction();
         stage.run(plan, reached)?;
-        Ok(std::mem::take(&mut *found.lock().expect("no panic while held")))
+        Ok(std::mem::take(&mut *found.locked()))
     }
 }
 
@@ -403,7 +404,7 @@ impl<T: Real> Look<T> {
         scores: &mut [T],
         totals: &mut Totals<'_>,
     ) -> Result<()> {
-        let known = &mut *self.known[block].lock().expect("no panic while held");
+        let known = &mut *self.known[block].locked();
         let (n, k, d) = (known.labels.len(), self.shape.clusters, self.shape.features);
         let mut picked = vec![self.first || !known.has_bounds(); n];
         if !picked.first().copied().unwrap_or(true) {

@@ -24,6 +24,7 @@ mod buckets;
 mod segment;
 mod sorted;
 
+use outcore_device::Locked;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -227,7 +228,7 @@ impl<T: Real> Transposition<T> {
             for plan in plans {
                 stage.run(plan, 0.02)?;
             }
-            let sample = std::mem::take(&mut *sample.lock().expect("no panic while held"));
+            let sample = std::mem::take(&mut *sample.locked());
             let buckets = Arc::new(Buckets::new(a.width(), buckets, sizes.widest, sample));
             let pieces = Arc::new(pieces);
             Transposition::<T> { session, a, pieces, buckets, rounds, sizes, step, planned, new, pool: Pool::default() }
@@ -249,7 +250,7 @@ impl<T: Real> Transposition<T> {
                 if sorting.len() + leaving.len() + kept.len() >= ROUNDS {
                     let Some((begun, sorted)) = leaving.pop_front() else { break };
                     stage.end(begun, done_after(number))?;
-                    let mut pool = self.pool.lock().expect("no panic while held");
+                    let mut pool = self.pool.locked();
                     pool.extend(Arc::into_inner(sorted).unwrap_or_default());
                     pool.truncate(self.rounds[number + sorting.len()].len());
                 }
@@ -258,7 +259,7 @@ impl<T: Real> Transposition<T> {
             }
             let (begun, slots) = sorting.pop_front().expect("begun above");
             stage.end(begun, done_after(number + 1))?;
-            let sorted = slots.iter().map(|slot| slot.lock().expect("no panic while held").take().ok_or(Error::Cancelled));
+            let sorted = slots.iter().map(|slot| slot.locked().take().ok_or(Error::Cancelled));
             let sorted = Arc::new(sorted.collect::<Result<Vec<_>>>()?);
             for piece in sorted.iter() {
                 entries.iter_mut().enumerate().for_each(|(bucket, sum)| *sum += piece.entries(bucket).len() as u64);
@@ -274,7 +275,7 @@ impl<T: Real> Transposition<T> {
         for (begun, _) in leaving {
             stage.end(begun, done_after(rounds))?;
         }
-        self.pool.lock().expect("no panic while held").clear();
+        self.pool.locked().clear();
         let held = (!kept.is_empty()).then_some(held);
         let first_kept = self.rounds.get(kept_from).map_or(self.pieces.len(), |round| round.start);
         let kept: Vec<_> = kept.into_iter().flat_map(|sorted| Arc::into_inner(sorted).expect("its tasks have ended")).collect();
@@ -297,12 +298,12 @@ impl<T: Real> Transposition<T> {
                 piece.entries() as usize * (8 + size_of::<T>()) + 8 * (piece.lines().end - piece.lines().start + 1) as usize;
             let task = if self.a.is_tiled() { task.held(whole) } else { task };
             plan.task(task.run(move |cx| {
-                let used = pool.lock().expect("no panic while held").pop().unwrap_or_default();
+                let used = pool.locked().pop().unwrap_or_default();
                 let sorted = match lines.index_element() {
                     Some(_) => with_csr!(lines, cx.blocks, T, a => sort_piece(a, &buckets, has_values, used)),
                     None => with_lines!(lines, cx.blocks, T, a => sort_tiles(a, &buckets, has_values, used)?),
                 };
-                *slot.lock().expect("no panic while held") = Some(sorted);
+                *slot.locked() = Some(sorted);
                 Ok(())
             }));
         }

@@ -10,6 +10,7 @@
 //!
 //! Bytes: A + B + C where what waits fits the budget. Source: SEM-SpMM (Zheng et al., TPDS 2017) for what to keep in memory.
 
+use outcore_device::Locked;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -195,7 +196,7 @@ impl Rows {
     ) -> Result<()> {
         match self {
             Rows::Memory { buf, rows, cols, .. } => {
-                let mut buf = buf.lock().expect("no panic while held");
+                let mut buf = buf.locked();
                 f(view_mut(numbers::<T>(&mut buf), *rows, *cols, *cols, 1)?, beta)
             }
             Rows::Stored(tile) => {

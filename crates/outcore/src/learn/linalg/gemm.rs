@@ -5,6 +5,7 @@
 //! second one takes its layers backwards, so that what was used last is used first. Source:
 //! BLAS-on-flash (NSDI 2019, section 4.1) for tasks and tiles, arXiv:1702.02017 for the shape of tiles.
 
+use outcore_device::Locked;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -404,7 +405,7 @@ fn panel_tasks<T: Real>(
         let task = task.read(a_tile.region).read(b_tile.region);
         let task = if let Some(turn) = turn { task.update(turn) } else { task };
         plan.task(task.run(move |cx| {
-            let mut piece = piece.lock().expect("no panic while held");
+            let mut piece = piece.locked();
             let c = view_mut(bytemuck::cast_slice_mut::<u8, T>(&mut piece), height, n as usize, n as usize, 1)?;
             let stop = || cx.cancelled.load(Ordering::Relaxed);
             Ok(in_calls(c, alpha, a_tile.of::<T>(&cx.blocks[0])?, b_tile.of::<T>(&cx.blocks[1])?, beta, &blas, stop)?)

@@ -3,6 +3,7 @@
 //! Partial results are combined in the order of the matrix, whichever is ready first, and panels are cut by the budget, so the bits do
 //! not depend on the number of threads or on who else has memory.
 
+use outcore_device::Locked;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use outcore_engine::{Plan, Region, Task};
@@ -88,10 +89,10 @@ fn separate_norms(session: &Session, name: &'static str, x: Operand, norm: Norm)
         let lanes = over_panels::<T, ()>(session, name, &x, || (), 0, move |(), at, block| {
             let mut part = vec![0.0; block.nrows()];
             kernels::row_norms(&mut part, block, norm)?;
-            norms.lock().expect("no panic while held")[at..at + part.len()].copy_from_slice(&part);
+            norms.locked()[at..at + part.len()].copy_from_slice(&part);
             Ok(())
         })?;
-        Ok(lanes.map(move |_| Ok(std::mem::take(&mut *result.lock().expect("no panic while held")))))
+        Ok(lanes.map(move |_| Ok(std::mem::take(&mut *result.locked()))))
     })
 }
 
@@ -208,11 +209,9 @@ fn over_panels<T: Real, S: Clone + Send + 'static>(
         plan.task(
             task.read(tile.region)
                 .update(Region::span(turns, lane as u64, 1))
-                .run(move |cx| Ok(fold(&mut state.lock().expect("no panic while held"), at, tile.of::<T>(&cx.blocks[0])?)?)),
+                .run(move |cx| Ok(fold(&mut state.locked(), at, tile.of::<T>(&cx.blocks[0])?)?)),
         );
     }
     plan.bound(if x.is_stored() { x.bytes() } else { 0 });
-    Job::new(session, vec![plan], move |_| {
-        Ok(states.iter().map(|state| state.lock().expect("no panic while held").clone()).collect())
-    })
+    Job::new(session, vec![plan], move |_| Ok(states.iter().map(|state| state.locked().clone()).collect()))
 }

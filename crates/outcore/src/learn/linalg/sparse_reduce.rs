@@ -4,6 +4,7 @@
 //! merged in order at the end, so the bits do not depend on the number of threads, nor on who else has memory. Zeros that are not stored count. Two entries of one
 //! place count as two.
 
+use outcore_device::Locked;
 use std::sync::{Arc, Mutex};
 
 use outcore_engine::{Plan, Region, Task};
@@ -185,14 +186,14 @@ fn fold_lines<T: Real, F: Fold>(session: &Session, name: &'static str, a: &Spars
             let range = blocks.piece.lines();
             let mut part = vec![F::default(); (range.end - range.start) as usize];
             with_lines!(blocks, cx.blocks, T, a => a.each_line(|line, entries| entries.each(|_, value| part[line].add(value.f64()))));
-            let mut states = states.lock().expect("no panic while held");
+            let mut states = states.locked();
             states.resize(lines, F::default());
             states[range.start as usize..range.end as usize].iter_mut().zip(&part).for_each(|(all, part)| all.merge(part));
             Ok(())
         }));
     }
     let job = Job::new(session, vec![plan], move |_| {
-        let mut states = std::mem::take(&mut *states.lock().expect("no panic while held"));
+        let mut states = std::mem::take(&mut *states.locked());
         states.resize(lines, F::default());
         Ok(states)
     })?;
@@ -216,7 +217,7 @@ fn fold_places<T: Real, F: Fold>(session: &Session, name: &'static str, a: &Spar
         let task = Task::new(name).flops(2 * piece.entries()).update(Region::span(turns, lane, 1));
         let task = a.regions(&mut plan, piece).into_iter().fold(task, Task::read);
         plan.task(task.run(move |cx| {
-            let mut states = states.lock().expect("no panic while held");
+            let mut states = states.locked();
             states.resize(width, F::default());
             with_lines!(blocks, &cx.blocks[1..], T, a => {
                 a.each_line(|_, entries| entries.each(|place, value| states[place].add(value.f64())));
@@ -225,7 +226,7 @@ fn fold_places<T: Real, F: Fold>(session: &Session, name: &'static str, a: &Spar
         }));
     }
     Job::new(session, vec![plan], move |_| {
-        let mut states = states.iter().map(|lane| std::mem::take(&mut *lane.lock().expect("no panic while held")));
+        let mut states = states.iter().map(|lane| std::mem::take(&mut *lane.locked()));
         let mut all = states.next().unwrap_or_default();
         all.resize(width, F::default());
         states.for_each(|lane| all.iter_mut().zip(&lane).for_each(|(all, part)| all.merge(part)));

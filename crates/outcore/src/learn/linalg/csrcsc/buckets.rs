@@ -1,5 +1,6 @@
 //! Places cut into buckets of about equal entries, and buckets into groups that go through scratch together.
 
+use outcore_device::Locked;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -128,7 +129,7 @@ pub(super) fn sample_plan<T: Real>(plan: &mut Plan, a: &Sparse) -> Arc<Mutex<Vec
         let task = a.regions(plan, &piece).into_iter().fold(task, Task::read);
         plan.task(task.run(move |cx| {
             let step = (lines.piece.entries() as usize).div_ceil(each).max(1);
-            let mut sample = sample.lock().expect("no panic while held");
+            let mut sample = sample.locked();
             let mut seen = 0;
             with_lines!(lines, &cx.blocks[1..], T, a => a.each_line(|_, entries| entries.each(|place, _| {
                 if seen % step == 0 {
