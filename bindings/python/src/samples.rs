@@ -11,8 +11,8 @@ use numpy::{PyArray1, PyReadonlyArray1, PyReadwriteArray1};
 use outcore::Error;
 use outcore::data::format::FormatError;
 use outcore::data::samples::{
-    Batch, Bytes, Channels, Column, Decode, Elsewhere, End, Field, Form, Kind, LoaderOptions, LoaderState, ShardOptions, Shuffle,
-    WriterOptions,
+    Batch, Bytes, Channels, Column, Decode, End, ExternalFiles, Field, Form, Kind, LoaderOptions, LoaderState, ShardOptions,
+    Shuffle, WriterOptions,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
@@ -209,7 +209,7 @@ impl DatasetWriter {
     /// Samples are in these files, with their lengths.
     fn set_elsewhere(&self, py: Python<'_>, path: PathBuf, form: &str, files: Vec<(PathBuf, u64)>) -> PyResult<()> {
         let form = form_of(form)?;
-        self.with(py, |writer| writer.set_elsewhere(Elsewhere::of(&path, form, files)))
+        self.with(py, |writer| writer.set_elsewhere(ExternalFiles::of(&path, form, files)))
     }
 
     /// Takes samples of shards, `most` at most, for a moment; false when there are no more.

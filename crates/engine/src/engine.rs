@@ -1,14 +1,13 @@
 //! The engine's face: a budget, and the verbs on it.
 
-use outcore_device::Locked;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use outcore_device::{Choice, DriverInfo};
+use outcore_device::{Choice, DriverInfo, Locked};
 
 use crate::error::{Error, Result};
+use crate::inline;
 use crate::memory::{Account, Budget, Reservation};
-use crate::moment;
 use crate::plan::Plan;
 use crate::pump::Handle;
 use crate::run::{Outcome, Run};
@@ -102,7 +101,7 @@ impl Engine {
     /// [`Error::OverBudget`], naming `what` and the bytes.
     pub fn reserve(&self, what: &str, bytes: u64) -> Result<Reservation> {
         let reservation = self.0.budget.reserve(what, bytes)?;
-        let (gauge, look) = self.with_handle(|handle, _| Ok((handle.gauge(), handle.looker())))?;
+        let (gauge, look) = self.with_handle(|handle, _| Ok((handle.gauge(), handle.poller())))?;
         look();
         let until = Instant::now() + MAKE_ROOM_WITHIN;
         while gauge.mapped_bytes() > self.0.budget.inside() && Instant::now() < until {
@@ -132,7 +131,7 @@ impl Engine {
         let run = Run::new(plan, schedule, Account::new(self.0.budget.for_run()), predicted, Arc::clone(&shared), !in_task());
         self.with_handle(|handle, _| {
             handle.start(&handle.mailbox(), Box::new(run))?;
-            Ok(Ticket::new(shared, handle.looker()))
+            Ok(Ticket::new(shared, handle.poller()))
         })
     }
 
@@ -143,20 +142,20 @@ impl Engine {
     /// # Errors
     /// [`Error::Plan`] for another plan, [`Error::Task`]; else those of [`run`](Engine::run).
     pub fn compute(&self, plan: Plan) -> Result<Outcome> {
-        moment::check(&plan)?;
-        let at_once = concurrency(self.0.budget.total(), moment::bytes(&plan, 1), self.0.threads);
+        inline::check(&plan)?;
+        let at_once = concurrency(self.0.budget.total(), inline::bytes(&plan, 1), self.0.threads);
         let (workers, gauge) = self.with_handle(|handle, _| Ok((handle.workers(), handle.gauge())))?;
-        let (bytes, budget) = (moment::bytes(&plan, at_once), &self.0.budget);
+        let (bytes, budget) = (inline::bytes(&plan, at_once), &self.0.budget);
         let reservation = budget.reserve_for_run(plan.name(), bytes);
         let (Ok(reservation), true) = (reservation, gauge.mapped_bytes() + bytes <= budget.inside()) else {
             // It waits for memory that runs give back, or takes that of idle blocks.
             return self.run(plan)?.wait();
         };
-        let outcome = moment::compute(plan, at_once, &workers);
+        let outcome = inline::compute(plan, at_once, &workers);
         drop(reservation);
         if gauge.is_busy() {
             // Somebody may have waited for what is free again.
-            let look = self.with_handle(|handle, _| Ok(handle.looker()))?;
+            let look = self.with_handle(|handle, _| Ok(handle.poller()))?;
             look();
         }
         outcome

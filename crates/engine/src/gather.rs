@@ -4,10 +4,11 @@
 //! and completed in any order; the caller is woken once. To keep a device busy from one batch to
 //! the next, start the next before waiting for the first.
 
-use outcore_device::Locked;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use outcore_device::Locked;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -336,7 +337,7 @@ impl Engine {
         let gathering = Gathering::new(Arc::clone(layout), frames, floor, beside, cache, Sink::Whole(Some(Arc::clone(&shared))));
         self.with_handle(|handle, _| {
             handle.start(&handle.mailbox(), Box::new(gathering))?;
-            Ok(Ticket::new(shared, handle.looker()))
+            Ok(Ticket::new(shared, handle.poller()))
         })
     }
 }

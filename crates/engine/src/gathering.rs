@@ -4,19 +4,18 @@
 //! driver at once. When the last is done the pieces go to the caller; the activity stays, asleep,
 //! until the caller has dropped them, because the frames are its own to give back.
 
-use outcore_device::Locked;
 use std::any::Any;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex};
 
-use outcore_device::{Buf, Completion, Op, Whole};
+use outcore_device::{Buf, Completion, Locked, Op, Whole};
 
 use crate::error::{Error, Result};
+use crate::extent_locks::ExtentLock;
 use crate::gather::Gathered;
 use crate::items::Dated;
 use crate::layout::Layout;
-use crate::leases::Lease;
 use crate::memory::{Account, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
 use crate::ticket;
@@ -92,7 +91,7 @@ pub(crate) struct Gathering {
     beside_bytes: u64,
     /// For the caller to keep as long as the pieces.
     floor: Option<Reservation>,
-    lease: Lease,
+    extent_lock: ExtentLock,
     cache: bool,
     sink: Sink,
     started: bool,
@@ -131,7 +130,7 @@ impl Gathering {
             layout.frames[frames.clone()].iter().flat_map(|frame| &layout.reads[frame.reads.clone()]).map(|read| read.extent);
         let mut extents: Vec<u32> = extents.collect();
         extents.dedup();
-        let lease = Lease::new(extents.into_iter().map(|extent| (layout.extents[extent as usize].id(), false)));
+        let extent_lock = ExtentLock::new(extents.into_iter().map(|extent| (layout.extents[extent as usize].id(), false)));
         let whole = matches!(sink, Sink::Whole(_));
         if let Sink::Whole(Some(ticket)) = &sink {
             ticket.expect(reads.len() as u64);
@@ -145,7 +144,7 @@ impl Gathering {
             frames,
             reads,
             beside_bytes,
-            lease,
+            extent_lock,
             cache,
             sink,
             started: false,
@@ -164,7 +163,7 @@ impl Gathering {
 
     fn submit(&mut self, core: &mut Core<'_>) {
         if !self.started {
-            if !core.memory.has_room(self.beside_bytes) || !core.leases.acquire(&mut self.lease) {
+            if !core.memory.has_room(self.beside_bytes) || !core.extent_locks.acquire(&mut self.extent_lock) {
                 return;
             }
             core.memory.hold(&mut self.account, self.beside_bytes);
@@ -244,7 +243,7 @@ impl Gathering {
     /// Tells the caller how it ended.
     fn settle(&mut self, core: &mut Core<'_>) {
         self.settled = true;
-        core.leases.release(&mut self.lease);
+        core.extent_locks.release(&mut self.extent_lock);
         let bufs = std::mem::take(&mut self.bufs);
         let result = self.error.take().map_or(Ok(()), Err);
         match &mut self.sink {
@@ -266,7 +265,7 @@ impl Gathering {
     fn take_back(&mut self, core: &mut Core<'_>) -> bool {
         if !self.returned {
             if self.closing {
-                self.forfeit(core);
+                self.uncharge(core);
             }
             return self.closing;
         }
@@ -277,13 +276,13 @@ impl Gathering {
             let frame = whole.reclaim().unwrap_or_else(|_| unreachable!("every piece was dropped"));
             core.memory.give(&mut self.account, frame);
         }
-        self.forfeit(core);
+        self.uncharge(core);
         true
     }
 
-    fn forfeit(&mut self, core: &mut Core<'_>) {
+    fn uncharge(&mut self, core: &mut Core<'_>) {
         let held = self.account.held as usize;
-        core.memory.forfeit(&mut self.account, held);
+        core.memory.uncharge(&mut self.account, held);
     }
 }
 

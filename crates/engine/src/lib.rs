@@ -23,33 +23,33 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod early;
+mod deferred;
 mod edges;
 mod engine;
 mod error;
 mod extent;
+mod extent_locks;
 mod gather;
 mod gathering;
+mod inline;
 mod items;
 mod layout;
-mod leases;
 mod memory;
-mod moment;
 mod plan;
 mod pump;
 mod read_stream;
+mod reclaimable;
 mod region;
 mod run;
 mod schedule;
 mod sectors;
-mod shelf;
 mod stream;
 mod ticket;
 mod trace;
 mod workers;
 mod write_stream;
 
-pub use early::Early;
+pub use deferred::Deferred;
 pub use engine::{Config, Engine, Info};
 pub use error::{Error, Result, TaskError};
 pub use extent::Extent;
@@ -58,10 +58,10 @@ pub use layout::Item;
 pub use memory::{Budget, Reservation};
 pub use plan::{Access, Block, Context, Mode, Plan, Task};
 pub use read_stream::{Lent, ReadStream};
+pub use reclaimable::{Pieces, ReclaimablePool};
 pub use region::{ExtentRef, Region};
 pub use run::Outcome;
 pub use schedule::{Explanation, Totals};
-pub use shelf::{Pieces, Shelf};
 pub use stream::{StreamOptions, Supply};
 pub use ticket::{Progress, Ticket};
 pub use trace::{Span, Trace};

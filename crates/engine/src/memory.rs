@@ -21,7 +21,7 @@ use self::idle::Idle;
 pub(crate) use self::idle::IdleKey;
 use crate::error::{Error, Result};
 use crate::items::{Dated, Items};
-use crate::shelf::{PutUp, Shelves};
+use crate::reclaimable::{PoolHandle, ReclaimablePools};
 
 /// Above their floors, streams that share memory have so much of it together: what is moved and used at once. More would only be
 /// memory that has to be cleared first.
@@ -57,7 +57,7 @@ pub(crate) struct Memory {
     pub(crate) released: bool,
     frames: Frames,
     items: Items,
-    shelves: Shelves,
+    pools: ReclaimablePools,
     idle: Idle,
 }
 
@@ -71,7 +71,7 @@ impl Memory {
             released: false,
             frames: Frames::default(),
             items: Items::default(),
-            shelves: Shelves::default(),
+            pools: ReclaimablePools::default(),
             idle: Idle::default(),
         }
     }
@@ -106,7 +106,7 @@ impl Memory {
     /// A frame whose pages are there already: an empty one, or of idle blocks that would have to go.
     fn used_frame(&mut self, size: u64) -> Option<Buf> {
         if !self.frames.has(size) {
-            self.bury();
+            self.drop_dead();
         }
         while !self.frames.has(size) && self.held + self.idle.bytes + size > self.total() {
             let block = self.idle.pop_oldest_of(size as usize).or_else(|| self.idle.pop_oldest())?;
@@ -116,7 +116,7 @@ impl Memory {
     }
 
     /// Takes an idle block back into use.
-    pub(crate) fn revive(&mut self, account: &mut Account, key: &IdleKey) -> Option<Shared> {
+    pub(crate) fn reuse(&mut self, account: &mut Account, key: &IdleKey) -> Option<Shared> {
         let size = self.idle.blocks.get(key)?.1.len() as u64;
         let above = (account.held + size).saturating_sub(account.reservation.bytes()) - account.above_floor();
         if above > self.budget.available().saturating_sub(self.above_floors) || !self.has_room(size) {
@@ -184,16 +184,16 @@ impl Memory {
         self.items.put(extent, offset, item, room);
     }
 
-    /// Takes a shelf in that gets what nobody needs.
-    pub(crate) fn put_up(&mut self, shelf: PutUp) {
-        self.shelves.put_up(shelf);
+    /// Takes a pool in that gets what nobody needs.
+    pub(crate) fn add_pool(&mut self, pool: PoolHandle) {
+        self.pools.add_pool(pool);
     }
 
-    /// Gives shelves what nobody needs.
-    pub(crate) fn fill_shelves(&mut self) {
-        self.shelves.take_down();
+    /// Gives pools what nobody needs.
+    pub(crate) fn fill_pools(&mut self) {
+        self.pools.drop_dead();
         let room = self.room();
-        self.shelves.fill(room);
+        self.pools.fill(room);
     }
 
     /// Everything that is mapped, bytes.
@@ -207,7 +207,7 @@ impl Memory {
     }
 
     fn unused_bytes(&self) -> u64 {
-        self.frames.empty_bytes() + self.items.bytes() + self.shelves.bytes() + self.idle.bytes
+        self.frames.empty_bytes() + self.items.bytes() + self.pools.bytes() + self.idle.bytes
     }
 
     /// Counts memory that the activity has from elsewhere, within its floor.
@@ -230,7 +230,7 @@ impl Memory {
     }
 
     /// Counts a floor that its owner has raised.
-    pub(crate) fn floor_is(&mut self, account: &mut Account, bytes: u64) {
+    pub(crate) fn set_floor(&mut self, account: &mut Account, bytes: u64) {
         self.above_floors -= account.above_floor();
         account.reservation.covers(bytes);
         self.above_floors += account.above_floor();
@@ -259,18 +259,18 @@ impl Memory {
     }
 
     /// Lets go of a frame that belongs to the caller from now on.
-    pub(crate) fn part_with(&mut self, account: &mut Account, frame: &[u8]) {
+    pub(crate) fn release(&mut self, account: &mut Account, frame: &[u8]) {
         self.frames.leaves(frame);
-        self.forfeit(account, frame.len());
+        self.uncharge(account, frame.len());
     }
 
     /// Forgets bytes that are held elsewhere, or go with the engine.
-    pub(crate) fn forfeit(&mut self, account: &mut Account, bytes: usize) {
+    pub(crate) fn uncharge(&mut self, account: &mut Account, bytes: usize) {
         self.charge(account, -(bytes as i64));
     }
 
     /// Empties the frames of idle blocks that nobody can ask for any more.
-    fn bury(&mut self) {
+    fn drop_dead(&mut self) {
         let lives = self.idle.lives.iter();
         let dead: Vec<u64> = lives.filter(|(_, life)| life.strong_count() == 0).map(|(&extent, _)| extent).collect();
         dead.into_iter().for_each(|extent| self.forget(extent));
@@ -309,16 +309,16 @@ impl Memory {
 
     /// Unmaps unused memory, but for a little and for the caches of open objects, when the engine is idle.
     pub(crate) fn rest(&mut self) {
-        while self.let_go((self.unused_bytes() - self.shelves.bytes()).saturating_sub(RESTING_BYTES), false) {}
+        while self.let_go((self.unused_bytes() - self.pools.bytes()).saturating_sub(RESTING_BYTES), false) {}
     }
 
     /// Unmaps some unused memory, if `missing` is not 0; false when there is nothing.
-    fn let_go(&mut self, missing: u64, shelves: bool) -> bool {
+    fn let_go(&mut self, missing: u64, pools: bool) -> bool {
         missing > 0
             && (self.frames.give_back_units(missing)
                 || self.frames.take_for_good(missing).is_some()
                 || self.items.shrink()
-                || (shelves && self.shelves.shrink())
+                || (pools && self.pools.shrink())
                 || self.idle.pop_oldest().map(|block| self.recycle(block)).is_some())
     }
 }

@@ -288,6 +288,11 @@ impl Plan {
         self.area(name.into(), bytes, Backing::Volatile)
     }
 
+    /// A region of no use but that tasks which update it run one after another, in order.
+    pub fn serial(&mut self) -> Region {
+        Region::span(self.volatile("order", 1), 0, 1)
+    }
+
     /// Memory of the caller's, read in place.
     pub fn resident(&mut self, name: impl Into<String>, bytes: Shared) -> ExtentRef {
         self.area(name.into(), bytes.len() as u64, Backing::Resident(bytes))

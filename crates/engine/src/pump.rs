@@ -5,7 +5,6 @@
 //!
 //! A driver that fails ends what goes on with its error, not the engine: what is started later finds out for itself.
 
-use outcore_device::Locked;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,12 +12,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
-use outcore_device::{Completion, Device, Driver, DriverInfo, Op, Request, Waker};
+use outcore_device::{Completion, Device, Driver, DriverInfo, Locked, Op, Request, Waker};
 
 use crate::error::{Error, Result};
-use crate::leases::Leases;
+use crate::extent_locks::ExtentLocks;
 use crate::memory::{Budget, Memory};
-use crate::shelf::PutUp;
+use crate::reclaimable::PoolHandle;
 use crate::workers::Workers;
 
 /// Something that goes on: a run, a stream, a gather.
@@ -42,7 +41,7 @@ pub(crate) struct Core<'a> {
     pub(crate) memory: &'a mut Memory,
     pub(crate) mailbox: &'a Mailbox,
     pub(crate) workers: &'a Workers,
-    pub(crate) leases: &'a mut Leases,
+    pub(crate) extent_locks: &'a mut ExtentLocks,
     requests: &'a mut Vec<Request>,
     withdrawn: &'a mut Vec<u32>,
 }
@@ -62,8 +61,8 @@ impl Core<'_> {
 pub(crate) enum Message {
     Start(u32, Box<dyn Activity>),
     For(u32, Box<dyn std::any::Any + Send>),
-    PutUp(PutUp),
-    Look,
+    PoolHandle(PoolHandle),
+    Poll,
     Close,
 }
 
@@ -146,7 +145,7 @@ impl Handle {
         let pump = Pump {
             driver,
             memory: Memory::new(budget),
-            leases: Leases::default(),
+            extent_locks: ExtentLocks::default(),
             workers: Arc::clone(&workers),
             gauge: Arc::clone(&gauge),
             receiver,
@@ -186,16 +185,16 @@ impl Handle {
         Ok(())
     }
 
-    /// Puts a shelf up.
-    pub(crate) fn put_up(&self, shelf: impl Into<PutUp>) -> Result<()> {
-        self.sender.send(Message::PutUp(shelf.into())).map_err(|_| Error::Closed)
+    /// Puts a pool up.
+    pub(crate) fn add_pool(&self, pool: impl Into<PoolHandle>) -> Result<()> {
+        self.sender.send(Message::PoolHandle(pool.into())).map_err(|_| Error::Closed)
     }
 
     /// Makes the pump look at every activity again, unless it is asleep.
-    pub(crate) fn looker(&self) -> impl Fn() + Send + Sync + use<> {
+    pub(crate) fn poller(&self) -> impl Fn() + Send + Sync + use<> {
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         move || {
-            let _ = sender.send(Message::Look);
+            let _ = sender.send(Message::Poll);
             waker.wake();
         }
     }
@@ -216,7 +215,7 @@ type Activities = BTreeMap<u32, (Mailbox, Box<dyn Activity>)>;
 struct Pump {
     driver: Box<dyn Driver>,
     memory: Memory,
-    leases: Leases,
+    extent_locks: ExtentLocks,
     workers: Arc<Workers>,
     gauge: Arc<Gauge>,
     receiver: Receiver<Message>,
@@ -252,7 +251,7 @@ impl Pump {
             self.advance(&mut requests);
             // Something may be held elsewhere since.
             self.memory.make_room(0);
-            self.memory.fill_shelves();
+            self.memory.fill_pools();
             if self.memory.register(&mut *self.driver) {
                 self.gauge.registered_bytes.store(self.driver.info().registered_bytes, Ordering::Relaxed);
             }
@@ -313,8 +312,8 @@ impl Pump {
                 self.activities.extend(self.asleep.remove_entry(&id));
                 self.with(id, requests, |activity, core| activity.receive(core, message));
             }
-            Message::PutUp(shelf) => self.memory.put_up(shelf),
-            Message::Look => {}
+            Message::PoolHandle(pool) => self.memory.add_pool(pool),
+            Message::Poll => {}
             Message::Close => self.close(),
         }
     }
@@ -346,7 +345,7 @@ impl Pump {
                 });
             }
             self.asleep.extend(asleep.iter().filter_map(|id| self.activities.remove_entry(id)));
-            let released = std::mem::take(&mut self.memory.released) | std::mem::take(&mut self.leases.released);
+            let released = std::mem::take(&mut self.memory.released) | std::mem::take(&mut self.extent_locks.released);
             if ended.is_empty() && !released {
                 return;
             }
@@ -374,7 +373,7 @@ impl Pump {
             memory: &mut self.memory,
             mailbox,
             workers: &self.workers,
-            leases: &mut self.leases,
+            extent_locks: &mut self.extent_locks,
             requests,
             withdrawn: &mut self.withdrawn,
         };

@@ -5,7 +5,6 @@
 //! whatever thread, is requested again for the next block. What the caller keeps is within what is reserved for the stream; it
 //! grows with what the caller keeps, where the budget has more.
 
-use outcore_device::Locked;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,12 +12,12 @@ use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outcore_device::{Buf, Completion, Op, Whole};
+use outcore_device::{Buf, Completion, Locked, Op, Whole};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
-use crate::leases::Lease;
+use crate::extent_locks::ExtentLock;
 use crate::memory::{Account, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
 use crate::stream::{Between, Frames, Shares, StreamOptions, Supply, frame_for};
@@ -289,7 +288,7 @@ impl Engine {
         let between = Arc::new(Between::new(state));
         let reader = Reader {
             between: Arc::clone(&between),
-            lease: Lease::new(
+            extent_lock: ExtentLock::new(
                 parts.iter().map(|(extent, _)| (extent.id(), false)).collect::<std::collections::BTreeMap<_, _>>().into_iter(),
             ),
             parts: parts.to_vec(),
@@ -335,7 +334,7 @@ struct Reader {
     /// They are the caller's.
     has_given: bool,
     account: Account,
-    lease: Lease,
+    extent_lock: ExtentLock,
     free: Vec<Buf>,
     /// Frames that were taken and not given back.
     taken: usize,
@@ -368,9 +367,9 @@ impl Reader {
 
     fn request(&mut self, core: &mut Core<'_>) {
         // A writer that waits has its turn once what is under way has come.
-        while self.has_more() && (self.loading == 0 || !core.leases.is_wanted(&self.lease)) {
+        while self.has_more() && (self.loading == 0 || !core.extent_locks.is_wanted(&self.extent_lock)) {
             let Some(frame) = self.frame(core) else { break };
-            if !core.leases.acquire(&mut self.lease) {
+            if !core.extent_locks.acquire(&mut self.extent_lock) {
                 self.free.push(frame);
                 break;
             }
@@ -391,7 +390,7 @@ impl Reader {
         }
         if self.loading == 0 {
             // Between two bursts of reads a writer may have its turn, so nobody ever waits for this stream's caller.
-            core.leases.release(&mut self.lease);
+            core.extent_locks.release(&mut self.extent_lock);
         }
     }
 
@@ -474,7 +473,7 @@ impl Reader {
         }
         if least > self.frames.least {
             self.frames.least = least;
-            core.memory.floor_is(&mut self.account, self.frames.floor_bytes());
+            core.memory.set_floor(&mut self.account, self.frames.floor_bytes());
         }
         closed
     }
@@ -484,7 +483,7 @@ impl Reader {
         self.taken -= self.free.len();
         for frame in self.free.drain(..) {
             match self.has_given {
-                true => core.memory.forfeit(&mut self.account, frame.len()),
+                true => core.memory.uncharge(&mut self.account, frame.len()),
                 false => core.memory.give(&mut self.account, frame),
             }
         }
@@ -492,7 +491,7 @@ impl Reader {
         if self.closing {
             // The rest is with the caller, who outlives the engine.
             let held = self.account.held as usize;
-            core.memory.forfeit(&mut self.account, held);
+            core.memory.uncharge(&mut self.account, held);
             self.taken = 0;
         }
         self.taken == 0

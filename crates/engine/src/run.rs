@@ -8,7 +8,6 @@
 mod loads;
 mod stores;
 
-use outcore_device::Locked;
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -17,11 +16,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use outcore_device::{Buf, Completion, Device, DeviceError, Op, Shared, Whole};
+use outcore_device::{Buf, Completion, Device, DeviceError, Locked, Op, Shared, Whole};
 
 use crate::edges::{Split, split};
 use crate::error::{Error, Result, TaskError};
-use crate::leases::Lease;
+use crate::extent_locks::ExtentLock;
 use crate::memory::{Account, IdleKey};
 use crate::plan::{Access, Area, Backing, Block, Context, Data, Mode, Plan, Task, Work, check_task, held_bytes};
 use crate::pump::{Activity, Core};
@@ -131,18 +130,18 @@ pub(crate) struct Run {
     predicted: Totals,
     bound_bytes: u64,
     account: Account,
-    lease: Lease,
+    extent_lock: ExtentLock,
     started: bool,
     /// Tasks were added for which the run has yet to wait until others have given memory back.
-    owes: bool,
+    awaits_memory: bool,
     /// Nodes before this one have all the memory that they need besides their blocks.
-    backed: usize,
+    funded_nodes: usize,
     /// Of each area when the run began.
     versions: Vec<u64>,
     /// Leaves blocks in memory even of what is larger than memory.
     keeps: bool,
     /// Waits for memory that other runs have.
-    patient: bool,
+    may_wait: bool,
     written: BTreeSet<ExtentRef>,
     ticket: Arc<ticket::Shared<Outcome>>,
     recorder: Recorder,
@@ -186,14 +185,14 @@ impl Run {
         account: Account,
         predicted: Totals,
         ticket: Arc<ticket::Shared<Outcome>>,
-        patient: bool,
+        may_wait: bool,
     ) -> Run {
         let scratch_bytes = plan.scratch_bytes() as usize;
         let task_bytes = held_bytes(&plan.tasks);
         let flops = plan.flops();
         let written = schedule.written_extents();
         let Plan { name, areas, tasks, bound_bytes, keeps, .. } = plan;
-        let lease = Lease::new(areas.iter().enumerate().filter_map(|(index, area)| match &area.backing {
+        let extent_lock = ExtentLock::new(areas.iter().enumerate().filter_map(|(index, area)| match &area.backing {
             Backing::Device(extent) => Some((extent.id(), written.contains(&ExtentRef(index as u32)))),
             _ => None,
         }));
@@ -212,13 +211,13 @@ impl Run {
             predicted,
             bound_bytes,
             account,
-            lease,
+            extent_lock,
             started: false,
-            owes: false,
-            backed: 0,
+            awaits_memory: false,
+            funded_nodes: 0,
             versions: Vec::new(),
             keeps,
-            patient,
+            may_wait,
             written,
             recorder: Recorder::new(),
             stays: Vec::new(),
@@ -310,16 +309,16 @@ impl Run {
     }
 
     fn dispatch(&mut self, core: &mut Core<'_>) {
-        if self.started && (!self.owes || core.memory.is_settled()) {
-            (self.owes, self.backed) = (false, self.nodes.len());
+        if self.started && (!self.awaits_memory || core.memory.is_settled()) {
+            (self.awaits_memory, self.funded_nodes) = (false, self.nodes.len());
             self.sectors.raise_limit(self.schedule.sector_bytes);
         }
         // The next task is at hand when a thread has done one, where memory is no reason to have fewer at once than threads.
         let (at_once, threads) = (self.schedule.concurrency, core.workers.count());
         let most = if at_once < threads { at_once } else { 2 * threads };
         while self.running < most && self.error.is_none() {
-            let backed = |&&(_, node): &&(u32, u32)| (node as usize) < self.backed;
-            let Some(&(position, node)) = self.ready.iter().find(backed) else { return };
+            let funded_nodes = |&&(_, node): &&(u32, u32)| (node as usize) < self.funded_nodes;
+            let Some(&(position, node)) = self.ready.iter().find(funded_nodes) else { return };
             self.ready.remove(&(position, node));
             match self.provide_scratch(node) {
                 Ok(()) => self.start_task(core, node),
@@ -457,13 +456,13 @@ impl Run {
         let shared = shared_sector_bytes(&self.areas, more, 0).saturating_sub(self.schedule.sector_bytes);
         let beside = task_bytes.saturating_sub(self.task_bytes) * self.schedule.concurrency as u64 + shared;
         let missing = (self.schedule.floor_bytes() + beside).saturating_sub(self.account.reservation.bytes());
-        if !self.patient {
+        if !self.may_wait {
             core.memory.check_room(&self.account, &self.name, beside)?;
         }
         core.memory.raise_floor(&mut self.account, &self.name, missing)?;
         // Counted now, so that others take nothing more above their floors; used once it is there.
         core.memory.hold(&mut self.account, beside);
-        self.owes |= beside > 0;
+        self.awaits_memory |= beside > 0;
         self.schedule.beside_bytes += beside;
         self.schedule.sector_bytes += shared;
         self.task_bytes = self.task_bytes.max(task_bytes);
@@ -471,7 +470,7 @@ impl Run {
         Ok(())
     }
 
-    /// A task that joins later must live with what the run has reserved and leased.
+    /// A task that joins later must live with what the run has reserved and locked.
     fn check_addition(&self, task: &Task) -> Result<()> {
         check_task(&self.name, &self.areas, task)?;
         let refuse =
@@ -508,7 +507,7 @@ impl Run {
     fn reserve(&mut self, core: &mut Core<'_>) -> Result<bool> {
         let missing = self.schedule.floor_bytes().saturating_sub(self.account.reservation.bytes());
         core.memory.raise_floor(&mut self.account, &self.name, missing)?;
-        if !self.patient {
+        if !self.may_wait {
             core.memory.check_room(&self.account, &self.name, self.schedule.beside_bytes)?;
         }
         Ok(core.memory.has_room(self.schedule.beside_bytes))
@@ -538,7 +537,7 @@ impl Run {
             match std::mem::replace(&mut self.stays[stay as usize].state, State::Gone) {
                 State::Admitted(frame) => core.memory.give(&mut self.account, frame),
                 State::Ready(bytes) if pinned => {
-                    core.memory.part_with(&mut self.account, &bytes);
+                    core.memory.release(&mut self.account, &bytes);
                     results.insert(region, (bytes, layout.bytes));
                 }
                 State::Ready(bytes) | State::Storing { bytes, .. } if device => self.give(core, bytes),
@@ -554,9 +553,9 @@ impl Run {
             }
         }
         if self.started {
-            core.memory.forfeit(&mut self.account, self.schedule.beside_bytes as usize);
+            core.memory.uncharge(&mut self.account, self.schedule.beside_bytes as usize);
         }
-        core.leases.release(&mut self.lease);
+        core.extent_locks.release(&mut self.extent_lock);
         let result = match self.error.take() {
             Some(error) => Err(error),
             None => Ok(Outcome { trace: self.trace(core.workers.count()), results }),
@@ -596,13 +595,13 @@ impl Activity for Run {
     fn advance(&mut self, core: &mut Core<'_>) -> bool {
         self.look_for_cancel();
         if !self.started && self.error.is_none() {
-            if !core.leases.acquire(&mut self.lease) {
+            if !core.extent_locks.acquire(&mut self.extent_lock) {
                 return false;
             }
             match self.reserve(core) {
                 Ok(true) => self.begin(core),
                 Ok(false) => return false,
-                Err(_) if self.patient && core.memory.has_runs() => return false,
+                Err(_) if self.may_wait && core.memory.has_runs() => return false,
                 Err(error) => self.error = Some(error),
             }
         }

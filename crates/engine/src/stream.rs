@@ -7,11 +7,10 @@
 //! Where many streams share a budget, a stream reserves a part of its frames only ([`Supply::Elastic`]). The others it has while
 //! nobody needs their memory: blocks that were read ahead and not yet handed out are let go, and read again later.
 
-use outcore_device::Locked;
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-use outcore_device::Buf;
+use outcore_device::{Buf, Locked};
 
 use crate::error::{Error, Result};
 use crate::extent::Extent;

@@ -1,11 +1,12 @@
 //! What a call that was started hands back: wait for it, look at it, cancel it.
 
-use outcore_device::Locked;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
+
+use outcore_device::Locked;
 
 use crate::error::{Error, Result};
 

@@ -16,7 +16,7 @@ use crate::edges::{Split, split};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
-use crate::leases::Lease;
+use crate::extent_locks::ExtentLock;
 use crate::memory::{Account, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
 use crate::region::ExtentRef;
@@ -249,8 +249,8 @@ impl Engine {
             beside_bytes,
             given_bytes,
             account: Account::new(floor.part(needed)),
-            lease: Lease::new([(extent.id(), true)].into_iter()),
-            leased: false,
+            extent_lock: ExtentLock::new([(extent.id(), true)].into_iter()),
+            has_lock: false,
             blocks: Vec::new(),
             sectors: Sectors::new(beside_bytes),
             requests: 0,
@@ -286,8 +286,8 @@ struct Writer {
     /// Frames that were taken and not given back.
     taken: usize,
     account: Account,
-    lease: Lease,
-    leased: bool,
+    extent_lock: ExtentLock,
+    has_lock: bool,
     /// Blocks on their way; tokens are places here.
     blocks: Vec<Option<Shared>>,
     sectors: Sectors,
@@ -332,12 +332,12 @@ impl Writer {
     }
 
     fn submit(&mut self, core: &mut Core<'_>) {
-        while self.error.is_none() && (self.leased || !self.between.lock().full.is_empty()) {
-            if !self.leased {
-                if !core.leases.acquire(&mut self.lease) {
+        while self.error.is_none() && (self.has_lock || !self.between.lock().full.is_empty()) {
+            if !self.has_lock {
+                if !core.extent_locks.acquire(&mut self.extent_lock) {
                     return;
                 }
-                self.leased = true;
+                self.has_lock = true;
                 core.memory.forget(self.extent.id());
             }
             let Some(full) = self.between.lock().full.pop_front() else { return };
@@ -425,7 +425,7 @@ impl Writer {
             core.memory.give(&mut self.account, frame);
         }
         let held = self.account.held as usize;
-        core.memory.forfeit(&mut self.account, held);
+        core.memory.uncharge(&mut self.account, held);
     }
 }
 
@@ -434,12 +434,12 @@ impl Activity for Writer {
         self.take_frames(core);
         self.submit(core);
         let quiet = self.sectors_clear(core) && self.requests == 0;
-        if quiet && std::mem::take(&mut self.leased) {
+        if quiet && std::mem::take(&mut self.has_lock) {
             // Between two bursts of writes others may have their turn, so nobody ever waits for this stream's caller.
-            core.leases.release(&mut self.lease);
+            core.extent_locks.release(&mut self.extent_lock);
         }
         if self.error.is_some() {
-            core.leases.leave_line(&mut self.lease);
+            core.extent_locks.leave_line(&mut self.extent_lock);
         }
         let closed = self.report();
         let unsent = self.error.is_none() && !self.between.lock().full.is_empty();

@@ -191,9 +191,9 @@ fn a_ticket_tells_how_far_its_run_is_and_when_it_ends() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let (go, gate) = std::sync::mpsc::channel::<()>();
     let mut plan = Plan::new("gated");
-    let turn = plan.volatile("turn", 1);
-    plan.task(Task::new("first").flops(300).update(Region::span(turn, 0, 1)).run(|_| Ok(())));
-    plan.task(Task::new("second").flops(100).update(Region::span(turn, 0, 1)).run(move |_| Ok(gate.recv()?)));
+    let turn = plan.serial();
+    plan.task(Task::new("first").flops(300).update(turn).run(|_| Ok(())));
+    plan.task(Task::new("second").flops(100).update(turn).run(move |_| Ok(gate.recv()?)));
     let engine = engine(1 << 20);
     let ticket = engine.run(plan).unwrap();
     while ticket.progress().fraction == 0.0 {

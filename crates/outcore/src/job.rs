@@ -7,12 +7,12 @@
 mod segments;
 mod stage;
 
-use outcore_device::Locked;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use outcore_device::Locked;
 use outcore_engine::{Explanation, Outcome, Plan, Progress, Ticket};
 
 use crate::data::file::{StoredFile, Writer};
@@ -61,7 +61,7 @@ pub struct Job<T> {
     session: Session,
     plans: Vec<Plan>,
     /// The plans move nothing and take no longer than to wake a thread up for them.
-    momentary: bool,
+    is_inline: bool,
     explanations: Vec<Explanation>,
     writers: Vec<Writer>,
     unfinished: Vec<Arc<StoredFile>>,
@@ -140,12 +140,12 @@ impl<T: Send + 'static> Job<T> {
 
     fn explained(session: &Session, plans: Vec<Plan>, explanations: Vec<Explanation>, finish: Finish<T>) -> Job<T> {
         let (writers, unfinished) = (Vec::new(), Vec::new());
-        Job { session: session.clone(), plans, momentary: false, explanations, writers, unfinished, finish }
+        Job { session: session.clone(), plans, is_inline: false, explanations, writers, unfinished, finish }
     }
 
     /// Has whoever starts the job compute its plans, which read memory of the caller's and write nothing that the engine knows of.
-    pub(crate) fn momentary(mut self) -> Job<T> {
-        self.momentary = true;
+    pub(crate) fn run_inline(mut self) -> Job<T> {
+        self.is_inline = true;
         self
     }
 
@@ -176,7 +176,7 @@ impl<T: Send + 'static> Job<T> {
             session: self.session,
             ticket: None,
             plans: self.plans.into_iter(),
-            momentary: self.momentary,
+            is_inline: self.is_inline,
             count,
             outcomes: Vec::new(),
             writers: self.writers,
@@ -202,13 +202,13 @@ impl<T: Send + 'static> Job<T> {
 
     /// The same job with a result made from its result, once the files are whole.
     pub fn map<U: Send + 'static>(self, make: impl FnOnce(T) -> Result<U> + Send + 'static) -> Job<U> {
-        let Job { session, plans, momentary, explanations, writers, unfinished, finish } = self;
+        let Job { session, plans, is_inline, explanations, writers, unfinished, finish } = self;
         let mapped = |result: Made<T>| -> Made<U> { Box::new(|| make(result()?)) };
         let finish = match finish {
             Finish::Outcomes(finish) => Finish::Outcomes(Box::new(|outcomes| finish(outcomes).map(mapped)) as Box<_>),
             Finish::Driven(work) => Finish::Driven(Box::new(|stage: &mut Stage, plans| work(stage, plans).map(mapped)) as Box<_>),
         };
-        Job { session, plans, momentary, explanations, writers, unfinished, finish }
+        Job { session, plans, is_inline, explanations, writers, unfinished, finish }
     }
 }
 
@@ -229,7 +229,7 @@ impl<T: Send + 'static> Job<T> {
         self.writers.extend(next.writers);
         self.unfinished.extend(next.unfinished);
         let Job { session, plans, explanations, writers, unfinished, .. } = self;
-        Job { session, plans, momentary: false, explanations, writers, unfinished, finish }
+        Job { session, plans, is_inline: false, explanations, writers, unfinished, finish }
     }
 }
 
@@ -238,7 +238,7 @@ pub struct Running<T> {
     session: Session,
     ticket: Option<Ticket<Outcome>>,
     plans: std::vec::IntoIter<Plan>,
-    momentary: bool,
+    is_inline: bool,
     count: usize,
     outcomes: Vec<Outcome>,
     writers: Vec<Writer>,
@@ -344,7 +344,7 @@ impl<T: Send + 'static> Running<T> {
         }
         while let Some(plan) = self.plans.next() {
             self.since = Instant::now();
-            if !self.momentary {
+            if !self.is_inline {
                 self.ticket = Some(self.session.engine().run(plan)?);
                 return Ok(());
             }

@@ -30,7 +30,7 @@ mod limits;
 mod session;
 
 pub use data::array::{Array, Operand, Output, convert};
-pub use data::file::Between;
+pub use data::file::WrapDevice;
 pub use data::format::{Compressed, DType, Element, Order};
 pub use data::sparse::{Sparse, SparseBufs};
 pub use data::stream::{Compression, StreamInfo, StreamOptions, StreamReader, StreamStore, StreamWriter};

@@ -1,26 +1,25 @@
 //! A session: one budget, its threads, its scratch folder, and the files that it has open.
 
-use outcore_device::Locked;
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
-use outcore_device::{Choice, Device, Limits};
+use outcore_device::{Choice, Device, Limits, Locked};
 use outcore_engine::{Config, Engine, Plan, Region, Task, Trace};
 use outcore_kernels::Blas;
 use outcore_store::{Folder, Identity, Scratch, Tmpfs, locate};
 
 use crate::data::array::{Array, FILE_BLOCK_BYTES, Layout};
-use crate::data::file::{Between, DESCRIPTION_BYTES, StoredFile, read_head, read_text};
+use crate::data::file::{DESCRIPTION_BYTES, StoredFile, WrapDevice, read_head, read_text};
 use crate::data::format::{self, DType, Dense, Order};
 use crate::data::sparse::Sparse;
 use crate::error::{Error, Result};
 use crate::limits::memory_allowed;
 
 /// Plans are cut for so many threads, however many there are: the bits of a result depend on how it was cut.
-pub(crate) const PARALLEL: u64 = 8;
+pub(crate) const PLAN_THREADS: u64 = 8;
 
 /// How a session is made.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +37,7 @@ pub struct Settings {
     /// Who multiplies.
     pub blas: Blas,
     /// What stands between the library and its devices; for tests with faults.
-    pub between: Between,
+    pub wrap_device: WrapDevice,
 }
 
 /// Budget, threads, scratch and open files. Clones are the same session; it may be used from any thread.
@@ -52,7 +51,7 @@ pub struct Session {
 struct Inner {
     engine: Engine,
     blas: Blas,
-    between: Between,
+    wrap_device: WrapDevice,
     scratch_folder: PathBuf,
     tmpfs: Tmpfs,
     scratch: OnceLock<Scratch>,
@@ -102,7 +101,7 @@ impl Session {
         let inner = Arc::new(Inner {
             engine: Engine::new(Config { memory_bytes, threads: settings.threads, driver: settings.driver }),
             blas: settings.blas,
-            between: settings.between,
+            wrap_device: settings.wrap_device,
             scratch_folder,
             tmpfs: if settings.allow_tmpfs_scratch { Tmpfs::Allow } else { Tmpfs::Refuse },
             scratch: OnceLock::new(),
@@ -303,8 +302,8 @@ impl Session {
         {
             return Ok(known);
         }
-        let between = self.inner.between.clone();
-        let file = Arc::new(StoredFile::named(path, store, name, &object, &stat, interrupted, between, shift));
+        let wrap_device = self.inner.wrap_device.clone();
+        let file = Arc::new(StoredFile::named(path, store, name, &object, &stat, interrupted, wrap_device, shift));
         files.insert(key, Arc::downgrade(&file));
         Ok(file)
     }
@@ -370,13 +369,13 @@ impl Session {
     }
 
     /// A device as the session uses it.
-    pub(crate) fn between(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
-        self.inner.between.wrap(device)
+    pub(crate) fn wrap_device(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
+        self.inner.wrap_device.wrap(device)
     }
 
     /// A file on a device that somebody else names.
     pub(crate) fn device_file(&self, name: String, device: Arc<dyn Device>) -> StoredFile {
-        StoredFile::unnamed_as(name, device, self.inner.between.clone())
+        StoredFile::unnamed_as(name, device, self.inner.wrap_device.clone())
     }
 
     /// A file of the scratch folder, or what a plan that is only looked at takes for it; then `path` says where it would be.
@@ -386,7 +385,7 @@ impl Session {
                 let name = path.map_or_else(|| "scratch".into(), |path| path.display().to_string());
                 self.imagined(path.unwrap_or(&self.inner.scratch_folder), name, len)
             }
-            false => StoredFile::unnamed(&self.scratch()?.create(len)?, self.inner.between.clone()),
+            false => StoredFile::unnamed(&self.scratch()?.create(len)?, self.inner.wrap_device.clone()),
         }))
     }
 
@@ -432,7 +431,7 @@ impl Session {
             false => {
                 let len = dense.file_bytes();
                 let object = if is_new { store.create_new(&name, len)? } else { store.create(&name, len)? };
-                StoredFile::unfinished(path, store, name, object, self.inner.between.clone())
+                StoredFile::unfinished(path, store, name, object, self.inner.wrap_device.clone())
             }
         });
         let region = Region::span(plan.extent(file.extent()), 0, header.len() as u64);

@@ -14,7 +14,7 @@ use outcore::learn::linalg::{
 };
 use outcore::learn::pca::{Affine, Components, affine, fit};
 use outcore::{
-    Array, Between, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Result, Session, Settings, Sparse,
+    Array, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Result, Session, Settings, Sparse, WrapDevice,
 };
 use outcore_device::{Blocking, Device, Faults, Faulty, Limits, Route};
 use outcore_store::{Error as StoreError, Formatted};
@@ -72,18 +72,18 @@ impl Blocking for Counting {
     }
 }
 
-fn session(folder: &Path, between: Between) -> Session {
-    session_of(folder, MEMORY, between)
+fn session(folder: &Path, wrap_device: WrapDevice) -> Session {
+    session_of(folder, MEMORY, wrap_device)
 }
 
-fn session_of(folder: &Path, memory_bytes: u64, between: Between) -> Session {
+fn session_of(folder: &Path, memory_bytes: u64, wrap_device: WrapDevice) -> Session {
     let scratch = Some(folder.join("scratch"));
-    Session::new(Settings { memory_bytes: Some(memory_bytes), scratch, threads: 2, between, ..Settings::default() }).unwrap()
+    Session::new(Settings { memory_bytes: Some(memory_bytes), scratch, threads: 2, wrap_device, ..Settings::default() }).unwrap()
 }
 
-fn failing(count: &Arc<AtomicU64>, fail: u64) -> Between {
+fn failing(count: &Arc<AtomicU64>, fail: u64) -> WrapDevice {
     let count = Arc::clone(count);
-    Between::new(move |device| {
+    WrapDevice::new(move |device| {
         Arc::new(Counting { inner: Faulty::new(device, Faults::default()), count: Arc::clone(&count), fail })
     })
 }
@@ -130,7 +130,7 @@ fn operations() -> Vec<(&'static str, Operation)> {
 fn a_fault_at_each_io_leaves_the_old_output_and_a_clear_error() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let input = folder.path().join("a.npy");
-    fill(&session(folder.path(), Between::default()).create(&input, DType::F32, &[ROWS, COLS], Order::Row).unwrap());
+    fill(&session(folder.path(), WrapDevice::default()).create(&input, DType::F32, &[ROWS, COLS], Order::Row).unwrap());
     for (name, operation) in operations() {
         let output = folder.path().join("out.npy");
         let count = Arc::new(AtomicU64::new(0));
@@ -196,7 +196,7 @@ fn sparse_operations() -> Vec<(&'static str, SparseOperation)> {
 fn a_fault_at_each_io_of_sparse_work_leaves_nothing_and_a_clear_error() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (input, output) = (folder.path().join("a"), folder.path().join("out"));
-    let plain = session(folder.path(), Between::default());
+    let plain = session(folder.path(), WrapDevice::default());
     {
         let (lines, per_line) = (5000, 40);
         let (mut offsets, mut indices) =
@@ -267,7 +267,7 @@ fn a_dataset_whose_close_fails_anywhere_is_gone_on_with() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let disk = folder.path().join("disk.store");
     Formatted::format(&disk, Some(32 << 20)).unwrap();
-    let plain = session(folder.path(), Between::default());
+    let plain = session(folder.path(), WrapDevice::default());
     let begin = |session: &Session, path: &Path, resume| {
         let mut writer = DatasetWriter::create(session, path, WriterOptions { resume, ..WriterOptions::default() })?;
         writer.set_fields(vec![Field { name: "x".into(), kind: Kind::Bytes }])?;
@@ -321,7 +321,7 @@ fn a_dataset_whose_close_fails_anywhere_is_gone_on_with() {
 #[test]
 fn a_writer_that_has_failed_says_why_each_time() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let full = Between::new(|device| {
+    let full = WrapDevice::new(|device| {
         let fails = |device| Counting { inner: Faulty::new(device, Faults::default()), count: Arc::default(), fail: u64::MAX };
         Arc::new(Full(fails(device)))
     });
@@ -374,11 +374,11 @@ impl Blocking for Full {
 fn a_disk_that_fills_while_it_is_written_is_called_so_by_all_who_write() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let input = folder.path().join("a.npy");
-    fill(&session(folder.path(), Between::default()).create(&input, DType::F32, &[ROWS, COLS], Order::Row).unwrap());
+    fill(&session(folder.path(), WrapDevice::default()).create(&input, DType::F32, &[ROWS, COLS], Order::Row).unwrap());
     let output = folder.path().join("out.npy");
     for (name, operation) in operations() {
         std::fs::write(&output, b"old").unwrap();
-        let full = Between::new(|device| {
+        let full = WrapDevice::new(|device| {
             Arc::new(Full(Counting { inner: Faulty::new(device, Faults::default()), count: Arc::default(), fail: u64::MAX }))
         });
         let session = session(folder.path(), full);
@@ -410,7 +410,7 @@ fn a_fault_at_each_io_in_place_leaves_a_mark_that_open_names() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |name: &str| folder.path().join(name);
     let make = |name: &str| {
-        fill(&session(folder.path(), Between::default()).create(path(name), DType::F32, &[ROWS, COLS], Order::Row).unwrap());
+        fill(&session(folder.path(), WrapDevice::default()).create(path(name), DType::F32, &[ROWS, COLS], Order::Row).unwrap());
     };
     make("x.npy");
     for (name, change) in changes() {
@@ -435,7 +435,7 @@ fn a_fault_at_each_io_in_place_leaves_a_mark_that_open_names() {
             }
             let error = result.expect_err(name);
             assert!(matches!(&error, Error::Device { .. }), "{name}, fault {fail}: {error}");
-            let plain = session(folder.path(), Between::default());
+            let plain = session(folder.path(), WrapDevice::default());
             match plain.open(path("y.npy")) {
                 // Nothing had been written yet.
                 Ok(_) => assert!(std::fs::read(path("y.npy")).unwrap() == old, "{name}, fault {fail}"),
@@ -453,7 +453,7 @@ fn a_fault_at_each_io_in_place_leaves_a_mark_that_open_names() {
 fn short_torn_late_and_reordered_transfers_do_not_change_a_result() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let input = folder.path().join("a.npy");
-    let plain = session(folder.path(), Between::default());
+    let plain = session(folder.path(), WrapDevice::default());
     fill(&plain.create(&input, DType::F32, &[ROWS, COLS], Order::Row).unwrap());
     let product = |session: &Session| {
         let a = session.open(&input).unwrap();
@@ -464,7 +464,7 @@ fn short_torn_late_and_reordered_transfers_do_not_change_a_result() {
     let seeds = Arc::new(Mutex::new(0));
     for _ in 0..5 {
         let seeds = Arc::clone(&seeds);
-        let nervous = Between::new(move |device| {
+        let nervous = WrapDevice::new(move |device| {
             let mut seed = seeds.lock().unwrap();
             *seed += 1;
             let latency = Some(std::time::Duration::ZERO..std::time::Duration::from_micros(300));

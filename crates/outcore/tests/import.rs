@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use outcore::data::export::{self, Labels, export};
 use outcore::data::import::{Format, Imported, Libsvm, Options, Text, import};
-use outcore::{Between, Error, Result, Session, Settings, Sparse};
+use outcore::{Error, Result, Session, Settings, Sparse, WrapDevice};
 use outcore_device::{Blocking, Device, Faults, Faulty, Limits, Route};
 use outcore_store::Error as StoreError;
 use proptest::prelude::*;
@@ -65,17 +65,17 @@ impl Blocking for Counting {
     }
 }
 
-fn failing(count: &Arc<AtomicU64>, fail: u64, kind: std::io::ErrorKind) -> Between {
+fn failing(count: &Arc<AtomicU64>, fail: u64, kind: std::io::ErrorKind) -> WrapDevice {
     let count = Arc::clone(count);
-    Between::new(move |device| {
+    WrapDevice::new(move |device| {
         let inner = Faulty::new(device, Faults::default());
         Arc::new(Counting { inner, count: Arc::clone(&count), fail, kind })
     })
 }
 
-fn session(folder: &Path, memory_bytes: u64, between: Between) -> Session {
+fn session(folder: &Path, memory_bytes: u64, wrap_device: WrapDevice) -> Session {
     let scratch = Some(folder.join("scratch"));
-    Session::new(Settings { memory_bytes: Some(memory_bytes), scratch, threads: 2, between, ..Settings::default() }).unwrap()
+    Session::new(Settings { memory_bytes: Some(memory_bytes), scratch, threads: 2, wrap_device, ..Settings::default() }).unwrap()
 }
 
 fn folder() -> tempfile::TempDir {
@@ -138,7 +138,7 @@ proptest! {
         }
         let source = folder.path().join("x.mtx");
         std::fs::write(&source, market(rows, cols, &places)).unwrap();
-        let session = session(folder.path(), MEMORY, Between::default());
+        let session = session(folder.path(), MEMORY, WrapDevice::default());
         let found = run(&session, &folder.path().join("x"), &source, options(Format::MatrixMarket)).unwrap().matrix;
         prop_assert_eq!(found.shape(), [rows, cols]);
         let mut expected = BTreeMap::new();
@@ -155,7 +155,7 @@ fn sorting_by_way_of_scratch_gives_what_memory_gives() {
     let source = folder.path().join("x.mtx");
     std::fs::write(&source, market(2003, 997, &(0..count).map(place).collect::<Vec<_>>())).unwrap();
     let found = [3 << 20, 256 << 20].map(|memory| {
-        let session = session(folder.path(), memory, Between::default());
+        let session = session(folder.path(), memory, WrapDevice::default());
         let path = folder.path().join(format!("x{memory}"));
         entries(&run(&session, &path, &source, options(Format::MatrixMarket)).unwrap().matrix)
     });
@@ -170,7 +170,7 @@ fn what_is_exported_is_imported_again_in_every_text_format() {
     let folder = folder();
     let source = folder.path().join("x.svm");
     std::fs::write(&source, libsvm_text(3000)).unwrap();
-    let session = session(folder.path(), MEMORY, Between::default());
+    let session = session(folder.path(), MEMORY, WrapDevice::default());
     let libsvm = || Format::Libsvm(Libsvm::default());
     let a = run(&session, &folder.path().join("a"), &source, options(libsvm())).unwrap().matrix;
     let expected = entries(&a);
@@ -232,7 +232,7 @@ fn an_import_that_failed_is_gone_on_with() {
     let path = |name: &str| folder.path().join(name);
     std::fs::write(path("x.svm"), libsvm_text(200_000)).unwrap();
     let asked = |resume| Options { resume, checkpoint_bytes: 300_000, ..options(Format::Libsvm(Libsvm::default())) };
-    let plain = session(folder.path(), MEMORY, Between::default());
+    let plain = session(folder.path(), MEMORY, WrapDevice::default());
     run(&plain, &path("whole"), &path("x.svm"), asked(false)).unwrap();
     let count = Arc::new(AtomicU64::new(0));
     let whole = session(folder.path(), MEMORY, failing(&count, u64::MAX, std::io::ErrorKind::StorageFull));
@@ -274,12 +274,12 @@ fn an_import_that_cannot_have_its_name_is_gone_on_with() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     std::fs::write(path("x.svm"), libsvm_text(100_000)).unwrap();
-    let plain = session(folder.path(), MEMORY, Between::default());
+    let plain = session(folder.path(), MEMORY, WrapDevice::default());
     for tiled in [false, true] {
         let asked = |resume| Options { resume, tiled, checkpoint_bytes: 300_000, ..options(Format::Libsvm(Libsvm::default())) };
         run(&plain, &path("whole"), &path("x.svm"), asked(false)).unwrap();
         let there = path("x");
-        let between = Between::new(move |device| {
+        let between = WrapDevice::new(move |device| {
             if device.name().ends_with("indptr.npy") && !there.exists() {
                 std::fs::create_dir(&there).unwrap();
                 std::fs::write(there.join("precious"), "bytes").unwrap();
@@ -311,7 +311,7 @@ fn a_line_longer_than_a_chunk_is_read_within_the_budget_or_refused() {
         text + "\n3 1:1\n"
     };
     std::fs::write(&source, long(50_000)).unwrap();
-    let small = session(folder.path(), 12 << 20, Between::default());
+    let small = session(folder.path(), 12 << 20, WrapDevice::default());
     let libsvm = || options(Format::Libsvm(Libsvm::default()));
     let found = run(&small, &folder.path().join("x"), &source, libsvm()).unwrap().matrix;
     assert_eq!((found.shape(), found.nonzeros()), ([3, 50_000], 50_002));
@@ -327,7 +327,7 @@ fn an_export_at_a_fault_leaves_the_old_file() {
     let folder = folder();
     let path = |name: &str| -> PathBuf { folder.path().join(name) };
     std::fs::write(path("x.svm"), libsvm_text(5000)).unwrap();
-    let plain = session(folder.path(), MEMORY, Between::default());
+    let plain = session(folder.path(), MEMORY, WrapDevice::default());
     run(&plain, &path("a"), &path("x.svm"), options(Format::Libsvm(Libsvm::default()))).unwrap();
     for format in [export::Format::MatrixMarket, export::Format::Npz, export::Format::Parquet] {
         let count = Arc::new(AtomicU64::new(0));

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use outcore::data::format::FormatError;
-use outcore::data::samples::{Dataset, DatasetWriter, Elsewhere, Field, Form, Kind, ShardOptions, Shards, WriterOptions};
+use outcore::data::samples::{Dataset, DatasetWriter, ExternalFiles, Field, Form, Kind, ShardOptions, Shards, WriterOptions};
 use outcore::{Error, Session, Settings};
 use outcore_store::checksum;
 use proptest::prelude::*;
@@ -84,7 +84,7 @@ impl Case {
         let mut shards = self.shards(in_place);
         if in_place {
             let lens = self.files.iter().map(|file| (file.clone(), std::fs::metadata(file).unwrap().len()));
-            writer.set_elsewhere(Elsewhere::of(path, self.form, lens))?;
+            writer.set_elsewhere(ExternalFiles::of(path, self.form, lens))?;
         }
         if writer.fields().is_none() {
             writer.set_fields(self.fields.clone().map_or_else(|| shards.fields(), Ok)?)?;

@@ -26,7 +26,6 @@ mod stream;
 mod sums;
 mod transaction;
 
-use outcore_device::Locked;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
@@ -34,7 +33,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use outcore_device::{Device, Limits};
+use outcore_device::{Device, Limits, Locked};
 
 use self::body::{Body, Garbage, ObjectDevice, Returned};
 use self::catalog::{Catalog, Found};

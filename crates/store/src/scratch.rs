@@ -10,7 +10,6 @@
 //! Folders of dead processes are known by their lock, which dies with its holder; the process number in the name is for
 //! people. The random part keeps two folders of one process apart.
 
-use outcore_device::Locked;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -20,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use outcore_device::{FileDevice, Mode};
+use outcore_device::{FileDevice, Locked, Mode};
 
 use crate::error::{Error, shown};
 use crate::faults::{Faults, Step};

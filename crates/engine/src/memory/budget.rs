@@ -1,7 +1,8 @@
 //! How many bytes may be held, and who has reserved what of them.
 
-use outcore_device::Locked;
 use std::sync::{Arc, Mutex};
+
+use outcore_device::Locked;
 
 use crate::error::{Error, Result};
 

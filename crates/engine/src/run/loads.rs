@@ -19,7 +19,7 @@ impl Run {
                 }
                 Backing::Device(_) | Backing::Volatile => {}
             }
-            if let Some(bytes) = self.revive(core, stay) {
+            if let Some(bytes) = self.reuse(core, stay) {
                 self.admitted += 1;
                 self.becomes_ready(stay, bytes);
                 continue;
@@ -59,13 +59,13 @@ impl Run {
     }
 
     /// A load that an idle block spares.
-    fn revive(&mut self, core: &mut Core<'_>, stay: u32) -> Option<Shared> {
+    fn reuse(&mut self, core: &mut Core<'_>, stay: u32) -> Option<Shared> {
         let scheduled = &self.schedule.stays[stay as usize];
         if !scheduled.load || !scheduled.after.is_empty() {
             return None;
         }
         let key = self.idle_key(stay)?;
-        let bytes = core.memory.revive(&mut self.account, &key)?;
+        let bytes = core.memory.reuse(&mut self.account, &key)?;
         self.peak = self.peak.max(self.account.held);
         let block = self.block_of(stay);
         self.reused += block.region.load_bytes(self.area_of(stay).block());

@@ -4,12 +4,11 @@
 //! and the next column. One of the two is a single element away, so every block of a view is a
 //! strided region of its file.
 
-use outcore_device::Locked;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use outcore_device::{Buf, Shared};
+use outcore_device::{Buf, Locked, Shared};
 use outcore_engine::{Block, Extent, ExtentRef, Plan, Region, Task};
 use outcore_kernels::{MatMut, MatRef, Real, convert_into, copy_into, view, view_mut};
 
@@ -17,7 +16,7 @@ use crate::data::file::{StoredFile, Writer};
 use crate::data::format::{DType, Dense, Order};
 use crate::error::{Error, Result};
 use crate::job::{Job, Segments};
-use crate::session::{PARALLEL, Session};
+use crate::session::{PLAN_THREADS, Session};
 
 /// What file systems map, mark as written and lock at a time.
 pub(crate) const FILE_BLOCK_BYTES: u64 = 4096;
@@ -335,7 +334,7 @@ impl Array {
 
     /// Bytes of a block of which all threads have one in use, and some are on their way.
     fn share(&self) -> u64 {
-        self.session.memory_free() / (3 * (PARALLEL + 1))
+        self.session.memory_free() / (3 * (PLAN_THREADS + 1))
     }
 
     fn row_panels(&self, layout: Layout) -> Vec<Range<u64>> {
@@ -415,7 +414,7 @@ fn convert_as<T: Real, U: Real>(session: &Session, x: &Operand, out: Output, dty
 /// Panels where both sides agree on what lies next to each other, else squares as large as memory allows.
 fn convert_tiles(session: &Session, layout: &Layout, out: &Layout, [source, sink]: [u64; 2]) -> Vec<(Range<u64>, Range<u64>)> {
     let (rows, cols) = (layout.rows, layout.cols);
-    let share = session.memory_free() / (3 * (PARALLEL + 1));
+    let share = session.memory_free() / (3 * (PLAN_THREADS + 1));
     let both = source + sink;
     if layout.by_rows() == out.by_rows() {
         return match out.by_rows() {

@@ -1,13 +1,12 @@
 //! One file as the engine sees it: its bytes, and who writes to them.
 
-use outcore_device::Locked;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 use std::time::SystemTime;
 
-use outcore_device::{Buf, Device, Limits, Route, read_now};
+use outcore_device::{Buf, Device, Limits, Locked, Route, read_now};
 use outcore_engine::Extent;
 use outcore_store::{Identity, InPlace, NewObject, Object, Stat, Store, locate};
 
@@ -17,14 +16,14 @@ use crate::error::{Error, Result};
 
 /// What stands between the library and the devices that it opens: nothing, or a device that fails on purpose.
 #[derive(Clone, Default)]
-pub struct Between(Option<Arc<Wrap>>);
+pub struct WrapDevice(Option<Arc<Wrap>>);
 
 type Wrap = dyn Fn(Arc<dyn Device>) -> Arc<dyn Device> + Send + Sync;
 
-impl Between {
+impl WrapDevice {
     /// Every device is used by way of what `wrap` makes of it.
-    pub fn new(wrap: impl Fn(Arc<dyn Device>) -> Arc<dyn Device> + Send + Sync + 'static) -> Between {
-        Between(Some(Arc::new(wrap)))
+    pub fn new(wrap: impl Fn(Arc<dyn Device>) -> Arc<dyn Device> + Send + Sync + 'static) -> WrapDevice {
+        WrapDevice(Some(Arc::new(wrap)))
     }
 
     pub(crate) fn wrap(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
@@ -32,9 +31,9 @@ impl Between {
     }
 }
 
-impl std::fmt::Debug for Between {
+impl std::fmt::Debug for WrapDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "Between(..)" } else { "Between(nothing)" })
+        f.write_str(if self.0.is_some() { "WrapDevice(..)" } else { "WrapDevice(nothing)" })
     }
 }
 
@@ -42,7 +41,7 @@ impl std::fmt::Debug for Between {
 pub(crate) struct StoredFile {
     path: Option<PathBuf>,
     extent: Extent,
-    between: Between,
+    wrap_device: WrapDevice,
     /// Bytes of the file before the extent.
     shift: u64,
     kind: Kind,
@@ -86,24 +85,24 @@ impl StoredFile {
         object: &Object,
         stat: &Stat,
         interrupted: bool,
-        between: Between,
+        wrap_device: WrapDevice,
         shift: u64,
     ) -> StoredFile {
         let version = version_of(object.identity());
-        let device = Shifted::device(between.wrap(object.device()), shift);
+        let device = Shifted::device(wrap_device.wrap(object.device()), shift);
         let extent = Extent::versioned(path.display().to_string(), device, version);
         let (identity, seen) = (object.identity(), Mutex::new((stat.modified, stat.len)));
         let kind = Kind::Named(Named { store, name, identity, interrupted, writing: Mutex::default(), seen });
-        StoredFile { path: Some(path.to_owned()), extent, between, shift, kind }
+        StoredFile { path: Some(path.to_owned()), extent, wrap_device, shift, kind }
     }
 
-    pub(crate) fn unnamed(object: &Object, between: Between) -> StoredFile {
-        StoredFile::unnamed_as("scratch".into(), object.device(), between)
+    pub(crate) fn unnamed(object: &Object, wrap_device: WrapDevice) -> StoredFile {
+        StoredFile::unnamed_as("scratch".into(), object.device(), wrap_device)
     }
 
     /// One that others give a name when it is whole.
-    pub(crate) fn unnamed_as(name: String, device: Arc<dyn Device>, between: Between) -> StoredFile {
-        StoredFile { path: None, extent: Extent::new(name, between.wrap(device)), between, shift: 0, kind: Kind::Unnamed }
+    pub(crate) fn unnamed_as(name: String, device: Arc<dyn Device>, wrap_device: WrapDevice) -> StoredFile {
+        StoredFile { path: None, extent: Extent::new(name, wrap_device.wrap(device)), wrap_device, shift: 0, kind: Kind::Unnamed }
     }
 
     pub(crate) fn unfinished(
@@ -111,20 +110,26 @@ impl StoredFile {
         store: Arc<dyn Store>,
         name: String,
         object: NewObject,
-        between: Between,
+        wrap_device: WrapDevice,
     ) -> StoredFile {
-        let (device, identity) = (between.wrap(object.device()), object.identity());
+        let (device, identity) = (wrap_device.wrap(object.device()), object.identity());
         let extent = Extent::versioned(path.display().to_string(), device, version_of(identity));
         let (writing, seen) = (Mutex::default(), Mutex::default());
         let named = Named { store, name, identity, interrupted: false, writing, seen };
         let kind = Kind::Unfinished(Mutex::new(Some(object)), OnceLock::new(), named);
-        StoredFile { path: Some(path.to_owned()), extent, between, shift: 0, kind }
+        StoredFile { path: Some(path.to_owned()), extent, wrap_device, shift: 0, kind }
     }
 
     /// A file that is only planned with.
     pub(crate) fn imagined(name: String, len: u64, limits: Limits) -> StoredFile {
         let device = Arc::new(Imagined { name: name.clone(), len, limits });
-        StoredFile { path: None, extent: Extent::new(name, device), between: Between::default(), shift: 0, kind: Kind::Unnamed }
+        StoredFile {
+            path: None,
+            extent: Extent::new(name, device),
+            wrap_device: WrapDevice::default(),
+            shift: 0,
+            kind: Kind::Unnamed,
+        }
     }
 
     pub(crate) fn path(&self) -> Option<&Path> {
@@ -254,7 +259,7 @@ impl Writer {
             }
             *writing = Writing { writers: 0, failed: false, object: Some(Arc::new(object)) };
         }
-        self.device.come(writing.object.as_ref().expect("open"), &self.file.between);
+        self.device.come(writing.object.as_ref().expect("open"), &self.file.wrap_device);
         writing.writers += 1;
         self.begun = true;
         Ok(())
@@ -297,7 +302,7 @@ impl Drop for Writer {
 struct Late {
     like: Arc<dyn Device>,
     shift: u64,
-    object: OnceLock<(Weak<InPlace>, Between)>,
+    object: OnceLock<(Weak<InPlace>, WrapDevice)>,
     device: OnceLock<Arc<dyn Device>>,
 }
 
@@ -310,16 +315,18 @@ impl Late {
         let _ = self.device.set(device);
     }
 
-    fn come(&self, object: &Arc<InPlace>, between: &Between) {
-        let _ = self.object.set((Arc::downgrade(object), between.clone()));
+    fn come(&self, object: &Arc<InPlace>, wrap_device: &WrapDevice) {
+        let _ = self.object.set((Arc::downgrade(object), wrap_device.clone()));
     }
 
     fn device(&self) -> &Arc<dyn Device> {
         if let Some(device) = self.device.get() {
             return device;
         }
-        match self.object.get().and_then(|(object, between)| Some((object.upgrade()?, between))) {
-            Some((object, between)) => self.device.get_or_init(|| Shifted::device(between.wrap(object.device()), self.shift)),
+        match self.object.get().and_then(|(object, wrap_device)| Some((object.upgrade()?, wrap_device))) {
+            Some((object, wrap_device)) => {
+                self.device.get_or_init(|| Shifted::device(wrap_device.wrap(object.device()), self.shift))
+            }
             None => &self.like,
         }
     }

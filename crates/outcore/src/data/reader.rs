@@ -1,9 +1,9 @@
 //! A file of any format, read at any place through the engine, for callers that know the format. Nothing of it stays in the page cache.
 
-use outcore_device::Locked;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use outcore_device::Locked;
 use outcore_engine::{Extent, GatherOptions, Item, Reservation};
 
 use crate::data::file::StoredFile;

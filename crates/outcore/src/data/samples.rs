@@ -20,22 +20,22 @@
 //! After Zhu et al., Efficient User-Level Storage Disaggregation for Deep Learning (CLUSTER 2019).
 
 mod batch;
-mod body;
+mod buffer_pool;
 mod clustering;
-mod form;
 mod images;
-mod kept;
 mod lanes;
 mod loader;
 mod names;
 mod opening;
 mod order;
 mod packed;
+mod pending_batch;
 mod reading;
+mod record_format;
+mod sample_cache;
+mod sample_storage;
 mod schema;
 mod shards;
-mod spare;
-mod work;
 mod writer;
 
 use std::borrow::Cow;
@@ -50,27 +50,27 @@ use outcore_kernels::fetch_from;
 use outcore_store::checksum;
 use serde::{Deserialize, Serialize};
 
-use self::body::Body;
 use self::clustering::CHUNK_BYTES;
 use self::images::Wrong;
 use self::opening::Names;
 use self::order::ORDER_BYTES;
 use self::packed::GROUP;
+use self::sample_storage::Body;
 use self::schema::Schema;
 use super::format::FormatError;
 use crate::error::{Error, Result};
 use crate::session::Session;
 
 pub use self::batch::{Batch, Column};
-pub use self::body::Elsewhere;
-pub use self::form::Form;
+pub use self::buffer_pool::Bytes;
 pub use self::images::{Channels, Decode};
 pub use self::loader::{End, Loader, LoaderOptions, LoaderState};
 pub use self::order::{Chunks, Shuffle};
 pub use self::reading::{Reading, Samples};
+pub use self::record_format::Form;
+pub use self::sample_storage::ExternalFiles;
 pub use self::schema::{Field, Kind, elements, item_bytes};
 pub use self::shards::{ShardOptions, Shards};
-pub use self::spare::Bytes;
 pub use self::writer::{DatasetWriter, WriterOptions};
 
 const FORMAT: &str = "outcore dataset";
@@ -124,7 +124,7 @@ struct Manifest {
     files: Vec<(String, File)>,
     /// Where the bytes of samples are, if not in `samples`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<ExternalFiles>,
     /// By field with a whole number in it: how much more alike neighbours are than samples far apart; 1 where they are not.
     clustering: Vec<(String, f64)>,
     /// The names of the numbers of `label`, from 0 on, where samples come from folders that are their classes.
@@ -496,7 +496,7 @@ impl Manifest {
         samples: u64,
         named: bool,
         files: Vec<(String, File)>,
-        elsewhere: Option<Elsewhere>,
+        elsewhere: Option<ExternalFiles>,
         clustering: Vec<(String, f64)>,
         classes: Option<Vec<String>>,
     ) -> Manifest {

@@ -10,11 +10,10 @@
 //!   here       |.......|.......|.....       the same from byte `by` on
 //! ```
 
-use outcore_device::Locked;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use outcore_device::{Blocking, Buf, Device, Limits, Route, flush_now, read_now, write_now};
+use outcore_device::{Blocking, Buf, Device, Limits, Locked, Route, flush_now, read_now, write_now};
 
 /// Bytes that one call moves.
 const MOST_BYTES: usize = 128 << 10;

@@ -9,13 +9,12 @@ mod create;
 mod pieces;
 mod tiles;
 
-use outcore_device::Locked;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use outcore_device::{Buf, Shared};
+use outcore_device::{Buf, Locked, Shared};
 use outcore_engine::{ExtentRef, Plan, Region, Task};
 use outcore_kernels::{Lines, Real};
 use outcore_store::{Error as StoreError, Identity, locate};

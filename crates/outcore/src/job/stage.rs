@@ -1,10 +1,10 @@
 //! Where a driven job carries out its plans: each one made from what those before it found.
 
-use outcore_device::Locked;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use outcore_device::Locked;
 use outcore_engine::{Outcome, Plan, Reservation, Ticket, Trace};
 
 use crate::error::{Error, Result};

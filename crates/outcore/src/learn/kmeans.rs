@@ -31,11 +31,11 @@ mod source;
 mod sparse;
 mod totals;
 
-use outcore_device::Locked;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+use outcore_device::Locked;
 use outcore_engine::{ExtentRef, Plan, Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{PackedCenters, Real, packed_row_bytes};
@@ -51,7 +51,7 @@ use crate::data::format::with_real;
 use crate::data::format::{DType, Order};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
-use crate::session::{PARALLEL, Session};
+use crate::session::{PLAN_THREADS, Session};
 
 pub use self::distances::distances;
 pub use self::rows::take_rows;
@@ -170,7 +170,7 @@ impl<T: Real> Lloyd<T> {
         }
         let shape = Shape { clusters: start.len() / d as usize, features: d as usize };
         let memory = session.memory_bytes();
-        let block_rows = (memory / 96 / (d * element)).clamp(1, BLOCK_ROWS).min(n.div_ceil(PARALLEL).max(256));
+        let block_rows = (memory / 96 / (d * element)).clamp(1, BLOCK_ROWS).min(n.div_ceil(PLAN_THREADS).max(256));
         let blocks = panels(n, 1, block_rows);
         // How a block was packed is known as long as the copy is; where that takes too much, X is read each time.
         let packings = blocks.len() as u64 * 3 * d * element;
@@ -180,7 +180,7 @@ impl<T: Real> Lloyd<T> {
         let bounded = fixed + n * BOUND_BYTES;
         let left = memory.saturating_sub(if bounds && bounded <= memory / 2 { bounded } else { fixed });
         let lane_bytes = 8 * shape.len() as u64;
-        let lanes = (left / 4 / lane_bytes).clamp(1, PARALLEL) as usize;
+        let lanes = (left / 4 / lane_bytes).clamp(1, PLAN_THREADS) as usize;
         // Bounds change no bit.
         let room = session.memory_free().saturating_sub(lanes as u64 * lane_bytes + memory / 16);
         let bounds = bounds && bounded <= room.min(memory / 2);

@@ -12,11 +12,11 @@
 //!
 //! Cost: n d^2 flops, reads X once (or once a group), 4 to 8 d^2 bytes of memory or scratch.
 
-use outcore_device::Locked;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use outcore_device::Locked;
 use outcore_engine::{Extent, ExtentRef, Outcome, Plan, Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Eigen, MatMut, MatRef, Real, TopOptions, gemm_scratch_bytes, view, view_mut};
@@ -27,7 +27,7 @@ use crate::data::format::with_real;
 use crate::data::format::{DType, Order};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
-use crate::session::{PARALLEL, Session};
+use crate::session::{PLAN_THREADS, Session};
 
 /// How many components to keep.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -577,14 +577,11 @@ impl Solve {
         let result = Arc::new(Mutex::new(vec![0.0; d * columns]));
         let mut plan = Plan::new("pca product");
         plan.hold(self.basis_bytes() + 16 * (d * columns) as u64);
-        let (stored, turn) = (plan.extent(extent), plan.volatile("turn", 1));
+        let (stored, turn) = (plan.extent(extent), plan.serial());
         for panel in &self.panels {
             let (panel, from, result, blas) =
                 (panel.clone(), Arc::clone(&from), Arc::clone(&result), self.session.blas().clone());
-            let task = Task::new("product")
-                .read(panel.region(stored))
-                .update(Region::span(turn, 0, 1))
-                .held(self.product_scratch(columns));
+            let task = Task::new("product").read(panel.region(stored)).update(turn).held(self.product_scratch(columns));
             plan.task(task.run(move |cx| {
                 let (values, cancelled) = (cx.blocks[0].slice::<f64>(), cx.cancelled);
                 let (first, height, width) = (panel.columns.start as usize, panel.height as usize, panel.width());
@@ -715,7 +712,7 @@ fn affine_as<T: Real>(session: &Session, x: Operand, map: Affine, out: Output) -
     let (before, after) = (Arc::new(map.before), Arc::new(map.after));
     plan.hold(d * k * element + 8 * (d + k));
     plan.bound(target.array.nbytes() + if x.is_stored() { x.bytes() } else { 0 });
-    let share = (session.memory_bytes() / 2).saturating_sub(d * k * element) / (3 * PARALLEL);
+    let share = (session.memory_bytes() / 2).saturating_sub(d * k * element) / (3 * PLAN_THREADS);
     for rows in panels_that_fit(n, (d + k) * element, share, |rows| x.frame_bytes(rows)) {
         let tile = layout.tile(extent, rows.clone(), 0..d, element);
         let y_tile = y.tile(into, rows, 0..k, element);

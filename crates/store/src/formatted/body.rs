@@ -1,12 +1,11 @@
 //! The bytes of an object as a device: blocks that lie somewhere on the device below, each checked when it is read.
 
-use outcore_device::Locked;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use outcore_device::{Blocking, Buf, Device, Limits, Route, discard_now, flush_now, read_now, write_now};
+use outcore_device::{Blocking, Buf, Device, Limits, Locked, Route, discard_now, flush_now, read_now, write_now};
 
 use super::Inner;
 use super::layout::{BLOCK, Condition, Entry, Run};

@@ -11,14 +11,13 @@
 //! A sum that would be 0 is stored as 1. Blocks of sums are read when they are needed; some [stay in memory](Cache). They are written at the
 //! end of a write, or before, when others need their room.
 
-use outcore_device::Locked;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use outcore_device::{Buf, Device, read_now, write_now};
+use outcore_device::{Buf, Device, Locked, read_now, write_now};
 
 use super::layout::{BLOCK, Run, checksum};
 

@@ -1,11 +1,10 @@
 //! Changes of several objects that are made together or not at all.
 
-use outcore_device::Locked;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use outcore_device::{Blocking, Device, Limits, Route, flush_now, read_now, write_now};
+use outcore_device::{Blocking, Device, Limits, Locked, Route, flush_now, read_now, write_now};
 
 use super::body::{Body, Garbage, ObjectDevice, damaged, differs, pieces};
 use super::layout::{BLOCK, Condition, Entry, Record, Run};

@@ -12,8 +12,8 @@ use super::chunks::{self, Place, Slot, Work};
 use super::matrix::{Draft, LabelKind, NewMatrix, State};
 use super::{Base, Context, Format, Imported, Libsvm, Shares, Text};
 use crate::data::bytes::Bytes;
-use crate::data::home::Home;
 use crate::data::sparse::names;
+use crate::data::staging::StagingFolder;
 use crate::error::{Error, Result};
 use crate::job::Stage;
 
@@ -42,7 +42,7 @@ impl<'a> Resumable<'a> {
         let sources = context.foreign.iter().map(|foreign| foreign.identity.clone()).collect();
         let mut checkpoint = Checkpoint::new(sources, context.options.text());
         let memory = context.memory.stream;
-        let go_on = |home: &Home| {
+        let go_on = |home: &StagingFolder| {
             match if context.options.resume { home.saved()? } else { None } {
                 Some(found) => {
                     checkpoint.goes_on_with(&found, home.folder.path())?;

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use crate::data::array::cut;
 use crate::data::format::{Compressed, DType, Description, Element, Entries, FormatError, HEAD_BYTES};
 use crate::data::growing::{Growing, write_at};
-use crate::data::home::{Home, remove, sync_folder};
 use crate::data::sparse::{Sparse, SparseShape, compress_within, names};
+use crate::data::staging::{StagingFolder, remove, sync_folder};
 use crate::error::{Error, Result};
 use crate::job::Stage;
 use crate::session::Session;
@@ -103,7 +103,7 @@ pub(super) struct State {
 pub(super) struct NewMatrix {
     session: Session,
     path: PathBuf,
-    home: Home,
+    home: StagingFolder,
     /// What errors about entries name.
     source: String,
     draft: Draft,
@@ -130,9 +130,9 @@ impl NewMatrix {
         source: &str,
         draft: Draft,
         options: StreamOptions,
-        go_on: impl FnOnce(&Home) -> Result<Option<State>>,
+        go_on: impl FnOnce(&StagingFolder) -> Result<Option<State>>,
     ) -> Result<NewMatrix> {
-        let mut home = Home::claim(session, path, &names::ALL)?;
+        let mut home = StagingFolder::claim(session, path, &names::ALL)?;
         let state = go_on(&home)?;
         match state {
             None => home.folder.empty()?,
@@ -479,7 +479,7 @@ impl NewMatrix {
     }
 
     /// Where its files are until then.
-    pub(super) fn home(&mut self) -> &mut Home {
+    pub(super) fn home(&mut self) -> &mut StagingFolder {
         &mut self.home
     }
 
@@ -537,7 +537,7 @@ impl NewMatrix {
         }
         let shape = self.draft.format.lines_first([self.state.lines, width]);
         self.describe(names::DESCRIPTION, self.draft.format, shape, self.state.entries, self.draft.dtype)?;
-        let NewMatrix { home: Home { folder, .. }, files, state, draft, .. } = self;
+        let NewMatrix { home: StagingFolder { folder, .. }, files, state, draft, .. } = self;
         let Files { offsets, indices, values, labels, queries, words, classes } = files;
         let rest = labels.iter_mut().chain(words).chain(classes);
         for file in [offsets, indices].into_iter().chain(rest) {

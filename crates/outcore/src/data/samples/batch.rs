@@ -6,7 +6,7 @@ use outcore_kernels::{append_past_caches, append_with_crc32c};
 use outcore_store::checksum_on;
 
 use super::Dataset;
-use super::spare::Bytes;
+use super::buffer_pool::Bytes;
 use crate::error::Result;
 
 /// Who puts samples side by side asks after so many bytes whether to go on: some milliseconds.

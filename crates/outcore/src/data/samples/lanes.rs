@@ -9,7 +9,7 @@ use outcore_engine::{GatherOptions, Gathered, Reservation, Ticket};
 
 use super::Dataset;
 use super::order::{Chunked, Order, Positions, Turns, Window};
-use super::work::{Place, Work};
+use super::pending_batch::{Place, Work};
 use crate::error::{Error, Result};
 
 /// The lanes of an epoch, and a batch of which some samples are found. None for an order that has no lanes.

@@ -19,15 +19,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outcore_engine::{Early, Reservation};
+use outcore_engine::{Deferred, Reservation};
 use serde::{Deserialize, Serialize};
 
 use super::batch::Batch;
-use super::kept::Kept;
+use super::buffer_pool::{Bytes, Spare};
 use super::lanes::Lanes;
 use super::order::{Chunks, Order, Positions, Shuffle};
-use super::spare::{Bytes, Spare};
-use super::work::{Future, Keeping, Made, Place, Work};
+use super::pending_batch::{Future, Keeping, Made, Place, Work};
+use super::sample_cache::SampleCache;
 use super::{Dataset, LOOK_EVERY};
 use crate::error::{Error, Result};
 
@@ -171,7 +171,7 @@ pub struct Loader {
     order: Order,
     lanes: Lanes,
     queue: VecDeque<Ahead>,
-    kept: Option<Arc<Kept>>,
+    kept: Option<Arc<SampleCache>>,
     /// For batches that are ready.
     room: Room,
     /// Set once nobody will take the batches that are made now.
@@ -193,7 +193,7 @@ enum Ahead {
 /// How far a batch is.
 enum Stage {
     Coming(Box<Work>),
-    Early(Early<Box<Work>, Result<Made>>, u64),
+    Deferred(Deferred<Box<Work>, Result<Made>>, u64),
     /// Too long to be in memory beside others.
     Alone(Vec<u64>),
 }
@@ -394,10 +394,10 @@ fn ahead(dataset: &Dataset, options: &LoaderOptions) -> usize {
     options.ahead.unwrap_or_else(enough)
 }
 
-fn kept(dataset: &Dataset, shuffle: Shuffle) -> Result<Option<Arc<Kept>>> {
+fn kept(dataset: &Dataset, shuffle: Shuffle) -> Result<Option<Arc<SampleCache>>> {
     match shuffle {
         Shuffle::Chunks(_) => Ok(None),
-        Shuffle::No | Shuffle::Global => Ok(Kept::new(dataset)?.map(Arc::new)),
+        Shuffle::No | Shuffle::Global => Ok(SampleCache::new(dataset)?.map(Arc::new)),
     }
 }
 
@@ -453,7 +453,7 @@ impl Loader {
         for (number, (&sample, entry)) in (0..).zip(samples.iter().zip(entries)) {
             let (_, len) = self.dataset.place(sample);
             if let Some(slot) = kept.as_ref().and_then(|kept| kept.slot(entry, len as u32)) {
-                work.set(number, sample, len, Place::Kept(slot));
+                work.set(number, sample, len, Place::SampleCache(slot));
             } else {
                 work.set(number, sample, len, Place::Read { item: wanted.len() as u32 });
                 wanted.push(sample);
@@ -504,7 +504,7 @@ impl Loader {
         self.make_early();
         match self.queue.front() {
             Some(Ahead::Batch { stage: Stage::Coming(work), .. }) => Ok(work.is_there(timeout)),
-            Some(Ahead::Batch { stage: Stage::Early(early, _), .. }) => Ok(early.wait_timeout(timeout)),
+            Some(Ahead::Batch { stage: Stage::Deferred(deferred, _), .. }) => Ok(deferred.wait_timeout(timeout)),
             Some(_) => Ok(true),
             None => {
                 if let Some(positions) = self.positions(self.begun.position)
@@ -546,13 +546,13 @@ impl Loader {
                 self.room.grow(&self.dataset, work.made_bytes(), self.dataset.session().threads() as u64);
                 work.make(&mut go_on)?
             }
-            Stage::Early(early, bytes) => {
+            Stage::Deferred(deferred, bytes) => {
                 self.room.used -= bytes;
-                early.get().unwrap_or_else(|work| work.make(&mut go_on))?
+                deferred.get().unwrap_or_else(|work| work.make(&mut go_on))?
             }
-            Stage::Alone(samples) => Made::Lost(samples),
+            Stage::Alone(samples) => Made::Evicted(samples),
         };
-        match if let Made::Lost(samples) = made { self.read_alone(samples, go_on)? } else { made } {
+        match if let Made::Evicted(samples) = made { self.read_alone(samples, go_on)? } else { made } {
             Made::Batch { batch, skipped, first_skipped } => {
                 self.skipped += skipped;
                 if self.first_skipped.is_none()
@@ -568,7 +568,7 @@ impl Loader {
                 self.queue.push_front(Ahead::Batch { end, stage: Stage::Alone(samples) });
                 Err(Error::Cancelled)
             }
-            Made::Lost(_) => unreachable!("what is read alone is not lost"),
+            Made::Evicted(_) => unreachable!("what is read alone is not lost"),
         }
     }
 
@@ -615,7 +615,7 @@ impl Stage {
             let Stage::Coming(work) = mem::replace(self, Stage::Alone(Vec::new())) else { unreachable!("looked above") };
             let given_up = Arc::clone(given_up);
             let make = move |work: Box<Work>| work.make(|| !given_up.load(Ordering::Relaxed));
-            *self = Stage::Early(dataset.session().engine().early(work, make), bytes);
+            *self = Stage::Deferred(dataset.session().engine().defer(work, make), bytes);
         }
     }
 }

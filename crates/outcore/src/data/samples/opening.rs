@@ -9,11 +9,11 @@ use outcore_engine::{GatherOptions, Item};
 use outcore_store::{checksum, checksum_on};
 use twox_hash::XxHash3_128;
 
-use super::body::Body;
 use super::names::Lookup;
 use super::packed::{GROUP, Group, Packed};
+use super::sample_storage::Body;
 use super::schema::Schema;
-use super::{Dataset, Elsewhere, FORMAT, File, Inner, MANIFEST_BYTES, Manifest, VERSION, parts, summed};
+use super::{Dataset, ExternalFiles, FORMAT, File, Inner, MANIFEST_BYTES, Manifest, VERSION, parts, summed};
 use crate::data::file::{StoredFile, read_text};
 use crate::data::format::FormatError;
 use crate::error::{Error, Result};
@@ -94,7 +94,7 @@ impl Dataset {
                 }
                 Body::own(load.file(of(parts::SAMPLES), bytes)?, samples, places)
             }
-            Some(Elsewhere { form, files }) => {
+            Some(ExternalFiles { form, files }) => {
                 // A relative path begins at the folder that the dataset lies in.
                 let around = Load { session, path: path.parent().unwrap_or(Path::new("")) };
                 allow_files(files.len() as u64);

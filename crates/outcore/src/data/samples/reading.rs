@@ -8,8 +8,8 @@ use std::time::Duration;
 use outcore_engine::{GatherOptions, Gathered, Item, Ticket};
 
 use super::batch::{Asked, Batch, Column};
+use super::buffer_pool::Bytes;
 use super::packed::GROUP;
-use super::spare::Bytes;
 use super::{Dataset, LOOK_EVERY};
 use crate::error::{Error, Result};
 

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use self::text::Text;
 use self::walk::{Sample, Walk};
-use super::form::{Fault, shown, tensors};
+use super::record_format::{Fault, shown, tensors};
 use super::schema::{Field, Schema};
 use super::{DatasetWriter, Form};
 use crate::data::format::FormatError;

@@ -20,11 +20,11 @@ use super::names::{Hash, Lookup, Unplaced, parts_of};
 use super::packed::{GROUP, pack};
 use super::schema::{Field, Schema};
 use super::shards::Place;
-use super::{Dataset, Elsewhere, File, MANIFEST_BYTES, Manifest, parts};
+use super::{Dataset, ExternalFiles, File, MANIFEST_BYTES, Manifest, parts};
 use crate::data::bytes::Bytes;
 use crate::data::format::FormatError;
 use crate::data::growing::Growing;
-use crate::data::home::Home;
+use crate::data::staging::StagingFolder;
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
 use crate::session::Session;
@@ -65,7 +65,7 @@ struct State {
     /// Of its names.
     names_sum: u32,
     /// Files of others that samples are in, and where among them the last one ends.
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<ExternalFiles>,
     end: u64,
     /// Up to where files of others have been read.
     #[serde(default)]
@@ -81,7 +81,7 @@ struct State {
 pub struct DatasetWriter {
     session: Session,
     path: PathBuf,
-    home: Home,
+    home: StagingFolder,
     files: Vec<Growing>,
     schema: Option<Schema>,
     state: State,
@@ -104,7 +104,7 @@ impl DatasetWriter {
     /// [`Error::Store`] where it cannot be written, or somebody else writes it. [`Error::OverBudget`].
     pub fn create(session: &Session, path: impl AsRef<Path>, options: WriterOptions) -> Result<DatasetWriter> {
         let path = path.as_ref().to_owned();
-        let mut home = Home::claim(session, &path, &parts::all())?;
+        let mut home = StagingFolder::claim(session, &path, &parts::all())?;
         let found: Option<State> = if options.resume { home.saved()? } else { None };
         match found {
             None => {
@@ -124,7 +124,7 @@ impl DatasetWriter {
         for (part, file) in files.iter().enumerate().filter(|&(part, _)| part != parts::SAMPLES) {
             compare(session, file, state.files[part])?;
         }
-        let starts = state.elsewhere.as_ref().map(Elsewhere::starts).unwrap_or_default();
+        let starts = state.elsewhere.as_ref().map(ExternalFiles::starts).unwrap_or_default();
         let (session, saved) = (session.clone(), (state.files[parts::SAMPLES].bytes, Instant::now()));
         let durable = state.samples;
         Ok(DatasetWriter {
@@ -314,7 +314,7 @@ impl DatasetWriter {
     ///
     /// # Errors
     /// [`Error::Value`] for other files than those of samples before.
-    pub fn set_elsewhere(&mut self, elsewhere: Elsewhere) -> Result<()> {
+    pub fn set_elsewhere(&mut self, elsewhere: ExternalFiles) -> Result<()> {
         if self.state.samples > 0 && self.state.elsewhere.as_ref() != Some(&elsewhere) {
             return Err(self.wrong("other files than those of the samples before, or of another length"));
         }
@@ -674,7 +674,7 @@ fn block_bytes(session: &Session) -> usize {
     (session.memory_free() / 128).next_power_of_two().clamp(16 << 10, 256 << 10) as usize
 }
 
-fn open(session: &Session, home: &mut Home, path: &Path, state: &State) -> Result<Vec<Growing>> {
+fn open(session: &Session, home: &mut StagingFolder, path: &Path, state: &State) -> Result<Vec<Growing>> {
     let block = block_bytes(session);
     let mut files = Vec::new();
     for (part, name) in parts::GROWING.iter().enumerate() {

@@ -3,10 +3,10 @@
 //! Cost: reads A twice, the second time with its values, and writes the result. The first pass sizes the tiles; what they come to
 //! decides whether the second is made.
 
-use outcore_device::Locked;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use outcore_device::Locked;
 use outcore_engine::{Block, Plan, Region, Task};
 use outcore_kernels::{Lines, Real};
 use outcore_store::{NewObjects, locate};

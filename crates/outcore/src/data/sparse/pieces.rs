@@ -5,11 +5,11 @@
 //! every [`EVEN_LINES`]th: pieces then differ little in size, and one's memory can be used for the next. A line longer than what
 //! lies between cuts is cut inside, and makes pieces of its own.
 
-use outcore_device::Locked;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
+use outcore_device::Locked;
 use outcore_engine::{Block, Plan, Region, Task};
 use outcore_kernels::{Csr, Index, Lines, Real, Tile, Tiles};
 
@@ -419,12 +419,12 @@ pub(super) fn find_cuts(session: &Session, parts: &Parts) -> Result<Vec<Cut>> {
         found.map_err(|(number, reason)| part.corrupt(number, reason))?;
     } else {
         let mut plan = Plan::new("open a sparse matrix");
-        let (extent, turn) = (part.extent(&mut plan), plan.volatile("turn", 1));
+        let (extent, turn) = (part.extent(&mut plan), plan.serial());
         let at_once = (session.memory_free() / 32).clamp(4096, 1 << 20) / part.vector.element.bytes();
         for range in cut(0..part.vector.len, at_once) {
             let (cutter, element, object) = (Arc::clone(&cutter), part.vector.element, part.name().to_owned());
             let (first, size, begin) = (range.start, element.bytes(), part.vector.data_offset);
-            let task = Task::new("cuts").read(part.region(extent, range)).update(Region::span(turn, 0, 1));
+            let task = Task::new("cuts").read(part.region(extent, range)).update(turn);
             plan.task(task.run(move |cx| {
                 let mut cutter = cutter.locked();
                 let found = match element {

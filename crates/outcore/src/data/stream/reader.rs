@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outcore_device::{Buf, Shared};
-use outcore_engine::{Early, Engine, Extent, Lent, ReadStream, Reservation};
+use outcore_engine::{Deferred, Engine, Extent, Lent, ReadStream, Reservation};
 use outcore_store::{ExpectedBlock, Stream, Trailer, blocks_of};
 
 use super::packed::{CHUNK_BYTES, Compression, Head, list_at};
@@ -45,7 +45,7 @@ pub struct StreamReader {
     /// The next block.
     number: usize,
     /// It, where it was there before it was wanted.
-    early: Option<Early<Unchecked, Checked>>,
+    deferred: Option<Deferred<Unchecked, Checked>>,
     compression: Compression,
     bytes: u64,
     records: u64,
@@ -222,7 +222,7 @@ impl StreamReader {
             let (object, reason) = (stream.name().to_owned(), "what the catalog says of the stream is not understood".into());
             return Err(Error::Store(outcore_store::Error::Corrupt { object, offset: 0, reason }));
         };
-        let extent = Extent::new(stream.name(), session.between(stream.device()));
+        let extent = Extent::new(stream.name(), session.wrap_device(stream.device()));
         let parts: Vec<(Extent, Range<u64>)> = stream.runs().iter().map(|run| (extent.clone(), run.clone())).collect();
         let ahead = options.ahead(block_bytes);
         let blocks = session.engine().read_streams_with(&parts, ahead, options.supply(READ_AT_ONCE))?;
@@ -232,7 +232,7 @@ impl StreamReader {
             stream,
             blocks,
             number: 0,
-            early: None,
+            deferred: None,
             compression,
             bytes,
             records,
@@ -277,7 +277,7 @@ impl StreamReader {
 
     /// Waits for at most `timeout`; true when the next call would not wait for the device.
     pub fn ready_within(&self, timeout: Duration) -> bool {
-        self.chunks.is_some() || self.early.is_some() || self.blocks.ready_within(timeout)
+        self.chunks.is_some() || self.deferred.is_some() || self.blocks.ready_within(timeout)
     }
 
     /// The next bytes, as many as lie together in memory; `None` at the end.
@@ -315,8 +315,8 @@ impl StreamReader {
     /// The next block of the chain, checked: its memory, bytes of data, and where the list is.
     fn lent(&mut self) -> Result<Option<(Lent, usize, Range<usize>)>> {
         self.over.take().into_iter().for_each(|place| self.stream.let_go(place));
-        let (lent, trailer) = match self.early.take() {
-            Some(early) => early.get().unwrap_or_else(Unchecked::check),
+        let (lent, trailer) = match self.deferred.take() {
+            Some(deferred) => deferred.get().unwrap_or_else(Unchecked::check),
             None => match self.blocks.next().transpose()? {
                 Some(lent) => self.unchecked(lent).check(),
                 None => return Ok(None),
@@ -326,7 +326,7 @@ impl StreamReader {
         self.over = self.stream.is_taken().then(|| self.places[self.number].clone());
         self.number += 1;
         if lent.len() >= CHECKED_EARLY_BYTES {
-            self.early = self.blocks.next_if_ready().map(|next| self.engine.early(self.unchecked(next), Unchecked::check));
+            self.deferred = self.blocks.next_if_ready().map(|next| self.engine.defer(self.unchecked(next), Unchecked::check));
         }
         let list = trailer.list(lent.len());
         Ok(Some((lent, trailer.data_bytes as usize, list)))

@@ -391,7 +391,7 @@ impl Chain {
     fn begin(session: &Session, store: &Formatted, name: &str, options: StreamOptions) -> Result<Chain> {
         let block_bytes = options.block_bytes;
         let new = store.create_stream(name, block_bytes, options.replace)?;
-        let extent = Extent::new(new.name(), session.between(new.device()));
+        let extent = Extent::new(new.name(), session.wrap_device(new.device()));
         let ahead = options.ahead(block_bytes);
         let stream = session.engine().write_stream_with(&extent, 0, ahead, options.supply(1))?;
         Ok(Chain { new, stream, space: 0..0, block_bytes: block_bytes.into(), number: 0, packed: Piece::default() })

@@ -7,10 +7,10 @@
 //! read from the copy, and there so near to the border between two clusters that it may lie on the other side in X, is left
 //! *unsure*, for a look at X itself.
 
-use outcore_device::Locked;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
+use outcore_device::Locked;
 use outcore_engine::Context;
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Nearest, PackedCenters, Real, view};

@@ -13,7 +13,7 @@ use crate::data::format::Order;
 use crate::data::format::with_real;
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::session::{PARALLEL, Session};
+use crate::session::{PLAN_THREADS, Session};
 
 /// The distance of each row of x to each of some centres, k x d: n x k, of the element type of x. Computed in f64.
 ///
@@ -50,7 +50,7 @@ fn distances_as<T: Real>(session: &Session, x: Operand, mut values: Vec<f64>, ou
     let centers = Arc::new(Centers { values, squares, shift });
     plan.hold(16 * d * (k + 1));
     plan.bound(target.array.nbytes() + if x.is_stored() { x.bytes() } else { 0 });
-    let share = (session.memory_bytes() / 2).saturating_sub(16 * d * k) / (3 * PARALLEL);
+    let share = (session.memory_bytes() / 2).saturating_sub(16 * d * k) / (3 * PLAN_THREADS);
     for rows in panels_that_fit(n, (d + k) * element, share, |rows| x.frame_bytes(rows)) {
         let (from, to) = (layout.tile(extent, rows.clone(), 0..d, element), y.tile(into, rows, 0..k, element));
         plan.task(task::<T>(from, to, Arc::clone(&centers), session.blas().clone()));

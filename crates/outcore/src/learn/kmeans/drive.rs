@@ -1,8 +1,8 @@
 //! Lloyd's rounds, whatever the rows are: a pass that labels them, then centres in the means of their rows.
 
-use outcore_device::Locked;
 use std::sync::{Arc, Mutex};
 
+use outcore_device::Locked;
 use outcore_kernels::Real;
 
 use super::block::Known;

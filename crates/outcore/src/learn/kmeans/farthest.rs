@@ -1,8 +1,8 @@
 //! The rows farthest from the centres of their clusters: where centres go that have lost their last row.
 
-use outcore_device::Locked;
 use std::sync::{Arc, Mutex};
 
+use outcore_device::Locked;
 use outcore_kernels::Real;
 
 use super::Lloyd;

@@ -1,8 +1,8 @@
 //! Some rows of a matrix: what centres are chosen from.
 
-use outcore_device::Locked;
 use std::sync::{Arc, Mutex};
 
+use outcore_device::Locked;
 use outcore_engine::{Plan, Task};
 use outcore_kernels::Real;
 

@@ -3,10 +3,10 @@
 //! Bounds settle rows as they do dense ones; a piece of which all rows are settled is not read. Centres are dense: k d elements three
 //! times, and 8 k d bytes in each of at most eight lanes.
 
-use outcore_device::Locked;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 
+use outcore_device::Locked;
 use outcore_engine::{Block, Plan, Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Lines, Real, csrmm_flops, view, view_mut};
@@ -24,7 +24,7 @@ use crate::data::sparse::{Piece, PieceBlocks, Sparse, whole_lines, with_lines};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
 use crate::learn::linalg::{numbers, short_piece_bytes};
-use crate::session::{PARALLEL, Session};
+use crate::session::{PLAN_THREADS, Session};
 
 /// As [`fit`](super::fit), of sparse rows in CSR.
 ///
@@ -78,7 +78,7 @@ pub fn take_sparse_rows(session: &Session, x: &Sparse, rows: &[u64]) -> Result<J
     }
     let (mut plan, d) = (Plan::new("take rows"), x.cols() as usize);
     let taken = Arc::new(Mutex::new(vec![0.0; rows.len() * d]));
-    for piece in x.pieces(session.memory_free() / (4 * (PARALLEL + 1)), |_| 0) {
+    for piece in x.pieces(session.memory_free() / (4 * (PLAN_THREADS + 1)), |_| 0) {
         let range = piece.lines();
         let (from, to) = (rows.partition_point(|&row| row < range.start), rows.partition_point(|&row| row < range.end));
         if from == to {
@@ -124,7 +124,8 @@ fn distances_as<T: Real>(session: &Session, x: &Sparse, centers: &[f64], out: Ou
     let fixed = 2 * centers.len() as u64 * element;
     plan.hold(fixed);
     plan.bound(x.stored_bytes() + target.array.nbytes());
-    let share = (session.memory_bytes().saturating_sub(fixed) / (3 * (PARALLEL + 1))).min(short_piece_bytes(k as u64, element));
+    let share =
+        (session.memory_bytes().saturating_sub(fixed) / (3 * (PLAN_THREADS + 1))).min(short_piece_bytes(k as u64, element));
     for block in whole_lines(&x.pieces(share, |lines| 2 * lines * k as u64 * element)) {
         let lines = block[0].lines();
         let count = (lines.end - lines.start) as usize;
@@ -194,13 +195,13 @@ impl<T: Real> SparseRows<T> {
         let left = memory.saturating_sub(centers + if bounded <= memory / 2 { bounded } else { fixed });
         // Half of the budget has room for them, of which others may have the rest.
         let lane_bytes = 8 * shape.len() as u64;
-        let lanes = (left / 4 / lane_bytes).clamp(1, PARALLEL) as usize;
+        let lanes = (left / 4 / lane_bytes).clamp(1, PLAN_THREADS) as usize;
         // Bounds change no bit.
         let room = session.memory_free().saturating_sub(centers + lanes as u64 * lane_bytes + memory / 16);
         let bounds = bounded <= room.min(memory / 2);
         let state_bytes = if bounds { bounded } else { fixed };
         let k = shape.clusters as u64;
-        let share = (left / 2 / (3 * (PARALLEL + 1))).min(short_piece_bytes(k, element));
+        let share = (left / 2 / (3 * (PLAN_THREADS + 1))).min(short_piece_bytes(k, element));
         let pieces = x.pieces(share, |lines| lines * (k * element + 48));
         Ok(SparseRows {
             x: x.clone(),

@@ -24,12 +24,12 @@ mod buckets;
 mod segment;
 mod sorted;
 
-use outcore_device::Locked;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use outcore_device::Locked;
 use outcore_engine::{Extent, Plan, Region, Task};
 use outcore_kernels::Real;
 
@@ -41,7 +41,7 @@ use crate::data::format::with_real;
 use crate::data::sparse::{NewSparse, Piece, Sparse, SparseShape, with_csr, with_lines};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
-use crate::session::{PARALLEL, Session};
+use crate::session::{PLAN_THREADS, Session};
 
 /// In memory at once, sorted or being sorted or on their way to scratch.
 const ROUNDS: usize = 3;
@@ -194,7 +194,7 @@ impl<T: Real> Transposition<T> {
         let (memory, what) = (session.memory_free(), format!("csrcsc {}", a.name()));
         let sizes = Sizes::within(memory, a, &what)?;
         // Sorted entries take three fifths; a piece on its way in a tenth, buckets on their way out the rest.
-        let share = memory / 10 / (PARALLEL + 1);
+        let share = memory / 10 / (PLAN_THREADS + 1);
         let pieces = a.pieces(share, |lines| if lines > NARROW { share } else { 0 });
         if pieces.iter().any(|piece| piece.lines().end - piece.lines().start > NARROW) {
             return Err(Error::value(format!("{} has more lines than can be turned over", a.name())));

@@ -10,23 +10,22 @@
 //!
 //! Bytes: A + B + C where what waits fits the budget. Source: SEM-SpMM (Zheng et al., TPDS 2017) for what to keep in memory.
 
-use outcore_device::Locked;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use outcore_device::Buf;
+use outcore_device::{Buf, Locked};
 use outcore_engine::{Block, ExtentRef, Plan, Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{MatMut, MatRef, Real, csrmm_flops, view, view_mut};
 
-use super::gemm::{MOMENT_BYTES, MOMENT_FLOPS};
+use super::gemm::{INLINE_BYTES, INLINE_FLOPS};
 use crate::data::array::{Array, Layout, Operand, Output, Tile, cut, panels_that_fit};
 use crate::data::format::with_real;
 use crate::data::format::{Compressed, Order};
 use crate::data::sparse::{Piece, Sparse, with_lines};
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::session::{PARALLEL, Session};
+use crate::session::{PLAN_THREADS, Session};
 
 /// Scalars of a product, and where it goes.
 #[derive(Clone)]
@@ -90,11 +89,11 @@ pub fn csrmm_into(session: &Session, a: &Sparse, b: Operand, alpha: f64, into: B
     plan.bound(a.stored_bytes() + b.stored_bytes());
     let lost = |_| Error::Failed { what: "a task still holds memory of the result".into() };
     let small =
-        !a.is_stored() && !b.is_stored() && plan.flops() <= MOMENT_FLOPS && a.nbytes() + b.bytes() + bytes <= MOMENT_BYTES;
+        !a.is_stored() && !b.is_stored() && plan.flops() <= INLINE_FLOPS && a.nbytes() + b.bytes() + bytes <= INLINE_BYTES;
     // Copies and turns make tasks wait for each other.
-    let momentary = small && a.format() == Compressed::Rows && b.layout().by_rows() && !a.has_cut_lines();
+    let is_inline = small && a.format() == Compressed::Rows && b.layout().by_rows() && !a.has_cut_lines();
     let job = Job::new(session, vec![plan], move |_| whole.reclaim().map_err(lost))?;
-    Ok(if momentary { job.momentary() } else { job })
+    Ok(if is_inline { job.run_inline() } else { job })
 }
 
 /// The most bytes of a piece that meets so many columns of a dense matrix: 2^27 operations, which take some 0.1 s on half a core, and cannot
@@ -167,7 +166,7 @@ impl Sink {
             Sink::Memory { rest, cols, last } => {
                 let (rows, cols) = ((rows.end - rows.start) as usize, *cols as usize);
                 let buf = Arc::new(Mutex::new(rest.split_to(rows * cols * element as usize)));
-                let turn = shared.then(|| Region::span(plan.volatile("turn", 1), 0, 1));
+                let turn = shared.then(|| plan.serial());
                 let given = Rows::Memory { buf, rows, cols, turn };
                 *last = Some(given.clone());
                 given
@@ -272,7 +271,7 @@ impl<'a, T: Real> Product<'a, T> {
     /// Bytes of what a task reads of A and of as many rows of a dense matrix, of which all threads have one in use, and some are on
     /// their way.
     fn share(&self, left: u64) -> u64 {
-        (left / (3 * (PARALLEL + 1))).min(short_piece_bytes(self.b.cols(), self.element))
+        (left / (3 * (PLAN_THREADS + 1))).min(short_piece_bytes(self.b.cols(), self.element))
     }
 
     /// Whether so many bytes can wait in so much memory while A and rows of the other dense matrix pass by, some pieces at a time.
@@ -349,7 +348,7 @@ impl<'a, T: Real> Product<'a, T> {
         let (n, row_bytes) = (self.a.rows(), self.row_bytes().max(1));
         let one = n * row_bytes;
         // Copies fit half of the budget, of which others may have the rest. How rows of C are cut changes no sum.
-        let copies = (self.memory / 4 / one.max(1)).clamp(1, PARALLEL);
+        let copies = (self.memory / 4 / one.max(1)).clamp(1, PLAN_THREADS);
         let all = copies * one;
         let room = if all > self.free / 2 && self.waits(all, self.free) { all } else { self.free / 2 };
         let passes = cut(0..n, (room / (copies * row_bytes)).clamp(1, n.max(1)));
@@ -359,7 +358,7 @@ impl<'a, T: Real> Product<'a, T> {
         let share = if copies > 1 { self.share(self.memory / 2) } else { self.share(self.free - room) };
         let pieces = self.a.pieces(share, |lines| lines * row_bytes);
         for pass in passes {
-            let windows = cut(pass.clone(), (pass.end - pass.start).div_ceil(PARALLEL / copies));
+            let windows = cut(pass.clone(), (pass.end - pass.start).div_ceil(PLAN_THREADS / copies));
             let windows: Vec<Vec<Lane>> =
                 windows.into_iter().map(|rows| Lane::of(plan, c, rows, copies, self.element, self.b.cols())).collect();
             for (index, piece) in pieces.iter().enumerate() {

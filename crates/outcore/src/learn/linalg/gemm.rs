@@ -5,12 +5,11 @@
 //! second one takes its layers backwards, so that what was used last is used first. Source:
 //! BLAS-on-flash (NSDI 2019, section 4.1) for tasks and tiles, arXiv:1702.02017 for the shape of tiles.
 
-use outcore_device::Locked;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use outcore_device::Buf;
-use outcore_engine::{Context, Plan, Region, Task};
+use outcore_device::{Buf, Locked};
+use outcore_engine::{Context, Plan, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, MatMut, MatRef, Real, gemm_flops, gemm_scratch_bytes, view_mut};
 
@@ -22,7 +21,7 @@ use crate::data::format::Order;
 use crate::data::format::with_real;
 use crate::error::{Error, Result};
 use crate::job::{Job, Segments};
-use crate::session::{PARALLEL, Session};
+use crate::session::{PLAN_THREADS, Session};
 
 /// Scalars of a product, and where it goes.
 #[derive(Clone)]
@@ -110,7 +109,7 @@ impl<T: Real> Product<'_, T> {
             k: self.a.cols(),
             element,
             budget: self.session.memory_bytes(),
-            threads: PARALLEL,
+            threads: PLAN_THREADS,
             blas: self.session.blas(),
             a: side(self.a, true),
             b: side(self.b, false),
@@ -127,7 +126,7 @@ impl<T: Real> Product<'_, T> {
         note(plan, &tiling);
         let (element, free) = (problem.element, self.session.memory_free());
         let [mut a, mut b] = [self.a, self.b].map(|operand| Blocks::in_place(operand.extent(plan), operand.layout(), element));
-        let share = free / (6 * (PARALLEL + 1));
+        let share = free / (6 * (PLAN_THREADS + 1));
         let layers = problem.k.div_ceil(tiling.depth).max(1);
         let parts = parts_of_super_tiles(&problem, &tiling, free);
         let (mut repacks, mut fills) = (Vec::new(), Vec::new());
@@ -321,8 +320,8 @@ fn note(plan: &mut Plan, tiling: &Tiling) {
 }
 
 /// A product of so few operations and bytes is done before anybody would want to interrupt it.
-pub(super) const MOMENT_FLOPS: u64 = 1 << 31;
-pub(super) const MOMENT_BYTES: u64 = 64 << 20;
+pub(super) const INLINE_FLOPS: u64 = 1 << 31;
+pub(super) const INLINE_BYTES: u64 = 64 << 20;
 
 /// C = alpha A B into the caller's memory, row after row: the way for results that fit.
 ///
@@ -344,7 +343,7 @@ fn plan_into<T: Real>(session: &Session, a: &Operand, b: &Operand, alpha: T, int
     let mut plan = Plan::new("gemm");
     let [a_blocks, b_blocks] = [a, b].map(|operand| Blocks::in_place(operand.extent(&mut plan), operand.layout(), element));
     plan.bound(a.stored_bytes() + b.stored_bytes() - shared_bytes(a, b));
-    let room = session.memory_bytes() / (3 * (PARALLEL + 1));
+    let room = session.memory_bytes() / (3 * (PLAN_THREADS + 1));
     let depth = depth_that_fits(a, b, k, n, element, room);
     let bytes_of = |operand: &Operand| if operand.is_stored() { depth * element } else { 0 };
     let by_memory = if a.is_stored() { (room / bytes_of(a).max(1)).max(1) } else { m };
@@ -357,10 +356,10 @@ fn plan_into<T: Real>(session: &Session, a: &Operand, b: &Operand, alpha: T, int
     }
     drop(rest);
     let in_memory = !a.is_stored() && !b.is_stored();
-    let momentary = in_memory && plan.flops() <= MOMENT_FLOPS && a.bytes() + b.bytes() + m * n * element <= MOMENT_BYTES;
+    let is_inline = in_memory && plan.flops() <= INLINE_FLOPS && a.bytes() + b.bytes() + m * n * element <= INLINE_BYTES;
     let lost = |_| Error::Failed { what: "a task still holds memory of the result".into() };
     let job = Job::new(session, vec![plan], move |_| whole.reclaim().map_err(lost))?;
-    Ok(if momentary { job.momentary() } else { job })
+    Ok(if is_inline { job.run_inline() } else { job })
 }
 
 /// Rows of a task, at most.
@@ -395,7 +394,7 @@ fn panel_tasks<T: Real>(
     let piece = std::sync::Arc::new(std::sync::Mutex::new(piece));
     let no_depth = 0..0;
     let layers = if layers.is_empty() { vec![no_depth] } else { layers };
-    let turn = (layers.len() > 1).then(|| Region::span(plan.volatile("turn", 1), 0, 1));
+    let turn = (layers.len() > 1).then(|| plan.serial());
     for (layer, depth) in layers.into_iter().enumerate() {
         let (a_tile, b_tile) = (a.tile(rows.clone(), depth.clone()), b.tile(depth, 0..n));
         let (blas, piece) = (session.blas().clone(), std::sync::Arc::clone(&piece));

@@ -15,7 +15,7 @@ use crate::data::format::{Compressed, Order};
 use crate::data::sparse::{Piece, Sparse, whole_lines, with_lines};
 use crate::error::Result;
 use crate::job::Job;
-use crate::session::{PARALLEL, Session};
+use crate::session::{PLAN_THREADS, Session};
 
 /// Y = A^T (A X).
 ///
@@ -64,12 +64,12 @@ fn copies(session: &Session, a: &Sparse, x: &Operand) -> u64 {
     let bytes = (x.rows() * x.cols() * a.dtype().bytes()).max(1);
     // X, the sum, and what passes by.
     let copies = |budget: u64| (budget * 3 / 4).saturating_sub(x.waiting_bytes() + bytes + 2 * 4096) / bytes;
-    copies(session.memory_bytes() / 2).max(copies(session.memory_bytes()).min(1)).min(PARALLEL)
+    copies(session.memory_bytes() / 2).max(copies(session.memory_bytes()).min(1)).min(PLAN_THREADS)
 }
 
 /// Bytes of a piece, of which all threads have one in use, and some are on their way.
 fn share(session: &Session, cols: u64, element: u64) -> u64 {
-    let share = session.memory_bytes() / 4 / (3 * (PARALLEL + 1));
+    let share = session.memory_bytes() / 4 / (3 * (PLAN_THREADS + 1));
     share.min(short_piece_bytes(2 * cols, element))
 }
 

@@ -15,7 +15,7 @@ use crate::data::format::{Compressed, Order};
 use crate::data::sparse::{Sparse, with_csr, with_lines};
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::session::{PARALLEL, Session};
+use crate::session::{PLAN_THREADS, Session};
 
 /// What is projected.
 pub enum Rows {
@@ -70,7 +70,7 @@ pub fn project(session: &Session, x: Rows, r: &Sparse, out: Output) -> Result<Jo
         Rows::Dense(x) => x.stored_bytes(),
     };
     plan.bound(read + target.array.nbytes());
-    let share = session.memory_bytes() / (3 * (PARALLEL + 1));
+    let share = session.memory_bytes() / (3 * (PLAN_THREADS + 1));
     let (into, layout, element) = (plan.extent(&target.extent), target.array.layout(), dtype.bytes());
     let density = r.nonzeros() as f64 / r.rows().max(1) as f64;
     let y_of = |rows| layout.tile(into, rows, 0..r.cols(), element);

@@ -3,9 +3,9 @@
 //! Partial results are combined in the order of the matrix, whichever is ready first, and panels are cut by the budget, so the bits do
 //! not depend on the number of threads or on who else has memory.
 
-use outcore_device::Locked;
 use std::sync::{Arc, LazyLock, Mutex};
 
+use outcore_device::Locked;
 use outcore_engine::{Plan, Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{ColumnStatistics, MatRef, Norm, Real};
@@ -14,7 +14,7 @@ use crate::data::array::{Operand, panels_that_fit};
 use crate::data::format::with_real;
 use crate::error::Result;
 use crate::job::Job;
-use crate::session::{PARALLEL, Session};
+use crate::session::{PLAN_THREADS, Session};
 
 /// Chains of partial results. A constant, so that results do not depend on the machine.
 const LANES: usize = 8;
@@ -169,7 +169,7 @@ fn separate_statistics(session: &Session, x: Operand) -> Result<Job<ColumnStatis
 
 /// Whether rows of x would be short pieces of its file, where whole columns fit.
 fn better_turned(session: &Session, x: &Operand) -> bool {
-    matches!(x, Operand::Stored(array) if array.is_cut_by_columns(session.memory_bytes() / (4 * (PARALLEL + 1))))
+    matches!(x, Operand::Stored(array) if array.is_cut_by_columns(session.memory_bytes() / (4 * (PLAN_THREADS + 1))))
 }
 
 /// What one chain has come to.
@@ -198,7 +198,7 @@ fn over_panels<T: Real, S: Clone + Send + 'static>(
         })
         .collect();
     let fold = Arc::new(fold);
-    let share = session.memory_bytes().saturating_sub(states_bytes + state_bytes as u64) / (4 * (PARALLEL + 1));
+    let share = session.memory_bytes().saturating_sub(states_bytes + state_bytes as u64) / (4 * (PLAN_THREADS + 1));
     for (index, rows) in panels_that_fit(x.rows(), x.cols() * element, share, |rows| x.frame_bytes(rows)).into_iter().enumerate()
     {
         let at = rows.start as usize;

@@ -15,7 +15,7 @@ use crate::data::format::{Compressed, DType, Element};
 use crate::data::sparse::{NewSparse, Piece, PieceBlocks, Sparse, SparseShape, in_lines, with_lines};
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::session::{PARALLEL, Session};
+use crate::session::{PLAN_THREADS, Session};
 
 /// What becomes of a value: first it is dampened, then scaled, then its row normalised.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +92,7 @@ fn plan<T: Real, U: Real>(
     let by_rows = a.format() == Compressed::Rows;
     let (lines, places) = if by_rows { (rows, cols) } else { (cols, rows) };
     let line_bytes = if unit_rows && by_rows { size_of::<Squares>() as u64 } else { 0 };
-    let pieces = a.pieces(session.memory_free().saturating_sub(held) / (6 * (PARALLEL + 1)), |lines| lines * line_bytes);
+    let pieces = a.pieces(session.memory_free().saturating_sub(held) / (6 * (PLAN_THREADS + 1)), |lines| lines * line_bytes);
     let cut = pieces.iter().any(|piece| piece.breaks_off);
     let sums = Arc::new(RwLock::new(Vec::new()));
     let unit = unit_rows.then(|| match (by_rows, cut) {
@@ -144,11 +144,11 @@ fn sums_plan<T: Real>(a: &Sparse, pieces: &[Piece], values: &Arc<Values>, sums: 
     let mut plan = Plan::new(format!("norms of {}", a.name()));
     plan.hold(held);
     plan.bound(a.stored_bytes());
-    let (turn, rows) = (plan.volatile("turn", 1), a.rows() as usize);
+    let (turn, rows) = (plan.serial(), a.rows() as usize);
     for piece in pieces {
         let (lines, values, sums) = (a.blocks(piece), Arc::clone(values), Arc::clone(&sums));
         let task = a.regions(&mut plan, piece).into_iter().fold(Task::new("norms"), Task::read);
-        plan.task(task.update(Region::span(turn, 0, 1)).run(move |cx| {
+        plan.task(task.update(turn).run(move |cx| {
             let mut sums = sums.write().expect("no panic while held");
             sums.resize(rows, Squares::default());
             let first = lines.piece.lines().start as usize;

@@ -4,9 +4,9 @@
 //! merged in order at the end, so the bits do not depend on the number of threads, nor on who else has memory. Zeros that are not stored count. Two entries of one
 //! place count as two.
 
-use outcore_device::Locked;
 use std::sync::{Arc, Mutex};
 
+use outcore_device::Locked;
 use outcore_engine::{Plan, Region, Task};
 use outcore_kernels::{ColumnStatistics, Lines, Norm, Real, Squares};
 
@@ -15,7 +15,7 @@ use crate::data::format::with_real;
 use crate::data::sparse::{Sparse, with_lines};
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::session::{PARALLEL, Session};
+use crate::session::{PLAN_THREADS, Session};
 
 /// The norm of each row, in f64. The columns' are the rows' of `a.t()`.
 ///
@@ -171,17 +171,17 @@ fn fold_lines<T: Real, F: Fold>(session: &Session, name: &'static str, a: &Spars
     let mut plan = Plan::new(name);
     plan.hold(bytes);
     plan.bound(a.stored_bytes());
-    let turn = plan.volatile("turn", 1);
+    let turn = plan.serial();
     let (states, lines) = (Arc::new(Mutex::new(Vec::new())), a.lines() as usize);
     for piece in
-        a.pieces(session.memory_bytes().saturating_sub(bytes) / (4 * (PARALLEL + 1)), |lines| lines * size_of::<F>() as u64)
+        a.pieces(session.memory_bytes().saturating_sub(bytes) / (4 * (PLAN_THREADS + 1)), |lines| lines * size_of::<F>() as u64)
     {
         let (blocks, states) = (a.blocks(&piece), Arc::clone(&states));
         let task =
             Task::new(name).flops(2 * piece.entries()).held((piece.lines().end - piece.lines().start) as usize * size_of::<F>());
         let task = a.regions(&mut plan, &piece).into_iter().fold(task, Task::read);
         // The parts of a line are merged in order.
-        let task = if piece.continues || piece.breaks_off { task.update(Region::span(turn, 0, 1)) } else { task };
+        let task = if piece.continues || piece.breaks_off { task.update(turn) } else { task };
         plan.task(task.run(move |cx| {
             let range = blocks.piece.lines();
             let mut part = vec![F::default(); (range.end - range.start) as usize];
@@ -203,7 +203,7 @@ fn fold_lines<T: Real, F: Fold>(session: &Session, name: &'static str, a: &Spars
 fn fold_places<T: Real, F: Fold>(session: &Session, name: &'static str, a: &Sparse) -> Result<Job<Vec<F>>> {
     let (bytes, memory) = (a.width() * size_of::<F>() as u64, session.memory_bytes());
     // Half of the budget has room for them, of which others may have the rest.
-    let lanes = (memory / 4 / bytes.max(1)).clamp(1, PARALLEL);
+    let lanes = (memory / 4 / bytes.max(1)).clamp(1, PLAN_THREADS);
     let mut plan = Plan::new(name);
     plan.hold(bytes * lanes);
     plan.bound(a.stored_bytes());
@@ -211,7 +211,7 @@ fn fold_places<T: Real, F: Fold>(session: &Session, name: &'static str, a: &Spar
     let turns = plan.volatile("turns", lanes);
     let states: Vec<Arc<Mutex<Vec<F>>>> = (0..lanes).map(|_| Arc::default()).collect();
     let width = usize::try_from(a.width()).map_err(|_| Error::shape(format!("{} places", a.width())))?;
-    for (index, piece) in a.pieces(memory.saturating_sub(bytes * lanes) / (4 * (PARALLEL + 1)), |_| 0).iter().enumerate() {
+    for (index, piece) in a.pieces(memory.saturating_sub(bytes * lanes) / (4 * (PLAN_THREADS + 1)), |_| 0).iter().enumerate() {
         let lane = index as u64 % lanes;
         let (blocks, states) = (a.blocks(piece), Arc::clone(&states[lane as usize]));
         let task = Task::new(name).flops(2 * piece.entries()).update(Region::span(turns, lane, 1));

@@ -21,7 +21,7 @@ use crate::data::format::Order;
 use crate::data::format::with_real;
 use crate::error::{Error, Result};
 use crate::job::{Job, Segments};
-use crate::session::{PARALLEL, Session};
+use crate::session::{PLAN_THREADS, Session};
 
 /// Scalars of a symmetric product, and where it goes.
 #[derive(Clone)]
@@ -137,7 +137,7 @@ impl<T: Real> Symmetric<'_, T> {
         let (mut repack, mut fills) = (None, Vec::new());
         if self.a.is_stored() && short_runs && cut_.rows_read > 3 * n {
             plan.note("repacked", "A");
-            let share = free / (6 * (PARALLEL + 1));
+            let share = free / (6 * (PLAN_THREADS + 1));
             let (blocks, filled) = Blocks::repacked(self.session, plan, a, cut_.block, cut_.depth, share)?;
             let step = |first: u64| match self.a.layout().by_rows() {
                 true => cut_.first_tile(first / cut_.block) * layers,
@@ -307,7 +307,7 @@ fn choose(n: u64, k: u64, element: u64, memory: impl Fn(u64, u64) -> u64, half: 
                 let elements = n as f64 * n as f64;
                 let flops = elements * k as f64 * (element as f64 / 4.0) * (1.0 + block as f64 / n.max(1) as f64 / 2.0);
                 let requests = bytes / (depth * element) as f64 + WRITE_REQUESTS * elements / block as f64;
-                let work = Work { flops, block: [block, block, depth], bytes, requests, threads: PARALLEL };
+                let work = Work { flops, block: [block, block, depth], bytes, requests, threads: PLAN_THREADS };
                 judged.push((work.seconds(), block, depth, shape, rows_read));
             }
         }

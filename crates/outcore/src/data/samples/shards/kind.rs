@@ -7,7 +7,7 @@ use outcore_store::checksum;
 
 use crate::data::file::read_start;
 use crate::data::samples::Form;
-use crate::data::samples::form::tar;
+use crate::data::samples::record_format::tar;
 use crate::error::Result;
 
 /// Bytes of a file that tell what it is.

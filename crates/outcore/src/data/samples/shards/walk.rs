@@ -8,9 +8,9 @@ use super::kind::{masked, other, word};
 use super::text::Text;
 use super::{ShardOptions, wrong};
 use crate::data::samples::Form;
-use crate::data::samples::form::shown;
-use crate::data::samples::form::tar::{Feed, Header, What, key_of, next_header, position};
-use crate::data::samples::form::tensors::{HEADER_MOST, Tensor, parse};
+use crate::data::samples::record_format::shown;
+use crate::data::samples::record_format::tar::{Feed, Header, What, key_of, next_header, position};
+use crate::data::samples::record_format::tensors::{HEADER_MOST, Tensor, parse};
 use crate::error::Result;
 
 /// Length of a record, and its checksum.

@@ -1,10 +1,10 @@
 //! Places cut into buckets of about equal entries, and buckets into groups that go through scratch together.
 
-use outcore_device::Locked;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use outcore_engine::{Plan, Region, Task};
+use outcore_device::Locked;
+use outcore_engine::{Plan, Task};
 use outcore_kernels::{Lines, Real};
 
 use super::{GROUP, NARROW};
@@ -120,12 +120,12 @@ fn groups(starts: &[u64], wanted: u64, sample: &[u64]) -> Vec<Range<usize>> {
 /// Tasks that look at some pieces.
 pub(super) fn sample_plan<T: Real>(plan: &mut Plan, a: &Sparse) -> Arc<Mutex<Vec<u64>>> {
     let sample = Arc::new(Mutex::new(Vec::new()));
-    let turn = plan.volatile("turn", 1);
+    let turn = plan.serial();
     let sampled = a.sampled(SAMPLED.0, SAMPLED.1);
     let each = SAMPLES / sampled.len().max(1);
     for piece in sampled {
         let (lines, sample) = (a.blocks(&piece), Arc::clone(&sample));
-        let task = Task::new("sample").update(Region::span(turn, 0, 1));
+        let task = Task::new("sample").update(turn);
         let task = a.regions(plan, &piece).into_iter().fold(task, Task::read);
         plan.task(task.run(move |cx| {
             let step = (lines.piece.entries() as usize).div_ceil(each).max(1);

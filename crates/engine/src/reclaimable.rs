@@ -1,17 +1,16 @@
-//! Memory that nobody needs otherwise, for things that can be had again: pieces of equal size, which come while there is room and go, the
-//! last one first, when anybody else needs theirs.
+//! Unused memory for caches: pieces of equal size, which are added while there is room and reclaimed, the last one first, when a run, reader
+//! or gather needs theirs.
 
-use outcore_device::Locked;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use outcore_device::Buf;
+use outcore_device::{Buf, Locked};
 
 use crate::engine::Engine;
 use crate::error::Result;
 
 /// Pieces that may come and go. Dropped, they are free at once.
-pub struct Shelf {
+pub struct ReclaimablePool {
     between: Arc<Between>,
     look: Box<dyn Fn() + Send + Sync>,
 }
@@ -25,7 +24,7 @@ struct Between {
     pieces: Mutex<Pieces>,
 }
 
-/// The pieces of a shelf. None comes or goes while this is looked at.
+/// The pieces of a pool. None comes or goes while this is looked at.
 #[derive(Default)]
 pub struct Pieces {
     /// Their bytes.
@@ -42,21 +41,21 @@ impl Pieces {
 }
 
 impl Engine {
-    /// A shelf without pieces. Each of them counts as `piece_bytes` and what its owner needs besides.
+    /// A pool without pieces. Each of them counts as `piece_bytes` and what its owner needs besides.
     ///
     /// # Errors
     /// Those of an engine that cannot start.
-    pub fn shelf(&self, piece_bytes: usize, beside_bytes: u64) -> Result<Shelf> {
+    pub fn reclaimable_pool(&self, piece_bytes: usize, beside_bytes: u64) -> Result<ReclaimablePool> {
         let between = Arc::new(Between { piece_bytes, beside_bytes, wanted: 0.into(), pieces: Mutex::default() });
         let look = self.with_handle(|handle, _| {
-            handle.put_up(Arc::downgrade(&between))?;
-            Ok(handle.looker())
+            handle.add_pool(Arc::downgrade(&between))?;
+            Ok(handle.poller())
         })?;
-        Ok(Shelf { between, look: Box::new(look) })
+        Ok(ReclaimablePool { between, look: Box::new(look) })
     }
 }
 
-impl Shelf {
+impl ReclaimablePool {
     /// The pieces. Whoever looks at them must not wait for anything.
     ///
     /// # Panics
@@ -72,55 +71,55 @@ impl Shelf {
     }
 }
 
-impl Drop for Shelf {
+impl Drop for ReclaimablePool {
     fn drop(&mut self) {
         self.between.pieces.lock().unwrap_or_else(PoisonError::into_inner).bufs.clear();
         self.want(0);
     }
 }
 
-/// All shelves, on the engine's thread.
+/// All pools, on the engine's thread.
 #[derive(Default)]
-pub(crate) struct Shelves(Vec<PutUp>);
+pub(crate) struct ReclaimablePools(Vec<PoolHandle>);
 
-/// A shelf that was put up: until its owner has dropped it.
-pub(crate) struct PutUp {
+/// A pool that was put up: until its owner has dropped it.
+pub(crate) struct PoolHandle {
     between: Weak<Between>,
     bytes: u64,
 }
 
-impl From<Weak<Between>> for PutUp {
-    fn from(between: Weak<Between>) -> PutUp {
-        PutUp { between, bytes: 0 }
+impl From<Weak<Between>> for PoolHandle {
+    fn from(between: Weak<Between>) -> PoolHandle {
+        PoolHandle { between, bytes: 0 }
     }
 }
 
-impl Shelves {
-    pub(crate) fn put_up(&mut self, shelf: PutUp) {
-        self.0.push(shelf);
+impl ReclaimablePools {
+    pub(crate) fn add_pool(&mut self, pool: PoolHandle) {
+        self.0.push(pool);
     }
 
     /// Held on them, with what belongs to it.
     pub(crate) fn bytes(&self) -> u64 {
-        self.0.iter().map(|shelf| shelf.bytes).sum()
+        self.0.iter().map(|pool| pool.bytes).sum()
     }
 
-    /// Forgets shelves that are nobody's any more.
-    pub(crate) fn take_down(&mut self) {
+    /// Forgets pools that are nobody's any more.
+    pub(crate) fn drop_dead(&mut self) {
         let is_wanted = |between: Arc<Between>| between.wanted.load(Ordering::Relaxed) > 0;
-        self.0.retain(|shelf| match shelf.bytes {
-            0 => shelf.between.strong_count() > 0,
-            _ => shelf.between.upgrade().is_some_and(is_wanted),
+        self.0.retain(|pool| match pool.bytes {
+            0 => pool.between.strong_count() > 0,
+            _ => pool.between.upgrade().is_some_and(is_wanted),
         });
     }
 
     /// Puts up what is wanted, of the `room` bytes that nobody needs.
     pub(crate) fn fill(&mut self, mut room: u64) {
-        for shelf in &mut self.0 {
-            let Some(between) = shelf.between.upgrade() else { continue };
+        for pool in &mut self.0 {
+            let Some(between) = pool.between.upgrade() else { continue };
             let cost = between.cost();
             let wanted = between.wanted.load(Ordering::Relaxed);
-            if shelf.bytes >= wanted as u64 * cost || room < cost {
+            if pool.bytes >= wanted as u64 * cost || room < cost {
                 continue;
             }
             let mut pieces = between.pieces.lock().unwrap_or_else(PoisonError::into_inner);
@@ -129,21 +128,21 @@ impl Shelves {
                 pieces.bufs.push(piece);
                 room -= cost;
             }
-            shelf.bytes = pieces.bufs.len() as u64 * cost;
+            pool.bytes = pieces.bufs.len() as u64 * cost;
         }
     }
 
     /// Takes a piece away; false where there is none.
     pub(crate) fn shrink(&mut self) -> bool {
-        let Some(shelf) = self.0.iter_mut().max_by_key(|shelf| shelf.bytes).filter(|shelf| shelf.bytes > 0) else { return false };
-        let Some(between) = shelf.between.upgrade() else {
-            shelf.bytes = 0;
+        let Some(pool) = self.0.iter_mut().max_by_key(|pool| pool.bytes).filter(|pool| pool.bytes > 0) else { return false };
+        let Some(between) = pool.between.upgrade() else {
+            pool.bytes = 0;
             return true;
         };
         let mut pieces = between.pieces.lock().unwrap_or_else(PoisonError::into_inner);
         drop(pieces.bufs.pop());
         pieces.least = pieces.least.min(pieces.bufs.len());
-        shelf.bytes = pieces.bufs.len() as u64 * between.cost();
+        pool.bytes = pieces.bufs.len() as u64 * between.cost();
         true
     }
 }
@@ -172,21 +171,21 @@ mod tests {
     #[test]
     fn pieces_come_while_there_is_room_and_go_when_others_need_theirs() {
         let engine = Engine::new(Config { memory_bytes: 1 << 20, threads: 1, ..Config::default() });
-        let shelf = engine.shelf(64 << 10, 1 << 10).unwrap();
-        assert_eq!(shelf.pieces().bufs.len(), 0);
-        shelf.want(100);
-        assert!(until(|| shelf.pieces().bufs.len() == (1 << 20) / (65 << 10)));
-        let had = shelf.pieces().bufs.len();
-        shelf.pieces().lost_from();
+        let pool = engine.reclaimable_pool(64 << 10, 1 << 10).unwrap();
+        assert_eq!(pool.pieces().bufs.len(), 0);
+        pool.want(100);
+        assert!(until(|| pool.pieces().bufs.len() == (1 << 20) / (65 << 10)));
+        let had = pool.pieces().bufs.len();
+        pool.pieces().lost_from();
         let reserved = engine.reserve("test", 512 << 10).unwrap();
-        assert!(until(|| shelf.pieces().bufs.len() <= (512 << 10) / (65 << 10)));
+        assert!(until(|| pool.pieces().bufs.len() <= (512 << 10) / (65 << 10)));
         drop(reserved);
-        shelf.want(101);
-        assert!(until(|| shelf.pieces().bufs.len() == had));
-        assert!(shelf.pieces().lost_from() < had && shelf.pieces().lost_from() == had);
-        let other = engine.shelf(64 << 10, 0).unwrap();
+        pool.want(101);
+        assert!(until(|| pool.pieces().bufs.len() == had));
+        assert!(pool.pieces().lost_from() < had && pool.pieces().lost_from() == had);
+        let other = engine.reclaimable_pool(64 << 10, 0).unwrap();
         other.want(1);
-        drop(shelf);
+        drop(pool);
         assert!(until(|| other.pieces().bufs.len() == 1));
         assert!(engine.reserve("test", 1 << 20).is_ok() && until(|| other.pieces().bufs.is_empty()));
     }

@@ -1,10 +1,11 @@
 //! Memory of batches that were used up, for those that come: pages that are there need not be cleared.
 
-use outcore_device::Locked;
 use std::io;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+
+use outcore_device::Locked;
 
 use crate::error::{Error, Result};
 

@@ -1,10 +1,11 @@
-//! Work that a compute thread does beforehand, if one has nothing else to do, and else whoever wants what comes of it.
+//! Tasks that an idle compute thread starts ahead of time; one that none has started runs on the thread that asks for its result.
 
-use outcore_device::Locked;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+
+use outcore_device::Locked;
 
 use crate::engine::Engine;
 
@@ -19,16 +20,16 @@ struct Between<I, T> {
     done: Condvar,
 }
 
-/// What comes of something that may have been worked on already. Dropped, it waits for a thread that is at it, and for nobody else.
-pub struct Early<I, T>(Option<Arc<Between<I, T>>>);
+/// A task that a worker may have started. Drop waits only if one has.
+pub struct Deferred<I, T>(Option<Arc<Between<I, T>>>);
 
 impl Engine {
-    /// Has something worked on soon. The work must not wait for anything.
-    pub fn early<I: Send + 'static, T: Send + 'static>(
+    /// Queues a task. It must not wait for anything.
+    pub fn defer<I: Send + 'static, T: Send + 'static>(
         &self,
         input: I,
         work: impl FnOnce(I) -> T + Send + 'static,
-    ) -> Early<I, T> {
+    ) -> Deferred<I, T> {
         let between = Arc::new(Between { state: Mutex::new(State::Waiting(input)), done: Condvar::new() });
         if let Ok(workers) = self.with_handle(|handle, _| Ok(handle.workers())) {
             let between = Arc::clone(&between);
@@ -40,12 +41,12 @@ impl Engine {
                 }
             });
         }
-        Early(Some(between))
+        Deferred(Some(between))
     }
 }
 
 impl<I, T> Between<I, T> {
-    /// What is to be worked on, for whoever comes first.
+    /// The input, for the thread that starts the task.
     fn take(&self) -> Option<I> {
         let mut state = self.state.locked();
         match std::mem::replace(&mut *state, State::Begun) {
@@ -57,7 +58,7 @@ impl<I, T> Between<I, T> {
         }
     }
 
-    /// What came of work that was begun.
+    /// The result of a task that has been started.
     fn wait(&self) -> Result<T, Box<dyn Any + Send>> {
         let state = self.state.locked();
         let mut state = self.done.wait_while(state, |state| matches!(state, State::Begun)).expect("no panic while held");
@@ -68,8 +69,8 @@ impl<I, T> Between<I, T> {
     }
 }
 
-impl<I, T> Early<I, T> {
-    /// Waits for at most `timeout` for a thread that is at it; true if none is.
+impl<I, T> Deferred<I, T> {
+    /// Waits for at most `timeout` for the worker that runs it; true if none does.
     #[must_use]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         let Some(between) = &self.0 else { return true };
@@ -78,10 +79,10 @@ impl<I, T> Early<I, T> {
         !between.done.wait_timeout_while(state, timeout, is_begun).expect("no panic while held").1.timed_out()
     }
 
-    /// What comes of it, after waiting for a thread that is at it.
+    /// The result, after waiting for the worker that runs it.
     ///
     /// # Errors
-    /// What is to be worked on, if nobody has begun.
+    /// The input, if no worker has started it.
     pub fn get(mut self) -> Result<T, I> {
         let between = self.0.take().expect("taken once");
         match between.take() {
@@ -91,7 +92,7 @@ impl<I, T> Early<I, T> {
     }
 }
 
-impl<I, T> Drop for Early<I, T> {
+impl<I, T> Drop for Deferred<I, T> {
     fn drop(&mut self) {
         if let Some(between) = self.0.take()
             && between.take().is_none()
@@ -110,10 +111,10 @@ mod tests {
     fn it_is_done_once_whoever_does_it() {
         let engine = Engine::new(Config { threads: 1, ..Config::default() });
         let (held, keep) = (Arc::new(()), Arc::new(Mutex::new(())));
-        let all: Vec<Early<usize, usize>> = (0..100).map(|number| engine.early(number, |number| number)).collect();
+        let all: Vec<Deferred<usize, usize>> = (0..100).map(|number| engine.defer(number, |number| number)).collect();
         let busy = keep.lock().unwrap();
-        let blocker = engine.early(Arc::clone(&keep), |keep| drop(keep.lock()));
-        let given_up = engine.early(Arc::clone(&held), drop);
+        let blocker = engine.defer(Arc::clone(&keep), |keep| drop(keep.lock()));
+        let given_up = engine.defer(Arc::clone(&held), drop);
         assert!(all.into_iter().enumerate().all(|(number, early)| early.get().unwrap_or_else(|input| input) == number));
         drop(given_up);
         assert_eq!(Arc::strong_count(&held), 1);
@@ -126,7 +127,7 @@ mod tests {
         let engine = Engine::new(Config { threads: 1, ..Config::default() });
         let (begin, begun) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel();
-        let early = engine.early((), move |()| {
+        let early = engine.defer((), move |()| {
             begin.send(()).unwrap();
             ended.recv().unwrap();
             7
@@ -142,12 +143,12 @@ mod tests {
     fn a_panic_is_of_whoever_wants_it() {
         let engine = Engine::new(Config { threads: 1, ..Config::default() });
         let (begin, begun) = std::sync::mpsc::channel();
-        let early: Early<(), ()> = engine.early((), move |()| {
+        let early: Deferred<(), ()> = engine.defer((), move |()| {
             begin.send(()).unwrap();
             panic!("on purpose")
         });
         begun.recv().unwrap();
         assert!(catch_unwind(AssertUnwindSafe(|| early.get())).is_err());
-        assert_eq!(engine.early(7, |number| number).get().unwrap_or_else(|input| input), 7);
+        assert_eq!(engine.defer(7, |number| number).get().unwrap_or_else(|input| input), 7);
     }
 }

@@ -9,29 +9,29 @@ use std::sync::Arc;
 use outcore_engine::Item;
 use serde::{Deserialize, Serialize};
 
-use super::form::Form;
 use super::packed::Packed;
+use super::record_format::Form;
 use crate::data::file::StoredFile;
 
 /// Files of others, and what they are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Elsewhere {
+pub struct ExternalFiles {
     /// What a sample is there.
     pub form: Form,
     /// Relative to the folder that the dataset lies in, or absolute; and their lengths.
     pub files: Vec<(PathBuf, u64)>,
 }
 
-impl Elsewhere {
+impl ExternalFiles {
     /// Files for the dataset at a path; those in the folder around it may go with it to another place.
     #[must_use]
-    pub fn of(dataset: &Path, form: Form, files: impl IntoIterator<Item = (PathBuf, u64)>) -> Elsewhere {
+    pub fn of(dataset: &Path, form: Form, files: impl IntoIterator<Item = (PathBuf, u64)>) -> ExternalFiles {
         let around = dataset.parent();
         let relative = |path: PathBuf| match around.and_then(|around| path.strip_prefix(around).ok()) {
             Some(relative) => relative.to_owned(),
             None => path,
         };
-        Elsewhere { form, files: files.into_iter().map(|(path, bytes)| (relative(path), bytes)).collect() }
+        ExternalFiles { form, files: files.into_iter().map(|(path, bytes)| (relative(path), bytes)).collect() }
     }
 
     /// Where each file begins among all of them, and where the last one ends.

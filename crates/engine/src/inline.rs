@@ -4,13 +4,13 @@
 //! product of two matrices of 512 x 512. Here the caller begins with the first task while compute threads wake up and take the
 //! others.
 
-use outcore_device::Locked;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
+use outcore_device::Locked;
 
 use crate::error::{Error, Result, TaskError};
 use crate::plan::{Block, Mode, Plan, Task, check_task, held_bytes};

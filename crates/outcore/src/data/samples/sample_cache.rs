@@ -3,12 +3,11 @@
 //! The order of the next epoch is known, so what is kept is what comes again soonest (Belady, 1966): of a random order, the samples whose
 //! next use is less than d epochs away, where d is such that they fill the memory. One that is kept has been compared with its checksum.
 
-use outcore_device::Locked;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
-use outcore_device::Buf;
-use outcore_engine::{Pieces, Reservation, Shelf};
+use outcore_device::{Buf, Locked};
+use outcore_engine::{Pieces, ReclaimablePool, Reservation};
 
 use super::Dataset;
 use crate::error::{Error, Result};
@@ -30,8 +29,8 @@ const SLOT_BYTES_BESIDE: u64 = 16;
 const PART_MIN: f64 = 1.0 / 64.0;
 
 /// Samples in memory.
-pub(super) struct Kept {
-    shelf: Shelf,
+pub(super) struct SampleCache {
+    pool: ReclaimablePool,
     piece_bytes: usize,
     table: Mutex<Table>,
     /// Of the table.
@@ -79,9 +78,9 @@ fn slot_bytes(len: usize) -> usize {
     len.max(1).next_multiple_of((len.next_power_of_two() / 16).max(SLOT_BYTES_MIN))
 }
 
-impl Kept {
+impl SampleCache {
     /// Nothing yet. None where samples are too long to be kept.
-    pub(super) fn new(dataset: &Dataset) -> Result<Option<Kept>> {
+    pub(super) fn new(dataset: &Dataset) -> Result<Option<SampleCache>> {
         let (session, samples) = (dataset.session(), dataset.len().max(1));
         let mean = (dataset.bytes() / samples).max(1);
         let piece_bytes = (session.memory_bytes() / 64).next_power_of_two().clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX);
@@ -97,19 +96,19 @@ impl Kept {
             Err(outcore_engine::Error::OverBudget { .. }) => return Ok(None),
             found => found?,
         };
-        let shelf = session.engine().shelf(piece_bytes as usize, piece_bytes / mean * SLOT_BYTES_BESIDE)?;
+        let pool = session.engine().reclaimable_pool(piece_bytes as usize, piece_bytes / mean * SLOT_BYTES_BESIDE)?;
         let (all, slots_of_piece) =
             (samples.saturating_mul(slot_bytes(mean as usize) as u64), piece_bytes as u32 / SLOT_BYTES_MIN as u32);
         let most = u64::from(u32::MAX / slots_of_piece) - 1;
-        shelf.want((all.saturating_add(all / 4).div_ceil(piece_bytes) + 1).min(most) as usize);
+        pool.want((all.saturating_add(all / 4).div_ceil(piece_bytes) + 1).min(most) as usize);
         let by_sample = Buf::anonymous(table_bytes as usize).map_err(|source| Error::NoMemory { bytes: table_bytes, source })?;
         let table = Table { by_sample, slots_of_piece, ..Table::default() };
-        Ok(Some(Kept { shelf, piece_bytes: piece_bytes as usize, table: Mutex::new(table), _reserved: reserved }))
+        Ok(Some(SampleCache { pool, piece_bytes: piece_bytes as usize, table: Mutex::new(table), _reserved: reserved }))
     }
 
     pub(super) fn open(&self) -> Open<'_> {
         let mut table = self.table.locked();
-        let mut pieces = self.shelf.pieces();
+        let mut pieces = self.pool.pieces();
         let lost = pieces.lost_from();
         if lost < table.pieces.len() {
             table.lose(lost);

@@ -8,10 +8,10 @@ use outcore_kernels::{crc32c_of_three, fetch_bytes};
 
 use super::Dataset;
 use super::batch::{Asked, Batch};
+use super::buffer_pool::Spare;
 use super::images::Decode;
-use super::kept::{Kept, Open, Slot, horizon};
 use super::order::{Order, Positions};
-use super::spare::Spare;
+use super::sample_cache::{Open, SampleCache, Slot, horizon};
 use crate::error::{Error, Result};
 
 /// Of pictures that are packed well.
@@ -47,7 +47,7 @@ pub(super) struct Work {
 
 /// Where samples are kept between their uses.
 pub(super) struct Keeping {
-    pub(super) kept: Arc<Kept>,
+    pub(super) kept: Arc<SampleCache>,
     /// How many had gone when those of the batch were found there.
     pub(super) gone: u64,
     pub(super) future: Future,
@@ -56,7 +56,7 @@ pub(super) struct Keeping {
 /// Where a sample is.
 #[derive(Clone, Copy)]
 pub(super) enum Place {
-    Kept(Slot),
+    SampleCache(Slot),
     Read { item: u32 },
     Window { window: u32, stretch: u32, start: u32, len: u32 },
 }
@@ -71,7 +71,7 @@ pub(super) enum Made {
     /// This sample is not what it should be.
     Refused(u64, Error),
     /// Samples that were kept have gone meanwhile, or cannot be read.
-    Lost(Vec<u64>),
+    Evicted(Vec<u64>),
     /// It was not to go on.
     Stopped(Vec<u64>),
 }
@@ -137,9 +137,9 @@ impl Work {
     /// ends the call.
     pub(super) fn make(mut self, go_on: impl FnMut() -> bool) -> Result<Made> {
         // Who reads them one by one finds out which one cannot be read.
-        let Ok(gathered) = self.ticket.take().map(Ticket::wait).transpose() else { return Ok(Made::Lost(self.samples)) };
+        let Ok(gathered) = self.ticket.take().map(Ticket::wait).transpose() else { return Ok(Made::Evicted(self.samples)) };
         if self.is_unread {
-            return Ok(Made::Lost(self.samples));
+            return Ok(Made::Evicted(self.samples));
         }
         let Some(keeping) = self.keeping.take() else {
             let bytes = self.bytes(gathered.as_ref(), |_, _| &[]);
@@ -147,7 +147,7 @@ impl Work {
         };
         let kept = keeping.kept.open();
         if kept.gone() != keeping.gone && !self.find_again(&kept) {
-            return Ok(Made::Lost(self.samples));
+            return Ok(Made::Evicted(self.samples));
         }
         let made = if self.dataset.decoded.is_empty() {
             let bytes = self.bytes(gathered.as_ref(), |_, slot| kept.at(slot));
@@ -156,7 +156,7 @@ impl Work {
             made
         } else {
             // To decode takes long, and nobody should wait for that who wants to know what is kept.
-            let copy = |place: &Place| if let Place::Kept(slot) = *place { kept.at(slot).to_vec() } else { Vec::new() };
+            let copy = |place: &Place| if let Place::SampleCache(slot) = *place { kept.at(slot).to_vec() } else { Vec::new() };
             let copies: Vec<Vec<u8>> = self.places.iter().map(copy).collect();
             drop(kept);
             self.side_by_side(&self.bytes(gathered.as_ref(), |number, _| &copies[number]), go_on)?
@@ -172,7 +172,7 @@ impl Work {
     /// Where kept samples are that were elsewhere; false if one is not there any more.
     fn find_again(&mut self, kept: &Open<'_>) -> bool {
         kept.entries(&self.samples).into_iter().zip(&mut self.places).all(|(entry, place)| match place {
-            Place::Kept(slot) => kept.slot(entry, slot.len).map(|found| *slot = found).is_some(),
+            Place::SampleCache(slot) => kept.slot(entry, slot.len).map(|found| *slot = found).is_some(),
             _ => true,
         })
     }
@@ -180,7 +180,7 @@ impl Work {
     /// The bytes of each sample. All at once: between two copies, tables have left the caches.
     fn bytes<'a>(&'a self, gathered: Option<&'a Gathered>, kept: impl Fn(usize, Slot) -> &'a [u8]) -> Vec<&'a [u8]> {
         let of = |(number, &place): (usize, &Place)| match place {
-            Place::Kept(slot) => kept(number, slot),
+            Place::SampleCache(slot) => kept(number, slot),
             Place::Read { item } => gathered.map_or(&[][..], |gathered| gathered.get(item as usize)),
             // A damaged index may say anything.
             Place::Window { window, stretch, start, len } => {
@@ -208,11 +208,11 @@ impl Work {
             if sums.is_none() {
                 bytes.get(number + FETCH_AHEAD).copied().map(fetch_bytes);
             }
-            if let Some(&sample) = self.samples.get(number + SUMS_AHEAD).filter(|_| !matches!(place, Place::Kept(_))) {
+            if let Some(&sample) = self.samples.get(number + SUMS_AHEAD).filter(|_| !matches!(place, Place::SampleCache(_))) {
                 self.dataset.fetch_sum(sample);
             }
             let sound = match (place, sums) {
-                (Place::Kept(_), _) => Ok(true),
+                (Place::SampleCache(_), _) => Ok(true),
                 (_, Some(sums)) => self.dataset.compare(sample, sums[number % TOGETHER]).map(|()| true),
                 (_, None) => Ok(false),
             };
@@ -241,7 +241,7 @@ impl Work {
         let pieces: [&[u8]; TOGETHER] = bytes.get(some.clone())?.try_into().expect("as many");
         let coming = std::array::from_fn(|piece| bytes.get(number + TOGETHER_AHEAD + piece).copied().unwrap_or_default());
         let is_short = pieces.iter().all(|piece| piece.len() <= SHORT_BYTES);
-        let is_read = self.places[some].iter().any(|place| !matches!(place, Place::Kept(_)));
+        let is_read = self.places[some].iter().any(|place| !matches!(place, Place::SampleCache(_)));
         (is_short && is_read).then(|| crc32c_of_three(pieces, coming)).flatten()
     }
 
@@ -254,7 +254,7 @@ impl Work {
                 (Place::Read { item }, true) if skipped.binary_search(&number).is_err() => {
                     gathered.into_iter().for_each(|read| kept.put(sample, read.get(item as usize)));
                 }
-                (Place::Kept(_), false) => kept.remove(sample),
+                (Place::SampleCache(_), false) => kept.remove(sample),
                 _ => {}
             }
         }

@@ -25,15 +25,15 @@ use crate::session::Session;
 const COPIED_BYTES: u64 = 1 << 20;
 
 /// What it takes to be something at a path.
-pub(crate) struct Home {
+pub(crate) struct StagingFolder {
     pub(crate) folder: NewFolder,
     /// In a store, whose name it holds from the beginning.
     objects: Option<(Box<dyn NewObjects>, Arc<dyn Store>)>,
 }
 
-impl Home {
+impl StagingFolder {
     /// What is at the path already may only have these parts.
-    pub(crate) fn claim(session: &Session, path: &Path, parts: &[&str]) -> Result<Home> {
+    pub(crate) fn claim(session: &Session, path: &Path, parts: &[&str]) -> Result<StagingFolder> {
         let (store, name) = locate(path)?;
         let (around, name, objects) = match store.limits() {
             None => {
@@ -45,7 +45,7 @@ impl Home {
                 (session.lasting_scratch()?, name_in_scratch(path), Some((objects, store)))
             }
         };
-        Ok(Home { folder: around.create_folder(&name, Unfinished::Kept, parts)?, objects })
+        Ok(StagingFolder { folder: around.create_folder(&name, Unfinished::Kept, parts)?, objects })
     }
 
     /// Whether `bytes` more fit where it grows, and where it is to be.
@@ -123,7 +123,7 @@ impl Home {
 
     /// Puts all files but these under their names. Where that fails, what can be gone on with stays.
     pub(crate) fn commit(self, session: &Session, stage: &mut Stage, path: &Path, without: &[&str]) -> Result<()> {
-        let Home { folder, objects } = self;
+        let StagingFolder { folder, objects } = self;
         let Some((mut objects, _)) = objects else { return Ok(folder.commit_without(without)?) };
         copy(session, stage, &folder, &mut *objects, path, without)?;
         objects.commit()?;

@@ -112,14 +112,14 @@ fn memory_that_others_keep_is_not_taken() {
 fn a_run_that_waited_for_a_moment_goes_on() {
     let engine = engine(2);
     let (begun, wait) = channel();
-    let mut moment = Plan::new("moment");
-    moment.task(Task::new("long").held(1 << 19).run(move |_| {
+    let mut inline = Plan::new("inline");
+    inline.task(Task::new("long").held(1 << 19).run(move |_| {
         begun.send(())?;
         std::thread::sleep(std::time::Duration::from_millis(100));
         Ok(())
     }));
     std::thread::scope(|scope| {
-        scope.spawn(|| engine.compute(moment).unwrap());
+        scope.spawn(|| engine.compute(inline).unwrap());
         wait.recv().unwrap();
         let mut plan = Plan::new("all memory");
         let extent = plan.volatile("v", 3 << 18);
