@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
-use outcore::learn::linalg::{self, Csrmm, Rows, Scaling};
+use outcore::learn::linalg::{self, Csrmm, Scaling};
+use outcore::pass::Rows;
 use outcore::{Compressed, DType, Error, SparseBufs};
 use pyo3::prelude::*;
 

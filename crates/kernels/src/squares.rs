@@ -20,7 +20,8 @@ const DOWN: f64 = power(-600);
 const UP: f64 = power(600);
 
 /// A sum of squares, kept so that its root is found wherever f64 can hold that.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
 pub struct Squares {
     large: f64,
     middle: f64,

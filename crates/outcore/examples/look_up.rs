@@ -28,7 +28,7 @@ fn random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Look-ups until so many are done or the seconds are over, and the seconds that they took.
+/// Look-ups until `most` are done or the seconds are over, and the seconds that they took.
 fn timed(count: u64, most: u64, seconds: f64, find: impl Fn(&str) -> Option<u64>) -> (u64, f64) {
     let (mut state, mut found, mut spent) = (0, 0, 0.0);
     while found < most && spent < seconds {

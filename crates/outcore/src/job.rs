@@ -143,7 +143,7 @@ impl<T: Send + 'static> Job<T> {
         Job { session: session.clone(), plans, is_inline: false, explanations, writers, unfinished, finish }
     }
 
-    /// Has whoever starts the job compute its plans, which read memory of the caller's and write nothing that the engine knows of.
+    /// The thread that starts the job computes its plans, which read memory of the caller's and write nothing that the engine knows of.
     pub(crate) fn run_inline(mut self) -> Job<T> {
         self.is_inline = true;
         self
@@ -268,8 +268,8 @@ impl<T: Send + 'static> Running<T> {
         Ok(matches!(self.rest, Rest::Result(_) | Rest::Failed))
     }
 
-    /// Has a thread make the files whole once the result is there: a file system may take long for that, and somebody may want to
-    /// interrupt the wait for it.
+    /// Has a thread make the files whole once the result is there: a file system may take long for that, and the caller may
+    /// interrupt its wait.
     fn begin_files(&mut self) {
         if !matches!(self.rest, Rest::Result(Ok(_))) || (self.writers.is_empty() && self.unfinished.is_empty()) {
             return;
@@ -410,7 +410,7 @@ struct Files {
 }
 
 impl Files {
-    /// Makes them whole; new ones get their names only if nobody has cancelled the job until all their bytes are durable.
+    /// Makes them whole; new ones get their names only if the job is not cancelled before all their bytes are durable.
     fn finish(self) -> Result<()> {
         for file in &self.unfinished {
             let device = file.extent().device();

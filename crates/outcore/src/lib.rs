@@ -27,6 +27,7 @@ mod error;
 mod job;
 pub mod learn;
 mod limits;
+pub mod pass;
 mod session;
 
 pub use data::array::{Array, Operand, Output, convert};
@@ -39,5 +40,6 @@ pub use job::{Job, Running};
 pub use limits::memory_allowed;
 pub use outcore_device::{Buf, Choice, Memory, Shared};
 pub use outcore_engine::{Explanation, Progress, Span, Totals, Trace};
+pub use outcore_kernels as kernels;
 pub use outcore_kernels::{Blas, ColumnStatistics, Norm};
 pub use session::{Info, Session, Settings};

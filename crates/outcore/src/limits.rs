@@ -50,7 +50,7 @@ fn smallest_up(root: &Path, path: &str, file: &str) -> Option<u64> {
 /// Files that a process may always have open beside others.
 const FILES_FEW: u64 = 128;
 
-/// Lets the process open so many files more, as far as the system allows; where it does not, opening them says so.
+/// Lets the process open `more` files, as far as the system allows; where it does not, opening them fails.
 pub(crate) fn allow_files(more: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);

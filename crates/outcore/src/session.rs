@@ -18,7 +18,7 @@ use crate::data::sparse::Sparse;
 use crate::error::{Error, Result};
 use crate::limits::memory_allowed;
 
-/// Plans are cut for so many threads, however many there are: the bits of a result depend on how it was cut.
+/// Plans are cut for this many threads, however many workers there are: the bits of a result depend on how it was cut.
 pub(crate) const PLAN_THREADS: u64 = 8;
 
 /// How a session is made.
@@ -373,7 +373,7 @@ impl Session {
         self.inner.wrap_device.wrap(device)
     }
 
-    /// A file on a device that somebody else names.
+    /// A file on a device whose object the caller names.
     pub(crate) fn device_file(&self, name: String, device: Arc<dyn Device>) -> StoredFile {
         StoredFile::unnamed_as(name, device, self.inner.wrap_device.clone())
     }

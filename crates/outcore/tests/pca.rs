@@ -92,7 +92,7 @@ fn a_dense_decomposition_can_be_left() {
     assert!(asked.elapsed() < Duration::from_millis(500), "{:?}", asked.elapsed());
     let budget = place.session.engine().budget().clone();
     assert!(budget.available() < budget.total(), "what was left goes on, and is counted");
-    // Whoever lets go of the session does not wait for it either.
+    // Dropping the session does not wait for it either.
     drop((x, place));
     assert!(asked.elapsed() < Duration::from_millis(600), "{:?}", asked.elapsed());
     while budget.available() < budget.total() {

@@ -472,7 +472,7 @@ proptest! {
     }
 }
 
-/// Whoever stops waiting for a batch gets it when waiting again, whole, and knows by the state that it did not come.
+/// A caller that stops waiting for a batch sees by the state that it did not come, and gets it whole when it waits again.
 #[test]
 fn a_batch_that_was_not_waited_for_is_the_next_one_again() {
     let (folder, [path, _]) = places();

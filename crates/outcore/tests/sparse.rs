@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use outcore::data::sparse::compress;
 use outcore::learn::linalg::{
-    Csrmm, Rows, Scaling, csrcsc, csrmm, csrmm_into, gram_product, project, scaled, sparse_column_statistics, sparse_row_norms,
+    Csrmm, Scaling, csrcsc, csrmm, csrmm_into, gram_product, project, scaled, sparse_column_statistics, sparse_row_norms,
 };
+use outcore::pass::Rows;
 use outcore::{Array, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Session, Settings, Shared, Sparse};
 use proptest::prelude::*;
 

@@ -362,7 +362,7 @@ impl Array {
         }
     }
 
-    /// Removes a draft, whoever still has a view of it.
+    /// Removes a draft, even while views of it exist.
     pub fn discard(&self) {
         self.file.discard();
     }
@@ -460,7 +460,7 @@ pub(crate) fn panels(end: u64, bytes_each: u64, budget: u64) -> Vec<Range<u64>> 
     (0..count).map(|index| index * length..((index + 1) * length).min(end)).filter(|range| !range.is_empty()).collect()
 }
 
-/// Sides of a tile of at most so many elements, the first along the runs of a source and the second along those of a sink: near-square,
+/// Sides of a tile of at most `elements` elements, the first along the runs of a source and the second along those of a sink: near-square,
 /// and where there is room for any such, with runs of whole sectors in both.
 fn sides_of_whole_sectors(elements: u64, source_bytes: u64, sink_bytes: u64) -> (u64, u64) {
     const SECTOR_BYTES: u64 = 512;

@@ -11,7 +11,7 @@ use outcore_engine::{Extent, Lent, ReadStream, StreamOptions};
 use crate::error::{Error, Result};
 use crate::session::Session;
 
-/// Between two looks at whether whoever waits has gone.
+/// How often a waiting read polls `stop`.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A file in order.

@@ -154,7 +154,7 @@ impl Export {
         out.finish(new)
     }
 
-    /// Whole rows with about so many entries together, and how many.
+    /// Whole rows with about `entries` entries together, and how many.
     fn row_pieces(&self, entries: u64) -> Vec<(Range<u64>, u64)> {
         let mut found: Vec<(Range<u64>, u64)> = Vec::new();
         let mut goes_on = false;

@@ -50,7 +50,7 @@ pub(crate) struct StoredFile {
 enum Kind {
     /// Takes its name when it is committed, and has it then.
     Unfinished(Mutex<Option<NewObject>>, OnceLock<()>, Named),
-    /// Belongs to nobody else; written without a mark.
+    /// Private to its session; written without a mark.
     Unnamed,
     /// Has a name; written in place, marked.
     Named(Named),
@@ -158,7 +158,7 @@ impl StoredFile {
         Some(self.as_named()?.identity)
     }
 
-    /// Whether the file is as this process knows it: nobody else has changed it since.
+    /// Whether the file is as it was last seen here: no other session or process has changed it since.
     pub(crate) fn is_current(&self, stat: &Stat) -> bool {
         self.as_named().is_some_and(|Named { writing, seen, .. }| {
             let written = writing.locked().writers > 0;
@@ -283,7 +283,7 @@ impl Writer {
             return Ok(());
         }
         let Writing { object, failed, .. } = std::mem::take(&mut *writing);
-        // Nobody else holds it for longer than it takes to ask it for its device.
+        // The last writer: other references last only while `Late::device` asks for the device.
         let object = object.and_then(|object| if failed { None } else { Arc::into_inner(object) });
         object.map_or(Ok(()), InPlace::finish)?;
         named.look();
@@ -422,7 +422,7 @@ pub(crate) fn read_text(path: &Path, most: u64) -> Result<Vec<u8>> {
     read_first(&found, most)
 }
 
-/// So many of the first bytes of a file, or all.
+/// The first `count` bytes of a file, or all.
 pub(crate) fn read_start(path: &Path, count: u64) -> Result<Vec<u8>> {
     read_first(&opened(path)?, count)
 }
@@ -432,7 +432,7 @@ fn opened(path: &Path) -> Result<Object> {
     Ok(store.open_interrupted(&name)?)
 }
 
-/// So many of the first bytes, or all.
+/// The first `count` bytes, or all.
 fn read_first(object: &Object, count: u64) -> Result<Vec<u8>> {
     let failed = |source| Error::Device { object: object.name().to_owned(), source };
     let (device, count) = (object.device(), count.min(object.len()) as usize);

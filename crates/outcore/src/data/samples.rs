@@ -10,12 +10,12 @@
 //!   names, names.groups   of each, length u32 and bytes; where every 64th begins, u64
 //!   names.sums            CRC-32C of the names of every 64, u32
 //!   lookup                which sample has a name (names.rs)
-//!   ends, ends.bits       where each ends, instead of `samples`, where samples are in files of others (body.rs, form.rs)
+//!   ends, ends.bits       where each ends, instead of `samples`, where samples are in files of others (sample_storage.rs, record_format.rs)
 //! ```
 //!
 //! All but `samples` and `names` is in memory while a dataset is open: 4 bytes a sample for its checksum, up to 4 for its place (none where
-//! all are of one length), 4 more for its end in files of others, and 4 where samples have names. Whoever asks for samples gets them by one batch of reads, deduplicated, sorted and
-//! completed in any order, each checked.
+//! all are of one length), 4 more for its end in files of others, and 4 where samples have names. Samples are read by one gather:
+//! deduplicated, sorted, completed in any order, each checked.
 //!
 //! After Zhu et al., Efficient User-Level Storage Disaggregation for Deep Learning (CLUSTER 2019).
 
@@ -238,7 +238,7 @@ impl Dataset {
         &self.inner.manifest.clustering
     }
 
-    /// A chunk shuffle of this dataset: of chunks of 256 KiB, and so many in memory at a time. Their number is part of the order; none for as
+    /// A chunk shuffle of this dataset: of chunks of 256 KiB, `at_once` of them in memory. Their number is part of the order; `None` for as
     /// many as an eighth of the memory has room for, while as many are on their way: 144 at most, which is as good as a global shuffle for
     /// data that is not sorted. Where most chunks would have one sample it is a global shuffle, which needs no windows for the same.
     #[must_use]

@@ -63,7 +63,7 @@ impl StagingFolder {
         Ok(())
     }
 
-    /// Whether so many bytes more have room, there and where they grow.
+    /// Whether `needed` more bytes have room, there and where they grow.
     ///
     /// # Errors
     /// [`Error::Store`].

@@ -10,8 +10,8 @@
 //!   read    device -> a block's memory -> checksum -> lent to the caller           (compressed: block -> chunk -> lent)
 //! ```
 //!
-//! Bytes are neither copied nor looked at but for the checksum. A writer reserves one block of memory, a reader two; more they have while
-//! nobody needs that memory, so that one stream alone runs ahead, and hundreds share a budget.
+//! Bytes are neither copied nor looked at but for the checksum. A writer reserves one block of memory, a reader two; what they have
+//! above that is elastic, so that one stream alone runs ahead, and hundreds share a budget.
 //!
 //! A stream is bytes; where they are records, blocks also list where records end. A record may be longer than a block.
 //!
@@ -94,7 +94,7 @@ impl Default for StreamOptions {
 }
 
 impl StreamOptions {
-    /// So many blocks are reserved.
+    /// The caller's frames, or elastic memory of which `least` blocks are reserved.
     fn supply(self, least: usize) -> Supply {
         if self.frames.is_empty() { Supply::Elastic(least) } else { Supply::Given(self.frames) }
     }
@@ -214,10 +214,10 @@ impl StreamStore {
         StreamReader::begin(&self.session, self.store.open_stream(name)?, options)
     }
 
-    /// Opens a stream to read it for the last time: its blocks are free as soon as they are read, and nobody else can open it.
+    /// Opens a stream to read it for the last time: its blocks are free as soon as they are read, and no other reader can open it.
     ///
     /// # Errors
-    /// As [`read`](StreamStore::read), and then it stays; [`Error::Store`] while somebody else reads it.
+    /// As [`read`](StreamStore::read), and then it stays; [`Error::Store`] while another reader has it open.
     pub fn read_and_destroy(&self, name: &str, options: StreamOptions) -> Result<StreamReader> {
         let mut reader = self.read(name, options)?;
         reader.take()?;

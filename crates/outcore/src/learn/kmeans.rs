@@ -127,11 +127,11 @@ pub fn assign(session: &Session, x: Operand, centers: Vec<f64>, weights: Option<
     with_real!(x.dtype(), T => Lloyd::<T>::new(session, x, &centers, weights, false, true)?.assign())
 }
 
-/// Blocks hold so many rows at most: 1 MiB of 64 f32, one request.
+/// The most rows of a block: 1 MiB of 64 f32, one request.
 const BLOCK_ROWS: u64 = 4096;
-/// A gap between rows to read that is shorter is read too: a request takes as long as so many bytes.
+/// A gap between rows to read that is shorter is read too: a request takes as long as this many bytes.
 const GAP_BYTES: u64 = 16 << 10;
-/// A block is read in so many pieces at most.
+/// The most pieces that a block is read in.
 const PIECES_MAX: usize = 32;
 
 /// A fit as it is planned.

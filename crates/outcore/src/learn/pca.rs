@@ -34,7 +34,7 @@ use crate::session::{PLAN_THREADS, Session};
 pub enum Components {
     /// min(n, d).
     All,
-    /// So many.
+    /// This many.
     Count(u64),
     /// As few as explain more than this part of the variance, between 0 and 1.
     Variance(f64),
@@ -330,7 +330,7 @@ fn add_products<T: Real>(
     let mut block = view_mut(&mut block[..height * width], height, width, width, 1)?;
     let (square, below) = block.as_mut().split_at_row_mut(width);
     let (across, rest) = centered.split_at_col(width);
-    // What is above the diagonal nobody reads.
+    // What is above the diagonal is never read.
     syrk_in_calls(square, T::ONE, across.transpose(), T::ZERO, blas, &stop)?;
     in_calls(below, T::ONE, rest.transpose(), across, T::ZERO, blas, stop)?;
     Ok(kernels::add_into_f64(products, block.as_ref())?)
@@ -359,7 +359,7 @@ enum Products {
 /// Columns that the covariance is multiplied by at once, where memory is not short.
 const BLOCK: usize = 16;
 
-/// A search by blocks of so many columns; narrow ones need more products.
+/// A search by blocks of `block` columns; narrow ones need more products.
 fn krylov(seed: u64, block: usize, basis: Option<usize>) -> TopOptions {
     let mut options = TopOptions::default();
     options.products_max *= BLOCK / block;

@@ -5,9 +5,9 @@
 //!   free slots -> reader: lines -> parsers: rows -> in order -> taken by the job -> free slots
 //! ```
 //!
-//! There are so many slots, and each has its share of memory from the beginning. A chunk that needs more, because a line is long or
-//! entries are short, reserves the rest before it is parsed. The reader alone hands slots out and in order, so whoever waits for
-//! memory waits for chunks that are before its own.
+//! The number of slots is fixed, and each has its share of memory from the beginning. A chunk that needs more, because a line is long or
+//! entries are short, reserves the rest before it is parsed. The reader alone fills slots, in order, so a chunk that waits for a slot
+//! waits only for chunks before it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,7 +83,7 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// For so many threads and bytes of memory.
+    /// For `threads` threads and `bytes` bytes of memory.
     pub(super) fn new(threads: usize, bytes: u64) -> Lanes {
         const LEAST: u64 = 16 << 10;
         const MOST: u64 = 1 << 20;
@@ -162,7 +162,7 @@ where
             take_all(stage, &finished, &free, lanes, &mut take)
         })();
         stop.store(true, Ordering::Relaxed);
-        // Whoever still has something to hand over learns that nobody takes it.
+        // Threads that still send or receive find their channels closed, and end.
         drop((free, finished));
         result
     })

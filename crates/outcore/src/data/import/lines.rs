@@ -58,7 +58,7 @@ impl<'a> Resumable<'a> {
         Ok(Resumable { context, new, checkpoint, resumed_at, last: (0, Instant::now()) })
     }
 
-    /// Whether it is time for a checkpoint, after so many bytes more.
+    /// Whether a checkpoint is due, after `bytes` more bytes.
     pub(super) fn is_due(&mut self, bytes: usize) -> bool {
         self.last.0 += bytes as u64;
         let is_far = self.last.0 >= self.context.options.checkpoint_bytes || self.last.1.elapsed() >= CHECKPOINT_TIME;

@@ -90,7 +90,7 @@ impl Sink {
         Ok(())
     }
 
-    /// No entry follows; there are so many rows, or as many as have entries.
+    /// No entry follows: ends the matrix after `rows` rows, or after the last with an entry.
     fn finish(mut self, new: &mut NewMatrix, stage: &mut Stage, rows: Option<u64>) -> Result<()> {
         let found = self.pending.map_or(self.row, |last| last.row + 1);
         if let Some(last) = self.pending.take() {

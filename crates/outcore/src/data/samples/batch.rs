@@ -9,13 +9,13 @@ use super::Dataset;
 use super::buffer_pool::Bytes;
 use crate::error::Result;
 
-/// Who puts samples side by side asks after so many bytes whether to go on: some milliseconds.
+/// Bytes that are copied or decoded between two cancellation polls: some milliseconds.
 const COPIED_BYTES: usize = 16 << 20;
 const DECODED_BYTES: usize = 64 << 10;
 /// A shorter sample takes as long as one of these.
 const SHORT_BYTES: usize = 1 << 10;
 
-/// Who has room for so many has left the caches before anybody takes it.
+/// Larger batches fall out of the cache before the caller reads them: their long samples are written around it.
 const PAST_CACHES_BYTES: usize = 2 << 20;
 const LONG_BYTES: usize = 4 << 10;
 /// From here on, one pass pays.
@@ -53,7 +53,7 @@ impl Asked {
         Asked { every: if dataset.decoded.is_empty() { COPIED_BYTES } else { DECODED_BYTES }, since: 0 }
     }
 
-    /// Whether it is time to ask, before a sample of so many bytes.
+    /// Whether a poll is due, before a sample of `bytes` bytes.
     pub(super) fn is_due(&mut self, bytes: usize) -> bool {
         self.since += bytes.max(SHORT_BYTES);
         let is_due = self.since >= self.every;
@@ -113,7 +113,7 @@ impl Column {
         }
     }
 
-    /// Leaves the fields of so many samples.
+    /// Keeps the fields of the first `samples` samples.
     fn truncate(&mut self, samples: usize) {
         match self {
             Column::Fixed { bytes, each } => bytes.truncate(samples * *each),
@@ -126,7 +126,7 @@ impl Column {
 }
 
 impl Batch {
-    /// Without samples, and with room for so many of so many bytes together, which `memory` provides.
+    /// Without samples, and with room for `samples` of `bytes` bytes together, which `memory` provides.
     ///
     /// # Errors
     /// Those of `memory`.
@@ -250,7 +250,7 @@ impl Batch {
         &self.columns
     }
 
-    /// Its columns, for whoever goes on with them.
+    /// Its columns, owned by the caller.
     #[must_use]
     pub fn into_columns(self) -> Vec<Column> {
         self.columns

@@ -19,7 +19,7 @@ const ALIGN: usize = 64;
 /// Bytes of a batch, at an address that is a multiple of 64. Their memory goes back to where it came from.
 #[derive(Debug, Default)]
 pub struct Bytes {
-    /// The first `start` of them are nobody's.
+    /// The first `start` of them are padding, for the alignment.
     bytes: Vec<u8>,
     start: usize,
     spare: Weak<Spare>,
@@ -34,7 +34,7 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// Has so many bytes at most from now on; none, if it has more.
+    /// From now on it has `most` bytes at most; if it has more, it frees them all.
     pub(super) fn set_most(&self, most: u64) {
         self.most.store(most, Ordering::Relaxed);
         let mut waiting = self.waiting.locked();
@@ -43,7 +43,7 @@ impl Spare {
         }
     }
 
-    /// No bytes, with room for so many.
+    /// No bytes, with room for `capacity`.
     ///
     /// # Errors
     /// [`Error::NoMemory`].
@@ -58,7 +58,7 @@ impl Spare {
     }
 }
 
-/// Room for so many bytes at an aligned address.
+/// Room for `capacity` bytes at an aligned address.
 fn allocated(capacity: usize) -> Result<Vec<u8>> {
     let (mut bytes, wanted) = (Vec::new(), capacity.saturating_add(ALIGN));
     let refused = |source| Error::NoMemory { bytes: wanted as u64, source: io::Error::other(source) };
@@ -67,7 +67,7 @@ fn allocated(capacity: usize) -> Result<Vec<u8>> {
 }
 
 impl Bytes {
-    /// No bytes, with room for so many.
+    /// No bytes, with room for `capacity`.
     ///
     /// # Errors
     /// [`Error::NoMemory`].

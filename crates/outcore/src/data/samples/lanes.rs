@@ -154,7 +154,7 @@ impl Lane {
         if self.here.as_ref().is_none_or(|(window, _)| !window.shape.positions.contains(&at)) {
             self.begin(dataset, order, at, false)?;
             if self.next.is_none() && must {
-                // What was here is nobody's any more.
+                // The lane has left the old window: its memory is for the next one.
                 self.here = None;
                 self.begin(dataset, order, at, true)?;
             }

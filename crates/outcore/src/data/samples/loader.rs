@@ -1,4 +1,4 @@
-//! Batches of samples, in the order of an epoch, made ready ahead of whoever takes them.
+//! Batches of samples, in the order of an epoch, prefetched and made before the caller takes them.
 //!
 //! Ranks take turns: of a global batch of `ranks` times `batch` positions, rank r has those at r, r + ranks, and so on. The union over all
 //! ranks is one order, whatever their number. How far an epoch is, is one number, and to go on there takes no time: the order is a function
@@ -6,11 +6,11 @@
 //!
 //! ```text
 //!   begun      positions -> samples; what is not in memory is read, completed in any order
-//!   there      samples are compared with their checksums and put side by side (work.rs), by a compute thread that has nothing else to do
+//!   there      samples are compared with their checksums and put side by side (pending_batch.rs), by a compute thread that has nothing else to do
 //!   taken      by the caller, who does that itself where no thread has
 //! ```
 //!
-//! A global shuffle keeps samples until their next use as far as memory allows (kept.rs). A chunk shuffle keeps the windows that its lanes
+//! A global shuffle keeps samples until their next use as far as memory allows (sample_cache.rs). A chunk shuffle keeps the windows that its lanes
 //! are in, and reads the next one of each (lanes.rs).
 
 use std::collections::VecDeque;
@@ -174,7 +174,7 @@ pub struct Loader {
     kept: Option<Arc<SampleCache>>,
     /// For batches that are ready.
     room: Room,
-    /// Set once nobody will take the batches that are made now.
+    /// Set when the batches that are being made are discarded: the loader is dropped, or goes elsewhere.
     given_up: Arc<AtomicBool>,
     skipped: u64,
     first_skipped: Option<Error>,
@@ -242,7 +242,7 @@ impl Loader {
         &self.dataset
     }
 
-    /// Goes on with batches of so many samples.
+    /// Goes on with batches of `batch` samples.
     ///
     /// # Errors
     /// [`Error::Value`] for none.
@@ -402,8 +402,8 @@ fn kept(dataset: &Dataset, shuffle: Shuffle) -> Result<Option<Arc<SampleCache>>>
 }
 
 impl Loader {
-    /// Begins batches until so many are under way. All but one of them give way where memory is short, and all where one has been taken and
-    /// is not made yet.
+    /// Begins batches until more than `ahead` are queued. All but one of them give way where memory is short, and all where one has been
+    /// taken and is not made yet.
     fn begin(&mut self, has_taken: bool) -> Result<()> {
         while self.queue.len() <= self.ahead {
             match self.positions(self.begun.position) {
@@ -412,7 +412,7 @@ impl Loader {
                     let Some(stage) = self.stage(positions, must)? else { break };
                     self.push(positions, stage);
                 }
-                // Whoever comes to the end of an epoch goes on with the next, which may be as short.
+                // Prefetches past one end of an epoch only: the next epoch may be as short.
                 None if self.queue.iter().any(|ahead| matches!(ahead, Ahead::End)) => break,
                 None => {
                     self.queue.push_back(Ahead::End);
@@ -621,7 +621,7 @@ impl Stage {
 }
 
 impl Room {
-    /// Has room for so many bytes more, and that for each of so many batches, if there is memory to be had.
+    /// Reserves room for `bytes` more, and as much for each of `batches` batches, if memory is free.
     fn grow(&mut self, dataset: &Dataset, bytes: u64, batches: u64) {
         if self.has(bytes) || self.refused {
             return;

@@ -32,7 +32,7 @@ impl Hash {
         Hash { high: (hash >> 64) as u64, low: hash as u64 }
     }
 
-    /// The part of so many that it belongs to.
+    /// Which of `parts` parts it belongs to.
     pub(crate) fn part(self, parts: u64) -> u64 {
         scale(self.high, parts)
     }
@@ -51,12 +51,12 @@ fn scale(bits: u64, count: u64) -> u64 {
     ((u128::from(bits) * u128::from(count)) >> 64) as u64
 }
 
-/// Parts of a table of so many names.
+/// Parts of a table of `names` names.
 pub(crate) fn parts_of(names: u64) -> u64 {
     names.div_ceil(PART_NAMES)
 }
 
-/// Bits of a slot: the number of a sample, or all ones for nobody.
+/// Bits of a slot: the number of a sample, or all ones if it is empty.
 fn bits_of(names: u64) -> u32 {
     64 - names.leading_zeros()
 }
@@ -91,7 +91,7 @@ pub(crate) struct Lookup {
 }
 
 impl Lookup {
-    /// A table for so many names in each part, not yet filled.
+    /// A table for `counts` names in its parts, not yet filled.
     pub(crate) fn empty(seed: u64, counts: &[u64]) -> Lookup {
         let sum = |sum: &mut u64, &count: &u64| {
             *sum += count;
@@ -102,12 +102,12 @@ impl Lookup {
         let mut lookup = Lookup { seed, bits: bits_of(names), before, pilots: Vec::new(), slots: Vec::new() };
         let (pilots, slots) = lookup.starts(counts.len());
         lookup.pilots = vec![0; pilots as usize];
-        // All ones: nobody.
+        // All ones: empty.
         lookup.slots = vec![u64::MAX; (slots * u64::from(lookup.bits)).div_ceil(64) as usize];
         lookup
     }
 
-    /// Bytes of a table for so many names in each part.
+    /// Bytes of a table for `counts` names in its parts.
     pub(crate) fn bytes_for(counts: &[u64]) -> u64 {
         let (names, parts) = (counts.iter().sum::<u64>(), counts.len() as u64);
         let (pilots, slots) = (names / BUCKET_NAMES + parts, names + names / 32 + 2 * parts);

@@ -224,7 +224,7 @@ impl Names {
     }
 }
 
-/// So many names, which take all the bytes.
+/// `count` names, which take all the bytes.
 fn split_names(mut bytes: &[u8], count: usize) -> Option<Vec<&[u8]>> {
     let mut names = Vec::with_capacity(count);
     for _ in 0..count {

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!   samples    0 1 2 3 | 4 5 6 7 | 8 9 ...        chunks of equally many neighbours
-//!   chunks     7 0 4 | 2 9 5 | ...                permuted; windows of so many chunks are in memory at once
+//!   chunks     7 0 4 | 2 9 5 | ...                permuted; the chunks of a window are in memory at once
 //!   sequence   the samples of a window, permuted; window after window
 //!   lanes      sections of equal length of the sequence; the epoch takes a sample of each in turn
 //! ```
@@ -285,7 +285,7 @@ impl Chunked {
     pub(crate) fn by_lane(&self, positions: Positions) -> Vec<Turns> {
         let Positions { apart, count, samples, .. } = positions;
         let common = greatest_common_divisor(self.shape.lanes, apart);
-        // After so many positions it is the first one's lane again.
+        // After this many positions it is the first one's lane again.
         let round = self.shape.lanes / common;
         let (mut turns, mut begin) = (Vec::new(), 0);
         while begin < count {

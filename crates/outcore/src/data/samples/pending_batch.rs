@@ -21,8 +21,8 @@ const PIXELS_PER_BYTE: u64 = 10;
 const FETCH_AHEAD: usize = 1;
 const SUMS_AHEAD: usize = 8;
 
-/// So many samples have their checksums made at once, unless one is longer: it takes as long by itself. Those so far behind are asked for
-/// meanwhile.
+/// This many samples have their checksums made at once, unless one is longer: it takes as long by itself. Those `TOGETHER_AHEAD` behind
+/// are prefetched into the cache meanwhile.
 const TOGETHER: usize = 3;
 const TOGETHER_AHEAD: usize = 3 * TOGETHER;
 const SHORT_BYTES: usize = 8 << 10;
@@ -89,7 +89,7 @@ pub(super) struct Future {
 }
 
 impl Work {
-    /// Of so many samples, which are not known yet.
+    /// Of `samples` samples, which are not known yet.
     pub(super) fn new(dataset: &Dataset, samples: usize, spare: &Arc<Spare>, skip_damaged: bool) -> Work {
         let (dataset, spare) = (dataset.clone(), Arc::clone(spare));
         let (samples, places) = (vec![0; samples], vec![Place::Read { item: 0 }; samples]);
@@ -155,7 +155,7 @@ impl Work {
             drop(kept);
             made
         } else {
-            // To decode takes long, and nobody should wait for that who wants to know what is kept.
+            // Decoding takes long: samples are copied, so that the cache is not locked meanwhile.
             let copy = |place: &Place| if let Place::SampleCache(slot) = *place { kept.at(slot).to_vec() } else { Vec::new() };
             let copies: Vec<Vec<u8>> = self.places.iter().map(copy).collect();
             drop(kept);

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 
 /// Of a long sample, read at once.
 const PIECE_BYTES: usize = 256 << 10;
-/// Of samples that are looked at for faults: read at once, unless one is longer, and so many of these ahead.
+/// A check for faults reads this many bytes of samples at once, unless one is longer, and `CHECKED_AHEAD` such pieces ahead.
 const CHECKED_AT_ONCE: u64 = 2 << 20;
 const CHECKED_AHEAD: usize = 3;
 /// Of names that are looked at for faults.

@@ -1,4 +1,4 @@
-//! Samples that stay in memory until their next use, as far as nobody else needs the memory.
+//! Samples that stay in memory until their next use, in a reclaimable pool.
 //!
 //! The order of the next epoch is known, so what is kept is what comes again soonest (Belady, 1966): of a random order, the samples whose
 //! next use is less than d epochs away, where d is such that they fill the memory. One that is kept has been compared with its checksum.
@@ -166,7 +166,7 @@ impl Table {
 }
 
 impl Open<'_> {
-    /// Which part of so many bytes in so many samples has room here.
+    /// The part of `samples` samples, of `bytes` bytes together, that has room here.
     pub(super) fn part(&self, bytes: u64, samples: u64) -> f64 {
         let each = slot_bytes((bytes / samples.max(1)) as usize) as f64;
         (self.pieces.bufs.len() * self.piece_bytes) as f64 / (each * samples.max(1) as f64)
@@ -187,7 +187,7 @@ impl Open<'_> {
         samples.iter().map(|&sample| slots[sample as usize]).collect()
     }
 
-    /// Where a sample of so many bytes is that has such an entry.
+    /// Where a sample of `len` bytes with this entry is.
     pub(super) fn slot(&self, entry: u32, len: u32) -> Option<Slot> {
         let slot = entry.checked_sub(1)?;
         let (piece, number) = (slot / self.table.slots_of_piece, slot % self.table.slots_of_piece);

@@ -73,7 +73,7 @@ struct State {
     clustering: Clustering,
     #[serde(default)]
     classes: Option<Vec<String>>,
-    /// What whoever fed it wants to know when it goes on.
+    /// What the caller noted for when it resumes.
     note: String,
 }
 
@@ -101,7 +101,7 @@ impl DatasetWriter {
     /// Begins a dataset at a path: a folder, or below one in a formatted store. One that is there is replaced when this is finished.
     ///
     /// # Errors
-    /// [`Error::Store`] where it cannot be written, or somebody else writes it. [`Error::OverBudget`].
+    /// [`Error::Store`] where it cannot be written, or another writer has it. [`Error::OverBudget`].
     pub fn create(session: &Session, path: impl AsRef<Path>, options: WriterOptions) -> Result<DatasetWriter> {
         let path = path.as_ref().to_owned();
         let mut home = StagingFolder::claim(session, &path, &parts::all())?;
@@ -155,7 +155,7 @@ impl DatasetWriter {
         self.durable
     }
 
-    /// Whether so many bytes of samples more fit, which its caller knows to come.
+    /// Whether `bytes` more bytes of samples fit, which the caller knows to come.
     ///
     /// # Errors
     /// [`Error::Store`] where they do not.
@@ -175,7 +175,7 @@ impl DatasetWriter {
         &self.state.note
     }
 
-    /// Says what whoever goes on is to know, such as where the source was read to.
+    /// Notes what a caller that resumes has to know, such as where the source was read to.
     pub fn note(&mut self, note: impl Into<String>) {
         self.state.note = note.into();
     }
@@ -661,7 +661,7 @@ fn compare(session: &Session, file: &Growing, told: File) -> Result<()> {
     }
 }
 
-/// An error of somebody who reads a file.
+/// An error of reading a file.
 fn failed(extent: &Extent, source: io::Error) -> Error {
     match source.downcast::<Error>() {
         Ok(own) => own,

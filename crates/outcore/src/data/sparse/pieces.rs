@@ -25,7 +25,7 @@ use crate::session::Session;
 const CUT_ENTRIES: u64 = 1 << 12;
 /// Lines between cuts, likewise.
 const CUT_LINES: u64 = 1 << 8;
-/// So many lines with half as many entries as between cuts are enough for one.
+/// A multiple of this many lines is cut as soon as half of the entries between cuts are there.
 const EVEN_LINES: u64 = 64;
 /// No more than about three times as many cuts are kept, 24 bytes each.
 const CUTS: u64 = 1 << 17;

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 pub(crate) const BAND: u64 = 1 << 16;
 /// Numbers that describe a tile.
 pub(crate) const NUMBERS: usize = 7;
-/// Tiles begin at multiples of so many bytes.
+/// Tiles begin at multiples of this many bytes.
 pub(crate) const ALIGNMENT: u64 = 64;
 
 /// One tile.
@@ -91,7 +91,7 @@ struct BlockSpec {
 }
 
 impl Tiled {
-    /// From the numbers in `tiles.npy`, of a matrix of so many lines and entries.
+    /// From the numbers in `tiles.npy`, of a matrix with these lines and entries.
     pub(super) fn new(
         object: &str,
         numbers: &[i64],

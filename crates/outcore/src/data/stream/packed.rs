@@ -34,7 +34,7 @@ impl Compression {
     }
 }
 
-/// Where the list begins, behind so many bytes of data.
+/// Where the list begins, after `data_bytes` bytes of data.
 pub(super) fn list_at(data_bytes: usize) -> usize {
     data_bytes.next_multiple_of(4)
 }

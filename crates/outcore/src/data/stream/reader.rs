@@ -17,7 +17,7 @@ use crate::session::Session;
 const READ_AT_ONCE: usize = 2;
 /// Ends of records are numbers of 4 bytes.
 const LONGEST_RECORD: usize = u32::MAX as usize;
-/// To look at so many bytes from memory takes a tenth of a millisecond, ten times as long as to wake somebody else for it.
+/// To checksum this many bytes from memory takes 0.1 ms, ten times as long as to wake a worker for it.
 const CHECKED_EARLY_BYTES: usize = 1 << 20;
 
 /// A block, and its trailer if it is what it should be.
@@ -246,7 +246,7 @@ impl StreamReader {
         })
     }
 
-    /// Nobody else reads it from now on.
+    /// From now on no other reader can open it.
     pub(super) fn take(&mut self) -> Result<()> {
         Ok(self.stream.take()?)
     }

@@ -11,7 +11,7 @@ use super::{About, StreamOptions};
 use crate::error::{Error, Result};
 use crate::session::Session;
 
-/// Data is summed in steps of so many bytes, while it is still in the caches of the CPU.
+/// Data is summed in steps of this many bytes, while it is still in the caches of the CPU.
 const SUM_BYTES: usize = 64 << 10;
 
 /// A stream that is being written. Dropped without [`finish`](StreamWriter::finish), it never was.
@@ -136,7 +136,7 @@ impl StreamWriter {
         self.buffer_of(1)
     }
 
-    /// The same of at least so many bytes in one piece, where the rest of the block is shorter in the next one.
+    /// The same, of at least `least` bytes in one piece: in the next block, where the rest of this one is shorter.
     ///
     /// # Errors
     /// As [`buffer`](StreamWriter::buffer); [`Error::Value`] for more than a block has.

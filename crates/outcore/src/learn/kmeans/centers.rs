@@ -37,7 +37,7 @@ pub(super) struct Centers<T> {
     pub(super) gaps: Vec<f32>,
 }
 
-/// Beyond so many centres, k^2 d / 2 operations a round cost more than what the gaps save.
+/// Beyond this many centres, k^2 d / 2 operations a round cost more than what the gaps save.
 const GAP_CENTERS_MAX: usize = 2048;
 
 impl<T: Real> Centers<T> {

@@ -141,7 +141,7 @@ fn means<T: Real>(
     }
     let largest = (0..k).fold(0, |most, at| if all[at].1 > all[most].1 { at } else { most });
     let mean = |cluster: usize| {
-        // What nobody is near to is put where most rows are.
+        // A cluster without rows gets the centre of the largest.
         let (sum, weight) = if all[cluster].1 > 0.0 { &all[cluster] } else { &all[largest] };
         sum.iter().map(move |sum| T::of(sum / weight))
     };

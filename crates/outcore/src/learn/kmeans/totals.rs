@@ -46,7 +46,7 @@ impl Shape {
     }
 }
 
-/// Totals in memory of somebody else's.
+/// Totals in borrowed memory.
 pub(super) struct Totals<'a> {
     values: &'a mut [f64],
     shape: Shape,
@@ -136,7 +136,7 @@ impl Sums {
         self.values[self.shape.weight(cluster)]
     }
 
-    /// Mean of the variances of all columns, of so many rows.
+    /// Mean of the variances of all columns, over `rows` rows.
     pub(super) fn variance(&self, rows: f64) -> f64 {
         let means: f64 = self.values[self.shape.columns()].iter().map(|sum| (sum / rows).powi(2)).sum();
         (self.values[self.shape.last(1)] / rows - means).max(0.0) / self.shape.features as f64

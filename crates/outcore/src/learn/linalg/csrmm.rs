@@ -96,7 +96,7 @@ pub fn csrmm_into(session: &Session, a: &Sparse, b: Operand, alpha: f64, into: B
     Ok(if is_inline { job.run_inline() } else { job })
 }
 
-/// The most bytes of a piece that meets so many columns of a dense matrix: 2^27 operations, which take some 0.1 s on half a core, and cannot
+/// The most bytes of a piece that meets `cols` columns of a dense matrix: 2^27 operations, which take some 0.1 s on half a core, and cannot
 /// be interrupted.
 pub(crate) fn short_piece_bytes(cols: u64, element: u64) -> u64 {
     const FLOPS: u64 = 1 << 27;
@@ -274,7 +274,7 @@ impl<'a, T: Real> Product<'a, T> {
         (left / (3 * (PLAN_THREADS + 1))).min(short_piece_bytes(self.b.cols(), self.element))
     }
 
-    /// Whether so many bytes can wait in so much memory while A and rows of the other dense matrix pass by, some pieces at a time.
+    /// Whether `bytes` can stay in `memory` while A and rows of the other dense matrix pass by, some pieces at a time.
     fn waits(&self, bytes: u64, memory: u64) -> bool {
         const ON_THE_WAY: u64 = 6;
         let row_bytes = self.row_bytes();

@@ -198,7 +198,7 @@ impl<T: Real> Steps<T> {
     }
 }
 
-/// As much of a super tile as stays in memory at once: all of it, where nobody else has memory.
+/// As much of a super tile as stays in memory at once: all of it, unless part of the budget is reserved.
 struct Part {
     rows: Range<u64>,
     cols: Range<u64>,

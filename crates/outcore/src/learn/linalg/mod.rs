@@ -20,7 +20,7 @@ pub use elementwise::{Axpby, axpby, scale};
 pub use gemm::{Gemm, gemm, gemm_into};
 pub(crate) use gemm::{in_calls, syrk_in_calls};
 pub use gram_product::gram_product;
-pub use projection::{Rows, project};
+pub use projection::project;
 pub use reduce::{Reduction, column_norms, column_statistics, reduce, row_norms};
 pub use scaled::{Scaling, scaled};
 pub use sparse_reduce::{SparseStatistics, sparse_column_statistics, sparse_row_norms};

@@ -9,30 +9,14 @@ use outcore_kernels as kernels;
 use outcore_kernels::{Real, csrmm_flops};
 
 use super::csrmm::by_rows;
-use crate::data::array::{Array, Operand, Output, panels_that_fit};
+use crate::data::array::{Array, Output, panels_that_fit};
 use crate::data::format::with_real;
 use crate::data::format::{Compressed, Order};
 use crate::data::sparse::{Sparse, with_csr, with_lines};
 use crate::error::{Error, Result};
 use crate::job::Job;
+use crate::pass::Rows;
 use crate::session::{PLAN_THREADS, Session};
-
-/// What is projected.
-pub enum Rows {
-    /// In CSR.
-    Sparse(Sparse),
-    /// On SSD or in memory.
-    Dense(Operand),
-}
-
-impl Rows {
-    fn shape(&self) -> [u64; 2] {
-        match self {
-            Rows::Sparse(x) => x.shape(),
-            Rows::Dense(x) => [x.rows(), x.cols()],
-        }
-    }
-}
 
 /// Y = X R.
 ///
@@ -47,7 +31,10 @@ pub fn project(session: &Session, x: Rows, r: &Sparse, out: Output) -> Result<Jo
     if dtype != r.dtype() {
         return Err(Error::DType { what: format!("{name} is {dtype}, the map {}; convert one of them", r.dtype()) });
     }
-    let [rows, cols] = x.shape();
+    let [rows, cols] = match &x {
+        Rows::Sparse(x) => x.shape(),
+        Rows::Dense(x) => [x.rows(), x.cols()],
+    };
     if cols != r.rows() {
         return Err(Error::shape(format!("{name} has {cols} columns, the map takes {}", r.rows())));
     }
@@ -65,11 +52,7 @@ pub fn project(session: &Session, x: Rows, r: &Sparse, out: Output) -> Result<Jo
     if target.array.order() != Order::Row && r.cols() > 1 {
         return Err(Error::value(format!("{}: a projection is written by rows", target.array.name())));
     }
-    let read = match &x {
-        Rows::Sparse(x) => x.stored_bytes(),
-        Rows::Dense(x) => x.stored_bytes(),
-    };
-    plan.bound(read + target.array.nbytes());
+    plan.bound(x.stored_bytes() + target.array.nbytes());
     let share = session.memory_bytes() / (3 * (PLAN_THREADS + 1));
     let (into, layout, element) = (plan.extent(&target.extent), target.array.layout(), dtype.bytes());
     let density = r.nonzeros() as f64 / r.rows().max(1) as f64;

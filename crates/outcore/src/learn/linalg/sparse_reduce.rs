@@ -1,21 +1,20 @@
 //! Numbers about the rows and columns of a sparse matrix in one pass: norms and statistics.
 //!
-//! What lies along the lines of A is summed line by line. What lies across them has a sum for each place, in up to eight copies that are
-//! merged in order at the end, so the bits do not depend on the number of threads, nor on who else has memory. Zeros that are not stored count. Two entries of one
-//! place count as two.
+//! What is asked of the lines of A is a map of them, what is asked across them a fold with a state of one element a place. Zeros that are not
+//! stored count. Two entries of one place count as two.
 
-use std::sync::{Arc, Mutex};
+use std::marker::PhantomData;
 
-use outcore_device::Locked;
-use outcore_engine::{Plan, Region, Task};
-use outcore_kernels::{ColumnStatistics, Lines, Norm, Real, Squares};
+use bytemuck::{Pod, Zeroable};
+use outcore_kernels::{ColumnStatistics, Lines, MatRef, Norm, Real, Squares};
 
 use crate::data::format::Compressed;
 use crate::data::format::with_real;
-use crate::data::sparse::{Sparse, with_lines};
+use crate::data::sparse::Sparse;
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::session::{PLAN_THREADS, Session};
+use crate::pass::{Fold, Map, Rows, fold, map};
+use crate::session::Session;
 
 /// The norm of each row, in f64. The columns' are the rows' of `a.t()`.
 ///
@@ -25,9 +24,9 @@ use crate::session::{PLAN_THREADS, Session};
 /// [`Error::OverBudget`](crate::Error::OverBudget).
 pub fn sparse_row_norms(session: &Session, a: &Sparse, norm: Norm) -> Result<Job<Vec<f64>>> {
     Ok(match norm {
-        Norm::L1 => fold::<Sum>(session, "row norms", a, true)?.map(|all| Ok(all.iter().map(|sum| sum.0).collect())),
-        Norm::L2 => fold::<Squares>(session, "row norms", a, true)?.map(|all| Ok(all.iter().map(Squares::root).collect())),
-        Norm::Max => fold::<Largest>(session, "row norms", a, true)?.map(|all| Ok(all.iter().map(|most| most.0).collect())),
+        Norm::L1 => entries::<Sum>(session, "row norms", a, true)?.map(|all| Ok(all.iter().map(|sum| sum.0).collect())),
+        Norm::L2 => entries::<Squares>(session, "row norms", a, true)?.map(|all| Ok(all.iter().map(Squares::root).collect())),
+        Norm::Max => entries::<Largest>(session, "row norms", a, true)?.map(|all| Ok(all.iter().map(|most| most.0).collect())),
     })
 }
 
@@ -47,7 +46,7 @@ pub struct SparseStatistics {
 /// [`Error::OverBudget`](crate::Error::OverBudget).
 pub fn sparse_column_statistics(session: &Session, a: &Sparse) -> Result<Job<SparseStatistics>> {
     let rows = a.rows();
-    Ok(fold::<Moments>(session, "column statistics", a, false)?.map(move |all| {
+    Ok(entries::<Moments>(session, "column statistics", a, false)?.map(move |all| {
         let nonzeros = all.iter().map(|column| column.count).collect();
         let all: Vec<Moments> = all.into_iter().map(|column| column.with_zeros(rows)).collect();
         let part = |of: fn(&Moments) -> f64| all.iter().map(of).collect();
@@ -63,15 +62,16 @@ pub fn sparse_column_statistics(session: &Session, a: &Sparse) -> Result<Job<Spa
 }
 
 /// What entries come to.
-trait Fold: Clone + Default + Send + 'static {
+trait Tally: Pod + Default + Send + Sync {
     fn add(&mut self, value: f64);
     fn merge(&mut self, other: &Self);
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
 struct Sum(f64);
 
-impl Fold for Sum {
+impl Tally for Sum {
     fn add(&mut self, value: f64) {
         self.0 += value.abs();
     }
@@ -80,10 +80,11 @@ impl Fold for Sum {
     }
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone, Copy, Default, Pod, Zeroable)]
+#[repr(C)]
 struct Largest(f64);
 
-impl Fold for Largest {
+impl Tally for Largest {
     fn add(&mut self, value: f64) {
         // NaN stays.
         self.0 = if value.is_nan() || self.0.is_nan() { f64::NAN } else { self.0.max(value.abs()) };
@@ -93,7 +94,7 @@ impl Fold for Largest {
     }
 }
 
-impl Fold for Squares {
+impl Tally for Squares {
     fn add(&mut self, value: f64) {
         Squares::add(self, value);
     }
@@ -103,7 +104,8 @@ impl Fold for Squares {
 }
 
 /// Welford's, of the entries alone.
-#[derive(Clone)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
 struct Moments {
     count: u64,
     mean: f64,
@@ -118,7 +120,7 @@ impl Default for Moments {
     }
 }
 
-impl Fold for Moments {
+impl Tally for Moments {
     fn add(&mut self, value: f64) {
         self.count += 1;
         let delta = value - self.mean;
@@ -160,76 +162,63 @@ impl Moments {
     }
 }
 
-/// One state for each row, or each column.
-fn fold<F: Fold>(session: &Session, name: &'static str, a: &Sparse, of_rows: bool) -> Result<Job<Vec<F>>> {
+/// One tally for each row, or each column.
+fn entries<F: Tally>(session: &Session, name: &'static str, a: &Sparse, of_rows: bool) -> Result<Job<Vec<F>>> {
     let along = of_rows == (a.format() == Compressed::Rows);
-    with_real!(a.dtype(), T => if along { fold_lines::<T, F>(session, name, a) } else { fold_places::<T, F>(session, name, a) })
-}
-
-fn fold_lines<T: Real, F: Fold>(session: &Session, name: &'static str, a: &Sparse) -> Result<Job<Vec<F>>> {
-    let bytes = a.lines() * size_of::<F>() as u64;
-    let mut plan = Plan::new(name);
-    plan.hold(bytes);
-    plan.bound(a.stored_bytes());
-    let turn = plan.serial();
-    let (states, lines) = (Arc::new(Mutex::new(Vec::new())), a.lines() as usize);
-    for piece in
-        a.pieces(session.memory_bytes().saturating_sub(bytes) / (4 * (PLAN_THREADS + 1)), |lines| lines * size_of::<F>() as u64)
-    {
-        let (blocks, states) = (a.blocks(&piece), Arc::clone(&states));
-        let task =
-            Task::new(name).flops(2 * piece.entries()).held((piece.lines().end - piece.lines().start) as usize * size_of::<F>());
-        let task = a.regions(&mut plan, &piece).into_iter().fold(task, Task::read);
-        // The parts of a line are merged in order.
-        let task = if piece.continues || piece.breaks_off { task.update(turn) } else { task };
-        plan.task(task.run(move |cx| {
-            let range = blocks.piece.lines();
-            let mut part = vec![F::default(); (range.end - range.start) as usize];
-            with_lines!(blocks, cx.blocks, T, a => a.each_line(|line, entries| entries.each(|_, value| part[line].add(value.f64()))));
-            let mut states = states.locked();
-            states.resize(lines, F::default());
-            states[range.start as usize..range.end as usize].iter_mut().zip(&part).for_each(|(all, part)| all.merge(part));
-            Ok(())
-        }));
-    }
-    let job = Job::new(session, vec![plan], move |_| {
-        let mut states = std::mem::take(&mut *states.locked());
-        states.resize(lines, F::default());
-        Ok(states)
-    })?;
-    Ok(job)
-}
-
-fn fold_places<T: Real, F: Fold>(session: &Session, name: &'static str, a: &Sparse) -> Result<Job<Vec<F>>> {
-    let (bytes, memory) = (a.width() * size_of::<F>() as u64, session.memory_bytes());
-    // Half of the budget has room for them, of which others may have the rest.
-    let lanes = (memory / 4 / bytes.max(1)).clamp(1, PLAN_THREADS);
-    let mut plan = Plan::new(name);
-    plan.hold(bytes * lanes);
-    plan.bound(a.stored_bytes());
-    plan.note("copies", lanes);
-    let turns = plan.volatile("turns", lanes);
-    let states: Vec<Arc<Mutex<Vec<F>>>> = (0..lanes).map(|_| Arc::default()).collect();
     let width = usize::try_from(a.width()).map_err(|_| Error::shape(format!("{} places", a.width())))?;
-    for (index, piece) in a.pieces(memory.saturating_sub(bytes * lanes) / (4 * (PLAN_THREADS + 1)), |_| 0).iter().enumerate() {
-        let lane = index as u64 % lanes;
-        let (blocks, states) = (a.blocks(piece), Arc::clone(&states[lane as usize]));
-        let task = Task::new(name).flops(2 * piece.entries()).update(Region::span(turns, lane, 1));
-        let task = a.regions(&mut plan, piece).into_iter().fold(task, Task::read);
-        plan.task(task.run(move |cx| {
-            let mut states = states.locked();
-            states.resize(width, F::default());
-            with_lines!(blocks, &cx.blocks[1..], T, a => {
-                a.each_line(|_, entries| entries.each(|place, value| states[place].add(value.f64())));
-            });
-            Ok(())
-        }));
-    }
-    Job::new(session, vec![plan], move |_| {
-        let mut states = states.iter().map(|lane| std::mem::take(&mut *lane.locked()));
-        let mut all = states.next().unwrap_or_default();
-        all.resize(width, F::default());
-        states.for_each(|lane| all.iter_mut().zip(&lane).for_each(|(all, part)| all.merge(part)));
-        Ok(all)
+    let lines = Rows::Sparse(a.clone());
+    with_real!(a.dtype(), T => match along {
+        true => map::<T, _>(session, name, &lines, OfLines::<F>(PhantomData)),
+        false => fold::<T, _>(session, name, &lines, OfPlaces::<F>(width, PhantomData)),
     })
+}
+
+struct OfLines<F>(PhantomData<F>);
+
+impl<T: Real, F: Tally> Map<T> for OfLines<F> {
+    type Element = F;
+
+    fn start(&self) -> F {
+        F::default()
+    }
+
+    fn dense(&self, _into: &mut [F], _rows: MatRef<'_, T>) -> Result<()> {
+        Err(Error::value("this takes sparse lines"))
+    }
+
+    fn sparse(&self, into: &mut [F], lines: impl Lines<T>) -> Result<()> {
+        lines.each_line(|line, entries| entries.each(|_, value| into[line].add(value.f64())));
+        Ok(())
+    }
+
+    fn merge(&self, into: &mut F, other: &F) {
+        into.merge(other);
+    }
+}
+
+struct OfPlaces<F>(usize, PhantomData<F>);
+
+impl<T: Real, F: Tally> Fold<T> for OfPlaces<F> {
+    type Element = F;
+
+    fn elements(&self) -> usize {
+        self.0
+    }
+
+    fn start(&self, state: &mut [F]) {
+        state.fill(F::default());
+    }
+
+    fn dense(&self, _state: &mut [F], _first: u64, _rows: MatRef<'_, T>) -> Result<()> {
+        Err(Error::value("this takes sparse lines"))
+    }
+
+    fn sparse(&self, state: &mut [F], _first: u64, lines: impl Lines<T>) -> Result<()> {
+        lines.each_line(|_, entries| entries.each(|place, value| state[place].add(value.f64())));
+        Ok(())
+    }
+
+    fn merge(&self, into: &mut [F], other: &[F]) {
+        into.iter_mut().zip(other).for_each(|(into, other)| into.merge(other));
+    }
 }

@@ -280,7 +280,7 @@ impl Shape {
     }
 }
 
-/// Bytes that a super tile of so many blocks holds, which touches so many rows of blocks of A; some are on their way.
+/// Bytes that a super tile of `blocks` blocks holds, which touches `touched` rows of blocks of A; some are on their way.
 fn held_bytes(blocks: u64, touched: u64, block: u64, depth: u64, element: u64) -> u64 {
     (blocks * block + (touched + 4) * depth) * block * element
 }

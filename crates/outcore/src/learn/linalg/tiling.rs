@@ -20,7 +20,7 @@ const REQUEST_CORE_S: f64 = 6e-6;
 /// What a write to a new file costs in reads of the same size: the file system marks every piece as written.
 pub(crate) const WRITE_REQUESTS: f64 = 3.0;
 /// A write to a new file that shares a block of the file system with its neighbour: ext4 lets one at a time in. They come when a
-/// super tile is done, and whoever needs its memory waits for them.
+/// super tile is done, and loads that need its memory wait for them.
 const SHARING_WRITE_S: f64 = 1e-4;
 /// Assumed of one core, f32.
 const CORE_FLOPS: f64 = 1.5e11;
@@ -39,7 +39,7 @@ pub(crate) struct Problem<'a> {
     pub(crate) k: u64,
     /// Bytes of an element.
     pub(crate) element: u64,
-    /// Bytes of memory, whoever has it now: the order of sums follows from the cut.
+    /// Bytes of memory, free or reserved: the order of sums follows from the cut.
     pub(crate) budget: u64,
     pub(crate) threads: u64,
     /// Who multiplies.
@@ -251,8 +251,8 @@ pub(crate) struct Work {
 impl Work {
     /// Expected time, device and cores side by side.
     pub(crate) fn seconds(&self) -> f64 {
-        // Packing A costs as much as so many columns of the product, packing B as so many rows; reading and writing the block of
-        // C, most of it beside the arithmetic, as so much depth.
+        // Packing A costs as much as 40 columns of the product, packing B as 40 rows; reading and writing the block of C, most of
+        // it beside the arithmetic, as a depth of 30.
         let overhead: f64 = self.block.iter().zip([40.0, 40.0, 30.0]).map(|(&side, cost)| cost / side.max(1) as f64).sum();
         let compute = (self.flops / CORE_FLOPS * (1.0 + overhead) + self.requests * REQUEST_CORE_S) / self.threads.min(2) as f64;
         let device = (self.bytes / DEVICE_BYTES_PER_S).max(self.requests / DEVICE_REQUESTS_PER_S);
@@ -272,7 +272,7 @@ fn request(p: &Problem<'_>, side: &Side, repacked: bool, depth: u64, length: u64
     (elements * p.element).clamp(1, REQUEST_BYTES) as f64
 }
 
-/// Blocks of at most so many rows and columns, fewer where threads would be idle: first where that cuts no run short.
+/// Blocks of at most `most_rows` rows and `most_cols` columns, smaller where threads would be idle: first where that cuts no run short.
 fn blocks(p: &Problem<'_>, rows: u64, cols: u64, [most_rows, most_cols]: [u64; 2]) -> (u64, u64) {
     let cut =
         |length: u64, target: u64| length.div_ceil(length.div_ceil(target).max(1)).next_multiple_of(16).clamp(1, length.max(1));

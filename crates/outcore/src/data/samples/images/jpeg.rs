@@ -799,7 +799,7 @@ impl<'a> Bits<'a> {
                     (zeros, bits @ 0..=1) => (zeros, bits),
                     _ => return Err(Bad::Code),
                 };
-                // The zero behind so many zeros.
+                // The zero after `zeros` others.
                 let zero = nth_zero(*seen, coefficient, zeros).filter(|&zero| zero <= band.end).ok_or(Bad::Beyond)?;
                 self.skip_many(bits + (*seen & between(coefficient, zero)).count_ones());
                 *seen |= u64::from(bits) << zero;

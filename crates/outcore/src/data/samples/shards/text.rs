@@ -144,7 +144,7 @@ impl Text {
         self.runs.retain(|&(start, _)| start < from);
     }
 
-    /// Keeps bytes that come, up to so many; gives how many there were.
+    /// Keeps the next `bytes` bytes, or as many as there are; gives how many.
     pub(super) fn keep(&mut self, bytes: u64) -> Result<u64> {
         let mut left = bytes.min(self.end().map_or(u64::MAX, |end| end.saturating_sub(self.at)));
         let known = self.end().is_some();
@@ -201,7 +201,7 @@ impl Text {
         Ok(())
     }
 
-    /// Has memory for so many bytes more.
+    /// Makes room for `bytes` more bytes.
     fn make_room(&mut self, bytes: u64) -> Result<()> {
         let need = self.kept.len() as u64 + bytes;
         if need <= self.kept.capacity() as u64 {

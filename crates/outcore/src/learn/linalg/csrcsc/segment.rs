@@ -130,7 +130,7 @@ pub(super) struct Fragment<'a, T> {
 /// Places, from the first of their bucket, and lines, from the first of their piece.
 #[derive(Clone, Copy)]
 pub(super) enum Entries<'a> {
-    /// So many of one place, and gaps.
+    /// Their number, all of one place, and gaps.
     OnePlace(usize, &'a [u8]),
     /// Places and gaps.
     Bytes(&'a [u8], &'a [u8]),

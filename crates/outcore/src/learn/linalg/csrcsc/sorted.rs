@@ -141,7 +141,7 @@ fn place_all<T: Real, K: Key>(
     (of(keys), gaps)
 }
 
-/// So many zeros, in memory that was used before, if that was for nearly as many.
+/// `count` zeros, in memory that was used before, if that was for nearly as many.
 fn zeros<T: Zeroable + Copy>(mut used: Vec<T>, count: usize) -> Vec<T> {
     if used.capacity() > count + count / 4 {
         used = Vec::new();

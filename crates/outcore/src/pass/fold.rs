@@ -1,0 +1,115 @@
+//! Rows added up to a state.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use outcore_engine::{Outcome, Plan, Region, Task};
+use outcore_kernels::{Lines, MatRef, Real};
+
+use super::rows::panels;
+use super::{MemorySplit, Rows};
+use crate::data::sparse::with_lines;
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::session::Session;
+
+/// What rows come to. A state is flat memory with a merge: several are added to at once and merged in order.
+pub trait Fold<T: Real>: Send + Sync + 'static {
+    /// What a state is made of.
+    type Element: Pod + Send + Sync;
+
+    /// Elements of a state.
+    fn elements(&self) -> usize;
+
+    /// Makes the state of no rows out of zeros.
+    fn start(&self, _state: &mut [Self::Element]) {}
+
+    /// Adds rows of a dense matrix; the first of them has this number.
+    ///
+    /// # Errors
+    /// Those of the computation.
+    fn dense(&self, state: &mut [Self::Element], first: u64, rows: MatRef<'_, T>) -> Result<()>;
+
+    /// Adds lines of a sparse matrix; parts of a line may come one after another.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a fold of dense rows only; those of the computation.
+    fn sparse(&self, state: &mut [Self::Element], first: u64, lines: impl Lines<T>) -> Result<()> {
+        let _ = (state, first, lines);
+        Err(Error::value("this takes dense rows"))
+    }
+
+    /// Adds what another state has come to, of rows that follow.
+    fn merge(&self, into: &mut [Self::Element], other: &[Self::Element]);
+}
+
+/// Adds up all rows. Cost: reads the matrix once; holds up to eight states.
+///
+/// Determinism: the bits depend on the data and the budget.
+///
+/// # Errors
+/// [`Error::OverBudget`].
+pub fn fold<T: Real, F: Fold<T>>(session: &Session, name: &'static str, rows: &Rows, fold: F) -> Result<Job<Vec<F::Element>>> {
+    let len = fold.elements();
+    let state_bytes = (len.max(1) * size_of::<F::Element>()) as u64;
+    let split = MemorySplit::new(session).states(state_bytes);
+    let mut plan = Plan::new(name);
+    plan.bound(rows.stored_bytes());
+    plan.note("lanes", split.lanes());
+    let lanes: Vec<Region> =
+        (0..split.lanes()).map(|lane| Region::span(plan.volatile(format!("lane {lane}"), state_bytes), 0, state_bytes)).collect();
+    let fold = Arc::new(fold);
+    let task = |index: usize, flops: u64| {
+        let (lane, is_first) = (lanes[index % lanes.len()], index < lanes.len());
+        let task = Task::new(name).flops(flops);
+        (if is_first { task.write(lane) } else { task.update(lane) }, is_first)
+    };
+    let begin = |fold: &F, state: &mut [F::Element], is_first: bool| {
+        if is_first {
+            state.fill(bytemuck::Zeroable::zeroed());
+            fold.start(state);
+        }
+    };
+    match rows {
+        Rows::Dense(x) => {
+            let (extent, layout, element) = (x.extent(&mut plan), x.layout(), size_of::<T>() as u64);
+            for (index, rows) in panels(x, split.panel_bytes()).into_iter().enumerate() {
+                let (first, tile, fold) = (rows.start, layout.tile(extent, rows, 0..x.cols(), element), Arc::clone(&fold));
+                let (task, is_first) = task(index, 2 * tile.region.bytes() / element);
+                // A kernel makes the numbers of a panel before they are added to the state.
+                plan.task(task.read(tile.region).held(state_bytes as usize).run(move |cx| {
+                    let (lane, read) = cx.blocks.split_at_mut(1);
+                    let state = &mut lane[0].slice_mut::<F::Element>()[..len];
+                    begin(&fold, state, is_first);
+                    Ok(fold.dense(state, first, tile.of::<T>(&read[0])?)?)
+                }));
+            }
+        }
+        Rows::Sparse(a) => {
+            for (index, piece) in a.pieces(split.panel_bytes(), |_| 0).iter().enumerate() {
+                let (lines, fold, first) = (a.blocks(piece), Arc::clone(&fold), piece.lines().start);
+                let (task, is_first) = task(index, 2 * piece.entries());
+                let task = a.regions(&mut plan, piece).into_iter().fold(task, Task::read);
+                plan.task(task.run(move |cx| {
+                    let (lane, read) = cx.blocks.split_at_mut(1);
+                    let state = &mut lane[0].slice_mut::<F::Element>()[..len];
+                    begin(&fold, state, is_first);
+                    with_lines!(lines, read, T, a => Ok(fold.sparse(state, first, a)?))
+                }));
+            }
+        }
+    }
+    Job::new(session, vec![plan], move |outcomes: Vec<Outcome>| {
+        let outcome = &outcomes[0];
+        let mut states =
+            lanes.iter().filter_map(|lane| Some(&bytemuck::cast_slice::<u8, F::Element>(outcome.result(lane)?)[..len]));
+        let Some(first) = states.next() else {
+            let mut empty = vec![bytemuck::Zeroable::zeroed(); len];
+            fold.start(&mut empty);
+            return Ok(empty);
+        };
+        let mut all = first.to_vec();
+        states.for_each(|state| fold.merge(&mut all, state));
+        Ok(all)
+    })
+}
