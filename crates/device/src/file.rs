@@ -2,7 +2,7 @@
 //!
 //! Direct I/O is used where the file system allows it. Where it does not (tmpfs, some overlays and network mounts) the
 //! file is reached through the page cache, and each transfer drops the pages that it touched: otherwise a run under a
-//! memory limit would fill that limit with pages nobody asked to keep.
+//! memory limit would fill that limit with pages of the page cache.
 
 use crate::transfer::{flush_descriptor, punch_hole};
 use crate::{Blocking, Device, DeviceError, Limits, OpKind, Route};
@@ -38,7 +38,7 @@ pub struct FileDevice {
     block: u32,
 }
 
-/// An open file, and who closes it if not whoever drops it.
+/// An open file, and what closes it if not its drop.
 struct Held {
     /// Until it is dropped.
     file: Option<File>,
@@ -115,14 +115,14 @@ impl FileDevice {
         Ok(FileDevice { file, name, len: AtomicU64::new(len), direct, block: block.unwrap_or(1) })
     }
 
-    /// With somebody who closes the file.
+    /// With an owner that closes the file.
     #[must_use]
     pub fn closed_by(mut self, closer: impl FnOnce(File) + Send + Sync + 'static) -> FileDevice {
         self.file.closer = Some(Box::new(closer));
         self
     }
 
-    /// As a device of so many bytes, however long the file is: its owner knows where what is meant ends.
+    /// As a device of `len` bytes, whatever the length of the file: its owner knows where its data ends.
     #[must_use]
     pub fn sized(self, len: u64) -> FileDevice {
         self.len.store(len, Ordering::Release);
@@ -310,7 +310,7 @@ mod page_cache {
     use std::num::NonZeroU64;
     use std::os::fd::BorrowedFd;
 
-    /// Switches read-ahead off: its pages would be in no transfer's range, so nobody would drop them.
+    /// Switches read-ahead off: its pages would be in no transfer's range, so they would stay in the page cache.
     pub(super) fn expect_no_order(file: BorrowedFd<'_>) {
         advise(file, 0, 0, Advice::Random);
     }
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), [7; 8192]);
     }
 
-    /// A run under a memory limit must not be charged for pages that nobody asked to keep.
+    /// A run under a memory limit must not be charged for pages of the page cache.
     #[cfg(target_os = "linux")]
     #[test]
     fn buffered_transfers_leave_nothing_in_the_page_cache() {

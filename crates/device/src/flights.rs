@@ -97,7 +97,7 @@ pub(crate) struct Flights {
 /// What became of a request when its last flight has landed.
 pub(crate) enum Landed {
     Done(Completion),
-    /// The ring was given up before all of it was carried out: somebody else has to do it, from the start.
+    /// The ring was given up before all of it was carried out: the pool of threads repeats it from the start.
     Grounded(Request),
 }
 
@@ -224,7 +224,7 @@ impl Flights {
     }
 
     /// Gives the ring up: nothing takes off any more. `untaken` are the flights that the kernel has never seen. Requests of which it has
-    /// nothing are for somebody else to carry out; the others are when what it has of them has landed.
+    /// nothing go to the pool of threads at once; the others do when what it has of them has landed.
     pub(crate) fn close(&mut self, untaken: impl IntoIterator<Item = usize>, out: &mut Vec<Completion>) -> Vec<Request> {
         self.closed = true;
         let mut grounded: Vec<usize> = self.waiting.drain(..).collect();

@@ -4,7 +4,7 @@
 //! their memory alive, so it is freed when the last piece of it goes, wherever that piece is at the time.
 //!
 //! Invariant, kept by this file alone: the ranges of all live `Buf`s of one origin are disjoint, and a `Shared` lies
-//! inside a `Buf` that nobody else can reach. All of the `unsafe` below rests on it.
+//! inside a `Buf` that no other code can reach. All of the `unsafe` below rests on it.
 
 use std::fmt;
 use std::io;
@@ -35,7 +35,7 @@ enum Origin {
     Lent(Buf),
 }
 
-/// Keeps a range where it is, whoever has it and whatever becomes of that, without giving access to its bytes.
+/// Keeps a range mapped at its address, even after its `Buf` is dropped, without giving access to its bytes.
 pub struct Anchor {
     _origin: Option<Arc<Origin>>,
     range: Range<usize>,
@@ -180,7 +180,7 @@ impl Deref for Buf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         // SAFETY: the range lies in memory that `origin` keeps valid and initialised (or is empty and dangling), and
-        // exclusive access is ours, so nobody writes while this borrow lives.
+        // exclusive access is ours, so no write happens while this borrow lives.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
     }
 }
@@ -242,7 +242,7 @@ pub struct Shared {
     len: usize,
 }
 
-// SAFETY: `Shared` gives out `&[u8]` only, of bytes that nobody can write while `frozen` is held.
+// SAFETY: `Shared` gives out `&[u8]` only, of bytes that cannot be written while `frozen` is held.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -272,7 +272,7 @@ impl Shared {
 impl Deref for Shared {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range lies inside `frozen`, which keeps it valid and lets nobody write.
+        // SAFETY: the range lies inside `frozen`, which keeps it valid and allows no write.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
     }
 }
@@ -315,7 +315,7 @@ impl Map {
         let tail = (head + len).next_multiple_of(rustix::param::page_size());
         let unmap = |from: usize, to: usize| {
             if from < to {
-                // SAFETY: the range lies inside this map, on pages that nobody has seen.
+                // SAFETY: the range lies inside this map, on pages that were never handed out.
                 let unmapped = unsafe { rustix::mm::munmap(self.pointer.as_ptr().add(from).cast(), to - from) };
                 debug_assert!(unmapped.is_ok());
             }
@@ -327,7 +327,7 @@ impl Map {
         self.len = len;
     }
 
-    /// Gives whole pages back to the system, of a range that nobody else can reach. They stay mapped, and would read as zero.
+    /// Gives whole pages back to the system, of a range with no other owner. They stay mapped, and would read as zero.
     fn give_back(&self, pointer: NonNull<u8>, len: usize) {
         #[cfg(target_os = "linux")]
         self.advise(pointer, len, rustix::mm::Advice::LinuxDontNeed);
@@ -349,7 +349,7 @@ impl Map {
         if bytes == 0 {
             return;
         }
-        // SAFETY: the caller's range is its own and lies in this map; what becomes of the bytes nobody can see.
+        // SAFETY: the caller's range is its own and lies in this map; its bytes are unspecified afterwards.
         let advised = unsafe { rustix::mm::madvise(pointer.as_ptr().add(from).cast(), bytes, advice) };
         if let Err(error) = advised {
             log::debug!("{advice:?} for {bytes} bytes: {error}");

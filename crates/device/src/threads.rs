@@ -174,7 +174,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         if self.process != std::process::id() {
-            // Nobody would answer a join, nor release a lock that was held during the fork.
+            // The threads do not exist in this process: a join would wait forever, as would a lock that was held during the fork.
             std::mem::forget(std::mem::take(&mut self.threads));
             return;
         }

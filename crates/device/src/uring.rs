@@ -444,8 +444,8 @@ fn encode(transfer: Transfer<'_>, registered: &Registered) -> squeue::Entry {
     entry.user_data(flight as u64)
 }
 
-/// Whether a read finds memory to read into. The system has to clear it first where nobody has touched it, which a thread of the
-/// kernel does while others of the queue get started.
+/// Whether the pages to read into are resident. Untouched ones have to be cleared first, which a thread of the kernel does while other
+/// requests of the queue are started.
 fn has_pages(buffer: &[u8]) -> bool {
     const WORTH_A_LOOK_BYTES: usize = 64 << 10;
     let page = rustix::param::page_size();

@@ -1,8 +1,8 @@
 //! Sectors that two blocks share.
 //!
 //! Devices move whole sectors, regions start and end anywhere. What a store leaves over at the ends
-//! of its rows waits here until the neighbours have supplied the rest of the sector; what nobody
-//! supplies is merged with what the device holds. A sector in this table is written by nobody else,
+//! of its rows waits here until the neighbours have supplied the rest of the sector; bytes that no
+//! task supplies are read from the device. A sector in this table is written through it only,
 //! so no byte is lost whatever the order. `Coverage` is the arithmetic, shared with the prediction.
 
 use std::collections::BTreeMap;
@@ -121,7 +121,7 @@ pub(crate) struct Edge {
     pub(crate) bytes: Range<u64>,
 }
 
-/// Cuts a run. Bytes behind the end of the extent are nobody's, so the last sector counts as covered to its end.
+/// Cuts a run. Bytes behind the end of the extent have no owner, so the last sector counts as covered to its end.
 pub(crate) fn split(run: &Range<u64>, block: u64, extent_bytes: u64) -> Split {
     let start = run.start.next_multiple_of(block);
     let end = if run.end == extent_bytes { run.end.next_multiple_of(block) } else { run.end / block * block };

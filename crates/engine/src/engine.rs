@@ -95,7 +95,7 @@ impl Engine {
         Ok(Info { driver, threads, memory_bytes: self.0.budget.total() })
     }
 
-    /// Reserves bytes for memory of the caller's own, all or nothing. Blocks that nobody uses make room for it.
+    /// Reserves bytes for memory of the caller's own, all or nothing. Idle blocks are evicted for it.
     ///
     /// # Errors
     /// [`Error::OverBudget`], naming `what` and the bytes.
@@ -136,7 +136,7 @@ impl Engine {
     }
 
     /// Carries out a plan that moves nothing: its tasks read memory of the caller's and none waits for another or adds any. The
-    /// caller computes with the compute threads, so that nobody has to be woken first; it cannot be cancelled. For work that
+    /// caller computes with the compute threads, so that no thread has to be woken first; it cannot be cancelled. For work that
     /// ends in a moment.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl Engine {
         let outcome = inline::compute(plan, at_once, &workers);
         drop(reservation);
         if gauge.is_busy() {
-            // Somebody may have waited for what is free again.
+            // An activity may have waited for what is free again.
             let look = self.with_handle(|handle, _| Ok(handle.poller()))?;
             look();
         }
@@ -195,7 +195,7 @@ mod tests {
     use crate::plan::Task;
     use crate::region::Region;
 
-    /// A driver that cannot go on, so many times.
+    /// A driver whose first calls fail.
     struct Failing {
         inner: Box<dyn Driver>,
         times: usize,

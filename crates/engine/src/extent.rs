@@ -41,12 +41,12 @@ impl Extent {
         Extent(Arc::new(Inner { id: *id, name: name.clone(), len: *len, version, life, device }))
     }
 
-    /// Changes when somebody has changed the bytes.
+    /// Changes whenever the bytes have been written.
     pub(crate) fn version(&self) -> u64 {
         self.0.version.load(Ordering::Acquire)
     }
 
-    /// Upgrades as long as somebody has this extent.
+    /// Upgrades as long as a handle of this extent exists.
     pub(crate) fn life(&self) -> Weak<()> {
         Arc::downgrade(&self.0.life)
     }

@@ -2,8 +2,8 @@
 //!
 //! Inside a run, dependencies order accesses byte by byte. Between runs that go on at once this
 //! table does, extent by extent: a run starts when all its extents are free for what it declares.
-//! Writers stand in line: whoever comes after one that waits lets it go first, so readers who
-//! follow each other without a gap do not keep it out. Only what a task starts passes the line,
+//! Writers stand in line: runs that come after a waiting writer wait behind it, so a sequence of
+//! readers without a gap does not starve it. Only what a task starts passes the line,
 //! since the run of that task may be what the line waits for.
 
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ pub(crate) struct ExtentLock {
 }
 
 impl ExtentLock {
-    /// Made on the thread of whoever starts the run.
+    /// Made on the thread that starts the run.
     pub(crate) fn new(wanted: impl Iterator<Item = (u64, bool)>) -> ExtentLock {
         ExtentLock { wanted: wanted.collect(), held: false, place: None, passes: in_task() }
     }
@@ -38,7 +38,7 @@ pub(crate) struct ExtentLocks {
     /// Those that wait and want to write something.
     line: Vec<(u64, Weak<Wanted>)>,
     places: u64,
-    /// Something was released since somebody last asked.
+    /// Something was released since this was last read.
     pub(crate) released: bool,
 }
 

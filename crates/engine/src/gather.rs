@@ -30,11 +30,11 @@ const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// How a batch is read.
 #[derive(Clone, Copy, Debug)]
 pub struct GatherOptions {
-    /// Items with at most so many unwanted bytes between them are read by one request.
+    /// Items with at most this many unwanted bytes between them are read by one request.
     pub gap_bytes: u64,
     /// Longest request made of several items.
     pub request_bytes: u64,
-    /// Keep items in memory that nobody needs, and look for them there.
+    /// Keep items in unused memory, and look for them there.
     pub cache: bool,
 }
 
@@ -111,7 +111,7 @@ fn total_len(items: &[Item<'_>]) -> usize {
     items.iter().map(|item| item.len).fold(0, usize::saturating_add)
 }
 
-/// What [`Engine::gather_into`] holds for so many items besides their bytes.
+/// What [`Engine::gather_into`] holds for `items` items besides their bytes.
 fn table_bytes(items: usize) -> u64 {
     Layout::overhead_bytes(items) + (items * size_of::<usize>()) as u64
 }
@@ -130,7 +130,7 @@ fn check_destination(len: usize, destination: &[u8]) -> Result<()> {
 /// An error ends it. Dropping it cancels what has not arrived.
 pub struct Arrivals {
     layout: Arc<Layout>,
-    /// Dropped before `inbox`, whose own pieces are then nobody's.
+    /// Dropped before `inbox`, which then has the last references to its pieces.
     pieces: Pieces,
     inbox: Arc<Inbox>,
     fresh: VecDeque<usize>,

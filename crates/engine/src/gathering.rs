@@ -75,7 +75,7 @@ impl Inbox {
 
 /// Who is told.
 pub(crate) enum Sink {
-    /// Once, of everything. Emptied then, lest the result outlive a ticket that nobody waits for.
+    /// Once, of everything. Emptied then, so that the result does not outlive a dropped ticket.
     Whole(Option<Arc<ticket::Shared<Gathered>>>),
     /// Of each request as it arrives.
     Each(Arc<Inbox>),
@@ -261,7 +261,7 @@ impl Gathering {
         }
     }
 
-    /// Gives the frames back once nobody has a piece of them. True when that is done.
+    /// Gives the frames back once no piece of them is referenced. True when that is done.
     fn take_back(&mut self, core: &mut Core<'_>) -> bool {
         if !self.returned {
             if self.closing {
@@ -347,7 +347,7 @@ impl Activity for Gathering {
     }
 }
 
-/// Whoever waits learns that the engine is gone, also when its thread panicked.
+/// A waiting caller learns that the engine is gone, also when its thread panicked.
 impl Drop for Gathering {
     fn drop(&mut self) {
         match &self.sink {

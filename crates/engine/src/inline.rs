@@ -1,4 +1,4 @@
-//! Work of a moment on what is in memory already: whoever asks for it computes too.
+//! Short work on what is in memory already: the calling thread computes too.
 //!
 //! A run takes four messages between threads that sleep, a tenth of a millisecond in all: nothing beside I/O, much beside the
 //! product of two matrices of 512 x 512. Here the caller begins with the first task while compute threads wake up and take the
@@ -22,7 +22,7 @@ use crate::workers::Workers;
 /// What another thread still computes is waited for so long without sleeping: to be woken takes as long.
 const AWAKE: Duration = Duration::from_micros(100);
 
-/// Tasks that nobody has begun, with the blocks that they read.
+/// Tasks that no thread has begun, with the blocks that they read.
 type Tasks = Mutex<VecDeque<(Task, Vec<Block>)>>;
 
 /// A task that has ended.
@@ -50,7 +50,7 @@ fn refusal(plan: &str, task: &str) -> Error {
     Error::Plan { plan: plan.to_owned(), reason: format!("task {task} needs more than memory of the caller's; run it instead") }
 }
 
-/// Bytes that the plan holds with so many tasks at once.
+/// Bytes that the plan holds with `at_once` tasks at a time.
 pub(crate) fn bytes(plan: &Plan, at_once: usize) -> u64 {
     held_bytes(&plan.tasks) * at_once as u64 + plan.held_bytes
 }
@@ -89,7 +89,7 @@ fn work(core: usize, tasks: &Tasks, done: &Sender<Done>) {
         let (since, mut more) = (Instant::now(), Vec::new());
         let result = run_task(task.work.take(), &mut [], &mut blocks, &AtomicBool::new(false), &mut more);
         let result = if more.is_empty() { result } else { Err("adds tasks, which only a run can carry out".into()) };
-        // Whoever waits finds what the task borrowed given back.
+        // Before the waiting caller is told: what the task borrowed is then free.
         drop(blocks);
         let _ = done.send(Done { name: task.name, core, since, until: Instant::now(), result });
     }

@@ -1,4 +1,4 @@
-//! Items that were gathered, kept while nobody else needs their memory.
+//! A cache of gathered items, in memory that no activity needs.
 //!
 //! Slots of like size lie in chunks, so that memory goes back to the budget a chunk at a time and
 //! is counted to the byte. Each size follows S3-FIFO (Yang et al., SOSP 2023): a newcomer enters a
@@ -21,8 +21,8 @@ const SLOT_OVERHEAD_BYTES: usize = 256;
 /// Wanted more often than this counts as this often.
 const FREQUENCY_MAX: u8 = 3;
 
-/// An extent as it was at some time: its id and version. The bytes of an earlier version are never found again, and fall
-/// out like others that nobody wants.
+/// An extent as it was at some time: its id and version. The bytes of an earlier version are never found again, and are
+/// evicted like others that are not asked for.
 pub(crate) type Dated = (u64, u64);
 
 /// Extent, offset, length.
@@ -174,7 +174,7 @@ impl Class {
         }
     }
 
-    /// As many ghosts as slots: whoever returns later than that was not worth keeping.
+    /// As many ghosts as slots: an item that returns later than that was not worth keeping.
     fn remember(&mut self, slot: u32) {
         if let Some(key) = self.slots[slot as usize].key
             && self.ghost_set.insert(key)

@@ -115,7 +115,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Bytes of bookkeeping for so many items, at most: what this type and a run of it hold, and the keys of the sort.
+    /// Bytes of bookkeeping for `items` items, at most: what this type and a run of it hold, and the keys of the sort.
     pub(crate) fn overhead_bytes(items: usize) -> u64 {
         let each =
             size_of::<Read>() + size_of::<Place>() + size_of::<Key>() + size_of::<u32>() + size_of::<outcore_device::Buf>();

@@ -1,8 +1,8 @@
 //! Budget, reservations and frames.
 //!
 //! Every activity reserves its floor before it starts, all or nothing; the sum of the floors never
-//! exceeds the budget. Memory above its floor an activity may take while nobody needs it, and gives
-//! back as it goes on. Frames that nobody uses are kept for the next taker of that size: as idle
+//! exceeds the budget. Memory above its floor an activity may take while no other needs it, and gives
+//! back as it goes on. Unused frames are kept for the next request of that size: as idle
 //! blocks, whose bytes may be wanted again, or empty.
 
 mod budget;
@@ -53,7 +53,7 @@ pub(crate) struct Memory {
     above_floors: u64,
     /// Streams that share what is above their floors.
     sharers: usize,
-    /// Something was given back since somebody last asked.
+    /// Something was given back since this was last read.
     pub(crate) released: bool,
     frames: Frames,
     items: Items,
@@ -178,18 +178,18 @@ impl Memory {
         self.items.get(extent, offset, destination)
     }
 
-    /// Keeps a copy of an item, in memory that nobody uses.
+    /// Keeps a copy of an item in unused memory.
     pub(crate) fn remember(&mut self, extent: Dated, offset: u64, item: &[u8]) {
         let room = self.room();
         self.items.put(extent, offset, item, room);
     }
 
-    /// Takes a pool in that gets what nobody needs.
+    /// Adds a pool to those that get unused memory.
     pub(crate) fn add_pool(&mut self, pool: PoolHandle) {
         self.pools.add_pool(pool);
     }
 
-    /// Gives pools what nobody needs.
+    /// Gives unused memory to pools.
     pub(crate) fn fill_pools(&mut self) {
         self.pools.drop_dead();
         let room = self.room();
@@ -224,7 +224,7 @@ impl Memory {
         self.above_floors -= account.above_floor();
         let raised = account.reservation.grow(what, bytes);
         self.above_floors += account.above_floor();
-        // Who has more than its floor has been asked before, when nobody needed it.
+        // Activities above their floors were last asked when no other needed memory.
         self.released |= bytes > 0 && raised.is_ok() && self.above_floors > self.budget.available();
         raised
     }
@@ -246,7 +246,7 @@ impl Memory {
         self.sharers = if joins { self.sharers + 1 } else { self.sharers - 1 };
     }
 
-    /// Frames of so many bytes that a stream may have, if all of those that share are to have as many: what keeps any device busy, and two
+    /// Frames of `frame_bytes` bytes that a stream may have, if all streams that share are to have as many: what keeps any device busy, and two
     /// at least, of which one is filled or used while the other moves, where the budget has them.
     pub(crate) fn share(&self, frame_bytes: usize) -> usize {
         let of = |bytes: u64| (bytes / (frame_bytes.max(1) * self.sharers.max(1)) as u64) as usize;
@@ -269,7 +269,7 @@ impl Memory {
         self.charge(account, -(bytes as i64));
     }
 
-    /// Empties the frames of idle blocks that nobody can ask for any more.
+    /// Evicts idle blocks of extents that have no handle any more.
     fn drop_dead(&mut self) {
         let lives = self.idle.lives.iter();
         let dead: Vec<u64> = lives.filter(|(_, life)| life.strong_count() == 0).map(|(&extent, _)| extent).collect();
@@ -302,7 +302,7 @@ impl Memory {
         self.above_floors += account.above_floor();
     }
 
-    /// Unmaps what nobody uses until `bytes` more stay within the budget.
+    /// Unmaps unused memory until `bytes` more stay within the budget.
     pub(crate) fn make_room(&mut self, bytes: u64) {
         while self.let_go((self.mapped_bytes() + bytes).saturating_sub(self.total()), true) {}
     }

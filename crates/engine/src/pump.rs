@@ -1,7 +1,7 @@
 //! The engine's thread: it owns the driver, the frames and every activity, and sleeps in the driver.
 //!
-//! One loop: take messages, let activities act, submit, reap. Whoever is on another thread sends a
-//! message and wakes the driver; there is no other way in, so nothing here needs a lock.
+//! One loop: take messages, let activities act, submit, reap. Other threads send a
+//! message and wake the driver; there is no other way in, so nothing here needs a lock.
 //!
 //! A driver that fails ends what goes on with its error, not the engine: what is started later finds out for itself.
 

@@ -37,7 +37,7 @@ struct State {
     closed: bool,
     /// The caller is gone, and nothing is moved to its frames any more.
     quiet: bool,
-    /// So many returned frames are worth waking the engine for.
+    /// Returned frames for which the engine is woken.
     wake_at: usize,
 }
 
@@ -194,8 +194,8 @@ impl ReadStream {
 }
 
 impl State {
-    /// From here on, this many returned frames wake the engine. False when as many are there already: whoever returned
-    /// them woke nobody.
+    /// From here on, this many returned frames wake the engine. False when as many are there already: their
+    /// return woke no thread.
     fn wakes_at(&mut self, frames: usize) -> bool {
         self.wake_at = frames;
         self.returned.len() < frames
@@ -343,7 +343,7 @@ struct Reader {
     /// Number of the first of them; tokens are these numbers.
     first_slot: u32,
     loading: usize,
-    /// Nothing more is requested: something failed, or nobody wants it.
+    /// Nothing more is requested: something failed, or the reader was dropped.
     over: bool,
     error: Option<Error>,
     closing: bool,
@@ -389,7 +389,7 @@ impl Reader {
             self.loading += 1;
         }
         if self.loading == 0 {
-            // Between two bursts of reads a writer may have its turn, so nobody ever waits for this stream's caller.
+            // Between two bursts of reads the lock is free, so no writer ever waits for this stream's caller.
             core.extent_locks.release(&mut self.extent_lock);
         }
     }
@@ -562,7 +562,7 @@ impl Activity for Reader {
     }
 }
 
-/// Whoever waits learns that the engine is gone, also when its thread panicked.
+/// A waiting caller learns that the engine is gone, also when its thread panicked.
 impl Drop for Reader {
     fn drop(&mut self) {
         let mut state = self.between.lock();
@@ -577,7 +577,7 @@ impl Drop for Reader {
 mod tests {
     use super::*;
 
-    /// A frame that came back after the engine had looked, and before it asked to be woken for every frame, woke nobody:
+    /// A frame that came back after the engine had looked, and before it asked to be woken for every frame, woke no thread:
     /// the engine slept, the caller kept its other blocks and waited for the next, and neither ever went on.
     #[test]
     fn a_frame_that_came_back_unnoticed_is_noticed() {

@@ -19,7 +19,7 @@ struct Between {
     piece_bytes: usize,
     /// What a piece takes besides, in tables of its owner.
     beside_bytes: u64,
-    /// So many pieces would be of use.
+    /// The number of pieces that would be of use.
     wanted: AtomicUsize,
     pieces: Mutex<Pieces>,
 }
@@ -56,15 +56,15 @@ impl Engine {
 }
 
 impl ReclaimablePool {
-    /// The pieces. Whoever looks at them must not wait for anything.
+    /// The pieces. While the guard is held, the caller must not wait for anything.
     ///
     /// # Panics
-    /// When somebody has panicked who looked at them.
+    /// When a thread has panicked that held the guard.
     pub fn pieces(&self) -> MutexGuard<'_, Pieces> {
         self.between.pieces.locked()
     }
 
-    /// Asks for pieces until there are so many; they come when they come.
+    /// Asks for `count` pieces in all; they are added as memory is free.
     pub fn want(&self, count: usize) {
         self.between.wanted.store(count, Ordering::Relaxed);
         (self.look)();
@@ -104,7 +104,7 @@ impl ReclaimablePools {
         self.0.iter().map(|pool| pool.bytes).sum()
     }
 
-    /// Forgets pools that are nobody's any more.
+    /// Forgets pools whose owners have dropped them.
     pub(crate) fn drop_dead(&mut self) {
         let is_wanted = |between: Arc<Between>| between.wanted.load(Ordering::Relaxed) > 0;
         self.0.retain(|pool| match pool.bytes {
@@ -113,7 +113,7 @@ impl ReclaimablePools {
         });
     }
 
-    /// Puts up what is wanted, of the `room` bytes that nobody needs.
+    /// Adds the wanted pieces, within `room` bytes of unused memory.
     pub(crate) fn fill(&mut self, mut room: u64) {
         for pool in &mut self.0 {
             let Some(between) = pool.between.upgrade() else { continue };

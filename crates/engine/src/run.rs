@@ -584,7 +584,7 @@ impl Run {
     }
 }
 
-/// Whoever waits learns that the engine is gone, also when its thread panicked.
+/// A waiting caller learns that the engine is gone, also when its thread panicked.
 impl Drop for Run {
     fn drop(&mut self) {
         self.ticket.fill(Err(Error::Closed));

@@ -603,7 +603,7 @@ mod tests {
 
     #[test]
     fn the_block_whose_next_use_is_farthest_leaves_first() {
-        // Room for two blocks. Whoever throws out what was used longest ago reads nine times; six is the least.
+        // Room for two blocks. Evicting the least recently used reads nine times; six is the least.
         let plan = reads(&[0, 1, 2, 0, 1, 2, 0, 1, 2], true);
         let schedule = plan.schedule((5 << 20) / 2, 1).unwrap();
         assert_eq!(schedule.bytes_read, 6 << 20);

@@ -3,7 +3,7 @@
 //! Each sector here goes through: parts come in; when it is whole it is written; when it has to go
 //! before that, the device's bytes are read, the parts laid over them, and the result is written.
 //! One sector has at most one transfer under way. All of them together stay within the bytes that the run reserved:
-//! whoever stores asks for room first, and sectors that go early go a few at a time.
+//! a store asks for room first, and sectors that go early go a few at a time.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;

@@ -4,8 +4,8 @@
 //! device, with the engine, or with the caller; it goes round. The engine's half is an activity, the
 //! caller's half a handle, and between them is a small state under a lock.
 //!
-//! Where many streams share a budget, a stream reserves a part of its frames only ([`Supply::Elastic`]). The others it has while
-//! nobody needs their memory: blocks that were read ahead and not yet handed out are let go, and read again later.
+//! Where many streams share a budget, a stream reserves a part of its frames only ([`Supply::Elastic`]). The others it has until
+//! their memory is reclaimed: blocks that were prefetched and not yet handed out are evicted, and read again later.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub enum Supply {
     /// From the budget, which has them reserved.
     #[default]
     Reserved,
-    /// From the budget: so many are reserved, at least 1, and the others are had while nobody needs their memory.
+    /// From the budget: this many are reserved, at least 1; the others may be reclaimed.
     Elastic(usize),
     /// From the caller, as many as blocks are to be in memory at once: each is as long as a block and lies at an address that is
     /// a multiple of the device's block. The budget is charged for them. They are dropped when the stream is over.
@@ -72,7 +72,7 @@ pub(crate) enum Shares {
 }
 
 impl Supply {
-    /// Frames of so many bytes, as many as `ahead` says at most.
+    /// Frames of `bytes` bytes, as many as `ahead` says at most.
     pub(crate) fn frames(self, bytes: usize, ahead: usize, extent: &Extent) -> Result<Frames> {
         Ok(match self {
             Supply::Reserved => Frames { bytes, least: ahead, most: ahead, given: Vec::new(), shares: Shares::Not },

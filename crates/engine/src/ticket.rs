@@ -29,7 +29,7 @@ pub(crate) struct Shared<T> {
     done: AtomicU64,
     total: AtomicU64,
     start: Instant,
-    /// Made for whoever asks, under the lock of the slot.
+    /// Made on first request, under the lock of the slot.
     event: OnceLock<Option<Event>>,
 }
 

@@ -64,7 +64,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Adds a run that began `start_s` seconds after the first one, on so many threads. Where runs overlap, the device counts as busy
+    /// Adds a run that began `start_s` seconds after the first one, on `threads` threads. Where runs overlap, the device counts as busy
     /// for each of them, but never for longer than all took.
     pub fn append(&mut self, next: &Trace, start_s: f64, threads: usize) {
         self.runs += next.runs;

@@ -1,4 +1,4 @@
-//! The compute threads: whoever has a job gives it to the next that is free.
+//! The compute threads: a queue of jobs that free threads take.
 
 use std::thread::{Builder, JoinHandle};
 
@@ -26,7 +26,7 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// So many threads; or at least one, and no more than leaves others some, where the system does not give as many.
+    /// `count` threads. Where the system does not give as many: at least one, and few enough that other code can start some.
     pub(crate) fn new(count: usize) -> std::io::Result<Workers> {
         Workers::spawned(count, &|builder, work| builder.spawn(work))
     }
@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// Workers on a system that has so many threads at a time.
+    /// Workers on a system that starts `most` threads at a time.
     fn on_a_system_with(most: usize) -> std::io::Result<Workers> {
         let living = Arc::new(AtomicUsize::new(0));
         Workers::spawned(8, &move |builder, work| {

@@ -435,7 +435,7 @@ impl Activity for Writer {
         self.submit(core);
         let quiet = self.sectors_clear(core) && self.requests == 0;
         if quiet && std::mem::take(&mut self.has_lock) {
-            // Between two bursts of writes others may have their turn, so nobody ever waits for this stream's caller.
+            // Between two bursts of writes the lock is free, so no run ever waits for this stream's caller.
             core.extent_locks.release(&mut self.extent_lock);
         }
         if self.error.is_some() {
@@ -482,7 +482,7 @@ fn thaw(bytes: Shared) -> Buf {
     bytes.try_thaw().unwrap_or_else(|_| unreachable!("a block is written in one piece"))
 }
 
-/// Whoever waits learns that the engine is gone, also when its thread panicked.
+/// A waiting caller learns that the engine is gone, also when its thread panicked.
 impl Drop for Writer {
     fn drop(&mut self) {
         let mut state = self.between.lock();

@@ -224,7 +224,7 @@ fn known_items_cost_no_request_until_somebody_needs_their_memory() {
     assert!(cold > 40);
     assert_eq!(gather(), cold);
     assert_eq!(engine.budget().available(), BUDGET);
-    // The whole budget for somebody else, and the items are gone.
+    // The whole budget is reserved, and the items are gone.
     assert_all_back(&engine);
     assert_eq!(gather(), 2 * cold);
 }
@@ -249,7 +249,7 @@ fn what_was_written_is_gathered() {
     assert_all_back(&engine);
 }
 
-/// A gather found what it remembered although somebody else had written since.
+/// A gather found what it remembered although the extent had been written since.
 #[test]
 fn what_others_wrote_is_gathered() {
     let (before, after) = (pattern(100_000, 1), pattern(100_000, 2));

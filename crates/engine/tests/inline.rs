@@ -1,4 +1,4 @@
-//! Plans that whoever asks for them computes with the threads of the engine.
+//! Plans that the calling thread computes with the threads of the engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -315,7 +315,7 @@ fn blocks_that_an_added_task_overlaps_are_not_known_any_more() {
 }
 
 /// A run reserved what its first tasks needed and checked added ones against the memory that was free when it was planned:
-/// one that needed more waited for whoever had reserved it since, if need be for ever. What an added task allocates itself
+/// one that needed more waited for a reservation made since to be released, perhaps for ever. What an added task allocates itself
 /// was not counted at all.
 #[test]
 fn added_tasks_reserve_what_they_need_or_end_the_run() {

@@ -489,7 +489,7 @@ const SHARED_BLOCK: usize = (BUDGET as usize) / SHARING;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Whoever has read ahead gives memory back to whoever comes, and reads the same bytes again; nobody waits for a caller.
+    /// A stream that has prefetched gives memory back to one that begins, and reads the same bytes again; none waits for a caller.
     #[test]
     fn streams_share_a_budget(turns in prop::collection::vec((0..SHARING, turn()), 1..200)) {
         let engine = engine();

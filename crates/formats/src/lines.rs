@@ -54,7 +54,7 @@ impl Chunk {
         self.count(b'\n') + usize::from(self.bytes.last().is_some_and(|&byte| byte != b'\n'))
     }
 
-    /// Lines that can have so many bytes, their ends included: room for more would be for blank ones.
+    /// Lines of at least `least_bytes` bytes that the chunk has room for, their ends included: room for more would be for blank ones.
     pub(crate) fn lines_of(&self, least_bytes: usize) -> usize {
         self.line_count().min((self.bytes.len() + 1) / least_bytes)
     }

@@ -32,7 +32,7 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Empties it, and makes room for so many rows and entries at once, so that memory does not grow step by step.
+    /// Empties it, and reserves room for all rows and entries at once, so that memory does not grow step by step.
     pub fn clear(&mut self, rows: usize, entries: usize) {
         let Batch { offsets, indices, values, labels, label_offsets, label_indices, queries } = self;
         for list in [&mut *offsets, indices, label_offsets, label_indices, queries] {
@@ -150,7 +150,7 @@ pub struct Triplets {
 }
 
 impl Triplets {
-    /// Empties it, and makes room for so many entries at once.
+    /// Empties it, and reserves room for all entries at once.
     pub fn clear(&mut self, entries: usize) {
         for list in [&mut self.rows, &mut self.columns] {
             list.clear();
@@ -210,7 +210,7 @@ impl Tally {
         Tally { object: object.into(), what, expected, seen: 0 }
     }
 
-    /// Whether a text of so many bytes can have all of them, each in a line of `least` bytes, the last of which may lack its end: a
+    /// Whether a text of this length can have all of them, each in a line of `least` bytes, the last of which may lack its end: a
     /// header that claims more is refused before anything is done about it.
     pub fn check_room(&self, text_bytes: u64, least: usize) -> Result<()> {
         let most = text_bytes.saturating_add(1) / least.max(1) as u64;

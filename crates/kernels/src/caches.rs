@@ -58,7 +58,7 @@ pub(crate) fn lines<'a>(list: &mut Vec<u8>, bytes: &'a [u8]) -> (&'a [u8], &'a [
 /// Writes a line past the caches.
 ///
 /// # Safety
-/// `room` begins at a multiple of [`LINE`], and nobody reads it before [`stored`].
+/// `room` begins at a multiple of [`LINE`], and is not read before [`stored`].
 #[inline(always)]
 pub(crate) unsafe fn store(line: &Line, room: &mut Room) {
     #[cfg(target_arch = "x86_64")]
@@ -79,7 +79,7 @@ pub(crate) unsafe fn store(line: &Line, room: &mut Room) {
 /// Counts lines that were written behind the end of a list as its own.
 ///
 /// # Safety
-/// So many were.
+/// `lines` lines were written.
 pub(crate) unsafe fn stored(list: &mut Vec<u8>, lines: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: an instruction of every such processor.

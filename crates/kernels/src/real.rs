@@ -67,7 +67,7 @@ pub trait Real:
     fn lanes<S: Simd>() -> usize;
     /// All alike.
     fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S>;
-    /// The first elements as vectors; there must be so many.
+    /// The first elements as `N` vectors; `from` has at least as many.
     fn vectors<S: Simd, const N: usize>(simd: S, from: &[Self]) -> &[Self::Vector<S>; N];
     /// The same, to write to.
     fn vectors_mut<S: Simd, const N: usize>(simd: S, into: &mut [Self]) -> &mut [Self::Vector<S>; N];
@@ -112,11 +112,11 @@ macro_rules! real {
             }
             #[inline(always)]
             fn vectors<S: Simd, const N: usize>(_: S, from: &[Self]) -> &[S::$vector; N] {
-                S::$slice(&from[..N * S::$lanes]).0.first_chunk().expect("so many were taken")
+                S::$slice(&from[..N * S::$lanes]).0.first_chunk().expect("N vectors were taken")
             }
             #[inline(always)]
             fn vectors_mut<S: Simd, const N: usize>(_: S, into: &mut [Self]) -> &mut [S::$vector; N] {
-                S::$slice_mut(&mut into[..N * S::$lanes]).0.first_chunk_mut().expect("so many were taken")
+                S::$slice_mut(&mut into[..N * S::$lanes]).0.first_chunk_mut().expect("N vectors were taken")
             }
             #[inline(always)]
             fn load<S: Simd>(simd: S, from: &[Self]) -> S::$vector {

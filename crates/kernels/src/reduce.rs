@@ -171,7 +171,7 @@ fn column_roots<T: Real>(sums: &mut [f64], x: MatRef<'_, T>) {
     }
 }
 
-/// Whether a plain sum of so many squares is good enough. Those of f32 are all within the range of f64.
+/// Whether a plain sum of `count` squares is accurate enough. Those of f32 are all within the range of f64.
 fn is_plain<T: Real>(sum: f64, count: usize) -> bool {
     T::DTYPE == Dtype::F32 || is_faithful(sum, count)
 }

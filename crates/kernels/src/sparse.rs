@@ -382,7 +382,7 @@ impl<T: Real, A: Lines<T>> Lines<T> for Picked<'_, A> {
     }
 }
 
-/// So many entries in front, rows of the dense operand are asked for.
+/// Rows of the dense operand are prefetched this many entries ahead.
 const AHEAD: usize = 8;
 /// Vectors of a row that are worth it; fewer arrive in time.
 const FETCHED: usize = 16;

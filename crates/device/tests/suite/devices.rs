@@ -61,7 +61,7 @@ pub(crate) fn faulty(len: u64) -> Option<Made> {
     faulty_disk(len, Faults::default())
 }
 
-/// A file whose transfers are short, slow and out of order, yet never wrong: nobody may notice.
+/// A file whose transfers are short, slow and out of order, yet never wrong: callers see no difference.
 pub(crate) fn nervous(len: u64) -> Option<Made> {
     let latency = Some(Duration::ZERO..Duration::from_micros(50));
     faulty_disk(len, Faults { seed: 42, short: 0.3, reorder: 0.05, latency, ..Faults::default() })

@@ -1,4 +1,4 @@
-//! The same test binary once more, as somebody who may do little.
+//! The same test binary once more, as a user without privileges.
 
 use super::devices::FOLDER_VARIABLE;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +16,7 @@ pub(crate) fn run_again() {
     if std::env::var_os(AGAIN_VARIABLE).is_some() {
         return;
     }
-    // A folder that `nobody` can reach: the build folder may lie in somebody's home.
+    // A folder that `nobody` can reach: the build folder may lie in a private home.
     let candidates = [Path::new(env!("CARGO_TARGET_TMPDIR")).to_owned(), std::env::temp_dir()];
     for parent in candidates {
         let folder = tempfile::Builder::new().permissions(PermissionsExt::from_mode(0o777)).tempdir_in(parent).unwrap();

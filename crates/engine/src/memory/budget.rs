@@ -35,7 +35,7 @@ impl Budget {
         self.0.total
     }
 
-    /// What nobody has reserved, bytes.
+    /// Bytes that are not reserved.
     pub fn available(&self) -> u64 {
         self.0.total - self.0.reserved.locked().all
     }
@@ -103,7 +103,7 @@ impl Reserved {
 /// Whose memory it is.
 #[derive(Clone, Copy)]
 enum Holder {
-    /// Frames of an activity that ends when somebody ends it.
+    /// Frames of an activity that its caller ends.
     Activity,
     /// Of one that ends by itself.
     Run,
@@ -156,7 +156,7 @@ impl Reservation {
         self.bytes = bytes;
     }
 
-    /// A floor of `bytes` for an activity of whoever keeps this reservation. It may outlast it: what the activity then
+    /// A floor of `bytes` for an activity of the owner of this reservation. It may outlast it: what the activity then
     /// still holds keeps others waiting, not above the budget.
     pub(crate) fn part(&self, bytes: u64) -> Reservation {
         debug_assert!(bytes <= self.bytes);

@@ -37,7 +37,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Bytes of frames that nobody uses.
+    /// Bytes of unused frames.
     pub(super) fn empty_bytes(&self) -> u64 {
         self.empty.bytes
     }
@@ -52,7 +52,7 @@ impl Frames {
         self.empty.take(size as usize)
     }
 
-    /// A frame of pages that nobody has touched. What is left of its last unit becomes an empty frame, if there is `room` for it.
+    /// A frame of untouched pages. What is left of its last unit becomes an empty frame, if there is `room` for it.
     pub(super) fn fresh(&mut self, size: u64, room: u64) -> io::Result<Buf> {
         let (size, room) = (size as usize, room as usize);
         let units = size.next_multiple_of(UNIT);
@@ -76,7 +76,7 @@ impl Frames {
         Ok(frame)
     }
 
-    /// Takes a frame that nobody uses any more.
+    /// Takes a frame back that is unused.
     pub(super) fn keep(&mut self, frame: Buf) {
         self.registered.touched(&frame);
         self.empty.put(frame);
@@ -205,7 +205,7 @@ impl Ranges {
         self.insert(range);
     }
 
-    /// The first bytes of the shortest range that has so many.
+    /// The first `bytes` bytes of the shortest range that has as many.
     fn take(&mut self, bytes: usize) -> Option<Buf> {
         let mut range = self.remove(self.shortest(bytes)?);
         let taken = range.split_to(bytes);

@@ -1,4 +1,4 @@
-//! Blocks that nobody uses now, whose bytes may be wanted again.
+//! Idle blocks: in use by no task, kept in case their bytes are wanted again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Weak;
@@ -7,13 +7,13 @@ use outcore_device::Shared;
 
 use crate::region::Region;
 
-/// So many are looked at for one whose frame can be used again.
+/// How many of the oldest are searched for one whose frame has the wanted size.
 const NEXT_TO_GO: usize = 64;
 
 /// Extent, its version, and region.
 pub(crate) type IdleKey = (u64, u64, Region);
 
-/// Clean blocks that nobody uses now, oldest first out.
+/// Clean idle blocks, oldest first out.
 #[derive(Default)]
 pub(super) struct Idle {
     pub(super) blocks: HashMap<IdleKey, (u64, Shared)>,

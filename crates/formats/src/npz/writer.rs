@@ -47,7 +47,7 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// A matrix of `rows` by `columns` with so many entries.
+    /// A matrix of `rows` by `columns` with `entries` entries.
     pub fn new(
         object: &str,
         sink: W,

@@ -7,7 +7,7 @@ use crate::caches::{FETCHED_BYTES, LINE, Line, append_past_caches, fetch_from, l
 /// The polynomial, lowest power first.
 pub(super) const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// Long bytes are cut into blocks of three lanes of so many: two pages and a third. Processors take the low twelve bits of an address for
+/// Long bytes are cut into blocks of three lanes of this length: two pages and a third. Processors take the low twelve bits of an address for
 /// the whole, so that what is stored in one lane would hold up what is loaded in another at the same place of a page.
 pub(super) const LANE: usize = 149 * 64;
 

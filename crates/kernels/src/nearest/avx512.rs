@@ -23,7 +23,7 @@ const ALIGNMENT: usize = 64;
 /// Rows of a tile that are longer leave the second-level cache.
 const DEPTH_MAX: usize = 4096;
 
-/// Whether [`nearest`] runs on this CPU, for rows of so many features.
+/// Whether [`nearest`] runs on this CPU, for rows of `features` elements.
 pub(super) fn serves(features: usize) -> bool {
     features <= DEPTH_MAX && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")
 }
@@ -69,7 +69,7 @@ pub(super) fn nearest<T: Real>(into: Nearest<'_, T>, x: MatRef<'_, T>, centers: 
     let packed = packed.wrapping_add(packed.align_offset(ALIGNMENT));
     for top in (0..n).step_by(BLOCK_ROWS) {
         let rows = BLOCK_ROWS.min(n - top);
-        // SAFETY: the CPU has the instructions (asserted); scratch holds so many rows beyond its first boundary.
+        // SAFETY: the CPU has the instructions (asserted); scratch holds `rows` rows beyond its first boundary.
         unsafe { pack(packed, x.subrows(top, rows), tile_rows::<T>()) };
         for (group, squares) in into.squares[top..top + rows].chunks_mut(tile_rows::<T>()).enumerate() {
             let x = packed.wrapping_add(group * tile_rows::<T>() * d);
@@ -93,7 +93,7 @@ pub(super) fn nearest<T: Real>(into: Nearest<'_, T>, x: MatRef<'_, T>, centers: 
                     first: into.first[top + group..].as_mut_ptr(),
                     second: into.second[top + group..].as_mut_ptr(),
                 };
-                // SAFETY: the group has these rows packed, the sliver so many centres of this depth, the results so many elements.
+                // SAFETY: the group has these rows packed, the sliver `centers.width` centres, the results one element a row.
                 unsafe {
                     match T::DTYPE {
                         Dtype::F32 => single::fold(tile.cast(), centers.width),
@@ -147,7 +147,7 @@ macro_rules! vectors {
         }
 
         /// # Safety
-        /// x begins a group of packed rows of this depth, the sliver `width` centres; the results have so many rows.
+        /// x begins a group of packed rows of this depth, the sliver `width` centres; the results have as many rows as the group.
         pub(super) unsafe fn fold(tile: Tile<Element>, width: usize) {
             // SAFETY: the caller's promise.
             unsafe {
