@@ -409,7 +409,7 @@ fn stat_locked(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Error
     Ok((stat, mark))
 }
 
-/// What is known of an open object that somebody may be changing. A mark alone does not tell a living writer from a dead
+/// What is known of an open object that a writer may be changing. A mark alone does not tell a living writer from a dead
 /// one; under a shared lock it does.
 fn stat(file: &File, place: &Place) -> Result<Stat, Error> {
     let (mut stat, mark) = stat_settled(file, place)?;

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! One process at a time has a store open to write, and then no other has it open to [read](Access). Blocks of an object that is no more are
-//! used again when nobody has it open any longer.
+//! used again once no handle has it open.
 
 mod body;
 mod catalog;
@@ -84,7 +84,7 @@ struct Inside {
     /// The log ends in a change that is not whole.
     is_torn: bool,
     space: Space,
-    /// Names that somebody writes, and whether in place.
+    /// Names that are being written, and whether in place.
     writers: HashMap<String, bool>,
     open: HashMap<u64, Held>,
 }
@@ -100,7 +100,7 @@ pub struct Listed {
     pub stream: Option<(u32, Vec<u8>)>,
 }
 
-/// What is known of an object that somebody has open, in this version or an earlier one.
+/// What is known of an object that is open, in this version or an earlier one.
 struct Held {
     body: Weak<Body>,
     garbage: Weak<Garbage>,
@@ -148,7 +148,7 @@ impl Formatted {
         Formatted::begin(device, access, Some(claim))
     }
 
-    /// As [`open_path`](Formatted::open_path), once for all of this process: whoever opens it again while somebody has it open gets the same.
+    /// As [`open_path`](Formatted::open_path), once for all of this process: while it is open, opening it again gives the same store.
     ///
     /// # Errors
     /// As [`open_path`](Formatted::open_path).
@@ -171,7 +171,7 @@ impl Formatted {
         }
     }
 
-    /// Opens a device that was formatted. That nobody else writes it is the caller's care.
+    /// Opens a device that was formatted. The caller ensures that no other process writes it.
     ///
     /// # Errors
     /// [`Error::Unformatted`], [`Error::Corrupt`], or that of the device.
@@ -409,7 +409,7 @@ impl Inside {
         }
         let body = self.body(store, &entry);
         if Arc::strong_count(&body.garbage) > 1 {
-            // Somebody has an earlier version open, which has blocks of this one.
+            // A reader has an earlier version open, which has blocks of this one.
             return Err(Error::Locked { object: store.full(name) });
         }
         if !was_marked {
@@ -424,7 +424,7 @@ impl Inside {
         self.catalog.change(vec![Record::Put(entry)], &mut self.space)
     }
 
-    /// Blocks of what is no more come back when nobody has it open.
+    /// Blocks of removed objects are freed once no handle has them open.
     fn end(&mut self, store: &Inner, end: End) {
         let (id, runs, new) = match end {
             End::Begins(body) => return self.hold(&body),
@@ -593,7 +593,7 @@ fn now_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Draws numbers that nobody has drawn before.
+/// Draws numbers that were not drawn before.
 fn draw() -> Box<dyn FnMut() -> u64 + Send> {
     let random = RandomState::new();
     let mut drawn = 0u64;

@@ -13,7 +13,8 @@
 //! place gets old bytes, new bytes or both, and who has an object open while a new one takes its name keeps reading the
 //! old one.
 //!
-//! [`Folder`] keeps objects as plain files that other tools read, [`Formatted`] keeps them in one file or device; [`Scratch`] is a folder for what nobody will ever name.
+//! [`Folder`] keeps objects as plain files that other tools read, [`Formatted`] keeps them in one file or device; [`Scratch`] is
+//! a folder for unnamed results.
 
 #![forbid(unsafe_code)]
 
@@ -153,7 +154,7 @@ pub trait NewObjects: Send {
 /// Whether an object's content can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Nobody is changing it in place, and whoever did has finished.
+    /// No writer is changing it in place, and the last one has finished.
     Whole,
     /// A living writer is changing it in place.
     BeingWritten,

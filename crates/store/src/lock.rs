@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The partial has a fixed name so that two creations of one name meet on it, also where no object exists yet. A lock goes with
-//! the process that held it, however it died; a partial that nobody locks is therefore a dead one, and process numbers, which
+//! the process that held it, however it died; a partial without a lock is therefore a dead one, and process numbers, which
 //! are used again, never have to be trusted. Since a name may lead to another file by the time its file is locked, each
 //! lock is followed by a look at where the name leads now. Readers do not lock.
 
@@ -127,7 +127,7 @@ pub(crate) fn claim_partial(place: &Place, faults: &Faults) -> Result<File, Erro
     options.read(true).write(true).create(true).truncate(false);
     let partial = place.partial();
     let file = lock_path(place, &partial, &options, faults)?;
-    // Only now is it certain that nobody else is writing it.
+    // Only now is it certain that no other process is writing it.
     let emptied = file.set_len(0);
     emptied.map_err(|error| Error::from_io(&place.object, "empty its partial", error))?;
     Ok(file)
@@ -176,7 +176,8 @@ fn lock_path(place: &Place, path: &Path, options: &OpenOptions, faults: &Faults)
     }
 }
 
-/// Removes the partials that dead processes left in `folder`, and unfinished folders that nobody could go on with. Those that cannot be removed are somebody else's worry.
+/// Removes the partials that dead processes left in `folder`, and unfinished folders that cannot be
+/// resumed. Those that cannot be removed are left to their owners.
 pub(crate) fn sweep_partials(folder: &Path, faults: &Faults) {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return;

@@ -6,7 +6,7 @@
 //! and cleared only after the last one is durable; an object without a mark is whole.
 //!
 //! The mark belongs to the file, not to its bytes: a program that knows nothing of it and rewrites the file leaves it where it is,
-//! and whether that program finished nobody can tell. The object stays interrupted until it is created anew, written in place
+//! and whether that program finished cannot be told. The object stays interrupted until it is created anew, written in place
 //! to the end, or accepted (`Store::clear_mark`).
 
 use std::fs::File;
@@ -17,7 +17,7 @@ use crate::faults::{Faults, Step};
 use crate::lock::Place;
 use crate::os::{attribute, sync_folder};
 
-/// Direct writes to common devices are cut in blocks of at most so many bytes.
+/// Direct writes to common devices are cut in blocks of at most this many bytes.
 const LONGEST_BLOCK: u64 = 4096;
 const ATTRIBUTE: &str = "user.outcore.writing";
 pub(crate) const BESIDE_SUFFIX: &str = ".outcore-writing";
@@ -30,7 +30,7 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// The object's length, of a file of so many bytes. The writer has left the file as long as the object or less than a block longer;
+    /// The object's length, in a file of this length. The writer has left the file as long as the object or less than a block longer;
     /// any other length is another program's, which has written the file since and not touched the mark.
     pub(crate) fn len_of(self, file_len: u64) -> u64 {
         self.len.filter(|&len| (len..len.saturating_add(LONGEST_BLOCK)).contains(&file_len)).unwrap_or(file_len)

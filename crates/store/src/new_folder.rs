@@ -168,7 +168,7 @@ impl NewFolder {
         brought.map_err(|error| Error::from_io(self.name(), "go on with its partial", error))
     }
 
-    /// Moves files to where they are not seen under the folder's name; those that nobody could go on with are removed.
+    /// Moves files to where they are not seen under the folder's name; those that cannot be resumed are removed.
     fn set_aside(&self, without: &[&str]) -> Result<(), Error> {
         let is_kept = self.unfinished == Unfinished::Kept && self.has_checkpoint();
         let aside = self.partial.join(ASIDE);
@@ -209,7 +209,7 @@ impl NewFolder {
         Ok(device)
     }
 
-    /// Whether so many bytes more are free, besides those that its objects are going to take.
+    /// Whether this many bytes more are free, besides those that its objects are going to take.
     ///
     /// # Errors
     /// [`Error::NoSpace`], which calls what does not fit `name`; or that of the file system.

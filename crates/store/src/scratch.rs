@@ -1,4 +1,4 @@
-//! Where results live that nobody named: a folder of this process's own inside a folder that its user chose.
+//! Where unnamed results live: a folder of this process's own inside a folder that its user chose.
 //!
 //! ```text
 //!   chosen/outcore-scratch-<pid>-<random>/lock     locked for the life of the process
@@ -138,7 +138,7 @@ impl Scratch {
         lock::sweep_partials(&lasting_in(chosen), &Faults::none());
     }
 
-    /// A folder beside it for what this user may go on with when the process has died; nobody else may look into it.
+    /// A folder beside it for what this user may go on with when the process has died; no other user may look into it.
     ///
     /// # Errors
     /// [`Error::Denied`] where another user has made one of its name; that of the file system.
@@ -191,7 +191,7 @@ impl Scratch {
         Ok(Object { object: name, device: Arc::new(device), len, identity })
     }
 
-    /// Whether so many bytes are free, for what is going to be made bit by bit; errors call it `name`.
+    /// Whether this many bytes are free, for what is going to be made bit by bit; errors call it `name`.
     ///
     /// # Errors
     /// [`Error::NoSpace`], or that of the file system.
@@ -266,7 +266,7 @@ fn open_lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Removes the scratch folders whose processes are dead. Those that cannot be removed belong to somebody else.
+/// Removes the scratch folders whose processes are dead. Those that cannot be removed belong to other users.
 fn sweep(chosen: &Path, faults: &Faults) {
     let Ok(entries) = std::fs::read_dir(chosen) else {
         return;

@@ -21,7 +21,7 @@ use crate::os;
 pub(crate) struct Partial {
     place: Place,
     file: File,
-    /// The object that has the name now, locked so that nobody changes it in place meanwhile.
+    /// The object that has the name now, locked so that no writer changes it in place meanwhile.
     replaced: Option<File>,
     /// The name is to be free.
     is_new: bool,

@@ -63,7 +63,7 @@ fn who_has_a_version_open_keeps_it_and_blocks_come_back_with_the_last() {
         transaction.commit().unwrap();
         assert_ne!(store.open("x").unwrap().identity(), versions.last().unwrap().0.identity());
         if version % 3 == 0 {
-            // Of the versions between them nobody holds any.
+            // The versions between them have no handle.
             versions.remove(versions.len() / 2);
         }
     }
@@ -241,7 +241,7 @@ fn who_reads_begins_to_write_when_nobody_else_reads() {
     assert!(locked(Formatted::open_path(&path, Access::Read).map(drop)));
 }
 
-/// Sums of a version that nobody had opened stayed in memory, and were taken for those of the object that had their blocks next.
+/// Sums of a version that was not open stayed in memory, and were taken for those of the object that had their blocks next.
 #[test]
 fn sums_of_an_object_that_is_gone_are_forgotten() {
     // One of these lengths leads to the block where they were.

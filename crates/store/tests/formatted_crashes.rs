@@ -20,7 +20,7 @@ const LEN: u64 = BLOCKS * 4096;
 struct Recorder {
     medium: MemoryDevice,
     log: Mutex<Vec<Event>>,
-    /// So many flushes succeed, and then one fails.
+    /// Flushes that succeed before one fails.
     fails_after: AtomicUsize,
 }
 
@@ -78,14 +78,14 @@ impl Blocking for Recorder {
     }
 }
 
-/// What a name is to lead to: so many bytes of one value, or, `None`, an interrupted object.
+/// What a name is to lead to: a number of bytes of one value, or, `None`, an interrupted object.
 type Model = BTreeMap<String, (u64, Option<u8>)>;
 
 /// A history of changes, each of which is made or not.
 struct History {
     device: Arc<Recorder>,
     store: Formatted,
-    /// After so many events the store was so.
+    /// The state of the store after a number of events.
     states: Vec<(usize, Model)>,
 }
 
@@ -436,7 +436,7 @@ fn a_damaged_bit_anywhere_is_seen_or_means_nothing() {
         let bit = chance.next() as usize % (4096 * 8);
         image[block * 4096 + bit / 8] ^= 1 << (bit % 8);
         match found(&image) {
-            // The end of the log, which a crash may have left so, or what nobody uses.
+            // The end of the log, which a crash may have left so, or unused blocks.
             Ok(model) => assert!(
                 history.states.iter().rev().take(2).any(|(_, state)| *state == model),
                 "block {block}: {model:?}, {expected:?}"
@@ -546,7 +546,7 @@ fn without_its_superblocks_a_store_is_found_again() {
     assert!(matches!(Formatted::repair_device(empty, |_, _| true), Err(Error::Unformatted { .. })));
 }
 
-/// Formatting that was ended half way left a device of which nobody could say what it was.
+/// Formatting that was ended half way left a device that could not be identified.
 #[test]
 fn formatting_again_is_the_old_store_or_the_new_one_or_says_that_it_has_not_finished() {
     let history = History::eventful();

@@ -14,10 +14,10 @@ use super::sums::{Cache, Places, Sums, sum_of, wrong};
 /// Pieces of a long transfer go side by side.
 const MAX_TRANSFER_BYTES: usize = 1 << 20;
 
-/// Blocks that came back, for whoever looks for free ones next.
+/// Blocks that were freed, for the next search for free ones.
 pub(super) type Returned = Arc<Mutex<Vec<Run>>>;
 
-/// Blocks of one version of an object that no later version has. They come back when nobody has this version or an earlier one open:
+/// Blocks of one version of an object that no later version has. They are freed when no handle has this version or an earlier one open:
 /// each holds that of the next, as each earlier one may have the same blocks.
 #[derive(Default)]
 pub(super) struct Garbage {
@@ -70,7 +70,7 @@ pub(super) struct Body {
     pub(super) len: u64,
     pub(super) places: Places,
     pub(super) sums: Sums,
-    /// Somebody writes it: it is new, or changed in place.
+    /// It is being written: it is new, or changed in place.
     is_written: AtomicBool,
     pub(super) garbage: Arc<Garbage>,
 }
@@ -100,7 +100,7 @@ impl Body {
             read_now(device, &mut destination[part], place)?;
         }
         for (number, (block, &sum)) in destination.chunks_mut(BLOCK).zip(&sums).enumerate() {
-            // Somebody may have written it between the two looks.
+            // It may have been written between the two reads.
             if differs(block, sum) && self.sums.are_settled() && self.sums.get(first + number as u64, 1)?[0] == sum {
                 return Err(damaged(offset + (number * BLOCK) as u64));
             }
@@ -123,7 +123,7 @@ impl Body {
         Ok(())
     }
 
-    /// Gives all bytes, whatever they are, the checksums that they have. Nobody writes meanwhile.
+    /// Gives all bytes, whatever they are, the checksums that they have. There is no writer meanwhile.
     pub(super) fn sum_anew(&self) -> io::Result<()> {
         self.each_part(|at, sums, bytes| {
             let new = bytes.chunks(BLOCK).zip(sums).map(|(block, &old)| if old == 0 { 0 } else { sum_of(block) });

@@ -12,7 +12,7 @@
 //!   leads there, a flush. Every log has an epoch of its own, so that no block of an older one is taken for its.
 //!
 //! The invariant: what the superblock with the highest generation leads to is the catalog as it was after some change, and no earlier
-//! one than the last that was reported. After an error nobody knows which; then nothing is changed until the device is opened again.
+//! one than the last that was reported. After an error it is not known which; then nothing is changed until the device is opened again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ pub(super) struct Catalog {
     next_id: u64,
     /// Bytes of all objects as records.
     bytes: usize,
-    /// A change failed, and whether it was made nobody knows.
+    /// A change failed, and whether it was made is not known.
     is_lost: bool,
     /// Draws the lower halves of epochs.
     random: Random,
@@ -247,7 +247,7 @@ impl Catalog {
         self.next_id - 1
     }
 
-    /// A number that nobody has drawn before.
+    /// A number that was not drawn before.
     pub(super) fn draw(&mut self) -> u64 {
         (self.random)()
     }
@@ -255,7 +255,7 @@ impl Catalog {
     /// Makes a change durable, all of it or nothing. What the caller wrote before is durable with it.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], and nothing has changed; that of the device, and then nobody knows until it is opened again.
+    /// [`Error::NoSpace`], and nothing has changed; that of the device, and then the outcome is unknown until it is opened again.
     pub(super) fn change(&mut self, records: Vec<Record>, space: &mut Space) -> Result<(), Error> {
         self.check_lost()?;
         let bytes = encode(&records);
@@ -279,7 +279,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Begins the log anew, with all objects as they are, so that there is room for so many blocks more.
+    /// Begins the log anew, with all objects as they are, so that there is room for `more` further blocks.
     ///
     /// # Errors
     /// As [`change`](Catalog::change).

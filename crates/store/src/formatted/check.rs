@@ -50,7 +50,7 @@ impl Formatted {
         for entry in entries {
             let held = {
                 let mut state = store.lock();
-                // Somebody may have replaced it meanwhile, or be at it now.
+                // It may have been replaced meanwhile, or be written now.
                 let is_same = state.catalog.get(entry.id).is_some_and(|now| Arc::ptr_eq(now, &entry));
                 (is_same && !state.writers.contains_key(&entry.name)).then(|| state.hold_open(store, &entry))
             };
@@ -81,7 +81,7 @@ impl Formatted {
     }
 
     /// Opens a file or block device that may be damaged, and mends what can be: superblocks and catalog are written anew from what is left
-    /// of them; objects with damaged bytes are marked as [interrupted](Error::Interrupted), so that nobody takes them for whole. Says what
+    /// of them; objects with damaged bytes are marked as [interrupted](Error::Interrupted), so that they are not taken for whole. Says what
     /// was wrong.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Formatted {
         Formatted::repair_opened(device, Some(claim), progress)
     }
 
-    /// The same for a device that nobody else uses.
+    /// The same for a device without another user.
     ///
     /// # Errors
     /// As [`repair`](Formatted::repair).

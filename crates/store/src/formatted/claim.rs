@@ -50,7 +50,7 @@ impl Claim {
         Ok((Arc::new(device), claim))
     }
 
-    /// From now on it is written, and nobody else reads it.
+    /// From now on it is written, and no other process reads it.
     pub(super) fn raise(&mut self) -> Result<(), Error> {
         if let Some(refused) = &self.refused {
             return Err(Error::from_io(&shown(&self.path), "write", refused.kind().into()));

@@ -12,7 +12,7 @@ use crate::folder::check_name;
 
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 4096;
-/// Superblocks lie in so many blocks at the start of the device, alike but for a crash between writing one and the other.
+/// Superblocks lie in this many blocks at the start of the device, alike but for a crash between writing one and the other.
 pub(super) const SUPERBLOCKS: u64 = 2;
 pub(super) const VERSION: u32 = 1;
 /// The version of what is in the place of a superblock while a device is formatted.
@@ -156,7 +156,7 @@ impl Superblock {
 }
 
 impl Superblock {
-    /// Blocks that objects may have, on a device of so many bytes.
+    /// Blocks that objects may have, on a device of `device_bytes` bytes.
     pub(super) fn space(&self, device_bytes: u64) -> Result<Space, Wrong> {
         if self.blocks > device_bytes / BLOCK as u64 {
             let formatted = self.blocks.saturating_mul(BLOCK as u64);
@@ -336,7 +336,7 @@ fn get_run(bytes: &mut &[u8]) -> Result<Run, Wrong> {
     }
 }
 
-/// Blocks that records of so many bytes take.
+/// Blocks that records of `bytes` bytes take.
 pub(super) fn log_blocks(bytes: usize) -> u64 {
     bytes.div_ceil(RECORD_BYTES).max(1) as u64
 }

@@ -1,4 +1,4 @@
-//! Which blocks nobody uses.
+//! Which blocks are free.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ impl Space {
         self.blocks
     }
 
-    /// So many blocks in as few runs as can be, or nothing.
+    /// `blocks` blocks in as few runs as can be, or nothing.
     pub(super) fn take(&mut self, blocks: u64) -> Option<Vec<Run>> {
         if blocks > self.blocks {
             return None;
@@ -41,13 +41,13 @@ impl Space {
         Some(runs)
     }
 
-    /// So many blocks in one piece, or nothing.
+    /// `blocks` blocks in one piece, or nothing.
     pub(super) fn take_one(&mut self, blocks: u64) -> Option<Run> {
         self.by_len.range((blocks, 0)..).next()?;
         Some(self.take_up_to(blocks))
     }
 
-    /// Blocks in one piece: so many, or fewer down to `least`, or, where there is no such piece, all of the longest.
+    /// Blocks in one piece: `blocks`, or fewer down to `least`, or, where there is no such piece, all of the longest.
     pub(super) fn take_some(&mut self, blocks: u64, least: u64) -> Option<Run> {
         let &(longest, _) = self.by_len.last()?;
         // Whole pieces of the least size, as long as there is one.
@@ -55,7 +55,7 @@ impl Space {
         Some(self.take_up_to(blocks.min(most)))
     }
 
-    /// The start of the shortest run that has so many blocks, or all of the longest; there is one.
+    /// The start of the shortest run that has `blocks` blocks, or all of the longest; there is one.
     fn take_up_to(&mut self, blocks: u64) -> Run {
         let found = self.by_len.range((blocks, 0)..).next().or_else(|| self.by_len.last());
         let &(len, start) = found.expect("there are free blocks");

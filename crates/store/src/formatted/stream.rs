@@ -29,7 +29,7 @@ use crate::error::Error;
 pub const TRAILER_BYTES: usize = 64;
 /// Lengths that blocks of a stream may have.
 pub const STREAM_BLOCK_BYTES: Range<u32> = BLOCK as u32..(1 << 30) + 1;
-/// Free space is taken in pieces of up to so many bytes.
+/// Free space is taken in pieces of up to this many bytes.
 const MOST_AT_ONCE: u64 = 64 << 20;
 
 /// What a block of a stream says of itself.
@@ -129,7 +129,7 @@ pub fn blocks_of(runs: &[Range<u64>], block_bytes: u32) -> impl Iterator<Item = 
     runs.iter().flat_map(move |run| run.clone().step_by(step as usize).map(move |at| at..run.end.min(at + step)))
 }
 
-/// The bytes of the device by way of one stream, which has its blocks as long as somebody moves one.
+/// The bytes of the device by way of one stream, which has its blocks as long as one is being moved.
 struct StreamDevice {
     name: String,
     store: Arc<Inner>,
@@ -202,7 +202,7 @@ pub struct Stream {
     form: Form,
     runs: Vec<Range<u64>>,
     about: Vec<u8>,
-    /// Nobody else reads it or ever will.
+    /// No other handle reads it or ever will.
     is_taken: bool,
 }
 
@@ -222,7 +222,7 @@ impl Formatted {
         state.check_lock(store, &name, &[])?;
         state.check_place(store, &name)?;
         let old = state.catalog.find(&name).cloned();
-        // One that was not finished nobody will read.
+        // One that was not finished will not be read.
         let is_recorded = old.as_deref().is_none_or(|old| old.is_stream && old.condition == Condition::Unfinished);
         if !is_recorded && !replace {
             return Err(Error::Exists { object: store.full(&name) });
@@ -349,7 +349,7 @@ impl NewStream {
         if matches!(changed, Err(Error::NoSpace { .. })) {
             return changed;
         }
-        // After another error nobody knows whose blocks are whose, until the store is opened again.
+        // After another error the owners of blocks are unknown until the store is opened again.
         self.is_over = true;
         self.device.garbage.leave(Vec::new(), None);
         if changed.is_ok() {
@@ -418,17 +418,17 @@ impl Stream {
         &self.about
     }
 
-    /// Which block is to be at a place, for whoever has read it to compare.
+    /// Which block is to be at a place, for the reader to compare.
     #[must_use]
     pub fn expected(&self, number: u64, place: &Range<u64>, next: Option<u64>) -> ExpectedBlock {
         let expected = Expected { stream: self.number, mark: self.form.mark, number, next };
         ExpectedBlock { expected, object: self.device.name.clone(), offset: place.start }
     }
 
-    /// Reads it for the last time: nobody else can open it any more, and its blocks are used again as they are [let go](Stream::let_go).
+    /// Reads it for the last time: it cannot be opened any more, and its blocks are used again as they are [let go](Stream::let_go).
     ///
     /// # Errors
-    /// [`Error::Locked`] while somebody else has it open or writes one of its name; [`Error::Missing`] when it has been removed; that
+    /// [`Error::Locked`] while another handle has it open or writes one of its name; [`Error::Missing`] when it has been removed; that
     /// of the device.
     pub fn take(&mut self) -> Result<(), Error> {
         patiently(|| self.try_take(), |error| matches!(error, Error::Locked { .. }))
@@ -459,7 +459,7 @@ impl Stream {
         }
     }
 
-    /// Whether nobody else reads it or ever will.
+    /// Whether no other handle reads it or ever will.
     #[must_use]
     pub fn is_taken(&self) -> bool {
         self.is_taken

@@ -23,10 +23,10 @@ use super::layout::{BLOCK, Run, checksum};
 
 /// Sums in a block of them.
 pub(super) const SUMS: u64 = (BLOCK / 4 - 1) as u64;
-/// So many blocks of sums of a store are in memory, 4 MiB: the sums of 4 GiB.
+/// Blocks of sums of a store that are in memory, 4 MiB: the sums of 4 GiB.
 const CACHED_PAGES: usize = 1024;
 
-/// Blocks of sums that an object of so many blocks has.
+/// Blocks of sums that an object of `blocks` blocks has.
 pub(super) fn sum_blocks(blocks: u64) -> u64 {
     blocks.div_ceil(SUMS)
 }
@@ -60,7 +60,7 @@ impl Places {
         (inside < run.blocks).then(|| Run { start: run.start + inside, blocks: run.blocks - inside })
     }
 
-    /// How many blocks from this one on have no place, of so many.
+    /// How many blocks from this one on have no place, of `most`.
     pub(super) fn missing(&self, block: u64, most: u64) -> u64 {
         match self.find(block) {
             Some(_) => 0,
@@ -98,7 +98,7 @@ impl Places {
     }
 }
 
-/// Blocks of sums in memory, of all objects of a store: so many at most, however many bytes they are the sums of.
+/// Blocks of sums in memory, of all objects of a store: a bounded number, whatever the size of the objects.
 pub(super) struct Cache {
     device: Arc<dyn Device>,
     most: usize,
@@ -147,7 +147,7 @@ impl Cache {
     }
 
     /// Acts on a page that is on the device or was [put](Cache::put) here. Where it may be damaged, it is all ones then: which blocks were
-    /// ever written nobody knows.
+    /// ever written is not known.
     fn with<T>(&self, place: u64, may_be_damaged: bool, act: impl FnOnce(&mut Page) -> T) -> io::Result<T> {
         loop {
             let seen = {
@@ -217,7 +217,7 @@ impl Cache {
         Ok(())
     }
 
-    /// The blocks of these runs are no sums any longer, or nobody looks at them.
+    /// The blocks of these runs are no sums any longer, or are not read any more.
     fn forget(&self, runs: impl Iterator<Item = Run>) {
         let mut cached = self.lock();
         let before = cached.pages.len();
@@ -265,7 +265,7 @@ pub(super) struct Sums {
     places: Places,
     /// Which blocks of a new object's sums were begun; the others are not on the device.
     begun: Option<Mutex<Vec<bool>>>,
-    /// False while somebody writes in place, and of an object whose writer died: bytes and sums are old, new or both then.
+    /// False while a writer changes it in place, and of an object whose writer died: bytes and sums are old, new or both then.
     are_settled: AtomicBool,
 }
 

@@ -261,7 +261,7 @@ impl Ending for Transaction {
         let changed = catalog.change(records, space);
         match &changed {
             Err(Error::NoSpace { .. }) => return changed,
-            // Nobody knows whose blocks are whose now, until the store is opened again.
+            // Which object owns which blocks is unknown until the store is opened again.
             Err(_) => {}
             Ok(()) => ends.into_iter().for_each(|end| state.end(&store, end)),
         }

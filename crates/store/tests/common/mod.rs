@@ -77,7 +77,7 @@ pub(crate) fn assert_whole_or_marked(folder: &Folder, name: &str, len: u64, valu
     }
 }
 
-/// Writes a stream of so many blocks of 8192 bytes, the last half as long, that are full of one byte value.
+/// Writes a stream of `blocks` blocks of 8192 bytes, the last half as long, that are full of one byte value.
 pub(crate) fn write_stream(new: NewStream, blocks: u64, value: u8) -> Result<(), Error> {
     const LEN: usize = 8192;
     let mut new = new;
