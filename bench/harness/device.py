@@ -50,7 +50,7 @@ def huge_pages(size_bytes: int) -> Iterator[None]:
 
 
 def command(path: str, size_bytes: int, seconds: float | None, options: Mapping[str, Any]) -> list[str]:
-    """io_uring and O_DIRECT, for so many seconds, or once over the file; a file read is never written, and random reads differ
+    """io_uring and O_DIRECT, for some seconds, or once over the file; a file read is never written, and random reads differ
     from run to run.
     """
     timed = {} if seconds is None else {"time_based": 1, "runtime": max(1, round(seconds))}

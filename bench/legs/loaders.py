@@ -341,7 +341,7 @@ class Map(Stateful):
 
 
 def ahead(pool: ThreadPoolExecutor, call: Callable[[Any], Any], arguments: list[Any], most: int) -> Iterator[Any]:
-    """Results in order, with up to so many calls on their way, or done and waiting, while one is used."""
+    """Results in order, with up to a number of calls on their way, or done and waiting, while one is used."""
     flying: deque[Future[Any]] = deque()
     for argument in arguments:
         flying.append(pool.submit(call, argument))

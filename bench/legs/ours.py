@@ -110,7 +110,7 @@ def kmeans(spec: Spec) -> Result:
 
 
 def passes(spec: Spec) -> Result:
-    """The device's own speed at the bytes of so many passes over a file."""
+    """The device's own speed at the bytes of some passes over a file."""
     from outcore import _native
 
     configure(spec)

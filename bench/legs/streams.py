@@ -86,7 +86,7 @@ def read(spec: Spec) -> Result:
 
 
 def many(spec: Spec) -> Result:
-    """So many streams at once, written a block of each in turn, and then read by a thread each; `slowest`: how fair that was."""
+    """Many streams at once, written a block of each in turn, and then read by a thread each; `slowest`: how fair that was."""
     store = fresh(spec)
     count, block = spec["streams"], spec["block"]
     share = spec["bytes"] // count // block * block

@@ -177,14 +177,14 @@ def open(
 def accept(path: PathLike) -> None:
     """Takes a file for whole that a write in place has left unfinished; its content is not touched.
 
-    The mark of an unfinished write belongs to the file, whoever writes it afterwards: another program that rewrites the file (as
+    The mark of an unfinished write belongs to the file, and stays when others write it: a program that rewrites the file (as
     `np.save` does) leaves the mark on it, and only its user knows that the content is whole. Where the file is made anew by this
     library, or a write to `open(path, interrupted=True)` ends, the mark goes by itself.
 
     Raises
     ------
     LockedError
-        While somebody writes to it. Also MissingError, DeniedError.
+        While it is being written. Also MissingError, DeniedError.
     """
     default_session().accept(path)
 

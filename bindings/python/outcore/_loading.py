@@ -28,7 +28,7 @@ def measure(
     decode: Sequence[str],
     exif_orientation: bool = False,
 ) -> dict[str, Any]:
-    """Opens a dataset and takes batches of it for so many seconds.
+    """Opens a dataset and takes batches of it for some seconds.
 
     Returns
     -------

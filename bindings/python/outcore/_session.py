@@ -321,7 +321,7 @@ class Session:
             Array(self, draft, None)._assign(..., values, progress)
             draft.finish()
         finally:
-            # A traceback that somebody keeps must not keep the file.
+            # A traceback that is kept must not keep the file.
             draft.discard()
         return Array._open(self, Origin(path))
 

@@ -56,7 +56,7 @@ def check_store(path: str, progress: bool | None = None) -> dict[str, Any]:
 
 def repair_store(path: str, progress: bool | None = None) -> list[dict[str, str]]:
     """Mends what can be: superblocks and catalog are written anew from what is left of them, and objects with damaged bytes are
-    marked, so that nobody takes them for whole. What was wrong, by name; no name where it is the catalog.
+    marked, so that they are not taken for whole. What was wrong, by name; no name where it is the catalog.
     """
     with Bar("repairing", progress) as bar:
         faults = _native.store_repair(full_path(path), lambda done, whole: bar.update(lambda: done / max(1, whole)))

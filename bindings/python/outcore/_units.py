@@ -69,7 +69,7 @@ CHECK_BYTES = 16 << 20
 
 
 def check_room(size: int, what: object, advice: str) -> None:
-    """Refuses to read so many bytes of `what` where they do not fit the memory available."""
+    """Refuses to read `size` bytes of `what` where they do not fit the memory available."""
     if size <= CHECK_BYTES:
         return
     free = memory_available()

@@ -89,8 +89,10 @@ def info(path: str | None, as_json: bool, **options: Any) -> None:
 @click.option("--raw-dtype", type=DTYPE, help="The source is a raw file of this type.")
 @click.option("--raw-shape", metavar="ROWS[,COLUMNS]", help="... and of this shape.")
 @click.option("--raw-order", type=ORDER, default="C", show_default=True, help="... and of this order.")
-@click.option("--raw-offset", type=click.IntRange(0, MOST_BYTES), default=0, show_default=True, help="... behind so many bytes.")
-@click.option("--raw-leading-dimension", type=click.IntRange(0, MOST_BYTES), help="... with so many elements from line to line.")
+@click.option(
+    "--raw-offset", type=click.IntRange(0, MOST_BYTES), default=0, show_default=True, help="... after this offset, in bytes."
+)
+@click.option("--raw-leading-dimension", type=click.IntRange(0, MOST_BYTES), help="... and this leading dimension.")
 @explain_option
 @session_options
 def convert(
@@ -411,7 +413,7 @@ def list_(path: str, as_json: bool) -> None:
 def repair(path: str, as_json: bool) -> None:
     """Mend what can be mended of the store PATH, and say what was wrong.
 
-    Damaged objects are marked, so that nobody takes them for whole.
+    Damaged objects are marked, so that they are not taken for whole.
     """
     faults = _store.repair_store(path)
     if as_json:

@@ -16,7 +16,7 @@ stage that the next one reads) need not stay in memory: read ahead of its use, i
 
 A stream is made of blocks of 4 MiB, each with a checksum. A writer is some blocks behind its caller and a reader some blocks
 ahead of it, with direct I/O and within the memory budget of the session: one block of memory is reserved for a writer and two for
-a reader, more is taken while nobody needs it. Bytes are not copied on the way: a writer lends the memory of its block
+a reader, more is taken while it is unused. Bytes are not copied on the way: a writer lends the memory of its block
 (`StreamWriter.buffer`), a reader that of the blocks that it has read.
 
 After Bae et al., SSDStreamer: Specializing I/O Stack for Large-Scale Machine Learning (IEEE Micro 39(5), 2019).
@@ -184,7 +184,7 @@ class StreamStore:
             Bytes of a block, a multiple of 4096.
         ahead : int
             Blocks in memory at once, at most. One is reserved, for reading two, which is the least; the others are there while
-            nobody needs their memory.
+            their memory is unused.
         frames : sequence of numpy.ndarray
             Memory for the blocks instead: contiguous arrays of uint8, each at least a block long, at addresses that are multiples
             of 4096 (as those of `mmap`). They are the stream's until it was closed, and charged to the session's budget.
@@ -216,13 +216,13 @@ class StreamStore:
 
         Raises
         ------
-        MissingError; InterruptedWriteError for a stream that was not finished; LockedError, to destroy one that somebody reads;
+        MissingError; InterruptedWriteError for a stream that was not finished; LockedError, to destroy one that is being read;
         OverBudgetError.
         """
         return StreamReader(self._opened.read(name, _ahead(ahead, 2), list(frames), destroy))
 
     def destroy(self, name: str) -> None:
-        """Removes a stream, finished or not. Its space is used again once nobody reads it."""
+        """Removes a stream, finished or not. Its space is used again once no reader has it open."""
         self._opened.destroy(name)
 
     def rename(self, name: str, new: str) -> None:

@@ -27,7 +27,7 @@ unsafe impl Send for Adopted {}
 // SAFETY: as above.
 unsafe impl Sync for Adopted {}
 
-// SAFETY: NumPy's memory is valid, initialised and does not move while the array is referenced. That nobody else reaches it is the
+// SAFETY: NumPy's memory is valid, initialised and does not move while the array is referenced. That no other code reaches it is the
 // caller's part: `destination` is given arrays that Python code has just made and not yet handed out, and operands are
 // frozen, so that they are only read; a program that changes an operand while it is being computed with gets an undefined result,
 // as with every NumPy function that releases the GIL.
@@ -91,7 +91,7 @@ pub(crate) fn values_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<Vec<f64>>
     }
 }
 
-/// Fresh memory for a result: a C-contiguous array that nobody else has seen yet.
+/// Fresh memory for a result: a C-contiguous array without other references.
 pub(crate) fn destination(array: &Bound<'_, PyUntypedArray>) -> PyResult<Buf> {
     Ok(adopt(array, contiguous_bytes(array)?))
 }

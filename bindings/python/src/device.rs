@@ -22,7 +22,7 @@ const BATCHES: usize = 3;
 /// Signals are looked at this often.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Writes a new file of so many bytes in order; the seconds it took, flush included.
+/// Writes a new file of `length` bytes in order; the seconds it took, flush included.
 #[pyfunction]
 pub(crate) fn device_write(py: Python<'_>, session: &Session, path: PathBuf, length: u64) -> PyResult<f64> {
     let engine = session.get()?.engine();
@@ -63,7 +63,7 @@ pub(crate) fn device_read(py: Python<'_>, session: &Session, path: PathBuf) -> P
     })
 }
 
-/// Reads pieces of 4 KiB at random places for so many seconds; how many it were a second.
+/// Reads pieces of 4 KiB at random places for `seconds`; how many a second.
 #[pyfunction]
 pub(crate) fn device_random(py: Python<'_>, session: &Session, path: PathBuf, seconds: f64) -> PyResult<f64> {
     let engine = session.get()?.engine();

@@ -67,7 +67,7 @@ impl Matrix {
         self.array()?.slice(rows.0..rows.1, cols.0..cols.1).map(Matrix::new).map_err(to_python)
     }
 
-    /// Reads all of it into a C-contiguous array of the same type that nobody else has.
+    /// Reads all of it into a C-contiguous array of the same type without other references.
     fn read_into(&self, into: &Bound<'_, PyUntypedArray>) -> PyResult<Job> {
         let array = self.array()?;
         check_type(array, into)?;

@@ -22,7 +22,7 @@ pub(crate) fn dictionary(py: Python<'_>, model: Pca) -> PyResult<Py<PyAny>> {
     Ok(found.into_any().unbind())
 }
 
-/// Finds components: so many, or those that explain a part of the variance, or all.
+/// Finds components: `count`, or those that explain a part of the variance, or all.
 #[pyfunction]
 pub(crate) fn pca_fit(
     py: Python<'_>,

@@ -239,7 +239,7 @@ impl DatasetWriter {
         self.with(py, |writer| Ok(writer.durable()))
     }
 
-    /// Fails where so many bytes of samples more do not fit.
+    /// Fails where `bytes` more bytes of samples do not fit.
     fn expect(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
         self.with(py, |writer| writer.expect(bytes))
     }
@@ -405,7 +405,7 @@ fn columns<'py>(py: Python<'py>, dataset: &outcore::data::samples::Dataset, batc
     let array = |bytes: Bytes| -> PyResult<Bound<'py, PyAny>> {
         let memory = Bound::new(py, Memory(bytes))?;
         let bytes: &[u8] = &memory.get().0;
-        // SAFETY: the array is based on the memory, which nobody else has and nobody looks at again.
+        // SAFETY: the array is based on the memory, which has no other owner and is not read again.
         Ok(unsafe { PyArray1::borrow_from_array(&ArrayView1::from(bytes), memory.clone().into_any()) }.into_any())
     };
     let of = |(number, (column, field)): (usize, (Column, &Field))| match column {

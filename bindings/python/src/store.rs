@@ -17,7 +17,7 @@ pub(crate) fn crc32c(data: &Bound<'_, PyAny>) -> PyResult<u32> {
     Ok(outcore_store::checksum(Data::of(data)?.bytes()))
 }
 
-/// Formats a new file of so many bytes, or, without a length, a file or block device that is there.
+/// Formats a new file of `length` bytes, or, without a length, a file or block device that is there.
 #[pyfunction]
 pub(crate) fn store_format(py: Python<'_>, path: PathBuf, length: Option<u64>) -> PyResult<()> {
     py.detach(|| Formatted::format(path, length)).map_err(|error| to_python(error.into()))

@@ -164,7 +164,7 @@ struct Loan {
 }
 
 impl Writing {
-    /// The writer, whose lent memory nobody has any more.
+    /// The writer, whose lent memory has come back.
     fn get(&mut self) -> PyResult<&mut outcore::StreamWriter> {
         if self.lent.strong_count() > 0 {
             let what = "the stream's memory is still in use: drop the buffer, and what was made of it, before going on";
@@ -219,7 +219,7 @@ impl StreamWriter {
     }
 }
 
-/// Nobody waits for the lock with the GIL, which its holder may wait for.
+/// No thread waits for the lock while it has the GIL, which the holder of the lock may wait for.
 pub(crate) fn lock<'a, T: Send>(py: Python<'_>, slot: &'a Mutex<T>) -> MutexGuard<'a, T> {
     match slot.try_lock() {
         Ok(guard) => guard,
@@ -237,7 +237,7 @@ impl StreamWriter {
         self.copy(py, Data::of(data)?.bytes(), unit)
     }
 
-    /// The memory of the next bytes, at least so many.
+    /// The memory of the next bytes, at least `least` of them.
     fn buffer<'py>(slf: &Bound<'py, Self>, least: usize) -> PyResult<Bound<'py, PyArray1<u8>>> {
         let py = slf.py();
         let this = slf.get();

@@ -17,7 +17,7 @@ impl Trace {
     }
 }
 
-/// The trace of several runs, each with the second at which it began, on so many threads.
+/// The trace of several runs, each with the second at which it began, on `threads` threads.
 #[pyfunction]
 pub(crate) fn merge_traces(py: Python<'_>, parts: Vec<(Py<Trace>, f64)>, threads: usize) -> Trace {
     let parts: Vec<(Arc<outcore::Trace>, f64)> = parts.iter().map(|(part, start)| (Arc::clone(&part.get().0), *start)).collect();

@@ -147,7 +147,7 @@ def test_what_was_written_before_is_read() -> None:
     ds = Dataset(GOLDEN)
     assert all(same(ds[number], sample(number)) and ds.index(name(number)) == number for number in range(150))
     assert ds.verify() == [] and len(ds) == 150
-    # An order is the same for ever: whoever goes on with an old state has the samples that are left.
+    # An order is the same for ever: a loader that goes on with an old state has the samples that are left.
     for shuffle, expected in json.loads((GOLDEN.with_suffix(".orders.json")).read_text()).items():
         loader = Loader(ds, 10, shuffle=shuffle, seed=5, chunks=4)  # type: ignore[arg-type]
         assert [batch["label"].tolist() for batch in loader] == expected

@@ -94,7 +94,7 @@ def test_a_writer_whose_name_was_taken_meanwhile_is_gone_on_with(tmp_path: Path)
 
 
 def fill(folder: Path, leave: int) -> None:
-    """Leaves so many bytes free."""
+    """Leaves this many bytes free."""
     space = os.statvfs(folder)
     with open(folder / "full", "wb") as file:
         file.write(bytes(space.f_bavail * space.f_frsize - leave))

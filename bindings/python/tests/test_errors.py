@@ -186,7 +186,7 @@ def test_a_folder_that_may_not_be_written(eye: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_folder_that_may_not_be_written_by_an_ordinary_user(eye: Path) -> None:
-    """As above for the superuser, who becomes somebody else in a child."""
+    """As above for the superuser, who becomes another user in a child."""
     if os.geteuid() != 0:
         pytest.skip("only the superuser can become somebody else")
     for folder in (eye.parent, *eye.parent.parents):
@@ -263,7 +263,7 @@ def test_a_refused_thread_is_said_to_be_one(tmp_path: Path) -> None:
 
 
 def test_a_killed_writer_leaves_a_mark(tmp_path: Path) -> None:
-    """A process that dies while it writes in place: whoever opens the file is told; whoever insists may read it."""
+    """A process that dies while it writes in place: opening the file says so, and it may be read all the same."""
     oc.create(tmp_path / "a.npy", (4000, 2000))
     code = """
         import sys, outcore as oc, numpy as np

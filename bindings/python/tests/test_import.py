@@ -717,7 +717,7 @@ def checkpoint(unfinished: Path) -> bytes | None:
 
 
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Path) -> None:
-    """An import that fails on the way, of a text with a bad line that is mended by nobody; what it did stays."""
+    """An import that fails on the way, of a text with a bad line that stays bad; what it did stays."""
     monkeypatch.setattr(_foreign, "CHECKPOINT_BYTES", 1 << 18)
     code = IMPORT + "oc.import_libsvm(target, source)"
     process = subprocess.Popen([sys.executable, "-c", code, str(source), str(tmp_path / "x"), "anew", str(tmp_path / "scratch")])

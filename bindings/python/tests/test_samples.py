@@ -349,7 +349,7 @@ def test_a_dataset_that_tells_nonsense_of_itself_is_refused(tmp_path: Path) -> N
     whole = file.read_bytes()
 
     def tell(change: Any) -> None:
-        """As somebody would who means it."""
+        """As an attacker would."""
         told = json.loads(whole)
         change(told)
         text = json.dumps({**told, "crc32c": 0})

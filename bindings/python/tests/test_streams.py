@@ -403,7 +403,7 @@ def test_a_fork_uses_nothing_of_its_parent(store: StreamStore) -> None:
 
 
 def test_threads_and_many_streams_within_a_small_budget(tmp_path: Path) -> None:
-    """32 streams at once have a block each; nobody waits for another."""
+    """32 streams at once have a block each; none waits for another."""
     session = oc.Session("2MiB", tmp_path, 2, allow_tmpfs_scratch=True)
     store = StreamStore(tmp_path / "b.store", size="128MiB", session=session)
     data = [bytes([number]) * 1_000_000 for number in range(32)]

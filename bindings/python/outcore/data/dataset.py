@@ -118,7 +118,7 @@ class Dataset:
         return self._native_dataset
 
     def _share(self, parts: int) -> None:
-        """From here on in this process, has one of so many equal parts of its session's budget."""
+        """From here on in this process, has one of `parts` equal parts of its session's budget."""
         if self._sharing != os.getpid():
             self._session = self._session._with(self._session.memory // parts)
             self._open_here()

@@ -148,7 +148,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Sample]:
         if self._begun:
-            # Whoever left an epoch in its middle wants the next one.
+            # An epoch that was left in its middle is over.
             self.set_epoch(self.epoch + 1)
         self._begun = True
         while (batch := self._next()) is not None:

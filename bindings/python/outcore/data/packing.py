@@ -177,7 +177,7 @@ def _telling(samples: Iterator[Named], writer: Writer) -> Iterator[Named]:
 
 
 def _copied(dataset: Dataset, order: Order, writer: Writer, names: bool, progress: bool | None) -> None:
-    """Samples of another dataset, whose values nobody looks at on the way."""
+    """Samples of another dataset, whose values are not decoded on the way."""
     with Bar("pack", progress) as bar:
         for first in range(0, len(order), COPIED):
             part = np.asarray(order[first : first + COPIED], np.uint64)

@@ -33,7 +33,7 @@ Order = Sequence[int] | npt.NDArray[np.int64]
 
 Part = tuple[int, Iterator[tuple[float, Named]]]
 """How many samples come next in a file, and these, each with how much of the file has been read. Nothing of a part is read before
-its first sample is asked for, so that whoever passes over it only pays for finding the next one."""
+its first sample is asked for, so that passing over it costs no more than finding the next one."""
 
 
 @dataclass

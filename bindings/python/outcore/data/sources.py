@@ -80,7 +80,7 @@ def _behind(samples: Iterator[Named], start: int) -> Iterator[Named]:
 
 
 def _named(value: Any) -> Named:
-    """A sample, or a name and a sample, as whoever yields them has them."""
+    """A sample, or a name and a sample, as the iterable yields them."""
     if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str | bytes) and isinstance(value[1], Mapping):
         return value
     if isinstance(value, Mapping):

@@ -47,7 +47,7 @@ class Writer:
 
     Raises
     ------
-    ExistsError (the folder has something else in it), LockedError (somebody else writes it), NoSpaceError, DeniedError,
+    ExistsError (the folder has something else in it), LockedError (another process writes it), NoSpaceError, DeniedError,
     OverBudgetError.
     """
 

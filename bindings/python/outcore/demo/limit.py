@@ -146,7 +146,7 @@ def run_limited(
 
 
 def killed_by_kernel(returncode: int, watch: Watch, timed_out: bool) -> bool:
-    """A group counts its kills; where systemd has already removed the group, SIGKILL from nobody else tells the same."""
+    """A group counts its kills; where systemd has already removed the group, SIGKILL without another sender tells the same."""
     return not timed_out and (returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)) and (watch.kills is None or watch.kills > 0)
 
 
