@@ -231,7 +231,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         for name in ("labels_", "inertia_", "compared_", "trace_"):
             self.__dict__.pop(name, None)
         if not found["interrupted"]:
-            self.labels_, self.inertia_, self.compared_ = found["labels"], found["inertia"], found["looked"]
+            self.labels_, self.inertia_, self.compared_ = found["labels"], found["inertia"], found["compared"]
 
     def _runs(self, X: Any) -> int:
         """How often to begin, once all parameters have been looked at."""

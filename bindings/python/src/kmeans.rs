@@ -5,11 +5,10 @@ use outcore::learn::kmeans::{self, Assigned, KMeans, Options};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::adopted::operand;
 use crate::job::{Done, Job};
 use crate::matrix::output;
 use crate::session::Session;
-use crate::sparse::SparseMatrix;
+use crate::sparse::rows;
 
 /// What `kmeans_fit` finds; `centers` is flat, row after row.
 pub(crate) fn dictionary(py: Python<'_>, model: KMeans) -> PyResult<Py<PyAny>> {
@@ -19,7 +18,7 @@ pub(crate) fn dictionary(py: Python<'_>, model: KMeans) -> PyResult<Py<PyAny>> {
     found.set_item("inertia", model.inertia)?;
     found.set_item("rounds", model.rounds)?;
     found.set_item("interrupted", model.interrupted)?;
-    found.set_item("looked", model.looked)?;
+    found.set_item("compared", model.compared_fraction)?;
     Ok(found.into_any().unbind())
 }
 
@@ -58,12 +57,8 @@ pub(crate) fn kmeans_fit(
 ) -> PyResult<Job> {
     let options = Options { max_iter, tol, weights: vector(weights) };
     let (session, start) = (session.get()?, flat(&start));
-    if let Ok(x) = x.cast::<SparseMatrix>() {
-        let x = x.get().get()?;
-        return Job::new(py.detach(|| kmeans::fit_sparse(session, x, &start, options)), Done::KMeans);
-    }
-    let x = operand(x)?;
-    Job::new(py.detach(|| kmeans::fit(session, x, start, options)), Done::KMeans)
+    let x = rows(x)?;
+    Job::new(py.detach(|| kmeans::fit(session, x, &start, options)), Done::KMeans)
 }
 
 /// The nearest centre of each row.
@@ -76,12 +71,8 @@ pub(crate) fn kmeans_assign(
     weights: Option<PyReadonlyArray1<'_, f64>>,
 ) -> PyResult<Job> {
     let (session, centers, weights) = (session.get()?, flat(&centers), vector(weights));
-    if let Ok(x) = x.cast::<SparseMatrix>() {
-        let x = x.get().get()?;
-        return Job::new(py.detach(|| kmeans::assign_sparse(session, x, &centers, weights)), Done::Assigned);
-    }
-    let x = operand(x)?;
-    Job::new(py.detach(|| kmeans::assign(session, x, centers, weights)), Done::Assigned)
+    let x = rows(x)?;
+    Job::new(py.detach(|| kmeans::assign(session, x, &centers, weights)), Done::Assigned)
 }
 
 /// The distance of each row to each centre.
@@ -94,12 +85,8 @@ pub(crate) fn kmeans_distances(
     out: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
     let (session, centers, out) = (session.get()?, flat(&centers), output(out)?);
-    if let Ok(x) = x.cast::<SparseMatrix>() {
-        let x = x.get().get()?;
-        return Job::new(py.detach(|| kmeans::sparse_distances(session, x, &centers, out)), Done::Matrix);
-    }
-    let x = operand(x)?;
-    Job::new(py.detach(|| kmeans::distances(session, x, centers, out)), Done::Matrix)
+    let x = rows(x)?;
+    Job::new(py.detach(|| kmeans::distances(session, x, &centers, out)), Done::Matrix)
 }
 
 /// Rows by number, ascending, one after another.
@@ -108,13 +95,8 @@ pub(crate) fn take_rows(
     py: Python<'_>,
     session: &Session,
     x: &Bound<'_, PyAny>,
-    rows: PyReadonlyArray1<'_, u64>,
+    numbers: PyReadonlyArray1<'_, u64>,
 ) -> PyResult<Job> {
-    let (session, rows) = (session.get()?, rows.as_array().to_vec());
-    if let Ok(x) = x.cast::<SparseMatrix>() {
-        let x = x.get().get()?;
-        return Job::new(py.detach(|| kmeans::take_sparse_rows(session, x, &rows)), Done::Numbers);
-    }
-    let x = operand(x)?;
-    Job::new(py.detach(|| kmeans::take_rows(session, x, rows)), Done::Numbers)
+    let (session, x, numbers) = (session.get()?, rows(x)?, numbers.as_array().to_vec());
+    Job::new(py.detach(|| kmeans::take_rows(session, &x, &numbers)), Done::Numbers)
 }

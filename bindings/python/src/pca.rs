@@ -1,7 +1,8 @@
 //! Principal components: the pass that finds them, and affine maps of rows, which are `transform` and its inverse.
 
 use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
-use outcore::learn::pca::{self, Affine, Components, Pca};
+use outcore::learn::linalg::{self, Affine};
+use outcore::learn::pca::{self, Components, Pca};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -56,5 +57,5 @@ pub(crate) fn affine(
     let flat: Vec<f64> = matrix.as_array().iter().copied().collect();
     let map = Affine { before: before.as_array().to_vec(), matrix: flat, columns, after: after.as_array().to_vec() };
     let (session, x, out) = (session.get()?, operand(x)?, output(out)?);
-    Job::new(py.detach(|| pca::affine(session, x, map, out)), Done::Matrix)
+    Job::new(py.detach(|| linalg::affine(session, x, map, out)), Done::Matrix)
 }

@@ -207,6 +207,14 @@ pub(crate) fn sparse_column_statistics(py: Python<'_>, session: &Session, a: &Sp
     Job::new(py.detach(|| linalg::sparse_column_statistics(session, a)), Done::SparseStatistics)
 }
 
+/// Rows of a dense or sparse matrix.
+pub(crate) fn rows(x: &Bound<'_, PyAny>) -> PyResult<Rows> {
+    match x.cast::<SparseMatrix>() {
+        Ok(x) => Ok(Rows::Sparse(x.get().get()?.clone())),
+        Err(_) => Ok(Rows::Dense(operand(x)?)),
+    }
+}
+
 /// Y = X R, for a sparse R in memory.
 #[pyfunction]
 pub(crate) fn project(
@@ -216,12 +224,8 @@ pub(crate) fn project(
     r: &SparseMatrix,
     out: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
-    let (session, r, out) = (session.get()?, r.get()?, output(out)?);
-    let rows = match x.cast::<SparseMatrix>() {
-        Ok(x) => Rows::Sparse(x.get().get()?.clone()),
-        Err(_) => Rows::Dense(operand(x)?),
-    };
-    Job::new(py.detach(|| linalg::project(session, rows, r, out)), Done::Matrix)
+    let (session, x, r, out) = (session.get()?, rows(x)?, r.get()?, output(out)?);
+    Job::new(py.detach(|| linalg::project(session, x, r, out)), Done::Matrix)
 }
 
 /// The matrix in tiles, or nothing where they do not pay; `out` is a path or nothing.

@@ -27,6 +27,7 @@ mod error;
 mod job;
 pub mod learn;
 mod limits;
+mod memory_split;
 pub mod pass;
 mod session;
 

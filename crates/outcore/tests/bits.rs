@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use outcore::learn::kmeans::{Options, assign, distances, fit as cluster, fit_sparse, sparse_distances};
+use outcore::learn::kmeans::{Options, assign, distances, fit as cluster};
 use outcore::learn::linalg::{
     Csrmm, Gemm, Reduction, Scaling, Syrk, column_norms, column_statistics, csrmm, csrmm_into, gemm, gemm_into, gram_product,
     reduce, row_norms, scaled, sparse_column_statistics, sparse_row_norms, syrk,
@@ -196,14 +196,14 @@ fn clusters() {
         place.check(&format!("{k} clusters of {rows} x {cols}"), BUDGET, |session| {
             let x = || session.open(&x).unwrap().into();
             let options = Options { max_iter: 6, tol: 0.0, weights: None };
-            let found = cluster(session, x(), start.clone(), options).unwrap().run().unwrap();
+            let found = cluster(session, x(), &start, options).unwrap().run().unwrap();
             (doubles(&found.centers), found.labels, found.inertia.to_bits())
         });
         if rows < 10_000 {
             place.check(&format!("labels of {rows} x {cols}"), BUDGET, |session| {
                 let x = || session.open(&x).unwrap().into();
-                let found = assign(session, x(), start.clone(), None).unwrap().run().unwrap();
-                let far = distances(session, x(), start.clone(), Output::Scratch).unwrap().run().unwrap();
+                let found = assign(session, x(), &start, None).unwrap().run().unwrap();
+                let far = distances(session, x(), &start, Output::Scratch).unwrap().run().unwrap();
                 (found.labels, found.inertia.to_bits(), bits(&far))
             });
         }
@@ -269,8 +269,8 @@ fn clusters_of_sparse_rows() {
     place.check("clusters of sparse rows", BUDGET, |session| {
         let a = session.open_sparse(&a).unwrap();
         let options = Options { max_iter: 5, tol: 0.0, weights: None };
-        let found = fit_sparse(session, &a, &start, options).unwrap().run().unwrap();
-        let far = sparse_distances(session, &a, &start, Output::Scratch).unwrap().run().unwrap();
+        let found = cluster(session, (&a).into(), &start, options).unwrap().run().unwrap();
+        let far = distances(session, (&a).into(), &start, Output::Scratch).unwrap().run().unwrap();
         (doubles(&found.centers), found.labels, found.inertia.to_bits(), bits(&far))
     });
 }

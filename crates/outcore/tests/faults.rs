@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 
 use outcore::data::samples::{DatasetWriter, Field, Kind, WriterOptions};
 use outcore::data::sparse::compress;
-use outcore::learn::kmeans::{Options, fit_sparse};
+use outcore::learn::kmeans::{self, Options};
 use outcore::learn::linalg::{
-    Axpby, Csrmm, Gemm, Reduction, Scaling, Syrk, axpby, column_norms, column_statistics, csrcsc, csrmm, gemm, gemm_into,
-    gram_product, reduce, row_norms, scale, scaled, syrk,
+    Affine, Axpby, Csrmm, Gemm, Reduction, Scaling, Syrk, affine, axpby, column_norms, column_statistics, csrcsc, csrmm, gemm,
+    gemm_into, gram_product, reduce, row_norms, scale, scaled, syrk,
 };
-use outcore::learn::pca::{Affine, Components, affine, fit};
+use outcore::learn::pca::{Components, fit};
 use outcore::{
     Array, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Result, Session, Settings, Sparse, WrapDevice,
 };
@@ -186,7 +186,7 @@ fn sparse_operations() -> Vec<(&'static str, SparseOperation)> {
         ("tiles", |session, a, out| compress(session, a, Some(out))?.run().map(drop)),
         ("k-means", |session, a, _| {
             let start: Vec<f64> = (0..4 * WORDS).map(|at| (at * 7 % 13) as f64 / 100.0).collect();
-            fit_sparse(session, a, &start, Options { max_iter: 3, tol: 0.0, weights: None })?.run().map(drop)
+            kmeans::fit(session, a.into(), &start, Options { max_iter: 3, tol: 0.0, weights: None })?.run().map(drop)
         }),
     ]
 }

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use outcore::learn::linalg::{Gemm, axpby, gemm};
-use outcore::learn::pca::{Affine, affine};
+use outcore::learn::linalg::{Affine, Gemm, affine, axpby, gemm};
 use outcore_device::write_now;
 use outcore_store::{Folder, Store};
 

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use outcore::learn::linalg::{
-    Axpby, Gemm, Reduction, Syrk, axpby, column_norms, column_statistics, gemm, gemm_into, reduce, row_norms, scale, syrk,
+    Affine, Axpby, Gemm, Reduction, Syrk, affine, axpby, column_norms, column_statistics, gemm, gemm_into, reduce, row_norms,
+    scale, syrk,
 };
-use outcore::learn::pca::{Affine, Components, affine, fit};
+use outcore::learn::pca::{Components, fit};
 use outcore::{Array, Buf, DType, Error, Job, Norm, Operand, Order, Output, Session, Settings, Shared};
 use proptest::prelude::*;
 

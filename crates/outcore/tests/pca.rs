@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use outcore::learn::pca::{Affine, Components, affine, fit};
+use outcore::learn::linalg::{Affine, affine};
+use outcore::learn::pca::{Components, fit};
 use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};
 
 struct Place {
@@ -76,8 +77,8 @@ fn known_components_are_found_in_memory_and_on_ssd() {
 
 #[test]
 fn a_dense_decomposition_can_be_left() {
-    let place = place(256 << 20, 2);
-    let x = store(&place, 1500, 1200, |row, column| ((row * 31 + column * 17 + row * column) % 101) as f64);
+    let place = place(1 << 30, 2);
+    let x = store(&place, 3000, 2400, |row, column| ((row * 31 + column * 17 + row * column) % 101) as f64);
     let mut running = fit(&place.session, (&x).into(), Components::All, 0).unwrap().start().unwrap();
     let step = Duration::from_millis(20);
     // What follows the pass counts for a twentieth.

@@ -16,7 +16,8 @@ use crate::data::file::{StoredFile, Writer};
 use crate::data::format::{DType, Dense, Order};
 use crate::error::{Error, Result};
 use crate::job::{Job, Segments};
-use crate::session::{PLAN_THREADS, Session};
+use crate::memory_split::MemorySplit;
+use crate::session::Session;
 
 /// What file systems map, mark as written and lock at a time.
 pub(crate) const FILE_BLOCK_BYTES: u64 = 4096;
@@ -334,7 +335,7 @@ impl Array {
 
     /// Bytes of a block of which all threads have one in use, and some are on their way.
     fn share(&self) -> u64 {
-        self.session.memory_free() / (3 * (PLAN_THREADS + 1))
+        MemorySplit::new(&self.session).moved_panel_bytes()
     }
 
     fn row_panels(&self, layout: Layout) -> Vec<Range<u64>> {
@@ -414,7 +415,7 @@ fn convert_as<T: Real, U: Real>(session: &Session, x: &Operand, out: Output, dty
 /// Panels where both sides agree on what lies next to each other, else squares as large as memory allows.
 fn convert_tiles(session: &Session, layout: &Layout, out: &Layout, [source, sink]: [u64; 2]) -> Vec<(Range<u64>, Range<u64>)> {
     let (rows, cols) = (layout.rows, layout.cols);
-    let share = session.memory_free() / (3 * (PLAN_THREADS + 1));
+    let share = MemorySplit::new(session).moved_panel_bytes();
     let both = source + sink;
     if layout.by_rows() == out.by_rows() {
         return match out.by_rows() {

@@ -17,6 +17,7 @@ use crate::data::growing::out_of_room;
 use crate::data::sparse::{Sparse, SparseBufs};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
+use crate::memory_split::MemorySplit;
 use crate::session::Session;
 
 /// Labels that go with the rows.
@@ -118,7 +119,7 @@ struct Rows {
 impl Export {
     fn run(&self, stage: &mut Stage, path: &Path, columns: bool) -> Result<()> {
         let object = path.display().to_string();
-        let memory = self.session.memory_free();
+        let memory = MemorySplit::new(&self.session).free();
         // An entry is there as it is stored, as row and column, and as text.
         let entries = (memory / 4 / 96).clamp(1 << 8, 1 << 18);
         let pieces = self.row_pieces(entries);
@@ -372,7 +373,7 @@ struct Out {
 impl Out {
     fn new(session: &Session, object: &str, new: &NewObject, at: &Path) -> Result<Out> {
         let file = session.device_file(object.to_owned(), new.device());
-        let block_bytes = (session.memory_free() / 32).clamp(64 << 10, 1 << 20) as usize;
+        let block_bytes = MemorySplit::new(session).block_bytes(1 << 20).max(64 << 10) as usize;
         let stream = session.engine().write_stream(file.extent(), 0, StreamOptions { block_bytes, ahead: 3 });
         Ok(Out { stream: stream.map_err(|error| out_of_room(error, at))?, len: 0, at: at.to_owned() })
     }

@@ -47,6 +47,7 @@ use crate::data::format::{Compressed, DType, FormatError};
 use crate::data::sparse::Sparse;
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
+use crate::memory_split::MemorySplit;
 use crate::session::Session;
 
 /// Which number the first feature of LIBSVM text has.
@@ -240,7 +241,7 @@ impl Shares {
     }
 
     fn of(session: &Session) -> Shares {
-        let memory = session.memory_free();
+        let memory = MemorySplit::new(session).free();
         // Six streams at most are written and one is read: 3/64 each; a third is for chunks, a fourth to sort entries in.
         let block = (memory / 64).next_power_of_two().clamp(64 << 10, 2 << 20) / 2;
         let block = (block as usize).max(32 << 10);

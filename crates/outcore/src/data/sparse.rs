@@ -25,13 +25,14 @@ use crate::data::format::with_real;
 use crate::data::format::{self, Compressed, DType, Description, Element, FormatError, Vector};
 use crate::error::{Error, Result};
 use crate::job::Job;
+use crate::memory_split::MemorySplit;
 use crate::session::Session;
 
 pub use compress::compress;
 pub(crate) use compress::compress_within;
 pub(crate) use create::{NewSparse, SparseShape};
 use pieces::Cut;
-pub(crate) use pieces::{Piece, PieceBlocks, whole_lines, with_csr, with_lines};
+pub(crate) use pieces::{Piece, PieceBlocks, each_piece, whole_lines, with_csr, with_lines};
 use tiles::Tiled;
 
 /// File names of the parts of a sparse matrix in its folder.
@@ -201,7 +202,7 @@ impl Integers {
         }
         let mut plan = Plan::new(format!("read {}", self.part.name()));
         let (extent, (whole, mut rest)) = (self.part.extent(&mut plan), into.lend());
-        let at_once = (self.session.memory_free() / 32).clamp(4096, 1 << 20) / 8;
+        let at_once = MemorySplit::new(&self.session).block_bytes(1 << 20) / 8;
         for range in cut(range, at_once).into_iter().filter(|range| !range.is_empty()) {
             let mut piece = rest.split_to(8 * (range.end - range.start) as usize);
             plan.task(Task::new("read").read(self.part.region(extent, range)).run(move |cx| {
@@ -582,7 +583,7 @@ impl Sparse {
     /// Tasks that put entries of tiles behind each other, line after line.
     fn decoded<T: Real>(&self, plan: &mut Plan, [offsets, indices, values]: [&mut Buf; 3]) {
         let (size, base) = (self.index_element().bytes() as usize, self.entries.start);
-        for piece in self.pieces(self.session.memory_free() / 32, |_| 0) {
+        for piece in self.pieces(MemorySplit::new(&self.session).free() / 32, |_| 0) {
             let (lines, entries) = (piece.lines(), piece.entries() as usize);
             let last = lines.end == self.lines();
             let mut offsets = offsets.split_to(8 * (lines.end - lines.start + u64::from(last)) as usize);
@@ -617,7 +618,7 @@ impl Sparse {
         copy: impl Fn(&[u8], Element, &mut [u8]) + Clone + Send + 'static,
     ) {
         let (extent, element) = (part.extent(plan), part.vector.element);
-        let at_once = (self.session.memory_free() / 32).clamp(4096, 1 << 20) / size;
+        let at_once = MemorySplit::new(&self.session).block_bytes(1 << 20) / size;
         for range in cut(range, at_once).into_iter().filter(|range| !range.is_empty()) {
             let mut piece = into.split_to(((range.end - range.start) * size) as usize);
             let copy = copy.clone();

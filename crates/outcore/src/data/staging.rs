@@ -20,6 +20,7 @@ use crate::data::array::cut;
 use crate::data::format::FormatError;
 use crate::error::{Error, Result};
 use crate::job::Stage;
+use crate::memory_split::MemorySplit;
 use crate::session::Session;
 
 const COPIED_BYTES: u64 = 1 << 20;
@@ -149,7 +150,7 @@ fn copy(
         let from = session.device_file(from.name().to_owned(), from.device());
         let len = from.extent().len();
         let (from, to) = (plan.extent(from.extent()), plan.extent(to.extent()));
-        for range in cut(0..len, COPIED_BYTES.min(session.memory_free() / 32)) {
+        for range in cut(0..len, MemorySplit::new(session).block_bytes(COPIED_BYTES)) {
             let region = |extent| Region::span(extent, range.start, range.end - range.start);
             plan.task(Task::new("copy").read(region(from)).write(region(to)).run(|cx| {
                 let (from, to) = cx.blocks.split_at_mut(1);

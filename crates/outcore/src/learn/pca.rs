@@ -22,12 +22,12 @@ use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Eigen, MatMut, MatRef, Real, TopOptions, gemm_scratch_bytes, view, view_mut};
 
 use super::linalg::{in_calls, syrk_in_calls};
-use crate::data::array::{Array, Operand, Output, Tile, panels, panels_that_fit};
+use crate::data::array::{Operand, Tile, panels};
 use crate::data::format::with_real;
 use crate::data::format::{DType, Order};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
-use crate::session::{PLAN_THREADS, Session};
+use crate::session::Session;
 
 /// How many components to keep.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -665,89 +665,4 @@ fn lane_bytes(panels: &[Panel]) -> u64 {
 fn symmetric(square: MatRef<'_, f64>) -> Vec<f64> {
     let n = square.nrows();
     (0..n * n).map(|at| (at / n, at % n)).map(|(i, j)| if i >= j { square[(i, j)] } else { square[(j, i)] }).collect()
-}
-
-/// y = (x - before) w + after, row by row: what `transform` and its inverse are.
-#[derive(Clone, Debug)]
-pub struct Affine {
-    /// Taken off each row of x first, d; nothing when empty.
-    pub before: Vec<f64>,
-    /// d x k, row after row.
-    pub matrix: Vec<f64>,
-    /// Columns of `matrix`.
-    pub columns: u64,
-    /// Added to each row of y, k; nothing when empty.
-    pub after: Vec<f64>,
-}
-
-/// Applies an affine map to the rows of x in one pass. The result has the element type of x.
-///
-/// Cost: reads x, writes y, 2ndk flops; the matrix stays in memory.
-///
-/// # Errors
-/// [`Error::Shape`], [`Error::OverBudget`]; what keeps the output from being made.
-pub fn affine(session: &Session, x: Operand, map: Affine, out: Output) -> Result<Job<Array>> {
-    let (d, k) = (x.cols(), map.columns);
-    let fits = map.matrix.len() as u64 == d * k
-        && [0, d].contains(&(map.before.len() as u64))
-        && [0, k].contains(&(map.after.len() as u64));
-    if !fits {
-        return Err(Error::shape(format!(
-            "{} has {d} columns, the map takes {} and gives {k}",
-            x.name(),
-            map.matrix.len() as u64 / k.max(1)
-        )));
-    }
-    with_real!(x.dtype(), T => affine_as::<T>(session, x, map, out))
-}
-
-fn affine_as<T: Real>(session: &Session, x: Operand, map: Affine, out: Output) -> Result<Job<Array>> {
-    let (n, d, k, element) = (x.rows(), x.cols(), map.columns, size_of::<T>() as u64);
-    out.check_distinct(&[&x])?;
-    let mut plan = Plan::new("affine map");
-    let target = out.target(session, x.dtype(), &[n, k], Order::Row, &mut plan)?;
-    let (into, y) = (plan.extent(&target.extent), target.array.layout());
-    let (extent, layout) = (x.extent(&mut plan), x.layout());
-    let matrix: Arc<Vec<T>> = Arc::new(map.matrix.iter().map(|&value| T::of(value)).collect());
-    let (before, after) = (Arc::new(map.before), Arc::new(map.after));
-    plan.hold(d * k * element + 8 * (d + k));
-    plan.bound(target.array.nbytes() + if x.is_stored() { x.bytes() } else { 0 });
-    let share = (session.memory_bytes() / 2).saturating_sub(d * k * element) / (3 * PLAN_THREADS);
-    for rows in panels_that_fit(n, (d + k) * element, share, |rows| x.frame_bytes(rows)) {
-        let tile = layout.tile(extent, rows.clone(), 0..d, element);
-        let y_tile = y.tile(into, rows, 0..k, element);
-        plan.task(affine_task::<T>(
-            tile,
-            y_tile,
-            Arc::clone(&matrix),
-            Arc::clone(&before),
-            Arc::clone(&after),
-            session.blas().clone(),
-        ));
-    }
-    target.job(session, vec![plan])
-}
-
-fn affine_task<T: Real>(x: Tile, y: Tile, matrix: Arc<Vec<T>>, before: Arc<Vec<f64>>, after: Arc<Vec<f64>>, blas: Blas) -> Task {
-    let (d, k) = (x.cols, y.cols);
-    let centered_bytes = if before.is_empty() { 0 } else { x.rows * d * size_of::<T>() };
-    let task = Task::new("affine").flops(kernels::gemm_flops(x.rows, k, d)).scratch(centered_bytes);
-    task.held(gemm_scratch_bytes::<T>(x.rows, k, d, &blas)).read(x.region).write(y.region).run(move |cx| {
-        let [x_block, y_block] = &mut *cx.blocks else { unreachable!("two were declared") };
-        let mut out = y.of_mut::<T>(y_block)?;
-        let mut from = x.of::<T>(x_block)?;
-        if !before.is_empty() && !cx.scratch.is_empty() {
-            let scratch = bytemuck::cast_slice_mut::<u8, T>(cx.scratch);
-            kernels::center_into(view_mut(scratch, x.rows, d, d, 1)?, from, &before)?;
-            from = view(scratch, x.rows, d, d, 1)?;
-        }
-        if !after.is_empty() {
-            for column in 0..k {
-                kernels::fill(out.as_mut().subcols_mut(column, 1), T::of(after[column]));
-            }
-        }
-        let beta = if after.is_empty() { T::ZERO } else { T::ONE };
-        let stop = || cx.cancelled.load(Ordering::Relaxed);
-        Ok(in_calls(out, T::ONE, from, view(&matrix, d, k, k, 1)?, beta, &blas, stop)?)
-    })
 }

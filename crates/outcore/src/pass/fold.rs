@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use outcore_engine::{Outcome, Plan, Region, Task};
+use outcore_engine::{Outcome, Plan, Task};
 use outcore_kernels::{Lines, MatRef, Real};
 
 use super::rows::panels;
-use super::{MemorySplit, Rows};
+use super::{Lanes, Rows};
 use crate::data::sparse::with_lines;
 use crate::error::{Error, Result};
 use crate::job::Job;
+use crate::memory_split::MemorySplit;
 use crate::session::Session;
 
 /// What rows come to. A state is flat memory with a merge: several are added to at once and merged in order.
@@ -56,14 +57,8 @@ pub fn fold<T: Real, F: Fold<T>>(session: &Session, name: &'static str, rows: &R
     let mut plan = Plan::new(name);
     plan.bound(rows.stored_bytes());
     plan.note("lanes", split.lanes());
-    let lanes: Vec<Region> =
-        (0..split.lanes()).map(|lane| Region::span(plan.volatile(format!("lane {lane}"), state_bytes), 0, state_bytes)).collect();
-    let fold = Arc::new(fold);
-    let task = |index: usize, flops: u64| {
-        let (lane, is_first) = (lanes[index % lanes.len()], index < lanes.len());
-        let task = Task::new(name).flops(flops);
-        (if is_first { task.write(lane) } else { task.update(lane) }, is_first)
-    };
+    let (fold, lanes) = (Arc::new(fold), Lanes::new(&mut plan, "lane", split.lanes(), state_bytes));
+    let task = |index: usize, flops: u64| lanes.add(index, Task::new(name).flops(flops));
     let begin = |fold: &F, state: &mut [F::Element], is_first: bool| {
         if is_first {
             state.fill(bytemuck::Zeroable::zeroed());
@@ -100,9 +95,7 @@ pub fn fold<T: Real, F: Fold<T>>(session: &Session, name: &'static str, rows: &R
         }
     }
     Job::new(session, vec![plan], move |outcomes: Vec<Outcome>| {
-        let outcome = &outcomes[0];
-        let mut states =
-            lanes.iter().filter_map(|lane| Some(&bytemuck::cast_slice::<u8, F::Element>(outcome.result(lane)?)[..len]));
+        let mut states = lanes.results::<F::Element>(&outcomes[0]).map(|state| &state[..len]);
         let Some(first) = states.next() else {
             let mut empty = vec![bytemuck::Zeroable::zeroed(); len];
             fold.start(&mut empty);

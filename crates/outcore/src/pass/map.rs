@@ -7,11 +7,12 @@ use outcore_device::Locked;
 use outcore_engine::{Plan, Task};
 use outcore_kernels::{Lines, MatRef, Real};
 
+use super::Rows;
 use super::rows::panels;
-use super::{MemorySplit, Rows};
 use crate::data::sparse::with_lines;
 use crate::error::{Error, Result};
 use crate::job::Job;
+use crate::memory_split::MemorySplit;
 use crate::session::Session;
 
 /// What each row comes to.
@@ -50,10 +51,7 @@ pub(crate) fn map<T: Real, M: Map<T>>(
     let mut plan = Plan::new(name);
     plan.bound(rows.stored_bytes());
     let (map, element_bytes) = (Arc::new(map), size_of::<M::Element>() as u64);
-    let count = match rows {
-        Rows::Dense(x) => x.rows(),
-        Rows::Sparse(a) => a.lines(),
-    } as usize;
+    let count = rows.count() as usize;
     // Allocated by the first task: a plan holds nothing.
     let found = Arc::new(Mutex::new(Vec::new()));
     let put = move |found: &Mutex<Vec<M::Element>>, map: &M, first: u64, part: &[M::Element]| {

@@ -30,6 +30,7 @@ use super::pending_batch::{Future, Keeping, Made, Place, Work};
 use super::sample_cache::SampleCache;
 use super::{Dataset, LOOK_EVERY};
 use crate::error::{Error, Result};
+use crate::memory_split::MemorySplit;
 
 /// What batches ahead have together, unless the caller says how many they are: enough for the queue of any device.
 const AHEAD_BYTES: u64 = 16 << 20;
@@ -389,7 +390,7 @@ fn ahead(dataset: &Dataset, options: &LoaderOptions) -> usize {
     let enough = || {
         let bytes = (dataset.bytes() / dataset.len().max(1)).saturating_mul(options.batch).max(1);
         let busy = (AHEAD_BYTES / bytes).max(AHEAD_MIN).min((AHEAD_SAMPLES / options.batch).max(AHEAD_MIN));
-        busy.min(dataset.session().memory_free() / AHEAD_PART / bytes) as usize
+        busy.min(MemorySplit::new(dataset.session()).free() / AHEAD_PART / bytes) as usize
     };
     options.ahead.unwrap_or_else(enough)
 }

@@ -27,6 +27,7 @@ use crate::data::growing::Growing;
 use crate::data::staging::StagingFolder;
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
+use crate::memory_split::MemorySplit;
 use crate::session::Session;
 
 /// Between two checkpoints, where there are not as many bytes sooner.
@@ -585,7 +586,7 @@ impl DatasetWriter {
     fn fill(&self, stage: &Stage, lookup: &mut Lookup, seed: u64, counts: &[u64]) -> Result<Option<Unplaced>> {
         const NAME: u64 = size_of::<(Hash, u64)>() as u64;
         let most = counts.iter().copied().max().unwrap_or(0);
-        let at_once = (self.session.memory_free() / 4 / NAME).max(most);
+        let at_once = (MemorySplit::new(&self.session).free() / 4 / NAME).max(most);
         let _names = stage.reserve("names to sort", at_once.min(self.state.samples) * NAME)?;
         let mut first = 0;
         while first < counts.len() {
@@ -671,7 +672,7 @@ fn failed(extent: &Extent, source: io::Error) -> Error {
 
 /// Of the streams beside that of the samples, which is four times as long.
 fn block_bytes(session: &Session) -> usize {
-    (session.memory_free() / 128).next_power_of_two().clamp(16 << 10, 256 << 10) as usize
+    (MemorySplit::new(session).free() / 128).next_power_of_two().clamp(16 << 10, 256 << 10) as usize
 }
 
 fn open(session: &Session, home: &mut StagingFolder, path: &Path, state: &State) -> Result<Vec<Growing>> {

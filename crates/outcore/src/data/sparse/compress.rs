@@ -19,6 +19,7 @@ use crate::data::format::with_real;
 use crate::data::format::{Description, Element, Entries, Vector};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
+use crate::memory_split::MemorySplit;
 use crate::session::Session;
 
 /// Bytes of A that make a block.
@@ -83,9 +84,10 @@ pub(crate) fn compress_within(
 
 /// What finds out how large tiles are, what it finds, and the pieces of each block.
 fn sizing<T: Real>(session: &Session, a: &Sparse) -> (Plan, Vec<Sized>, Vec<Vec<Piece>>) {
-    let share = BLOCK_BYTES.min(session.memory_free() / 64);
+    let free = MemorySplit::new(session).free();
+    let share = BLOCK_BYTES.min(free / 64);
     let blocks = whole_lines(&a.pieces(share, |lines| if lines > BAND { share } else { 0 }));
-    let most = session.memory_free() / 16;
+    let most = free / 16;
     let holds = blocks.iter().all(|block| {
         let lines = block[0].lines();
         lines.end - lines.start <= BAND && block.iter().map(|piece| a.bytes_of(piece)).sum::<u64>() <= most

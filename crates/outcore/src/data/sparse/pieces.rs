@@ -17,8 +17,9 @@ use super::tiles::Tiled;
 use super::{Backing, Form, Part, Parts, Sparse};
 use crate::data::array::cut;
 use crate::data::format::with_real;
-use crate::data::format::{DType, Element};
+use crate::data::format::Element;
 use crate::error::{Error, Result};
+use crate::memory_split::MemorySplit;
 use crate::session::Session;
 
 /// Entries between cuts, in matrices of up to [`CUTS`] times as many.
@@ -205,6 +206,18 @@ pub(crate) fn whole_lines(pieces: &[Piece]) -> Vec<Vec<Piece>> {
     groups
 }
 
+/// Each of some pieces that a task reads, with its blocks.
+pub(crate) fn each_piece<'a>(
+    pieces: &'a [PieceBlocks],
+    mut blocks: &'a [Block],
+) -> impl Iterator<Item = (&'a PieceBlocks, &'a [Block])> {
+    pieces.iter().map(move |piece| {
+        let (here, rest) = blocks.split_at(piece.count());
+        blocks = rest;
+        (piece, here)
+    })
+}
+
 /// A piece, and what its blocks are.
 #[derive(Clone)]
 pub(crate) struct PieceBlocks {
@@ -219,11 +232,6 @@ impl PieceBlocks {
             Form::Tiled(_) => 1,
             Form::Arrays { values, .. } => 2 + usize::from(values.is_some()),
         }
-    }
-
-    /// The type of values.
-    pub(crate) fn dtype(&self) -> DType {
-        self.parts.dtype
     }
 
     /// The type of indices in arrays; nothing for tiles.
@@ -420,7 +428,7 @@ pub(super) fn find_cuts(session: &Session, parts: &Parts) -> Result<Vec<Cut>> {
     } else {
         let mut plan = Plan::new("open a sparse matrix");
         let (extent, turn) = (part.extent(&mut plan), plan.serial());
-        let at_once = (session.memory_free() / 32).clamp(4096, 1 << 20) / part.vector.element.bytes();
+        let at_once = MemorySplit::new(session).block_bytes(1 << 20) / part.vector.element.bytes();
         for range in cut(0..part.vector.len, at_once) {
             let (cutter, element, object) = (Arc::clone(&cutter), part.vector.element, part.name().to_owned());
             let (first, size, begin) = (range.start, element.bytes(), part.vector.data_offset);

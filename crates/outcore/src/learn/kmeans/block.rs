@@ -1,8 +1,8 @@
 //! One block of rows: what is known of them between rounds, and what a round does with them.
 //!
 //! Of each row a label and two bounds are kept: `upper` is no less than the distance to the centre of the label, `lower` no more than
-//! that to any other (Hamerly, "Making k-means even faster", 2010). Centres that move loosen them by as much. While
-//! `upper < max(lower, half the distance to the next centre)` the label stays, and the row is neither looked at nor read. Bounds are
+//! that to any other (Hamerly, "Making k-means even faster", 2010). Centres that move relax them by as much. While
+//! `upper < max(lower, half the distance to the next centre)` the label stays, and the row is neither compared nor read. Bounds are
 //! rounded outwards and widened by the error of the distances that they come from, so that pruning changes no label. A row that is
 //! read from the copy, and there so near to the border between two clusters that it may lie on the other side in X, is left
 //! *unsure*, for a look at X itself.
@@ -16,11 +16,11 @@ use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Nearest, PackedCenters, Real, view};
 
 use super::centers::{Centers, Moved, SLACK, above, below};
-use super::source::{Packed, Piece, Rows};
+use super::piece::{BlockRows, Packed, Piece};
 use super::totals::{Shape, Totals};
 use crate::error::{Error, Result};
 
-/// Rows that are looked at together: they stay in the second-level cache, and where rows are long they leave memory for others.
+/// Rows that are compared together: they stay in the second-level cache, and where rows are long they leave memory for others.
 pub(super) fn part_rows<T>(features: usize) -> usize {
     ((256 << 10) / (features * size_of::<T>()).max(1)).clamp(32, 512)
 }
@@ -32,12 +32,12 @@ pub(super) const BOUND_BYTES: u64 = 8;
 const PACKING_ERROR_MAX: f64 = 1.0 / (1 << 12) as f64;
 
 /// What is known of the rows of a block.
-pub(super) struct Known<T> {
+pub(super) struct RowStates<T> {
     pub(super) labels: Vec<u32>,
     /// Empty where there is no memory for bounds.
     upper: Vec<f32>,
     lower: Vec<f32>,
-    /// Rows that had to be looked at when the bounds were last loosened.
+    /// Rows that had to be compared when the bounds were last relaxed.
     active: usize,
     /// Rows for which the copy is too coarse in this round.
     pub(super) unsure: Vec<u32>,
@@ -45,11 +45,11 @@ pub(super) struct Known<T> {
     pub(super) packing: Option<Arc<Packed<T>>>,
 }
 
-impl<T: Real> Known<T> {
+impl<T: Real> RowStates<T> {
     /// Nothing yet: zeros, whose pages come into being when the first pass writes them.
-    pub(super) fn new(rows: usize, bounds: bool) -> Known<T> {
+    pub(super) fn new(rows: usize, bounds: bool) -> RowStates<T> {
         let bounds = if bounds { rows } else { 0 };
-        Known {
+        RowStates {
             labels: vec![0; rows],
             upper: vec![0.0; bounds],
             lower: vec![0.0; bounds],
@@ -68,8 +68,8 @@ impl<T: Real> Known<T> {
         &self.upper
     }
 
-    /// Loosens the bounds by how far centres have moved, and counts the rows that have to be looked at.
-    pub(super) fn loosen(&mut self, moved: &Moved) -> usize {
+    /// Relaxes the bounds by how far centres have moved, and counts the rows that have to be compared.
+    pub(super) fn relax_bounds(&mut self, moved: &Moved) -> usize {
         if self.upper.is_empty() {
             return self.labels.len();
         }
@@ -85,12 +85,12 @@ impl<T: Real> Known<T> {
         active
     }
 
-    /// Whether most rows had to be looked at when the bounds were last loosened.
+    /// Whether most rows had to be compared when the bounds were last relaxed.
     pub(super) fn are_most_active(&self) -> bool {
         4 * self.active > 3 * self.labels.len()
     }
 
-    /// Rows that have to be looked at.
+    /// Rows that have to be compared.
     pub(super) fn active(&self, gaps: &[f32]) -> Vec<u32> {
         let bounds = self.upper.iter().zip(&self.lower).zip(&self.labels);
         let active = bounds.zip(0..).filter(|(((upper, lower), label), _)| !is_settled(**upper, **lower, gaps[**label as usize]));
@@ -118,7 +118,7 @@ pub(super) struct Pass<T: Real> {
     pub(super) packed: PackedCenters<T>,
     /// Taken off all rows and centres.
     pub(super) shift: Arc<Vec<f64>>,
-    pub(super) known: Arc<Vec<Mutex<Known<T>>>>,
+    pub(super) states: Arc<Vec<Mutex<RowStates<T>>>>,
     pub(super) weights: Option<Arc<Vec<f64>>>,
     pub(super) blas: Blas,
     /// What errors call X.
@@ -132,8 +132,8 @@ pub(super) enum Wanted {
     These(Vec<u32>),
     /// Those that bounds do not settle.
     Active,
-    /// The same, once the bounds have been loosened.
-    ActiveWhenLoosened,
+    /// The same, once the bounds have been relaxed.
+    ActiveOnceRelaxed,
 }
 
 /// The memory of one part of a block.
@@ -160,7 +160,7 @@ impl<T: Real> Pass<T> {
     }
 
     /// Looks at rows of a block. The blocks of the context: one a piece, the copy where it is to be made, and the totals.
-    pub(super) fn look(
+    pub(super) fn compare(
         &self,
         index: usize,
         first_row: u64,
@@ -171,25 +171,25 @@ impl<T: Real> Pass<T> {
         let (read, rest) = cx.blocks.split_at_mut(pieces.len());
         let Some((totals, copy)) = rest.split_last_mut() else { unreachable!("totals come last") };
         let totals = &mut Totals::of(totals.slice_mut(), self.shape);
-        let rows: Vec<(usize, Rows<'_, T>)> =
+        let rows: Vec<(usize, BlockRows<'_, T>)> =
             pieces.iter().zip(&*read).map(|(piece, block)| Ok((piece.rows.start, piece.of(block)?))).collect::<Result<_>>()?;
-        let known = &mut *self.known[index].locked();
-        let count = known.labels.len();
-        if let (Wanted::ActiveWhenLoosened, Some(moved)) = (&wanted, &self.moved) {
-            known.loosen(moved);
+        let states = &mut *self.states[index].locked();
+        let count = states.labels.len();
+        if let (Wanted::ActiveOnceRelaxed, Some(moved)) = (&wanted, &self.moved) {
+            states.relax_bounds(moved);
         }
         let whole = pieces.len() == 1 && pieces[0].rows.len() == count;
         let part = &mut self.part(bytemuck::cast_slice_mut(cx.scratch));
         let d = self.shape.features;
-        // Nearly all are looked at in one go, which also tightens all bounds.
-        let all = self.is_first() || !known.has_bounds() || (whole && known.are_most_active());
-        let looked = match wanted {
+        // Nearly all are compared in one go, which also tightens all bounds.
+        let all = self.is_first() || !states.has_bounds() || (whole && states.are_most_active());
+        let compared = match wanted {
             Wanted::These(rows) => rows,
             _ if all => (0..count as u32).collect(),
-            _ => known.active(&self.centers.gaps),
+            _ => states.active(&self.centers.gaps),
         };
         let mut nearest = 0.0;
-        for some in looked.chunks(part.labels.len()) {
+        for some in compared.chunks(part.labels.len()) {
             if cx.cancelled.load(Ordering::Relaxed) {
                 return Err(Error::Cancelled);
             }
@@ -204,16 +204,16 @@ impl<T: Real> Pass<T> {
                 }
             }
             let off = rows[0].1.error();
-            nearest += self.label(some, part, known, totals, first_row, off).map_err(|error| match &rows[0].1 {
-                Rows::Dense(x) => error.locate(*x, &self.object, first_row),
-                Rows::Packed(..) => error.into(),
+            nearest += self.label(some, part, states, totals, first_row, off).map_err(|error| match &rows[0].1 {
+                BlockRows::Dense(x) => error.locate(*x, &self.object, first_row),
+                BlockRows::Packed(..) => error.into(),
             })?;
         }
-        totals.looked(looked.len());
-        if let ([copy], Some((_, Rows::Dense(x)))) = (copy, rows.first()) {
+        totals.compared(compared.len());
+        if let ([copy], Some((_, BlockRows::Dense(x)))) = (copy, rows.first()) {
             let packed = Packed::new(copy.bytes_mut(), *x, &self.shift)?;
             if packed.error <= PACKING_ERROR_MAX * (nearest / count as f64).sqrt() {
-                known.packing = Some(Arc::new(packed));
+                states.packing = Some(Arc::new(packed));
             }
         }
         Ok(())
@@ -235,7 +235,7 @@ impl<T: Real> Pass<T> {
         &self,
         some: &[u32],
         part: &mut Part<'_, T>,
-        known: &mut Known<T>,
+        states: &mut RowStates<T>,
         totals: &mut Totals<'_>,
         first_row: u64,
         off: f64,
@@ -245,7 +245,7 @@ impl<T: Real> Pass<T> {
         if self.is_first() {
             kernels::row_squares(&mut part.exact[..n], x)?;
         }
-        some.iter().zip(&mut part.labels).for_each(|(&row, label)| *label = known.labels[row as usize]);
+        some.iter().zip(&mut part.labels).for_each(|(&row, label)| *label = states.labels[row as usize]);
         let into = Nearest {
             label: &mut part.labels[..n],
             first: &mut part.first[..n],
@@ -266,13 +266,13 @@ impl<T: Real> Pass<T> {
                 return Err(NoDistance::NotFinite);
             }
             if off > 0.0 && second - nearest <= doubt {
-                known.unsure.push(row);
+                states.unsure.push(row);
                 continue;
             }
             let error = relative * (square.sqrt() + self.centers.reach).powi(2);
             let (row, label) = (row as usize, part.labels[at]);
-            let before = known.labels[row];
-            known.keep(row, label, nearest, second, error, off);
+            let before = states.labels[row];
+            states.keep(row, label, nearest, second, error, off);
             sum += nearest.max(0.0);
             if before != label || self.is_first() {
                 let weight = self.weights.as_ref().map_or(1.0, |weights| weights[first_row as usize + row]);

@@ -1,100 +1,164 @@
 //! Distances of rows to centres: what `transform` is.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use outcore_engine::{Plan, Task};
 use outcore_kernels as kernels;
-use outcore_kernels::{Blas, MatRef, Real, gemm_scratch_bytes, view, view_mut};
+use outcore_kernels::{Blas, Lines, MatMut, MatRef, Real, csrmm_flops, gemm_scratch_bytes, view, view_mut};
 
 use super::block::part_rows;
-use crate::data::array::{Array, Operand, Output, Tile, panels_that_fit};
-use crate::data::format::Order;
+use crate::data::array::{Array, Output};
 use crate::data::format::with_real;
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::session::{PLAN_THREADS, Session};
+use crate::learn::linalg::short_piece_bytes;
+use crate::pass::{Cost, RowMap, Rows, Work, map_into};
+use crate::session::Session;
 
-/// The distance of each row of x to each of some centres, k x d: n x k, of the element type of x. Computed in f64.
+/// The distance of each row of x to each of some centres, k x d: n x k, of the element type of x. Computed in f64 of dense rows; products
+/// of sparse ones in the element type of x.
 ///
-/// Cost: reads x, writes the result, 2ndk flops; the centres stay in memory.
+/// Cost: reads x, writes the result, 2ndk flops (k an entry of sparse rows); the centres stay in memory.
 ///
 /// # Errors
-/// [`Error::Shape`], [`Error::OverBudget`]; what keeps the output from being made.
-pub fn distances(session: &Session, x: Operand, centers: Vec<f64>, out: Output) -> Result<Job<Array>> {
-    if x.cols() == 0 || centers.is_empty() || !centers.len().is_multiple_of(x.cols() as usize) {
-        return Err(Error::shape(format!("{} has {} columns, the centres {} elements", x.name(), x.cols(), centers.len())));
+/// [`Error::Shape`]; [`Error::Value`] for a matrix in CSC; [`Error::OverBudget`]; what keeps the output from being made.
+pub fn distances(session: &Session, x: Rows, centers: &[f64], out: Output) -> Result<Job<Array>> {
+    x.check_rows_together()?;
+    let d = x.width() as usize;
+    if d == 0 || centers.is_empty() || !centers.len().is_multiple_of(d) {
+        return Err(Error::shape(format!("{} has {d} columns, the centres {} elements", x.name(), centers.len())));
     }
-    with_real!(x.dtype(), T => distances_as::<T>(session, x, centers, out))
+    let (dtype, blas) = (x.dtype(), session.blas().clone());
+    with_real!(dtype, T => match &x {
+        Rows::Dense(_) => map_into::<T, _>(session, "distances", &x, Centered::new(centers, d, blas), dtype, out),
+        Rows::Sparse(_) => map_into::<T, _>(session, "distances", &x, Across::new(centers, d), dtype, out),
+    })
 }
 
-/// Centres about their mean, so that no digits are lost far from zero.
-struct Centers {
+/// Centres of dense rows, about their mean, so that no digits are lost far from zero.
+struct Centered {
     values: Vec<f64>,
     squares: Vec<f64>,
     shift: Vec<f64>,
+    blas: Blas,
 }
 
-fn distances_as<T: Real>(session: &Session, x: Operand, mut values: Vec<f64>, out: Output) -> Result<Job<Array>> {
-    let (n, d, element) = (x.rows(), x.cols(), size_of::<T>() as u64);
-    let k = values.len() as u64 / d;
-    out.check_distinct(&[&x])?;
-    let mut plan = Plan::new("distances");
-    let target = out.target(session, x.dtype(), &[n, k], Order::Row, &mut plan)?;
-    let (into, y) = (plan.extent(&target.extent), target.array.layout());
-    let (extent, layout) = (x.extent(&mut plan), x.layout());
-    let width = d as usize;
-    let shift: Vec<f64> = (0..width).map(|j| values.iter().skip(j).step_by(width).sum::<f64>() / k as f64).collect();
-    values.iter_mut().zip(shift.iter().cycle()).for_each(|(value, shift)| *value -= shift);
-    let squares = values.chunks(width).map(|center| center.iter().map(|x| x * x).sum()).collect();
-    let centers = Arc::new(Centers { values, squares, shift });
-    plan.hold(16 * d * (k + 1));
-    plan.bound(target.array.nbytes() + if x.is_stored() { x.bytes() } else { 0 });
-    let share = (session.memory_bytes() / 2).saturating_sub(16 * d * k) / (3 * PLAN_THREADS);
-    for rows in panels_that_fit(n, (d + k) * element, share, |rows| x.frame_bytes(rows)) {
-        let (from, to) = (layout.tile(extent, rows.clone(), 0..d, element), y.tile(into, rows, 0..k, element));
-        plan.task(task::<T>(from, to, Arc::clone(&centers), session.blas().clone()));
+impl Centered {
+    fn new(centers: &[f64], d: usize, blas: Blas) -> Centered {
+        let k = centers.len() / d;
+        let shift: Vec<f64> = (0..d).map(|j| centers.iter().skip(j).step_by(d).sum::<f64>() / k as f64).collect();
+        let values: Vec<f64> = centers.iter().zip(shift.iter().cycle()).map(|(value, shift)| value - shift).collect();
+        Centered { squares: squares(&values, d), values, shift, blas }
     }
-    target.job(session, vec![plan])
+
+    /// -2 x.c for all centres, and |x|^2, of each row.
+    fn products<'a, T: Real>(
+        &self,
+        x: MatRef<'_, T>,
+        scratch: &'a mut [f64],
+    ) -> Result<impl Iterator<Item = (&'a [f64], f64)> + use<'a, T>> {
+        let (n, d, k) = (x.nrows(), x.ncols(), self.squares.len());
+        let (rows, rest) = scratch.split_at_mut(n * d);
+        let (products, rest) = rest.split_at_mut(n * k);
+        let squares = &mut rest[..n];
+        kernels::center_into(view_mut(rows, n, d, d, 1)?, x, &self.shift)?;
+        let rows = view(rows, n, d, d, 1)?;
+        kernels::row_squares(squares, rows)?;
+        let centers = view(&self.values, k, d, d, 1)?.transpose();
+        kernels::gemm(view_mut(products, n, k, k, 1)?, -2.0, rows, centers, 0.0, &self.blas)?;
+        Ok(products.chunks_exact(k).zip(squares.iter().copied()))
+    }
 }
 
-fn task<T: Real>(x: Tile, y: Tile, centers: Arc<Centers>, blas: Blas) -> Task {
-    let (d, k, part) = (x.cols, y.cols, part_rows::<f64>(x.cols));
-    let rows = x.rows.min(part);
-    let task = Task::new("distances").flops(kernels::gemm_flops(x.rows, k, d)).scratch(8 * rows * (d + k + 1));
-    task.held(gemm_scratch_bytes::<f64>(rows, k, d, &blas)).read(x.region).write(y.region).run(move |cx| {
-        let [x_block, y_block] = &mut *cx.blocks else { unreachable!("two were declared") };
-        let (from, mut to) = (x.of::<T>(x_block)?, y.of_mut::<T>(y_block)?);
-        for start in (0..x.rows).step_by(part) {
-            if cx.cancelled.load(Ordering::Relaxed) {
-                return Err(Error::Cancelled.into());
+fn squares(centers: &[f64], d: usize) -> Vec<f64> {
+    centers.chunks(d).map(|center| center.iter().map(|c| c * c).sum()).collect()
+}
+
+impl<T: Real> RowMap<T> for Centered {
+    fn width(&self) -> u64 {
+        self.squares.len() as u64
+    }
+
+    fn held_bytes(&self) -> u64 {
+        8 * (self.values.len() + self.squares.len() + self.shift.len()) as u64
+    }
+
+    fn cost(&self, rows: usize, _entries: usize, _by_rows: bool) -> Cost {
+        let (d, k) = (self.shift.len(), self.squares.len());
+        let part = rows.min(part_rows::<f64>(d));
+        Cost {
+            flops: kernels::gemm_flops(rows, k, d),
+            scratch: 8 * part * (d + k + 1),
+            held: gemm_scratch_bytes::<f64>(part, k, d, &self.blas),
+        }
+    }
+
+    fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: Work<'_>) -> Result<()> {
+        let (part, scratch) = (part_rows::<f64>(x.ncols()), bytemuck::cast_slice_mut(work.scratch));
+        for start in (0..x.nrows()).step_by(part) {
+            if work.cancelled.load(Ordering::Relaxed) {
+                return Err(Error::Cancelled);
             }
-            let count = part.min(x.rows - start);
-            let products = products(from.subrows(start, count), &centers, bytemuck::cast_slice_mut(cx.scratch), &blas)?;
-            for (row, (products, square)) in products.enumerate() {
-                for (column, (product, center)) in products.iter().zip(&centers.squares).enumerate() {
-                    to[(start + row, column)] = T::of((square + center + product).max(0.0).sqrt());
+            let count = part.min(x.nrows() - start);
+            for (row, (products, square)) in self.products(x.subrows(start, count), scratch)?.enumerate() {
+                for (column, (product, center)) in products.iter().zip(&self.squares).enumerate() {
+                    y[(start + row, column)] = T::of((square + center + product).max(0.0).sqrt());
                 }
             }
         }
         Ok(())
-    })
+    }
 }
 
-/// -2 x.c for all centres, and |x|^2, of each row.
-fn products<'a, T: Real>(
-    x: MatRef<'_, T>,
-    centers: &Centers,
-    scratch: &'a mut [f64],
-    blas: &Blas,
-) -> Result<impl Iterator<Item = (&'a [f64], f64)> + use<'a, T>> {
-    let (n, d, k) = (x.nrows(), x.ncols(), centers.squares.len());
-    let (rows, rest) = scratch.split_at_mut(n * d);
-    let (products, rest) = rest.split_at_mut(n * k);
-    let squares = &mut rest[..n];
-    kernels::center_into(view_mut(rows, n, d, d, 1)?, x, &centers.shift)?;
-    let rows = view(rows, n, d, d, 1)?;
-    kernels::row_squares(squares, rows)?;
-    kernels::gemm(view_mut(products, n, k, k, 1)?, -2.0, rows, view(&centers.values, k, d, d, 1)?.transpose(), 0.0, blas)?;
-    Ok(products.chunks_exact(k).zip(squares.iter().copied()))
+/// Centres of sparse rows, d x k, as products take them.
+struct Across<T> {
+    values: Vec<T>,
+    squares: Vec<f64>,
+}
+
+impl<T: Real> Across<T> {
+    fn new(centers: &[f64], d: usize) -> Across<T> {
+        let k = centers.len() / d;
+        Across { values: (0..d * k).map(|at| T::of(centers[at % k * d + at / k])).collect(), squares: squares(centers, d) }
+    }
+}
+
+impl<T: Real> RowMap<T> for Across<T> {
+    fn width(&self) -> u64 {
+        self.squares.len() as u64
+    }
+
+    fn held_bytes(&self) -> u64 {
+        (self.values.len() * size_of::<T>() + 8 * self.squares.len()) as u64
+    }
+
+    fn cost(&self, _rows: usize, entries: usize, _by_rows: bool) -> Cost {
+        Cost { flops: csrmm_flops(entries, self.squares.len()), ..Cost::default() }
+    }
+
+    fn dense(&self, _y: MatMut<'_, T>, _x: MatRef<'_, T>, _work: Work<'_>) -> Result<()> {
+        Err(Error::value("this takes sparse rows"))
+    }
+
+    fn sparse_bytes_max(&self) -> u64 {
+        short_piece_bytes(self.squares.len() as u64, size_of::<T>() as u64)
+    }
+
+    fn needs_whole_rows(&self) -> bool {
+        true
+    }
+
+    /// The products, and |x|^2.
+    fn sparse(&self, y: MatMut<'_, T>, numbers: &mut [f64], lines: impl Lines<T>, _work: Work<'_>) -> Result<()> {
+        let k = self.squares.len();
+        lines.each_line(|line, entries| entries.each(|_, value| numbers[line] += value.f64() * value.f64()));
+        Ok(kernels::csrmm(y, T::ONE, lines, view(&self.values, self.values.len() / k, k, k, 1)?, 0, T::ONE)?)
+    }
+
+    fn finish(&self, mut y: MatMut<'_, T>, numbers: &[f64]) {
+        for (row, square) in numbers.iter().enumerate() {
+            for (column, center) in self.squares.iter().enumerate() {
+                y[(row, column)] = T::of((square + center - 2.0 * y[(row, column)].f64()).max(0.0).sqrt());
+            }
+        }
+    }
 }

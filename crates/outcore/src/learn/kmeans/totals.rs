@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! | sums of the rows of each cluster, k x d | their weights, k | how many have a weight, k |
-//! | sums of all columns, d | weighted squares | squares | labels changed | rows looked at |
+//! | sums of all columns, d | weighted squares | squares | labels changed | rows compared |
 //! ```
 //!
 //! A round adds what changes: a row that leaves a cluster is taken off its sums. Weights and counts of none are exactly zero.
@@ -97,7 +97,7 @@ impl<'a> Totals<'a> {
         self.values[self.shape.last(1)] += square;
     }
 
-    pub(super) fn looked(&mut self, rows: usize) {
+    pub(super) fn compared(&mut self, rows: usize) {
         self.values[self.shape.last(3)] += rows as f64;
     }
 }
@@ -113,10 +113,10 @@ impl Sums {
         Sums { values: vec![0.0; shape.len()], shape }
     }
 
-    /// Adds the lanes of a round, in order. How many labels have changed, and how many rows were looked at.
+    /// Adds the lanes of a round, in order. How many labels have changed, and how many rows were compared.
     pub(super) fn add<'a>(&mut self, lanes: impl Iterator<Item = &'a [f64]>) -> (u64, u64) {
-        let (changed, looked) = (self.shape.last(2), self.shape.last(3));
-        (self.values[changed], self.values[looked]) = (0.0, 0.0);
+        let (changed, compared) = (self.shape.last(2), self.shape.last(3));
+        (self.values[changed], self.values[compared]) = (0.0, 0.0);
         lanes.for_each(|lane| self.values.iter_mut().zip(lane).for_each(|(sum, lane)| *sum += lane));
         for cluster in 0..self.shape.clusters {
             if self.values[self.shape.count(cluster)] != 0.0 {
@@ -125,7 +125,7 @@ impl Sums {
             self.values[self.shape.sums(cluster)].fill(0.0);
             self.values[self.shape.weight(cluster)] = 0.0;
         }
-        (self.values[changed] as u64, self.values[looked] as u64)
+        (self.values[changed] as u64, self.values[compared] as u64)
     }
 
     pub(super) fn cluster(&self, cluster: usize) -> &[f64] {

@@ -229,14 +229,15 @@ pub(crate) fn numbers<T: Real>(bytes: &mut [u8]) -> &mut [T] {
     if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
 }
 
-/// A block of a dense matrix with rows that lie together, copied if they do not.
-pub(super) fn by_rows<'b, T: Real>(tile: &Tile, block: &'b Block, packing: &'b mut [u8]) -> Result<MatRef<'b, T>> {
-    if tile.is_by_rows() {
-        return tile.of::<T>(block);
+/// The same matrix with rows that lie together, copied if they do not.
+pub(super) fn by_rows<'a, T: Real>(x: MatRef<'a, T>, packing: &'a mut [u8]) -> Result<MatRef<'a, T>> {
+    if x.col_stride() == 1 {
+        return Ok(x);
     }
-    let packed = numbers::<T>(packing);
-    kernels::copy_into(view_mut(packed, tile.rows, tile.cols, tile.cols, 1)?, tile.of::<T>(block)?)?;
-    Ok(view(packed, tile.rows, tile.cols, tile.cols, 1)?)
+    let (rows, cols) = x.shape();
+    let packed = &mut numbers::<T>(packing)[..rows * cols];
+    kernels::copy_into(view_mut(packed, rows, cols, cols, 1)?, x)?;
+    Ok(view(packed, rows, cols, cols, 1)?)
 }
 
 pub(super) struct Product<'a, T> {
@@ -387,7 +388,7 @@ impl<'a, T: Real> Product<'a, T> {
         plan.task(task.run(move |cx| {
             let (read, written) = cx.blocks.split_at_mut(lines.count() + 1);
             let (packing, scratch) = cx.scratch.split_at_mut(packed);
-            let b = by_rows::<T>(&tile, &read[lines.count()], packing)?;
+            let b = by_rows(tile.of::<T>(&read[lines.count()])?, packing)?;
             let changed = lane.change(written, scratch, |mut c| {
                 if fresh && beta == T::ZERO {
                     kernels::fill(c.as_mut(), T::ZERO);

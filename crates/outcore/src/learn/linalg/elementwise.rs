@@ -9,7 +9,8 @@ use crate::data::array::{Array, Operand, Output, panels};
 use crate::data::format::with_real;
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::session::{PLAN_THREADS, Session};
+use crate::memory_split::MemorySplit;
+use crate::session::Session;
 
 /// Scalars of a sum.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +73,7 @@ fn in_place<T: Real>(
     let target = Output::InPlace(y.clone()).target(session, y.dtype(), &y.shape(), y.order(), &mut plan)?;
     let extent = plan.extent(&target.extent);
     let other = x.map(|x| (x.extent(&mut plan), x.layout()));
-    let share = session.memory_free() / (6 * (PLAN_THREADS + 1));
+    let share = MemorySplit::new(session).moved_panel_bytes() / 2;
     let by_rows = y.layout().by_rows();
     let (long, short) = if by_rows { (y.rows(), y.cols()) } else { (y.cols(), y.rows()) };
     for outer in panels(long, short * element, share) {

@@ -4,7 +4,7 @@
 //! summed in order at the end, wait in memory. Where the lines of A are columns, or X and Y do not fit, A X is made in scratch first,
 //! and A passes by twice.
 
-use outcore_engine::{Plan, Region, Task};
+use outcore_engine::{Plan, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Real, csrmm_flops, view, view_mut};
 
@@ -15,7 +15,9 @@ use crate::data::format::{Compressed, Order};
 use crate::data::sparse::{Piece, Sparse, whole_lines, with_lines};
 use crate::error::Result;
 use crate::job::Job;
-use crate::session::{PLAN_THREADS, Session};
+use crate::memory_split::MemorySplit;
+use crate::pass::Lanes;
+use crate::session::Session;
 
 /// Y = A^T (A X).
 ///
@@ -24,27 +26,26 @@ use crate::session::{PLAN_THREADS, Session};
 pub fn gram_product(session: &Session, a: &Sparse, x: Operand, out: Output) -> Result<Job<Array>> {
     check(a, &x)?;
     out.check_distinct(&[&x])?;
-    let share = share(session, x.cols(), a.dtype().bytes());
-    let (copies, pieces) = (copies(session, a, &x), a.pieces(share, |_| 0));
-    let groups = whole_lines(&pieces);
-    let too_long = groups.iter().any(|group| group.iter().map(|piece| a.bytes_of(piece)).sum::<u64>() > 3 * share);
-    if a.format() == Compressed::Columns || copies == 0 || too_long {
+    let element = a.dtype().bytes();
+    let state_bytes = x.rows() * x.cols() * element;
+    // X, the sum, and their padding.
+    let split = MemorySplit::new(session).hold(x.waiting_bytes() + state_bytes + 2 * 4096).states(state_bytes);
+    let panel_bytes = split.panel_bytes().min(short_piece_bytes(2 * x.cols(), element));
+    let groups = whole_lines(&a.pieces(panel_bytes, |_| 0));
+    let too_long = groups.iter().any(|group| group.iter().map(|piece| a.bytes_of(piece)).sum::<u64>() > 3 * panel_bytes);
+    if a.format() == Compressed::Columns || split.left() < session.memory_bytes() / 4 || too_long {
         return in_two_products(session, a, x, out);
     }
     let mut plan = Plan::new("A^T A X");
     let shape = x.shape();
     let target = out.target(session, a.dtype(), &shape, Order::Row, &mut plan)?;
     let into = plan.extent(&target.extent);
-    let element = a.dtype().bytes();
     let result = target.array.layout().tile(into, 0..x.rows(), 0..x.cols(), element);
-    plan.note("copies of Y", copies);
+    plan.note("lanes", split.lanes());
     with_real!(a.dtype(), T => {
-        let lanes = lanes::<T>(session, &mut plan, a, &x, copies, &groups);
-        let mut task = Task::new("add").write(result.region);
-        for lane in &lanes {
-            task = task.read(*lane);
-        }
-        let (rows, cols, count) = (x.rows() as usize, x.cols() as usize, lanes.len());
+        let lanes = add_pieces::<T>(&mut plan, a, &x, &split, &groups);
+        let task = lanes.read_by(Task::new("add").write(result.region));
+        let (rows, cols, count) = (x.rows() as usize, x.cols() as usize, lanes.count());
         plan.task(task.run(move |cx| {
             let (into, parts) = cx.blocks.split_at_mut(1);
             let mut y = result.of_mut::<T>(&mut into[0])?;
@@ -59,53 +60,28 @@ pub fn gram_product(session: &Session, a: &Sparse, x: Operand, out: Output) -> R
     target.job(session, vec![plan])
 }
 
-/// How many copies of Y half of the budget has room for, up to one for each thread that plans are cut for; or one, if all of it has.
-fn copies(session: &Session, a: &Sparse, x: &Operand) -> u64 {
-    let bytes = (x.rows() * x.cols() * a.dtype().bytes()).max(1);
-    // X, the sum, and what passes by.
-    let copies = |budget: u64| (budget * 3 / 4).saturating_sub(x.waiting_bytes() + bytes + 2 * 4096) / bytes;
-    copies(session.memory_bytes() / 2).max(copies(session.memory_bytes()).min(1)).min(PLAN_THREADS)
-}
-
-/// Bytes of a piece, of which all threads have one in use, and some are on their way.
-fn share(session: &Session, cols: u64, element: u64) -> u64 {
-    let share = session.memory_bytes() / 4 / (3 * (PLAN_THREADS + 1));
-    share.min(short_piece_bytes(2 * cols, element))
-}
-
-/// Adds every piece to one of the copies; these are what it returns.
-fn lanes<T: Real>(
-    session: &Session,
-    plan: &mut Plan,
-    a: &Sparse,
-    x: &Operand,
-    copies: u64,
-    groups: &[Vec<Piece>],
-) -> Vec<Region> {
+/// Adds every piece to a lane.
+fn add_pieces<T: Real>(plan: &mut Plan, a: &Sparse, x: &Operand, split: &MemorySplit, groups: &[Vec<Piece>]) -> Lanes {
     let element = size_of::<T>() as u64;
     let band = Band::new(x, plan, 0..x.rows(), element, None);
-    band.load::<T>(plan, x, session.memory_free() / 16);
-    let bytes = x.rows() * x.cols() * element;
-    let lanes: Vec<Region> = (0..copies.min(groups.len() as u64))
-        .map(|lane| Region::span(plan.volatile(format!("copy {lane} of Y"), bytes), 0, bytes))
-        .collect();
+    band.load::<T>(plan, x, split.free() / 16);
+    let lanes = Lanes::new(plan, "Y", split.lanes().min(groups.len() as u64), x.rows() * x.cols() * element);
     let (rows, cols) = (x.rows() as usize, x.cols() as usize);
     for (index, group) in groups.iter().enumerate() {
-        let (lane, fresh) = (lanes[index % lanes.len()], index < lanes.len());
         let lines: Vec<_> = group.iter().map(|piece| a.blocks(piece)).collect();
         let entries: u64 = group.iter().map(|piece| piece.entries()).sum();
         let rows_between = if a.is_tiled() { group[0].lines().end - group[0].lines().start } else { 1 };
         let between_bytes = (rows_between * element) as usize * cols;
         let task = Task::new("gram").flops(2 * csrmm_flops(entries as usize, cols)).scratch(between_bytes);
         let task = group.iter().flat_map(|piece| a.regions(plan, piece)).fold(task, Task::read).read(band.region());
-        let task = if fresh { task.write(lane) } else { task.update(lane) };
+        let (task, is_first) = lanes.add(index, task);
         let band = band.clone();
         plan.task(task.run(move |cx| {
             let count: usize = lines.iter().map(|piece| piece.count()).sum();
             let (read, written) = cx.blocks.split_at_mut(count + 1);
             let x = band.of::<T>(&read[count])?;
             let mut y = view_mut(written[0].slice_mut::<T>(), rows, cols, cols, 1)?;
-            if fresh {
+            if is_first {
                 kernels::fill(y.as_mut(), T::ZERO);
             }
             let between = numbers::<T>(&mut cx.scratch[..between_bytes]);

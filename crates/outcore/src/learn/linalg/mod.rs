@@ -1,5 +1,6 @@
 //! Linear algebra, dense and sparse: products, element-wise work, norms and statistics.
 
+mod affine;
 mod csrcsc;
 mod csrmm;
 mod elementwise;
@@ -13,6 +14,7 @@ mod sparse_reduce;
 mod syrk;
 mod tiling;
 
+pub use affine::{Affine, affine};
 pub use csrcsc::csrcsc;
 pub use csrmm::{Csrmm, csrmm, csrmm_into};
 pub(crate) use csrmm::{numbers, short_piece_bytes};

@@ -11,7 +11,8 @@ use crate::data::array::Operand;
 use crate::data::format::with_real;
 use crate::error::Result;
 use crate::job::Job;
-use crate::pass::{Fold, Map, MemorySplit, Rows, fold, map};
+use crate::memory_split::MemorySplit;
+use crate::pass::{Fold, Map, Rows, fold, map};
 use crate::session::Session;
 
 /// What to reduce a matrix to.

@@ -15,7 +15,8 @@ use crate::data::format::{Compressed, DType, Element};
 use crate::data::sparse::{NewSparse, Piece, PieceBlocks, Sparse, SparseShape, in_lines, with_lines};
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::session::{PLAN_THREADS, Session};
+use crate::memory_split::MemorySplit;
+use crate::session::Session;
 
 /// What becomes of a value: first it is dampened, then scaled, then its row normalised.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +93,7 @@ fn plan<T: Real, U: Real>(
     let by_rows = a.format() == Compressed::Rows;
     let (lines, places) = if by_rows { (rows, cols) } else { (cols, rows) };
     let line_bytes = if unit_rows && by_rows { size_of::<Squares>() as u64 } else { 0 };
-    let pieces = a.pieces(session.memory_free().saturating_sub(held) / (6 * (PLAN_THREADS + 1)), |lines| lines * line_bytes);
+    let pieces = a.pieces(MemorySplit::new(session).hold(held).moved_panel_bytes() / 2, |lines| lines * line_bytes);
     let cut = pieces.iter().any(|piece| piece.breaks_off);
     let sums = Arc::new(RwLock::new(Vec::new()));
     let unit = unit_rows.then(|| match (by_rows, cut) {

@@ -18,6 +18,7 @@ use crate::data::samples::record_format::tar::{self, Feed, has_magic, is_header}
 use crate::data::samples::record_format::{Fault, shown};
 use crate::error::{Error, Result};
 use crate::limits::memory_allowed;
+use crate::memory_split::MemorySplit;
 use crate::session::Session;
 
 /// Added to memory at once, where nothing is known of what comes.
@@ -59,7 +60,7 @@ impl Text {
         stop: &Arc<AtomicBool>,
     ) -> Result<Text> {
         let file = session.file(path, false)?;
-        let block_bytes = (session.memory_free() / 128).next_power_of_two().clamp(32 << 10, 1 << 20) as usize;
+        let block_bytes = (MemorySplit::new(session).free() / 128).next_power_of_two().clamp(32 << 10, 1 << 20) as usize;
         let options = StreamOptions { block_bytes, ahead: 4 };
         let (name, len) = (file.extent().name().to_owned(), file.extent().len());
         let mut bytes = Bytes::of(session, file.extent(), 0..len, options, stop)?;

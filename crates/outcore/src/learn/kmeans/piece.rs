@@ -56,26 +56,26 @@ impl<T: Real> Piece<T> {
     }
 
     /// The rows, once they are in memory.
-    pub(super) fn of<'a>(&'a self, block: &'a Block) -> Result<Rows<'a, T>> {
+    pub(super) fn of<'a>(&'a self, block: &'a Block) -> Result<BlockRows<'a, T>> {
         Ok(match &self.source {
-            Source::Dense(tile) => Rows::Dense(tile.of::<T>(block)?),
-            Source::Packed(_, packed) => Rows::Packed(block.bytes(), packed),
+            Source::Dense(tile) => BlockRows::Dense(tile.of::<T>(block)?),
+            Source::Packed(_, packed) => BlockRows::Packed(block.bytes(), packed),
         })
     }
 }
 
-/// Rows in memory.
-pub(super) enum Rows<'a, T> {
+/// Rows of a block in memory.
+pub(super) enum BlockRows<'a, T> {
     Dense(MatRef<'a, T>),
     Packed(&'a [u8], &'a Packed<T>),
 }
 
-impl<T: Real> Rows<'_, T> {
+impl<T: Real> BlockRows<'_, T> {
     /// The most that each row is away from where it is in X.
     pub(super) fn error(&self) -> f64 {
         match self {
-            Rows::Dense(_) => 0.0,
-            Rows::Packed(_, packed) => packed.error,
+            BlockRows::Dense(_) => 0.0,
+            BlockRows::Packed(_, packed) => packed.error,
         }
     }
 
@@ -83,10 +83,10 @@ impl<T: Real> Rows<'_, T> {
     pub(super) fn take(&self, rows: Range<usize>, out: &mut [T], shift: &[f64]) -> Result<()> {
         let d = shift.len();
         match self {
-            Rows::Dense(x) => {
+            BlockRows::Dense(x) => {
                 kernels::center_into(view_mut(out, rows.len(), d, d, 1)?, x.subrows(rows.start, rows.len()), shift)?;
             }
-            Rows::Packed(bytes, packed) => {
+            BlockRows::Packed(bytes, packed) => {
                 let width = packed_row_bytes::<T>(d);
                 packed.packing.unpack(out, &bytes[rows.start * width..rows.end * width], &packed.base)?;
             }
