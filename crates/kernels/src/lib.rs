@@ -54,14 +54,14 @@ pub use elementwise::{
     add_into_f64, axpby, center_into, convert_from_f64, convert_into, convert_to_f64, copy_into, fill, scale, transpose_into,
 };
 pub use error::Error;
-pub use faer::{MatMut, MatRef};
+pub use faer::{Mat, MatMut, MatRef};
 pub use nearest::{Nearest, PackedCenters, nearest, nearest_flops, nearest_held_bytes, nearest_scratch, row_squares};
 pub use packed::{Packing, packed_row_bytes, packing_held_bytes};
 pub use real::{Dtype, Real};
 pub use reduce::{Norm, column_norms, column_sums, dot, first_non_finite, max, min, row_norms, sum, sum_of_squares};
 pub use sparse::{
     Csr, Entries, Index, Lines, Picked, Tile, Tiles, csr_gram, csrmm, csrmm_flops, csrmm_transposed, dense_times_sparse,
-    sparse_times_sparse,
+    gram_rows, sparse_times_sparse,
 };
 pub use squares::Squares;
 pub use statistics::ColumnStatistics;

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::session::Session;
 
 pub(crate) use segments::Segments;
-pub(crate) use stage::Stage;
+pub use stage::Stage;
 use stage::{Traces, Watch};
 
 /// What makes the result.
@@ -131,6 +131,19 @@ impl<T: Send + 'static> Job<T> {
             Ok(made(result))
         };
         Ok(Job::explained(session, plans, explanations, Finish::Driven(Box::new(work))))
+    }
+
+    /// Carries out a job that writes no files as a part of another.
+    fn run_within(self, stage: &mut Stage, fraction: f64) -> Result<T> {
+        assert!(self.writers.is_empty() && self.unfinished.is_empty(), "files become whole when the outer job ends");
+        let made = match self.finish {
+            Finish::Driven(work) => work(stage, self.plans)?,
+            Finish::Outcomes(finish) => {
+                let outcomes = self.plans.into_iter().map(|plan| stage.run(plan, fraction)).collect::<Result<_>>()?;
+                finish(outcomes)?
+            }
+        };
+        made()
     }
 
     fn planned(session: &Session, plans: Vec<Plan>, finish: Finish<T>) -> Result<Job<T>> {

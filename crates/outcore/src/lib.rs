@@ -28,6 +28,7 @@ mod job;
 pub mod learn;
 mod limits;
 mod memory_split;
+pub mod operator;
 pub mod pass;
 mod session;
 
@@ -37,7 +38,7 @@ pub use data::format::{Compressed, DType, Element, Order};
 pub use data::sparse::{Sparse, SparseBufs};
 pub use data::stream::{Compression, StreamInfo, StreamOptions, StreamReader, StreamStore, StreamWriter};
 pub use error::{Error, Result};
-pub use job::{Job, Running};
+pub use job::{Job, Running, Stage};
 pub use limits::memory_allowed;
 pub use outcore_device::{Buf, Choice, Memory, Shared};
 pub use outcore_engine::{Explanation, Progress, Span, Totals, Trace};

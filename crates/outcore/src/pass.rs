@@ -9,6 +9,7 @@ mod map;
 mod row_map;
 mod rows;
 
+pub(crate) use fold::cuts_rows;
 pub use fold::{Fold, fold};
 pub(crate) use lanes::Lanes;
 pub(crate) use map::{Map, map};

@@ -8,6 +8,7 @@ use outcore_device::Locked;
 use outcore_engine::{Outcome, Plan, Reservation, Ticket, Trace};
 
 use crate::error::{Error, Result};
+use crate::job::Job;
 use crate::session::Session;
 
 /// Between two looks at whether the job has been cancelled, and how far it is.
@@ -67,8 +68,8 @@ impl Traces {
     }
 }
 
-/// Runs plans, most of them one after another, and adds up their traces to that of the job.
-pub(crate) struct Stage {
+/// Runs plans and jobs, most of them one after another, and adds up their traces to that of the job.
+pub struct Stage {
     session: Session,
     watch: Arc<Watch>,
     traces: Arc<Mutex<Traces>>,
@@ -86,6 +87,15 @@ impl Stage {
     pub(crate) fn run(&mut self, plan: Plan, fraction: f64) -> Result<Outcome> {
         let begun = self.begin(plan)?;
         self.end(begun, fraction)
+    }
+
+    /// Carries out a job that writes no files as a part of this one, which stays as far as it is.
+    ///
+    /// # Errors
+    /// Those of the job; [`Error::Cancelled`] once this one has been cancelled.
+    pub fn complete<T: Send + 'static>(&mut self, job: Job<T>) -> Result<T> {
+        let fraction = self.fraction();
+        job.run_within(self, fraction)
     }
 
     /// Begins to run a plan that depends on none that go on.
@@ -146,7 +156,7 @@ impl Stage {
     }
 
     /// Whether the job has been cancelled; long ways between plans look at it now and then.
-    pub(crate) fn is_cancelled(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         self.watch.is_cancelled()
     }
 
@@ -167,7 +177,6 @@ mod tests {
     use outcore_engine::{Region, Task};
 
     use super::*;
-    use crate::job::Job;
     use crate::session::Settings;
 
     fn session() -> Session {

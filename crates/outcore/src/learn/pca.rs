@@ -13,20 +13,23 @@
 //! Cost: n d^2 flops, reads X once (or once a group), 4 to 8 d^2 bytes of memory or scratch.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use outcore_device::Locked;
 use outcore_engine::{Extent, ExtentRef, Outcome, Plan, Region, Task};
 use outcore_kernels as kernels;
-use outcore_kernels::{Blas, Eigen, MatMut, MatRef, Real, TopOptions, gemm_scratch_bytes, view, view_mut};
+use outcore_kernels::{Blas, Eigen, MatMut, MatRef, Real, gemm_scratch_bytes, view, view_mut};
 
+use super::krylov::Krylov;
 use super::linalg::{in_calls, syrk_in_calls};
 use crate::data::array::{Operand, Tile, panels};
 use crate::data::format::with_real;
 use crate::data::format::{DType, Order};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
+use crate::memory_split::MemorySplit;
+use crate::operator::Operator;
 use crate::session::Session;
 
 /// How many components to keep.
@@ -145,7 +148,7 @@ impl<'a, T: Real> Fit<'a, T> {
         });
         let panels: Vec<Panel> = cut.collect();
         // How many panels a pass has changes no sum.
-        let groups = group(&panels, share.min(session.memory_free() * 2 / 5));
+        let groups = group(&panels, share.min(MemorySplit::new(session).free() * 2 / 5));
         let lanes = (share / offset).clamp(1, LANES).min(x.rows().div_ceil(256));
         let rows_share = memory / 16;
         let block_rows = (rows_share / (d * size_of::<T>() as u64)).clamp(32, BLOCK_ROWS).min(x.rows().div_ceil(lanes)).max(1);
@@ -158,7 +161,7 @@ impl<'a, T: Real> Fit<'a, T> {
             samples: self.x.rows(),
             features: self.x.cols() as usize,
             components: self.components,
-            options: krylov(self.seed, BLOCK, None),
+            krylov: Krylov::wide(self.seed),
             panels: self.panels.clone(),
             shift,
             diagonal,
@@ -186,7 +189,7 @@ impl<'a, T: Real> Fit<'a, T> {
         plan.note("lanes", self.lanes);
         if !in_memory && !solve.at_once() {
             solve.shorten(self.seed);
-            plan.note("krylov block", solve.options.block);
+            plan.note("krylov block", solve.krylov.block());
         }
         solve.check(in_memory)?;
         plan.note("covariance", if in_memory { "in memory" } else { "in scratch" });
@@ -356,42 +359,25 @@ enum Products {
     Stored(Extent),
 }
 
-/// Columns that the covariance is multiplied by at once, where memory is not short.
-const BLOCK: usize = 16;
-
-/// A search by blocks of `block` columns; narrow ones need more products.
-fn krylov(seed: u64, block: usize, basis: Option<usize>) -> TopOptions {
-    let mut options = TopOptions::default();
-    options.products_max *= BLOCK / block;
-    (options.seed, options.block, options.basis) = (seed, block, basis);
-    options
-}
-
 /// From sums to components.
 struct Solve {
     session: Session,
     samples: u64,
     features: usize,
     components: Components,
-    options: TopOptions,
+    krylov: Krylov,
     panels: Vec<Panel>,
     shift: Region,
     diagonal: Arc<Mutex<Vec<f64>>>,
 }
 
 impl Solve {
-    /// Takes the widest blocks and the longest basis that fit half of the budget, of which others may have the rest, or all of it, or the
-    /// least there is.
+    /// Chooses a search that fits, with products by way of scratch.
     fn shorten(&mut self, seed: u64) {
-        let (budget, kept) = (self.session.memory_bytes(), self.kept().unwrap_or(self.features));
-        for available in [budget / 2, budget] {
-            for (block, basis) in [(BLOCK, None), (8, None), (8, Some(kept + 40)), (4, Some(kept + 20))] {
-                self.options = krylov(seed, block, basis);
-                if self.bytes(false) <= available {
-                    return;
-                }
-            }
-        }
+        let kept = self.kept().unwrap_or(self.features);
+        self.krylov = Krylov::that_fits(&self.session, seed, kept, |krylov| {
+            krylov.basis_bytes(self.features, kept) + self.streamed_bytes(krylov.block()) + 8 * (self.features * kept) as u64
+        });
     }
 
     fn kept(&self) -> Option<usize> {
@@ -410,19 +396,18 @@ impl Solve {
 
     fn bytes(&self, in_memory: bool) -> u64 {
         let d = self.features;
-        let matrix = if in_memory { 8 * d * d } else { self.streamed_bytes() as usize };
+        let matrix = if in_memory { (8 * d * d) as u64 } else { self.streamed_bytes(self.krylov.block()) };
         let kept = self.kept().unwrap_or(d);
         let solver = match self.at_once() {
-            true => kernels::eigh_scratch_bytes::<f64>(d, kept),
-            false => kernels::eigh_top_scratch_bytes::<f64>(d, kept, &self.options),
+            true => kernels::eigh_scratch_bytes::<f64>(d, kept) as u64,
+            false => self.krylov.basis_bytes(d, kept),
         };
-        (matrix + solver + 8 * d * kept) as u64
+        matrix + solver + (8 * d * kept) as u64
     }
 
     /// What a product with S by way of scratch holds.
-    fn streamed_bytes(&self) -> u64 {
+    fn streamed_bytes(&self, block: usize) -> u64 {
         let panel = self.panels.iter().map(Panel::bytes).max().unwrap_or(0);
-        let block = self.options.block;
         2 * panel + (16 * self.features * block + self.product_scratch(block)) as u64 + (1 << 20)
     }
 
@@ -433,7 +418,7 @@ impl Solve {
 
     /// Refuses before any I/O what could not be solved after it.
     fn check(&self, in_memory: bool) -> Result<()> {
-        let available = self.session.memory_free();
+        let available = MemorySplit::new(&self.session).free();
         // All eigenvectors at once need the matrix in memory, and the sums that it is made of.
         let needed = if self.at_once() { self.bytes(true) + lane_bytes(&self.panels) } else { self.bytes(in_memory) };
         let what = format!("the eigenvectors of a covariance of {} features", self.features);
@@ -456,8 +441,9 @@ impl Solve {
         plan.hold(self.bytes(true) + lanes.len() as u64 * lane_bytes(&self.panels));
         let found = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&found);
-        plan.task(Task::new("eigenvectors").run(move |cx| {
-            *slot.locked() = Some(self.solve_in_memory(&outcome, &lanes, cx.cancelled)?);
+        let mut beside = stage.beside();
+        plan.task(Task::new("eigenvectors").run(move |_| {
+            *slot.locked() = Some(self.solve_in_memory(&outcome, &lanes, &mut beside)?);
             Ok(())
         }));
         stage.run(plan, 1.0)?;
@@ -465,16 +451,18 @@ impl Solve {
         found.ok_or(Error::Cancelled)
     }
 
-    fn solve_in_memory(&self, outcome: &Outcome, lanes: &[ExtentRef], cancelled: &AtomicBool) -> Result<Pca> {
+    fn solve_in_memory(&self, outcome: &Outcome, lanes: &[ExtentRef], stage: &mut Stage) -> Result<Pca> {
         let (sums, matrix) = self.assemble(outcome, lanes)?;
         let (delta, freedom) = self.moments(&sums);
-        let (eigen, total) = self.leading(matrix, &delta, freedom, cancelled)?;
+        let (eigen, total) = self.leading(matrix, &delta, freedom, stage)?;
         Ok(self.model(eigen, self.mean(outcome, &delta), total))
     }
 
     fn solve_from_scratch(&self, outcome: &Outcome, extent: &Extent, stage: &mut Stage) -> Result<Pca> {
         let (delta, freedom) = self.moments(&self.stored_sums(extent, stage)?);
-        let eigen = self.streamed(extent, &delta, freedom, stage)?;
+        let kept = self.kept().unwrap_or(self.features);
+        let covariance = Streamed { solve: self, extent, delta: &delta, freedom };
+        let eigen = self.krylov.largest(&self.session, &covariance, kept, stage)?;
         let diagonal = self.diagonal.locked();
         let n = self.samples as f64;
         let total = diagonal.iter().zip(&delta).map(|(square, delta)| (square - n * delta * delta) / freedom).sum();
@@ -494,7 +482,7 @@ impl Solve {
 
     /// What the solver holds besides a product with S by way of scratch.
     fn basis_bytes(&self) -> u64 {
-        self.bytes(false) - self.streamed_bytes()
+        self.bytes(false) - self.streamed_bytes(self.krylov.block())
     }
 
     /// Sums, and both triangles of S, from all lanes in order.
@@ -517,22 +505,17 @@ impl Solve {
         Ok((sums, matrix))
     }
 
-    fn leading(&self, mut matrix: Vec<f64>, delta: &[f64], freedom: f64, cancelled: &AtomicBool) -> Result<(Eigen<f64>, f64)> {
+    fn leading(&self, mut matrix: Vec<f64>, delta: &[f64], freedom: f64, stage: &mut Stage) -> Result<(Eigen<f64>, f64)> {
         let (d, n) = (self.features, self.samples as f64);
         for (row, values) in matrix.chunks_mut(d).enumerate() {
             values.iter_mut().zip(delta).for_each(|(value, other)| *value = (*value - n * delta[row] * other) / freedom);
         }
         let trace = (0..d).map(|at| matrix[at * d + at]).sum();
-        let covariance = view(&matrix, d, d, d, 1)?;
         let eigen = match (self.at_once(), self.kept()) {
-            (true, kept) => kernels::eigh(covariance, kept)?,
+            (true, kept) => kernels::eigh(view(&matrix, d, d, d, 1)?, kept)?,
             (false, kept) => {
-                let blas = self.session.blas();
-                let apply = |from: MatRef<'_, f64>, into: MatMut<'_, f64>| {
-                    in_calls(into, 1.0, covariance, from, 0.0, blas, || cancelled.load(Ordering::Relaxed))?;
-                    if cancelled.load(Ordering::Relaxed) { Err(Error::Cancelled) } else { Ok(()) }
-                };
-                kernels::eigh_top_with(d, kept.unwrap_or(d), apply, &self.options, blas)?
+                let covariance = InMemory { matrix, features: d, blas: self.session.blas().clone() };
+                self.krylov.largest(&self.session, &covariance, kept.unwrap_or(d), stage)?
             }
         };
         Ok((eigen, trace))
@@ -551,23 +534,6 @@ impl Solve {
         }
         stage.run(plan, PASS_PART)?;
         Ok(std::mem::take(&mut *sums.locked()))
-    }
-
-    /// Block Krylov iteration; each product with the covariance reads S once.
-    fn streamed(&self, extent: &Extent, delta: &[f64], freedom: f64, stage: &mut Stage) -> Result<Eigen<f64>> {
-        let n = self.samples as f64;
-        let apply = |from: MatRef<'_, f64>, mut into: MatMut<'_, f64>| -> Result<()> {
-            let product = self.product(extent, from, stage)?;
-            for column in 0..from.ncols() {
-                let projected: f64 = (0..self.features).map(|row| delta[row] * from[(row, column)]).sum();
-                for row in 0..self.features {
-                    into[(row, column)] = (product[row * from.ncols() + column] - n * delta[row] * projected) / freedom;
-                }
-            }
-            Ok(())
-        };
-        let kept = self.kept().unwrap_or(self.features);
-        kernels::eigh_top_with(self.features, kept, apply, &self.options, self.session.blas())
     }
 
     /// S V, row after row, from the panels in scratch.
@@ -653,6 +619,67 @@ impl Solve {
             explained_variance: values,
             total_variance: total.max(0.0),
         }
+    }
+}
+
+/// A covariance in memory.
+struct InMemory {
+    matrix: Vec<f64>,
+    features: usize,
+    blas: Blas,
+}
+
+impl Operator for InMemory {
+    fn shape(&self) -> [usize; 2] {
+        [self.features; 2]
+    }
+
+    fn held_bytes(&self, _columns: usize) -> u64 {
+        8 * self.matrix.len() as u64
+    }
+
+    fn apply(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+        let d = self.features;
+        in_calls(y, 1.0, view(&self.matrix, d, d, d, 1)?, x, 0.0, &self.blas, || stage.is_cancelled())?;
+        stage.check()
+    }
+
+    fn apply_transposed(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+        self.apply(x, y, stage)
+    }
+}
+
+/// The covariance of an S in scratch: each product reads S once.
+struct Streamed<'a> {
+    solve: &'a Solve,
+    extent: &'a Extent,
+    delta: &'a [f64],
+    freedom: f64,
+}
+
+impl Operator for Streamed<'_> {
+    fn shape(&self) -> [usize; 2] {
+        [self.solve.features; 2]
+    }
+
+    fn held_bytes(&self, columns: usize) -> u64 {
+        self.solve.streamed_bytes(columns)
+    }
+
+    fn apply(&self, x: MatRef<'_, f64>, mut y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+        let (n, columns) = (self.solve.samples as f64, x.ncols());
+        let product = self.solve.product(self.extent, x, stage)?;
+        for column in 0..columns {
+            let along: f64 = self.delta.iter().enumerate().map(|(row, delta)| delta * x[(row, column)]).sum();
+            for (row, delta) in self.delta.iter().enumerate() {
+                y[(row, column)] = (product[row * columns + column] - n * delta * along) / self.freedom;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_transposed(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+        self.apply(x, y, stage)
     }
 }
 

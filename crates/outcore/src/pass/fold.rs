@@ -22,6 +22,17 @@ pub trait Fold<T: Real>: Send + Sync + 'static {
     /// Elements of a state.
     fn elements(&self) -> usize;
 
+    /// Bytes that the fold itself holds.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Bytes that a task holds besides its rows and a state.
+    fn task_bytes(&self, rows: usize) -> usize {
+        let _ = rows;
+        0
+    }
+
     /// Makes the state of no rows out of zeros.
     fn start(&self, _state: &mut [Self::Element]) {}
 
@@ -44,6 +55,12 @@ pub trait Fold<T: Real>: Send + Sync + 'static {
     fn merge(&self, into: &mut [Self::Element], other: &[Self::Element]);
 }
 
+/// Whether a fold with such a state, which itself holds `held_bytes`, gets some rows in parts.
+pub(crate) fn cuts_rows(session: &Session, rows: &Rows, held_bytes: u64, state_bytes: u64) -> bool {
+    let panel_bytes = MemorySplit::new(session).hold(held_bytes).states(state_bytes).panel_bytes();
+    matches!(rows, Rows::Sparse(a) if a.pieces(panel_bytes, |_| 0).iter().any(|piece| piece.breaks_off))
+}
+
 /// Adds up all rows. Cost: reads the matrix once; holds up to eight states.
 ///
 /// Determinism: the bits depend on the data and the budget.
@@ -53,9 +70,10 @@ pub trait Fold<T: Real>: Send + Sync + 'static {
 pub fn fold<T: Real, F: Fold<T>>(session: &Session, name: &'static str, rows: &Rows, fold: F) -> Result<Job<Vec<F::Element>>> {
     let len = fold.elements();
     let state_bytes = (len.max(1) * size_of::<F::Element>()) as u64;
-    let split = MemorySplit::new(session).states(state_bytes);
+    let split = MemorySplit::new(session).hold(fold.held_bytes()).states(state_bytes);
     let mut plan = Plan::new(name);
     plan.bound(rows.stored_bytes());
+    plan.hold(fold.held_bytes());
     plan.note("lanes", split.lanes());
     let (fold, lanes) = (Arc::new(fold), Lanes::new(&mut plan, "lane", split.lanes(), state_bytes));
     let task = |index: usize, flops: u64| lanes.add(index, Task::new(name).flops(flops));
@@ -71,8 +89,9 @@ pub fn fold<T: Real, F: Fold<T>>(session: &Session, name: &'static str, rows: &R
             for (index, rows) in panels(x, split.panel_bytes()).into_iter().enumerate() {
                 let (first, tile, fold) = (rows.start, layout.tile(extent, rows, 0..x.cols(), element), Arc::clone(&fold));
                 let (task, is_first) = task(index, 2 * tile.region.bytes() / element);
+                let held = fold.task_bytes(tile.rows);
                 // A kernel makes the numbers of a panel before they are added to the state.
-                plan.task(task.read(tile.region).held(state_bytes as usize).run(move |cx| {
+                plan.task(task.read(tile.region).held(state_bytes as usize + held).run(move |cx| {
                     let (lane, read) = cx.blocks.split_at_mut(1);
                     let state = &mut lane[0].slice_mut::<F::Element>()[..len];
                     begin(&fold, state, is_first);
@@ -84,8 +103,9 @@ pub fn fold<T: Real, F: Fold<T>>(session: &Session, name: &'static str, rows: &R
             for (index, piece) in a.pieces(split.panel_bytes(), |_| 0).iter().enumerate() {
                 let (lines, fold, first) = (a.blocks(piece), Arc::clone(&fold), piece.lines().start);
                 let (task, is_first) = task(index, 2 * piece.entries());
+                let held = fold.task_bytes((piece.lines().end - first) as usize);
                 let task = a.regions(&mut plan, piece).into_iter().fold(task, Task::read);
-                plan.task(task.run(move |cx| {
+                plan.task(task.held(held).run(move |cx| {
                     let (lane, read) = cx.blocks.split_at_mut(1);
                     let state = &mut lane[0].slice_mut::<F::Element>()[..len];
                     begin(&fold, state, is_first);

@@ -28,6 +28,7 @@ pub use scaled::{Scaling, scaled};
 pub use sparse_reduce::{SparseStatistics, sparse_column_statistics, sparse_row_norms};
 pub use syrk::{Syrk, syrk};
 
+pub use super::krylov::eigh_largest;
 use crate::data::array::Operand;
 use crate::data::format::DType;
 use crate::error::{Error, Result};
