@@ -90,6 +90,6 @@ impl<T: Real> RowMap<T> for Prepared<T> {
         }
         let beta = if self.after.is_empty() { T::ZERO } else { T::ONE };
         let stop = || work.cancelled.load(Ordering::Relaxed);
-        Ok(in_calls(y, T::ONE, x, view(&self.matrix, d, k, k, 1)?, beta, &self.blas, stop)?)
+        in_calls(y, T::ONE, x, view(&self.matrix, d, k, k, 1)?, beta, &self.blas, stop)
     }
 }
