@@ -123,9 +123,10 @@ impl Engine {
     ///
     /// # Errors
     /// Before any I/O: [`Error::OverBudget`], [`Error::Plan`], [`Error::Closed`] in a forked child. The ticket has the others.
-    pub fn run(&self, plan: Plan) -> Result<Ticket<Outcome>> {
-        let memory_bytes = self.0.budget.plannable();
-        let schedule = plan.schedule(memory_bytes, self.0.threads)?;
+    pub fn run(&self, mut plan: Plan) -> Result<Ticket<Outcome>> {
+        let (memory_bytes, threads) = (self.0.budget.plannable(), self.0.threads);
+        let kept = plan.take_schedule(memory_bytes, threads);
+        let schedule = kept.map_or_else(|| plan.schedule(memory_bytes, threads), Ok)?;
         let predicted = schedule.totals(memory_bytes);
         let shared = ticket::Shared::new();
         let run = Run::new(plan, schedule, Account::new(self.0.budget.for_run()), predicted, Arc::clone(&shared), !in_task());

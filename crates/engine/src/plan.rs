@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use outcore_device::{Buf, Shared};
@@ -14,6 +15,7 @@ use outcore_device::{Buf, Shared};
 use crate::error::{Error, Result, TaskError};
 use crate::extent::Extent;
 use crate::region::{ExtentRef, Layout, Region};
+use crate::schedule::Schedule;
 
 /// How a task uses a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -248,6 +250,15 @@ pub struct Plan {
     pub(crate) keeps: bool,
     pub(crate) notes: Vec<(String, String)>,
     by_id: HashMap<u64, ExtentRef>,
+    /// What [`explain`](Plan::explain) has found out, for the run that follows it; gone with the next change.
+    explained: OnceLock<Explained>,
+}
+
+/// A schedule, and what it was made for.
+pub(crate) struct Explained {
+    pub(crate) memory_bytes: u64,
+    pub(crate) threads: usize,
+    pub(crate) schedule: Schedule,
 }
 
 impl Plan {
@@ -263,7 +274,19 @@ impl Plan {
             keeps: false,
             notes: Vec::new(),
             by_id: HashMap::new(),
+            explained: OnceLock::new(),
         }
+    }
+
+    /// Keeps a schedule that was made of the plan as it is.
+    pub(crate) fn keep_schedule(&self, explained: Explained) {
+        _ = self.explained.set(explained);
+    }
+
+    /// The schedule that was kept, if it is for so much memory and so many threads.
+    pub(crate) fn take_schedule(&mut self, memory_bytes: u64, threads: usize) -> Option<Schedule> {
+        let explained = self.explained.take()?;
+        (explained.memory_bytes == memory_bytes && explained.threads == threads).then_some(explained.schedule)
     }
 
     /// A plan without tasks, for which references to extents of this one are good.
@@ -299,17 +322,20 @@ impl Plan {
     }
 
     fn area(&mut self, name: String, bytes: u64, backing: Backing) -> ExtentRef {
+        self.explained.take();
         self.areas.push(Area { name, bytes, backing });
         ExtentRef(self.areas.len() as u32 - 1)
     }
 
     /// Adds a task behind those already there.
     pub fn task(&mut self, task: Task) {
+        self.explained.take();
         self.tasks.push(task);
     }
 
     /// Tasks added from here on are ordered after those added before.
     pub fn group(&mut self) {
+        self.explained.take();
         if *self.group_starts.last().expect("never empty") < self.tasks.len() {
             self.group_starts.push(self.tasks.len());
         }
@@ -322,6 +348,7 @@ impl Plan {
 
     /// Counts memory that tasks bring with them, bytes, against the budget while the plan runs.
     pub fn hold(&mut self, bytes: u64) {
+        self.explained.take();
         self.held_bytes += bytes;
     }
 

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use crate::edges::Coverage;
 use crate::error::{Error, Result};
 use crate::memory::frame_bytes;
-use crate::plan::{Area, Backing, Mode, Plan, Task, check_task, held_bytes};
+use crate::plan::{Area, Backing, Explained, Mode, Plan, Task, check_task, held_bytes};
 use crate::region::{ExtentRef, Layout, Region};
 
 /// Ready tasks that the ordering compares with each other.
@@ -544,13 +544,14 @@ impl Plan {
         }
     }
 
-    /// Predicts a run within `memory_bytes` on `threads` threads. Nothing is read or written.
+    /// Predicts a run within `memory_bytes` on `threads` threads. Nothing is read or written. The plan keeps what was found out, so that a
+    /// run under the same conditions does not schedule it again.
     ///
     /// # Errors
     /// [`Error::OverBudget`] with the bytes that would be enough, [`Error::Plan`] for a task outside its extents.
     pub fn explain(&self, memory_bytes: u64, threads: usize) -> Result<Explanation> {
         let schedule = self.schedule(memory_bytes, threads)?;
-        Ok(Explanation {
+        let explanation = Explanation {
             plan: self.name.clone(),
             tasks: self.tasks.len(),
             flops: self.flops(),
@@ -559,7 +560,9 @@ impl Plan {
             predicted: schedule.totals(memory_bytes),
             bound_bytes: self.bound_bytes,
             notes: self.notes.clone(),
-        })
+        };
+        self.keep_schedule(Explained { memory_bytes, threads, schedule });
+        Ok(explanation)
     }
 }
 
@@ -585,6 +588,19 @@ mod tests {
         let schedule = plan.schedule(8 << 20, 2).unwrap();
         assert_eq!(schedule.stays.len() as u64, TASKS);
         assert!(schedule.coverage.looked_at.get() <= 4 * TASKS, "{}", schedule.coverage.looked_at.get());
+    }
+
+    /// A job showed its plan and then scheduled it again.
+    #[test]
+    fn a_plan_keeps_the_schedule_that_it_was_explained_with_until_it_changes() {
+        let mut plan = reads(&[0, 1, 0], false);
+        plan.explain(8 << 20, 2).unwrap();
+        assert!(plan.take_schedule(8 << 20, 2).is_some_and(|schedule| schedule.stays.len() == 2));
+        plan.explain(8 << 20, 2).unwrap();
+        assert!(plan.take_schedule(4 << 20, 2).is_none(), "memory has been taken since");
+        plan.explain(8 << 20, 2).unwrap();
+        plan.hold(1 << 20);
+        assert!(plan.take_schedule(8 << 20, 2).is_none());
     }
 
     /// A plan whose tasks each read one block of 1 MiB.
