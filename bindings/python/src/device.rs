@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use outcore_device::{Mode, open_file};
-use outcore_engine::{Engine, Extent, GatherOptions, Item, StreamOptions};
+use outcore::device::{Mode, open_file};
+use outcore::engine::{Engine, Extent, GatherOptions, Item, StreamOptions};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
@@ -99,11 +99,11 @@ fn opened(path: &PathBuf) -> PyResult<Extent> {
     Ok(Extent::new(path.display().to_string(), open_file(path, Mode::Read).map_err(device)?))
 }
 
-fn device(error: outcore_device::DeviceError) -> PyErr {
+fn device(error: outcore::device::DeviceError) -> PyErr {
     PyOSError::new_err(error.to_string())
 }
 
-fn engine_error(error: outcore_engine::Error) -> PyErr {
+fn engine_error(error: outcore::engine::Error) -> PyErr {
     to_python(error.into())
 }
 

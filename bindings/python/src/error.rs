@@ -2,7 +2,7 @@
 
 use outcore::Error;
 use outcore::data::format::FormatError;
-use outcore_store::Error as StoreError;
+use outcore::store::Error as StoreError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 

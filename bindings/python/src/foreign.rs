@@ -11,9 +11,9 @@ use pyo3::types::PyDict;
 
 use crate::adopted::values_of;
 use crate::error::to_python;
-use crate::job::{Done, Job};
+use crate::job::{Job, nothing};
 use crate::session::{self, Session};
-use crate::sparse::SparseMatrix;
+use crate::sparse::{self, SparseMatrix};
 
 /// A new sparse matrix of foreign files; `options` are those of the format.
 #[pyfunction]
@@ -33,7 +33,7 @@ pub(crate) fn import_sparse(
     let (session, dtype): (_, DType) = (session.get()?, session::element_type(dtype)?);
     let format = imported(kind, options)?;
     let options = Options { format, dtype, tiled, resume, checkpoint_bytes };
-    let made = |Imported { matrix, .. }| Done::Sparse(matrix);
+    let made = |py: Python<'_>, Imported { matrix, .. }: Imported| sparse::made(py, matrix);
     Job::new(py.detach(|| import::import(session, path, &sources, options)), made)
 }
 
@@ -115,5 +115,5 @@ pub(crate) fn export_sparse(
         ("parquet", _) => export::Format::Parquet,
         (other, _) => return Err(argument(&format!("no format {other:?}"))),
     };
-    Job::new(py.detach(|| export::export(session, a, path, format)), |()| Done::Nothing)
+    Job::new(py.detach(|| export::export(session, a, path, format)), nothing)
 }

@@ -3,77 +3,42 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use outcore::learn::kmeans::{Assigned, KMeans};
-use outcore::learn::linalg::SparseStatistics;
-use outcore::learn::pca::Pca;
-use outcore::{Array, ColumnStatistics, Error, Explanation};
+use outcore::{Error, Explanation};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 
 use crate::error::to_python;
-use crate::kmeans;
-use crate::matrix::Matrix;
 use crate::owned::Owned;
-use crate::pca;
-use crate::sparse::SparseMatrix;
 
-/// What a job ends with.
-pub(crate) enum Done {
-    Nothing,
-    Matrix(Array),
-    Sparse(outcore::Sparse),
-    Number(f64),
-    Numbers(Vec<f64>),
-    Statistics(ColumnStatistics),
-    SparseStatistics(SparseStatistics),
-    Pca(Pca),
-    KMeans(KMeans),
-    Assigned(Assigned),
+/// A result on its way to Python.
+type Made = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+
+/// For jobs that end with memory of the caller's filled, or a file written.
+pub(crate) fn nothing<T>(py: Python<'_>, _: T) -> PyResult<Py<PyAny>> {
+    Ok(py.None())
 }
 
-impl Done {
-    fn into_python(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(match self {
-            Done::Nothing => py.None(),
-            Done::Matrix(array) => Matrix::new(array).into_pyobject(py)?.into_any().unbind(),
-            Done::Sparse(sparse) => SparseMatrix::new(sparse).into_pyobject(py)?.into_any().unbind(),
-            Done::Number(value) => value.into_pyobject(py)?.into_any().unbind(),
-            Done::Numbers(values) => numpy::PyArray1::from_vec(py, values).into_any().unbind(),
-            Done::Statistics(statistics) => dictionary(py, statistics)?.into_any().unbind(),
-            Done::SparseStatistics(found) => {
-                let columns = dictionary(py, found.columns)?;
-                columns.set_item("nonzeros", numpy::PyArray1::from_vec(py, found.nonzeros))?;
-                columns.into_any().unbind()
-            }
-            Done::Pca(model) => pca::dictionary(py, model)?,
-            Done::KMeans(model) => kmeans::dictionary(py, model)?,
-            Done::Assigned(found) => kmeans::assigned(py, found)?,
-        })
-    }
+pub(crate) fn number(py: Python<'_>, value: f64) -> PyResult<Py<PyAny>> {
+    Ok(value.into_pyobject(py)?.into_any().unbind())
 }
 
-fn dictionary(py: Python<'_>, statistics: ColumnStatistics) -> PyResult<Bound<'_, PyDict>> {
-    let found = PyDict::new(py);
-    found.set_item("count", statistics.count)?;
-    for (name, values) in [("mean", statistics.mean), ("m2", statistics.m2), ("min", statistics.min), ("max", statistics.max)] {
-        found.set_item(name, numpy::PyArray1::from_vec(py, values))?;
-    }
-    Ok(found)
+pub(crate) fn numbers(py: Python<'_>, values: Vec<f64>) -> PyResult<Py<PyAny>> {
+    Ok(numpy::PyArray1::from_vec(py, values).into_any().unbind())
 }
 
 /// Work that is planned; nothing has moved yet.
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct Job {
-    job: Owned<Mutex<Option<outcore::Job<Done>>>>,
+    job: Owned<Mutex<Option<outcore::Job<Made>>>>,
     explanations: Vec<Explanation>,
 }
 
 impl Job {
+    /// `made` is what Python gets of the result.
     pub(crate) fn new<T: Send + 'static>(
         job: outcore::Result<outcore::Job<T>>,
-        done: impl FnOnce(T) -> Done + Send + 'static,
+        made: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Job> {
-        let job = job.map_err(to_python)?.map(|result| Ok(done(result)));
+        let job = job.map_err(to_python)?.map(|result| Ok(Box::new(|py: Python<'_>| made(py, result)) as Made));
         let explanations = job.explain().to_vec();
         Ok(Job { job: Owned::new(Mutex::new(Some(job))), explanations })
     }
@@ -101,14 +66,14 @@ impl Job {
     }
 }
 
-type Slot = Mutex<Option<outcore::Running<Done>>>;
+type Slot = Mutex<Option<outcore::Running<Made>>>;
 
 /// Work under way. Dropping it cancels it.
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct Running(Owned<Slot>);
 
 impl Running {
-    fn slot(&self) -> PyResult<MutexGuard<'_, Option<outcore::Running<Done>>>> {
+    fn slot(&self) -> PyResult<MutexGuard<'_, Option<outcore::Running<Made>>>> {
         Ok(self.0.get()?.lock().expect("no panic while held"))
     }
 }
@@ -130,7 +95,7 @@ impl Running {
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let slot = self.0.get()?;
         let done = py.detach(|| slot.lock().expect("no panic while held").take().ok_or(Error::Closed)?.wait());
-        done.map_err(to_python)?.into_python(py)
+        done.map_err(to_python)?(py)
     }
 
     /// Asks it to stop.

@@ -5,8 +5,8 @@ use outcore::learn::kmeans::{self, Assigned, KMeans, Options};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::job::{Done, Job};
-use crate::matrix::output;
+use crate::job::{Job, numbers};
+use crate::matrix::{self, output};
 use crate::session::Session;
 use crate::sparse::rows;
 
@@ -58,7 +58,7 @@ pub(crate) fn kmeans_fit(
     let options = Options { max_iter, tol, weights: vector(weights) };
     let (session, start) = (session.get()?, flat(&start));
     let x = rows(x)?;
-    Job::new(py.detach(|| kmeans::fit(session, x, &start, options)), Done::KMeans)
+    Job::new(py.detach(|| kmeans::fit(session, x, &start, options)), dictionary)
 }
 
 /// The nearest centre of each row.
@@ -72,7 +72,7 @@ pub(crate) fn kmeans_assign(
 ) -> PyResult<Job> {
     let (session, centers, weights) = (session.get()?, flat(&centers), vector(weights));
     let x = rows(x)?;
-    Job::new(py.detach(|| kmeans::assign(session, x, &centers, weights)), Done::Assigned)
+    Job::new(py.detach(|| kmeans::assign(session, x, &centers, weights)), assigned)
 }
 
 /// The distance of each row to each centre.
@@ -86,7 +86,7 @@ pub(crate) fn kmeans_distances(
 ) -> PyResult<Job> {
     let (session, centers, out) = (session.get()?, flat(&centers), output(out)?);
     let x = rows(x)?;
-    Job::new(py.detach(|| kmeans::distances(session, x, &centers, out)), Done::Matrix)
+    Job::new(py.detach(|| kmeans::distances(session, x, &centers, out)), matrix::made)
 }
 
 /// Rows by number, ascending, one after another.
@@ -95,8 +95,8 @@ pub(crate) fn take_rows(
     py: Python<'_>,
     session: &Session,
     x: &Bound<'_, PyAny>,
-    numbers: PyReadonlyArray1<'_, u64>,
+    wanted: PyReadonlyArray1<'_, u64>,
 ) -> PyResult<Job> {
-    let (session, x, numbers) = (session.get()?, rows(x)?, numbers.as_array().to_vec());
-    Job::new(py.detach(|| kmeans::take_rows(session, &x, &numbers)), Done::Numbers)
+    let (session, x, wanted) = (session.get()?, rows(x)?, wanted.as_array().to_vec());
+    Job::new(py.detach(|| kmeans::take_rows(session, &x, &wanted)), numbers)
 }

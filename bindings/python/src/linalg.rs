@@ -2,13 +2,14 @@
 
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use outcore::learn::linalg::{self, Axpby, Gemm, Reduction, Syrk};
-use outcore::{Error, Norm, Operand};
+use outcore::{ColumnStatistics, Error, Norm, Operand};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::adopted::{destination, element_type, operand};
 use crate::error::to_python;
-use crate::job::{Done, Job};
-use crate::matrix::{Matrix, output};
+use crate::job::{Job, nothing, number, numbers};
+use crate::matrix::{self, Matrix, output};
 use crate::session::Session;
 
 /// An operand from Python: its transpose if asked for.
@@ -42,10 +43,10 @@ pub(crate) fn gemm(
             return Err(to_python(Error::DType { what: format!("gemm: the result is {}, `out` is {found}", a.dtype()) }));
         }
         let into = destination(array)?;
-        return Job::new(py.detach(|| linalg::gemm_into(session, a, b, alpha, into)), |_| Done::Nothing);
+        return Job::new(py.detach(|| linalg::gemm_into(session, a, b, alpha, into)), nothing);
     }
     let out = output(out)?;
-    Job::new(py.detach(|| linalg::gemm(session, a, b, Gemm { alpha, beta, out })), Done::Matrix)
+    Job::new(py.detach(|| linalg::gemm(session, a, b, Gemm { alpha, beta, out })), matrix::made)
 }
 
 /// C = alpha A A^T + beta C.
@@ -62,42 +63,42 @@ pub(crate) fn syrk(
     out: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
     let (session, a, out) = (session.get()?, turned(a, trans)?, output(out)?);
-    Job::new(py.detach(|| linalg::syrk(session, a, Syrk { alpha, beta, out, full })), Done::Matrix)
+    Job::new(py.detach(|| linalg::syrk(session, a, Syrk { alpha, beta, out, full })), matrix::made)
 }
 
 /// y = alpha x + beta y, in place.
 #[pyfunction]
 pub(crate) fn axpby(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>, y: &Matrix, alpha: f64, beta: f64) -> PyResult<Job> {
     let (session, x, y) = (session.get()?, operand(x)?, y.array()?);
-    Job::new(py.detach(|| linalg::axpby(session, x, y, Axpby { alpha, beta })), Done::Matrix)
+    Job::new(py.detach(|| linalg::axpby(session, x, y, Axpby { alpha, beta })), matrix::made)
 }
 
 /// x = alpha x, in place.
 #[pyfunction]
 pub(crate) fn scale(py: Python<'_>, session: &Session, x: &Matrix, alpha: f64) -> PyResult<Job> {
     let (session, x) = (session.get()?, x.array()?);
-    Job::new(py.detach(|| linalg::scale(session, x, alpha)), Done::Matrix)
+    Job::new(py.detach(|| linalg::scale(session, x, alpha)), matrix::made)
 }
 
 /// The norm of each row.
 #[pyfunction]
 pub(crate) fn row_norms(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>, norm: &str) -> PyResult<Job> {
     let (session, x, norm) = (session.get()?, operand(x)?, norm_of(norm)?);
-    Job::new(py.detach(|| linalg::row_norms(session, x, norm)), Done::Numbers)
+    Job::new(py.detach(|| linalg::row_norms(session, x, norm)), numbers)
 }
 
 /// The norm of each column.
 #[pyfunction]
 pub(crate) fn column_norms(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>, norm: &str) -> PyResult<Job> {
     let (session, x, norm) = (session.get()?, operand(x)?, norm_of(norm)?);
-    Job::new(py.detach(|| linalg::column_norms(session, x, norm)), Done::Numbers)
+    Job::new(py.detach(|| linalg::column_norms(session, x, norm)), numbers)
 }
 
 /// Count, mean, sum of squared deviations, least and greatest element of each column.
 #[pyfunction]
 pub(crate) fn column_statistics(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>) -> PyResult<Job> {
     let (session, x) = (session.get()?, operand(x)?);
-    Job::new(py.detach(|| linalg::column_statistics(session, x)), Done::Statistics)
+    Job::new(py.detach(|| linalg::column_statistics(session, x)), statistics)
 }
 
 /// All elements to one number.
@@ -111,7 +112,7 @@ pub(crate) fn reduce(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>, ho
         _ => return Err(argument(format!("how must be 'sum', 'sum_of_squares', 'min' or 'max', not {how:?}"))),
     };
     let (session, x) = (session.get()?, operand(x)?);
-    Job::new(py.detach(|| linalg::reduce(session, x, reduction)), Done::Number)
+    Job::new(py.detach(|| linalg::reduce(session, x, reduction)), number)
 }
 
 pub(crate) fn norm_of(name: &str) -> PyResult<Norm> {
@@ -125,4 +126,14 @@ pub(crate) fn norm_of(name: &str) -> PyResult<Norm> {
 
 fn argument(what: String) -> PyErr {
     to_python(Error::Value { what })
+}
+
+/// A dictionary of arrays.
+pub(crate) fn statistics(py: Python<'_>, found: ColumnStatistics) -> PyResult<Py<PyAny>> {
+    let columns = PyDict::new(py);
+    columns.set_item("count", found.count)?;
+    for (name, values) in [("mean", found.mean), ("m2", found.m2), ("min", found.min), ("max", found.max)] {
+        columns.set_item(name, numpy::PyArray1::from_vec(py, values))?;
+    }
+    Ok(columns.into_any().unbind())
 }

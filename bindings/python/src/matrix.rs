@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::adopted::{destination, element_type, operand, source};
 use crate::error::to_python;
-use crate::job::{Done, Job};
+use crate::job::{Job, nothing};
 use crate::owned::Owned;
 use crate::session::{self, Session};
 
@@ -72,7 +72,7 @@ impl Matrix {
         let array = self.array()?;
         check_type(array, into)?;
         let memory = destination(into)?;
-        Job::new(into.py().detach(|| array.read_into(memory)), |_| Done::Nothing)
+        Job::new(into.py().detach(|| array.read_into(memory)), nothing)
     }
 
     /// Gives a draft its name and opens it.
@@ -93,8 +93,13 @@ impl Matrix {
         let array = self.array()?;
         check_type(array, values)?;
         let memory = source(values)?;
-        Job::new(values.py().detach(|| array.write(memory)), |()| Done::Nothing)
+        Job::new(values.py().detach(|| array.write(memory)), nothing)
     }
+}
+
+/// A matrix on its way to Python.
+pub(crate) fn made(py: Python<'_>, array: Array) -> PyResult<Py<PyAny>> {
+    Ok(Matrix::new(array).into_pyobject(py)?.into_any().unbind())
 }
 
 /// A copy with another type, order or place; of an array in memory, a file.
@@ -109,7 +114,7 @@ pub(crate) fn convert(
 ) -> PyResult<Job> {
     let (session, dtype, order) = (session.get()?, session::element_type(dtype)?, session::order_of(order)?);
     let (x, out) = (operand(x)?, output(out)?);
-    Job::new(py.detach(|| outcore::convert(session, x, out, dtype, order)), Done::Matrix)
+    Job::new(py.detach(|| outcore::convert(session, x, out, dtype, order)), made)
 }
 
 fn check_type(array: &Array, memory: &Bound<'_, PyUntypedArray>) -> PyResult<()> {

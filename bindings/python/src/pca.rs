@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::adopted::operand;
-use crate::job::{Done, Job};
-use crate::matrix::output;
+use crate::job::Job;
+use crate::matrix::{self, output};
 use crate::session::Session;
 
 /// What `pca_fit` finds; `components` is flat, row after row.
@@ -39,7 +39,7 @@ pub(crate) fn pca_fit(
         (None, None) => Components::All,
     };
     let (session, x) = (session.get()?, operand(x)?);
-    Job::new(py.detach(|| pca::fit(session, x, components, seed)), Done::Pca)
+    Job::new(py.detach(|| pca::fit(session, x, components, seed)), dictionary)
 }
 
 /// y = (x - before) matrix + after, for each row of x; empty `before` and `after` change nothing.
@@ -57,5 +57,5 @@ pub(crate) fn affine(
     let flat: Vec<f64> = matrix.as_array().iter().copied().collect();
     let map = Affine { before: before.as_array().to_vec(), matrix: flat, columns, after: after.as_array().to_vec() };
     let (session, x, out) = (session.get()?, operand(x)?, output(out)?);
-    Job::new(py.detach(|| linalg::affine(session, x, map, out)), Done::Matrix)
+    Job::new(py.detach(|| linalg::affine(session, x, map, out)), matrix::made)
 }

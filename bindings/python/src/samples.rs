@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::error::to_python;
-use crate::job::{Done, Job};
+use crate::job::{Job, nothing};
 use crate::owned::Owned;
 use crate::session::Session;
 use crate::stream::{Data, lock};
@@ -245,7 +245,7 @@ impl DatasetWriter {
     }
 
     fn finish(&self, py: Python<'_>) -> PyResult<Job> {
-        Job::new(self.taken(py)?.finish(), |()| Done::Nothing)
+        Job::new(self.taken(py)?.finish(), nothing)
     }
 
     fn discard(&self, py: Python<'_>) -> PyResult<()> {

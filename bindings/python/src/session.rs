@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::adopted::integers;
 use crate::error::to_python;
-use crate::job::{Done, Job};
+use crate::job::{Job, nothing};
 use crate::matrix::Matrix;
 use crate::owned::Owned;
 use crate::sparse::SparseMatrix;
@@ -142,7 +142,7 @@ impl Session {
     fn read_integers(&self, py: Python<'_>, path: PathBuf, first: u64, into: &Bound<'_, PyUntypedArray>) -> PyResult<Job> {
         let (session, (_, into)) = (self.get()?, integers(into)?);
         let range = first..first.saturating_add(into.len() as u64 / 8);
-        Job::new(py.detach(|| Integers::open(session, path)?.read_into(range, into)), |_| Done::Nothing)
+        Job::new(py.detach(|| Integers::open(session, path)?.read_into(range, into)), nothing)
     }
 
     /// Budget in bytes.

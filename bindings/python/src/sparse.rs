@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
-use outcore::learn::linalg::{self, Csrmm, Scaling};
+use outcore::learn::linalg::{self, Csrmm, Scaling, SparseStatistics};
 use outcore::pass::Rows;
 use outcore::{Compressed, DType, Error, SparseBufs};
 use pyo3::prelude::*;
 
 use crate::adopted::{destination, element_type, integers, operand, source, values_of};
 use crate::error::to_python;
-use crate::job::{Done, Job};
-use crate::linalg::norm_of;
-use crate::matrix::output;
+use crate::job::{Job, nothing, numbers};
+use crate::linalg::{norm_of, statistics};
+use crate::matrix::{self, output};
 use crate::owned::Owned;
 use crate::session::{self, Session};
 
@@ -95,7 +95,7 @@ impl SparseMatrix {
     ) -> PyResult<Job> {
         let sparse = self.get()?;
         let into = SparseBufs { offsets: integers(offsets)?.1, indices: integers(indices)?.1, values: destination(values)? };
-        Job::new(py.detach(|| sparse.read_into(into)), |_| Done::Nothing)
+        Job::new(py.detach(|| sparse.read_into(into)), nothing)
     }
 }
 
@@ -146,10 +146,10 @@ pub(crate) fn csrmm(
             return Err(to_python(Error::Shape { what }));
         }
         let into = destination(array)?;
-        return Job::new(py.detach(|| linalg::csrmm_into(session, a, b, alpha, into)), |_| Done::Nothing);
+        return Job::new(py.detach(|| linalg::csrmm_into(session, a, b, alpha, into)), nothing);
     }
     let out = output(out)?;
-    Job::new(py.detach(|| linalg::csrmm(session, a, b, Csrmm { alpha, beta, out })), Done::Matrix)
+    Job::new(py.detach(|| linalg::csrmm(session, a, b, Csrmm { alpha, beta, out })), matrix::made)
 }
 
 /// Y = A^T (A X).
@@ -162,7 +162,7 @@ pub(crate) fn gram_product(
     out: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
     let (session, a, x, out) = (session.get()?, a.get()?, operand(x)?, output(out)?);
-    Job::new(py.detach(|| linalg::gram_product(session, a, x, out)), Done::Matrix)
+    Job::new(py.detach(|| linalg::gram_product(session, a, x, out)), matrix::made)
 }
 
 /// A copy with scaled values; `out` is a path or nothing.
@@ -183,28 +183,39 @@ pub(crate) fn sparse_scaled(
     let dtype: Option<DType> = dtype.map(session::element_type).transpose()?;
     let (rows, cols) = (rows.map(values_of).transpose()?, cols.map(values_of).transpose()?);
     let scaling = Scaling { logarithm, rows, cols, unit_rows, dtype };
-    Job::new(py.detach(|| linalg::scaled(session, a, scaling, out)), Done::Sparse)
+    Job::new(py.detach(|| linalg::scaled(session, a, scaling, out)), made)
 }
 
 /// The matrix in the other format; `out` is a path or nothing.
 #[pyfunction]
 pub(crate) fn csrcsc(py: Python<'_>, session: &Session, a: &SparseMatrix, out: Option<PathBuf>) -> PyResult<Job> {
     let (session, a) = (session.get()?, a.get()?);
-    Job::new(py.detach(|| linalg::csrcsc(session, a, out)), Done::Sparse)
+    Job::new(py.detach(|| linalg::csrcsc(session, a, out)), made)
 }
 
 /// The norm of each row.
 #[pyfunction]
 pub(crate) fn sparse_row_norms(py: Python<'_>, session: &Session, a: &SparseMatrix, norm: &str) -> PyResult<Job> {
     let (session, a, norm) = (session.get()?, a.get()?, norm_of(norm)?);
-    Job::new(py.detach(|| linalg::sparse_row_norms(session, a, norm)), Done::Numbers)
+    Job::new(py.detach(|| linalg::sparse_row_norms(session, a, norm)), numbers)
 }
 
 /// Statistics of columns, and entries in each.
 #[pyfunction]
 pub(crate) fn sparse_column_statistics(py: Python<'_>, session: &Session, a: &SparseMatrix) -> PyResult<Job> {
     let (session, a) = (session.get()?, a.get()?);
-    Job::new(py.detach(|| linalg::sparse_column_statistics(session, a)), Done::SparseStatistics)
+    Job::new(py.detach(|| linalg::sparse_column_statistics(session, a)), sparse_statistics)
+}
+
+/// A sparse matrix on its way to Python.
+pub(crate) fn made(py: Python<'_>, sparse: outcore::Sparse) -> PyResult<Py<PyAny>> {
+    Ok(SparseMatrix::new(sparse).into_pyobject(py)?.into_any().unbind())
+}
+
+fn sparse_statistics(py: Python<'_>, found: SparseStatistics) -> PyResult<Py<PyAny>> {
+    let columns = statistics(py, found.columns)?;
+    columns.bind(py).set_item("nonzeros", numpy::PyArray1::from_vec(py, found.nonzeros))?;
+    Ok(columns)
 }
 
 /// Rows of a dense or sparse matrix.
@@ -225,7 +236,7 @@ pub(crate) fn project(
     out: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
     let (session, x, r, out) = (session.get()?, rows(x)?, r.get()?, output(out)?);
-    Job::new(py.detach(|| linalg::project(session, x, r, out)), Done::Matrix)
+    Job::new(py.detach(|| linalg::project(session, x, r, out)), matrix::made)
 }
 
 /// The matrix in tiles, or nothing where they do not pay; `out` is a path or nothing.
@@ -233,5 +244,5 @@ pub(crate) fn project(
 pub(crate) fn sparse_tiled(py: Python<'_>, session: &Session, a: &SparseMatrix, out: Option<PathBuf>) -> PyResult<Job> {
     let (session, a) = (session.get()?, a.get()?);
     let job = py.detach(|| outcore::data::sparse::compress(session, a, out));
-    Job::new(job, |found| found.map_or(Done::Nothing, Done::Sparse))
+    Job::new(job, |py, found| found.map_or_else(|| Ok(py.None()), |found| made(py, found)))
 }

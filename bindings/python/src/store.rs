@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use outcore::Error;
-use outcore_store::{Access, Formatted, Store};
+use outcore::store::{Access, Formatted, Store};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -14,7 +14,7 @@ use crate::stream::{Data, state_name};
 /// CRC-32C (Castagnoli) of bytes.
 #[pyfunction]
 pub(crate) fn crc32c(data: &Bound<'_, PyAny>) -> PyResult<u32> {
-    Ok(outcore_store::checksum(Data::of(data)?.bytes()))
+    Ok(outcore::store::checksum(Data::of(data)?.bytes()))
 }
 
 /// Formats a new file of `length` bytes, or, without a length, a file or block device that is there.
@@ -27,8 +27,8 @@ pub(crate) fn store_format(py: Python<'_>, path: PathBuf, length: Option<u64>) -
 #[pyfunction]
 pub(crate) fn store_is_formatted(py: Python<'_>, path: PathBuf) -> PyResult<bool> {
     match py.detach(|| Formatted::open_shared(path, Access::Read)) {
-        Ok(_) | Err(outcore_store::Error::Corrupt { .. } | outcore_store::Error::Locked { .. }) => Ok(true),
-        Err(outcore_store::Error::Unformatted { .. }) => Ok(false),
+        Ok(_) | Err(outcore::store::Error::Corrupt { .. } | outcore::store::Error::Locked { .. }) => Ok(true),
+        Err(outcore::store::Error::Unformatted { .. }) => Ok(false),
         Err(error) => Err(to_python(error.into())),
     }
 }
@@ -36,7 +36,7 @@ pub(crate) fn store_is_formatted(py: Python<'_>, path: PathBuf) -> PyResult<bool
 /// Everything that has a name, and the bytes that are free.
 #[pyfunction]
 pub(crate) fn store_list(py: Python<'_>, path: PathBuf) -> PyResult<(Vec<Bound<'_, PyDict>>, u64)> {
-    let fail = |error: outcore_store::Error| to_python(error.into());
+    let fail = |error: outcore::store::Error| to_python(error.into());
     let store = py.detach(|| Formatted::open_shared(path, Access::Read)).map_err(fail)?;
     let listed = store.listing().into_iter().map(|listed| {
         let found = PyDict::new(py);
@@ -96,7 +96,7 @@ impl Told {
         self.raised.is_none()
     }
 
-    fn outcome<T>(self, found: Result<T, outcore_store::Error>) -> PyResult<T> {
+    fn outcome<T>(self, found: Result<T, outcore::store::Error>) -> PyResult<T> {
         match self.raised {
             Some(raised) => Err(raised),
             None => found.map_err(|error| to_python(Error::from(error))),

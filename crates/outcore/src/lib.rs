@@ -40,8 +40,11 @@ pub use data::stream::{Compression, StreamInfo, StreamOptions, StreamReader, Str
 pub use error::{Error, Result};
 pub use job::{Job, Running, Stage};
 pub use limits::memory_allowed;
+pub use outcore_device as device;
 pub use outcore_device::{Buf, Choice, Memory, Shared};
+pub use outcore_engine as engine;
 pub use outcore_engine::{Explanation, Progress, Span, Totals, Trace};
 pub use outcore_kernels as kernels;
 pub use outcore_kernels::{Blas, ColumnStatistics, Norm};
+pub use outcore_store as store;
 pub use session::{Info, Session, Settings};
