@@ -283,7 +283,7 @@ impl Plan {
         _ = self.explained.set(explained);
     }
 
-    /// The schedule that was kept, if it is for so much memory and so many threads.
+    /// The schedule that was kept, if it is for this much memory and this number of threads.
     pub(crate) fn take_schedule(&mut self, memory_bytes: u64, threads: usize) -> Option<Schedule> {
         let explained = self.explained.take()?;
         (explained.memory_bytes == memory_bytes && explained.threads == threads).then_some(explained.schedule)

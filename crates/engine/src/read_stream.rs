@@ -45,7 +45,7 @@ struct Filled {
     frame: Whole,
     /// The sectors that were read to the frame.
     bytes: Buf,
-    block: Asked,
+    block: BlockRequest,
 }
 
 impl Filled {
@@ -59,8 +59,8 @@ fn reclaim(frame: Whole, bytes: Buf) -> Buf {
     frame.reclaim().unwrap_or_else(|_| unreachable!("a frame is read in one piece"))
 }
 
-/// What a block is.
-struct Asked {
+/// Where a block lies, and its part of the sectors that are read for it.
+struct BlockRequest {
     part: u32,
     /// Of the extent.
     offset: u64,
@@ -317,7 +317,7 @@ impl Engine {
 }
 
 enum Slot {
-    Loading(Whole, Asked),
+    Loading(Whole, BlockRequest),
     Filled(Filled),
     Failed(Error),
 }
@@ -378,8 +378,11 @@ impl Reader {
             let end = range.end.min(self.position + self.block_bytes as u64);
             let from = self.position / unit * unit;
             let lead = (self.position - from) as usize;
-            let block =
-                Asked { part: self.part as u32, offset: self.position, range: lead..lead + (end - self.position) as usize };
+            let block = BlockRequest {
+                part: self.part as u32,
+                offset: self.position,
+                range: lead..lead + (end - self.position) as usize,
+            };
             let token = self.first_slot.wrapping_add(self.slots.len() as u32);
             let (frame, mut bytes) = frame.lend();
             let bytes = bytes.split_to((end.next_multiple_of(unit) - from) as usize);

@@ -482,7 +482,7 @@ fn a_run_that_waits_for_an_extent_goes_on_or_is_cancelled() {
     assert!(!first.poll() && !waiting.wait_timeout(soon));
     open.send(()).unwrap();
     first.wait().unwrap();
-    assert!(waiting.wait_timeout(std::time::Duration::from_secs(20)), "nobody woke it");
+    assert!(waiting.wait_timeout(std::time::Duration::from_secs(20)), "it was not woken");
     waiting.wait().unwrap();
     assert_eq!(contents(&device), [3; 4096]);
     assert_eq!(engine.budget().available(), 1 << 20);

@@ -20,19 +20,19 @@ pub trait Operator {
     /// m and n.
     fn shape(&self) -> [usize; 2];
 
-    /// Bytes that a product with so many columns holds, besides the columns and the result.
+    /// Bytes that a product with a block of columns holds, besides the columns and the result.
     fn held_bytes(&self, columns: usize) -> u64;
 
     /// Y = A X, for X of n x c and Y of m x c; reads what it needs in the stage.
     ///
     /// # Errors
-    /// Those of the computation; [`Error::Cancelled`](crate::Error::Cancelled).
+    /// Those of the computation; [`Error::Cancelled`].
     fn apply(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()>;
 
     /// Y = A^T X, for X of m x c and Y of n x c.
     ///
     /// # Errors
-    /// As [`apply`](Operator::apply); [`Error::Value`](crate::Error::Value) where it is not known.
+    /// As [`apply`](Operator::apply); [`Error::Value`] where it is not known.
     fn apply_transposed(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()>;
 
     /// Y = A^T A X, for X and Y of n x c: by two products, or in one pass where a row of A can be used twice.

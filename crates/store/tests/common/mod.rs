@@ -73,7 +73,7 @@ pub(crate) fn assert_whole_or_marked(folder: &Folder, name: &str, len: u64, valu
             let whole = values.iter().any(|value| holds(&path, len, *value));
             assert!(whole, "{context}: neither old nor new, and not marked");
         }
-        State::BeingWritten => panic!("{context}: nobody writes any more"),
+        State::BeingWritten => panic!("{context}: its writer has ended"),
     }
 }
 

@@ -42,15 +42,15 @@ fn goes_past_caches(list: &Vec<u8>, bytes: &[u8]) -> bool {
     bytes.len() >= LONG_BYTES && list.capacity() >= PAST_CACHES_BYTES
 }
 
-/// When to ask.
-pub(super) struct Asked {
+/// When work on samples looks at whether it has been cancelled: after some bytes, so that a poll costs little.
+pub(super) struct CancelPoll {
     every: usize,
     since: usize,
 }
 
-impl Asked {
-    pub(super) fn about(dataset: &Dataset) -> Asked {
-        Asked { every: if dataset.decoded.is_empty() { COPIED_BYTES } else { DECODED_BYTES }, since: 0 }
+impl CancelPoll {
+    pub(super) fn of(dataset: &Dataset) -> CancelPoll {
+        CancelPoll { every: if dataset.decoded.is_empty() { COPIED_BYTES } else { DECODED_BYTES }, since: 0 }
     }
 
     /// Whether a poll is due, before a sample of `bytes` bytes.

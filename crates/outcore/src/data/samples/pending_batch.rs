@@ -7,7 +7,7 @@ use outcore_engine::{Gathered, Ticket};
 use outcore_kernels::{crc32c_of_three, fetch_bytes};
 
 use super::Dataset;
-use super::batch::{Asked, Batch};
+use super::batch::{Batch, CancelPoll};
 use super::buffer_pool::Spare;
 use super::images::Decode;
 use super::order::{Order, Positions};
@@ -196,10 +196,10 @@ impl Work {
         let batch =
             Batch::with_room(&self.dataset, self.samples.len(), self.bytes_of_all as usize, |most| self.spare.bytes(most))?;
         let mut made = SideBySide { batch, skipped: Vec::new(), first_skipped: None, refused: None };
-        let (mut asked, mut scratch, mut sums) = (Asked::about(&self.dataset), Vec::new(), None);
+        let (mut poll, mut scratch, mut sums) = (CancelPoll::of(&self.dataset), Vec::new(), None);
         bytes.iter().take(TOGETHER_AHEAD).for_each(|bytes| fetch_bytes(bytes));
         for (number, (&sample, place)) in self.samples.iter().zip(&self.places).enumerate() {
-            if asked.is_due(bytes[number].len()) && !go_on() {
+            if poll.is_due(bytes[number].len()) && !go_on() {
                 return Ok(None);
             }
             if number.is_multiple_of(TOGETHER) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outcore_engine::{GatherOptions, Gathered, Item, Ticket};
 
-use super::batch::{Asked, Batch, Column};
+use super::batch::{Batch, CancelPoll, Column};
 use super::buffer_pool::Bytes;
 use super::packed::GROUP;
 use super::{Dataset, LOOK_EVERY};
@@ -76,13 +76,13 @@ impl Dataset {
         mut go_on: impl FnMut() -> bool,
         mut take: impl FnMut(u64, Result<&[u8]>) -> Result<()>,
     ) -> Result<()> {
-        let (mut rest, mut at_once, mut asked) = (samples, samples.len(), Asked::about(self));
+        let (mut rest, mut at_once, mut poll) = (samples, samples.len(), CancelPoll::of(self));
         while !rest.is_empty() {
             let (part, behind) = rest.split_at(at_once.min(rest.len()));
             match self.read(part).and_then(|reading| reading.wait_unless(&mut go_on)) {
                 Ok(found) => {
                     for (&sample, bytes) in part.iter().zip(found.gathered.iter()) {
-                        if asked.is_due(bytes.len()) && !go_on() {
+                        if poll.is_due(bytes.len()) && !go_on() {
                             return Err(Error::Cancelled);
                         }
                         take(sample, self.verify(sample, bytes).map(|()| bytes))?;
@@ -157,7 +157,7 @@ impl Dataset {
         let mut faults = self.faults_of_names(samples.clone(), &mut go_on)?;
         let mut rest = samples;
         let mut pieces = iter::from_fn(|| self.split_off(&mut rest));
-        let (mut coming, mut asked) = (VecDeque::new(), Asked::about(self));
+        let (mut coming, mut poll) = (VecDeque::new(), CancelPoll::of(self));
         loop {
             while coming.len() < CHECKED_AHEAD
                 && let Some(piece) = pieces.next()
@@ -169,7 +169,7 @@ impl Dataset {
             match reading.and_then(|reading| reading.wait_unless(&mut go_on)) {
                 Ok(found) => {
                     for (sample, at) in piece.zip(0..) {
-                        if asked.is_due(self.place(sample).1 as usize) && !go_on() {
+                        if poll.is_due(self.place(sample).1 as usize) && !go_on() {
                             return Err(Error::Cancelled);
                         }
                         faults.extend(found.sound(at).err().map(|error| (sample, error)));
