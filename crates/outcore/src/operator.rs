@@ -23,6 +23,11 @@ pub trait Operator {
     /// Bytes that a product with a block of columns holds, besides the columns and the result.
     fn held_bytes(&self, columns: usize) -> u64;
 
+    /// What products are rounded to: the machine epsilon of the type that they are computed in.
+    fn epsilon(&self) -> f64 {
+        f64::EPSILON
+    }
+
     /// Y = A X, for X of n x c and Y of m x c; reads what it needs in the stage.
     ///
     /// # Errors

@@ -191,3 +191,36 @@ fn products_with_matrices_are_those_of_plain_loops_wherever_they_lie() {
     }
     assert!(matches!(Centred::new(Matrix::new(&place, &dense), vec![0.0]), Err(Error::Shape { .. })));
 }
+
+/// The basis takes most of the memory, and passes over the matrix what is left: a budget that is said to be enough is.
+#[test]
+fn a_search_in_a_small_budget_ends_or_says_before_what_it_needs() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (rows, columns) = (4000usize, 600usize);
+    let values: Vec<f32> = (0..rows * columns).map(|at| (at.wrapping_mul(2_654_435_761) % 1013) as f32 / 500.0 - 1.0).collect();
+    let path = folder.path().join("x.npy");
+    let place = session(folder.path(), 64 << 20, 2);
+    let made = place.create(&path, DType::F32, &[rows as u64, columns as u64], Order::Row).unwrap();
+    made.write(shared(&values)).unwrap().run().unwrap();
+    let search = |memory_bytes: u64| {
+        let session = session(folder.path(), memory_bytes, 2);
+        let matrix = Matrix::new(&session, session.open(&path).unwrap());
+        eigh_largest(&session, Gram(matrix), 3, 0)?.run()
+    };
+    let expected = search(64 << 20).unwrap().values;
+    let (mut refused, mut done) = (0, 0);
+    for memory_bytes in (1..=12).map(|mib| mib << 20) {
+        match search(memory_bytes) {
+            Ok(found) => {
+                found.values.iter().zip(&expected).for_each(|(found, expected)| assert!((found / expected - 1.0).abs() < 1e-4));
+                done += 1;
+            }
+            Err(Error::OverBudget { what, .. }) => {
+                assert!(what.starts_with("3 eigenpairs"), "refused in the middle: {what}");
+                refused += 1;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(refused > 0 && done > 0, "{refused} refused, {done} done");
+}

@@ -17,6 +17,9 @@ use crate::session::Session;
 /// Columns that an operator is applied to at once, where memory is not short.
 pub(crate) const BLOCK: usize = 16;
 
+/// Residuals are not asked to be smaller than this many roundings of a product.
+const ROUNDINGS: f64 = 16.0;
+
 /// How wide blocks are, and how long the basis grows.
 #[derive(Clone)]
 pub(crate) struct Krylov {
@@ -63,14 +66,16 @@ impl Krylov {
         stage: &mut Stage,
     ) -> Result<Eigen<f64>> {
         let order = operator.shape()[0];
-        kernels::eigh_top_with(order, count, |x, y| operator.apply(x, y, stage), &self.options, session.blas())
+        let mut options = self.options.clone();
+        options.tolerance = options.tolerance.max(ROUNDINGS * operator.epsilon());
+        kernels::eigh_top_with(order, count, |x, y| operator.apply(x, y, stage), &options, session.blas())
     }
 }
 
 /// The `count` largest eigenvalues of a symmetric operator, descending, and their vectors, n x count.
 ///
 /// Only products with it are used, so that the smallest ones of A are the largest of c I - A. Residuals are at most 1e-10 of the largest
-/// value. The same seed gives the same bits.
+/// value, or 16 times the operator's [`epsilon`](Operator::epsilon) where that is more. The same seed gives the same bits.
 ///
 /// # Errors
 /// [`Error::Shape`] for an operator that is not square; [`Error::Value`] for more pairs than its order; [`Error::OverBudget`];

@@ -48,6 +48,10 @@ impl<O: Operator> Operator for Centred<O> {
         self.operator.held_bytes(columns) + 8 * (self.mean.len() + columns) as u64
     }
 
+    fn epsilon(&self) -> f64 {
+        self.operator.epsilon()
+    }
+
     fn apply(&self, x: MatRef<'_, f64>, mut y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
         self.operator.apply(x, y.as_mut(), stage)?;
         for (column, along) in self.along_mean(x).into_iter().enumerate() {

@@ -19,6 +19,10 @@ impl<O: Operator> Operator for Gram<O> {
         self.0.held_bytes(columns) + 8 * (self.0.shape()[0] * columns) as u64
     }
 
+    fn epsilon(&self) -> f64 {
+        self.0.epsilon()
+    }
+
     fn apply(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
         self.0.apply_gram(x, y, stage)
     }

@@ -7,8 +7,8 @@ use outcore_kernels::{Blas, Lines, MatMut, MatRef, Real, gemm_scratch_bytes, vie
 
 use super::Operator;
 use crate::data::format::{Compressed, with_real};
-use crate::error::Result;
-use crate::job::Stage;
+use crate::error::{Error, Result};
+use crate::job::{Job, Stage};
 use crate::pass::{Fold, Map, Rows, cuts_rows, fold, map};
 use crate::session::Session;
 
@@ -31,6 +31,23 @@ impl Matrix {
     fn product<T: Real>(&self, x: MatRef<'_, f64>) -> Product<T> {
         let (width, row_of) = (x.ncols(), |row| (0..x.ncols()).map(move |column| T::of(x[(row, column)])));
         Product { x: Arc::new((0..x.nrows()).flat_map(row_of).collect()), width, blas: self.session.blas().clone() }
+    }
+
+    /// Found out from the plans of the passes, which depend on the budget alone.
+    fn pass_bytes<T: Real>(&self, columns: usize) -> u64 {
+        let [count, width] = [self.rows.count(), self.rows.width()].map(|rows| rows as usize);
+        let product = |height: usize| Product {
+            x: Arc::new(vec![T::ZERO; height * columns]),
+            width: columns,
+            blas: self.session.blas().clone(),
+        };
+        let across = Across { product: product(count), height: width };
+        let passes = [
+            floor_bytes(map::<T, _>(&self.session, "product", &self.rows, Along(product(width)))),
+            floor_bytes(fold::<T, _>(&self.session, "product", &self.rows, across)),
+            floor_bytes(fold::<T, _>(&self.session, "Gram product", &self.rows, Twice(product(width)))),
+        ];
+        passes.into_iter().fold(0, u64::max) + ((count + width) * columns * size_of::<T>()) as u64
     }
 
     /// A row of the result for each row: one pass.
@@ -68,9 +85,13 @@ impl Operator for Matrix {
         [rows as usize, cols as usize]
     }
 
-    /// The columns and the result in the matrix's element type.
+    /// The columns and the result in the matrix's element type, and what the passes reserve.
     fn held_bytes(&self, columns: usize) -> u64 {
-        (self.rows.count() + self.rows.width()) * columns as u64 * self.rows.dtype().bytes()
+        with_real!(self.rows.dtype(), T => self.pass_bytes::<T>(columns))
+    }
+
+    fn epsilon(&self) -> f64 {
+        with_real!(self.rows.dtype(), T => T::EPSILON.f64())
     }
 
     fn apply(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
@@ -94,6 +115,15 @@ impl Operator for Matrix {
         let mut between = super::zeros(self.shape()[0], x.ncols());
         self.apply(x, between.as_mut(), stage)?;
         self.apply_transposed(between.as_ref(), y, stage)
+    }
+}
+
+/// What a planned pass reserves, or would.
+fn floor_bytes<R: Send + 'static>(job: Result<Job<R>>) -> u64 {
+    match job {
+        Ok(job) => job.explain().iter().map(|plan| plan.floor_bytes).max().unwrap_or(0),
+        Err(Error::OverBudget { needed, .. }) => needed,
+        Err(_) => 0,
     }
 }
 
