@@ -6,7 +6,7 @@ mod centred;
 mod gram;
 mod matrix;
 
-use outcore_kernels::{MatMut, MatRef};
+use outcore_kernels::{Mat, MatMut, MatRef};
 
 pub use centred::Centred;
 pub use gram::Gram;
@@ -45,15 +45,19 @@ pub trait Operator {
     /// # Errors
     /// As [`apply_transposed`](Operator::apply_transposed).
     fn apply_gram(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
-        let mut between = zeros(self.shape()[0], x.ncols());
-        self.apply(x, between.as_mut(), stage)?;
-        self.apply_transposed(between.as_ref(), y, stage)
+        gram_of_two_products(self, x, y, stage)
     }
 }
 
-/// Memory for some columns.
-fn zeros(rows: usize, columns: usize) -> outcore_kernels::Mat<f64> {
-    outcore_kernels::Mat::zeros(rows, columns)
+fn gram_of_two_products<O: Operator + ?Sized>(
+    operator: &O,
+    x: MatRef<'_, f64>,
+    y: MatMut<'_, f64>,
+    stage: &mut Stage,
+) -> Result<()> {
+    let mut between = Mat::zeros(operator.shape()[0], x.ncols());
+    operator.apply(x, between.as_mut(), stage)?;
+    operator.apply_transposed(between.as_ref(), y, stage)
 }
 
 /// A symmetric map that is a function of the caller's.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Lines, MatMut, MatRef, Real, gemm_scratch_bytes, view, view_mut};
 
-use super::Operator;
+use super::{Operator, gram_of_two_products};
 use crate::data::format::{Compressed, with_real};
 use crate::error::{Error, Result};
 use crate::job::{Job, Stage};
@@ -112,9 +112,7 @@ impl Operator for Matrix {
         if with_real!(self.rows.dtype(), T => self.twice::<T>(x, y.as_mut(), stage)?) {
             return Ok(());
         }
-        let mut between = super::zeros(self.shape()[0], x.ncols());
-        self.apply(x, between.as_mut(), stage)?;
-        self.apply_transposed(between.as_ref(), y, stage)
+        gram_of_two_products(self, x, y, stage)
     }
 }
 
