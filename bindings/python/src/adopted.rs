@@ -1,13 +1,13 @@
 //! The memory of NumPy arrays, lent to the engine without a copy.
 //!
-//! The array object is held until the last piece of the memory is dropped, wherever that is; a drop on a thread without the GIL
-//! is carried out the next time this module has it.
+//! The array object is held until the last piece of the memory is dropped, wherever that is; a drop
+//! on a thread without the GIL is carried out the next time this module has it.
 
 use std::ptr::NonNull;
 
 use numpy::{
-    Element as NumpyElement, PyArray1, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
-    dtype,
+    Element as NumpyElement, PyArray1, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods,
+    PyUntypedArray, PyUntypedArrayMethods, dtype,
 };
 use outcore::{Buf, DType, Element, Error, Memory, Operand};
 use pyo3::prelude::*;
@@ -22,15 +22,17 @@ struct Adopted {
     _array: Py<PyUntypedArray>,
 }
 
-// SAFETY: the pointer is that of memory which the array object owns and keeps where it is for as long as it lives.
+// SAFETY: the pointer is that of memory which the array object owns and keeps where it is for as
+// long as it lives.
 unsafe impl Send for Adopted {}
 // SAFETY: as above.
 unsafe impl Sync for Adopted {}
 
-// SAFETY: NumPy's memory is valid, initialised and does not move while the array is referenced. That no other code reaches it is the
-// caller's part: `destination` is given arrays that Python code has just made and not yet handed out, and operands are
-// frozen, so that they are only read; a program that changes an operand while it is being computed with gets an undefined result,
-// as with every NumPy function that releases the GIL.
+// SAFETY: NumPy's memory is valid, initialised and does not move while the array is referenced.
+// That no other code reaches it is the caller's part: `destination` is given arrays that Python
+// code has just made and not yet handed out, and operands are frozen, so that they are only read; a
+// program that changes an operand while it is being computed with gets an undefined result, as with
+// every NumPy function that releases the GIL.
 unsafe impl Memory for Adopted {
     fn pointer(&self) -> NonNull<u8> {
         self.pointer
@@ -42,16 +44,29 @@ unsafe impl Memory for Adopted {
 
 /// Where the elements of an array of the type `T` begin.
 fn pointer_of<T: NumpyElement>(array: &Bound<'_, PyUntypedArray>) -> Option<*mut u8> {
-    array.cast::<PyArrayDyn<T>>().ok().map(|array| array.data().cast::<u8>())
+    array
+        .cast::<PyArrayDyn<T>>()
+        .ok()
+        .map(|array| array.data().cast::<u8>())
 }
 
 /// The first `len` bytes from where the array begins; its type has been checked.
 fn adopt(array: &Bound<'_, PyUntypedArray>, len: usize) -> Buf {
     let floats = pointer_of::<f32>(array).or_else(|| pointer_of::<f64>(array));
-    let integers = || pointer_of::<i32>(array).or_else(|| pointer_of::<i64>(array)).or_else(|| pointer_of::<u16>(array));
-    let Some(pointer) = floats.or_else(integers) else { return Buf::default() };
+    let integers = || {
+        pointer_of::<i32>(array)
+            .or_else(|| pointer_of::<i64>(array))
+            .or_else(|| pointer_of::<u16>(array))
+    };
+    let Some(pointer) = floats.or_else(integers) else {
+        return Buf::default();
+    };
     match NonNull::new(pointer) {
-        Some(pointer) if len > 0 => Buf::new(Box::new(Adopted { pointer, len, _array: array.clone().unbind() })),
+        Some(pointer) if len > 0 => Buf::new(Box::new(Adopted {
+            pointer,
+            len,
+            _array: array.clone().unbind(),
+        })),
         _ => Buf::default(),
     }
 }
@@ -64,18 +79,34 @@ pub(crate) fn element_type(array: &Bound<'_, PyUntypedArray>) -> PyResult<DType>
     } else if own.is_equiv_to(&dtype::<f64>(py)) {
         Ok(DType::F64)
     } else {
-        Err(to_python(Error::DType { what: format!("dtype {own} is neither float32 nor float64") }))
+        Err(to_python(Error::DType {
+            what: format!("dtype {own} is neither float32 nor float64"),
+        }))
     }
 }
 
 /// The bytes of a C-contiguous array of whole numbers, and their type.
 pub(crate) fn integers(array: &Bound<'_, PyUntypedArray>) -> PyResult<(Element, Buf)> {
     let (py, own) = (array.py(), array.dtype());
-    let types = [(dtype::<i32>(py), Element::I32), (dtype::<i64>(py), Element::I64), (dtype::<u16>(py), Element::U16)];
-    let found = types.into_iter().find(|(kind, _)| own.is_equiv_to(kind)).map(|(_, element)| element);
-    let element = found.ok_or_else(|| to_python(Error::DType { what: format!("dtype {own} is neither int32 nor int64") }))?;
+    let types = [
+        (dtype::<i32>(py), Element::I32),
+        (dtype::<i64>(py), Element::I64),
+        (dtype::<u16>(py), Element::U16),
+    ];
+    let found = types
+        .into_iter()
+        .find(|(kind, _)| own.is_equiv_to(kind))
+        .map(|(_, element)| element);
+    let element = found.ok_or_else(|| {
+        to_python(Error::DType {
+            what: format!("dtype {own} is neither int32 nor int64"),
+        })
+    })?;
     match array.is_c_contiguous() && array.is_aligned() {
-        true => Ok((element, adopt(array, array.len() * element.bytes() as usize))),
+        true => Ok((
+            element,
+            adopt(array, array.len() * element.bytes() as usize),
+        )),
         false => Err(argument("the array is not C-contiguous and aligned")),
     }
 }
@@ -85,7 +116,10 @@ pub(crate) fn values_of(array: &Bound<'_, PyUntypedArray>) -> PyResult<Vec<f64>>
     match element_type(array)? {
         DType::F64 if array.is_c_contiguous() && array.is_aligned() => {
             let bytes = adopt(array, array.len() * size_of::<f64>());
-            Ok(bytes.chunks_exact(8).map(|bytes| f64::from_ne_bytes(bytes.try_into().expect("eight bytes"))).collect())
+            Ok(bytes
+                .chunks_exact(8)
+                .map(|bytes| f64::from_ne_bytes(bytes.try_into().expect("eight bytes")))
+                .collect())
         }
         _ => Err(argument("factors must be a contiguous vector of float64")),
     }
@@ -103,7 +137,11 @@ pub(crate) fn bytes(array: &Bound<'_, PyArray1<u8>>) -> PyResult<Buf> {
         _ if !array.is_c_contiguous() => Err(argument("the array of bytes has gaps")),
         Some(pointer) if len > 0 => {
             let _array = array.as_untyped().clone().unbind();
-            Ok(Buf::new(Box::new(Adopted { pointer, len, _array })))
+            Ok(Buf::new(Box::new(Adopted {
+                pointer,
+                len,
+                _array,
+            })))
         }
         _ => Ok(Buf::default()),
     }
@@ -122,7 +160,8 @@ fn contiguous_bytes(array: &Bound<'_, PyUntypedArray>) -> PyResult<usize> {
     }
 }
 
-/// A matrix on SSD, or an array of one or two dimensions whose rows or columns are without gaps, neither running backwards.
+/// A matrix on SSD, or an array of one or two dimensions whose rows or columns are without gaps,
+/// neither running backwards.
 pub(crate) fn operand(value: &Bound<'_, PyAny>) -> PyResult<Operand> {
     if let Ok(matrix) = value.cast::<Matrix>() {
         return Ok(Operand::Stored(matrix.get().array()?.clone()));
@@ -137,17 +176,35 @@ pub(crate) fn operand(value: &Bound<'_, PyAny>) -> PyResult<Operand> {
     let (row_stride, col_stride) = strides(rows, cols, row_step, col_step, dtype)
         .filter(|_| array.is_aligned())
         .ok_or_else(|| argument("the array is not aligned, its rows and columns both have gaps, or they run backwards"))?;
-    let elements = if rows == 0 || cols == 0 { 0 } else { (rows as u64 - 1) * row_stride + (cols as u64 - 1) * col_stride + 1 };
+    let elements = if rows == 0 || cols == 0 {
+        0
+    } else {
+        (rows as u64 - 1) * row_stride + (cols as u64 - 1) * col_stride + 1
+    };
     let bytes = adopt(array, (elements * dtype.bytes()) as usize).freeze();
-    Ok(Operand::Memory { bytes, dtype, rows: rows as u64, cols: cols as u64, row_stride, col_stride })
+    Ok(Operand::Memory {
+        bytes,
+        dtype,
+        rows: rows as u64,
+        cols: cols as u64,
+        row_stride,
+        col_stride,
+    })
 }
 
 fn argument(what: &str) -> PyErr {
     to_python(Error::Value { what: what.into() })
 }
 
-/// Strides in elements. NumPy gives a dimension of length 1 any stride, so there it is chosen to fit.
-fn strides(rows: usize, cols: usize, row_step: isize, col_step: isize, dtype: DType) -> Option<(u64, u64)> {
+/// Strides in elements. NumPy gives a dimension of length 1 any stride, so there it is chosen to
+/// fit.
+fn strides(
+    rows: usize,
+    cols: usize,
+    row_step: isize,
+    col_step: isize,
+    dtype: DType,
+) -> Option<(u64, u64)> {
     if rows == 0 || cols == 0 {
         return Some((cols.max(1) as u64, 1));
     }

@@ -1,4 +1,5 @@
-//! What a folder's device does through the engine: sequential writes and reads, random reads. For `outcore bench-device`.
+//! What a folder's device does through the engine: sequential writes and reads, random reads. For
+//! `outcore bench-device`.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -24,12 +25,22 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Writes a new file of `length` bytes in order; the seconds it took, flush included.
 #[pyfunction]
-pub(crate) fn device_write(py: Python<'_>, session: &Session, path: PathBuf, length: u64) -> PyResult<f64> {
+pub(crate) fn device_write(
+    py: Python<'_>,
+    session: &Session,
+    path: PathBuf,
+    length: u64,
+) -> PyResult<f64> {
     let engine = session.get()?.engine();
     py.detach(|| {
-        let extent = Extent::new(path.display().to_string(), open_file(&path, Mode::Create(length)).map_err(device)?);
+        let extent = Extent::new(
+            path.display().to_string(),
+            open_file(&path, Mode::Create(length)).map_err(device)?,
+        );
         let (start, mut look) = (Instant::now(), Look::new());
-        let mut stream = engine.write_stream(&extent, 0, options()).map_err(engine_error)?;
+        let mut stream = engine
+            .write_stream(&extent, 0, options())
+            .map_err(engine_error)?;
         let mut block = 0;
         while stream.position() < length {
             let buffer = stream.buffer().map_err(engine_error)?;
@@ -38,7 +49,9 @@ pub(crate) fn device_write(py: Python<'_>, session: &Session, path: PathBuf, len
             buffer
                 .chunks_exact_mut(8)
                 .enumerate()
-                .for_each(|(at, word)| word.copy_from_slice(&scatter(block << 32 | at as u64).to_le_bytes()));
+                .for_each(|(at, word)| {
+                    word.copy_from_slice(&scatter(block << 32 | at as u64).to_le_bytes())
+                });
             let filled = buffer.len().min((length - stream.position()) as usize);
             stream.advance(filled).map_err(engine_error)?;
             look.at_signals()?;
@@ -55,7 +68,10 @@ pub(crate) fn device_read(py: Python<'_>, session: &Session, path: PathBuf) -> P
     py.detach(|| {
         let extent = opened(&path)?;
         let (start, mut look) = (Instant::now(), Look::new());
-        for block in engine.read_stream(&extent, 0..extent.len(), options()).map_err(engine_error)? {
+        for block in engine
+            .read_stream(&extent, 0..extent.len(), options())
+            .map_err(engine_error)?
+        {
             block.map_err(engine_error)?;
             look.at_signals()?;
         }
@@ -65,26 +81,43 @@ pub(crate) fn device_read(py: Python<'_>, session: &Session, path: PathBuf) -> P
 
 /// Reads pieces of 4 KiB at random places for `seconds`; how many a second.
 #[pyfunction]
-pub(crate) fn device_random(py: Python<'_>, session: &Session, path: PathBuf, seconds: f64) -> PyResult<f64> {
+pub(crate) fn device_random(
+    py: Python<'_>,
+    session: &Session,
+    path: PathBuf,
+    seconds: f64,
+) -> PyResult<f64> {
     let engine = session.get()?.engine();
-    let time = Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let time = Duration::try_from_secs_f64(seconds)
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
     py.detach(|| random_reads(engine, &opened(&path)?, time))
 }
 
 fn random_reads(engine: &Engine, extent: &Extent, time: Duration) -> PyResult<f64> {
     let places = (extent.len() / ITEM_BYTES as u64).max(1);
-    let options = GatherOptions { gap_bytes: 0, cache: false, ..GatherOptions::default() };
+    let options = GatherOptions {
+        gap_bytes: 0,
+        cache: false,
+        ..GatherOptions::default()
+    };
     let (start, mut look, mut asked) = (Instant::now(), Look::new(), 0u64);
     let mut under_way = VecDeque::new();
     loop {
         while start.elapsed() < time && under_way.len() < BATCHES {
             let place = |index: u64| scatter(asked + index) % places * ITEM_BYTES as u64;
-            let items: Vec<Item<'_>> =
-                (0..BATCH as u64).map(|index| Item { extent, offset: place(index), len: ITEM_BYTES }).collect();
+            let items: Vec<Item<'_>> = (0..BATCH as u64)
+                .map(|index| Item {
+                    extent,
+                    offset: place(index),
+                    len: ITEM_BYTES,
+                })
+                .collect();
             asked += BATCH as u64;
             under_way.push_back(engine.gather(&items, &options).map_err(engine_error)?);
         }
-        let Some(ticket) = under_way.pop_front() else { break };
+        let Some(ticket) = under_way.pop_front() else {
+            break;
+        };
         ticket.wait().map_err(engine_error)?;
         look.at_signals()?;
     }
@@ -92,11 +125,17 @@ fn random_reads(engine: &Engine, extent: &Extent, time: Duration) -> PyResult<f6
 }
 
 fn options() -> StreamOptions {
-    StreamOptions { block_bytes: BLOCK_BYTES, ahead: 4 }
+    StreamOptions {
+        block_bytes: BLOCK_BYTES,
+        ahead: 4,
+    }
 }
 
 fn opened(path: &PathBuf) -> PyResult<Extent> {
-    Ok(Extent::new(path.display().to_string(), open_file(path, Mode::Read).map_err(device)?))
+    Ok(Extent::new(
+        path.display().to_string(),
+        open_file(path, Mode::Read).map_err(device)?,
+    ))
 }
 
 fn device(error: outcore::device::DeviceError) -> PyErr {

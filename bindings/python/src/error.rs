@@ -1,4 +1,5 @@
-//! The facade's errors as the exceptions of `outcore.errors`: one class a variant, its fields as attributes.
+//! The facade's errors as the exceptions of `outcore.errors`: one class a variant, its fields as
+//! attributes.
 
 use outcore::Error;
 use outcore::data::format::FormatError;
@@ -14,8 +15,13 @@ pub(crate) fn to_python(error: Error) -> PyErr {
 fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let fields = PyDict::new(py);
     let name = describe(error, &fields)?;
-    let class = py.import("outcore.errors")?.getattr(name)?.cast_into::<PyType>()?;
-    Ok(PyErr::from_value(class.call((error.to_string(),), Some(&fields))?))
+    let class = py
+        .import("outcore.errors")?
+        .getattr(name)?
+        .cast_into::<PyType>()?;
+    Ok(PyErr::from_value(
+        class.call((error.to_string(),), Some(&fields))?,
+    ))
 }
 
 /// The name of the class; its fields go into `fields`.
@@ -24,14 +30,24 @@ fn describe(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str>
         Error::Shape { .. } => "ShapeError",
         Error::DType { .. } => "DTypeError",
         Error::Value { .. } => "ArgumentError",
-        Error::OverBudget { needed, available, budget, .. } => {
+        Error::OverBudget {
+            needed,
+            available,
+            budget,
+            ..
+        } => {
             fields.set_item("needed", needed)?;
             fields.set_item("available", available)?;
             fields.set_item("budget", budget)?;
             "OverBudgetError"
         }
         Error::Format(error) => describe_format(error, fields)?,
-        Error::Line { object, line, column, reason } => {
+        Error::Line {
+            object,
+            line,
+            column,
+            reason,
+        } => {
             fields.set_item("object", object)?;
             fields.set_item("line", line)?;
             fields.set_item("column", column)?;
@@ -44,7 +60,11 @@ fn describe(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str>
             fields.set_item("errno", source.raw_os_error().or_else(|| number(source)))?;
             "DeviceError"
         }
-        Error::NotFinite { object, row, column } => {
+        Error::NotFinite {
+            object,
+            row,
+            column,
+        } => {
             fields.set_item("object", object)?;
             fields.set_item("row", row)?;
             fields.set_item("column", column)?;
@@ -73,7 +93,11 @@ fn describe_format(error: &FormatError, fields: &Bound<'_, PyDict>) -> PyResult<
             fields.set_item("object", object)?;
             "UnsupportedError"
         }
-        FormatError::Truncated { object, expected, actual } => {
+        FormatError::Truncated {
+            object,
+            expected,
+            actual,
+        } => {
             fields.set_item("object", object)?;
             fields.set_item("expected", expected)?;
             fields.set_item("actual", actual)?;
@@ -90,17 +114,30 @@ fn describe_store(error: &StoreError, fields: &Bound<'_, PyDict>) -> PyResult<&'
         StoreError::NotAFolder { object } => (object, "NotAFolderError"),
         StoreError::Denied { object, .. } => (object, "DeniedError"),
         StoreError::ReadOnly { object, .. } => (object, "ReadOnlyError"),
-        StoreError::NoSpace { object, needed, free } => {
+        StoreError::NoSpace {
+            object,
+            needed,
+            free,
+        } => {
             fields.set_item("needed", needed)?;
             fields.set_item("free", free)?;
             (object, "NoSpaceError")
         }
-        StoreError::Full { object, needed, free, .. } => {
+        StoreError::Full {
+            object,
+            needed,
+            free,
+            ..
+        } => {
             fields.set_item("needed", needed)?;
             fields.set_item("free", free)?;
             (object, "NoSpaceError")
         }
-        StoreError::TooLarge { object, needed, limit } => {
+        StoreError::TooLarge {
+            object,
+            needed,
+            limit,
+        } => {
             fields.set_item("needed", needed)?;
             fields.set_item("limit", limit)?;
             (object, "FileTooLargeError")
@@ -112,7 +149,9 @@ fn describe_store(error: &StoreError, fields: &Bound<'_, PyDict>) -> PyResult<&'
         StoreError::Unformatted { object, .. } => (object, "UnsupportedError"),
         StoreError::Locked { object } => (object, "LockedError"),
         StoreError::Unfinished { object } => (object, "InterruptedWriteError"),
-        StoreError::Exists { object } | StoreError::Foreign { object, .. } => (object, "ExistsError"),
+        StoreError::Exists { object } | StoreError::Foreign { object, .. } => {
+            (object, "ExistsError")
+        }
         StoreError::NotAStream { object } => (object, "NotAFileError"),
         StoreError::Interrupted { object } => (object, "InterruptedWriteError"),
         StoreError::TmpfsScratch { folder } => (folder, "TmpfsScratchError"),

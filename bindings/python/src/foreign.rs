@@ -32,9 +32,18 @@ pub(crate) fn import_sparse(
 ) -> PyResult<Job> {
     let (session, dtype): (_, DType) = (session.get()?, session::element_type(dtype)?);
     let format = imported(kind, options)?;
-    let options = Options { format, dtype, tiled, resume, checkpoint_bytes };
+    let options = Options {
+        format,
+        dtype,
+        tiled,
+        resume,
+        checkpoint_bytes,
+    };
     let made = |py: Python<'_>, Imported { matrix, .. }: Imported| sparse::made(py, matrix);
-    Job::new(py.detach(|| import::import(session, path, &sources, options)), made)
+    Job::new(
+        py.detach(|| import::import(session, path, &sources, options)),
+        made,
+    )
 }
 
 fn imported(kind: &str, options: &Bound<'_, PyDict>) -> PyResult<import::Format> {
@@ -50,16 +59,32 @@ fn imported(kind: &str, options: &Bound<'_, PyDict>) -> PyResult<import::Format>
         }),
         "xc" => import::Format::Xc,
         "mtx" => import::Format::MatrixMarket,
-        "bow" => import::Format::BagOfWords { vocabulary: option(options, "vocabulary")? },
+        "bow" => import::Format::BagOfWords {
+            vocabulary: option(options, "vocabulary")?,
+        },
         "npz" => import::Format::Npz,
-        "parquet" => import::Format::Parquet(match option::<Option<Vec<String>>>(options, "columns")?.as_deref() {
-            None => Columns::First,
-            Some([row, column]) => Columns::Named { row: row.clone(), column: column.clone(), value: None },
-            Some([row, column, value]) => Columns::Named { row: row.clone(), column: column.clone(), value: Some(value.clone()) },
-            Some(_) => return Err(argument("columns are two or three names")),
-        }),
+        "parquet" => import::Format::Parquet(
+            match option::<Option<Vec<String>>>(options, "columns")?.as_deref() {
+                None => Columns::First,
+                Some([row, column]) => Columns::Named {
+                    row: row.clone(),
+                    column: column.clone(),
+                    value: None,
+                },
+                Some([row, column, value]) => Columns::Named {
+                    row: row.clone(),
+                    column: column.clone(),
+                    value: Some(value.clone()),
+                },
+                Some(_) => return Err(argument("columns are two or three names")),
+            },
+        ),
         "text" => import::Format::Text(Text {
-            documents: if option(options, "files")? { Documents::Files } else { Documents::Lines },
+            documents: if option(options, "files")? {
+                Documents::Files
+            } else {
+                Documents::Lines
+            },
             minimum_length: option(options, "min_length")?,
             stop_words: option(options, "stop_words")?,
             ngrams: {
@@ -74,17 +99,23 @@ fn imported(kind: &str, options: &Bound<'_, PyDict>) -> PyResult<import::Format>
     })
 }
 
-fn option<'py, T: for<'a> FromPyObject<'a, 'py, Error: Into<PyErr>>>(options: &Bound<'py, PyDict>, name: &str) -> PyResult<T> {
+fn option<'py, T: for<'a> FromPyObject<'a, 'py, Error: Into<PyErr>>>(
+    options: &Bound<'py, PyDict>,
+    name: &str,
+) -> PyResult<T> {
     let found = options.get_item(name)?;
     let found = found.unwrap_or_else(|| options.py().None().into_bound(options.py()));
     found.extract().map_err(Into::into)
 }
 
 fn argument(what: &str) -> PyErr {
-    to_python(Error::Value { what: what.to_owned() })
+    to_python(Error::Value {
+        what: what.to_owned(),
+    })
 }
 
-/// Writes a sparse matrix as a foreign file; `labels` are an array, a matrix or nothing, `queries` an array of int64 or nothing.
+/// Writes a sparse matrix as a foreign file; `labels` are an array, a matrix or nothing, `queries`
+/// an array of int64 or nothing.
 #[pyfunction]
 pub(crate) fn export_sparse(
     py: Python<'_>,
@@ -95,8 +126,18 @@ pub(crate) fn export_sparse(
     labels: Option<Bound<'_, PyAny>>,
     queries: Option<PyReadonlyArray1<'_, i64>>,
 ) -> PyResult<Job> {
-    let whole = |query: &i64| u64::try_from(*query).map_err(|_| argument(&format!("the query {query} is negative")));
-    let queries = queries.map(|queries| queries.as_array().iter().map(whole).collect::<PyResult<Vec<u64>>>()).transpose()?;
+    let whole = |query: &i64| {
+        u64::try_from(*query).map_err(|_| argument(&format!("the query {query} is negative")))
+    };
+    let queries = queries
+        .map(|queries| {
+            queries
+                .as_array()
+                .iter()
+                .map(whole)
+                .collect::<PyResult<Vec<u64>>>()
+        })
+        .transpose()?;
     let (session, a) = (session.get()?, a.get()?);
     let labels = match &labels {
         None => Labels::None,
@@ -115,5 +156,8 @@ pub(crate) fn export_sparse(
         ("parquet", _) => export::Format::Parquet,
         (other, _) => return Err(argument(&format!("no format {other:?}"))),
     };
-    Job::new(py.detach(|| export::export(session, a, path, format)), nothing)
+    Job::new(
+        py.detach(|| export::export(session, a, path, format)),
+        nothing,
+    )
 }

@@ -38,9 +38,14 @@ impl Job {
         job: outcore::Result<outcore::Job<T>>,
         made: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> PyResult<Job> {
-        let job = job.map_err(to_python)?.map(|result| Ok(Box::new(|py: Python<'_>| made(py, result)) as Made));
+        let job = job
+            .map_err(to_python)?
+            .map(|result| Ok(Box::new(|py: Python<'_>| made(py, result)) as Made));
         let explanations = job.explain().to_vec();
-        Ok(Job { job: Owned::new(Mutex::new(Some(job))), explanations })
+        Ok(Job {
+            job: Owned::new(Mutex::new(Some(job))),
+            explanations,
+        })
     }
 }
 
@@ -48,7 +53,11 @@ impl Job {
 impl Job {
     /// What is going to happen, for people.
     fn text(&self) -> String {
-        let texts: Vec<String> = self.explanations.iter().map(|one| one.to_string().trim_end().to_owned()).collect();
+        let texts: Vec<String> = self
+            .explanations
+            .iter()
+            .map(|one| one.to_string().trim_end().to_owned())
+            .collect();
         texts.join("\n\n")
     }
 
@@ -84,17 +93,25 @@ impl Running {
     fn wait(&self, py: Python<'_>, timeout_s: f64) -> PyResult<bool> {
         let timeout = Duration::from_secs_f64(timeout_s.clamp(0.0, 3600.0));
         let slot = self.0.get()?;
-        py.detach(|| match slot.lock().expect("no panic while held").as_mut() {
-            Some(running) => running.wait_timeout(timeout),
-            None => Err(Error::Closed),
-        })
+        py.detach(
+            || match slot.lock().expect("no panic while held").as_mut() {
+                Some(running) => running.wait_timeout(timeout),
+                None => Err(Error::Closed),
+            },
+        )
         .map_err(to_python)
     }
 
     /// The result; waits for what is left.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let slot = self.0.get()?;
-        let done = py.detach(|| slot.lock().expect("no panic while held").take().ok_or(Error::Closed)?.wait());
+        let done = py.detach(|| {
+            slot.lock()
+                .expect("no panic while held")
+                .take()
+                .ok_or(Error::Closed)?
+                .wait()
+        });
         done.map_err(to_python)?(py)
     }
 
@@ -111,6 +128,11 @@ impl Running {
 
     /// How far it is, between 0 and 1.
     fn fraction(&self, py: Python<'_>) -> PyResult<f64> {
-        py.detach(|| Ok(self.slot()?.as_ref().map_or(1.0, |running| running.progress().fraction)))
+        py.detach(|| {
+            Ok(self
+                .slot()?
+                .as_ref()
+                .map_or(1.0, |running| running.progress().fraction))
+        })
     }
 }

@@ -55,10 +55,17 @@ pub(crate) fn kmeans_fit(
     max_iter: u64,
     tol: f64,
 ) -> PyResult<Job> {
-    let options = Options { max_iter, tol, weights: vector(weights) };
+    let options = Options {
+        max_iter,
+        tol,
+        weights: vector(weights),
+    };
     let (session, start) = (session.get()?, flat(&start));
     let x = rows(x)?;
-    Job::new(py.detach(|| kmeans::fit(session, x, &start, options)), dictionary)
+    Job::new(
+        py.detach(|| kmeans::fit(session, x, &start, options)),
+        dictionary,
+    )
 }
 
 /// The nearest centre of each row.
@@ -72,7 +79,10 @@ pub(crate) fn kmeans_assign(
 ) -> PyResult<Job> {
     let (session, centers, weights) = (session.get()?, flat(&centers), vector(weights));
     let x = rows(x)?;
-    Job::new(py.detach(|| kmeans::assign(session, x, &centers, weights)), assigned)
+    Job::new(
+        py.detach(|| kmeans::assign(session, x, &centers, weights)),
+        assigned,
+    )
 }
 
 /// The distance of each row to each centre.
@@ -86,7 +96,10 @@ pub(crate) fn kmeans_distances(
 ) -> PyResult<Job> {
     let (session, centers, out) = (session.get()?, flat(&centers), output(out)?);
     let x = rows(x)?;
-    Job::new(py.detach(|| kmeans::distances(session, x, &centers, out)), matrix::made)
+    Job::new(
+        py.detach(|| kmeans::distances(session, x, &centers, out)),
+        matrix::made,
+    )
 }
 
 /// Rows by number, ascending, one after another.
@@ -98,5 +111,8 @@ pub(crate) fn take_rows(
     wanted: PyReadonlyArray1<'_, u64>,
 ) -> PyResult<Job> {
     let (session, x, wanted) = (session.get()?, rows(x)?, wanted.as_array().to_vec());
-    Job::new(py.detach(|| kmeans::take_rows(session, &x, &wanted)), numbers)
+    Job::new(
+        py.detach(|| kmeans::take_rows(session, &x, &wanted)),
+        numbers,
+    )
 }

@@ -1,8 +1,10 @@
-//! The native half of the Python package `outcore`: sessions, matrices and jobs of the facade, made callable.
+//! The native half of the Python package `outcore`: sessions, matrices and jobs of the facade, made
+//! callable.
 //!
-//! It is thin on purpose. Planning is a call that returns a [`job::Job`]; starting it gives a [`job::Running`], which Python waits for
-//! in short steps so that its own signal handlers run in between. Every call that may take time releases the GIL.
-//! Names, defaults, progress bars and everything else that a user sees are Python, in `bindings/python/outcore`.
+//! It is thin on purpose. Planning is a call that returns a [`job::Job`]; starting it gives a
+//! [`job::Running`], which Python waits for in short steps so that its own signal handlers run in
+//! between. Every call that may take time releases the GIL. Names, defaults, progress bars and
+//! everything else that a user sees are Python, in `bindings/python/outcore`.
 //!
 //! | module | what |
 //! |---|---|
@@ -52,7 +54,9 @@ mod _native {
     #[pymodule_export]
     use crate::kmeans::{kmeans_assign, kmeans_distances, kmeans_fit, take_rows};
     #[pymodule_export]
-    use crate::linalg::{axpby, column_norms, column_statistics, gemm, reduce, row_norms, scale, syrk};
+    use crate::linalg::{
+        axpby, column_norms, column_statistics, gemm, reduce, row_norms, scale, syrk,
+    };
     #[pymodule_export]
     use crate::matrix::{Matrix, convert};
     #[pymodule_export]
@@ -65,11 +69,13 @@ mod _native {
     use crate::session::{Session, memory_allowed};
     #[pymodule_export]
     use crate::sparse::{
-        SparseMatrix, csrcsc, csrmm, gram_product, project, sparse_column_statistics, sparse_in_memory, sparse_row_norms,
-        sparse_scaled, sparse_tiled,
+        SparseMatrix, csrcsc, csrmm, gram_product, project, sparse_column_statistics,
+        sparse_in_memory, sparse_row_norms, sparse_scaled, sparse_tiled,
     };
     #[pymodule_export]
-    use crate::store::{crc32c, store_check, store_format, store_is_formatted, store_list, store_repair};
+    use crate::store::{
+        crc32c, store_check, store_format, store_is_formatted, store_list, store_repair,
+    };
     #[pymodule_export]
     use crate::stream::{StreamReader, StreamStore, StreamWriter, split_records};
     #[pymodule_export]

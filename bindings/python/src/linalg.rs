@@ -20,7 +20,10 @@ fn turned(value: &Bound<'_, PyAny>, transpose: bool) -> PyResult<Operand> {
 
 /// C = alpha A B + beta C; `out` is a path, a matrix, a fresh array, or nothing.
 #[pyfunction]
-#[expect(clippy::too_many_arguments, reason = "the arguments of the BLAS function")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the arguments of the BLAS function"
+)]
 pub(crate) fn gemm(
     py: Python<'_>,
     session: &Session,
@@ -33,25 +36,44 @@ pub(crate) fn gemm(
     out: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
     let (session, a, b) = (session.get()?, turned(a, trans_a)?, turned(b, trans_b)?);
-    if let Some(array) = out.as_ref().and_then(|out| out.cast::<PyUntypedArray>().ok()) {
+    if let Some(array) = out
+        .as_ref()
+        .and_then(|out| out.cast::<PyUntypedArray>().ok())
+    {
         let shape = [a.rows() as usize, b.cols() as usize];
         if array.shape() != shape {
-            return Err(to_python(Error::Shape { what: format!("gemm: the result is {shape:?}, `out` is {:?}", array.shape()) }));
+            return Err(to_python(Error::Shape {
+                what: format!(
+                    "gemm: the result is {shape:?}, `out` is {:?}",
+                    array.shape()
+                ),
+            }));
         }
         let found = element_type(array)?;
         if found != a.dtype() {
-            return Err(to_python(Error::DType { what: format!("gemm: the result is {}, `out` is {found}", a.dtype()) }));
+            return Err(to_python(Error::DType {
+                what: format!("gemm: the result is {}, `out` is {found}", a.dtype()),
+            }));
         }
         let into = destination(array)?;
-        return Job::new(py.detach(|| linalg::gemm_into(session, a, b, alpha, into)), nothing);
+        return Job::new(
+            py.detach(|| linalg::gemm_into(session, a, b, alpha, into)),
+            nothing,
+        );
     }
     let out = output(out)?;
-    Job::new(py.detach(|| linalg::gemm(session, a, b, Gemm { alpha, beta, out })), matrix::made)
+    Job::new(
+        py.detach(|| linalg::gemm(session, a, b, Gemm { alpha, beta, out })),
+        matrix::made,
+    )
 }
 
 /// C = alpha A A^T + beta C.
 #[pyfunction]
-#[expect(clippy::too_many_arguments, reason = "the arguments of the BLAS function")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the arguments of the BLAS function"
+)]
 pub(crate) fn syrk(
     py: Python<'_>,
     session: &Session,
@@ -63,14 +85,38 @@ pub(crate) fn syrk(
     out: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
     let (session, a, out) = (session.get()?, turned(a, trans)?, output(out)?);
-    Job::new(py.detach(|| linalg::syrk(session, a, Syrk { alpha, beta, out, full })), matrix::made)
+    Job::new(
+        py.detach(|| {
+            linalg::syrk(
+                session,
+                a,
+                Syrk {
+                    alpha,
+                    beta,
+                    out,
+                    full,
+                },
+            )
+        }),
+        matrix::made,
+    )
 }
 
 /// y = alpha x + beta y, in place.
 #[pyfunction]
-pub(crate) fn axpby(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>, y: &Matrix, alpha: f64, beta: f64) -> PyResult<Job> {
+pub(crate) fn axpby(
+    py: Python<'_>,
+    session: &Session,
+    x: &Bound<'_, PyAny>,
+    y: &Matrix,
+    alpha: f64,
+    beta: f64,
+) -> PyResult<Job> {
     let (session, x, y) = (session.get()?, operand(x)?, y.array()?);
-    Job::new(py.detach(|| linalg::axpby(session, x, y, Axpby { alpha, beta })), matrix::made)
+    Job::new(
+        py.detach(|| linalg::axpby(session, x, y, Axpby { alpha, beta })),
+        matrix::made,
+    )
 }
 
 /// x = alpha x, in place.
@@ -82,34 +128,63 @@ pub(crate) fn scale(py: Python<'_>, session: &Session, x: &Matrix, alpha: f64) -
 
 /// The norm of each row.
 #[pyfunction]
-pub(crate) fn row_norms(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>, norm: &str) -> PyResult<Job> {
+pub(crate) fn row_norms(
+    py: Python<'_>,
+    session: &Session,
+    x: &Bound<'_, PyAny>,
+    norm: &str,
+) -> PyResult<Job> {
     let (session, x, norm) = (session.get()?, operand(x)?, norm_of(norm)?);
     Job::new(py.detach(|| linalg::row_norms(session, x, norm)), numbers)
 }
 
 /// The norm of each column.
 #[pyfunction]
-pub(crate) fn column_norms(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>, norm: &str) -> PyResult<Job> {
+pub(crate) fn column_norms(
+    py: Python<'_>,
+    session: &Session,
+    x: &Bound<'_, PyAny>,
+    norm: &str,
+) -> PyResult<Job> {
     let (session, x, norm) = (session.get()?, operand(x)?, norm_of(norm)?);
-    Job::new(py.detach(|| linalg::column_norms(session, x, norm)), numbers)
+    Job::new(
+        py.detach(|| linalg::column_norms(session, x, norm)),
+        numbers,
+    )
 }
 
 /// Count, mean, sum of squared deviations, least and greatest element of each column.
 #[pyfunction]
-pub(crate) fn column_statistics(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>) -> PyResult<Job> {
+pub(crate) fn column_statistics(
+    py: Python<'_>,
+    session: &Session,
+    x: &Bound<'_, PyAny>,
+) -> PyResult<Job> {
     let (session, x) = (session.get()?, operand(x)?);
-    Job::new(py.detach(|| linalg::column_statistics(session, x)), statistics)
+    Job::new(
+        py.detach(|| linalg::column_statistics(session, x)),
+        statistics,
+    )
 }
 
 /// All elements to one number.
 #[pyfunction]
-pub(crate) fn reduce(py: Python<'_>, session: &Session, x: &Bound<'_, PyAny>, how: &str) -> PyResult<Job> {
+pub(crate) fn reduce(
+    py: Python<'_>,
+    session: &Session,
+    x: &Bound<'_, PyAny>,
+    how: &str,
+) -> PyResult<Job> {
     let reduction = match how {
         "sum" => Reduction::Sum,
         "sum_of_squares" => Reduction::SumOfSquares,
         "min" => Reduction::Min,
         "max" => Reduction::Max,
-        _ => return Err(argument(format!("how must be 'sum', 'sum_of_squares', 'min' or 'max', not {how:?}"))),
+        _ => {
+            return Err(argument(format!(
+                "how must be 'sum', 'sum_of_squares', 'min' or 'max', not {how:?}"
+            )));
+        }
     };
     let (session, x) = (session.get()?, operand(x)?);
     Job::new(py.detach(|| linalg::reduce(session, x, reduction)), number)
@@ -120,7 +195,9 @@ pub(crate) fn norm_of(name: &str) -> PyResult<Norm> {
         "l1" => Ok(Norm::L1),
         "l2" => Ok(Norm::L2),
         "max" => Ok(Norm::Max),
-        _ => Err(argument(format!("norm must be 'l1', 'l2' or 'max', not {name:?}"))),
+        _ => Err(argument(format!(
+            "norm must be 'l1', 'l2' or 'max', not {name:?}"
+        ))),
     }
 }
 
@@ -132,7 +209,12 @@ fn argument(what: String) -> PyErr {
 pub(crate) fn statistics(py: Python<'_>, found: ColumnStatistics) -> PyResult<Py<PyAny>> {
     let columns = PyDict::new(py);
     columns.set_item("count", found.count)?;
-    for (name, values) in [("mean", found.mean), ("m2", found.m2), ("min", found.min), ("max", found.max)] {
+    for (name, values) in [
+        ("mean", found.mean),
+        ("m2", found.m2),
+        ("min", found.min),
+        ("max", found.max),
+    ] {
         columns.set_item(name, numpy::PyArray1::from_vec(py, values))?;
     }
     Ok(columns.into_any().unbind())

@@ -64,7 +64,10 @@ impl Matrix {
 
     /// Some rows and columns, a view.
     fn slice(&self, rows: (u64, u64), cols: (u64, u64)) -> PyResult<Matrix> {
-        self.array()?.slice(rows.0..rows.1, cols.0..cols.1).map(Matrix::new).map_err(to_python)
+        self.array()?
+            .slice(rows.0..rows.1, cols.0..cols.1)
+            .map(Matrix::new)
+            .map_err(to_python)
     }
 
     /// Reads all of it into a C-contiguous array of the same type without other references.
@@ -78,7 +81,9 @@ impl Matrix {
     /// Gives a draft its name and opens it.
     fn finish(&self, py: Python<'_>) -> PyResult<Matrix> {
         let array = self.array()?.clone();
-        py.detach(|| array.finish()).map(Matrix::new).map_err(to_python)
+        py.detach(|| array.finish())
+            .map(Matrix::new)
+            .map_err(to_python)
     }
 
     /// Removes a draft.
@@ -112,9 +117,16 @@ pub(crate) fn convert(
     dtype: &str,
     order: &str,
 ) -> PyResult<Job> {
-    let (session, dtype, order) = (session.get()?, session::element_type(dtype)?, session::order_of(order)?);
+    let (session, dtype, order) = (
+        session.get()?,
+        session::element_type(dtype)?,
+        session::order_of(order)?,
+    );
     let (x, out) = (operand(x)?, output(out)?);
-    Job::new(py.detach(|| outcore::convert(session, x, out, dtype, order)), made)
+    Job::new(
+        py.detach(|| outcore::convert(session, x, out, dtype, order)),
+        made,
+    )
 }
 
 fn check_type(array: &Array, memory: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
@@ -122,14 +134,20 @@ fn check_type(array: &Array, memory: &Bound<'_, PyUntypedArray>) -> PyResult<()>
     match found == array.dtype() {
         true => Ok(()),
         false => Err(to_python(outcore::Error::DType {
-            what: format!("{} is {}, the array in memory {found}", array.name(), array.dtype()),
+            what: format!(
+                "{} is {}, the array in memory {found}",
+                array.name(),
+                array.dtype()
+            ),
         })),
     }
 }
 
 /// Where a result goes: scratch, a new file, or a matrix that is there.
 pub(crate) fn output(out: Option<Bound<'_, PyAny>>) -> PyResult<Output> {
-    let Some(out) = out else { return Ok(Output::Scratch) };
+    let Some(out) = out else {
+        return Ok(Output::Scratch);
+    };
     match out.cast::<Matrix>() {
         Ok(matrix) => Ok(Output::InPlace(matrix.get().array()?.clone())),
         Err(_) => Ok(Output::New(out.extract::<PathBuf>()?)),

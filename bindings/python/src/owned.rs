@@ -1,7 +1,8 @@
 //! Values that hold threads or rings, and so belong to the process that made them.
 //!
-//! After a fork the child has copies of these values but none of their threads: using one would wait for ever, and so would
-//! dropping it. [`Owned`] remembers its process, refuses access from another and is leaked there.
+//! After a fork the child has copies of these values but none of their threads: using one would
+//! wait for ever, and so would dropping it. [`Owned`] remembers its process, refuses access from
+//! another and is leaked there.
 
 use std::mem::ManuallyDrop;
 
@@ -17,7 +18,10 @@ pub(crate) struct Owned<T> {
 
 impl<T> Owned<T> {
     pub(crate) fn new(value: T) -> Owned<T> {
-        Owned { value: ManuallyDrop::new(value), process: std::process::id() }
+        Owned {
+            value: ManuallyDrop::new(value),
+            process: std::process::id(),
+        }
     }
 
     /// The value, in the process that made it.

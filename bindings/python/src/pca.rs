@@ -1,4 +1,5 @@
-//! Principal components: the pass that finds them, and affine maps of rows, which are `transform` and its inverse.
+//! Principal components: the pass that finds them, and affine maps of rows, which are `transform`
+//! and its inverse.
 
 use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
 use outcore::learn::linalg::{self, Affine};
@@ -18,7 +19,10 @@ pub(crate) fn dictionary(py: Python<'_>, model: Pca) -> PyResult<Py<PyAny>> {
     found.set_item("features", model.features)?;
     found.set_item("mean", PyArray1::from_vec(py, model.mean))?;
     found.set_item("components", PyArray1::from_vec(py, model.components))?;
-    found.set_item("explained_variance", PyArray1::from_vec(py, model.explained_variance))?;
+    found.set_item(
+        "explained_variance",
+        PyArray1::from_vec(py, model.explained_variance),
+    )?;
     found.set_item("total_variance", model.total_variance)?;
     Ok(found.into_any().unbind())
 }
@@ -39,7 +43,10 @@ pub(crate) fn pca_fit(
         (None, None) => Components::All,
     };
     let (session, x) = (session.get()?, operand(x)?);
-    Job::new(py.detach(|| pca::fit(session, x, components, seed)), dictionary)
+    Job::new(
+        py.detach(|| pca::fit(session, x, components, seed)),
+        dictionary,
+    )
 }
 
 /// y = (x - before) matrix + after, for each row of x; empty `before` and `after` change nothing.
@@ -55,7 +62,15 @@ pub(crate) fn affine(
 ) -> PyResult<Job> {
     let columns = matrix.shape()[1] as u64;
     let flat: Vec<f64> = matrix.as_array().iter().copied().collect();
-    let map = Affine { before: before.as_array().to_vec(), matrix: flat, columns, after: after.as_array().to_vec() };
+    let map = Affine {
+        before: before.as_array().to_vec(),
+        matrix: flat,
+        columns,
+        after: after.as_array().to_vec(),
+    };
     let (session, x, out) = (session.get()?, operand(x)?, output(out)?);
-    Job::new(py.detach(|| linalg::affine(session, x, map, out)), matrix::made)
+    Job::new(
+        py.detach(|| linalg::affine(session, x, map, out)),
+        matrix::made,
+    )
 }

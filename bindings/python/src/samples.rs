@@ -11,8 +11,8 @@ use numpy::{PyArray1, PyReadonlyArray1, PyReadwriteArray1};
 use outcore::Error;
 use outcore::data::format::FormatError;
 use outcore::data::samples::{
-    Batch, Bytes, Channels, Column, Decode, End, ExternalFiles, Field, Form, Kind, LoaderOptions, LoaderState, ShardOptions,
-    Shuffle, WriterOptions,
+    Batch, Bytes, Channels, Column, Decode, End, ExternalFiles, Field, Form, Kind, LoaderOptions,
+    LoaderState, ShardOptions, Shuffle, WriterOptions,
 };
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
@@ -51,10 +51,13 @@ fn field((name, kind, dtype, shape): Told) -> Field {
 }
 
 fn unknown(what: &str, word: &str) -> PyErr {
-    to_python(Error::Value { what: format!("{word:?} is no {what}") })
+    to_python(Error::Value {
+        what: format!("{word:?} is no {what}"),
+    })
 }
 
-/// Does something that asks now and then whether to go on: not after a signal for which Python has a handler that raises.
+/// Does something that asks now and then whether to go on: not after a signal for which Python has
+/// a handler that raises.
 pub(crate) fn interruptible<T: Send>(
     py: Python<'_>,
     act: impl FnOnce(&mut (dyn FnMut() -> bool + Send)) -> outcore::Result<T> + Send,
@@ -102,7 +105,9 @@ impl Shards {
                 std::thread::Builder::new()
                     .name("outcore-shards".into())
                     .spawn_scoped(scope, move || sender.send(act(shards)))
-                    .map_err(|error| Error::Failed { what: format!("no thread to read shards: {error}") })?;
+                    .map_err(|error| Error::Failed {
+                        what: format!("no thread to read shards: {error}"),
+                    })?;
                 loop {
                     match receiver.recv_timeout(LOOK_EVERY) {
                         Ok(done) => return done,
@@ -120,9 +125,16 @@ impl Shards {
 impl Shards {
     /// Only those fields are looked at, if they are told.
     #[new]
-    fn new(session: &Session, form: &str, files: Vec<PathBuf>, in_place: bool, fields: Option<Vec<String>>) -> PyResult<Shards> {
+    fn new(
+        session: &Session,
+        form: &str,
+        files: Vec<PathBuf>,
+        in_place: bool,
+        fields: Option<Vec<String>>,
+    ) -> PyResult<Shards> {
         let options = ShardOptions { in_place, fields };
-        let shards = outcore::data::samples::Shards::new(session.get()?, form_of(form)?, files, options);
+        let shards =
+            outcore::data::samples::Shards::new(session.get()?, form_of(form)?, files, options);
         Ok(Shards(Owned::new(Mutex::new(shards.map_err(to_python)?))))
     }
 
@@ -164,11 +176,21 @@ impl DatasetWriter {
 #[pymethods]
 impl DatasetWriter {
     #[new]
-    fn new(py: Python<'_>, session: &Session, path: PathBuf, resume: bool) -> PyResult<DatasetWriter> {
+    fn new(
+        py: Python<'_>,
+        session: &Session,
+        path: PathBuf,
+        resume: bool,
+    ) -> PyResult<DatasetWriter> {
         let session = session.get()?;
-        let options = WriterOptions { resume, ..WriterOptions::default() };
+        let options = WriterOptions {
+            resume,
+            ..WriterOptions::default()
+        };
         let create = || outcore::data::samples::DatasetWriter::create(session, path, options);
-        Ok(DatasetWriter(Owned::new(Mutex::new(Some(py.detach(create).map_err(to_python)?)))))
+        Ok(DatasetWriter(Owned::new(Mutex::new(Some(
+            py.detach(create).map_err(to_python)?,
+        )))))
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
@@ -176,11 +198,17 @@ impl DatasetWriter {
     }
 
     fn fields(&self, py: Python<'_>) -> PyResult<Option<Vec<Told>>> {
-        self.with(py, |writer| Ok(writer.fields().map(|fields| fields.iter().map(told).collect())))
+        self.with(py, |writer| {
+            Ok(writer
+                .fields()
+                .map(|fields| fields.iter().map(told).collect()))
+        })
     }
 
     fn set_fields(&self, py: Python<'_>, fields: Vec<Told>) -> PyResult<()> {
-        self.with(py, |writer| writer.set_fields(fields.into_iter().map(field).collect()))
+        self.with(py, |writer| {
+            writer.set_fields(fields.into_iter().map(field).collect())
+        })
     }
 
     fn classes(&self, py: Python<'_>) -> PyResult<Option<Vec<String>>> {
@@ -192,14 +220,25 @@ impl DatasetWriter {
     }
 
     /// Appends a sample: the bytes of its fields.
-    fn write(&self, py: Python<'_>, name: Option<&[u8]>, fields: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+    fn write(
+        &self,
+        py: Python<'_>,
+        name: Option<&[u8]>,
+        fields: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
         let data: Vec<Data<'_>> = fields.iter().map(Data::of).collect::<PyResult<_>>()?;
         let fields: Vec<&[u8]> = data.iter().map(Data::bytes).collect();
         self.with(py, |writer| writer.write(name, &fields))
     }
 
     /// Appends samples of another dataset.
-    fn copy(&self, py: Python<'_>, from: &Dataset, samples: PyReadonlyArray1<'_, u64>, named: bool) -> PyResult<()> {
+    fn copy(
+        &self,
+        py: Python<'_>,
+        from: &Dataset,
+        samples: PyReadonlyArray1<'_, u64>,
+        named: bool,
+    ) -> PyResult<()> {
         let (from, samples) = (from.0.get()?, samples.as_slice()?);
         let mut writer = lock(py, self.0.get()?);
         let writer = writer.as_mut().ok_or_else(closed)?;
@@ -207,9 +246,17 @@ impl DatasetWriter {
     }
 
     /// Samples are in these files, with their lengths.
-    fn set_elsewhere(&self, py: Python<'_>, path: PathBuf, form: &str, files: Vec<(PathBuf, u64)>) -> PyResult<()> {
+    fn set_elsewhere(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        form: &str,
+        files: Vec<(PathBuf, u64)>,
+    ) -> PyResult<()> {
         let form = form_of(form)?;
-        self.with(py, |writer| writer.set_elsewhere(ExternalFiles::of(&path, form, files)))
+        self.with(py, |writer| {
+            writer.set_elsewhere(ExternalFiles::of(&path, form, files))
+        })
     }
 
     /// Takes samples of shards, `most` at most, for a moment; false when there are no more.
@@ -267,9 +314,16 @@ pub(crate) struct Dataset(Owned<outcore::data::samples::Dataset>);
 
 #[pymethods]
 impl Dataset {
-    /// Of the fields to decode: channels, and height and width where all have the same; and whether pictures are turned.
+    /// Of the fields to decode: channels, and height and width where all have the same; and whether
+    /// pictures are turned.
     #[new]
-    fn new(py: Python<'_>, session: &Session, path: PathBuf, decode: Vec<Picture>, turned: bool) -> PyResult<Dataset> {
+    fn new(
+        py: Python<'_>,
+        session: &Session,
+        path: PathBuf,
+        decode: Vec<Picture>,
+        turned: bool,
+    ) -> PyResult<Dataset> {
         let session = session.get()?;
         let decode = decode.into_iter().map(|(field, channels, size)| {
             let channels = match channels {
@@ -277,7 +331,12 @@ impl Dataset {
                 4 => Channels::Rgba,
                 _ => Channels::Rgb,
             };
-            Decode { field, channels, size, turned }
+            Decode {
+                field,
+                channels,
+                size,
+                turned,
+            }
         });
         let decode: Vec<Decode> = decode.collect();
         let open = || session.open_dataset(path)?.decoding(decode);
@@ -285,9 +344,17 @@ impl Dataset {
     }
 
     /// Bytes of each of some samples.
-    fn sizes<'py>(&self, py: Python<'py>, samples: PyReadonlyArray1<'py, u64>) -> PyResult<Bound<'py, PyArray1<u64>>> {
+    fn sizes<'py>(
+        &self,
+        py: Python<'py>,
+        samples: PyReadonlyArray1<'py, u64>,
+    ) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let dataset = self.0.get()?;
-        let sizes: outcore::Result<Vec<u64>> = samples.as_slice()?.iter().map(|&sample| dataset.bytes_of(sample)).collect();
+        let sizes: outcore::Result<Vec<u64>> = samples
+            .as_slice()?
+            .iter()
+            .map(|&sample| dataset.bytes_of(sample))
+            .collect();
         Ok(PyArray1::from_vec(py, sizes.map_err(to_python)?))
     }
 
@@ -340,21 +407,39 @@ impl Dataset {
     }
 
     /// The names of some groups of 64.
-    fn names<'py>(&self, py: Python<'py>, first: u64, end: u64) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+    fn names<'py>(
+        &self,
+        py: Python<'py>,
+        first: u64,
+        end: u64,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let dataset = self.0.get()?;
         let names = py.detach(|| dataset.names(first..end)).map_err(to_python)?;
-        Ok(names.iter().flatten().map(|name| PyBytes::new(py, name)).collect())
+        Ok(names
+            .iter()
+            .flatten()
+            .map(|name| PyBytes::new(py, name))
+            .collect())
     }
 
     /// The sample that has a name, field by field.
-    fn read_named<'py>(&self, py: Python<'py>, name: &[u8]) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+    fn read_named<'py>(
+        &self,
+        py: Python<'py>,
+        name: &[u8],
+    ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
         let dataset = self.0.get()?;
         let batch = interruptible(py, |go_on| dataset.load_named(name, go_on))?;
         batch.map(|batch| columns(py, dataset, batch)).transpose()
     }
 
     /// What is wrong with some samples: their numbers, of which kind it is, and words.
-    fn faults(&self, py: Python<'_>, first: u64, end: u64) -> PyResult<Vec<(u64, &'static str, String)>> {
+    fn faults(
+        &self,
+        py: Python<'_>,
+        first: u64,
+        end: u64,
+    ) -> PyResult<Vec<(u64, &'static str, String)>> {
         let dataset = self.0.get()?;
         let faults = interruptible(py, |go_on| dataset.faults(first..end, go_on))?;
         let kind = |error: &Error| match error {
@@ -362,11 +447,18 @@ impl Dataset {
             Error::OverBudget { .. } | Error::NoMemory { .. } => "too large",
             _ => "damaged",
         };
-        Ok(faults.into_iter().map(|(sample, error)| (sample, kind(&error), error.to_string())).collect())
+        Ok(faults
+            .into_iter()
+            .map(|(sample, error)| (sample, kind(&error), error.to_string()))
+            .collect())
     }
 
     /// Samples, field by field.
-    fn read<'py>(&self, py: Python<'py>, samples: PyReadonlyArray1<'py, u64>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        samples: PyReadonlyArray1<'py, u64>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let (dataset, samples) = (self.0.get()?, samples.as_slice()?);
         let batch = interruptible(py, |go_on| dataset.load(samples, go_on))?;
         columns(py, dataset, batch)
@@ -380,7 +472,10 @@ impl Dataset {
         mut out: Vec<PyReadwriteArray1<'py, u8>>,
     ) -> PyResult<()> {
         let (dataset, samples) = (self.0.get()?, samples.as_slice()?);
-        let mut columns = out.iter_mut().map(|array| Ok(array.as_slice_mut()?)).collect::<PyResult<Vec<&mut [u8]>>>()?;
+        let mut columns = out
+            .iter_mut()
+            .map(|array| Ok(array.as_slice_mut()?))
+            .collect::<PyResult<Vec<&mut [u8]>>>()?;
         interruptible(py, |go_on| dataset.load_into(samples, &mut columns, go_on))
     }
 }
@@ -389,31 +484,56 @@ impl Dataset {
 #[pyclass(frozen, module = "outcore._native")]
 struct Memory(Bytes);
 
-/// The columns of a batch: all bytes of fields of one length, as an array; those of arrays that vary, and where each ends; lists of bytes and
-/// of text.
-fn columns<'py>(py: Python<'py>, dataset: &outcore::data::samples::Dataset, batch: Batch) -> PyResult<Vec<Bound<'py, PyAny>>> {
+/// The columns of a batch: all bytes of fields of one length, as an array; those of arrays that
+/// vary, and where each ends; lists of bytes and of text.
+fn columns<'py>(
+    py: Python<'py>,
+    dataset: &outcore::data::samples::Dataset,
+    batch: Batch,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let count = batch.len();
     let list = |column: &Column, field: &Field| -> PyResult<Bound<'py, PyAny>> {
         let bytes = (0..count).map(|index| column.get(index));
         match field.kind {
-            Kind::Text => {
-                Ok(PyList::new(py, bytes.map(|text| PyString::from_bytes(py, text)).collect::<PyResult<Vec<_>>>()?)?.into_any())
-            }
-            _ => Ok(PyList::new(py, bytes.map(|bytes| PyBytes::new(py, bytes)).collect::<Vec<_>>())?.into_any()),
+            Kind::Text => Ok(PyList::new(
+                py,
+                bytes
+                    .map(|text| PyString::from_bytes(py, text))
+                    .collect::<PyResult<Vec<_>>>()?,
+            )?
+            .into_any()),
+            _ => Ok(PyList::new(
+                py,
+                bytes
+                    .map(|bytes| PyBytes::new(py, bytes))
+                    .collect::<Vec<_>>(),
+            )?
+            .into_any()),
         }
     };
     let array = |bytes: Bytes| -> PyResult<Bound<'py, PyAny>> {
         let memory = Bound::new(py, Memory(bytes))?;
         let bytes: &[u8] = &memory.get().0;
         // SAFETY: the array is based on the memory, which has no other owner and is not read again.
-        Ok(unsafe { PyArray1::borrow_from_array(&ArrayView1::from(bytes), memory.clone().into_any()) }.into_any())
+        Ok(unsafe {
+            PyArray1::borrow_from_array(&ArrayView1::from(bytes), memory.clone().into_any())
+        }
+        .into_any())
     };
     let of = |(number, (column, field)): (usize, (Column, &Field))| match column {
         Column::Fixed { bytes, .. } => array(bytes),
-        Column::Varying { bytes, ends } if dataset.is_array(number) => Ok((array(bytes)?, ends).into_pyobject(py)?.into_any()),
+        Column::Varying { bytes, ends } if dataset.is_array(number) => {
+            Ok((array(bytes)?, ends).into_pyobject(py)?.into_any())
+        }
         Column::Varying { .. } => list(&column, field),
     };
-    batch.into_columns().into_iter().zip(dataset.fields()).enumerate().map(of).collect()
+    batch
+        .into_columns()
+        .into_iter()
+        .zip(dataset.fields())
+        .enumerate()
+        .map(of)
+        .collect()
 }
 
 /// How many samples, and their fields.
@@ -423,12 +543,17 @@ type Counted<'py> = (usize, Vec<Bound<'py, PyAny>>);
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct Loader {
     inner: Owned<Mutex<outcore::data::samples::Loader>>,
-    /// Epoch and position behind the last batch, which a forked child asks for that cannot ask the loader.
+    /// Epoch and position behind the last batch, which a forked child asks for that cannot ask the
+    /// loader.
     place: [AtomicU64; 2],
 }
 
 impl Loader {
-    fn with<T>(&self, py: Python<'_>, act: impl FnOnce(&mut outcore::data::samples::Loader) -> T) -> PyResult<T> {
+    fn with<T>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&mut outcore::data::samples::Loader) -> T,
+    ) -> PyResult<T> {
         let mut loader = lock(py, self.inner.get()?);
         let done = act(&mut loader);
         self.tell(&loader);
@@ -436,8 +561,13 @@ impl Loader {
     }
 
     fn tell(&self, loader: &outcore::data::samples::Loader) {
-        let LoaderState { epoch, position, .. } = loader.state();
-        self.place.iter().zip([epoch, position]).for_each(|(place, now)| place.store(now, Ordering::Relaxed));
+        let LoaderState {
+            epoch, position, ..
+        } = loader.state();
+        self.place
+            .iter()
+            .zip([epoch, position])
+            .for_each(|(place, now)| place.store(now, Ordering::Relaxed));
     }
 }
 
@@ -471,9 +601,22 @@ impl Loader {
             "pad" => End::Pad,
             _ => return Err(unknown("end", end)),
         };
-        let options = LoaderOptions { batch, shuffle, seed, rank, ranks, end, drop_last, ahead, skip_damaged };
+        let options = LoaderOptions {
+            batch,
+            shuffle,
+            seed,
+            rank,
+            ranks,
+            end,
+            drop_last,
+            ahead,
+            skip_damaged,
+        };
         let loader = outcore::data::samples::Loader::new(dataset, options).map_err(to_python)?;
-        Ok(Loader { inner: Owned::new(Mutex::new(loader)), place: Default::default() })
+        Ok(Loader {
+            inner: Owned::new(Mutex::new(loader)),
+            place: Default::default(),
+        })
     }
 
     /// How many samples the next batch has, and their fields; none at the end of an epoch.
@@ -482,7 +625,10 @@ impl Loader {
         loop {
             let mut guard = lock(py, slot);
             let loader = &mut *guard;
-            if py.detach(|| loader.ready_within(LOOK_EVERY)).map_err(to_python)? {
+            if py
+                .detach(|| loader.ready_within(LOOK_EVERY))
+                .map_err(to_python)?
+            {
                 let batch = interruptible(py, |go_on| loader.next_batch(go_on))?;
                 self.tell(loader);
                 let Some(batch) = batch else { return Ok(None) };
@@ -501,7 +647,8 @@ impl Loader {
     }
 
     fn set_batch(&self, py: Python<'_>, batch: u64) -> PyResult<()> {
-        self.with(py, |loader| loader.set_batch(batch))?.map_err(to_python)
+        self.with(py, |loader| loader.set_batch(batch))?
+            .map_err(to_python)
     }
 
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
@@ -510,7 +657,10 @@ impl Loader {
 
     /// Epoch, and samples of it that all ranks together have had; also in a forked child.
     fn place(&self) -> (u64, u64) {
-        let [epoch, position] = self.place.each_ref().map(|place| place.load(Ordering::Relaxed));
+        let [epoch, position] = self
+            .place
+            .each_ref()
+            .map(|place| place.load(Ordering::Relaxed));
         (epoch, position)
     }
 
@@ -521,9 +671,13 @@ impl Loader {
     }
 
     fn restore(&self, py: Python<'_>, state: &str) -> PyResult<()> {
-        let state: LoaderState = serde_json::from_str(state)
-            .map_err(|error| to_python(Error::Value { what: format!("not the state of a loader: {error}") }))?;
-        self.with(py, |loader| loader.restore(&state))?.map_err(to_python)
+        let state: LoaderState = serde_json::from_str(state).map_err(|error| {
+            to_python(Error::Value {
+                what: format!("not the state of a loader: {error}"),
+            })
+        })?;
+        self.with(py, |loader| loader.restore(&state))?
+            .map_err(to_python)
     }
 
     /// How many samples were left out, and what was wrong with the first.

@@ -60,17 +60,26 @@ impl Session {
         Ok(Session(Owned::new(self.get()?.planner())))
     }
 
-    /// Opens a `.npy` file, or a raw one with its description beside it; `interrupted` also one left half written.
+    /// Opens a `.npy` file, or a raw one with its description beside it; `interrupted` also one
+    /// left half written.
     fn open(&self, py: Python<'_>, path: PathBuf, interrupted: bool) -> PyResult<Matrix> {
         let session = self.get()?;
-        let open = || if interrupted { session.open_interrupted(&path) } else { session.open(&path) };
+        let open = || {
+            if interrupted {
+                session.open_interrupted(&path)
+            } else {
+                session.open(&path)
+            }
+        };
         py.detach(open).map(Matrix::new).map_err(to_python)
     }
 
     /// Opens a sparse matrix, a folder.
     fn open_sparse(&self, py: Python<'_>, path: PathBuf) -> PyResult<SparseMatrix> {
         let session = self.get()?;
-        py.detach(|| session.open_sparse(&path)).map(SparseMatrix::new).map_err(to_python)
+        py.detach(|| session.open_sparse(&path))
+            .map(SparseMatrix::new)
+            .map_err(to_python)
     }
 
     /// Opens a raw file.
@@ -109,9 +118,18 @@ impl Session {
     }
 
     /// A new `.npy` file of zeros that has its name when it is finished.
-    fn draft(&self, py: Python<'_>, path: PathBuf, dtype: &str, shape: Vec<u64>, order: &str) -> PyResult<Matrix> {
+    fn draft(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        dtype: &str,
+        shape: Vec<u64>,
+        order: &str,
+    ) -> PyResult<Matrix> {
         let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
-        py.detach(|| session.draft(&path, dtype, &shape, order)).map(Matrix::new).map_err(to_python)
+        py.detach(|| session.draft(&path, dtype, &shape, order))
+            .map(Matrix::new)
+            .map_err(to_python)
     }
 
     /// Takes a file for whole that a writer in place has left half written.
@@ -129,20 +147,33 @@ impl Session {
     /// All bytes of a file or object.
     fn read_all<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<Bound<'py, PyBytes>> {
         let session = self.get()?;
-        py.detach(|| session.read_all(&path)).map(|bytes| PyBytes::new(py, &bytes)).map_err(to_python)
+        py.detach(|| session.read_all(&path))
+            .map(|bytes| PyBytes::new(py, &bytes))
+            .map_err(to_python)
     }
 
     /// How many whole numbers of 64 bits a file beside a matrix holds.
     fn count_integers(&self, py: Python<'_>, path: PathBuf) -> PyResult<u64> {
         let session = self.get()?;
-        py.detach(|| Integers::open(session, path)).map(|found| found.len()).map_err(to_python)
+        py.detach(|| Integers::open(session, path))
+            .map(|found| found.len())
+            .map_err(to_python)
     }
 
     /// Reads some of them, from number `first` on, into a fresh array of int64.
-    fn read_integers(&self, py: Python<'_>, path: PathBuf, first: u64, into: &Bound<'_, PyUntypedArray>) -> PyResult<Job> {
+    fn read_integers(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        first: u64,
+        into: &Bound<'_, PyUntypedArray>,
+    ) -> PyResult<Job> {
         let (session, (_, into)) = (self.get()?, integers(into)?);
         let range = first..first.saturating_add(into.len() as u64 / 8);
-        Job::new(py.detach(|| Integers::open(session, path)?.read_into(range, into)), nothing)
+        Job::new(
+            py.detach(|| Integers::open(session, path)?.read_into(range, into)),
+            nothing,
+        )
     }
 
     /// Budget in bytes.
@@ -181,7 +212,8 @@ impl Session {
     }
 }
 
-/// Bytes of memory that this process may use: the machine's, or less where a control group or a resource limit says so.
+/// Bytes of memory that this process may use: the machine's, or less where a control group or a
+/// resource limit says so.
 #[pyfunction]
 pub(crate) fn memory_allowed(py: Python<'_>) -> u64 {
     py.detach(outcore::memory_allowed)
@@ -191,7 +223,9 @@ pub(crate) fn element_type(name: &str) -> PyResult<DType> {
     match name {
         "float32" => Ok(DType::F32),
         "float64" => Ok(DType::F64),
-        _ => Err(to_python(Error::DType { what: format!("dtype {name} is neither float32 nor float64") })),
+        _ => Err(to_python(Error::DType {
+            what: format!("dtype {name} is neither float32 nor float64"),
+        })),
     }
 }
 
@@ -199,7 +233,9 @@ pub(crate) fn order_of(name: &str) -> PyResult<Order> {
     match name {
         "C" => Ok(Order::Row),
         "F" => Ok(Order::Column),
-        _ => Err(to_python(Error::Value { what: format!("order must be 'C' (rows) or 'F' (columns), not {name:?}") })),
+        _ => Err(to_python(Error::Value {
+            what: format!("order must be 'C' (rows) or 'F' (columns), not {name:?}"),
+        })),
     }
 }
 
@@ -208,6 +244,8 @@ fn choice(name: &str) -> Result<Choice, Error> {
         "auto" => Ok(Choice::Auto),
         "io_uring" => Ok(Choice::Uring),
         "threads" => Ok(Choice::Threads),
-        _ => Err(Error::Value { what: format!("driver must be 'auto', 'io_uring' or 'threads', not {name:?}") }),
+        _ => Err(Error::Value {
+            what: format!("driver must be 'auto', 'io_uring' or 'threads', not {name:?}"),
+        }),
     }
 }

@@ -82,10 +82,13 @@ impl SparseMatrix {
     /// Some rows of a matrix in CSR, a view.
     fn slice(&self, py: Python<'_>, rows: (u64, u64)) -> PyResult<SparseMatrix> {
         let sparse = self.get()?;
-        py.detach(|| sparse.slice(rows.0..rows.1)).map(SparseMatrix::new).map_err(to_python)
+        py.detach(|| sparse.slice(rows.0..rows.1))
+            .map(SparseMatrix::new)
+            .map_err(to_python)
     }
 
-    /// Reads all of it into three fresh arrays: offsets (int64), indices and values of the types that it has.
+    /// Reads all of it into three fresh arrays: offsets (int64), indices and values of the types
+    /// that it has.
     fn read_into(
         &self,
         py: Python<'_>,
@@ -94,7 +97,11 @@ impl SparseMatrix {
         values: &Bound<'_, PyUntypedArray>,
     ) -> PyResult<Job> {
         let sparse = self.get()?;
-        let into = SparseBufs { offsets: integers(offsets)?.1, indices: integers(indices)?.1, values: destination(values)? };
+        let into = SparseBufs {
+            offsets: integers(offsets)?.1,
+            indices: integers(indices)?.1,
+            values: destination(values)?,
+        };
         Job::new(py.detach(|| sparse.read_into(into)), nothing)
     }
 }
@@ -113,9 +120,13 @@ pub(crate) fn sparse_in_memory(
     let session = session.get()?;
     let format = lines_of(compressed)?;
     let part = |array| integers(array).map(|(element, buf)| (element, buf.freeze()));
-    let values = values.map(|array| Ok::<_, PyErr>((element_type(array)?, source(array)?))).transpose()?;
+    let values = values
+        .map(|array| Ok::<_, PyErr>((element_type(array)?, source(array)?)))
+        .transpose()?;
     let (offsets, indices) = (part(offsets)?, part(indices)?);
-    let found = py.detach(|| outcore::Sparse::in_memory(session, format, shape.into(), offsets, indices, values));
+    let found = py.detach(|| {
+        outcore::Sparse::in_memory(session, format, shape.into(), offsets, indices, values)
+    });
     found.map(SparseMatrix::new).map_err(to_python)
 }
 
@@ -123,7 +134,9 @@ fn lines_of(name: &str) -> PyResult<Compressed> {
     match name {
         "csr" => Ok(Compressed::Rows),
         "csc" => Ok(Compressed::Columns),
-        _ => Err(to_python(Error::Value { what: format!("format must be 'csr' or 'csc', not {name:?}") })),
+        _ => Err(to_python(Error::Value {
+            what: format!("format must be 'csr' or 'csc', not {name:?}"),
+        })),
     }
 }
 
@@ -139,17 +152,31 @@ pub(crate) fn csrmm(
     out: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
     let (session, a, b) = (session.get()?, a.get()?, operand(b)?);
-    if let Some(array) = out.as_ref().and_then(|out| out.cast::<PyUntypedArray>().ok()) {
+    if let Some(array) = out
+        .as_ref()
+        .and_then(|out| out.cast::<PyUntypedArray>().ok())
+    {
         let found = element_type(array)?;
         if array.len() as u64 != a.rows() * b.cols() || found != a.dtype() {
-            let what = format!("csrmm: the result is {} x {} {}", a.rows(), b.cols(), a.dtype());
+            let what = format!(
+                "csrmm: the result is {} x {} {}",
+                a.rows(),
+                b.cols(),
+                a.dtype()
+            );
             return Err(to_python(Error::Shape { what }));
         }
         let into = destination(array)?;
-        return Job::new(py.detach(|| linalg::csrmm_into(session, a, b, alpha, into)), nothing);
+        return Job::new(
+            py.detach(|| linalg::csrmm_into(session, a, b, alpha, into)),
+            nothing,
+        );
     }
     let out = output(out)?;
-    Job::new(py.detach(|| linalg::csrmm(session, a, b, Csrmm { alpha, beta, out })), matrix::made)
+    Job::new(
+        py.detach(|| linalg::csrmm(session, a, b, Csrmm { alpha, beta, out })),
+        matrix::made,
+    )
 }
 
 /// Y = A^T (A X).
@@ -162,7 +189,10 @@ pub(crate) fn gram_product(
     out: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
     let (session, a, x, out) = (session.get()?, a.get()?, operand(x)?, output(out)?);
-    Job::new(py.detach(|| linalg::gram_product(session, a, x, out)), matrix::made)
+    Job::new(
+        py.detach(|| linalg::gram_product(session, a, x, out)),
+        matrix::made,
+    )
 }
 
 /// A copy with scaled values; `out` is a path or nothing.
@@ -181,40 +211,74 @@ pub(crate) fn sparse_scaled(
 ) -> PyResult<Job> {
     let (session, a) = (session.get()?, a.get()?);
     let dtype: Option<DType> = dtype.map(session::element_type).transpose()?;
-    let (rows, cols) = (rows.map(values_of).transpose()?, cols.map(values_of).transpose()?);
-    let scaling = Scaling { logarithm, rows, cols, unit_rows, dtype };
+    let (rows, cols) = (
+        rows.map(values_of).transpose()?,
+        cols.map(values_of).transpose()?,
+    );
+    let scaling = Scaling {
+        logarithm,
+        rows,
+        cols,
+        unit_rows,
+        dtype,
+    };
     Job::new(py.detach(|| linalg::scaled(session, a, scaling, out)), made)
 }
 
 /// The matrix in the other format; `out` is a path or nothing.
 #[pyfunction]
-pub(crate) fn csrcsc(py: Python<'_>, session: &Session, a: &SparseMatrix, out: Option<PathBuf>) -> PyResult<Job> {
+pub(crate) fn csrcsc(
+    py: Python<'_>,
+    session: &Session,
+    a: &SparseMatrix,
+    out: Option<PathBuf>,
+) -> PyResult<Job> {
     let (session, a) = (session.get()?, a.get()?);
     Job::new(py.detach(|| linalg::csrcsc(session, a, out)), made)
 }
 
 /// The norm of each row.
 #[pyfunction]
-pub(crate) fn sparse_row_norms(py: Python<'_>, session: &Session, a: &SparseMatrix, norm: &str) -> PyResult<Job> {
+pub(crate) fn sparse_row_norms(
+    py: Python<'_>,
+    session: &Session,
+    a: &SparseMatrix,
+    norm: &str,
+) -> PyResult<Job> {
     let (session, a, norm) = (session.get()?, a.get()?, norm_of(norm)?);
-    Job::new(py.detach(|| linalg::sparse_row_norms(session, a, norm)), numbers)
+    Job::new(
+        py.detach(|| linalg::sparse_row_norms(session, a, norm)),
+        numbers,
+    )
 }
 
 /// Statistics of columns, and entries in each.
 #[pyfunction]
-pub(crate) fn sparse_column_statistics(py: Python<'_>, session: &Session, a: &SparseMatrix) -> PyResult<Job> {
+pub(crate) fn sparse_column_statistics(
+    py: Python<'_>,
+    session: &Session,
+    a: &SparseMatrix,
+) -> PyResult<Job> {
     let (session, a) = (session.get()?, a.get()?);
-    Job::new(py.detach(|| linalg::sparse_column_statistics(session, a)), sparse_statistics)
+    Job::new(
+        py.detach(|| linalg::sparse_column_statistics(session, a)),
+        sparse_statistics,
+    )
 }
 
 /// A sparse matrix on its way to Python.
 pub(crate) fn made(py: Python<'_>, sparse: outcore::Sparse) -> PyResult<Py<PyAny>> {
-    Ok(SparseMatrix::new(sparse).into_pyobject(py)?.into_any().unbind())
+    Ok(SparseMatrix::new(sparse)
+        .into_pyobject(py)?
+        .into_any()
+        .unbind())
 }
 
 fn sparse_statistics(py: Python<'_>, found: SparseStatistics) -> PyResult<Py<PyAny>> {
     let columns = statistics(py, found.columns)?;
-    columns.bind(py).set_item("nonzeros", numpy::PyArray1::from_vec(py, found.nonzeros))?;
+    columns
+        .bind(py)
+        .set_item("nonzeros", numpy::PyArray1::from_vec(py, found.nonzeros))?;
     Ok(columns)
 }
 
@@ -236,13 +300,23 @@ pub(crate) fn project(
     out: Option<Bound<'_, PyAny>>,
 ) -> PyResult<Job> {
     let (session, x, r, out) = (session.get()?, rows(x)?, r.get()?, output(out)?);
-    Job::new(py.detach(|| linalg::project(session, x, r, out)), matrix::made)
+    Job::new(
+        py.detach(|| linalg::project(session, x, r, out)),
+        matrix::made,
+    )
 }
 
 /// The matrix in tiles, or nothing where they do not pay; `out` is a path or nothing.
 #[pyfunction]
-pub(crate) fn sparse_tiled(py: Python<'_>, session: &Session, a: &SparseMatrix, out: Option<PathBuf>) -> PyResult<Job> {
+pub(crate) fn sparse_tiled(
+    py: Python<'_>,
+    session: &Session,
+    a: &SparseMatrix,
+    out: Option<PathBuf>,
+) -> PyResult<Job> {
     let (session, a) = (session.get()?, a.get()?);
     let job = py.detach(|| outcore::data::sparse::compress(session, a, out));
-    Job::new(job, |py, found| found.map_or_else(|| Ok(py.None()), |found| made(py, found)))
+    Job::new(job, |py, found| {
+        found.map_or_else(|| Ok(py.None()), |found| made(py, found))
+    })
 }

@@ -17,17 +17,22 @@ pub(crate) fn crc32c(data: &Bound<'_, PyAny>) -> PyResult<u32> {
     Ok(outcore::store::checksum(Data::of(data)?.bytes()))
 }
 
-/// Formats a new file of `length` bytes, or, without a length, a file or block device that is there.
+/// Formats a new file of `length` bytes, or, without a length, a file or block device that is
+/// there.
 #[pyfunction]
 pub(crate) fn store_format(py: Python<'_>, path: PathBuf, length: Option<u64>) -> PyResult<()> {
-    py.detach(|| Formatted::format(path, length)).map_err(|error| to_python(error.into()))
+    py.detach(|| Formatted::format(path, length))
+        .map_err(|error| to_python(error.into()))
 }
 
 /// Whether a file or device was formatted.
 #[pyfunction]
 pub(crate) fn store_is_formatted(py: Python<'_>, path: PathBuf) -> PyResult<bool> {
     match py.detach(|| Formatted::open_shared(path, Access::Read)) {
-        Ok(_) | Err(outcore::store::Error::Corrupt { .. } | outcore::store::Error::Locked { .. }) => Ok(true),
+        Ok(_)
+        | Err(outcore::store::Error::Corrupt { .. } | outcore::store::Error::Locked { .. }) => {
+            Ok(true)
+        }
         Err(outcore::store::Error::Unformatted { .. }) => Ok(false),
         Err(error) => Err(to_python(error.into())),
     }
@@ -37,38 +42,69 @@ pub(crate) fn store_is_formatted(py: Python<'_>, path: PathBuf) -> PyResult<bool
 #[pyfunction]
 pub(crate) fn store_list(py: Python<'_>, path: PathBuf) -> PyResult<(Vec<Bound<'_, PyDict>>, u64)> {
     let fail = |error: outcore::store::Error| to_python(error.into());
-    let store = py.detach(|| Formatted::open_shared(path, Access::Read)).map_err(fail)?;
+    let store = py
+        .detach(|| Formatted::open_shared(path, Access::Read))
+        .map_err(fail)?;
     let listed = store.listing().into_iter().map(|listed| {
         let found = PyDict::new(py);
         found.set_item("name", listed.name)?;
-        found.set_item("kind", if listed.stream.is_some() { "stream" } else { "object" })?;
+        found.set_item(
+            "kind",
+            if listed.stream.is_some() {
+                "stream"
+            } else {
+                "object"
+            },
+        )?;
         found.set_item("bytes", listed.stat.len)?;
         found.set_item("modified", listed.stat.modified)?;
         found.set_item("state", state_name(listed.stat.state))?;
         Ok(found)
     });
-    Ok((listed.collect::<PyResult<_>>()?, store.free_bytes().map_err(fail)?))
+    Ok((
+        listed.collect::<PyResult<_>>()?,
+        store.free_bytes().map_err(fail)?,
+    ))
 }
 
 /// A name, and what is wrong with what it leads to.
 type Fault = (String, String);
 
-/// Reads all of a store; `progress` is told how many of how many bytes are done. Objects, bytes, and names with what is wrong with them.
+/// Reads all of a store; `progress` is told how many of how many bytes are done. Objects, bytes,
+/// and names with what is wrong with them.
 #[pyfunction]
-pub(crate) fn store_check(py: Python<'_>, path: PathBuf, progress: Py<PyAny>) -> PyResult<(u64, u64, Vec<Fault>)> {
+pub(crate) fn store_check(
+    py: Python<'_>,
+    path: PathBuf,
+    progress: Py<PyAny>,
+) -> PyResult<(u64, u64, Vec<Fault>)> {
     let mut told = Told::new(progress);
-    let found = py.detach(|| Formatted::open_shared(path, Access::Read)?.check(|done, all| told.tell(done, all)));
+    let found = py.detach(|| {
+        Formatted::open_shared(path, Access::Read)?.check(|done, all| told.tell(done, all))
+    });
     let found = told.outcome(found)?;
-    let faults = found.faults.into_iter().map(|fault| (fault.name, fault.reason)).collect();
+    let faults = found
+        .faults
+        .into_iter()
+        .map(|fault| (fault.name, fault.reason))
+        .collect();
     Ok((found.objects, found.bytes, faults))
 }
 
 /// Mends what can be mended. Names with what was wrong with them.
 #[pyfunction]
-pub(crate) fn store_repair(py: Python<'_>, path: PathBuf, progress: Py<PyAny>) -> PyResult<Vec<Fault>> {
+pub(crate) fn store_repair(
+    py: Python<'_>,
+    path: PathBuf,
+    progress: Py<PyAny>,
+) -> PyResult<Vec<Fault>> {
     let mut told = Told::new(progress);
     let found = py.detach(|| Formatted::repair(path, |done, all| told.tell(done, all)));
-    Ok(told.outcome(found)?.into_iter().map(|fault| (fault.name, fault.reason)).collect())
+    Ok(told
+        .outcome(found)?
+        .into_iter()
+        .map(|fault| (fault.name, fault.reason))
+        .collect())
 }
 
 /// A function of Python's that hears of progress, now and then.
@@ -80,7 +116,11 @@ struct Told {
 
 impl Told {
     fn new(progress: Py<PyAny>) -> Told {
-        Told { progress, last: Instant::now(), raised: None }
+        Told {
+            progress,
+            last: Instant::now(),
+            raised: None,
+        }
     }
 
     fn tell(&mut self, done: u64, all: u64) -> bool {

@@ -31,10 +31,21 @@ pub(crate) struct StreamStore(Owned<outcore::StreamStore>);
 #[pymethods]
 impl StreamStore {
     #[new]
-    fn new(py: Python<'_>, session: &Session, path: PathBuf, read_only: bool) -> PyResult<StreamStore> {
+    fn new(
+        py: Python<'_>,
+        session: &Session,
+        path: PathBuf,
+        read_only: bool,
+    ) -> PyResult<StreamStore> {
         let session = session.get()?;
-        let access = if read_only { Access::Read } else { Access::Write };
-        let store = py.detach(|| outcore::StreamStore::open(session, path, access)).map_err(to_python)?;
+        let access = if read_only {
+            Access::Read
+        } else {
+            Access::Write
+        };
+        let store = py
+            .detach(|| outcore::StreamStore::open(session, path, access))
+            .map_err(to_python)?;
         Ok(StreamStore(Owned::new(store)))
     }
 
@@ -55,11 +66,26 @@ impl StreamStore {
             "none" => Compression::None,
             "lz4" => Compression::Lz4,
             "zstd" => Compression::Zstd,
-            other => return Err(argument(format!("compression must be None, 'lz4' or 'zstd', not {other:?}"))),
+            other => {
+                return Err(argument(format!(
+                    "compression must be None, 'lz4' or 'zstd', not {other:?}"
+                )));
+            }
         };
-        let options = StreamOptions { ahead, frames: frames_of(&frames)?, block_bytes, compression, replace };
-        let writer = py.detach(|| store.write(name, options)).map_err(to_python)?;
-        Ok(StreamWriter(Owned::new(Mutex::new(Writing { writer: Some(writer), lent: Weak::new() }))))
+        let options = StreamOptions {
+            ahead,
+            frames: frames_of(&frames)?,
+            block_bytes,
+            compression,
+            replace,
+        };
+        let writer = py
+            .detach(|| store.write(name, options))
+            .map_err(to_python)?;
+        Ok(StreamWriter(Owned::new(Mutex::new(Writing {
+            writer: Some(writer),
+            lent: Weak::new(),
+        }))))
     }
 
     /// Opens a stream; with `destroy`, for the last time.
@@ -72,9 +98,21 @@ impl StreamStore {
         destroy: bool,
     ) -> PyResult<StreamReader> {
         let store = self.0.get()?;
-        let options = StreamOptions { ahead, frames: frames_of(&frames)?, ..StreamOptions::default() };
-        let open = || if destroy { store.read_and_destroy(name, options) } else { store.read(name, options) };
-        Ok(StreamReader(Owned::new(Mutex::new(Some(py.detach(open).map_err(to_python)?)))))
+        let options = StreamOptions {
+            ahead,
+            frames: frames_of(&frames)?,
+            ..StreamOptions::default()
+        };
+        let open = || {
+            if destroy {
+                store.read_and_destroy(name, options)
+            } else {
+                store.read(name, options)
+            }
+        };
+        Ok(StreamReader(Owned::new(Mutex::new(Some(
+            py.detach(open).map_err(to_python)?,
+        )))))
     }
 
     fn destroy(&self, py: Python<'_>, name: &str) -> PyResult<()> {
@@ -92,7 +130,12 @@ impl StreamStore {
     }
 
     fn streams<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
-        self.0.get()?.streams().into_iter().map(|info| dictionary(py, info)).collect()
+        self.0
+            .get()?
+            .streams()
+            .into_iter()
+            .map(|info| dictionary(py, info))
+            .collect()
     }
 
     fn free_bytes(&self) -> PyResult<u64> {
@@ -131,7 +174,9 @@ fn frames_of(frames: &[Bound<'_, PyArray1<u8>>]) -> PyResult<Vec<Buf>> {
         .iter()
         .map(|frame| match frame.try_readwrite() {
             Ok(_) => adopted::bytes(frame),
-            Err(_) => Err(argument("frames must be arrays that can be written, each another".into())),
+            Err(_) => Err(argument(
+                "frames must be arrays that can be written, each another".into(),
+            )),
         })
         .collect::<PyResult<_>>()?;
     let mut ranges: Vec<_> = frames.iter().map(|frame| frame.as_ptr_range()).collect();
@@ -179,7 +224,8 @@ impl Writing {
 pub(crate) struct StreamWriter(Owned<Mutex<Writing>>);
 
 impl StreamWriter {
-    /// Carries out steps, each of which does not wait for the device, until one says that it was the last.
+    /// Carries out steps, each of which does not wait for the device, until one says that it was
+    /// the last.
     fn steps(
         &self,
         py: Python<'_>,
@@ -247,10 +293,17 @@ impl StreamWriter {
         let mut writing = lock(py, slot);
         let buffer = writing.get()?.buffer_of(least).map_err(to_python)?;
         let lent = Arc::new(());
-        let loan = Bound::new(py, Loan { _writer: slf.clone().unbind(), _lent: Arc::clone(&lent) })?;
+        let loan = Bound::new(
+            py,
+            Loan {
+                _writer: slf.clone().unbind(),
+                _lent: Arc::clone(&lent),
+            },
+        )?;
         let view = ArrayView1::from(&*buffer);
-        // SAFETY: the array is based on the loan, which keeps the writer, and nothing is done with this memory, nor does the writer let
-        // go of it, while anybody but the writer has the loan: `Writing::get` sees to it, and is the only way to the writer.
+        // SAFETY: the array is based on the loan, which keeps the writer, and nothing is done with
+        // this memory, nor does the writer let go of it, while anybody but the writer has the loan:
+        // `Writing::get` sees to it, and is the only way to the writer.
         let array = unsafe { PyArray1::borrow_from_array(&view, loan.into_any()) };
         writing.lent = Arc::downgrade(&lent);
         Ok(array)
@@ -261,7 +314,9 @@ impl StreamWriter {
         self.steps(py, |writer| {
             let room = writer.buffer()?.len();
             if count > room {
-                return Err(Error::Value { what: format!("{count} bytes of a buffer of {room}") });
+                return Err(Error::Value {
+                    what: format!("{count} bytes of a buffer of {room}"),
+                });
             }
             writer.advance(count).map(|()| true)
         })
@@ -287,11 +342,17 @@ impl StreamWriter {
             self.copy(py, data.bytes(), 1)?;
             return self.end_record(py);
         }
-        if lock(py, self.0.get()?).get()?.put_record(data.bytes()).map_err(to_python)? {
+        if lock(py, self.0.get()?)
+            .get()?
+            .put_record(data.bytes())
+            .map_err(to_python)?
+        {
             return Ok(());
         }
         let mut records = std::iter::once(data.bytes());
-        self.steps(py, |writer| writer.write_records(&mut records).map(|more| !more))
+        self.steps(py, |writer| {
+            writer.write_records(&mut records).map(|more| !more)
+        })
     }
 
     /// Each item of an iterable is a record.
@@ -318,7 +379,9 @@ impl StreamWriter {
                 continue;
             }
             let mut records = bytes.iter().copied();
-            self.steps(py, |writer| writer.write_records(&mut records).map(|more| !more))?;
+            self.steps(py, |writer| {
+                writer.write_records(&mut records).map(|more| !more)
+            })?;
         }
     }
 
@@ -326,25 +389,41 @@ impl StreamWriter {
     fn write_rows(&self, py: Python<'_>, data: &Bound<'_, PyAny>, length: usize) -> PyResult<()> {
         let data = Data::of(data)?;
         if length == 0 || !data.bytes().len().is_multiple_of(length) {
-            return Err(argument(format!("{} bytes are no records of {length} bytes", data.bytes().len())));
+            return Err(argument(format!(
+                "{} bytes are no records of {length} bytes",
+                data.bytes().len()
+            )));
         }
         let mut records = data.bytes().chunks_exact(length);
-        self.steps(py, |writer| writer.write_records(&mut records).map(|more| !more))
+        self.steps(py, |writer| {
+            writer.write_records(&mut records).map(|more| !more)
+        })
     }
 
     /// Records that begin and end where `offsets` says.
-    fn write_slices(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offsets: &Bound<'_, PyArray1<i64>>) -> PyResult<()> {
+    fn write_slices(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        offsets: &Bound<'_, PyArray1<i64>>,
+    ) -> PyResult<()> {
         let data = Data::of(data)?;
         let offsets = offsets.try_readonly()?;
         let offsets = offsets.as_slice()?;
         let len = data.bytes().len();
         let inside = |pair: &[i64]| 0 <= pair[0] && pair[0] <= pair[1] && pair[1] as usize <= len;
         if !offsets.windows(2).all(inside) {
-            return Err(argument(format!("offsets must go up within the {len} bytes")));
+            return Err(argument(format!(
+                "offsets must go up within the {len} bytes"
+            )));
         }
         let bytes = data.bytes();
-        let mut records = offsets.windows(2).map(|pair| &bytes[pair[0] as usize..pair[1] as usize]);
-        self.steps(py, |writer| writer.write_records(&mut records).map(|more| !more))
+        let mut records = offsets
+            .windows(2)
+            .map(|pair| &bytes[pair[0] as usize..pair[1] as usize]);
+        self.steps(py, |writer| {
+            writer.write_records(&mut records).map(|more| !more)
+        })
     }
 
     /// Where the next byte lies in memory, modulo 4096.
@@ -388,7 +467,8 @@ impl StreamWriter {
     }
 }
 
-/// Bytes of a Python object, which stay while it is held: of bytes, or of a contiguous array of them.
+/// Bytes of a Python object, which stay while it is held: of bytes, or of a contiguous array of
+/// them.
 pub(crate) enum Data<'py> {
     Bytes(Bound<'py, PyBytes>),
     Array(outcore::Shared),
@@ -403,8 +483,12 @@ impl<'py> Data<'py> {
             return Ok(Data::Array(adopted::bytes(array)?.freeze()));
         }
         // What else has bytes says so by its buffer.
-        let view = PyMemoryView::from(object)
-            .map_err(|_| PyTypeError::new_err(format!("a record must be bytes or another buffer, not {}", object.get_type())))?;
+        let view = PyMemoryView::from(object).map_err(|_| {
+            PyTypeError::new_err(format!(
+                "a record must be bytes or another buffer, not {}",
+                object.get_type()
+            ))
+        })?;
         Ok(Data::Bytes(view.call_method0("tobytes")?.cast_into()?))
     }
 
@@ -435,7 +519,10 @@ pub(crate) fn split_records<'py>(
     let record = |pair: &[u32]| data.get(pair[0] as usize..pair[1] as usize);
     let records: Option<Vec<&[u8]>> = offsets.windows(2).map(record).collect();
     let records = records.ok_or_else(|| argument("records must lie within their bytes".into()))?;
-    PyList::new(py, records.into_iter().map(|record| PyBytes::new(py, record)))
+    PyList::new(
+        py,
+        records.into_iter().map(|record| PyBytes::new(py, record)),
+    )
 }
 
 /// A stream that is being read.
@@ -452,7 +539,13 @@ impl StreamReader {
         loop {
             let mut slot = lock(py, slot);
             let reader = slot.as_mut().ok_or_else(closed)?;
-            let taken = py.detach(|| if reader.ready_within(LOOK_EVERY) { Some(take(reader)) } else { None });
+            let taken = py.detach(|| {
+                if reader.ready_within(LOOK_EVERY) {
+                    Some(take(reader))
+                } else {
+                    None
+                }
+            });
             drop(slot);
             match taken {
                 Some(taken) => return taken.map_err(to_python),
@@ -467,24 +560,37 @@ impl StreamReader {
 impl StreamReader {
     /// Bytes that lie together, read-only; `None` at the end.
     fn next_block<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyArray1<u8>>>> {
-        let Some(block) = self.next(py, outcore::StreamReader::next_block)? else { return Ok(None) };
+        let Some(block) = self.next(py, outcore::StreamReader::next_block)? else {
+            return Ok(None);
+        };
         let block = Bound::new(py, Block(Owned::new(block)))?;
         let bytes: &[u8] = block.get().0.get()?;
-        // SAFETY: the array is based on the block, which keeps its bytes and never changes them; the array is read-only.
-        let array = unsafe { PyArray1::borrow_from_array(&ArrayView1::from(bytes), block.clone().into_any()) };
+        // SAFETY: the array is based on the block, which keeps its bytes and never changes them;
+        // the array is read-only.
+        let array = unsafe {
+            PyArray1::borrow_from_array(&ArrayView1::from(bytes), block.clone().into_any())
+        };
         array.readwrite().make_nonwriteable();
         Ok(Some(array))
     }
 
-    /// Records that lie together: bytes, and where records begin and end in them; `None` at the end.
+    /// Records that lie together: bytes, and where records begin and end in them; `None` at the
+    /// end.
     #[expect(clippy::type_complexity, reason = "two arrays")]
-    fn next_records<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyArray1<u8>>, Bound<'py, PyArray1<u8>>)>> {
-        let Some(records) = self.next(py, outcore::StreamReader::next_records)? else { return Ok(None) };
+    fn next_records<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<Option<(Bound<'py, PyArray1<u8>>, Bound<'py, PyArray1<u8>>)>> {
+        let Some(records) = self.next(py, outcore::StreamReader::next_records)? else {
+            return Ok(None);
+        };
         let block = Bound::new(py, RecordBlock(Owned::new(records)))?;
         let records = block.get().0.get()?;
         let array = |bytes: &[u8]| {
             // SAFETY: as above.
-            let array = unsafe { PyArray1::borrow_from_array(&ArrayView1::from(bytes), block.clone().into_any()) };
+            let array = unsafe {
+                PyArray1::borrow_from_array(&ArrayView1::from(bytes), block.clone().into_any())
+            };
             array.readwrite().make_nonwriteable();
             array
         };
@@ -495,7 +601,12 @@ impl StreamReader {
     fn about<'py>(&self, py: Python<'py>) -> PyResult<(String, u64, u64, Bound<'py, PyBytes>)> {
         let slot = lock(py, self.0.get()?);
         let reader = slot.as_ref().ok_or_else(closed)?;
-        Ok((reader.name().to_owned(), reader.bytes(), reader.records(), PyBytes::new(py, reader.about())))
+        Ok((
+            reader.name().to_owned(),
+            reader.bytes(),
+            reader.records(),
+            PyBytes::new(py, reader.about()),
+        ))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {

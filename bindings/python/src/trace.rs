@@ -20,11 +20,19 @@ impl Trace {
 /// The trace of several runs, each with the second at which it began, on `threads` threads.
 #[pyfunction]
 pub(crate) fn merge_traces(py: Python<'_>, parts: Vec<(Py<Trace>, f64)>, threads: usize) -> Trace {
-    let parts: Vec<(Arc<outcore::Trace>, f64)> = parts.iter().map(|(part, start)| (Arc::clone(&part.get().0), *start)).collect();
+    let parts: Vec<(Arc<outcore::Trace>, f64)> = parts
+        .iter()
+        .map(|(part, start)| (Arc::clone(&part.get().0), *start))
+        .collect();
     py.detach(|| {
-        let first = parts.iter().map(|part| part.1).fold(f64::INFINITY, f64::min);
+        let first = parts
+            .iter()
+            .map(|part| part.1)
+            .fold(f64::INFINITY, f64::min);
         let mut all = outcore::Trace::default();
-        parts.iter().for_each(|(part, start)| all.append(part, start - first, threads));
+        parts
+            .iter()
+            .for_each(|(part, start)| all.append(part, start - first, threads));
         Trace(Arc::new(all))
     })
 }
@@ -33,7 +41,9 @@ pub(crate) fn merge_traces(py: Python<'_>, parts: Vec<(Py<Trace>, f64)>, threads
 impl Trace {
     /// Prediction, fact, sums and spans as JSON.
     fn json(&self, py: Python<'_>) -> String {
-        py.detach(|| serde_json::to_string(&*self.0).expect("numbers and names have no way to fail"))
+        py.detach(|| {
+            serde_json::to_string(&*self.0).expect("numbers and names have no way to fail")
+        })
     }
 
     /// Writes the timeline as a file for a trace viewer.

@@ -4,9 +4,12 @@
 //! randread FILE [BLOCK] [DEPTH] [SECONDS] [io_uring|threads] [registered] [write]
 //! ```
 //!
-//! FILE is made with 4 GiB if it does not exist. Prints one line: driver, operations a second, MB/s and CPU use.
+//! FILE is made with 4 GiB if it does not exist. Prints one line: driver, operations a second, MB/s
+//! and CPU use.
 
-use outcore_device::{Buf, Choice, Completion, Device, Driver, FileDevice, Mode, Op, Options, Request};
+use outcore_device::{
+    Buf, Choice, Completion, Device, Driver, FileDevice, Mode, Op, Options, Request,
+};
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,20 +21,35 @@ const FILL_BYTES: usize = 8 << 20;
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let path = arguments.first().ok_or("which file?")?;
-    let number = |index: usize, default: u64| arguments.get(index).map_or(Ok(default), |text| text.parse());
-    let (block, depth, seconds) = (number(1, 4096)? as usize, number(2, 64)? as usize, number(3, 5)?);
+    let number = |index: usize, default: u64| {
+        arguments
+            .get(index)
+            .map_or(Ok(default), |text| text.parse())
+    };
+    let (block, depth, seconds) = (
+        number(1, 4096)? as usize,
+        number(2, 64)? as usize,
+        number(3, 5)?,
+    );
     let has = |word: &str| arguments.iter().any(|argument| argument == word);
     let choice = match (has("threads"), has("io_uring")) {
         (true, _) => Choice::Threads,
         (_, true) => Choice::Uring,
         _ => Choice::Auto,
     };
-    let options = Options { threads: depth, ..Options::default() };
+    let options = Options {
+        threads: depth,
+        ..Options::default()
+    };
     let mut driver = outcore_device::driver_with(choice, options)?;
     if !Path::new(path).exists() {
         fill(path, &mut *driver)?;
     }
-    let mode = if has("write") { Mode::ReadWrite } else { Mode::Read };
+    let mode = if has("write") {
+        Mode::ReadWrite
+    } else {
+        Mode::Read
+    };
     let device = outcore_device::open_file(path, mode)?;
 
     let mut memory = Buf::anonymous(block * depth)?;
@@ -42,7 +60,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut requests = Vec::new();
     for _ in 0..depth {
         let buffer = memory.split_to(block);
-        let op = if has("write") { Op::Write(buffer.freeze()) } else { Op::Read(buffer) };
+        let op = if has("write") {
+            Op::Write(buffer.freeze())
+        } else {
+            Op::Read(buffer)
+        };
         requests.push(request(&device, &mut random, block, op));
     }
     let (start, cpu) = (Instant::now(), cpu_ticks());
@@ -72,7 +94,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn request(device: &Arc<FileDevice>, random: &mut Random, block: usize, op: Op) -> Request {
     let blocks = device.len() / block as u64;
-    Request { tag: 0, device: Arc::clone(device) as Arc<dyn Device>, offset: random.below(blocks) * block as u64, op }
+    Request {
+        tag: 0,
+        device: Arc::clone(device) as Arc<dyn Device>,
+        offset: random.below(blocks) * block as u64,
+        op,
+    }
 }
 
 /// Bytes that are there: a hole would be read without the medium.
@@ -80,7 +107,9 @@ fn fill(path: &str, driver: &mut dyn Driver) -> Result<(), Box<dyn Error>> {
     let device = outcore_device::open_file(path, Mode::Create(FILE_BYTES))?;
     let mut buffer = Buf::anonymous(FILL_BYTES)?;
     let mut random = Random(2);
-    buffer.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()));
+    buffer
+        .chunks_exact_mut(8)
+        .for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()));
     let bytes = buffer.freeze();
     let mut requests: Vec<Request> = (0..FILE_BYTES / FILL_BYTES as u64)
         .map(|index| Request {
@@ -95,7 +124,8 @@ fn fill(path: &str, driver: &mut dyn Driver) -> Result<(), Box<dyn Error>> {
     while driver.in_flight() > 0 {
         driver.reap(None, &mut done)?;
     }
-    done.into_iter().try_for_each(|completion| completion.result)?;
+    done.into_iter()
+        .try_for_each(|completion| completion.result)?;
     Ok(())
 }
 
@@ -103,8 +133,18 @@ fn fill(path: &str, driver: &mut dyn Driver) -> Result<(), Box<dyn Error>> {
 fn cpu_ticks() -> (u64, u64) {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The fields are counted from the end of the command's name, which may hold spaces itself.
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
-    let field = |index: usize| fields.get(index).and_then(|field| field.parse().ok()).unwrap_or(0);
+    let fields: Vec<&str> = stat
+        .rsplit(") ")
+        .next()
+        .unwrap_or_default()
+        .split(' ')
+        .collect();
+    let field = |index: usize| {
+        fields
+            .get(index)
+            .and_then(|field| field.parse().ok())
+            .unwrap_or(0)
+    };
     (field(11), field(12))
 }
 

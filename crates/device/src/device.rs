@@ -6,7 +6,8 @@ use std::os::fd::BorrowedFd;
 /// What requests to a device must respect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Offsets, lengths and memory addresses must be multiples of this power of two. 1 means no constraint.
+    /// Offsets, lengths and memory addresses must be multiples of this power of two. 1 means no
+    /// constraint.
     pub block: u32,
     /// The most bytes that one transfer moves. Drivers cut longer requests by themselves.
     pub max_transfer: usize,
@@ -18,21 +19,22 @@ pub trait Device: Send + Sync + 'static {
     fn name(&self) -> &str;
     /// What requests must respect. Constant for the life of the device.
     fn limits(&self) -> Limits;
-    /// How many bytes there are. Requests may run past the end by less than one block: what a read finds there is
-    /// zeroed, and what a write leaves there is the owner's to cut off.
+    /// How many bytes there are. Requests may run past the end by less than one block: what a read
+    /// finds there is zeroed, and what a write leaves there is the owner's to cut off.
     fn len(&self) -> u64;
     /// Whether there is no byte at all.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// How a driver reaches the bytes. Constant for the life of the device: a descriptor stays open, and the same, until
-    /// the device is dropped.
+    /// How a driver reaches the bytes. Constant for the life of the device: a descriptor stays
+    /// open, and the same, until the device is dropped.
     fn route(&self) -> Route<'_>;
 }
 
 /// How a driver reaches a device's bytes.
 pub enum Route<'a> {
-    /// By `pread`, `pwrite`, `fdatasync` and hole punching on a descriptor, or the same operations of a ring.
+    /// By `pread`, `pwrite`, `fdatasync` and hole punching on a descriptor, or the same operations
+    /// of a ring.
     Descriptor(BorrowedFd<'a>),
     /// By calls that may block; drivers make them on threads of their own.
     Blocking(&'a dyn Blocking),
@@ -40,8 +42,8 @@ pub enum Route<'a> {
 
 /// A device reached by calls that may block. They are made from several threads at once.
 ///
-/// Transfers may be short, as in POSIX: the driver continues them, at a multiple of the block. A transfer of 0 bytes
-/// means that nothing more can be moved.
+/// Transfers may be short, as in POSIX: the driver continues them, at a multiple of the block. A
+/// transfer of 0 bytes means that nothing more can be moved.
 pub trait Blocking: Send + Sync {
     /// Reads at `offset` into `destination` and says how many bytes.
     fn read_at(&self, destination: &mut [u8], offset: u64) -> io::Result<usize>;

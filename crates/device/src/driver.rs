@@ -1,7 +1,8 @@
 //! The face of a driver, and how one is chosen.
 //!
-//! A driver multiplexes many devices: whole batches go in, completions come out in any order, each request exactly
-//! once. `submit` never blocks; `reap` is the only place to wait, and a [`Waker`] ends that wait from any thread.
+//! A driver multiplexes many devices: whole batches go in, completions come out in any order, each
+//! request exactly once. `submit` never blocks; `reap` is the only place to wait, and a [`Waker`]
+//! ends that wait from any thread.
 
 use crate::threads::{Outbox, Threads};
 use crate::{Anchor, Completion, DeviceError, Request};
@@ -13,20 +14,27 @@ use std::time::Duration;
 
 /// Carries requests to devices. One session has one driver, used by one thread at a time.
 ///
-/// Dropping a driver waits for what is in flight, so that no memory is freed under a running transfer.
+/// Dropping a driver waits for what is in flight, so that no memory is freed under a running
+/// transfer.
 pub trait Driver: Send {
-    /// Takes all the requests and starts as many as there is room for; the rest waits inside. Never blocks. A request
-    /// that breaks its device's limits is answered by a completion like any other.
+    /// Takes all the requests and starts as many as there is room for; the rest waits inside. Never
+    /// blocks. A request that breaks its device's limits is answered by a completion like any
+    /// other.
     fn submit(&mut self, requests: &mut Vec<Request>);
 
-    /// Appends completions to `out`. Returns as soon as there is one, a [`Waker`] was used since the last call, or
-    /// `wait` has passed; `None` waits without limit, `Some(Duration::ZERO)` only looks.
+    /// Appends completions to `out`. Returns as soon as there is one, a [`Waker`] was used since
+    /// the last call, or `wait` has passed; `None` waits without limit, `Some(Duration::ZERO)` only
+    /// looks.
     ///
     /// An error means that the driver itself cannot go on; requests in flight stay in flight.
-    fn reap(&mut self, wait: Option<Duration>, out: &mut Vec<Completion>) -> Result<(), DeviceError>;
+    fn reap(
+        &mut self,
+        wait: Option<Duration>,
+        out: &mut Vec<Completion>,
+    ) -> Result<(), DeviceError>;
 
-    /// Gives up the requests whose tags are `wanted`, as far as they have not begun: they complete like any other, with an error. What
-    /// has begun goes on.
+    /// Gives up the requests whose tags are `wanted`, as far as they have not begun: they complete
+    /// like any other, with an error. What has begun goes on.
     fn cancel(&mut self, wanted: &dyn Fn(u64) -> bool);
 
     /// Whether it goes on in another way than it began; [`info`](Driver::info) tells.
@@ -43,16 +51,17 @@ pub trait Driver: Send {
     /// What this driver is.
     fn info(&self) -> DriverInfo;
 
-    /// Tells the driver that much I/O will use this memory, so that it may prepare it once instead of at each transfer.
-    /// Returns how many bytes, from the start, were prepared: as many as the system allows, possibly none. They stay in
-    /// memory, even of pieces that are dropped, until [`unregister`](Driver::unregister) or drop.
+    /// Tells the driver that much I/O will use this memory, so that it may prepare it once instead
+    /// of at each transfer. Returns how many bytes, from the start, were prepared: as many as the
+    /// system allows, possibly none. They stay in memory, even of pieces that are dropped, until
+    /// [`unregister`](Driver::unregister) or drop.
     fn register(&mut self, memory: Anchor) -> usize {
         let _ = memory;
         0
     }
 
-    /// Undoes every [`register`](Driver::register). Not while the kernel is too busy to take what was submitted;
-    /// [`info`](Driver::info) tells.
+    /// Undoes every [`register`](Driver::register). Not while the kernel is too busy to take what
+    /// was submitted; [`info`](Driver::info) tells.
     fn unregister(&mut self) {}
 }
 
@@ -72,8 +81,8 @@ pub struct DriverInfo {
 /// Which driver to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Choice {
-    /// io_uring where it works, else threads. The environment variable `OUTCORE_DRIVER` (`io_uring` or `threads`)
-    /// decides where it is set.
+    /// io_uring where it works, else threads. The environment variable `OUTCORE_DRIVER` (`io_uring`
+    /// or `threads`) decides where it is set.
     #[default]
     Auto,
     /// io_uring or an error.
@@ -92,10 +101,13 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// 256 transfers saturate today's SSDs several times over. Blocking threads need one thread a transfer; 16 is where
-    /// one SSD comes close to its best and the stacks still cost nothing.
+    /// 256 transfers saturate today's SSDs several times over. Blocking threads need one thread a
+    /// transfer; 16 is where one SSD comes close to its best and the stacks still cost nothing.
     fn default() -> Self {
-        Options { depth: 256, threads: 16 }
+        Options {
+            depth: 256,
+            threads: 16,
+        }
     }
 }
 
@@ -136,8 +148,12 @@ fn resolve(choice: Choice, variable: Option<OsString>) -> Result<Choice, DeviceE
         Some("io_uring") => Ok(Choice::Uring),
         Some("threads") => Ok(Choice::Threads),
         _ => {
-            let message = format!("{DRIVER_VARIABLE} must be auto, io_uring or threads, not {name:?}");
-            Err(DeviceError::drive("driver", io::Error::new(io::ErrorKind::InvalidInput, message)))
+            let message =
+                format!("{DRIVER_VARIABLE} must be auto, io_uring or threads, not {name:?}");
+            Err(DeviceError::drive(
+                "driver",
+                io::Error::new(io::ErrorKind::InvalidInput, message),
+            ))
         }
     }
 }
@@ -149,7 +165,10 @@ fn uring(options: Options) -> io::Result<Box<dyn Driver>> {
 
 #[cfg(not(target_os = "linux"))]
 fn uring(_: Options) -> io::Result<Box<dyn Driver>> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "io_uring exists on Linux only"))
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        "io_uring exists on Linux only",
+    ))
 }
 
 /// Ends the wait of a driver's [`reap`](Driver::reap) from any thread.

@@ -38,8 +38,9 @@ impl fmt::Display for OpKind {
 
 /// An operation on a device failed.
 ///
-/// The kind of `source` tells what a caller can do about it: `InvalidInput` is a request that breaks the device's
-/// limits, `UnexpectedEof` and `WriteZero` a transfer that stopped making progress, `StorageFull` a full medium.
+/// The kind of `source` tells what a caller can do about it: `InvalidInput` is a request that
+/// breaks the device's limits, `UnexpectedEof` and `WriteZero` a transfer that stopped making
+/// progress, `StorageFull` a full medium.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", self.place())]
 pub struct DeviceError {
@@ -58,12 +59,24 @@ pub struct DeviceError {
 impl DeviceError {
     /// An error of a driver itself rather than of one device.
     pub(crate) fn drive(driver: &str, source: io::Error) -> Self {
-        DeviceError { device: driver.to_owned(), op: OpKind::Drive, offset: 0, len: 0, source }
+        DeviceError {
+            device: driver.to_owned(),
+            op: OpKind::Drive,
+            offset: 0,
+            len: 0,
+            source,
+        }
     }
 
     /// What was being done where, as far as it means anything.
     fn place(&self) -> String {
-        let DeviceError { device, op, offset, len, .. } = self;
+        let DeviceError {
+            device,
+            op,
+            offset,
+            len,
+            ..
+        } = self;
         match op {
             OpKind::Open | OpKind::Flush => format!("{op} of {device}"),
             OpKind::Drive => format!("driver {device}"),

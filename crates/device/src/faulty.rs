@@ -1,8 +1,9 @@
 //! A device that fails on purpose: the bad days of hardware, replayed from a seed.
 //!
-//! It wraps any device. What happens to an operation depends on the seed, the operation, its range and how often that
-//! range was asked for before, not on the order in which threads arrive; so a run with the same operations meets the
-//! same faults. Only `fail_nth`, `crash_after_writes` and `space_bytes` count operations as they come.
+//! It wraps any device. What happens to an operation depends on the seed, the operation, its range
+//! and how often that range was asked for before, not on the order in which threads arrive; so a
+//! run with the same operations meets the same faults. Only `fail_nth`, `crash_after_writes` and
+//! `space_bytes` count operations as they come.
 
 use crate::transfer::{discard_now, flush_now, read_once, write_once};
 use crate::{Blocking, Device, Limits, OpKind, Route};
@@ -98,7 +99,12 @@ struct State {
 impl Faulty {
     /// Wraps `inner`.
     pub fn new(inner: Arc<dyn Device>, faults: Faults) -> Arc<Faulty> {
-        Arc::new(Faulty { inner, faults, state: Mutex::default(), finished: Condvar::new() })
+        Arc::new(Faulty {
+            inner,
+            faults,
+            state: Mutex::default(),
+            finished: Condvar::new(),
+        })
     }
 
     /// Every operation so far, in the order of arrival.
@@ -128,7 +134,13 @@ impl Faulty {
         *count += 1;
         let fault = self.choose(&mut state, &mut chance, op, len);
         let sequence = state.log.len() as u64;
-        state.log.push(Event { sequence, op, offset, len, fault });
+        state.log.push(Event {
+            sequence,
+            op,
+            offset,
+            len,
+            fault,
+        });
         let finished = state.finished;
         drop(state);
         if let Some(latency) = &self.faults.latency {
@@ -138,16 +150,27 @@ impl Faulty {
         if fault == Some(Fault::HeldBack) {
             let others = |state: &mut State| state.finished == finished;
             // Whether others came or the time ran out, this operation goes on.
-            drop(self.finished.wait_timeout_while(self.state(), HOLD_BACK, others));
+            drop(
+                self.finished
+                    .wait_timeout_while(self.state(), HOLD_BACK, others),
+            );
         }
         fault
     }
 
-    fn choose(&self, state: &mut State, chance: &mut Chance, op: OpKind, len: u64) -> Option<Fault> {
+    fn choose(
+        &self,
+        state: &mut State,
+        chance: &mut Chance,
+        op: OpKind,
+        len: u64,
+    ) -> Option<Fault> {
         let faults = &self.faults;
         let len = len as usize;
         if op == OpKind::Write {
-            state.crashed |= faults.crash_after_writes.is_some_and(|limit| state.writes >= limit);
+            state.crashed |= faults
+                .crash_after_writes
+                .is_some_and(|limit| state.writes >= limit);
             state.writes += 1;
         }
         if state.crashed {
@@ -171,24 +194,41 @@ impl Faulty {
             _ if chance.falls(faults.reorder) => Some(Fault::HeldBack),
             _ => None,
         };
-        if op == OpKind::Write { self.charge(state, fault, len, unit) } else { fault }
+        if op == OpKind::Write {
+            self.charge(state, fault, len, unit)
+        } else {
+            fault
+        }
     }
 
     /// Lets a write use up the medium's space.
-    fn charge(&self, state: &mut State, fault: Option<Fault>, len: usize, unit: usize) -> Option<Fault> {
+    fn charge(
+        &self,
+        state: &mut State,
+        fault: Option<Fault>,
+        len: usize,
+        unit: usize,
+    ) -> Option<Fault> {
         let wanted = match fault {
             Some(Fault::Error | Fault::Crashed | Fault::Full) => return fault,
             Some(Fault::Short(moved) | Fault::Torn(moved)) => moved.min(len),
             Some(Fault::HeldBack) | None => len,
         };
-        let left = self.faults.space_bytes.map_or(u64::MAX, |space| space.saturating_sub(state.written_bytes));
+        let left = self
+            .faults
+            .space_bytes
+            .map_or(u64::MAX, |space| space.saturating_sub(state.written_bytes));
         if wanted as u64 <= left {
             state.written_bytes += wanted as u64;
             return fault;
         }
         let fits = left as usize / unit * unit;
         state.written_bytes += fits as u64;
-        Some(if fits == 0 { Fault::Full } else { Fault::Short(fits) })
+        Some(if fits == 0 {
+            Fault::Full
+        } else {
+            Fault::Short(fits)
+        })
     }
 
     fn end<T>(&self, result: io::Result<T>) -> io::Result<T> {
@@ -198,7 +238,13 @@ impl Faulty {
     }
 
     /// For operations that happen whole or not at all.
-    fn whole<T>(&self, op: OpKind, offset: u64, len: u64, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn whole<T>(
+        &self,
+        op: OpKind,
+        offset: u64,
+        len: u64,
+        act: impl FnOnce() -> io::Result<T>,
+    ) -> io::Result<T> {
         let result = match self.begin(op, offset, len) {
             Some(Fault::Error | Fault::Crashed) => Err(Errno::IO.into()),
             _ => act(),
@@ -239,7 +285,9 @@ impl Blocking for Faulty {
         let result = match self.begin(OpKind::Write, offset, source.len() as u64) {
             Some(Fault::Error | Fault::Crashed) => Err(Errno::IO.into()),
             Some(Fault::Full) => Err(Errno::NOSPC.into()),
-            Some(Fault::Short(moved)) => write_once(&*self.inner, &source[..moved.min(source.len())], offset),
+            Some(Fault::Short(moved)) => {
+                write_once(&*self.inner, &source[..moved.min(source.len())], offset)
+            }
             Some(Fault::Torn(moved)) => {
                 let prefix = &source[..moved.min(source.len())];
                 write_once(&*self.inner, prefix, offset).and(Err(Errno::IO.into()))
@@ -254,14 +302,21 @@ impl Blocking for Faulty {
     }
 
     fn discard(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.whole(OpKind::Discard, offset, len, || discard_now(&*self.inner, offset, len))
+        self.whole(OpKind::Discard, offset, len, || {
+            discard_now(&*self.inner, offset, len)
+        })
     }
 
     fn offload(&self, opcode: u8, input: &[u8], destination: &mut [u8]) -> io::Result<usize> {
-        self.whole(OpKind::Offload, 0, destination.len() as u64, || match self.inner.route() {
-            Route::Blocking(inner) => inner.offload(opcode, input, destination),
-            Route::Descriptor(_) => Err(io::ErrorKind::Unsupported.into()),
-        })
+        self.whole(
+            OpKind::Offload,
+            0,
+            destination.len() as u64,
+            || match self.inner.route() {
+                Route::Blocking(inner) => inner.offload(opcode, input, destination),
+                Route::Descriptor(_) => Err(io::ErrorKind::Unsupported.into()),
+            },
+        )
     }
 }
 
@@ -310,7 +365,10 @@ mod tests {
 
     #[test]
     fn exactly_the_nth_operation_fails() {
-        let (_, device) = device(Faults { fail_nth: Some(2), ..Faults::default() });
+        let (_, device) = device(Faults {
+            fail_nth: Some(2),
+            ..Faults::default()
+        });
         device.write_at(&[1; 512], 0).unwrap();
         device.flush().unwrap();
         let error = device.read_at(&mut [0; 512], 0).unwrap_err();
@@ -322,7 +380,11 @@ mod tests {
 
     #[test]
     fn a_torn_write_leaves_a_prefix_of_sectors() {
-        let (medium, device) = device(Faults { torn: 1.0, seed: 3, ..Faults::default() });
+        let (medium, device) = device(Faults {
+            torn: 1.0,
+            seed: 3,
+            ..Faults::default()
+        });
         let mut lens = Vec::new();
         for offset in (0..16 * 4096).step_by(4096) {
             device.write_at(&[7; 4096], offset as u64).unwrap_err();
@@ -339,7 +401,10 @@ mod tests {
 
     #[test]
     fn a_full_medium_takes_what_fits_and_then_nothing() {
-        let (medium, device) = device(Faults { space_bytes: Some(3000), ..Faults::default() });
+        let (medium, device) = device(Faults {
+            space_bytes: Some(3000),
+            ..Faults::default()
+        });
         assert_eq!(device.write_at(&[1; 2048], 0).unwrap(), 2048);
         assert_eq!(device.write_at(&[2; 2048], 2048).unwrap(), 512);
         let error = device.write_at(&[2; 1536], 2560).unwrap_err();
@@ -349,7 +414,10 @@ mod tests {
 
     #[test]
     fn nothing_reaches_the_medium_after_the_crash() {
-        let (medium, device) = device(Faults { crash_after_writes: Some(1), ..Faults::default() });
+        let (medium, device) = device(Faults {
+            crash_after_writes: Some(1),
+            ..Faults::default()
+        });
         device.write_at(&[1; 512], 0).unwrap();
         assert!(!device.crashed());
         device.write_at(&[2; 512], 512).unwrap_err();
@@ -361,13 +429,23 @@ mod tests {
 
     #[test]
     fn one_seed_means_one_fate() {
-        let faults = |seed| Faults { seed, read_error: 0.3, short: 0.3, reorder: 0.1, ..Faults::default() };
+        let faults = |seed| Faults {
+            seed,
+            read_error: 0.3,
+            short: 0.3,
+            reorder: 0.1,
+            ..Faults::default()
+        };
         let fates = |seed, order: &[u64]| {
             let (_, device) = device(faults(seed));
             for &offset in order {
                 let _ = device.read_at(&mut [0; 8192], offset * 8192);
             }
-            let mut log: Vec<_> = device.log().iter().map(|event| (event.offset, event.fault)).collect();
+            let mut log: Vec<_> = device
+                .log()
+                .iter()
+                .map(|event| (event.offset, event.fault))
+                .collect();
             log.sort_by_key(|&(offset, _)| offset);
             log
         };

@@ -1,8 +1,9 @@
 //! A file, or a block device, as a device.
 //!
-//! Direct I/O is used where the file system allows it. Where it does not (tmpfs, some overlays and network mounts) the
-//! file is reached through the page cache, and each transfer drops the pages that it touched: otherwise a run under a
-//! memory limit would fill that limit with pages of the page cache.
+//! Direct I/O is used where the file system allows it. Where it does not (tmpfs, some overlays and
+//! network mounts) the file is reached through the page cache, and each transfer drops the pages
+//! that it touched: otherwise a run under a memory limit would fill that limit with pages of the
+//! page cache.
 
 use crate::transfer::{flush_descriptor, punch_hole};
 use crate::{Blocking, Device, DeviceError, Limits, OpKind, Route};
@@ -14,8 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The longest single transfer. The kernel takes up to 2 GiB at once; a file's transfers are cut so that the pieces of
-/// a large one run side by side.
+/// The longest single transfer. The kernel takes up to 2 GiB at once; a file's transfers are cut so
+/// that the pieces of a large one run side by side.
 const MAX_TRANSFER_BYTES: usize = 1 << 20;
 
 /// How to open a file.
@@ -76,12 +77,22 @@ impl FileDevice {
         open_options(mode)
             .open(path)
             .and_then(|file| FileDevice::with_descriptor(file, name.clone(), mode))
-            .map_err(|source| DeviceError { device: name, op: OpKind::Open, offset: 0, len, source })
+            .map_err(|source| DeviceError {
+                device: name,
+                op: OpKind::Open,
+                offset: 0,
+                len,
+                source,
+            })
     }
 
-    /// A device of a file that was opened elsewhere; `mode` says what it may be used for. The file's flags are changed:
-    /// direct I/O is switched on where it works.
-    pub fn from_file(file: File, name: impl Into<String>, mode: Mode) -> Result<FileDevice, DeviceError> {
+    /// A device of a file that was opened elsewhere; `mode` says what it may be used for. The
+    /// file's flags are changed: direct I/O is switched on where it works.
+    pub fn from_file(
+        file: File,
+        name: impl Into<String>,
+        mode: Mode,
+    ) -> Result<FileDevice, DeviceError> {
         let name = name.into();
         let len = if let Mode::Create(len) = mode { len } else { 0 };
         FileDevice::with_descriptor(file, name.clone(), mode).map_err(|source| DeviceError {
@@ -111,8 +122,17 @@ impl FileDevice {
         if !direct {
             page_cache::expect_no_order(file.as_fd());
         }
-        let file = Held { file: Some(file), closer: None };
-        Ok(FileDevice { file, name, len: AtomicU64::new(len), direct, block: block.unwrap_or(1) })
+        let file = Held {
+            file: Some(file),
+            closer: None,
+        };
+        Ok(FileDevice {
+            file,
+            name,
+            len: AtomicU64::new(len),
+            direct,
+            block: block.unwrap_or(1),
+        })
     }
 
     /// With an owner that closes the file.
@@ -122,7 +142,8 @@ impl FileDevice {
         self
     }
 
-    /// As a device of `len` bytes, whatever the length of the file: its owner knows where its data ends.
+    /// As a device of `len` bytes, whatever the length of the file: its owner knows where its data
+    /// ends.
     #[must_use]
     pub fn sized(self, len: u64) -> FileDevice {
         self.len.store(len, Ordering::Release);
@@ -171,7 +192,10 @@ impl Device for FileDevice {
     }
 
     fn limits(&self) -> Limits {
-        Limits { block: self.block, max_transfer: MAX_TRANSFER_BYTES }
+        Limits {
+            block: self.block,
+            max_transfer: MAX_TRANSFER_BYTES,
+        }
     }
 
     fn len(&self) -> u64 {
@@ -179,7 +203,11 @@ impl Device for FileDevice {
     }
 
     fn route(&self) -> Route<'_> {
-        if self.direct { Route::Descriptor(self.file.as_fd()) } else { Route::Blocking(self) }
+        if self.direct {
+            Route::Descriptor(self.file.as_fd())
+        } else {
+            Route::Blocking(self)
+        }
     }
 }
 
@@ -246,7 +274,8 @@ mod direct {
         Ok(None)
     }
 
-    /// What `statx` says (Linux 6.1 and later): the block, 0 where there is no direct I/O, `None` where it is silent.
+    /// What `statx` says (Linux 6.1 and later): the block, 0 where there is no direct I/O, `None`
+    /// where it is silent.
     fn stated_block(file: &File) -> Option<u32> {
         let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
         if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
@@ -260,12 +289,13 @@ mod direct {
         Some(if block.is_power_of_two() { block } else { 0 })
     }
 
-    /// Whether the file lives in memory. Newer kernels accept direct I/O there and serve it from the page cache all the
-    /// same; saying so makes such files free of alignment.
+    /// Whether the file lives in memory. Newer kernels accept direct I/O there and serve it from
+    /// the page cache all the same; saying so makes such files free of alignment.
     fn is_memory_backed(file: &File) -> bool {
         const TMPFS_MAGIC: u64 = 0x0102_1994;
         const RAMFS_MAGIC: u64 = 0x8584_58f6;
-        rustix::fs::fstatfs(file).is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS_MAGIC | RAMFS_MAGIC))
+        rustix::fs::fstatfs(file)
+            .is_ok_and(|stat| matches!(stat.f_type as u64, TMPFS_MAGIC | RAMFS_MAGIC))
     }
 
     fn reads_directly(file: &File, block: u32) -> io::Result<bool> {
@@ -273,8 +303,8 @@ mod direct {
         Ok(rustix::io::pread(file, &mut buf[..], 0).is_ok())
     }
 
-    /// Gives the file its room on the medium now: a full disk shows before the first byte is written, and writes do not
-    /// have to wait for one another to find room.
+    /// Gives the file its room on the medium now: a full disk shows before the first byte is
+    /// written, and writes do not have to wait for one another to find room.
     pub(super) fn allocate(file: &File, len: u64) -> io::Result<()> {
         if len == 0 {
             return Ok(());
@@ -310,7 +340,8 @@ mod page_cache {
     use std::num::NonZeroU64;
     use std::os::fd::BorrowedFd;
 
-    /// Switches read-ahead off: its pages would be in no transfer's range, so they would stay in the page cache.
+    /// Switches read-ahead off: its pages would be in no transfer's range, so they would stay in
+    /// the page cache.
     pub(super) fn expect_no_order(file: BorrowedFd<'_>) {
         advise(file, 0, 0, Advice::Random);
     }
@@ -322,7 +353,14 @@ mod page_cache {
         }
         match crate::linux::write_out_pages(file, offset, len) {
             // A file system without pages to write out has none to drop either.
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ESPIPE | libc::ENOSYS)) => Ok(()),
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::EINVAL | libc::ESPIPE | libc::ENOSYS)
+                ) =>
+            {
+                Ok(())
+            }
             other => other,
         }
     }
@@ -372,7 +410,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("missing");
         let error = open_file(&missing, Mode::Read).err().unwrap();
-        assert_eq!((error.op, error.kind()), (OpKind::Open, io::ErrorKind::NotFound));
+        assert_eq!(
+            (error.op, error.kind()),
+            (OpKind::Open, io::ErrorKind::NotFound)
+        );
         assert!(error.to_string().contains("missing"), "{error}");
         let error = open_file(folder.path(), Mode::Read).err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
@@ -387,7 +428,10 @@ mod tests {
         assert_eq!(device.len(), 5000);
         assert_eq!(std::fs::read(&path).unwrap(), [0; 5000]);
         device.set_len(100).unwrap();
-        assert_eq!((device.len(), std::fs::metadata(&path).unwrap().len()), (100, 100));
+        assert_eq!(
+            (device.len(), std::fs::metadata(&path).unwrap().len()),
+            (100, 100)
+        );
     }
 
     #[test]
@@ -398,7 +442,12 @@ mod tests {
         let device = open_file(&path, Mode::Read).unwrap();
         let mut driver = crate::driver(Choice::Auto).unwrap();
         let op = Op::Write(Buf::anonymous(4096).unwrap().freeze());
-        driver.submit(&mut vec![Request { tag: 0, device, offset: 0, op }]);
+        driver.submit(&mut vec![Request {
+            tag: 0,
+            device,
+            offset: 0,
+            op,
+        }]);
         let mut done = Vec::new();
         driver.reap(None, &mut done).unwrap();
         assert_eq!(done[0].result.as_ref().unwrap_err().op, OpKind::Write);
@@ -414,7 +463,8 @@ mod tests {
         // Of 1024; one that two pieces share may be on its way to the disk when it is to go.
         const FEW: usize = 64;
         let folder = tempfile::tempdir().unwrap();
-        let mut device = FileDevice::open(&folder.path().join("object"), Mode::Create(LEN as u64)).unwrap();
+        let mut device =
+            FileDevice::open(&folder.path().join("object"), Mode::Create(LEN as u64)).unwrap();
         if !device.is_direct() {
             // A file that lives in memory has nowhere else to be.
             return;
@@ -429,14 +479,23 @@ mod tests {
                 let vectors = &mut [io::IoSliceMut::new(&mut byte)];
                 preadv2(&*device.file, vectors, offset, ReadWriteFlags::NOWAIT) != Err(Errno::AGAIN)
             };
-            (0..LEN as u64).step_by(4096).filter(|&offset| cached(offset)).count()
+            (0..LEN as u64)
+                .step_by(4096)
+                .filter(|&offset| cached(offset))
+                .count()
         };
         // Pieces that share pages with their neighbours.
         for offset in (0..LEN - 30_000).step_by(30_000) {
-            assert_eq!(device.write_at(&[9; 30_000], offset as u64).unwrap(), 30_000);
+            assert_eq!(
+                device.write_at(&[9; 30_000], offset as u64).unwrap(),
+                30_000
+            );
         }
         let after_writes = cached_pages(&device);
-        assert!(after_writes <= FEW, "{after_writes} pages stay after writes");
+        assert!(
+            after_writes <= FEW,
+            "{after_writes} pages stay after writes"
+        );
         let mut bytes = vec![0; 30_000];
         for offset in (0..LEN - 30_000).step_by(30_000) {
             assert_eq!(device.read_at(&mut bytes, offset as u64).unwrap(), 30_000);

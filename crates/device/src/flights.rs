@@ -1,11 +1,12 @@
-//! The bookkeeping of a ring: which requests wait, which parts of them the kernel has, and how results add up.
+//! The bookkeeping of a ring: which requests wait, which parts of them the kernel has, and how
+//! results add up.
 //!
-//! A request becomes a *job*. A job is carried out in *flights*, each one transfer of at most the device's limit; the
-//! flights of a long job run side by side. Nothing here touches the kernel, and after the tables have grown to the
-//! depth in use, nothing here allocates.
+//! A request becomes a *job*. A job is carried out in *flights*, each one transfer of at most the
+//! device's limit; the flights of a long job run side by side. Nothing here touches the kernel, and
+//! after the tables have grown to the depth in use, nothing here allocates.
 //!
-//! Invariant: a job's request, and with it the buffer and the descriptor, stays in `jobs` until the last of its flights
-//! has landed. The ring's `unsafe` code leans on that.
+//! Invariant: a job's request, and with it the buffer and the descriptor, stays in `jobs` until the
+//! last of its flights has landed. The ring's `unsafe` code leans on that.
 
 use crate::threads::cancelled;
 use crate::transfer::{advance, needed};
@@ -21,8 +22,8 @@ const MAX_FLIGHT_BYTES: usize = 1 << 30;
 /// How often one flight may be told "not now" before that counts as an error.
 const MAX_RETRIES: u8 = 100;
 
-/// Bytes that the kernel has at a time, at most: they keep any device busy, and a slow one (100 MB/s) is done with them before a caller
-/// who cancels has waited for long.
+/// Bytes that the kernel has at a time, at most: they keep any device busy, and a slow one (100
+/// MB/s) is done with them before a caller who cancels has waited for long.
 const MAX_BYTES: usize = 32 << 20;
 
 struct Job {
@@ -97,14 +98,23 @@ pub(crate) struct Flights {
 /// What became of a request when its last flight has landed.
 pub(crate) enum Landed {
     Done(Completion),
-    /// The ring was given up before all of it was carried out: the pool of threads repeats it from the start.
+    /// The ring was given up before all of it was carried out: the pool of threads repeats it from
+    /// the start.
     Grounded(Request),
 }
 
 impl Flights {
     pub(crate) fn new(depth: usize) -> Flights {
         let flights = Slab::with_capacity(depth);
-        Flights { jobs: Slab::new(), flights, waiting: VecDeque::new(), again: Vec::new(), depth, bytes: 0, closed: false }
+        Flights {
+            jobs: Slab::new(),
+            flights,
+            waiting: VecDeque::new(),
+            again: Vec::new(),
+            depth,
+            bytes: 0,
+            closed: false,
+        }
     }
 
     /// Whether the kernel has nothing of ours and nothing waits.
@@ -115,7 +125,9 @@ impl Flights {
     /// Takes a checked request.
     pub(crate) fn admit(&mut self, request: Request) -> Admission {
         let descriptor = match request.device.route() {
-            Route::Descriptor(descriptor) if request.op.kind() != OpKind::Offload => descriptor.as_raw_fd(),
+            Route::Descriptor(descriptor) if request.op.kind() != OpKind::Offload => {
+                descriptor.as_raw_fd()
+            }
             _ => return Admission::Blocking(request),
         };
         let kind = request.op.kind();
@@ -152,7 +164,9 @@ impl Flights {
     /// The next transfer to hand to the kernel, if the depth leaves room for one.
     pub(crate) fn next(&mut self) -> Option<Transfer<'_>> {
         let flight = self.again.pop().or_else(|| self.begin_flight())?;
-        let Flight { job, position, end, .. } = self.flights[flight];
+        let Flight {
+            job, position, end, ..
+        } = self.flights[flight];
         let job = &mut self.jobs[job];
         let offset = job.request.offset + position as u64;
         let action = match &mut job.request.op {
@@ -161,7 +175,12 @@ impl Flights {
             Op::Discard { len } => Action::Discard { len: *len },
             Op::Flush | Op::Offload { .. } => Action::Flush,
         };
-        Some(Transfer { flight, descriptor: job.descriptor, offset, action })
+        Some(Transfer {
+            flight,
+            descriptor: job.descriptor,
+            offset,
+            action,
+        })
     }
 
     fn begin_flight(&mut self) -> Option<usize> {
@@ -179,11 +198,19 @@ impl Flights {
         if job.next >= job.needed {
             self.waiting.pop_front();
         }
-        Some(self.flights.insert(Flight { job: index, start: position, position, end, retries: 0 }))
+        Some(self.flights.insert(Flight {
+            job: index,
+            start: position,
+            position,
+            end,
+            retries: 0,
+        }))
     }
 
     fn end_flight(&mut self, flight: usize) {
-        let Flight { job, start, end, .. } = self.flights.remove(flight);
+        let Flight {
+            job, start, end, ..
+        } = self.flights.remove(flight);
         self.bytes -= end - start;
         self.jobs[job].live_flights -= 1;
     }
@@ -201,8 +228,8 @@ impl Flights {
         })
     }
 
-    /// Ends what has not begun of the requests whose tags are `wanted`: they fail with "cancelled", those of which the kernel has a
-    /// part when that has landed.
+    /// Ends what has not begun of the requests whose tags are `wanted`: they fail with "cancelled",
+    /// those of which the kernel has a part when that has landed.
     pub(crate) fn cancel(&mut self, wanted: &dyn Fn(u64) -> bool, out: &mut Vec<Completion>) {
         let (jobs, waiting) = (&mut self.jobs, &mut self.waiting);
         let mut ended = Vec::new();
@@ -223,9 +250,14 @@ impl Flights {
         }
     }
 
-    /// Gives the ring up: nothing takes off any more. `untaken` are the flights that the kernel has never seen. Requests of which it has
-    /// nothing go to the pool of threads at once; the others do when what it has of them has landed.
-    pub(crate) fn close(&mut self, untaken: impl IntoIterator<Item = usize>, out: &mut Vec<Completion>) -> Vec<Request> {
+    /// Gives the ring up: nothing takes off any more. `untaken` are the flights that the kernel has
+    /// never seen. Requests of which it has nothing go to the pool of threads at once; the others
+    /// do when what it has of them has landed.
+    pub(crate) fn close(
+        &mut self,
+        untaken: impl IntoIterator<Item = usize>,
+        out: &mut Vec<Completion>,
+    ) -> Vec<Request> {
         self.closed = true;
         let mut grounded: Vec<usize> = self.waiting.drain(..).collect();
         let again = std::mem::take(&mut self.again);
@@ -247,8 +279,8 @@ impl Flights {
         grounded.into_iter().filter_map(ground).collect()
     }
 
-    /// Notes what the kernel said of a flight: bytes moved, or a negative error number. The answer is there when that
-    /// was the job's last flight.
+    /// Notes what the kernel said of a flight: bytes moved, or a negative error number. The answer
+    /// is there when that was the job's last flight.
     pub(crate) fn land(&mut self, flight: usize, result: i32) -> Option<Landed> {
         let state = &mut self.flights[flight];
         let index = state.job;
@@ -279,7 +311,10 @@ impl Flights {
 fn outcome(job: &Job, flight: &mut Flight, result: i32) -> io::Result<Option<usize>> {
     if result < 0 {
         let error = io::Error::from_raw_os_error(-result);
-        let passing = matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock);
+        let passing = matches!(
+            error.kind(),
+            io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+        );
         if passing && flight.retries < MAX_RETRIES {
             flight.retries += 1;
             return Ok(Some(flight.position));
@@ -289,7 +324,13 @@ fn outcome(job: &Job, flight: &mut Flight, result: i32) -> io::Result<Option<usi
     match job.kind {
         OpKind::Read | OpKind::Write => {
             let needed = job.needed.min(flight.end);
-            advance(job.kind, flight.position, result as usize, needed, job.block)
+            advance(
+                job.kind,
+                flight.position,
+                result as usize,
+                needed,
+                job.block,
+            )
         }
         _ => Ok(None),
     }

@@ -1,8 +1,9 @@
 //! Bytes to and from hardware.
 //!
-//! A [`Device`] is an address space with limits: a block that offsets, lengths and addresses are multiples of, and a
-//! largest transfer. A [`Driver`] carries requests to many devices at once. It takes whole batches, never blocks when
-//! it takes them, and hands back one [`Completion`] for each, in whatever order the hardware finishes.
+//! A [`Device`] is an address space with limits: a block that offsets, lengths and addresses are
+//! multiples of, and a largest transfer. A [`Driver`] carries requests to many devices at once. It
+//! takes whole batches, never blocks when it takes them, and hands back one [`Completion`] for
+//! each, in whatever order the hardware finishes.
 //!
 //! ```
 //! use outcore_device::{Buf, Choice, Completion, MemoryDevice, Op, Request, driver};
@@ -22,14 +23,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! This crate knows descriptors, rings, alignment and queue depth. It knows nothing of names, shapes, tasks or caches.
+//! This crate knows descriptors, rings, alignment and queue depth. It knows nothing of names,
+//! shapes, tasks or caches.
 //!
-//! Buffers move: a [`Request`] takes its [`Buf`] and the [`Completion`] brings it back. Memory is freed only when its
-//! last piece is dropped, and a driver drains what is in flight before it lets go of its pieces; so no safe program
-//! can free memory under a running transfer.
+//! Buffers move: a [`Request`] takes its [`Buf`] and the [`Completion`] brings it back. Memory is
+//! freed only when its last piece is dropped, and a driver drains what is in flight before it lets
+//! go of its pieces; so no safe program can free memory under a running transfer.
 //!
-//! `unsafe` lives in three files: `memory.rs` (what a piece of memory is), `uring.rs` (what the kernel may do with it)
-//! and `linux.rs` (system calls that no safe crate offers).
+//! `unsafe` lives in three files: `memory.rs` (what a piece of memory is), `uring.rs` (what the
+//! kernel may do with it) and `linux.rs` (system calls that no safe crate offers).
 
 mod device;
 mod driver;

@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Gives pages of freed heap memory back to the system: the allocator of the C library keeps what threads have freed, each for itself.
+/// Gives pages of freed heap memory back to the system: the allocator of the C library keeps what
+/// threads have freed, each for itself.
 pub(crate) fn trim_heap() {
     // SAFETY: it touches free memory only, and takes no argument that could be wrong.
     #[cfg(target_env = "gnu")]
@@ -12,11 +13,19 @@ pub(crate) fn trim_heap() {
     }
 }
 
-/// Writes a file's dirty pages in a range to the medium and waits for them. Makes no promise of durability; it makes
-/// the pages clean, so that they can be dropped from the page cache.
+/// Writes a file's dirty pages in a range to the medium and waits for them. Makes no promise of
+/// durability; it makes the pages clean, so that they can be dropped from the page cache.
 pub(crate) fn write_out_pages(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
-    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    // SAFETY: the descriptor is open for the duration of the borrow, and the call takes no memory of ours.
-    let result = unsafe { libc::sync_file_range(file.as_raw_fd(), offset as i64, len as i64, flags) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: the descriptor is open for the duration of the borrow, and the call takes no memory
+    // of ours.
+    let result =
+        unsafe { libc::sync_file_range(file.as_raw_fd(), offset as i64, len as i64, flags) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }

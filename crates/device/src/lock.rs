@@ -7,7 +7,8 @@ pub trait Locked<T: ?Sized> {
     /// Waits for the lock.
     ///
     /// # Panics
-    /// When a thread has panicked while it held the lock: what it protects may then be in any state, and that is a bug of its holder.
+    /// When a thread has panicked while it held the lock: what it protects may then be in any
+    /// state, and that is a bug of its holder.
     fn locked(&self) -> MutexGuard<'_, T>;
 }
 

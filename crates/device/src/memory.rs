@@ -1,10 +1,12 @@
 //! Pieces of memory that may be lent to the hardware.
 //!
-//! A [`Buf`] is an exclusive range of some [`Memory`]; a [`Shared`] is a read-only range that many may hold. Both keep
-//! their memory alive, so it is freed when the last piece of it goes, wherever that piece is at the time.
+//! A [`Buf`] is an exclusive range of some [`Memory`]; a [`Shared`] is a read-only range that many
+//! may hold. Both keep their memory alive, so it is freed when the last piece of it goes, wherever
+//! that piece is at the time.
 //!
-//! Invariant, kept by this file alone: the ranges of all live `Buf`s of one origin are disjoint, and a `Shared` lies
-//! inside a `Buf` that no other code can reach. All of the `unsafe` below rests on it.
+//! Invariant, kept by this file alone: the ranges of all live `Buf`s of one origin are disjoint,
+//! and a `Shared` lies inside a `Buf` that no other code can reach. All of the `unsafe` below rests
+//! on it.
 
 use std::fmt;
 use std::io;
@@ -15,8 +17,9 @@ use std::sync::Arc;
 /// Memory of any origin: an anonymous map, a memfd, pinned pages, the caller's array.
 ///
 /// # Safety
-/// From construction until drop, `pointer()` must be valid for reads and writes of `len()` initialised bytes, must not
-/// change, and the bytes must not be reached by any other way while a [`Buf`] made of this memory exists.
+/// From construction until drop, `pointer()` must be valid for reads and writes of `len()`
+/// initialised bytes, must not change, and the bytes must not be reached by any other way while a
+/// [`Buf`] made of this memory exists.
 pub unsafe trait Memory: Send + Sync {
     /// The first byte.
     fn pointer(&self) -> NonNull<u8>;
@@ -35,7 +38,8 @@ enum Origin {
     Lent(Buf),
 }
 
-/// Keeps a range mapped at its address, even after its `Buf` is dropped, without giving access to its bytes.
+/// Keeps a range mapped at its address, even after its `Buf` is dropped, without giving access to
+/// its bytes.
 pub struct Anchor {
     _origin: Option<Arc<Origin>>,
     range: Range<usize>,
@@ -56,16 +60,17 @@ impl fmt::Debug for Anchor {
 
 /// An exclusive range of a [`Memory`].
 ///
-/// It dereferences to its bytes. [`split_to`](Buf::split_to) cuts it without copying; the memory is freed when the last
-/// piece is dropped. The default is an empty range that holds no memory.
+/// It dereferences to its bytes. [`split_to`](Buf::split_to) cuts it without copying; the memory is
+/// freed when the last piece is dropped. The default is an empty range that holds no memory.
 pub struct Buf {
     origin: Option<Arc<Origin>>,
     pointer: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a `Buf` is the only way to its bytes (this file's invariant), and `Memory` is Send and Sync, so moving a
-// `Buf` to another thread moves the right to use the bytes with it, and `&Buf` gives out `&[u8]` only.
+// SAFETY: a `Buf` is the only way to its bytes (this file's invariant), and `Memory` is Send and
+// Sync, so moving a `Buf` to another thread moves the right to use the bytes with it, and `&Buf`
+// gives out `&[u8]` only.
 unsafe impl Send for Buf {}
 // SAFETY: as above.
 unsafe impl Sync for Buf {}
@@ -74,18 +79,27 @@ impl Buf {
     /// The whole of `memory`.
     pub fn new(memory: Box<dyn Memory>) -> Buf {
         let (pointer, len) = (memory.pointer(), memory.len());
-        Buf { origin: Some(Arc::new(Origin::Memory(memory))), pointer, len }
+        Buf {
+            origin: Some(Arc::new(Origin::Memory(memory))),
+            pointer,
+            len,
+        }
     }
 
-    /// Fresh zeroed memory, page aligned, taken from the system page by page on first touch. From 2 MiB on it is aligned to
-    /// huge pages, and they are asked for. The pages of a piece go back to the system when that piece is dropped.
+    /// Fresh zeroed memory, page aligned, taken from the system page by page on first touch. From 2
+    /// MiB on it is aligned to huge pages, and they are asked for. The pages of a piece go back to
+    /// the system when that piece is dropped.
     pub fn anonymous(len: usize) -> io::Result<Buf> {
         if len == 0 {
             return Ok(Buf::default());
         }
         let map = Map::anonymous(len)?;
         let pointer = map.pointer;
-        Ok(Buf { origin: Some(Arc::new(Origin::Map(map))), pointer, len })
+        Ok(Buf {
+            origin: Some(Arc::new(Origin::Map(map))),
+            pointer,
+            len,
+        })
     }
 
     /// Cuts off and returns the first `at` bytes; `self` keeps the rest.
@@ -93,8 +107,16 @@ impl Buf {
     /// # Panics
     /// If `at` is beyond the end.
     pub fn split_to(&mut self, at: usize) -> Buf {
-        assert!(at <= self.len, "split at {at} of a buffer of {} bytes", self.len);
-        let head = Buf { origin: self.origin.clone(), pointer: self.pointer, len: at };
+        assert!(
+            at <= self.len,
+            "split at {at} of a buffer of {} bytes",
+            self.len
+        );
+        let head = Buf {
+            origin: self.origin.clone(),
+            pointer: self.pointer,
+            len: at,
+        };
         // SAFETY: `at <= len`, so the pointer stays within the range or one past its end.
         self.pointer = unsafe { self.pointer.add(at) };
         self.len -= at;
@@ -125,32 +147,46 @@ impl Buf {
         }
     }
 
-    /// Gives the pages of an [`anonymous`](Buf::anonymous) range back to the system, which takes fresh ones from then on. Contents
-    /// are unspecified afterwards.
+    /// Gives the pages of an [`anonymous`](Buf::anonymous) range back to the system, which takes
+    /// fresh ones from then on. Contents are unspecified afterwards.
     pub fn give_back(&mut self) {
         if let Some(Origin::Map(map)) = self.origin.as_deref() {
             map.give_back(self.pointer, self.len);
         }
     }
 
-    /// Lends the range: the returned `Buf` may be cut and sent anywhere, and [`Whole::reclaim`] gives the range back
-    /// once every piece of it was dropped.
+    /// Lends the range: the returned `Buf` may be cut and sent anywhere, and [`Whole::reclaim`]
+    /// gives the range back once every piece of it was dropped.
     pub fn lend(self) -> (Whole, Buf) {
         let (pointer, len) = (self.pointer, self.len);
         let origin = Arc::new(Origin::Lent(self));
-        (Whole(Arc::clone(&origin)), Buf { origin: Some(origin), pointer, len })
+        (
+            Whole(Arc::clone(&origin)),
+            Buf {
+                origin: Some(origin),
+                pointer,
+                len,
+            },
+        )
     }
 
     /// Makes the range read-only so that many may hold it.
     pub fn freeze(self) -> Shared {
         let (pointer, len) = (self.pointer, self.len);
-        Shared { frozen: Arc::new(self), pointer, len }
+        Shared {
+            frozen: Arc::new(self),
+            pointer,
+            len,
+        }
     }
 
     /// Keeps the range where it is.
     pub fn anchor(&self) -> Anchor {
         let start = self.pointer.as_ptr() as usize;
-        Anchor { _origin: self.origin.clone(), range: start..start + self.len }
+        Anchor {
+            _origin: self.origin.clone(),
+            range: start..start + self.len,
+        }
     }
 }
 
@@ -172,15 +208,19 @@ struct Page;
 
 impl Default for Buf {
     fn default() -> Self {
-        Buf { origin: None, pointer: NonNull::<Page>::dangling().cast(), len: 0 }
+        Buf {
+            origin: None,
+            pointer: NonNull::<Page>::dangling().cast(),
+            len: 0,
+        }
     }
 }
 
 impl Deref for Buf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the range lies in memory that `origin` keeps valid and initialised (or is empty and dangling), and
-        // exclusive access is ours, so no write happens while this borrow lives.
+        // SAFETY: the range lies in memory that `origin` keeps valid and initialised (or is empty
+        // and dangling), and exclusive access is ours, so no write happens while this borrow lives.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.len) }
     }
 }
@@ -198,8 +238,8 @@ impl fmt::Debug for Buf {
     }
 }
 
-// SAFETY: a `Buf`'s bytes are valid and stable until it is dropped, and a `Buf` that was lent is reachable only through
-// the pieces made of the loan.
+// SAFETY: a `Buf`'s bytes are valid and stable until it is dropped, and a `Buf` that was lent is
+// reachable only through the pieces made of the loan.
 unsafe impl Memory for Buf {
     fn pointer(&self) -> NonNull<u8> {
         self.pointer
@@ -230,7 +270,11 @@ impl Whole {
 
 impl fmt::Debug for Whole {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Whole({} pieces)", Arc::strong_count(&self.0) - 1)
+        write!(
+            formatter,
+            "Whole({} pieces)",
+            Arc::strong_count(&self.0) - 1
+        )
     }
 }
 
@@ -253,7 +297,11 @@ impl Shared {
     /// # Panics
     /// If `range` is not inside.
     pub fn slice(&self, range: Range<usize>) -> Shared {
-        assert!(range.start <= range.end && range.end <= self.len, "slice {range:?} of a shared buffer of {} bytes", self.len);
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "slice {range:?} of a shared buffer of {} bytes",
+            self.len
+        );
         Shared {
             frozen: Arc::clone(&self.frozen),
             // SAFETY: `start <= len`, so the pointer stays within the range or one past its end.
@@ -262,10 +310,19 @@ impl Shared {
         }
     }
 
-    /// The whole [`Buf`] that was frozen, whatever part of it `self` is; only for the sole holder, else `self` again.
+    /// The whole [`Buf`] that was frozen, whatever part of it `self` is; only for the sole holder,
+    /// else `self` again.
     pub fn try_thaw(self) -> Result<Buf, Shared> {
-        let Shared { frozen, pointer, len } = self;
-        Arc::try_unwrap(frozen).map_err(|frozen| Shared { frozen, pointer, len })
+        let Shared {
+            frozen,
+            pointer,
+            len,
+        } = self;
+        Arc::try_unwrap(frozen).map_err(|frozen| Shared {
+            frozen,
+            pointer,
+            len,
+        })
     }
 }
 
@@ -295,13 +352,27 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 impl Map {
     fn anonymous(len: usize) -> io::Result<Map> {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-        let slack = if len >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 0 };
+        let slack = if len >= HUGE_PAGE_BYTES {
+            HUGE_PAGE_BYTES
+        } else {
+            0
+        };
         let reserved = len.saturating_add(slack);
-        // SAFETY: a fresh anonymous map at an address of the kernel's choice touches no memory of anyone else.
-        let address =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), reserved, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) }?;
+        // SAFETY: a fresh anonymous map at an address of the kernel's choice touches no memory of
+        // anyone else.
+        let address = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                reserved,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }?;
         let pointer = NonNull::new(address.cast()).expect("a map is never at address 0");
-        let mut map = Map { pointer, len: reserved };
+        let mut map = Map {
+            pointer,
+            len: reserved,
+        };
         if slack > 0 {
             map.trim(len);
             map.ask_for_huge_pages();
@@ -316,18 +387,22 @@ impl Map {
         let unmap = |from: usize, to: usize| {
             if from < to {
                 // SAFETY: the range lies inside this map, on pages that were never handed out.
-                let unmapped = unsafe { rustix::mm::munmap(self.pointer.as_ptr().add(from).cast(), to - from) };
+                let unmapped = unsafe {
+                    rustix::mm::munmap(self.pointer.as_ptr().add(from).cast(), to - from)
+                };
                 debug_assert!(unmapped.is_ok());
             }
         };
         unmap(0, head);
         unmap(tail, self.len);
-        // SAFETY: the map is a huge page longer than `len`, so that `head` and `len` bytes more are inside.
+        // SAFETY: the map is a huge page longer than `len`, so that `head` and `len` bytes more are
+        // inside.
         self.pointer = unsafe { self.pointer.add(head) };
         self.len = len;
     }
 
-    /// Gives whole pages back to the system, of a range with no other owner. They stay mapped, and would read as zero.
+    /// Gives whole pages back to the system, of a range with no other owner. They stay mapped, and
+    /// would read as zero.
     fn give_back(&self, pointer: NonNull<u8>, len: usize) {
         #[cfg(target_os = "linux")]
         self.advise(pointer, len, rustix::mm::Advice::LinuxDontNeed);
@@ -349,8 +424,10 @@ impl Map {
         if bytes == 0 {
             return;
         }
-        // SAFETY: the caller's range is its own and lies in this map; its bytes are unspecified afterwards.
-        let advised = unsafe { rustix::mm::madvise(pointer.as_ptr().add(from).cast(), bytes, advice) };
+        // SAFETY: the caller's range is its own and lies in this map; its bytes are unspecified
+        // afterwards.
+        let advised =
+            unsafe { rustix::mm::madvise(pointer.as_ptr().add(from).cast(), bytes, advice) };
         if let Err(error) = advised {
             log::debug!("{advice:?} for {bytes} bytes: {error}");
         }
@@ -359,8 +436,10 @@ impl Map {
     #[cfg(target_os = "linux")]
     fn ask_for_huge_pages(&self) {
         let address = self.pointer.as_ptr().cast();
-        // SAFETY: the range is ours, and this advice changes page sizes, never contents. Refusal costs speed only.
-        let advised = unsafe { rustix::mm::madvise(address, self.len, rustix::mm::Advice::LinuxHugepage) };
+        // SAFETY: the range is ours, and this advice changes page sizes, never contents. Refusal
+        // costs speed only.
+        let advised =
+            unsafe { rustix::mm::madvise(address, self.len, rustix::mm::Advice::LinuxHugepage) };
         if let Err(error) = advised {
             log::debug!("huge pages refused: {error}");
         }
@@ -372,7 +451,8 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the map was made with this address and length, and no piece of it is left: this is the last owner.
+        // SAFETY: the map was made with this address and length, and no piece of it is left: this
+        // is the last owner.
         let unmapped = unsafe { rustix::mm::munmap(self.pointer.as_ptr().cast(), self.len) };
         debug_assert!(unmapped.is_ok());
     }
@@ -411,7 +491,13 @@ mod tests {
 
     fn watched(len: usize) -> (Buf, Arc<AtomicBool>) {
         let gone = Arc::new(AtomicBool::new(false));
-        (Buf::new(Box::new(Watched { bytes: vec![0; len], gone: Arc::clone(&gone) })), gone)
+        (
+            Buf::new(Box::new(Watched {
+                bytes: vec![0; len],
+                gone: Arc::clone(&gone),
+            })),
+            gone,
+        )
     }
 
     #[test]
@@ -473,14 +559,26 @@ mod tests {
         let mut index = 0;
         pieces.retain(|_| (index += 1, index % 2 == 0).1);
         assert!(before - resident_bytes() > 48 * PIECE);
-        assert!(pieces.iter().all(|piece| piece.iter().all(|&byte| byte == 3)));
+        assert!(
+            pieces
+                .iter()
+                .all(|piece| piece.iter().all(|&byte| byte == 3))
+        );
     }
 
     #[test]
     fn anonymous_memory_is_zeroed_and_page_aligned() {
         for len in [0, 1, 4096, HUGE_PAGE_BYTES + 5] {
             let buf = Buf::anonymous(len).unwrap();
-            assert_eq!(buf.as_ptr() as usize % if len < HUGE_PAGE_BYTES { 4096 } else { HUGE_PAGE_BYTES }, 0);
+            assert_eq!(
+                buf.as_ptr() as usize
+                    % if len < HUGE_PAGE_BYTES {
+                        4096
+                    } else {
+                        HUGE_PAGE_BYTES
+                    },
+                0
+            );
             assert!(buf.iter().all(|&byte| byte == 0));
         }
         assert!(Buf::anonymous(0).unwrap().is_empty());

@@ -25,14 +25,28 @@ impl MemoryDevice {
     /// # Panics
     /// If `block` is not a power of two or the memory cannot be had.
     pub fn with_block(name: impl Into<String>, len: u64, block: u32) -> MemoryDevice {
-        assert!(block.is_power_of_two(), "block {block} is not a power of two");
-        let room = usize::try_from(len.next_multiple_of(block.into())).expect("fits the address space");
-        MemoryDevice { name: name.into(), len, block, bytes: RwLock::new(vec![0; room]) }
+        assert!(
+            block.is_power_of_two(),
+            "block {block} is not a power of two"
+        );
+        let room =
+            usize::try_from(len.next_multiple_of(block.into())).expect("fits the address space");
+        MemoryDevice {
+            name: name.into(),
+            len,
+            block,
+            bytes: RwLock::new(vec![0; room]),
+        }
     }
 
     /// A device that holds these bytes.
     pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> MemoryDevice {
-        MemoryDevice { name: name.into(), len: bytes.len() as u64, block: 1, bytes: RwLock::new(bytes) }
+        MemoryDevice {
+            name: name.into(),
+            len: bytes.len() as u64,
+            block: 1,
+            bytes: RwLock::new(bytes),
+        }
     }
 
     /// A copy of all bytes.
@@ -53,7 +67,10 @@ impl Device for MemoryDevice {
         &self.name
     }
     fn limits(&self) -> Limits {
-        Limits { block: self.block, max_transfer: usize::MAX }
+        Limits {
+            block: self.block,
+            max_transfer: usize::MAX,
+        }
     }
     fn len(&self) -> u64 {
         self.len

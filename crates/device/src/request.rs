@@ -73,8 +73,17 @@ pub struct Request {
 
 impl fmt::Debug for Request {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Request { tag, device, offset, op } = self;
-        write!(formatter, "Request({tag}: {op:?} at {offset} of {})", device.name())
+        let Request {
+            tag,
+            device,
+            offset,
+            op,
+        } = self;
+        write!(
+            formatter,
+            "Request({tag}: {op:?} at {offset} of {})",
+            device.name()
+        )
     }
 }
 
@@ -83,7 +92,8 @@ impl fmt::Debug for Request {
 pub struct Completion {
     /// The request's tag.
     pub tag: u64,
-    /// The request's operation with its buffers. After an error the contents of a read buffer are unspecified.
+    /// The request's operation with its buffers. After an error the contents of a read buffer are
+    /// unspecified.
     pub op: Op,
     /// Whether every byte was moved.
     pub result: Result<(), DeviceError>,
@@ -92,7 +102,12 @@ pub struct Completion {
 impl Request {
     /// Turns the request into its answer.
     pub(crate) fn complete(self, result: io::Result<()>) -> Completion {
-        let Request { tag, device, offset, op } = self;
+        let Request {
+            tag,
+            device,
+            offset,
+            op,
+        } = self;
         let result = result.map_err(|source| DeviceError {
             device: device.name().to_owned(),
             op: op.kind(),
@@ -103,7 +118,8 @@ impl Request {
         Completion { tag, op, result }
     }
 
-    /// Refuses what the device's limits do not allow, so that nothing ill-formed reaches the hardware.
+    /// Refuses what the device's limits do not allow, so that nothing ill-formed reaches the
+    /// hardware.
     pub(crate) fn check(&self) -> io::Result<()> {
         let address = match &self.op {
             Op::Read(buf) => buf.as_ptr() as u64,
@@ -117,12 +133,19 @@ impl Request {
             return Ok(());
         }
         if (address | self.offset | len) & (block - 1) != 0 {
-            return Err(invalid(format!("address, offset and length must be multiples of {block}")));
+            return Err(invalid(format!(
+                "address, offset and length must be multiples of {block}"
+            )));
         }
-        let end = self.offset.checked_add(len).ok_or_else(|| invalid("offset overflows".to_owned()))?;
+        let end = self
+            .offset
+            .checked_add(len)
+            .ok_or_else(|| invalid("offset overflows".to_owned()))?;
         let device_len = self.device.len();
         if end > device_len && end > device_len.next_multiple_of(block) {
-            return Err(invalid(format!("runs past the end, which is at {device_len}")));
+            return Err(invalid(format!(
+                "runs past the end, which is at {device_len}"
+            )));
         }
         Ok(())
     }

@@ -1,9 +1,11 @@
 //! Blocking calls on a bounded pool of threads.
 //!
-//! The pool serves devices with a blocking route under every driver, and is a whole driver where there is no io_uring.
-//! Its threads start when work finds none idle, and end with the pool, after the work that was queued.
+//! The pool serves devices with a blocking route under every driver, and is a whole driver where
+//! there is no io_uring. Its threads start when work finds none idle, and end with the pool, after
+//! the work that was queued.
 //!
-//! Invariant: a job that was queued puts exactly one completion into the outbox, whatever its device does, even panic.
+//! Invariant: a job that was queued puts exactly one completion into the outbox, whatever its
+//! device does, even panic.
 
 use crate::transfer::perform;
 use crate::{Completion, DeviceError, Driver, DriverInfo, Options, Request, Waker};
@@ -18,7 +20,8 @@ use std::time::{Duration, Instant};
 const STACK_BYTES: usize = 256 << 10;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every critical section below leaves its state whole at each step, so a panic elsewhere does no harm here.
+    // Every critical section below leaves its state whole at each step, so a panic elsewhere does
+    // no harm here.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -40,7 +43,11 @@ pub(crate) type Bell = Option<Box<dyn Fn() + Send + Sync>>;
 
 impl Outbox {
     pub(crate) fn new(bell: Bell) -> Arc<Outbox> {
-        Arc::new(Outbox { state: Mutex::default(), arrival: Condvar::new(), bell })
+        Arc::new(Outbox {
+            state: Mutex::default(),
+            arrival: Condvar::new(),
+            bell,
+        })
     }
 
     fn put(&self, completion: Completion) {
@@ -63,7 +70,8 @@ impl Outbox {
         }
     }
 
-    /// Moves what arrived into `out`, for a driver that waits on the bell; whether anything arrived, a wake included.
+    /// Moves what arrived into `out`, for a driver that waits on the bell; whether anything
+    /// arrived, a wake included.
     #[cfg(target_os = "linux")]
     pub(crate) fn take(&self, out: &mut Vec<Completion>) -> bool {
         drain(&mut lock(&self.state), out)
@@ -75,13 +83,19 @@ impl Outbox {
         let mut state = lock(&self.state);
         while !drain(&mut state, out) {
             state = match deadline {
-                None => self.arrival.wait(state).unwrap_or_else(PoisonError::into_inner),
+                None => self
+                    .arrival
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
                 Some(deadline) => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return false;
                     }
-                    self.arrival.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0
+                    self.arrival
+                        .wait_timeout(state, left)
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .0
                 }
             };
         }
@@ -120,8 +134,17 @@ struct Waiting {
 
 impl Pool {
     pub(crate) fn new(limit: usize, outbox: Arc<Outbox>) -> Pool {
-        let queue = Arc::new(Queue { state: Mutex::default(), work: Condvar::new(), outbox });
-        Pool { queue, threads: Vec::new(), limit: limit.max(1), process: std::process::id() }
+        let queue = Arc::new(Queue {
+            state: Mutex::default(),
+            work: Condvar::new(),
+            outbox,
+        });
+        Pool {
+            queue,
+            threads: Vec::new(),
+            limit: limit.max(1),
+            process: std::process::id(),
+        }
     }
 
     pub(crate) fn limit(&self) -> usize {
@@ -143,7 +166,10 @@ impl Pool {
     fn start_thread(&mut self) {
         let queue = Arc::clone(&self.queue);
         let name = format!("outcore-io-{}", self.threads.len());
-        let started = std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || queue.serve());
+        let started = std::thread::Builder::new()
+            .name(name)
+            .stack_size(STACK_BYTES)
+            .spawn(move || queue.serve());
         match started {
             Ok(thread) => self.threads.push(thread),
             // The threads that exist will get to the job.
@@ -155,8 +181,10 @@ impl Pool {
     fn fail_queued(&self, error: &io::Error) {
         let jobs = std::mem::take(&mut lock(&self.queue.state).jobs);
         for request in jobs {
-            let error =
-                io::Error::new(error.kind(), format!("outcore needs a thread for I/O, and the system refused it: {error}"));
+            let error = io::Error::new(
+                error.kind(),
+                format!("outcore needs a thread for I/O, and the system refused it: {error}"),
+            );
             self.queue.outbox.put(request.complete(Err(error)));
         }
     }
@@ -164,24 +192,31 @@ impl Pool {
     /// Ends what no thread has begun of the requests whose tags are `wanted`.
     pub(crate) fn cancel(&self, wanted: &dyn Fn(u64) -> bool) {
         let mut state = lock(&self.queue.state);
-        let (ended, left): (Vec<Request>, _) = state.jobs.drain(..).partition(|request| wanted(request.tag));
+        let (ended, left): (Vec<Request>, _) = state
+            .jobs
+            .drain(..)
+            .partition(|request| wanted(request.tag));
         state.jobs = left.into();
         drop(state);
-        ended.into_iter().for_each(|request| self.queue.outbox.put(request.complete(Err(cancelled()))));
+        ended
+            .into_iter()
+            .for_each(|request| self.queue.outbox.put(request.complete(Err(cancelled()))));
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
         if self.process != std::process::id() {
-            // The threads do not exist in this process: a join would wait forever, as would a lock that was held during the fork.
+            // The threads do not exist in this process: a join would wait forever, as would a lock
+            // that was held during the fork.
             std::mem::forget(std::mem::take(&mut self.threads));
             return;
         }
         lock(&self.queue.state).closed = true;
         self.queue.work.notify_all();
         for thread in self.threads.drain(..) {
-            // A worker catches its device's panics; if it died all the same there is nothing left to wait for.
+            // A worker catches its device's panics; if it died all the same there is nothing left
+            // to wait for.
             let _ = thread.join();
         }
     }
@@ -204,7 +239,10 @@ impl Queue {
                 return None;
             }
             state.idle += 1;
-            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;
         }
     }
@@ -216,8 +254,8 @@ pub(crate) fn cancelled() -> io::Error {
 }
 
 fn carry_out(mut request: Request) -> Completion {
-    let result =
-        catch_unwind(AssertUnwindSafe(|| perform(&mut request))).unwrap_or_else(|_| Err(io::Error::other("the device panicked")));
+    let result = catch_unwind(AssertUnwindSafe(|| perform(&mut request)))
+        .unwrap_or_else(|_| Err(io::Error::other("the device panicked")));
     request.complete(result)
 }
 
@@ -232,7 +270,12 @@ pub(crate) struct Threads {
 impl Threads {
     pub(crate) fn new(options: Options, fallback: String) -> Threads {
         let outbox = Outbox::new(None);
-        Threads { pool: Pool::new(options.threads, Arc::clone(&outbox)), outbox, in_flight: 0, fallback }
+        Threads {
+            pool: Pool::new(options.threads, Arc::clone(&outbox)),
+            outbox,
+            in_flight: 0,
+            fallback,
+        }
     }
 }
 
@@ -247,7 +290,11 @@ impl Driver for Threads {
         }
     }
 
-    fn reap(&mut self, wait: Option<Duration>, out: &mut Vec<Completion>) -> Result<(), DeviceError> {
+    fn reap(
+        &mut self,
+        wait: Option<Duration>,
+        out: &mut Vec<Completion>,
+    ) -> Result<(), DeviceError> {
         let before = out.len();
         self.outbox.take_within(wait, out);
         self.in_flight -= out.len() - before;
@@ -267,6 +314,11 @@ impl Driver for Threads {
     }
 
     fn info(&self) -> DriverInfo {
-        DriverInfo { name: "threads", depth: self.pool.limit(), registered_bytes: 0, fallback: Some(self.fallback.clone()) }
+        DriverInfo {
+            name: "threads",
+            depth: self.pool.limit(),
+            registered_bytes: 0,
+            fallback: Some(self.fallback.clone()),
+        }
     }
 }

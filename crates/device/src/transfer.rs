@@ -1,16 +1,22 @@
 //! How a transfer that stopped short goes on, and the blocking way to carry out a whole request.
 //!
-//! Invariant: a request is complete when every byte up to `needed` was moved; a read's bytes from there on (past the
-//! device's end) are zeroed. Each continuation starts at a multiple of the block and beyond the last one, so a transfer
-//! ends or makes progress.
+//! Invariant: a request is complete when every byte up to `needed` was moved; a read's bytes from
+//! there on (past the device's end) are zeroed. Each continuation starts at a multiple of the block
+//! and beyond the last one, so a transfer ends or makes progress.
 
 use crate::{Device, Op, OpKind, Request, Route};
 use std::io;
 use std::ops::Range;
 
-/// Where a transfer stands after `moved` more bytes from `position`: `Some(next)` where to go on, or `None` when it is
-/// complete.
-pub(crate) fn advance(kind: OpKind, position: usize, moved: usize, needed: usize, block: u32) -> io::Result<Option<usize>> {
+/// Where a transfer stands after `moved` more bytes from `position`: `Some(next)` where to go on,
+/// or `None` when it is complete.
+pub(crate) fn advance(
+    kind: OpKind,
+    position: usize,
+    moved: usize,
+    needed: usize,
+    block: u32,
+) -> io::Result<Option<usize>> {
     let reached = position + moved;
     if reached >= needed {
         return Ok(None);
@@ -26,25 +32,33 @@ pub(crate) fn advance(kind: OpKind, position: usize, moved: usize, needed: usize
     })
 }
 
-/// How many of the `len` bytes at `offset` a transfer must move: all of a write, and of a read what lies before the
-/// device's end.
+/// How many of the `len` bytes at `offset` a transfer must move: all of a write, and of a read what
+/// lies before the device's end.
 pub(crate) fn needed(kind: OpKind, device_len: u64, offset: u64, len: usize) -> usize {
     match kind {
-        OpKind::Read => usize::try_from(device_len.saturating_sub(offset)).map_or(len, |left| left.min(len)),
+        OpKind::Read => {
+            usize::try_from(device_len.saturating_sub(offset)).map_or(len, |left| left.min(len))
+        }
         _ => len,
     }
 }
 
 /// Carries out a checked request with calls that may block.
 pub(crate) fn perform(request: &mut Request) -> io::Result<()> {
-    let Request { device, offset, op, .. } = request;
+    let Request {
+        device, offset, op, ..
+    } = request;
     let (device, offset) = (&**device, *offset);
     match op {
         Op::Read(buf) => read_now(device, buf, offset),
         Op::Write(shared) => write_now(device, shared, offset),
         Op::Flush => flush_now(device),
         Op::Discard { len } => discard_now(device, offset, *len),
-        Op::Offload { opcode, input, destination } => {
+        Op::Offload {
+            opcode,
+            input,
+            destination,
+        } => {
             let written = match device.route() {
                 Route::Blocking(blocking) => blocking.offload(*opcode, input, destination)?,
                 Route::Descriptor(_) => return Err(io::ErrorKind::Unsupported.into()),
@@ -78,8 +92,8 @@ fn move_all(
     Ok(())
 }
 
-/// Reads on this thread, with calls that may block. Offset, length and address are multiples of the device's block; what lies
-/// past its end reads as zero.
+/// Reads on this thread, with calls that may block. Offset, length and address are multiples of the
+/// device's block; what lies past its end reads as zero.
 ///
 /// # Errors
 /// That of the device.
@@ -106,7 +120,11 @@ pub fn write_now(device: &dyn Device, source: &[u8], offset: u64) -> io::Result<
 }
 
 /// One read by whatever route the device has; may be short.
-pub(crate) fn read_once(device: &dyn Device, destination: &mut [u8], offset: u64) -> io::Result<usize> {
+pub(crate) fn read_once(
+    device: &dyn Device,
+    destination: &mut [u8],
+    offset: u64,
+) -> io::Result<usize> {
     match device.route() {
         Route::Descriptor(descriptor) => Ok(rustix::io::pread(descriptor, destination, offset)?),
         Route::Blocking(blocking) => blocking.read_at(destination, offset),
@@ -155,9 +173,18 @@ pub(crate) fn flush_descriptor(descriptor: std::os::fd::BorrowedFd<'_>) -> io::R
 
 /// Frees a file's range; it reads as zero afterwards and the length stays.
 #[cfg(target_os = "linux")]
-pub(crate) fn punch_hole(descriptor: std::os::fd::BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+pub(crate) fn punch_hole(
+    descriptor: std::os::fd::BorrowedFd<'_>,
+    offset: u64,
+    len: u64,
+) -> io::Result<()> {
     use rustix::fs::FallocateFlags;
-    Ok(rustix::fs::fallocate(descriptor, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)?)
+    Ok(rustix::fs::fallocate(
+        descriptor,
+        FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        offset,
+        len,
+    )?)
 }
 
 /// Frees a file's range; this system has no common call for it.
@@ -173,8 +200,14 @@ mod tests {
     #[test]
     fn a_short_transfer_goes_on_from_the_last_whole_block() {
         assert_eq!(advance(OpKind::Read, 0, 4096, 4096, 512).unwrap(), None);
-        assert_eq!(advance(OpKind::Read, 0, 1000, 4096, 512).unwrap(), Some(512));
-        assert_eq!(advance(OpKind::Read, 512, 1000, 4096, 1).unwrap(), Some(1512));
+        assert_eq!(
+            advance(OpKind::Read, 0, 1000, 4096, 512).unwrap(),
+            Some(512)
+        );
+        assert_eq!(
+            advance(OpKind::Read, 512, 1000, 4096, 1).unwrap(),
+            Some(1512)
+        );
         assert_eq!(advance(OpKind::Read, 0, 700, 700, 512).unwrap(), None);
     }
 

@@ -1,15 +1,17 @@
 //! The io_uring driver: one ring, many devices, one system call for a whole batch.
 //!
-//! Devices with a descriptor are served by the ring; blocking ones by the pool of `threads.rs`, whose outbox rings an
-//! eventfd that the ring reads. So `reap` waits in one place for the hardware, the pool, and wakes.
+//! Devices with a descriptor are served by the ring; blocking ones by the pool of `threads.rs`,
+//! whose outbox rings an eventfd that the ring reads. So `reap` waits in one place for the
+//! hardware, the pool, and wakes.
 //!
-//! What the kernel is given, it may use until the flight's completion is seen. The invariant that makes this sound has
-//! two halves: `Flights` keeps a request (its buffer, its descriptor) until its last flight has landed, and `Uring`
-//! never drops `Flights`, nor the bell's buffer, before everything has landed; where the kernel refuses to say, it leaks
-//! them instead.
+//! What the kernel is given, it may use until the flight's completion is seen. The invariant that
+//! makes this sound has two halves: `Flights` keeps a request (its buffer, its descriptor) until
+//! its last flight has landed, and `Uring` never drops `Flights`, nor the bell's buffer, before
+//! everything has landed; where the kernel refuses to say, it leaks them instead.
 //!
-//! A kernel that refuses `io_uring_enter` for good does not end the session: the ring is given up, what it has not taken is carried out
-//! by the pool, what it has is drained by looking at the shared queue, and every later request goes to the pool.
+//! A kernel that refuses `io_uring_enter` for good does not end the session: the ring is given up,
+//! what it has not taken is carried out by the pool, what it has is drained by looking at the
+//! shared queue, and every later request goes to the pool.
 
 use crate::flights::{Action, Admission, Flights, Landed, Transfer};
 use crate::threads::{Outbox, Pool};
@@ -36,7 +38,8 @@ const BELL_BYTES: usize = 8;
 /// The bell's own entry must find room beside a full depth of flights.
 const SPARE_ENTRIES: u32 = 1;
 
-/// How long the kernel may say that it cannot take anything now before the ring is given up: memory that is short for a moment comes back.
+/// How long the kernel may say that it cannot take anything now before the ring is given up: memory
+/// that is short for a moment comes back.
 const REFUSED_MAX: Duration = Duration::from_millis(300);
 /// Between two tries, and between two looks at a ring that has been given up.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -111,8 +114,10 @@ impl Uring {
         let mut queue = self.ring.submission();
         if !self.bell_armed && !queue.is_full() {
             let pointer = self.bell_buffer.as_mut_ptr();
-            let entry = opcode::Read::new(Fd(self.bell.as_raw_fd()), pointer, BELL_BYTES as u32).build();
-            // SAFETY: the buffer and the eventfd stay until the bell's completion is seen, see `drop`.
+            let entry =
+                opcode::Read::new(Fd(self.bell.as_raw_fd()), pointer, BELL_BYTES as u32).build();
+            // SAFETY: the buffer and the eventfd stay until the bell's completion is seen, see
+            // `drop`.
             self.bell_armed = unsafe { queue.push(&entry.user_data(BELL)) }.is_ok();
             self.untaken.extend(self.bell_armed.then_some(BELL));
         }
@@ -121,13 +126,15 @@ impl Uring {
         {
             self.untaken.push_back(transfer.flight as u64);
             let entry = encode(transfer, &self.registered);
-            // SAFETY: the entry's memory and descriptor belong to a job in `flights`, which keeps them until the flight
-            // has landed, and `flights` is not dropped before that, see `drop`.
+            // SAFETY: the entry's memory and descriptor belong to a job in `flights`, which keeps
+            // them until the flight has landed, and `flights` is not dropped before that, see
+            // `drop`.
             unsafe { queue.push(&entry) }.expect("room was checked");
         }
     }
 
-    /// Takes what the kernel finished, and what arrived in the outbox; whether there was anything, a wake included.
+    /// Takes what the kernel finished, and what arrived in the outbox; whether there was anything,
+    /// a wake included.
     fn collect(&mut self, out: &mut Vec<Completion>) -> bool {
         let before = out.len();
         out.append(&mut self.ready);
@@ -137,7 +144,10 @@ impl Uring {
                 rung = true;
                 continue;
             }
-            match self.flights.land(entry.user_data() as usize, entry.result()) {
+            match self
+                .flights
+                .land(entry.user_data() as usize, entry.result())
+            {
                 Some(Landed::Done(completion)) => out.push(completion),
                 Some(Landed::Grounded(request)) => self.pool.push(request),
                 None => {}
@@ -153,8 +163,8 @@ impl Uring {
         rung || out.len() > before
     }
 
-    /// Hands queued entries to the kernel, lets it finish its own work, and waits for a completion if asked to. An error means that the
-    /// kernel will not do so any more.
+    /// Hands queued entries to the kernel, lets it finish its own work, and waits for a completion
+    /// if asked to. An error means that the kernel will not do so any more.
     fn enter(&mut self, wait: Wait) -> io::Result<()> {
         let entered = self.try_enter(wait);
         let left = self.ring.submission().len();
@@ -165,11 +175,16 @@ impl Uring {
         };
         let is_first = self.refused_since.is_none();
         match error.raw_os_error() {
-            // A signal came, or the time is over: these end this wait, and the caller's loop goes on from what it finds.
+            // A signal came, or the time is over: these end this wait, and the caller's loop goes
+            // on from what it finds.
             Some(libc::EINTR | libc::ETIME) => Ok(()),
             // The kernel wants completions taken first, or is short of something.
             Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)
-                if self.refused_since.get_or_insert_with(Instant::now).elapsed() < REFUSED_MAX =>
+                if self
+                    .refused_since
+                    .get_or_insert_with(Instant::now)
+                    .elapsed()
+                    < REFUSED_MAX =>
             {
                 if !is_first && !matches!(wait, Wait::No) {
                     std::thread::sleep(PAUSE);
@@ -205,7 +220,10 @@ impl Uring {
         if untaken.contains(&BELL) {
             self.bell_armed = false;
         }
-        let flights = untaken.into_iter().filter(|&data| data != BELL).map(|data| data as usize);
+        let flights = untaken
+            .into_iter()
+            .filter(|&data| data != BELL)
+            .map(|data| data as usize);
         for request in self.flights.close(flights, &mut self.ready) {
             self.pool.push(request);
         }
@@ -217,8 +235,13 @@ impl Uring {
             let arrived = self.collect(out);
             self.fill();
             if arrived {
-                // What waited for room starts now; whatever else the kernel has can be had at the next call.
-                return if self.ring.submission().is_empty() { Ok(()) } else { self.enter(Wait::No) };
+                // What waited for room starts now; whatever else the kernel has can be had at the
+                // next call.
+                return if self.ring.submission().is_empty() {
+                    Ok(())
+                } else {
+                    self.enter(Wait::No)
+                };
             }
             let left = match wait {
                 None => Wait::Forever,
@@ -251,7 +274,11 @@ impl Uring {
                 return;
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let look = if self.flights.is_empty() { left } else { Some(left.map_or(PAUSE, |left| left.min(PAUSE))) };
+            let look = if self.flights.is_empty() {
+                left
+            } else {
+                Some(left.map_or(PAUSE, |left| left.min(PAUSE)))
+            };
             let before = out.len();
             let arrived = self.outbox.take_within(look, out);
             self.in_flight -= out.len() - before;
@@ -303,7 +330,11 @@ impl Driver for Uring {
         }
     }
 
-    fn reap(&mut self, wait: Option<Duration>, out: &mut Vec<Completion>) -> Result<(), DeviceError> {
+    fn reap(
+        &mut self,
+        wait: Option<Duration>,
+        out: &mut Vec<Completion>,
+    ) -> Result<(), DeviceError> {
         let before = out.len();
         if self.given_up.is_none() {
             match self.reap_ring(wait, out) {
@@ -340,9 +371,12 @@ impl Driver for Uring {
 
     fn info(&self) -> DriverInfo {
         match &self.given_up {
-            None => {
-                DriverInfo { name: NAME, depth: self.depth as usize, registered_bytes: self.registered.bytes, fallback: None }
-            }
+            None => DriverInfo {
+                name: NAME,
+                depth: self.depth as usize,
+                registered_bytes: self.registered.bytes,
+                fallback: None,
+            },
             Some(why) => DriverInfo {
                 name: "threads",
                 depth: self.pool.limit(),
@@ -353,13 +387,19 @@ impl Driver for Uring {
     }
 
     fn register(&mut self, memory: Anchor) -> usize {
-        if self.given_up.is_some() { 0 } else { self.registered.add(&self.ring, memory) }
+        if self.given_up.is_some() {
+            0
+        } else {
+            self.registered.add(&self.ring, memory)
+        }
     }
 
     fn unregister(&mut self) {
-        // Even what it cannot let go of yet is not named any more: its addresses may get other pages.
+        // Even what it cannot let go of yet is not named any more: its addresses may get other
+        // pages.
         self.registered.pieces.clear();
-        // What the kernel has not taken yet names registered memory by its number; it does not look at the queue of a ring that was given up.
+        // What the kernel has not taken yet names registered memory by its number; it does not look
+        // at the queue of a ring that was given up.
         let taken = self.given_up.is_some()
             || self.ring.submission().is_empty()
             || self.enter(Wait::No).is_ok() && self.ring.submission().is_empty();
@@ -398,8 +438,8 @@ impl Drop for Uring {
                 self.give_up(&error);
             }
         }
-        // SAFETY: everything has landed, so the kernel has no claim on this memory; each is dropped once, here, and the
-        // ring first.
+        // SAFETY: everything has landed, so the kernel has no claim on this memory; each is dropped
+        // once, here, and the ring first.
         unsafe {
             ManuallyDrop::drop(&mut self.ring);
             ManuallyDrop::drop(&mut self.flights);
@@ -415,52 +455,78 @@ fn ring_bell(bell: &OwnedFd) {
 
 /// The entry for a transfer. It holds raw pointers; the caller keeps what they point to.
 fn encode(transfer: Transfer<'_>, registered: &Registered) -> squeue::Entry {
-    let Transfer { flight, descriptor, offset, action } = transfer;
+    let Transfer {
+        flight,
+        descriptor,
+        offset,
+        action,
+    } = transfer;
     let descriptor = Fd(descriptor);
     let entry = match action {
         Action::Read(buffer) => {
             let (pointer, len) = (buffer.as_mut_ptr(), buffer.len() as u32);
             match registered.find(buffer) {
-                Some(index) => opcode::ReadFixed::new(descriptor, pointer, len, index).offset(offset).build(),
+                Some(index) => opcode::ReadFixed::new(descriptor, pointer, len, index)
+                    .offset(offset)
+                    .build(),
                 None => {
-                    let entry = opcode::Read::new(descriptor, pointer, len).offset(offset).build();
-                    if has_pages(buffer) { entry } else { entry.flags(squeue::Flags::ASYNC) }
+                    let entry = opcode::Read::new(descriptor, pointer, len)
+                        .offset(offset)
+                        .build();
+                    if has_pages(buffer) {
+                        entry
+                    } else {
+                        entry.flags(squeue::Flags::ASYNC)
+                    }
                 }
             }
         }
         Action::Write(buffer) => {
             let (pointer, len) = (buffer.as_ptr(), buffer.len() as u32);
             match registered.find(buffer) {
-                Some(index) => opcode::WriteFixed::new(descriptor, pointer, len, index).offset(offset).build(),
-                None => opcode::Write::new(descriptor, pointer, len).offset(offset).build(),
+                Some(index) => opcode::WriteFixed::new(descriptor, pointer, len, index)
+                    .offset(offset)
+                    .build(),
+                None => opcode::Write::new(descriptor, pointer, len)
+                    .offset(offset)
+                    .build(),
             }
         }
-        Action::Flush => opcode::Fsync::new(descriptor).flags(FsyncFlags::DATASYNC).build(),
+        Action::Flush => opcode::Fsync::new(descriptor)
+            .flags(FsyncFlags::DATASYNC)
+            .build(),
         Action::Discard { len } => {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-            opcode::Fallocate::new(descriptor, len).offset(offset).mode(mode).build()
+            opcode::Fallocate::new(descriptor, len)
+                .offset(offset)
+                .mode(mode)
+                .build()
         }
     };
     entry.user_data(flight as u64)
 }
 
-/// Whether the pages to read into are resident. Untouched ones have to be cleared first, which a thread of the kernel does while other
-/// requests of the queue are started.
+/// Whether the pages to read into are resident. Untouched ones have to be cleared first, which a
+/// thread of the kernel does while other requests of the queue are started.
 fn has_pages(buffer: &[u8]) -> bool {
     const WORTH_A_LOOK_BYTES: usize = 64 << 10;
     let page = rustix::param::page_size();
-    let start = buffer.as_ptr().wrapping_sub(buffer.as_ptr() as usize % page);
+    let start = buffer
+        .as_ptr()
+        .wrapping_sub(buffer.as_ptr() as usize % page);
     let mut resident = 1;
     // SAFETY: it writes one byte for one page, and reads no memory.
-    let looked = buffer.len() < WORTH_A_LOOK_BYTES || unsafe { libc::mincore(start.cast_mut().cast(), page, &mut resident) } != 0;
+    let looked = buffer.len() < WORTH_A_LOOK_BYTES
+        || unsafe { libc::mincore(start.cast_mut().cast(), page, &mut resident) } != 0;
     looked || resident & 1 == 1
 }
 
-/// A ring with the cheapest ways of completion that the kernel knows: completions are finished in our own system calls
-/// instead of by interrupting the thread, and a flag in shared memory says when there are any.
+/// A ring with the cheapest ways of completion that the kernel knows: completions are finished in
+/// our own system calls instead of by interrupting the thread, and a flag in shared memory says
+/// when there are any.
 ///
-/// The ring is not bound to one thread (`SINGLE_ISSUER`): a driver may move between threads, and whichever drops it must
-/// be able to drain it.
+/// The ring is not bound to one thread (`SINGLE_ISSUER`): a driver may move between threads, and
+/// whichever drops it must be able to drain it.
 fn build_ring(entries: u32) -> io::Result<IoUring> {
     IoUring::builder()
         .setup_coop_taskrun()
@@ -529,10 +595,16 @@ impl Registered {
 
     /// Registers as much of `memory` as the system allows, from the start; how many bytes.
     ///
-    /// The kernel pins pages before it looks at the limit, so a try that is far too large would make memory resident
-    /// for nothing. The first piece is what an unprivileged user may have; success doubles the next, refusal halves it.
+    /// The kernel pins pages before it looks at the limit, so a try that is far too large would
+    /// make memory resident for nothing. The first piece is what an unprivileged user may have;
+    /// success doubles the next, refusal halves it.
     fn add(&mut self, ring: &IoUring, memory: Anchor) -> usize {
-        if !self.has_table && ring.submitter().register_buffers_sparse(u32::from(Self::MAX_PIECES)).is_err() {
+        if !self.has_table
+            && ring
+                .submitter()
+                .register_buffers_sparse(u32::from(Self::MAX_PIECES))
+                .is_err()
+        {
             return 0;
         }
         self.has_table = true;
@@ -558,17 +630,31 @@ impl Registered {
 
     fn add_piece(&mut self, ring: &IoUring, start: usize, len: usize) -> bool {
         let index = self.pieces.len() as u16;
-        let vector = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(start), iov_len: len };
-        // SAFETY: the kernel pins the pages themselves, and uses them only for transfers into pieces of this memory
-        // that flights keep alive. `anchors` keep the addresses from being given to other memory while they are in use
-        // here, which would send bytes to the wrong place.
-        let added = unsafe { ring.submitter().register_buffers_update(u32::from(index), &[vector], None) };
+        let vector = libc::iovec {
+            iov_base: std::ptr::with_exposed_provenance_mut(start),
+            iov_len: len,
+        };
+        // SAFETY: the kernel pins the pages themselves, and uses them only for transfers into
+        // pieces of this memory that flights keep alive. `anchors` keep the addresses from being
+        // given to other memory while they are in use here, which would send bytes to the wrong
+        // place.
+        let added = unsafe {
+            ring.submitter()
+                .register_buffers_update(u32::from(index), &[vector], None)
+        };
         if let Err(error) = added {
             log::debug!("registering {len} bytes: {error}");
             return false;
         }
         let place = self.pieces.partition_point(|piece| piece.start < start);
-        self.pieces.insert(place, Piece { start, end: start + len, index });
+        self.pieces.insert(
+            place,
+            Piece {
+                start,
+                end: start + len,
+                index,
+            },
+        );
         true
     }
 
@@ -594,7 +680,9 @@ impl Registered {
 /// What this user may pin at least.
 fn lockable_bytes() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX))
+    limit.map_or(usize::MAX, |limit| {
+        usize::try_from(limit).unwrap_or(usize::MAX)
+    })
 }
 
 #[cfg(test)]
@@ -610,18 +698,30 @@ mod tests {
     }
 
     fn ring() -> Option<Uring> {
-        Uring::new(Options { depth: 8, threads: 3 }).inspect_err(|error| eprintln!("skipped: {error}")).ok()
+        Uring::new(Options {
+            depth: 8,
+            threads: 3,
+        })
+        .inspect_err(|error| eprintln!("skipped: {error}"))
+        .ok()
     }
 
     fn request(device: &Arc<dyn Device>, block: usize, op: Op) -> Request {
-        Request { tag: block as u64, device: Arc::clone(device), offset: (block * BLOCK) as u64, op }
+        Request {
+            tag: block as u64,
+            device: Arc::clone(device),
+            offset: (block * BLOCK) as u64,
+            op,
+        }
     }
 
     fn reap_all(driver: &mut Uring) -> Vec<Completion> {
         let mut out = Vec::new();
         while driver.in_flight() > 0 {
             let before = driver.in_flight();
-            driver.reap(Some(Duration::from_secs(60)), &mut out).unwrap();
+            driver
+                .reap(Some(Duration::from_secs(60)), &mut out)
+                .unwrap();
             assert!(driver.in_flight() < before, "{before} requests hang");
         }
         out
@@ -631,7 +731,8 @@ mod tests {
     fn write_and_read(driver: &mut Uring) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("blocks");
-        let device: Arc<dyn Device> = open_file(&path, Mode::Create((BLOCK * BLOCKS) as u64)).unwrap();
+        let device: Arc<dyn Device> =
+            open_file(&path, Mode::Create((BLOCK * BLOCKS) as u64)).unwrap();
         let writes = (0..BLOCKS).map(|block| {
             let mut buf = Buf::anonymous(BLOCK).unwrap();
             buf.copy_from_slice(&pattern(block));
@@ -641,14 +742,17 @@ mod tests {
         let done = reap_all(driver);
         assert_eq!(done.len(), BLOCKS);
         done.into_iter().for_each(|done| done.result.unwrap());
-        let reads = (0..BLOCKS).map(|block| request(&device, block, Op::Read(Buf::anonymous(BLOCK).unwrap())));
+        let reads = (0..BLOCKS)
+            .map(|block| request(&device, block, Op::Read(Buf::anonymous(BLOCK).unwrap())));
         driver.submit(&mut reads.collect());
         let mut done = reap_all(driver);
         done.sort_by_key(|done| done.tag);
         assert_eq!(done.len(), BLOCKS);
         for (block, done) in done.into_iter().enumerate() {
             done.result.unwrap();
-            let Op::Read(bytes) = done.op else { panic!("a read came back as something else") };
+            let Op::Read(bytes) = done.op else {
+                panic!("a read came back as something else")
+            };
             assert!(bytes[..] == pattern(block)[..], "block {block}");
         }
     }
@@ -668,7 +772,11 @@ mod tests {
             let Some(mut driver) = ring() else { return };
             fails(&mut driver, errno, 3..20);
             write_and_read(&mut driver);
-            assert_eq!((driver.info().name, driver.has_fallen_back()), (NAME, false), "errno {errno}");
+            assert_eq!(
+                (driver.info().name, driver.has_fallen_back()),
+                (NAME, false),
+                "errno {errno}"
+            );
         }
     }
 
@@ -680,7 +788,10 @@ mod tests {
                 fails(&mut driver, errno, first..usize::MAX);
                 write_and_read(&mut driver);
                 let info = driver.info();
-                assert!(driver.has_fallen_back(), "errno {errno} from call {first} on");
+                assert!(
+                    driver.has_fallen_back(),
+                    "errno {errno} from call {first} on"
+                );
                 assert_eq!(info.name, "threads");
                 assert!(info.fallback.is_some_and(|why| why.contains("io_uring")));
                 // A later call goes on, too.
@@ -704,8 +815,10 @@ mod tests {
         thread.join().unwrap();
         let Some(mut other) = ring() else { return };
         fails(&mut other, libc::EIO, 3..usize::MAX);
-        let device: Arc<dyn Device> = Arc::new(crate::MemoryDevice::new("memory", (BLOCK * BLOCKS) as u64));
-        let reads = (0..BLOCKS).map(|block| request(&device, block, Op::Read(Buf::anonymous(BLOCK).unwrap())));
+        let device: Arc<dyn Device> =
+            Arc::new(crate::MemoryDevice::new("memory", (BLOCK * BLOCKS) as u64));
+        let reads = (0..BLOCKS)
+            .map(|block| request(&device, block, Op::Read(Buf::anonymous(BLOCK).unwrap())));
         other.submit(&mut reads.collect());
         drop(other);
     }
@@ -715,14 +828,23 @@ mod tests {
         let Some(mut driver) = ring() else { return };
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("blocks");
-        let device: Arc<dyn Device> = open_file(&path, Mode::Create((BLOCK * BLOCKS) as u64)).unwrap();
-        let reads = (0..BLOCKS).map(|block| request(&device, block, Op::Read(Buf::anonymous(BLOCK).unwrap())));
+        let device: Arc<dyn Device> =
+            open_file(&path, Mode::Create((BLOCK * BLOCKS) as u64)).unwrap();
+        let reads = (0..BLOCKS)
+            .map(|block| request(&device, block, Op::Read(Buf::anonymous(BLOCK).unwrap())));
         driver.submit(&mut reads.collect());
         driver.cancel(&|tag| tag % 2 == 1);
         let done = reap_all(&mut driver);
         assert_eq!(done.len(), BLOCKS);
-        let failed = done.iter().filter(|done| done.result.is_err()).collect::<Vec<_>>();
-        assert!(failed.len() >= BLOCKS / 2 - 8, "{} of {BLOCKS}", failed.len());
+        let failed = done
+            .iter()
+            .filter(|done| done.result.is_err())
+            .collect::<Vec<_>>();
+        assert!(
+            failed.len() >= BLOCKS / 2 - 8,
+            "{} of {BLOCKS}",
+            failed.len()
+        );
         assert!(failed.iter().all(|done| done.tag % 2 == 1));
     }
 }

@@ -1,7 +1,7 @@
 //! One suite for every driver and every device.
 //!
-//! Each module below runs all of `suite/` on one pair. A pair that this system does not offer (no io_uring in a
-//! container, no tmpfs) is skipped and says so.
+//! Each module below runs all of `suite/` on one pair. A pair that this system does not offer (no
+//! io_uring in a container, no tmpfs) is skipped and says so.
 
 mod suite;
 

@@ -5,7 +5,8 @@
 //! stream_and_gather gather FILE SIZE COUNT BATCH         COUNT random reads of SIZE bytes, BATCH at once
 //! ```
 //!
-//! Prints one line of JSON: bytes, seconds, operations a second, and processor seconds of all threads.
+//! Prints one line of JSON: bytes, seconds, operations a second, and processor seconds of all
+//! threads.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -19,15 +20,30 @@ const BATCHES: usize = 3;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let text =
-        |index: usize| arguments.get(index).map(String::as_str).ok_or("stream FILE BLOCK AHEAD | gather FILE SIZE COUNT BATCH");
+    let text = |index: usize| {
+        arguments
+            .get(index)
+            .map(String::as_str)
+            .ok_or("stream FILE BLOCK AHEAD | gather FILE SIZE COUNT BATCH")
+    };
     let number = |index: usize| -> Result<usize, Box<dyn Error>> { Ok(text(index)?.parse()?) };
-    let engine = Engine::new(Config { memory_bytes: 256 << 20, threads: 1, ..Config::default() });
+    let engine = Engine::new(Config {
+        memory_bytes: 256 << 20,
+        threads: 1,
+        ..Config::default()
+    });
     let extent = Extent::new(text(1)?, open_file(text(1)?, Mode::Read)?);
     engine.info()?;
     let start = Instant::now();
     let (operations, bytes) = match text(0)? {
-        "stream" => stream(&engine, &extent, StreamOptions { block_bytes: number(2)?, ahead: number(3)? })?,
+        "stream" => stream(
+            &engine,
+            &extent,
+            StreamOptions {
+                block_bytes: number(2)?,
+                ahead: number(3)?,
+            },
+        )?,
         "gather" => gather(&engine, &extent, number(2)?, number(3)?, number(4)?)?,
         other => return Err(format!("{other} is neither stream nor gather").into()),
     };
@@ -39,7 +55,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn stream(engine: &Engine, extent: &Extent, options: StreamOptions) -> Result<(usize, usize), outcore_engine::Error> {
+fn stream(
+    engine: &Engine,
+    extent: &Extent,
+    options: StreamOptions,
+) -> Result<(usize, usize), outcore_engine::Error> {
     let mut moved = (0, 0);
     for block in engine.read_stream(extent, 0..extent.len(), options)? {
         moved = (moved.0 + 1, moved.1 + block?.len());
@@ -56,7 +76,11 @@ fn gather(
 ) -> Result<(usize, usize), outcore_engine::Error> {
     let places = (extent.len() / size as u64).max(1);
     // Neither cache nor neighbours: this asks what single requests cost.
-    let options = GatherOptions { gap_bytes: 0, cache: false, ..GatherOptions::default() };
+    let options = GatherOptions {
+        gap_bytes: 0,
+        cache: false,
+        ..GatherOptions::default()
+    };
     let mut random = Random(std::process::id().into());
     let mut under_way = VecDeque::new();
     let (mut asked, mut bytes) = (0, 0);
@@ -82,8 +106,18 @@ fn gather(
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The fields are counted from the end of the command's name, which may hold spaces itself.
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
-    let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
+    let fields: Vec<&str> = stat
+        .rsplit(") ")
+        .next()
+        .unwrap_or_default()
+        .split(' ')
+        .collect();
+    let ticks = |index: usize| {
+        fields
+            .get(index)
+            .and_then(|field| field.parse::<f64>().ok())
+            .unwrap_or(0.0)
+    };
     (ticks(11) + ticks(12)) / 100.0
 }
 

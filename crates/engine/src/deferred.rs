@@ -1,4 +1,5 @@
-//! Tasks that an idle compute thread starts ahead of time; one that none has started runs on the thread that asks for its result.
+//! Tasks that an idle compute thread starts ahead of time; one that none has started runs on the
+//! thread that asks for its result.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -30,7 +31,10 @@ impl Engine {
         input: I,
         work: impl FnOnce(I) -> T + Send + 'static,
     ) -> Deferred<I, T> {
-        let between = Arc::new(Between { state: Mutex::new(State::Waiting(input)), done: Condvar::new() });
+        let between = Arc::new(Between {
+            state: Mutex::new(State::Waiting(input)),
+            done: Condvar::new(),
+        });
         if let Ok(workers) = self.with_handle(|handle, _| Ok(handle.workers())) {
             let between = Arc::clone(&between);
             workers.run(move |_| {
@@ -61,7 +65,10 @@ impl<I, T> Between<I, T> {
     /// The result of a task that has been started.
     fn wait(&self) -> Result<T, Box<dyn Any + Send>> {
         let state = self.state.locked();
-        let mut state = self.done.wait_while(state, |state| matches!(state, State::Begun)).expect("no panic while held");
+        let mut state = self
+            .done
+            .wait_while(state, |state| matches!(state, State::Begun))
+            .expect("no panic while held");
         match std::mem::replace(&mut *state, State::Begun) {
             State::Done(result) => result,
             State::Waiting(_) | State::Begun => unreachable!("taken once, and waited for"),
@@ -76,7 +83,12 @@ impl<I, T> Deferred<I, T> {
         let Some(between) = &self.0 else { return true };
         let state = between.state.locked();
         let is_begun = |state: &mut State<I, T>| matches!(state, State::Begun);
-        !between.done.wait_timeout_while(state, timeout, is_begun).expect("no panic while held").1.timed_out()
+        !between
+            .done
+            .wait_timeout_while(state, timeout, is_begun)
+            .expect("no panic while held")
+            .1
+            .timed_out()
     }
 
     /// The result, after waiting for the worker that runs it.
@@ -109,13 +121,22 @@ mod tests {
 
     #[test]
     fn it_is_done_once_whoever_does_it() {
-        let engine = Engine::new(Config { threads: 1, ..Config::default() });
+        let engine = Engine::new(Config {
+            threads: 1,
+            ..Config::default()
+        });
         let (held, keep) = (Arc::new(()), Arc::new(Mutex::new(())));
-        let all: Vec<Deferred<usize, usize>> = (0..100).map(|number| engine.defer(number, |number| number)).collect();
+        let all: Vec<Deferred<usize, usize>> = (0..100)
+            .map(|number| engine.defer(number, |number| number))
+            .collect();
         let busy = keep.lock().unwrap();
         let blocker = engine.defer(Arc::clone(&keep), |keep| drop(keep.lock()));
         let given_up = engine.defer(Arc::clone(&held), drop);
-        assert!(all.into_iter().enumerate().all(|(number, early)| early.get().unwrap_or_else(|input| input) == number));
+        assert!(
+            all.into_iter()
+                .enumerate()
+                .all(|(number, early)| early.get().unwrap_or_else(|input| input) == number)
+        );
         drop(given_up);
         assert_eq!(Arc::strong_count(&held), 1);
         drop(busy);
@@ -124,7 +145,10 @@ mod tests {
 
     #[test]
     fn whoever_wants_it_may_wait_a_while() {
-        let engine = Engine::new(Config { threads: 1, ..Config::default() });
+        let engine = Engine::new(Config {
+            threads: 1,
+            ..Config::default()
+        });
         let (begin, begun) = std::sync::mpsc::channel();
         let (end, ended) = std::sync::mpsc::channel();
         let early = engine.defer((), move |()| {
@@ -141,7 +165,10 @@ mod tests {
 
     #[test]
     fn a_panic_is_of_whoever_wants_it() {
-        let engine = Engine::new(Config { threads: 1, ..Config::default() });
+        let engine = Engine::new(Config {
+            threads: 1,
+            ..Config::default()
+        });
         let (begin, begun) = std::sync::mpsc::channel();
         let early: Deferred<(), ()> = engine.defer((), move |()| {
             begin.send(()).unwrap();
@@ -149,6 +176,12 @@ mod tests {
         });
         begun.recv().unwrap();
         assert!(catch_unwind(AssertUnwindSafe(|| early.get())).is_err());
-        assert_eq!(engine.defer(7, |number| number).get().unwrap_or_else(|input| input), 7);
+        assert_eq!(
+            engine
+                .defer(7, |number| number)
+                .get()
+                .unwrap_or_else(|input| input),
+            7
+        );
     }
 }

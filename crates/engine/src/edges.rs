@@ -28,9 +28,21 @@ struct Sector {
 
 impl Coverage {
     /// Adds a range of one sector; true when that completes it (and it is forgotten).
-    pub(crate) fn add(&mut self, extent: ExtentRef, sector: u64, block: u32, range: Range<u32>) -> bool {
+    pub(crate) fn add(
+        &mut self,
+        extent: ExtentRef,
+        sector: u64,
+        block: u32,
+        range: Range<u32>,
+    ) -> bool {
         self.blocks.insert(extent, u64::from(block));
-        let entry = self.known.entry((extent, sector)).or_insert_with(|| Sector { block, ranges: Vec::new() });
+        let entry = self
+            .known
+            .entry((extent, sector))
+            .or_insert_with(|| Sector {
+                block,
+                ranges: Vec::new(),
+            });
         insert(&mut entry.ranges, range);
         let whole = matches!(entry.ranges.as_slice(), [all] if *all == (0..block));
         if whole {
@@ -46,11 +58,9 @@ impl Coverage {
             .map(|run| {
                 let split = split(&run, block, extent_bytes);
                 let direct = split.direct.end - split.direct.start;
-                let completed = split
-                    .edges
-                    .into_iter()
-                    .flatten()
-                    .filter(|edge| self.add(region.extent, edge.sector, block as u32, edge.range.clone()));
+                let completed = split.edges.into_iter().flatten().filter(|edge| {
+                    self.add(region.extent, edge.sector, block as u32, edge.range.clone())
+                });
                 direct + completed.count() as u64 * block
             })
             .sum()
@@ -58,12 +68,19 @@ impl Coverage {
 
     /// Bytes of the sectors that are not whole.
     pub(crate) fn incomplete_bytes(&self) -> u64 {
-        self.known.values().map(|sector| u64::from(sector.block)).sum()
+        self.known
+            .values()
+            .map(|sector| u64::from(sector.block))
+            .sum()
     }
 
     /// The sectors with known bytes of a region, in order.
     pub(crate) fn touching(&self, region: &Region) -> Vec<(ExtentRef, u64)> {
-        let Some(&block) = self.blocks.get(&region.extent).filter(|_| !self.known.is_empty() && !region.is_empty()) else {
+        let Some(&block) = self
+            .blocks
+            .get(&region.extent)
+            .filter(|_| !self.known.is_empty() && !region.is_empty())
+        else {
             return Vec::new();
         };
         let spans: Vec<Range<u64>> = match region.run_count() <= self.known.len() as u64 {
@@ -72,8 +89,12 @@ impl Coverage {
         };
         let mut keys = Vec::new();
         for span in spans {
-            let sectors = (region.extent, span.start / block)..=(region.extent, (span.end - 1) / block);
-            let near = self.known.range(sectors).filter(|(key, sector)| self.has_bytes_of(key.1, sector, region));
+            let sectors =
+                (region.extent, span.start / block)..=(region.extent, (span.end - 1) / block);
+            let near = self
+                .known
+                .range(sectors)
+                .filter(|(key, sector)| self.has_bytes_of(key.1, sector, region));
             keys.extend(near.map(|(key, _)| *key));
         }
         // Two rows may end and start in one sector.
@@ -85,25 +106,34 @@ impl Coverage {
         #[cfg(test)]
         self.looked_at.set(self.looked_at.get() + 1);
         let base = number * u64::from(sector.block);
-        sector.ranges.iter().any(|range| region.touches(&(base + u64::from(range.start)..base + u64::from(range.end))))
+        sector.ranges.iter().any(|range| {
+            region.touches(&(base + u64::from(range.start)..base + u64::from(range.end)))
+        })
     }
 
     /// Forgets the sectors with bytes of a region, and says how many bytes it takes to merge them.
     pub(crate) fn merge(&mut self, region: &Region) -> u64 {
         let keys = self.touching(region);
-        keys.iter().filter_map(|key| self.known.remove(key)).map(|sector| u64::from(sector.block)).sum()
+        keys.iter()
+            .filter_map(|key| self.known.remove(key))
+            .map(|sector| u64::from(sector.block))
+            .sum()
     }
 
     /// The known ranges of one sector, which is then forgotten.
     pub(crate) fn take(&mut self, extent: ExtentRef, sector: u64) -> Vec<Range<u32>> {
-        self.known.remove(&(extent, sector)).map_or_else(Vec::new, |sector| sector.ranges)
+        self.known
+            .remove(&(extent, sector))
+            .map_or_else(Vec::new, |sector| sector.ranges)
     }
 }
 
 fn insert(ranges: &mut Vec<Range<u32>>, new: Range<u32>) {
     let from = ranges.partition_point(|old| old.end < new.start);
     let to = ranges.partition_point(|old| old.start <= new.end);
-    let merged = ranges[from..to].iter().fold(new, |a, b| a.start.min(b.start)..a.end.max(b.end));
+    let merged = ranges[from..to]
+        .iter()
+        .fold(new, |a, b| a.start.min(b.start)..a.end.max(b.end));
     ranges.splice(from..to, [merged]);
 }
 
@@ -121,21 +151,40 @@ pub(crate) struct Edge {
     pub(crate) bytes: Range<u64>,
 }
 
-/// Cuts a run. Bytes behind the end of the extent have no owner, so the last sector counts as covered to its end.
+/// Cuts a run. Bytes behind the end of the extent have no owner, so the last sector counts as
+/// covered to its end.
 pub(crate) fn split(run: &Range<u64>, block: u64, extent_bytes: u64) -> Split {
     let start = run.start.next_multiple_of(block);
-    let end = if run.end == extent_bytes { run.end.next_multiple_of(block) } else { run.end / block * block };
+    let end = if run.end == extent_bytes {
+        run.end.next_multiple_of(block)
+    } else {
+        run.end / block * block
+    };
     let edge = |bytes: Range<u64>| {
         let sector = bytes.start / block;
         let base = sector * block;
-        let until = if bytes.end == extent_bytes { block } else { bytes.end - base };
-        (!bytes.is_empty()).then(|| Edge { sector, range: (bytes.start - base) as u32..until as u32, bytes })
+        let until = if bytes.end == extent_bytes {
+            block
+        } else {
+            bytes.end - base
+        };
+        (!bytes.is_empty()).then(|| Edge {
+            sector,
+            range: (bytes.start - base) as u32..until as u32,
+            bytes,
+        })
     };
     if start > end {
-        return Split { direct: start..start, edges: [edge(run.clone()), None] };
+        return Split {
+            direct: start..start,
+            edges: [edge(run.clone()), None],
+        };
     }
     let [head, tail] = [run.start..start.min(run.end), end.min(run.end)..run.end];
-    Split { direct: start..end, edges: [edge(head), edge(tail)] }
+    Split {
+        direct: start..end,
+        edges: [edge(head), edge(tail)],
+    }
 }
 
 #[cfg(test)]

@@ -31,7 +31,11 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Config {
-        Config { memory_bytes: 1 << 30, threads: 0, driver: Choice::Auto }
+        Config {
+            memory_bytes: 1 << 30,
+            threads: 0,
+            driver: Choice::Auto,
+        }
     }
 }
 
@@ -65,7 +69,11 @@ impl Engine {
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
         Engine(Arc::new(Inner {
             budget: Budget::new(config.memory_bytes),
-            threads: if config.threads == 0 { cores() } else { config.threads },
+            threads: if config.threads == 0 {
+                cores()
+            } else {
+                config.threads
+            },
             driver: config.driver,
             process: std::process::id(),
             started: Mutex::new(None),
@@ -89,13 +97,21 @@ impl Engine {
     pub fn info(&self) -> Result<Info> {
         let (driver, threads) = self.with_handle(|handle, info| {
             let driver = handle.gauge().driver().unwrap_or_else(|| info.clone());
-            let driver = DriverInfo { registered_bytes: handle.gauge().registered_bytes(), ..driver };
+            let driver = DriverInfo {
+                registered_bytes: handle.gauge().registered_bytes(),
+                ..driver
+            };
             Ok((driver, handle.workers().count()))
         })?;
-        Ok(Info { driver, threads, memory_bytes: self.0.budget.total() })
+        Ok(Info {
+            driver,
+            threads,
+            memory_bytes: self.0.budget.total(),
+        })
     }
 
-    /// Reserves bytes for memory of the caller's own, all or nothing. Idle blocks are evicted for it.
+    /// Reserves bytes for memory of the caller's own, all or nothing. Idle blocks are evicted for
+    /// it.
     ///
     /// # Errors
     /// [`Error::OverBudget`], naming `what` and the bytes.
@@ -118,37 +134,52 @@ impl Engine {
         plan.explain(self.0.budget.plannable(), self.0.threads)
     }
 
-    /// Starts a plan. What it needs while other runs go on it gets when they end; from inside a task, which such a run may
-    /// be waiting for, it fails instead.
+    /// Starts a plan. What it needs while other runs go on it gets when they end; from inside a
+    /// task, which such a run may be waiting for, it fails instead.
     ///
     /// # Errors
-    /// Before any I/O: [`Error::OverBudget`], [`Error::Plan`], [`Error::Closed`] in a forked child. The ticket has the others.
+    /// Before any I/O: [`Error::OverBudget`], [`Error::Plan`], [`Error::Closed`] in a forked child.
+    /// The ticket has the others.
     pub fn run(&self, mut plan: Plan) -> Result<Ticket<Outcome>> {
         let (memory_bytes, threads) = (self.0.budget.plannable(), self.0.threads);
         let kept = plan.take_schedule(memory_bytes, threads);
         let schedule = kept.map_or_else(|| plan.schedule(memory_bytes, threads), Ok)?;
         let predicted = schedule.totals(memory_bytes);
         let shared = ticket::Shared::new();
-        let run = Run::new(plan, schedule, Account::new(self.0.budget.for_run()), predicted, Arc::clone(&shared), !in_task());
+        let run = Run::new(
+            plan,
+            schedule,
+            Account::new(self.0.budget.for_run()),
+            predicted,
+            Arc::clone(&shared),
+            !in_task(),
+        );
         self.with_handle(|handle, _| {
             handle.start(&handle.mailbox(), Box::new(run))?;
             Ok(Ticket::new(shared, handle.poller()))
         })
     }
 
-    /// Carries out a plan that moves nothing: its tasks read memory of the caller's and none waits for another or adds any. The
-    /// caller computes with the compute threads, so that no thread has to be woken first; it cannot be cancelled. For work that
-    /// ends in a moment.
+    /// Carries out a plan that moves nothing: its tasks read memory of the caller's and none waits
+    /// for another or adds any. The caller computes with the compute threads, so that no thread has
+    /// to be woken first; it cannot be cancelled. For work that ends in a moment.
     ///
     /// # Errors
     /// [`Error::Plan`] for another plan, [`Error::Task`]; else those of [`run`](Engine::run).
     pub fn compute(&self, plan: Plan) -> Result<Outcome> {
         inline::check(&plan)?;
-        let at_once = concurrency(self.0.budget.total(), inline::bytes(&plan, 1), self.0.threads);
-        let (workers, gauge) = self.with_handle(|handle, _| Ok((handle.workers(), handle.gauge())))?;
+        let at_once = concurrency(
+            self.0.budget.total(),
+            inline::bytes(&plan, 1),
+            self.0.threads,
+        );
+        let (workers, gauge) =
+            self.with_handle(|handle, _| Ok((handle.workers(), handle.gauge())))?;
         let (bytes, budget) = (inline::bytes(&plan, at_once), &self.0.budget);
         let reservation = budget.reserve_for_run(plan.name(), bytes);
-        let (Ok(reservation), true) = (reservation, gauge.mapped_bytes() + bytes <= budget.inside()) else {
+        let (Ok(reservation), true) =
+            (reservation, gauge.mapped_bytes() + bytes <= budget.inside())
+        else {
             // It waits for memory that runs give back, or takes that of idle blocks.
             return self.run(plan)?.wait();
         };
@@ -162,16 +193,24 @@ impl Engine {
         outcome
     }
 
-    pub(crate) fn with_handle<T>(&self, act: impl FnOnce(&Handle, &DriverInfo) -> Result<T>) -> Result<T> {
+    pub(crate) fn with_handle<T>(
+        &self,
+        act: impl FnOnce(&Handle, &DriverInfo) -> Result<T>,
+    ) -> Result<T> {
         if std::process::id() != self.0.process {
             return Err(Error::Closed);
         }
         let mut started = self.0.started.locked();
         if started.is_none() {
-            let driver =
-                outcore_device::driver(self.0.driver).map_err(|source| Error::Device { object: "driver".into(), source })?;
+            let driver = outcore_device::driver(self.0.driver).map_err(|source| Error::Device {
+                object: "driver".into(),
+                source,
+            })?;
             let info = driver.info();
-            *started = Some((Handle::new(driver, self.0.budget.clone(), self.0.threads)?, info));
+            *started = Some((
+                Handle::new(driver, self.0.budget.clone(), self.0.threads)?,
+                info,
+            ));
         }
         let (handle, info) = started.as_ref().expect("started above");
         act(handle, info)
@@ -207,11 +246,21 @@ mod tests {
             self.inner.submit(requests);
         }
 
-        fn reap(&mut self, wait: Option<Duration>, out: &mut Vec<Completion>) -> std::result::Result<(), DeviceError> {
+        fn reap(
+            &mut self,
+            wait: Option<Duration>,
+            out: &mut Vec<Completion>,
+        ) -> std::result::Result<(), DeviceError> {
             if self.times > 0 && self.inner.in_flight() > 0 {
                 self.times -= 1;
                 let source = std::io::Error::from_raw_os_error(5);
-                return Err(DeviceError { device: "failing".into(), op: OpKind::Drive, offset: 0, len: 0, source });
+                return Err(DeviceError {
+                    device: "failing".into(),
+                    op: OpKind::Drive,
+                    offset: 0,
+                    len: 0,
+                    source,
+                });
             }
             self.inner.reap(wait, out)
         }
@@ -236,15 +285,26 @@ mod tests {
     /// The session died with it: every call, then and later, said only that it was closed.
     #[test]
     fn a_driver_that_fails_is_named_and_later_calls_go_on() {
-        let engine = Engine::new(Config { memory_bytes: 1 << 20, threads: 1, driver: Choice::Threads });
+        let engine = Engine::new(Config {
+            memory_bytes: 1 << 20,
+            threads: 1,
+            driver: Choice::Threads,
+        });
         let inner = outcore_device::driver(Choice::Threads).unwrap();
         let driver = Box::new(Failing { inner, times: 2 });
         let info = driver.info();
-        *engine.0.started.lock().unwrap() = Some((Handle::new(driver, engine.budget().clone(), 1).unwrap(), info));
+        *engine.0.started.lock().unwrap() = Some((
+            Handle::new(driver, engine.budget().clone(), 1).unwrap(),
+            info,
+        ));
         let device = Arc::new(MemoryDevice::new("memory", 8192));
         let read = || {
             let mut plan = Plan::new("read");
-            let region = Region::span(plan.extent(&Extent::new("memory", Arc::clone(&device) as _)), 0, 8192);
+            let region = Region::span(
+                plan.extent(&Extent::new("memory", Arc::clone(&device) as _)),
+                0,
+                8192,
+            );
             plan.task(Task::new("read").read(region).run(|_| Ok(())));
             engine.run(plan).unwrap().wait()
         };

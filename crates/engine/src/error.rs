@@ -11,7 +11,9 @@ pub type TaskError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// More memory is needed than the budget can give; nothing was read or written.
-    #[error("{what} needs {needed} bytes of memory, but {available} of the budget of {budget} are free")]
+    #[error(
+        "{what} needs {needed} bytes of memory, but {available} of the budget of {budget} are free"
+    )]
     OverBudget {
         /// Who asked.
         what: String,
@@ -53,7 +55,9 @@ pub enum Error {
         bytes: u64,
     },
     /// Memory that a caller has brought for a stream does not suit it.
-    #[error("the frames for the stream over {object} must have {bytes} bytes each, at addresses that are multiples of {unit}")]
+    #[error(
+        "the frames for the stream over {object} must have {bytes} bytes each, at addresses that are multiples of {unit}"
+    )]
     Frames {
         /// Name of the object that is streamed.
         object: String,
@@ -103,22 +107,65 @@ pub enum Error {
 }
 
 impl Error {
-    /// The same error for another caller. Causes that cannot be copied become text; their kinds stay.
+    /// The same error for another caller. Causes that cannot be copied become text; their kinds
+    /// stay.
     pub(crate) fn again(&self) -> Error {
         match self {
-            Error::OverBudget { what, needed, available, budget } => {
-                Error::OverBudget { what: what.clone(), needed: *needed, available: *available, budget: *budget }
-            }
-            Error::Device { object, source } => Error::Device { object: object.clone(), source: device_again(source) },
-            Error::OutOfRange { object, offset, len, object_len } => {
-                Error::OutOfRange { object: object.clone(), offset: *offset, len: *len, object_len: *object_len }
-            }
-            Error::Lent { object, bytes } => Error::Lent { object: object.clone(), bytes: *bytes },
-            Error::Frames { object, bytes, unit } => Error::Frames { object: object.clone(), bytes: *bytes, unit: *unit },
-            Error::NoMemory { bytes, source } => Error::NoMemory { bytes: *bytes, source: io_again(source) },
-            Error::NoThread { what, source } => Error::NoThread { what: what.clone(), source: io_again(source) },
-            Error::Task { task, source } => Error::Task { task: task.clone(), source: source.to_string().into() },
-            Error::Plan { plan, reason } => Error::Plan { plan: plan.clone(), reason: reason.clone() },
+            Error::OverBudget {
+                what,
+                needed,
+                available,
+                budget,
+            } => Error::OverBudget {
+                what: what.clone(),
+                needed: *needed,
+                available: *available,
+                budget: *budget,
+            },
+            Error::Device { object, source } => Error::Device {
+                object: object.clone(),
+                source: device_again(source),
+            },
+            Error::OutOfRange {
+                object,
+                offset,
+                len,
+                object_len,
+            } => Error::OutOfRange {
+                object: object.clone(),
+                offset: *offset,
+                len: *len,
+                object_len: *object_len,
+            },
+            Error::Lent { object, bytes } => Error::Lent {
+                object: object.clone(),
+                bytes: *bytes,
+            },
+            Error::Frames {
+                object,
+                bytes,
+                unit,
+            } => Error::Frames {
+                object: object.clone(),
+                bytes: *bytes,
+                unit: *unit,
+            },
+            Error::NoMemory { bytes, source } => Error::NoMemory {
+                bytes: *bytes,
+                source: io_again(source),
+            },
+            Error::NoThread { what, source } => Error::NoThread {
+                what: what.clone(),
+                source: io_again(source),
+            },
+            Error::Task { task, source } => Error::Task {
+                task: task.clone(),
+                source: source.to_string().into(),
+            },
+            Error::Plan { plan, reason } => Error::Plan {
+                plan: plan.clone(),
+                reason: reason.clone(),
+            },
             Error::Cancelled => Error::Cancelled,
             Error::Closed => Error::Closed,
         }
@@ -126,12 +173,27 @@ impl Error {
 }
 
 fn device_again(error: &DeviceError) -> DeviceError {
-    let DeviceError { device, op, offset, len, source } = error;
-    DeviceError { device: device.clone(), op: *op, offset: *offset, len: *len, source: io_again(source) }
+    let DeviceError {
+        device,
+        op,
+        offset,
+        len,
+        source,
+    } = error;
+    DeviceError {
+        device: device.clone(),
+        op: *op,
+        offset: *offset,
+        len: *len,
+        source: io_again(source),
+    }
 }
 
 fn io_again(error: &io::Error) -> io::Error {
-    error.raw_os_error().map_or_else(|| io::Error::new(error.kind(), error.to_string()), io::Error::from_raw_os_error)
+    error.raw_os_error().map_or_else(
+        || io::Error::new(error.kind(), error.to_string()),
+        io::Error::from_raw_os_error,
+    )
 }
 
 /// Engine results.

@@ -28,17 +28,44 @@ impl Extent {
         Extent::versioned(name, device, Arc::default())
     }
 
-    /// The same, of bytes that others may change: what an engine remembers of them counts only while `version` is what it was.
-    pub fn versioned(name: impl Into<String>, device: Arc<dyn Device>, version: Arc<AtomicU64>) -> Extent {
+    /// The same, of bytes that others may change: what an engine remembers of them counts only
+    /// while `version` is what it was.
+    pub fn versioned(
+        name: impl Into<String>,
+        device: Arc<dyn Device>,
+        version: Arc<AtomicU64>,
+    ) -> Extent {
         let (id, len) = (NEXT_ID.fetch_add(1, Ordering::Relaxed), device.len());
-        Extent(Arc::new(Inner { id, name: name.into(), device, len, version, life: Arc::default() }))
+        Extent(Arc::new(Inner {
+            id,
+            name: name.into(),
+            device,
+            len,
+            version,
+            life: Arc::default(),
+        }))
     }
 
-    /// The same bytes by way of another device: what writes through it and what reads through this one wait for each other.
+    /// The same bytes by way of another device: what writes through it and what reads through this
+    /// one wait for each other.
     pub fn through(&self, device: Arc<dyn Device>) -> Extent {
-        let Inner { id, name, len, version, life, .. } = &*self.0;
+        let Inner {
+            id,
+            name,
+            len,
+            version,
+            life,
+            ..
+        } = &*self.0;
         let (version, life) = (Arc::clone(version), Arc::clone(life));
-        Extent(Arc::new(Inner { id: *id, name: name.clone(), len: *len, version, life, device }))
+        Extent(Arc::new(Inner {
+            id: *id,
+            name: name.clone(),
+            len: *len,
+            version,
+            life,
+            device,
+        }))
     }
 
     /// Changes whenever the bytes have been written.
@@ -78,7 +105,12 @@ impl Extent {
     pub fn check(&self, offset: u64, len: u64) -> Result<()> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len() => Ok(()),
-            _ => Err(Error::OutOfRange { object: self.name().to_owned(), offset, len, object_len: self.len() }),
+            _ => Err(Error::OutOfRange {
+                object: self.name().to_owned(),
+                offset,
+                len,
+                object_len: self.len(),
+            }),
         }
     }
 

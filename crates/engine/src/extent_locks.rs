@@ -26,7 +26,12 @@ pub(crate) struct ExtentLock {
 impl ExtentLock {
     /// Made on the thread that starts the run.
     pub(crate) fn new(wanted: impl Iterator<Item = (u64, bool)>) -> ExtentLock {
-        ExtentLock { wanted: wanted.collect(), held: false, place: None, passes: in_task() }
+        ExtentLock {
+            wanted: wanted.collect(),
+            held: false,
+            place: None,
+            passes: in_task(),
+        }
     }
 }
 
@@ -48,7 +53,9 @@ impl ExtentLocks {
         if extent_lock.held {
             return true;
         }
-        let free = |&(id, write): &(u64, bool)| !(self.writers.contains_key(&id) || write && self.readers.contains_key(&id));
+        let free = |&(id, write): &(u64, bool)| {
+            !(self.writers.contains_key(&id) || write && self.readers.contains_key(&id))
+        };
         let is_free = extent_lock.wanted.iter().all(free);
         if !is_free || self.is_wanted(extent_lock) {
             self.stand_in_line(extent_lock);
@@ -65,10 +72,16 @@ impl ExtentLocks {
         true
     }
 
-    /// Whether a lock has to make way: a writer stands in line for something of it, before it if it waits itself.
+    /// Whether a lock has to make way: a writer stands in line for something of it, before it if it
+    /// waits itself.
     pub(crate) fn is_wanted(&self, extent_lock: &ExtentLock) -> bool {
-        let before = |place: u64| !extent_lock.passes && extent_lock.place.is_none_or(|own| place < own);
-        let mut earlier = self.line.iter().filter(|(place, _)| before(*place)).filter_map(|(_, wanted)| wanted.upgrade());
+        let before =
+            |place: u64| !extent_lock.passes && extent_lock.place.is_none_or(|own| place < own);
+        let mut earlier = self
+            .line
+            .iter()
+            .filter(|(place, _)| before(*place))
+            .filter_map(|(_, wanted)| wanted.upgrade());
         earlier.any(|earlier| conflict(&earlier, &extent_lock.wanted))
     }
 
@@ -94,7 +107,8 @@ impl ExtentLocks {
         extent_lock.place = Some(self.places);
         if extent_lock.wanted.iter().any(|&(_, write)| write) {
             self.line.retain(|(_, wanted)| wanted.strong_count() > 0);
-            self.line.push((self.places, Arc::downgrade(&extent_lock.wanted)));
+            self.line
+                .push((self.places, Arc::downgrade(&extent_lock.wanted)));
         }
     }
 
@@ -109,7 +123,11 @@ impl ExtentLocks {
 }
 
 fn conflict(one: &Wanted, other: &Wanted) -> bool {
-    one.iter().any(|&(id, write)| other.iter().any(|&(other, other_write)| id == other && (write || other_write)))
+    one.iter().any(|&(id, write)| {
+        other
+            .iter()
+            .any(|&(other, other_write)| id == other && (write || other_write))
+    })
 }
 
 #[cfg(test)]
@@ -124,17 +142,30 @@ mod tests {
     fn readers_wait_behind_a_writer_that_waits() {
         let mut extent_locks = ExtentLocks::default();
         let [mut first, mut second, mut third] = [0; 3].map(|_| extent_lock(&[(1, false)]));
-        let (mut writer, mut elsewhere) = (extent_lock(&[(1, true), (2, false)]), extent_lock(&[(2, false)]));
+        let (mut writer, mut elsewhere) = (
+            extent_lock(&[(1, true), (2, false)]),
+            extent_lock(&[(2, false)]),
+        );
         assert!(extent_locks.acquire(&mut first) && !extent_locks.is_wanted(&first));
         assert!(!extent_locks.acquire(&mut writer) && extent_locks.is_wanted(&first));
         assert!(!extent_locks.acquire(&mut second) && extent_locks.acquire(&mut elsewhere));
         extent_locks.release(&mut first);
-        assert!(!extent_locks.acquire(&mut second) && extent_locks.acquire(&mut writer) && !extent_locks.acquire(&mut third));
+        assert!(
+            !extent_locks.acquire(&mut second)
+                && extent_locks.acquire(&mut writer)
+                && !extent_locks.acquire(&mut third)
+        );
         let mut next = extent_lock(&[(1, true)]);
         assert!(!extent_locks.acquire(&mut next));
         extent_locks.release(&mut writer);
-        assert!(extent_locks.acquire(&mut second) && extent_locks.acquire(&mut third), "they came before the second writer");
-        assert!(!extent_locks.acquire(&mut first), "it comes again, behind the second writer");
+        assert!(
+            extent_locks.acquire(&mut second) && extent_locks.acquire(&mut third),
+            "they came before the second writer"
+        );
+        assert!(
+            !extent_locks.acquire(&mut first),
+            "it comes again, behind the second writer"
+        );
         drop(next);
         assert!(extent_locks.acquire(&mut first));
     }
@@ -143,9 +174,16 @@ mod tests {
     fn what_a_task_starts_passes_the_line() {
         let mut extent_locks = ExtentLocks::default();
         let (mut parent, mut writer) = (extent_lock(&[(1, false)]), extent_lock(&[(1, true)]));
-        let mut child = ExtentLock { passes: true, ..extent_lock(&[(1, false)]) };
+        let mut child = ExtentLock {
+            passes: true,
+            ..extent_lock(&[(1, false)])
+        };
         assert!(extent_locks.acquire(&mut parent) && !extent_locks.acquire(&mut writer));
-        assert!(extent_locks.is_wanted(&parent) && extent_locks.acquire(&mut child) && !extent_locks.is_wanted(&child));
+        assert!(
+            extent_locks.is_wanted(&parent)
+                && extent_locks.acquire(&mut child)
+                && !extent_locks.is_wanted(&child)
+        );
     }
 
     #[test]
@@ -153,7 +191,11 @@ mod tests {
         let mut extent_locks = ExtentLocks::default();
         let [mut first, mut second] = [0; 2].map(|_| extent_lock(&[(1, false)]));
         let mut writer = extent_lock(&[(1, true)]);
-        assert!(extent_locks.acquire(&mut first) && !extent_locks.acquire(&mut writer) && !extent_locks.acquire(&mut second));
+        assert!(
+            extent_locks.acquire(&mut first)
+                && !extent_locks.acquire(&mut writer)
+                && !extent_locks.acquire(&mut second)
+        );
         extent_locks.leave_line(&mut writer);
         assert!(std::mem::take(&mut extent_locks.released) && extent_locks.acquire(&mut second));
     }

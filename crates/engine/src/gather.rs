@@ -17,8 +17,8 @@ use crate::layout::{Item, Layout, Shape};
 use crate::memory::Reservation;
 use crate::ticket::{self, Ticket};
 
-/// Frames of [`Engine::gather_into`] that are under way at once: a full queue of 4 KiB reads takes 1 MiB, one of 64 KiB
-/// reads, of which fewer saturate a device, not much more.
+/// Frames of [`Engine::gather_into`] that are under way at once: a full queue of 4 KiB reads takes
+/// 1 MiB, one of 64 KiB reads, of which fewer saturate a device, not much more.
 const WINDOW_BYTES: u64 = 8 << 20;
 
 /// Enough to fill a device's queue, in 16 KiB of tables.
@@ -39,9 +39,14 @@ pub struct GatherOptions {
 }
 
 impl Default for GatherOptions {
-    /// Up to some 8 KiB, reading the gap costs less than another request; at 128 KiB a request costs as good as nothing.
+    /// Up to some 8 KiB, reading the gap costs less than another request; at 128 KiB a request
+    /// costs as good as nothing.
     fn default() -> GatherOptions {
-        GatherOptions { gap_bytes: 8 << 10, request_bytes: 128 << 10, cache: true }
+        GatherOptions {
+            gap_bytes: 8 << 10,
+            request_bytes: 128 << 10,
+            cache: true,
+        }
     }
 }
 
@@ -66,7 +71,8 @@ impl Gathered {
         self.len() == 0
     }
 
-    /// The bytes of an item, where they were read to. Their address has the alignment of the item's offset, up to 64.
+    /// The bytes of an item, where they were read to. Their address has the alignment of the item's
+    /// offset, up to 64.
     ///
     /// # Panics
     /// Without such an item.
@@ -100,7 +106,10 @@ impl Gathered {
     fn scatter(&self, starts: &[usize], destination: &mut [u8]) {
         for (index, piece) in self.pieces.bufs.iter().enumerate() {
             for &item in self.layout.items_of(self.pieces.first_read + index) {
-                let (_, range) = self.layout.find(item as usize).expect("items of a request are in it");
+                let (_, range) = self
+                    .layout
+                    .find(item as usize)
+                    .expect("items of a request are in it");
                 destination[starts[item as usize]..][..range.len()].copy_from_slice(&piece[range]);
             }
         }
@@ -108,7 +117,10 @@ impl Gathered {
 }
 
 fn total_len(items: &[Item<'_>]) -> usize {
-    items.iter().map(|item| item.len).fold(0, usize::saturating_add)
+    items
+        .iter()
+        .map(|item| item.len)
+        .fold(0, usize::saturating_add)
 }
 
 /// What [`Engine::gather_into`] holds for `items` items besides their bytes.
@@ -121,13 +133,18 @@ fn check_destination(len: usize, destination: &[u8]) -> Result<()> {
         true => Ok(()),
         false => {
             let (len, object_len) = (len as u64, destination.len() as u64);
-            Err(Error::OutOfRange { object: "the destination of a gather".into(), offset: 0, len, object_len })
+            Err(Error::OutOfRange {
+                object: "the destination of a gather".into(),
+                offset: 0,
+                len,
+                object_len,
+            })
         }
     }
 }
 
-/// A batch whose items are used as they arrive. Iterates over the indices of items, each once, in the order of arrival.
-/// An error ends it. Dropping it cancels what has not arrived.
+/// A batch whose items are used as they arrive. Iterates over the indices of items, each once, in
+/// the order of arrival. An error ends it. Dropping it cancels what has not arrived.
 pub struct Arrivals {
     layout: Arc<Layout>,
     /// Dropped before `inbox`, which then has the last references to its pieces.
@@ -148,7 +165,8 @@ impl Arrivals {
         self.len() == 0
     }
 
-    /// The bytes of an item, `None` before it was returned by the iterator (or another item of the same request).
+    /// The bytes of an item, `None` before it was returned by the iterator (or another item of the
+    /// same request).
     ///
     /// # Panics
     /// Without such an item.
@@ -159,12 +177,18 @@ impl Arrivals {
         }
     }
 
-    /// Waits for at most `timeout`; true when the next item, the end or an error can be had without waiting.
+    /// Waits for at most `timeout`; true when the next item, the end or an error can be had without
+    /// waiting.
     pub fn ready_within(&self, timeout: Duration) -> bool {
-        let quiet = |state: &mut crate::gathering::Arrived| state.pieces.is_empty() && state.end.is_none();
+        let quiet =
+            |state: &mut crate::gathering::Arrived| state.pieces.is_empty() && state.end.is_none();
         let ready = || {
             let state = self.inbox.state.locked();
-            let (mut state, _) = self.inbox.changed.wait_timeout_while(state, timeout, quiet).expect("no panic while held");
+            let (mut state, _) = self
+                .inbox
+                .changed
+                .wait_timeout_while(state, timeout, quiet)
+                .expect("no panic while held");
             !quiet(&mut state)
         };
         self.over || !self.fresh.is_empty() || ready()
@@ -178,7 +202,12 @@ impl Arrivals {
         }
         for (read, piece) in state.pieces.drain(..) {
             self.pieces.bufs[read as usize] = piece;
-            self.fresh.extend(self.layout.items_of(read as usize).iter().map(|&item| item as usize));
+            self.fresh.extend(
+                self.layout
+                    .items_of(read as usize)
+                    .iter()
+                    .map(|&item| item as usize),
+            );
         }
         match state.end.as_mut() {
             Some(end) if self.fresh.is_empty() => std::mem::replace(end, Ok(())).map(|()| false),
@@ -215,8 +244,9 @@ impl Engine {
     /// Reads a batch of items: deduplicated, sorted, neighbours by one request.
     ///
     /// # Errors
-    /// Before any I/O: [`Error::OutOfRange`] for an item that is not inside its extent, [`Error::OverBudget`] for a batch
-    /// that does not fit in memory at once (see [`Engine::gather_into`]). The ticket has [`Error::Device`].
+    /// Before any I/O: [`Error::OutOfRange`] for an item that is not inside its extent,
+    /// [`Error::OverBudget`] for a batch that does not fit in memory at once (see
+    /// [`Engine::gather_into`]). The ticket has [`Error::Device`].
     pub fn gather(&self, items: &[Item<'_>], options: &GatherOptions) -> Result<Ticket<Gathered>> {
         let (layout, floor, beside) = self.lay_out(items, options)?;
         let frames = 0..layout.frames.len();
@@ -232,7 +262,14 @@ impl Engine {
         let inbox = Arc::new(Inbox::default());
         let part = floor.part(floor.bytes());
         let frames = 0..layout.frames.len();
-        let gathering = Gathering::new(Arc::clone(&layout), frames, part, beside, options.cache, Sink::Each(Arc::clone(&inbox)));
+        let gathering = Gathering::new(
+            Arc::clone(&layout),
+            frames,
+            part,
+            beside,
+            options.cache,
+            Sink::Each(Arc::clone(&inbox)),
+        );
         let mut bufs = Vec::new();
         bufs.resize_with(layout.reads.len(), Default::default);
         self.with_handle(|handle, _| {
@@ -240,19 +277,25 @@ impl Engine {
             handle.start(&mailbox, Box::new(gathering))?;
             let pieces = Pieces::new(0, bufs, mailbox, Some(floor));
             let fresh = layout.empty_items().collect();
-            Ok(Arrivals { pieces, inbox, fresh, layout: Arc::clone(&layout), over: false })
+            Ok(Arrivals {
+                pieces,
+                inbox,
+                fresh,
+                layout: Arc::clone(&layout),
+                over: false,
+            })
         })
     }
 
-    /// Reads items, one after another, to where the caller wants them. The batch may be larger than the memory: what is
-    /// left of the budget bounds only how much of it is under way at once.
+    /// Reads items, one after another, to where the caller wants them. The batch may be larger than
+    /// the memory: what is left of the budget bounds only how much of it is under way at once.
     ///
-    /// `go_on` is asked every 50 ms or so; its `false` ends the call with [`Error::Cancelled`]. After an error the contents
-    /// of `destination` are unspecified.
+    /// `go_on` is asked every 50 ms or so; its `false` ends the call with [`Error::Cancelled`].
+    /// After an error the contents of `destination` are unspecified.
     ///
     /// # Errors
-    /// As [`Engine::gather`]; [`Error::OutOfRange`] also when `destination` is too short, [`Error::OverBudget`] when not
-    /// even the longest item fits.
+    /// As [`Engine::gather`]; [`Error::OutOfRange`] also when `destination` is too short,
+    /// [`Error::OverBudget`] when not even the longest item fits.
     pub fn gather_into(
         &self,
         items: &[Item<'_>],
@@ -260,12 +303,18 @@ impl Engine {
         options: &GatherOptions,
         mut go_on: impl FnMut() -> bool,
     ) -> Result<()> {
-        items.iter().try_for_each(|item| item.extent.check(item.offset, item.len as u64))?;
+        items
+            .iter()
+            .try_for_each(|item| item.extent.check(item.offset, item.len as u64))?;
         check_destination(total_len(items), destination)?;
         // A quarter of the memory for tables; the rest is for bytes.
         let at_once = self.budget().available() / 4 / table_bytes(1);
         let mut rest = destination;
-        for part in items.chunks(usize::try_from(at_once).unwrap_or(usize::MAX).max(ITEMS_MIN)) {
+        for part in items.chunks(
+            usize::try_from(at_once)
+                .unwrap_or(usize::MAX)
+                .max(ITEMS_MIN),
+        ) {
             let (head, tail) = rest.split_at_mut(total_len(part));
             self.gather_part(part, head, options, &mut go_on)?;
             rest = tail;
@@ -280,30 +329,47 @@ impl Engine {
         options: &GatherOptions,
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<()> {
-        let start = |end: &mut usize, item: &Item<'_>| Some(std::mem::replace(end, *end + item.len));
+        let start =
+            |end: &mut usize, item: &Item<'_>| Some(std::mem::replace(end, *end + item.len));
         let beside = table_bytes(items.len());
         drop(self.budget().reserve_floor("gather", beside)?);
         let starts: Vec<usize> = items.iter().scan(0, start).collect();
         let window = (self.budget().available().saturating_sub(beside) / 2).min(WINDOW_BYTES);
         let mut shape = Shape::new(options.gap_bytes, options.request_bytes);
-        shape.frame_bytes = ((window / 16).next_power_of_two() as usize).clamp(4096, shape.frame_bytes);
+        shape.frame_bytes =
+            ((window / 16).next_power_of_two() as usize).clamp(4096, shape.frame_bytes);
         shape.request_bytes = shape.request_bytes.min(shape.frame_bytes as u64);
         let layout = Arc::new(Layout::new(items, shape)?);
-        let longest = layout.frames.iter().map(|frame| frame.bytes as u64).max().unwrap_or(0);
+        let longest = layout
+            .frames
+            .iter()
+            .map(|frame| frame.bytes as u64)
+            .max()
+            .unwrap_or(0);
         let window = window.max(longest).min(layout.frames_bytes());
         let floor = self.budget().reserve_floor("gather", beside + window)?;
-        // Frames that do not exist have nothing to wait for: this one only holds what the tables take.
+        // Frames that do not exist have nothing to wait for: this one only holds what the tables
+        // take.
         let _tables = self.start_gather(&layout, 0..0, floor.part(beside), beside, false)?;
         let (mut rounds, mut under_way, mut next) = (VecDeque::new(), 0, 0);
         let mut asked = Instant::now();
         loop {
-            while let Some(frame) = layout.frames.get(next).filter(|frame| under_way + frame.bytes as u64 <= window) {
+            while let Some(frame) = layout
+                .frames
+                .get(next)
+                .filter(|frame| under_way + frame.bytes as u64 <= window)
+            {
                 let part = floor.part(frame.bytes as u64);
-                rounds.push_back((frame.bytes as u64, self.start_gather(&layout, next..next + 1, part, 0, options.cache)?));
+                rounds.push_back((
+                    frame.bytes as u64,
+                    self.start_gather(&layout, next..next + 1, part, 0, options.cache)?,
+                ));
                 under_way += frame.bytes as u64;
                 next += 1;
             }
-            let Some((bytes, ticket)) = rounds.pop_front() else { return Ok(()) };
+            let Some((bytes, ticket)) = rounds.pop_front() else {
+                return Ok(());
+            };
             while !ticket.wait_timeout(CHECK_EVERY) || asked.elapsed() > CHECK_EVERY {
                 asked = Instant::now();
                 if !go_on() {
@@ -316,12 +382,18 @@ impl Engine {
     }
 
     /// Layout and reservation of a whole batch, and how much of that is bookkeeping.
-    fn lay_out(&self, items: &[Item<'_>], options: &GatherOptions) -> Result<(Arc<Layout>, Reservation, u64)> {
+    fn lay_out(
+        &self,
+        items: &[Item<'_>],
+        options: &GatherOptions,
+    ) -> Result<(Arc<Layout>, Reservation, u64)> {
         let beside = Layout::overhead_bytes(items.len());
         // Tables that do not fit are not even made.
         drop(self.budget().reserve_floor("gather", beside)?);
         let layout = Layout::new(items, Shape::new(options.gap_bytes, options.request_bytes))?;
-        let floor = self.budget().reserve_floor("gather", beside + layout.frames_bytes())?;
+        let floor = self
+            .budget()
+            .reserve_floor("gather", beside + layout.frames_bytes())?;
         Ok((Arc::new(layout), floor, beside))
     }
 
@@ -334,7 +406,14 @@ impl Engine {
         cache: bool,
     ) -> Result<Ticket<Gathered>> {
         let shared = ticket::Shared::new();
-        let gathering = Gathering::new(Arc::clone(layout), frames, floor, beside, cache, Sink::Whole(Some(Arc::clone(&shared))));
+        let gathering = Gathering::new(
+            Arc::clone(layout),
+            frames,
+            floor,
+            beside,
+            cache,
+            Sink::Whole(Some(Arc::clone(&shared))),
+        );
         self.with_handle(|handle, _| {
             handle.start(&handle.mailbox(), Box::new(gathering))?;
             Ok(Ticket::new(shared, handle.poller()))

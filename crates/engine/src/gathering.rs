@@ -33,8 +33,18 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    pub(crate) fn new(first_read: usize, bufs: Vec<Buf>, mailbox: Mailbox, floor: Option<Reservation>) -> Pieces {
-        Pieces { first_read, bufs, mailbox, floor }
+    pub(crate) fn new(
+        first_read: usize,
+        bufs: Vec<Buf>,
+        mailbox: Mailbox,
+        floor: Option<Reservation>,
+    ) -> Pieces {
+        Pieces {
+            first_read,
+            bufs,
+            mailbox,
+            floor,
+        }
     }
 }
 
@@ -95,8 +105,8 @@ pub(crate) struct Gathering {
     cache: bool,
     sink: Sink,
     started: bool,
-    /// The extents of the layout as they were before the first byte was read: what changes meanwhile is not remembered under
-    /// its new version.
+    /// The extents of the layout as they were before the first byte was read: what changes
+    /// meanwhile is not remembered under its new version.
     dated: Vec<Dated>,
     wholes: Vec<Whole>,
     bufs: Vec<Buf>,
@@ -126,11 +136,17 @@ impl Gathering {
             Some([only]) => only.reads.clone(),
             _ => 0..0,
         };
-        let extents =
-            layout.frames[frames.clone()].iter().flat_map(|frame| &layout.reads[frame.reads.clone()]).map(|read| read.extent);
+        let extents = layout.frames[frames.clone()]
+            .iter()
+            .flat_map(|frame| &layout.reads[frame.reads.clone()])
+            .map(|read| read.extent);
         let mut extents: Vec<u32> = extents.collect();
         extents.dedup();
-        let extent_lock = ExtentLock::new(extents.into_iter().map(|extent| (layout.extents[extent as usize].id(), false)));
+        let extent_lock = ExtentLock::new(
+            extents
+                .into_iter()
+                .map(|extent| (layout.extents[extent as usize].id(), false)),
+        );
         let whole = matches!(sink, Sink::Whole(_));
         if let Sink::Whole(Some(ticket)) = &sink {
             ticket.expect(reads.len() as u64);
@@ -163,11 +179,18 @@ impl Gathering {
 
     fn submit(&mut self, core: &mut Core<'_>) {
         if !self.started {
-            if !core.memory.has_room(self.beside_bytes) || !core.extent_locks.acquire(&mut self.extent_lock) {
+            if !core.memory.has_room(self.beside_bytes)
+                || !core.extent_locks.acquire(&mut self.extent_lock)
+            {
                 return;
             }
             core.memory.hold(&mut self.account, self.beside_bytes);
-            self.dated = self.layout.extents.iter().map(|extent| (extent.id(), extent.version())).collect();
+            self.dated = self
+                .layout
+                .extents
+                .iter()
+                .map(|extent| (extent.id(), extent.version()))
+                .collect();
             self.started = true;
         }
         while !self.frames.is_empty() {
@@ -176,7 +199,10 @@ impl Gathering {
                 Ok(Some(frame)) => self.submit_frame(core, frame),
                 Ok(None) => return,
                 Err(source) => {
-                    self.error = Some(Error::NoMemory { bytes: bytes as u64, source });
+                    self.error = Some(Error::NoMemory {
+                        bytes: bytes as u64,
+                        source,
+                    });
                     return;
                 }
             }
@@ -199,7 +225,12 @@ impl Gathering {
                 continue;
             }
             let device = layout.extents[read.extent as usize].device();
-            core.submit((index - self.reads.start) as u32, device, read.offset, Op::Read(piece));
+            core.submit(
+                (index - self.reads.start) as u32,
+                device,
+                read.offset,
+                Op::Read(piece),
+            );
             self.in_flight += 1;
         }
     }
@@ -232,12 +263,20 @@ impl Gathering {
     /// Where an item is, on its extent and in its request.
     fn find(&self, index: usize, item: u32) -> (Dated, u64, Range<usize>) {
         let read = &self.layout.reads[index];
-        let (_, range) = self.layout.find(item as usize).expect("items of a request are in it");
-        (self.dated[read.extent as usize], read.offset + range.start as u64, range)
+        let (_, range) = self
+            .layout
+            .find(item as usize)
+            .expect("items of a request are in it");
+        (
+            self.dated[read.extent as usize],
+            read.offset + range.start as u64,
+            range,
+        )
     }
 
     fn is_cancelled(&self) -> bool {
-        self.returned || matches!(&self.sink, Sink::Whole(Some(ticket)) if ticket.cancelled.load(Ordering::Acquire))
+        self.returned
+            || matches!(&self.sink, Sink::Whole(Some(ticket)) if ticket.cancelled.load(Ordering::Acquire))
     }
 
     /// Tells the caller how it ended.
@@ -273,7 +312,9 @@ impl Gathering {
             inbox.state.locked().pieces.clear();
         }
         for whole in self.wholes.drain(..) {
-            let frame = whole.reclaim().unwrap_or_else(|_| unreachable!("every piece was dropped"));
+            let frame = whole
+                .reclaim()
+                .unwrap_or_else(|_| unreachable!("every piece was dropped"));
             core.memory.give(&mut self.account, frame);
         }
         self.uncharge(core);
@@ -316,7 +357,14 @@ impl Activity for Gathering {
     fn complete(&mut self, core: &mut Core<'_>, token: u32, completion: Completion) {
         self.in_flight -= 1;
         let index = self.reads.start + token as usize;
-        let Completion { op: Op::Read(piece), result, .. } = completion else { unreachable!("only reads are submitted") };
+        let Completion {
+            op: Op::Read(piece),
+            result,
+            ..
+        } = completion
+        else {
+            unreachable!("only reads are submitted")
+        };
         match result {
             Ok(()) => {
                 if self.cache {
@@ -325,7 +373,9 @@ impl Activity for Gathering {
                 self.arrived(index, piece);
             }
             Err(source) => {
-                let object = self.layout.extents[self.layout.reads[index].extent as usize].name().to_owned();
+                let object = self.layout.extents[self.layout.reads[index].extent as usize]
+                    .name()
+                    .to_owned();
                 self.error.get_or_insert(Error::Device { object, source });
             }
         }
@@ -351,7 +401,9 @@ impl Activity for Gathering {
 impl Drop for Gathering {
     fn drop(&mut self) {
         match &self.sink {
-            Sink::Whole(ticket) => ticket.iter().for_each(|ticket| ticket.fill(Err(Error::Closed))),
+            Sink::Whole(ticket) => ticket
+                .iter()
+                .for_each(|ticket| ticket.fill(Err(Error::Closed))),
             Sink::Each(inbox) => inbox.end(Err(Error::Closed)),
         }
     }

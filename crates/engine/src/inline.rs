@@ -1,8 +1,8 @@
 //! Short work on what is in memory already: the calling thread computes too.
 //!
-//! A run takes four messages between threads that sleep, a tenth of a millisecond in all: nothing beside I/O, much beside the
-//! product of two matrices of 512 x 512. Here the caller begins with the first task while compute threads wake up and take the
-//! others.
+//! A run takes four messages between threads that sleep, a tenth of a millisecond in all: nothing
+//! beside I/O, much beside the product of two matrices of 512 x 512. Here the caller begins with
+//! the first task while compute threads wake up and take the others.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
@@ -19,7 +19,8 @@ use crate::schedule::Totals;
 use crate::trace::{Recorder, Trace};
 use crate::workers::Workers;
 
-/// What another thread still computes is waited for so long without sleeping: to be woken takes as long.
+/// What another thread still computes is waited for so long without sleeping: to be woken takes as
+/// long.
 const AWAKE: Duration = Duration::from_micros(100);
 
 /// Tasks that no thread has begun, with the blocks that they read.
@@ -36,18 +37,29 @@ struct Done {
 
 /// Refuses a plan whose tasks do more than to read what the caller holds.
 pub(crate) fn check(plan: &Plan) -> Result<()> {
-    plan.tasks.iter().try_for_each(|task| check_task(&plan.name, &plan.areas, task))?;
+    plan.tasks
+        .iter()
+        .try_for_each(|task| check_task(&plan.name, &plan.areas, task))?;
     let reads = |task: &Task| {
-        task.accesses.iter().all(|access| access.mode == Mode::Read && plan.areas[access.region.extent.0 as usize].is_resident())
+        task.accesses.iter().all(|access| {
+            access.mode == Mode::Read && plan.areas[access.region.extent.0 as usize].is_resident()
+        })
     };
-    match plan.tasks.iter().find(|task| task.scratch > 0 || !reads(task)) {
+    match plan
+        .tasks
+        .iter()
+        .find(|task| task.scratch > 0 || !reads(task))
+    {
         Some(task) => Err(refusal(&plan.name, task.name)),
         None => Ok(()),
     }
 }
 
 fn refusal(plan: &str, task: &str) -> Error {
-    Error::Plan { plan: plan.to_owned(), reason: format!("task {task} needs more than memory of the caller's; run it instead") }
+    Error::Plan {
+        plan: plan.to_owned(),
+        reason: format!("task {task} needs more than memory of the caller's; run it instead"),
+    }
 }
 
 /// Bytes that the plan holds with `at_once` tasks at a time.
@@ -58,14 +70,29 @@ pub(crate) fn bytes(plan: &Plan, at_once: usize) -> u64 {
 /// Carries out a plan that has been checked, `at_once` tasks at a time.
 pub(crate) fn compute(plan: Plan, at_once: usize, workers: &Workers) -> Result<Outcome> {
     let mut recorder = Recorder::new();
-    let totals = Totals { peak_bytes: bytes(&plan, at_once), ..Totals::default() };
-    let counted = Trace { predicted: totals, actual: totals, flops: plan.flops(), plan: plan.name, ..Trace::default() };
+    let totals = Totals {
+        peak_bytes: bytes(&plan, at_once),
+        ..Totals::default()
+    };
+    let counted = Trace {
+        predicted: totals,
+        actual: totals,
+        flops: plan.flops(),
+        plan: plan.name,
+        ..Trace::default()
+    };
     let count = plan.tasks.len();
     let with_blocks = |task: Task| {
-        let blocks = task.accesses.iter().map(|access| Block::resident(&plan.areas, access.region)).collect();
+        let blocks = task
+            .accesses
+            .iter()
+            .map(|access| Block::resident(&plan.areas, access.region))
+            .collect();
         (task, blocks)
     };
-    let tasks: Arc<Tasks> = Arc::new(Mutex::new(plan.tasks.into_iter().map(with_blocks).collect()));
+    let tasks: Arc<Tasks> = Arc::new(Mutex::new(
+        plan.tasks.into_iter().map(with_blocks).collect(),
+    ));
     let (sender, receiver) = crossbeam_channel::unbounded();
     for core in 1..at_once.min(count) {
         let (tasks, sender) = (Arc::clone(&tasks), sender.clone());
@@ -74,9 +101,18 @@ pub(crate) fn compute(plan: Plan, at_once: usize, workers: &Workers) -> Result<O
     work(0, &tasks, &sender);
     let mut outcome = Ok(());
     for _ in 0..count {
-        let Done { name, core, since, until, result } = next(&receiver);
+        let Done {
+            name,
+            core,
+            since,
+            until,
+            result,
+        } = next(&receiver);
         recorder.worked(core, name, since, until);
-        let failed = |source| Error::Task { task: format!("{name} of {}", counted.plan), source };
+        let failed = |source| Error::Task {
+            task: format!("{name} of {}", counted.plan),
+            source,
+        };
         outcome = outcome.and(result.map_err(failed));
     }
     outcome.map(|()| Outcome::computed(recorder.finish(workers.count(), counted)))
@@ -87,11 +123,27 @@ fn work(core: usize, tasks: &Tasks, done: &Sender<Done>) {
     let next = || tasks.locked().pop_front();
     while let Some((mut task, mut blocks)) = next() {
         let (since, mut more) = (Instant::now(), Vec::new());
-        let result = run_task(task.work.take(), &mut [], &mut blocks, &AtomicBool::new(false), &mut more);
-        let result = if more.is_empty() { result } else { Err("adds tasks, which only a run can carry out".into()) };
+        let result = run_task(
+            task.work.take(),
+            &mut [],
+            &mut blocks,
+            &AtomicBool::new(false),
+            &mut more,
+        );
+        let result = if more.is_empty() {
+            result
+        } else {
+            Err("adds tasks, which only a run can carry out".into())
+        };
         // Before the waiting caller is told: what the task borrowed is then free.
         drop(blocks);
-        let _ = done.send(Done { name: task.name, core, since, until: Instant::now(), result });
+        let _ = done.send(Done {
+            name: task.name,
+            core,
+            since,
+            until: Instant::now(),
+            result,
+        });
     }
 }
 

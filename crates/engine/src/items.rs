@@ -15,14 +15,14 @@ const CHUNK_BYTES: usize = 256 << 10;
 const ITEM_BYTES_MAX: usize = CHUNK_BYTES / 8;
 /// Slots of the small queue: a tenth of all, as in the paper.
 const SMALL_SHARE: usize = 10;
-/// A key in the slot, one in the index, one in the queue of ghosts and one in their set (32 bytes each), a number in a queue,
-/// and the slack of all of them.
+/// A key in the slot, one in the index, one in the queue of ghosts and one in their set (32 bytes
+/// each), a number in a queue, and the slack of all of them.
 const SLOT_OVERHEAD_BYTES: usize = 256;
 /// Wanted more often than this counts as this often.
 const FREQUENCY_MAX: u8 = 3;
 
-/// An extent as it was at some time: its id and version. The bytes of an earlier version are never found again, and are
-/// evicted like others that are not asked for.
+/// An extent as it was at some time: its id and version. The bytes of an earlier version are never
+/// found again, and are evicted like others that are not asked for.
 pub(crate) type Dated = (u64, u64);
 
 /// Extent, offset, length.
@@ -42,7 +42,9 @@ impl Items {
 
     /// Copies an item out; false where it is not known.
     pub(crate) fn get(&mut self, extent: Dated, offset: u64, destination: &mut [u8]) -> bool {
-        let Some(class) = self.classes.get_mut(&slot_bytes(destination.len())) else { return false };
+        let Some(class) = self.classes.get_mut(&slot_bytes(destination.len())) else {
+            return false;
+        };
         class.get((extent, offset, destination.len()), destination)
     }
 
@@ -52,7 +54,10 @@ impl Items {
             return;
         }
         let slot_bytes = slot_bytes(item.len());
-        let class = self.classes.entry(slot_bytes).or_insert_with(|| Class::new(slot_bytes));
+        let class = self
+            .classes
+            .entry(slot_bytes)
+            .or_insert_with(|| Class::new(slot_bytes));
         if class.free.is_empty() && room >= class.chunk_cost() && class.grow() {
             self.bytes += class.chunk_cost();
         }
@@ -61,7 +66,10 @@ impl Items {
 
     /// Gives a chunk back to the system; false where there is none.
     pub(crate) fn shrink(&mut self) -> bool {
-        let largest = self.classes.values_mut().max_by_key(|class| class.chunks.len());
+        let largest = self
+            .classes
+            .values_mut()
+            .max_by_key(|class| class.chunks.len());
         let Some(class) = largest else { return false };
         let shrunk = class.shrink();
         if shrunk {
@@ -72,7 +80,9 @@ impl Items {
 
     /// Forgets the items of an extent.
     pub(crate) fn forget(&mut self, extent: u64) {
-        self.classes.values_mut().for_each(|class| class.forget(extent));
+        self.classes
+            .values_mut()
+            .for_each(|class| class.forget(extent));
     }
 }
 
@@ -126,12 +136,17 @@ impl Class {
     }
 
     fn bytes_of(&mut self, slot: u32, len: usize) -> &mut [u8] {
-        let (chunk, within) = (slot as usize / self.slots_in_chunk(), slot as usize % self.slots_in_chunk());
+        let (chunk, within) = (
+            slot as usize / self.slots_in_chunk(),
+            slot as usize % self.slots_in_chunk(),
+        );
         &mut self.chunks[chunk][within * self.slot_bytes..][..len]
     }
 
     fn get(&mut self, key: Key, destination: &mut [u8]) -> bool {
-        let Some(&slot) = self.index.get(&key) else { return false };
+        let Some(&slot) = self.index.get(&key) else {
+            return false;
+        };
         let state = &mut self.slots[slot as usize];
         state.frequency = FREQUENCY_MAX.min(state.frequency + 1);
         destination.copy_from_slice(self.bytes_of(slot, key.2));
@@ -142,9 +157,14 @@ impl Class {
         if self.index.contains_key(&key) {
             return;
         }
-        let Some(slot) = self.free.pop().or_else(|| self.evict()) else { return };
+        let Some(slot) = self.free.pop().or_else(|| self.evict()) else {
+            return;
+        };
         self.bytes_of(slot, item.len()).copy_from_slice(item);
-        self.slots[slot as usize] = Slot { key: Some(key), frequency: 0 };
+        self.slots[slot as usize] = Slot {
+            key: Some(key),
+            frequency: 0,
+        };
         self.index.insert(key, slot);
         match self.ghost_set.remove(&key) {
             true => self.main.push_back(slot),
@@ -195,10 +215,18 @@ impl Class {
     }
 
     fn grow(&mut self) -> bool {
-        let Ok(chunk) = Buf::anonymous(CHUNK_BYTES) else { return false };
+        let Ok(chunk) = Buf::anonymous(CHUNK_BYTES) else {
+            return false;
+        };
         self.chunks.push(chunk);
         let first = self.slots.len() as u32;
-        self.slots.resize(self.chunks.len() * self.slots_in_chunk(), Slot { key: None, frequency: 0 });
+        self.slots.resize(
+            self.chunks.len() * self.slots_in_chunk(),
+            Slot {
+                key: None,
+                frequency: 0,
+            },
+        );
         self.free.extend((first..self.slots.len() as u32).rev());
         true
     }
@@ -224,7 +252,9 @@ impl Class {
 
     fn forget(&mut self, extent: u64) {
         let of_extent = |slot: &Slot| slot.key.is_some_and(|((id, _), ..)| id == extent);
-        let stale: HashSet<u32> = (0..self.slots.len() as u32).filter(|&slot| of_extent(&self.slots[slot as usize])).collect();
+        let stale: HashSet<u32> = (0..self.slots.len() as u32)
+            .filter(|&slot| of_extent(&self.slots[slot as usize]))
+            .collect();
         for queue in [&mut self.small, &mut self.main] {
             queue.retain(|slot| !stale.contains(slot));
         }
@@ -309,7 +339,10 @@ mod tests {
     fn slots_waste_little() {
         for len in 1..=ITEM_BYTES_MAX {
             let slot = slot_bytes(len);
-            assert!(slot >= len && (slot < len + 16 || slot * 4 <= len * 5), "{len} {slot}");
+            assert!(
+                slot >= len && (slot < len + 16 || slot * 4 <= len * 5),
+                "{len} {slot}"
+            );
         }
     }
 }

@@ -85,7 +85,11 @@ pub(crate) struct Shape {
 
 impl Shape {
     pub(crate) fn new(gap: u64, request_bytes: u64) -> Shape {
-        Shape { gap, request_bytes: request_bytes.min(FRAME_BYTES as u64), frame_bytes: FRAME_BYTES }
+        Shape {
+            gap,
+            request_bytes: request_bytes.min(FRAME_BYTES as u64),
+            frame_bytes: FRAME_BYTES,
+        }
     }
 }
 
@@ -100,7 +104,11 @@ impl Layout {
     /// [`Error::OutOfRange`] for an item that is not inside its extent.
     pub(crate) fn new(items: &[Item<'_>], shape: Shape) -> Result<Layout> {
         let (extents, keys) = sorted(items)?;
-        let nowhere = Place { start: 0, len: 0, read: NO_READ };
+        let nowhere = Place {
+            start: 0,
+            len: 0,
+            read: NO_READ,
+        };
         let mut layout = Layout {
             extents,
             reads: Vec::new(),
@@ -115,10 +123,14 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Bytes of bookkeeping for `items` items, at most: what this type and a run of it hold, and the keys of the sort.
+    /// Bytes of bookkeeping for `items` items, at most: what this type and a run of it hold, and
+    /// the keys of the sort.
     pub(crate) fn overhead_bytes(items: usize) -> u64 {
-        let each =
-            size_of::<Read>() + size_of::<Place>() + size_of::<Key>() + size_of::<u32>() + size_of::<outcore_device::Buf>();
+        let each = size_of::<Read>()
+            + size_of::<Place>()
+            + size_of::<Key>()
+            + size_of::<u32>()
+            + size_of::<outcore_device::Buf>();
         items as u64 * each as u64
     }
 
@@ -138,13 +150,20 @@ impl Layout {
 
     /// Items that a request brings.
     pub(crate) fn items_of(&self, read: usize) -> &[u32] {
-        let end = self.reads.get(read + 1).map_or(self.order.len(), |next| next.first as usize);
+        let end = self
+            .reads
+            .get(read + 1)
+            .map_or(self.order.len(), |next| next.first as usize);
         &self.order[self.reads[read].first as usize..end]
     }
 
     /// Items without bytes, which no request brings.
     pub(crate) fn empty_items(&self) -> impl Iterator<Item = usize> + '_ {
-        self.places.iter().enumerate().filter(|(_, place)| place.read == NO_READ).map(|(item, _)| item)
+        self.places
+            .iter()
+            .enumerate()
+            .filter(|(_, place)| place.read == NO_READ)
+            .map(|(item, _)| item)
     }
 
     fn place(&mut self, key: &Key, len: u64, shape: Shape) {
@@ -162,12 +181,22 @@ impl Layout {
             read.extent == key.extent && from <= end.saturating_add(shape.gap) && fits
         });
         if !joins {
-            self.reads.push(Read { offset: from, len: 0, at: 0, extent: key.extent, first: self.order.len() as u32 });
+            self.reads.push(Read {
+                offset: from,
+                len: 0,
+                at: 0,
+                extent: key.extent,
+                first: self.order.len() as u32,
+            });
         }
         let read = self.reads.last_mut().expect("pushed above");
         read.len = read.len.max((to - read.offset) as usize);
         let start = (key.offset - read.offset) as usize;
-        self.places[key.item as usize] = Place { start, len: len as usize, read: self.reads.len() as u32 - 1 };
+        self.places[key.item as usize] = Place {
+            start,
+            len: len as usize,
+            read: self.reads.len() as u32 - 1,
+        };
         self.order.push(key.item);
     }
 
@@ -178,7 +207,10 @@ impl Layout {
             let len = self.reads[index].len;
             let mut start = at.next_multiple_of(unit);
             if start > 0 && start + len > most {
-                self.frames.push(Frame { bytes: at.max(most), reads: first..index });
+                self.frames.push(Frame {
+                    bytes: at.max(most),
+                    reads: first..index,
+                });
                 (first, start) = (index, 0);
             }
             self.reads[index].at = start;
@@ -186,10 +218,19 @@ impl Layout {
         }
         if at > 0 {
             // Few sizes, so that frames are found again by the next batch.
-            let bytes = if at <= most { at.next_power_of_two().clamp(frame_bytes(1) as usize, most) } else { at };
-            self.frames.push(Frame { bytes, reads: first..self.reads.len() });
+            let bytes = if at <= most {
+                at.next_power_of_two().clamp(frame_bytes(1) as usize, most)
+            } else {
+                at
+            };
+            self.frames.push(Frame {
+                bytes,
+                reads: first..self.reads.len(),
+            });
         }
-        self.frames.iter_mut().for_each(|frame| frame.bytes = frame_bytes(frame.bytes) as usize);
+        self.frames
+            .iter_mut()
+            .for_each(|frame| frame.bytes = frame_bytes(frame.bytes) as usize);
     }
 }
 
@@ -199,12 +240,23 @@ fn unit(extent: &Extent) -> u64 {
 
 fn sorted(items: &[Item<'_>]) -> Result<(Vec<Extent>, Vec<Key>)> {
     if items.len() >= NO_READ as usize {
-        return Err(Error::Plan { plan: "gather".into(), reason: format!("{} items are too many for one call", items.len()) });
+        return Err(Error::Plan {
+            plan: "gather".into(),
+            reason: format!("{} items are too many for one call", items.len()),
+        });
     }
     let (mut extents, mut numbers): (Vec<Extent>, HashMap<u64, u32>) = Default::default();
     let mut keys = Vec::with_capacity(items.len());
     let mut last = (0, 0);
-    for (item, &Item { extent, offset, len }) in items.iter().enumerate() {
+    for (
+        item,
+        &Item {
+            extent,
+            offset,
+            len,
+        },
+    ) in items.iter().enumerate()
+    {
         extent.check(offset, len as u64)?;
         if last.0 != extent.id() {
             let number = *numbers.entry(extent.id()).or_insert_with(|| {
@@ -213,7 +265,11 @@ fn sorted(items: &[Item<'_>]) -> Result<(Vec<Extent>, Vec<Key>)> {
             });
             last = (extent.id(), number);
         }
-        keys.push(Key { offset, extent: last.1, item: item as u32 });
+        keys.push(Key {
+            offset,
+            extent: last.1,
+            item: item as u32,
+        });
     }
     keys.sort_unstable_by_key(|key| (key.extent, key.offset, key.item));
     Ok((extents, keys))
@@ -229,7 +285,12 @@ mod tests {
     use super::*;
 
     fn extents(lengths: &[u64], block: u32) -> Vec<Extent> {
-        let extent = |&len: &u64| Extent::new("memory", Arc::new(MemoryDevice::with_block("memory", len, block)));
+        let extent = |&len: &u64| {
+            Extent::new(
+                "memory",
+                Arc::new(MemoryDevice::with_block("memory", len, block)),
+            )
+        };
         lengths.iter().map(extent).collect()
     }
 
@@ -276,13 +337,25 @@ mod tests {
     #[test]
     fn neighbours_become_one_request_and_duplicates_cost_nothing() {
         let extents = extents(&[1 << 20], 512);
-        let at = |offset| Item { extent: &extents[0], offset, len: 512 };
+        let at = |offset| Item {
+            extent: &extents[0],
+            offset,
+            len: 512,
+        };
         let layout = Layout::new(
             &[at(4096), at(0), at(512), at(4096), at(1536)],
-            Shape { gap: 512, request_bytes: 4096, frame_bytes: 1 << 20 },
+            Shape {
+                gap: 512,
+                request_bytes: 4096,
+                frame_bytes: 1 << 20,
+            },
         )
         .unwrap();
-        let reads: Vec<_> = layout.reads.iter().map(|read| (read.offset, read.len)).collect();
+        let reads: Vec<_> = layout
+            .reads
+            .iter()
+            .map(|read| (read.offset, read.len))
+            .collect();
         assert_eq!(reads, [(0, 2048), (4096, 512)]);
         assert_eq!(layout.items_of(1), [0, 3]);
     }
@@ -290,8 +363,30 @@ mod tests {
     #[test]
     fn items_outside_are_named() {
         let extents = extents(&[1000], 512);
-        let error = Layout::new(&[Item { extent: &extents[0], offset: 990, len: 11 }], Shape::new(0, 1)).err().unwrap();
-        assert_eq!(error.to_string(), "memory: 11 bytes at offset 990 are not inside its 1000 bytes");
-        assert!(Layout::new(&[Item { extent: &extents[0], offset: u64::MAX, len: 11 }], Shape::new(0, 1)).is_err());
+        let error = Layout::new(
+            &[Item {
+                extent: &extents[0],
+                offset: 990,
+                len: 11,
+            }],
+            Shape::new(0, 1),
+        )
+        .err()
+        .unwrap();
+        assert_eq!(
+            error.to_string(),
+            "memory: 11 bytes at offset 990 are not inside its 1000 bytes"
+        );
+        assert!(
+            Layout::new(
+                &[Item {
+                    extent: &extents[0],
+                    offset: u64::MAX,
+                    len: 11
+                }],
+                Shape::new(0, 1)
+            )
+            .is_err()
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! Budget, reservations and frames.
 //!
 //! Every activity reserves its floor before it starts, all or nothing; the sum of the floors never
-//! exceeds the budget. Memory above its floor an activity may take while no other needs it, and gives
-//! back as it goes on. Unused frames are kept for the next request of that size: as idle
+//! exceeds the budget. Memory above its floor an activity may take while no other needs it, and
+//! gives back as it goes on. Unused frames are kept for the next request of that size: as idle
 //! blocks, whose bytes may be wanted again, or empty.
 
 mod budget;
@@ -23,11 +23,12 @@ use crate::error::{Error, Result};
 use crate::items::{Dated, Items};
 use crate::reclaimable::{PoolHandle, ReclaimablePools};
 
-/// Above their floors, streams that share memory have so much of it together: what is moved and used at once. More would only be
-/// memory that has to be cleared first.
+/// Above their floors, streams that share memory have so much of it together: what is moved and
+/// used at once. More would only be memory that has to be cleared first.
 const SHARED_BYTES: u64 = 128 << 20;
 
-/// Unused memory stays up to this when the engine is idle: enough to begin with, and little beside what other processes need.
+/// Unused memory stays up to this when the engine is idle: enough to begin with, and little beside
+/// what other processes need.
 const RESTING_BYTES: u64 = 32 << 20;
 
 /// What one activity may hold and holds.
@@ -38,7 +39,10 @@ pub(crate) struct Account {
 
 impl Account {
     pub(crate) fn new(reservation: Reservation) -> Account {
-        Account { reservation, held: 0 }
+        Account {
+            reservation,
+            held: 0,
+        }
     }
 
     fn above_floor(&self) -> u64 {
@@ -76,7 +80,8 @@ impl Memory {
         }
     }
 
-    /// Before transfers begin: tells the driver which frames may be named by a number. True when something has changed.
+    /// Before transfers begin: tells the driver which frames may be named by a number. True when
+    /// something has changed.
     pub(crate) fn register(&mut self, driver: &mut dyn Driver) -> bool {
         self.frames.register(driver)
     }
@@ -87,7 +92,8 @@ impl Memory {
     /// The system's, when it has no memory although the budget has.
     pub(crate) fn take(&mut self, account: &mut Account, bytes: usize) -> io::Result<Option<Buf>> {
         let size = frame_bytes(bytes);
-        let above = (account.held + size).saturating_sub(account.reservation.bytes()) - account.above_floor();
+        let above = (account.held + size).saturating_sub(account.reservation.bytes())
+            - account.above_floor();
         let spare = self.budget.available().saturating_sub(self.above_floors);
         if above > spare || self.held + size > self.total() {
             return Ok(None);
@@ -103,13 +109,17 @@ impl Memory {
         Ok(Some(frame))
     }
 
-    /// A frame whose pages are there already: an empty one, or of idle blocks that would have to go.
+    /// A frame whose pages are there already: an empty one, or of idle blocks that would have to
+    /// go.
     fn used_frame(&mut self, size: u64) -> Option<Buf> {
         if !self.frames.has(size) {
             self.drop_dead();
         }
         while !self.frames.has(size) && self.held + self.idle.bytes + size > self.total() {
-            let block = self.idle.pop_oldest_of(size as usize).or_else(|| self.idle.pop_oldest())?;
+            let block = self
+                .idle
+                .pop_oldest_of(size as usize)
+                .or_else(|| self.idle.pop_oldest())?;
             self.recycle(block);
         }
         self.frames.take(size)
@@ -118,8 +128,10 @@ impl Memory {
     /// Takes an idle block back into use.
     pub(crate) fn reuse(&mut self, account: &mut Account, key: &IdleKey) -> Option<Shared> {
         let size = self.idle.blocks.get(key)?.1.len() as u64;
-        let above = (account.held + size).saturating_sub(account.reservation.bytes()) - account.above_floor();
-        if above > self.budget.available().saturating_sub(self.above_floors) || !self.has_room(size) {
+        let above = (account.held + size).saturating_sub(account.reservation.bytes())
+            - account.above_floor();
+        if above > self.budget.available().saturating_sub(self.above_floors) || !self.has_room(size)
+        {
             return None;
         }
         let block = self.idle.remove(key)?;
@@ -134,7 +146,13 @@ impl Memory {
     }
 
     /// Gives a frame back whose bytes may be wanted again while its extent lives.
-    pub(crate) fn give_idle(&mut self, account: &mut Account, key: IdleKey, life: Weak<()>, block: Shared) {
+    pub(crate) fn give_idle(
+        &mut self,
+        account: &mut Account,
+        key: IdleKey,
+        life: Weak<()>,
+        block: Shared,
+    ) {
         self.charge(account, -(block.len() as i64));
         self.idle.lives.insert(key.0, life);
         if let Some(old) = self.idle.insert(key, block) {
@@ -152,7 +170,8 @@ impl Memory {
         self.held + bytes <= self.total()
     }
 
-    /// Refuses `bytes` more that can be held only when other activities give back what they have above their floors.
+    /// Refuses `bytes` more that can be held only when other activities give back what they have
+    /// above their floors.
     ///
     /// # Errors
     /// [`Error::OverBudget`].
@@ -161,10 +180,16 @@ impl Memory {
             return Ok(());
         }
         let (budget, available) = (self.budget.total(), self.total().saturating_sub(self.held));
-        Err(Error::OverBudget { what: what.to_owned(), needed: bytes, available, budget })
+        Err(Error::OverBudget {
+            what: what.to_owned(),
+            needed: bytes,
+            available,
+            budget,
+        })
     }
 
-    /// Whether everything that is counted as held is there: others have given back what they had above their floors.
+    /// Whether everything that is counted as held is there: others have given back what they had
+    /// above their floors.
     pub(crate) fn is_settled(&mut self) -> bool {
         let settled = self.has_room(0);
         if settled {
@@ -220,7 +245,12 @@ impl Memory {
     ///
     /// # Errors
     /// [`Error::OverBudget`] when others have reserved too much; the floor is then what it was.
-    pub(crate) fn raise_floor(&mut self, account: &mut Account, what: &str, bytes: u64) -> Result<()> {
+    pub(crate) fn raise_floor(
+        &mut self,
+        account: &mut Account,
+        what: &str,
+        bytes: u64,
+    ) -> Result<()> {
         self.above_floors -= account.above_floor();
         let raised = account.reservation.grow(what, bytes);
         self.above_floors += account.above_floor();
@@ -243,11 +273,16 @@ impl Memory {
 
     /// One stream more, or one less, shares what is above floors.
     pub(crate) fn shares(&mut self, joins: bool) {
-        self.sharers = if joins { self.sharers + 1 } else { self.sharers - 1 };
+        self.sharers = if joins {
+            self.sharers + 1
+        } else {
+            self.sharers - 1
+        };
     }
 
-    /// Frames of `frame_bytes` bytes that a stream may have, if all streams that share are to have as many: what keeps any device busy, and two
-    /// at least, of which one is filled or used while the other moves, where the budget has them.
+    /// Frames of `frame_bytes` bytes that a stream may have, if all streams that share are to have
+    /// as many: what keeps any device busy, and two at least, of which one is filled or used while
+    /// the other moves, where the budget has them.
     pub(crate) fn share(&self, frame_bytes: usize) -> usize {
         let of = |bytes: u64| (bytes / (frame_bytes.max(1) * self.sharers.max(1)) as u64) as usize;
         of(SHARED_BYTES).max(of(self.total()).min(2))
@@ -272,7 +307,10 @@ impl Memory {
     /// Evicts idle blocks of extents that have no handle any more.
     fn drop_dead(&mut self) {
         let lives = self.idle.lives.iter();
-        let dead: Vec<u64> = lives.filter(|(_, life)| life.strong_count() == 0).map(|(&extent, _)| extent).collect();
+        let dead: Vec<u64> = lives
+            .filter(|(_, life)| life.strong_count() == 0)
+            .map(|(&extent, _)| extent)
+            .collect();
         dead.into_iter().for_each(|extent| self.forget(extent));
     }
 
@@ -280,7 +318,13 @@ impl Memory {
     pub(crate) fn forget(&mut self, extent_id: u64) {
         self.items.forget(extent_id);
         self.idle.lives.remove(&extent_id);
-        let stale: Vec<IdleKey> = self.idle.blocks.keys().filter(|key| key.0 == extent_id).copied().collect();
+        let stale: Vec<IdleKey> = self
+            .idle
+            .blocks
+            .keys()
+            .filter(|key| key.0 == extent_id)
+            .copied()
+            .collect();
         for key in stale {
             let block = self.idle.remove(&key).expect("listed above");
             self.recycle(block);
@@ -297,19 +341,32 @@ impl Memory {
     fn charge(&mut self, account: &mut Account, bytes: i64) {
         self.released |= bytes < 0;
         self.above_floors -= account.above_floor();
-        account.held = account.held.checked_add_signed(bytes).expect("a frame is given back once");
-        self.held = self.held.checked_add_signed(bytes).expect("a frame is given back once");
+        account.held = account
+            .held
+            .checked_add_signed(bytes)
+            .expect("a frame is given back once");
+        self.held = self
+            .held
+            .checked_add_signed(bytes)
+            .expect("a frame is given back once");
         self.above_floors += account.above_floor();
     }
 
     /// Unmaps unused memory until `bytes` more stay within the budget.
     pub(crate) fn make_room(&mut self, bytes: u64) {
-        while self.let_go((self.mapped_bytes() + bytes).saturating_sub(self.total()), true) {}
+        while self.let_go(
+            (self.mapped_bytes() + bytes).saturating_sub(self.total()),
+            true,
+        ) {}
     }
 
-    /// Unmaps unused memory, but for a little and for the caches of open objects, when the engine is idle.
+    /// Unmaps unused memory, but for a little and for the caches of open objects, when the engine
+    /// is idle.
     pub(crate) fn rest(&mut self) {
-        while self.let_go((self.unused_bytes() - self.pools.bytes()).saturating_sub(RESTING_BYTES), false) {}
+        while self.let_go(
+            (self.unused_bytes() - self.pools.bytes()).saturating_sub(RESTING_BYTES),
+            false,
+        ) {}
     }
 
     /// Unmaps some unused memory, if `missing` is not 0; false when there is nothing.
@@ -319,7 +376,11 @@ impl Memory {
                 || self.frames.take_for_good(missing).is_some()
                 || self.items.shrink()
                 || (pools && self.pools.shrink())
-                || self.idle.pop_oldest().map(|block| self.recycle(block)).is_some())
+                || self
+                    .idle
+                    .pop_oldest()
+                    .map(|block| self.recycle(block))
+                    .is_some())
     }
 }
 
@@ -342,7 +403,12 @@ mod tests {
         let places = [frames[0].as_ptr(), frames[1].as_ptr()];
         let life = Arc::new(());
         for (index, frame) in frames.into_iter().enumerate() {
-            memory.give_idle(&mut account, key(index as u64), Arc::downgrade(&life), frame.freeze());
+            memory.give_idle(
+                &mut account,
+                key(index as u64),
+                Arc::downgrade(&life),
+                frame.freeze(),
+            );
         }
         let mut take = || memory.take(&mut account, SIZE).unwrap().unwrap().as_ptr();
         assert_eq!([take(), take()], places);
@@ -362,7 +428,10 @@ mod tests {
         let other = memory.take(&mut account, SIZE).unwrap().unwrap();
         assert_ne!(other.as_ptr(), place);
         drop(life);
-        assert_eq!(memory.take(&mut account, SIZE).unwrap().unwrap().as_ptr(), place);
+        assert_eq!(
+            memory.take(&mut account, SIZE).unwrap().unwrap().as_ptr(),
+            place
+        );
         assert!(memory.idle.blocks.is_empty() && memory.idle.lives.is_empty());
     }
 
@@ -385,7 +454,9 @@ mod tests {
                 let start = frame.as_ptr() as usize;
                 (lowest, highest) = (lowest.min(start), highest.max(start + frame.len()));
             }
-            frames.into_iter().for_each(|frame| memory.give(&mut account, frame));
+            frames
+                .into_iter()
+                .for_each(|frame| memory.give(&mut account, frame));
             held
         };
         assert_eq!(take(256, 1), (256, 1792));

@@ -37,7 +37,8 @@ pub struct Access {
     pub mode: Mode,
 }
 
-pub(crate) type Work = Box<dyn FnOnce(&mut Context<'_>) -> std::result::Result<(), TaskError> + Send>;
+pub(crate) type Work =
+    Box<dyn FnOnce(&mut Context<'_>) -> std::result::Result<(), TaskError> + Send>;
 
 /// What a running task sees.
 pub struct Context<'a> {
@@ -64,7 +65,14 @@ pub struct Task {
 impl Task {
     /// A task that does nothing yet.
     pub fn new(name: &'static str) -> Task {
-        Task { name, accesses: Vec::new(), flops: 0, scratch: 0, held: 0, work: None }
+        Task {
+            name,
+            accesses: Vec::new(),
+            flops: 0,
+            scratch: 0,
+            held: 0,
+            work: None,
+        }
     }
 
     /// Declares a read.
@@ -100,14 +108,18 @@ impl Task {
         self
     }
 
-    /// Bytes that the task itself allocates while it runs, such as the packing buffers of a product.
+    /// Bytes that the task itself allocates while it runs, such as the packing buffers of a
+    /// product.
     pub fn held(mut self, bytes: usize) -> Task {
         self.held = bytes;
         self
     }
 
     /// What it does.
-    pub fn run(mut self, work: impl FnOnce(&mut Context<'_>) -> std::result::Result<(), TaskError> + Send + 'static) -> Task {
+    pub fn run(
+        mut self,
+        work: impl FnOnce(&mut Context<'_>) -> std::result::Result<(), TaskError> + Send + 'static,
+    ) -> Task {
         self.work = Some(Box::new(work));
         self
     }
@@ -115,7 +127,10 @@ impl Task {
 
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Task").field("name", &self.name).field("accesses", &self.accesses).finish_non_exhaustive()
+        f.debug_struct("Task")
+            .field("name", &self.name)
+            .field("accesses", &self.accesses)
+            .finish_non_exhaustive()
     }
 }
 
@@ -137,7 +152,8 @@ pub(crate) enum Data {
 }
 
 impl Block {
-    /// From the first byte of the first row to the last byte of the last; what lies between rows is unspecified.
+    /// From the first byte of the first row to the last byte of the last; what lies between rows is
+    /// unspecified.
     pub fn bytes(&self) -> &[u8] {
         let bytes: &[u8] = match &self.data {
             Data::Shared(shared) => shared,
@@ -163,15 +179,23 @@ impl Block {
     /// # Panics
     /// When it is not in the caller's memory.
     pub(crate) fn resident(areas: &[Area], region: Region) -> Block {
-        let Backing::Resident(all) = &areas[region.extent.0 as usize].backing else { unreachable!("checked before") };
+        let Backing::Resident(all) = &areas[region.extent.0 as usize].backing else {
+            unreachable!("checked before")
+        };
         let data = Data::Shared(all.slice(region.offset as usize..region.end() as usize));
-        Block { data, region, layout: region.in_place() }
+        Block {
+            data,
+            region,
+            layout: region.in_place(),
+        }
     }
 
     fn reach(&self) -> usize {
         match self.region.is_empty() {
             true => 0,
-            false => self.layout.pitch * (self.region.rows as usize - 1) + self.region.row_bytes as usize,
+            false => {
+                self.layout.pitch * (self.region.rows as usize - 1) + self.region.row_bytes as usize
+            }
         }
     }
 
@@ -179,13 +203,21 @@ impl Block {
     pub fn slice<T: bytemuck::Pod>(&self) -> &[T] {
         let bytes = self.bytes();
         // Nothing has no alignment.
-        if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
+        if bytes.is_empty() {
+            &[]
+        } else {
+            bytemuck::cast_slice(bytes)
+        }
     }
 
     /// The same, to be changed.
     pub fn slice_mut<T: bytemuck::Pod>(&mut self) -> &mut [T] {
         let bytes = self.bytes_mut();
-        if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
+        if bytes.is_empty() {
+            &mut []
+        } else {
+            bytemuck::cast_slice_mut(bytes)
+        }
     }
 
     /// Elements of `T` from one row to the next.
@@ -250,7 +282,8 @@ pub struct Plan {
     pub(crate) keeps: bool,
     pub(crate) notes: Vec<(String, String)>,
     by_id: HashMap<u64, ExtentRef>,
-    /// What [`explain`](Plan::explain) has found out, for the run that follows it; gone with the next change.
+    /// What [`explain`](Plan::explain) has found out, for the run that follows it; gone with the
+    /// next change.
     explained: OnceLock<Explained>,
 }
 
@@ -286,13 +319,19 @@ impl Plan {
     /// The schedule that was kept, if it is for this much memory and this number of threads.
     pub(crate) fn take_schedule(&mut self, memory_bytes: u64, threads: usize) -> Option<Schedule> {
         let explained = self.explained.take()?;
-        (explained.memory_bytes == memory_bytes && explained.threads == threads).then_some(explained.schedule)
+        (explained.memory_bytes == memory_bytes && explained.threads == threads)
+            .then_some(explained.schedule)
     }
 
     /// A plan without tasks, for which references to extents of this one are good.
     pub fn of_the_same_extents(&self) -> Plan {
         let (areas, by_id) = (self.areas.clone(), self.by_id.clone());
-        Plan { areas, by_id, held_bytes: self.held_bytes, ..Plan::new(self.name.clone()) }
+        Plan {
+            areas,
+            by_id,
+            held_bytes: self.held_bytes,
+            ..Plan::new(self.name.clone())
+        }
     }
 
     /// Names an extent on a device. The same extent gets the same reference.
@@ -300,7 +339,11 @@ impl Plan {
         if let Some(&known) = self.by_id.get(&extent.id()) {
             return known;
         }
-        let reference = self.area(extent.name().to_owned(), extent.len(), Backing::Device(extent.clone()));
+        let reference = self.area(
+            extent.name().to_owned(),
+            extent.len(),
+            Backing::Device(extent.clone()),
+        );
         self.by_id.insert(extent.id(), reference);
         reference
     }
@@ -323,7 +366,11 @@ impl Plan {
 
     fn area(&mut self, name: String, bytes: u64, backing: Backing) -> ExtentRef {
         self.explained.take();
-        self.areas.push(Area { name, bytes, backing });
+        self.areas.push(Area {
+            name,
+            bytes,
+            backing,
+        });
         ExtentRef(self.areas.len() as u32 - 1)
     }
 
@@ -352,7 +399,8 @@ impl Plan {
         self.held_bytes += bytes;
     }
 
-    /// Says that another run begins where this one ends: blocks stay in memory even of extents that are larger.
+    /// Says that another run begins where this one ends: blocks stay in memory even of extents that
+    /// are larger.
     pub fn keeps(&mut self) {
         self.keeps = true;
     }
@@ -385,7 +433,12 @@ impl Plan {
 
 /// Checks that a task stays within its extents and does not overlap itself where it writes.
 pub(crate) fn check_task(plan: &str, areas: &[Area], task: &Task) -> Result<()> {
-    let refuse = |reason: String| Err(Error::Plan { plan: plan.to_owned(), reason: format!("task {}: {reason}", task.name) });
+    let refuse = |reason: String| {
+        Err(Error::Plan {
+            plan: plan.to_owned(),
+            reason: format!("task {}: {reason}", task.name),
+        })
+    };
     for (index, access) in task.accesses.iter().enumerate() {
         let Some(area) = areas.get(access.region.extent.0 as usize) else {
             return refuse("names an extent of another plan".into());
@@ -394,16 +447,28 @@ pub(crate) fn check_task(plan: &str, areas: &[Area], task: &Task) -> Result<()> 
             return refuse(format!("rows of {} overlap each other", area.name));
         }
         if access.region.end() > area.bytes && !access.region.is_empty() {
-            return refuse(format!("reaches byte {} of {}, which has {}", access.region.end(), area.name, area.bytes));
+            return refuse(format!(
+                "reaches byte {} of {}, which has {}",
+                access.region.end(),
+                area.name,
+                area.bytes
+            ));
         }
         if access.mode != Mode::Read && matches!(area.backing, Backing::Resident(_)) {
             return refuse(format!("writes to {}, which is read only", area.name));
         }
-        // Equal regions are one block, which cannot be lent twice: also where they have no byte that could overlap.
-        let shares = |other: &Access| access.region == other.region || access.region.overlaps(&other.region);
-        let clash = |other: &Access| (access.mode != Mode::Read || other.mode != Mode::Read) && shares(other);
+        // Equal regions are one block, which cannot be lent twice: also where they have no byte
+        // that could overlap.
+        let shares =
+            |other: &Access| access.region == other.region || access.region.overlaps(&other.region);
+        let clash = |other: &Access| {
+            (access.mode != Mode::Read || other.mode != Mode::Read) && shares(other)
+        };
         if task.accesses[..index].iter().any(clash) {
-            return refuse(format!("writes bytes of {} that it also declares elsewhere", area.name));
+            return refuse(format!(
+                "writes bytes of {} that it also declares elsewhere",
+                area.name
+            ));
         }
     }
     Ok(())

@@ -1,9 +1,11 @@
-//! The engine's thread: it owns the driver, the frames and every activity, and sleeps in the driver.
+//! The engine's thread: it owns the driver, the frames and every activity, and sleeps in the
+//! driver.
 //!
 //! One loop: take messages, let activities act, submit, reap. Other threads send a
 //! message and wake the driver; there is no other way in, so nothing here needs a lock.
 //!
-//! A driver that fails ends what goes on with its error, not the engine: what is started later finds out for itself.
+//! A driver that fails ends what goes on with its error, not the engine: what is started later
+//! finds out for itself.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -47,14 +49,20 @@ pub(crate) struct Core<'a> {
 }
 
 impl Core<'_> {
-    /// Gives up what this activity has submitted and no device has begun: it completes with an error.
+    /// Gives up what this activity has submitted and no device has begun: it completes with an
+    /// error.
     pub(crate) fn withdraw(&mut self) {
         self.withdrawn.push(self.mailbox.activity);
     }
 
     pub(crate) fn submit(&mut self, token: u32, device: &Arc<dyn Device>, offset: u64, op: Op) {
         let tag = u64::from(self.mailbox.activity) << 32 | u64::from(token);
-        self.requests.push(Request { tag, device: Arc::clone(device), offset, op });
+        self.requests.push(Request {
+            tag,
+            device: Arc::clone(device),
+            offset,
+            op,
+        });
     }
 }
 
@@ -81,7 +89,11 @@ impl Mailbox {
     }
 
     pub(crate) fn send(&self, message: impl std::any::Any + Send) {
-        if self.sender.send(Message::For(self.activity, Box::new(message))).is_ok() {
+        if self
+            .sender
+            .send(Message::For(self.activity, Box::new(message)))
+            .is_ok()
+        {
             self.waker.wake();
         }
     }
@@ -113,7 +125,8 @@ impl Gauge {
         self.driver.locked().clone()
     }
 
-    /// Whether something goes on, or waits to. Whatever fails to reserve memory has been counted before.
+    /// Whether something goes on, or waits to. Whatever fails to reserve memory has been counted
+    /// before.
     pub(crate) fn is_busy(&self) -> bool {
         self.activities.load(Ordering::SeqCst) > 0
     }
@@ -133,15 +146,33 @@ impl Handle {
     pub(crate) fn new(driver: Box<dyn Driver>, budget: Budget, threads: usize) -> Result<Handle> {
         let (sender, receiver) = crossbeam_channel::unbounded();
         let waker = driver.waker();
-        let mailbox = Mailbox { activity: 0, sender: sender.clone(), waker: waker.clone() };
+        let mailbox = Mailbox {
+            activity: 0,
+            sender: sender.clone(),
+            waker: waker.clone(),
+        };
         let gauge = Arc::new(Gauge::default());
         // Before the compute threads, of which fewer do as well.
         let (hand_over, pump) = crossbeam_channel::bounded::<Pump>(1);
         let run = move || pump.iter().for_each(Pump::run);
-        let refused = |source| Error::NoThread { what: "a thread for its engine".into(), source };
-        let thread = std::thread::Builder::new().name("outcore-engine".into()).spawn(run).map_err(refused)?;
-        let compute = || format!("{threads} compute thread{}", if threads == 1 { "" } else { "s" });
-        let workers = Arc::new(Workers::new(threads).map_err(|source| Error::NoThread { what: compute(), source })?);
+        let refused = |source| Error::NoThread {
+            what: "a thread for its engine".into(),
+            source,
+        };
+        let thread = std::thread::Builder::new()
+            .name("outcore-engine".into())
+            .spawn(run)
+            .map_err(refused)?;
+        let compute = || {
+            format!(
+                "{threads} compute thread{}",
+                if threads == 1 { "" } else { "s" }
+            )
+        };
+        let workers = Arc::new(Workers::new(threads).map_err(|source| Error::NoThread {
+            what: compute(),
+            source,
+        })?);
         let pump = Pump {
             driver,
             memory: Memory::new(budget),
@@ -160,7 +191,14 @@ impl Handle {
         };
         let handed_over = hand_over.send(pump);
         debug_assert!(handed_over.is_ok(), "the thread waits for it");
-        Ok(Handle { sender, waker, thread: Some(thread), workers, gauge, next: 1.into() })
+        Ok(Handle {
+            sender,
+            waker,
+            thread: Some(thread),
+            workers,
+            gauge,
+            next: 1.into(),
+        })
     }
 
     /// The compute threads.
@@ -176,18 +214,26 @@ impl Handle {
     /// A mailbox for an activity that is yet to start.
     pub(crate) fn mailbox(&self) -> Mailbox {
         let activity = self.next.fetch_add(1, Ordering::Relaxed);
-        Mailbox { activity, sender: self.sender.clone(), waker: self.waker.clone() }
+        Mailbox {
+            activity,
+            sender: self.sender.clone(),
+            waker: self.waker.clone(),
+        }
     }
 
     pub(crate) fn start(&self, mailbox: &Mailbox, activity: Box<dyn Activity>) -> Result<()> {
-        self.sender.send(Message::Start(mailbox.activity, activity)).map_err(|_| Error::Closed)?;
+        self.sender
+            .send(Message::Start(mailbox.activity, activity))
+            .map_err(|_| Error::Closed)?;
         self.waker.wake();
         Ok(())
     }
 
     /// Puts a pool up.
     pub(crate) fn add_pool(&self, pool: impl Into<PoolHandle>) -> Result<()> {
-        self.sender.send(Message::PoolHandle(pool.into())).map_err(|_| Error::Closed)
+        self.sender
+            .send(Message::PoolHandle(pool.into()))
+            .map_err(|_| Error::Closed)
     }
 
     /// Makes the pump look at every activity again, unless it is asleep.
@@ -204,7 +250,11 @@ impl Drop for Handle {
     fn drop(&mut self) {
         let _ = self.sender.send(Message::Close);
         self.waker.wake();
-        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id()) {
+        if let Some(thread) = self
+            .thread
+            .take()
+            .filter(|thread| thread.thread().id() != std::thread::current().id())
+        {
             let _ = thread.join();
         }
     }
@@ -220,7 +270,8 @@ struct Pump {
     gauge: Arc<Gauge>,
     receiver: Receiver<Message>,
     mailbox: Mailbox,
-    /// In the order in which they began, which is the order in which those that wait for the same get it.
+    /// In the order in which they began, which is the order in which those that wait for the same
+    /// get it.
     activities: Activities,
     /// Those that are not looked at until a message comes.
     asleep: Activities,
@@ -253,15 +304,20 @@ impl Pump {
             self.memory.make_room(0);
             self.memory.fill_pools();
             if self.memory.register(&mut *self.driver) {
-                self.gauge.registered_bytes.store(self.driver.info().registered_bytes, Ordering::Relaxed);
+                self.gauge
+                    .registered_bytes
+                    .store(self.driver.info().registered_bytes, Ordering::Relaxed);
             }
-            self.gauge.mapped_bytes.store(self.memory.mapped_bytes(), Ordering::Relaxed);
+            self.gauge
+                .mapped_bytes
+                .store(self.memory.mapped_bytes(), Ordering::Relaxed);
             if !requests.is_empty() {
                 self.driver.submit(&mut requests);
             }
             if !self.withdrawn.is_empty() {
                 let withdrawn = std::mem::take(&mut self.withdrawn);
-                self.driver.cancel(&|tag| withdrawn.contains(&((tag >> 32) as u32)));
+                self.driver
+                    .cancel(&|tag| withdrawn.contains(&((tag >> 32) as u32)));
             }
             if self.closing && self.activities.is_empty() && self.driver.in_flight() == 0 {
                 return;
@@ -274,7 +330,10 @@ impl Pump {
             let since = Instant::now();
             if let Err(source) = self.driver.reap(wait, &mut completions) {
                 log::error!("the driver failed: {source}");
-                self.fail_all(&Error::Device { object: "driver".into(), source });
+                self.fail_all(&Error::Device {
+                    object: "driver".into(),
+                    source,
+                });
                 std::thread::sleep(PAUSE);
             }
             if !self.has_fallen_back && self.driver.has_fallen_back() {
@@ -304,13 +363,18 @@ impl Pump {
                 if self.closing {
                     activity.fail(Error::Closed);
                 }
-                let mailbox = Mailbox { activity: id, ..self.mailbox.clone() };
+                let mailbox = Mailbox {
+                    activity: id,
+                    ..self.mailbox.clone()
+                };
                 self.activities.insert(id, (mailbox, activity));
                 self.tell_number();
             }
             Message::For(id, message) => {
                 self.activities.extend(self.asleep.remove_entry(&id));
-                self.with(id, requests, |activity, core| activity.receive(core, message));
+                self.with(id, requests, |activity, core| {
+                    activity.receive(core, message)
+                });
             }
             Message::PoolHandle(pool) => self.memory.add_pool(pool),
             Message::Poll => {}
@@ -326,7 +390,9 @@ impl Pump {
     /// Ends all that goes on.
     fn fail_all(&mut self, error: &Error) {
         self.activities.append(&mut self.asleep);
-        self.activities.values_mut().for_each(|(_, activity)| activity.fail(error.again()));
+        self.activities
+            .values_mut()
+            .for_each(|(_, activity)| activity.fail(error.again()));
         self.withdrawn.extend(self.activities.keys());
     }
 
@@ -344,8 +410,13 @@ impl Pump {
                     }
                 });
             }
-            self.asleep.extend(asleep.iter().filter_map(|id| self.activities.remove_entry(id)));
-            let released = std::mem::take(&mut self.memory.released) | std::mem::take(&mut self.extent_locks.released);
+            self.asleep.extend(
+                asleep
+                    .iter()
+                    .filter_map(|id| self.activities.remove_entry(id)),
+            );
+            let released = std::mem::take(&mut self.memory.released)
+                | std::mem::take(&mut self.extent_locks.released);
             if ended.is_empty() && !released {
                 return;
             }
@@ -359,16 +430,27 @@ impl Pump {
     }
 
     fn tell_number(&self) {
-        self.gauge.activities.store(self.activities.len() + self.asleep.len(), Ordering::SeqCst);
+        self.gauge
+            .activities
+            .store(self.activities.len() + self.asleep.len(), Ordering::SeqCst);
     }
 
     fn complete(&mut self, completion: Completion, requests: &mut Vec<Request>) {
         let (id, token) = ((completion.tag >> 32) as u32, completion.tag as u32);
-        self.with(id, requests, |activity, core| activity.complete(core, token, completion));
+        self.with(id, requests, |activity, core| {
+            activity.complete(core, token, completion)
+        });
     }
 
-    fn with(&mut self, id: u32, requests: &mut Vec<Request>, act: impl FnOnce(&mut dyn Activity, &mut Core<'_>)) {
-        let Some((mailbox, activity)) = self.activities.get_mut(&id) else { return };
+    fn with(
+        &mut self,
+        id: u32,
+        requests: &mut Vec<Request>,
+        act: impl FnOnce(&mut dyn Activity, &mut Core<'_>),
+    ) {
+        let Some((mailbox, activity)) = self.activities.get_mut(&id) else {
+            return;
+        };
         let mut core = Core {
             memory: &mut self.memory,
             mailbox,

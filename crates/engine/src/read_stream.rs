@@ -2,8 +2,8 @@
 //!
 //! Blocks are requested in order as far ahead as there are frames, may arrive in any order, and are
 //! handed out in order, each in the frame that it was read into. A frame that its holder drops, on
-//! whatever thread, is requested again for the next block. What the caller keeps is within what is reserved for the stream; it
-//! grows with what the caller keeps, where the budget has more.
+//! whatever thread, is requested again for the next block. What the caller keeps is within what is
+//! reserved for the stream; it grows with what the caller keeps, where the budget has more.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -56,7 +56,9 @@ impl Filled {
 
 fn reclaim(frame: Whole, bytes: Buf) -> Buf {
     drop(bytes);
-    frame.reclaim().unwrap_or_else(|_| unreachable!("a frame is read in one piece"))
+    frame
+        .reclaim()
+        .unwrap_or_else(|_| unreachable!("a frame is read in one piece"))
 }
 
 /// Where a block lies, and its part of the sectors that are read for it.
@@ -99,8 +101,8 @@ pub struct ReadStream {
     over: bool,
 }
 
-/// One block, in the memory that it was read into, which counts as lent until this is dropped. May be sent to and dropped
-/// on any thread.
+/// One block, in the memory that it was read into, which counts as lent until this is dropped. May
+/// be sent to and dropped on any thread.
 pub struct Lent {
     /// Taken by drop only.
     filled: Option<Filled>,
@@ -134,29 +136,51 @@ impl Deref for Lent {
 
 impl fmt::Debug for Lent {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Lent({} bytes at {} of part {})", self.len(), self.offset(), self.part())
+        write!(
+            formatter,
+            "Lent({} bytes at {} of part {})",
+            self.len(),
+            self.offset(),
+            self.part()
+        )
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        self.filled.take().into_iter().for_each(|filled| self.pool.take_back(filled.into_frame()));
+        self.filled
+            .take()
+            .into_iter()
+            .for_each(|filled| self.pool.take_back(filled.into_frame()));
     }
 }
 
 impl ReadStream {
-    /// Waits for at most `timeout`; true when the next block, the end or an error can be had without waiting.
+    /// Waits for at most `timeout`; true when the next block, the end or an error can be had
+    /// without waiting.
     pub fn ready_within(&self, timeout: Duration) -> bool {
-        self.over || self.pool.between.ready_within(timeout, |state| state.is_quiet())
+        self.over
+            || self
+                .pool
+                .between
+                .ready_within(timeout, |state| state.is_quiet())
     }
 
-    /// The next block if it is there and what is reserved has it besides those that the caller keeps.
+    /// The next block if it is there and what is reserved has it besides those that the caller
+    /// keeps.
     pub fn next_if_ready(&mut self) -> Option<Lent> {
         let mut state = self.pool.between.lock();
-        let filled = if state.lent < state.least { state.filled.pop_front() } else { None };
+        let filled = if state.lent < state.least {
+            state.filled.pop_front()
+        } else {
+            None
+        };
         state.lent += usize::from(filled.is_some());
         drop(state);
-        filled.map(|filled| Lent { filled: Some(filled), pool: Arc::clone(&self.pool) })
+        filled.map(|filled| Lent {
+            filled: Some(filled),
+            pool: Arc::clone(&self.pool),
+        })
     }
 
     fn take(&mut self) -> Result<Option<Lent>> {
@@ -164,7 +188,10 @@ impl ReadStream {
         let mut state = self.pool.between.wait_while(State::is_quiet);
         if let Some(filled) = state.filled.pop_front() {
             state.lent += 1;
-            return Ok(Some(Lent { filled: Some(filled), pool: Arc::clone(&self.pool) }));
+            return Ok(Some(Lent {
+                filled: Some(filled),
+                pool: Arc::clone(&self.pool),
+            }));
         }
         match state.end.as_mut() {
             Some(end) => {
@@ -184,7 +211,10 @@ impl ReadStream {
         let mut floor = self.pool.floor.locked();
         if state.least == self.most || floor.grow("a block", self.frame_bytes as u64).is_err() {
             let bytes = (self.frame_bytes * state.least) as u64;
-            return Err(Error::Lent { object: self.names.join(", "), bytes });
+            return Err(Error::Lent {
+                object: self.names.join(", "),
+                bytes,
+            });
         }
         state.least += 1;
         drop((floor, state));
@@ -194,8 +224,8 @@ impl ReadStream {
 }
 
 impl State {
-    /// From here on, this many returned frames wake the engine. False when as many are there already: their
-    /// return woke no thread.
+    /// From here on, this many returned frames wake the engine. False when as many are there
+    /// already: their return woke no thread.
     fn wakes_at(&mut self, frames: usize) -> bool {
         self.wake_at = frames;
         self.returned.len() < frames
@@ -207,13 +237,17 @@ impl State {
     }
 }
 
-/// An error ends it, except for [`Error::Lent`]: that says that the caller keeps every block that the stream has memory
-/// for, and would wait for itself.
+/// An error ends it, except for [`Error::Lent`]: that says that the caller keeps every block that
+/// the stream has memory for, and would wait for itself.
 impl Iterator for ReadStream {
     type Item = Result<Lent>;
 
     fn next(&mut self) -> Option<Result<Lent>> {
-        if self.over { None } else { self.take().transpose() }
+        if self.over {
+            None
+        } else {
+            self.take().transpose()
+        }
     }
 }
 
@@ -225,7 +259,8 @@ impl Drop for ReadStream {
         state.returned.extend(unused);
         let lent_bytes = (state.lent * self.frame_bytes) as u64;
         drop(state);
-        // What is under way keeps others waiting until it is drained; what is lent stays reserved until it is dropped.
+        // What is under way keeps others waiting until it is drained; what is lent stays reserved
+        // until it is dropped.
         self.pool.floor.locked().shrink(lent_bytes);
         self.pool.mailbox.wake();
         if self.has_given {
@@ -236,13 +271,18 @@ impl Drop for ReadStream {
 }
 
 impl Engine {
-    /// Reads a range in blocks, in order, ahead of the caller. Each block has exactly `block_bytes` bytes, the last
-    /// what is left.
+    /// Reads a range in blocks, in order, ahead of the caller. Each block has exactly `block_bytes`
+    /// bytes, the last what is left.
     ///
     /// # Errors
-    /// Before any I/O: [`Error::OverBudget`] when `ahead` blocks are not free, [`Error::OutOfRange`]. The iterator has
-    /// [`Error::Device`], after the blocks before it.
-    pub fn read_stream(&self, extent: &Extent, range: Range<u64>, options: StreamOptions) -> Result<ReadStream> {
+    /// Before any I/O: [`Error::OverBudget`] when `ahead` blocks are not free,
+    /// [`Error::OutOfRange`]. The iterator has [`Error::Device`], after the blocks before it.
+    pub fn read_stream(
+        &self,
+        extent: &Extent,
+        range: Range<u64>,
+        options: StreamOptions,
+    ) -> Result<ReadStream> {
         self.read_streams(&[(extent.clone(), range)], options)
     }
 
@@ -250,7 +290,11 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::read_stream`].
-    pub fn read_streams(&self, parts: &[(Extent, Range<u64>)], options: StreamOptions) -> Result<ReadStream> {
+    pub fn read_streams(
+        &self,
+        parts: &[(Extent, Range<u64>)],
+        options: StreamOptions,
+    ) -> Result<ReadStream> {
         self.read_streams_with(parts, options, Supply::Reserved)
     }
 
@@ -268,28 +312,67 @@ impl Engine {
         for (extent, range) in parts {
             extent.check(range.start, range.end.saturating_sub(range.start))?;
         }
-        let mut names: Vec<String> = parts.iter().map(|(extent, _)| extent.name().to_owned()).collect();
+        let mut names: Vec<String> = parts
+            .iter()
+            .map(|(extent, _)| extent.name().to_owned())
+            .collect();
         names.dedup();
-        let longest = parts.iter().map(|(_, range)| range.end.saturating_sub(range.start)).max().unwrap_or(0);
+        let longest = parts
+            .iter()
+            .map(|(_, range)| range.end.saturating_sub(range.start))
+            .max()
+            .unwrap_or(0);
         // Never more memory than what there is to read.
         let block_bytes = block_bytes.min(usize::try_from(longest).unwrap_or(usize::MAX).max(1));
-        let blocks = |(_, range): &(Extent, Range<u64>)| range.end.saturating_sub(range.start).div_ceil(block_bytes as u64);
-        let ahead = ahead.min(usize::try_from(parts.iter().map(blocks).sum::<u64>()).unwrap_or(usize::MAX).max(1));
-        let frame_bytes = parts.iter().map(|(extent, range)| frame_for(block_bytes, extent, range.start)).max().unwrap_or(0);
+        let blocks = |(_, range): &(Extent, Range<u64>)| {
+            range
+                .end
+                .saturating_sub(range.start)
+                .div_ceil(block_bytes as u64)
+        };
+        let ahead = ahead.min(
+            usize::try_from(parts.iter().map(blocks).sum::<u64>())
+                .unwrap_or(usize::MAX)
+                .max(1),
+        );
+        let frame_bytes = parts
+            .iter()
+            .map(|(extent, range)| frame_for(block_bytes, extent, range.start))
+            .max()
+            .unwrap_or(0);
         let frames = match parts.first() {
             Some((extent, _)) => supply.frames(frame_bytes, ahead, extent)?,
-            None => Frames { bytes: 0, least: 1, most: 1, given: Vec::new(), shares: Shares::Not },
+            None => Frames {
+                bytes: 0,
+                least: 1,
+                most: 1,
+                given: Vec::new(),
+                shares: Shares::Not,
+            },
         };
         let (least, most, has_given) = (frames.least, frames.most, !frames.given.is_empty());
         let what = || format!("a stream over {}", names.join(", "));
         let floor = self.budget().reserve_floor(&what(), frames.floor_bytes())?;
         let (filled, returned) = (VecDeque::new(), Vec::new());
-        let state = State { filled, returned, lent: 0, least, end: None, closed: false, quiet: false, wake_at: 1 };
+        let state = State {
+            filled,
+            returned,
+            lent: 0,
+            least,
+            end: None,
+            closed: false,
+            quiet: false,
+            wake_at: 1,
+        };
         let between = Arc::new(Between::new(state));
         let reader = Reader {
             between: Arc::clone(&between),
             extent_lock: ExtentLock::new(
-                parts.iter().map(|(extent, _)| (extent.id(), false)).collect::<std::collections::BTreeMap<_, _>>().into_iter(),
+                parts
+                    .iter()
+                    .map(|(extent, _)| (extent.id(), false))
+                    .collect::<std::collections::BTreeMap<_, _>>()
+                    .into_iter(),
             ),
             parts: parts.to_vec(),
             part: 0,
@@ -310,8 +393,19 @@ impl Engine {
         self.with_handle(|handle, _| {
             let mailbox = handle.mailbox();
             handle.start(&mailbox, Box::new(reader))?;
-            let pool = Arc::new(Pool { between, mailbox, floor: Mutex::new(floor) });
-            Ok(ReadStream { pool, names, frame_bytes, most, has_given, over: false })
+            let pool = Arc::new(Pool {
+                between,
+                mailbox,
+                floor: Mutex::new(floor),
+            });
+            Ok(ReadStream {
+                pool,
+                names,
+                frame_bytes,
+                most,
+                has_given,
+                over: false,
+            })
         })
     }
 }
@@ -350,7 +444,8 @@ struct Reader {
 }
 
 impl Reader {
-    /// Goes to the next part as long as there is nothing left of this one. True when there is more to read.
+    /// Goes to the next part as long as there is nothing left of this one. True when there is more
+    /// to read.
     fn has_more(&mut self) -> bool {
         while let Some((_, range)) = self.parts.get(self.part) {
             if self.over {
@@ -360,14 +455,19 @@ impl Reader {
                 return true;
             }
             self.part += 1;
-            self.position = self.parts.get(self.part).map_or(0, |(_, range)| range.start);
+            self.position = self
+                .parts
+                .get(self.part)
+                .map_or(0, |(_, range)| range.start);
         }
         false
     }
 
     fn request(&mut self, core: &mut Core<'_>) {
         // A writer that waits has its turn once what is under way has come.
-        while self.has_more() && (self.loading == 0 || !core.extent_locks.is_wanted(&self.extent_lock)) {
+        while self.has_more()
+            && (self.loading == 0 || !core.extent_locks.is_wanted(&self.extent_lock))
+        {
             let Some(frame) = self.frame(core) else { break };
             if !core.extent_locks.acquire(&mut self.extent_lock) {
                 self.free.push(frame);
@@ -392,7 +492,8 @@ impl Reader {
             self.loading += 1;
         }
         if self.loading == 0 {
-            // Between two bursts of reads the lock is free, so no writer ever waits for this stream's caller.
+            // Between two bursts of reads the lock is free, so no writer ever waits for this
+            // stream's caller.
             core.extent_locks.release(&mut self.extent_lock);
         }
     }
@@ -409,21 +510,29 @@ impl Reader {
                 core.memory.hold(&mut self.account, frame.len() as u64);
                 Some(frame)
             }
-            None => core.memory.take(&mut self.account, self.frames.bytes).unwrap_or_else(|source| {
-                self.error = Some(Error::NoMemory { bytes: self.frames.bytes as u64, source });
-                self.over = true;
-                None
-            }),
+            None => core
+                .memory
+                .take(&mut self.account, self.frames.bytes)
+                .unwrap_or_else(|source| {
+                    self.error = Some(Error::NoMemory {
+                        bytes: self.frames.bytes as u64,
+                        source,
+                    });
+                    self.over = true;
+                    None
+                }),
         };
         self.taken += usize::from(frame.is_some());
         frame
     }
 
-    /// Gives back what others have reserved: free frames, then blocks that the caller has not got, from the last on, which are
-    /// read again later.
+    /// Gives back what others have reserved: free frames, then blocks that the caller has not got,
+    /// from the last on, which are read again later.
     fn shed(&mut self, core: &mut Core<'_>) {
         while core.memory.is_owed(&self.account) || self.taken > self.frames.allowed(core.memory) {
-            let Some(frame) = self.free.pop().or_else(|| self.let_go()) else { break };
+            let Some(frame) = self.free.pop().or_else(|| self.let_go()) else {
+                break;
+            };
             self.taken -= 1;
             core.memory.give(&mut self.account, frame);
         }
@@ -449,24 +558,34 @@ impl Reader {
         Some(filled.into_frame())
     }
 
-    /// Hands over the blocks whose turn it is, and takes back what was returned. True when the caller is gone.
+    /// Hands over the blocks whose turn it is, and takes back what was returned. True when the
+    /// caller is gone.
     fn exchange(&mut self, core: &mut Core<'_>) -> bool {
         let mut state = self.between.lock();
         self.free.append(&mut state.returned);
         let least = state.least;
         let before = (state.filled.len(), state.end.is_some());
-        while self.slots.front().is_some_and(|slot| !matches!(slot, Slot::Loading(..))) {
+        while self
+            .slots
+            .front()
+            .is_some_and(|slot| !matches!(slot, Slot::Loading(..)))
+        {
             let slot = self.slots.pop_front().expect("looked at above");
             self.first_slot = self.first_slot.wrapping_add(1);
             match slot {
-                Slot::Filled(filled) if state.end.is_none() && !state.closed => state.filled.push_back(filled),
+                Slot::Filled(filled) if state.end.is_none() && !state.closed => {
+                    state.filled.push_back(filled)
+                }
                 Slot::Filled(filled) => self.free.push(filled.into_frame()),
                 Slot::Failed(error) => _ = state.end.get_or_insert(Err(error)),
                 Slot::Loading(..) => unreachable!("not taken"),
             }
         }
         let closed = state.closed;
-        if state.end.is_none() && self.slots.is_empty() && (self.over || self.part == self.parts.len()) {
+        if state.end.is_none()
+            && self.slots.is_empty()
+            && (self.over || self.part == self.parts.len())
+        {
             state.end = Some(self.error.take().map_or(Ok(()), Err));
         }
         let news = before != (state.filled.len(), state.end.is_some());
@@ -476,7 +595,8 @@ impl Reader {
         }
         if least > self.frames.least {
             self.frames.least = least;
-            core.memory.set_floor(&mut self.account, self.frames.floor_bytes());
+            core.memory
+                .set_floor(&mut self.account, self.frames.floor_bytes());
         }
         closed
     }
@@ -522,7 +642,11 @@ impl Activity for Reader {
             self.request(core);
             // Few in flight: any frame helps. Many: their completions wake the engine often enough.
             let ahead = self.frames.most;
-            let wake_at = if self.loading > ahead / 2 { (ahead / 4).max(1) } else { 1 };
+            let wake_at = if self.loading > ahead / 2 {
+                (ahead / 4).max(1)
+            } else {
+                1
+            };
             if self.between.lock().wakes_at(wake_at) {
                 break;
             }
@@ -541,12 +665,26 @@ impl Activity for Reader {
     fn complete(&mut self, _: &mut Core<'_>, token: u32, completion: Completion) {
         self.loading -= 1;
         let slot = &mut self.slots[token.wrapping_sub(self.first_slot) as usize];
-        let Slot::Loading(frame, block) = std::mem::replace(slot, Slot::Failed(Error::Cancelled)) else {
+        let Slot::Loading(frame, block) = std::mem::replace(slot, Slot::Failed(Error::Cancelled))
+        else {
             unreachable!("a block is read once")
         };
-        let Completion { op: Op::Read(bytes), result, .. } = completion else { unreachable!("only reads are submitted") };
+        let Completion {
+            op: Op::Read(bytes),
+            result,
+            ..
+        } = completion
+        else {
+            unreachable!("only reads are submitted")
+        };
         match result {
-            Ok(()) => *slot = Slot::Filled(Filled { frame, bytes, block }),
+            Ok(()) => {
+                *slot = Slot::Filled(Filled {
+                    frame,
+                    bytes,
+                    block,
+                })
+            }
             Err(source) => {
                 let object = self.parts[block.part as usize].0.name().to_owned();
                 *slot = Slot::Failed(Error::Device { object, source });
@@ -580,8 +718,9 @@ impl Drop for Reader {
 mod tests {
     use super::*;
 
-    /// A frame that came back after the engine had looked, and before it asked to be woken for every frame, woke no thread:
-    /// the engine slept, the caller kept its other blocks and waited for the next, and neither ever went on.
+    /// A frame that came back after the engine had looked, and before it asked to be woken for
+    /// every frame, woke no thread: the engine slept, the caller kept its other blocks and waited
+    /// for the next, and neither ever went on.
     #[test]
     fn a_frame_that_came_back_unnoticed_is_noticed() {
         let mut state = State {

@@ -1,5 +1,5 @@
-//! Unused memory for caches: pieces of equal size, which are added while there is room and reclaimed, the last one first, when a run, reader
-//! or gather needs theirs.
+//! Unused memory for caches: pieces of equal size, which are added while there is room and
+//! reclaimed, the last one first, when a run, reader or gather needs theirs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -41,17 +41,30 @@ impl Pieces {
 }
 
 impl Engine {
-    /// A pool without pieces. Each of them counts as `piece_bytes` and what its owner needs besides.
+    /// A pool without pieces. Each of them counts as `piece_bytes` and what its owner needs
+    /// besides.
     ///
     /// # Errors
     /// Those of an engine that cannot start.
-    pub fn reclaimable_pool(&self, piece_bytes: usize, beside_bytes: u64) -> Result<ReclaimablePool> {
-        let between = Arc::new(Between { piece_bytes, beside_bytes, wanted: 0.into(), pieces: Mutex::default() });
+    pub fn reclaimable_pool(
+        &self,
+        piece_bytes: usize,
+        beside_bytes: u64,
+    ) -> Result<ReclaimablePool> {
+        let between = Arc::new(Between {
+            piece_bytes,
+            beside_bytes,
+            wanted: 0.into(),
+            pieces: Mutex::default(),
+        });
         let look = self.with_handle(|handle, _| {
             handle.add_pool(Arc::downgrade(&between))?;
             Ok(handle.poller())
         })?;
-        Ok(ReclaimablePool { between, look: Box::new(look) })
+        Ok(ReclaimablePool {
+            between,
+            look: Box::new(look),
+        })
     }
 }
 
@@ -73,7 +86,12 @@ impl ReclaimablePool {
 
 impl Drop for ReclaimablePool {
     fn drop(&mut self) {
-        self.between.pieces.lock().unwrap_or_else(PoisonError::into_inner).bufs.clear();
+        self.between
+            .pieces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .bufs
+            .clear();
         self.want(0);
     }
 }
@@ -116,15 +134,22 @@ impl ReclaimablePools {
     /// Adds the wanted pieces, within `room` bytes of unused memory.
     pub(crate) fn fill(&mut self, mut room: u64) {
         for pool in &mut self.0 {
-            let Some(between) = pool.between.upgrade() else { continue };
+            let Some(between) = pool.between.upgrade() else {
+                continue;
+            };
             let cost = between.cost();
             let wanted = between.wanted.load(Ordering::Relaxed);
             if pool.bytes >= wanted as u64 * cost || room < cost {
                 continue;
             }
-            let mut pieces = between.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pieces = between
+                .pieces
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             while pieces.bufs.len() < wanted && room >= cost {
-                let Ok(piece) = Buf::anonymous(between.piece_bytes) else { break };
+                let Ok(piece) = Buf::anonymous(between.piece_bytes) else {
+                    break;
+                };
                 pieces.bufs.push(piece);
                 room -= cost;
             }
@@ -134,12 +159,22 @@ impl ReclaimablePools {
 
     /// Takes a piece away; false where there is none.
     pub(crate) fn shrink(&mut self) -> bool {
-        let Some(pool) = self.0.iter_mut().max_by_key(|pool| pool.bytes).filter(|pool| pool.bytes > 0) else { return false };
+        let Some(pool) = self
+            .0
+            .iter_mut()
+            .max_by_key(|pool| pool.bytes)
+            .filter(|pool| pool.bytes > 0)
+        else {
+            return false;
+        };
         let Some(between) = pool.between.upgrade() else {
             pool.bytes = 0;
             return true;
         };
-        let mut pieces = between.pieces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pieces = between
+            .pieces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         drop(pieces.bufs.pop());
         pieces.least = pieces.least.min(pieces.bufs.len());
         pool.bytes = pieces.bufs.len() as u64 * between.cost();
@@ -170,7 +205,11 @@ mod tests {
 
     #[test]
     fn pieces_come_while_there_is_room_and_go_when_others_need_theirs() {
-        let engine = Engine::new(Config { memory_bytes: 1 << 20, threads: 1, ..Config::default() });
+        let engine = Engine::new(Config {
+            memory_bytes: 1 << 20,
+            threads: 1,
+            ..Config::default()
+        });
         let pool = engine.reclaimable_pool(64 << 10, 1 << 10).unwrap();
         assert_eq!(pool.pieces().bufs.len(), 0);
         pool.want(100);
@@ -178,7 +217,9 @@ mod tests {
         let had = pool.pieces().bufs.len();
         pool.pieces().lost_from();
         let reserved = engine.reserve("test", 512 << 10).unwrap();
-        assert!(until(|| pool.pieces().bufs.len() <= (512 << 10) / (65 << 10)));
+        assert!(until(
+            || pool.pieces().bufs.len() <= (512 << 10) / (65 << 10)
+        ));
         drop(reserved);
         pool.want(101);
         assert!(until(|| pool.pieces().bufs.len() == had));
@@ -187,6 +228,8 @@ mod tests {
         other.want(1);
         drop(pool);
         assert!(until(|| other.pieces().bufs.len() == 1));
-        assert!(engine.reserve("test", 1 << 20).is_ok() && until(|| other.pieces().bufs.is_empty()));
+        assert!(
+            engine.reserve("test", 1 << 20).is_ok() && until(|| other.pieces().bufs.is_empty())
+        );
     }
 }

@@ -38,7 +38,13 @@ pub struct Region {
 impl Region {
     /// A contiguous region.
     pub fn span(extent: ExtentRef, offset: u64, bytes: u64) -> Region {
-        Region { extent, offset, row_bytes: bytes, stride: bytes, rows: 1 }
+        Region {
+            extent,
+            offset,
+            row_bytes: bytes,
+            stride: bytes,
+            rows: 1,
+        }
     }
 
     /// Number of bytes, gaps left out.
@@ -53,7 +59,11 @@ impl Region {
 
     /// One past the last byte.
     pub fn end(&self) -> u64 {
-        if self.is_empty() { self.offset } else { self.offset + self.stride * (self.rows - 1) + self.row_bytes }
+        if self.is_empty() {
+            self.offset
+        } else {
+            self.offset + self.stride * (self.rows - 1) + self.row_bytes
+        }
     }
 
     /// The byte range of each run on the extent; contiguous rows are one run.
@@ -74,15 +84,21 @@ impl Region {
     /// One of the runs.
     pub(crate) fn run(&self, index: u64) -> Range<u64> {
         let start = self.offset + index * self.stride;
-        start..start + if self.is_contiguous() { self.bytes() } else { self.row_bytes }
+        start
+            ..start
+                + if self.is_contiguous() {
+                    self.bytes()
+                } else {
+                    self.row_bytes
+                }
     }
 
     fn is_contiguous(&self) -> bool {
         self.stride == self.row_bytes || self.rows == 1
     }
 
-    /// Whether any byte belongs to both. Exact; in constant time for equal strides, else proportional to the smaller
-    /// number of runs.
+    /// Whether any byte belongs to both. Exact; in constant time for equal strides, else
+    /// proportional to the smaller number of runs.
     pub fn overlaps(&self, other: &Region) -> bool {
         if self.extent != other.extent || self.is_empty() || other.is_empty() {
             return false;
@@ -90,26 +106,43 @@ impl Region {
         if self.end() <= other.offset || other.end() <= self.offset {
             return false;
         }
-        let (few, many) = if self.run_count() <= other.run_count() { (self, other) } else { (other, self) };
+        let (few, many) = if self.run_count() <= other.run_count() {
+            (self, other)
+        } else {
+            (other, self)
+        };
         if few.run_count() > 1 && few.stride == many.stride {
             return few.overlaps_in_step(many);
         }
         few.runs().any(|run| many.touches(&run))
     }
 
-    /// Bytes that belong to both. Exact for equal strides and for up to a million runs; else no less.
+    /// Bytes that belong to both. Exact for equal strides and for up to a million runs; else no
+    /// less.
     pub fn shared_bytes(&self, other: &Region) -> u64 {
         const RUNS_MAX: u64 = 1 << 20;
-        let common = |a: &Range<u64>, b: &Range<u64>| a.end.min(b.end).saturating_sub(a.start.max(b.start));
+        let common =
+            |a: &Range<u64>, b: &Range<u64>| a.end.min(b.end).saturating_sub(a.start.max(b.start));
         if !self.overlaps(other) {
             return 0;
         }
         if self.run_count() > 1 && other.run_count() > 1 && self.stride == other.stride {
-            // As in `overlaps_in_step`: a row meets the one that it starts in and, where it reaches round, the one after that.
-            let (early, late) = if self.offset <= other.offset { (self, other) } else { (other, self) };
-            let (skipped, column) = ((late.offset - early.offset) / early.stride, (late.offset - early.offset) % early.stride);
+            // As in `overlaps_in_step`: a row meets the one that it starts in and, where it reaches
+            // round, the one after that.
+            let (early, late) = if self.offset <= other.offset {
+                (self, other)
+            } else {
+                (other, self)
+            };
+            let (skipped, column) = (
+                (late.offset - early.offset) / early.stride,
+                (late.offset - early.offset) % early.stride,
+            );
             let same = common(&(0..early.row_bytes), &(column..column + late.row_bytes));
-            let next = common(&(early.stride..early.stride + early.row_bytes), &(column..column + late.row_bytes));
+            let next = common(
+                &(early.stride..early.stride + early.row_bytes),
+                &(column..column + late.row_bytes),
+            );
             let rows = |skipped: u64| early.rows.saturating_sub(skipped).min(late.rows);
             return same * rows(skipped) + next * rows(skipped + 1);
         }
@@ -121,16 +154,28 @@ impl Region {
         while let (Some(one), Some(two)) = (ours.peek(), theirs.peek()) {
             bytes += common(one, two);
             let ours_ends = one.end <= two.end;
-            _ = if ours_ends { ours.next() } else { theirs.next() };
+            _ = if ours_ends {
+                ours.next()
+            } else {
+                theirs.next()
+            };
         }
         bytes
     }
 
-    /// Whether any byte belongs to both, for equal strides. With the later one `skipped` rows and `column` bytes behind the
-    /// earlier, its rows can only meet the row that they start in and, where they reach round, the one after that.
+    /// Whether any byte belongs to both, for equal strides. With the later one `skipped` rows and
+    /// `column` bytes behind the earlier, its rows can only meet the row that they start in and,
+    /// where they reach round, the one after that.
     fn overlaps_in_step(&self, other: &Region) -> bool {
-        let (early, late) = if self.offset <= other.offset { (self, other) } else { (other, self) };
-        let (skipped, column) = ((late.offset - early.offset) / early.stride, (late.offset - early.offset) % early.stride);
+        let (early, late) = if self.offset <= other.offset {
+            (self, other)
+        } else {
+            (other, self)
+        };
+        let (skipped, column) = (
+            (late.offset - early.offset) / early.stride,
+            (late.offset - early.offset) % early.stride,
+        );
         let same = column < early.row_bytes && skipped < early.rows;
         let next = column + late.row_bytes > early.stride && skipped + 1 < early.rows;
         same || next
@@ -139,7 +184,11 @@ impl Region {
     /// Whether a byte range of the same extent has a byte of the region.
     pub(crate) fn touches(&self, run: &Range<u64>) -> bool {
         let first_end = self.offset + self.row_bytes;
-        let row = if run.start < first_end { 0 } else { (run.start - first_end) / self.stride + 1 };
+        let row = if run.start < first_end {
+            0
+        } else {
+            (run.start - first_end) / self.stride + 1
+        };
         row < self.rows && self.offset + row * self.stride < run.end
     }
 
@@ -149,11 +198,21 @@ impl Region {
         let apart = self.pitch_apart(block);
         let spanned = self.rows <= 1 || self.is_dense(apart);
         let pitch = if spanned { self.stride } else { apart };
-        let reach = if self.is_empty() { 0 } else { lead + pitch * (self.rows - 1) + self.row_bytes };
-        Layout { lead: lead as usize, pitch: pitch as usize, bytes: reach.next_multiple_of(block) as usize, spanned }
+        let reach = if self.is_empty() {
+            0
+        } else {
+            lead + pitch * (self.rows - 1) + self.row_bytes
+        };
+        Layout {
+            lead: lead as usize,
+            pitch: pitch as usize,
+            bytes: reach.next_multiple_of(block) as usize,
+            spanned,
+        }
     }
 
-    /// Bytes of budget that it takes to have the region in memory: its frame, padding and gaps that are read included.
+    /// Bytes of budget that it takes to have the region in memory: its frame, padding and gaps that
+    /// are read included.
     pub fn frame_bytes(&self, block: u64) -> u64 {
         frame_bytes(self.layout(block).bytes)
     }
@@ -172,22 +231,40 @@ impl Region {
     fn is_dense(&self, apart: u64) -> bool {
         let gap = self.stride - self.row_bytes;
         let near = gap <= REQUEST_COST_BYTES.min(self.row_bytes / 8);
-        // Padding that takes more than the gaps; long rows are still not to be read with as many bytes beside them.
-        let padded = self.stride <= apart && (self.row_bytes < LONG_ROW_BYTES || gap <= self.row_bytes);
-        // Rows so short that their requests are what costs, as long as the frame does not outgrow their padding twice.
-        let short = self.row_bytes <= SHORT_ROW_BYTES && gap <= REQUEST_COST_BYTES && self.stride <= 2 * apart;
+        // Padding that takes more than the gaps; long rows are still not to be read with as many
+        // bytes beside them.
+        let padded =
+            self.stride <= apart && (self.row_bytes < LONG_ROW_BYTES || gap <= self.row_bytes);
+        // Rows so short that their requests are what costs, as long as the frame does not outgrow
+        // their padding twice.
+        let short = self.row_bytes <= SHORT_ROW_BYTES
+            && gap <= REQUEST_COST_BYTES
+            && self.stride <= 2 * apart;
         near || (apart > self.row_bytes && (padded || short))
     }
 
     /// How the region lies in memory that is not read from a device: as it is.
     pub(crate) fn in_place(&self) -> Layout {
-        Layout { lead: 0, pitch: self.stride as usize, bytes: (self.end() - self.offset) as usize, spanned: true }
+        Layout {
+            lead: 0,
+            pitch: self.stride as usize,
+            bytes: (self.end() - self.offset) as usize,
+            spanned: true,
+        }
     }
 
     /// Device ranges, widened to whole blocks, and where each lands in the frame.
-    pub fn loads(&self, layout: &Layout, block: u64) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
+    pub fn loads(
+        &self,
+        layout: &Layout,
+        block: u64,
+    ) -> impl Iterator<Item = (u64, Range<usize>)> + use<> {
         let runs: Box<dyn Iterator<Item = Range<u64>>> = match layout.spanned {
-            true => Box::new((!self.is_empty()).then_some(self.offset..self.end()).into_iter()),
+            true => Box::new(
+                (!self.is_empty())
+                    .then_some(self.offset..self.end())
+                    .into_iter(),
+            ),
             false => Box::new(self.runs()),
         };
         let layout = *layout;
@@ -201,7 +278,9 @@ impl Region {
 
     /// Bytes that a load moves from the device.
     pub fn load_bytes(&self, block: u64) -> u64 {
-        self.loads(&self.layout(block), block).map(|(_, place)| place.len() as u64).sum()
+        self.loads(&self.layout(block), block)
+            .map(|(_, place)| place.len() as u64)
+            .sum()
     }
 }
 
@@ -232,12 +311,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn region() -> impl Strategy<Value = Region> {
-        (0u64..600, 1u64..90, 0u64..120, 1u64..9).prop_map(|(offset, row_bytes, gap, rows)| Region {
-            extent: ExtentRef(0),
-            offset,
-            row_bytes,
-            stride: row_bytes + gap,
-            rows,
+        (0u64..600, 1u64..90, 0u64..120, 1u64..9).prop_map(|(offset, row_bytes, gap, rows)| {
+            Region {
+                extent: ExtentRef(0),
+                offset,
+                row_bytes,
+                stride: row_bytes + gap,
+                rows,
+            }
         })
     }
 
@@ -285,21 +366,36 @@ mod tests {
         }
     }
 
-    /// Each unaligned row took two sectors of padding in its frame and a request, so that one column of a narrow matrix
-    /// of 2,000,000 rows needed 2 GB and read each sector again for every row in it.
+    /// Each unaligned row took two sectors of padding in its frame and a request, so that one
+    /// column of a narrow matrix of 2,000,000 rows needed 2 GB and read each sector again for every
+    /// row in it.
     #[test]
     fn short_rows_close_together_are_read_as_one() {
-        let column = Region { extent: ExtentRef(0), offset: 4096, row_bytes: 4, stride: 40, rows: 2_000_000 };
+        let column = Region {
+            extent: ExtentRef(0),
+            offset: 4096,
+            row_bytes: 4,
+            stride: 40,
+            rows: 2_000_000,
+        };
         assert_eq!(column.loads(&column.layout(512), 512).count(), 1);
-        assert!(column.frame_bytes(512) <= 80_004_096, "{}", column.frame_bytes(512));
+        assert!(
+            column.frame_bytes(512) <= 80_004_096,
+            "{}",
+            column.frame_bytes(512)
+        );
         assert!(column.load_bytes(512) <= 80_001_024);
         // Far apart, they are read one by one.
-        let sparse = Region { stride: 40_000, ..column };
+        let sparse = Region {
+            stride: 40_000,
+            ..column
+        };
         assert_eq!(sparse.loads(&sparse.layout(512), 512).count(), 2_000_000);
     }
 
     proptest! {
-        /// What callers size their panels by is what a frame takes, and neither it nor the traffic runs away.
+        /// What callers size their panels by is what a frame takes, and neither it nor the traffic
+        /// runs away.
         #[test]
         fn frames_and_traffic_stay_near_the_rows(
             offset in 0u64..9000, row_bytes in 1u64..20_000, gap in 0u64..20_000, rows in 2u64..9, power in 9u32..13,
@@ -317,7 +413,13 @@ mod tests {
 
     #[test]
     fn an_empty_region_overlaps_nothing() {
-        let empty = Region { extent: ExtentRef(0), offset: 5, row_bytes: 0, stride: 4, rows: 3 };
+        let empty = Region {
+            extent: ExtentRef(0),
+            offset: 5,
+            row_bytes: 0,
+            stride: 4,
+            rows: 3,
+        };
         assert!(!empty.overlaps(&Region::span(ExtentRef(0), 0, 100)));
         assert_eq!(empty.load_bytes(512), 0);
     }

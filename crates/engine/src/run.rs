@@ -1,9 +1,9 @@
 //! A schedule carried out.
 //!
-//! Stays are admitted in the order of the schedule, as far ahead as it takes and memory goes; a stay is loaded
-//! once the stores that it must see have ended; a task is handed to a free thread once its stays
-//! are ready and the tasks before it are done; a stay whose tasks are done is stored if it was
-//! changed, and its frame goes to the next. Nothing waits for anything but I/O and tasks.
+//! Stays are admitted in the order of the schedule, as far ahead as it takes and memory goes; a
+//! stay is loaded once the stores that it must see have ended; a task is handed to a free thread
+//! once its stays are ready and the tasks before it are done; a stay whose tasks are done is stored
+//! if it was changed, and its frame goes to the next. Nothing waits for anything but I/O and tasks.
 
 mod loads;
 mod stores;
@@ -22,7 +22,9 @@ use crate::edges::{Split, split};
 use crate::error::{Error, Result, TaskError};
 use crate::extent_locks::ExtentLock;
 use crate::memory::{Account, IdleKey};
-use crate::plan::{Access, Area, Backing, Block, Context, Data, Mode, Plan, Task, Work, check_task, held_bytes};
+use crate::plan::{
+    Access, Area, Backing, Block, Context, Data, Mode, Plan, Task, Work, check_task, held_bytes,
+};
 use crate::pump::{Activity, Core};
 use crate::region::{ExtentRef, Region};
 use crate::schedule::{Schedule, Totals, shared_sector_bytes};
@@ -43,7 +45,10 @@ pub struct Outcome {
 impl Outcome {
     /// Of work that leaves nothing but how it went.
     pub(crate) fn computed(trace: Trace) -> Outcome {
-        Outcome { trace, results: HashMap::new() }
+        Outcome {
+            trace,
+            results: HashMap::new(),
+        }
     }
 
     /// The bytes of a region of a volatile extent, rows one after another at the region's stride.
@@ -60,13 +65,23 @@ enum State {
     /// Has a frame; waits for stores of others before it loads.
     Admitted(Buf),
     /// Requests under way.
-    Loading { whole: Whole, requests: usize, since: Instant },
+    Loading {
+        whole: Whole,
+        requests: usize,
+        since: Instant,
+    },
     /// Usable.
     Ready(Shared),
     /// A task is changing it.
     Lent,
-    /// Requests under way; `rows` are still to be sent, once there is room for the sectors that they share.
-    Storing { bytes: Shared, requests: usize, since: Instant, rows: Range<u64> },
+    /// Requests under way; `rows` are still to be sent, once there is room for the sectors that
+    /// they share.
+    Storing {
+        bytes: Shared,
+        requests: usize,
+        since: Instant,
+        rows: Range<u64>,
+    },
     /// Has left memory, and what was changed is with the device or the shared sectors.
     Gone,
 }
@@ -191,11 +206,23 @@ impl Run {
         let task_bytes = held_bytes(&plan.tasks);
         let flops = plan.flops();
         let written = schedule.written_extents();
-        let Plan { name, areas, tasks, bound_bytes, keeps, .. } = plan;
-        let extent_lock = ExtentLock::new(areas.iter().enumerate().filter_map(|(index, area)| match &area.backing {
-            Backing::Device(extent) => Some((extent.id(), written.contains(&ExtentRef(index as u32)))),
-            _ => None,
-        }));
+        let Plan {
+            name,
+            areas,
+            tasks,
+            bound_bytes,
+            keeps,
+            ..
+        } = plan;
+        let extent_lock =
+            ExtentLock::new(areas.iter().enumerate().filter_map(
+                |(index, area)| match &area.backing {
+                    Backing::Device(extent) => {
+                        Some((extent.id(), written.contains(&ExtentRef(index as u32))))
+                    }
+                    _ => None,
+                },
+            ));
         let mut run = Run {
             moved: vec![(0, 0); areas.len()],
             covered: vec![0; areas.len()],
@@ -250,18 +277,29 @@ impl Run {
             self.covered[block.region.extent.0 as usize] += block.bytes;
         }
         self.blocks_known = self.schedule.blocks.len();
-        self.stays.extend(self.schedule.stays[self.stays.len()..].iter().map(|stay| StayState {
-            state: State::Away,
-            ahead: 0,
-            uses_left: stay.uses,
-            users: Vec::new(),
-        }));
+        self.stays.extend(
+            self.schedule.stays[self.stays.len()..]
+                .iter()
+                .map(|stay| StayState {
+                    state: State::Away,
+                    ahead: 0,
+                    uses_left: stay.uses,
+                    users: Vec::new(),
+                }),
+        );
         for node in first_node..self.schedule.nodes.len() {
             let scheduled = &self.schedule.nodes[node];
             let distinct = scheduled.distinct_stays();
-            let done_before = |need: &&u32| self.nodes.get(**need as usize).is_some_and(|node| node.done);
-            let waits_for = scheduled.waits_for - scheduled.needs.iter().filter(done_before).count() as u32;
-            let (name, weight) = self.tasks[node].as_ref().map_or(("", 0), |task| (task.name, weight(task)));
+            let done_before = |need: &&u32| {
+                self.nodes
+                    .get(**need as usize)
+                    .is_some_and(|node| node.done)
+            };
+            let waits_for =
+                scheduled.waits_for - scheduled.needs.iter().filter(done_before).count() as u32;
+            let (name, weight) = self.tasks[node]
+                .as_ref()
+                .map_or(("", 0), |task| (task.name, weight(task)));
             self.nodes.push(NodeState {
                 waits_for,
                 missing: distinct.len() as u32,
@@ -313,25 +351,38 @@ impl Run {
             (self.awaits_memory, self.funded_nodes) = (false, self.nodes.len());
             self.sectors.raise_limit(self.schedule.sector_bytes);
         }
-        // The next task is at hand when a thread has done one, where memory is no reason to have fewer at once than threads.
+        // The next task is at hand when a thread has done one, where memory is no reason to have
+        // fewer at once than threads.
         let (at_once, threads) = (self.schedule.concurrency, core.workers.count());
-        let most = if at_once < threads { at_once } else { 2 * threads };
+        let most = if at_once < threads {
+            at_once
+        } else {
+            2 * threads
+        };
         while self.running < most && self.error.is_none() {
             let funded_nodes = |&&(_, node): &&(u32, u32)| (node as usize) < self.funded_nodes;
-            let Some(&(position, node)) = self.ready.iter().find(funded_nodes) else { return };
+            let Some(&(position, node)) = self.ready.iter().find(funded_nodes) else {
+                return;
+            };
             self.ready.remove(&(position, node));
             match self.provide_scratch(node) {
                 Ok(()) => self.start_task(core, node),
                 Err(source) => {
-                    self.error.get_or_insert(Error::NoMemory { bytes: self.scratch_bytes as u64, source });
+                    self.error.get_or_insert(Error::NoMemory {
+                        bytes: self.scratch_bytes as u64,
+                        source,
+                    });
                 }
             }
         }
     }
 
-    /// Sees to it that a task which needs scratch finds some, in memory that was set aside when the run began.
+    /// Sees to it that a task which needs scratch finds some, in memory that was set aside when the
+    /// run began.
     fn provide_scratch(&mut self, node: u32) -> io::Result<()> {
-        let needs = self.tasks[node as usize].as_ref().is_some_and(|task| task.scratch > 0);
+        let needs = self.tasks[node as usize]
+            .as_ref()
+            .is_some_and(|task| task.scratch > 0);
         if needs && self.scratch_count < self.schedule.concurrency {
             self.scratch.put(Buf::anonymous(self.scratch_bytes)?);
             self.scratch_count += 1;
@@ -343,21 +394,54 @@ impl Run {
         let mut task = self.tasks[node as usize].take().expect("a task runs once");
         let uses: Vec<(u32, Mode, u32)> = {
             let scheduled = &self.schedule.nodes[node as usize];
-            scheduled.blocks.iter().zip(&scheduled.stays).map(|(&(block, mode), &stay)| (block, mode, stay)).collect()
+            scheduled
+                .blocks
+                .iter()
+                .zip(&scheduled.stays)
+                .map(|(&(block, mode), &stay)| (block, mode, stay))
+                .collect()
         };
-        let mut blocks: Vec<Block> = uses.into_iter().map(|(block, mode, stay)| self.lend(block, mode, stay)).collect();
+        let mut blocks: Vec<Block> = uses
+            .into_iter()
+            .map(|(block, mode, stay)| self.lend(block, mode, stay))
+            .collect();
         self.running += 1;
-        let (mailbox, cancelled, scratch) = (core.mailbox.clone(), Arc::clone(&self.ticket.cancelled), Arc::clone(&self.scratch));
+        let (mailbox, cancelled, scratch) = (
+            core.mailbox.clone(),
+            Arc::clone(&self.ticket.cancelled),
+            Arc::clone(&self.scratch),
+        );
         core.workers.run(move |core| {
             let since = Instant::now();
             let mut more = Vec::new();
-            let work = task.work.take().filter(|_| !cancelled.load(Ordering::Acquire));
-            let mut own = if task.scratch > 0 { scratch.take() } else { Buf::default() };
-            let result = run_task(work, &mut own[..task.scratch], &mut blocks, &cancelled, &mut more);
+            let work = task
+                .work
+                .take()
+                .filter(|_| !cancelled.load(Ordering::Acquire));
+            let mut own = if task.scratch > 0 {
+                scratch.take()
+            } else {
+                Buf::default()
+            };
+            let result = run_task(
+                work,
+                &mut own[..task.scratch],
+                &mut blocks,
+                &cancelled,
+                &mut more,
+            );
             if task.scratch > 0 {
                 scratch.put(own);
             }
-            mailbox.send(Done { node, core, blocks, more, since, until: Instant::now(), result });
+            mailbox.send(Done {
+                node,
+                core,
+                blocks,
+                more,
+                since,
+                until: Instant::now(),
+                result,
+            });
         });
     }
 
@@ -374,12 +458,18 @@ impl Run {
                 }
                 Data::Shared(bytes)
             }
-            (_, State::Ready(bytes)) => {
-                Data::Owned(bytes.try_thaw().unwrap_or_else(|_| unreachable!("dependencies leave one holder")))
-            }
+            (_, State::Ready(bytes)) => Data::Owned(
+                bytes
+                    .try_thaw()
+                    .unwrap_or_else(|_| unreachable!("dependencies leave one holder")),
+            ),
             _ => unreachable!("a ready task has ready stays"),
         };
-        Block { data, region, layout }
+        Block {
+            data,
+            region,
+            layout,
+        }
     }
 
     fn look_for_cancel(&mut self) {
@@ -389,7 +479,15 @@ impl Run {
     }
 
     fn task_done(&mut self, core: &mut Core<'_>, done: Done) {
-        let Done { node, core: index, blocks, more, since, until, result } = done;
+        let Done {
+            node,
+            core: index,
+            blocks,
+            more,
+            since,
+            until,
+            result,
+        } = done;
         self.running -= 1;
         // What a task leaves that has been skipped is nothing to be stored.
         self.look_for_cancel();
@@ -399,7 +497,8 @@ impl Run {
                 self.stays[stay as usize].state = State::Ready(buf.freeze());
             }
         }
-        self.recorder.worked(index, self.nodes[node as usize].name, since, until);
+        self.recorder
+            .worked(index, self.nodes[node as usize].name, since, until);
         self.ticket.advance(self.nodes[node as usize].weight);
         self.nodes[node as usize].done = true;
         self.tasks_left -= 1;
@@ -408,7 +507,8 @@ impl Run {
             self.error.get_or_insert(Error::Task { task, source });
         }
         if self.error.is_some() {
-            // Nothing starts any more, and what has begun may stop. The schedule may know tasks that the run never took over.
+            // Nothing starts any more, and what has begun may stop. The schedule may know tasks
+            // that the run never took over.
             self.ticket.cancelled.store(true, Ordering::Release);
             return;
         }
@@ -431,15 +531,22 @@ impl Run {
         }
         let (first_node, first_position) = (self.schedule.nodes.len(), self.schedule.order.len());
         let checked = more.iter().try_for_each(|task| self.check_addition(task));
-        let extended = checked.and_then(|()| self.schedule.extend(&self.name, &self.areas, &more, &[0]));
+        let extended =
+            checked.and_then(|()| self.schedule.extend(&self.name, &self.areas, &more, &[0]));
         let extended = extended.and_then(|()| self.raise_floor(core, &more));
         if let Err(error) = extended {
             self.error.get_or_insert(error);
             return;
         }
         // What was left idle because nothing in the run overlapped it may now be changed.
-        let changed = more.iter().flat_map(|task| &task.accesses).filter(|access| access.mode != Mode::Read);
-        for extent in changed.map(|access| access.region.extent).collect::<BTreeSet<_>>() {
+        let changed = more
+            .iter()
+            .flat_map(|task| &task.accesses)
+            .filter(|access| access.mode != Mode::Read);
+        for extent in changed
+            .map(|access| access.region.extent)
+            .collect::<BTreeSet<_>>()
+        {
             if let Backing::Device(extent) = &self.areas[extent.0 as usize].backing {
                 core.memory.forget(extent.id());
             }
@@ -449,17 +556,21 @@ impl Run {
         self.adopt_new(first_node, first_position);
     }
 
-    /// Reserves what the longer schedule needs above the floor that the run began with: it must not depend on others to
-    /// give way later.
+    /// Reserves what the longer schedule needs above the floor that the run began with: it must not
+    /// depend on others to give way later.
     fn raise_floor(&mut self, core: &mut Core<'_>, more: &[Task]) -> Result<()> {
         let task_bytes = held_bytes(more);
-        let shared = shared_sector_bytes(&self.areas, more, 0).saturating_sub(self.schedule.sector_bytes);
-        let beside = task_bytes.saturating_sub(self.task_bytes) * self.schedule.concurrency as u64 + shared;
-        let missing = (self.schedule.floor_bytes() + beside).saturating_sub(self.account.reservation.bytes());
+        let shared =
+            shared_sector_bytes(&self.areas, more, 0).saturating_sub(self.schedule.sector_bytes);
+        let beside =
+            task_bytes.saturating_sub(self.task_bytes) * self.schedule.concurrency as u64 + shared;
+        let missing =
+            (self.schedule.floor_bytes() + beside).saturating_sub(self.account.reservation.bytes());
         if !self.may_wait {
             core.memory.check_room(&self.account, &self.name, beside)?;
         }
-        core.memory.raise_floor(&mut self.account, &self.name, missing)?;
+        core.memory
+            .raise_floor(&mut self.account, &self.name, missing)?;
         // Counted now, so that others take nothing more above their floors; used once it is there.
         core.memory.hold(&mut self.account, beside);
         self.awaits_memory |= beside > 0;
@@ -473,16 +584,31 @@ impl Run {
     /// A task that joins later must live with what the run has reserved and locked.
     fn check_addition(&self, task: &Task) -> Result<()> {
         check_task(&self.name, &self.areas, task)?;
-        let refuse =
-            |reason: String| Err(Error::Plan { plan: self.name.clone(), reason: format!("task {}: {reason}", task.name) });
+        let refuse = |reason: String| {
+            Err(Error::Plan {
+                plan: self.name.clone(),
+                reason: format!("task {}: {reason}", task.name),
+            })
+        };
         if task.scratch > self.scratch_bytes {
-            return refuse(format!("needs {} bytes of scratch, the run has {}", task.scratch, self.scratch_bytes));
+            return refuse(format!(
+                "needs {} bytes of scratch, the run has {}",
+                task.scratch, self.scratch_bytes
+            ));
         }
-        let written = |access: &&Access| access.mode != Mode::Read && self.areas[access.region.extent.0 as usize].is_device();
-        match task.accesses.iter().filter(written).find(|access| !self.written.contains(&access.region.extent)) {
-            Some(access) => {
-                refuse(format!("writes to {}, which the plan only reads", self.areas[access.region.extent.0 as usize].name))
-            }
+        let written = |access: &&Access| {
+            access.mode != Mode::Read && self.areas[access.region.extent.0 as usize].is_device()
+        };
+        match task
+            .accesses
+            .iter()
+            .filter(written)
+            .find(|access| !self.written.contains(&access.region.extent))
+        {
+            Some(access) => refuse(format!(
+                "writes to {}, which the plan only reads",
+                self.areas[access.region.extent.0 as usize].name
+            )),
             None => Ok(()),
         }
     }
@@ -493,10 +619,15 @@ impl Run {
         if state.uses_left > 0 || self.block_of(stay).pinned {
             return;
         }
-        let State::Ready(bytes) = std::mem::replace(&mut self.stays[stay as usize].state, State::Gone) else {
+        let State::Ready(bytes) =
+            std::mem::replace(&mut self.stays[stay as usize].state, State::Gone)
+        else {
             unreachable!("its tasks have given it back")
         };
-        match (&self.area_of(stay).backing, self.schedule.stays[stay as usize].store) {
+        match (
+            &self.area_of(stay).backing,
+            self.schedule.stays[stay as usize].store,
+        ) {
             (Backing::Device(_), true) => self.start_store(core, stay, bytes),
             (Backing::Device(_), false) => self.retire(core, stay, bytes),
             (Backing::Resident(_) | Backing::Volatile, _) => {}
@@ -505,20 +636,33 @@ impl Run {
 
     /// Reserves the floor. True when there is room for what is held all the time, too.
     fn reserve(&mut self, core: &mut Core<'_>) -> Result<bool> {
-        let missing = self.schedule.floor_bytes().saturating_sub(self.account.reservation.bytes());
-        core.memory.raise_floor(&mut self.account, &self.name, missing)?;
+        let missing = self
+            .schedule
+            .floor_bytes()
+            .saturating_sub(self.account.reservation.bytes());
+        core.memory
+            .raise_floor(&mut self.account, &self.name, missing)?;
         if !self.may_wait {
-            core.memory.check_room(&self.account, &self.name, self.schedule.beside_bytes)?;
+            core.memory
+                .check_room(&self.account, &self.name, self.schedule.beside_bytes)?;
         }
         Ok(core.memory.has_room(self.schedule.beside_bytes))
     }
 
     fn begin(&mut self, core: &mut Core<'_>) {
         self.started = true;
-        // As they are before the first byte is read: what changes meanwhile is not remembered under its new version.
-        let version = |area: &Area| if let Backing::Device(extent) = &area.backing { extent.version() } else { 0 };
+        // As they are before the first byte is read: what changes meanwhile is not remembered under
+        // its new version.
+        let version = |area: &Area| {
+            if let Backing::Device(extent) = &area.backing {
+                extent.version()
+            } else {
+                0
+            }
+        };
         self.versions = self.areas.iter().map(version).collect();
-        core.memory.hold(&mut self.account, self.schedule.beside_bytes);
+        core.memory
+            .hold(&mut self.account, self.schedule.beside_bytes);
         self.recorder = Recorder::new();
         for &written in &self.written {
             if let Backing::Device(extent) = &self.areas[written.0 as usize].backing {
@@ -540,7 +684,9 @@ impl Run {
                     core.memory.release(&mut self.account, &bytes);
                     results.insert(region, (bytes, layout.bytes));
                 }
-                State::Ready(bytes) | State::Storing { bytes, .. } if device => self.give(core, bytes),
+                State::Ready(bytes) | State::Storing { bytes, .. } if device => {
+                    self.give(core, bytes)
+                }
                 _ => {}
             }
         }
@@ -553,12 +699,16 @@ impl Run {
             }
         }
         if self.started {
-            core.memory.uncharge(&mut self.account, self.schedule.beside_bytes as usize);
+            core.memory
+                .uncharge(&mut self.account, self.schedule.beside_bytes as usize);
         }
         core.extent_locks.release(&mut self.extent_lock);
         let result = match self.error.take() {
             Some(error) => Err(error),
-            None => Ok(Outcome { trace: self.trace(core.workers.count()), results }),
+            None => Ok(Outcome {
+                trace: self.trace(core.workers.count()),
+                results,
+            }),
         };
         // The reservation is free before anybody can know that the run has ended.
         self.account.reservation.shrink(0);
@@ -567,13 +717,23 @@ impl Run {
 
     fn trace(&mut self, threads: usize) -> Trace {
         let recorder = std::mem::replace(&mut self.recorder, Recorder::new());
-        let named = self.areas.iter().zip(&self.moved).filter(|(area, _)| area.is_device());
-        let objects = named.map(|(area, &(read, written))| (area.name.clone(), read, written)).collect();
+        let named = self
+            .areas
+            .iter()
+            .zip(&self.moved)
+            .filter(|(area, _)| area.is_device());
+        let objects = named
+            .map(|(area, &(read, written))| (area.name.clone(), read, written))
+            .collect();
         let sum = |pick: fn(&(u64, u64)) -> u64| self.moved.iter().map(pick).sum();
         let counted = Trace {
             plan: self.name.clone(),
             predicted: self.predicted,
-            actual: Totals { bytes_read: sum(|moved| moved.0), bytes_written: sum(|moved| moved.1), peak_bytes: self.peak },
+            actual: Totals {
+                bytes_read: sum(|moved| moved.0),
+                bytes_written: sum(|moved| moved.1),
+                peak_bytes: self.peak,
+            },
             bytes_reused: self.reused,
             bound_bytes: self.bound_bytes,
             flops: self.flops,
@@ -621,7 +781,8 @@ impl Activity for Run {
             }
         }
         let quiet = self.running == 0 && self.requests == 0;
-        let done = quiet && self.error.is_none() && self.tasks_left == 0 && self.to_store.is_empty();
+        let done =
+            quiet && self.error.is_none() && self.tasks_left == 0 && self.to_store.is_empty();
         let over = done && self.sectors_clear(core, None) || quiet && self.error.is_some();
         if over {
             self.finish(core);
@@ -640,13 +801,16 @@ impl Activity for Run {
         if token & SECTOR_TOKENS != 0 {
             let mut transfers = Vec::new();
             if self.error.is_none() {
-                self.sectors.completed(token & !SECTOR_TOKENS, op, &mut transfers);
+                self.sectors
+                    .completed(token & !SECTOR_TOKENS, op, &mut transfers);
             }
             self.submit_sectors(core, transfers);
             return;
         }
         drop(op);
-        let (State::Loading { requests, .. } | State::Storing { requests, .. }) = &mut self.stays[token as usize].state else {
+        let (State::Loading { requests, .. } | State::Storing { requests, .. }) =
+            &mut self.stays[token as usize].state
+        else {
             unreachable!("only what moves completes")
         };
         *requests -= 1;
@@ -675,7 +839,12 @@ pub(crate) fn run_task(
     more: &mut Vec<Task>,
 ) -> std::result::Result<(), TaskError> {
     let Some(work) = work else { return Ok(()) };
-    let mut context = Context { blocks, scratch, cancelled, more };
+    let mut context = Context {
+        blocks,
+        scratch,
+        cancelled,
+        more,
+    };
     let run = std::panic::AssertUnwindSafe(|| work(&mut context));
     std::panic::catch_unwind(run).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
@@ -686,10 +855,19 @@ pub(crate) fn run_task(
 
 /// What a task counts for in the progress of its run.
 fn weight(task: &Task) -> u64 {
-    task.flops.max(task.accesses.iter().map(|access| access.region.bytes()).sum()).max(1)
+    task.flops
+        .max(
+            task.accesses
+                .iter()
+                .map(|access| access.region.bytes())
+                .sum(),
+        )
+        .max(1)
 }
 
 fn pieces(range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
     let Range { start, end } = range;
-    (start..end).step_by(REQUEST_BYTES as usize).map(move |offset| (offset, REQUEST_BYTES.min(end - offset)))
+    (start..end)
+        .step_by(REQUEST_BYTES as usize)
+        .map(move |offset| (offset, REQUEST_BYTES.min(end - offset)))
 }

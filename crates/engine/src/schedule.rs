@@ -1,11 +1,12 @@
-//! From a plan to a schedule: the order of tasks, and when each block comes into memory and leaves it.
+//! From a plan to a schedule: the order of tasks, and when each block comes into memory and leaves
+//! it.
 //!
 //! Everything is known before the first byte moves, so eviction is decided here, by next use
 //! (Belady), and the run only carries it out. A *residency* is one stay of a block in memory: it
 //! begins with a load (or empty, when its first task overwrites it) and ends, written back if it
-//! was changed, when the tasks that share it are done. The run admits residencies in order and
-//! runs ahead of the schedule as far as it takes and memory goes; since the sum of the residencies at any one
-//! task is at most `floor_bytes`, it can always go on.
+//! was changed, when the tasks that share it are done. The run admits residencies in order and runs
+//! ahead of the schedule as far as it takes and memory goes; since the sum of the residencies at
+//! any one task is at most `floor_bytes`, it can always go on.
 //!
 //! Within a group, the next task is the one among the ready that needs the fewest bytes which are
 //! not in memory (BLAS-on-flash, section 3.3), the one added first when equal.
@@ -86,8 +87,8 @@ impl Node {
     }
 }
 
-/// Ends of blocks by offset and index, for each power of two that bounds their lengths: one long block must not make all
-/// short ones neighbours.
+/// Ends of blocks by offset and index, for each power of two that bounds their lengths: one long
+/// block must not make all short ones neighbours.
 type ByOffset = BTreeMap<u64, BTreeMap<(u64, u32), u64>>;
 
 /// Order, residencies and totals; grows when tasks are added.
@@ -122,11 +123,25 @@ impl Schedule {
     pub(crate) fn new(capacity: u64) -> Schedule {
         // A part is left to blocks on their way in while others are in use.
         let retained = capacity - capacity / 6;
-        Schedule { capacity, retained, recent: Recent { capacity: retained, ..Recent::default() }, ..Schedule::default() }
+        Schedule {
+            capacity,
+            retained,
+            recent: Recent {
+                capacity: retained,
+                ..Recent::default()
+            },
+            ..Schedule::default()
+        }
     }
 
     /// Adds tasks behind all that is known. `group_starts` are indices into `tasks`.
-    pub(crate) fn extend(&mut self, plan: &str, areas: &[Area], tasks: &[Task], group_starts: &[usize]) -> Result<()> {
+    pub(crate) fn extend(
+        &mut self,
+        plan: &str,
+        areas: &[Area],
+        tasks: &[Task],
+        group_starts: &[usize],
+    ) -> Result<()> {
         let first = self.nodes.len();
         for task in tasks {
             self.add_node(areas, task);
@@ -144,7 +159,8 @@ impl Schedule {
         self.blocks_at_once + self.beside_bytes
     }
 
-    /// Traffic, and the most that the run can hold within `memory_bytes` when it runs ahead of itself.
+    /// Traffic, and the most that the run can hold within `memory_bytes` when it runs ahead of
+    /// itself.
     pub(crate) fn totals(&self, memory_bytes: u64) -> Totals {
         let merged = self.coverage.incomplete_bytes();
         let all = self.stays_bytes + self.beside_bytes;
@@ -157,8 +173,14 @@ impl Schedule {
 
     /// Extents with a task that changes them.
     pub(crate) fn written_extents(&self) -> BTreeSet<ExtentRef> {
-        let changed = self.nodes.iter().flat_map(|node| &node.blocks).filter(|(_, mode)| *mode != Mode::Read);
-        changed.map(|&(block, _)| self.blocks[block as usize].region.extent).collect()
+        let changed = self
+            .nodes
+            .iter()
+            .flat_map(|node| &node.blocks)
+            .filter(|(_, mode)| *mode != Mode::Read);
+        changed
+            .map(|&(block, _)| self.blocks[block as usize].region.extent)
+            .collect()
     }
 
     fn add_node(&mut self, areas: &[Area], task: &Task) {
@@ -168,7 +190,8 @@ impl Schedule {
         for access in &task.accesses {
             let block = self.intern(areas, access.region);
             blocks.push((block, access.mode));
-            let touched = std::iter::once(block).chain(self.blocks[block as usize].overlapping.iter().copied());
+            let touched = std::iter::once(block)
+                .chain(self.blocks[block as usize].overlapping.iter().copied());
             for other in touched {
                 let other = &self.blocks[other as usize];
                 needs.extend(other.last_writer);
@@ -192,7 +215,12 @@ impl Schedule {
             self.nodes[need as usize].then.push(index);
         }
         let needs: Vec<u32> = needs.into_iter().collect();
-        self.nodes.push(Node { waits_for: needs.len() as u32, blocks, needs, ..Node::default() });
+        self.nodes.push(Node {
+            waits_for: needs.len() as u32,
+            blocks,
+            needs,
+            ..Node::default()
+        });
     }
 
     fn intern(&mut self, areas: &[Area], region: Region) -> u32 {
@@ -201,16 +229,27 @@ impl Schedule {
         }
         let id = self.blocks.len() as u32;
         let area = &areas[region.extent.0 as usize];
-        let layout = if area.is_device() { region.layout(area.block()) } else { region.in_place() };
+        let layout = if area.is_device() {
+            region.layout(area.block())
+        } else {
+            region.in_place()
+        };
         let by_offset = self.by_offset.entry(region.extent).or_default();
         let near = by_offset.iter().flat_map(|(&longest, blocks)| {
-            blocks.range((region.offset.saturating_sub(longest), 0)..(region.end(), 0)).filter(|&(_, &end)| end > region.offset)
+            blocks
+                .range((region.offset.saturating_sub(longest), 0)..(region.end(), 0))
+                .filter(|&(_, &end)| end > region.offset)
         });
-        let mut overlapping: Vec<u32> =
-            near.map(|(&(_, id), _)| id).filter(|&other| self.blocks[other as usize].region.overlaps(&region)).collect();
+        let mut overlapping: Vec<u32> = near
+            .map(|(&(_, id), _)| id)
+            .filter(|&other| self.blocks[other as usize].region.overlaps(&region))
+            .collect();
         overlapping.sort_unstable();
         let longest = (region.end() - region.offset).next_power_of_two();
-        by_offset.entry(longest).or_default().insert((region.offset, id), region.end());
+        by_offset
+            .entry(longest)
+            .or_default()
+            .insert((region.offset, id), region.end());
         for &other in &overlapping {
             self.blocks[other as usize].overlapping.push(id);
         }
@@ -218,7 +257,11 @@ impl Schedule {
         self.blocks.push(BlockInfo {
             region,
             layout,
-            bytes: if resident { 0 } else { frame_bytes(layout.bytes) },
+            bytes: if resident {
+                0
+            } else {
+                frame_bytes(layout.bytes)
+            },
             pinned: matches!(area.backing, Backing::Volatile),
             overlapping,
             last_writer: None,
@@ -237,7 +280,11 @@ impl Schedule {
         let mut waiting: HashMap<u32, u32> = HashMap::new();
         let mut ready = BTreeSet::new();
         for node in start..end {
-            let count = self.nodes[node].needs.iter().filter(|&&need| need as usize >= start).count() as u32;
+            let count = self.nodes[node]
+                .needs
+                .iter()
+                .filter(|&&need| need as usize >= start)
+                .count() as u32;
             match count {
                 0 => _ = ready.insert(node as u32),
                 _ => _ = waiting.insert(node as u32, count),
@@ -263,14 +310,32 @@ impl Schedule {
         self.recent = recent;
     }
 
-    fn fewest_missing(&self, areas: &[Area], ready: &BTreeSet<u32>, recent: &Recent) -> Option<u32> {
+    fn fewest_missing(
+        &self,
+        areas: &[Area],
+        ready: &BTreeSet<u32>,
+        recent: &Recent,
+    ) -> Option<u32> {
         let missing = |node: u32| -> u64 {
-            let blocks = self.nodes[node as usize].blocks.iter().filter(|(_, mode)| *mode != Mode::Write);
-            let absent =
-                blocks.map(|(block, _)| *block).filter(|block| !recent.holds(*block)).map(|block| &self.blocks[block as usize]);
-            absent.filter(|block| areas[block.region.extent.0 as usize].is_device()).map(|block| block.bytes).sum()
+            let blocks = self.nodes[node as usize]
+                .blocks
+                .iter()
+                .filter(|(_, mode)| *mode != Mode::Write);
+            let absent = blocks
+                .map(|(block, _)| *block)
+                .filter(|block| !recent.holds(*block))
+                .map(|block| &self.blocks[block as usize]);
+            absent
+                .filter(|block| areas[block.region.extent.0 as usize].is_device())
+                .map(|block| block.bytes)
+                .sum()
         };
-        ready.iter().take(WINDOW).map(|&node| (missing(node), node)).min().map(|(_, node)| node)
+        ready
+            .iter()
+            .take(WINDOW)
+            .map(|&node| (missing(node), node))
+            .min()
+            .map(|(_, node)| node)
     }
 
     /// Belady over the order from position `from` on.
@@ -304,9 +369,11 @@ impl Schedule {
                 self.blocks[block as usize].dirty |= mode != Mode::Read;
             }
             self.blocks_at_once = self.blocks_at_once.max(self.held);
-            blocks
-                .iter()
-                .for_each(|&(block, _)| self.nodes[node].stays.push(self.blocks[block as usize].stay.expect("begun above")));
+            blocks.iter().for_each(|&(block, _)| {
+                self.nodes[node]
+                    .stays
+                    .push(self.blocks[block as usize].stay.expect("begun above"))
+            });
             blocks.sort_by_key(|&(block, _)| block);
             blocks.dedup_by_key(|&mut (block, _)| block);
             for (block, _) in blocks {
@@ -322,7 +389,12 @@ impl Schedule {
             return Ok(());
         }
         let needed = self.enough_bytes();
-        Err(Error::OverBudget { what: plan.to_owned(), needed, available: self.capacity, budget: self.capacity })
+        Err(Error::OverBudget {
+            what: plan.to_owned(),
+            needed,
+            available: self.capacity,
+            budget: self.capacity,
+        })
     }
 
     /// Bytes of those blocks that are wanted, each once.
@@ -331,18 +403,36 @@ impl Schedule {
         distinct.sort_unstable();
         distinct.dedup();
         let blocks = distinct.iter().map(|&id| &self.blocks[id as usize]);
-        blocks.filter(|&block| wanted(block)).map(|block| block.bytes).sum()
+        blocks
+            .filter(|&block| wanted(block))
+            .map(|block| block.bytes)
+            .sum()
     }
 
     /// Bytes for all that stays to the end, and the largest task beside it.
     fn enough_bytes(&self) -> u64 {
-        let pinned: u64 = self.blocks.iter().filter(|block| block.pinned).map(|block| block.bytes).sum();
-        let largest = self.nodes.iter().map(|node| self.distinct_bytes(&node.blocks, |block| !block.pinned)).max();
+        let pinned: u64 = self
+            .blocks
+            .iter()
+            .filter(|block| block.pinned)
+            .map(|block| block.bytes)
+            .sum();
+        let largest = self
+            .nodes
+            .iter()
+            .map(|node| self.distinct_bytes(&node.blocks, |block| !block.pinned))
+            .max();
         pinned + largest.unwrap_or(0)
     }
 
     /// No byte may be in memory in two shapes once one of them changes.
-    fn end_overlapping(&mut self, areas: &[Area], block: u32, mode: Mode, evictable: &mut BTreeSet<(usize, u32)>) {
+    fn end_overlapping(
+        &mut self,
+        areas: &[Area],
+        block: u32,
+        mode: Mode,
+        evictable: &mut BTreeSet<(usize, u32)>,
+    ) {
         for index in 0..self.blocks[block as usize].overlapping.len() {
             let other = self.blocks[block as usize].overlapping[index];
             let info = &self.blocks[other as usize];
@@ -355,7 +445,9 @@ impl Schedule {
 
     fn make_room(&mut self, areas: &[Area], bytes: u64, evictable: &mut BTreeSet<(usize, u32)>) {
         while self.held + bytes > self.retained {
-            let Some((_, victim)) = evictable.pop_last() else { break };
+            let Some((_, victim)) = evictable.pop_last() else {
+                break;
+            };
             self.end(areas, victim);
         }
     }
@@ -363,7 +455,9 @@ impl Schedule {
     fn begin(&mut self, areas: &[Area], block: u32, mode: Mode) {
         let info = &self.blocks[block as usize];
         let touched = info.overlapping.iter().chain(std::iter::once(&block));
-        let after: Vec<u32> = touched.filter_map(|&other| self.blocks[other as usize].last_store).collect();
+        let after: Vec<u32> = touched
+            .filter_map(|&other| self.blocks[other as usize].last_store)
+            .collect();
         let area = &areas[info.region.extent.0 as usize];
         let load = mode != Mode::Write && area.is_device();
         if load || !after.is_empty() {
@@ -380,11 +474,23 @@ impl Schedule {
         let info = &mut self.blocks[block as usize];
         info.stay = Some(self.stays.len() as u32);
         info.dirty = false;
-        self.stays.push(Stay { block, load, store: false, uses: 0, after });
+        self.stays.push(Stay {
+            block,
+            load,
+            store: false,
+            uses: 0,
+            after,
+        });
     }
 
     /// After a task used a block: keep it for the next use, or let it go.
-    fn used(&mut self, areas: &[Area], block: u32, position: usize, evictable: &mut BTreeSet<(usize, u32)>) {
+    fn used(
+        &mut self,
+        areas: &[Area],
+        block: u32,
+        position: usize,
+        evictable: &mut BTreeSet<(usize, u32)>,
+    ) {
         let info = &mut self.blocks[block as usize];
         debug_assert_eq!(info.uses.front(), Some(&position));
         info.uses.pop_front();
@@ -433,28 +539,49 @@ impl Recent {
         }
         self.by_stamp.insert(self.clock, block);
         while self.held > self.capacity {
-            let Some((_, oldest)) = self.by_stamp.pop_first() else { break };
+            let Some((_, oldest)) = self.by_stamp.pop_first() else {
+                break;
+            };
             self.held -= self.stamps.remove(&oldest).map_or(0, |(_, bytes)| bytes);
         }
     }
 }
 
-/// Bytes to keep for sectors that some of the tasks store parts of: `wanted` within bounds, nothing when there are none.
+/// Bytes to keep for sectors that some of the tasks store parts of: `wanted` within bounds, nothing
+/// when there are none.
 pub(crate) fn shared_sector_bytes(areas: &[Area], tasks: &[Task], wanted: u64) -> u64 {
-    let stored = tasks.iter().flat_map(|task| &task.accesses).filter(|access| access.mode != Mode::Read);
+    let stored = tasks
+        .iter()
+        .flat_map(|task| &task.accesses)
+        .filter(|access| access.mode != Mode::Read);
     let shared = stored.filter_map(|access| {
-        let (area, Region { offset, row_bytes, stride, .. }) = (&areas[access.region.extent.0 as usize], access.region);
+        let (
+            area,
+            Region {
+                offset,
+                row_bytes,
+                stride,
+                ..
+            },
+        ) = (&areas[access.region.extent.0 as usize], access.region);
         let whole = access.region.end() == area.bytes && stride == row_bytes;
-        let parts = !(offset | stride | if whole { 0 } else { row_bytes }).is_multiple_of(area.block());
+        let parts =
+            !(offset | stride | if whole { 0 } else { row_bytes }).is_multiple_of(area.block());
         parts.then_some(area.block())
     });
-    // Eight at least: two ends of a row, what the device holds of them, and some that wait for their neighbours.
-    shared.max().map_or(0, |block| wanted.clamp(128 << 10, 32 << 20).max(8 * block))
+    // Eight at least: two ends of a row, what the device holds of them, and some that wait for
+    // their neighbours.
+    shared
+        .max()
+        .map_or(0, |block| wanted.clamp(128 << 10, 32 << 20).max(8 * block))
 }
 
-/// As many threads as find their scratch in a twelfth of the memory; two in any case, if there are two.
+/// As many threads as find their scratch in a twelfth of the memory; two in any case, if there are
+/// two.
 pub(crate) fn concurrency(memory_bytes: u64, scratch_bytes: u64, threads: usize) -> usize {
-    ((memory_bytes / 12) / scratch_bytes.max(1)).clamp(2, threads.max(2) as u64).min(threads as u64) as usize
+    ((memory_bytes / 12) / scratch_bytes.max(1))
+        .clamp(2, threads.max(2) as u64)
+        .min(threads as u64) as usize
 }
 
 /// What `explain` shows: a plan's prediction for one budget.
@@ -479,7 +606,8 @@ pub struct Explanation {
 }
 
 impl Explanation {
-    /// Adds another plan that runs after this one: sums of what they do and move, the most of what they hold.
+    /// Adds another plan that runs after this one: sums of what they do and move, the most of what
+    /// they hold.
     pub fn append(&mut self, next: &Explanation) {
         self.tasks += next.tasks;
         self.flops += next.flops;
@@ -494,7 +622,13 @@ impl std::fmt::Display for Explanation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64);
         let moved = self.predicted.bytes_read + self.predicted.bytes_written;
-        writeln!(f, "plan        {} ({} tasks, {:.3} Gflop)", self.plan, self.tasks, self.flops as f64 / 1e9)?;
+        writeln!(
+            f,
+            "plan        {} ({} tasks, {:.3} Gflop)",
+            self.plan,
+            self.tasks,
+            self.flops as f64 / 1e9
+        )?;
         writeln!(
             f,
             "memory      {} allowed, {} reserved, {} at peak",
@@ -505,21 +639,34 @@ impl std::fmt::Display for Explanation {
         writeln!(f, "read        {}", mib(self.predicted.bytes_read))?;
         writeln!(f, "written     {}", mib(self.predicted.bytes_written))?;
         if self.bound_bytes > 0 {
-            writeln!(f, "bound       {} ({:.3} of it moved)", mib(self.bound_bytes), moved as f64 / self.bound_bytes as f64)?;
+            writeln!(
+                f,
+                "bound       {} ({:.3} of it moved)",
+                mib(self.bound_bytes),
+                moved as f64 / self.bound_bytes as f64
+            )?;
         }
-        self.notes.iter().try_for_each(|(what, value)| writeln!(f, "{what:<11} {value}"))
+        self.notes
+            .iter()
+            .try_for_each(|(what, value)| writeln!(f, "{what:<11} {value}"))
     }
 }
 
 impl Plan {
     /// Bytes of scratch for each thread.
     pub(crate) fn scratch_bytes(&self) -> u64 {
-        self.tasks.iter().map(|task| task.scratch as u64).max().unwrap_or(0)
+        self.tasks
+            .iter()
+            .map(|task| task.scratch as u64)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Order, residencies and the bytes that the run reserves besides its blocks.
     pub(crate) fn schedule(&self, memory_bytes: u64, threads: usize) -> Result<Schedule> {
-        self.tasks.iter().try_for_each(|task| check_task(&self.name, &self.areas, task))?;
+        self.tasks
+            .iter()
+            .try_for_each(|task| check_task(&self.name, &self.areas, task))?;
         let sectors = shared_sector_bytes(&self.areas, &self.tasks, memory_bytes / 16);
         let held = held_bytes(&self.tasks);
         let scratch = self.scratch_bytes().next_multiple_of(4096);
@@ -529,12 +676,17 @@ impl Plan {
             schedule.sector_bytes = sectors;
             schedule.beside_bytes = beside;
             schedule.concurrency = concurrency;
-            schedule.extend(&self.name, &self.areas, &self.tasks, &self.group_starts).map_err(|error| match error {
-                Error::OverBudget { what, needed, .. } => {
-                    Error::OverBudget { what, needed: needed + beside, available: memory_bytes, budget: memory_bytes }
-                }
-                other => other,
-            })?;
+            schedule
+                .extend(&self.name, &self.areas, &self.tasks, &self.group_starts)
+                .map_err(|error| match error {
+                    Error::OverBudget { what, needed, .. } => Error::OverBudget {
+                        what,
+                        needed: needed + beside,
+                        available: memory_bytes,
+                        budget: memory_bytes,
+                    },
+                    other => other,
+                })?;
             Ok(schedule)
         };
         // Memory that is too small for several tasks at once may do for one.
@@ -544,11 +696,13 @@ impl Plan {
         }
     }
 
-    /// Predicts a run within `memory_bytes` on `threads` threads. Nothing is read or written. The plan keeps what was found out, so that a
-    /// run under the same conditions does not schedule it again.
+    /// Predicts a run within `memory_bytes` on `threads` threads. Nothing is read or written. The
+    /// plan keeps what was found out, so that a run under the same conditions does not schedule it
+    /// again.
     ///
     /// # Errors
-    /// [`Error::OverBudget`] with the bytes that would be enough, [`Error::Plan`] for a task outside its extents.
+    /// [`Error::OverBudget`] with the bytes that would be enough, [`Error::Plan`] for a task
+    /// outside its extents.
     pub fn explain(&self, memory_bytes: u64, threads: usize) -> Result<Explanation> {
         let schedule = self.schedule(memory_bytes, threads)?;
         let explanation = Explanation {
@@ -561,7 +715,11 @@ impl Plan {
             bound_bytes: self.bound_bytes,
             notes: self.notes.clone(),
         };
-        self.keep_schedule(Explained { memory_bytes, threads, schedule });
+        self.keep_schedule(Explained {
+            memory_bytes,
+            threads,
+            schedule,
+        });
         Ok(explanation)
     }
 }
@@ -575,19 +733,26 @@ mod tests {
     use super::*;
     use crate::extent::Extent;
 
-    /// Each stay that loads looked at every shared sector which was not whole yet: 100,000 tasks on unaligned rows took
-    /// 5,000,000,000 looks before the first byte moved.
+    /// Each stay that loads looked at every shared sector which was not whole yet: 100,000 tasks on
+    /// unaligned rows took 5,000,000,000 looks before the first byte moved.
     #[test]
     fn unaligned_rows_are_scheduled_in_linear_work() {
         const TASKS: u64 = 100_000;
         let mut plan = Plan::new("plan");
-        let extent = plan.extent(&Extent::new("memory", Arc::new(MemoryDevice::with_block("memory", TASKS * 1000, 512))));
+        let extent = plan.extent(&Extent::new(
+            "memory",
+            Arc::new(MemoryDevice::with_block("memory", TASKS * 1000, 512)),
+        ));
         for row in 0..TASKS {
             plan.task(Task::new("step").update(Region::span(extent, row * 1000 + 100, 700)));
         }
         let schedule = plan.schedule(8 << 20, 2).unwrap();
         assert_eq!(schedule.stays.len() as u64, TASKS);
-        assert!(schedule.coverage.looked_at.get() <= 4 * TASKS, "{}", schedule.coverage.looked_at.get());
+        assert!(
+            schedule.coverage.looked_at.get() <= 4 * TASKS,
+            "{}",
+            schedule.coverage.looked_at.get()
+        );
     }
 
     /// A job showed its plan and then scheduled it again.
@@ -595,9 +760,15 @@ mod tests {
     fn a_plan_keeps_the_schedule_that_it_was_explained_with_until_it_changes() {
         let mut plan = reads(&[0, 1, 0], false);
         plan.explain(8 << 20, 2).unwrap();
-        assert!(plan.take_schedule(8 << 20, 2).is_some_and(|schedule| schedule.stays.len() == 2));
+        assert!(
+            plan.take_schedule(8 << 20, 2)
+                .is_some_and(|schedule| schedule.stays.len() == 2)
+        );
         plan.explain(8 << 20, 2).unwrap();
-        assert!(plan.take_schedule(4 << 20, 2).is_none(), "memory has been taken since");
+        assert!(
+            plan.take_schedule(4 << 20, 2).is_none(),
+            "memory has been taken since"
+        );
         plan.explain(8 << 20, 2).unwrap();
         plan.hold(1 << 20);
         assert!(plan.take_schedule(8 << 20, 2).is_none());
@@ -607,7 +778,10 @@ mod tests {
     fn reads(blocks: &[u64], in_order: bool) -> Plan {
         const MIB: u64 = 1 << 20;
         let mut plan = Plan::new("plan");
-        let extent = plan.extent(&Extent::new("memory", Arc::new(MemoryDevice::new("memory", 4 * MIB))));
+        let extent = plan.extent(&Extent::new(
+            "memory",
+            Arc::new(MemoryDevice::new("memory", 4 * MIB)),
+        ));
         for &block in blocks {
             if in_order {
                 plan.group();

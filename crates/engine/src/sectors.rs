@@ -2,8 +2,8 @@
 //!
 //! Each sector here goes through: parts come in; when it is whole it is written; when it has to go
 //! before that, the device's bytes are read, the parts laid over them, and the result is written.
-//! One sector has at most one transfer under way. All of them together stay within the bytes that the run reserved:
-//! a store asks for room first, and sectors that go early go a few at a time.
+//! One sector has at most one transfer under way. All of them together stay within the bytes that
+//! the run reserved: a store asks for room first, and sectors that go early go a few at a time.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
@@ -81,9 +81,13 @@ impl Sectors {
         self.limit = self.limit.max(limit as usize);
     }
 
-    /// Whether both ends of a row may be put now, with room left to send one sector on. When not, sectors move or are
-    /// sent on, so that the answer changes.
-    pub(crate) fn has_room(&mut self, block: u32, transfers: &mut Vec<Transfer>) -> io::Result<bool> {
+    /// Whether both ends of a row may be put now, with room left to send one sector on. When not,
+    /// sectors move or are sent on, so that the answer changes.
+    pub(crate) fn has_room(
+        &mut self,
+        block: u32,
+        transfers: &mut Vec<Transfer>,
+    ) -> io::Result<bool> {
         if self.used == 0 || self.used + 3 * block as usize <= self.limit {
             return Ok(true);
         }
@@ -109,12 +113,21 @@ impl Sectors {
             self.clock += 1;
             self.by_age.insert(self.clock, key);
             self.pending_bytes += parts.len();
-            self.pending.insert(key, Pending { age: self.clock, parts });
+            self.pending.insert(
+                key,
+                Pending {
+                    age: self.clock,
+                    parts,
+                },
+            );
         }
         let sector = &mut self.pending.get_mut(&key).expect("put there above").parts;
         let from = edge.range.start as usize;
         sector[from..from + bytes.len()].copy_from_slice(bytes);
-        if self.coverage.add(extent, edge.sector, block, edge.range.clone()) {
+        if self
+            .coverage
+            .add(extent, edge.sector, block, edge.range.clone())
+        {
             let sector = self.take_pending(key);
             self.write(key, sector.freeze(), transfers);
         }
@@ -133,11 +146,16 @@ impl Sectors {
     }
 
     fn sector(&mut self, block: usize) -> io::Result<Buf> {
-        let spare = self.spare.iter().rposition(|spare| spare.len() == block).map(|position| self.spare.swap_remove(position));
+        let spare = self
+            .spare
+            .iter()
+            .rposition(|spare| spare.len() == block)
+            .map(|position| self.spare.swap_remove(position));
         let sector = match spare {
             Some(spare) => spare,
             None => {
-                // Sectors of another device are cut from another frame: what these leave over begins where those may not.
+                // Sectors of another device are cut from another frame: what these leave over
+                // begins where those may not.
                 let frame = self.frames.entry(block).or_default();
                 if frame.len() < block {
                     *frame = (self.allocate)(FRAME_BYTES.max(block))?;
@@ -161,7 +179,12 @@ impl Sectors {
         }
         let offset = key.1 * sector.len() as u64;
         let token = self.issue(key, Step::Write);
-        transfers.push(Transfer { token, extent: key.0, offset, op: Op::Write(sector) });
+        transfers.push(Transfer {
+            token,
+            extent: key.0,
+            offset,
+            op: Op::Write(sector),
+        });
     }
 
     fn issue(&mut self, key: Key, step: Step) -> u32 {
@@ -170,15 +193,23 @@ impl Sectors {
         self.next_token
     }
 
-    /// Sends sectors on that are not whole: all, or those with parts that a region overlaps; as many as there is room for.
-    pub(crate) fn flush(&mut self, region: Option<&Region>, transfers: &mut Vec<Transfer>) -> io::Result<()> {
+    /// Sends sectors on that are not whole: all, or those with parts that a region overlaps; as
+    /// many as there is room for.
+    pub(crate) fn flush(
+        &mut self,
+        region: Option<&Region>,
+        transfers: &mut Vec<Transfer>,
+    ) -> io::Result<()> {
         let keys = self.conflicting(region);
         self.send_on(keys, transfers)
     }
 
     /// The older half: the neighbours of what came last are likely to come next.
     fn flush_oldest(&mut self, transfers: &mut Vec<Transfer>) -> io::Result<()> {
-        let idle = self.by_age.values().filter(|key| !self.busy_keys.contains(key));
+        let idle = self
+            .by_age
+            .values()
+            .filter(|key| !self.busy_keys.contains(key));
         let keys = idle.take(self.pending.len().div_ceil(2)).copied().collect();
         self.send_on(keys, transfers)
     }
@@ -194,14 +225,24 @@ impl Sectors {
             let ranges = self.coverage.take(key.0, key.1);
             self.busy_keys.insert(key);
             let token = self.issue(key, Step::Base { parts, ranges });
-            transfers.push(Transfer { token, extent: key.0, offset: key.1 * length as u64, op: Op::Read(base) });
+            transfers.push(Transfer {
+                token,
+                extent: key.0,
+                offset: key.1 * length as u64,
+                op: Op::Read(base),
+            });
         }
         Ok(())
     }
 
     fn conflicting(&self, region: Option<&Region>) -> Vec<Key> {
-        let keys = region.map_or_else(|| self.pending.keys().copied().collect(), |region| self.coverage.touching(region));
-        keys.into_iter().filter(|key| !self.busy_keys.contains(key)).collect()
+        let keys = region.map_or_else(
+            || self.pending.keys().copied().collect(),
+            |region| self.coverage.touching(region),
+        );
+        keys.into_iter()
+            .filter(|key| !self.busy_keys.contains(key))
+            .collect()
     }
 
     /// True when nothing waits or moves: at all, or for the bytes of a region.
@@ -210,14 +251,20 @@ impl Sectors {
             return true;
         }
         region.is_some_and(|region| {
-            let moving = self.busy_keys.iter().any(|&(extent, _)| extent == region.extent);
+            let moving = self
+                .busy_keys
+                .iter()
+                .any(|&(extent, _)| extent == region.extent);
             !moving && self.coverage.touching(region).is_empty()
         })
     }
 
     /// The next step of a sector whose transfer has ended.
     pub(crate) fn completed(&mut self, token: u32, op: Op, transfers: &mut Vec<Transfer>) {
-        let (key, step) = self.busy.remove(&token).expect("one completion for each transfer");
+        let (key, step) = self
+            .busy
+            .remove(&token)
+            .expect("one completion for each transfer");
         match (step, op) {
             (Step::Base { parts, ranges }, Op::Read(mut base)) => {
                 for range in ranges {
@@ -230,7 +277,10 @@ impl Sectors {
             }
             (_, op) => {
                 if let Op::Write(sector) = op {
-                    sector.try_thaw().into_iter().for_each(|sector| self.recycle(sector));
+                    sector
+                        .try_thaw()
+                        .into_iter()
+                        .for_each(|sector| self.recycle(sector));
                 }
                 self.busy_keys.remove(&key);
                 if let Some(position) = self.queued.iter().position(|(queued, _)| *queued == key) {
@@ -252,13 +302,20 @@ mod tests {
 
     fn first_byte(sector: u64) -> Edge {
         let start = sector * u64::from(BLOCK);
-        Edge { sector, range: 0..1, bytes: start..start + 1 }
+        Edge {
+            sector,
+            range: 0..1,
+            bytes: start..start + 1,
+        }
     }
 
     /// Ends every transfer, and those that follow.
     fn settle(sectors: &mut Sectors, transfers: &mut Vec<Transfer>, peak: &mut usize) -> Vec<u64> {
         let mut read = Vec::new();
-        while let Some(Transfer { token, offset, op, .. }) = transfers.pop() {
+        while let Some(Transfer {
+            token, offset, op, ..
+        }) = transfers.pop()
+        {
             if matches!(op, Op::Read(_)) {
                 read.push(offset / u64::from(BLOCK));
             }
@@ -268,7 +325,8 @@ mod tests {
         read
     }
 
-    /// A sector of a device with blocks of 4096 bytes was cut from what one of 512 had left over, and the device refused its address.
+    /// A sector of a device with blocks of 4096 bytes was cut from what one of 512 had left over,
+    /// and the device refused its address.
     #[test]
     fn sectors_of_devices_with_different_blocks_are_aligned() {
         let mut sectors = Sectors::new(1 << 20);
@@ -279,8 +337,8 @@ mod tests {
         }
     }
 
-    /// Sectors that had to go early took a second buffer each, all at once and on top of a table that nothing held back:
-    /// they outgrew what the run had reserved for them.
+    /// Sectors that had to go early took a second buffer each, all at once and on top of a table
+    /// that nothing held back: they outgrew what the run had reserved for them.
     #[test]
     fn sectors_stay_within_their_share() {
         let (mut sectors, limit) = (Sectors::new(64 << 10), 64 << 10);
@@ -290,7 +348,15 @@ mod tests {
                 assert!(!transfers.is_empty(), "nothing moves, and there is no room");
                 early.extend(settle(&mut sectors, &mut transfers, &mut peak));
             }
-            sectors.put(ExtentRef(0), BLOCK, &first_byte(sector), &[7], &mut transfers).unwrap();
+            sectors
+                .put(
+                    ExtentRef(0),
+                    BLOCK,
+                    &first_byte(sector),
+                    &[7],
+                    &mut transfers,
+                )
+                .unwrap();
             peak = peak.max(sectors.used);
         }
         // The oldest go first, and those that came last are still there for their neighbours.
@@ -310,7 +376,9 @@ mod tests {
     fn a_refused_sector_is_an_error() {
         let mut sectors = Sectors::new(64 << 10);
         sectors.allocate = |_| Err(io::ErrorKind::OutOfMemory.into());
-        let refused = sectors.put(ExtentRef(0), BLOCK, &first_byte(3), &[7], &mut Vec::new()).unwrap_err();
+        let refused = sectors
+            .put(ExtentRef(0), BLOCK, &first_byte(3), &[7], &mut Vec::new())
+            .unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::OutOfMemory);
     }
 }

@@ -1,11 +1,12 @@
 //! Sequences of blocks: what reading and writing have in common.
 //!
 //! A stream has as many frames as it runs ahead, reserved when it is made. A frame is with the
-//! device, with the engine, or with the caller; it goes round. The engine's half is an activity, the
-//! caller's half a handle, and between them is a small state under a lock.
+//! device, with the engine, or with the caller; it goes round. The engine's half is an activity,
+//! the caller's half a handle, and between them is a small state under a lock.
 //!
-//! Where many streams share a budget, a stream reserves a part of its frames only ([`Supply::Elastic`]). The others it has until
-//! their memory is reclaimed: blocks that were prefetched and not yet handed out are evicted, and read again later.
+//! Where many streams share a budget, a stream reserves a part of its frames only
+//! ([`Supply::Elastic`]). The others it has until their memory is reclaimed: blocks that were
+//! prefetched and not yet handed out are evicted, and read again later.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -21,20 +22,28 @@ use crate::memory::{Memory, frame_bytes};
 pub struct StreamOptions {
     /// Bytes of a block.
     pub block_bytes: usize,
-    /// Blocks in memory at once: under way, waiting, or lent. At least 1; below 2 device and caller take turns.
+    /// Blocks in memory at once: under way, waiting, or lent. At least 1; below 2 device and caller
+    /// take turns.
     pub ahead: usize,
 }
 
 impl Default for StreamOptions {
-    /// Some 8 MiB keep a fast SSD busy while the caller computes; with smaller blocks, have 4 MiB of them at least.
+    /// Some 8 MiB keep a fast SSD busy while the caller computes; with smaller blocks, have 4 MiB
+    /// of them at least.
     fn default() -> StreamOptions {
-        StreamOptions { block_bytes: 1 << 20, ahead: 8 }
+        StreamOptions {
+            block_bytes: 1 << 20,
+            ahead: 8,
+        }
     }
 }
 
 impl StreamOptions {
     pub(crate) fn checked(self) -> StreamOptions {
-        StreamOptions { block_bytes: self.block_bytes.max(1), ahead: self.ahead.max(1) }
+        StreamOptions {
+            block_bytes: self.block_bytes.max(1),
+            ahead: self.ahead.max(1),
+        }
     }
 }
 
@@ -46,8 +55,9 @@ pub enum Supply {
     Reserved,
     /// From the budget: this many are reserved, at least 1; the others may be reclaimed.
     Elastic(usize),
-    /// From the caller, as many as blocks are to be in memory at once: each is as long as a block and lies at an address that is
-    /// a multiple of the device's block. The budget is charged for them. They are dropped when the stream is over.
+    /// From the caller, as many as blocks are to be in memory at once: each is as long as a block
+    /// and lies at an address that is a multiple of the device's block. The budget is charged for
+    /// them. They are dropped when the stream is over.
     Given(Vec<Buf>),
 }
 
@@ -75,19 +85,44 @@ impl Supply {
     /// Frames of `bytes` bytes, as many as `ahead` says at most.
     pub(crate) fn frames(self, bytes: usize, ahead: usize, extent: &Extent) -> Result<Frames> {
         Ok(match self {
-            Supply::Reserved => Frames { bytes, least: ahead, most: ahead, given: Vec::new(), shares: Shares::Not },
-            Supply::Elastic(least) => {
-                Frames { bytes, least: least.clamp(1, ahead), most: ahead, given: Vec::new(), shares: Shares::Will }
-            }
+            Supply::Reserved => Frames {
+                bytes,
+                least: ahead,
+                most: ahead,
+                given: Vec::new(),
+                shares: Shares::Not,
+            },
+            Supply::Elastic(least) => Frames {
+                bytes,
+                least: least.clamp(1, ahead),
+                most: ahead,
+                given: Vec::new(),
+                shares: Shares::Will,
+            },
             Supply::Given(given) => {
                 let unit = extent.block() as usize;
-                let fits = |frame: &Buf| frame.len() >= bytes && (frame.as_ptr() as usize).is_multiple_of(unit);
+                let fits = |frame: &Buf| {
+                    frame.len() >= bytes && (frame.as_ptr() as usize).is_multiple_of(unit)
+                };
                 if given.is_empty() || !given.iter().all(fits) {
-                    return Err(Error::Frames { object: extent.name().to_owned(), bytes: bytes as u64, unit });
+                    return Err(Error::Frames {
+                        object: extent.name().to_owned(),
+                        bytes: bytes as u64,
+                        unit,
+                    });
                 }
                 // What is behind a block is of no use.
-                let given: Vec<Buf> = given.into_iter().map(|mut frame| frame.split_to(bytes)).collect();
-                Frames { bytes, least: given.len(), most: given.len(), given, shares: Shares::Not }
+                let given: Vec<Buf> = given
+                    .into_iter()
+                    .map(|mut frame| frame.split_to(bytes))
+                    .collect();
+                Frames {
+                    bytes,
+                    least: given.len(),
+                    most: given.len(),
+                    given,
+                    shares: Shares::Not,
+                }
             }
         })
     }
@@ -117,7 +152,11 @@ impl Frames {
 
     /// Frames that the stream may have now.
     pub(crate) fn allowed(&self, memory: &Memory) -> usize {
-        if self.is_shared() { memory.share(self.bytes).clamp(self.least, self.most) } else { self.most }
+        if self.is_shared() {
+            memory.share(self.bytes).clamp(self.least, self.most)
+        } else {
+            self.most
+        }
     }
 
     /// Bytes that are reserved.
@@ -130,7 +169,11 @@ impl Frames {
 pub(crate) fn frame_for(block_bytes: usize, extent: &Extent, start: u64) -> usize {
     let unit = extent.block() as usize;
     let aligned = start.is_multiple_of(unit as u64) && block_bytes.is_multiple_of(unit);
-    let sectors = if aligned { block_bytes } else { block_bytes.next_multiple_of(unit) + unit };
+    let sectors = if aligned {
+        block_bytes
+    } else {
+        block_bytes.next_multiple_of(unit) + unit
+    };
     frame_bytes(sectors) as usize
 }
 
@@ -142,7 +185,10 @@ pub(crate) struct Between<T> {
 
 impl<T> Between<T> {
     pub(crate) fn new(state: T) -> Between<T> {
-        Between { state: Mutex::new(state), changed: Condvar::new() }
+        Between {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
@@ -155,12 +201,21 @@ impl<T> Between<T> {
 
     /// Waits while `quiet`.
     pub(crate) fn wait_while(&self, quiet: impl FnMut(&mut T) -> bool) -> MutexGuard<'_, T> {
-        self.changed.wait_while(self.lock(), quiet).expect("no panic while held")
+        self.changed
+            .wait_while(self.lock(), quiet)
+            .expect("no panic while held")
     }
 
     /// The same for at most `timeout`; true when it is over.
-    pub(crate) fn ready_within(&self, timeout: Duration, mut quiet: impl FnMut(&mut T) -> bool) -> bool {
-        let (mut state, _) = self.changed.wait_timeout_while(self.lock(), timeout, &mut quiet).expect("no panic while held");
+    pub(crate) fn ready_within(
+        &self,
+        timeout: Duration,
+        mut quiet: impl FnMut(&mut T) -> bool,
+    ) -> bool {
+        let (mut state, _) = self
+            .changed
+            .wait_timeout_while(self.lock(), timeout, &mut quiet)
+            .expect("no panic while held");
         !quiet(&mut state)
     }
 }

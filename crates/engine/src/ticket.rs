@@ -44,7 +44,9 @@ struct Event {
 impl Event {
     fn new() -> io::Result<Event> {
         use rustix::event::{EventfdFlags, eventfd};
-        Ok(Event { readable: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? })
+        Ok(Event {
+            readable: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
     }
 
     fn ring(&self) {
@@ -115,8 +117,14 @@ pub struct Ticket<T> {
 }
 
 impl<T> Ticket<T> {
-    pub(crate) fn new(shared: Arc<Shared<T>>, wake: impl Fn() + Send + Sync + 'static) -> Ticket<T> {
-        Ticket { shared, wake: Box::new(wake) }
+    pub(crate) fn new(
+        shared: Arc<Shared<T>>,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Ticket<T> {
+        Ticket {
+            shared,
+            wake: Box::new(wake),
+        }
     }
 
     /// Blocks until the result is there.
@@ -135,11 +143,16 @@ impl<T> Ticket<T> {
         }
     }
 
-    /// Blocks for at most `timeout`; true when the result is there for [`wait`](Ticket::wait) to take.
+    /// Blocks for at most `timeout`; true when the result is there for [`wait`](Ticket::wait) to
+    /// take.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         let slot = self.shared.slot.locked();
         let empty = |slot: &mut Slot<T>| matches!(slot, Slot::Empty);
-        let (slot, _) = self.shared.filled.wait_timeout_while(slot, timeout, empty).expect("no panic while held");
+        let (slot, _) = self
+            .shared
+            .filled
+            .wait_timeout_while(slot, timeout, empty)
+            .expect("no panic while held");
         !matches!(*slot, Slot::Empty)
     }
 
@@ -156,11 +169,22 @@ impl<T> Ticket<T> {
 
     /// How far it is.
     pub fn progress(&self) -> Progress {
-        let (done, total) = (self.shared.done.load(Ordering::Relaxed), self.shared.total.load(Ordering::Relaxed));
+        let (done, total) = (
+            self.shared.done.load(Ordering::Relaxed),
+            self.shared.total.load(Ordering::Relaxed),
+        );
         let elapsed = self.shared.start.elapsed();
-        let fraction = if total == 0 { 0.0 } else { (done as f64 / total as f64).min(1.0) };
+        let fraction = if total == 0 {
+            0.0
+        } else {
+            (done as f64 / total as f64).min(1.0)
+        };
         let eta = (done > 0).then(|| elapsed.mul_f64((1.0 - fraction) / fraction));
-        Progress { fraction, elapsed, eta }
+        Progress {
+            fraction,
+            elapsed,
+            eta,
+        }
     }
 
     /// Becomes readable when the result is there; `None` when the system gave no descriptor.
@@ -173,7 +197,11 @@ impl<T> Ticket<T> {
             }
             Some(event)
         };
-        self.shared.event.get_or_init(made).as_ref().map(|event| event.readable.as_fd())
+        self.shared
+            .event
+            .get_or_init(made)
+            .as_ref()
+            .map(|event| event.readable.as_fd())
     }
 }
 

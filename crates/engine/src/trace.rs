@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use crate::schedule::Totals;
 
-/// Spans kept of one run, some 150 bytes each, beside the budget; a longer run keeps its first ones and counts the rest in the sums.
+/// Spans kept of one run, some 150 bytes each, beside the budget; a longer run keeps its first ones
+/// and counts the rest in the sums.
 const SPANS_MAX: usize = 50_000;
 
 /// Names of different plans that a trace of several runs gives, bytes.
@@ -39,7 +40,8 @@ pub struct Trace {
     pub predicted: Totals,
     /// What the devices and the budget saw.
     pub actual: Totals,
-    /// Bytes that were wanted and still in memory; `predicted.bytes_read` is `actual.bytes_read` and these.
+    /// Bytes that were wanted and still in memory; `predicted.bytes_read` is `actual.bytes_read`
+    /// and these.
     pub bytes_reused: u64,
     /// Least traffic known for this work and budget, bytes.
     pub bound_bytes: u64,
@@ -64,8 +66,9 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Adds a run that began `start_s` seconds after the first one, on `threads` threads. Where runs overlap, the device counts as busy
-    /// for each of them, but never for longer than all took.
+    /// Adds a run that began `start_s` seconds after the first one, on `threads` threads. Where
+    /// runs overlap, the device counts as busy for each of them, but never for longer than all
+    /// took.
     pub fn append(&mut self, next: &Trace, start_s: f64, threads: usize) {
         self.runs += next.runs;
         self.name_also(&next.plan);
@@ -85,8 +88,15 @@ impl Trace {
                 None => self.objects.push((name.clone(), *read, *written)),
             }
         }
-        let kept = next.spans.len().min(SPANS_MAX.saturating_sub(self.spans.len()));
-        let later = |span: &Span| Span { start_s: span.start_s + start_s, end_s: span.end_s + start_s, ..span.clone() };
+        let kept = next
+            .spans
+            .len()
+            .min(SPANS_MAX.saturating_sub(self.spans.len()));
+        let later = |span: &Span| Span {
+            start_s: span.start_s + start_s,
+            end_s: span.end_s + start_s,
+            ..span.clone()
+        };
         self.spans.extend(next.spans[..kept].iter().map(later));
         self.spans_dropped += next.spans_dropped + (next.spans.len() - kept) as u64;
     }
@@ -125,8 +135,15 @@ impl Trace {
             })
         });
         let events: Vec<_> = names.chain(spans).collect();
-        let summary = Trace { spans: Vec::new(), ..self.clone() };
-        serde_json::to_writer(out, &serde_json::json!({"traceEvents": events, "otherData": summary})).map_err(Into::into)
+        let summary = Trace {
+            spans: Vec::new(),
+            ..self.clone()
+        };
+        serde_json::to_writer(
+            out,
+            &serde_json::json!({"traceEvents": events, "otherData": summary}),
+        )
+        .map_err(Into::into)
     }
 }
 
@@ -164,7 +181,10 @@ impl Recorder {
     pub(crate) fn device_ends(&mut self) {
         self.device_requests -= 1;
         if self.device_requests == 0 {
-            self.device_busy += self.device_since.take().map_or(Duration::ZERO, |since| since.elapsed());
+            self.device_busy += self
+                .device_since
+                .take()
+                .map_or(Duration::ZERO, |since| since.elapsed());
         }
     }
 
@@ -177,19 +197,35 @@ impl Recorder {
         self.span(format!("core {core}"), || task.to_owned(), since, until, 0);
     }
 
-    fn span(&mut self, lane: String, name: impl FnOnce() -> String, since: Instant, until: Instant, bytes: u64) {
+    fn span(
+        &mut self,
+        lane: String,
+        name: impl FnOnce() -> String,
+        since: Instant,
+        until: Instant,
+        bytes: u64,
+    ) {
         if self.spans.len() >= SPANS_MAX {
             self.dropped += 1;
             return;
         }
         let at = |instant: Instant| instant.saturating_duration_since(self.start).as_secs_f64();
-        self.spans.push(Span { lane, name: name(), start_s: at(since), end_s: at(until), bytes });
+        self.spans.push(Span {
+            lane,
+            name: name(),
+            start_s: at(since),
+            end_s: at(until),
+            bytes,
+        });
     }
 
     /// Adds times and spans to what the run counted.
     pub(crate) fn finish(self, threads: usize, counted: Trace) -> Trace {
         let wall_s = self.start.elapsed().as_secs_f64();
-        let (device_busy_s, cores_busy_s) = (self.device_busy.as_secs_f64(), self.cores_busy.as_secs_f64());
+        let (device_busy_s, cores_busy_s) = (
+            self.device_busy.as_secs_f64(),
+            self.cores_busy.as_secs_f64(),
+        );
         Trace {
             runs: 1,
             wall_s,
@@ -209,28 +245,61 @@ mod tests {
     use super::*;
 
     fn run(plan: &str, bytes: u64, peak_bytes: u64) -> Trace {
-        let totals = Totals { bytes_read: bytes, bytes_written: 1, peak_bytes };
+        let totals = Totals {
+            bytes_read: bytes,
+            bytes_written: 1,
+            peak_bytes,
+        };
         let objects = vec![("x".to_owned(), bytes, 1)];
         let times = (2.0, 1.0);
-        let counted = Trace { plan: plan.into(), runs: 1, predicted: totals, actual: totals, objects, ..Trace::default() };
-        Trace { wall_s: times.0, device_busy_s: times.1, cores_busy_s: times.1, ..counted }
+        let counted = Trace {
+            plan: plan.into(),
+            runs: 1,
+            predicted: totals,
+            actual: totals,
+            objects,
+            ..Trace::default()
+        };
+        Trace {
+            wall_s: times.0,
+            device_busy_s: times.1,
+            cores_busy_s: times.1,
+            ..counted
+        }
     }
 
     #[test]
     fn the_trace_of_several_runs_covers_all_of_them() {
         let mut all = Trace::default();
-        for (index, (plan, peak)) in [("first round", 5), ("round", 9), ("round", 7)].into_iter().enumerate() {
+        for (index, (plan, peak)) in [("first round", 5), ("round", 9), ("round", 7)]
+            .into_iter()
+            .enumerate()
+        {
             all.append(&run(plan, 100, peak), 2.0 * index as f64, 2);
         }
         assert_eq!((all.plan.as_str(), all.runs), ("first round, round", 3));
-        assert_eq!((all.actual.bytes_read, all.actual.bytes_written, all.actual.peak_bytes), (300, 3, 9));
-        assert_eq!((all.wall_s, all.device_busy_s, all.device_idle_s), (6.0, 3.0, 3.0));
+        assert_eq!(
+            (
+                all.actual.bytes_read,
+                all.actual.bytes_written,
+                all.actual.peak_bytes
+            ),
+            (300, 3, 9)
+        );
+        assert_eq!(
+            (all.wall_s, all.device_busy_s, all.device_idle_s),
+            (6.0, 3.0, 3.0)
+        );
         assert_eq!((all.cores_busy_s, all.cores_idle_s), (3.0, 9.0));
         assert_eq!(all.objects, [("x".to_owned(), 300, 3)]);
         // A sum of sums names each plan once, and no more of them than fit a line.
         all.append(&all.clone(), 6.0, 2);
         assert_eq!((all.plan.as_str(), all.runs), ("first round, round", 6));
         (0..100).for_each(|number| all.append(&run(&format!("plan {number}"), 0, 0), 0.0, 2));
-        assert!(all.plan.len() <= PLAN_NAMES_BYTES + 8 && all.plan.ends_with("..."), "{}", all.plan);
+        assert!(
+            all.plan.len() <= PLAN_NAMES_BYTES + 8 && all.plan.ends_with("..."),
+            "{}",
+            all.plan
+        );
     }
 }

@@ -7,7 +7,8 @@ use crossbeam_channel::Sender;
 type Job = Box<dyn FnOnce(usize) + Send>;
 type Spawn = dyn Fn(Builder, Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle<()>>;
 
-/// Threads that are left to others where the system gives too few: a job's, one for I/O, one that a caller has.
+/// Threads that are left to others where the system gives too few: a job's, one for I/O, one that a
+/// caller has.
 const SPARE: usize = 3;
 
 thread_local! {
@@ -26,7 +27,8 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// `count` threads. Where the system does not give as many: at least one, and few enough that other code can start some.
+    /// `count` threads. Where the system does not give as many: at least one, and few enough that
+    /// other code can start some.
     pub(crate) fn new(count: usize) -> std::io::Result<Workers> {
         Workers::spawned(count, &|builder, work| builder.spawn(work))
     }
@@ -40,18 +42,29 @@ impl Workers {
                 IN_TASK.set(true);
                 receiver.iter().for_each(|job: Job| job(index));
             };
-            match spawn(Builder::new().name(format!("outcore-core-{index}")), Box::new(work)) {
+            match spawn(
+                Builder::new().name(format!("outcore-core-{index}")),
+                Box::new(work),
+            ) {
                 Ok(thread) => threads.push(thread),
                 Err(error) if index == 0 => return Err(error),
                 Err(error) => {
                     let fewer = index.saturating_sub(SPARE).max(1);
-                    log::warn!("{fewer} compute threads in place of {count}: the system refused a further one: {error}");
-                    drop(Workers { sender: Some(sender), threads });
+                    log::warn!(
+                        "{fewer} compute threads in place of {count}: the system refused a further one: {error}"
+                    );
+                    drop(Workers {
+                        sender: Some(sender),
+                        threads,
+                    });
                     return Workers::spawned(fewer, spawn);
                 }
             }
         }
-        Ok(Workers { sender: Some(sender), threads })
+        Ok(Workers {
+            sender: Some(sender),
+            threads,
+        })
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -69,7 +82,10 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.sender = None;
         let this = std::thread::current().id();
-        self.threads.drain(..).filter(|thread| thread.thread().id() != this).for_each(|thread| _ = thread.join());
+        self.threads
+            .drain(..)
+            .filter(|thread| thread.thread().id() != this)
+            .for_each(|thread| _ = thread.join());
     }
 }
 
@@ -116,6 +132,9 @@ mod tests {
 
     #[test]
     fn without_any_thread_there_are_no_workers() {
-        assert_eq!(on_a_system_with(0).err().map(|error| error.kind()), Some(ErrorKind::WouldBlock));
+        assert_eq!(
+            on_a_system_with(0).err().map(|error| error.kind()),
+            Some(ErrorKind::WouldBlock)
+        );
     }
 }

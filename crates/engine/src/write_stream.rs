@@ -57,7 +57,8 @@ struct Full {
 
 /// Bytes on their way to an extent, in order.
 ///
-/// Dropping it waits for nothing: blocks that were filled are still written, the one under way is given up.
+/// Dropping it waits for nothing: blocks that were filled are still written, the one under way is
+/// given up.
 pub struct WriteStream {
     between: Arc<Between<State>>,
     mailbox: Mailbox,
@@ -95,11 +96,12 @@ impl WriteStream {
         }
     }
 
-    /// Memory for the next bytes, at least one; how many of them were filled is said by [`advance`](WriteStream::advance).
-    /// Waits when every frame is on its way.
+    /// Memory for the next bytes, at least one; how many of them were filled is said by
+    /// [`advance`](WriteStream::advance). Waits when every frame is on its way.
     ///
     /// # Errors
-    /// The first one of this stream, at this and every later call. [`Error::OutOfRange`] at the end of the extent.
+    /// The first one of this stream, at this and every later call. [`Error::OutOfRange`] at the end
+    /// of the extent.
     pub fn buffer(&mut self) -> Result<&mut [u8]> {
         self.extent.check(self.position, 1)?;
         if let Some(error) = &self.between.lock().error {
@@ -110,7 +112,9 @@ impl WriteStream {
         }
         let left = self.extent.len() - self.position;
         let Full { frame, to, .. } = self.current.as_mut().expect("begun above");
-        let end = frame.len().min(to.saturating_add(usize::try_from(left).unwrap_or(usize::MAX)));
+        let end = frame
+            .len()
+            .min(to.saturating_add(usize::try_from(left).unwrap_or(usize::MAX)));
         Ok(&mut frame[*to..end])
     }
 
@@ -128,10 +132,16 @@ impl WriteStream {
     /// A frame for what comes next.
     fn full(&self, frame: Buf) -> Full {
         let lead = self.position % u64::from(self.extent.block());
-        Full { frame, base: self.position - lead, from: lead as usize, to: lead as usize }
+        Full {
+            frame,
+            base: self.position - lead,
+            from: lead as usize,
+            to: lead as usize,
+        }
     }
 
-    /// Counts the first `len` bytes of [`buffer`](WriteStream::buffer) as filled. A full block goes to the device.
+    /// Counts the first `len` bytes of [`buffer`](WriteStream::buffer) as filled. A full block goes
+    /// to the device.
     ///
     /// # Errors
     /// As [`buffer`](WriteStream::buffer).
@@ -141,7 +151,9 @@ impl WriteStream {
     pub fn advance(&mut self, len: usize) -> Result<()> {
         let room = if len == 0 { 0 } else { self.buffer()?.len() };
         assert!(len <= room, "{len} bytes of a buffer of {room}");
-        let Some(current) = &mut self.current else { return Ok(()) };
+        let Some(current) = &mut self.current else {
+            return Ok(());
+        };
         current.to += len;
         self.position += len as u64;
         if current.to < self.frame_bytes {
@@ -176,20 +188,29 @@ impl WriteStream {
         let mut state = self.between.lock();
         state.finishing |= finishing;
         state.full.extend(self.current.take());
-        let result = state.error.as_ref().map_or(Ok(()), |error| Err(error.again()));
+        let result = state
+            .error
+            .as_ref()
+            .map_or(Ok(()), |error| Err(error.again()));
         drop(state);
         self.mailbox.wake();
         result
     }
 
-    /// Writes the rest and waits until the device has taken everything. It is durable once the device was flushed.
+    /// Writes the rest and waits until the device has taken everything. It is durable once the
+    /// device was flushed.
     ///
     /// # Errors
     /// The first one of this stream.
     pub fn finish(mut self) -> Result<()> {
         self.send(true)?;
-        let state = self.between.wait_while(|state| !state.done && state.error.is_none());
-        state.error.as_ref().map_or(Ok(()), |error| Err(error.again()))
+        let state = self
+            .between
+            .wait_while(|state| !state.done && state.error.is_none());
+        state
+            .error
+            .as_ref()
+            .map_or(Ok(()), |error| Err(error.again()))
     }
 }
 
@@ -197,7 +218,9 @@ impl Drop for WriteStream {
     fn drop(&mut self) {
         let mut state = self.between.lock();
         state.closed = true;
-        state.free.extend(self.current.take().map(|current| current.frame));
+        state
+            .free
+            .extend(self.current.take().map(|current| current.frame));
         drop(state);
         // What is under way keeps others waiting until it is drained.
         self.floor = None;
@@ -213,33 +236,63 @@ impl Engine {
     /// Writes from an offset on, in order, behind the caller.
     ///
     /// # Errors
-    /// Before any I/O: [`Error::OverBudget`] when `ahead` blocks are not free, [`Error::OutOfRange`].
-    pub fn write_stream(&self, extent: &Extent, offset: u64, options: StreamOptions) -> Result<WriteStream> {
+    /// Before any I/O: [`Error::OverBudget`] when `ahead` blocks are not free,
+    /// [`Error::OutOfRange`].
+    pub fn write_stream(
+        &self,
+        extent: &Extent,
+        offset: u64,
+        options: StreamOptions,
+    ) -> Result<WriteStream> {
         self.write_stream_with(extent, offset, options, Supply::Reserved)
     }
 
-    /// The same with frames from elsewhere. What is written in one piece then begins and ends with blocks of the device.
+    /// The same with frames from elsewhere. What is written in one piece then begins and ends with
+    /// blocks of the device.
     ///
     /// # Errors
     /// As [`Engine::write_stream`]; [`Error::Frames`].
-    pub fn write_stream_with(&self, extent: &Extent, offset: u64, options: StreamOptions, supply: Supply) -> Result<WriteStream> {
+    pub fn write_stream_with(
+        &self,
+        extent: &Extent,
+        offset: u64,
+        options: StreamOptions,
+        supply: Supply,
+    ) -> Result<WriteStream> {
         let StreamOptions { block_bytes, ahead } = options.checked();
         extent.check(offset, 0)?;
-        let longest = usize::try_from(extent.len() - offset).unwrap_or(usize::MAX).max(1);
+        let longest = usize::try_from(extent.len() - offset)
+            .unwrap_or(usize::MAX)
+            .max(1);
         // Never more memory than what there is to write.
         let unit = extent.block() as usize;
-        let frame_bytes = block_bytes.min(longest.next_multiple_of(unit) + unit).next_multiple_of(unit);
+        let frame_bytes = block_bytes
+            .min(longest.next_multiple_of(unit) + unit)
+            .next_multiple_of(unit);
         let frame_bytes = (crate::memory::frame_bytes(frame_bytes) as usize).next_multiple_of(unit);
         let ahead = ahead.min(longest / frame_bytes + 2);
         let has_edges = unit > 1 && matches!(supply, Supply::Reserved);
-        let beside_bytes = if has_edges { EDGE_BYTES.max(4 * unit as u64) } else { 0 };
+        let beside_bytes = if has_edges {
+            EDGE_BYTES.max(4 * unit as u64)
+        } else {
+            0
+        };
         let mut frames = supply.frames(frame_bytes, ahead, extent)?;
         let needed = frames.floor_bytes().saturating_add(beside_bytes);
-        let floor = self.budget().reserve_floor(&format!("a stream to {}", extent.name()), needed)?;
+        let floor = self
+            .budget()
+            .reserve_floor(&format!("a stream to {}", extent.name()), needed)?;
         let given = std::mem::take(&mut frames.given);
         let given_bytes = given.iter().map(|frame| frame.len() as u64).sum();
-        let state =
-            State { free: given, full: VecDeque::new(), error: None, finishing: false, done: false, closed: false, over: false };
+        let state = State {
+            free: given,
+            full: VecDeque::new(),
+            error: None,
+            finishing: false,
+            done: false,
+            closed: false,
+            over: false,
+        };
         let between = Arc::new(Between::new(state));
         let writer = Writer {
             between: Arc::clone(&between),
@@ -308,20 +361,31 @@ impl Writer {
         let allowed = self.frames.allowed(core.memory);
         // What others have reserved goes back, as soon as it is free.
         while core.memory.is_owed(&self.account) || self.taken > allowed {
-            let Some(frame) = self.between.lock().free.pop() else { break };
+            let Some(frame) = self.between.lock().free.pop() else {
+                break;
+            };
             core.memory.give(&mut self.account, frame);
             self.taken -= 1;
         }
         // Where memory is shared, a frame more only when all are on their way.
         let is_eager = !self.frames.is_shared();
-        while self.started && self.taken < allowed && self.error.is_none() && (is_eager || self.between.lock().free.is_empty()) {
+        while self.started
+            && self.taken < allowed
+            && self.error.is_none()
+            && (is_eager || self.between.lock().free.is_empty())
+        {
             match core.memory.take(&mut self.account, self.frames.bytes) {
                 Ok(Some(frame)) => {
                     self.taken += 1;
                     self.offer(frame);
                 }
                 Ok(None) => return,
-                Err(source) => self.error = Some(Error::NoMemory { bytes: self.frames.bytes as u64, source }),
+                Err(source) => {
+                    self.error = Some(Error::NoMemory {
+                        bytes: self.frames.bytes as u64,
+                        source,
+                    })
+                }
             }
         }
     }
@@ -340,13 +404,20 @@ impl Writer {
                 self.has_lock = true;
                 core.memory.forget(self.extent.id());
             }
-            let Some(full) = self.between.lock().full.pop_front() else { return };
+            let Some(full) = self.between.lock().full.pop_front() else {
+                return;
+            };
             self.submit_block(core, full);
         }
     }
 
     fn submit_block(&mut self, core: &mut Core<'_>, full: Full) {
-        let Full { mut frame, base, from, to } = full;
+        let Full {
+            mut frame,
+            base,
+            from,
+            to,
+        } = full;
         let unit = self.extent.block();
         // The device takes whole sectors; what lies behind the end of the extent reads as zero.
         let whole = to.next_multiple_of(unit as usize);
@@ -357,31 +428,45 @@ impl Writer {
         let mut transfers = Vec::new();
         let put = edges.into_iter().flatten().try_for_each(|edge| {
             let part = &bytes[(edge.bytes.start - base) as usize..(edge.bytes.end - base) as usize];
-            self.sectors.put(ExtentRef(0), unit, &edge, part, &mut transfers)
+            self.sectors
+                .put(ExtentRef(0), unit, &edge, part, &mut transfers)
         });
         self.check_sectors(put);
         self.submit_sectors(core, transfers);
         if direct.is_empty() {
             return self.offer(thaw(bytes));
         }
-        let place = self.blocks.iter().position(Option::is_none).unwrap_or_else(|| {
-            self.blocks.push(None);
-            self.blocks.len() - 1
-        });
+        let place = self
+            .blocks
+            .iter()
+            .position(Option::is_none)
+            .unwrap_or_else(|| {
+                self.blocks.push(None);
+                self.blocks.len() - 1
+            });
         let part = bytes.slice((direct.start - base) as usize..(direct.end - base) as usize);
-        core.submit(place as u32, self.extent.device(), direct.start, Op::Write(part));
+        core.submit(
+            place as u32,
+            self.extent.device(),
+            direct.start,
+            Op::Write(part),
+        );
         self.blocks[place] = Some(bytes);
         self.requests += 1;
     }
 
     fn submit_sectors(&mut self, core: &mut Core<'_>, transfers: Vec<Transfer>) {
         self.requests += transfers.len();
-        for Transfer { token, offset, op, .. } in transfers {
+        for Transfer {
+            token, offset, op, ..
+        } in transfers
+        {
             core.submit(SECTOR_TOKENS | token, self.extent.device(), offset, op);
         }
     }
 
-    /// True when no shared sector waits; else sends them on, to be merged with what the device holds.
+    /// True when no shared sector waits; else sends them on, to be merged with what the device
+    /// holds.
     fn sectors_clear(&mut self, core: &mut Core<'_>) -> bool {
         if self.error.is_some() || self.sectors.is_clear(None) {
             return true;
@@ -395,7 +480,10 @@ impl Writer {
 
     fn check_sectors(&mut self, result: std::io::Result<()>) {
         if let Err(source) = result {
-            self.error.get_or_insert(Error::NoMemory { bytes: self.beside_bytes, source });
+            self.error.get_or_insert(Error::NoMemory {
+                bytes: self.beside_bytes,
+                source,
+            });
         }
     }
 
@@ -421,7 +509,11 @@ impl Writer {
     fn give_back(&mut self, core: &mut Core<'_>) {
         let mut state = self.between.lock();
         let unsent: Vec<Buf> = state.full.drain(..).map(|full| full.frame).collect();
-        for frame in unsent.into_iter().chain(state.free.drain(..)).filter(|_| self.given_bytes == 0) {
+        for frame in unsent
+            .into_iter()
+            .chain(state.free.drain(..))
+            .filter(|_| self.given_bytes == 0)
+        {
             core.memory.give(&mut self.account, frame);
         }
         let held = self.account.held as usize;
@@ -435,7 +527,8 @@ impl Activity for Writer {
         self.submit(core);
         let quiet = self.sectors_clear(core) && self.requests == 0;
         if quiet && std::mem::take(&mut self.has_lock) {
-            // Between two bursts of writes the lock is free, so no run ever waits for this stream's caller.
+            // Between two bursts of writes the lock is free, so no run ever waits for this stream's
+            // caller.
             core.extent_locks.release(&mut self.extent_lock);
         }
         if self.error.is_some() {
@@ -461,12 +554,15 @@ impl Activity for Writer {
         if token & SECTOR_TOKENS != 0 {
             let mut transfers = Vec::new();
             if self.error.is_none() {
-                self.sectors.completed(token & !SECTOR_TOKENS, op, &mut transfers);
+                self.sectors
+                    .completed(token & !SECTOR_TOKENS, op, &mut transfers);
             }
             return self.submit_sectors(core, transfers);
         }
         drop(op);
-        let bytes = self.blocks[token as usize].take().expect("a block is written once");
+        let bytes = self.blocks[token as usize]
+            .take()
+            .expect("a block is written once");
         self.offer(thaw(bytes));
     }
 
@@ -479,7 +575,9 @@ impl Activity for Writer {
 }
 
 fn thaw(bytes: Shared) -> Buf {
-    bytes.try_thaw().unwrap_or_else(|_| unreachable!("a block is written in one piece"))
+    bytes
+        .try_thaw()
+        .unwrap_or_else(|_| unreachable!("a block is written in one piece"))
 }
 
 /// A waiting caller learns that the engine is gone, also when its thread panicked.

@@ -1,5 +1,8 @@
 //! Gathers against a plain model of their bytes, on good devices and bad ones.
-#![allow(clippy::single_range_in_vec_init, reason = "a list of one range is meant")]
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "a list of one range is meant"
+)]
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,21 +14,34 @@ use outcore_engine::{Config, Engine, Error, Extent, GatherOptions, Item, StreamO
 use proptest::prelude::*;
 
 const BUDGET: u64 = 1 << 20;
-const COLD: GatherOptions = GatherOptions { gap_bytes: 0, request_bytes: 4096, cache: false };
+const COLD: GatherOptions = GatherOptions {
+    gap_bytes: 0,
+    request_bytes: 4096,
+    cache: false,
+};
 
 fn engine() -> Engine {
-    Engine::new(Config { memory_bytes: BUDGET, threads: 1, driver: Choice::Auto })
+    Engine::new(Config {
+        memory_bytes: BUDGET,
+        threads: 1,
+        driver: Choice::Auto,
+    })
 }
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 31 + at / 251 + seed * 7) as u8).collect()
+    (0..len)
+        .map(|at| (at * 31 + at / 251 + seed * 7) as u8)
+        .collect()
 }
 
 fn faulty(bytes: &[u8], block: u32, faults: Faults) -> (Extent, Arc<Faulty>) {
     let device = MemoryDevice::with_block("memory", bytes.len() as u64, block);
     assert_eq!(device.write_at(bytes, 0).unwrap(), bytes.len());
     let device = Faulty::new(Arc::new(device), faults);
-    (Extent::new("table", Arc::clone(&device) as Arc<dyn Device>), device)
+    (
+        Extent::new("table", Arc::clone(&device) as Arc<dyn Device>),
+        device,
+    )
 }
 
 /// Memory is given back by the engine's thread, soon.
@@ -34,21 +50,45 @@ fn assert_all_back(engine: &Engine) {
         if engine.budget().available() == engine.budget().total() {
             // What the budget allows can then also be had.
             let nothing = Extent::new("nothing", Arc::new(MemoryDevice::new("nothing", BUDGET)));
-            let options = StreamOptions { block_bytes: BUDGET as usize, ahead: 1 };
-            assert!(engine.read_stream(&nothing, 0..BUDGET, options).unwrap().all(|block| block.is_ok()));
+            let options = StreamOptions {
+                block_bytes: BUDGET as usize,
+                ahead: 1,
+            };
+            assert!(
+                engine
+                    .read_stream(&nothing, 0..BUDGET, options)
+                    .unwrap()
+                    .all(|block| block.is_ok())
+            );
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("{} of {} bytes are missing", engine.budget().total() - engine.budget().available(), engine.budget().total());
+    panic!(
+        "{} of {} bytes are missing",
+        engine.budget().total() - engine.budget().available(),
+        engine.budget().total()
+    );
 }
 
 fn items<'a>(extent: &'a Extent, ranges: &[Range<usize>]) -> Vec<Item<'a>> {
-    ranges.iter().map(|range| Item { extent, offset: range.start as u64, len: range.len() }).collect()
+    ranges
+        .iter()
+        .map(|range| Item {
+            extent,
+            offset: range.start as u64,
+            len: range.len(),
+        })
+        .collect()
 }
 
 /// By all three ways.
-fn assert_gathers(engine: &Engine, items: &[Item<'_>], expected: &[&[u8]], options: &GatherOptions) {
+fn assert_gathers(
+    engine: &Engine,
+    items: &[Item<'_>],
+    expected: &[&[u8]],
+    options: &GatherOptions,
+) {
     let packed: Vec<u8> = expected.concat();
     let gathered = engine.gather(items, options).unwrap().wait().unwrap();
     assert!(gathered.len() == expected.len() && gathered.iter().eq(expected.iter().copied()));
@@ -66,7 +106,9 @@ fn assert_gathers(engine: &Engine, items: &[Item<'_>], expected: &[&[u8]], optio
     assert!(seen.into_iter().all(|seen| seen));
     drop(arrivals);
     let mut copy = vec![0; packed.len()];
-    engine.gather_into(items, &mut copy, options, || true).unwrap();
+    engine
+        .gather_into(items, &mut copy, options, || true)
+        .unwrap();
     assert_eq!(copy, packed);
 }
 
@@ -112,19 +154,37 @@ fn a_cold_file_is_gathered_to_its_last_byte() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let bytes = pattern(1_000_003, 4);
     std::fs::write(folder.path().join("file"), &bytes).unwrap();
-    let extent = Extent::new("file", open_file(folder.path().join("file"), Mode::Read).unwrap());
+    let extent = Extent::new(
+        "file",
+        open_file(folder.path().join("file"), Mode::Read).unwrap(),
+    );
     let mut ranges: Vec<_> = (0..500)
         .map(|item| {
             let at = item * 104_729 % 999_000;
             at..at + 512
         })
         .collect();
-    ranges.extend([1_000_002..1_000_003, 1_000_003..1_000_003, 0..0, 999_424..1_000_003, 0..300_000]);
+    ranges.extend([
+        1_000_002..1_000_003,
+        1_000_003..1_000_003,
+        0..0,
+        999_424..1_000_003,
+        0..300_000,
+    ]);
     let expected: Vec<&[u8]> = ranges.iter().map(|range| &bytes[range.clone()]).collect();
     for driver in [Choice::Auto, Choice::Threads] {
-        let engine = Engine::new(Config { memory_bytes: 4 << 20, threads: 1, driver });
+        let engine = Engine::new(Config {
+            memory_bytes: 4 << 20,
+            threads: 1,
+            driver,
+        });
         assert_gathers(&engine, &items(&extent, &ranges), &expected, &COLD);
-        assert_gathers(&engine, &items(&extent, &ranges), &expected, &GatherOptions::default());
+        assert_gathers(
+            &engine,
+            &items(&extent, &ranges),
+            &expected,
+            &GatherOptions::default(),
+        );
     }
 }
 
@@ -138,14 +198,22 @@ fn a_batch_larger_than_memory_is_split_or_refused() {
             at..at + 4000
         })
         .collect();
-    let engine = Engine::new(Config { memory_bytes: 200 << 10, threads: 1, driver: Choice::Auto });
-    let Err(Error::OverBudget { what, needed, .. }) = engine.gather(&items(&extent, &ranges), &COLD) else {
+    let engine = Engine::new(Config {
+        memory_bytes: 200 << 10,
+        threads: 1,
+        driver: Choice::Auto,
+    });
+    let Err(Error::OverBudget { what, needed, .. }) =
+        engine.gather(&items(&extent, &ranges), &COLD)
+    else {
         panic!("must be refused")
     };
     assert!(what == "gather" && needed > 200 << 10);
     assert_eq!(device.operations(), 0);
     let mut packed = vec![0; 1_600_000];
-    engine.gather_into(&items(&extent, &ranges), &mut packed, &COLD, || true).unwrap();
+    engine
+        .gather_into(&items(&extent, &ranges), &mut packed, &COLD, || true)
+        .unwrap();
     for (range, item) in ranges.iter().zip(packed.chunks(4000)) {
         assert_eq!(item, &bytes[range.clone()]);
     }
@@ -160,17 +228,36 @@ fn whoever_asks_for_more_than_there_is_learns_what_and_where() {
     let engine = engine();
     for range in [990..1001, 1001..1001, usize::MAX - 3..usize::MAX] {
         let items = items(&extent, &[0..10, range.clone()]);
-        let expected = format!("table: {} bytes at offset {} are not inside its 1000 bytes", range.len(), range.start);
+        let expected = format!(
+            "table: {} bytes at offset {} are not inside its 1000 bytes",
+            range.len(),
+            range.start
+        );
         let mut destination = [0; 100];
         let errors = [
             engine.gather(&items, &COLD).err().unwrap(),
             engine.gather_each(&items, &COLD).err().unwrap(),
-            engine.gather_into(&items, &mut destination, &COLD, || true).unwrap_err(),
+            engine
+                .gather_into(&items, &mut destination, &COLD, || true)
+                .unwrap_err(),
         ];
-        errors.iter().for_each(|error| assert_eq!(error.to_string(), expected));
+        errors
+            .iter()
+            .for_each(|error| assert_eq!(error.to_string(), expected));
     }
-    assert!(matches!(engine.gather_into(&items(&extent, &[0..10]), &mut [0; 9], &COLD, || true), Err(Error::OutOfRange { .. })));
-    assert!(engine.gather(&items(&extent, &[0..10]), &COLD).unwrap().wait().unwrap().copy_to(&mut [0; 9]).is_err());
+    assert!(matches!(
+        engine.gather_into(&items(&extent, &[0..10]), &mut [0; 9], &COLD, || true),
+        Err(Error::OutOfRange { .. })
+    ));
+    assert!(
+        engine
+            .gather(&items(&extent, &[0..10]), &COLD)
+            .unwrap()
+            .wait()
+            .unwrap()
+            .copy_to(&mut [0; 9])
+            .is_err()
+    );
     assert_eq!(device.operations(), 1);
     assert_all_back(&engine);
 }
@@ -180,7 +267,14 @@ fn a_fault_at_each_read_is_an_error_and_nothing_hangs() {
     let bytes = pattern(40_000, 2);
     let ranges: Vec<_> = (0..10).map(|item| item * 4000..item * 4000 + 100).collect();
     for nth in 0.. {
-        let (extent, device) = faulty(&bytes, 512, Faults { fail_nth: Some(nth), ..Faults::default() });
+        let (extent, device) = faulty(
+            &bytes,
+            512,
+            Faults {
+                fail_nth: Some(nth),
+                ..Faults::default()
+            },
+        );
         let engine = engine();
         let items = items(&extent, &ranges);
         let whole = engine.gather(&items, &COLD).unwrap().wait();
@@ -189,17 +283,24 @@ fn a_fault_at_each_read_is_an_error_and_nothing_hangs() {
         assert!(arrivals.next().is_none());
         drop(arrivals);
         let into = engine.gather_into(&items, &mut [0; 1000], &COLD, || true);
-        let errors: Vec<String> = [whole.err(), each.into_iter().find_map(Result::err), into.err()]
-            .into_iter()
-            .flatten()
-            .map(|error| error.to_string())
-            .collect();
+        let errors: Vec<String> = [
+            whole.err(),
+            each.into_iter().find_map(Result::err),
+            into.err(),
+        ]
+        .into_iter()
+        .flatten()
+        .map(|error| error.to_string())
+        .collect();
         assert_all_back(&engine);
         if device.operations() <= nth {
             assert_eq!(errors.len(), 0);
             return;
         }
-        assert!(errors.len() == 1 && errors[0].starts_with("table: read of "), "{errors:?}");
+        assert!(
+            errors.len() == 1 && errors[0].starts_with("table: read of "),
+            "{errors:?}"
+        );
     }
 }
 
@@ -208,7 +309,10 @@ fn known_items_cost_no_request_until_somebody_needs_their_memory() {
     let bytes = pattern(400_000, 3);
     let (extent, device) = faulty(&bytes, 512, Faults::default());
     let engine = engine();
-    let options = GatherOptions { cache: true, ..COLD };
+    let options = GatherOptions {
+        cache: true,
+        ..COLD
+    };
     let ranges: Vec<_> = (0..50)
         .map(|item| {
             let at = item * 7919 % 396_000;
@@ -216,8 +320,16 @@ fn known_items_cost_no_request_until_somebody_needs_their_memory() {
         })
         .collect();
     let gather = || {
-        let gathered = engine.gather(&items(&extent, &ranges), &options).unwrap().wait().unwrap();
-        assert!(gathered.iter().eq(ranges.iter().map(|range| &bytes[range.clone()])));
+        let gathered = engine
+            .gather(&items(&extent, &ranges), &options)
+            .unwrap()
+            .wait()
+            .unwrap();
+        assert!(
+            gathered
+                .iter()
+                .eq(ranges.iter().map(|range| &bytes[range.clone()]))
+        );
         device.operations()
     };
     let cold = gather();
@@ -236,13 +348,34 @@ fn what_was_written_is_gathered() {
     let options = GatherOptions::default();
     let ranges: Vec<_> = (0..20).map(|item| item * 4999..item * 4999 + 700).collect();
     for seed in 2..6 {
-        engine.gather(&items(&extent, &ranges), &options).unwrap().wait().unwrap();
+        engine
+            .gather(&items(&extent, &ranges), &options)
+            .unwrap()
+            .wait()
+            .unwrap();
         let new = pattern(90_000, seed);
-        let mut writer = engine.write_stream(&extent, 0, StreamOptions { block_bytes: 4096, ahead: 4 }).unwrap();
+        let mut writer = engine
+            .write_stream(
+                &extent,
+                0,
+                StreamOptions {
+                    block_bytes: 4096,
+                    ahead: 4,
+                },
+            )
+            .unwrap();
         writer.write(&new).unwrap();
         writer.finish().unwrap();
-        let gathered = engine.gather(&items(&extent, &ranges), &options).unwrap().wait().unwrap();
-        for (range, item) in ranges.iter().zip(gathered.iter()).filter(|(range, _)| range.end <= 90_000) {
+        let gathered = engine
+            .gather(&items(&extent, &ranges), &options)
+            .unwrap()
+            .wait()
+            .unwrap();
+        for (range, item) in ranges
+            .iter()
+            .zip(gathered.iter())
+            .filter(|(range, _)| range.end <= 90_000)
+        {
             assert_eq!(item, &new[range.clone()]);
         }
     }
@@ -256,8 +389,13 @@ fn what_others_wrote_is_gathered() {
     let device = Arc::new(MemoryDevice::new("memory", 100_000));
     device.write_at(&before, 0).unwrap();
     let version = Arc::new(AtomicU64::new(0));
-    let [ours, theirs] =
-        ["ours", "theirs"].map(|name| Extent::versioned(name, Arc::clone(&device) as Arc<dyn Device>, Arc::clone(&version)));
+    let [ours, theirs] = ["ours", "theirs"].map(|name| {
+        Extent::versioned(
+            name,
+            Arc::clone(&device) as Arc<dyn Device>,
+            Arc::clone(&version),
+        )
+    });
     let ranges: Vec<_> = (0..20).map(|item| item * 4999..item * 4999 + 700).collect();
     let items = items(&ours, &ranges);
     let engine = engine();
@@ -267,7 +405,16 @@ fn what_others_wrote_is_gathered() {
     };
     expect(&before);
     let other = self::engine();
-    let mut writer = other.write_stream(&theirs, 0, StreamOptions { block_bytes: 4096, ahead: 4 }).unwrap();
+    let mut writer = other
+        .write_stream(
+            &theirs,
+            0,
+            StreamOptions {
+                block_bytes: 4096,
+                ahead: 4,
+            },
+        )
+        .unwrap();
     writer.write(&after).unwrap();
     writer.finish().unwrap();
     version.fetch_add(1, Ordering::AcqRel);
@@ -279,9 +426,18 @@ fn what_others_wrote_is_gathered() {
 fn cancel_ends_a_gather_and_gives_its_memory_back() {
     let latency = Some(Duration::from_millis(3)..Duration::from_millis(6));
     let bytes = pattern(400_000, 1);
-    let (extent, _) = faulty(&bytes, 512, Faults { latency, ..Faults::default() });
+    let (extent, _) = faulty(
+        &bytes,
+        512,
+        Faults {
+            latency,
+            ..Faults::default()
+        },
+    );
     let engine = engine();
-    let ranges: Vec<_> = (0..100).map(|item| item * 4000..item * 4000 + 100).collect();
+    let ranges: Vec<_> = (0..100)
+        .map(|item| item * 4000..item * 4000 + 100)
+        .collect();
     let items = items(&extent, &ranges);
     let ticket = engine.gather(&items, &COLD).unwrap();
     assert!(!ticket.poll() && ticket.progress().fraction < 1.0);
@@ -294,8 +450,13 @@ fn cancel_ends_a_gather_and_gives_its_memory_back() {
     drop(arrivals);
     let many: Vec<Item<'_>> = (0..100).flat_map(|_| items.iter().copied()).collect();
     let mut answers = [true, false].into_iter();
-    let slow = GatherOptions { request_bytes: 1, ..COLD };
-    let result = engine.gather_into(&many, &mut vec![0; 1_000_000], &slow, || answers.next().unwrap_or(false));
+    let slow = GatherOptions {
+        request_bytes: 1,
+        ..COLD
+    };
+    let result = engine.gather_into(&many, &mut vec![0; 1_000_000], &slow, || {
+        answers.next().unwrap_or(false)
+    });
     assert!(matches!(result, Ok(()) | Err(Error::Cancelled)));
     assert_all_back(&engine);
 }
@@ -305,15 +466,28 @@ fn bytes_outlive_ticket_and_engine() {
     let bytes = pattern(10_000, 1);
     let (extent, _) = faulty(&bytes, 512, Faults::default());
     let engine = engine();
-    let gathered = engine.gather(&items(&extent, &[5..700, 9000..9500]), &COLD).unwrap().wait().unwrap();
+    let gathered = engine
+        .gather(&items(&extent, &[5..700, 9000..9500]), &COLD)
+        .unwrap()
+        .wait()
+        .unwrap();
     assert!(engine.budget().available() < BUDGET);
     let unread = engine.gather(&items(&extent, &[5..700]), &COLD).unwrap();
-    let arrivals = engine.gather_each(&items(&extent, &[5..700]), &COLD).unwrap();
+    let arrivals = engine
+        .gather_each(&items(&extent, &[5..700]), &COLD)
+        .unwrap();
     assert!(unread.wait_timeout(Duration::from_secs(10)));
     drop(engine);
-    assert_eq!((gathered.get(0), gathered.get(1)), (&bytes[5..700], &bytes[9000..9500]));
+    assert_eq!(
+        (gathered.get(0), gathered.get(1)),
+        (&bytes[5..700], &bytes[9000..9500])
+    );
     drop((gathered, unread));
-    assert!(arrivals.last().is_none_or(|last| last.is_ok() || matches!(last, Err(Error::Closed))));
+    assert!(
+        arrivals
+            .last()
+            .is_none_or(|last| last.is_ok() || matches!(last, Err(Error::Closed)))
+    );
 }
 
 #[test]
@@ -328,20 +502,48 @@ fn a_finished_batch_that_nobody_takes_is_given_back() {
 
 #[test]
 fn frames_are_registered_until_their_memory_is_wanted() {
-    let engine = Engine::new(Config { memory_bytes: 16 << 20, threads: 1, driver: Choice::Auto });
+    let engine = Engine::new(Config {
+        memory_bytes: 16 << 20,
+        threads: 1,
+        driver: Choice::Auto,
+    });
     let bytes = pattern(16 << 20, 1);
     let (extent, _) = faulty(&bytes, 512, Faults::default());
     let registered = || engine.info().unwrap().driver.registered_bytes;
-    let ranges: Vec<_> = (0..512).map(|index| index * 8192..index * 8192 + 4096).collect();
-    let gathered = || engine.gather(&items(&extent, &ranges), &COLD).unwrap().wait().unwrap();
+    let ranges: Vec<_> = (0..512)
+        .map(|index| index * 8192..index * 8192 + 4096)
+        .collect();
+    let gathered = || {
+        engine
+            .gather(&items(&extent, &ranges), &COLD)
+            .unwrap()
+            .wait()
+            .unwrap()
+    };
     for _ in 0..2 {
         // Once to touch the pages, once to find them known.
         for _ in 0..2 {
-            assert!(gathered().iter().zip(&ranges).all(|(found, range)| found == &bytes[range.clone()]));
+            assert!(
+                gathered()
+                    .iter()
+                    .zip(&ranges)
+                    .all(|(found, range)| found == &bytes[range.clone()])
+            );
         }
-        assert_eq!(registered() > 0, engine.info().unwrap().driver.name == "io_uring");
-        let options = StreamOptions { block_bytes: 16 << 20, ahead: 1 };
-        assert!(engine.read_stream(&extent, 0..16 << 20, options).unwrap().all(|block| block.unwrap()[..] == bytes[..]));
+        assert_eq!(
+            registered() > 0,
+            engine.info().unwrap().driver.name == "io_uring"
+        );
+        let options = StreamOptions {
+            block_bytes: 16 << 20,
+            ahead: 1,
+        };
+        assert!(
+            engine
+                .read_stream(&extent, 0..16 << 20, options)
+                .unwrap()
+                .all(|block| block.unwrap()[..] == bytes[..])
+        );
         drop(engine.reserve("outside", 16 << 20).unwrap());
         assert_eq!(registered(), 0);
     }

@@ -8,7 +8,11 @@ use outcore_device::{Buf, Choice};
 use outcore_engine::{Config, Engine, Error, Plan, Region, Task};
 
 fn engine(threads: usize) -> Engine {
-    Engine::new(Config { memory_bytes: 1 << 20, threads, driver: Choice::Auto })
+    Engine::new(Config {
+        memory_bytes: 1 << 20,
+        threads,
+        driver: Choice::Auto,
+    })
 }
 
 /// One task for each of some bytes in memory, which adds it to the sum.
@@ -16,13 +20,22 @@ fn sum_of(bytes: &[u8]) -> (Plan, Arc<AtomicU64>) {
     let mut buf = Buf::anonymous(bytes.len()).unwrap();
     buf.copy_from_slice(bytes);
     let mut plan = Plan::new("sum");
-    let (extent, sum) = (plan.resident("bytes", buf.freeze()), Arc::new(AtomicU64::new(0)));
+    let (extent, sum) = (
+        plan.resident("bytes", buf.freeze()),
+        Arc::new(AtomicU64::new(0)),
+    );
     for at in 0..bytes.len() as u64 {
         let sum = Arc::clone(&sum);
-        plan.task(Task::new("add").read(Region::span(extent, at, 1)).flops(1).held(100).run(move |cx| {
-            sum.fetch_add(u64::from(cx.blocks[0].bytes()[0]), Ordering::Relaxed);
-            Ok(())
-        }));
+        plan.task(
+            Task::new("add")
+                .read(Region::span(extent, at, 1))
+                .flops(1)
+                .held(100)
+                .run(move |cx| {
+                    sum.fetch_add(u64::from(cx.blocks[0].bytes()[0]), Ordering::Relaxed);
+                    Ok(())
+                }),
+        );
     }
     (plan, sum)
 }
@@ -36,8 +49,14 @@ fn every_task_is_carried_out_once() {
             let trace = engine.compute(plan).unwrap().trace;
             let expected: u64 = bytes[..count].iter().map(|&byte| u64::from(byte)).sum();
             assert_eq!(sum.load(Ordering::Relaxed), expected);
-            assert_eq!((trace.flops, trace.spans.len(), trace.plan.as_str()), (count as u64, count, "sum"));
-            assert_eq!((trace.actual, trace.actual.bytes_read), (trace.predicted, 0));
+            assert_eq!(
+                (trace.flops, trace.spans.len(), trace.plan.as_str()),
+                (count as u64, count, "sum")
+            );
+            assert_eq!(
+                (trace.actual, trace.actual.bytes_read),
+                (trace.predicted, 0)
+            );
             assert_eq!(engine.budget().available(), 1 << 20);
         }
     }
@@ -89,7 +108,13 @@ fn what_is_more_than_reading_memory_is_refused() {
 fn a_failure_or_a_panic_is_an_error_that_names_the_task() {
     for panics in [false, true] {
         let (mut plan, sum) = sum_of(&[1, 2, 3]);
-        plan.task(Task::new("last").run(move |_| if panics { panic!("no luck") } else { Err("no luck".into()) }));
+        plan.task(Task::new("last").run(move |_| {
+            if panics {
+                panic!("no luck")
+            } else {
+                Err("no luck".into())
+            }
+        }));
         match engine(2).compute(plan) {
             Err(Error::Task { task, source }) => {
                 assert_eq!(task, "last of sum");
@@ -105,7 +130,10 @@ fn a_failure_or_a_panic_is_an_error_that_names_the_task() {
 fn memory_that_others_keep_is_not_taken() {
     let engine = engine(2);
     let _all = engine.budget().reserve("others", 1 << 20).unwrap();
-    assert!(matches!(engine.compute(sum_of(&[1]).0), Err(Error::OverBudget { .. })));
+    assert!(matches!(
+        engine.compute(sum_of(&[1]).0),
+        Err(Error::OverBudget { .. })
+    ));
 }
 
 #[test]

@@ -4,17 +4,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outcore_device::{Buf, Choice, Device, Faults, Faulty, MemoryDevice, Mode, open_file};
-use outcore_engine::{Config, Engine, Error, Extent, GatherOptions, Item, Plan, Region, StreamOptions, Supply, Task};
+use outcore_engine::{
+    Config, Engine, Error, Extent, GatherOptions, Item, Plan, Region, StreamOptions, Supply, Task,
+};
 use proptest::prelude::*;
 
 const BUDGET: u64 = 1 << 20;
 
 fn engine() -> Engine {
-    Engine::new(Config { memory_bytes: BUDGET, threads: 2, driver: Choice::Auto })
+    Engine::new(Config {
+        memory_bytes: BUDGET,
+        threads: 2,
+        driver: Choice::Auto,
+    })
 }
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 31 + at / 251 + seed * 7) as u8).collect()
+    (0..len)
+        .map(|at| (at * 31 + at / 251 + seed * 7) as u8)
+        .collect()
 }
 
 fn device(bytes: &[u8], block: u32) -> Arc<MemoryDevice> {
@@ -35,21 +43,40 @@ fn assert_all_back(engine: &Engine) {
         if engine.budget().available() == engine.budget().total() {
             // What the budget allows can then also be had.
             let nothing = Extent::new("nothing", Arc::new(MemoryDevice::new("nothing", BUDGET)));
-            let options = StreamOptions { block_bytes: BUDGET as usize, ahead: 1 };
-            assert!(engine.read_stream(&nothing, 0..BUDGET, options).unwrap().all(|block| block.is_ok()));
+            let options = StreamOptions {
+                block_bytes: BUDGET as usize,
+                ahead: 1,
+            };
+            assert!(
+                engine
+                    .read_stream(&nothing, 0..BUDGET, options)
+                    .unwrap()
+                    .all(|block| block.is_ok())
+            );
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    panic!("{} of {} bytes are missing", engine.budget().total() - engine.budget().available(), engine.budget().total());
+    panic!(
+        "{} of {} bytes are missing",
+        engine.budget().total() - engine.budget().available(),
+        engine.budget().total()
+    );
 }
 
-fn read_all(engine: &Engine, extent: &Extent, range: std::ops::Range<u64>, options: StreamOptions) -> Result<Vec<u8>, Error> {
+fn read_all(
+    engine: &Engine,
+    extent: &Extent,
+    range: std::ops::Range<u64>,
+    options: StreamOptions,
+) -> Result<Vec<u8>, Error> {
     let mut bytes = Vec::new();
     for block in engine.read_stream(extent, range.clone(), options)? {
         let block = block?;
         assert_eq!(block.offset(), range.start + bytes.len() as u64);
-        assert!(block.len() == options.block_bytes || block.offset() + block.len() as u64 == range.end);
+        assert!(
+            block.len() == options.block_bytes || block.offset() + block.len() as u64 == range.end
+        );
         bytes.extend_from_slice(&block);
     }
     Ok(bytes)
@@ -137,14 +164,33 @@ fn extents_follow_one_another() {
         .collect();
     let engine = engine();
     let mut read = vec![Vec::new(); 5];
-    for block in engine.read_streams(&parts, StreamOptions { block_bytes: 1000, ahead: 3 }).unwrap() {
+    for block in engine
+        .read_streams(
+            &parts,
+            StreamOptions {
+                block_bytes: 1000,
+                ahead: 3,
+            },
+        )
+        .unwrap()
+    {
         let block = block.unwrap();
         read[block.part()].extend_from_slice(&block);
     }
     for (index, (_, range)) in parts.iter().enumerate() {
-        assert_eq!(read[index], &pattern(5000, index)[range.start as usize..range.end as usize], "part {index}");
+        assert_eq!(
+            read[index],
+            &pattern(5000, index)[range.start as usize..range.end as usize],
+            "part {index}"
+        );
     }
-    assert!(engine.read_streams(&[], StreamOptions::default()).unwrap().next().is_none());
+    assert!(
+        engine
+            .read_streams(&[], StreamOptions::default())
+            .unwrap()
+            .next()
+            .is_none()
+    );
     assert_all_back(&engine);
 }
 
@@ -156,14 +202,33 @@ fn files_are_read_and_written_at_any_offset() {
     let file = open_file(folder.path().join("file"), Mode::ReadWrite).unwrap();
     let extent = Extent::new("file", Arc::clone(&file) as Arc<dyn Device>);
     for choice in [Choice::Auto, Choice::Threads] {
-        let engine = Engine::new(Config { memory_bytes: BUDGET, threads: 1, driver: choice });
-        let options = StreamOptions { block_bytes: 10_000, ahead: 4 };
-        assert_eq!(read_all(&engine, &extent, 0..300_001, options).unwrap(), model);
-        assert_eq!(read_all(&engine, &extent, 4097..300_000, options).unwrap(), &model[4097..300_000]);
+        let engine = Engine::new(Config {
+            memory_bytes: BUDGET,
+            threads: 1,
+            driver: choice,
+        });
+        let options = StreamOptions {
+            block_bytes: 10_000,
+            ahead: 4,
+        };
+        assert_eq!(
+            read_all(&engine, &extent, 0..300_001, options).unwrap(),
+            model
+        );
+        assert_eq!(
+            read_all(&engine, &extent, 4097..300_000, options).unwrap(),
+            &model[4097..300_000]
+        );
         let mut writer = engine.write_stream(&extent, 123_457, options).unwrap();
         let new = pattern(300_001 - 123_457, 7 + choice as usize);
         writer.write(&new).unwrap();
-        assert!(matches!(writer.write(&[1]), Err(Error::OutOfRange { offset: 300_001, .. })));
+        assert!(matches!(
+            writer.write(&[1]),
+            Err(Error::OutOfRange {
+                offset: 300_001,
+                ..
+            })
+        ));
         writer.finish().unwrap();
         model[123_457..].copy_from_slice(&new);
         file.set_len(300_001).unwrap();
@@ -177,9 +242,21 @@ fn whoever_keeps_every_block_is_told_instead_of_waiting_for_himself() {
     let bytes = pattern(20_000, 8);
     let extent = Extent::new("memory", device(&bytes, 512));
     let engine = engine();
-    let mut stream = engine.read_stream(&extent, 0..20_000, StreamOptions { block_bytes: 1024, ahead: 3 }).unwrap();
+    let mut stream = engine
+        .read_stream(
+            &extent,
+            0..20_000,
+            StreamOptions {
+                block_bytes: 1024,
+                ahead: 3,
+            },
+        )
+        .unwrap();
     let mut kept: Vec<_> = (0..3).map(|_| stream.next().unwrap().unwrap()).collect();
-    assert!(matches!(stream.next(), Some(Err(Error::Lent { bytes: 12_288, .. }))));
+    assert!(matches!(
+        stream.next(),
+        Some(Err(Error::Lent { bytes: 12_288, .. }))
+    ));
     let fourth = kept.remove(1);
     // Any thread may give a block back, also while the stream waits for one.
     let helper = std::thread::spawn(move || drop(fourth));
@@ -202,8 +279,26 @@ fn blocks_outlive_stream_and_engine() {
     let bytes = pattern(20_000, 9);
     let extent = Extent::new("memory", device(&bytes, 512));
     let engine = engine();
-    let mut stream = engine.read_stream(&extent, 0..20_000, StreamOptions { block_bytes: 4096, ahead: 2 }).unwrap();
-    let mut writer = engine.write_stream(&extent, 0, StreamOptions { block_bytes: 4096, ahead: 2 }).unwrap();
+    let mut stream = engine
+        .read_stream(
+            &extent,
+            0..20_000,
+            StreamOptions {
+                block_bytes: 4096,
+                ahead: 2,
+            },
+        )
+        .unwrap();
+    let mut writer = engine
+        .write_stream(
+            &extent,
+            0,
+            StreamOptions {
+                block_bytes: 4096,
+                ahead: 2,
+            },
+        )
+        .unwrap();
     let block = stream.next().unwrap().unwrap();
     writer.buffer().unwrap()[0] = 1;
     drop(engine);
@@ -219,9 +314,23 @@ fn too_little_memory_is_said_before_any_io() {
     let extent = Extent::new("object", Arc::clone(&device) as Arc<dyn Device>);
     let engine = engine();
     let _other = engine.budget().reserve("other", BUDGET - 20_000).unwrap();
-    let options = StreamOptions { block_bytes: 8192, ahead: 3 };
-    for error in [engine.read_stream(&extent, 0..100_000, options).err(), engine.write_stream(&extent, 0, options).err()] {
-        let Some(Error::OverBudget { what, needed, available, .. }) = error else { panic!("must be refused") };
+    let options = StreamOptions {
+        block_bytes: 8192,
+        ahead: 3,
+    };
+    for error in [
+        engine.read_stream(&extent, 0..100_000, options).err(),
+        engine.write_stream(&extent, 0, options).err(),
+    ] {
+        let Some(Error::OverBudget {
+            what,
+            needed,
+            available,
+            ..
+        }) = error
+        else {
+            panic!("must be refused")
+        };
         assert!(what.contains("object") && needed >= 24_576 && available == 20_000);
     }
     assert_eq!(device.operations(), 0);
@@ -248,9 +357,17 @@ fn blocks_of_any_size_fit_what_their_stream_reserves() {
 fn ranges_outside_are_refused() {
     let extent = Extent::new("short", device(&pattern(1000, 1), 512));
     let engine = engine();
-    assert!(matches!(engine.read_stream(&extent, 500..1001, StreamOptions::default()), Err(Error::OutOfRange { .. })));
-    assert!(matches!(engine.write_stream(&extent, 1001, StreamOptions::default()), Err(Error::OutOfRange { .. })));
-    let mut writer = engine.write_stream(&extent, 1000, StreamOptions::default()).unwrap();
+    assert!(matches!(
+        engine.read_stream(&extent, 500..1001, StreamOptions::default()),
+        Err(Error::OutOfRange { .. })
+    ));
+    assert!(matches!(
+        engine.write_stream(&extent, 1001, StreamOptions::default()),
+        Err(Error::OutOfRange { .. })
+    ));
+    let mut writer = engine
+        .write_stream(&extent, 1000, StreamOptions::default())
+        .unwrap();
     assert!(matches!(writer.buffer(), Err(Error::OutOfRange { .. })));
     writer.finish().unwrap();
 }
@@ -259,12 +376,29 @@ fn ranges_outside_are_refused() {
 fn a_fault_at_each_read_comes_after_the_blocks_before_it() {
     let bytes = pattern(40_000, 2);
     for nth in 0.. {
-        let (_, device) = faulty(&bytes, 512, Faults { fail_nth: Some(nth), ..Faults::default() });
+        let (_, device) = faulty(
+            &bytes,
+            512,
+            Faults {
+                fail_nth: Some(nth),
+                ..Faults::default()
+            },
+        );
         let extent = Extent::new("object", Arc::clone(&device) as Arc<dyn Device>);
         let engine = engine();
         let mut read = Vec::new();
         let mut errors = 0;
-        for block in engine.read_stream(&extent, 0..40_000, StreamOptions { block_bytes: 4096, ahead: 3 }).unwrap() {
+        for block in engine
+            .read_stream(
+                &extent,
+                0..40_000,
+                StreamOptions {
+                    block_bytes: 4096,
+                    ahead: 3,
+                },
+            )
+            .unwrap()
+        {
             match block {
                 Ok(block) => read.extend_from_slice(&block),
                 Err(error) => {
@@ -287,10 +421,26 @@ fn a_fault_at_each_read_comes_after_the_blocks_before_it() {
 fn a_fault_at_each_write_is_told_at_every_later_call() {
     let (old, new) = (pattern(40_000, 2), pattern(30_000, 3));
     for nth in 0.. {
-        let (memory, device) = faulty(&old, 512, Faults { fail_nth: Some(nth), ..Faults::default() });
+        let (memory, device) = faulty(
+            &old,
+            512,
+            Faults {
+                fail_nth: Some(nth),
+                ..Faults::default()
+            },
+        );
         let extent = Extent::new("object", Arc::clone(&device) as Arc<dyn Device>);
         let engine = engine();
-        let mut writer = engine.write_stream(&extent, 100, StreamOptions { block_bytes: 4096, ahead: 2 }).unwrap();
+        let mut writer = engine
+            .write_stream(
+                &extent,
+                100,
+                StreamOptions {
+                    block_bytes: 4096,
+                    ahead: 2,
+                },
+            )
+            .unwrap();
         let written = writer.write(&new);
         if let Err(error) = &written {
             assert!(error.to_string().starts_with("object: "), "{error}");
@@ -306,18 +456,39 @@ fn a_fault_at_each_write_is_told_at_every_later_call() {
             return;
         }
         let error = finished.unwrap_err();
-        assert!(matches!(error, Error::Device { .. }) && error.to_string().starts_with("object: "), "{error}");
+        assert!(
+            matches!(error, Error::Device { .. }) && error.to_string().starts_with("object: "),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn a_full_medium_is_an_error_of_the_writer() {
-    let (_, device) = faulty(&pattern(100_000, 1), 512, Faults { space_bytes: Some(30_000), ..Faults::default() });
+    let (_, device) = faulty(
+        &pattern(100_000, 1),
+        512,
+        Faults {
+            space_bytes: Some(30_000),
+            ..Faults::default()
+        },
+    );
     let extent = Extent::new("object", device as Arc<dyn Device>);
     let engine = engine();
-    let mut writer = engine.write_stream(&extent, 0, StreamOptions { block_bytes: 4096, ahead: 2 }).unwrap();
+    let mut writer = engine
+        .write_stream(
+            &extent,
+            0,
+            StreamOptions {
+                block_bytes: 4096,
+                ahead: 2,
+            },
+        )
+        .unwrap();
     let result = writer.write(&[1; 100_000]).and_then(|()| writer.finish());
-    let Err(Error::Device { source, .. }) = result else { panic!("must fail") };
+    let Err(Error::Device { source, .. }) = result else {
+        panic!("must fail")
+    };
     assert_eq!(source.kind(), std::io::ErrorKind::StorageFull);
     assert_all_back(&engine);
 }
@@ -325,11 +496,22 @@ fn a_full_medium_is_an_error_of_the_writer() {
 #[test]
 fn dropping_a_stream_early_gives_everything_back() {
     let latency = Some(Duration::from_millis(2)..Duration::from_millis(5));
-    let (memory, device) = faulty(&pattern(100_000, 1), 512, Faults { latency, ..Faults::default() });
+    let (memory, device) = faulty(
+        &pattern(100_000, 1),
+        512,
+        Faults {
+            latency,
+            ..Faults::default()
+        },
+    );
     let extent = Extent::new("slow", device as Arc<dyn Device>);
     let engine = engine();
-    // All of the budget each time, so the next one has to wait for what the one before left in flight.
-    let options = StreamOptions { block_bytes: 32 << 10, ahead: 4 };
+    // All of the budget each time, so the next one has to wait for what the one before left in
+    // flight.
+    let options = StreamOptions {
+        block_bytes: 32 << 10,
+        ahead: 4,
+    };
     for blocks in 0..4 {
         let mut stream = engine.read_stream(&extent, 0..100_000, options).unwrap();
         assert!(!stream.ready_within(Duration::ZERO));
@@ -338,7 +520,16 @@ fn dropping_a_stream_early_gives_everything_back() {
         }
         drop(stream);
         assert_eq!(engine.budget().available(), BUDGET);
-        let mut writer = engine.write_stream(&extent, 0, StreamOptions { block_bytes: 8192, ahead: 2 }).unwrap();
+        let mut writer = engine
+            .write_stream(
+                &extent,
+                0,
+                StreamOptions {
+                    block_bytes: 8192,
+                    ahead: 2,
+                },
+            )
+            .unwrap();
         writer.write(&vec![9; 8192 * blocks + 10]).unwrap();
         drop(writer);
     }
@@ -359,14 +550,20 @@ fn streams_gathers_and_a_run_share_a_small_budget() {
     let shared = Extent::new("shared", device(&bytes, 512));
     let target = device(&vec![0; 200_000], 512);
     let written = Extent::new("written", Arc::clone(&target) as Arc<dyn Device>);
-    let options = StreamOptions { block_bytes: 8192, ahead: 3 };
+    let options = StreamOptions {
+        block_bytes: 8192,
+        ahead: 3,
+    };
     std::thread::scope(|scope| {
         for reader in 0..3u64 {
             let (engine, shared, bytes) = (&engine, &shared, &bytes);
             scope.spawn(move || {
                 for round in 0..5 {
                     let from = reader * 1000 + round;
-                    assert_eq!(read_all(engine, shared, from..200_000, options).unwrap(), &bytes[from as usize..]);
+                    assert_eq!(
+                        read_all(engine, shared, from..200_000, options).unwrap(),
+                        &bytes[from as usize..]
+                    );
                 }
             });
         }
@@ -374,7 +571,9 @@ fn streams_gathers_and_a_run_share_a_small_budget() {
             let (engine, written, bytes) = (&engine, &written, &bytes);
             scope.spawn(move || {
                 let mut writer = engine.write_stream(written, offset, options).unwrap();
-                bytes[offset as usize..][..59_000].chunks(777).for_each(|part| writer.write(part).unwrap());
+                bytes[offset as usize..][..59_000]
+                    .chunks(777)
+                    .for_each(|part| writer.write(part).unwrap());
                 writer.finish().unwrap();
             });
         }
@@ -382,12 +581,21 @@ fn streams_gathers_and_a_run_share_a_small_budget() {
             let (engine, shared, bytes) = (&engine, &shared, &bytes);
             scope.spawn(move || {
                 for round in 0..20 {
-                    let offsets: Vec<usize> =
-                        (0..100).map(|item| (item * 7919 + round * 104_729 + seed * 31) % 199_000).collect();
-                    let items: Vec<Item<'_>> =
-                        offsets.iter().map(|&offset| Item { extent: shared, offset: offset as u64, len: 300 }).collect();
+                    let offsets: Vec<usize> = (0..100)
+                        .map(|item| (item * 7919 + round * 104_729 + seed * 31) % 199_000)
+                        .collect();
+                    let items: Vec<Item<'_>> = offsets
+                        .iter()
+                        .map(|&offset| Item {
+                            extent: shared,
+                            offset: offset as u64,
+                            len: 300,
+                        })
+                        .collect();
                     let mut packed = vec![0; 30_000];
-                    engine.gather_into(&items, &mut packed, &GatherOptions::default(), || true).unwrap();
+                    engine
+                        .gather_into(&items, &mut packed, &GatherOptions::default(), || true)
+                        .unwrap();
                     for (offset, item) in offsets.iter().zip(packed.chunks(300)) {
                         assert_eq!(item, &bytes[*offset..offset + 300]);
                     }
@@ -401,23 +609,36 @@ fn streams_gathers_and_a_run_share_a_small_budget() {
                 let extent = plan.extent(shared);
                 let sum = plan.volatile("sum", 8);
                 for from in (0..200_000).step_by(40_000) {
-                    plan.task(Task::new("add").read(Region::span(extent, from, 40_000)).update(Region::span(sum, 0, 8)).run(
-                        |cx| {
-                            let added: u64 = cx.blocks[0].bytes().iter().map(|&byte| u64::from(byte)).sum();
-                            cx.blocks[1].slice_mut::<u64>()[0] += added;
-                            Ok(())
-                        },
-                    ));
+                    plan.task(
+                        Task::new("add")
+                            .read(Region::span(extent, from, 40_000))
+                            .update(Region::span(sum, 0, 8))
+                            .run(|cx| {
+                                let added: u64 = cx.blocks[0]
+                                    .bytes()
+                                    .iter()
+                                    .map(|&byte| u64::from(byte))
+                                    .sum();
+                                cx.blocks[1].slice_mut::<u64>()[0] += added;
+                                Ok(())
+                            }),
+                    );
                 }
                 let outcome = engine.run(plan).unwrap().wait().unwrap();
                 let expected: u64 = bytes.iter().map(|&byte| u64::from(byte)).sum();
-                assert_eq!(outcome.result(&Region::span(sum, 0, 8)).unwrap(), expected.to_ne_bytes());
+                assert_eq!(
+                    outcome.result(&Region::span(sum, 0, 8)).unwrap(),
+                    expected.to_ne_bytes()
+                );
             }
         });
     });
     let model = target.to_bytes();
     for offset in [3usize, 70_001, 140_010] {
-        assert_eq!(&model[offset..offset + 59_000], &bytes[offset..offset + 59_000]);
+        assert_eq!(
+            &model[offset..offset + 59_000],
+            &bytes[offset..offset + 59_000]
+        );
     }
     assert_all_back(&engine);
 }
@@ -428,7 +649,10 @@ fn a_stream_reads_what_another_writes_beside_it_in_one_object() {
     let memory = device(&model, 512);
     let extent = Extent::new("memory", Arc::clone(&memory) as Arc<dyn Device>);
     let engine = engine();
-    let options = StreamOptions { block_bytes: 3000, ahead: 3 };
+    let options = StreamOptions {
+        block_bytes: 3000,
+        ahead: 3,
+    };
     let mut writer = engine.write_stream(&extent, 0, options).unwrap();
     for block in engine.read_stream(&extent, 0..100_000, options).unwrap() {
         let block = block.unwrap();
@@ -436,12 +660,15 @@ fn a_stream_reads_what_another_writes_beside_it_in_one_object() {
         writer.write(&changed).unwrap();
     }
     writer.finish().unwrap();
-    model.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
+    model
+        .iter_mut()
+        .for_each(|byte| *byte = byte.wrapping_add(1));
     assert_eq!(memory.to_bytes(), model);
     assert_all_back(&engine);
 }
 
-/// The same missed wake from outside: a caller that keeps most blocks gives one back at a time, and never waits for ever.
+/// The same missed wake from outside: a caller that keeps most blocks gives one back at a time, and
+/// never waits for ever.
 #[test]
 fn a_caller_that_keeps_most_blocks_goes_on() {
     let bytes = pattern(256 << 10, 5);
@@ -450,7 +677,17 @@ fn a_caller_that_keeps_most_blocks_goes_on() {
         let extent = Extent::new("memory", device(&bytes, 1));
         for _ in 0..50 {
             let mut kept = std::collections::VecDeque::new();
-            for block in engine().read_stream(&extent, 0..256 << 10, StreamOptions { block_bytes: 4096, ahead: 16 }).unwrap() {
+            for block in engine()
+                .read_stream(
+                    &extent,
+                    0..256 << 10,
+                    StreamOptions {
+                        block_bytes: 4096,
+                        ahead: 16,
+                    },
+                )
+                .unwrap()
+            {
                 kept.push_back(block.unwrap());
                 if kept.len() == 15 {
                     kept.pop_front();
@@ -489,7 +726,8 @@ const SHARED_BLOCK: usize = (BUDGET as usize) / SHARING;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// A stream that has prefetched gives memory back to one that begins, and reads the same bytes again; none waits for a caller.
+    /// A stream that has prefetched gives memory back to one that begins, and reads the same bytes
+    /// again; none waits for a caller.
     #[test]
     fn streams_share_a_budget(turns in prop::collection::vec((0..SHARING, turn()), 1..200)) {
         let engine = engine();
@@ -539,9 +777,19 @@ fn a_writer_goes_on_elsewhere_in_memory_that_it_shares() {
     let engine = engine();
     let target = device(&[0; 64 << 10], 4096);
     let extent = Extent::new("x", Arc::clone(&target) as Arc<dyn Device>);
-    let options = StreamOptions { block_bytes: 8192, ahead: 3 };
-    let mut writer = engine.write_stream_with(&extent, 0, options, Supply::Elastic(1)).unwrap();
-    for (place, len) in [(32 << 10, 8192u64), (0, 4096), (12 << 10, 8192), (48 << 10, 4096)] {
+    let options = StreamOptions {
+        block_bytes: 8192,
+        ahead: 3,
+    };
+    let mut writer = engine
+        .write_stream_with(&extent, 0, options, Supply::Elastic(1))
+        .unwrap();
+    for (place, len) in [
+        (32 << 10, 8192u64),
+        (0, 4096),
+        (12 << 10, 8192),
+        (48 << 10, 4096),
+    ] {
         writer.go_on_at(place).unwrap();
         // To go on twice is to go on once.
         writer.go_on_at(place).unwrap();
@@ -551,10 +799,27 @@ fn a_writer_goes_on_elsewhere_in_memory_that_it_shares() {
     }
     writer.finish().unwrap();
     let mut expected = vec![0; 64 << 10];
-    for (place, len) in [(32 << 10, 8192), (0, 4096), (12 << 10, 8192), (48 << 10, 4096)] {
+    for (place, len) in [
+        (32 << 10, 8192),
+        (0, 4096),
+        (12 << 10, 8192),
+        (48 << 10, 4096),
+    ] {
         expected[place..place + len].fill((place >> 12) as u8 + 1);
     }
-    assert!(read_all(&engine, &extent, 0..64 << 10, StreamOptions { block_bytes: 64 << 10, ahead: 1 }).unwrap() == expected);
+    assert!(
+        read_all(
+            &engine,
+            &extent,
+            0..64 << 10,
+            StreamOptions {
+                block_bytes: 64 << 10,
+                ahead: 1
+            }
+        )
+        .unwrap()
+            == expected
+    );
     assert_all_back(&engine);
 }
 
@@ -563,16 +828,34 @@ fn frames_of_the_caller_are_used_and_dropped() {
     let engine = engine();
     let content = pattern(50_000, 4);
     let extent = Extent::new("x", device(&content, 512));
-    let options = StreamOptions { block_bytes: 4096, ahead: 9 };
-    let frames = |count: usize, len: usize| -> Vec<Buf> { (0..count).map(|_| Buf::anonymous(len).unwrap()).collect() };
+    let options = StreamOptions {
+        block_bytes: 4096,
+        ahead: 9,
+    };
+    let frames = |count: usize, len: usize| -> Vec<Buf> {
+        (0..count).map(|_| Buf::anonymous(len).unwrap()).collect()
+    };
     for (count, len) in [(0, 4096), (2, 2048)] {
-        let refused = engine.read_streams_with(&[(extent.clone(), 0..50_000)], options, Supply::Given(frames(count, len)));
+        let refused = engine.read_streams_with(
+            &[(extent.clone(), 0..50_000)],
+            options,
+            Supply::Given(frames(count, len)),
+        );
         assert!(matches!(refused, Err(Error::Frames { .. })));
     }
     let given = frames(3, 8192);
     let places: Vec<usize> = given.iter().map(|frame| frame.as_ptr() as usize).collect();
-    let mut stream = engine.read_streams_with(&[(extent.clone(), 0..50_000)], options, Supply::Given(given)).unwrap();
-    let (kept, mut found): (Vec<_>, _) = ((0..3).map(|_| stream.next().unwrap().unwrap()).collect(), Vec::new());
+    let mut stream = engine
+        .read_streams_with(
+            &[(extent.clone(), 0..50_000)],
+            options,
+            Supply::Given(given),
+        )
+        .unwrap();
+    let (kept, mut found): (Vec<_>, _) = (
+        (0..3).map(|_| stream.next().unwrap().unwrap()).collect(),
+        Vec::new(),
+    );
     assert!(matches!(stream.next(), Some(Err(Error::Lent { .. }))));
     for block in kept.into_iter().map(Ok).chain(stream) {
         let block = block.unwrap();
@@ -581,30 +864,55 @@ fn frames_of_the_caller_are_used_and_dropped() {
     }
     assert!(found == content);
     assert_all_back(&engine);
-    let too_many = engine.read_streams_with(&[(extent, 0..50_000)], options, Supply::Given(frames(300, 4096)));
-    assert!(matches!(too_many, Err(Error::OverBudget { .. })), "the budget is charged");
+    let too_many = engine.read_streams_with(
+        &[(extent, 0..50_000)],
+        options,
+        Supply::Given(frames(300, 4096)),
+    );
+    assert!(
+        matches!(too_many, Err(Error::OverBudget { .. })),
+        "the budget is charged"
+    );
 }
 
 #[test]
 fn streams_that_nobody_reads_make_way_for_a_run() {
     let engine = engine();
     let content = pattern(BUDGET as usize, 2);
-    let extents: Vec<Extent> = (0..4).map(|_| Extent::new("x", device(&content, 512))).collect();
-    let options = StreamOptions { block_bytes: 64 << 10, ahead: 4 };
-    let open = |extent: &Extent| engine.read_streams_with(&[(extent.clone(), 0..BUDGET)], options, Supply::Elastic(1)).unwrap();
+    let extents: Vec<Extent> = (0..4)
+        .map(|_| Extent::new("x", device(&content, 512)))
+        .collect();
+    let options = StreamOptions {
+        block_bytes: 64 << 10,
+        ahead: 4,
+    };
+    let open = |extent: &Extent| {
+        engine
+            .read_streams_with(&[(extent.clone(), 0..BUDGET)], options, Supply::Elastic(1))
+            .unwrap()
+    };
     let streams: Vec<_> = extents.iter().map(open).collect();
     // All have read ahead as far as they may.
-    streams.iter().for_each(|stream| assert!(stream.ready_within(Duration::from_secs(10))));
+    streams
+        .iter()
+        .for_each(|stream| assert!(stream.ready_within(Duration::from_secs(10))));
     std::thread::sleep(Duration::from_millis(20));
     let target = Extent::new("target", device(&[0; 512 << 10], 512));
     let mut plan = Plan::new("fill");
     let part = plan.extent(&target);
-    plan.task(Task::new("ones").write(Region::span(part, 0, 512 << 10)).run(|cx| {
-        cx.blocks[0].slice_mut::<u8>().fill(1);
-        Ok(())
-    }));
+    plan.task(
+        Task::new("ones")
+            .write(Region::span(part, 0, 512 << 10))
+            .run(|cx| {
+                cx.blocks[0].slice_mut::<u8>().fill(1);
+                Ok(())
+            }),
+    );
     let ticket = engine.run(plan).unwrap();
-    assert!(ticket.wait_timeout(Duration::from_secs(20)), "it waits for ever");
+    assert!(
+        ticket.wait_timeout(Duration::from_secs(20)),
+        "it waits for ever"
+    );
     for stream in streams {
         let found: Vec<u8> = stream.flat_map(|block| block.unwrap().to_vec()).collect();
         assert!(found == content);

@@ -1,7 +1,9 @@
-//! How fast each parser is on one core: `cargo run --release --example throughput -- libsvm a9a.gz xc bibtex.xc.gz ...`.
+//! How fast each parser is on one core: `cargo run --release --example throughput -- libsvm a9a.gz
+//! xc bibtex.xc.gz ...`.
 //!
-//! A format and a file by turns. The text is repeated to 100 MB in memory, cut into chunks of 1 MiB, and parsed five times; the
-//! best counts. Seconds are those of the thread's own processor time, so that other work on the machine does not count.
+//! A format and a file by turns. The text is repeated to 100 MB in memory, cut into chunks of 1
+//! MiB, and parsed five times; the best counts. Seconds are those of the thread's own processor
+//! time, so that other work on the machine does not count.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -10,7 +12,8 @@ use std::time::Duration;
 use outcore_formats::libsvm::{Base, LabelKind};
 use outcore_formats::text::{Documents, Tokenizer};
 use outcore_formats::{
-    Batch, Chunk, Lines, Position, Precision, Source, Triplets, bag_of_words, libsvm, matrix_market, npz, parquet, xc,
+    Batch, Chunk, Lines, Position, Precision, Source, Triplets, bag_of_words, libsvm,
+    matrix_market, npz, parquet, xc,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -38,7 +41,12 @@ fn main() -> Result<(), Failure> {
 
 fn measure(format: &str, object: &str, text: &[u8]) -> Result<(), Failure> {
     let (mut batch, mut triplets) = (Batch::default(), Triplets::default());
-    let mut lines = Lines::new(Source::open(object, text)?, Position::START, CHUNK_BYTES, CHUNK_BYTES);
+    let mut lines = Lines::new(
+        Source::open(object, text)?,
+        Position::START,
+        CHUNK_BYTES,
+        CHUNK_BYTES,
+    );
     match format {
         "libsvm" => report(format, object, &chunks(lines)?, &mut |chunk| {
             libsvm::parse(chunk, Base::One, LabelKind::One, &mut batch)?;
@@ -73,7 +81,11 @@ fn measure(format: &str, object: &str, text: &[u8]) -> Result<(), Failure> {
         }),
         "text" => {
             let mut documents = Documents::default();
-            let tokenizer = Tokenizer { text_column: Some(2), label_column: Some(1), ..Tokenizer::default() };
+            let tokenizer = Tokenizer {
+                text_column: Some(2),
+                label_column: Some(1),
+                ..Tokenizer::default()
+            };
             report(format, object, &chunks(lines)?, &mut |chunk| {
                 tokenizer.parse(chunk, &mut documents)?;
                 Ok(documents.len())
@@ -82,7 +94,12 @@ fn measure(format: &str, object: &str, text: &[u8]) -> Result<(), Failure> {
         "lines" => {
             let (mut best, mut chunk) = (Duration::MAX, Chunk::default());
             for _ in 0..ROUNDS {
-                let mut lines = Lines::new(Source::open(object, File::open(object)?)?, Position::START, CHUNK_BYTES, CHUNK_BYTES);
+                let mut lines = Lines::new(
+                    Source::open(object, File::open(object)?)?,
+                    Position::START,
+                    CHUNK_BYTES,
+                    CHUNK_BYTES,
+                );
                 let start = processor_time();
                 while lines.next(&mut chunk)? {}
                 best = best.min(processor_time() - start);
@@ -90,7 +107,10 @@ fn measure(format: &str, object: &str, text: &[u8]) -> Result<(), Failure> {
             print(format, object, text.len(), best, 0);
             Ok(())
         }
-        _ => Err(format!("{format}: libsvm, libsvm-write, xc, bow, mtx, text, lines, npz or parquet").into()),
+        _ => Err(format!(
+            "{format}: libsvm, libsvm-write, xc, bow, mtx, text, lines, npz or parquet"
+        )
+        .into()),
     }
 }
 
@@ -102,7 +122,12 @@ fn chunks(mut lines: Lines<&[u8]>) -> Result<Vec<Chunk>, Failure> {
         once.push(chunk.clone());
     }
     let bytes: usize = once.iter().map(|chunk| chunk.bytes.len()).sum();
-    Ok(once.iter().cycle().take(once.len() * TEXT_BYTES.div_ceil(bytes)).cloned().collect())
+    Ok(once
+        .iter()
+        .cycle()
+        .take(once.len() * TEXT_BYTES.div_ceil(bytes))
+        .cloned()
+        .collect())
 }
 
 fn report(
@@ -129,7 +154,8 @@ fn report(
 fn measure_binary(format: &str, object: &str) -> Result<(), Failure> {
     const MOST: usize = 1 << 16;
     let file = Arc::new(File::open(object)?);
-    let (mut batch, mut triplets, mut best, mut entries) = (Batch::default(), Triplets::default(), Duration::MAX, 0);
+    let (mut batch, mut triplets, mut best, mut entries) =
+        (Batch::default(), Triplets::default(), Duration::MAX, 0);
     for _ in 0..ROUNDS {
         let start = processor_time();
         entries = 0;

@@ -1,4 +1,5 @@
-//! UCI bag of words: three lines with a number each, then a document, a word and a count a line, from 1.
+//! UCI bag of words: three lines with a number each, then a document, a word and a count a line,
+//! from 1.
 //!
 //! ```text
 //!   1500                    documents
@@ -7,8 +8,8 @@
 //!   1 5 2                   document 1 has word 5 twice
 //! ```
 //!
-//! A file of words beside it, one a line, is read by [`WordLines`](crate::WordLines). Source: UCI machine learning
-//! repository, "Bag of Words", 2008.
+//! A file of words beside it, one a line, is read by [`WordLines`](crate::WordLines). Source: UCI
+//! machine learning repository, "Bag of Words", 2008.
 
 use std::io::Read;
 
@@ -52,7 +53,11 @@ impl Header {
 
     /// The header as text.
     pub fn write(&self, out: &mut Vec<u8>) {
-        let Header { rows, columns, entries } = self;
+        let Header {
+            rows,
+            columns,
+            entries,
+        } = self;
         out.extend_from_slice(format!("{rows}\n{columns}\n{entries}\n").as_bytes());
     }
 
@@ -74,7 +79,8 @@ pub fn bytes_to_parse(chunk: &Chunk) -> usize {
 
 /// Reads the entries of a chunk into `triplets`.
 ///
-/// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow the format or the header.
+/// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow
+/// the format or the header.
 pub fn parse(chunk: &Chunk, header: &Header, triplets: &mut Triplets) -> Result<()> {
     triplets.clear(chunk.lines_of(LEAST_LINE_BYTES));
     chunk.parsed(|text| entries(text, header, triplets))?;
@@ -109,8 +115,10 @@ pub fn write(batch: &Batch, first_row: u64, out: &mut Vec<u8>) -> Result<()> {
         let (indices, values) = batch.row(row);
         for (&index, &value) in indices.iter().zip(values) {
             if !(0.0..=LARGEST).contains(&value) || value.fract() != 0.0 {
-                let reason =
-                    format!("the value {value} of document {}: counts are whole numbers from 0", first_row + row as u64 + 1);
+                let reason = format!(
+                    "the value {value} of document {}: counts are whole numbers from 0",
+                    first_row + row as u64 + 1
+                );
                 return Err(Error::unsupported("bag of words", reason));
             }
             for number in [first_row + row as u64 + 1, index + 1] {

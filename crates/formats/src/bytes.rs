@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 /// Bytes that can be read from any place, by several readers at a time.
 pub trait ReadAt: Send + Sync {
-    /// Reads up to `bytes.len()` bytes from `offset` on, fewer only at the end or for reasons of its own; 0 only at the end.
+    /// Reads up to `bytes.len()` bytes from `offset` on, fewer only at the end or for reasons of
+    /// its own; 0 only at the end.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Bytes in all.

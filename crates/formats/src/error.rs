@@ -53,7 +53,9 @@ pub enum Error {
         more: bool,
     },
     /// A header that says more than the file has bytes for.
-    #[error("{object}: the header says {expected} {what}, but {text_bytes} bytes of text have room for {most} at most")]
+    #[error(
+        "{object}: the header says {expected} {what}, but {text_bytes} bytes of text have room for {most} at most"
+    )]
     Room {
         /// The file.
         object: String,
@@ -89,23 +91,38 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     pub(crate) fn io(object: &str) -> impl FnOnce(io::Error) -> Error + '_ {
-        |source| Error::Io { object: object.into(), source }
+        |source| Error::Io {
+            object: object.into(),
+            source,
+        }
     }
 
     pub(crate) fn unsupported(object: &str, reason: impl Into<String>) -> Error {
-        Error::Unsupported { object: object.into(), reason: reason.into() }
+        Error::Unsupported {
+            object: object.into(),
+            reason: reason.into(),
+        }
     }
 
     pub(crate) fn corrupt(object: &str, offset: u64, reason: impl Into<String>) -> Error {
-        Error::Corrupt { object: object.into(), offset, reason: reason.into() }
+        Error::Corrupt {
+            object: object.into(),
+            offset,
+            reason: reason.into(),
+        }
     }
 
     pub(crate) fn entry(object: &str, entry: u64, reason: impl Into<String>) -> Error {
-        Error::Entry { object: object.into(), entry, reason: reason.into() }
+        Error::Entry {
+            object: object.into(),
+            entry,
+            reason: reason.into(),
+        }
     }
 }
 
-/// Where in a chunk a parser stopped, and why. Lines are counted only now, so that parsers do not have to.
+/// Where in a chunk a parser stopped, and why. Lines are counted only now, so that parsers do not
+/// have to.
 #[derive(Debug)]
 pub(crate) struct Fault {
     /// Byte of the chunk.
@@ -116,7 +133,10 @@ pub(crate) struct Fault {
 impl Fault {
     #[cold]
     pub(crate) fn new(at: usize, reason: impl Into<String>) -> Fault {
-        Fault { at, reason: reason.into() }
+        Fault {
+            at,
+            reason: reason.into(),
+        }
     }
 }
 

@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use crate::libsvm::{Base, LabelKind};
 use crate::text::{Documents, Tokenizer};
-use crate::{Batch, Chunk, Lines, Position, Precision, Result, Source, Triplets, Vocabulary, WordLines};
+use crate::{
+    Batch, Chunk, Lines, Position, Precision, Result, Source, Triplets, Vocabulary, WordLines,
+};
 use crate::{bag_of_words, libsvm, matrix_market, npz, parquet, xc};
 
 const CHUNK_BYTES: usize = 64;
 const LONGEST_LINE: usize = 1 << 12;
 
-/// Reads `bytes` as every format there is. Nothing may panic; what is read must hold what [`Batch`] promises.
+/// Reads `bytes` as every format there is. Nothing may panic; what is read must hold what [`Batch`]
+/// promises.
 pub fn read_as_everything(bytes: &[u8]) {
     let _ = [
         read_libsvm(bytes, LabelKind::One),
@@ -28,7 +31,9 @@ pub fn read_as_everything(bytes: &[u8]) {
 
 fn lines(bytes: &[u8]) -> Lines<&[u8]> {
     // What is packed in a way that is not read is read as nothing.
-    let source = Source::open("fuzz", bytes).or_else(|_| Source::open("fuzz", &[][..])).expect("memory can be read");
+    let source = Source::open("fuzz", bytes)
+        .or_else(|_| Source::open("fuzz", &[][..]))
+        .expect("memory can be read");
     Lines::new(source, Position::START, CHUNK_BYTES, LONGEST_LINE)
 }
 
@@ -49,12 +54,17 @@ fn check(batch: &Batch) {
 }
 
 fn read_libsvm(bytes: &[u8], labels: LabelKind) -> Result<()> {
-    let (mut lines, mut chunk, mut batch, mut largest) = (lines(bytes), Chunk::default(), Batch::default(), 0);
+    let (mut lines, mut chunk, mut batch, mut largest) =
+        (lines(bytes), Chunk::default(), Batch::default(), 0);
     while lines.next(&mut chunk)? {
         libsvm::parse(&chunk, Base::One, labels, &mut batch)?;
         check(&batch);
         largest = largest.max(chunk.bytes.len());
-        assert!(batch.bytes() <= 32 * largest + 128, "{} bytes for {largest} of text", batch.bytes());
+        assert!(
+            batch.bytes() <= 32 * largest + 128,
+            "{} bytes for {largest} of text",
+            batch.bytes()
+        );
         let mut out = Vec::new();
         libsvm::write(&batch, Base::One, Precision::Double, &mut out)?;
         let mut again = Batch::default();
@@ -65,19 +75,25 @@ fn read_libsvm(bytes: &[u8], labels: LabelKind) -> Result<()> {
 }
 
 fn read_xc(bytes: &[u8]) -> Result<()> {
-    let (mut lines, mut chunk, mut batch, mut largest) = (lines(bytes), Chunk::default(), Batch::default(), 0);
+    let (mut lines, mut chunk, mut batch, mut largest) =
+        (lines(bytes), Chunk::default(), Batch::default(), 0);
     let header = xc::Header::read(&mut lines)?;
     while lines.next(&mut chunk)? {
         xc::parse(&chunk, &header, Precision::Single, &mut batch)?;
         check(&batch);
         largest = largest.max(chunk.bytes.len());
-        assert!(batch.bytes() <= 32 * largest + 128, "{} bytes for {largest} of text", batch.bytes());
+        assert!(
+            batch.bytes() <= 32 * largest + 128,
+            "{} bytes for {largest} of text",
+            batch.bytes()
+        );
     }
     Ok(())
 }
 
 fn read_matrix_market(bytes: &[u8]) -> Result<()> {
-    let (mut lines, mut chunk, mut triplets, mut largest) = (lines(bytes), Chunk::default(), Triplets::default(), 0);
+    let (mut lines, mut chunk, mut triplets, mut largest) =
+        (lines(bytes), Chunk::default(), Triplets::default(), 0);
     let header = matrix_market::Header::read(&mut lines)?;
     let (mut tally, mut before) = (header.tally("fuzz"), 0);
     while lines.next(&mut chunk)? {
@@ -88,32 +104,55 @@ fn read_matrix_market(bytes: &[u8]) -> Result<()> {
             before += triplets.entries;
         }
         largest = largest.max(header.bytes_to_parse(&chunk));
-        assert!(triplets.bytes() <= largest + 128, "{} bytes for {largest}", triplets.bytes());
         assert!(
-            triplets.rows.iter().all(|&row| row < header.rows) && triplets.columns.iter().all(|&column| column < header.columns)
+            triplets.bytes() <= largest + 128,
+            "{} bytes for {largest}",
+            triplets.bytes()
+        );
+        assert!(
+            triplets.rows.iter().all(|&row| row < header.rows)
+                && triplets
+                    .columns
+                    .iter()
+                    .all(|&column| column < header.columns)
         );
     }
     tally.finish()
 }
 
 fn read_bag_of_words(bytes: &[u8]) -> Result<()> {
-    let (mut lines, mut chunk, mut triplets, mut largest) = (lines(bytes), Chunk::default(), Triplets::default(), 0);
+    let (mut lines, mut chunk, mut triplets, mut largest) =
+        (lines(bytes), Chunk::default(), Triplets::default(), 0);
     let header = bag_of_words::Header::read(&mut lines)?;
     while lines.next(&mut chunk)? {
         bag_of_words::parse(&chunk, &header, &mut triplets)?;
         largest = largest.max(chunk.bytes.len());
-        assert!(triplets.bytes() <= 12 * largest + 128, "{} bytes for {largest} of text", triplets.bytes());
         assert!(
-            triplets.rows.iter().all(|&row| row < header.rows) && triplets.columns.iter().all(|&column| column < header.columns)
+            triplets.bytes() <= 12 * largest + 128,
+            "{} bytes for {largest} of text",
+            triplets.bytes()
+        );
+        assert!(
+            triplets.rows.iter().all(|&row| row < header.rows)
+                && triplets
+                    .columns
+                    .iter()
+                    .all(|&column| column < header.columns)
         );
     }
     Ok(())
 }
 
 fn read_text(bytes: &[u8]) -> Result<()> {
-    let tokenizer = Tokenizer { ngrams: 1..=3, stop_words: ["the"].into_iter().collect(), ..Tokenizer::default() };
-    let (mut lines, mut chunk, mut documents) = (lines(bytes), Chunk::default(), Documents::default());
-    let (mut vocabulary, mut numbers, mut batch) = (Vocabulary::default(), Vec::new(), Batch::default());
+    let tokenizer = Tokenizer {
+        ngrams: 1..=3,
+        stop_words: ["the"].into_iter().collect(),
+        ..Tokenizer::default()
+    };
+    let (mut lines, mut chunk, mut documents) =
+        (lines(bytes), Chunk::default(), Documents::default());
+    let (mut vocabulary, mut numbers, mut batch) =
+        (Vocabulary::default(), Vec::new(), Batch::default());
     while lines.next(&mut chunk)? {
         tokenizer.parse(&chunk, &mut documents)?;
         vocabulary.merge(documents.words(), &mut numbers)?;

@@ -1,15 +1,18 @@
 //! Foreign formats of sparse data: bytes in, rows out; rows in, bytes out.
 //!
-//! It knows text and containers, and nothing of where rows go: no engine, no budget, no types on disk. Three kinds of files:
+//! It knows text and containers, and nothing of where rows go: no engine, no budget, no types on
+//! disk. Three kinds of files:
 //!
-//! - **Text of whole lines**: [`libsvm`], [`xc`], [`matrix_market`], [`bag_of_words`], and raw [`text`]. [`Source`] decompresses,
-//!   [`Lines`] cuts chunks at line ends, and a parser is a pure function of one chunk: any number of threads parse at once, and
-//!   what they give, put in the order of the chunks, does not depend on them.
+//! - **Text of whole lines**: [`libsvm`], [`xc`], [`matrix_market`], [`bag_of_words`], and raw
+//!   [`text`]. [`Source`] decompresses, [`Lines`] cuts chunks at line ends, and a parser is a pure
+//!   function of one chunk: any number of threads parse at once, and what they give, put in the
+//!   order of the chunks, does not depend on them.
 //! - **Archives** of arrays, [`npz`], read from start to end in batches.
 //! - **Tables**, [`parquet`], read row group by row group, at once if need be.
 //!
-//! Memory is bounded by what the caller asks for: the size of chunks, or entries of a batch. Values are finite `f64`, rows and
-//! columns `u64` below 2^63. Whatever is wrong with foreign bytes is an [`Error`] that says where; nothing panics.
+//! Memory is bounded by what the caller asks for: the size of chunks, or entries of a batch. Values
+//! are finite `f64`, rows and columns `u64` below 2^63. Whatever is wrong with foreign bytes is an
+//! [`Error`] that says where; nothing panics.
 //!
 //! ```
 //! use outcore_formats::libsvm::{self, Base, LabelKind};

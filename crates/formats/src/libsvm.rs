@@ -7,9 +7,10 @@
 //!   3:0.5                   many labels, of which this row has none
 //! ```
 //!
-//! Lines that are blank but for a comment are no rows. Features may come in any order and are sorted; one that comes twice in a
-//! row is refused, since nothing tells which of them is meant. `qid:` is kept, and either all rows of a chunk have it or none.
-//! Source: LIBSVM's README, and `sklearn.datasets.load_svmlight_file`.
+//! Lines that are blank but for a comment are no rows. Features may come in any order and are
+//! sorted; one that comes twice in a row is refused, since nothing tells which of them is meant.
+//! `qid:` is kept, and either all rows of a chunk have it or none. Source: LIBSVM's README, and
+//! `sklearn.datasets.load_svmlight_file`.
 
 use crate::error::Fault;
 use crate::number::{Cursor, Parsed};
@@ -18,8 +19,9 @@ use crate::{Batch, Chunk, Error, Precision, Result};
 
 /// Number of the first feature.
 ///
-/// To find out, read as [`Base::Zero`]: if no feature of the whole file is 0, it is one-based, and all are to be lowered by one.
-/// That is what scikit-learn's `zero_based="auto"` does; [`Batch::index_range`] has the smallest of a chunk.
+/// To find out, read as [`Base::Zero`]: if no feature of the whole file is 0, it is one-based, and
+/// all are to be lowered by one. That is what scikit-learn's `zero_based="auto"` does;
+/// [`Batch::index_range`] has the smallest of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// Features are columns.
@@ -46,7 +48,8 @@ pub struct Options {
     pub labels: LabelKind,
     /// Columns that there may be; none: any number.
     pub columns: Option<u64>,
-    /// Read as [`Base::Zero`] to find out: one more column is let through, which is the last one of features from 1.
+    /// Read as [`Base::Zero`] to find out: one more column is let through, which is the last one of
+    /// features from 1.
     pub finds_base: bool,
     /// What values have to fit in.
     pub precision: Precision,
@@ -54,43 +57,67 @@ pub struct Options {
 
 /// Reads the rows of a chunk into `batch`.
 ///
-/// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow the format.
+/// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow
+/// the format.
 pub fn parse(chunk: &Chunk, base: Base, labels: LabelKind, batch: &mut Batch) -> Result<()> {
-    parse_as(chunk, &Options { base, labels, columns: None, finds_base: false, precision: Precision::Double }, batch)
+    parse_as(
+        chunk,
+        &Options {
+            base,
+            labels,
+            columns: None,
+            finds_base: false,
+            precision: Precision::Double,
+        },
+        batch,
+    )
 }
 
 /// The same with further wishes: a line with a column or a value beyond them is an [`Error::Line`].
 pub fn parse_as(chunk: &Chunk, options: &Options, batch: &mut Batch) -> Result<()> {
-    parse_rows(chunk, &Rules { options: *options, label_count: u64::MAX, every_line_is_a_row: false }, batch)
+    parse_rows(
+        chunk,
+        &Rules {
+            options: *options,
+            label_count: u64::MAX,
+            every_line_is_a_row: false,
+        },
+        batch,
+    )
 }
 
 /// The line, from 1, of a row of a chunk of LIBSVM text, which [`parse`] has counted from 0.
 #[must_use]
 pub fn line_of(chunk: &Chunk, row: usize) -> u64 {
     let is_row = |line: &[u8]| !matches!(line.trim_ascii_start().first(), None | Some(b'#'));
-    let mut rows = chunk.bytes.split(|&byte| byte == b'\n').zip(chunk.position.line..).filter(|(line, _)| is_row(line));
+    let mut rows = chunk
+        .bytes
+        .split(|&byte| byte == b'\n')
+        .zip(chunk.position.line..)
+        .filter(|(line, _)| is_row(line));
     rows.nth(row).map_or(chunk.position.line, |(_, line)| line)
 }
 
-/// Bytes of memory that a [`Batch`] comes to hold at most while a chunk of LIBSVM or XC text is read into it, besides what it
-/// holds already. Two passes over the text, at the speed of memory.
+/// Bytes of memory that a [`Batch`] comes to hold at most while a chunk of LIBSVM or XC text is
+/// read into it, besides what it holds already. Two passes over the text, at the speed of memory.
 #[must_use]
 pub fn bytes_to_parse(chunk: &Chunk) -> usize {
     // An entry has a column and a value, and both again while its row is sorted.
     32 * chunk.count(b':') + 8 * chunk.count(b',') + 64 * (chunk.line_count() + 1)
 }
 
-/// Appends rows as text. Data without labels get the label 0; labels are exact, whatever the precision of values.
+/// Appends rows as text. Data without labels get the label 0; labels are exact, whatever the
+/// precision of values.
 ///
-/// Errors: [`Error::Unsupported`] for a row of data with many labels that has neither labels nor entries, which the format lacks.
+/// Errors: [`Error::Unsupported`] for a row of data with many labels that has neither labels nor
+/// entries, which the format lacks.
 pub fn write(batch: &Batch, base: Base, precision: Precision, out: &mut Vec<u8>) -> Result<()> {
     for row in 0..batch.rows() {
         match (batch.labels.get(row), batch.label_offsets.is_empty()) {
             (Some(&label), _) => push_number(out, label, Precision::Double),
             (None, true) => out.push(b'0'),
             (None, false) if batch.row_labels(row).is_empty() && batch.row(row).0.is_empty() => {
-                let reason =
-                    "a row without labels and without entries is a blank line in LIBSVM text, and lost; the XC format keeps it";
+                let reason = "a row without labels and without entries is a blank line in LIBSVM text, and lost; the XC format keeps it";
                 return Err(Error::unsupported("LIBSVM text", reason));
             }
             (None, false) => write_labels(batch.row_labels(row), out),
@@ -114,7 +141,13 @@ pub(crate) fn write_labels(labels: &[u64], out: &mut Vec<u8>) {
 }
 
 /// Features with a blank before each, and the end of the line.
-pub(crate) fn write_features(batch: &Batch, row: usize, base: Base, precision: Precision, out: &mut Vec<u8>) {
+pub(crate) fn write_features(
+    batch: &Batch,
+    row: usize,
+    base: Base,
+    precision: Precision,
+    out: &mut Vec<u8>,
+) {
     let (indices, values) = batch.row(row);
     for (&index, &value) in indices.iter().zip(values) {
         out.push(b' ');
@@ -130,14 +163,17 @@ pub(crate) struct Rules {
     pub(crate) options: Options,
     /// Labels are below this.
     pub(crate) label_count: u64,
-    /// As in XC text: blank lines are rows, and a blank at the beginning says that there are no labels.
+    /// As in XC text: blank lines are rows, and a blank at the beginning says that there are no
+    /// labels.
     pub(crate) every_line_is_a_row: bool,
 }
 
 impl Rules {
     /// What columns are below.
     fn limit(&self) -> u64 {
-        self.options.columns.map_or(u64::MAX, |columns| columns.saturating_add(u64::from(self.options.finds_base)))
+        self.options.columns.map_or(u64::MAX, |columns| {
+            columns.saturating_add(u64::from(self.options.finds_base))
+        })
     }
 }
 
@@ -204,13 +240,17 @@ fn labels(text: &mut Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
         }
         if !matches!(after, b',' | b' ' | b'\t' | b'\r' | b'\n' | b'#') {
             text.at = at;
-            return Err(
-                text.fault(format!("labels are expected to be whole numbers with commas between them, found {}", text.token()))
-            );
+            return Err(text.fault(format!(
+                "labels are expected to be whole numbers with commas between them, found {}",
+                text.token()
+            )));
         }
         if label >= rules.label_count {
             text.at = at;
-            return Err(text.fault(format!("label {label} in data with {} labels, which begin with 0", rules.label_count)));
+            return Err(text.fault(format!(
+                "label {label} in data with {} labels, which begin with 0",
+                rules.label_count
+            )));
         }
         batch.label_indices.push(label);
         more = after == b',';
@@ -252,7 +292,10 @@ fn features(text: &mut Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
     }
     batch.end_row(ascending).map_err(|twice| {
         text.at = line;
-        text.fault(format!("feature {} is there twice in this row", twice + first))
+        text.fault(format!(
+            "feature {} is there twice in this row",
+            twice + first
+        ))
     })
 }
 
@@ -299,12 +342,20 @@ fn not_a_pair(text: &Cursor) -> Fault {
 
 #[cold]
 fn out_of_range(feature: u64, rules: &Rules) -> String {
-    let Options { base, columns, finds_base, .. } = rules.options;
+    let Options {
+        base,
+        columns,
+        finds_base,
+        ..
+    } = rules.options;
     let columns = columns.unwrap_or(i64::MAX as u64);
     match base {
         Base::One if feature == 0 => "feature 0 in data whose features begin with 1".into(),
         _ if finds_base => format!("feature {feature} in data with {columns} features"),
-        _ => format!("feature {feature} in data with {columns} features, which begin with {}", u64::from(base == Base::One)),
+        _ => format!(
+            "feature {feature} in data with {columns} features, which begin with {}",
+            u64::from(base == Base::One)
+        ),
     }
 }
 

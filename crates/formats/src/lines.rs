@@ -34,7 +34,11 @@ pub struct Chunk {
 
 impl Default for Chunk {
     fn default() -> Chunk {
-        Chunk { object: "".into(), position: Position::START, bytes: Vec::new() }
+        Chunk {
+            object: "".into(),
+            position: Position::START,
+            bytes: Vec::new(),
+        }
     }
 }
 
@@ -42,7 +46,11 @@ impl Chunk {
     /// A whole text that is in memory.
     #[must_use]
     pub fn new(object: &str, bytes: Vec<u8>) -> Chunk {
-        Chunk { object: object.into(), position: Position::START, bytes }
+        Chunk {
+            object: object.into(),
+            position: Position::START,
+            bytes,
+        }
     }
 
     /// How often a byte is there: what a parser needs to know to make room for what it will find.
@@ -54,16 +62,22 @@ impl Chunk {
         self.count(b'\n') + usize::from(self.bytes.last().is_some_and(|&byte| byte != b'\n'))
     }
 
-    /// Lines of at least `least_bytes` bytes that the chunk has room for, their ends included: room for more would be for blank ones.
+    /// Lines of at least `least_bytes` bytes that the chunk has room for, their ends included: room
+    /// for more would be for blank ones.
     pub(crate) fn lines_of(&self, least_bytes: usize) -> usize {
         self.line_count().min((self.bytes.len() + 1) / least_bytes)
     }
 
-    /// Runs a parser of the bytes, and says in which line it failed. The mark that some editors put before UTF-8 is passed over.
+    /// Runs a parser of the bytes, and says in which line it failed. The mark that some editors put
+    /// before UTF-8 is passed over.
     pub(crate) fn parsed<T>(&self, parser: impl FnOnce(Cursor) -> Parsed<T>) -> Result<T> {
         const MARK: &[u8] = b"\xef\xbb\xbf";
         let marked = self.position == Position::START && self.bytes.starts_with(MARK);
-        parser(Cursor::new(&self.bytes, if marked { MARK.len() } else { 0 })).map_err(|fault| self.error(fault))
+        parser(Cursor::new(
+            &self.bytes,
+            if marked { MARK.len() } else { 0 },
+        ))
+        .map_err(|fault| self.error(fault))
     }
 
     #[cold]
@@ -79,8 +93,8 @@ impl Chunk {
     }
 }
 
-/// Cuts a text into chunks at line ends. Holds, besides the source, the beginning of the next line; a chunk and that beginning
-/// have at most `max(chunk_bytes, longest_line)` bytes each.
+/// Cuts a text into chunks at line ends. Holds, besides the source, the beginning of the next line;
+/// a chunk and that beginning have at most `max(chunk_bytes, longest_line)` bytes each.
 pub struct Lines<R: Read> {
     source: Source<R>,
     object: Arc<str>,
@@ -95,11 +109,17 @@ pub struct Lines<R: Read> {
 }
 
 impl<R: Read> Lines<R> {
-    /// Chunks of about `chunk_bytes`, more only for a single line that is longer; lines of more than `longest_line` bytes are
-    /// refused where they do not fit a chunk. `position` says where in the text the source stands: [`Position::START`], or where
-    /// an earlier reader stopped. To get there, [`Source::skip`] the bytes; a plain file may be opened at that byte at once.
+    /// Chunks of about `chunk_bytes`, more only for a single line that is longer; lines of more
+    /// than `longest_line` bytes are refused where they do not fit a chunk. `position` says where
+    /// in the text the source stands: [`Position::START`], or where an earlier reader stopped. To
+    /// get there, [`Source::skip`] the bytes; a plain file may be opened at that byte at once.
     #[must_use]
-    pub fn new(source: Source<R>, position: Position, chunk_bytes: usize, longest_line: usize) -> Lines<R> {
+    pub fn new(
+        source: Source<R>,
+        position: Position,
+        chunk_bytes: usize,
+        longest_line: usize,
+    ) -> Lines<R> {
         let object = source.object().into();
         let chunk_bytes = chunk_bytes.max(1);
         Lines {
@@ -132,7 +152,8 @@ impl<R: Read> Lines<R> {
         &self.source
     }
 
-    /// The next lines; false at the end of the text. What `chunk` held is replaced, its memory is used again.
+    /// The next lines; false at the end of the text. What `chunk` held is replaced, its memory is
+    /// used again.
     pub fn next(&mut self, chunk: &mut Chunk) -> Result<bool> {
         let bytes = &mut chunk.bytes;
         bytes.clear();
@@ -162,7 +183,8 @@ impl<R: Read> Lines<R> {
         Ok(length > 0)
     }
 
-    /// All of a text at once; false when it was given already, so that an empty text is given once too.
+    /// All of a text at once; false when it was given already, so that an empty text is given once
+    /// too.
     ///
     /// Errors: [`Error::Line`] for one of more than the longest line.
     pub fn whole(&mut self, chunk: &mut Chunk) -> Result<bool> {
@@ -179,9 +201,15 @@ impl<R: Read> Lines<R> {
                 break;
             }
             if wanted >= self.longest_line {
-                let reason =
-                    format!("the text has more than {wanted} bytes, the most of one document in this memory; give it more");
-                return Err(Error::Line { object: self.object.to_string(), line: self.position.line, column: 1, reason });
+                let reason = format!(
+                    "the text has more than {wanted} bytes, the most of one document in this memory; give it more"
+                );
+                return Err(Error::Line {
+                    object: self.object.to_string(),
+                    line: self.position.line,
+                    column: 1,
+                    reason,
+                });
             }
             wanted = (2 * wanted).min(self.longest_line);
         }
@@ -213,7 +241,11 @@ impl<R: Read> Lines<R> {
         };
         let rest = self.ahead.split_off(length);
         let bytes = std::mem::replace(&mut self.ahead, rest);
-        let line = Chunk { object: self.object.clone(), position: self.position, bytes };
+        let line = Chunk {
+            object: self.object.clone(),
+            position: self.position,
+            bytes,
+        };
         self.position.byte += length as u64;
         self.position.line += line.line_count() as u64;
         Ok((length > 0).then_some(line))
@@ -233,8 +265,15 @@ impl<R: Read> Lines<R> {
     }
 
     fn too_long(&self, bytes: usize) -> Error {
-        let reason = format!("the line has more than {bytes} bytes, the most that is allowed; is this a text of short lines?");
-        Error::Line { object: self.object.to_string(), line: self.position.line, column: 1, reason }
+        let reason = format!(
+            "the line has more than {bytes} bytes, the most that is allowed; is this a text of short lines?"
+        );
+        Error::Line {
+            object: self.object.to_string(),
+            line: self.position.line,
+            column: 1,
+            reason,
+        }
     }
 }
 
@@ -245,7 +284,12 @@ mod tests {
     use super::*;
 
     fn lines(text: &[u8], chunk_bytes: usize, longest: usize) -> Lines<&[u8]> {
-        Lines::new(Source::open("x", text).unwrap(), Position::START, chunk_bytes, longest)
+        Lines::new(
+            Source::open("x", text).unwrap(),
+            Position::START,
+            chunk_bytes,
+            longest,
+        )
     }
 
     #[test]
@@ -254,12 +298,18 @@ mod tests {
             let (mut lines, mut chunk) = (lines(text, 4, 40), Chunk::default());
             assert!(lines.whole(&mut chunk).unwrap());
             assert_eq!(
-                (chunk.bytes.as_slice(), chunk.position, lines.position().byte),
+                (
+                    chunk.bytes.as_slice(),
+                    chunk.position,
+                    lines.position().byte
+                ),
                 (text, Position::START, text.len() as u64)
             );
             assert!(!lines.whole(&mut chunk).unwrap());
         }
-        let error = lines(b"123456789", 4, 8).whole(&mut Chunk::default()).unwrap_err();
+        let error = lines(b"123456789", 4, 8)
+            .whole(&mut Chunk::default())
+            .unwrap_err();
         assert!(error.to_string().contains("more than 8 bytes"), "{error}");
     }
 

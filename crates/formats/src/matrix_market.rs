@@ -15,9 +15,10 @@
 //!   2
 //! ```
 //!
-//! Of symmetric matrices only one half is stored; both are given. Integers beyond 2^53 are rounded to the nearest `f64`. Of an array
-//! the values that are not zero are given: [`parse`] only knows which value of its chunk each one is, [`place_values`] where it belongs.
-//! Source: Boisvert, Pozo, Remington, "The Matrix Market exchange formats: initial design", NISTIR 5935, 1996.
+//! Of symmetric matrices only one half is stored; both are given. Integers beyond 2^53 are rounded
+//! to the nearest `f64`. Of an array the values that are not zero are given: [`parse`] only knows
+//! which value of its chunk each one is, [`place_values`] where it belongs. Source: Boisvert, Pozo,
+//! Remington, "The Matrix Market exchange formats: initial design", NISTIR 5935, 1996.
 
 use std::io::Read;
 
@@ -77,12 +78,22 @@ pub struct Header {
 impl Header {
     /// Takes the banner, the comments and the line with the size off the text.
     pub fn read<R: Read>(lines: &mut Lines<R>) -> Result<Header> {
-        let banner = lines.line()?.ok_or_else(|| missing(lines, "the file is empty, a MatrixMarket banner is expected"))?;
-        let (layout, field, symmetry) =
-            banner.parsed(read_banner)?.map_err(|reason| Error::unsupported(lines.object(), reason))?;
+        let banner = lines.line()?.ok_or_else(|| {
+            missing(
+                lines,
+                "the file is empty, a MatrixMarket banner is expected",
+            )
+        })?;
+        let (layout, field, symmetry) = banner
+            .parsed(read_banner)?
+            .map_err(|reason| Error::unsupported(lines.object(), reason))?;
         let size = loop {
-            let line =
-                lines.line()?.ok_or_else(|| missing(lines, "the file ends before the line with rows, columns and entries"))?;
+            let line = lines.line()?.ok_or_else(|| {
+                missing(
+                    lines,
+                    "the file ends before the line with rows, columns and entries",
+                )
+            })?;
             let first = line.bytes.iter().find(|byte| !byte.is_ascii_whitespace());
             if first.is_some_and(|&byte| byte != b'%') {
                 break line;
@@ -93,7 +104,10 @@ impl Header {
                 text.skip_blanks();
                 text.index(what)
             };
-            let (rows, columns) = (number("the number of rows")?, number("the number of columns")?);
+            let (rows, columns) = (
+                number("the number of rows")?,
+                number("the number of columns")?,
+            );
             let entries = match layout {
                 Layout::Coordinate => Some(number("the number of entries")?),
                 Layout::Array => stored_values(rows, columns, symmetry),
@@ -101,10 +115,23 @@ impl Header {
             text.end_line()?;
             text.at = 0;
             if symmetry != Symmetry::General && rows != columns {
-                return Err(text.fault(format!("a symmetric matrix of {rows} rows and {columns} columns")));
+                return Err(text.fault(format!(
+                    "a symmetric matrix of {rows} rows and {columns} columns"
+                )));
             }
-            let too_many = || text.fault(format!("{rows} rows and {columns} columns have more values than any file"));
-            Ok(Header { layout, field, symmetry, rows, columns, entries: entries.ok_or_else(too_many)? })
+            let too_many = || {
+                text.fault(format!(
+                    "{rows} rows and {columns} columns have more values than any file"
+                ))
+            };
+            Ok(Header {
+                layout,
+                field,
+                symmetry,
+                rows,
+                columns,
+                entries: entries.ok_or_else(too_many)?,
+            })
         })
     }
 
@@ -116,7 +143,11 @@ impl Header {
 
     /// Entries that a chunk has at most, both halves counted.
     fn room(&self, chunk: &Chunk) -> usize {
-        let halves = if self.symmetry == Symmetry::General { 1 } else { 2 };
+        let halves = if self.symmetry == Symmetry::General {
+            1
+        } else {
+            2
+        };
         halves * chunk.lines_of(self.least_line_bytes())
     }
 
@@ -142,10 +173,19 @@ impl Header {
             Symmetry::Symmetric => "symmetric",
             Symmetry::SkewSymmetric => "skew-symmetric",
         };
-        let Header { rows, columns, entries, .. } = self;
+        let Header {
+            rows,
+            columns,
+            entries,
+            ..
+        } = self;
         let text = match self.layout {
-            Layout::Coordinate => format!("%%MatrixMarket matrix coordinate {field} {symmetry}\n{rows} {columns} {entries}\n"),
-            Layout::Array => format!("%%MatrixMarket matrix array {field} {symmetry}\n{rows} {columns}\n"),
+            Layout::Coordinate => format!(
+                "%%MatrixMarket matrix coordinate {field} {symmetry}\n{rows} {columns} {entries}\n"
+            ),
+            Layout::Array => {
+                format!("%%MatrixMarket matrix array {field} {symmetry}\n{rows} {columns}\n")
+            }
         };
         out.extend_from_slice(text.as_bytes());
     }
@@ -153,7 +193,11 @@ impl Header {
     /// To count [`Triplets::entries`] of all chunks with.
     #[must_use]
     pub fn tally(&self, object: &str) -> Tally {
-        let what = if self.layout == Layout::Array { "values" } else { "entries" };
+        let what = if self.layout == Layout::Array {
+            "values"
+        } else {
+            "entries"
+        };
         Tally::new(object, what, self.entries)
     }
 }
@@ -184,24 +228,41 @@ fn read_banner(text: Cursor) -> Parsed<std::result::Result<(Layout, Field, Symme
         )));
     };
     if banner != "%%matrixmarket" {
-        return Err(text.fault(format!("a banner that begins with %%MatrixMarket is expected, found {}", text.token())));
+        return Err(text.fault(format!(
+            "a banner that begins with %%MatrixMarket is expected, found {}",
+            text.token()
+        )));
     }
     let layout = match layout {
         "coordinate" => Layout::Coordinate,
         "array" => Layout::Array,
-        other => return Ok(Err(format!("the layout '{}'; coordinate and array are read", shown(other)))),
+        other => {
+            return Ok(Err(format!(
+                "the layout '{}'; coordinate and array are read",
+                shown(other)
+            )));
+        }
     };
     let field = match field {
         "real" | "double" => Field::Real,
         "integer" | "unsigned-integer" => Field::Integer,
-        "pattern" if layout == Layout::Array => return Ok(Err("an array of patterns, which would have no values".into())),
+        "pattern" if layout == Layout::Array => {
+            return Ok(Err(
+                "an array of patterns, which would have no values".into()
+            ));
+        }
         "pattern" => Field::Pattern,
         "complex" => {
             return Ok(Err("complex values; real, integer and pattern are read. Write the real and the imaginary part as two \
                            files: scipy.io.mmwrite(path, X.real), scipy.io.mmwrite(path, X.imag)"
                 .into()));
         }
-        other => return Ok(Err(format!("values of the kind '{}'; real, integer and pattern are read", shown(other)))),
+        other => {
+            return Ok(Err(format!(
+                "values of the kind '{}'; real, integer and pattern are read",
+                shown(other)
+            )));
+        }
     };
     let symmetry = match symmetry {
         "general" => Symmetry::General,
@@ -209,17 +270,25 @@ fn read_banner(text: Cursor) -> Parsed<std::result::Result<(Layout, Field, Symme
         "skew-symmetric" => Symmetry::SkewSymmetric,
         other => {
             let other = shown(other);
-            return Ok(Err(format!("the symmetry '{other}'; general, symmetric and skew-symmetric are read")));
+            return Ok(Err(format!(
+                "the symmetry '{other}'; general, symmetric and skew-symmetric are read"
+            )));
         }
     };
     Ok(Ok((layout, field, symmetry)))
 }
 
-/// Reads the entries of a chunk into `triplets`, both halves of symmetric matrices; values have to fit in `precision`. Of an array,
-/// [`place_values`] is still to be called.
+/// Reads the entries of a chunk into `triplets`, both halves of symmetric matrices; values have to
+/// fit in `precision`. Of an array, [`place_values`] is still to be called.
 ///
-/// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow the format or the header.
-pub fn parse(chunk: &Chunk, header: &Header, precision: Precision, triplets: &mut Triplets) -> Result<()> {
+/// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow
+/// the format or the header.
+pub fn parse(
+    chunk: &Chunk,
+    header: &Header,
+    precision: Precision,
+    triplets: &mut Triplets,
+) -> Result<()> {
     triplets.clear(header.room(chunk));
     chunk.parsed(|text| match header.layout {
         Layout::Coordinate => entries(text, header, precision, triplets),
@@ -227,7 +296,12 @@ pub fn parse(chunk: &Chunk, header: &Header, precision: Precision, triplets: &mu
     })
 }
 
-fn entries(mut text: Cursor, header: &Header, precision: Precision, triplets: &mut Triplets) -> Parsed<()> {
+fn entries(
+    mut text: Cursor,
+    header: &Header,
+    precision: Precision,
+    triplets: &mut Triplets,
+) -> Parsed<()> {
     while !text.is_at_end() {
         text.skip_blanks();
         if matches!(text.peek(), b'\n' | b'%') {
@@ -249,7 +323,9 @@ fn entries(mut text: Cursor, header: &Header, precision: Precision, triplets: &m
             Symmetry::General => {}
             Symmetry::SkewSymmetric if row == column => {
                 text.at = line;
-                return Err(text.fault("an entry on the diagonal of a skew-symmetric matrix, where all are 0"));
+                return Err(text.fault(
+                    "an entry on the diagonal of a skew-symmetric matrix, where all are 0",
+                ));
             }
             Symmetry::Symmetric if row != column => triplets.push(column, row, value),
             Symmetry::Symmetric => {}
@@ -260,7 +336,12 @@ fn entries(mut text: Cursor, header: &Header, precision: Precision, triplets: &m
 }
 
 /// The values of an array that are not zero, each with its number in the chunk for a row.
-fn values(mut text: Cursor, header: &Header, precision: Precision, triplets: &mut Triplets) -> Parsed<()> {
+fn values(
+    mut text: Cursor,
+    header: &Header,
+    precision: Precision,
+    triplets: &mut Triplets,
+) -> Parsed<()> {
     while !text.is_at_end() {
         text.skip_blanks();
         if matches!(text.peek(), b'\n' | b'%') {
@@ -277,8 +358,9 @@ fn values(mut text: Cursor, header: &Header, precision: Precision, triplets: &mu
     Ok(())
 }
 
-/// Gives the values that [`parse`] has found in a chunk of an array their rows and columns; `before` values are in chunks before it.
-/// Both halves of symmetric matrices are there afterwards. What is beyond the last value of the header is dropped.
+/// Gives the values that [`parse`] has found in a chunk of an array their rows and columns;
+/// `before` values are in chunks before it. Both halves of symmetric matrices are there afterwards.
+/// What is beyond the last value of the header is dropped.
 pub fn place_values(header: &Header, before: u64, triplets: &mut Triplets) {
     let n = header.rows;
     // Where a column begins.
@@ -287,11 +369,17 @@ pub fn place_values(header: &Header, before: u64, triplets: &mut Triplets) {
         Symmetry::Symmetric => u128::from(column) * u128::from(2 * n + 1 - column) / 2,
         Symmetry::SkewSymmetric => u128::from(column) * u128::from(2 * n - 1 - column) / 2,
     };
-    let kept = triplets.rows.partition_point(|&number| before.saturating_add(number) < header.entries);
+    let kept = triplets
+        .rows
+        .partition_point(|&number| before.saturating_add(number) < header.entries);
     triplets.rows.truncate(kept);
     triplets.columns.truncate(kept);
     triplets.values.truncate(kept);
-    let mut column = first_column(header.columns, triplets.rows.first().map(|&number| before + number), start);
+    let mut column = first_column(
+        header.columns,
+        triplets.rows.first().map(|&number| before + number),
+        start,
+    );
     for entry in 0..kept {
         let number = u128::from(before + triplets.rows[entry]);
         while start(column + 1) <= number {
@@ -305,7 +393,9 @@ pub fn place_values(header: &Header, before: u64, triplets: &mut Triplets) {
         };
         (triplets.rows[entry], triplets.columns[entry]) = (row, column);
         match header.symmetry {
-            Symmetry::Symmetric if row != column => triplets.push(column, row, triplets.values[entry]),
+            Symmetry::Symmetric if row != column => {
+                triplets.push(column, row, triplets.values[entry])
+            }
             Symmetry::SkewSymmetric => triplets.push(column, row, -triplets.values[entry]),
             _ => {}
         }
@@ -333,11 +423,17 @@ pub(crate) fn place(text: &mut Cursor, what: &str, count: u64) -> Parsed<u64> {
     let place = text.index(what)?.wrapping_sub(1);
     if !matches!(text.peek(), b' ' | b'\t' | b'\r' | b'\n') {
         text.at = start;
-        return Err(text.fault(format!("{what} is expected to be a whole number, found {}", text.token())));
+        return Err(text.fault(format!(
+            "{what} is expected to be a whole number, found {}",
+            text.token()
+        )));
     }
     if place >= count {
         text.at = start;
-        return Err(text.fault(format!("{what} {} of a matrix with {count}, which begin with 1", text.token())));
+        return Err(text.fault(format!(
+            "{what} {} of a matrix with {count}, which begin with 1",
+            text.token()
+        )));
     }
     Ok(place)
 }
@@ -354,8 +450,8 @@ fn value(text: &mut Cursor, field: Field, precision: Precision) -> Parsed<f64> {
     Ok(value)
 }
 
-/// Appends the entries of rows as text; the first row of `batch` is row `first_row` (from 0) of the matrix. The header has to say
-/// `general`, and fit the values.
+/// Appends the entries of rows as text; the first row of `batch` is row `first_row` (from 0) of the
+/// matrix. The header has to say `general`, and fit the values.
 pub fn write(batch: &Batch, first_row: u64, field: Field, precision: Precision, out: &mut Vec<u8>) {
     for row in 0..batch.rows() {
         let (indices, values) = batch.row(row);

@@ -6,8 +6,9 @@
 //!   row.npy      col.npy       data.npy       of coo
 //! ```
 //!
-//! All arrays are streamed at once, each by its own reader of the file, stored or deflated; an archive of any size is read in
-//! some 600 KiB besides the rows asked for. Sums are checked when an array ends. Source: `scipy/sparse/_matrix_io.py`.
+//! All arrays are streamed at once, each by its own reader of the file, stored or deflated; an
+//! archive of any size is read in some 600 KiB besides the rows asked for. Sums are checked when an
+//! array ends. Source: `scipy/sparse/_matrix_io.py`.
 
 mod member;
 mod writer;
@@ -64,20 +65,36 @@ impl Reader {
             "csc" => Layout::Csc,
             "coo" => Layout::Coo,
             other => {
-                return Err(Error::unsupported(object, format!("the sparse format '{}'; save X.tocsr() instead", shown(other))));
+                return Err(Error::unsupported(
+                    object,
+                    format!(
+                        "the sparse format '{}'; save X.tocsr() instead",
+                        shown(other)
+                    ),
+                ));
             }
         };
         let mut shape = Vec::new();
         let mut shape_array = members.array("shape")?;
         if shape_array.length != 2 {
-            return Err(Error::unsupported(object, format!("an array of {} dimensions; matrices have 2", shape_array.length)));
+            return Err(Error::unsupported(
+                object,
+                format!(
+                    "an array of {} dimensions; matrices have 2",
+                    shape_array.length
+                ),
+            ));
         }
         shape_array.read_indices(2, &mut shape)?;
         let (places, indices) = match layout {
             Layout::Coo => ("row", "col"),
             _ => ("indptr", "indices"),
         };
-        let (mut places, indices, values) = (members.array(places)?, members.array(indices)?, members.array("data")?);
+        let (mut places, indices, values) = (
+            members.array(places)?,
+            members.array(indices)?,
+            members.array("data")?,
+        );
         let (row_count, column_count, entry_count) = (shape[0], shape[1], values.length);
         let expected_places = match layout {
             Layout::Csr => row_count + 1,
@@ -85,7 +102,10 @@ impl Reader {
             Layout::Coo => entry_count,
         };
         if indices.length != entry_count || places.length != expected_places {
-            let reason = format!("{} places and {} indices for {entry_count} values", places.length, indices.length);
+            let reason = format!(
+                "{} places and {} indices for {entry_count} values",
+                places.length, indices.length
+            );
             return Err(Error::corrupt(
                 object,
                 0,
@@ -96,7 +116,11 @@ impl Reader {
             let mut first = Vec::new();
             places.read_indices(1, &mut first)?;
             if first != [0] {
-                return Err(Error::entry(object, 0, format!("indptr begins with {}, not with 0", first[0])));
+                return Err(Error::entry(
+                    object,
+                    0,
+                    format!("indptr begins with {}, not with 0", first[0]),
+                ));
             }
         }
         let object = object.to_string();
@@ -117,14 +141,17 @@ impl Reader {
         })
     }
 
-    /// The next rows (of csc, columns), as many as have `most` entries together, and no more than `most`; false at the end. Rows
-    /// that are not in order are sorted.
+    /// The next rows (of csc, columns), as many as have `most` entries together, and no more than
+    /// `most`; false at the end. Rows that are not in order are sorted.
     ///
-    /// Errors: [`Error::Entry`] for an entry outside the matrix, twice in a row or not finite, and for a row of more than `most`
-    /// entries.
+    /// Errors: [`Error::Entry`] for an entry outside the matrix, twice in a row or not finite, and
+    /// for a row of more than `most` entries.
     pub fn rows(&mut self, most: usize, batch: &mut Batch) -> Result<bool> {
         if self.layout == Layout::Coo {
-            return Err(Error::unsupported(&self.object, "single entries (coo) have no rows"));
+            return Err(Error::unsupported(
+                &self.object,
+                "single entries (coo) have no rows",
+            ));
         }
         batch.clear(0, 0);
         let first_line = self.next_line;
@@ -148,31 +175,45 @@ impl Reader {
             if self.end == self.ends.len() {
                 self.end = 0;
                 self.ends.clear();
-                self.places.read_indices((lines_left - self.next_line).min(AHEAD) as usize, &mut self.ends)?;
+                self.places.read_indices(
+                    (lines_left - self.next_line).min(AHEAD) as usize,
+                    &mut self.ends,
+                )?;
             }
             let end = self.ends[self.end];
             let held = batch.offsets.last().copied().unwrap_or(0);
             if end < self.next_entry + held || end > self.entry_count {
-                let reason = format!("indptr says that {line} {} ends at entry {end} of {}", self.next_line, self.entry_count);
+                let reason = format!(
+                    "indptr says that {line} {} ends at entry {end} of {}",
+                    self.next_line, self.entry_count
+                );
                 return Err(Error::entry(&self.object, self.next_entry + held, reason));
             }
             if end - self.next_entry > most as u64 {
                 if batch.rows() > 0 {
                     break;
                 }
-                let reason =
-                    format!("{line} {} has {} entries, {lines} of up to {most} fit", self.next_line, end - self.next_entry);
+                let reason = format!(
+                    "{line} {} has {} entries, {lines} of up to {most} fit",
+                    self.next_line,
+                    end - self.next_entry
+                );
                 return Err(Error::entry(&self.object, self.next_entry, reason));
             }
             batch.offsets.push(end - self.next_entry);
             self.end += 1;
             self.next_line += 1;
         }
-        if self.next_line == lines_left && self.next_entry + batch.offsets.last().copied().unwrap_or(0) < self.entry_count {
+        if self.next_line == lines_left
+            && self.next_entry + batch.offsets.last().copied().unwrap_or(0) < self.entry_count
+        {
             return Err(Error::entry(
                 &self.object,
                 self.entry_count,
-                format!("indptr ends before the last of {} entries", self.entry_count),
+                format!(
+                    "indptr ends before the last of {} entries",
+                    self.entry_count
+                ),
             ));
         }
         Ok(())
@@ -185,7 +226,11 @@ impl Reader {
                 "the index {} in a matrix of {} rows and {} columns",
                 batch.indices[entry], self.row_count, self.column_count
             );
-            return Err(Error::entry(&self.object, self.next_entry + entry as u64, reason));
+            return Err(Error::entry(
+                &self.object,
+                self.next_entry + entry as u64,
+                reason,
+            ));
         }
         for row in 0..batch.rows() {
             let range = batch.offsets[row] as usize..batch.offsets[row + 1] as usize;
@@ -215,7 +260,10 @@ impl Reader {
     /// Errors: [`Error::Entry`] for an entry outside the matrix or not finite.
     pub fn entries(&mut self, most: usize, triplets: &mut Triplets) -> Result<bool> {
         if self.layout != Layout::Coo {
-            return Err(Error::unsupported(&self.object, "compressed rows or columns (csr, csc) are not single entries"));
+            return Err(Error::unsupported(
+                &self.object,
+                "compressed rows or columns (csr, csc) are not single entries",
+            ));
         }
         let count = (self.entry_count - self.next_entry).min(most.max(1) as u64) as usize;
         triplets.clear(count);
@@ -223,12 +271,24 @@ impl Reader {
         self.indices.read_indices(count, &mut triplets.columns)?;
         self.values.read_values(count, &mut triplets.values)?;
         triplets.entries = count as u64;
-        let outside = |(&row, &column): (&u64, &u64)| row >= self.row_count || column >= self.column_count;
-        if let Some(entry) = triplets.rows.iter().zip(&triplets.columns).position(outside) {
+        let outside =
+            |(&row, &column): (&u64, &u64)| row >= self.row_count || column >= self.column_count;
+        if let Some(entry) = triplets
+            .rows
+            .iter()
+            .zip(&triplets.columns)
+            .position(outside)
+        {
             let (row, column) = (triplets.rows[entry], triplets.columns[entry]);
-            let reason =
-                format!("row {row}, column {column} in a matrix of {} rows and {} columns", self.row_count, self.column_count);
-            return Err(Error::entry(&self.object, self.next_entry + entry as u64, reason));
+            let reason = format!(
+                "row {row}, column {column} in a matrix of {} rows and {} columns",
+                self.row_count, self.column_count
+            );
+            return Err(Error::entry(
+                &self.object,
+                self.next_entry + entry as u64,
+                reason,
+            ));
         }
         self.next_entry += count as u64;
         Ok(count > 0)

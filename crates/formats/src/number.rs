@@ -1,9 +1,10 @@
 //! Numbers in text: a cursor over the bytes of a chunk.
 //!
-//! Exact: a number is the `f64` that [`str::parse`] gives for the same characters. Short ones, which is nearly all, take a path
-//! that is exact by arithmetic: a whole number up to 2^53 and a power of ten up to 10^22 are both exact as `f64`, so one
-//! division or multiplication rounds once, as it should (Clinger, "How to read floating point numbers accurately", 1990).
-//! All others go to [`str::parse`]. The end of the bytes reads as an end of line.
+//! Exact: a number is the `f64` that [`str::parse`] gives for the same characters. Short ones,
+//! which is nearly all, take a path that is exact by arithmetic: a whole number up to 2^53 and a
+//! power of ten up to 10^22 are both exact as `f64`, so one division or multiplication rounds once,
+//! as it should (Clinger, "How to read floating point numbers accurately", 1990). All others go to
+//! [`str::parse`]. The end of the bytes reads as an end of line.
 
 use crate::Precision;
 use crate::error::{Fault, shown};
@@ -12,8 +13,8 @@ use crate::error::{Fault, shown};
 pub(crate) type Parsed<T> = std::result::Result<T, Fault>;
 
 const EXACT_POWERS: [f64; 23] = [
-    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21,
-    1e22,
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
+    1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 ];
 const EXACT_WHOLE: u64 = 1 << 53;
 /// Largest number of digits that always fit a `u64`, and 18 fit an `i64` too.
@@ -52,7 +53,8 @@ impl<'a> Cursor<'a> {
     /// Passes the rest of the line and its end.
     pub(crate) fn skip_line(&mut self) {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
-        self.at = memchr::memchr(b'\n', rest).map_or(self.bytes.len(), |length| self.at + length + 1);
+        self.at =
+            memchr::memchr(b'\n', rest).map_or(self.bytes.len(), |length| self.at + length + 1);
     }
 
     /// Passes blanks and the end of the line, and nothing else.
@@ -64,7 +66,10 @@ impl<'a> Cursor<'a> {
                 self.at += 1;
                 Ok(())
             }
-            _ => Err(self.fault(format!("{} is more than the line should have", self.token()))),
+            _ => Err(self.fault(format!(
+                "{} is more than the line should have",
+                self.token()
+            ))),
         }
     }
 
@@ -82,7 +87,10 @@ impl<'a> Cursor<'a> {
     #[cold]
     fn long_index(&mut self, start: usize, what: &str) -> Parsed<u64> {
         let digits = std::str::from_utf8(&self.bytes[start..self.at]).unwrap_or_default();
-        let value = digits.parse::<u64>().ok().filter(|&value| value <= i64::MAX as u64);
+        let value = digits
+            .parse::<u64>()
+            .ok()
+            .filter(|&value| value <= i64::MAX as u64);
         if let Some(value) = value {
             return Ok(value);
         }
@@ -96,14 +104,18 @@ impl<'a> Cursor<'a> {
         }))
     }
 
-    /// `index:value` with a blank or the end of the line after it, if neither has more than seven digits in a row: nearly all
-    /// entries of real files, read by one check of bounds and few branches. Nothing is read if it is anything else.
+    /// `index:value` with a blank or the end of the line after it, if neither has more than seven
+    /// digits in a row: nearly all entries of real files, read by one check of bounds and few
+    /// branches. Nothing is read if it is anything else.
     #[inline(always)]
     pub(crate) fn short_pair(&mut self) -> Option<(u64, f64)> {
         let window: &[u8; 24] = self.bytes.get(self.at..)?.first_chunk()?;
         let (index, index_digits) = short_digits(window, 0);
         let (whole, whole_digits) = short_digits(window, index_digits + 1);
-        if window[index_digits] != b':' || index_digits.wrapping_sub(1) > 6 || whole_digits.wrapping_sub(1) > 6 {
+        if window[index_digits] != b':'
+            || index_digits.wrapping_sub(1) > 6
+            || whole_digits.wrapping_sub(1) > 6
+        {
             return None;
         }
         let mut end = index_digits + 1 + whole_digits;
@@ -126,7 +138,8 @@ impl<'a> Cursor<'a> {
     /// Digits from here on, appended to `value`; wraps beyond 19 of them.
     #[inline(always)]
     fn digits(&mut self, mut value: u64) -> u64 {
-        // Eight at once: indices have one to seven digits in no order a branch predictor could learn.
+        // Eight at once: indices have one to seven digits in no order a branch predictor could
+        // learn.
         if let Some(eight) = self.bytes.get(self.at..self.at + 8) {
             let (digits, count) = leading_digits(eight.try_into().expect("eight bytes"));
             if count < 8 {
@@ -141,7 +154,8 @@ impl<'a> Cursor<'a> {
         value
     }
 
-    /// A finite number. It ends before a blank, a comma, a colon, a `#` or the end of the line. `what` names it in errors.
+    /// A finite number. It ends before a blank, a comma, a colon, a `#` or the end of the line.
+    /// `what` names it in errors.
     #[inline(always)]
     pub(crate) fn number(&mut self, what: &str) -> Parsed<f64> {
         let start = self.at;
@@ -182,14 +196,22 @@ impl<'a> Cursor<'a> {
     #[cold]
     fn beyond_single(&mut self, start: usize) -> Fault {
         self.at = start;
-        self.fault(format!("the value {} is beyond float32; import it as float64", self.token()))
+        self.fault(format!(
+            "the value {} is beyond float32; import it as float64",
+            self.token()
+        ))
     }
 
     #[inline(never)]
     fn long_number(&mut self, start: usize, what: &str) -> Parsed<f64> {
-        let length = self.bytes[start..].iter().position(|&byte| is_end(byte)).unwrap_or(self.bytes.len() - start);
+        let length = self.bytes[start..]
+            .iter()
+            .position(|&byte| is_end(byte))
+            .unwrap_or(self.bytes.len() - start);
         let token = &self.bytes[start..start + length];
-        let value = std::str::from_utf8(token).ok().and_then(|token| token.parse::<f64>().ok());
+        let value = std::str::from_utf8(token)
+            .ok()
+            .and_then(|token| token.parse::<f64>().ok());
         self.at = start;
         match value {
             Some(value) if value.is_finite() => {
@@ -200,7 +222,10 @@ impl<'a> Cursor<'a> {
                 Err(self.fault(format!("{what} {} is too large for float64", self.token())))
             }
             Some(_) => Err(self.fault(format!("{what} {} is not finite", self.token()))),
-            None => Err(self.fault(format!("{what} is expected to be a number, found {}", self.token()))),
+            None => Err(self.fault(format!(
+                "{what} is expected to be a number, found {}",
+                self.token()
+            ))),
         }
     }
 
@@ -209,7 +234,12 @@ impl<'a> Cursor<'a> {
         std::str::from_utf8(&self.bytes[self.at..]).map_err(|error| {
             let at = self.at + error.valid_up_to();
             let byte = self.bytes[at];
-            Fault::new(at, format!("the byte {byte:#04x} is not UTF-8; convert the text first (iconv -t UTF-8)"))
+            Fault::new(
+                at,
+                format!(
+                    "the byte {byte:#04x} is not UTF-8; convert the text first (iconv -t UTF-8)"
+                ),
+            )
         })
     }
 
@@ -217,11 +247,17 @@ impl<'a> Cursor<'a> {
     #[cold]
     pub(crate) fn token(&self) -> String {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let length = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
+        let length = rest
+            .iter()
+            .position(u8::is_ascii_whitespace)
+            .unwrap_or(rest.len());
         match length {
             0 if self.peek() == b'\n' => "the end of the line".into(),
             0 => "a blank".into(),
-            _ => format!("'{}'", shown(&String::from_utf8_lossy(&rest[..length.min(400)]))),
+            _ => format!(
+                "'{}'",
+                shown(&String::from_utf8_lossy(&rest[..length.min(400)]))
+            ),
         }
     }
 
@@ -240,7 +276,11 @@ fn leading_digits(bytes: [u8; 8]) -> (u64, usize) {
     let no_digit = (eight.wrapping_add(0x7676_7676_7676_7676) | eight) & 0x8080_8080_8080_8080;
     let count = no_digit.trailing_zeros() as usize / 8;
     // In two steps, because a shift by 64 is none.
-    let digits = if count == 8 { eight } else { eight << 8 << (56 - 8 * count) };
+    let digits = if count == 8 {
+        eight
+    } else {
+        eight << 8 << (56 - 8 * count)
+    };
     (eight_digits(digits), count)
 }
 
@@ -249,7 +289,8 @@ fn short_digits(window: &[u8; 24], start: usize) -> (u64, usize) {
     leading_digits(window[start..start + 8].try_into().expect("eight bytes"))
 }
 
-/// The number of eight digits, the first in the lowest byte, each already less `'0'`: neighbours are joined three times.
+/// The number of eight digits, the first in the lowest byte, each already less `'0'`: neighbours
+/// are joined three times.
 #[inline(always)]
 fn eight_digits(digits: u64) -> u64 {
     let pairs = (digits.wrapping_mul(10) + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
@@ -315,7 +356,11 @@ mod tests {
             "1.2.3",
         ];
         for text in edges {
-            assert_eq!(number(text).map(f64::to_bits), reference(text).map(f64::to_bits), "{text:?}");
+            assert_eq!(
+                number(text).map(f64::to_bits),
+                reference(text).map(f64::to_bits),
+                "{text:?}"
+            );
         }
     }
 
@@ -331,7 +376,11 @@ mod tests {
             ("", None),
             ("x", None),
         ] {
-            assert_eq!(Cursor::new(text.as_bytes(), 0).index("index").ok(), expected, "{text:?}");
+            assert_eq!(
+                Cursor::new(text.as_bytes(), 0).index("index").ok(),
+                expected,
+                "{text:?}"
+            );
         }
     }
 

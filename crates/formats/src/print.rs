@@ -3,7 +3,8 @@
 /// For which numbers the text has to be exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// float32: values that came from there are written as `0.1`, not `0.10000000149011612`; text has larger ones as float64.
+    /// float32: values that came from there are written as `0.1`, not `0.10000000149011612`; text
+    /// has larger ones as float64.
     Single,
     /// float64.
     #[default]
@@ -19,7 +20,9 @@ pub(crate) fn push_index(out: &mut Vec<u8>, index: u64) {
 /// `value` must be finite.
 pub(crate) fn push_number(out: &mut Vec<u8>, value: f64, precision: Precision) {
     let whole = value as i64;
-    let is_whole = whole as f64 == value && value.abs() < EXACT_WHOLE && (whole != 0 || value.is_sign_positive());
+    let is_whole = whole as f64 == value
+        && value.abs() < EXACT_WHOLE
+        && (whole != 0 || value.is_sign_positive());
     match precision {
         _ if is_whole => out.extend_from_slice(itoa::Buffer::new().format(whole).as_bytes()),
         Precision::Single if (value as f32).is_finite() => {

@@ -10,7 +10,8 @@ use std::ops::Range;
 
 use crate::{Error, Result};
 
-/// Rows in compressed form. Reused from chunk to chunk: a parser empties it first and keeps its memory.
+/// Rows in compressed form. Reused from chunk to chunk: a parser empties it first and keeps its
+/// memory.
 ///
 /// At most 32 bytes of memory for every byte that the largest chunk had; with real data 3 to 5.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -32,10 +33,25 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Empties it, and reserves room for all rows and entries at once, so that memory does not grow step by step.
+    /// Empties it, and reserves room for all rows and entries at once, so that memory does not grow
+    /// step by step.
     pub fn clear(&mut self, rows: usize, entries: usize) {
-        let Batch { offsets, indices, values, labels, label_offsets, label_indices, queries } = self;
-        for list in [&mut *offsets, indices, label_offsets, label_indices, queries] {
+        let Batch {
+            offsets,
+            indices,
+            values,
+            labels,
+            label_offsets,
+            label_indices,
+            queries,
+        } = self;
+        for list in [
+            &mut *offsets,
+            indices,
+            label_offsets,
+            label_indices,
+            queries,
+        ] {
             list.clear();
         }
         values.clear();
@@ -56,7 +72,9 @@ impl Batch {
     pub fn drop_rows(&mut self, count: usize) {
         let entries = self.offsets[count];
         self.offsets.drain(..count);
-        self.offsets.iter_mut().for_each(|offset| *offset -= entries);
+        self.offsets
+            .iter_mut()
+            .for_each(|offset| *offset -= entries);
         self.indices.drain(..entries as usize);
         self.values.drain(..entries as usize);
     }
@@ -84,32 +102,60 @@ impl Batch {
     #[must_use]
     pub fn index_range(&self) -> Option<(u64, u64)> {
         let rows = self.offsets.windows(2).filter(|ends| ends[0] < ends[1]);
-        rows.map(|ends| (self.indices[ends[0] as usize], self.indices[ends[1] as usize - 1]))
-            .reduce(|(low, high), (first, last)| (low.min(first), high.max(last)))
+        rows.map(|ends| {
+            (
+                self.indices[ends[0] as usize],
+                self.indices[ends[1] as usize - 1],
+            )
+        })
+        .reduce(|(low, high), (first, last)| (low.min(first), high.max(last)))
     }
 
     /// Bytes of memory that it holds, used or not.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let Batch { offsets, indices, values, labels, label_offsets, label_indices, queries } = self;
-        let eights = [offsets, indices, label_offsets, label_indices, queries].iter().map(|list| list.capacity()).sum::<usize>();
+        let Batch {
+            offsets,
+            indices,
+            values,
+            labels,
+            label_offsets,
+            label_indices,
+            queries,
+        } = self;
+        let eights = [offsets, indices, label_offsets, label_indices, queries]
+            .iter()
+            .map(|list| list.capacity())
+            .sum::<usize>();
         8 * (eights + values.capacity() + labels.capacity())
     }
 
-    /// Ends the row whose entries were pushed since the last one. `ascending` says whether they are known to be in order; if not,
-    /// they are put in order, and a column that is there twice is given back.
+    /// Ends the row whose entries were pushed since the last one. `ascending` says whether they are
+    /// known to be in order; if not, they are put in order, and a column that is there twice is
+    /// given back.
     #[inline(always)]
     pub(crate) fn end_row(&mut self, ascending: bool) -> std::result::Result<(), u64> {
         let start = self.offsets.last().map_or(0, |&start| start as usize);
         self.offsets.push(self.indices.len() as u64);
-        if ascending { Ok(()) } else { self.sort_row(start..self.indices.len()) }
+        if ascending {
+            Ok(())
+        } else {
+            self.sort_row(start..self.indices.len())
+        }
     }
 
     /// Puts entries in order; a column that is there twice is given back.
     #[cold]
     pub(crate) fn sort_row(&mut self, entries: Range<usize>) -> std::result::Result<(), u64> {
-        let (indices, values) = (&mut self.indices[entries.clone()], &mut self.values[entries]);
-        let mut sorted: Vec<(u64, f64)> = indices.iter().copied().zip(values.iter().copied()).collect();
+        let (indices, values) = (
+            &mut self.indices[entries.clone()],
+            &mut self.values[entries],
+        );
+        let mut sorted: Vec<(u64, f64)> = indices
+            .iter()
+            .copied()
+            .zip(values.iter().copied())
+            .collect();
         sorted.sort_unstable_by_key(|entry| entry.0);
         for ((index, value), entry) in indices.iter_mut().zip(values).zip(&sorted) {
             (*index, *value) = *entry;
@@ -136,7 +182,8 @@ impl Batch {
 
 /// Single entries in the order of the file, rows and columns from 0. Reused from chunk to chunk.
 ///
-/// At most 12 bytes of memory for every byte that the largest chunk had, of symmetric text 24; with real data 2 to 4.
+/// At most 12 bytes of memory for every byte that the largest chunk had, of symmetric text 24; with
+/// real data 2 to 4.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Triplets {
     /// Row of every entry, below 2^63.
@@ -207,15 +254,27 @@ pub struct Tally {
 
 impl Tally {
     pub(crate) fn new(object: &str, what: &'static str, expected: u64) -> Tally {
-        Tally { object: object.into(), what, expected, seen: 0 }
+        Tally {
+            object: object.into(),
+            what,
+            expected,
+            seen: 0,
+        }
     }
 
-    /// Whether a text of this length can have all of them, each in a line of `least` bytes, the last of which may lack its end: a
-    /// header that claims more is refused before anything is done about it.
+    /// Whether a text of this length can have all of them, each in a line of `least` bytes, the
+    /// last of which may lack its end: a header that claims more is refused before anything is done
+    /// about it.
     pub fn check_room(&self, text_bytes: u64, least: usize) -> Result<()> {
         let most = text_bytes.saturating_add(1) / least.max(1) as u64;
         match self.expected > most {
-            true => Err(Error::Room { object: self.object.clone(), what: self.what, expected: self.expected, text_bytes, most }),
+            true => Err(Error::Room {
+                object: self.object.clone(),
+                what: self.what,
+                expected: self.expected,
+                text_bytes,
+                most,
+            }),
             false => Ok(()),
         }
     }
@@ -223,15 +282,29 @@ impl Tally {
     /// Counts those of one chunk; an error as soon as there are too many.
     pub fn add(&mut self, count: u64) -> Result<()> {
         self.seen = self.seen.saturating_add(count);
-        if self.seen > self.expected { Err(self.error(true)) } else { Ok(()) }
+        if self.seen > self.expected {
+            Err(self.error(true))
+        } else {
+            Ok(())
+        }
     }
 
     /// To be called at the end of the file; an error if there were too few.
     pub fn finish(self) -> Result<()> {
-        if self.seen < self.expected { Err(self.error(false)) } else { Ok(()) }
+        if self.seen < self.expected {
+            Err(self.error(false))
+        } else {
+            Ok(())
+        }
     }
 
     fn error(&self, more: bool) -> Error {
-        Error::Counts { object: self.object.clone(), what: self.what, expected: self.expected, seen: self.seen, more }
+        Error::Counts {
+            object: self.object.clone(),
+            what: self.what,
+            expected: self.expected,
+            seen: self.seen,
+            more,
+        }
     }
 }

@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use flate2::write::GzEncoder;
 use zstd::stream::write::Encoder as ZstdEncoder;
 
-/// Compresses what is written if the name ends in `.gz` or `.zst`. The file is whole only after [`finish`](Sink::finish).
+/// Compresses what is written if the name ends in `.gz` or `.zst`. The file is whole only after
+/// [`finish`](Sink::finish).
 pub enum Sink<W: Write> {
     /// As it is.
     Plain(W),
@@ -67,8 +68,11 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back_packed_as_the_name_says() {
         let text = b"1 2 3\n".repeat(10_000);
-        for (name, compression) in [("x.txt", Compression::Plain), ("x.txt.gz", Compression::Gzip), ("x.zst", Compression::Zstd)]
-        {
+        for (name, compression) in [
+            ("x.txt", Compression::Plain),
+            ("x.txt.gz", Compression::Gzip),
+            ("x.zst", Compression::Zstd),
+        ] {
             let mut sink = Sink::new(name, Vec::new()).unwrap();
             sink.write_all(&text).unwrap();
             let stored = sink.finish().unwrap();

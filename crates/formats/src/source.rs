@@ -1,10 +1,12 @@
-//! Bytes of a file, decompressed as they are read. What the file is, its first bytes say, not its name.
+//! Bytes of a file, decompressed as they are read. What the file is, its first bytes say, not its
+//! name.
 //!
-//! Gzip of several members, bzip2 and xz of several streams and zstd of several frames read as one stream, as their own tools do.
-//! A decompressor holds some 100 KiB, bzip2 4 MB, and zstd and xz their window besides: zstd up to 8 MiB at levels up to 19 and 32
-//! MiB at level 20, xz 8 MiB at its level 6 and 32 MiB at level 8. Larger ones are refused, so that a file cannot make memory grow
-//! beyond that. Archives and what other programs pack are told by their first bytes too, and refused by name: as text they would be
-//! an error in line 1 that says nothing.
+//! Gzip of several members, bzip2 and xz of several streams and zstd of several frames read as one
+//! stream, as their own tools do. A decompressor holds some 100 KiB, bzip2 4 MB, and zstd and xz
+//! their window besides: zstd up to 8 MiB at levels up to 19 and 32 MiB at level 20, xz 8 MiB at
+//! its level 6 and 32 MiB at level 8. Larger ones are refused, so that a file cannot make memory
+//! grow beyond that. Archives and what other programs pack are told by their first bytes too, and
+//! refused by name: as text they would be an error in line 1 that says nothing.
 
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 
@@ -38,9 +40,32 @@ impl Compression {
     fn of(first: &[u8]) -> Compression {
         match *first {
             [0x1f, 0x8b, ..] => Compression::Gzip,
-            // A level, and the number that a block or the end of the stream begins with: text may begin with BZh.
-            [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59] => Compression::Bzip2,
-            [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72, 0x45, 0x38, 0x50, 0x90] => Compression::Bzip2,
+            // A level, and the number that a block or the end of the stream begins with: text may
+            // begin with BZh.
+            [
+                b'B',
+                b'Z',
+                b'h',
+                b'1'..=b'9',
+                0x31,
+                0x41,
+                0x59,
+                0x26,
+                0x53,
+                0x59,
+            ] => Compression::Bzip2,
+            [
+                b'B',
+                b'Z',
+                b'h',
+                b'1'..=b'9',
+                0x17,
+                0x72,
+                0x45,
+                0x38,
+                0x50,
+                0x90,
+            ] => Compression::Bzip2,
             [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Compression::Xz,
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Compression::Zstd,
             _ => Compression::Plain,
@@ -69,14 +94,18 @@ fn not_read(first: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Refuses a file that is read at any place, and so cannot be read through a decompressor, where one has packed it.
+/// Refuses a file that is read at any place, and so cannot be read through a decompressor, where
+/// one has packed it.
 pub(crate) fn refuse_packed(object: &str, file: &dyn ReadAt) -> Result<()> {
     let mut first = [0; Compression::MAGIC_BYTES as usize];
     let read = file.read_at(&mut first, 0).map_err(Error::io(object))?;
     match Compression::of(&first[..read]) {
         Compression::Plain => Ok(()),
         packed => {
-            let reason = format!("it is compressed by {0} as a whole; unpack it first ({0} -d)", packed.name());
+            let reason = format!(
+                "it is compressed by {0} as a whole; unpack it first ({0} -d)",
+                packed.name()
+            );
             Err(Error::unsupported(object, reason))
         }
     }
@@ -108,14 +137,23 @@ impl<R: Read> Source<R> {
     /// Looks at the first bytes of `reader`. `object` is the file's name in errors.
     pub fn open(object: &str, mut reader: R) -> Result<Source<R>> {
         let mut first = Vec::new();
-        reader.by_ref().take(Compression::MAGIC_BYTES).read_to_end(&mut first).map_err(Error::io(object))?;
+        reader
+            .by_ref()
+            .take(Compression::MAGIC_BYTES)
+            .read_to_end(&mut first)
+            .map_err(Error::io(object))?;
         if let Some(packed) = not_read(&first) {
-            let reason = format!("it is {packed}; text is read plain, or compressed by gzip, bzip2, xz or zstd");
+            let reason = format!(
+                "it is {packed}; text is read plain, or compressed by gzip, bzip2, xz or zstd"
+            );
             return Err(Error::unsupported(object, reason));
         }
         let compression = Compression::of(&first);
-        let stored =
-            Counted { inner: BufReader::with_capacity(1 << 16, Cursor::new(first).chain(reader)), consumed: 0, failed: false };
+        let stored = Counted {
+            inner: BufReader::with_capacity(1 << 16, Cursor::new(first).chain(reader)),
+            consumed: 0,
+            failed: false,
+        };
         let unpacked = match compression {
             Compression::Plain => Unpacked::Plain(stored),
             Compression::Gzip => Unpacked::Gzip(Box::new(MultiGzDecoder::new(stored))),
@@ -127,11 +165,16 @@ impl<R: Read> Source<R> {
             }
             Compression::Zstd => {
                 let mut decoder = ZstdDecoder::with_buffer(stored).map_err(Error::io(object))?;
-                decoder.window_log_max(LARGEST_WINDOW_LOG).map_err(Error::io(object))?;
+                decoder
+                    .window_log_max(LARGEST_WINDOW_LOG)
+                    .map_err(Error::io(object))?;
                 Unpacked::Zstd(decoder)
             }
         };
-        Ok(Source { object: object.into(), unpacked })
+        Ok(Source {
+            object: object.into(),
+            unpacked,
+        })
     }
 
     /// The file's name in errors.
@@ -168,8 +211,8 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// Reads until `bytes` is full or the file ends; gives how many it read. A file that ends in the middle of its compressed
-    /// data is an error, not an end.
+    /// Reads until `bytes` is full or the file ends; gives how many it read. A file that ends in
+    /// the middle of its compressed data is an error, not an end.
     pub fn read_full(&mut self, bytes: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -194,16 +237,23 @@ impl<R: Read> Source<R> {
     fn failure(&self, error: io::Error) -> Error {
         let packed = self.compression();
         if packed == Compression::Plain || self.stored().failed {
-            return Error::Io { object: self.object.clone(), source: error };
+            return Error::Io {
+                object: self.object.clone(),
+                source: error,
+            };
         }
         if let Some(level) = window_is_larger(packed, &error) {
-            let reason =
-                format!("its {} window is larger than 32 MiB; compress it again at a level up to {level}", packed.name());
+            let reason = format!(
+                "its {} window is larger than 32 MiB; compress it again at a level up to {level}",
+                packed.name()
+            );
             return Error::unsupported(&self.object, reason);
         }
         let packed = packed.name();
         let reason = match error.kind() {
-            io::ErrorKind::UnexpectedEof => format!("the {packed} data end in the middle, the file is truncated"),
+            io::ErrorKind::UnexpectedEof => {
+                format!("the {packed} data end in the middle, the file is truncated")
+            }
             _ => format!("damaged {packed} data: {error}"),
         };
         Error::corrupt(&self.object, self.stored_bytes(), reason)
@@ -218,8 +268,10 @@ impl<R: Read> Source<R> {
             let read = self.read_full(&mut passed[..wanted])?;
             left -= read as u64;
             if read < wanted {
-                let reason =
-                    format!("the file ends at byte {} of its text, before byte {bytes} from where to go on", bytes - left);
+                let reason = format!(
+                    "the file ends at byte {} of its text, before byte {bytes} from where to go on",
+                    bytes - left
+                );
                 return Err(Error::corrupt(&self.object, self.stored_bytes(), reason));
             }
         }
@@ -227,9 +279,12 @@ impl<R: Read> Source<R> {
     }
 }
 
-/// Whether an error says that a window is larger than what is allowed; if so, the highest level whose windows are not.
+/// Whether an error says that a window is larger than what is allowed; if so, the highest level
+/// whose windows are not.
 fn window_is_larger(packed: Compression, error: &io::Error) -> Option<u32> {
-    let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<liblzma::stream::Error>());
+    let inner = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<liblzma::stream::Error>());
     match packed {
         Compression::Xz if inner == Some(&liblzma::stream::Error::MemLimit) => Some(8),
         // zstd's own words for a frame with a larger window.
@@ -248,7 +303,9 @@ struct Counted<B> {
 impl<B: BufRead> BufRead for Counted<B> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         let Counted { inner, failed, .. } = self;
-        inner.fill_buf().inspect_err(|error| *failed |= error.kind() != io::ErrorKind::Interrupted)
+        inner
+            .fill_buf()
+            .inspect_err(|error| *failed |= error.kind() != io::ErrorKind::Interrupted)
     }
 
     fn consume(&mut self, bytes: usize) {
@@ -259,7 +316,10 @@ impl<B: BufRead> BufRead for Counted<B> {
 
 impl<B: BufRead> Read for Counted<B> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(bytes).inspect_err(|error| self.failed |= error.kind() != io::ErrorKind::Interrupted)?;
+        let read = self
+            .inner
+            .read(bytes)
+            .inspect_err(|error| self.failed |= error.kind() != io::ErrorKind::Interrupted)?;
         self.consumed += read as u64;
         Ok(read)
     }
@@ -296,7 +356,9 @@ mod tests {
     const PACKERS: [Pack; 4] = [gzip, bzip2, xz, zstd];
 
     fn text() -> Vec<u8> {
-        (0..40_000).flat_map(|line| format!("{line} {}\n", line * line).into_bytes()).collect()
+        (0..40_000)
+            .flat_map(|line| format!("{line} {}\n", line * line).into_bytes())
+            .collect()
     }
 
     fn read(stored: &[u8]) -> Result<Vec<u8>> {
@@ -314,11 +376,17 @@ mod tests {
         let (left, right) = text.split_at(text.len() / 3);
         assert_eq!(read(&text).unwrap(), text);
         for pack in PACKERS {
-            assert_eq!(read(&[pack(left), pack(b""), pack(right)].concat()).unwrap(), text);
+            assert_eq!(
+                read(&[pack(left), pack(b""), pack(right)].concat()).unwrap(),
+                text
+            );
             assert_eq!(read(&pack(b"")).unwrap(), b"");
         }
         // The padding that xz allows between streams and behind them.
-        assert_eq!(read(&[xz(left), vec![0; 8], xz(right), vec![0; 4]].concat()).unwrap(), text);
+        assert_eq!(
+            read(&[xz(left), vec![0; 8], xz(right), vec![0; 4]].concat()).unwrap(),
+            text
+        );
         for short in [&b""[..], b"1", b"12\n", b"BZh9 is a word\n"] {
             assert_eq!(read(short).unwrap(), short);
         }
@@ -346,7 +414,9 @@ mod tests {
             let middle = stored.len() / 2;
             stored[middle..middle + 16].fill(0xff);
             match read(&stored) {
-                Err(Error::Corrupt { offset, .. }) => assert!(offset <= stored.len() as u64 && offset > 0),
+                Err(Error::Corrupt { offset, .. }) => {
+                    assert!(offset <= stored.len() as u64 && offset > 0)
+                }
                 other => panic!("{:?}", other.map(|bytes| bytes.len())),
             }
             let trailing = [pack(b"1\n"), b"garbage".to_vec()].concat();
@@ -367,16 +437,24 @@ mod tests {
         let packed = |level| liblzma::encode_all(&text()[..], level).unwrap();
         assert_eq!(read(&packed(8)).unwrap(), text());
         match read(&packed(9)) {
-            Err(Error::Unsupported { reason, .. }) => assert!(reason.contains("level up to 8"), "{reason}"),
+            Err(Error::Unsupported { reason, .. }) => {
+                assert!(reason.contains("level up to 8"), "{reason}")
+            }
             other => panic!("{:?}", other.map(|bytes| bytes.len())),
         }
     }
 
     #[test]
     fn what_is_packed_otherwise_is_named() {
-        for (first, named) in [(&b"PK\x03\x04"[..], "zip"), (b"\x04\x22\x4d\x18", "lz4"), (b"\x1f\x9d", "compress")] {
+        for (first, named) in [
+            (&b"PK\x03\x04"[..], "zip"),
+            (b"\x04\x22\x4d\x18", "lz4"),
+            (b"\x1f\x9d", "compress"),
+        ] {
             match Source::open("x", [first, &[7; 20]].concat().as_slice()).map(drop) {
-                Err(Error::Unsupported { reason, .. }) => assert!(reason.contains(named), "{reason}"),
+                Err(Error::Unsupported { reason, .. }) => {
+                    assert!(reason.contains(named), "{reason}")
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -392,7 +470,10 @@ mod tests {
         }
         let stored = gzip(&text());
         let mut source = Source::open("x", stored[..stored.len() / 2].chain(Failing)).unwrap();
-        assert!(matches!(source.read_full(&mut vec![0; 4 << 20]), Err(Error::Io { .. })));
+        assert!(matches!(
+            source.read_full(&mut vec![0; 4 << 20]),
+            Err(Error::Io { .. })
+        ));
     }
 
     #[test]

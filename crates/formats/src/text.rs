@@ -1,11 +1,11 @@
 //! Words of raw text, a document a line, or a document a text.
 //!
-//! A word is what scikit-learn's `CountVectorizer` takes for one: the text in lower case, then every run of two or more word
-//! characters (`\w\w+`: letters, numbers and `_` of Unicode). Lines of tab-separated columns can have the text in one and a label
-//! in another.
+//! A word is what scikit-learn's `CountVectorizer` takes for one: the text in lower case, then
+//! every run of two or more word characters (`\w\w+`: letters, numbers and `_` of Unicode). Lines
+//! of tab-separated columns can have the text in one and a label in another.
 //!
-//! Chunks are parsed independently: each has its own list of words. [`Vocabulary::merge`] gives them their numbers, in order, so
-//! that numbers depend on the text alone:
+//! Chunks are parsed independently: each has its own list of words. [`Vocabulary::merge`] gives
+//! them their numbers, in order, so that numbers depend on the text alone:
 //!
 //! ```
 //! use outcore_formats::{Batch, Chunk, Vocabulary};
@@ -37,13 +37,16 @@ pub struct Tokenizer {
     pub minimum_length: usize,
     /// Words that are left out, in lower case.
     pub stop_words: Vocabulary,
-    /// How many neighbouring words are one: `1..=2` gives words, and pairs of words with a blank between them. At least 1.
+    /// How many neighbouring words are one: `1..=2` gives words, and pairs of words with a blank
+    /// between them. At least 1.
     pub ngrams: RangeInclusive<usize>,
-    /// Column with the text, from 0, of lines whose columns have tabs between them; none: the whole line.
+    /// Column with the text, from 0, of lines whose columns have tabs between them; none: the whole
+    /// line.
     pub text_column: Option<usize>,
     /// Column with a label.
     pub label_column: Option<usize>,
-    /// A chunk is one document, whose lines are only blanks between words ([`Lines::whole`](crate::Lines::whole)). There are no columns then.
+    /// A chunk is one document, whose lines are only blanks between words
+    /// ([`Lines::whole`](crate::Lines::whole)). There are no columns then.
     pub whole: bool,
 }
 
@@ -51,13 +54,21 @@ impl Default for Tokenizer {
     /// scikit-learn's `CountVectorizer()` on whole lines.
     fn default() -> Tokenizer {
         let (text_column, label_column) = (None, None);
-        Tokenizer { minimum_length: 2, stop_words: Vocabulary::default(), ngrams: 1..=1, text_column, label_column, whole: false }
+        Tokenizer {
+            minimum_length: 2,
+            stop_words: Vocabulary::default(),
+            ngrams: 1..=1,
+            text_column,
+            label_column,
+            whole: false,
+        }
     }
 }
 
 /// The words of the lines of a chunk, with numbers of their own. Reused from chunk to chunk.
 ///
-/// About twice as large as the chunk with English words; n-grams multiply it. [`bytes`](Self::bytes) says it.
+/// About twice as large as the chunk with English words; n-grams multiply it.
+/// [`bytes`](Self::bytes) says it.
 #[derive(Clone, Default)]
 pub struct Documents {
     words: Vocabulary,
@@ -77,10 +88,15 @@ pub struct Documents {
 impl Tokenizer {
     /// Reads the words of a chunk into `documents`.
     ///
-    /// Cost: one pass over the text. Errors: [`Error::Line`] for a line that is not UTF-8 or lacks a column.
+    /// Cost: one pass over the text. Errors: [`Error::Line`] for a line that is not UTF-8 or lacks
+    /// a column.
     pub fn parse(&self, chunk: &Chunk, documents: &mut Documents) -> Result<()> {
         if *self.ngrams.start() == 0 || self.ngrams.is_empty() {
-            let reason = format!("n-grams of {} to {} words: from 1 word on", self.ngrams.start(), self.ngrams.end());
+            let reason = format!(
+                "n-grams of {} to {} words: from 1 word on",
+                self.ngrams.start(),
+                self.ngrams.end()
+            );
             return Err(Error::unsupported(&chunk.object, reason));
         }
         documents.clear();
@@ -99,8 +115,13 @@ impl Tokenizer {
             let line = line.strip_suffix('\n').unwrap_or(line);
             let line = line.strip_suffix('\r').unwrap_or(line);
             let column = |column: usize| {
-                let missing =
-                    || text.fault(format!("column {} is expected, the line has {}", column + 1, line.split('\t').count()));
+                let missing = || {
+                    text.fault(format!(
+                        "column {} is expected, the line has {}",
+                        column + 1,
+                        line.split('\t').count()
+                    ))
+                };
                 line.split('\t').nth(column).ok_or_else(missing)
             };
             if let Some(label) = self.label_column {
@@ -153,14 +174,30 @@ impl Documents {
     /// Bytes of memory that it holds, used or not.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let Documents { words, labels, offsets, entries, row_labels, last_seen, lower_case, kept, ngram } = self;
+        let Documents {
+            words,
+            labels,
+            offsets,
+            entries,
+            row_labels,
+            last_seen,
+            lower_case,
+            kept,
+            ngram,
+        } = self;
         let pairs = last_seen.capacity() + kept.capacity();
         let eights = offsets.capacity() + entries.capacity() + 2 * pairs;
-        words.bytes() + labels.bytes() + 8 * eights + 4 * row_labels.capacity() + lower_case.capacity() + ngram.capacity()
+        words.bytes()
+            + labels.bytes()
+            + 8 * eights
+            + 4 * row_labels.capacity()
+            + lower_case.capacity()
+            + ngram.capacity()
     }
 
-    /// The documents as rows: counts of words under the numbers that [`Vocabulary::merge`] or [`Vocabulary::look_up`] gave,
-    /// without those that are unknown. Labels become the numbers in `label_numbers`, -1 if unknown.
+    /// The documents as rows: counts of words under the numbers that [`Vocabulary::merge`] or
+    /// [`Vocabulary::look_up`] gave, without those that are unknown. Labels become the numbers in
+    /// `label_numbers`, -1 if unknown.
     pub fn rows(&self, numbers: &[u64], label_numbers: &[u64], batch: &mut Batch) {
         batch.clear(self.len(), self.entries.len());
         for ends in self.offsets.windows(2) {
@@ -174,7 +211,9 @@ impl Documents {
                     batch.values.push(f64::from(count));
                 }
             }
-            batch.end_row(ascending).expect("different words have different numbers");
+            batch
+                .end_row(ascending)
+                .expect("different words have different numbers");
         }
         let label = |&label: &u32| match label_numbers[label as usize] {
             Vocabulary::UNKNOWN => -1.0,
@@ -203,7 +242,9 @@ impl Documents {
     fn add_words(&mut self, words: impl Iterator<Item = Word>, text: &str, tokenizer: &Tokenizer) {
         let long_enough = words.filter(|word| word.characters >= tokenizer.minimum_length);
         let stop_words = &tokenizer.stop_words;
-        let kept = long_enough.filter(|word| stop_words.is_empty() || stop_words.number(&text[word.start..word.end]).is_none());
+        let kept = long_enough.filter(|word| {
+            stop_words.is_empty() || stop_words.number(&text[word.start..word.end]).is_none()
+        });
         if tokenizer.ngrams == (1..=1) {
             kept.for_each(|word| self.count(&text[word.start..word.end]));
         } else {
@@ -214,7 +255,10 @@ impl Documents {
     }
 
     fn count_ngrams(&mut self, text: &str, lengths: &RangeInclusive<usize>) {
-        let (kept, mut ngram) = (std::mem::take(&mut self.kept), std::mem::take(&mut self.ngram));
+        let (kept, mut ngram) = (
+            std::mem::take(&mut self.kept),
+            std::mem::take(&mut self.ngram),
+        );
         for first in 0..kept.len() {
             ngram.clear();
             for (position, &(start, end)) in kept[first..].iter().take(*lengths.end()).enumerate() {
@@ -260,9 +304,16 @@ fn ascii_words(text: &str) -> impl Iterator<Item = Word> {
     let mut at = 0;
     std::iter::from_fn(move || {
         let start = at + bytes[at..].iter().position(is_word)?;
-        let end = bytes[start..].iter().position(|byte| !is_word(byte)).map_or(bytes.len(), |length| start + length);
+        let end = bytes[start..]
+            .iter()
+            .position(|byte| !is_word(byte))
+            .map_or(bytes.len(), |length| start + length);
         at = end;
-        Some(Word { start, end, characters: end - start })
+        Some(Word {
+            start,
+            end,
+            characters: end - start,
+        })
     })
 }
 
@@ -273,11 +324,19 @@ fn words(text: &str) -> impl Iterator<Item = Word> {
         let mut characters = 1;
         for (at, character) in rest.by_ref() {
             if !is_word_character(character) {
-                return Some(Word { start, end: at, characters });
+                return Some(Word {
+                    start,
+                    end: at,
+                    characters,
+                });
             }
             characters += 1;
         }
-        Some(Word { start, end: text.len(), characters })
+        Some(Word {
+            start,
+            end: text.len(),
+            characters,
+        })
     })
 }
 
@@ -301,10 +360,14 @@ fn is_word_character(character: char) -> bool {
 }
 
 fn is_letter_or_number(character: char) -> bool {
-    matches!(character.general_category_group(), GeneralCategoryGroup::Letter | GeneralCategoryGroup::Number)
+    matches!(
+        character.general_category_group(),
+        GeneralCategoryGroup::Letter | GeneralCategoryGroup::Number
+    )
 }
 
-/// A bit for every character below 2^16: the search in the tables of Unicode takes ten times longer.
+/// A bit for every character below 2^16: the search in the tables of Unicode takes ten times
+/// longer.
 static BASIC_PLANE: LazyLock<Vec<u64>> = LazyLock::new(|| {
     let mut bits = vec![0; 0x1_0000 / 64];
     for character in ('\u{80}'..='\u{ffff}').filter(|&character| is_letter_or_number(character)) {

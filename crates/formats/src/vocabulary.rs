@@ -17,7 +17,8 @@ use std::hash::BuildHasher;
 use crate::error::shown;
 use crate::{Chunk, Error, Lines, Result};
 
-/// Words with numbers from 0. Numbers depend on the order of the words alone, not on threads or hashes.
+/// Words with numbers from 0. Numbers depend on the order of the words alone, not on threads or
+/// hashes.
 #[derive(Clone, Default)]
 pub struct Vocabulary {
     text: String,
@@ -47,7 +48,11 @@ impl Vocabulary {
     #[must_use]
     pub fn word(&self, number: u64) -> &str {
         let number = number as usize;
-        let start = if number == 0 { 0 } else { self.ends[number - 1] };
+        let start = if number == 0 {
+            0
+        } else {
+            self.ends[number - 1]
+        };
         &self.text[start as usize..self.ends[number] as usize]
     }
 
@@ -59,85 +64,125 @@ impl Vocabulary {
     /// The number of a word.
     #[must_use]
     pub fn number(&self, word: &str) -> Option<u64> {
-        self.find(self.hashes.hash_one(word.as_bytes()), word).map(u64::from)
+        self.find(self.hashes.hash_one(word.as_bytes()), word)
+            .map(u64::from)
     }
 
     fn find(&self, hash: u64, word: &str) -> Option<u32> {
-        self.table.find(hash, |&number| self.word(u64::from(number)) == word).copied()
+        self.table
+            .find(hash, |&number| self.word(u64::from(number)) == word)
+            .copied()
     }
 
-    /// The number of a word, which is added if it is new. There must be room for one more (see [`merge`](Self::merge)).
+    /// The number of a word, which is added if it is new. There must be room for one more (see
+    /// [`merge`](Self::merge)).
     #[inline]
     pub(crate) fn number_or_insert(&mut self, word: &str) -> u32 {
         let hash = self.hashes.hash_one(word.as_bytes());
-        self.find(hash, word).unwrap_or_else(|| self.insert(hash, word))
+        self.find(hash, word)
+            .unwrap_or_else(|| self.insert(hash, word))
     }
 
     fn insert(&mut self, hash: u64, word: &str) -> u32 {
         let number = self.ends.len() as u32;
         self.text.push_str(word);
         self.ends.push(self.text.len() as u64);
-        let Vocabulary { text, ends, table, hashes } = self;
+        let Vocabulary {
+            text,
+            ends,
+            table,
+            hashes,
+        } = self;
         table.insert_unique(hash, number, |&other| {
-            let start = if other == 0 { 0 } else { ends[other as usize - 1] };
+            let start = if other == 0 {
+                0
+            } else {
+                ends[other as usize - 1]
+            };
             hashes.hash_one(&text.as_bytes()[start as usize..ends[other as usize] as usize])
         });
         number
     }
 
-    /// Adds the words of a chunk that are new, in their order, and gives the number here of each of them. Merging chunks in the
-    /// order of the text numbers words as one pass over the text would.
+    /// Adds the words of a chunk that are new, in their order, and gives the number here of each of
+    /// them. Merging chunks in the order of the text numbers words as one pass over the text would.
     ///
     /// Errors: [`Error::Unsupported`] beyond 2^32 - 1 words.
     pub fn merge(&mut self, words: &Vocabulary, numbers: &mut Vec<u64>) -> Result<()> {
         if self.len() + words.len() > Self::LARGEST {
-            return Err(Error::unsupported("vocabulary", "more than 2^32 - 1 different words"));
+            return Err(Error::unsupported(
+                "vocabulary",
+                "more than 2^32 - 1 different words",
+            ));
         }
         let Growth { text, ends, table } = self.growth(words);
-        self.text.reserve_exact(text.unwrap_or(0).saturating_sub(self.text.len()));
-        self.ends.reserve_exact(ends.unwrap_or(0).saturating_sub(self.ends.len()));
+        self.text
+            .reserve_exact(text.unwrap_or(0).saturating_sub(self.text.len()));
+        self.ends
+            .reserve_exact(ends.unwrap_or(0).saturating_sub(self.ends.len()));
         if table.is_some() {
-            let Vocabulary { text, ends, table, hashes } = self;
+            let Vocabulary {
+                text,
+                ends,
+                table,
+                hashes,
+            } = self;
             table.reserve(words.ends.len(), |&other| {
-                let start = if other == 0 { 0 } else { ends[other as usize - 1] };
+                let start = if other == 0 {
+                    0
+                } else {
+                    ends[other as usize - 1]
+                };
                 hashes.hash_one(&text.as_bytes()[start as usize..ends[other as usize] as usize])
             });
         }
         numbers.clear();
-        numbers.extend(words.iter().map(|word| u64::from(self.number_or_insert(word))));
+        numbers.extend(
+            words
+                .iter()
+                .map(|word| u64::from(self.number_or_insert(word))),
+        );
         Ok(())
     }
 
-    /// The number here of each word of a chunk, [`Self::UNKNOWN`] for those that are not there: for data that are to have the
-    /// columns of others.
+    /// The number here of each word of a chunk, [`Self::UNKNOWN`] for those that are not there: for
+    /// data that are to have the columns of others.
     pub fn look_up(&self, words: &Vocabulary, numbers: &mut Vec<u64>) {
         numbers.clear();
-        numbers.extend(words.iter().map(|word| self.number(word).unwrap_or(Self::UNKNOWN)));
+        numbers.extend(
+            words
+                .iter()
+                .map(|word| self.number(word).unwrap_or(Self::UNKNOWN)),
+        );
     }
 
     /// Bytes of memory that it holds, used or not.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.text.capacity() + self.ends.capacity() * size_of::<u64>() + self.table.allocation_size()
+        self.text.capacity()
+            + self.ends.capacity() * size_of::<u64>()
+            + self.table.allocation_size()
     }
 
-    /// The most bytes of memory that it holds while it [`merge`](Self::merge)s these words: what grows is there twice for a
-    /// moment.
+    /// The most bytes of memory that it holds while it [`merge`](Self::merge)s these words: what
+    /// grows is there twice for a moment.
     #[must_use]
     pub fn bytes_to_merge(&self, words: &Vocabulary) -> usize {
         let Growth { text, ends, table } = self.growth(words);
         self.bytes() + text.unwrap_or(0) + ends.unwrap_or(0) * size_of::<u64>() + table.unwrap_or(0)
     }
 
-    /// What has to grow if all of the words are new. By a quarter at least, so that growing costs a constant number of copies a
-    /// word.
+    /// What has to grow if all of the words are new. By a quarter at least, so that growing costs a
+    /// constant number of copies a word.
     fn growth(&self, words: &Vocabulary) -> Growth {
-        let grown = |held: usize, needed: usize| (needed > held).then(|| needed.max(held + held / 4));
+        let grown =
+            |held: usize, needed: usize| (needed > held).then(|| needed.max(held + held / 4));
         Growth {
             text: grown(self.text.capacity(), self.text.len() + words.text.len()),
             ends: grown(self.ends.capacity(), self.ends.len() + words.ends.len()),
             table: grown(self.table.capacity(), self.ends.len() + words.ends.len()).map(|_| {
-                // The table keeps an eighth free and has a power of two of places, of 4 + 1 bytes; its ends take some more.
+                // The table keeps an eighth free and has a power of two of places, of 4 + 1 bytes;
+                // its ends take some more.
                 let words = (self.ends.len() + words.ends.len()).max(self.table.capacity() + 1);
                 (words * 8).div_ceil(7).next_power_of_two() * 5 + 64
             }),
@@ -177,7 +222,9 @@ impl Vocabulary {
                 let hash = self.hashes.hash_one(word.as_bytes());
                 if let Some(number) = self.find(hash, word) {
                     let word = shown(word);
-                    return Err(text.fault(format!("the word '{word}' is there already, with number {number} (from 0)")));
+                    return Err(text.fault(format!(
+                        "the word '{word}' is there already, with number {number} (from 0)"
+                    )));
                 }
                 if self.len() == Self::LARGEST {
                     return Err(text.fault("more than 2^32 - 1 words"));
@@ -190,8 +237,9 @@ impl Vocabulary {
     }
 }
 
-/// The file of words beside a matrix: one a line, as many as the matrix has columns, whatever its line ends. Empty lines at its end
-/// are none; words may be there twice, since they only name columns.
+/// The file of words beside a matrix: one a line, as many as the matrix has columns, whatever its
+/// line ends. Empty lines at its end are none; words may be there twice, since they only name
+/// columns.
 pub struct WordLines {
     object: String,
     columns: u64,
@@ -204,13 +252,19 @@ impl WordLines {
     /// `object` is the file's name in errors.
     #[must_use]
     pub fn new(object: &str, columns: u64) -> WordLines {
-        WordLines { object: object.into(), columns, words: 0, blank: None }
+        WordLines {
+            object: object.into(),
+            columns,
+            words: 0,
+            blank: None,
+        }
     }
 
-    /// The words of a chunk as text, one a line with a newline behind each, in place of what `out` held.
+    /// The words of a chunk as text, one a line with a newline behind each, in place of what `out`
+    /// held.
     ///
-    /// Errors: [`Error::Line`] for what is not UTF-8, and for an empty line with words behind it; [`Error::Unsupported`] for too many
-    /// words.
+    /// Errors: [`Error::Line`] for what is not UTF-8, and for an empty line with words behind it;
+    /// [`Error::Unsupported`] for too many words.
     pub fn read(&mut self, chunk: &Chunk, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         chunk.parsed(|mut text| {
@@ -221,7 +275,9 @@ impl WordLines {
                 if word.is_empty() {
                     self.blank.get_or_insert(number);
                 } else if let Some(blank) = self.blank {
-                    return Err(text.fault(format!("a word behind line {blank}, which is empty: every column needs a word")));
+                    return Err(text.fault(format!(
+                        "a word behind line {blank}, which is empty: every column needs a word"
+                    )));
                 } else {
                     out.extend_from_slice(word.as_bytes());
                     out.push(b'\n');
@@ -239,11 +295,18 @@ impl WordLines {
 
     /// To be called at the end of the file. Errors: [`Error::Unsupported`] for too few words.
     pub fn finish(self) -> Result<()> {
-        if self.words < self.columns { Err(self.error("")) } else { Ok(()) }
+        if self.words < self.columns {
+            Err(self.error(""))
+        } else {
+            Ok(())
+        }
     }
 
     fn error(&self, more: &str) -> Error {
-        Error::unsupported(&self.object, format!("{}{more} words for {} columns", self.words, self.columns))
+        Error::unsupported(
+            &self.object,
+            format!("{}{more} words for {} columns", self.words, self.columns),
+        )
     }
 }
 
@@ -273,7 +336,12 @@ mod tests {
     use crate::{Position, Source};
 
     fn read(text: &[u8]) -> Result<Vocabulary> {
-        Vocabulary::read(&mut Lines::new(Source::open("x", text)?, Position::START, 8, 100))
+        Vocabulary::read(&mut Lines::new(
+            Source::open("x", text)?,
+            Position::START,
+            8,
+            100,
+        ))
     }
 
     #[test]
@@ -283,14 +351,27 @@ mod tests {
         vocabulary.write(&mut out).unwrap();
         assert_eq!(out, "b\na\närger\n\nc\n".as_bytes());
         let back = read(&out).unwrap();
-        assert_eq!(back.iter().collect::<Vec<_>>(), ["b", "a", "ärger", "", "c"]);
+        assert_eq!(
+            back.iter().collect::<Vec<_>>(),
+            ["b", "a", "ärger", "", "c"]
+        );
         assert_eq!((back.number("ärger"), back.number("d")), (Some(2), None));
     }
 
     #[test]
     fn a_word_that_is_there_twice_or_is_no_text_is_named_by_its_line() {
-        assert!(matches!(read(b"a\nb\r\nc\nb\n"), Err(Error::Line { line: 4, .. })));
-        assert!(matches!(read(b"a\nb\nc\n\xff\n"), Err(Error::Line { line: 4, column: 1, .. })));
+        assert!(matches!(
+            read(b"a\nb\r\nc\nb\n"),
+            Err(Error::Line { line: 4, .. })
+        ));
+        assert!(matches!(
+            read(b"a\nb\nc\n\xff\n"),
+            Err(Error::Line {
+                line: 4,
+                column: 1,
+                ..
+            })
+        ));
     }
 
     fn words_of(text: &[u8], columns: u64) -> Result<String> {
@@ -308,15 +389,32 @@ mod tests {
     #[test]
     fn words_beside_a_matrix_end_where_their_lines_do() {
         let three = "a\nbb\nä c\n";
-        for text in ["a\nbb\nä c", "a\nbb\nä c\n", "a\r\nbb\r\nä c\r\n", "\u{feff}a\nbb\nä c\n\n\r\n\n\n\n\n\n\n\n\n"] {
+        for text in [
+            "a\nbb\nä c",
+            "a\nbb\nä c\n",
+            "a\r\nbb\r\nä c\r\n",
+            "\u{feff}a\nbb\nä c\n\n\r\n\n\n\n\n\n\n\n\n",
+        ] {
             assert_eq!(words_of(text.as_bytes(), 3).unwrap(), three);
         }
         assert_eq!(words_of(b"\n\n", 0).unwrap(), "");
         for (text, columns, words) in [
-            (&b"a\nb\n"[..], 3, "words: not supported: 2 words for 3 columns"),
+            (
+                &b"a\nb\n"[..],
+                3,
+                "words: not supported: 2 words for 3 columns",
+            ),
             (b"a\nb\nc\nd\n", 3, "4 or more words for 3 columns"),
-            (b"a\nb\ncaf\xe9\n", 3, "words, line 3, column 4: the byte 0xe9 is not UTF-8"),
-            (b"a\nbbbbbbbb\n\n\nc\n", 3, "words, line 5, column 1: a word behind line 3, which is empty"),
+            (
+                b"a\nb\ncaf\xe9\n",
+                3,
+                "words, line 3, column 4: the byte 0xe9 is not UTF-8",
+            ),
+            (
+                b"a\nbbbbbbbb\n\n\nc\n",
+                3,
+                "words, line 5, column 1: a word behind line 3, which is empty",
+            ),
         ] {
             let error = words_of(text, columns).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");

@@ -11,8 +11,12 @@ fn lines_of(line: &'static str) -> impl Strategy<Value = String> {
 
 fn changed(files: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
     let change = (any::<prop::sample::Index>(), any::<u8>());
-    (prop::sample::select(files), proptest::collection::vec(change, 1..8), any::<prop::sample::Index>()).prop_map(
-        |(name, changes, length)| {
+    (
+        prop::sample::select(files),
+        proptest::collection::vec(change, 1..8),
+        any::<prop::sample::Index>(),
+    )
+        .prop_map(|(name, changes, length)| {
             let mut bytes = common::bytes(name);
             for (position, byte) in changes {
                 let position = position.index(bytes.len());
@@ -22,8 +26,7 @@ fn changed(files: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>> {
             let length = length.index(2 * bytes.len());
             bytes.truncate(length);
             bytes
-        },
-    )
+        })
 }
 
 proptest! {

@@ -1,4 +1,5 @@
-//! The fast parsers against plain ones that split at blanks, and results that do not depend on how the text is cut.
+//! The fast parsers against plain ones that split at blanks, and results that do not depend on how
+//! the text is cut.
 
 mod common;
 
@@ -11,23 +12,37 @@ use proptest::prelude::*;
 fn reference_row(line: &str) -> Option<(f64, Vec<(u64, f64)>)> {
     let mut tokens = line.split('#').next()?.split_whitespace();
     let label = tokens.next()?.parse().ok()?;
-    let entry = |token: &str| token.split_once(':').map(|(index, value)| (index.parse::<u64>().unwrap(), value.parse().unwrap()));
+    let entry = |token: &str| {
+        token
+            .split_once(':')
+            .map(|(index, value)| (index.parse::<u64>().unwrap(), value.parse().unwrap()))
+    };
     let mut entries: Vec<(u64, f64)> = tokens.filter_map(entry).collect();
     entries.sort_by_key(|entry| entry.0);
     Some((label, entries))
 }
 
 fn number() -> impl Strategy<Value = String> {
-    prop_oneof!["1", "-?[0-9]{1,3}", "[-+]?[0-9]{0,12}\\.[0-9]{1,18}", "[0-9]{1,3}(\\.[0-9]{1,3})?[eE]-?[0-9]{1,2}"]
+    prop_oneof![
+        "1",
+        "-?[0-9]{1,3}",
+        "[-+]?[0-9]{0,12}\\.[0-9]{1,18}",
+        "[0-9]{1,3}(\\.[0-9]{1,3})?[eE]-?[0-9]{1,2}"
+    ]
 }
 
 /// Lines as people write them: blanks of all kinds, comments, features in any order.
 fn line() -> impl Strategy<Value = String> {
     let entries = proptest::collection::hash_map(0_u64..10_000_000_000, number(), 0..6);
-    (number(), entries, "[ \t]{1,2}", "( ?#[a-z:1 ]{0,5})?\r?").prop_map(|(label, entries, blank, end)| {
-        let entries: String = entries.iter().map(|(index, value)| format!("{blank}{index}:{value}")).collect();
-        label + &entries + &end
-    })
+    (number(), entries, "[ \t]{1,2}", "( ?#[a-z:1 ]{0,5})?\r?").prop_map(
+        |(label, entries, blank, end)| {
+            let entries: String = entries
+                .iter()
+                .map(|(index, value)| format!("{blank}{index}:{value}"))
+                .collect();
+            label + &entries + &end
+        },
+    )
 }
 
 proptest! {
@@ -94,13 +109,24 @@ fn columns_of_a_table_and_words_of_another_vocabulary_are_taken() {
         stop_words: ["the"].into_iter().collect(),
         ..Tokenizer::default()
     };
-    let (mut documents, mut batch, mut numbers, mut label_numbers) =
-        (Documents::default(), Batch::default(), Vec::new(), Vec::new());
-    tokenizer.parse(&Chunk::new("x", b"b\tthe fox THE dog\r\na\tfox\nb\t\n".to_vec()), &mut documents).unwrap();
+    let (mut documents, mut batch, mut numbers, mut label_numbers) = (
+        Documents::default(),
+        Batch::default(),
+        Vec::new(),
+        Vec::new(),
+    );
+    tokenizer
+        .parse(
+            &Chunk::new("x", b"b\tthe fox THE dog\r\na\tfox\nb\t\n".to_vec()),
+            &mut documents,
+        )
+        .unwrap();
     let vocabulary: Vocabulary = ["cat", "fox"].into_iter().collect();
     let mut labels = Vocabulary::default();
     vocabulary.look_up(documents.words(), &mut numbers);
-    labels.merge(documents.labels(), &mut label_numbers).unwrap();
+    labels
+        .merge(documents.labels(), &mut label_numbers)
+        .unwrap();
     documents.rows(&numbers, &label_numbers, &mut batch);
     assert_eq!(
         (&batch.offsets[..], &batch.indices[..], &batch.labels[..]),

@@ -19,7 +19,10 @@ const LABELS: u64 = 9;
 /// Ragged rows, empty ones too, in the order of the file.
 fn rows(value: impl Strategy<Value = f64>) -> impl Strategy<Value = Batch> {
     vec(btree_map(0..COLUMNS, value, 0..6), 0..12).prop_map(|rows| {
-        let mut batch = Batch { offsets: vec![0], ..Batch::default() };
+        let mut batch = Batch {
+            offsets: vec![0],
+            ..Batch::default()
+        };
         for row in rows {
             batch.indices.extend(row.keys());
             batch.values.extend(row.values());
@@ -30,12 +33,17 @@ fn rows(value: impl Strategy<Value = f64>) -> impl Strategy<Value = Batch> {
 }
 
 fn finite() -> impl Strategy<Value = f64> {
-    any::<u64>().prop_map(f64::from_bits).prop_filter("finite", |value| value.is_finite())
+    any::<u64>()
+        .prop_map(f64::from_bits)
+        .prop_filter("finite", |value| value.is_finite())
 }
 
 fn with_labels(batch: Batch) -> impl Strategy<Value = Batch> {
     vec(btree_set(0..LABELS, 0..4), batch.rows()).prop_map(move |labels| {
-        let mut batch = Batch { label_offsets: vec![0], ..batch.clone() };
+        let mut batch = Batch {
+            label_offsets: vec![0],
+            ..batch.clone()
+        };
         for row in labels {
             batch.label_indices.extend(row);
             batch.label_offsets.push(batch.label_indices.len() as u64);
@@ -46,7 +54,13 @@ fn with_labels(batch: Batch) -> impl Strategy<Value = Batch> {
 
 /// All chunks in one.
 fn joined(text: &[u8], mut parse: impl FnMut(&Chunk, &mut Batch)) -> Batch {
-    let (mut whole, mut batch) = (Batch { offsets: vec![0], ..Batch::default() }, Batch::default());
+    let (mut whole, mut batch) = (
+        Batch {
+            offsets: vec![0],
+            ..Batch::default()
+        },
+        Batch::default(),
+    );
     for_each_chunk(&mut lines(text), |chunk| {
         parse(chunk, &mut batch);
         append(&mut whole, &batch);
@@ -57,12 +71,22 @@ fn joined(text: &[u8], mut parse: impl FnMut(&Chunk, &mut Batch)) -> Batch {
 }
 
 fn append(whole: &mut Batch, batch: &Batch) {
-    let shifted = |offsets: &[u64], by: usize| offsets.iter().skip(1).map(|offset| offset + by as u64).collect::<Vec<_>>();
-    whole.offsets.extend(shifted(&batch.offsets, whole.indices.len()));
+    let shifted = |offsets: &[u64], by: usize| {
+        offsets
+            .iter()
+            .skip(1)
+            .map(|offset| offset + by as u64)
+            .collect::<Vec<_>>()
+    };
+    whole
+        .offsets
+        .extend(shifted(&batch.offsets, whole.indices.len()));
     if whole.label_offsets.is_empty() && !batch.label_offsets.is_empty() {
         whole.label_offsets.push(0);
     }
-    whole.label_offsets.extend(shifted(&batch.label_offsets, whole.label_indices.len()));
+    whole
+        .label_offsets
+        .extend(shifted(&batch.label_offsets, whole.label_indices.len()));
     whole.indices.extend(&batch.indices);
     whole.values.extend(&batch.values);
     whole.labels.extend(&batch.labels);
@@ -73,13 +97,24 @@ fn append(whole: &mut Batch, batch: &Batch) {
 fn entries(batch: &Batch, first_row: u64) -> Vec<(u64, u64, f64)> {
     let row = |row: usize| {
         let (indices, values) = batch.row(row);
-        indices.iter().zip(values).map(move |(&index, &value)| (first_row + row as u64, index, value))
+        indices
+            .iter()
+            .zip(values)
+            .map(move |(&index, &value)| (first_row + row as u64, index, value))
     };
     (0..batch.rows()).flat_map(row).collect()
 }
 
 fn triplets(triplets: &Triplets) -> Vec<(u64, u64, f64)> {
-    (0..triplets.rows.len()).map(|entry| (triplets.rows[entry], triplets.columns[entry], triplets.values[entry])).collect()
+    (0..triplets.rows.len())
+        .map(|entry| {
+            (
+                triplets.rows[entry],
+                triplets.columns[entry],
+                triplets.values[entry],
+            )
+        })
+        .collect()
 }
 
 proptest! {
@@ -272,7 +307,18 @@ proptest! {
 
 #[test]
 fn an_archive_that_was_not_filled_is_refused() {
-    let begin = || npz::Writer::new("x", Vec::new(), npz::Layout::Csr, 2, 3, 4, Precision::Double).unwrap();
+    let begin = || {
+        npz::Writer::new(
+            "x",
+            Vec::new(),
+            npz::Layout::Csr,
+            2,
+            3,
+            4,
+            Precision::Double,
+        )
+        .unwrap()
+    };
     let mut writer = begin();
     writer.offsets(&[0, 1, 4]).unwrap();
     assert!(writer.offsets(&[4]).is_err());

@@ -22,23 +22,33 @@ pub(crate) fn fetch<T>(at: *const T) {
     let _ = at;
 }
 
-/// Asks for the beginning of bytes that are copied next, without waiting for it. Processors find the rest by themselves, and sooner than
-/// where all lines are asked for at once: those that wait for memory are few.
+/// Asks for the beginning of bytes that are copied next, without waiting for it. Processors find
+/// the rest by themselves, and sooner than where all lines are asked for at once: those that wait
+/// for memory are few.
 pub fn fetch_bytes(bytes: &[u8]) {
-    bytes[..bytes.len().min(FETCHED_BYTES)].iter().step_by(LINE).for_each(|byte| fetch(byte));
+    bytes[..bytes.len().min(FETCHED_BYTES)]
+        .iter()
+        .step_by(LINE)
+        .for_each(|byte| fetch(byte));
 }
 
 /// Asks for an element that is used soon, without waiting for it; for none where there is none.
 #[inline(always)]
 pub fn fetch_from<T>(list: &[T], index: usize) {
-    list.get(index).into_iter().for_each(|element| fetch(element));
+    list.get(index)
+        .into_iter()
+        .for_each(|element| fetch(element));
 }
 
-/// Appends bytes that are used only after the caches have had others: they go past these to memory, whose lines need not be read first.
+/// Appends bytes that are used only after the caches have had others: they go past these to memory,
+/// whose lines need not be read first.
 pub fn append_past_caches(list: &mut Vec<u8>, bytes: &[u8]) {
     let (head, lines, tail) = lines(list, bytes);
     list.extend_from_slice(head);
-    for (line, room) in lines.iter().zip(list.spare_capacity_mut().as_chunks_mut().0) {
+    for (line, room) in lines
+        .iter()
+        .zip(list.spare_capacity_mut().as_chunks_mut().0)
+    {
         // SAFETY: `head` ends where a line of the list begins.
         unsafe { store(line, room) };
     }
@@ -47,10 +57,16 @@ pub fn append_past_caches(list: &mut Vec<u8>, bytes: &[u8]) {
     list.extend_from_slice(tail);
 }
 
-/// Bytes that are appended to a list, which has room for them from now on, cut where lines of the list begin.
+/// Bytes that are appended to a list, which has room for them from now on, cut where lines of the
+/// list begin.
 pub(crate) fn lines<'a>(list: &mut Vec<u8>, bytes: &'a [u8]) -> (&'a [u8], &'a [Line], &'a [u8]) {
     list.reserve(bytes.len());
-    let (head, rest) = bytes.split_at(list.spare_capacity_mut().as_ptr().align_offset(LINE).min(bytes.len()));
+    let (head, rest) = bytes.split_at(
+        list.spare_capacity_mut()
+            .as_ptr()
+            .align_offset(LINE)
+            .min(bytes.len()),
+    );
     let (lines, tail) = rest.as_chunks();
     (head, lines, tail)
 }
@@ -68,7 +84,10 @@ pub(crate) unsafe fn store(line: &Line, room: &mut Room) {
             // SAFETY: four parts are a line, and `room` is as long and aligned.
             unsafe {
                 let from = line.as_ptr().cast::<__m128i>().add(part);
-                _mm_stream_si128(room.as_mut_ptr().cast::<__m128i>().add(part), _mm_loadu_si128(from));
+                _mm_stream_si128(
+                    room.as_mut_ptr().cast::<__m128i>().add(part),
+                    _mm_loadu_si128(from),
+                );
             }
         }
     }
@@ -97,10 +116,22 @@ mod tests {
     #[test]
     fn what_goes_past_the_caches_arrives() {
         let bytes: Vec<u8> = (0..1000).map(|number| number as u8).collect();
-        for (before, len) in [(0, 0), (0, 1000), (1, 999), (63, 64), (64, 640), (7, 20), (100, 128)] {
+        for (before, len) in [
+            (0, 0),
+            (0, 1000),
+            (1, 999),
+            (63, 64),
+            (64, 640),
+            (7, 20),
+            (100, 128),
+        ] {
             let mut list = bytes[..before].to_vec();
             append_past_caches(&mut list, &bytes[..len]);
-            assert_eq!(list, [&bytes[..before], &bytes[..len]].concat(), "{before} {len}");
+            assert_eq!(
+                list,
+                [&bytes[..before], &bytes[..len]].concat(),
+                "{before} {len}"
+            );
         }
     }
 }

@@ -1,13 +1,15 @@
 //! CRC-32C (Castagnoli, as iSCSI has it) of several pieces at once.
 //!
-//! Processors take in eight bytes a cycle, and give the result three cycles later: a piece by itself waits for two of three.
+//! Processors take in eight bytes a cycle, and give the result three cycles later: a piece by
+//! itself waits for two of three.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 mod sse42;
 
-/// The checksums of three pieces, which are best of one length; none where this processor has no instruction for them. The beginnings of those
-/// that come later are asked for from memory meanwhile, line by line: a processor that is asked for many lines at once waits.
+/// The checksums of three pieces, which are best of one length; none where this processor has no
+/// instruction for them. The beginnings of those that come later are asked for from memory
+/// meanwhile, line by line: a processor that is asked for many lines at once waits.
 pub fn crc32c_of_three(pieces: [&[u8]; 3], coming: [&[u8]; 3]) -> Option<[u32; 3]> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("sse4.2") {
@@ -18,8 +20,9 @@ pub fn crc32c_of_three(pieces: [&[u8]; 3], coming: [&[u8]; 3]) -> Option<[u32; 3
     None
 }
 
-/// Appends bytes past the caches ([`append_past_caches`](crate::append_past_caches)), and returns the checksum of these behind bytes of such
-/// a checksum, from the same pass; nothing is appended where this processor has no instruction for it.
+/// Appends bytes past the caches ([`append_past_caches`](crate::append_past_caches)), and returns
+/// the checksum of these behind bytes of such a checksum, from the same pass; nothing is appended
+/// where this processor has no instruction for it.
 pub fn append_with_crc32c(list: &mut Vec<u8>, bytes: &[u8], before: u32) -> Option<u32> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("sse4.2") {
@@ -40,7 +43,9 @@ mod tests {
     /// Bit by bit.
     fn plain(piece: &[u8]) -> u32 {
         let bit = |sum: u32, _| sum >> 1 ^ if sum & 1 == 1 { POLYNOMIAL } else { 0 };
-        !piece.iter().fold(!0, |sum, &byte| (0..8).fold(sum ^ u32::from(byte), bit))
+        !piece
+            .iter()
+            .fold(!0, |sum, &byte| (0..8).fold(sum ^ u32::from(byte), bit))
     }
 
     #[test]
@@ -60,10 +65,21 @@ mod tests {
 
     #[test]
     fn what_is_appended_has_the_checksum_that_it_has_by_itself() {
-        let bytes: Vec<u8> = (0..7 * LANE as u32).map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        for (before, len) in [(0, 0), (1, 1), (5, 100), (64, 3 * LANE), (9, 3 * LANE + 200), (3, 7 * LANE - 10)] {
+        let bytes: Vec<u8> = (0..7 * LANE as u32)
+            .map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8)
+            .collect();
+        for (before, len) in [
+            (0, 0),
+            (1, 1),
+            (5, 100),
+            (64, 3 * LANE),
+            (9, 3 * LANE + 200),
+            (3, 7 * LANE - 10),
+        ] {
             let (mut list, wanted) = (bytes[..before].to_vec(), &bytes[..before + len]);
-            if let Some(sum) = append_with_crc32c(&mut list, &wanted[before..], plain(&wanted[..before])) {
+            if let Some(sum) =
+                append_with_crc32c(&mut list, &wanted[before..], plain(&wanted[..before]))
+            {
                 assert_eq!((sum, &list[..]), (plain(wanted), wanted), "{before} {len}");
             }
         }

@@ -1,10 +1,12 @@
 //! Symmetric eigenproblems in memory, and orthonormal bases of tall matrices.
 //!
-//! [`eigh`] is the dense decomposition (Householder tridiagonalisation, then divide and conquer; faer). [`eigh_top`] and
-//! [`eigh_top_with`] find the few largest eigenvalues from products with the matrix only, which may live anywhere: block
-//! Krylov with full reorthogonalisation, Rayleigh-Ritz and thick restart (Wu and Simon, "Thick-Restart Lanczos Method for Large
-//! Symmetric Eigenvalue Problems", SIAM J. Matrix Anal. Appl. 22(2), 2000; the blocks as in Zhou and Saad, "Block
-//! Krylov-Schur method", Numer. Algorithms 47, 2008). Every result carries residuals that were checked.
+//! [`eigh`] is the dense decomposition (Householder tridiagonalisation, then divide and conquer;
+//! faer). [`eigh_top`] and [`eigh_top_with`] find the few largest eigenvalues from products with
+//! the matrix only, which may live anywhere: block Krylov with full reorthogonalisation,
+//! Rayleigh-Ritz and thick restart (Wu and Simon, "Thick-Restart Lanczos Method for Large Symmetric
+//! Eigenvalue Problems", SIAM J. Matrix Anal. Appl. 22(2), 2000; the blocks as in Zhou and Saad,
+//! "Block Krylov-Schur method", Numer. Algorithms 47, 2008). Every result carries residuals that
+//! were checked.
 #![forbid(unsafe_code)]
 
 use crate::{Blas, Error, Real, first_non_finite, gemm};
@@ -12,7 +14,8 @@ use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::evd::{ComputeEigenvectors, self_adjoint_evd, self_adjoint_evd_scratch};
 use faer::{Mat, MatMut, MatRef, Par};
 
-/// Most that faer packs: it reserves twice the last-level cache a thread and touches half of that at most.
+/// Most that faer packs: it reserves twice the last-level cache a thread and touches half of that
+/// at most.
 const FAER_THREAD_BYTES: usize = 64 << 20;
 
 /// Eigenvalues, largest first, and their orthonormal eigenvectors as columns.
@@ -28,14 +31,15 @@ pub struct Eigen<T> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TopOptions {
-    /// A pair counts as found when |C v - lambda v| <= tolerance * lambda_1. Not below what the type can reach.
+    /// A pair counts as found when |C v - lambda v| <= tolerance * lambda_1. Not below what the
+    /// type can reach.
     pub tolerance: f64,
     /// Seed of the first block.
     pub seed: u64,
     /// Columns that C is multiplied by at once.
     pub block: usize,
-    /// Columns at which the basis is contracted, no fewer than k and three blocks; `None` for 2k and four blocks. Fewer take less memory
-    /// and more products.
+    /// Columns at which the basis is contracted, no fewer than k and three blocks; `None` for 2k
+    /// and four blocks. Fewer take less memory and more products.
     pub basis: Option<usize>,
     /// Products with a block before the search is given up.
     pub products_max: usize,
@@ -44,15 +48,23 @@ pub struct TopOptions {
 impl Default for TopOptions {
     /// Tolerance 1e-10, seed 0, blocks of 16, the usual basis, at most 600 products.
     fn default() -> Self {
-        Self { tolerance: 1e-10, seed: 0, block: 16, basis: None, products_max: 600 }
+        Self {
+            tolerance: 1e-10,
+            seed: 0,
+            block: 16,
+            basis: None,
+            products_max: 600,
+        }
     }
 }
 
-/// Eigenvalues and eigenvectors of the symmetric matrix whose lower triangle is `c`; the `k` largest, or all.
+/// Eigenvalues and eigenvectors of the symmetric matrix whose lower triangle is `c`; the `k`
+/// largest, or all.
 ///
 /// Shapes: c is n x n; the result holds k values and n x k vectors.
 ///
-/// Cost: about 9 n^3 flops (not interruptible: seconds from n = 3000 on), scratch [`eigh_scratch_bytes`], whatever k.
+/// Cost: about 9 n^3 flops (not interruptible: seconds from n = 3000 on), scratch
+/// [`eigh_scratch_bytes`], whatever k.
 ///
 /// # Errors
 /// [`Error::Shape`]; [`Error::NotConverged`] when the lower triangle holds NaN or infinity.
@@ -64,24 +76,43 @@ pub fn eigh<T: Real>(c: MatRef<'_, T>, k: Option<usize>) -> Result<Eigen<T>, Err
     if c.ncols() != n || k > n {
         return Err(Error::shape("eigh", &[("c", &c.shape()), ("k", &k)]));
     }
-    let not_converged = |why: String| Error::NotConverged { operation: "eigh", why };
+    let not_converged = |why: String| Error::NotConverged {
+        operation: "eigh",
+        why,
+    };
     for i in 0..n {
         if let Some((_, j)) = first_non_finite(c.submatrix(i, 0, 1, i + 1)) {
-            return Err(not_converged(format!("element ({i}, {j}) is {}", c[(i, j)])));
+            return Err(not_converged(format!(
+                "element ({i}, {j}) is {}",
+                c[(i, j)]
+            )));
         }
     }
     if n == 0 {
-        return Ok(Eigen { values: Vec::new(), vectors: Mat::new() });
+        return Ok(Eigen {
+            values: Vec::new(),
+            vectors: Mat::new(),
+        });
     }
     let (mut values, mut vectors) = (faer::diag::Diag::<T>::zeros(n), Mat::<T>::zeros(n, n));
     let mut memory = MemBuffer::new(evd_scratch::<T>(n));
     let stack = MemStack::new(&mut memory);
-    self_adjoint_evd(c, values.as_mut(), Some(vectors.as_mut()), Par::Seq, stack, Default::default())
-        .map_err(|error| not_converged(format!("{error:?}")))?;
+    self_adjoint_evd(
+        c,
+        values.as_mut(),
+        Some(vectors.as_mut()),
+        Par::Seq,
+        stack,
+        Default::default(),
+    )
+    .map_err(|error| not_converged(format!("{error:?}")))?;
     drop(memory);
     let ascending = values.column_vector();
     let values = (0..k).map(|j| ascending[n - 1 - j]).collect();
-    Ok(Eigen { values, vectors: vectors.as_ref().subcols(n - k, k).reverse_cols().to_owned() })
+    Ok(Eigen {
+        values,
+        vectors: vectors.as_ref().subcols(n - k, k).reverse_cols().to_owned(),
+    })
 }
 
 /// Bytes that [`eigh`] allocates at its peak for an n x n matrix and k pairs, the result included.
@@ -99,18 +130,24 @@ fn evd_scratch<T: Real>(n: usize) -> faer::dyn_stack::StackReq {
     self_adjoint_evd_scratch::<T>(n, ComputeEigenvectors::Yes, Par::Seq, Default::default())
 }
 
-/// The k largest eigenvalues of a symmetric matrix with their vectors, by products with it; the dense [`eigh`] where these do
-/// not converge or k is not small.
+/// The k largest eigenvalues of a symmetric matrix with their vectors, by products with it; the
+/// dense [`eigh`] where these do not converge or k is not small.
 ///
 /// Shapes: c is n x n, both triangles filled.
 ///
-/// Cost: some 20 to 100 products of c with 16 columns; scratch [`eigh_top_scratch_bytes`], or [`eigh_scratch_bytes`] after a fall-back.
+/// Cost: some 20 to 100 products of c with 16 columns; scratch [`eigh_top_scratch_bytes`], or
+/// [`eigh_scratch_bytes`] after a fall-back.
 ///
 /// # Errors
 /// As [`eigh`].
 ///
 /// Determinism: the same seed gives the same bits on the same kind of CPU.
-pub fn eigh_top<T: Real>(c: MatRef<'_, T>, k: usize, options: &TopOptions, blas: &Blas) -> Result<Eigen<T>, Error> {
+pub fn eigh_top<T: Real>(
+    c: MatRef<'_, T>,
+    k: usize,
+    options: &TopOptions,
+    blas: &Blas,
+) -> Result<Eigen<T>, Error> {
     let n = c.nrows();
     if c.ncols() != n || k > n {
         return Err(Error::shape("eigh_top", &[("c", &c.shape()), ("k", &k)]));
@@ -129,18 +166,27 @@ pub fn eigh_top<T: Real>(c: MatRef<'_, T>, k: usize, options: &TopOptions, blas:
 pub fn eigh_top_scratch_bytes<T: Real>(n: usize, k: usize, options: &TopOptions) -> usize {
     let block = options.block.max(1);
     let columns = basis_columns(k, options) + block;
-    let shapes = [(columns, columns, n), (n, columns, columns), (n, block, columns)];
-    let product = shapes.map(|(rows, cols, depth)| crate::gemm_scratch_bytes::<T>(rows, cols, depth, &Blas::Builtin));
-    // Basis and image; a block on its way into the basis; the problem seen from the basis; rows that a restart rotates.
+    let shapes = [
+        (columns, columns, n),
+        (n, columns, columns),
+        (n, block, columns),
+    ];
+    let product = shapes.map(|(rows, cols, depth)| {
+        crate::gemm_scratch_bytes::<T>(rows, cols, depth, &Blas::Builtin)
+    });
+    // Basis and image; a block on its way into the basis; the problem seen from the basis; rows
+    // that a restart rotates.
     let elements = 2 * n * columns + 5 * n * block + 6 * columns * columns + ROTATED_ROWS * columns;
     elements * size_of::<T>() + product.into_iter().fold(0, usize::max)
 }
 
-/// As [`eigh_top`], for a matrix that is known only by `apply(v, cv)`, which writes C v into cv; both are n x block at most.
-/// `apply` may fail, which ends the search: this is where a caller cancels.
+/// As [`eigh_top`], for a matrix that is known only by `apply(v, cv)`, which writes C v into cv;
+/// both are n x block at most. `apply` may fail, which ends the search: this is where a caller
+/// cancels.
 ///
 /// # Errors
-/// What `apply` returns; [`Error::Shape`] when k > n; [`Error::NotConverged`] when `products_max` is spent or numbers are not finite.
+/// What `apply` returns; [`Error::Shape`] when k > n; [`Error::NotConverged`] when `products_max`
+/// is spent or numbers are not finite.
 pub fn eigh_top_with<T: Real, E: From<Error>>(
     n: usize,
     k: usize,
@@ -152,7 +198,10 @@ pub fn eigh_top_with<T: Real, E: From<Error>>(
         return Err(Error::shape("eigh_top", &[("n", &n), ("k", &k)]).into());
     }
     if k == 0 {
-        return Ok(Eigen { values: Vec::new(), vectors: Mat::zeros(n, 0) });
+        return Ok(Eigen {
+            values: Vec::new(),
+            vectors: Mat::zeros(n, 0),
+        });
     }
     let mut basis = Basis::<T>::new(n, k, options, blas);
     let mut worst = f64::INFINITY;
@@ -171,13 +220,21 @@ pub fn eigh_top_with<T: Real, E: From<Error>>(
         }
     }
     let why = format!("the largest residual is {worst:.1e} of the largest eigenvalue");
-    Err(Error::NotConverged { operation: "eigh_top", why }.into())
+    Err(Error::NotConverged {
+        operation: "eigh_top",
+        why,
+    }
+    .into())
 }
 
 /// Columns at which the space is contracted: room for the kept ones and several blocks.
 fn basis_columns(k: usize, options: &TopOptions) -> usize {
     let block = options.block.max(1);
-    options.basis.unwrap_or(2 * k + 4 * block).max(k + 3 * block).next_multiple_of(block)
+    options
+        .basis
+        .unwrap_or(2 * k + 4 * block)
+        .max(k + 3 * block)
+        .next_multiple_of(block)
 }
 
 /// Rows of the basis that a restart rotates at once.
@@ -209,7 +266,16 @@ impl<'a, T: Real> Basis<'a, T> {
         }
         let first = thin_q(v.as_ref().subcols(0, block));
         v.as_mut().subcols_mut(0, block).copy_from(&first);
-        Self { n, wanted: k, used: block, block, v, cv: Mat::zeros(n, capacity), blas, random }
+        Self {
+            n,
+            wanted: k,
+            used: block,
+            block,
+            v,
+            cv: Mat::zeros(n, capacity),
+            blas,
+            random,
+        }
     }
 
     fn full(&self) -> bool {
@@ -223,13 +289,21 @@ impl<'a, T: Real> Basis<'a, T> {
 
     fn tolerance(&self, options: &TopOptions) -> f64 {
         // Rounding of C v alone leaves about eps * sqrt(n) of lambda_1.
-        options.tolerance.max(4.0 * T::EPSILON.f64() * (self.n as f64).sqrt())
+        options
+            .tolerance
+            .max(4.0 * T::EPSILON.f64() * (self.n as f64).sqrt())
     }
 
     /// Applies C to the newest block and appends what is new in the result as the next block.
-    fn extend<E: From<Error>>(&mut self, apply: &mut impl FnMut(MatRef<'_, T>, MatMut<'_, T>) -> Result<(), E>) -> Result<(), E> {
+    fn extend<E: From<Error>>(
+        &mut self,
+        apply: &mut impl FnMut(MatRef<'_, T>, MatMut<'_, T>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let (newest, block) = (self.imaged(), self.block);
-        apply(self.v.as_ref().subcols(newest, block), self.cv.as_mut().subcols_mut(newest, block))?;
+        apply(
+            self.v.as_ref().subcols(newest, block),
+            self.cv.as_mut().subcols_mut(newest, block),
+        )?;
         let image = self.cv.as_ref().subcols(newest, block).to_owned();
         self.append(image)?;
         Ok(())
@@ -241,11 +315,26 @@ impl<'a, T: Real> Basis<'a, T> {
         let block = self.block.min(room);
         let old = self.v.as_ref().subcols(0, self.used);
         let mut coefficients = Mat::<T>::zeros(self.used, w.ncols());
-        // Classical Gram-Schmidt against the basis, three times with a QR between: twice is enough (Giraud et al.), the third is for
-        // columns that had nothing new and were replaced by noise.
+        // Classical Gram-Schmidt against the basis, three times with a QR between: twice is enough
+        // (Giraud et al.), the third is for columns that had nothing new and were replaced by
+        // noise.
         for _pass in 0..3 {
-            gemm(coefficients.as_mut(), T::ONE, old.transpose(), w.as_ref(), T::ZERO, self.blas)?;
-            gemm(w.as_mut(), T::of(-1.0), old, coefficients.as_ref(), T::ONE, self.blas)?;
+            gemm(
+                coefficients.as_mut(),
+                T::ONE,
+                old.transpose(),
+                w.as_ref(),
+                T::ZERO,
+                self.blas,
+            )?;
+            gemm(
+                w.as_mut(),
+                T::of(-1.0),
+                old,
+                coefficients.as_ref(),
+                T::ONE,
+                self.blas,
+            )?;
             for j in 0..w.ncols() {
                 if w.col(j).norm_l2().f64() == 0.0 {
                     (0..self.n).for_each(|i| w[(i, j)] = T::of(self.random.normal_like()));
@@ -253,7 +342,10 @@ impl<'a, T: Real> Basis<'a, T> {
             }
             w = thin_q(w.as_ref());
         }
-        self.v.as_mut().subcols_mut(self.used, block).copy_from(w.as_ref().subcols(0, block));
+        self.v
+            .as_mut()
+            .subcols_mut(self.used, block)
+            .copy_from(w.as_ref().subcols(0, block));
         self.used += block;
         self.block = block;
         Ok(())
@@ -262,7 +354,10 @@ impl<'a, T: Real> Basis<'a, T> {
     /// The eigenpairs of C seen from the imaged part of the basis.
     fn rayleigh_ritz(&self) -> Result<Eigen<T>, Error> {
         let columns = self.imaged();
-        let (v, cv) = (self.v.as_ref().subcols(0, columns), self.cv.as_ref().subcols(0, columns));
+        let (v, cv) = (
+            self.v.as_ref().subcols(0, columns),
+            self.cv.as_ref().subcols(0, columns),
+        );
         let mut h = Mat::<T>::zeros(columns, columns);
         gemm(h.as_mut(), T::ONE, v.transpose(), cv, T::ZERO, self.blas)?;
         for j in 0..columns {
@@ -273,28 +368,43 @@ impl<'a, T: Real> Basis<'a, T> {
         eigh(h.as_ref(), None)
     }
 
-    /// Contracts the basis to the best Ritz vectors and the newest block. Returns the largest residual of the wanted pairs, relative to
-    /// the largest value.
+    /// Contracts the basis to the best Ritz vectors and the newest block. Returns the largest
+    /// residual of the wanted pairs, relative to the largest value.
     fn restart(&mut self, ritz: &Eigen<T>) -> Result<f64, Error> {
         let (columns, newest) = (self.imaged(), self.block);
         // Vectors beyond the wanted ones speed up the last of these.
-        let keep = (self.wanted + 2 * newest).min(columns).max(self.wanted.min(columns));
+        let keep = (self.wanted + 2 * newest)
+            .min(columns)
+            .max(self.wanted.min(columns));
         let y = ritz.vectors.as_ref().subcols(0, keep);
         let next = self.v.as_ref().subcols(columns, newest).to_owned();
         rotate(self.v.as_mut(), y, self.blas)?;
         rotate(self.cv.as_mut(), y, self.blas)?;
-        let largest = ritz.values.iter().map(|x| x.f64().abs()).fold(0.0, f64::max);
-        let worst = (0..self.wanted.min(keep)).map(|j| residual(&self.v, &self.cv, ritz.values[j], j)).fold(0.0, nan_max);
+        let largest = ritz
+            .values
+            .iter()
+            .map(|x| x.f64().abs())
+            .fold(0.0, f64::max);
+        let worst = (0..self.wanted.min(keep))
+            .map(|j| residual(&self.v, &self.cv, ritz.values[j], j))
+            .fold(0.0, nan_max);
         self.v.as_mut().subcols_mut(keep, newest).copy_from(&next);
         self.used = keep + newest;
-        Ok(if largest == 0.0 { worst } else { worst / largest })
+        Ok(if largest == 0.0 {
+            worst
+        } else {
+            worst / largest
+        })
     }
 
     /// The pairs after a restart.
     fn result(self, ritz: Eigen<T>, k: usize) -> Eigen<T> {
         let Basis { v, cv, .. } = self;
         drop(cv);
-        Eigen { values: ritz.values[..k].to_vec(), vectors: v.as_ref().subcols(0, k).to_owned() }
+        Eigen {
+            values: ritz.values[..k].to_vec(),
+            vectors: v.as_ref().subcols(0, k).to_owned(),
+        }
     }
 }
 
@@ -304,14 +414,25 @@ fn rotate<T: Real>(mut v: MatMut<'_, T>, y: MatRef<'_, T>, blas: &Blas) -> Resul
     for first in (0..v.nrows()).step_by(ROTATED_ROWS) {
         let rows = ROTATED_ROWS.min(v.nrows() - first);
         let mut part = rotated.as_mut().subrows_mut(0, rows);
-        gemm(part.as_mut(), T::ONE, v.as_ref().submatrix(first, 0, rows, y.nrows()), y, T::ZERO, blas)?;
-        v.as_mut().submatrix_mut(first, 0, rows, y.ncols()).copy_from(part);
+        gemm(
+            part.as_mut(),
+            T::ONE,
+            v.as_ref().submatrix(first, 0, rows, y.nrows()),
+            y,
+            T::ZERO,
+            blas,
+        )?;
+        v.as_mut()
+            .submatrix_mut(first, 0, rows, y.ncols())
+            .copy_from(part);
     }
     Ok(())
 }
 
 fn residual<T: Real>(v: &Mat<T>, cv: &Mat<T>, value: T, j: usize) -> f64 {
-    let squares = (0..v.nrows()).map(|i| cv[(i, j)].f64() - value.f64() * v[(i, j)].f64()).map(|r| r * r);
+    let squares = (0..v.nrows())
+        .map(|i| cv[(i, j)].f64() - value.f64() * v[(i, j)].f64())
+        .map(|r| r * r);
     squares.sum::<f64>().sqrt()
 }
 
@@ -320,8 +441,9 @@ fn nan_max(a: f64, b: f64) -> f64 {
     if a.is_nan() || a > b { a } else { b }
 }
 
-/// An orthonormal basis of the columns of `a`, by Householder QR: column j of the result spans, with those before it, the first
-/// j columns of `a`. Dependent columns get directions of their own, so the result is orthonormal always.
+/// An orthonormal basis of the columns of `a`, by Householder QR: column j of the result spans,
+/// with those before it, the first j columns of `a`. Dependent columns get directions of their own,
+/// so the result is orthonormal always.
 ///
 /// Shapes: a is m x n with m >= n; the result is m x n. Cost: 4mn^2 flops, allocates 2 mn elements.
 ///
@@ -335,7 +457,11 @@ pub fn orthonormalize<T: Real>(a: MatRef<'_, T>) -> Result<Mat<T>, Error> {
 }
 
 fn thin_q<T: Real>(a: MatRef<'_, T>) -> Mat<T> {
-    if a.ncols() == 0 { Mat::zeros(a.nrows(), 0) } else { a.qr().compute_thin_Q() }
+    if a.ncols() == 0 {
+        Mat::zeros(a.nrows(), 0)
+    } else {
+        a.qr().compute_thin_Q()
+    }
 }
 
 /// The generator of Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators" (2014).
@@ -349,7 +475,8 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    /// The sum of four uniform numbers, centred: near enough to a normal one for a start vector, and the same on every CPU.
+    /// The sum of four uniform numbers, centred: near enough to a normal one for a start vector,
+    /// and the same on every CPU.
     fn normal_like(&mut self) -> f64 {
         let uniform = |bits: u64| (bits >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
         (0..4).map(|_| uniform(self.next())).sum()

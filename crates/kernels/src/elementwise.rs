@@ -1,9 +1,12 @@
-//! One result an element: scale, fill, axpby, conversion, centering, accumulation in f64, transposition.
+//! One result an element: scale, fill, axpby, conversion, centering, accumulation in f64,
+//! transposition.
 //!
-//! Each function is one plain loop over lines that lie in memory one after the other, compiled for every instruction set and
-//! chosen at run time. Operands whose layouts differ are walked in blocks that fit the first-level cache.
+//! Each function is one plain loop over lines that lie in memory one after the other, compiled for
+//! every instruction set and chosen at run time. Operands whose layouts differ are walked in blocks
+//! that fit the first-level cache.
 //!
-//! Cost: each reads and writes every element once; no scratch. Determinism: the same bits on every CPU.
+//! Cost: each reads and writes every element once; no scratch. Determinism: the same bits on every
+//! CPU.
 #![forbid(unsafe_code)]
 
 use crate::view::{row_slice, row_slice_mut, whole, whole_mut};
@@ -11,7 +14,8 @@ use crate::{Error, Real};
 use faer::reborrow::ReborrowMut;
 use faer::{MatMut, MatRef};
 
-/// Rows and columns of the blocks in which operands of different layout are walked: 2 x 32 x 32 f64 are 16 KiB.
+/// Rows and columns of the blocks in which operands of different layout are walked: 2 x 32 x 32 f64
+/// are 16 KiB.
 const BLOCK: usize = 32;
 
 /// y = alpha x + beta y; y is only written when `beta` is 0, x only read when `alpha` is not 0.
@@ -62,7 +66,8 @@ pub fn fill<T: Real>(x: MatMut<'_, T>, value: T) {
     );
 }
 
-/// y = x between any two layouts and types: f64 to f32 rounds to nearest, too large becomes infinite.
+/// y = x between any two layouts and types: f64 to f32 rounds to nearest, too large becomes
+/// infinite.
 ///
 /// # Errors
 /// [`Error::Shape`] when the shapes differ.
@@ -144,7 +149,11 @@ pub fn add_into_f64<T: Real>(sum: MatMut<'_, f64>, x: MatRef<'_, T>) -> Result<(
 ///
 /// # Errors
 /// [`Error::Shape`] when the shapes differ.
-pub fn center_into<T: Real, U: Real>(out: MatMut<'_, U>, x: MatRef<'_, T>, shift: &[f64]) -> Result<(), Error> {
+pub fn center_into<T: Real, U: Real>(
+    out: MatMut<'_, U>,
+    x: MatRef<'_, T>,
+    shift: &[f64],
+) -> Result<(), Error> {
     same("center_into", out.shape(), x.shape())?;
     same("center_into", (1, shift.len()), (1, x.ncols()))?;
     pulp::Arch::new().dispatch(
@@ -184,7 +193,14 @@ fn center<T: Real, U: Real>(mut out: MatMut<'_, U>, x: MatRef<'_, T>, shift: &[f
 }
 
 fn same(operation: &'static str, left: (usize, usize), right: (usize, usize)) -> Result<(), Error> {
-    if left == right { Ok(()) } else { Err(Error::shape(operation, &[("the result", &left), ("the operand", &right)])) }
+    if left == right {
+        Ok(())
+    } else {
+        Err(Error::shape(
+            operation,
+            &[("the result", &left), ("the operand", &right)],
+        ))
+    }
 }
 
 fn as_rows<'a, T: Real, U: Real>(
@@ -193,7 +209,10 @@ fn as_rows<'a, T: Real, U: Real>(
     x: &'a [T],
 ) -> Result<(MatMut<'a, U>, MatRef<'a, T>), Error> {
     same(operation, (1, y.len()), (1, x.len()))?;
-    Ok((crate::view_mut(y, 1, x.len(), x.len(), 1)?, crate::view(x, 1, x.len(), x.len(), 1)?))
+    Ok((
+        crate::view_mut(y, 1, x.len(), x.len(), 1)?,
+        crate::view(x, 1, x.len(), x.len(), 1)?,
+    ))
 }
 
 /// Columns lie one after the other and rows do not.
@@ -205,7 +224,11 @@ fn map<T: Real>(x: MatMut<'_, T>, f: impl Fn(T) -> T + Copy) {
     pulp::Arch::new().dispatch(
         #[inline(always)]
         || {
-            let mut x = if by_columns(x.as_ref()) { x.transpose_mut() } else { x };
+            let mut x = if by_columns(x.as_ref()) {
+                x.transpose_mut()
+            } else {
+                x
+            };
             if let Some(x) = whole_mut(&mut x) {
                 x.iter_mut().for_each(|x| *x = f(*x));
                 return;
@@ -226,16 +249,29 @@ fn zip<T: Real, U: Real>(y: MatMut<'_, U>, x: MatRef<'_, T>, f: impl Fn(U, T) ->
     pulp::Arch::new().dispatch(
         #[inline(always)]
         || {
-            let (mut y, x) = if by_columns(y.as_ref()) { (y.transpose_mut(), x.transpose()) } else { (y, x) };
-            let lines = (y.col_stride() == 1 || y.ncols() == 1) && (x.col_stride() == 1 || x.ncols() == 1);
-            if lines { each_line(&mut y, x, f) } else { each_block(&mut y, x, f) }
+            let (mut y, x) = if by_columns(y.as_ref()) {
+                (y.transpose_mut(), x.transpose())
+            } else {
+                (y, x)
+            };
+            let lines =
+                (y.col_stride() == 1 || y.ncols() == 1) && (x.col_stride() == 1 || x.ncols() == 1);
+            if lines {
+                each_line(&mut y, x, f)
+            } else {
+                each_block(&mut y, x, f)
+            }
         },
     );
 }
 
 /// Rows of both lie in memory one after the other; falls back to blocks where they do not.
 #[inline(always)]
-fn each_line<T: Real, U: Real>(y: &mut MatMut<'_, U>, x: MatRef<'_, T>, f: impl Fn(U, T) -> U + Copy) {
+fn each_line<T: Real, U: Real>(
+    y: &mut MatMut<'_, U>,
+    x: MatRef<'_, T>,
+    f: impl Fn(U, T) -> U + Copy,
+) {
     if let (Some(y), Some(x)) = (whole_mut(y), whole(x)) {
         y.iter_mut().zip(x).for_each(|(y, &x)| *y = f(*y, x));
         return;
@@ -248,10 +284,15 @@ fn each_line<T: Real, U: Real>(y: &mut MatMut<'_, U>, x: MatRef<'_, T>, f: impl 
     }
 }
 
-/// Any strides, in blocks that keep both operands in the first-level cache. A block of `x` is copied first, along the lines in
-/// which it lies: lines a power of two apart share few places in the cache, and would throw each other out before they are used up.
+/// Any strides, in blocks that keep both operands in the first-level cache. A block of `x` is
+/// copied first, along the lines in which it lies: lines a power of two apart share few places in
+/// the cache, and would throw each other out before they are used up.
 #[inline(always)]
-fn each_block<T: Real, U: Real>(y: &mut MatMut<'_, U>, x: MatRef<'_, T>, f: impl Fn(U, T) -> U + Copy) {
+fn each_block<T: Real, U: Real>(
+    y: &mut MatMut<'_, U>,
+    x: MatRef<'_, T>,
+    f: impl Fn(U, T) -> U + Copy,
+) {
     const PITCH: usize = BLOCK + 1;
     let (rows, cols) = x.shape();
     let mut local = [[T::ZERO; PITCH]; BLOCK];

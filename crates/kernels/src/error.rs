@@ -1,8 +1,10 @@
-//! What can go wrong in arithmetic: a shape that does not fit, a library that cannot be used, no convergence.
+//! What can go wrong in arithmetic: a shape that does not fit, a library that cannot be used, no
+//! convergence.
 
 use std::fmt::Debug;
 
-/// An error of the kernels. Numbers are never an error here: NaN and infinity propagate as IEEE 754 says.
+/// An error of the kernels. Numbers are never an error here: NaN and infinity propagate as IEEE 754
+/// says.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,7 +17,9 @@ pub enum Error {
         what: String,
     },
     /// A view that would reach outside its slice, or whose elements would share memory.
-    #[error("view of {rows} x {cols} elements with strides ({row_stride}, {col_stride}) in a slice of {len}: {why}")]
+    #[error(
+        "view of {rows} x {cols} elements with strides ({row_stride}, {col_stride}) in a slice of {len}: {why}"
+    )]
     View {
         /// Rows asked for.
         rows: usize,
@@ -69,7 +73,13 @@ pub enum Error {
 impl Error {
     /// A shape error in words, from named shapes.
     pub(crate) fn shape(operation: &'static str, shapes: &[(&str, &dyn Debug)]) -> Self {
-        let parts: Vec<String> = shapes.iter().map(|(name, shape)| format!("{name} is {shape:?}")).collect();
-        Self::Shape { operation, what: format!("shapes do not fit: {}", parts.join(", ")) }
+        let parts: Vec<String> = shapes
+            .iter()
+            .map(|(name, shape)| format!("{name} is {shape:?}"))
+            .collect();
+        Self::Shape {
+            operation,
+            what: format!("shapes do not fit: {}", parts.join(", ")),
+        }
     }
 }

@@ -1,10 +1,11 @@
-//! Arithmetic on slices in memory: the room that knows shapes, element types and instruction sets, and nothing of
-//! files, tasks or threads.
+//! Arithmetic on slices in memory: the room that knows shapes, element types and instruction sets,
+//! and nothing of files, tasks or threads.
 //!
-//! Every function here works on views ([`MatRef`], [`MatMut`]) or slices that the caller owns, runs on the calling
-//! thread, and either needs no scratch or says how much it takes ([`gemm_scratch_bytes`], [`eigh_scratch_bytes`]), so
-//! that the caller's memory budget can count it. Instruction sets are chosen at run time; the plain twin of each fast
-//! kernel lives in [`reference`](mod@reference) and the tests hold one against the other.
+//! Every function here works on views ([`MatRef`], [`MatMut`]) or slices that the caller owns, runs
+//! on the calling thread, and either needs no scratch or says how much it takes
+//! ([`gemm_scratch_bytes`], [`eigh_scratch_bytes`]), so that the caller's memory budget can count
+//! it. Instruction sets are chosen at run time; the plain twin of each fast kernel lives in
+//! [`reference`](mod@reference) and the tests hold one against the other.
 //!
 //! | module | what |
 //! |---|---|
@@ -22,8 +23,8 @@
 //! | `checksums` | CRC-32C of short pieces
 //! | `caches` | what is to be in them soon, and what is not
 //!
-//! Determinism: the same arguments on the same kind of CPU give the same bits, with one exception: a BLAS that the
-//! user brings keeps its own promises.
+//! Determinism: the same arguments on the same kind of CPU give the same bits, with one exception:
+//! a BLAS that the user brings keeps its own promises.
 #![deny(unsafe_code)]
 
 pub mod blas;
@@ -49,19 +50,29 @@ pub use self::view::{view, view_mut};
 pub use blas::Blas;
 pub use caches::{append_past_caches, fetch_bytes, fetch_from};
 pub use checksums::{append_with_crc32c, crc32c_of_three};
-pub use eigen::{Eigen, TopOptions, eigh, eigh_scratch_bytes, eigh_top, eigh_top_scratch_bytes, eigh_top_with, orthonormalize};
+pub use eigen::{
+    Eigen, TopOptions, eigh, eigh_scratch_bytes, eigh_top, eigh_top_scratch_bytes, eigh_top_with,
+    orthonormalize,
+};
 pub use elementwise::{
-    add_into_f64, axpby, center_into, convert_from_f64, convert_into, convert_to_f64, copy_into, fill, scale, transpose_into,
+    add_into_f64, axpby, center_into, convert_from_f64, convert_into, convert_to_f64, copy_into,
+    fill, scale, transpose_into,
 };
 pub use error::Error;
 pub use faer::{Mat, MatMut, MatRef};
-pub use nearest::{Nearest, PackedCenters, nearest, nearest_flops, nearest_held_bytes, nearest_scratch, row_squares};
+pub use nearest::{
+    Nearest, PackedCenters, nearest, nearest_flops, nearest_held_bytes, nearest_scratch,
+    row_squares,
+};
 pub use packed::{Packing, packed_row_bytes, packing_held_bytes};
 pub use real::{Dtype, Real};
-pub use reduce::{Norm, column_norms, column_sums, dot, first_non_finite, max, min, row_norms, sum, sum_of_squares};
+pub use reduce::{
+    Norm, column_norms, column_sums, dot, first_non_finite, max, min, row_norms, sum,
+    sum_of_squares,
+};
 pub use sparse::{
-    Csr, Entries, Index, Lines, Picked, Tile, Tiles, csr_gram, csrmm, csrmm_flops, csrmm_transposed, dense_times_sparse,
-    gram_rows, sparse_times_sparse,
+    Csr, Entries, Index, Lines, Picked, Tile, Tiles, csr_gram, csrmm, csrmm_flops,
+    csrmm_transposed, dense_times_sparse, gram_rows, sparse_times_sparse,
 };
 pub use squares::Squares;
 pub use statistics::ColumnStatistics;

@@ -70,7 +70,10 @@ pub trait Real:
     /// The first elements as `N` vectors; `from` has at least as many.
     fn vectors<S: Simd, const N: usize>(simd: S, from: &[Self]) -> &[Self::Vector<S>; N];
     /// The same, to write to.
-    fn vectors_mut<S: Simd, const N: usize>(simd: S, into: &mut [Self]) -> &mut [Self::Vector<S>; N];
+    fn vectors_mut<S: Simd, const N: usize>(
+        simd: S,
+        into: &mut [Self],
+    ) -> &mut [Self::Vector<S>; N];
     /// Fewer elements than a vector has, and zeros.
     fn load<S: Simd>(simd: S, from: &[Self]) -> Self::Vector<S>;
     /// The first elements of a vector, as many as there is room for.
@@ -78,7 +81,12 @@ pub trait Real:
     /// a b.
     fn times<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
     /// a b + c, rounded once where the processor can.
-    fn fma<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>, c: Self::Vector<S>) -> Self::Vector<S>;
+    fn fma<S: Simd>(
+        simd: S,
+        a: Self::Vector<S>,
+        b: Self::Vector<S>,
+        c: Self::Vector<S>,
+    ) -> Self::Vector<S>;
 }
 
 macro_rules! real {
@@ -112,11 +120,20 @@ macro_rules! real {
             }
             #[inline(always)]
             fn vectors<S: Simd, const N: usize>(_: S, from: &[Self]) -> &[S::$vector; N] {
-                S::$slice(&from[..N * S::$lanes]).0.first_chunk().expect("N vectors were taken")
+                S::$slice(&from[..N * S::$lanes])
+                    .0
+                    .first_chunk()
+                    .expect("N vectors were taken")
             }
             #[inline(always)]
-            fn vectors_mut<S: Simd, const N: usize>(_: S, into: &mut [Self]) -> &mut [S::$vector; N] {
-                S::$slice_mut(&mut into[..N * S::$lanes]).0.first_chunk_mut().expect("N vectors were taken")
+            fn vectors_mut<S: Simd, const N: usize>(
+                _: S,
+                into: &mut [Self],
+            ) -> &mut [S::$vector; N] {
+                S::$slice_mut(&mut into[..N * S::$lanes])
+                    .0
+                    .first_chunk_mut()
+                    .expect("N vectors were taken")
             }
             #[inline(always)]
             fn load<S: Simd>(simd: S, from: &[Self]) -> S::$vector {

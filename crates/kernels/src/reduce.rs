@@ -1,10 +1,13 @@
-//! Many elements to one: sums, dots, extrema, norms of rows and columns, and the search for what is not finite.
+//! Many elements to one: sums, dots, extrema, norms of rows and columns, and the search for what is
+//! not finite.
 //!
-//! Sums run in f64 over sixteen lanes that are added pairwise at the end: the order is fixed, so the bits are the same on every
-//! CPU, and the error grows with n / 16. NaN anywhere makes the result NaN, in extrema too.
+//! Sums run in f64 over sixteen lanes that are added pairwise at the end: the order is fixed, so
+//! the bits are the same on every CPU, and the error grows with n / 16. NaN anywhere makes the
+//! result NaN, in extrema too.
 //!
-//! Cost: each reads every element once; no scratch. Norms are found wherever f64 can hold them: where the plain sum of squares turns out
-//! to have left the range, the line is read again ([`Squares`]). Other sums are plain: squares of f64 beyond 1e154 overflow.
+//! Cost: each reads every element once; no scratch. Norms are found wherever f64 can hold them:
+//! where the plain sum of squares turns out to have left the range, the line is read again
+//! ([`Squares`]). Other sums are plain: squares of f64 beyond 1e154 overflow.
 #![forbid(unsafe_code)]
 
 use crate::squares::{Squares, is_faithful};
@@ -12,7 +15,8 @@ use crate::view::{row_slice, whole};
 use crate::{Dtype, Error, Real};
 use faer::MatRef;
 
-/// Lanes of the accumulators: two AVX-512 or four AVX2 registers of f64, enough to hide the latency of an addition.
+/// Lanes of the accumulators: two AVX-512 or four AVX2 registers of f64, enough to hide the latency
+/// of an addition.
 const LANES: usize = 16;
 
 /// Which norm of a row or a column.
@@ -76,7 +80,11 @@ pub fn dot<T: Real>(x: MatRef<'_, T>, y: MatRef<'_, T>) -> Result<f64, Error> {
     if x.shape() != y.shape() {
         return Err(Error::shape("dot", &[("x", &x.shape()), ("y", &y.shape())]));
     }
-    let (x, y) = if x.row_stride() == 1 && x.col_stride() != 1 { (x.transpose(), y.transpose()) } else { (x, y) };
+    let (x, y) = if x.row_stride() == 1 && x.col_stride() != 1 {
+        (x.transpose(), y.transpose())
+    } else {
+        (x, y)
+    };
     Ok(pulp::Arch::new().dispatch(
         #[inline(always)]
         || {
@@ -84,7 +92,8 @@ pub fn dot<T: Real>(x: MatRef<'_, T>, y: MatRef<'_, T>) -> Result<f64, Error> {
             for i in 0..x.nrows() {
                 match (row_slice(x, i), row_slice(y, i)) {
                     (Some(x), Some(y)) => dot_line(&mut lanes, x, y),
-                    _ => (0..x.ncols()).for_each(|j| lanes[j % LANES] += x[(i, j)].f64() * y[(i, j)].f64()),
+                    _ => (0..x.ncols())
+                        .for_each(|j| lanes[j % LANES] += x[(i, j)].f64() * y[(i, j)].f64()),
                 }
             }
             fold(lanes)
@@ -98,7 +107,10 @@ pub fn dot<T: Real>(x: MatRef<'_, T>, y: MatRef<'_, T>) -> Result<f64, Error> {
 /// [`Error::Shape`] when `out` has another length.
 pub fn row_norms<T: Real>(out: &mut [f64], x: MatRef<'_, T>, norm: Norm) -> Result<(), Error> {
     if out.len() != x.nrows() {
-        return Err(Error::shape("row_norms", &[("the result", &out.len()), ("the matrix", &x.shape())]));
+        return Err(Error::shape(
+            "row_norms",
+            &[("the result", &out.len()), ("the matrix", &x.shape())],
+        ));
     }
     if x.row_stride() == 1 && x.col_stride() != 1 {
         return column_norms(out, x.transpose(), norm);
@@ -115,7 +127,10 @@ pub fn row_norms<T: Real>(out: &mut [f64], x: MatRef<'_, T>, norm: Norm) -> Resu
 /// [`Error::Shape`] when `out` has another length.
 pub fn column_norms<T: Real>(out: &mut [f64], x: MatRef<'_, T>, norm: Norm) -> Result<(), Error> {
     if out.len() != x.ncols() {
-        return Err(Error::shape("column_norms", &[("the result", &out.len()), ("the matrix", &x.shape())]));
+        return Err(Error::shape(
+            "column_norms",
+            &[("the result", &out.len()), ("the matrix", &x.shape())],
+        ));
     }
     if x.row_stride() == 1 && x.col_stride() != 1 {
         return row_norms(out, x.transpose(), norm);
@@ -138,7 +153,13 @@ pub fn column_norms<T: Real>(out: &mut [f64], x: MatRef<'_, T>, norm: Norm) -> R
             out,
             x,
             #[inline(always)]
-            |best, x| if x.abs() > best || x.is_nan() { x.abs() } else { best },
+            |best, x| {
+                if x.abs() > best || x.is_nan() {
+                    x.abs()
+                } else {
+                    best
+                }
+            },
         ),
     }
     if norm == Norm::L2 {
@@ -165,13 +186,18 @@ fn column_roots<T: Real>(sums: &mut [f64], x: MatRef<'_, T>) {
         let doubtful = &mut doubtful[..count];
         let rows = if count > 0 { x.nrows() } else { 0 };
         for i in 0..rows {
-            doubtful.iter_mut().for_each(|(j, squares)| squares.add(x[(i, *j)].f64()));
+            doubtful
+                .iter_mut()
+                .for_each(|(j, squares)| squares.add(x[(i, *j)].f64()));
         }
-        doubtful.iter().for_each(|(j, squares)| sums[*j] = squares.root());
+        doubtful
+            .iter()
+            .for_each(|(j, squares)| sums[*j] = squares.root());
     }
 }
 
-/// Whether a plain sum of `count` squares is accurate enough. Those of f32 are all within the range of f64.
+/// Whether a plain sum of `count` squares is accurate enough. Those of f32 are all within the range
+/// of f64.
 fn is_plain<T: Real>(sum: f64, count: usize) -> bool {
     T::DTYPE == Dtype::F32 || is_faithful(sum, count)
 }
@@ -182,7 +208,10 @@ fn is_plain<T: Real>(sum: f64, count: usize) -> bool {
 /// [`Error::Shape`] when `sums` has another length than a row.
 pub fn column_sums<T: Real>(sums: &mut [f64], x: MatRef<'_, T>) -> Result<(), Error> {
     if sums.len() != x.ncols() {
-        return Err(Error::shape("column_sums", &[("the sums", &sums.len()), ("the matrix", &x.shape())]));
+        return Err(Error::shape(
+            "column_sums",
+            &[("the sums", &sums.len()), ("the matrix", &x.shape())],
+        ));
     }
     if x.row_stride() == 1 && x.col_stride() != 1 {
         for (j, total) in sums.iter_mut().enumerate() {
@@ -201,7 +230,8 @@ pub fn column_sums<T: Real>(sums: &mut [f64], x: MatRef<'_, T>) -> Result<(), Er
 
 /// Row and column of the first element, in row order, that is NaN or infinite.
 pub fn first_non_finite<T: Real>(x: MatRef<'_, T>) -> Option<(usize, usize)> {
-    // x * 0 is 0 for what is finite and NaN for all else, so a sum of a line's zeros tells whether to look closer.
+    // x * 0 is 0 for what is finite and NaN for all else, so a sum of a line's zeros tells whether
+    // to look closer.
     let suspicious = |line: MatRef<'_, T>| {
         add_up(
             line,
@@ -210,11 +240,18 @@ pub fn first_non_finite<T: Real>(x: MatRef<'_, T>) -> Option<(usize, usize)> {
         )
         .is_nan()
     };
-    let search = |x: MatRef<'_, T>| (0..x.nrows()).find_map(|i| (0..x.ncols()).find(|&j| !x[(i, j)].finite()).map(|j| (i, j)));
+    let search = |x: MatRef<'_, T>| {
+        (0..x.nrows()).find_map(|i| {
+            (0..x.ncols())
+                .find(|&j| !x[(i, j)].finite())
+                .map(|j| (i, j))
+        })
+    };
     if x.row_stride() == 1 && x.col_stride() != 1 {
         return if suspicious(x) { search(x) } else { None };
     }
-    // Strips of some 64 KiB: still in cache when one has to be searched again, and long enough that the call is free.
+    // Strips of some 64 KiB: still in cache when one has to be searched again, and long enough that
+    // the call is free.
     let height = (65536 / size_of::<T>() / x.ncols().max(1)).max(1);
     let mut top = 0;
     while top < x.nrows() {
@@ -238,7 +275,10 @@ fn line_norm<T: Real>(x: MatRef<'_, T>, norm: Norm) -> f64 {
         ),
         Norm::L2 => match sum_of_squares(x) {
             sum if is_plain::<T>(sum, x.nrows() * x.ncols()) => sum.sqrt(),
-            _ => (0..x.nrows()).flat_map(|i| (0..x.ncols()).map(move |j| x[(i, j)].f64())).collect::<Squares>().root(),
+            _ => (0..x.nrows())
+                .flat_map(|i| (0..x.ncols()).map(move |j| x[(i, j)].f64()))
+                .collect::<Squares>()
+                .root(),
         },
         Norm::Max => extreme(
             x,
@@ -260,8 +300,15 @@ fn down<T: Real>(out: &mut [f64], x: MatRef<'_, T>, f: impl Fn(f64, f64) -> f64 
             let mut i = 0;
             // Four rows a pass: the accumulators are loaded and stored a quarter as often.
             while i + 4 <= rows {
-                let lines = (row_slice(x, i), row_slice(x, i + 1), row_slice(x, i + 2), row_slice(x, i + 3));
-                let (Some(a), Some(b), Some(c), Some(d)) = lines else { break };
+                let lines = (
+                    row_slice(x, i),
+                    row_slice(x, i + 1),
+                    row_slice(x, i + 2),
+                    row_slice(x, i + 3),
+                );
+                let (Some(a), Some(b), Some(c), Some(d)) = lines else {
+                    break;
+                };
                 for ((((out, &a), &b), &c), &d) in out.iter_mut().zip(a).zip(b).zip(c).zip(d) {
                     *out = f(f(f(f(*out, a.f64()), b.f64()), c.f64()), d.f64());
                 }
@@ -269,7 +316,10 @@ fn down<T: Real>(out: &mut [f64], x: MatRef<'_, T>, f: impl Fn(f64, f64) -> f64 
             }
             for i in i..rows {
                 match row_slice(x, i) {
-                    Some(line) => out.iter_mut().zip(line).for_each(|(out, &x)| *out = f(*out, x.f64())),
+                    Some(line) => out
+                        .iter_mut()
+                        .zip(line)
+                        .for_each(|(out, &x)| *out = f(*out, x.f64())),
                     None => (0..cols).for_each(|j| out[j] = f(out[j], x[(i, j)].f64())),
                 }
             }
@@ -296,10 +346,21 @@ fn extreme<T: Real>(
     // A NaN is taken always and never given up again, because nothing compares with it.
     let pick = move |best: f64, x: f64| {
         let x = f(x);
-        if better(x, best) || x.is_nan() { x } else { best }
+        if better(x, best) || x.is_nan() {
+            x
+        } else {
+            best
+        }
     };
-    let fold =
-        |lanes: [f64; LANES]| lanes.into_iter().fold(start, |best, x| if better(x, best) || x.is_nan() { x } else { best });
+    let fold = |lanes: [f64; LANES]| {
+        lanes.into_iter().fold(start, |best, x| {
+            if better(x, best) || x.is_nan() {
+                x
+            } else {
+                best
+            }
+        })
+    };
     over_lines(x, [start; LANES], pick, fold)
 }
 
@@ -309,7 +370,11 @@ fn over_lines<T: Real>(
     f: impl Fn(f64, f64) -> f64 + Copy,
     fold: impl Fn([f64; LANES]) -> f64,
 ) -> f64 {
-    let x = if x.row_stride() == 1 && x.col_stride() != 1 { x.transpose() } else { x };
+    let x = if x.row_stride() == 1 && x.col_stride() != 1 {
+        x.transpose()
+    } else {
+        x
+    };
     pulp::Arch::new().dispatch(
         #[inline(always)]
         || {
@@ -320,7 +385,8 @@ fn over_lines<T: Real>(
             for i in 0..x.nrows() {
                 match row_slice(x, i) {
                     Some(line) => line_into(&mut lanes, line, f),
-                    None => (0..x.ncols()).for_each(|j| lanes[j % LANES] = f(lanes[j % LANES], x[(i, j)].f64())),
+                    None => (0..x.ncols())
+                        .for_each(|j| lanes[j % LANES] = f(lanes[j % LANES], x[(i, j)].f64())),
                 }
             }
         },

@@ -1,6 +1,8 @@
-//! Plain twins of the fast kernels: what each means, in the fewest lines, for the tests of this and other rooms.
+//! Plain twins of the fast kernels: what each means, in the fewest lines, for the tests of this and
+//! other rooms.
 //!
-//! Everything is computed in f64 from the definitions; no speed is meant. They panic when shapes differ.
+//! Everything is computed in f64 from the definitions; no speed is meant. They panic when shapes
+//! differ.
 #![forbid(unsafe_code)]
 
 use crate::{Norm, Real};
@@ -26,9 +28,27 @@ pub fn syrk<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T) 
     }
 }
 
-fn entry<T: Real>(alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, i: usize, j: usize, beta: T, old: T) -> T {
-    let product = if alpha == T::ZERO { 0.0 } else { (0..a.ncols()).map(|p| a[(i, p)].f64() * b[(p, j)].f64()).sum() };
-    let old = if beta == T::ZERO { 0.0 } else { beta.f64() * old.f64() };
+fn entry<T: Real>(
+    alpha: T,
+    a: MatRef<'_, T>,
+    b: MatRef<'_, T>,
+    i: usize,
+    j: usize,
+    beta: T,
+    old: T,
+) -> T {
+    let product = if alpha == T::ZERO {
+        0.0
+    } else {
+        (0..a.ncols())
+            .map(|p| a[(i, p)].f64() * b[(p, j)].f64())
+            .sum()
+    };
+    let old = if beta == T::ZERO {
+        0.0
+    } else {
+        beta.f64() * old.f64()
+    };
     T::of(alpha.f64() * product + old)
 }
 
@@ -37,7 +57,9 @@ pub fn norm(values: impl Iterator<Item = f64>, norm: Norm) -> f64 {
     match norm {
         Norm::L1 => values.map(f64::abs).sum(),
         Norm::L2 => values.map(|x| x * x).sum::<f64>().sqrt(),
-        Norm::Max => values.map(f64::abs).fold(0.0, |a, b| if a.is_nan() || a > b { a } else { b }),
+        Norm::Max => values
+            .map(f64::abs)
+            .fold(0.0, |a, b| if a.is_nan() || a > b { a } else { b }),
     }
 }
 
@@ -52,7 +74,8 @@ pub fn column_moments<T: Real>(x: MatRef<'_, T>) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Eigenvalues, largest first, and eigenvectors as columns of a symmetric matrix, by the cyclic Jacobi method.
+/// Eigenvalues, largest first, and eigenvectors as columns of a symmetric matrix, by the cyclic
+/// Jacobi method.
 pub fn eigh(c: MatRef<'_, f64>) -> (Vec<f64>, Mat<f64>) {
     let n = c.nrows();
     assert_eq!(n, c.ncols());

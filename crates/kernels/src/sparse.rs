@@ -1,14 +1,16 @@
 //! Products of a sparse matrix with dense ones.
 //!
-//! A sparse matrix lies in compressed rows (CSR): `offsets` say where the entries of each row begin, `indices` in which column an
-//! entry is, `values` what it is; without values every entry is one. A matrix in compressed columns is the transpose of one in
-//! compressed rows. All work goes row after row: for A X the rows of X that a row of A names are added up in registers, for A^T X
-//! a row of X is added to the rows of the result that a row of A names, and A^T (A X) does one after the other, so that each row of
-//! A is looked at once.
+//! A sparse matrix lies in compressed rows (CSR): `offsets` say where the entries of each row
+//! begin, `indices` in which column an entry is, `values` what it is; without values every entry is
+//! one. A matrix in compressed columns is the transpose of one in compressed rows. All work goes
+//! row after row: for A X the rows of X that a row of A names are added up in registers, for A^T X
+//! a row of X is added to the rows of the result that a row of A names, and A^T (A X) does one
+//! after the other, so that each row of A is looked at once.
 //!
-//! Dense operands lie by rows: a row of X is what an entry moves, and it is one run of memory. An operand may be a window, the rows from
-//! `first` on of one that is not all in memory; entries outside it are passed over. Cost: 2 nnz d operations and nnz rows of X, of which
-//! those in cache are free; no scratch but where it is said. Determinism: entries are added up in their order.
+//! Dense operands lie by rows: a row of X is what an entry moves, and it is one run of memory. An
+//! operand may be a window, the rows from `first` on of one that is not all in memory; entries
+//! outside it are passed over. Cost: 2 nnz d operations and nnz rows of X, of which those in cache
+//! are free; no scratch but where it is said. Determinism: entries are added up in their order.
 #![forbid(unsafe_code)]
 
 use crate::caches::fetch;
@@ -26,7 +28,8 @@ mod sealed {
     impl Sealed for i64 {}
 }
 
-/// The type of column numbers: 32 or 64 bits, signed as SciPy has them, or 16 where columns are counted from a tile's first.
+/// The type of column numbers: 32 or 64 bits, signed as SciPy has them, or 16 where columns are
+/// counted from a tile's first.
 pub trait Index: sealed::Sealed + Pod + Ord + Send + Sync + 'static {
     /// The column; of a negative number, one that no matrix has.
     fn column(self) -> usize;
@@ -66,7 +69,8 @@ impl<I: Index, T: Real> Entries<'_, I, T> {
     /// Calls `f` with place and value of each entry.
     #[inline(always)]
     pub fn each(self, mut f: impl FnMut(usize, T)) {
-        // Plain loops: what a closure of theirs holds would be compiled for the least of all processors.
+        // Plain loops: what a closure of theirs holds would be compiled for the least of all
+        // processors.
         if self.values.is_empty() {
             for index in self.indices {
                 f(self.base + index.column(), T::ONE);
@@ -97,13 +101,22 @@ impl<I: Index, T: Real> Entries<'_, I, T> {
 
     /// The same; if asked to, `ahead` sees the places of those some way in front.
     #[inline(always)]
-    fn each_ahead(self, window: Window, asked: bool, mut ahead: impl FnMut(usize), mut f: impl FnMut(usize, T)) {
+    fn each_ahead(
+        self,
+        window: Window,
+        asked: bool,
+        mut ahead: impl FnMut(usize),
+        mut f: impl FnMut(usize, T),
+    ) {
         if !asked {
             return self.each_in(window, f);
         }
         let (indices, values) = (self.indices, self.values);
         for (n, index) in indices.iter().enumerate() {
-            if let Some(k) = indices.get(n + AHEAD).and_then(|next| window.place(self.base + next.column())) {
+            if let Some(k) = indices
+                .get(n + AHEAD)
+                .and_then(|next| window.place(self.base + next.column()))
+            {
                 ahead(k);
             }
             if let Some(k) = window.place(self.base + index.column()) {
@@ -133,7 +146,11 @@ struct Window {
 
 impl Window {
     fn new(first: usize, len: usize, width: usize) -> Option<Window> {
-        (first.checked_add(len)? <= width).then_some(Window { first, len, is_all: len == width })
+        (first.checked_add(len)? <= width).then_some(Window {
+            first,
+            len,
+            is_all: len == width,
+        })
     }
 
     /// A place counted from the first, if it is inside.
@@ -148,7 +165,8 @@ impl Window {
 pub trait Lines<T: Real>: Copy {
     /// The type of the places in a line.
     type Index: Index;
-    /// Whether every line comes up once, also one without entries; else only parts of lines that have entries.
+    /// Whether every line comes up once, also one without entries; else only parts of lines that
+    /// have entries.
     const WHOLE_LINES: bool;
 
     /// Lines.
@@ -160,11 +178,13 @@ pub trait Lines<T: Real>: Copy {
     /// Entries.
     fn entries(&self) -> usize;
 
-    /// Calls `f` with the number and the entries of each line, in order; of parts of lines, as they lie.
+    /// Calls `f` with the number and the entries of each line, in order; of parts of lines, as they
+    /// lie.
     fn each_line(self, f: impl FnMut(usize, Entries<'_, Self::Index, T>));
 }
 
-/// Some rows of a sparse matrix. The entries of row i are those from `offsets[i] - offsets[0]` up to `offsets[i + 1] - offsets[0]`.
+/// Some rows of a sparse matrix. The entries of row i are those from `offsets[i] - offsets[0]` up
+/// to `offsets[i + 1] - offsets[0]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Csr<'a, I, T> {
     cols: usize,
@@ -175,13 +195,24 @@ pub struct Csr<'a, I, T> {
 }
 
 impl<'a, I: Index, T: Real> Csr<'a, I, T> {
-    /// Rows of a matrix with `cols` columns; checks every number, so that nothing later can reach outside. `offsets` has one more
-    /// than there are rows, and may count from any number.
+    /// Rows of a matrix with `cols` columns; checks every number, so that nothing later can reach
+    /// outside. `offsets` has one more than there are rows, and may count from any number.
     ///
     /// # Errors
     /// [`Error::Sparse`] with the first number that is wrong.
-    pub fn new(cols: usize, offsets: &'a [i64], indices: &'a [I], values: &'a [T]) -> Result<Self, Error> {
-        let wrong = |part, at, why: &str| Err(Error::Sparse { part, at, why: why.to_owned() });
+    pub fn new(
+        cols: usize,
+        offsets: &'a [i64],
+        indices: &'a [I],
+        values: &'a [T],
+    ) -> Result<Self, Error> {
+        let wrong = |part, at, why: &str| {
+            Err(Error::Sparse {
+                part,
+                at,
+                why: why.to_owned(),
+            })
+        };
         let (Some(first), Some(last)) = (offsets.first(), offsets.last()) else {
             return wrong("offsets", 0, "there are none");
         };
@@ -189,24 +220,51 @@ impl<'a, I: Index, T: Real> Csr<'a, I, T> {
             return wrong("offsets", at + 1, "it is less than the one before");
         }
         if last.checked_sub(*first) != i64::try_from(indices.len()).ok() {
-            return wrong("offsets", offsets.len() - 1, "it is not the number of entries");
+            return wrong(
+                "offsets",
+                offsets.len() - 1,
+                "it is not the number of entries",
+            );
         }
         if !values.is_empty() && values.len() != indices.len() {
-            return wrong("values", values.len(), "there are not as many as column numbers");
+            return wrong(
+                "values",
+                values.len(),
+                "there are not as many as column numbers",
+            );
         }
-        let largest = indices.iter().fold(0, |largest, index| index.column().max(largest));
+        let largest = indices
+            .iter()
+            .fold(0, |largest, index| index.column().max(largest));
         if largest >= cols && !indices.is_empty() {
-            let at = indices.iter().position(|index| index.column() >= cols).expect("the largest is one");
+            let at = indices
+                .iter()
+                .position(|index| index.column() >= cols)
+                .expect("the largest is one");
             return wrong("indices", at, &format!("the matrix has {cols} columns"));
         }
-        Ok(Self { cols, offsets, indices, values })
+        Ok(Self {
+            cols,
+            offsets,
+            indices,
+            values,
+        })
     }
 
     #[inline(always)]
     fn row(&self, row: usize) -> Entries<'a, I, T> {
-        let range = (self.offsets[row] - self.offsets[0]) as usize..(self.offsets[row + 1] - self.offsets[0]) as usize;
-        let values = if self.values.is_empty() { &[] } else { &self.values[range.clone()] };
-        Entries { indices: &self.indices[range], values, base: 0 }
+        let range = (self.offsets[row] - self.offsets[0]) as usize
+            ..(self.offsets[row + 1] - self.offsets[0]) as usize;
+        let values = if self.values.is_empty() {
+            &[]
+        } else {
+            &self.values[range.clone()]
+        };
+        Entries {
+            indices: &self.indices[range],
+            values,
+            base: 0,
+        }
     }
 }
 
@@ -249,8 +307,8 @@ pub struct Tile<'a, T> {
 }
 
 impl<'a, T: Real> Tile<'a, T> {
-    /// A tile of the band that begins at `base`, of a block of `block_lines` lines from `first_line` on, in a matrix of `width` places;
-    /// checks every number.
+    /// A tile of the band that begins at `base`, of a block of `block_lines` lines from
+    /// `first_line` on, in a matrix of `width` places; checks every number.
     ///
     /// # Errors
     /// [`Error::Sparse`] with the first number that is wrong.
@@ -265,23 +323,49 @@ impl<'a, T: Real> Tile<'a, T> {
         places: &'a [u16],
         values: &'a [T],
     ) -> Result<Self, Error> {
-        let wrong = |part, at, why: &str| Err(Error::Sparse { part, at, why: why.to_owned() });
+        let wrong = |part, at, why: &str| {
+            Err(Error::Sparse {
+                part,
+                at,
+                why: why.to_owned(),
+            })
+        };
         if let Some(at) = lines.windows(2).position(|pair| pair[0] >= pair[1]) {
             return wrong("lines", at + 1, "lines do not ascend");
         }
-        if lines.last().is_some_and(|&last| usize::from(last) >= block_lines) {
-            return wrong("lines", lines.len() - 1, &format!("the block has {block_lines} lines"));
+        if lines
+            .last()
+            .is_some_and(|&last| usize::from(last) >= block_lines)
+        {
+            return wrong(
+                "lines",
+                lines.len() - 1,
+                &format!("the block has {block_lines} lines"),
+            );
         }
         let entries: usize = counts.iter().map(|&count| usize::from(count) + 1).sum();
-        if counts.len() != lines.len() || entries != places.len() || ![0, entries].contains(&values.len()) {
+        if counts.len() != lines.len()
+            || entries != places.len()
+            || ![0, entries].contains(&values.len())
+        {
             return wrong("counts", 0, "they are not the number of entries");
         }
         let largest = places.iter().copied().max().map_or(0, usize::from);
         if base + largest >= width && !places.is_empty() {
-            let at = places.iter().position(|&place| base + usize::from(place) >= width).expect("the largest is one");
+            let at = places
+                .iter()
+                .position(|&place| base + usize::from(place) >= width)
+                .expect("the largest is one");
             return wrong("places", at, &format!("the matrix has {width} places"));
         }
-        Ok(Self { first_line, base, lines, counts, places, values })
+        Ok(Self {
+            first_line,
+            base,
+            lines,
+            counts,
+            places,
+            values,
+        })
     }
 }
 
@@ -297,7 +381,12 @@ pub struct Tiles<'a, T> {
 impl<'a, T: Real> Tiles<'a, T> {
     /// The lines from `first` on, `lines` of them, of a matrix of `width` places.
     pub fn new(tiles: &'a [Tile<'a, T>], first: usize, lines: usize, width: usize) -> Self {
-        Self { tiles, first, lines, width }
+        Self {
+            tiles,
+            first,
+            lines,
+            width,
+        }
     }
 }
 
@@ -328,7 +417,14 @@ impl<T: Real> Lines<T> for Tiles<'_, T> {
                 (places, values) = (rest, others);
                 let line = (tile.first_line + usize::from(line)).wrapping_sub(self.first);
                 if line < self.lines {
-                    f(line, Entries { indices, values: here, base: tile.base });
+                    f(
+                        line,
+                        Entries {
+                            indices,
+                            values: here,
+                            base: tile.base,
+                        },
+                    );
                 }
             }
         }
@@ -394,7 +490,8 @@ pub fn csrmm_flops(entries: usize, width: usize) -> u64 {
 
 /// c = alpha A x + beta c, where x has the rows from `first` on of the whole operand.
 ///
-/// Shapes: A is m x n, x is at most n x d, c is m x d; x and c by rows. When `beta` is 0, c is only written.
+/// Shapes: A is m x n, x is at most n x d, c is m x d; x and c by rows. When `beta` is 0, c is only
+/// written.
 ///
 /// # Errors
 /// [`Error::Shape`], also for operands that do not lie by rows.
@@ -407,8 +504,10 @@ pub fn csrmm<T: Real>(
     beta: T,
 ) -> Result<(), Error> {
     let window = Window::new(first, x.nrows(), a.width());
-    let (Some(window), true) = (window, c.nrows() == a.lines() && c.ncols() == x.ncols() && by_rows(c.as_ref()) && by_rows(x))
-    else {
+    let (Some(window), true) = (
+        window,
+        c.nrows() == a.lines() && c.ncols() == x.ncols() && by_rows(c.as_ref()) && by_rows(x),
+    ) else {
         return Err(shapes("csrmm", (a.lines(), a.width()), x, c.as_ref()));
     };
     if !whole_lines(&a) && beta == T::ZERO {
@@ -425,12 +524,23 @@ pub fn csrmm<T: Real>(
             |i, entries| {
                 let mut sum = T::ZERO;
                 entries.each_in(window, |k, value| sum += value * x[k]);
-                c[i] = if beta == T::ZERO { alpha * sum } else { alpha * sum + beta * c[i] };
+                c[i] = if beta == T::ZERO {
+                    alpha * sum
+                } else {
+                    alpha * sum + beta * c[i]
+                };
             },
         );
         return Ok(());
     }
-    pulp::Arch::new().dispatch(Combine { c, alpha, a, window, x, beta });
+    pulp::Arch::new().dispatch(Combine {
+        c,
+        alpha,
+        a,
+        window,
+        x,
+        beta,
+    });
     Ok(())
 }
 
@@ -448,9 +558,16 @@ pub fn csrmm_transposed<T: Real>(
     first: usize,
 ) -> Result<(), Error> {
     let window = Window::new(first, c.nrows(), a.width());
-    let (Some(window), true) = (window, x.nrows() == a.lines() && c.ncols() == x.ncols() && by_rows(c.as_ref()) && by_rows(x))
-    else {
-        return Err(shapes("csrmm of a transpose", (a.width(), a.lines()), x, c.as_ref()));
+    let (Some(window), true) = (
+        window,
+        x.nrows() == a.lines() && c.ncols() == x.ncols() && by_rows(c.as_ref()) && by_rows(x),
+    ) else {
+        return Err(shapes(
+            "csrmm of a transpose",
+            (a.width(), a.lines()),
+            x,
+            c.as_ref(),
+        ));
     };
     if x.ncols() == 1
         && let (Some(x), Some(c)) = (whole(x), whole_mut(&mut c))
@@ -464,19 +581,32 @@ pub fn csrmm_transposed<T: Real>(
         );
         return Ok(());
     }
-    pulp::Arch::new().dispatch(Scatter { c, alpha, a, window, x });
+    pulp::Arch::new().dispatch(Scatter {
+        c,
+        alpha,
+        a,
+        window,
+        x,
+    });
     Ok(())
 }
 
-/// c += A^T (A x), looking at each row of A once, where they come whole. `between` has room for [`gram_rows`] rows of A x.
+/// c += A^T (A x), looking at each row of A once, where they come whole. `between` has room for
+/// [`gram_rows`] rows of A x.
 ///
 /// Shapes: A is m x n, x and c are n x d, by rows.
 ///
 /// # Errors
 /// [`Error::Shape`], also for operands that do not lie by rows.
-pub fn csr_gram<T: Real>(c: MatMut<'_, T>, a: impl Lines<T>, x: MatRef<'_, T>, between: &mut [T]) -> Result<(), Error> {
+pub fn csr_gram<T: Real>(
+    c: MatMut<'_, T>,
+    a: impl Lines<T>,
+    x: MatRef<'_, T>,
+    between: &mut [T],
+) -> Result<(), Error> {
     let rows = gram_rows(&a);
-    let fits = x.nrows() == a.width() && c.shape() == x.shape() && between.len() == rows * x.ncols();
+    let fits =
+        x.nrows() == a.width() && c.shape() == x.shape() && between.len() == rows * x.ncols();
     if !fits || !by_rows(c.as_ref()) || !by_rows(x) {
         return Err(shapes("A^T A x", (a.lines(), a.width()), x, c.as_ref()));
     }
@@ -485,8 +615,18 @@ pub fn csr_gram<T: Real>(c: MatMut<'_, T>, a: impl Lines<T>, x: MatRef<'_, T>, b
         csrmm(view_mut(between, rows, d, d, 1)?, T::ONE, a, x, 0, T::ZERO)?;
         return csrmm_transposed(c, T::ONE, a, view(between, rows, d, d, 1)?, 0);
     }
-    let all = Window { first: 0, len: a.width(), is_all: true };
-    pulp::Arch::new().dispatch(Both { c, a, all, x, between });
+    let all = Window {
+        first: 0,
+        len: a.width(),
+        is_all: true,
+    };
+    pulp::Arch::new().dispatch(Both {
+        c,
+        a,
+        all,
+        x,
+        between,
+    });
     Ok(())
 }
 
@@ -497,15 +637,28 @@ pub fn gram_rows<T: Real, A: Lines<T>>(a: &A) -> usize {
 
 /// y += X R for a sparse X and a sparse R.
 ///
-/// Shapes: X is m x n, R is n x k, y is m x k, by rows. Cost: two operations for each entry of X and each of the row of R it meets.
+/// Shapes: X is m x n, R is n x k, y is m x k, by rows. Cost: two operations for each entry of X
+/// and each of the row of R it meets.
 ///
 /// # Errors
 /// [`Error::Shape`], also for a y that does not lie by rows.
-pub fn sparse_times_sparse<T: Real>(mut y: MatMut<'_, T>, x: impl Lines<T>, r: Csr<'_, impl Index, T>) -> Result<(), Error> {
-    if y.nrows() != x.lines() || x.width() != r.lines() || y.ncols() != r.width() || !by_rows(y.as_ref()) {
+pub fn sparse_times_sparse<T: Real>(
+    mut y: MatMut<'_, T>,
+    x: impl Lines<T>,
+    r: Csr<'_, impl Index, T>,
+) -> Result<(), Error> {
+    if y.nrows() != x.lines()
+        || x.width() != r.lines()
+        || y.ncols() != r.width()
+        || !by_rows(y.as_ref())
+    {
         return Err(Error::shape(
             "sparse times sparse",
-            &[("y", &y.shape()), ("X", &(x.lines(), x.width())), ("R", &(r.lines(), r.width()))],
+            &[
+                ("y", &y.shape()),
+                ("X", &(x.lines(), x.width())),
+                ("R", &(r.lines(), r.width())),
+            ],
         ));
     }
     x.each_line(|i, entries| {
@@ -521,12 +674,29 @@ pub fn sparse_times_sparse<T: Real>(mut y: MatMut<'_, T>, x: impl Lines<T>, r: C
 ///
 /// # Errors
 /// [`Error::Shape`], also for operands that do not lie by rows.
-pub fn dense_times_sparse<T: Real>(mut y: MatMut<'_, T>, x: MatRef<'_, T>, r: Csr<'_, impl Index, T>) -> Result<(), Error> {
-    if y.nrows() != x.nrows() || x.ncols() != r.lines() || y.ncols() != r.width() || !by_rows(y.as_ref()) || !by_rows(x) {
-        return Err(shapes("dense times sparse", (r.lines(), r.width()), x, y.as_ref()));
+pub fn dense_times_sparse<T: Real>(
+    mut y: MatMut<'_, T>,
+    x: MatRef<'_, T>,
+    r: Csr<'_, impl Index, T>,
+) -> Result<(), Error> {
+    if y.nrows() != x.nrows()
+        || x.ncols() != r.lines()
+        || y.ncols() != r.width()
+        || !by_rows(y.as_ref())
+        || !by_rows(x)
+    {
+        return Err(shapes(
+            "dense times sparse",
+            (r.lines(), r.width()),
+            x,
+            y.as_ref(),
+        ));
     }
     for i in 0..x.nrows() {
-        let (x, y) = (row_slice(x, i).expect("by rows (checked)"), row_slice_mut(&mut y, i).expect("by rows (checked)"));
+        let (x, y) = (
+            row_slice(x, i).expect("by rows (checked)"),
+            row_slice_mut(&mut y, i).expect("by rows (checked)"),
+        );
         for (k, &value) in x.iter().enumerate() {
             r.row(k).each(|j, weight| y[j] += value * weight);
         }
@@ -534,8 +704,8 @@ pub fn dense_times_sparse<T: Real>(mut y: MatMut<'_, T>, x: MatRef<'_, T>, r: Cs
     Ok(())
 }
 
-// What is done for the processor at hand. Not closures: the call of a closure once is a function of its own, compiled for the least of
-// all processors where it is too long to be taken in.
+// What is done for the processor at hand. Not closures: the call of a closure once is a function of
+// its own, compiled for the least of all processors where it is too long to be taken in.
 
 struct Combine<'a, A, T: Real> {
     c: MatMut<'a, T>,
@@ -551,20 +721,48 @@ impl<A: Lines<T>, T: Real> WithSimd for Combine<'_, A, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Combine { mut c, alpha, a, window, x, beta } = self;
+        let Combine {
+            mut c,
+            alpha,
+            a,
+            window,
+            x,
+            beta,
+        } = self;
         match whole(x) {
             Some(all) => {
-                let x = Whole { all, width: x.ncols() };
+                let x = Whole {
+                    all,
+                    width: x.ncols(),
+                };
                 a.each_line(
                     #[inline(always)]
                     |i, entries| {
-                        combine(simd, entries, window, x, row_slice_mut(&mut c, i).expect("by rows (checked)"), alpha, beta)
+                        combine(
+                            simd,
+                            entries,
+                            window,
+                            x,
+                            row_slice_mut(&mut c, i).expect("by rows (checked)"),
+                            alpha,
+                            beta,
+                        )
                     },
                 );
             }
             None => a.each_line(
                 #[inline(always)]
-                |i, entries| combine(simd, entries, window, x, row_slice_mut(&mut c, i).expect("by rows (checked)"), alpha, beta),
+                |i, entries| {
+                    combine(
+                        simd,
+                        entries,
+                        window,
+                        x,
+                        row_slice_mut(&mut c, i).expect("by rows (checked)"),
+                        alpha,
+                        beta,
+                    )
+                },
             ),
         }
     }
@@ -583,10 +781,25 @@ impl<A: Lines<T>, T: Real> WithSimd for Scatter<'_, A, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Scatter { mut c, alpha, a, window, x } = self;
+        let Scatter {
+            mut c,
+            alpha,
+            a,
+            window,
+            x,
+        } = self;
         a.each_line(
             #[inline(always)]
-            |i, entries| scatter(simd, entries, window, row_slice(x, i).expect("by rows (checked)"), &mut c, alpha),
+            |i, entries| {
+                scatter(
+                    simd,
+                    entries,
+                    window,
+                    row_slice(x, i).expect("by rows (checked)"),
+                    &mut c,
+                    alpha,
+                )
+            },
         );
     }
 }
@@ -604,7 +817,13 @@ impl<A: Lines<T>, T: Real> WithSimd for Both<'_, A, T> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Both { mut c, a, all, x, between } = self;
+        let Both {
+            mut c,
+            a,
+            all,
+            x,
+            between,
+        } = self;
         a.each_line(
             #[inline(always)]
             |_, entries| {
@@ -615,7 +834,8 @@ impl<A: Lines<T>, T: Real> WithSimd for Both<'_, A, T> {
     }
 }
 
-/// Runs `$step` with `$N` vectors from column `$at` on, as many at a time as stay in registers, until fewer than one is left; then `$rest`.
+/// Runs `$step` with `$N` vectors from column `$at` on, as many at a time as stay in registers,
+/// until fewer than one is left; then `$rest`.
 macro_rules! in_vectors {
     ($len:expr, $lanes:expr, $at:ident, $N:ident => $step:expr, $rest:expr) => {{
         let (len, lanes, mut $at) = ($len, $lanes, 0);
@@ -666,7 +886,8 @@ impl<T: Real> Rows<T> for MatRef<'_, T> {
 
     #[inline(always)]
     fn place(&self, k: usize) -> *const T {
-        self.as_ptr().wrapping_offset((k as isize).wrapping_mul(self.row_stride()))
+        self.as_ptr()
+            .wrapping_offset((k as isize).wrapping_mul(self.row_stride()))
     }
 }
 
@@ -700,7 +921,11 @@ fn combine<S: Simd, I: Index, T: Real>(
     alpha: T,
     beta: T,
 ) {
-    let (zero, factor, before) = (T::splat(simd, T::ZERO), T::splat(simd, alpha), T::splat(simd, beta));
+    let (zero, factor, before) = (
+        T::splat(simd, T::ZERO),
+        T::splat(simd, alpha),
+        T::splat(simd, beta),
+    );
     in_vectors!(c.len(), T::lanes::<S>(), at, N => {
         let mut sums = [zero; N];
         a.each_ahead(
@@ -734,9 +959,17 @@ fn combine<S: Simd, I: Index, T: Real>(
     });
 }
 
-/// Adds alpha times a row of x to the rows of c that a line of the sparse matrix names, each times its entry.
+/// Adds alpha times a row of x to the rows of c that a line of the sparse matrix names, each times
+/// its entry.
 #[inline(always)]
-fn scatter<S: Simd, I: Index, T: Real>(simd: S, a: Entries<'_, I, T>, window: Window, x: &[T], c: &mut MatMut<'_, T>, alpha: T) {
+fn scatter<S: Simd, I: Index, T: Real>(
+    simd: S,
+    a: Entries<'_, I, T>,
+    window: Window,
+    x: &[T],
+    c: &mut MatMut<'_, T>,
+    alpha: T,
+) {
     let factor = T::splat(simd, alpha);
     in_vectors!(x.len(), T::lanes::<S>(), at, N => {
         let mut scaled: [T::Vector<S>; N] = *T::vectors(simd, &x[at..]);
@@ -779,7 +1012,26 @@ fn by_rows<T: Real>(a: MatRef<'_, T>) -> bool {
     a.col_stride() == 1 || a.ncols() <= 1
 }
 
-fn shapes<T: Real>(operation: &'static str, a: (usize, usize), x: MatRef<'_, T>, c: MatRef<'_, T>) -> Error {
-    let strides = |of: MatRef<'_, T>| format!("{:?} with strides ({}, {})", of.shape(), of.row_stride(), of.col_stride());
-    Error::shape(operation, &[("the sparse matrix", &a), ("the operand", &strides(x)), ("the result", &strides(c))])
+fn shapes<T: Real>(
+    operation: &'static str,
+    a: (usize, usize),
+    x: MatRef<'_, T>,
+    c: MatRef<'_, T>,
+) -> Error {
+    let strides = |of: MatRef<'_, T>| {
+        format!(
+            "{:?} with strides ({}, {})",
+            of.shape(),
+            of.row_stride(),
+            of.col_stride()
+        )
+    };
+    Error::shape(
+        operation,
+        &[
+            ("the sparse matrix", &a),
+            ("the operand", &strides(x)),
+            ("the result", &strides(c)),
+        ],
+    )
 }

@@ -1,8 +1,10 @@
-//! Sums of squares that leave no range: a norm which f64 can hold is found though its square is beyond it.
+//! Sums of squares that leave no range: a norm which f64 can hold is found though its square is
+//! beyond it.
 //!
-//! Three sums: of what is squared as it is, and of what is brought into the range by a power of two before, from above and from below.
-//! Nothing is divided, and a power of two rounds nothing. After Blue, "A Portable Fortran Program to Find the Euclidean Norm of a Vector"
-//! (1978), as LAPACK's `nrm2` has it since 3.10 (Anderson, "Safe Scaling in the Level 1 BLAS", 2017).
+//! Three sums: of what is squared as it is, and of what is brought into the range by a power of two
+//! before, from above and from below. Nothing is divided, and a power of two rounds nothing. After
+//! Blue, "A Portable Fortran Program to Find the Euclidean Norm of a Vector" (1978), as LAPACK's
+//! `nrm2` has it since 3.10 (Anderson, "Safe Scaling in the Level 1 BLAS", 2017).
 #![forbid(unsafe_code)]
 
 /// 2^n, for a normal number.
@@ -10,11 +12,13 @@ const fn power(n: i64) -> f64 {
     f64::from_bits(((1023 + n) as u64) << 52)
 }
 
-/// Squares of what is larger are scaled: 2^52 of the largest that are not add up to less than 2^1024.
+/// Squares of what is larger are scaled: 2^52 of the largest that are not add up to less than
+/// 2^1024.
 const LARGE: f64 = power(486);
 /// Squares of what is smaller are scaled: they would have fewer than 53 bits.
 const SMALL: f64 = power(-511);
-/// Times this, the largest numbers have squares of which 2^176 are below 2^1024, and what is barely large one above 2^-230.
+/// Times this, the largest numbers have squares of which 2^176 are below 2^1024, and what is barely
+/// large one above 2^-230.
 const DOWN: f64 = power(-600);
 /// Times this, the smallest number there is, 2^-1074, has a square of 2^-948.
 const UP: f64 = power(600);
@@ -49,7 +53,8 @@ impl Squares {
         self.small += other.small;
     }
 
-    /// The root of the sum, infinite only where no f64 is that large or something infinite was added.
+    /// The root of the sum, infinite only where no f64 is that large or something infinite was
+    /// added.
     #[must_use]
     pub fn root(&self) -> f64 {
         if self.middle.is_nan() {
@@ -72,8 +77,9 @@ impl FromIterator<f64> for Squares {
     }
 }
 
-/// Whether the root of a plain sum of `count` squares is that of the numbers: none was beyond the range, and what was lost below it is
-/// half a unit in the last place at most. Zero is not told from what is too small for its square. NaN is what it is.
+/// Whether the root of a plain sum of `count` squares is that of the numbers: none was beyond the
+/// range, and what was lost below it is half a unit in the last place at most. Zero is not told
+/// from what is too small for its square. NaN is what it is.
 #[inline(always)]
 pub(crate) fn is_faithful(sum: f64, count: usize) -> bool {
     sum.is_nan() || (sum.is_finite() && sum >= count as f64 * f64::MIN_POSITIVE)
@@ -89,7 +95,16 @@ mod tests {
 
     #[test]
     fn roots_are_those_of_numbers_whose_squares_leave_the_range() {
-        for power in [power(1020), power(600), LARGE, 1.0, SMALL, power(-600), power(-1022), power(-1022) * power(-30)] {
+        for power in [
+            power(1020),
+            power(600),
+            LARGE,
+            1.0,
+            SMALL,
+            power(-600),
+            power(-1022),
+            power(-1022) * power(-30),
+        ] {
             assert_eq!(root(&[3.0 * power, -4.0 * power]), 5.0 * power, "{power}");
         }
         // The smallest number that there is, four times: twice that.
@@ -107,7 +122,10 @@ mod tests {
         for bound in [LARGE, SMALL] {
             let got = root(&[bound * 1.5, bound * 0.75]);
             let expected = bound * (1.5f64 * 1.5 + 0.75 * 0.75).sqrt();
-            assert!((got / expected - 1.0).abs() <= 2.0 * f64::EPSILON, "{got} {expected}");
+            assert!(
+                (got / expected - 1.0).abs() <= 2.0 * f64::EPSILON,
+                "{got} {expected}"
+            );
         }
     }
 
@@ -123,7 +141,10 @@ mod tests {
     #[test]
     fn sums_of_parts_are_sums_of_all() {
         let values = [1e-200, 2.0, 1e200, 3e-200, 4e200, 5.0];
-        let (mut one, other) = (values[..3].iter().copied().collect::<Squares>(), values[3..].iter().copied().collect());
+        let (mut one, other) = (
+            values[..3].iter().copied().collect::<Squares>(),
+            values[3..].iter().copied().collect(),
+        );
         one.merge(&other);
         assert_eq!(one.root(), root(&values));
     }

@@ -1,8 +1,10 @@
-//! Count, mean, variance and range of every column in one pass, and the merge of two such summaries.
+//! Count, mean, variance and range of every column in one pass, and the merge of two such
+//! summaries.
 //!
-//! Blocks that fit the cache are summed twice (for the mean, then for the squares about it) and merged by the formula of Chan, Golub and
-//! LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances" (1979), which loses nothing when the
-//! mean is large against the deviation. All accumulators are f64.
+//! Blocks that fit the cache are summed twice (for the mean, then for the squares about it) and
+//! merged by the formula of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm
+//! for Computing Sample Variances" (1979), which loses nothing when the mean is large against the
+//! deviation. All accumulators are f64.
 #![forbid(unsafe_code)]
 
 use crate::view::row_slice;
@@ -13,7 +15,8 @@ use faer::MatRef;
 const BLOCK_ROWS: usize = 64;
 const BLOCK_COLUMNS: usize = 512;
 
-/// What is known of the columns of a matrix after some of its rows. NaN in a column makes its numbers NaN.
+/// What is known of the columns of a matrix after some of its rows. NaN in a column makes its
+/// numbers NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ColumnStatistics {
     /// Rows seen.
@@ -42,7 +45,8 @@ impl ColumnStatistics {
 
     /// Takes in the rows of `x`.
     ///
-    /// Shapes: x is rows x columns, any strides. Cost: reads x once from memory (a second time from cache); 16 KiB of stack.
+    /// Shapes: x is rows x columns, any strides. Cost: reads x once from memory (a second time from
+    /// cache); 16 KiB of stack.
     ///
     /// # Errors
     /// [`Error::Shape`] when x has another number of columns.
@@ -50,7 +54,10 @@ impl ColumnStatistics {
     /// Determinism: the bits depend on how the rows were split into calls, not on the CPU.
     pub fn update<T: Real>(&mut self, x: MatRef<'_, T>) -> Result<(), Error> {
         if x.ncols() != self.mean.len() {
-            return Err(Error::shape("ColumnStatistics", &[("columns", &self.mean.len()), ("the rows", &x.shape())]));
+            return Err(Error::shape(
+                "ColumnStatistics",
+                &[("columns", &self.mean.len()), ("the rows", &x.shape())],
+            ));
         }
         pulp::Arch::new().dispatch(
             #[inline(always)]
@@ -72,17 +79,27 @@ impl ColumnStatistics {
         Ok(())
     }
 
-    /// The summary of both sets of rows. `a.merge(b)` and `b.merge(a)` may differ in the last bit: merge in a fixed order.
+    /// The summary of both sets of rows. `a.merge(b)` and `b.merge(a)` may differ in the last bit:
+    /// merge in a fixed order.
     ///
     /// # Errors
     /// [`Error::Shape`] when the numbers of columns differ.
     pub fn merge(&mut self, other: &Self) -> Result<(), Error> {
         if other.mean.len() != self.mean.len() {
             let (left, right) = (self.mean.len(), other.mean.len());
-            return Err(Error::shape("ColumnStatistics", &[("columns", &left), ("the other's columns", &right)]));
+            return Err(Error::shape(
+                "ColumnStatistics",
+                &[("columns", &left), ("the other's columns", &right)],
+            ));
         }
         for j in 0..self.mean.len() {
-            self.merge_column(j, other.count, other.mean[j], other.m2[j], (other.min[j], other.max[j]));
+            self.merge_column(
+                j,
+                other.count,
+                other.mean[j],
+                other.m2[j],
+                (other.min[j], other.max[j]),
+            );
         }
         self.count += other.count;
         Ok(())
@@ -96,7 +113,8 @@ impl ColumnStatistics {
         self.max.extend(&other.max);
     }
 
-    /// Variance of column j with `ddof` degrees of freedom taken off (0: population, 1: sample); NaN when too few rows were seen.
+    /// Variance of column j with `ddof` degrees of freedom taken off (0: population, 1: sample);
+    /// NaN when too few rows were seen.
     pub fn variance(&self, column: usize, ddof: u64) -> f64 {
         match self.count.checked_sub(ddof) {
             None | Some(0) => f64::NAN,
@@ -108,7 +126,10 @@ impl ColumnStatistics {
     fn update_block<T: Real>(&mut self, x: MatRef<'_, T>, left: usize) {
         let columns = x.ncols();
         let (mut mean, mut m2) = ([0.0; BLOCK_COLUMNS], [0.0; BLOCK_COLUMNS]);
-        let (mut min, mut max) = ([T::of(f64::INFINITY); BLOCK_COLUMNS], [T::of(f64::NEG_INFINITY); BLOCK_COLUMNS]);
+        let (mut min, mut max) = (
+            [T::of(f64::INFINITY); BLOCK_COLUMNS],
+            [T::of(f64::NEG_INFINITY); BLOCK_COLUMNS],
+        );
         let mean = &mut mean[..columns];
         fold_columns(
             mean,
@@ -142,7 +163,11 @@ impl ColumnStatistics {
         for j in 0..columns {
             // A NaN compares with nothing, so the extrema passed it by; the squares did not.
             let nan = m2[j].is_nan() && (0..x.nrows()).any(|i| x[(i, j)].f64().is_nan());
-            let range = if nan { (f64::NAN, f64::NAN) } else { (min[j].f64(), max[j].f64()) };
+            let range = if nan {
+                (f64::NAN, f64::NAN)
+            } else {
+                (min[j].f64(), max[j].f64())
+            };
             self.merge_column(left + j, x.nrows() as u64, mean[j], m2[j], range);
         }
     }
@@ -157,14 +182,26 @@ impl ColumnStatistics {
         let share = theirs / (mine + theirs);
         self.mean[j] += delta * share;
         self.m2[j] += m2 + delta * delta * mine * share;
-        self.min[j] = if min < self.min[j] || min.is_nan() { min } else { self.min[j] };
-        self.max[j] = if max > self.max[j] || max.is_nan() { max } else { self.max[j] };
+        self.min[j] = if min < self.min[j] || min.is_nan() {
+            min
+        } else {
+            self.min[j]
+        };
+        self.max[j] = if max > self.max[j] || max.is_nan() {
+            max
+        } else {
+            self.max[j]
+        };
     }
 }
 
 /// `out[j] = f(out[j], x[i, j], j)` for each row in turn, along the lines in which `x` lies.
 #[inline(always)]
-fn fold_columns<T: Real, U: Real>(out: &mut [U], x: MatRef<'_, T>, f: impl Fn(U, T, usize) -> U + Copy) {
+fn fold_columns<T: Real, U: Real>(
+    out: &mut [U],
+    x: MatRef<'_, T>,
+    f: impl Fn(U, T, usize) -> U + Copy,
+) {
     let (rows, cols) = x.shape();
     if x.row_stride() == 1 && x.col_stride() != 1 {
         return fold_lines(out, x.transpose(), f);
@@ -172,28 +209,47 @@ fn fold_columns<T: Real, U: Real>(out: &mut [U], x: MatRef<'_, T>, f: impl Fn(U,
     let mut i = 0;
     // Four rows a pass: the accumulators are loaded and stored a quarter as often.
     while i + 4 <= rows {
-        let lines = (row_slice(x, i), row_slice(x, i + 1), row_slice(x, i + 2), row_slice(x, i + 3));
-        let (Some(a), Some(b), Some(c), Some(d)) = lines else { break };
-        for (j, ((((out, &a), &b), &c), &d)) in out.iter_mut().zip(a).zip(b).zip(c).zip(d).enumerate() {
+        let lines = (
+            row_slice(x, i),
+            row_slice(x, i + 1),
+            row_slice(x, i + 2),
+            row_slice(x, i + 3),
+        );
+        let (Some(a), Some(b), Some(c), Some(d)) = lines else {
+            break;
+        };
+        for (j, ((((out, &a), &b), &c), &d)) in
+            out.iter_mut().zip(a).zip(b).zip(c).zip(d).enumerate()
+        {
             *out = f(f(f(f(*out, a, j), b, j), c, j), d, j);
         }
         i += 4;
     }
     for i in i..rows {
         match row_slice(x, i) {
-            Some(line) => out.iter_mut().zip(line).enumerate().for_each(|(j, (out, &x))| *out = f(*out, x, j)),
+            Some(line) => out
+                .iter_mut()
+                .zip(line)
+                .enumerate()
+                .for_each(|(j, (out, &x))| *out = f(*out, x, j)),
             None => (0..cols).for_each(|j| out[j] = f(out[j], x[(i, j)], j)),
         }
     }
 }
 
-/// The same where each column is a line in memory: eight columns advance together, so that additions need not wait for each other.
+/// The same where each column is a line in memory: eight columns advance together, so that
+/// additions need not wait for each other.
 #[inline(always)]
-fn fold_lines<T: Real, U: Real>(out: &mut [U], columns: MatRef<'_, T>, f: impl Fn(U, T, usize) -> U + Copy) {
+fn fold_lines<T: Real, U: Real>(
+    out: &mut [U],
+    columns: MatRef<'_, T>,
+    f: impl Fn(U, T, usize) -> U + Copy,
+) {
     const TOGETHER: usize = 8;
     let mut first = 0;
     while first + TOGETHER <= out.len() {
-        let lines: [&[T]; TOGETHER] = std::array::from_fn(|lane| row_slice(columns, first + lane).unwrap_or_default());
+        let lines: [&[T]; TOGETHER] =
+            std::array::from_fn(|lane| row_slice(columns, first + lane).unwrap_or_default());
         let mut state: [U; TOGETHER] = std::array::from_fn(|lane| out[first + lane]);
         let lines = lines.map(|line| &line[..columns.ncols()]);
         for i in 0..columns.ncols() {
@@ -205,6 +261,9 @@ fn fold_lines<T: Real, U: Real>(out: &mut [U], columns: MatRef<'_, T>, f: impl F
         first += TOGETHER;
     }
     for (j, out) in out.iter_mut().enumerate().skip(first) {
-        row_slice(columns, j).into_iter().flatten().for_each(|&x| *out = f(*out, x, j));
+        row_slice(columns, j)
+            .into_iter()
+            .flatten()
+            .for_each(|&x| *out = f(*out, x, j));
     }
 }

@@ -1,8 +1,9 @@
 //! C = alpha A A^T + beta C on the lower triangle: half the flops of the general product.
 //!
-//! On AVX-512 the tiles above the diagonal are left out. Elsewhere the triangle is halved recursively: the square below the
-//! diagonal is a [`gemm`](crate::gemm()), the two triangles are smaller problems, and a triangle of at most 64 rows is
-//! computed as a full square into scratch, of which the lower part is added. Extra flops are 64 nk, of n^2 k.
+//! On AVX-512 the tiles above the diagonal are left out. Elsewhere the triangle is halved
+//! recursively: the square below the diagonal is a [`gemm`](crate::gemm()), the two triangles are
+//! smaller problems, and a triangle of at most 64 rows is computed as a full square into scratch,
+//! of which the lower part is added. Extra flops are 64 nk, of n^2 k.
 #![forbid(unsafe_code)]
 
 use crate::{Blas, Error, Real, gemm_until, view_mut};
@@ -11,24 +12,35 @@ use faer::{MatMut, MatRef};
 
 /// Rows of the triangle that is computed as a square: 64 x 64 f64 are 32 KiB of stack.
 const LEAF: usize = 64;
-/// The most that one call of a library that the user brings computes: 0.1 s on half a core. Longer ones are halved first.
+/// The most that one call of a library that the user brings computes: 0.1 s on half a core. Longer
+/// ones are halved first.
 const CALL_FLOPS: u64 = 1 << 30;
 
-/// Lower triangle of c (diagonal included) = alpha a a^T + beta c; the strict upper triangle is neither read nor written.
+/// Lower triangle of c (diagonal included) = alpha a a^T + beta c; the strict upper triangle is
+/// neither read nor written.
 ///
-/// Shapes: c is n x n, a is n x k, any strides; `a.transpose()` gives a^T a. When `beta` is 0, c is only written.
+/// Shapes: c is n x n, a is n x k, any strides; `a.transpose()` gives a^T a. When `beta` is 0, c is
+/// only written.
 ///
-/// Cost: at most n(n + 64)k flops, scratch [`gemm_scratch_bytes`](crate::gemm_scratch_bytes)(n, n, k) and 32 KiB of stack.
+/// Cost: at most n(n + 64)k flops, scratch [`gemm_scratch_bytes`](crate::gemm_scratch_bytes)(n, n,
+/// k) and 32 KiB of stack.
 ///
 /// # Errors
 /// [`Error::Shape`].
 ///
 /// Determinism: as [`gemm`](crate::gemm()).
-pub fn syrk<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T, blas: &Blas) -> Result<(), Error> {
+pub fn syrk<T: Real>(
+    c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    beta: T,
+    blas: &Blas,
+) -> Result<(), Error> {
     syrk_until(c, alpha, a, beta, blas, &|| false)
 }
 
-/// As [`syrk`](crate::syrk()), unless `stop` says so, which is asked now and then, some 0.1 s apart at most; c is then of no use.
+/// As [`syrk`](crate::syrk()), unless `stop` says so, which is asked now and then, some 0.1 s apart
+/// at most; c is then of no use.
 ///
 /// # Errors
 /// [`Error::Shape`].
@@ -42,7 +54,10 @@ pub fn syrk_until<T: Real>(
 ) -> Result<(), Error> {
     let n = c.nrows();
     if c.ncols() != n || a.nrows() != n {
-        return Err(Error::shape("syrk", &[("c", &c.shape()), ("a", &a.shape())]));
+        return Err(Error::shape(
+            "syrk",
+            &[("c", &c.shape()), ("a", &a.shape())],
+        ));
     }
     if let Blas::Loaded(library) = blas
         && n > 0
@@ -61,7 +76,9 @@ pub fn syrk_until<T: Real>(
 
 /// n(n+1)k, the flops that the lower triangle needs.
 pub fn syrk_flops(n: usize, k: usize) -> u64 {
-    (n as u64).saturating_mul(n as u64 + 1).saturating_mul(k as u64)
+    (n as u64)
+        .saturating_mul(n as u64 + 1)
+        .saturating_mul(k as u64)
 }
 
 fn halves<T: Real>(
@@ -114,10 +131,22 @@ fn leaf<T: Real>(
     let n = c.nrows();
     let mut square = [T::ZERO; LEAF * LEAF];
     let mut square = view_mut(&mut square, n, n, 1, LEAF)?;
-    gemm_until(square.rb_mut(), alpha, a, a.transpose(), T::ZERO, blas, stop)?;
+    gemm_until(
+        square.rb_mut(),
+        alpha,
+        a,
+        a.transpose(),
+        T::ZERO,
+        blas,
+        stop,
+    )?;
     for j in 0..n {
         for i in j..n {
-            let old = if beta == T::ZERO { T::ZERO } else { beta * c[(i, j)] };
+            let old = if beta == T::ZERO {
+                T::ZERO
+            } else {
+                beta * c[(i, j)]
+            };
             c[(i, j)] = square[(i, j)] + old;
         }
     }

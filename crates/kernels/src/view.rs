@@ -1,7 +1,7 @@
 //! Strided views of slices, checked once when they are made.
 //!
-//! One of the few files with `unsafe`: everything else works on the views made here and trusts that each element
-//! lies inside its slice and, in a mutable view, that no two elements share memory.
+//! One of the few files with `unsafe`: everything else works on the views made here and trusts that
+//! each element lies inside its slice and, in a mutable view, that no two elements share memory.
 #![allow(unsafe_code)]
 
 use crate::{Error, Real};
@@ -9,22 +9,38 @@ use faer::{MatMut, MatRef};
 
 /// Element (i, j) of the view is `data[i * row_stride + j * col_stride]`.
 ///
-/// A stride of zero repeats a row or a column. Row-major data has `col_stride` 1, column-major `row_stride` 1.
+/// A stride of zero repeats a row or a column. Row-major data has `col_stride` 1, column-major
+/// `row_stride` 1.
 ///
 /// # Errors
 /// [`Error::View`] when an element would lie outside `data`.
-pub fn view<T: Real>(data: &[T], rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> Result<MatRef<'_, T>, Error> {
+pub fn view<T: Real>(
+    data: &[T],
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+) -> Result<MatRef<'_, T>, Error> {
     check(data.len(), rows, cols, row_stride, col_stride)?;
-    // SAFETY: `check` made sure that the last element lies inside `data`, that strides fit an isize, and the others
-    // lie before the last one because strides are not negative. The borrow of `data` lives as long as the view.
-    Ok(unsafe { MatRef::from_raw_parts(data.as_ptr(), rows, cols, row_stride as isize, col_stride as isize) })
+    // SAFETY: `check` made sure that the last element lies inside `data`, that strides fit an
+    // isize, and the others lie before the last one because strides are not negative. The borrow of
+    // `data` lives as long as the view.
+    Ok(unsafe {
+        MatRef::from_raw_parts(
+            data.as_ptr(),
+            rows,
+            cols,
+            row_stride as isize,
+            col_stride as isize,
+        )
+    })
 }
 
 /// The same as [`view`], to write into.
 ///
 /// # Errors
-/// [`Error::View`] when an element would lie outside `data`, or when two elements may be one and the same: one
-/// stride must be at least the extent of the other direction.
+/// [`Error::View`] when an element would lie outside `data`, or when two elements may be one and
+/// the same: one stride must be at least the extent of the other direction.
 pub fn view_mut<T: Real>(
     data: &mut [T],
     rows: usize,
@@ -47,15 +63,43 @@ pub fn view_mut<T: Real>(
         };
     if !distinct {
         let why = "two elements would share memory";
-        return Err(Error::View { rows, cols, row_stride, col_stride, len, why });
+        return Err(Error::View {
+            rows,
+            cols,
+            row_stride,
+            col_stride,
+            len,
+            why,
+        });
     }
-    // SAFETY: inside the slice as in `view`; `data` is borrowed mutably for the life of the view, and the test above
-    // makes all its elements distinct.
-    Ok(unsafe { MatMut::from_raw_parts_mut(data.as_mut_ptr(), rows, cols, row_stride as isize, col_stride as isize) })
+    // SAFETY: inside the slice as in `view`; `data` is borrowed mutably for the life of the view,
+    // and the test above makes all its elements distinct.
+    Ok(unsafe {
+        MatMut::from_raw_parts_mut(
+            data.as_mut_ptr(),
+            rows,
+            cols,
+            row_stride as isize,
+            col_stride as isize,
+        )
+    })
 }
 
-fn check(len: usize, rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> Result<(), Error> {
-    let wrong = |why| Error::View { rows, cols, row_stride, col_stride, len, why };
+fn check(
+    len: usize,
+    rows: usize,
+    cols: usize,
+    row_stride: usize,
+    col_stride: usize,
+) -> Result<(), Error> {
+    let wrong = |why| Error::View {
+        rows,
+        cols,
+        row_stride,
+        col_stride,
+        len,
+        why,
+    };
     if row_stride > isize::MAX as usize || col_stride > isize::MAX as usize {
         return Err(wrong("a stride is too large"));
     }
@@ -82,7 +126,8 @@ pub(crate) fn whole<T: Real>(a: MatRef<'_, T>) -> Option<&[T]> {
     if (a.col_stride() != 1 && cols != 1) || (a.row_stride() != cols as isize && rows != 1) {
         return None;
     }
-    // SAFETY: rows * cols elements lie one after the other from the first one, all of them elements of the view.
+    // SAFETY: rows * cols elements lie one after the other from the first one, all of them elements
+    // of the view.
     Some(unsafe { std::slice::from_raw_parts(a.as_ptr(), rows * cols) })
 }
 
@@ -93,7 +138,8 @@ pub(crate) fn whole_mut<'a, T: Real>(a: &'a mut MatMut<'_, T>) -> Option<&'a mut
     if len == 0 {
         return Some(&mut []);
     }
-    // SAFETY: as in `whole`; `a` is borrowed mutably for the life of the slice and its elements are distinct.
+    // SAFETY: as in `whole`; `a` is borrowed mutably for the life of the slice and its elements are
+    // distinct.
     Some(unsafe { std::slice::from_raw_parts_mut(a.as_ptr_mut(), len) })
 }
 
@@ -107,14 +153,17 @@ pub(crate) fn row_slice<T: Real>(a: MatRef<'_, T>, row: usize) -> Option<&[T]> {
     if a.col_stride() != 1 && a.ncols() != 1 {
         return None;
     }
-    // SAFETY: the row's elements are next to each other (or there is one), `row` is inside, and the view promises
-    // that all its elements are readable for its lifetime.
+    // SAFETY: the row's elements are next to each other (or there is one), `row` is inside, and the
+    // view promises that all its elements are readable for its lifetime.
     Some(unsafe { std::slice::from_raw_parts(a.ptr_at(row, 0), a.ncols()) })
 }
 
 /// The rows of a matrix as slices to write into, if they are contiguous.
 #[inline(always)]
-pub(crate) fn row_slice_mut<'a, T: Real>(a: &'a mut MatMut<'_, T>, row: usize) -> Option<&'a mut [T]> {
+pub(crate) fn row_slice_mut<'a, T: Real>(
+    a: &'a mut MatMut<'_, T>,
+    row: usize,
+) -> Option<&'a mut [T]> {
     assert!(row < a.nrows());
     if a.ncols() == 0 {
         return Some(&mut []);
@@ -122,7 +171,8 @@ pub(crate) fn row_slice_mut<'a, T: Real>(a: &'a mut MatMut<'_, T>, row: usize) -
     if a.col_stride() != 1 && a.ncols() != 1 {
         return None;
     }
-    // SAFETY: as in `row_slice`; `a` is borrowed mutably for the life of the slice and its elements are distinct.
+    // SAFETY: as in `row_slice`; `a` is borrowed mutably for the life of the slice and its elements
+    // are distinct.
     Some(unsafe { std::slice::from_raw_parts_mut(a.ptr_at_mut(row, 0), a.ncols()) })
 }
 
@@ -136,7 +186,10 @@ mod tests {
         let a = view(&data, 3, 4, 8, 2).unwrap();
         assert_eq!(a[(2, 3)], 22.0);
         assert_eq!(row_slice(a, 1), None);
-        assert_eq!(row_slice(view(&data, 3, 4, 8, 1).unwrap(), 1), Some(&data[8..12]));
+        assert_eq!(
+            row_slice(view(&data, 3, 4, 8, 1).unwrap(), 1),
+            Some(&data[8..12])
+        );
         assert_eq!(row_slice(a.subcols(1, 1), 1), Some(&data[10..11]));
     }
 

@@ -1,6 +1,7 @@
 //! Eigenproblems: residuals, orthonormality and values against the plain twin.
 //!
-//! Bound: |C v - lambda v|, |V^T V - I| and the error of a value are held to c * eps * n * |C| with c = 8.
+//! Bound: |C v - lambda v|, |V^T V - I| and the error of a value are held to c * eps * n * |C| with
+//! c = 8.
 
 use faer::Mat;
 use outcore_kernels::*;
@@ -9,7 +10,9 @@ use proptest::prelude::*;
 fn random(rows: usize, cols: usize, seed: u64) -> Mat<f64> {
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
     Mat::from_fn(rows, cols, |_, _| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (state >> 33) as f64 / (1u64 << 30) as f64 - 1.0
     })
 }
@@ -32,17 +35,31 @@ fn check<T: Real>(c: &Mat<T>, found: &Eigen<T>, tolerance: f64) {
     assert_eq!(found.vectors.shape(), (n, k));
     assert!(found.values.windows(2).all(|pair| pair[0] >= pair[1]));
     let (c, v): (Mat<f64>, Mat<f64>) = (widen(c), widen(&found.vectors));
-    let size = found.values.iter().map(|x| x.f64().abs()).fold(0.0, f64::max).max(c.norm_max());
+    let size = found
+        .values
+        .iter()
+        .map(|x| x.f64().abs())
+        .fold(0.0, f64::max)
+        .max(c.norm_max());
     let bound = (8.0 * T::EPSILON.f64() * (n as f64 + 1.0) + tolerance) * size;
     let image = &c * &v;
     let gram = v.transpose() * &v;
     for j in 0..k {
         let value = found.values[j].f64();
-        let residual = (0..n).map(|i| (image[(i, j)] - value * v[(i, j)]).powi(2)).sum::<f64>().sqrt();
-        assert!(residual <= bound, "pair {j}: residual {residual:e} > {bound:e}");
+        let residual = (0..n)
+            .map(|i| (image[(i, j)] - value * v[(i, j)]).powi(2))
+            .sum::<f64>()
+            .sqrt();
+        assert!(
+            residual <= bound,
+            "pair {j}: residual {residual:e} > {bound:e}"
+        );
         for i in 0..k {
             let expected = if i == j { 1.0 } else { 0.0 };
-            assert!((gram[(i, j)] - expected).abs() <= 8.0 * T::EPSILON.f64() * (n as f64 + 1.0), "V^T V ({i}, {j})");
+            assert!(
+                (gram[(i, j)] - expected).abs() <= 8.0 * T::EPSILON.f64() * (n as f64 + 1.0),
+                "V^T V ({i}, {j})"
+            );
         }
     }
 }
@@ -96,7 +113,16 @@ fn spectra(n: usize) -> Vec<(&'static str, Vec<f64>)> {
         ("falls slowly", by(&|i| 1.0 / (1.0 + i))),
         ("falls fast", by(&|i| 0.7f64.powf(i))),
         ("rank 7", by(&|i| if i < 7.0 { 7.0 - i } else { 0.0 })),
-        ("clusters", by(&|i| if i < 30.0 { 3.0 } else { 1.0 + 1e-3 * (n as f64 - i) / n as f64 })),
+        (
+            "clusters",
+            by(&|i| {
+                if i < 30.0 {
+                    3.0
+                } else {
+                    1.0 + 1e-3 * (n as f64 - i) / n as f64
+                }
+            }),
+        ),
         ("zero", by(&|_| 0.0)),
         ("identity", by(&|_| 1.0)),
         ("indefinite", by(&|i| 5.0 - i * 12.0 / n as f64)),
@@ -114,10 +140,17 @@ fn the_top_pairs_are_found_whatever_the_spectrum() {
             check(&c, &found, 1e-10);
             let expected = eigh(c.as_ref(), Some(k)).unwrap();
             for (got, expected) in found.values.iter().zip(&expected.values) {
-                assert!((got - expected).abs() <= 1e-9, "{name}: {got} is not {expected}");
+                assert!(
+                    (got - expected).abs() <= 1e-9,
+                    "{name}: {got} is not {expected}"
+                );
             }
             let narrow = as_type::<f32>(&c);
-            check(&narrow, &eigh_top(narrow.as_ref(), k, &TopOptions::default(), &Blas::Builtin).unwrap(), 1e-5);
+            check(
+                &narrow,
+                &eigh_top(narrow.as_ref(), k, &TopOptions::default(), &Blas::Builtin).unwrap(),
+                1e-5,
+            );
         }
     }
 }
@@ -127,12 +160,18 @@ fn the_krylov_search_itself_converges() {
     let n = 400;
     for (name, values) in spectra(n) {
         let c = with_values(&values, 9);
-        let apply = |v: MatRef<'_, f64>, cv: MatMut<'_, f64>| gemm(cv, 1.0, c.as_ref(), v, 0.0, &Blas::Builtin);
+        let apply = |v: MatRef<'_, f64>, cv: MatMut<'_, f64>| {
+            gemm(cv, 1.0, c.as_ref(), v, 0.0, &Blas::Builtin)
+        };
         let mut options = TopOptions::default();
         for (block, basis) in [(16, None), (8, None), (8, Some(50)), (4, Some(0))] {
             (options.block, options.basis, options.products_max) = (block, basis, 600 * 16 / block);
             let found = eigh_top_with(n, 10, apply, &options, &Blas::Builtin);
-            check(&c, &found.unwrap_or_else(|error| panic!("{name}, blocks of {block}: {error}")), 1e-10);
+            check(
+                &c,
+                &found.unwrap_or_else(|error| panic!("{name}, blocks of {block}: {error}")),
+                1e-10,
+            );
         }
     }
 }
@@ -141,7 +180,9 @@ fn the_krylov_search_itself_converges() {
 fn small_problems_use_the_whole_space() {
     for n in [1, 2, 3, 17, 40] {
         let c = with_values(&(0..n).map(|i| i as f64).collect::<Vec<_>>(), 1);
-        let apply = |v: MatRef<'_, f64>, cv: MatMut<'_, f64>| gemm(cv, 1.0, c.as_ref(), v, 0.0, &Blas::Builtin);
+        let apply = |v: MatRef<'_, f64>, cv: MatMut<'_, f64>| {
+            gemm(cv, 1.0, c.as_ref(), v, 0.0, &Blas::Builtin)
+        };
         for k in [1, n] {
             let found = eigh_top_with(n, k, apply, &TopOptions::default(), &Blas::Builtin).unwrap();
             assert_eq!(found.values.len(), k);
@@ -152,7 +193,12 @@ fn small_problems_use_the_whole_space() {
 
 #[test]
 fn the_same_seed_gives_the_same_bits() {
-    let c = with_values(&(0..300).map(|i| 1.0 / (1.0 + f64::from(i))).collect::<Vec<_>>(), 3);
+    let c = with_values(
+        &(0..300)
+            .map(|i| 1.0 / (1.0 + f64::from(i)))
+            .collect::<Vec<_>>(),
+        3,
+    );
     let run = |seed| {
         let mut options = TopOptions::default();
         options.seed = seed;
@@ -182,8 +228,14 @@ fn an_error_of_the_product_ends_the_search() {
     let mut calls = 0;
     let apply = |_: MatRef<'_, f64>, _: MatMut<'_, f64>| {
         calls += 1;
-        Err(Error::NotConverged { operation: "test", why: "cancelled".into() })
+        Err(Error::NotConverged {
+            operation: "test",
+            why: "cancelled".into(),
+        })
     };
     let error = eigh_top_with(300, 3, apply, &TopOptions::default(), &Blas::Builtin).unwrap_err();
-    assert_eq!((calls, error.to_string().as_str()), (1, "test did not converge: cancelled"));
+    assert_eq!(
+        (calls, error.to_string().as_str()),
+        (1, "test did not converge: cancelled")
+    );
 }

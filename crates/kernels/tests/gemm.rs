@@ -1,8 +1,11 @@
 //! Products of every layout against the plain twin.
 //!
-//! Bound: each element of C is a sum of k products, so |C - reference| <= c * eps * k * max|a| * max|b|, with c = 4.
+//! Bound: each element of C is a sum of k products, so |C - reference| <= c * eps * k * max|a| *
+//! max|b|, with c = 4.
 
-use outcore_kernels::{Blas, MatMut, MatRef, Real, gemm, mirror_lower, reference, syrk, view, view_mut};
+use outcore_kernels::{
+    Blas, MatMut, MatRef, Real, gemm, mirror_lower, reference, syrk, view, view_mut,
+};
 use proptest::prelude::*;
 
 /// A buffer with a matrix of numbers in [-1, 1) somewhere in it.
@@ -12,7 +15,8 @@ struct Strided<T> {
     strides: (usize, usize),
 }
 
-/// How a matrix lies: 0 row-major, 1 column-major, 2 rows apart, 3 columns apart, 4 neither stride is one.
+/// How a matrix lies: 0 row-major, 1 column-major, 2 rows apart, 3 columns apart, 4 neither stride
+/// is one.
 fn strided<T: Real>(rows: usize, cols: usize, layout: u8, seed: u64) -> Strided<T> {
     let strides = match layout {
         0 => (cols.max(1), 1),
@@ -25,19 +29,39 @@ fn strided<T: Real>(rows: usize, cols: usize, layout: u8, seed: u64) -> Strided<
     let mut state = seed;
     let data = (0..len)
         .map(|_| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             T::of((state >> 33) as f64 / (1u64 << 30) as f64 - 1.0)
         })
         .collect();
-    Strided { data, shape: (rows, cols), strides }
+    Strided {
+        data,
+        shape: (rows, cols),
+        strides,
+    }
 }
 
 impl<T: Real> Strided<T> {
     fn get(&self) -> MatRef<'_, T> {
-        view(&self.data, self.shape.0, self.shape.1, self.strides.0, self.strides.1).unwrap()
+        view(
+            &self.data,
+            self.shape.0,
+            self.shape.1,
+            self.strides.0,
+            self.strides.1,
+        )
+        .unwrap()
     }
     fn get_mut(&mut self) -> MatMut<'_, T> {
-        view_mut(&mut self.data, self.shape.0, self.shape.1, self.strides.0, self.strides.1).unwrap()
+        view_mut(
+            &mut self.data,
+            self.shape.0,
+            self.shape.1,
+            self.strides.0,
+            self.strides.1,
+        )
+        .unwrap()
     }
 }
 
@@ -45,12 +69,26 @@ fn assert_close<T: Real>(got: &[T], expected: &[T], k: usize) {
     let bound = 4.0 * T::EPSILON.f64() * (k as f64 + 2.0);
     for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
         let same = got == expected || (got.f64().is_nan() && expected.f64().is_nan());
-        assert!(same || (got.f64() - expected.f64()).abs() <= bound, "element {i}: {got} is not {expected}");
+        assert!(
+            same || (got.f64() - expected.f64()).abs() <= bound,
+            "element {i}: {got} is not {expected}"
+        );
     }
 }
 
-fn check_gemm<T: Real>(m: usize, n: usize, k: usize, layouts: [u8; 3], alpha: f64, beta: f64, blas: &Blas) {
-    let (a, b) = (strided::<T>(m, k, layouts[0], 1), strided::<T>(k, n, layouts[1], 2));
+fn check_gemm<T: Real>(
+    m: usize,
+    n: usize,
+    k: usize,
+    layouts: [u8; 3],
+    alpha: f64,
+    beta: f64,
+    blas: &Blas,
+) {
+    let (a, b) = (
+        strided::<T>(m, k, layouts[0], 1),
+        strided::<T>(k, n, layouts[1], 2),
+    );
     let mut c = strided::<T>(m, n, layouts[2], 3);
     if beta == 0.0 {
         c.get_mut().fill(T::of(f64::NAN));
@@ -146,7 +184,11 @@ fn nan_and_infinity_reach_the_result() {
         gemm(c.get_mut(), 1.0, a.get(), b.get(), 0.0, &Blas::Builtin).unwrap();
         let c = c.get();
         assert!((0..21).all(|j| !c[(7, j)].is_finite()), "case {index}");
-        assert!((0..33).filter(|&i| i != 7).all(|i| (0..21).all(|j| c[(i, j)].is_finite())));
+        assert!(
+            (0..33)
+                .filter(|&i| i != 7)
+                .all(|i| (0..21).all(|j| c[(i, j)].is_finite()))
+        );
     }
 }
 
@@ -155,28 +197,47 @@ fn shapes_that_do_not_fit_are_errors() {
     let (a, b) = (strided::<f32>(3, 4, 0, 1), strided::<f32>(5, 6, 0, 2));
     let mut c = strided::<f32>(3, 6, 0, 3);
     let error = gemm(c.get_mut(), 1.0, a.get(), b.get(), 0.0, &Blas::Builtin).unwrap_err();
-    assert_eq!(error.to_string(), "gemm: shapes do not fit: c is (3, 6), a is (3, 4), b is (5, 6)");
+    assert_eq!(
+        error.to_string(),
+        "gemm: shapes do not fit: c is (3, 6), a is (3, 4), b is (5, 6)"
+    );
     assert!(syrk(c.get_mut(), 1.0, a.get(), 0.0, &Blas::Builtin).is_err());
 }
 
 #[test]
 fn what_is_not_a_blas_is_refused_with_its_name() {
-    let error = Blas::load("/nonexistent/libblas.so").unwrap_err().to_string();
+    let error = Blas::load("/nonexistent/libblas.so")
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("/nonexistent/libblas.so"), "{error}");
     // The C library has no cblas_sgemm.
     if let Err(error) = Blas::load("libc.so.6") {
-        assert!(error.to_string().contains("cblas_sgemm") || error.to_string().contains("load"), "{error}");
+        assert!(
+            error.to_string().contains("cblas_sgemm") || error.to_string().contains("load"),
+            "{error}"
+        );
     }
 }
 
 /// Runs on the BLAS libraries named in the environment (paths separated by `:`), if any.
 #[test]
 fn brought_libraries_equal_the_twin() {
-    for path in std::env::var("OUTCORE_TEST_BLAS").unwrap_or_default().split(':').filter(|path| !path.is_empty()) {
+    for path in std::env::var("OUTCORE_TEST_BLAS")
+        .unwrap_or_default()
+        .split(':')
+        .filter(|path| !path.is_empty())
+    {
         let blas = Blas::load(path).unwrap();
         for layouts in 0..125u8 {
             let layouts = [layouts % 5, layouts / 5 % 5, layouts / 25];
-            for (m, n, k) in [(0, 3, 2), (1, 1, 1), (5, 1, 7), (1, 9, 3), (40, 33, 0), (40, 33, 70)] {
+            for (m, n, k) in [
+                (0, 3, 2),
+                (1, 1, 1),
+                (5, 1, 7),
+                (1, 9, 3),
+                (40, 33, 0),
+                (40, 33, 70),
+            ] {
                 check_gemm::<f32>(m, n, k, layouts, 0.37, 0.0, &blas);
                 check_gemm::<f64>(m, n, k, layouts, -1.0, 0.37, &blas);
             }

@@ -1,11 +1,13 @@
 //! Element-wise work, reductions and statistics against their definitions, for every layout.
 //!
-//! Bound: sums of n numbers in f64 are held to c * eps * n * sum|x| with c = 4; element-wise results to one rounding.
+//! Bound: sums of n numbers in f64 are held to c * eps * n * sum|x| with c = 4; element-wise
+//! results to one rounding.
 
 use outcore_kernels::*;
 use proptest::prelude::*;
 
-/// How a matrix lies: 0 row-major, 1 column-major, 2 rows apart, 3 columns apart, 4 neither stride is one.
+/// How a matrix lies: 0 row-major, 1 column-major, 2 rows apart, 3 columns apart, 4 neither stride
+/// is one.
 fn strides(rows: usize, cols: usize, layout: u8) -> (usize, usize) {
     match layout {
         0 => (cols.max(1), 1),
@@ -28,17 +30,37 @@ impl<T: Real> Strided<T> {
         let mut state = seed;
         let data = (0..rows * strides.0 + cols * strides.1 + 1)
             .map(|_| {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                state = state
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
                 T::of((state >> 33) as f64 / (1u64 << 30) as f64 - 1.0)
             })
             .collect();
-        Self { data, shape: (rows, cols), strides }
+        Self {
+            data,
+            shape: (rows, cols),
+            strides,
+        }
     }
     fn get(&self) -> MatRef<'_, T> {
-        view(&self.data, self.shape.0, self.shape.1, self.strides.0, self.strides.1).unwrap()
+        view(
+            &self.data,
+            self.shape.0,
+            self.shape.1,
+            self.strides.0,
+            self.strides.1,
+        )
+        .unwrap()
     }
     fn get_mut(&mut self) -> MatMut<'_, T> {
-        view_mut(&mut self.data, self.shape.0, self.shape.1, self.strides.0, self.strides.1).unwrap()
+        view_mut(
+            &mut self.data,
+            self.shape.0,
+            self.shape.1,
+            self.strides.0,
+            self.strides.1,
+        )
+        .unwrap()
     }
 }
 
@@ -49,7 +71,10 @@ fn assert_gaps_kept<T: Real>(after: &Strided<T>, before: &[T]) {
         (0..after.shape.1).for_each(|j| inside[i * after.strides.0 + j * after.strides.1] = true);
     }
     for (at, inside) in inside.into_iter().enumerate() {
-        assert!(inside || after.data[at] == before[at], "element {at} lies outside the matrix and was written");
+        assert!(
+            inside || after.data[at] == before[at],
+            "element {at} lies outside the matrix and was written"
+        );
     }
 }
 
@@ -69,11 +94,23 @@ fn check_elementwise<T: Real>(rows: usize, cols: usize, layouts: [u8; 2], alpha:
     };
     let (a, b) = (T::of(alpha), T::of(beta));
     let shift: Vec<f64> = (0..cols).map(|j| j as f64 * 0.3).collect();
-    check("axpby", &|y| axpby(y, a, x.get(), b).unwrap(), &|y, x, _| a * x + b * y);
+    check(
+        "axpby",
+        &|y| axpby(y, a, x.get(), b).unwrap(),
+        &|y, x, _| a * x + b * y,
+    );
     check("scale", &|y| scale(y, a), &|y, _, _| a * y);
     check("fill", &|y| fill(y, a), &|_, _, _| a);
-    check("copy_into", &|y| copy_into(y, x.get()).unwrap(), &|_, x, _| x);
-    check("center_into", &|y| center_into(y, x.get(), &shift).unwrap(), &|_, x, j| T::of(x.f64() - shift[j]));
+    check(
+        "copy_into",
+        &|y| copy_into(y, x.get()).unwrap(),
+        &|_, x, _| x,
+    );
+    check(
+        "center_into",
+        &|y| center_into(y, x.get(), &shift).unwrap(),
+        &|_, x, j| T::of(x.f64() - shift[j]),
+    );
 
     let mut turned = Strided::<T>::new(cols, rows, layouts[1], 2);
     let before = turned.data.clone();
@@ -98,17 +135,32 @@ fn close(got: f64, expected: f64, scale: f64, n: usize) -> bool {
 }
 
 fn check_reductions<T: Real>(rows: usize, cols: usize, layouts: [u8; 2]) {
-    let (x, y) = (Strided::<T>::new(rows, cols, layouts[0], 1), Strided::<T>::new(rows, cols, layouts[1], 2));
+    let (x, y) = (
+        Strided::<T>::new(rows, cols, layouts[0], 1),
+        Strided::<T>::new(rows, cols, layouts[1], 2),
+    );
     let (x, y) = (x.get(), y.get());
-    let all: Vec<f64> = (0..rows).flat_map(|i| (0..cols).map(move |j| x[(i, j)].f64())).collect();
+    let all: Vec<f64> = (0..rows)
+        .flat_map(|i| (0..cols).map(move |j| x[(i, j)].f64()))
+        .collect();
     let n = all.len();
     let squares = all.iter().map(|x| x * x).sum::<f64>();
-    assert!(close(sum(x), all.iter().sum(), all.iter().map(|x| x.abs()).sum(), n));
+    assert!(close(
+        sum(x),
+        all.iter().sum(),
+        all.iter().map(|x| x.abs()).sum(),
+        n
+    ));
     assert!(close(sum_of_squares(x), squares, squares, n));
     assert_eq!(min(x), all.iter().copied().fold(f64::INFINITY, f64::min));
-    assert_eq!(max(x), all.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+    assert_eq!(
+        max(x),
+        all.iter().copied().fold(f64::NEG_INFINITY, f64::max)
+    );
     let product = |i: usize, j: usize| x[(i, j)].f64() * y[(i, j)].f64();
-    let products: f64 = (0..rows).map(|i| (0..cols).map(|j| product(i, j)).sum::<f64>()).sum();
+    let products: f64 = (0..rows)
+        .map(|i| (0..cols).map(|j| product(i, j)).sum::<f64>())
+        .sum();
     assert!(close(dot(x, y).unwrap(), products, n as f64, n));
     assert_eq!(first_non_finite(x), None);
 
@@ -118,11 +170,17 @@ fn check_reductions<T: Real>(rows: usize, cols: usize, layouts: [u8; 2]) {
         column_norms(&mut by_column, x, norm).unwrap();
         for (i, &got) in by_row.iter().enumerate() {
             let expected = reference::norm((0..cols).map(|j| x[(i, j)].f64()), norm);
-            assert!(close(got, expected, expected, cols), "{norm:?} of row {i}: {got}, not {expected}");
+            assert!(
+                close(got, expected, expected, cols),
+                "{norm:?} of row {i}: {got}, not {expected}"
+            );
         }
         for (j, &got) in by_column.iter().enumerate() {
             let expected = reference::norm((0..rows).map(|i| x[(i, j)].f64()), norm);
-            assert!(close(got, expected, expected, rows), "{norm:?} of column {j}: {got}, not {expected}");
+            assert!(
+                close(got, expected, expected, rows),
+                "{norm:?} of column {j}: {got}, not {expected}"
+            );
         }
     }
     let mut sums = vec![0.5; cols];
@@ -149,12 +207,24 @@ fn check_statistics<T: Real>(rows: usize, cols: usize, split: usize, layout: u8,
     for (j, (mean, m2)) in reference::column_moments(x).into_iter().enumerate() {
         let column = || (0..rows).map(|i| x[(i, j)].f64());
         assert_eq!(statistics.min[j], column().fold(f64::INFINITY, f64::min));
-        assert_eq!(statistics.max[j], column().fold(f64::NEG_INFINITY, f64::max));
+        assert_eq!(
+            statistics.max[j],
+            column().fold(f64::NEG_INFINITY, f64::max)
+        );
         if rows > 0 {
-            assert!(close(statistics.mean[j], mean, offset + 1.0, rows), "mean {} {mean}", statistics.mean[j]);
-            // The two means, each off by eps * offset, enter by the product of their distance (at most 2) and that error.
+            assert!(
+                close(statistics.mean[j], mean, offset + 1.0, rows),
+                "mean {} {mean}",
+                statistics.mean[j]
+            );
+            // The two means, each off by eps * offset, enter by the product of their distance (at
+            // most 2) and that error.
             let scale = m2 + 2.0 * (offset + 1.0);
-            assert!(close(statistics.m2[j], m2, scale, rows), "m2 {} {m2}", statistics.m2[j]);
+            assert!(
+                close(statistics.m2[j], m2, scale, rows),
+                "m2 {} {m2}",
+                statistics.m2[j]
+            );
         }
     }
     assert_eq!(statistics.variance(0, 1).is_nan(), rows < 2);
@@ -216,18 +286,46 @@ fn nan_reaches_every_reduction_of_its_line_and_no_other() {
         let mut x = Strided::<f32>::new(37, 41, layout, 1);
         x.get_mut()[(5, 17)] = f32::NAN;
         let x = x.get();
-        assert!([sum(x), sum_of_squares(x), min(x), max(x), dot(x, x).unwrap()].iter().all(|value| value.is_nan()));
+        assert!(
+            [
+                sum(x),
+                sum_of_squares(x),
+                min(x),
+                max(x),
+                dot(x, x).unwrap()
+            ]
+            .iter()
+            .all(|value| value.is_nan())
+        );
         for norm in [Norm::L1, Norm::L2, Norm::Max] {
             let (mut rows, mut cols) = (vec![0.0; 37], vec![0.0; 41]);
             row_norms(&mut rows, x, norm).unwrap();
             column_norms(&mut cols, x, norm).unwrap();
-            assert!(rows.iter().enumerate().all(|(i, value)| value.is_nan() == (i == 5)));
-            assert!(cols.iter().enumerate().all(|(j, value)| value.is_nan() == (j == 17)));
+            assert!(
+                rows.iter()
+                    .enumerate()
+                    .all(|(i, value)| value.is_nan() == (i == 5))
+            );
+            assert!(
+                cols.iter()
+                    .enumerate()
+                    .all(|(j, value)| value.is_nan() == (j == 17))
+            );
         }
         let mut statistics = ColumnStatistics::new(41);
         statistics.update(x).unwrap();
-        for values in [&statistics.mean, &statistics.m2, &statistics.min, &statistics.max] {
-            assert!(values.iter().enumerate().all(|(j, value)| value.is_nan() == (j == 17)));
+        for values in [
+            &statistics.mean,
+            &statistics.m2,
+            &statistics.min,
+            &statistics.max,
+        ] {
+            assert!(
+                values
+                    .iter()
+                    .enumerate()
+                    .all(|(j, value)| value.is_nan() == (j == 17))
+            );
         }
     }
 }
@@ -244,19 +342,36 @@ fn norms_are_found_where_squares_leave_the_range() {
         }
         let x = x.get();
         let expected = |values: Vec<f64>| {
-            let most = values.iter().fold(0.0, |most: f64, value| most.max(value.abs()));
-            if most > 0.0 { values.iter().map(|value| (value / most).powi(2)).sum::<f64>().sqrt() * most } else { 0.0 }
+            let most = values
+                .iter()
+                .fold(0.0, |most: f64, value| most.max(value.abs()));
+            if most > 0.0 {
+                values
+                    .iter()
+                    .map(|value| (value / most).powi(2))
+                    .sum::<f64>()
+                    .sqrt()
+                    * most
+            } else {
+                0.0
+            }
         };
         let (mut rows, mut cols) = (vec![0.0; 33], vec![0.0; 21]);
         row_norms(&mut rows, x, Norm::L2).unwrap();
         column_norms(&mut cols, x, Norm::L2).unwrap();
         for (i, &got) in rows.iter().enumerate() {
             let expected = expected((0..21).map(|j| x[(i, j)]).collect());
-            assert!(close(got, expected, expected, 21), "row {i}: {got}, not {expected}");
+            assert!(
+                close(got, expected, expected, 21),
+                "row {i}: {got}, not {expected}"
+            );
         }
         for (j, &got) in cols.iter().enumerate() {
             let expected = expected((0..33).map(|i| x[(i, j)]).collect());
-            assert!(close(got, expected, expected, 33), "column {j}: {got}, not {expected}");
+            assert!(
+                close(got, expected, expected, 33),
+                "column {j}: {got}, not {expected}"
+            );
         }
     }
 }
@@ -265,7 +380,11 @@ fn norms_are_found_where_squares_leave_the_range() {
 fn norms_of_what_is_infinite_are() {
     for layout in 0..5 {
         let mut x = Strided::<f64>::new(9, 7, layout, 1);
-        (x.get_mut()[(3, 2)], x.get_mut()[(3, 5)], x.get_mut()[(4, 5)]) = (f64::INFINITY, f64::NEG_INFINITY, f64::NAN);
+        (
+            x.get_mut()[(3, 2)],
+            x.get_mut()[(3, 5)],
+            x.get_mut()[(4, 5)],
+        ) = (f64::INFINITY, f64::NEG_INFINITY, f64::NAN);
         let (mut rows, mut cols) = (vec![0.0; 9], vec![0.0; 7]);
         row_norms(&mut rows, x.get(), Norm::L2).unwrap();
         column_norms(&mut cols, x.get(), Norm::L2).unwrap();
@@ -278,13 +397,25 @@ fn norms_of_what_is_infinite_are() {
 fn a_factor_of_zero_forgets_nan() {
     let mut y = vec![f32::NAN; 12];
     let x = vec![2.0; 12];
-    axpby(view_mut(&mut y, 3, 4, 4, 1).unwrap(), 3.0, view(&x, 3, 4, 1, 3).unwrap(), 0.0).unwrap();
+    axpby(
+        view_mut(&mut y, 3, 4, 4, 1).unwrap(),
+        3.0,
+        view(&x, 3, 4, 1, 3).unwrap(),
+        0.0,
+    )
+    .unwrap();
     assert_eq!(y, vec![6.0; 12]);
     y.fill(f32::NAN);
     scale(view_mut(&mut y, 3, 4, 4, 1).unwrap(), 0.0);
     assert_eq!(y, vec![0.0; 12]);
     let nan = vec![f32::NAN; 12];
-    axpby(view_mut(&mut y, 3, 4, 4, 1).unwrap(), 0.0, view(&nan, 3, 4, 1, 3).unwrap(), 1.0).unwrap();
+    axpby(
+        view_mut(&mut y, 3, 4, 4, 1).unwrap(),
+        0.0,
+        view(&nan, 3, 4, 1, 3).unwrap(),
+        1.0,
+    )
+    .unwrap();
     assert_eq!(y, vec![0.0; 12]);
 }
 
@@ -313,5 +444,9 @@ fn shapes_that_do_not_fit_are_errors() {
     assert!(column_norms(&mut [0.0; 3], x, Norm::L2).is_err());
     assert!(column_sums(&mut [0.0; 3], x).is_err());
     assert!(ColumnStatistics::new(3).update(x).is_err());
-    assert!(ColumnStatistics::new(3).merge(&ColumnStatistics::new(4)).is_err());
+    assert!(
+        ColumnStatistics::new(3)
+            .merge(&ColumnStatistics::new(4))
+            .is_err()
+    );
 }

@@ -14,7 +14,8 @@ struct Counting;
 // SAFETY: every call is handed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let held = HELD.fetch_add(layout.size() as isize, Ordering::Relaxed) + layout.size() as isize;
+        let held =
+            HELD.fetch_add(layout.size() as isize, Ordering::Relaxed) + layout.size() as isize;
         PEAK.fetch_max(held, Ordering::Relaxed);
         // SAFETY: the caller's promises are those of `System::alloc`.
         unsafe { System.alloc(layout) }
@@ -38,8 +39,8 @@ fn peak(work: impl FnOnce()) -> usize {
 
 /// One test: the counters are the whole process's.
 ///
-/// The buffers that a thread keeps are made by a first call and not counted: they are as large as the caches, and what of them
-/// is touched is predicted.
+/// The buffers that a thread keeps are made by a first call and not counted: they are as large as
+/// the caches, and what of them is touched is predicted.
 #[test]
 fn scratch_is_what_was_predicted() {
     products::<f32>();
@@ -49,17 +50,28 @@ fn scratch_is_what_was_predicted() {
         drop(eigh(c.as_ref(), Some(k)).unwrap());
         let peak = peak(|| drop(eigh(c.as_ref(), Some(k)).unwrap()));
         let predicted = eigh_scratch_bytes::<f64>(n, k) - 2 * n * n.min(512) * 8;
-        assert!(peak <= predicted + 1024, "eigh {n} {k}: {peak} bytes, predicted {predicted}");
+        assert!(
+            peak <= predicted + 1024,
+            "eigh {n} {k}: {peak} bytes, predicted {predicted}"
+        );
     }
     let n = 1500;
     let c = faer::Mat::<f64>::from_fn(n, n, |i, j| 1.0 / (1 + i + j) as f64);
-    for (k, block, basis) in [(10, 16, None), (100, 16, None), (100, 8, Some(0)), (300, 4, None)] {
+    for (k, block, basis) in [
+        (10, 16, None),
+        (100, 16, None),
+        (100, 8, Some(0)),
+        (300, 4, None),
+    ] {
         let mut options = TopOptions::default();
         (options.block, options.basis) = (block, basis);
         let peak = peak(|| drop(eigh_top(c.as_ref(), k, &options, &Blas::Builtin).unwrap()));
         let predicted = eigh_top_scratch_bytes::<f64>(n, k, &options);
         println!("eigh_top {k} {block} {basis:?}: {peak} bytes, predicted {predicted}");
-        assert!(peak <= predicted, "eigh_top {k} {block} {basis:?}: {peak} bytes, predicted {predicted}");
+        assert!(
+            peak <= predicted,
+            "eigh_top {k} {block} {basis:?}: {peak} bytes, predicted {predicted}"
+        );
     }
 }
 
@@ -75,17 +87,27 @@ fn products<T: Real>() {
     ];
     for (m, n, k) in shapes {
         for transposed in [false, true] {
-            let (a, b, mut c) = (vec![T::ONE; m * k], vec![T::ONE; k * n], vec![T::ONE; m * n]);
+            let (a, b, mut c) = (
+                vec![T::ONE; m * k],
+                vec![T::ONE; k * n],
+                vec![T::ONE; m * n],
+            );
             let layout = |rows, cols| if transposed { (1, rows) } else { (cols, 1) };
             let (sa, sb) = (layout(m, k), layout(k, n));
-            let (a, b) = (view(&a, m, k, sa.0, sa.1).unwrap(), view(&b, k, n, sb.0, sb.1).unwrap());
+            let (a, b) = (
+                view(&a, m, k, sa.0, sa.1).unwrap(),
+                view(&b, k, n, sb.0, sb.1).unwrap(),
+            );
             let c = view_mut(&mut c, m, n, n, 1).unwrap();
             // A first call on this thread makes the slab; the second one is measured.
             let mut c = c;
             gemm(c.as_mut(), T::ONE, a, b, T::ONE, &Blas::Builtin).unwrap();
             let peak = peak(|| gemm(c, T::ONE, a, b, T::ONE, &Blas::Builtin).unwrap());
             let predicted = gemm_scratch_bytes::<T>(m, n, k, &Blas::Builtin) - (1 << 20);
-            assert!(peak <= predicted, "{m} {n} {k} {transposed}: {peak} bytes, predicted {predicted} and the slab");
+            assert!(
+                peak <= predicted,
+                "{m} {n} {k} {transposed}: {peak} bytes, predicted {predicted} and the slab"
+            );
         }
     }
 }

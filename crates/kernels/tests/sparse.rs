@@ -1,6 +1,7 @@
 //! Products of sparse matrices against plain loops over a dense copy.
 //!
-//! Bound: an element of a product is a sum of at most k products, so |C - reference| <= c * eps * k * max|a| * max|x|, with c = 4.
+//! Bound: an element of a product is a sum of at most k products, so |C - reference| <= c * eps * k
+//! * max|a| * max|x|, with c = 4.
 
 use outcore_kernels::{Csr, Error, Index, Real, csr_gram, csrmm, csrmm_transposed, view, view_mut};
 use proptest::prelude::*;
@@ -17,27 +18,44 @@ struct Sparse<I, T> {
 fn random(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed;
     move || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         state >> 33
     }
 }
 
 fn numbers<T: Real>(count: usize, seed: u64) -> Vec<T> {
     let mut next = random(seed);
-    (0..count).map(|_| T::of(next() as f64 / (1u64 << 30) as f64 - 1.0)).collect()
+    (0..count)
+        .map(|_| T::of(next() as f64 / (1u64 << 30) as f64 - 1.0))
+        .collect()
 }
 
 /// Every fifth row is empty; columns may come twice and in any order, and count twice then.
-fn sparse<I: Index + TryFrom<usize>, T: Real>(rows: usize, cols: usize, ones: bool, seed: u64) -> Sparse<I, T> {
+fn sparse<I: Index + TryFrom<usize>, T: Real>(
+    rows: usize,
+    cols: usize,
+    ones: bool,
+    seed: u64,
+) -> Sparse<I, T> {
     let mut next = random(seed);
     // Offsets of a part count from where it begins.
     let (mut offsets, mut indices, mut values) = (vec![1000], Vec::new(), Vec::new());
     let mut dense = vec![0.0; rows * cols];
     for row in 0..rows {
-        let entries = if row % 5 == 4 || cols == 0 { 0 } else { next() as usize % 9 };
+        let entries = if row % 5 == 4 || cols == 0 {
+            0
+        } else {
+            next() as usize % 9
+        };
         for _ in 0..entries {
             let column = next() as usize % cols;
-            let value = if ones { T::ONE } else { T::of(next() as f64 / (1u64 << 30) as f64 - 1.0) };
+            let value = if ones {
+                T::ONE
+            } else {
+                T::of(next() as f64 / (1u64 << 30) as f64 - 1.0)
+            };
             dense[row * cols + column] += value.f64();
             indices.push(I::try_from(column).ok().expect("small"));
             values.push(value);
@@ -47,7 +65,13 @@ fn sparse<I: Index + TryFrom<usize>, T: Real>(rows: usize, cols: usize, ones: bo
     if ones {
         values.clear();
     }
-    Sparse { cols, offsets, indices, values, dense }
+    Sparse {
+        cols,
+        offsets,
+        indices,
+        values,
+        dense,
+    }
 }
 
 impl<I: Index, T: Real> Sparse<I, T> {
@@ -70,13 +94,18 @@ fn product<T: Real>(a: &[f64], x: &[T], [m, n, d]: [usize; 3]) -> Vec<f64> {
 }
 
 fn transposed(a: &[f64], rows: usize, cols: usize) -> Vec<f64> {
-    (0..cols).flat_map(|j| (0..rows).map(move |i| a[i * cols + j])).collect()
+    (0..cols)
+        .flat_map(|j| (0..rows).map(move |i| a[i * cols + j]))
+        .collect()
 }
 
 fn assert_close<T: Real>(got: &[T], expected: &[f64], k: usize) {
     let bound = 4.0 * T::EPSILON.f64() * (k as f64 + 4.0);
     for (at, (got, expected)) in got.iter().zip(expected).enumerate() {
-        assert!((got.f64() - expected).abs() <= bound, "element {at}: {got} is not {expected}");
+        assert!(
+            (got.f64() - expected).abs() <= bound,
+            "element {at}: {got} is not {expected}"
+        );
     }
 }
 
@@ -86,34 +115,86 @@ fn check<I: Index + TryFrom<usize>, T: Real>(m: usize, n: usize, d: usize, ones:
     let (alpha, beta) = (T::of(0.5), T::of(-1.0));
     // Rows of the result have a gap behind each.
     let mut c = vec![T::of(2.0); m * (d + 3)];
-    let across =
-        |c: &[T], rows: usize| -> Vec<T> { (0..rows * d).map(|at| c[at / d.max(1) * (d + 3) + at % d.max(1)]).collect() };
+    let across = |c: &[T], rows: usize| -> Vec<T> {
+        (0..rows * d)
+            .map(|at| c[at / d.max(1) * (d + 3) + at % d.max(1)])
+            .collect()
+    };
     let x_view = view(&x, n, d, d, 1).unwrap();
-    csrmm(view_mut(&mut c, m, d, d + 3, 1).unwrap(), alpha, a.get(), x_view, 0, beta).unwrap();
+    csrmm(
+        view_mut(&mut c, m, d, d + 3, 1).unwrap(),
+        alpha,
+        a.get(),
+        x_view,
+        0,
+        beta,
+    )
+    .unwrap();
     let ax = product(&a.dense, &x, [m, n, d]);
     let expected: Vec<f64> = ax.iter().map(|ax| 0.5 * ax - 2.0).collect();
     assert_close(&across(&c, m), &expected, 9);
     c.fill(T::of(f64::NAN));
-    csrmm(view_mut(&mut c, m, d, d + 3, 1).unwrap(), T::ONE, a.get(), x_view, 0, T::ZERO).unwrap();
+    csrmm(
+        view_mut(&mut c, m, d, d + 3, 1).unwrap(),
+        T::ONE,
+        a.get(),
+        x_view,
+        0,
+        T::ZERO,
+    )
+    .unwrap();
     assert_close(&across(&c, m), &ax, 9);
 
     let mut c = vec![T::of(2.0); n * d];
-    csrmm_transposed(view_mut(&mut c, n, d, d, 1).unwrap(), alpha, a.get(), view(&y, m, d, d, 1).unwrap(), 0).unwrap();
+    csrmm_transposed(
+        view_mut(&mut c, n, d, d, 1).unwrap(),
+        alpha,
+        a.get(),
+        view(&y, m, d, d, 1).unwrap(),
+        0,
+    )
+    .unwrap();
     let aty = product(&transposed(&a.dense, m, n), &y, [n, m, d]);
     let expected: Vec<f64> = aty.iter().map(|aty| 0.5 * aty + 2.0).collect();
     assert_close(&c, &expected, 9 * m);
 
     let mut c = vec![T::ZERO; n * d];
-    csr_gram(view_mut(&mut c, n, d, d, 1).unwrap(), a.get(), x_view, &mut vec![T::ZERO; d]).unwrap();
+    csr_gram(
+        view_mut(&mut c, n, d, d, 1).unwrap(),
+        a.get(),
+        x_view,
+        &mut vec![T::ZERO; d],
+    )
+    .unwrap();
     let rounded: Vec<T> = ax.iter().map(|&ax| T::of(ax)).collect();
-    assert_close(&c, &product(&transposed(&a.dense, m, n), &rounded, [n, m, d]), 81 * m);
+    assert_close(
+        &c,
+        &product(&transposed(&a.dense, m, n), &rounded, [n, m, d]),
+        81 * m,
+    );
 
     // In windows, first without the last third of the operand and then with nothing but it.
     let cut = n * 2 / 3;
     let (head, tail) = x_view.split_at_row(cut);
     let mut c = vec![T::of(2.0); m * d];
-    csrmm(view_mut(&mut c, m, d, d, 1).unwrap(), alpha, a.get(), head, 0, beta).unwrap();
-    csrmm(view_mut(&mut c, m, d, d, 1).unwrap(), alpha, a.get(), tail, cut, T::ONE).unwrap();
+    csrmm(
+        view_mut(&mut c, m, d, d, 1).unwrap(),
+        alpha,
+        a.get(),
+        head,
+        0,
+        beta,
+    )
+    .unwrap();
+    csrmm(
+        view_mut(&mut c, m, d, d, 1).unwrap(),
+        alpha,
+        a.get(),
+        tail,
+        cut,
+        T::ONE,
+    )
+    .unwrap();
     let expected: Vec<f64> = ax.iter().map(|ax| 0.5 * ax - 2.0).collect();
     assert_close(&c, &expected, 9);
     let mut c = vec![T::of(2.0); n * d];
@@ -139,7 +220,9 @@ proptest! {
 
 #[test]
 fn numbers_that_reach_outside_are_refused_by_name() {
-    let refused = |cols, offsets: &[i64], indices: &[i32], values: &[f32]| match Csr::new(cols, offsets, indices, values) {
+    let refused = |cols, offsets: &[i64], indices: &[i32], values: &[f32]| match Csr::new(
+        cols, offsets, indices, values,
+    ) {
         Err(Error::Sparse { part, at, .. }) => (part, at),
         other => panic!("{other:?}"),
     };
@@ -158,8 +241,37 @@ fn operands_that_do_not_fit_are_refused() {
     let a = sparse::<i32, f32>(4, 6, false, 1);
     let (x, mut c) = (vec![0.0f32; 60], vec![0.0f32; 60]);
     let by_columns = view(&x, 6, 3, 1, 6).unwrap();
-    assert!(matches!(csrmm(view_mut(&mut c, 4, 3, 3, 1).unwrap(), 1.0, a.get(), by_columns, 0, 0.0), Err(Error::Shape { .. })));
+    assert!(matches!(
+        csrmm(
+            view_mut(&mut c, 4, 3, 3, 1).unwrap(),
+            1.0,
+            a.get(),
+            by_columns,
+            0,
+            0.0
+        ),
+        Err(Error::Shape { .. })
+    ));
     let short = view(&x, 5, 3, 3, 1).unwrap();
-    assert!(matches!(csrmm(view_mut(&mut c, 4, 3, 3, 1).unwrap(), 1.0, a.get(), short, 2, 0.0), Err(Error::Shape { .. })));
-    assert!(matches!(csrmm_transposed(view_mut(&mut c, 6, 3, 3, 1).unwrap(), 1.0, a.get(), short, 0), Err(Error::Shape { .. })));
+    assert!(matches!(
+        csrmm(
+            view_mut(&mut c, 4, 3, 3, 1).unwrap(),
+            1.0,
+            a.get(),
+            short,
+            2,
+            0.0
+        ),
+        Err(Error::Shape { .. })
+    ));
+    assert!(matches!(
+        csrmm_transposed(
+            view_mut(&mut c, 6, 3, 3, 1).unwrap(),
+            1.0,
+            a.get(),
+            short,
+            0
+        ),
+        Err(Error::Shape { .. })
+    ));
 }

@@ -1,4 +1,5 @@
-//! An operator of your own: the slowest oscillations of a drum, from the Laplacian of a grid that is never stored.
+//! An operator of your own: the slowest oscillations of a drum, from the Laplacian of a grid that
+//! is never stored.
 //!
 //! `cargo run --release -p outcore --example laplacian -- SIDE COUNT`
 
@@ -7,7 +8,8 @@ use outcore::learn::linalg::eigh_largest;
 use outcore::operator::Symmetric;
 use outcore::{Result, Session, Settings};
 
-/// 8 I - L for the grid's Laplacian L, whose eigenvalues are between 0 and 8: its largest pairs are the smallest of L.
+/// 8 I - L for the grid's Laplacian L, whose eigenvalues are between 0 and 8: its largest pairs are
+/// the smallest of L.
 pub(crate) fn drum(side: usize) -> impl Fn(MatRef<'_, f64>, MatMut<'_, f64>) -> Result<()> + Send {
     move |x, mut y| {
         for column in 0..x.ncols() {
@@ -21,7 +23,11 @@ pub(crate) fn drum(side: usize) -> impl Fn(MatRef<'_, f64>, MatMut<'_, f64>) -> 
                     (j > 0, at.wrapping_sub(1)),
                     (j + 1 < side, at + 1),
                 ] {
-                    sum += if is_inside { x[(neighbour, column)] } else { 0.0 };
+                    sum += if is_inside {
+                        x[(neighbour, column)]
+                    } else {
+                        0.0
+                    };
                 }
                 y[(at, column)] = sum;
             }
@@ -32,7 +38,11 @@ pub(crate) fn drum(side: usize) -> impl Fn(MatRef<'_, f64>, MatMut<'_, f64>) -> 
 
 #[allow(dead_code, reason = "tests use the operator alone")]
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let [side, count] = std::env::args().skip(1).collect::<Vec<_>>().try_into().map_err(|_| "SIDE COUNT")?;
+    let [side, count] = std::env::args()
+        .skip(1)
+        .collect::<Vec<_>>()
+        .try_into()
+        .map_err(|_| "SIDE COUNT")?;
     let (side, count): (usize, usize) = (side.parse()?, count.parse()?);
     let session = Session::new(Settings::default())?;
     let job = eigh_largest(&session, Symmetric::new(side * side, drum(side)), count, 0)?;

@@ -1,8 +1,9 @@
-//! How fast names are found: `look_up dataset PATH COUNT SECONDS` in the directory in memory, `look_up find PATH COUNT SECONDS` where
-//! each name is also read and compared, or `look_up map COUNT SECONDS` in a map of strings.
+//! How fast names are found: `look_up dataset PATH COUNT SECONDS` in the directory in memory,
+//! `look_up find PATH COUNT SECONDS` where each name is also read and compared, or `look_up map
+//! COUNT SECONDS` in a map of strings.
 //!
-//! Names are those that `bench/harness/samples.py` gives. Prints one line of JSON: look-ups, their time, and the bytes of memory that
-//! finding takes.
+//! Names are those that `bench/harness/samples.py` gives. Prints one line of JSON: look-ups, their
+//! time, and the bytes of memory that finding takes.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -35,7 +36,11 @@ fn timed(count: u64, most: u64, seconds: f64, find: impl Fn(&str) -> Option<u64>
         let wanted: Vec<u64> = (0..AT_ONCE).map(|_| random(&mut state) % count).collect();
         let names: Vec<String> = wanted.iter().map(|&number| name(number)).collect();
         let begin = Instant::now();
-        let right = names.iter().zip(&wanted).filter(|(name, number)| black_box(find(name)) == Some(**number)).count();
+        let right = names
+            .iter()
+            .zip(&wanted)
+            .filter(|(name, number)| black_box(find(name)) == Some(**number))
+            .count();
         spent += begin.elapsed().as_secs_f64();
         assert_eq!(right, AT_ONCE, "every name is found");
         found += AT_ONCE as u64;
@@ -43,10 +48,14 @@ fn timed(count: u64, most: u64, seconds: f64, find: impl Fn(&str) -> Option<u64>
     (found, spent)
 }
 
-/// Bytes of a map: its table of keys and values at seven eighths full, a power of two, and what the keys point to.
+/// Bytes of a map: its table of keys and values at seven eighths full, a power of two, and what the
+/// keys point to.
 fn bytes_of(map: &HashMap<String, u64>) -> u64 {
     let slots = (map.capacity() * 8 / 7).next_power_of_two() as u64;
-    let strings: u64 = map.keys().map(|name| (name.capacity() as u64 + 8).next_multiple_of(16)).sum();
+    let strings: u64 = map
+        .keys()
+        .map(|name| (name.capacity() as u64 + 8).next_multiple_of(16))
+        .sum();
     slots * (size_of::<(String, u64)>() as u64 + 1) + strings
 }
 
@@ -55,27 +64,49 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let ((found, seconds), bytes, part) = match words[..] {
         [way @ ("dataset" | "find"), path, count, seconds] => {
-            let session = Session::new(Settings { memory_bytes: Some(1 << 30), threads: 1, ..Settings::default() })?;
+            let session = Session::new(Settings {
+                memory_bytes: Some(1 << 30),
+                threads: 1,
+                ..Settings::default()
+            })?;
             let dataset = session.open_dataset(path)?;
             let count: u64 = count.parse()?;
             let strings = count * (name(0).len() as u64 + 8).next_multiple_of(16);
-            let map = (count * 8 / 7).next_power_of_two() * (size_of::<(String, u64)>() as u64 + 1) + strings;
+            let map = (count * 8 / 7).next_power_of_two() * (size_of::<(String, u64)>() as u64 + 1)
+                + strings;
             let bytes = dataset.directory_bytes();
             let seconds = seconds.parse()?;
             let times = if way == "find" {
-                timed(count, FOUND_MOST, seconds, |name| dataset.find(name.as_bytes()).expect("the name can be read"))
+                timed(count, FOUND_MOST, seconds, |name| {
+                    dataset.find(name.as_bytes()).expect("the name can be read")
+                })
             } else {
-                timed(count, u64::MAX, seconds, |name| dataset.candidate(name.as_bytes()))
+                timed(count, u64::MAX, seconds, |name| {
+                    dataset.candidate(name.as_bytes())
+                })
             };
             (times, bytes, bytes as f64 / map as f64)
         }
         ["map", count, seconds] => {
             let count = count.parse()?;
-            let map: HashMap<String, u64> = (0..count).map(|number| (name(number), number)).collect();
-            (timed(count, u64::MAX, seconds.parse()?, |name| map.get(name).copied()), bytes_of(&map), 1.0)
+            let map: HashMap<String, u64> =
+                (0..count).map(|number| (name(number), number)).collect();
+            (
+                timed(count, u64::MAX, seconds.parse()?, |name| {
+                    map.get(name).copied()
+                }),
+                bytes_of(&map),
+                1.0,
+            )
         }
-        _ => return Err("look_up dataset|find PATH COUNT SECONDS | look_up map COUNT SECONDS".into()),
+        _ => {
+            return Err(
+                "look_up dataset|find PATH COUNT SECONDS | look_up map COUNT SECONDS".into(),
+            );
+        }
     };
-    println!(r#"{{"work": {found}, "seconds": {seconds}, "bytes": {bytes}, "part_of_map": {part}}}"#);
+    println!(
+        r#"{{"work": {found}, "seconds": {seconds}, "bytes": {bytes}, "part_of_map": {part}}}"#
+    );
     Ok(())
 }

@@ -24,12 +24,22 @@ fn main() -> Result<()> {
     let a = random(&session, &folder.join(format!("a-{m}-{k}.npy")), m, k)?;
     let out = Output::New(folder.join("c.npy"));
     let job = match what.first().map(String::as_str) {
-        Some("syrk") => syrk(&session, a.into(), Syrk { out, ..Syrk::default() })?,
+        Some("syrk") => syrk(
+            &session,
+            a.into(),
+            Syrk {
+                out,
+                ..Syrk::default()
+            },
+        )?,
         _ => gemm(
             &session,
             a.into(),
             random(&session, &folder.join(format!("b-{k}-{n}.npy")), k, n)?.into(),
-            Gemm { out, ..Gemm::default() },
+            Gemm {
+                out,
+                ..Gemm::default()
+            },
         )?,
     };
     println!("{}", job.explain()[0]);
@@ -37,7 +47,9 @@ fn main() -> Result<()> {
     let trace = session.last_trace().expect("a job has run");
     print(&trace);
     trace
-        .write_chrome(std::fs::File::create(folder.join("trace.json")).expect("a folder to write to"))
+        .write_chrome(
+            std::fs::File::create(folder.join("trace.json")).expect("a folder to write to"),
+        )
         .expect("room for the trace");
     Ok(())
 }
@@ -62,7 +74,11 @@ fn random(session: &Session, path: &Path, rows: u64, cols: u64) -> Result<Array>
 
 fn print(trace: &Trace) {
     let moved = trace.actual.bytes_read + trace.actual.bytes_written;
-    println!("{:.2} s, {:.1} Gflop/s", trace.wall_s, trace.flops as f64 / trace.wall_s / 1e9);
+    println!(
+        "{:.2} s, {:.1} Gflop/s",
+        trace.wall_s,
+        trace.flops as f64 / trace.wall_s / 1e9
+    );
     println!(
         "{:.2} GB moved, {:.3} of the bound, {:.2} GB reused",
         moved as f64 / 1e9,
@@ -73,5 +89,8 @@ fn print(trace: &Trace) {
         "device busy {:.2} s, idle {:.2} s; cores busy {:.2} s, idle {:.2} s",
         trace.device_busy_s, trace.device_idle_s, trace.cores_busy_s, trace.cores_idle_s
     );
-    println!("peak {:.1} MiB", trace.actual.peak_bytes as f64 / (1 << 20) as f64);
+    println!(
+        "peak {:.1} MiB",
+        trace.actual.peak_bytes as f64 / (1 << 20) as f64
+    );
 }

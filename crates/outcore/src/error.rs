@@ -30,7 +30,9 @@ pub enum Error {
         what: String,
     },
     /// The memory budget is too small for this; nothing was read or written.
-    #[error("{what} needs {needed} bytes of memory, but {available} of the budget of {budget} are free")]
+    #[error(
+        "{what} needs {needed} bytes of memory, but {available} of the budget of {budget} are free"
+    )]
     OverBudget {
         /// Who asked.
         what: String,
@@ -133,27 +135,55 @@ impl Error {
             None => io::Error::new(source.kind(), source.to_string()),
         };
         match self {
-            Error::Device { object, source } => Error::Device { object: object.clone(), source: copy_of(source) },
-            Error::Store(store::Error::NoSpace { object, needed, free }) => {
-                Error::Store(store::Error::NoSpace { object: object.clone(), needed: *needed, free: *free })
-            }
-            Error::Store(store::Error::TooLarge { object, needed, limit }) => {
-                Error::Store(store::Error::TooLarge { object: object.clone(), needed: *needed, limit: *limit })
-            }
-            Error::Store(store::Error::Full { object, action, needed, free, is_quota }) => Error::Store(store::Error::Full {
+            Error::Device { object, source } => Error::Device {
+                object: object.clone(),
+                source: copy_of(source),
+            },
+            Error::Store(store::Error::NoSpace {
+                object,
+                needed,
+                free,
+            }) => Error::Store(store::Error::NoSpace {
+                object: object.clone(),
+                needed: *needed,
+                free: *free,
+            }),
+            Error::Store(store::Error::TooLarge {
+                object,
+                needed,
+                limit,
+            }) => Error::Store(store::Error::TooLarge {
+                object: object.clone(),
+                needed: *needed,
+                limit: *limit,
+            }),
+            Error::Store(store::Error::Full {
+                object,
+                action,
+                needed,
+                free,
+                is_quota,
+            }) => Error::Store(store::Error::Full {
                 object: object.clone(),
                 action: action.clone(),
                 needed: *needed,
                 free: *free,
                 is_quota: *is_quota,
             }),
-            other => Error::Failed { what: format!("an earlier write has failed: {other}") },
+            other => Error::Failed {
+                what: format!("an earlier write has failed: {other}"),
+            },
         }
     }
 
-    /// Whether bytes on the device are not what was written, or cannot be read. What is sound but not of a kind that is used is not damaged.
+    /// Whether bytes on the device are not what was written, or cannot be read. What is sound but
+    /// not of a kind that is used is not damaged.
     pub(crate) fn is_damage(&self) -> bool {
-        matches!(self, Error::Format(FormatError::Corrupt { .. } | FormatError::Truncated { .. }) | Error::Device { .. })
+        matches!(
+            self,
+            Error::Format(FormatError::Corrupt { .. } | FormatError::Truncated { .. })
+                | Error::Device { .. }
+        )
     }
 
     pub(crate) fn shape(what: impl Into<String>) -> Error {
@@ -169,18 +199,34 @@ impl From<outcore_engine::Error> for Error {
     fn from(error: outcore_engine::Error) -> Error {
         use outcore_engine::Error as Engine;
         match error {
-            Engine::OverBudget { what, needed, available, budget } => Error::OverBudget { what, needed, available, budget },
+            Engine::OverBudget {
+                what,
+                needed,
+                available,
+                budget,
+            } => Error::OverBudget {
+                what,
+                needed,
+                available,
+                budget,
+            },
             Engine::Device { object, source } => device(object, source),
             Engine::NoMemory { bytes, source } => Error::NoMemory { bytes, source },
             Engine::Task { task, source } => match source.downcast::<Error>() {
                 Ok(own) => *own,
-                Err(source) => Error::Failed { what: format!("task {task}: {source}") },
+                Err(source) => Error::Failed {
+                    what: format!("task {task}: {source}"),
+                },
             },
-            lent @ Engine::Lent { .. } => Error::Lent { what: lent.to_string() },
+            lent @ Engine::Lent { .. } => Error::Lent {
+                what: lent.to_string(),
+            },
             frames @ Engine::Frames { .. } => Error::value(frames.to_string()),
             Engine::Cancelled => Error::Cancelled,
             Engine::Closed => Error::Closed,
-            other => Error::Failed { what: other.to_string() },
+            other => Error::Failed {
+                what: other.to_string(),
+            },
         }
     }
 }
@@ -189,51 +235,125 @@ impl From<outcore_formats::Error> for Error {
     fn from(error: outcore_formats::Error) -> Error {
         use outcore_formats::Error as Foreign;
         let reason_of_counts = |what: &str, expected, seen, more| {
-            format!("the header says {expected} {what}, the file has {}{seen}", if more { "at least " } else { "" })
+            format!(
+                "the header says {expected} {what}, the file has {}{seen}",
+                if more { "at least " } else { "" }
+            )
         };
         match error {
-            Foreign::Line { object, line, column, reason } => Error::Line { object, line, column, reason },
-            Foreign::Entry { object, entry, reason } => {
-                FormatError::Corrupt { object, offset: 0, reason: format!("entry {entry}: {reason}") }.into()
+            Foreign::Line {
+                object,
+                line,
+                column,
+                reason,
+            } => Error::Line {
+                object,
+                line,
+                column,
+                reason,
+            },
+            Foreign::Entry {
+                object,
+                entry,
+                reason,
+            } => FormatError::Corrupt {
+                object,
+                offset: 0,
+                reason: format!("entry {entry}: {reason}"),
             }
-            Foreign::Corrupt { object, offset, reason } => FormatError::Corrupt { object, offset, reason }.into(),
-            Foreign::Counts { object, what, expected, seen, more } => {
-                FormatError::Corrupt { object, offset: 0, reason: reason_of_counts(what, expected, seen, more) }.into()
+            .into(),
+            Foreign::Corrupt {
+                object,
+                offset,
+                reason,
+            } => FormatError::Corrupt {
+                object,
+                offset,
+                reason,
             }
-            Foreign::Room { object, what, expected, text_bytes, most } => {
-                let reason =
-                    format!("the header says {expected} {what}, but {text_bytes} bytes of text have room for {most} at most");
-                FormatError::Corrupt { object, offset: 0, reason }.into()
+            .into(),
+            Foreign::Counts {
+                object,
+                what,
+                expected,
+                seen,
+                more,
+            } => FormatError::Corrupt {
+                object,
+                offset: 0,
+                reason: reason_of_counts(what, expected, seen, more),
             }
-            Foreign::Unsupported { object, reason } => FormatError::Unsupported { object, reason }.into(),
+            .into(),
+            Foreign::Room {
+                object,
+                what,
+                expected,
+                text_bytes,
+                most,
+            } => {
+                let reason = format!(
+                    "the header says {expected} {what}, but {text_bytes} bytes of text have room for {most} at most"
+                );
+                FormatError::Corrupt {
+                    object,
+                    offset: 0,
+                    reason,
+                }
+                .into()
+            }
+            Foreign::Unsupported { object, reason } => {
+                FormatError::Unsupported { object, reason }.into()
+            }
             // What stands behind the reader has its own errors, which pass through unchanged.
             Foreign::Io { object, source } => match source.downcast::<Error>() {
                 Ok(own) => own,
                 Err(source) => Error::of_io(object, source),
             },
-            other => Error::Failed { what: other.to_string() },
+            other => Error::Failed {
+                what: other.to_string(),
+            },
         }
     }
 }
 
 fn device(object: String, source: outcore_device::DeviceError) -> Error {
     if source.op == OpKind::Drive {
-        let object = if source.device == object { object } else { format!("{object} {}", source.device) };
-        return Error::Device { object, source: source.source };
+        let object = if source.device == object {
+            object
+        } else {
+            format!("{object} {}", source.device)
+        };
+        return Error::Device {
+            object,
+            source: source.source,
+        };
     }
     if let Some(full) = full(&object, &source) {
         return Error::Store(full);
     }
     let text = match source.device == object {
-        true => source.to_string().trim_start_matches(&object).trim_start_matches(": ").to_owned(),
+        true => source
+            .to_string()
+            .trim_start_matches(&object)
+            .trim_start_matches(": ")
+            .to_owned(),
         false => source.to_string(),
     };
-    Error::Device { object, source: io::Error::new(source.kind(), text) }
+    Error::Device {
+        object,
+        source: io::Error::new(source.kind(), text),
+    }
 }
 
 /// A disk that has run full under an object, or a file that was to become longer than files may be.
 fn full(object: &str, source: &outcore_device::DeviceError) -> Option<store::Error> {
-    let outcore_device::DeviceError { device, offset, len, source, .. } = source;
+    let outcore_device::DeviceError {
+        device,
+        offset,
+        len,
+        source,
+        ..
+    } = source;
     // Scratch has no path but that of its device.
     let object = if object.contains('/') { object } else { device };
     match source.kind() {

@@ -1,8 +1,8 @@
 //! A computation that is planned: look at it, then run it.
 //!
-//! A job is one or more plans, carried out one after another, and what makes the result of them; or it is driven, where each plan
-//! depends on what those before it found ([`Stage`]). Files that it writes are opened for writing when it starts, and become whole
-//! when it ends.
+//! A job is one or more plans, carried out one after another, and what makes the result of them; or
+//! it is driven, where each plan depends on what those before it found ([`Stage`]). Files that it
+//! writes are opened for writing when it starts, and become whole when it ends.
 
 mod segments;
 mod stage;
@@ -51,8 +51,9 @@ enum Rest<T> {
     Failed,
 }
 
-/// A driven job that has been cancelled is waited for so long: what is in flight drains sooner, but a dense decomposition, or a file system
-/// that makes a file durable, cannot be stopped, and is left alone. What it holds counts until it ends.
+/// A driven job that has been cancelled is waited for so long: what is in flight drains sooner, but
+/// a dense decomposition, or a file system that makes a file durable, cannot be stopped, and is
+/// left alone. What it holds counts until it ends.
 const LEAVE_ALONE_AFTER: Duration = Duration::from_millis(300);
 
 /// Planned work with a result of type `T`. Nothing has moved yet.
@@ -75,21 +76,32 @@ impl<T: Send + 'static> Job<T> {
         plans: Vec<Plan>,
         finish: impl FnOnce(Vec<Outcome>) -> Result<T> + Send + 'static,
     ) -> Result<Job<T>> {
-        Job::planned(session, plans, Finish::Outcomes(Box::new(|outcomes| finish(outcomes).map(made))))
+        Job::planned(
+            session,
+            plans,
+            Finish::Outcomes(Box::new(|outcomes| finish(outcomes).map(made))),
+        )
     }
 
-    /// A job that decides as it goes: `work`, on a thread of its own, is handed these plans and runs them, or what it makes of them.
-    /// They are what [`explain`](Job::explain) shows; each is checked to fit the memory that is free now.
+    /// A job that decides as it goes: `work`, on a thread of its own, is handed these plans and
+    /// runs them, or what it makes of them. They are what [`explain`](Job::explain) shows; each is
+    /// checked to fit the memory that is free now.
     pub(crate) fn driven(
         session: &Session,
         plans: Vec<Plan>,
         work: impl FnOnce(&mut Stage, Vec<Plan>) -> Result<T> + Send + 'static,
     ) -> Result<Job<T>> {
-        Job::planned(session, plans, Finish::Driven(Box::new(|stage: &mut Stage, plans| work(stage, plans).map(made))))
+        Job::planned(
+            session,
+            plans,
+            Finish::Driven(Box::new(|stage: &mut Stage, plans| {
+                work(stage, plans).map(made)
+            })),
+        )
     }
 
-    /// A job of one plan, which `make` fills: in segments where it is long, see [`Segments`]. `plan` has its extents, perhaps tasks that come
-    /// before, and no results.
+    /// A job of one plan, which `make` fills: in segments where it is long, see [`Segments`].
+    /// `plan` has its extents, perhaps tasks that come before, and no results.
     pub(crate) fn in_segments(
         session: &Session,
         plan: Plan,
@@ -97,7 +109,8 @@ impl<T: Send + 'static> Job<T> {
         result: T,
     ) -> Result<Job<T>> {
         let head = plan.of_the_same_extents();
-        let (mut first, mut count, mut explanation): (Option<Plan>, _, Option<Explanation>) = (None, 0, None);
+        let (mut first, mut count, mut explanation): (Option<Plan>, _, Option<Explanation>) =
+            (None, 0, None);
         let mut look = |segment: Plan| {
             let next = session.engine().explain(&segment)?;
             match &mut explanation {
@@ -123,23 +136,37 @@ impl<T: Send + 'static> Job<T> {
             let mut run = |segment| {
                 done += 1;
                 let segment = first.next().unwrap_or(segment);
-                stage.run(segment, f64::from(done) / f64::from(count)).map(drop)
+                stage
+                    .run(segment, f64::from(done) / f64::from(count))
+                    .map(drop)
             };
             let mut segments = Segments::new(head, &mut run);
             make(&mut segments)?;
             segments.end()?;
             Ok(made(result))
         };
-        Ok(Job::explained(session, plans, explanations, Finish::Driven(Box::new(work))))
+        Ok(Job::explained(
+            session,
+            plans,
+            explanations,
+            Finish::Driven(Box::new(work)),
+        ))
     }
 
     /// Carries out a job that writes no files as a part of another.
     fn run_within(self, stage: &mut Stage, fraction: f64) -> Result<T> {
-        assert!(self.writers.is_empty() && self.unfinished.is_empty(), "files become whole when the outer job ends");
+        assert!(
+            self.writers.is_empty() && self.unfinished.is_empty(),
+            "files become whole when the outer job ends"
+        );
         let made = match self.finish {
             Finish::Driven(work) => work(stage, self.plans)?,
             Finish::Outcomes(finish) => {
-                let outcomes = self.plans.into_iter().map(|plan| stage.run(plan, fraction)).collect::<Result<_>>()?;
+                let outcomes = self
+                    .plans
+                    .into_iter()
+                    .map(|plan| stage.run(plan, fraction))
+                    .collect::<Result<_>>()?;
                 finish(outcomes)?
             }
         };
@@ -147,23 +174,44 @@ impl<T: Send + 'static> Job<T> {
     }
 
     fn planned(session: &Session, plans: Vec<Plan>, finish: Finish<T>) -> Result<Job<T>> {
-        let explanations = plans.iter().map(|plan| session.engine().explain(plan)).collect::<std::result::Result<_, _>>()?;
+        let explanations = plans
+            .iter()
+            .map(|plan| session.engine().explain(plan))
+            .collect::<std::result::Result<_, _>>()?;
         Ok(Job::explained(session, plans, explanations, finish))
     }
 
-    fn explained(session: &Session, plans: Vec<Plan>, explanations: Vec<Explanation>, finish: Finish<T>) -> Job<T> {
+    fn explained(
+        session: &Session,
+        plans: Vec<Plan>,
+        explanations: Vec<Explanation>,
+        finish: Finish<T>,
+    ) -> Job<T> {
         let (writers, unfinished) = (Vec::new(), Vec::new());
-        Job { session: session.clone(), plans, is_inline: false, explanations, writers, unfinished, finish }
+        Job {
+            session: session.clone(),
+            plans,
+            is_inline: false,
+            explanations,
+            writers,
+            unfinished,
+            finish,
+        }
     }
 
-    /// The thread that starts the job computes its plans, which read memory of the caller's and write nothing that the engine knows of.
+    /// The thread that starts the job computes its plans, which read memory of the caller's and
+    /// write nothing that the engine knows of.
     pub(crate) fn run_inline(mut self) -> Job<T> {
         self.is_inline = true;
         self
     }
 
     /// Adds a file that the plans write.
-    pub(crate) fn writes(mut self, writer: Option<Writer>, file: Option<Arc<StoredFile>>) -> Job<T> {
+    pub(crate) fn writes(
+        mut self,
+        writer: Option<Writer>,
+        file: Option<Arc<StoredFile>>,
+    ) -> Job<T> {
         self.writers.extend(writer);
         self.unfinished.extend(file);
         self
@@ -177,8 +225,8 @@ impl<T: Send + 'static> Job<T> {
     /// Begins.
     ///
     /// # Errors
-    /// When a file cannot be opened for writing, or memory has been taken since it was planned; [`Error::Value`] for a job of a
-    /// [`planner`](Session::planner).
+    /// When a file cannot be opened for writing, or memory has been taken since it was planned;
+    /// [`Error::Value`] for a job of a [`planner`](Session::planner).
     pub fn start(mut self) -> Result<Running<T>> {
         if self.session.plans_only() {
             return Err(Error::value("this job was planned to be looked at only"));
@@ -214,14 +262,38 @@ impl<T: Send + 'static> Job<T> {
     }
 
     /// The same job with a result made from its result, once the files are whole.
-    pub fn map<U: Send + 'static>(self, make: impl FnOnce(T) -> Result<U> + Send + 'static) -> Job<U> {
-        let Job { session, plans, is_inline, explanations, writers, unfinished, finish } = self;
+    pub fn map<U: Send + 'static>(
+        self,
+        make: impl FnOnce(T) -> Result<U> + Send + 'static,
+    ) -> Job<U> {
+        let Job {
+            session,
+            plans,
+            is_inline,
+            explanations,
+            writers,
+            unfinished,
+            finish,
+        } = self;
         let mapped = |result: Made<T>| -> Made<U> { Box::new(|| make(result()?)) };
-        let finish = match finish {
-            Finish::Outcomes(finish) => Finish::Outcomes(Box::new(|outcomes| finish(outcomes).map(mapped)) as Box<_>),
-            Finish::Driven(work) => Finish::Driven(Box::new(|stage: &mut Stage, plans| work(stage, plans).map(mapped)) as Box<_>),
-        };
-        Job { session, plans, is_inline, explanations, writers, unfinished, finish }
+        let finish =
+            match finish {
+                Finish::Outcomes(finish) => {
+                    Finish::Outcomes(Box::new(|outcomes| finish(outcomes).map(mapped)) as Box<_>)
+                }
+                Finish::Driven(work) => Finish::Driven(Box::new(|stage: &mut Stage, plans| {
+                    work(stage, plans).map(mapped)
+                }) as Box<_>),
+            };
+        Job {
+            session,
+            plans,
+            is_inline,
+            explanations,
+            writers,
+            unfinished,
+            finish,
+        }
     }
 }
 
@@ -241,8 +313,23 @@ impl<T: Send + 'static> Job<T> {
         self.explanations.extend(next.explanations);
         self.writers.extend(next.writers);
         self.unfinished.extend(next.unfinished);
-        let Job { session, plans, explanations, writers, unfinished, .. } = self;
-        Job { session, plans, is_inline: false, explanations, writers, unfinished, finish }
+        let Job {
+            session,
+            plans,
+            explanations,
+            writers,
+            unfinished,
+            ..
+        } = self;
+        Job {
+            session,
+            plans,
+            is_inline: false,
+            explanations,
+            writers,
+            unfinished,
+            finish,
+        }
     }
 }
 
@@ -274,20 +361,28 @@ impl<T: Send + 'static> Running<T> {
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool> {
         self.wait_for_thread(timeout);
         self.wait_for_files(timeout);
-        if self.ticket.as_ref().is_some_and(|ticket| ticket.wait_timeout(timeout)) {
+        if self
+            .ticket
+            .as_ref()
+            .is_some_and(|ticket| ticket.wait_timeout(timeout))
+        {
             self.next()?;
         }
         self.begin_files();
         Ok(matches!(self.rest, Rest::Result(_) | Rest::Failed))
     }
 
-    /// Has a thread make the files whole once the result is there: a file system may take long for that, and the caller may
-    /// interrupt its wait.
+    /// Has a thread make the files whole once the result is there: a file system may take long for
+    /// that, and the caller may interrupt its wait.
     fn begin_files(&mut self) {
-        if !matches!(self.rest, Rest::Result(Ok(_))) || (self.writers.is_empty() && self.unfinished.is_empty()) {
+        if !matches!(self.rest, Rest::Result(Ok(_)))
+            || (self.writers.is_empty() && self.unfinished.is_empty())
+        {
             return;
         }
-        let Rest::Result(Ok(result)) = std::mem::replace(&mut self.rest, Rest::Failed) else { unreachable!("looked at above") };
+        let Rest::Result(Ok(result)) = std::mem::replace(&mut self.rest, Rest::Failed) else {
+            unreachable!("looked at above")
+        };
         let files = Files {
             session: self.session.clone(),
             writers: std::mem::take(&mut self.writers),
@@ -301,7 +396,11 @@ impl<T: Send + 'static> Running<T> {
             let files = theirs.locked().take();
             _ = sender.send(files.map_or(Ok(()), Files::finish));
         };
-        if std::thread::Builder::new().name("outcore-job".into()).spawn(finish).is_ok() {
+        if std::thread::Builder::new()
+            .name("outcore-job".into())
+            .spawn(finish)
+            .is_ok()
+        {
             self.rest = Rest::Files(result, receiver);
             return;
         }
@@ -311,7 +410,9 @@ impl<T: Send + 'static> Running<T> {
     }
 
     fn wait_for_files(&mut self, timeout: Duration) {
-        let Rest::Files(_, ended) = &self.rest else { return };
+        let Rest::Files(_, ended) = &self.rest else {
+            return;
+        };
         let ended = match ended.recv_timeout(timeout) {
             Ok(ended) => ended,
             Err(_) if self.is_left_alone() => Err(Error::Cancelled),
@@ -324,7 +425,9 @@ impl<T: Send + 'static> Running<T> {
     }
 
     fn wait_for_thread(&mut self, timeout: Duration) {
-        let Rest::Thread(_, result) = &self.rest else { return };
+        let Rest::Thread(_, result) = &self.rest else {
+            return;
+        };
         let result = match result.recv_timeout(timeout) {
             Ok(result) => result,
             Err(_) if self.is_left_alone() => Err(Error::Cancelled),
@@ -334,13 +437,18 @@ impl<T: Send + 'static> Running<T> {
         if let Rest::Thread(thread, _) = std::mem::replace(&mut self.rest, Rest::Result(result))
             && thread.is_finished()
         {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
     }
 
     fn is_left_alone(&mut self) -> bool {
         self.watch.is_cancelled()
-            && *self.left_alone_at.get_or_insert_with(|| Instant::now() + LEAVE_ALONE_AFTER) <= Instant::now()
+            && *self
+                .left_alone_at
+                .get_or_insert_with(|| Instant::now() + LEAVE_ALONE_AFTER)
+                <= Instant::now()
     }
 
     /// Takes what a plan has left behind and begins what follows it.
@@ -365,14 +473,19 @@ impl<T: Send + 'static> Running<T> {
             self.keep(outcome);
         }
         self.traces.keep(&self.session);
-        if let Rest::Plans(Finish::Outcomes(finish)) = std::mem::replace(&mut self.rest, Rest::Failed) {
+        if let Rest::Plans(Finish::Outcomes(finish)) =
+            std::mem::replace(&mut self.rest, Rest::Failed)
+        {
             self.rest = Rest::Result(finish(std::mem::take(&mut self.outcomes)));
         }
         Ok(())
     }
 
     fn drive(&mut self) -> Result<()> {
-        let Rest::Plans(Finish::Driven(work)) = std::mem::replace(&mut self.rest, Rest::Failed) else { return Ok(()) };
+        let Rest::Plans(Finish::Driven(work)) = std::mem::replace(&mut self.rest, Rest::Failed)
+        else {
+            return Ok(());
+        };
         let mut stage = Stage::new(&self.session, Arc::clone(&self.watch));
         let plans = std::mem::take(&mut self.plans).collect();
         let (sender, receiver) = std::sync::mpsc::channel();
@@ -381,21 +494,31 @@ impl<T: Send + 'static> Running<T> {
             stage.keep_trace();
             _ = sender.send(result);
         };
-        let thread = std::thread::Builder::new().name("outcore-job".into()).spawn(drive);
-        let refused = |source| Error::from(outcore_engine::Error::NoThread { what: "a thread for the job".into(), source });
+        let thread = std::thread::Builder::new()
+            .name("outcore-job".into())
+            .spawn(drive);
+        let refused = |source| {
+            Error::from(outcore_engine::Error::NoThread {
+                what: "a thread for the job".into(),
+                source,
+            })
+        };
         self.rest = Rest::Thread(thread.map_err(refused)?, receiver);
         Ok(())
     }
 
     fn keep(&mut self, outcome: Outcome) {
-        self.traces.add(self.since, &outcome.trace, self.session.threads());
+        self.traces
+            .add(self.since, &outcome.trace, self.session.threads());
         self.outcomes.push(outcome);
     }
 
-    /// Blocks to the end: the plans that are left, what makes the result of them, and the files made whole.
+    /// Blocks to the end: the plans that are left, what makes the result of them, and the files
+    /// made whole.
     ///
     /// # Errors
-    /// Those of the computation; [`Error::Closed`] when [`wait_timeout`](Running::wait_timeout) has handed them out already.
+    /// Those of the computation; [`Error::Closed`] when [`wait_timeout`](Running::wait_timeout) has
+    /// handed them out already.
     pub fn wait(mut self) -> Result<T> {
         while matches!(self.rest, Rest::Plans(_)) {
             self.next()?;
@@ -423,24 +546,30 @@ struct Files {
 }
 
 impl Files {
-    /// Makes them whole; new ones get their names only if the job is not cancelled before all their bytes are durable.
+    /// Makes them whole; new ones get their names only if the job is not cancelled before all their
+    /// bytes are durable.
     fn finish(self) -> Result<()> {
         for file in &self.unfinished {
             let device = file.extent().device();
-            let failed = |source| Error::Device { object: device.name().to_owned(), source };
+            let failed = |source| Error::Device {
+                object: device.name().to_owned(),
+                source,
+            };
             outcore_device::flush_now(&**device).map_err(failed)?;
         }
         if self.watch.is_cancelled() {
             return Err(Error::Cancelled);
         }
         self.writers.into_iter().try_for_each(Writer::finish)?;
-        self.unfinished.iter().try_for_each(|file| self.session.commit(file))
+        self.unfinished
+            .iter()
+            .try_for_each(|file| self.session.commit(file))
     }
 }
 
 impl<T> Running<T> {
-    /// Asks it to stop; the result is then [`Error::Cancelled`](crate::Error::Cancelled), or what a job that can go on another time
-    /// has until then.
+    /// Asks it to stop; the result is then [`Error::Cancelled`](crate::Error::Cancelled), or what a
+    /// job that can go on another time has until then.
     pub fn cancel(&self) {
         self.watch.cancel();
         if let Some(ticket) = &self.ticket {
@@ -454,13 +583,24 @@ impl<T> Running<T> {
         let (fraction, runs) = match &self.rest {
             Rest::Thread(..) => (self.watch.fraction(), true),
             _ => {
-                let done = (self.count - self.plans.len() - usize::from(self.ticket.is_some())) as f64;
-                let now = self.ticket.as_ref().map_or(0.0, |ticket| ticket.progress().fraction);
-                ((done + now) / self.count.max(1) as f64, self.ticket.is_some())
+                let done =
+                    (self.count - self.plans.len() - usize::from(self.ticket.is_some())) as f64;
+                let now = self
+                    .ticket
+                    .as_ref()
+                    .map_or(0.0, |ticket| ticket.progress().fraction);
+                (
+                    (done + now) / self.count.max(1) as f64,
+                    self.ticket.is_some(),
+                )
             }
         };
         let eta = (fraction > 0.0 && runs).then(|| elapsed.mul_f64((1.0 - fraction) / fraction));
-        Progress { fraction, elapsed, eta }
+        Progress {
+            fraction,
+            elapsed,
+            eta,
+        }
     }
 }
 

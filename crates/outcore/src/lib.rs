@@ -1,7 +1,8 @@
 //! Machine learning on data and models bigger than memory.
 //!
-//! The SSD is working memory, within a memory budget that holds. [`data`] is what lives there, [`learn`]
-//! what is computed from it, [`Session`] the budget and the threads. Every computation is first a
+//! The SSD is working memory, within a memory budget that holds. [`data`] is what lives there,
+//! [`learn`] what is computed from it, [`Session`] the budget and the threads. Every computation is
+//! first a
 //! [`Job`]: planned, not yet begun, able to say what it will read, write and hold.
 //!
 //! ```
@@ -36,7 +37,9 @@ pub use data::array::{Array, Operand, Output, convert};
 pub use data::file::WrapDevice;
 pub use data::format::{Compressed, DType, Element, Order};
 pub use data::sparse::{Sparse, SparseBufs};
-pub use data::stream::{Compression, StreamInfo, StreamOptions, StreamReader, StreamStore, StreamWriter};
+pub use data::stream::{
+    Compression, StreamInfo, StreamOptions, StreamReader, StreamStore, StreamWriter,
+};
 pub use error::{Error, Result};
 pub use job::{Job, Running, Stage};
 pub use limits::memory_allowed;

@@ -1,7 +1,8 @@
-//! How the memory of an operation is divided: what it holds, a state for each lane, and panels of rows that pass by.
+//! How the memory of an operation is divided: what it holds, a state for each lane, and panels of
+//! rows that pass by.
 //!
-//! Where the order of sums follows from how rows are cut, they are cut by the whole budget, so that bits do not depend on what else runs.
-//! What is only moved is cut by what is free of it now.
+//! Where the order of sums follows from how rows are cut, they are cut by the whole budget, so that
+//! bits do not depend on what else runs. What is only moved is cut by what is free of it now.
 
 use crate::session::{PLAN_THREADS, Session};
 
@@ -19,18 +20,32 @@ pub(crate) struct MemorySplit {
 
 impl MemorySplit {
     pub(crate) fn new(session: &Session) -> MemorySplit {
-        MemorySplit { budget: session.memory_bytes(), free: session.memory_free(), held: 0, lanes: 0, state_bytes: 0 }
+        MemorySplit {
+            budget: session.memory_bytes(),
+            free: session.memory_free(),
+            held: 0,
+            lanes: 0,
+            state_bytes: 0,
+        }
     }
 
     /// Sets aside what is held all the time.
     pub(crate) fn hold(self, bytes: u64) -> MemorySplit {
-        MemorySplit { held: self.held + bytes, ..self }
+        MemorySplit {
+            held: self.held + bytes,
+            ..self
+        }
     }
 
     /// A state for each lane: as many as a quarter of the budget has room for, one at least.
     pub(crate) fn states(self, state_bytes: u64) -> MemorySplit {
-        let lanes = (self.budget.saturating_sub(self.held) / 4 / state_bytes.max(1)).clamp(1, LANES);
-        MemorySplit { state_bytes, lanes, ..self }
+        let lanes =
+            (self.budget.saturating_sub(self.held) / 4 / state_bytes.max(1)).clamp(1, LANES);
+        MemorySplit {
+            state_bytes,
+            lanes,
+            ..self
+        }
     }
 
     pub(crate) fn lanes(&self) -> u64 {
@@ -39,20 +54,24 @@ impl MemorySplit {
 
     /// What is left of the budget.
     pub(crate) fn left(&self) -> u64 {
-        self.budget.saturating_sub(self.held + self.lanes * self.state_bytes)
+        self.budget
+            .saturating_sub(self.held + self.lanes * self.state_bytes)
     }
 
     /// What is left of the memory that is free now.
     pub(crate) fn free(&self) -> u64 {
-        self.free.saturating_sub(self.held + self.lanes * self.state_bytes)
+        self.free
+            .saturating_sub(self.held + self.lanes * self.state_bytes)
     }
 
-    /// Bytes of a panel of rows that a state takes in: every thread works on one, and three more are on their way for it.
+    /// Bytes of a panel of rows that a state takes in: every thread works on one, and three more
+    /// are on their way for it.
     pub(crate) fn panel_bytes(&self) -> u64 {
         self.left() / (4 * (PLAN_THREADS + 1))
     }
 
-    /// Bytes of a panel of rows that become rows of a result: every thread works on one, and two more are on their way for it.
+    /// Bytes of a panel of rows that become rows of a result: every thread works on one, and two
+    /// more are on their way for it.
     pub(crate) fn mapped_panel_bytes(&self) -> u64 {
         self.left() / (3 * (PLAN_THREADS + 1))
     }

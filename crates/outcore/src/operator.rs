@@ -1,6 +1,8 @@
-//! Linear maps that are known by what they do to a few columns at once: what iterations need of a matrix.
+//! Linear maps that are known by what they do to a few columns at once: what iterations need of a
+//! matrix.
 //!
-//! Columns and results are in memory, in f64; what a matrix on SSD reads for a product goes through passes in its own element type.
+//! Columns and results are in memory, in f64; what a matrix on SSD reads for a product goes through
+//! passes in its own element type.
 
 mod centred;
 mod gram;
@@ -38,9 +40,15 @@ pub trait Operator {
     ///
     /// # Errors
     /// As [`apply`](Operator::apply); [`Error::Value`] where it is not known.
-    fn apply_transposed(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()>;
+    fn apply_transposed(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()>;
 
-    /// Y = A^T A X, for X and Y of n x c: by two products, or in one pass where a row of A can be used twice.
+    /// Y = A^T A X, for X and Y of n x c: by two products, or in one pass where a row of A can be
+    /// used twice.
     ///
     /// # Errors
     /// As [`apply_transposed`](Operator::apply_transposed).
@@ -83,10 +91,19 @@ impl<F: Fn(MatRef<'_, f64>, MatMut<'_, f64>) -> Result<()>> Operator for Symmetr
     }
 
     fn apply(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
-        if stage.is_cancelled() { Err(Error::Cancelled) } else { (self.apply)(x, y) }
+        if stage.is_cancelled() {
+            Err(Error::Cancelled)
+        } else {
+            (self.apply)(x, y)
+        }
     }
 
-    fn apply_transposed(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+    fn apply_transposed(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
         self.apply(x, y, stage)
     }
 }

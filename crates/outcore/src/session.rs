@@ -18,7 +18,8 @@ use crate::data::sparse::Sparse;
 use crate::error::{Error, Result};
 use crate::limits::memory_allowed;
 
-/// Plans are cut for this many threads, however many workers there are: the bits of a result depend on how it was cut.
+/// Plans are cut for this many threads, however many workers there are: the bits of a result depend
+/// on how it was cut.
 pub(crate) const PLAN_THREADS: u64 = 8;
 
 /// How a session is made.
@@ -40,7 +41,8 @@ pub struct Settings {
     pub wrap_device: WrapDevice,
 }
 
-/// Budget, threads, scratch and open files. Clones are the same session; it may be used from any thread.
+/// Budget, threads, scratch and open files. Clones are the same session; it may be used from any
+/// thread.
 #[derive(Clone)]
 pub struct Session {
     inner: Arc<Inner>,
@@ -85,37 +87,59 @@ pub struct Info {
 }
 
 impl Session {
-    /// A session; threads, rings and the scratch folder come into being with first use, which also sweeps scratch of dead processes.
+    /// A session; threads, rings and the scratch folder come into being with first use, which also
+    /// sweeps scratch of dead processes.
     ///
     /// # Errors
     /// [`Error::Value`] for a budget below 1 MiB.
     pub fn new(settings: Settings) -> Result<Session> {
-        let memory_bytes = settings.memory_bytes.unwrap_or_else(|| memory_allowed() / 4);
+        let memory_bytes = settings
+            .memory_bytes
+            .unwrap_or_else(|| memory_allowed() / 4);
         if memory_bytes < 1 << 20 {
-            return Err(Error::value(format!("memory must be at least 1 MiB, not {memory_bytes} bytes")));
+            return Err(Error::value(format!(
+                "memory must be at least 1 MiB, not {memory_bytes} bytes"
+            )));
         }
         let scratch_folder = settings.scratch.unwrap_or_else(|| {
             let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-            variable("OUTCORE_SCRATCH").or_else(|| variable("TMPDIR")).map_or_else(|| "/var/tmp".into(), PathBuf::from)
+            variable("OUTCORE_SCRATCH")
+                .or_else(|| variable("TMPDIR"))
+                .map_or_else(|| "/var/tmp".into(), PathBuf::from)
         });
         let inner = Arc::new(Inner {
-            engine: Engine::new(Config { memory_bytes, threads: settings.threads, driver: settings.driver }),
+            engine: Engine::new(Config {
+                memory_bytes,
+                threads: settings.threads,
+                driver: settings.driver,
+            }),
             blas: settings.blas,
             wrap_device: settings.wrap_device,
             scratch_folder,
-            tmpfs: if settings.allow_tmpfs_scratch { Tmpfs::Allow } else { Tmpfs::Refuse },
+            tmpfs: if settings.allow_tmpfs_scratch {
+                Tmpfs::Allow
+            } else {
+                Tmpfs::Refuse
+            },
             scratch: OnceLock::new(),
             swept: AtomicBool::new(false),
             files: Mutex::default(),
             last_trace: Mutex::default(),
         });
-        Ok(Session { inner, plans_only: false })
+        Ok(Session {
+            inner,
+            plans_only: false,
+        })
     }
 
-    /// The same session for jobs that are only looked at: they make no file, take no space, and do not start.
+    /// The same session for jobs that are only looked at: they make no file, take no space, and do
+    /// not start.
     #[must_use]
     pub fn planner(&self) -> Session {
-        Session { plans_only: true, ..self.clone() }
+        Session {
+            plans_only: true,
+            ..self.clone()
+        }
     }
 
     pub(crate) fn plans_only(&self) -> bool {
@@ -128,23 +152,32 @@ impl Session {
         &self.inner.engine
     }
 
-    /// With the first use of a session goes what dead processes have left in its scratch folder, on a thread that nothing waits for.
+    /// With the first use of a session goes what dead processes have left in its scratch folder, on
+    /// a thread that nothing waits for.
     fn begin(&self) {
-        if self.plans_only || self.inner.swept.load(Ordering::Relaxed) || self.inner.swept.swap(true, Ordering::Relaxed) {
+        if self.plans_only
+            || self.inner.swept.load(Ordering::Relaxed)
+            || self.inner.swept.swap(true, Ordering::Relaxed)
+        {
             return;
         }
         let folder = self.inner.scratch_folder.clone();
         // Without a thread it is left to whatever makes scratch.
-        drop(std::thread::Builder::new().name("outcore-sweep".into()).spawn(move || Scratch::sweep(&folder)));
+        drop(
+            std::thread::Builder::new()
+                .name("outcore-sweep".into())
+                .spawn(move || Scratch::sweep(&folder)),
+        );
     }
 
-    /// Budget, bytes. It alone decides how what is added up is cut, so that the bits of a result do not depend on who else has memory.
+    /// Budget, bytes. It alone decides how what is added up is cut, so that the bits of a result do
+    /// not depend on who else has memory.
     pub fn memory_bytes(&self) -> u64 {
         self.inner.engine.budget().total()
     }
 
-    /// Bytes of it that a run may have, if need be after those that go on now: what is only moved, and what is added up elsewhere, may be
-    /// cut by it.
+    /// Bytes of it that a run may have, if need be after those that go on now: what is only moved,
+    /// and what is added up elsewhere, may be cut by it.
     pub(crate) fn memory_free(&self) -> u64 {
         self.inner.engine.budget().plannable()
     }
@@ -190,7 +223,8 @@ impl Session {
     /// Opens a `.npy` file, or a raw file with a JSON description beside it (`<file>.json`).
     ///
     /// # Errors
-    /// [`Error::Store`] for a file that is not there or was left half written, [`Error::Format`] for one that is no matrix.
+    /// [`Error::Store`] for a file that is not there or was left half written, [`Error::Format`]
+    /// for one that is no matrix.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Array> {
         self.open_as(path.as_ref(), false)
     }
@@ -210,9 +244,14 @@ impl Session {
             Some(dense) => dense,
             None => {
                 let sidecar = format::sidecar_path(path);
-                let text = read_text(&sidecar, DESCRIPTION_BYTES).map_err(|_| format::FormatError::Unsupported {
-                    object: object.clone(),
-                    reason: format!("no .npy file, and no description of a raw one in {}", sidecar.display()),
+                let text = read_text(&sidecar, DESCRIPTION_BYTES).map_err(|_| {
+                    format::FormatError::Unsupported {
+                        object: object.clone(),
+                        reason: format!(
+                            "no .npy file, and no description of a raw one in {}",
+                            sidecar.display()
+                        ),
+                    }
                 })?;
                 format::parse_sidecar(&object, &text, file.extent().len())?
             }
@@ -221,16 +260,28 @@ impl Session {
     }
 
     /// The matrix in an open file.
-    fn array(&self, path: &Path, file: Arc<StoredFile>, dense: &Dense, interrupted: bool) -> Result<Array> {
+    fn array(
+        &self,
+        path: &Path,
+        file: Arc<StoredFile>,
+        dense: &Dense,
+        interrupted: bool,
+    ) -> Result<Array> {
         let file = match dense.shift() {
             0 => file,
             shift => self.file_from(path, interrupted, shift)?,
         };
-        Ok(Array::new(self.clone(), file, Layout::of(dense), dense.dtype, dense.ndim))
+        Ok(Array::new(
+            self.clone(),
+            file,
+            Layout::of(dense),
+            dense.dtype,
+            dense.ndim,
+        ))
     }
 
-    /// Opens a raw file by its description: `offset` bytes before the first element, `leading_dimension` elements from one row or
-    /// column to the next, without gaps if `None`.
+    /// Opens a raw file by its description: `offset` bytes before the first element,
+    /// `leading_dimension` elements from one row or column to the next, without gaps if `None`.
     ///
     /// # Errors
     /// As [`open`](Session::open).
@@ -251,14 +302,17 @@ impl Session {
         self.array(path, file, &dense, false)
     }
 
-    /// Opens a sparse matrix, a folder of arrays (see [`format`](crate::data::format)), and reads its offsets once.
+    /// Opens a sparse matrix, a folder of arrays (see [`format`](crate::data::format)), and reads
+    /// its offsets once.
     ///
     /// # Errors
-    /// [`Error::Store`] for files that are not there, [`Error::Format`] for what is no sparse matrix.
+    /// [`Error::Store`] for files that are not there, [`Error::Format`] for what is no sparse
+    /// matrix.
     pub fn open_sparse(&self, path: impl AsRef<Path>) -> Result<Sparse> {
         let path = path.as_ref();
         loop {
-            // A folder that another takes the place of meanwhile would give some of its files and some of the other's.
+            // A folder that another takes the place of meanwhile would give some of its files and
+            // some of the other's.
             let before = Sparse::identity(path);
             let opened = Sparse::open(self, path);
             if Sparse::identity(path) == before {
@@ -267,7 +321,8 @@ impl Session {
         }
     }
 
-    /// Whether a sparse matrix may lie at a path: a folder is there, or in a store what says that it is one.
+    /// Whether a sparse matrix may lie at a path: a folder is there, or in a store what says that
+    /// it is one.
     pub fn is_sparse(&self, path: impl AsRef<Path>) -> bool {
         match std::fs::metadata(path.as_ref()) {
             Ok(found) => found.is_dir(),
@@ -283,16 +338,26 @@ impl Session {
         read_text(path.as_ref(), u64::MAX)
     }
 
-    /// The open file behind a path; one for each file, so that all views of it see each other's writes.
+    /// The open file behind a path; one for each file, so that all views of it see each other's
+    /// writes.
     pub(crate) fn file(&self, path: &Path, interrupted: bool) -> Result<Arc<StoredFile>> {
         self.file_from(path, interrupted, 0)
     }
 
     /// The same without its first `shift` bytes.
-    pub(crate) fn file_from(&self, path: &Path, interrupted: bool, shift: u64) -> Result<Arc<StoredFile>> {
+    pub(crate) fn file_from(
+        &self,
+        path: &Path,
+        interrupted: bool,
+        shift: u64,
+    ) -> Result<Arc<StoredFile>> {
         self.begin();
         let (store, name) = locate(path)?;
-        let object = if interrupted { store.open_interrupted(&name)? } else { store.open(&name)? };
+        let object = if interrupted {
+            store.open_interrupted(&name)?
+        } else {
+            store.open(&name)?
+        };
         let stat = store.stat(&name)?;
         let mut files = self.inner.files.locked();
         files.retain(|_, file| file.strong_count() > 0);
@@ -303,7 +368,16 @@ impl Session {
             return Ok(known);
         }
         let wrap_device = self.inner.wrap_device.clone();
-        let file = Arc::new(StoredFile::named(path, store, name, &object, &stat, interrupted, wrap_device, shift));
+        let file = Arc::new(StoredFile::named(
+            path,
+            store,
+            name,
+            &object,
+            &stat,
+            interrupted,
+            wrap_device,
+            shift,
+        ));
         files.insert(key, Arc::downgrade(&file));
         Ok(file)
     }
@@ -312,7 +386,10 @@ impl Session {
     pub(crate) fn commit(&self, file: &Arc<StoredFile>) -> Result<()> {
         file.commit()?;
         if let Some(identity) = file.identity() {
-            self.inner.files.locked().insert((identity, 0), Arc::downgrade(file));
+            self.inner
+                .files
+                .locked()
+                .insert((identity, 0), Arc::downgrade(file));
         }
         Ok(())
     }
@@ -321,28 +398,56 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Store`] when there is no room, or the folder cannot be written.
-    pub fn create(&self, path: impl AsRef<Path>, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
+    pub fn create(
+        &self,
+        path: impl AsRef<Path>,
+        dtype: DType,
+        shape: &[u64],
+        order: Order,
+    ) -> Result<Array> {
         self.draft(path, dtype, shape, order)?.finish()
     }
 
-    /// As [`create`](Session::create), for a path where nothing is: what is there, or comes to be there meanwhile, is not replaced.
+    /// As [`create`](Session::create), for a path where nothing is: what is there, or comes to be
+    /// there meanwhile, is not replaced.
     ///
     /// # Errors
     /// [`Error::Store`] also for a path that is taken, or about to be by another writer.
-    pub fn create_new(&self, path: impl AsRef<Path>, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
-        self.begun(path.as_ref(), dtype, shape, order, true)?.finish()
+    pub fn create_new(
+        &self,
+        path: impl AsRef<Path>,
+        dtype: DType,
+        shape: &[u64],
+        order: Order,
+    ) -> Result<Array> {
+        self.begun(path.as_ref(), dtype, shape, order, true)?
+            .finish()
     }
 
-    /// A new matrix of zeros that is to have a path: write into it, then give it its name with [`Array::finish`]. Until then a file
-    /// that has the name is what it was, and a process that dies leaves it so.
+    /// A new matrix of zeros that is to have a path: write into it, then give it its name with
+    /// [`Array::finish`]. Until then a file that has the name is what it was, and a process that
+    /// dies leaves it so.
     ///
     /// # Errors
     /// As [`create`](Session::create).
-    pub fn draft(&self, path: impl AsRef<Path>, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
+    pub fn draft(
+        &self,
+        path: impl AsRef<Path>,
+        dtype: DType,
+        shape: &[u64],
+        order: Order,
+    ) -> Result<Array> {
         self.begun(path.as_ref(), dtype, shape, order, false)
     }
 
-    fn begun(&self, path: &Path, dtype: DType, shape: &[u64], order: Order, is_new: bool) -> Result<Array> {
+    fn begun(
+        &self,
+        path: &Path,
+        dtype: DType,
+        shape: &[u64],
+        order: Order,
+        is_new: bool,
+    ) -> Result<Array> {
         if self.plans_only {
             return Err(Error::value("a planner makes no files"));
         }
@@ -352,7 +457,8 @@ impl Session {
         Ok(made)
     }
 
-    /// Takes a file for whole that a writer in place has left half written, because another program has written it anew since.
+    /// Takes a file for whole that a writer in place has left half written, because another program
+    /// has written it anew since.
     ///
     /// # Errors
     /// [`Error::Store`].
@@ -365,7 +471,13 @@ impl Session {
     pub(crate) fn temporary(&self, dtype: DType, shape: &[u64], order: Order) -> Result<Array> {
         let dense = format::raw("scratch", dtype, shape, order, 0, None)?;
         let file = self.scratch_file(None, dense.file_bytes())?;
-        Ok(Array::new(self.clone(), file, Layout::of(&dense), dtype, dense.ndim))
+        Ok(Array::new(
+            self.clone(),
+            file,
+            Layout::of(&dense),
+            dtype,
+            dense.ndim,
+        ))
     }
 
     /// A device as the session uses it.
@@ -378,39 +490,71 @@ impl Session {
         StoredFile::unnamed_as(name, device, self.inner.wrap_device.clone())
     }
 
-    /// A file of the scratch folder, or what a plan that is only looked at takes for it; then `path` says where it would be.
+    /// A file of the scratch folder, or what a plan that is only looked at takes for it; then
+    /// `path` says where it would be.
     pub(crate) fn scratch_file(&self, path: Option<&Path>, len: u64) -> Result<Arc<StoredFile>> {
         Ok(Arc::new(match self.plans_only {
             true => {
                 let name = path.map_or_else(|| "scratch".into(), |path| path.display().to_string());
                 self.imagined(path.unwrap_or(&self.inner.scratch_folder), name, len)
             }
-            false => StoredFile::unnamed(&self.scratch()?.create(len)?, self.inner.wrap_device.clone()),
+            false => StoredFile::unnamed(
+                &self.scratch()?.create(len)?,
+                self.inner.wrap_device.clone(),
+            ),
         }))
     }
 
-    /// Whether the scratch folder has room for `needed` bytes, of which files are going to be made one after another.
+    /// Whether the scratch folder has room for `needed` bytes, of which files are going to be made
+    /// one after another.
     pub(crate) fn expect_scratch(&self, what: &str, needed: u64) -> Result<()> {
         match needed > 0 && !self.plans_only {
-            true => {
-                Ok(self.scratch()?.check_space(&format!("{what}, scratch in {}", self.inner.scratch_folder.display()), needed)?)
-            }
+            true => Ok(self.scratch()?.check_space(
+                &format!("{what}, scratch in {}", self.inner.scratch_folder.display()),
+                needed,
+            )?),
             false => Ok(()),
         }
     }
 
-    /// A file that a plan would make at a path: with the limits of the store there, or of files that are open on the same file system.
+    /// A file that a plan would make at a path: with the limits of the store there, or of files
+    /// that are open on the same file system.
     fn imagined(&self, path: &Path, name: String, len: u64) -> StoredFile {
-        let there = path.ancestors().find_map(|folder| Identity::of_path(folder).ok());
+        let there = path
+            .ancestors()
+            .find_map(|folder| Identity::of_path(folder).ok());
         let files = self.inner.files.locked();
-        let near = files.iter().filter(|((identity, _), _)| there.is_some_and(|there| there.is_near(identity)));
-        let near = near.filter_map(|(_, file)| file.upgrade()).map(|file| file.extent().device().limits()).next();
-        let limits = locate(path).ok().and_then(|(store, _)| store.limits()).or(near);
-        StoredFile::imagined(name, len, limits.unwrap_or(Limits { block: FILE_BLOCK_BYTES as u32, max_transfer: 1 << 30 }))
+        let near = files
+            .iter()
+            .filter(|((identity, _), _)| there.is_some_and(|there| there.is_near(identity)));
+        let near = near
+            .filter_map(|(_, file)| file.upgrade())
+            .map(|file| file.extent().device().limits())
+            .next();
+        let limits = locate(path)
+            .ok()
+            .and_then(|(store, _)| store.limits())
+            .or(near);
+        StoredFile::imagined(
+            name,
+            len,
+            limits.unwrap_or(Limits {
+                block: FILE_BLOCK_BYTES as u32,
+                max_transfer: 1 << 30,
+            }),
+        )
     }
 
-    /// A new matrix that takes its name when the job that writes it is done. The plan writes its header.
-    pub(crate) fn unfinished(&self, path: &Path, dtype: DType, shape: &[u64], order: Order, plan: &mut Plan) -> Result<Array> {
+    /// A new matrix that takes its name when the job that writes it is done. The plan writes its
+    /// header.
+    pub(crate) fn unfinished(
+        &self,
+        path: &Path,
+        dtype: DType,
+        shape: &[u64],
+        order: Order,
+        plan: &mut Plan,
+    ) -> Result<Array> {
         self.unfinished_as(path, dtype, shape, order, false, plan)
     }
 
@@ -430,7 +574,11 @@ impl Session {
             true => self.imagined(path, path.display().to_string(), dense.file_bytes()),
             false => {
                 let len = dense.file_bytes();
-                let object = if is_new { store.create_new(&name, len)? } else { store.create(&name, len)? };
+                let object = if is_new {
+                    store.create_new(&name, len)?
+                } else {
+                    store.create(&name, len)?
+                };
                 StoredFile::unfinished(path, store, name, object, self.inner.wrap_device.clone())
             }
         });
@@ -439,7 +587,13 @@ impl Session {
             cx.blocks[0].bytes_mut().copy_from_slice(&header);
             Ok(())
         }));
-        Ok(Array::new(self.clone(), file, Layout::of(&dense), dtype, dense.ndim))
+        Ok(Array::new(
+            self.clone(),
+            file,
+            Layout::of(&dense),
+            dtype,
+            dense.ndim,
+        ))
     }
 
     fn scratch(&self) -> Result<&Scratch> {
@@ -447,10 +601,17 @@ impl Session {
             return Ok(scratch);
         }
         let object = self.inner.scratch_folder.display().to_string();
-        std::fs::create_dir_all(&self.inner.scratch_folder).map_err(|source| match source.kind() {
-            ErrorKind::AlreadyExists | ErrorKind::NotADirectory => Error::Store(outcore_store::Error::NotAFolder { object }),
-            ErrorKind::PermissionDenied => Error::Store(outcore_store::Error::Denied { object, action: "create it" }),
-            _ => Error::of_io(object, source),
+        std::fs::create_dir_all(&self.inner.scratch_folder).map_err(|source| {
+            match source.kind() {
+                ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+                    Error::Store(outcore_store::Error::NotAFolder { object })
+                }
+                ErrorKind::PermissionDenied => Error::Store(outcore_store::Error::Denied {
+                    object,
+                    action: "create it",
+                }),
+                _ => Error::of_io(object, source),
+            }
         })?;
         let made = Scratch::new(&self.inner.scratch_folder, self.inner.tmpfs)?;
         Ok(self.inner.scratch.get_or_init(|| made))

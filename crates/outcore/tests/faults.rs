@@ -1,5 +1,5 @@
-//! A fault at each I/O of each operation: one error that names the object, the old output intact, nothing left behind, and the
-//! session still usable.
+//! A fault at each I/O of each operation: one error that names the object, the old output intact,
+//! nothing left behind, and the session still usable.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,12 +9,14 @@ use outcore::data::samples::{DatasetWriter, Field, Kind, WriterOptions};
 use outcore::data::sparse::compress;
 use outcore::learn::kmeans::{self, Options};
 use outcore::learn::linalg::{
-    Affine, Axpby, Csrmm, Gemm, Reduction, Scaling, Syrk, affine, axpby, column_norms, column_statistics, csrcsc, csrmm, gemm,
-    gemm_into, gram_product, reduce, row_norms, scale, scaled, syrk,
+    Affine, Axpby, Csrmm, Gemm, Reduction, Scaling, Syrk, affine, axpby, column_norms,
+    column_statistics, csrcsc, csrmm, gemm, gemm_into, gram_product, reduce, row_norms, scale,
+    scaled, syrk,
 };
 use outcore::learn::pca::{Components, fit};
 use outcore::{
-    Array, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Result, Session, Settings, Sparse, WrapDevice,
+    Array, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Result, Session,
+    Settings, Sparse, WrapDevice,
 };
 use outcore_device::{Blocking, Device, Faults, Faulty, Limits, Route};
 use outcore_store::{Error as StoreError, Formatted};
@@ -78,19 +80,33 @@ fn session(folder: &Path, wrap_device: WrapDevice) -> Session {
 
 fn session_of(folder: &Path, memory_bytes: u64, wrap_device: WrapDevice) -> Session {
     let scratch = Some(folder.join("scratch"));
-    Session::new(Settings { memory_bytes: Some(memory_bytes), scratch, threads: 2, wrap_device, ..Settings::default() }).unwrap()
+    Session::new(Settings {
+        memory_bytes: Some(memory_bytes),
+        scratch,
+        threads: 2,
+        wrap_device,
+        ..Settings::default()
+    })
+    .unwrap()
 }
 
 fn failing(count: &Arc<AtomicU64>, fail: u64) -> WrapDevice {
     let count = Arc::clone(count);
     WrapDevice::new(move |device| {
-        Arc::new(Counting { inner: Faulty::new(device, Faults::default()), count: Arc::clone(&count), fail })
+        Arc::new(Counting {
+            inner: Faulty::new(device, Faults::default()),
+            count: Arc::clone(&count),
+            fail,
+        })
     })
 }
 
 fn fill(array: &Array) {
     let mut bytes = Buf::anonymous(array.nbytes() as usize).unwrap();
-    for (at, value) in bytemuck::cast_slice_mut::<u8, f32>(&mut bytes).iter_mut().enumerate() {
+    for (at, value) in bytemuck::cast_slice_mut::<u8, f32>(&mut bytes)
+        .iter_mut()
+        .enumerate()
+    {
         *value = (at * 7 % 13) as f32 - 6.0;
     }
     array.write(bytes.freeze()).unwrap().run().unwrap();
@@ -104,24 +120,67 @@ fn operations() -> Vec<(&'static str, Operation)> {
     }
     vec![
         ("gemm", |session, a, out| {
-            gemm(session, a.into(), a.t().into(), Gemm { out: new(out), ..Gemm::default() })?.run().map(drop)
+            gemm(
+                session,
+                a.into(),
+                a.t().into(),
+                Gemm {
+                    out: new(out),
+                    ..Gemm::default()
+                },
+            )?
+            .run()
+            .map(drop)
         }),
-        ("syrk", |session, a, out| syrk(session, a.into(), Syrk { out: new(out), ..Syrk::default() })?.run().map(drop)),
-        ("convert", |_, a, out| a.convert(new(out), DType::F64, Order::Column)?.run().map(drop)),
+        ("syrk", |session, a, out| {
+            syrk(
+                session,
+                a.into(),
+                Syrk {
+                    out: new(out),
+                    ..Syrk::default()
+                },
+            )?
+            .run()
+            .map(drop)
+        }),
+        ("convert", |_, a, out| {
+            a.convert(new(out), DType::F64, Order::Column)?
+                .run()
+                .map(drop)
+        }),
         ("affine", |session, a, out| {
-            let map =
-                Affine { before: vec![1.0; COLS as usize], matrix: vec![1.0; 3 * COLS as usize], columns: 3, after: Vec::new() };
+            let map = Affine {
+                before: vec![1.0; COLS as usize],
+                matrix: vec![1.0; 3 * COLS as usize],
+                columns: 3,
+                after: Vec::new(),
+            };
             affine(session, a.into(), map, new(out))?.run().map(drop)
         }),
-        ("reduce", |session, a, _| reduce(session, a.into(), Reduction::Sum)?.run().map(drop)),
-        ("row norms", |session, a, _| row_norms(session, a.into(), Norm::L1)?.run().map(drop)),
-        ("column norms", |session, a, _| column_norms(session, a.into(), Norm::L2)?.run().map(drop)),
-        ("column statistics", |session, a, _| column_statistics(session, a.into())?.run().map(drop)),
+        ("reduce", |session, a, _| {
+            reduce(session, a.into(), Reduction::Sum)?.run().map(drop)
+        }),
+        ("row norms", |session, a, _| {
+            row_norms(session, a.into(), Norm::L1)?.run().map(drop)
+        }),
+        ("column norms", |session, a, _| {
+            column_norms(session, a.into(), Norm::L2)?.run().map(drop)
+        }),
+        ("column statistics", |session, a, _| {
+            column_statistics(session, a.into())?.run().map(drop)
+        }),
         ("gemm into memory", |session, a, _| {
             let into = Buf::anonymous((ROWS * ROWS * 4) as usize).unwrap();
-            gemm_into(session, a.into(), a.t().into(), 1.0, into)?.run().map(drop)
+            gemm_into(session, a.into(), a.t().into(), 1.0, into)?
+                .run()
+                .map(drop)
         }),
-        ("pca", |session, a, _| fit(session, a.into(), Components::Count(2), 0)?.run().map(drop)),
+        ("pca", |session, a, _| {
+            fit(session, a.into(), Components::Count(2), 0)?
+                .run()
+                .map(drop)
+        }),
         ("read", |_, a, _| a.read()?.run().map(drop)),
     ]
 }
@@ -130,7 +189,11 @@ fn operations() -> Vec<(&'static str, Operation)> {
 fn a_fault_at_each_io_leaves_the_old_output_and_a_clear_error() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let input = folder.path().join("a.npy");
-    fill(&session(folder.path(), WrapDevice::default()).create(&input, DType::F32, &[ROWS, COLS], Order::Row).unwrap());
+    fill(
+        &session(folder.path(), WrapDevice::default())
+            .create(&input, DType::F32, &[ROWS, COLS], Order::Row)
+            .unwrap(),
+    );
     for (name, operation) in operations() {
         let output = folder.path().join("out.npy");
         let count = Arc::new(AtomicU64::new(0));
@@ -138,22 +201,41 @@ fn a_fault_at_each_io_leaves_the_old_output_and_a_clear_error() {
         operation(&whole, &whole.open(&input).unwrap(), output.clone()).unwrap();
         let total = count.load(Ordering::SeqCst);
         assert!(total > 0, "{name} does no I/O");
-        // Every I/O of short operations, about forty of the long ones, the first and the last among them.
-        for fail in (0..total).step_by(total.div_ceil(40) as usize).chain([total - 1]) {
+        // Every I/O of short operations, about forty of the long ones, the first and the last among
+        // them.
+        for fail in (0..total)
+            .step_by(total.div_ceil(40) as usize)
+            .chain([total - 1])
+        {
             std::fs::write(&output, b"old").unwrap();
             count.store(0, Ordering::SeqCst);
             let session = session(folder.path(), failing(&count, fail));
             let result = operation(&session, &session.open(&input).unwrap(), output.clone());
-            // How often shared sectors are merged depends on timing, so the last I/O of one run may not be in another.
+            // How often shared sectors are merged depends on timing, so the last I/O of one run may
+            // not be in another.
             if result.is_ok() && count.load(Ordering::SeqCst) <= fail {
                 continue;
             }
             let error = result.expect_err(name);
-            let Error::Device { object, source } = &error else { panic!("{name}, fault {fail}: {error}") };
-            assert!(object.ends_with("a.npy") || object.ends_with("out.npy") || object.contains("scratch"), "{name}: {error}");
+            let Error::Device { object, source } = &error else {
+                panic!("{name}, fault {fail}: {error}")
+            };
+            assert!(
+                object.ends_with("a.npy")
+                    || object.ends_with("out.npy")
+                    || object.contains("scratch"),
+                "{name}: {error}"
+            );
             assert!(source.to_string().contains("injected"), "{name}: {error}");
-            assert_eq!(std::fs::read(&output).unwrap(), b"old", "{name}, fault {fail}");
-            let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!(
+                std::fs::read(&output).unwrap(),
+                b"old",
+                "{name}, fault {fail}"
+            );
+            let left: Vec<_> = std::fs::read_dir(folder.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name())
+                .collect();
             assert!(left.len() <= 3, "{name} leaves {left:?}");
             // The session goes on: its memory is free again and the next call succeeds.
             assert_eq!(session.engine().budget().available(), MEMORY);
@@ -172,21 +254,69 @@ fn sparse_operations() -> Vec<(&'static str, SparseOperation)> {
         let mut bytes = Buf::anonymous((4 * rows * cols) as usize).unwrap();
         bytemuck::cast_slice_mut::<u8, f32>(&mut bytes).fill(1.0);
         let bytes = bytes.freeze();
-        Operand::Memory { bytes, dtype: DType::F32, rows, cols, row_stride: cols, col_stride: 1 }
+        Operand::Memory {
+            bytes,
+            dtype: DType::F32,
+            rows,
+            cols,
+            row_stride: cols,
+            col_stride: 1,
+        }
     }
     vec![
         ("csrmm", |session, a, out| {
-            csrmm(session, a, dense(WORDS, 8), Csrmm { out: Output::New(out), ..Csrmm::default() })?.run().map(drop)
+            csrmm(
+                session,
+                a,
+                dense(WORDS, 8),
+                Csrmm {
+                    out: Output::New(out),
+                    ..Csrmm::default()
+                },
+            )?
+            .run()
+            .map(drop)
         }),
         ("csrmm of the transpose", |session, a, out| {
-            csrmm(session, &a.t(), dense(a.rows(), 8), Csrmm { out: Output::New(out), ..Csrmm::default() })?.run().map(drop)
+            csrmm(
+                session,
+                &a.t(),
+                dense(a.rows(), 8),
+                Csrmm {
+                    out: Output::New(out),
+                    ..Csrmm::default()
+                },
+            )?
+            .run()
+            .map(drop)
         }),
-        ("gram product", |session, a, out| gram_product(session, a, dense(WORDS, 4), Output::New(out))?.run().map(drop)),
-        ("csrcsc", |session, a, out| csrcsc(session, a, Some(out))?.run().map(drop)),
-        ("tiles", |session, a, out| compress(session, a, Some(out))?.run().map(drop)),
+        ("gram product", |session, a, out| {
+            gram_product(session, a, dense(WORDS, 4), Output::New(out))?
+                .run()
+                .map(drop)
+        }),
+        ("csrcsc", |session, a, out| {
+            csrcsc(session, a, Some(out))?.run().map(drop)
+        }),
+        ("tiles", |session, a, out| {
+            compress(session, a, Some(out))?.run().map(drop)
+        }),
         ("k-means", |session, a, _| {
-            let start: Vec<f64> = (0..4 * WORDS).map(|at| (at * 7 % 13) as f64 / 100.0).collect();
-            kmeans::fit(session, a.into(), &start, Options { max_iter: 3, tol: 0.0, weights: None })?.run().map(drop)
+            let start: Vec<f64> = (0..4 * WORDS)
+                .map(|at| (at * 7 % 13) as f64 / 100.0)
+                .collect();
+            kmeans::fit(
+                session,
+                a.into(),
+                &start,
+                Options {
+                    max_iter: 3,
+                    tol: 0.0,
+                    weights: None,
+                },
+            )?
+            .run()
+            .map(drop)
         }),
     ]
 }
@@ -199,22 +329,39 @@ fn a_fault_at_each_io_of_sparse_work_leaves_nothing_and_a_clear_error() {
     let plain = session(folder.path(), WrapDevice::default());
     {
         let (lines, per_line) = (5000, 40);
-        let (mut offsets, mut indices) =
-            (Buf::anonymous(8 * (lines + 1)).unwrap(), Buf::anonymous(4 * lines * per_line).unwrap());
+        let (mut offsets, mut indices) = (
+            Buf::anonymous(8 * (lines + 1)).unwrap(),
+            Buf::anonymous(4 * lines * per_line).unwrap(),
+        );
         let offset = |(line, into): (usize, &mut i64)| *into = (line * per_line) as i64;
-        bytemuck::cast_slice_mut::<u8, i64>(&mut offsets).iter_mut().enumerate().for_each(offset);
-        let index = |(at, into): (usize, &mut i32)| *into = (at % per_line * 75 + at / per_line * 31 % 75) as i32;
-        bytemuck::cast_slice_mut::<u8, i32>(&mut indices).iter_mut().enumerate().for_each(index);
+        bytemuck::cast_slice_mut::<u8, i64>(&mut offsets)
+            .iter_mut()
+            .enumerate()
+            .for_each(offset);
+        let index = |(at, into): (usize, &mut i32)| {
+            *into = (at % per_line * 75 + at / per_line * 31 % 75) as i32
+        };
+        bytemuck::cast_slice_mut::<u8, i32>(&mut indices)
+            .iter_mut()
+            .enumerate()
+            .for_each(index);
         let mut values = Buf::anonymous(4 * lines * per_line).unwrap();
         bytemuck::cast_slice_mut::<u8, f32>(&mut values)
             .iter_mut()
             .enumerate()
             .for_each(|(at, into)| *into = (at % 7) as f32 - 3.0);
-        let (offsets, indices) = ((Element::I64, offsets.freeze()), (Element::I32, indices.freeze()));
+        let (offsets, indices) = (
+            (Element::I64, offsets.freeze()),
+            (Element::I32, indices.freeze()),
+        );
         let shape = [lines as u64, WORDS];
         let values = Some((DType::F32, values.freeze()));
-        let a = Sparse::in_memory(&plain, Compressed::Rows, shape, offsets, indices, values).unwrap();
-        scaled(&plain, &a, Scaling::default(), Some(input.clone())).unwrap().run().unwrap();
+        let a =
+            Sparse::in_memory(&plain, Compressed::Rows, shape, offsets, indices, values).unwrap();
+        scaled(&plain, &a, Scaling::default(), Some(input.clone()))
+            .unwrap()
+            .run()
+            .unwrap();
     }
     let remove = || _ = std::fs::remove_dir_all(&output).or_else(|_| std::fs::remove_file(&output));
     for (name, operation) in sparse_operations() {
@@ -231,19 +378,34 @@ fn a_fault_at_each_io_of_sparse_work_leaves_nothing_and_a_clear_error() {
         remove();
         let total = count.load(Ordering::SeqCst);
         assert!(total > 0, "{name} does no I/O");
-        for fail in (0..total).step_by(total.div_ceil(30) as usize).chain([total - 1]) {
+        for fail in (0..total)
+            .step_by(total.div_ceil(30) as usize)
+            .chain([total - 1])
+        {
             let (result, a, session) = run(fail);
             if result.is_ok() && count.load(Ordering::SeqCst) <= fail {
                 remove();
                 continue;
             }
             let error = result.expect_err(name);
-            assert!(matches!(&error, Error::Device { .. }), "{name}, fault {fail}: {error}");
-            assert!(error.to_string().contains("injected"), "{name}, fault {fail}: {error}");
+            assert!(
+                matches!(&error, Error::Device { .. }),
+                "{name}, fault {fail}: {error}"
+            );
+            assert!(
+                error.to_string().contains("injected"),
+                "{name}, fault {fail}: {error}"
+            );
             // Whole where it was the reading of it that failed.
-            assert!(!output.exists() || plain.open_sparse(&output).is_ok(), "{name}, fault {fail}");
+            assert!(
+                !output.exists() || plain.open_sparse(&output).is_ok(),
+                "{name}, fault {fail}"
+            );
             remove();
-            let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            let left: Vec<_> = std::fs::read_dir(folder.path())
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name())
+                .collect();
             assert!(left.len() <= 2, "{name} leaves {left:?}");
             // Runs that were cancelled give their memory back in a moment.
             for _ in 0..1000 {
@@ -252,7 +414,11 @@ fn a_fault_at_each_io_of_sparse_work_leaves_nothing_and_a_clear_error() {
                 }
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
-            assert_eq!(session.engine().budget().available(), SPARSE_MEMORY, "{name}, fault {fail}");
+            assert_eq!(
+                session.engine().budget().available(),
+                SPARSE_MEMORY,
+                "{name}, fault {fail}"
+            );
             operation(&session, &a, output.clone()).unwrap();
             remove();
         }
@@ -269,12 +435,27 @@ fn a_dataset_whose_close_fails_anywhere_is_gone_on_with() {
     Formatted::format(&disk, Some(32 << 20)).unwrap();
     let plain = session(folder.path(), WrapDevice::default());
     let begin = |session: &Session, path: &Path, resume| {
-        let mut writer = DatasetWriter::create(session, path, WriterOptions { resume, ..WriterOptions::default() })?;
-        writer.set_fields(vec![Field { name: "x".into(), kind: Kind::Bytes }])?;
+        let mut writer = DatasetWriter::create(
+            session,
+            path,
+            WriterOptions {
+                resume,
+                ..WriterOptions::default()
+            },
+        )?;
+        writer.set_fields(vec![Field {
+            name: "x".into(),
+            kind: Kind::Bytes,
+        }])?;
         Ok::<_, Error>(writer)
     };
     let write = |writer: &mut DatasetWriter, samples: std::ops::Range<u64>| {
-        samples.into_iter().try_for_each(|sample| writer.write(Some(format!("{sample}").as_bytes()), &[&sample.to_le_bytes()]))
+        samples.into_iter().try_for_each(|sample| {
+            writer.write(
+                Some(format!("{sample}").as_bytes()),
+                &[&sample.to_le_bytes()],
+            )
+        })
     };
     let len = |path: &Path| plain.open_dataset(path).unwrap().len();
     for path in [folder.path().join("data"), disk.join("data")] {
@@ -303,17 +484,30 @@ fn a_dataset_whose_close_fails_anywhere_is_gone_on_with() {
                 continue;
             }
             let error = result.expect_err("a fault");
-            assert!(matches!(&error, Error::Device { .. }), "fault {fail}: {error}");
+            assert!(
+                matches!(&error, Error::Device { .. }),
+                "fault {fail}: {error}"
+            );
             assert_eq!(len(&path), 3, "fault {fail}");
             let mut again = begin(&plain, &path, true).unwrap();
-            assert_eq!((again.len(), again.durable()), (SAVED, SAVED), "fault {fail}");
+            assert_eq!(
+                (again.len(), again.durable()),
+                (SAVED, SAVED),
+                "fault {fail}"
+            );
             write(&mut again, SAVED..ALL).unwrap();
             again.finish().unwrap().run().unwrap();
             assert_eq!(len(&path), ALL, "fault {fail}");
-            assert_eq!(plain.open_dataset(&path).unwrap().find(b"449").unwrap(), Some(449));
+            assert_eq!(
+                plain.open_dataset(&path).unwrap().find(b"449").unwrap(),
+                Some(449)
+            );
         }
     }
-    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert!(left.len() <= 3, "{left:?}");
 }
 
@@ -322,17 +516,40 @@ fn a_dataset_whose_close_fails_anywhere_is_gone_on_with() {
 fn a_writer_that_has_failed_says_why_each_time() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let full = WrapDevice::new(|device| {
-        let fails = |device| Counting { inner: Faulty::new(device, Faults::default()), count: Arc::default(), fail: u64::MAX };
+        let fails = |device| Counting {
+            inner: Faulty::new(device, Faults::default()),
+            count: Arc::default(),
+            fail: u64::MAX,
+        };
         Arc::new(Full(fails(device)))
     });
     let session = session(folder.path(), full);
-    let mut writer = DatasetWriter::create(&session, folder.path().join("data"), WriterOptions::default()).unwrap();
-    writer.set_fields(vec![Field { name: "x".into(), kind: Kind::Bytes }]).unwrap();
+    let mut writer = DatasetWriter::create(
+        &session,
+        folder.path().join("data"),
+        WriterOptions::default(),
+    )
+    .unwrap();
+    writer
+        .set_fields(vec![Field {
+            name: "x".into(),
+            kind: Kind::Bytes,
+        }])
+        .unwrap();
     let is_full = |error: &Error| matches!(error, Error::Store(StoreError::Full { object, .. }) if object.contains("data/"));
-    let first = (0..1000).find_map(|_| writer.write(None, &[&[1; 100_000]]).err()).expect("the disk is full");
+    let first = (0..1000)
+        .find_map(|_| writer.write(None, &[&[1; 100_000]]).err())
+        .expect("the disk is full");
     assert!(is_full(&first), "{first}");
-    for error in [writer.write(None, &[b"x"]).unwrap_err(), writer.save().unwrap_err(), writer.finish().err().unwrap()] {
-        assert!(is_full(&error) && error.to_string() == first.to_string(), "{error}");
+    for error in [
+        writer.write(None, &[b"x"]).unwrap_err(),
+        writer.save().unwrap_err(),
+        writer.finish().err().unwrap(),
+    ] {
+        assert!(
+            is_full(&error) && error.to_string() == first.to_string(),
+            "{error}"
+        );
     }
 }
 
@@ -374,18 +591,36 @@ impl Blocking for Full {
 fn a_disk_that_fills_while_it_is_written_is_called_so_by_all_who_write() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let input = folder.path().join("a.npy");
-    fill(&session(folder.path(), WrapDevice::default()).create(&input, DType::F32, &[ROWS, COLS], Order::Row).unwrap());
+    fill(
+        &session(folder.path(), WrapDevice::default())
+            .create(&input, DType::F32, &[ROWS, COLS], Order::Row)
+            .unwrap(),
+    );
     let output = folder.path().join("out.npy");
     for (name, operation) in operations() {
         std::fs::write(&output, b"old").unwrap();
         let full = WrapDevice::new(|device| {
-            Arc::new(Full(Counting { inner: Faulty::new(device, Faults::default()), count: Arc::default(), fail: u64::MAX }))
+            Arc::new(Full(Counting {
+                inner: Faulty::new(device, Faults::default()),
+                count: Arc::default(),
+                fail: u64::MAX,
+            }))
         });
         let session = session(folder.path(), full);
-        let Err(error) = operation(&session, &session.open(&input).unwrap(), output.clone()) else { continue };
-        let Error::Store(StoreError::Full { object, needed, .. }) = &error else { panic!("{name}: {error}") };
-        assert!(object.ends_with("out.npy") || object.contains("scratch"), "{name}: {error}");
-        assert!(needed.is_some() && error.to_string().contains("no space is left"), "{name}: {error}");
+        let Err(error) = operation(&session, &session.open(&input).unwrap(), output.clone()) else {
+            continue;
+        };
+        let Error::Store(StoreError::Full { object, needed, .. }) = &error else {
+            panic!("{name}: {error}")
+        };
+        assert!(
+            object.ends_with("out.npy") || object.contains("scratch"),
+            "{name}: {error}"
+        );
+        assert!(
+            needed.is_some() && error.to_string().contains("no space is left"),
+            "{name}: {error}"
+        );
         assert_eq!(std::fs::read(&output).unwrap(), b"old", "{name}");
     }
 }
@@ -394,13 +629,37 @@ type Change = fn(&Session, &Array, &Array) -> Result<()>;
 
 fn changes() -> Vec<(&'static str, Change)> {
     vec![
-        ("axpby", |session, x, y| axpby(session, x.into(), y, Axpby::default())?.run().map(drop)),
-        ("scale", |session, _, y| scale(session, y, 2.0)?.run().map(drop)),
-        ("write", |_, _, y| y.write(Buf::anonymous(y.nbytes() as usize).unwrap().freeze())?.run()),
-        ("convert", |_, x, y| x.convert(Output::InPlace(y.clone()), DType::F32, Order::Row)?.run().map(drop)),
+        ("axpby", |session, x, y| {
+            axpby(session, x.into(), y, Axpby::default())?
+                .run()
+                .map(drop)
+        }),
+        ("scale", |session, _, y| {
+            scale(session, y, 2.0)?.run().map(drop)
+        }),
+        ("write", |_, _, y| {
+            y.write(Buf::anonymous(y.nbytes() as usize).unwrap().freeze())?
+                .run()
+        }),
+        ("convert", |_, x, y| {
+            x.convert(Output::InPlace(y.clone()), DType::F32, Order::Row)?
+                .run()
+                .map(drop)
+        }),
         ("gemm", |session, x, y| {
             let out = Output::InPlace(y.slice(0..COLS, 0..COLS)?);
-            gemm(session, x.t().into(), x.into(), Gemm { alpha: 1.0, beta: 2.0, out })?.run().map(drop)
+            gemm(
+                session,
+                x.t().into(),
+                x.into(),
+                Gemm {
+                    alpha: 1.0,
+                    beta: 2.0,
+                    out,
+                },
+            )?
+            .run()
+            .map(drop)
         }),
     ]
 }
@@ -410,7 +669,11 @@ fn a_fault_at_each_io_in_place_leaves_a_mark_that_open_names() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = |name: &str| folder.path().join(name);
     let make = |name: &str| {
-        fill(&session(folder.path(), WrapDevice::default()).create(path(name), DType::F32, &[ROWS, COLS], Order::Row).unwrap());
+        fill(
+            &session(folder.path(), WrapDevice::default())
+                .create(path(name), DType::F32, &[ROWS, COLS], Order::Row)
+                .unwrap(),
+        );
     };
     make("x.npy");
     for (name, change) in changes() {
@@ -420,27 +683,43 @@ fn a_fault_at_each_io_in_place_leaves_a_mark_that_open_names() {
         let run = |fail| {
             count.store(0, Ordering::SeqCst);
             let session = session(folder.path(), failing(&count, fail));
-            let result = change(&session, &session.open(path("x.npy"))?, &session.open(path("y.npy"))?);
+            let result = change(
+                &session,
+                &session.open(path("x.npy"))?,
+                &session.open(path("y.npy"))?,
+            );
             assert_eq!(session.engine().budget().available(), MEMORY);
             result
         };
         run(u64::MAX).unwrap();
         let total = count.load(Ordering::SeqCst);
         assert!(total > 0, "{name} does no I/O");
-        for fail in (0..total).step_by(total.div_ceil(40) as usize).chain([total - 1]) {
+        for fail in (0..total)
+            .step_by(total.div_ceil(40) as usize)
+            .chain([total - 1])
+        {
             make("y.npy");
             let result = run(fail);
             if result.is_ok() && count.load(Ordering::SeqCst) <= fail {
                 continue;
             }
             let error = result.expect_err(name);
-            assert!(matches!(&error, Error::Device { .. }), "{name}, fault {fail}: {error}");
+            assert!(
+                matches!(&error, Error::Device { .. }),
+                "{name}, fault {fail}: {error}"
+            );
             let plain = session(folder.path(), WrapDevice::default());
             match plain.open(path("y.npy")) {
                 // Nothing had been written yet.
-                Ok(_) => assert!(std::fs::read(path("y.npy")).unwrap() == old, "{name}, fault {fail}"),
+                Ok(_) => assert!(
+                    std::fs::read(path("y.npy")).unwrap() == old,
+                    "{name}, fault {fail}"
+                ),
                 Err(error) => {
-                    assert!(error.to_string().contains("y.npy"), "{name}, fault {fail}: {error}");
+                    assert!(
+                        error.to_string().contains("y.npy"),
+                        "{name}, fault {fail}: {error}"
+                    );
                     plain.open_interrupted(path("y.npy")).unwrap();
                 }
             }
@@ -454,10 +733,17 @@ fn short_torn_late_and_reordered_transfers_do_not_change_a_result() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let input = folder.path().join("a.npy");
     let plain = session(folder.path(), WrapDevice::default());
-    fill(&plain.create(&input, DType::F32, &[ROWS, COLS], Order::Row).unwrap());
+    fill(
+        &plain
+            .create(&input, DType::F32, &[ROWS, COLS], Order::Row)
+            .unwrap(),
+    );
     let product = |session: &Session| {
         let a = session.open(&input).unwrap();
-        let c = gemm(session, (&a).into(), a.t().into(), Gemm::default()).unwrap().run().unwrap();
+        let c = gemm(session, (&a).into(), a.t().into(), Gemm::default())
+            .unwrap()
+            .run()
+            .unwrap();
         c.read().unwrap().run().unwrap().to_vec()
     };
     let expected = product(&plain);
@@ -468,7 +754,16 @@ fn short_torn_late_and_reordered_transfers_do_not_change_a_result() {
             let mut seed = seeds.lock().unwrap();
             *seed += 1;
             let latency = Some(std::time::Duration::ZERO..std::time::Duration::from_micros(300));
-            Faulty::new(device, Faults { seed: *seed, short: 0.2, reorder: 0.2, latency, ..Faults::default() })
+            Faulty::new(
+                device,
+                Faults {
+                    seed: *seed,
+                    short: 0.2,
+                    reorder: 0.2,
+                    latency,
+                    ..Faults::default()
+                },
+            )
         });
         assert!(product(&session(folder.path(), nervous)) == expected);
     }

@@ -1,4 +1,5 @@
-//! The formats against other programs: golden files of NumPy and of ours, and NumPy itself where it is installed.
+//! The formats against other programs: golden files of NumPy and of ours, and NumPy itself where it
+//! is installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,23 +7,53 @@ use std::process::Command;
 use outcore::data::format::{DType, HEAD_BYTES, Order, npy, parse_npy};
 
 fn golden(name: &str) -> Vec<u8> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden")
+        .join(name);
     std::fs::read(path).unwrap()
 }
 
 #[test]
 fn files_that_numpy_wrote_are_understood() {
     for (name, dtype, shape, order, offset) in [
-        ("numpy_f32_3x4_row.npy", DType::F32, &[3, 4][..], Order::Row, 128),
-        ("numpy_f64_3x4_column.npy", DType::F64, &[3, 4], Order::Column, 128),
+        (
+            "numpy_f32_3x4_row.npy",
+            DType::F32,
+            &[3, 4][..],
+            Order::Row,
+            128,
+        ),
+        (
+            "numpy_f64_3x4_column.npy",
+            DType::F64,
+            &[3, 4],
+            Order::Column,
+            128,
+        ),
         ("numpy_f64_5.npy", DType::F64, &[5], Order::Row, 128),
-        ("numpy_f32_2x3_version_2.npy", DType::F32, &[2, 3], Order::Row, 128),
-        ("numpy_f32_2x3_version_3.npy", DType::F32, &[2, 3], Order::Row, 128),
+        (
+            "numpy_f32_2x3_version_2.npy",
+            DType::F32,
+            &[2, 3],
+            Order::Row,
+            128,
+        ),
+        (
+            "numpy_f32_2x3_version_3.npy",
+            DType::F32,
+            &[2, 3],
+            Order::Row,
+            128,
+        ),
     ] {
         let file = golden(name);
         let dense = parse_npy(name, &file, file.len() as u64).unwrap();
         assert_eq!((dense.dtype, dense.order), (dtype, order), "{name}");
-        assert_eq!((dense.shape().as_slice(), dense.data_offset), (shape, offset), "{name}");
+        assert_eq!(
+            (dense.shape().as_slice(), dense.data_offset),
+            (shape, offset),
+            "{name}"
+        );
         assert_eq!(dense.file_bytes(), file.len() as u64, "{name}");
     }
     for (name, part) in [
@@ -50,9 +81,12 @@ fn the_header_we_write_does_not_change() {
 /// A Python that has NumPy: the project's own environment, else the system's.
 fn numpy() -> Option<PathBuf> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
-    [own, PathBuf::from("python3")]
-        .into_iter()
-        .find(|python| Command::new(python).args(["-c", "import numpy"]).output().is_ok_and(|output| output.status.success()))
+    [own, PathBuf::from("python3")].into_iter().find(|python| {
+        Command::new(python)
+            .args(["-c", "import numpy"])
+            .output()
+            .is_ok_and(|output| output.status.success())
+    })
 }
 
 #[test]
@@ -82,10 +116,18 @@ fn numpy_reads_what_we_write() {
             order = 'F' if x.flags.f_contiguous and not x.flags.c_contiguous else 'C'\n\
             in_order = (x.ravel(order='K') == numpy.arange(x.size)).all()\n\
             print(x.dtype, list(x.shape), order, x.offset, in_order)";
-        let output = Command::new(&python).args(["-c", code]).arg(&path).output().unwrap();
+        let output = Command::new(&python)
+            .args(["-c", code])
+            .arg(&path)
+            .output()
+            .unwrap();
         let order = if order == Order::Column { 'F' } else { 'C' };
         let expected = format!("{dtype} {shape:?} {order} 4096 True\n");
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{errors}");
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            expected,
+            "{errors}"
+        );
     }
 }

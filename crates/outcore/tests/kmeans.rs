@@ -11,18 +11,36 @@ struct Place {
 fn place(memory_bytes: u64, threads: usize) -> Place {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let scratch = Some(folder.path().join("scratch"));
-    let session = Session::new(Settings { memory_bytes: Some(memory_bytes), scratch, threads, ..Settings::default() }).unwrap();
+    let session = Session::new(Settings {
+        memory_bytes: Some(memory_bytes),
+        scratch,
+        threads,
+        ..Settings::default()
+    })
+    .unwrap();
     Place { folder, session }
 }
 
 fn store(place: &Place, x: &[f64], cols: usize, dtype: DType, order: Order) -> Array {
     let rows = x.len() / cols;
-    let path = place.folder.path().join(format!("{rows} {cols} {dtype} {order:?}.npy"));
-    let array = place.session.create(path, dtype, &[rows as u64, cols as u64], order).unwrap();
+    let path = place
+        .folder
+        .path()
+        .join(format!("{rows} {cols} {dtype} {order:?}.npy"));
+    let array = place
+        .session
+        .create(path, dtype, &[rows as u64, cols as u64], order)
+        .unwrap();
     let mut bytes = Buf::anonymous((x.len() * dtype.bytes() as usize).max(8)).unwrap();
     match dtype {
-        DType::F32 => bytemuck::cast_slice_mut::<u8, f32>(&mut bytes).iter_mut().zip(x).for_each(|(to, x)| *to = *x as f32),
-        DType::F64 => bytemuck::cast_slice_mut::<u8, f64>(&mut bytes).iter_mut().zip(x).for_each(|(to, x)| *to = *x),
+        DType::F32 => bytemuck::cast_slice_mut::<u8, f32>(&mut bytes)
+            .iter_mut()
+            .zip(x)
+            .for_each(|(to, x)| *to = *x as f32),
+        DType::F64 => bytemuck::cast_slice_mut::<u8, f64>(&mut bytes)
+            .iter_mut()
+            .zip(x)
+            .for_each(|(to, x)| *to = *x),
     }
     array.write(bytes.freeze()).unwrap().run().unwrap();
     array
@@ -32,7 +50,9 @@ fn store(place: &Place, x: &[f64], cols: usize, dtype: DType, order: Order) -> A
 fn numbers(count: usize, seed: u64) -> Vec<f64> {
     let mut state = seed.wrapping_mul(2) + 1;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f64 / (1 << 23) as f64 - 1.0
     };
     (0..count).map(|_| f64::from(next() as f32)).collect()
@@ -41,7 +61,9 @@ fn numbers(count: usize, seed: u64) -> Vec<f64> {
 /// Overlapping clouds.
 fn clouds(rows: usize, cols: usize, count: usize) -> Vec<f64> {
     let (middles, noise) = (numbers(count * cols, 1), numbers(rows * cols, 2));
-    (0..rows * cols).map(|at| f64::from((middles[at / cols * 7 % count * cols + at % cols] + noise[at]) as f32)).collect()
+    (0..rows * cols)
+        .map(|at| f64::from((middles[at / cols * 7 % count * cols + at % cols] + noise[at]) as f32))
+        .collect()
 }
 
 fn square(x: &[f64], center: &[f64]) -> f64 {
@@ -64,7 +86,9 @@ fn lloyd(x: &[f64], d: usize, start: &[f64], max_iter: u64) -> Reference {
             far(a).total_cmp(&far(b))
         })
     };
-    let label = |centers: &[f64]| -> Vec<u32> { x.chunks(d).map(|x| nearest(x, centers).unwrap()).collect() };
+    let label = |centers: &[f64]| -> Vec<u32> {
+        x.chunks(d).map(|x| nearest(x, centers).unwrap()).collect()
+    };
     let (mut centers, mut labels, mut rounds) = (start.to_vec(), Vec::new(), 0);
     while rounds < max_iter {
         let new = label(&centers);
@@ -74,7 +98,10 @@ fn lloyd(x: &[f64], d: usize, start: &[f64], max_iter: u64) -> Reference {
         let mut counts = vec![0.0; k];
         for (x, &label) in x.chunks(d).zip(&labels) {
             counts[label as usize] += 1.0;
-            sums[label as usize * d..][..d].iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+            sums[label as usize * d..][..d]
+                .iter_mut()
+                .zip(x)
+                .for_each(|(sum, x)| *sum += x);
         }
         for (at, sum) in sums.iter_mut().enumerate() {
             *sum /= counts[at / d];
@@ -87,12 +114,25 @@ fn lloyd(x: &[f64], d: usize, start: &[f64], max_iter: u64) -> Reference {
         }
     }
     labels = label(&centers);
-    let inertia = x.chunks(d).zip(&labels).map(|(x, &label)| square(x, &centers[label as usize * d..][..d])).sum();
-    Reference { centers, labels, inertia, rounds }
+    let inertia = x
+        .chunks(d)
+        .zip(&labels)
+        .map(|(x, &label)| square(x, &centers[label as usize * d..][..d]))
+        .sum();
+    Reference {
+        centers,
+        labels,
+        inertia,
+        rounds,
+    }
 }
 
 fn options(max_iter: u64) -> Options {
-    Options { max_iter, tol: 0.0, weights: None }
+    Options {
+        max_iter,
+        tol: 0.0,
+        weights: None,
+    }
 }
 
 #[test]
@@ -101,18 +141,27 @@ fn labels_are_those_of_the_textbook_wherever_the_rows_lie() {
         let x = clouds(rows, cols, 11);
         let start = x[..k * cols].to_vec();
         let want = lloyd(&x, cols, &start, 12);
-        for (dtype, order) in
-            [(DType::F32, Order::Row), (DType::F32, Order::Column), (DType::F64, Order::Row), (DType::F64, Order::Column)]
-        {
+        for (dtype, order) in [
+            (DType::F32, Order::Row),
+            (DType::F32, Order::Column),
+            (DType::F64, Order::Row),
+            (DType::F64, Order::Column),
+        ] {
             // The first budget holds the data, the second reads them from a copy.
             for memory in [64 << 20, 3 << 20] {
                 let place = place(memory, 2);
                 let array = store(&place, &x, cols, dtype, order);
-                let found = fit(&place.session, array.into(), &start, options(12)).unwrap().run().unwrap();
+                let found = fit(&place.session, array.into(), &start, options(12))
+                    .unwrap()
+                    .run()
+                    .unwrap();
                 let case = format!("{rows} x {cols}, {k} centres, {dtype}, {order:?}, {memory}");
                 assert_eq!(found.labels, want.labels, "{case}");
                 assert_eq!(found.rounds, want.rounds, "{case}");
-                assert!((found.inertia - want.inertia).abs() <= 1e-5 * want.inertia + 1e-9, "{case}");
+                assert!(
+                    (found.inertia - want.inertia).abs() <= 1e-5 * want.inertia + 1e-9,
+                    "{case}"
+                );
                 for (found, want) in found.centers.iter().zip(&want.centers) {
                     assert!((found - want).abs() < 1e-5, "{case}");
                 }
@@ -128,7 +177,11 @@ fn where_memory_is_short_rounds_read_a_copy_and_bounds_save_comparisons() {
     let place = place(4 << 20, 2);
     let array = store(&place, &x, cols, DType::F32, Order::Row);
     let job = fit(&place.session, (&array).into(), &x[..k * cols], options(50)).unwrap();
-    let predicted: Vec<u64> = job.explain().iter().map(|plan| plan.predicted.bytes_read).collect();
+    let predicted: Vec<u64> = job
+        .explain()
+        .iter()
+        .map(|plan| plan.predicted.bytes_read)
+        .collect();
     assert_eq!(predicted.len(), 2);
     assert!(predicted[0] >= array.nbytes() && predicted[1] < array.nbytes() * 7 / 10);
     let found = job.run().unwrap();
@@ -161,7 +214,10 @@ fn bits_do_not_depend_on_the_number_of_threads() {
     let run = |threads| {
         let place = place(4 << 20, threads);
         let array = store(&place, &x, 24, DType::F32, Order::Row);
-        fit(&place.session, array.into(), &x[..24 * 30], options(12)).unwrap().run().unwrap()
+        fit(&place.session, array.into(), &x[..24 * 30], options(12))
+            .unwrap()
+            .run()
+            .unwrap()
     };
     assert_eq!(run(1), run(5));
 }
@@ -172,7 +228,10 @@ fn a_cluster_without_rows_takes_the_farthest() {
     let x = [0.0, 1.0, -1.0, 10.0, -30.0, 2.0];
     let place = place(4 << 20, 2);
     let array = store(&place, &x, 1, DType::F64, Order::Row);
-    let found = fit(&place.session, array.into(), &[0.0, 1e3, 2e3], options(10)).unwrap().run().unwrap();
+    let found = fit(&place.session, array.into(), &[0.0, 1e3, 2e3], options(10))
+        .unwrap()
+        .run()
+        .unwrap();
     assert_eq!(found.labels, [0, 0, 0, 2, 1, 0]);
     assert_eq!(found.centers[1..], [-30.0, 10.0]);
     assert!((found.inertia - 5.0).abs() < 1e-9);
@@ -182,7 +241,15 @@ fn a_cluster_without_rows_takes_the_farthest() {
 fn equal_rows_leave_clusters_empty() {
     let place = place(4 << 20, 2);
     let array = store(&place, &[3.0; 10], 2, DType::F32, Order::Row);
-    let found = fit(&place.session, array.into(), &[3.0, 3.0, 3.0, 3.0], options(10)).unwrap().run().unwrap();
+    let found = fit(
+        &place.session,
+        array.into(),
+        &[3.0, 3.0, 3.0, 3.0],
+        options(10),
+    )
+    .unwrap()
+    .run()
+    .unwrap();
     assert_eq!((found.labels, found.inertia), (vec![0; 5], 0.0));
     assert_eq!(found.centers, [3.0; 4]);
 }
@@ -191,16 +258,36 @@ fn equal_rows_leave_clusters_empty() {
 fn a_weight_counts_like_so_many_rows() {
     let x = clouds(300, 4, 5);
     let weights: Vec<f64> = (0..300).map(|row| f64::from(row % 3)).collect();
-    let repeated: Vec<f64> = x.chunks(4).zip(&weights).flat_map(|(x, weight)| x.repeat(*weight as usize)).collect();
+    let repeated: Vec<f64> = x
+        .chunks(4)
+        .zip(&weights)
+        .flat_map(|(x, weight)| x.repeat(*weight as usize))
+        .collect();
     let place = place(4 << 20, 2);
     let start = x[..20].to_vec();
     let one = store(&place, &x, 4, DType::F64, Order::Row);
-    let one = fit(&place.session, one.into(), &start, Options { weights: Some(weights), ..options(20) });
+    let one = fit(
+        &place.session,
+        one.into(),
+        &start,
+        Options {
+            weights: Some(weights),
+            ..options(20)
+        },
+    );
     let other = store(&place, &repeated, 4, DType::F64, Order::Row);
-    let (one, other) =
-        (one.unwrap().run().unwrap(), fit(&place.session, other.into(), &start, options(20)).unwrap().run().unwrap());
+    let (one, other) = (
+        one.unwrap().run().unwrap(),
+        fit(&place.session, other.into(), &start, options(20))
+            .unwrap()
+            .run()
+            .unwrap(),
+    );
     assert!((one.inertia - other.inertia).abs() < 1e-9 * other.inertia);
-    one.centers.iter().zip(&other.centers).for_each(|(one, other)| assert!((one - other).abs() < 1e-9));
+    one.centers
+        .iter()
+        .zip(&other.centers)
+        .for_each(|(one, other)| assert!((one - other).abs() < 1e-9));
 }
 
 #[test]
@@ -208,8 +295,14 @@ fn nearest_centres_and_distances_are_found_for_other_rows() {
     let (x, centers) = (clouds(1000, 5, 3), numbers(15, 9));
     let place = place(2 << 20, 2);
     let array = store(&place, &x, 5, DType::F64, Order::Row);
-    let found = assign(&place.session, (&array).into(), &centers, None).unwrap().run().unwrap();
-    let far = distances(&place.session, (&array).into(), &centers, Output::Scratch).unwrap().run().unwrap();
+    let found = assign(&place.session, (&array).into(), &centers, None)
+        .unwrap()
+        .run()
+        .unwrap();
+    let far = distances(&place.session, (&array).into(), &centers, Output::Scratch)
+        .unwrap()
+        .run()
+        .unwrap();
     let far = far.read().unwrap().run().unwrap();
     let far = &bytemuck::cast_slice::<u8, f64>(&far)[..3000];
     let mut inertia = 0.0;
@@ -220,7 +313,9 @@ fn nearest_centres_and_distances_are_found_for_other_rows() {
         inertia += want[label];
         assert!(f64::from(found.distances[row]) >= want[label].sqrt());
         assert!(f64::from(found.distances[row]) <= want[label].sqrt() * 1.00001);
-        want.iter().zip(&far[row * 3..]).for_each(|(want, far)| assert!((want.sqrt() - far).abs() < 1e-7));
+        want.iter()
+            .zip(&far[row * 3..])
+            .for_each(|(want, far)| assert!((want.sqrt() - far).abs() < 1e-7));
     }
     assert!((found.inertia - inertia).abs() < 1e-9 * inertia);
 }
@@ -231,10 +326,25 @@ fn rows_are_taken_by_number() {
     let place = place(1 << 20, 2);
     let array = store(&place, &x, 3, DType::F64, Order::Column);
     let rows: Vec<u64> = (0..70).filter(|row| row % 3 != 1).collect();
-    let want: Vec<f64> = rows.iter().flat_map(|&row| x[row as usize * 3..][..3].to_vec()).collect();
-    assert_eq!(take_rows(&place.session, &(&array).into(), &rows).unwrap().run().unwrap(), want);
-    assert!(matches!(take_rows(&place.session, &(&array).into(), &[70]), Err(Error::Shape { .. })));
-    assert!(matches!(take_rows(&place.session, &(&array).into(), &[1, 1]), Err(Error::Shape { .. })));
+    let want: Vec<f64> = rows
+        .iter()
+        .flat_map(|&row| x[row as usize * 3..][..3].to_vec())
+        .collect();
+    assert_eq!(
+        take_rows(&place.session, &(&array).into(), &rows)
+            .unwrap()
+            .run()
+            .unwrap(),
+        want
+    );
+    assert!(matches!(
+        take_rows(&place.session, &(&array).into(), &[70]),
+        Err(Error::Shape { .. })
+    ));
+    assert!(matches!(
+        take_rows(&place.session, &(&array).into(), &[1, 1]),
+        Err(Error::Shape { .. })
+    ));
 }
 
 #[test]
@@ -244,7 +354,10 @@ fn what_is_not_finite_is_named() {
         x[12_345 * 8 + 6] = f64::NAN;
         let place = place(memory, 2);
         let array = store(&place, &x, 8, DType::F64, Order::Row);
-        match fit(&place.session, array.into(), &x[..24], options(5)).unwrap().run() {
+        match fit(&place.session, array.into(), &x[..24], options(5))
+            .unwrap()
+            .run()
+        {
             Err(Error::NotFinite { row, column, .. }) => assert_eq!((row, column), (12_345, 6)),
             other => panic!("{other:?}"),
         }
@@ -255,15 +368,39 @@ fn what_is_not_finite_is_named() {
 fn requests_without_sense_are_refused() {
     let place = place(1 << 20, 2);
     let array = store(&place, &clouds(4, 2, 2), 2, DType::F64, Order::Row);
-    let ask =
-        |start: Vec<f64>, weights| fit(&place.session, (&array).into(), &start, Options { weights, ..options(5) }).map(|_| ());
+    let ask = |start: Vec<f64>, weights| {
+        fit(
+            &place.session,
+            (&array).into(),
+            &start,
+            Options {
+                weights,
+                ..options(5)
+            },
+        )
+        .map(|_| ())
+    };
     assert!(matches!(ask(vec![0.0; 10], None), Err(Error::Value { .. })));
     assert!(matches!(ask(vec![0.0; 3], None), Err(Error::Shape { .. })));
     assert!(matches!(ask(vec![], None), Err(Error::Shape { .. })));
-    assert!(matches!(ask(vec![f64::NAN; 4], None), Err(Error::Value { .. })));
-    assert!(matches!(ask(vec![0.0; 4], Some(vec![1.0])), Err(Error::Shape { .. })));
+    assert!(matches!(
+        ask(vec![f64::NAN; 4], None),
+        Err(Error::Value { .. })
+    ));
+    assert!(matches!(
+        ask(vec![0.0; 4], Some(vec![1.0])),
+        Err(Error::Shape { .. })
+    ));
     // 4 bytes a row are more than there is.
-    let long = place.session.create(place.folder.path().join("long.npy"), DType::F32, &[400_000, 1], Order::Row).unwrap();
+    let long = place
+        .session
+        .create(
+            place.folder.path().join("long.npy"),
+            DType::F32,
+            &[400_000, 1],
+            Order::Row,
+        )
+        .unwrap();
     let refused = fit(&place.session, long.into(), &[0.0, 1.0], options(5));
     match refused.map(|_| ()) {
         Err(Error::OverBudget { needed, .. }) => assert!(needed > 1_600_000),

@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use outcore::learn::linalg::{
-    Affine, Axpby, Gemm, Reduction, Syrk, affine, axpby, column_norms, column_statistics, gemm, gemm_into, reduce, row_norms,
-    scale, syrk,
+    Affine, Axpby, Gemm, Reduction, Syrk, affine, axpby, column_norms, column_statistics, gemm,
+    gemm_into, reduce, row_norms, scale, syrk,
 };
 use outcore::learn::pca::{Components, fit};
-use outcore::{Array, Buf, DType, Error, Job, Norm, Operand, Order, Output, Session, Settings, Shared};
+use outcore::{
+    Array, Buf, DType, Error, Job, Norm, Operand, Order, Output, Session, Settings, Shared,
+};
 use proptest::prelude::*;
 
 struct Place {
@@ -24,14 +26,26 @@ fn in_memory_bytes(values: &[f32]) -> Shared {
 fn in_memory(rows: usize, cols: usize, values: &[f32]) -> Operand {
     let bytes = in_memory_bytes(&values[..rows * cols]);
     let (rows, cols) = (rows as u64, cols as u64);
-    Operand::Memory { bytes, dtype: DType::F32, rows, cols, row_stride: cols, col_stride: 1 }
+    Operand::Memory {
+        bytes,
+        dtype: DType::F32,
+        rows,
+        cols,
+        row_stride: cols,
+        col_stride: 1,
+    }
 }
 
 fn place(memory_bytes: u64) -> Place {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let scratch = Some(folder.path().join("scratch"));
-    let session =
-        Session::new(Settings { memory_bytes: Some(memory_bytes), scratch, threads: 2, ..Settings::default() }).unwrap();
+    let session = Session::new(Settings {
+        memory_bytes: Some(memory_bytes),
+        scratch,
+        threads: 2,
+        ..Settings::default()
+    })
+    .unwrap();
     Place { folder, session }
 }
 
@@ -41,7 +55,15 @@ impl Place {
     }
 
     fn store(&self, name: &str, rows: usize, cols: usize, order: Order, values: &[f32]) -> Array {
-        let array = self.session.create(self.path(name), DType::F32, &[rows as u64, cols as u64], order).unwrap();
+        let array = self
+            .session
+            .create(
+                self.path(name),
+                DType::F32,
+                &[rows as u64, cols as u64],
+                order,
+            )
+            .unwrap();
         array.write(in_memory_bytes(values)).unwrap().run().unwrap();
         array
     }
@@ -57,9 +79,13 @@ fn values(array: &Array) -> Vec<f32> {
 
 /// Small integers, so that sums are exact in any order.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2862933555777941757).wrapping_add(3037000493);
+    let mut state = seed
+        .wrapping_mul(2862933555777941757)
+        .wrapping_add(3037000493);
     let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         ((state >> 60) as f32) - 8.0
     };
     (0..count).map(|_| next()).collect()
@@ -78,7 +104,9 @@ fn product(a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> Vec<f32> {
 }
 
 fn transposed(a: &[f32], rows: usize, cols: usize) -> Vec<f32> {
-    (0..cols).flat_map(|j| (0..rows).map(move |i| a[i * cols + j])).collect()
+    (0..cols)
+        .flat_map(|j| (0..rows).map(move |i| a[i * cols + j]))
+        .collect()
 }
 
 fn order() -> impl Strategy<Value = Order> {
@@ -171,7 +199,11 @@ proptest! {
 
 #[test]
 fn a_product_larger_than_memory_moves_what_its_plan_says() {
-    for (m, n, k, memory) in [(1000usize, 1100, 4001, 28 << 20), (768, 768, 2048, 12 << 20), (1, 900, 5001, 14 << 20)] {
+    for (m, n, k, memory) in [
+        (1000usize, 1100, 4001, 28 << 20),
+        (768, 768, 2048, 12 << 20),
+        (1, 900, 5001, 14 << 20),
+    ] {
         let place = place(memory);
         let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
         let a_array = place.store("a.npy", m, k, Order::Row, &a);
@@ -180,19 +212,36 @@ fn a_product_larger_than_memory_moves_what_its_plan_says() {
             &place.session,
             a_array.into(),
             b_array.into(),
-            Gemm { out: Output::New(place.path("c.npy")), ..Gemm::default() },
+            Gemm {
+                out: Output::New(place.path("c.npy")),
+                ..Gemm::default()
+            },
         )
         .unwrap();
         let predicted = job.explain()[0].predicted;
         let c = job.run().unwrap();
         let trace = place.session.last_trace().unwrap();
-        assert_eq!(trace.actual.bytes_read + trace.bytes_reused, predicted.bytes_read);
+        assert_eq!(
+            trace.actual.bytes_read + trace.bytes_reused,
+            predicted.bytes_read
+        );
         assert_eq!(trace.actual.bytes_written, predicted.bytes_written);
-        assert!(trace.actual.peak_bytes <= memory, "{} of {memory}", trace.actual.peak_bytes);
+        assert!(
+            trace.actual.peak_bytes <= memory,
+            "{} of {memory}",
+            trace.actual.peak_bytes
+        );
         let (got, expected) = (values(&c), product(&a, &b, m, k, n));
-        let wrong: Vec<_> =
-            (0..m * n).filter(|&at| got[at] != expected[at]).map(|at| (at / n, at % n, got[at], expected[at])).collect();
-        assert!(wrong.is_empty(), "{} elements of {m} x {n}, the first {:?}", wrong.len(), &wrong[..wrong.len().min(8)]);
+        let wrong: Vec<_> = (0..m * n)
+            .filter(|&at| got[at] != expected[at])
+            .map(|at| (at / n, at % n, got[at], expected[at]))
+            .collect();
+        assert!(
+            wrong.is_empty(),
+            "{} elements of {m} x {n}, the first {:?}",
+            wrong.len(),
+            &wrong[..wrong.len().min(8)]
+        );
     }
 }
 
@@ -201,9 +250,27 @@ fn products_of_very_many_tasks_run_in_segments() {
     let place = place(2 << 20);
     let (n, k) = (1000usize, 1000);
     let (left, right) = (numbers(n * k, 1), numbers(k * n, 2));
-    let (a, b) = (place.store("a.npy", n, k, Order::Row, &left), place.store("b.npy", k, n, Order::Row, &right));
-    let gemm = gemm(&place.session, (&a).into(), (&b).into(), Gemm { out: Output::New(place.path("c.npy")), ..Gemm::default() });
-    let syrk = syrk(&place.session, (&a).into(), Syrk { out: Output::New(place.path("s.npy")), ..Syrk::default() });
+    let (a, b) = (
+        place.store("a.npy", n, k, Order::Row, &left),
+        place.store("b.npy", k, n, Order::Row, &right),
+    );
+    let gemm = gemm(
+        &place.session,
+        (&a).into(),
+        (&b).into(),
+        Gemm {
+            out: Output::New(place.path("c.npy")),
+            ..Gemm::default()
+        },
+    );
+    let syrk = syrk(
+        &place.session,
+        (&a).into(),
+        Syrk {
+            out: Output::New(place.path("s.npy")),
+            ..Syrk::default()
+        },
+    );
     for (job, right) in [(gemm, right), (syrk, transposed(&left, n, k))] {
         let job = job.unwrap();
         let explained = job.explain()[0].clone();
@@ -211,34 +278,64 @@ fn products_of_very_many_tasks_run_in_segments() {
         let trace = place.session.last_trace().unwrap();
         assert!(explained.tasks > 2048 && trace.runs > 1, "{explained}");
         assert_eq!(trace.predicted, explained.predicted);
-        assert!(values(&found) == product(&left, &right, n, k, n), "{}", explained.plan);
+        assert!(
+            values(&found) == product(&left, &right, n, k, n),
+            "{}",
+            explained.plan
+        );
     }
 }
 
-/// What a job has read and written is what its plan said, and it held no more. Where parts of sectors wait for each other some may have
-/// to leave early, which costs a read and a write of each.
-fn assert_predicted<T: Send + 'static>(place: &Place, what: &str, aligned: bool, job: Result<Job<T>, Error>) {
+/// What a job has read and written is what its plan said, and it held no more. Where parts of
+/// sectors wait for each other some may have to leave early, which costs a read and a write of
+/// each.
+fn assert_predicted<T: Send + 'static>(
+    place: &Place,
+    what: &str,
+    aligned: bool,
+    job: Result<Job<T>, Error>,
+) {
     let job = job.unwrap();
     let predicted = job.explain()[0].predicted;
     job.run().unwrap();
     let trace = place.session.last_trace().unwrap();
     assert_eq!(trace.predicted, predicted, "{what}: planned twice");
-    let (read, written) = (trace.actual.bytes_read + trace.bytes_reused, trace.actual.bytes_written);
-    let (early, same) = (written.saturating_sub(predicted.bytes_written), written == predicted.bytes_written);
+    let (read, written) = (
+        trace.actual.bytes_read + trace.bytes_reused,
+        trace.actual.bytes_written,
+    );
+    let (early, same) = (
+        written.saturating_sub(predicted.bytes_written),
+        written == predicted.bytes_written,
+    );
     assert!(
         same || (!aligned && written > predicted.bytes_written && early <= written / 3),
         "{what}: {written} of {predicted:?}"
     );
-    assert!(read.abs_diff(predicted.bytes_read + early) <= early, "{what}: {read} read of {predicted:?}");
-    assert!(trace.actual.peak_bytes <= predicted.peak_bytes, "{what}: held {:?} of {predicted:?}", trace.actual);
+    assert!(
+        read.abs_diff(predicted.bytes_read + early) <= early,
+        "{what}: {read} read of {predicted:?}"
+    );
+    assert!(
+        trace.actual.peak_bytes <= predicted.peak_bytes,
+        "{what}: held {:?} of {predicted:?}",
+        trace.actual
+    );
 }
 
 #[test]
 fn every_operation_moves_what_its_plan_says() {
-    for (m, n, order) in [(1024usize, 1024usize, Order::Row), (1501, 999, Order::Row), (1003, 1501, Order::Column)] {
+    for (m, n, order) in [
+        (1024usize, 1024usize, Order::Row),
+        (1501, 999, Order::Row),
+        (1003, 1501, Order::Column),
+    ] {
         let place = place(if m == 1024 { 7 << 20 } else { 9 << 20 });
         let values = numbers(m * n, 1);
-        let (x, y) = (place.store("x.npy", m, n, order, &values), place.store("y.npy", m, n, Order::Row, &values));
+        let (x, y) = (
+            place.store("x.npy", m, n, order, &values),
+            place.store("y.npy", m, n, Order::Row, &values),
+        );
         let session = &place.session;
         let of = |array: &Array| Operand::from(array);
         let new = |name: &str| Output::New(place.path(name));
@@ -246,22 +343,105 @@ fn every_operation_moves_what_its_plan_says() {
             &place,
             "gemm",
             m == 1024,
-            gemm(session, of(&x), of(&y.t()), Gemm { out: new("c.npy"), ..Gemm::default() }),
+            gemm(
+                session,
+                of(&x),
+                of(&y.t()),
+                Gemm {
+                    out: new("c.npy"),
+                    ..Gemm::default()
+                },
+            ),
         );
-        assert_predicted(&place, "syrk", m == 1024, syrk(session, of(&x), Syrk { out: new("s.npy"), ..Syrk::default() }));
-        assert_predicted(&place, "axpby", m == 1024, axpby(session, of(&x), &y, Axpby { alpha: 2.0, beta: -1.0 }));
+        assert_predicted(
+            &place,
+            "syrk",
+            m == 1024,
+            syrk(
+                session,
+                of(&x),
+                Syrk {
+                    out: new("s.npy"),
+                    ..Syrk::default()
+                },
+            ),
+        );
+        assert_predicted(
+            &place,
+            "axpby",
+            m == 1024,
+            axpby(
+                session,
+                of(&x),
+                &y,
+                Axpby {
+                    alpha: 2.0,
+                    beta: -1.0,
+                },
+            ),
+        );
         assert_predicted(&place, "scale", m == 1024, scale(session, &x, 0.5));
-        assert_predicted(&place, "convert", m == 1024, x.convert(new("d.npy"), DType::F64, Order::Column));
-        assert_predicted(&place, "reduce", m == 1024, reduce(session, of(&x), Reduction::Sum));
-        assert_predicted(&place, "row norms", m == 1024, row_norms(session, of(&x), Norm::L2));
-        assert_predicted(&place, "column norms", m == 1024, column_norms(session, of(&x), Norm::Max));
-        assert_predicted(&place, "column statistics", m == 1024, column_statistics(session, of(&x)));
-        assert_predicted(&place, "read", m == 1024, x.slice(3..m as u64, 1..n as u64 - 1).unwrap().read());
-        assert_predicted(&place, "write", m == 1024, x.write(in_memory_bytes(&values)));
-        let map = Affine { before: vec![0.0; n], matrix: vec![1.0; n * 3], columns: 3, after: vec![] };
-        assert_predicted(&place, "affine", m == 1024, affine(session, of(&x), map, new("a.npy")));
+        assert_predicted(
+            &place,
+            "convert",
+            m == 1024,
+            x.convert(new("d.npy"), DType::F64, Order::Column),
+        );
+        assert_predicted(
+            &place,
+            "reduce",
+            m == 1024,
+            reduce(session, of(&x), Reduction::Sum),
+        );
+        assert_predicted(
+            &place,
+            "row norms",
+            m == 1024,
+            row_norms(session, of(&x), Norm::L2),
+        );
+        assert_predicted(
+            &place,
+            "column norms",
+            m == 1024,
+            column_norms(session, of(&x), Norm::Max),
+        );
+        assert_predicted(
+            &place,
+            "column statistics",
+            m == 1024,
+            column_statistics(session, of(&x)),
+        );
+        assert_predicted(
+            &place,
+            "read",
+            m == 1024,
+            x.slice(3..m as u64, 1..n as u64 - 1).unwrap().read(),
+        );
+        assert_predicted(
+            &place,
+            "write",
+            m == 1024,
+            x.write(in_memory_bytes(&values)),
+        );
+        let map = Affine {
+            before: vec![0.0; n],
+            matrix: vec![1.0; n * 3],
+            columns: 3,
+            after: vec![],
+        };
+        assert_predicted(
+            &place,
+            "affine",
+            m == 1024,
+            affine(session, of(&x), map, new("a.npy")),
+        );
         let narrow = x.slice(0..m as u64, 0..100).unwrap();
-        assert_predicted(&place, "pca", m == 1024, fit(session, of(&narrow), Components::Count(5), 0));
+        assert_predicted(
+            &place,
+            "pca",
+            m == 1024,
+            fit(session, of(&narrow), Components::Count(5), 0),
+        );
     }
 }
 
@@ -270,11 +450,25 @@ fn every_operation_moves_what_its_plan_says() {
 fn planning_makes_nothing() {
     let place = place(2 << 20);
     let values = numbers(900 * 800, 1);
-    let (a, b) = (place.store("a.npy", 900, 800, Order::Row, &values), place.store("b.npy", 800, 900, Order::Row, &values));
+    let (a, b) = (
+        place.store("a.npy", 900, 800, Order::Row, &values),
+        place.store("b.npy", 800, 900, Order::Row, &values),
+    );
     let planner = place.session.planner();
     let there = || std::fs::read_dir(place.folder.path()).unwrap().count();
     let before = there();
-    let product = |session: &Session, out| gemm(session, (&a).into(), (&b).into(), Gemm { out, ..Gemm::default() }).unwrap();
+    let product = |session: &Session, out| {
+        gemm(
+            session,
+            (&a).into(),
+            (&b).into(),
+            Gemm {
+                out,
+                ..Gemm::default()
+            },
+        )
+        .unwrap()
+    };
     let planned = product(&planner, Output::New(place.path("c.npy")));
     let unnamed = product(&planner, Output::Scratch);
     assert_eq!(there(), before);
@@ -282,7 +476,10 @@ fn planning_makes_nothing() {
     assert_eq!(planned.explain()[0].predicted, real.explain()[0].predicted);
     assert!(matches!(planned.run(), Err(Error::Value { .. })));
     assert!(matches!(unnamed.run(), Err(Error::Value { .. })));
-    assert!(matches!(planner.create(place.path("d.npy"), DType::F32, &[3], Order::Row), Err(Error::Value { .. })));
+    assert!(matches!(
+        planner.create(place.path("d.npy"), DType::F32, &[3], Order::Row),
+        Err(Error::Value { .. })
+    ));
     real.run().unwrap();
 }
 
@@ -292,26 +489,56 @@ fn the_memory_that_an_error_asks_for_is_enough() {
     let (m, n) = (3usize, 1usize << 19);
     let x = place.store("x.npy", m, n, Order::Row, &numbers(m * n, 1));
     let tall = place.store("tall.npy", 4000, 700, Order::Row, &numbers(4000 * 700, 2));
-    let of = |session: &Session, array: &Array| Operand::from(session.open(array.path().unwrap()).unwrap());
+    let of = |session: &Session, array: &Array| {
+        Operand::from(session.open(array.path().unwrap()).unwrap())
+    };
     type Work<'a> = &'a dyn Fn(&Session) -> outcore::Result<()>;
     let work: [(&str, Work<'_>); 8] = [
-        ("column statistics", &|s| column_statistics(s, of(s, &x))?.run().map(drop)),
-        ("column norms", &|s| column_norms(s, of(s, &x), Norm::L2)?.run().map(drop)),
-        ("row norms", &|s| row_norms(s, of(s, &x), Norm::L2)?.run().map(drop)),
-        ("syrk", &|s| syrk(s, of(s, &x), Syrk::default())?.run().map(drop)),
-        ("gemm", &|s| gemm(s, of(s, &x), of(s, &x).t(), Gemm::default())?.run().map(drop)),
-        ("read", &|s| s.open(x.path().unwrap())?.read()?.run().map(drop)),
-        ("all components", &|s| fit(s, of(s, &tall), Components::All, 0)?.run().map(drop)),
-        ("some components", &|s| fit(s, of(s, &tall), Components::Count(20), 0)?.run().map(drop)),
+        ("column statistics", &|s| {
+            column_statistics(s, of(s, &x))?.run().map(drop)
+        }),
+        ("column norms", &|s| {
+            column_norms(s, of(s, &x), Norm::L2)?.run().map(drop)
+        }),
+        ("row norms", &|s| {
+            row_norms(s, of(s, &x), Norm::L2)?.run().map(drop)
+        }),
+        ("syrk", &|s| {
+            syrk(s, of(s, &x), Syrk::default())?.run().map(drop)
+        }),
+        ("gemm", &|s| {
+            gemm(s, of(s, &x), of(s, &x).t(), Gemm::default())?
+                .run()
+                .map(drop)
+        }),
+        ("read", &|s| {
+            s.open(x.path().unwrap())?.read()?.run().map(drop)
+        }),
+        ("all components", &|s| {
+            fit(s, of(s, &tall), Components::All, 0)?.run().map(drop)
+        }),
+        ("some components", &|s| {
+            fit(s, of(s, &tall), Components::Count(20), 0)?
+                .run()
+                .map(drop)
+        }),
     ];
     let session = |memory| {
         let scratch = Some(place.folder.path().join("scratch"));
-        Session::new(Settings { memory_bytes: Some(memory), scratch, threads: 2, ..Settings::default() }).unwrap()
+        Session::new(Settings {
+            memory_bytes: Some(memory),
+            scratch,
+            threads: 2,
+            ..Settings::default()
+        })
+        .unwrap()
     };
     for (what, run) in work {
         match run(&session(1 << 20)) {
             Err(Error::OverBudget { needed, .. }) => {
-                run(&session(needed)).unwrap_or_else(|error| panic!("{what} with the {needed} bytes asked for: {error}"));
+                run(&session(needed)).unwrap_or_else(|error| {
+                    panic!("{what} with the {needed} bytes asked for: {error}")
+                });
             }
             Err(error) => panic!("{what}: {error}"),
             Ok(()) => {}
@@ -327,18 +554,32 @@ fn products_of_what_is_in_memory_and_what_is_not() {
     let a_array = place.store("a.npy", m, k, Order::Row, &a);
     let b_memory = in_memory(k, n, &b);
     let into = Buf::anonymous(m * n * 4).unwrap();
-    let c = gemm_into(&place.session, (&a_array).into(), b_memory.clone(), 1.0, into).unwrap().run().unwrap();
+    let c = gemm_into(
+        &place.session,
+        (&a_array).into(),
+        b_memory.clone(),
+        1.0,
+        into,
+    )
+    .unwrap()
+    .run()
+    .unwrap();
     let expected = product(&a, &b, m, k, n);
     assert_eq!(bytemuck::cast_slice::<u8, f32>(&c[..m * n * 4]), expected);
-    let c = gemm(&place.session, (&a_array).into(), b_memory, Gemm::default()).unwrap().run().unwrap();
+    let c = gemm(&place.session, (&a_array).into(), b_memory, Gemm::default())
+        .unwrap()
+        .run()
+        .unwrap();
     assert_eq!(values(&c), expected);
 }
 
 #[test]
 fn bits_do_not_depend_on_the_number_of_threads() {
     let (m, k, n) = (500usize, 700, 300);
-    let (a, b): (Vec<f32>, Vec<f32>) =
-        (numbers(m * k, 1).iter().map(|x| x / 3.0).collect(), numbers(k * n, 2).iter().map(|x| x / 7.0).collect());
+    let (a, b): (Vec<f32>, Vec<f32>) = (
+        numbers(m * k, 1).iter().map(|x| x / 3.0).collect(),
+        numbers(k * n, 2).iter().map(|x| x / 7.0).collect(),
+    );
     let run = |threads| {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let settings = Settings {
@@ -347,13 +588,41 @@ fn bits_do_not_depend_on_the_number_of_threads() {
             threads,
             ..Settings::default()
         };
-        let place = Place { session: Session::new(settings).unwrap(), folder };
-        let (a_file, b_file) = (place.store("a.npy", m, k, Order::Row, &a), place.store("b.npy", k, n, Order::Row, &b));
-        let sums = column_statistics(&place.session, (&a_file).into()).unwrap().run().unwrap();
+        let place = Place {
+            session: Session::new(settings).unwrap(),
+            folder,
+        };
+        let (a_file, b_file) = (
+            place.store("a.npy", m, k, Order::Row, &a),
+            place.store("b.npy", k, n, Order::Row, &b),
+        );
+        let sums = column_statistics(&place.session, (&a_file).into())
+            .unwrap()
+            .run()
+            .unwrap();
         let into = Buf::anonymous(m * n * 4).unwrap();
-        let resident = gemm_into(&place.session, in_memory(m, k, &a), in_memory(k, n, &b), 1.0, into).unwrap().run().unwrap();
+        let resident = gemm_into(
+            &place.session,
+            in_memory(m, k, &a),
+            in_memory(k, n, &b),
+            1.0,
+            into,
+        )
+        .unwrap()
+        .run()
+        .unwrap();
         (
-            values(&gemm(&place.session, a_file.into(), b_file.into(), Gemm::default()).unwrap().run().unwrap()),
+            values(
+                &gemm(
+                    &place.session,
+                    a_file.into(),
+                    b_file.into(),
+                    Gemm::default(),
+                )
+                .unwrap()
+                .run()
+                .unwrap(),
+            ),
             sums,
             resident.to_vec(),
         )
@@ -362,18 +631,38 @@ fn bits_do_not_depend_on_the_number_of_threads() {
     assert!(one == run(2) && one == run(3) && one == run(16));
 }
 
-/// Tasks take equal shares of the rows; those of few rows were multiplied another way, and added up in another order.
+/// Tasks take equal shares of the rows; those of few rows were multiplied another way, and added up
+/// in another order.
 #[test]
 fn bits_of_a_product_in_memory_do_not_depend_on_the_number_of_threads() {
     let (m, k, n) = (1000usize, 6000, 600);
-    let [a, b] = [(m * k, 3.0, 1), (k * n, 7.0, 2)]
-        .map(|(len, divisor, seed)| -> Vec<f32> { numbers(len, seed).iter().map(|x| x / divisor).collect() });
-    let Operand::Memory { bytes, dtype, .. } = in_memory(k, n, &b) else { unreachable!() };
-    let by_columns = Operand::Memory { bytes, dtype, rows: k as u64, cols: n as u64, row_stride: 1, col_stride: k as u64 };
+    let [a, b] = [(m * k, 3.0, 1), (k * n, 7.0, 2)].map(|(len, divisor, seed)| -> Vec<f32> {
+        numbers(len, seed).iter().map(|x| x / divisor).collect()
+    });
+    let Operand::Memory { bytes, dtype, .. } = in_memory(k, n, &b) else {
+        unreachable!()
+    };
+    let by_columns = Operand::Memory {
+        bytes,
+        dtype,
+        rows: k as u64,
+        cols: n as u64,
+        row_stride: 1,
+        col_stride: k as u64,
+    };
     let run = |threads| {
-        let session = Session::new(Settings { memory_bytes: Some(64 << 20), threads, ..Settings::default() }).unwrap();
+        let session = Session::new(Settings {
+            memory_bytes: Some(64 << 20),
+            threads,
+            ..Settings::default()
+        })
+        .unwrap();
         let into = Buf::anonymous(m * n * 4).unwrap();
-        gemm_into(&session, in_memory(m, k, &a), by_columns.clone(), 1.0, into).unwrap().run().unwrap().to_vec()
+        gemm_into(&session, in_memory(m, k, &a), by_columns.clone(), 1.0, into)
+            .unwrap()
+            .run()
+            .unwrap()
+            .to_vec()
     };
     let one = run(1);
     assert!(one == run(2) && one == run(5) && one == run(16));
@@ -383,30 +672,70 @@ fn bits_of_a_product_in_memory_do_not_depend_on_the_number_of_threads() {
 fn bad_operands_are_named() {
     let place = place(8 << 20);
     let a = place.store("a.npy", 3, 4, Order::Row, &[0.0; 12]);
-    let wrong = gemm(&place.session, (&a).into(), (&a).into(), Gemm::default()).err().unwrap();
-    assert!(matches!(&wrong, Error::Shape { what } if what.contains("a.npy")), "{wrong}");
-    let other = place.session.create(place.path("d.npy"), DType::F64, &[4, 3], Order::Row).unwrap();
-    assert!(matches!(gemm(&place.session, (&a).into(), (&other).into(), Gemm::default()), Err(Error::DType { .. })));
+    let wrong = gemm(&place.session, (&a).into(), (&a).into(), Gemm::default())
+        .err()
+        .unwrap();
+    assert!(
+        matches!(&wrong, Error::Shape { what } if what.contains("a.npy")),
+        "{wrong}"
+    );
+    let other = place
+        .session
+        .create(place.path("d.npy"), DType::F64, &[4, 3], Order::Row)
+        .unwrap();
+    assert!(matches!(
+        gemm(
+            &place.session,
+            (&a).into(),
+            (&other).into(),
+            Gemm::default()
+        ),
+        Err(Error::DType { .. })
+    ));
     let itself = gemm(
         &place.session,
         (&a).into(),
         a.t().into(),
-        Gemm { out: Output::InPlace(a.slice(0..3, 0..3).unwrap()), ..Gemm::default() },
+        Gemm {
+            out: Output::InPlace(a.slice(0..3, 0..3).unwrap()),
+            ..Gemm::default()
+        },
     );
     assert!(matches!(itself, Err(Error::Value { .. })));
-    assert!(matches!(place.session.open(place.path("none.npy")), Err(Error::Store(_))));
-    let beta = gemm(&place.session, (&a).into(), a.t().into(), Gemm { beta: 1.0, ..Gemm::default() });
+    assert!(matches!(
+        place.session.open(place.path("none.npy")),
+        Err(Error::Store(_))
+    ));
+    let beta = gemm(
+        &place.session,
+        (&a).into(),
+        a.t().into(),
+        Gemm {
+            beta: 1.0,
+            ..Gemm::default()
+        },
+    );
     assert!(matches!(beta, Err(Error::Value { .. })));
 }
 
-/// Panels were cut by payload, and one column of a narrow matrix took a frame of a thousand bytes a row.
+/// Panels were cut by payload, and one column of a narrow matrix took a frame of a thousand bytes a
+/// row.
 #[test]
 fn a_column_of_a_tall_matrix_fits_a_small_budget() {
     let place = place(8 << 20);
     let (m, n) = (200_000, 10);
     let x = place.store("x.npy", m, n, Order::Row, &numbers(m * n, 3));
     let column = x.slice(0..m as u64, 3..4).unwrap();
-    let expected: f64 = numbers(m * n, 3).chunks(n).map(|row| f64::from(row[3])).sum();
-    assert_eq!(reduce(&place.session, (&column).into(), Reduction::Sum).unwrap().run().unwrap(), expected);
+    let expected: f64 = numbers(m * n, 3)
+        .chunks(n)
+        .map(|row| f64::from(row[3]))
+        .sum();
+    assert_eq!(
+        reduce(&place.session, (&column).into(), Reduction::Sum)
+            .unwrap()
+            .run()
+            .unwrap(),
+        expected
+    );
     assert_eq!(values(&column).len(), m);
 }

@@ -1,4 +1,5 @@
-//! Operators: one of the caller's own, and matrices that are passed over, against products in plain loops.
+//! Operators: one of the caller's own, and matrices that are passed over, against products in plain
+//! loops.
 
 #[path = "../examples/laplacian.rs"]
 mod laplacian;
@@ -16,7 +17,13 @@ const COLUMNS: usize = 70;
 
 fn session(folder: &std::path::Path, memory_bytes: u64, threads: usize) -> Session {
     let scratch = Some(folder.join("scratch"));
-    Session::new(Settings { memory_bytes: Some(memory_bytes), scratch, threads, ..Settings::default() }).unwrap()
+    Session::new(Settings {
+        memory_bytes: Some(memory_bytes),
+        scratch,
+        threads,
+        ..Settings::default()
+    })
+    .unwrap()
 }
 
 fn shared<T: bytemuck::Pod>(values: &[T]) -> Shared {
@@ -31,19 +38,31 @@ fn a_drum_oscillates_as_the_textbook_says() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (side, count) = (40, 6);
     let mode = |number: usize| 2.0 - 2.0 * (number as f64 * PI / (side + 1) as f64).cos();
-    let mut expected: Vec<f64> = (1..=side * side).map(|at| mode((at - 1) / side + 1) + mode((at - 1) % side + 1)).collect();
+    let mut expected: Vec<f64> = (1..=side * side)
+        .map(|at| mode((at - 1) / side + 1) + mode((at - 1) % side + 1))
+        .collect();
     expected.sort_by(f64::total_cmp);
     let found: Vec<_> = [1, 3]
         .into_iter()
         .map(|threads| {
             let session = session(folder.path(), 64 << 20, threads);
             let operator = Symmetric::new(side * side, laplacian::drum(side));
-            eigh_largest(&session, operator, count, 7).unwrap().run().unwrap()
+            eigh_largest(&session, operator, count, 7)
+                .unwrap()
+                .run()
+                .unwrap()
         })
         .collect();
-    assert_eq!((&found[0].values, &found[0].vectors), (&found[1].values, &found[1].vectors));
+    assert_eq!(
+        (&found[0].values, &found[0].vectors),
+        (&found[1].values, &found[1].vectors)
+    );
     for (value, expected) in found[0].values.iter().zip(&expected) {
-        assert!((8.0 - value - expected).abs() < 1e-8, "{} for {expected}", 8.0 - value);
+        assert!(
+            (8.0 - value - expected).abs() < 1e-8,
+            "{} for {expected}",
+            8.0 - value
+        );
     }
 }
 
@@ -51,29 +70,59 @@ fn a_drum_oscillates_as_the_textbook_says() {
 fn a_search_that_has_no_room_or_no_sense_is_refused() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let small = session(folder.path(), 1 << 20, 1);
-    let search = |side: usize, count| eigh_largest(&small, Symmetric::new(side * side, laplacian::drum(side)), count, 0).err();
+    let search = |side: usize, count| {
+        eigh_largest(
+            &small,
+            Symmetric::new(side * side, laplacian::drum(side)),
+            count,
+            0,
+        )
+        .err()
+    };
     assert!(matches!(search(300, 6), Some(Error::OverBudget { .. })));
     assert!(matches!(search(2, 5), Some(Error::Value { .. })));
-    let array = small.create(folder.path().join("x.npy"), DType::F64, &[5, 3], Order::Row).unwrap();
-    assert!(matches!(eigh_largest(&small, Matrix::new(&small, array), 1, 0).err(), Some(Error::Shape { .. })));
+    let array = small
+        .create(folder.path().join("x.npy"), DType::F64, &[5, 3], Order::Row)
+        .unwrap();
+    assert!(matches!(
+        eigh_largest(&small, Matrix::new(&small, array), 1, 0).err(),
+        Some(Error::Shape { .. })
+    ));
 }
 
 /// Some of them are zeros, which sparse matrices leave out.
 fn element(row: usize, column: usize) -> f64 {
     let hash = (row * COLUMNS + column).wrapping_mul(2_654_435_761) % 1009;
-    if hash.is_multiple_of(3) { 0.0 } else { hash as f64 / 500.0 - 0.3 }
+    if hash.is_multiple_of(3) {
+        0.0
+    } else {
+        hash as f64 / 500.0 - 0.3
+    }
 }
 
-fn product(a: impl Fn(usize, usize) -> f64, [rows, depth]: [usize; 2], x: MatRef<'_, f64>) -> Mat<f64> {
-    Mat::from_fn(rows, x.ncols(), |row, column| (0..depth).map(|at| a(row, at) * x[(at, column)]).sum())
+fn product(
+    a: impl Fn(usize, usize) -> f64,
+    [rows, depth]: [usize; 2],
+    x: MatRef<'_, f64>,
+) -> Mat<f64> {
+    Mat::from_fn(rows, x.ncols(), |row, column| {
+        (0..depth).map(|at| a(row, at) * x[(at, column)]).sum()
+    })
 }
 
 fn close(found: &Mat<f64>, expected: &Mat<f64>, what: &str) {
-    let scale = (0..expected.nrows()).map(|row| expected[(row, 0)].abs()).fold(1.0, f64::max);
+    let scale = (0..expected.nrows())
+        .map(|row| expected[(row, 0)].abs())
+        .fold(1.0, f64::max);
     for column in 0..expected.ncols() {
         for row in 0..expected.nrows() {
             let off = (found[(row, column)] - expected[(row, column)]).abs();
-            assert!(off < 1e-5 * scale, "{what}, ({row}, {column}): {} for {}", found[(row, column)], expected[(row, column)]);
+            assert!(
+                off < 1e-5 * scale,
+                "{what}, ({row}, {column}): {} for {}",
+                found[(row, column)],
+                expected[(row, column)]
+            );
         }
     }
 }
@@ -97,11 +146,21 @@ impl<O: Operator> Operator for Recorded<O> {
         stage: &mut outcore::Stage,
     ) -> outcore::Result<()> {
         let [m, n] = self.0.shape();
-        let vectors = |height: usize| Mat::from_fn(height, self.1, |row, column| ((row * 7 + column * 3) % 11) as f64 - 5.0);
-        let [mut along, mut across, mut twice] = [Mat::zeros(m, self.1), Mat::zeros(n, self.1), Mat::zeros(n, self.1)];
+        let vectors = |height: usize| {
+            Mat::from_fn(height, self.1, |row, column| {
+                ((row * 7 + column * 3) % 11) as f64 - 5.0
+            })
+        };
+        let [mut along, mut across, mut twice] = [
+            Mat::zeros(m, self.1),
+            Mat::zeros(n, self.1),
+            Mat::zeros(n, self.1),
+        ];
         self.0.apply(vectors(n).as_ref(), along.as_mut(), stage)?;
-        self.0.apply_transposed(vectors(m).as_ref(), across.as_mut(), stage)?;
-        self.0.apply_gram(vectors(n).as_ref(), twice.as_mut(), stage)?;
+        self.0
+            .apply_transposed(vectors(m).as_ref(), across.as_mut(), stage)?;
+        self.0
+            .apply_gram(vectors(n).as_ref(), twice.as_mut(), stage)?;
         self.2.send([along, across, twice]).unwrap();
         y.copy_from(x);
         Ok(())
@@ -118,9 +177,16 @@ impl<O: Operator> Operator for Recorded<O> {
 }
 
 /// A X, A^T X and A^T A X, as a job's stage computes them.
-fn products<O: Operator + Send + 'static>(session: &Session, operator: O, width: usize) -> [Mat<f64>; 3] {
+fn products<O: Operator + Send + 'static>(
+    session: &Session,
+    operator: O,
+    width: usize,
+) -> [Mat<f64>; 3] {
     let (sender, receiver) = std::sync::mpsc::channel();
-    eigh_largest(session, Recorded(operator, width, sender), 1, 0).unwrap().run().unwrap();
+    eigh_largest(session, Recorded(operator, width, sender), 1, 0)
+        .unwrap()
+        .run()
+        .unwrap();
     receiver.recv().unwrap()
 }
 
@@ -128,14 +194,31 @@ fn products<O: Operator + Send + 'static>(session: &Session, operator: O, width:
 fn products_with_matrices_are_those_of_plain_loops_wherever_they_lie() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let place = session(folder.path(), 8 << 20, 2);
-    let values: Vec<f32> = (0..ROWS * COLUMNS).map(|at| element(at / COLUMNS, at % COLUMNS) as f32).collect();
+    let values: Vec<f32> = (0..ROWS * COLUMNS)
+        .map(|at| element(at / COLUMNS, at % COLUMNS) as f32)
+        .collect();
     let shape = [ROWS as u64, COLUMNS as u64];
-    let dense = place.create(folder.path().join("x.npy"), DType::F32, &shape, Order::Row).unwrap();
+    let dense = place
+        .create(folder.path().join("x.npy"), DType::F32, &shape, Order::Row)
+        .unwrap();
     dense.write(shared(&values)).unwrap().run().unwrap();
-    let by_columns = place.create(folder.path().join("t.npy"), DType::F32, &shape, Order::Column).unwrap();
+    let by_columns = place
+        .create(
+            folder.path().join("t.npy"),
+            DType::F32,
+            &shape,
+            Order::Column,
+        )
+        .unwrap();
     by_columns.write(shared(&values)).unwrap().run().unwrap();
     let compressed = |format, lines: usize, width: usize| {
-        let at = |line: usize, place: usize| if format == Compressed::Rows { (line, place) } else { (place, line) };
+        let at = |line: usize, place: usize| {
+            if format == Compressed::Rows {
+                (line, place)
+            } else {
+                (place, line)
+            }
+        };
         let (mut offsets, mut indices, mut entries) = (vec![0i64], Vec::new(), Vec::new());
         for line in 0..lines {
             for place in 0..width {
@@ -147,17 +230,32 @@ fn products_with_matrices_are_those_of_plain_loops_wherever_they_lie() {
             }
             offsets.push(indices.len() as i64);
         }
-        let (offsets, indices) = ((Element::I64, shared(&offsets)), (Element::I32, shared(&indices)));
-        Sparse::in_memory(&place, format, shape, offsets, indices, Some((DType::F32, shared(&entries)))).unwrap()
+        let (offsets, indices) = (
+            (Element::I64, shared(&offsets)),
+            (Element::I32, shared(&indices)),
+        );
+        Sparse::in_memory(
+            &place,
+            format,
+            shape,
+            offsets,
+            indices,
+            Some((DType::F32, shared(&entries))),
+        )
+        .unwrap()
     };
-    let mean: Vec<f64> =
-        (0..COLUMNS).map(|column| (0..ROWS).map(|row| element(row, column)).sum::<f64>() / ROWS as f64).collect();
+    let mean: Vec<f64> = (0..COLUMNS)
+        .map(|column| (0..ROWS).map(|row| element(row, column)).sum::<f64>() / ROWS as f64)
+        .collect();
     for width in [1, 5] {
         let all: [(&str, Rows); 4] = [
             ("dense", dense.clone().into()),
             ("dense by columns", by_columns.clone().into()),
             ("rows", compressed(Compressed::Rows, ROWS, COLUMNS).into()),
-            ("columns", compressed(Compressed::Columns, COLUMNS, ROWS).into()),
+            (
+                "columns",
+                compressed(Compressed::Columns, COLUMNS, ROWS).into(),
+            ),
         ];
         for (what, rows) in all {
             let matrix = || {
@@ -170,12 +268,25 @@ fn products_with_matrices_are_those_of_plain_loops_wherever_they_lie() {
                 )
             };
             for centred in [false, true] {
-                let a = |row: usize, column: usize| element(row, column) - if centred { mean[column] } else { 0.0 };
-                let vectors =
-                    |height: usize| Mat::from_fn(height, width, |row, column| ((row * 7 + column * 3) % 11) as f64 - 5.0);
+                let a = |row: usize, column: usize| {
+                    element(row, column) - if centred { mean[column] } else { 0.0 }
+                };
+                let vectors = |height: usize| {
+                    Mat::from_fn(height, width, |row, column| {
+                        ((row * 7 + column * 3) % 11) as f64 - 5.0
+                    })
+                };
                 let along = product(a, [ROWS, COLUMNS], vectors(COLUMNS).as_ref());
-                let across = product(|row, column| a(column, row), [COLUMNS, ROWS], vectors(ROWS).as_ref());
-                let twice = product(|row, column| a(column, row), [COLUMNS, ROWS], along.as_ref());
+                let across = product(
+                    |row, column| a(column, row),
+                    [COLUMNS, ROWS],
+                    vectors(ROWS).as_ref(),
+                );
+                let twice = product(
+                    |row, column| a(column, row),
+                    [COLUMNS, ROWS],
+                    along.as_ref(),
+                );
                 let found = match centred {
                     true => products(&place, Centred::new(matrix(), mean.clone()).unwrap(), width),
                     false => products(&place, matrix(), width),
@@ -189,18 +300,31 @@ fn products_with_matrices_are_those_of_plain_loops_wherever_they_lie() {
             }
         }
     }
-    assert!(matches!(Centred::new(Matrix::new(&place, &dense), vec![0.0]), Err(Error::Shape { .. })));
+    assert!(matches!(
+        Centred::new(Matrix::new(&place, &dense), vec![0.0]),
+        Err(Error::Shape { .. })
+    ));
 }
 
-/// The basis takes most of the memory, and passes over the matrix what is left: a budget that is said to be enough is.
+/// The basis takes most of the memory, and passes over the matrix what is left: a budget that is
+/// said to be enough is.
 #[test]
 fn a_search_in_a_small_budget_ends_or_says_before_what_it_needs() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (rows, columns) = (4000usize, 600usize);
-    let values: Vec<f32> = (0..rows * columns).map(|at| (at.wrapping_mul(2_654_435_761) % 1013) as f32 / 500.0 - 1.0).collect();
+    let values: Vec<f32> = (0..rows * columns)
+        .map(|at| (at.wrapping_mul(2_654_435_761) % 1013) as f32 / 500.0 - 1.0)
+        .collect();
     let path = folder.path().join("x.npy");
     let place = session(folder.path(), 64 << 20, 2);
-    let made = place.create(&path, DType::F32, &[rows as u64, columns as u64], Order::Row).unwrap();
+    let made = place
+        .create(
+            &path,
+            DType::F32,
+            &[rows as u64, columns as u64],
+            Order::Row,
+        )
+        .unwrap();
     made.write(shared(&values)).unwrap().run().unwrap();
     let search = |memory_bytes: u64| {
         let session = session(folder.path(), memory_bytes, 2);
@@ -212,11 +336,18 @@ fn a_search_in_a_small_budget_ends_or_says_before_what_it_needs() {
     for memory_bytes in (1..=12).map(|mib| mib << 20) {
         match search(memory_bytes) {
             Ok(found) => {
-                found.values.iter().zip(&expected).for_each(|(found, expected)| assert!((found / expected - 1.0).abs() < 1e-4));
+                found
+                    .values
+                    .iter()
+                    .zip(&expected)
+                    .for_each(|(found, expected)| assert!((found / expected - 1.0).abs() < 1e-4));
                 done += 1;
             }
             Err(Error::OverBudget { what, .. }) => {
-                assert!(what.starts_with("3 eigenpairs"), "refused in the middle: {what}");
+                assert!(
+                    what.starts_with("3 eigenpairs"),
+                    "refused in the middle: {what}"
+                );
                 refused += 1;
             }
             Err(other) => panic!("{other}"),

@@ -11,8 +11,12 @@ const ROWS: usize = 5_000;
 const COLUMNS: usize = 300;
 
 fn session(folder: &std::path::Path, threads: usize) -> Session {
-    let settings =
-        Settings { memory_bytes: Some(1 << 20), scratch: Some(folder.join("scratch")), threads, ..Settings::default() };
+    let settings = Settings {
+        memory_bytes: Some(1 << 20),
+        scratch: Some(folder.join("scratch")),
+        threads,
+        ..Settings::default()
+    };
     Session::new(settings).unwrap()
 }
 
@@ -33,7 +37,14 @@ fn a_histogram_is_the_same_of_dense_and_sparse_rows_and_any_number_of_threads() 
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let values: Vec<f32> = (0..ROWS * COLUMNS).map(element).collect();
     let path = folder.path().join("x.npy");
-    let array = session(folder.path(), 2).create(&path, DType::F32, &[ROWS as u64, COLUMNS as u64], Order::Row).unwrap();
+    let array = session(folder.path(), 2)
+        .create(
+            &path,
+            DType::F32,
+            &[ROWS as u64, COLUMNS as u64],
+            Order::Row,
+        )
+        .unwrap();
     array.write(shared(&values)).unwrap().run().unwrap();
     let mut expected = vec![0u64; COLUMNS * 7];
     for (at, value) in values.iter().enumerate() {
@@ -43,7 +54,9 @@ fn a_histogram_is_the_same_of_dense_and_sparse_rows_and_any_number_of_threads() 
         }
     }
     let offsets: Vec<i64> = (0..=ROWS).map(|row| (row * COLUMNS) as i64).collect();
-    let places: Vec<i32> = (0..ROWS * COLUMNS).map(|at| (at % COLUMNS) as i32).collect();
+    let places: Vec<i32> = (0..ROWS * COLUMNS)
+        .map(|at| (at % COLUMNS) as i32)
+        .collect();
     for threads in [1, 2, 5] {
         let session = session(folder.path(), threads);
         let sparse = Sparse::in_memory(
@@ -54,8 +67,15 @@ fn a_histogram_is_the_same_of_dense_and_sparse_rows_and_any_number_of_threads() 
             (Element::I32, shared(&places)),
             Some((DType::F32, shared(&values))),
         );
-        for rows in [Rows::Dense(session.open(&path).unwrap().into()), Rows::Sparse(sparse.unwrap())] {
-            let histogram = Histogram { columns: COLUMNS, bins: 7, range: 1.1..1.9 };
+        for rows in [
+            Rows::Dense(session.open(&path).unwrap().into()),
+            Rows::Sparse(sparse.unwrap()),
+        ] {
+            let histogram = Histogram {
+                columns: COLUMNS,
+                bins: 7,
+                range: 1.1..1.9,
+            };
             let job = fold::<f32, _>(&session, "histogram", &rows, histogram).unwrap();
             assert!(job.explain()[0].tasks > 8, "more panels than lanes");
             assert_eq!(job.run().unwrap(), expected);
@@ -67,7 +87,19 @@ fn a_histogram_is_the_same_of_dense_and_sparse_rows_and_any_number_of_threads() 
 fn a_fold_of_no_rows_is_what_it_starts_from() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let session = session(folder.path(), 1);
-    let empty = session.create(folder.path().join("x.npy"), DType::F32, &[0, 5], Order::Row).unwrap();
-    let histogram = Histogram { columns: 5, bins: 2, range: 0.0..1.0 };
-    assert_eq!(fold::<f32, _>(&session, "histogram", &Rows::Dense(empty.into()), histogram).unwrap().run().unwrap(), [0; 10]);
+    let empty = session
+        .create(folder.path().join("x.npy"), DType::F32, &[0, 5], Order::Row)
+        .unwrap();
+    let histogram = Histogram {
+        columns: 5,
+        bins: 2,
+        range: 0.0..1.0,
+    };
+    assert_eq!(
+        fold::<f32, _>(&session, "histogram", &Rows::Dense(empty.into()), histogram)
+            .unwrap()
+            .run()
+            .unwrap(),
+        [0; 10]
+    );
 }

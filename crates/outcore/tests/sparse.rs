@@ -4,10 +4,14 @@ use std::path::PathBuf;
 
 use outcore::data::sparse::compress;
 use outcore::learn::linalg::{
-    Csrmm, Scaling, csrcsc, csrmm, csrmm_into, gram_product, project, scaled, sparse_column_statistics, sparse_row_norms,
+    Csrmm, Scaling, csrcsc, csrmm, csrmm_into, gram_product, project, scaled,
+    sparse_column_statistics, sparse_row_norms,
 };
 use outcore::pass::Rows;
-use outcore::{Array, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Session, Settings, Shared, Sparse};
+use outcore::{
+    Array, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Session, Settings,
+    Shared, Sparse,
+};
 use proptest::prelude::*;
 
 struct Place {
@@ -18,8 +22,13 @@ struct Place {
 fn place(memory_bytes: u64) -> Place {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let scratch = Some(folder.path().join("scratch"));
-    let session =
-        Session::new(Settings { memory_bytes: Some(memory_bytes), scratch, threads: 2, ..Settings::default() }).unwrap();
+    let session = Session::new(Settings {
+        memory_bytes: Some(memory_bytes),
+        scratch,
+        threads: 2,
+        ..Settings::default()
+    })
+    .unwrap();
     Place { folder, session }
 }
 
@@ -32,9 +41,13 @@ fn bytes<T: bytemuck::Pod>(values: &[T]) -> Shared {
 }
 
 fn random(seed: u64) -> impl FnMut() -> u64 {
-    let mut state = seed.wrapping_mul(2862933555777941757).wrapping_add(3037000493);
+    let mut state = seed
+        .wrapping_mul(2862933555777941757)
+        .wrapping_add(3037000493);
     move || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         state >> 33
     }
 }
@@ -74,7 +87,14 @@ fn made(rows: usize, cols: usize, per_row: usize, seed: u64) -> Made {
         }
         offsets.push(indices.len() as i64);
     }
-    Made { rows, cols, offsets, indices, values, dense }
+    Made {
+        rows,
+        cols,
+        offsets,
+        indices,
+        values,
+        dense,
+    }
 }
 
 impl Made {
@@ -84,7 +104,8 @@ impl Made {
         let (mut offsets, mut indices, mut values) = (vec![0], Vec::new(), Vec::new());
         let mut dense = vec![0.0; rows * cols];
         for row in 0..rows {
-            let mut places: Vec<i32> = self.indices[self.offsets[row] as usize..self.offsets[row + 1] as usize].to_vec();
+            let mut places: Vec<i32> =
+                self.indices[self.offsets[row] as usize..self.offsets[row + 1] as usize].to_vec();
             places.sort_unstable();
             places.dedup();
             for place in places {
@@ -95,13 +116,31 @@ impl Made {
             }
             offsets.push(indices.len() as i64);
         }
-        Made { rows, cols, offsets, indices, values, dense }
+        Made {
+            rows,
+            cols,
+            offsets,
+            indices,
+            values,
+            dense,
+        }
     }
 
     fn in_memory(&self, session: &Session) -> Sparse {
         let shape = [self.rows as u64, self.cols as u64];
-        let (offsets, indices) = ((Element::I64, bytes(&self.offsets)), (Element::I32, bytes(&self.indices)));
-        Sparse::in_memory(session, Compressed::Rows, shape, offsets, indices, Some((DType::F32, bytes(&self.values)))).unwrap()
+        let (offsets, indices) = (
+            (Element::I64, bytes(&self.offsets)),
+            (Element::I32, bytes(&self.indices)),
+        );
+        Sparse::in_memory(
+            session,
+            Compressed::Rows,
+            shape,
+            offsets,
+            indices,
+            Some((DType::F32, bytes(&self.values))),
+        )
+        .unwrap()
     }
 }
 
@@ -111,18 +150,39 @@ impl Place {
     }
 
     fn store(&self, made: &Made) -> Sparse {
-        let stored = scaled(&self.session, &made.in_memory(&self.session), Scaling::default(), Some(self.path("a"))).unwrap();
+        let stored = scaled(
+            &self.session,
+            &made.in_memory(&self.session),
+            Scaling::default(),
+            Some(self.path("a")),
+        )
+        .unwrap();
         stored.run().unwrap()
     }
 
     /// In tiles where these are smaller.
     fn tiled(&self, made: &Made) -> Sparse {
-        let tiled = compress(&self.session, &made.in_memory(&self.session), Some(self.path("tiled"))).unwrap().run().unwrap();
+        let tiled = compress(
+            &self.session,
+            &made.in_memory(&self.session),
+            Some(self.path("tiled")),
+        )
+        .unwrap()
+        .run()
+        .unwrap();
         tiled.unwrap_or_else(|| self.store(made))
     }
 
     fn dense(&self, name: &str, rows: usize, cols: usize, order: Order, values: &[f32]) -> Array {
-        let array = self.session.create(self.path(name), DType::F32, &[rows as u64, cols as u64], order).unwrap();
+        let array = self
+            .session
+            .create(
+                self.path(name),
+                DType::F32,
+                &[rows as u64, cols as u64],
+                order,
+            )
+            .unwrap();
         array.write(bytes(values)).unwrap().run().unwrap();
         array
     }
@@ -130,7 +190,11 @@ impl Place {
 
 fn of(array: &Array) -> Vec<f32> {
     let found = array.read().unwrap().run().unwrap();
-    if array.nbytes() == 0 { Vec::new() } else { bytemuck::cast_slice(&found[..array.nbytes() as usize]).to_vec() }
+    if array.nbytes() == 0 {
+        Vec::new()
+    } else {
+        bytemuck::cast_slice(&found[..array.nbytes() as usize]).to_vec()
+    }
 }
 
 fn product(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Vec<f32> {
@@ -146,7 +210,9 @@ fn product(a: &[f32], b: &[f32], [m, k, n]: [usize; 3]) -> Vec<f32> {
 }
 
 fn transposed(a: &[f32], rows: usize, cols: usize) -> Vec<f32> {
-    (0..cols).flat_map(|j| (0..rows).map(move |i| a[i * cols + j])).collect()
+    (0..cols)
+        .flat_map(|j| (0..rows).map(move |i| a[i * cols + j]))
+        .collect()
 }
 
 fn order(by_rows: bool) -> Order {
@@ -154,9 +220,24 @@ fn order(by_rows: bool) -> Order {
 }
 
 fn operand(values: &[f32], rows: usize, cols: usize, by_rows: bool) -> Operand {
-    let values = if by_rows { values.to_vec() } else { transposed(values, rows, cols) };
-    let (row_stride, col_stride) = if by_rows { (cols as u64, 1) } else { (1, rows as u64) };
-    Operand::Memory { bytes: bytes(&values), dtype: DType::F32, rows: rows as u64, cols: cols as u64, row_stride, col_stride }
+    let values = if by_rows {
+        values.to_vec()
+    } else {
+        transposed(values, rows, cols)
+    };
+    let (row_stride, col_stride) = if by_rows {
+        (cols as u64, 1)
+    } else {
+        (1, rows as u64)
+    };
+    Operand::Memory {
+        bytes: bytes(&values),
+        dtype: DType::F32,
+        rows: rows as u64,
+        cols: cols as u64,
+        row_stride,
+        col_stride,
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -175,7 +256,18 @@ enum Lies {
     Tiles,
 }
 
-fn check_products(Shapes { rows, cols, per_row, width, memory }: Shapes, [b_rows, c_rows]: [bool; 2], lies: Lies, seed: u64) {
+fn check_products(
+    Shapes {
+        rows,
+        cols,
+        per_row,
+        width,
+        memory,
+    }: Shapes,
+    [b_rows, c_rows]: [bool; 2],
+    lies: Lies,
+    seed: u64,
+) {
     let place = place(memory);
     let mut made = made(rows, cols, per_row, seed);
     if lies == Lies::Tiles {
@@ -199,24 +291,54 @@ fn check_products(Shapes { rows, cols, per_row, width, memory }: Shapes, [b_rows
             true => place.dense("b.npy", n, width, order(b_rows), &b).into(),
             false => operand(&b, n, width, b_rows),
         };
-        let c = csrmm(&place.session, &a, b.clone(), Csrmm::default()).unwrap().run().unwrap();
+        let c = csrmm(&place.session, &a, b.clone(), Csrmm::default())
+            .unwrap()
+            .run()
+            .unwrap();
         assert_eq!(of(&c), expected, "A B, turned {turned}");
 
         let before = numbers(m * width, seed + 2);
         let c = place.dense("c.npy", m, width, order(c_rows), &before);
-        let options = Csrmm { alpha: 2.0, beta: -3.0, out: Output::InPlace(c) };
-        let c = csrmm(&place.session, &a, b.clone(), options).unwrap().run().unwrap();
-        let sums: Vec<f32> = expected.iter().zip(&before).map(|(ab, c)| 2.0 * ab - 3.0 * c).collect();
+        let options = Csrmm {
+            alpha: 2.0,
+            beta: -3.0,
+            out: Output::InPlace(c),
+        };
+        let c = csrmm(&place.session, &a, b.clone(), options)
+            .unwrap()
+            .run()
+            .unwrap();
+        let sums: Vec<f32> = expected
+            .iter()
+            .zip(&before)
+            .map(|(ab, c)| 2.0 * ab - 3.0 * c)
+            .collect();
         assert_eq!(of(&c), sums, "2 A B - 3 C, turned {turned}");
 
-        let into = Buf::anonymous((m * width * 4).max(1)).unwrap().split_to(m * width * 4);
-        let found = csrmm_into(&place.session, &a, b.clone(), 0.5, into).unwrap().run().unwrap();
+        let into = Buf::anonymous((m * width * 4).max(1))
+            .unwrap()
+            .split_to(m * width * 4);
+        let found = csrmm_into(&place.session, &a, b.clone(), 0.5, into)
+            .unwrap()
+            .run()
+            .unwrap();
         let halves: Vec<f32> = expected.iter().map(|value| 0.5 * value).collect();
-        let found: Vec<f32> = if found.is_empty() { Vec::new() } else { bytemuck::cast_slice(&found).to_vec() };
+        let found: Vec<f32> = if found.is_empty() {
+            Vec::new()
+        } else {
+            bytemuck::cast_slice(&found).to_vec()
+        };
         assert_eq!(found, halves, "into memory, turned {turned}");
 
-        let gram = gram_product(&place.session, &a, b, Output::Scratch).unwrap().run().unwrap();
-        assert_eq!(of(&gram), product(&transposed(&dense, m, n), &expected, [n, m, width]), "A^T A B, turned {turned}");
+        let gram = gram_product(&place.session, &a, b, Output::Scratch)
+            .unwrap()
+            .run()
+            .unwrap();
+        assert_eq!(
+            of(&gram),
+            product(&transposed(&dense, m, n), &expected, [n, m, width]),
+            "A^T A B, turned {turned}"
+        );
     }
 }
 
@@ -236,8 +358,23 @@ proptest! {
 #[test]
 fn products_whose_operands_do_not_fit_the_budget() {
     // B and C take 4 MB each, the long row 2.4 MB, the budget is 2 MiB.
-    for (by_rows, lies) in [([true; 2], Lies::Arrays), ([false, true], Lies::Arrays), ([true, false], Lies::Tiles)] {
-        check_products(Shapes { rows: 5_000, cols: 4_000, per_row: 60, width: 1, memory: 1 << 20 }, by_rows, lies, 5);
+    for (by_rows, lies) in [
+        ([true; 2], Lies::Arrays),
+        ([false, true], Lies::Arrays),
+        ([true, false], Lies::Tiles),
+    ] {
+        check_products(
+            Shapes {
+                rows: 5_000,
+                cols: 4_000,
+                per_row: 60,
+                width: 1,
+                memory: 1 << 20,
+            },
+            by_rows,
+            lies,
+            5,
+        );
     }
 }
 
@@ -268,24 +405,57 @@ fn what_is_stored_is_read_back_whole_and_in_slices() {
     let place = place(4 << 20);
     let made = made(500, 300, 4, 9);
     let a = place.store(&made);
-    assert_eq!((a.shape(), a.nonzeros()), ([500, 300], made.indices.len() as u64));
+    assert_eq!(
+        (a.shape(), a.nonzeros()),
+        ([500, 300], made.indices.len() as u64)
+    );
     for rows in [0..500u64, 0..0, 3..4, 100..333, 499..500] {
         let part = a.slice(rows.clone()).unwrap();
         let found = part.read().unwrap().run().unwrap();
-        let (first, last) = (made.offsets[rows.start as usize], made.offsets[rows.end as usize]);
-        let expected: Vec<i64> = made.offsets[rows.start as usize..=rows.end as usize].iter().map(|at| at - first).collect();
-        assert_eq!(bytemuck::cast_slice::<u8, i64>(&found.offsets)[..expected.len()], expected);
+        let (first, last) = (
+            made.offsets[rows.start as usize],
+            made.offsets[rows.end as usize],
+        );
+        let expected: Vec<i64> = made.offsets[rows.start as usize..=rows.end as usize]
+            .iter()
+            .map(|at| at - first)
+            .collect();
+        assert_eq!(
+            bytemuck::cast_slice::<u8, i64>(&found.offsets)[..expected.len()],
+            expected
+        );
         let entries = (last - first) as usize;
         assert_eq!(part.nonzeros(), entries as u64);
         if entries > 0 {
             let (first, last) = (first as usize, last as usize);
-            assert_eq!(bytemuck::cast_slice::<u8, i32>(&found.indices)[..entries], made.indices[first..last]);
-            assert_eq!(bytemuck::cast_slice::<u8, f32>(&found.values)[..entries], made.values[first..last]);
+            assert_eq!(
+                bytemuck::cast_slice::<u8, i32>(&found.indices)[..entries],
+                made.indices[first..last]
+            );
+            assert_eq!(
+                bytemuck::cast_slice::<u8, f32>(&found.values)[..entries],
+                made.values[first..last]
+            );
         }
         let x = numbers(300, 2);
-        let y = csrmm(&place.session, &part, operand(&x, 300, 1, true), Csrmm::default()).unwrap().run().unwrap();
+        let y = csrmm(
+            &place.session,
+            &part,
+            operand(&x, 300, 1, true),
+            Csrmm::default(),
+        )
+        .unwrap()
+        .run()
+        .unwrap();
         let range = rows.start as usize * 300..rows.end as usize * 300;
-        assert_eq!(of(&y), product(&made.dense[range], &x, [(rows.end - rows.start) as usize, 300, 1]));
+        assert_eq!(
+            of(&y),
+            product(
+                &made.dense[range],
+                &x,
+                [(rows.end - rows.start) as usize, 300, 1]
+            )
+        );
     }
     assert!(matches!(a.slice(3..501), Err(Error::Shape { .. })));
     assert!(matches!(a.t().slice(0..3), Err(Error::Value { .. })));
@@ -296,30 +466,63 @@ fn values_are_scaled_by_rows_and_columns_dampened_and_normalised() {
     for turned in [false, true] {
         let place = place(4 << 20);
         let mut made = made(60, 40, 3, 11);
-        made.values.iter_mut().for_each(|value| *value = value.abs() + 1.0);
+        made.values
+            .iter_mut()
+            .for_each(|value| *value = value.abs() + 1.0);
         let a = place.store(&made);
         let a = if turned { a.t() } else { a };
         let [rows, cols] = a.shape().map(|side| side as usize);
-        let (by_rows, by_cols): (Vec<f64>, Vec<f64>) =
-            ((0..rows).map(|at| 1.0 + at as f64 / 7.0).collect(), (0..cols).map(|at| 2.0 - at as f64 / 90.0).collect());
+        let (by_rows, by_cols): (Vec<f64>, Vec<f64>) = (
+            (0..rows).map(|at| 1.0 + at as f64 / 7.0).collect(),
+            (0..cols).map(|at| 2.0 - at as f64 / 90.0).collect(),
+        );
         let mut triplets: Vec<(usize, usize, f64)> = (0..made.rows)
-            .flat_map(|row| (made.offsets[row] as usize..made.offsets[row + 1] as usize).map(move |at| (row, at)))
+            .flat_map(|row| {
+                (made.offsets[row] as usize..made.offsets[row + 1] as usize)
+                    .map(move |at| (row, at))
+            })
             .map(|(row, at)| {
-                let (row, col) = if turned { (made.indices[at] as usize, row) } else { (row, made.indices[at] as usize) };
-                (row, col, (1.0 + f64::from(made.values[at]).ln()) * by_rows[row] * by_cols[col])
+                let (row, col) = if turned {
+                    (made.indices[at] as usize, row)
+                } else {
+                    (row, made.indices[at] as usize)
+                };
+                (
+                    row,
+                    col,
+                    (1.0 + f64::from(made.values[at]).ln()) * by_rows[row] * by_cols[col],
+                )
             })
             .collect();
         let mut squares = vec![0.0; rows];
-        triplets.iter().for_each(|&(row, _, value)| squares[row] += value * value);
-        triplets.iter_mut().for_each(|(row, _, value)| *value /= f64::sqrt(squares[*row]));
-        let scaling =
-            Scaling { logarithm: true, rows: Some(by_rows), cols: Some(by_cols), unit_rows: true, dtype: Some(DType::F64) };
+        triplets
+            .iter()
+            .for_each(|&(row, _, value)| squares[row] += value * value);
+        triplets
+            .iter_mut()
+            .for_each(|(row, _, value)| *value /= f64::sqrt(squares[*row]));
+        let scaling = Scaling {
+            logarithm: true,
+            rows: Some(by_rows),
+            cols: Some(by_cols),
+            unit_rows: true,
+            dtype: Some(DType::F64),
+        };
         let job = scaled(&place.session, &a, scaling, Some(place.path("scaled"))).unwrap();
         let b = job.run().unwrap();
-        assert_eq!((b.shape(), b.dtype(), b.format()), (a.shape(), DType::F64, a.format()));
+        assert_eq!(
+            (b.shape(), b.dtype(), b.format()),
+            (a.shape(), DType::F64, a.format())
+        );
         let found = b.read().unwrap().run().unwrap();
-        for (found, (_, _, expected)) in bytemuck::cast_slice::<u8, f64>(&found.values).iter().zip(&triplets) {
-            assert!((found - expected).abs() <= 8.0 * f64::EPSILON * expected.abs(), "{found} is not {expected}");
+        for (found, (_, _, expected)) in bytemuck::cast_slice::<u8, f64>(&found.values)
+            .iter()
+            .zip(&triplets)
+        {
+            assert!(
+                (found - expected).abs() <= 8.0 * f64::EPSILON * expected.abs(),
+                "{found} is not {expected}"
+            );
         }
     }
 }
@@ -333,7 +536,9 @@ fn turned_over(made: &Made) -> (Vec<i64>, Vec<i32>, Vec<f32>) {
         }
     }
     let mut offsets = vec![0];
-    columns.iter().for_each(|column| offsets.push(offsets[offsets.len() - 1] + column.len() as i64));
+    columns
+        .iter()
+        .for_each(|column| offsets.push(offsets[offsets.len() - 1] + column.len() as i64));
     let (rows, values) = columns.into_iter().flatten().unzip();
     (offsets, rows, values)
 }
@@ -341,19 +546,37 @@ fn turned_over(made: &Made) -> (Vec<i64>, Vec<i32>, Vec<f32>) {
 fn check_turned(made: &Made, memory: u64) {
     let place = place(memory);
     let a = place.store(made);
-    let b = csrcsc(&place.session, &a, Some(place.path("b"))).unwrap().run().unwrap();
-    assert_eq!((b.shape(), b.format(), b.nonzeros()), (a.shape(), Compressed::Columns, a.nonzeros()));
+    let b = csrcsc(&place.session, &a, Some(place.path("b")))
+        .unwrap()
+        .run()
+        .unwrap();
+    assert_eq!(
+        (b.shape(), b.format(), b.nonzeros()),
+        (a.shape(), Compressed::Columns, a.nonzeros())
+    );
     let found = b.read().unwrap().run().unwrap();
     let (offsets, rows, values) = turned_over(made);
     let count = values.len();
-    assert_eq!(bytemuck::cast_slice::<u8, i64>(&found.offsets)[..offsets.len()], offsets);
+    assert_eq!(
+        bytemuck::cast_slice::<u8, i64>(&found.offsets)[..offsets.len()],
+        offsets
+    );
     if count > 0 {
-        assert_eq!(bytemuck::cast_slice::<u8, i32>(&found.indices)[..count], rows);
-        assert_eq!(bytemuck::cast_slice::<u8, f32>(&found.values)[..count], values);
+        assert_eq!(
+            bytemuck::cast_slice::<u8, i32>(&found.indices)[..count],
+            rows
+        );
+        assert_eq!(
+            bytemuck::cast_slice::<u8, f32>(&found.values)[..count],
+            values
+        );
         // Back again, by way of the scratch folder, it is what it was but for the order in rows.
         let again = csrcsc(&place.session, &b, None).unwrap().run().unwrap();
         let found = again.read().unwrap().run().unwrap();
-        assert_eq!(bytemuck::cast_slice::<u8, i64>(&found.offsets)[..made.offsets.len()], made.offsets);
+        assert_eq!(
+            bytemuck::cast_slice::<u8, i64>(&found.offsets)[..made.offsets.len()],
+            made.offsets
+        );
     }
 }
 
@@ -376,7 +599,10 @@ fn what_does_not_fit_memory_is_turned_over_by_way_of_scratch() {
     let mut many_columns = made(300, 90, 1000, 2);
     // As many columns as make the table of buckets coarse, most of them empty.
     many_columns.cols = 3 << 20;
-    many_columns.indices.iter_mut().for_each(|index| *index = *index * 30_011 % (3 << 20));
+    many_columns
+        .indices
+        .iter_mut()
+        .for_each(|index| *index = *index * 30_011 % (3 << 20));
     check_turned(&many_columns, 40 << 20);
 }
 
@@ -393,9 +619,22 @@ fn wide(seed: u64) -> Made {
         indices.extend(places);
         offsets.push(indices.len() as i64);
     }
-    let value = |(at, place): (usize, &i32)| if *place > 65_536 || at < 9_000 { 1.0 } else { (at % 7) as f32 };
+    let value = |(at, place): (usize, &i32)| {
+        if *place > 65_536 || at < 9_000 {
+            1.0
+        } else {
+            (at % 7) as f32
+        }
+    };
     let values = indices.iter().enumerate().map(value).collect();
-    Made { rows, cols, offsets, indices, values, dense: Vec::new() }
+    Made {
+        rows,
+        cols,
+        offsets,
+        indices,
+        values,
+        dense: Vec::new(),
+    }
 }
 
 #[test]
@@ -403,14 +642,37 @@ fn tiles_hold_the_same_in_fewer_bytes() {
     let place = place(8 << 20);
     let made = wide(3);
     let stored = place.store(&made);
-    let tiled = compress(&place.session, &stored, Some(place.path("tiled"))).unwrap().run().unwrap().expect("it pays");
+    let tiled = compress(&place.session, &stored, Some(place.path("tiled")))
+        .unwrap()
+        .run()
+        .unwrap()
+        .expect("it pays");
     assert!(tiled.is_tiled() && tiled.has_values());
-    assert!(tiled.nbytes() * 5 < stored.nbytes() * 4, "{} of {}", tiled.nbytes(), stored.nbytes());
-    let in_scratch = compress(&place.session, &stored, None).unwrap().run().unwrap().expect("it pays");
+    assert!(
+        tiled.nbytes() * 5 < stored.nbytes() * 4,
+        "{} of {}",
+        tiled.nbytes(),
+        stored.nbytes()
+    );
+    let in_scratch = compress(&place.session, &stored, None)
+        .unwrap()
+        .run()
+        .unwrap()
+        .expect("it pays");
     for tiled in [&tiled, &in_scratch] {
-        assert_eq!((tiled.shape(), tiled.nonzeros()), (stored.shape(), stored.nonzeros()));
+        assert_eq!(
+            (tiled.shape(), tiled.nonzeros()),
+            (stored.shape(), stored.nonzeros())
+        );
         for rows in [0..3_000u64, 5..9, 7..8, 8..8, 1_000..2_345, 2_999..3_000] {
-            let [found, expected] = [tiled, &stored].map(|a| a.slice(rows.clone()).unwrap().read().unwrap().run().unwrap());
+            let [found, expected] = [tiled, &stored].map(|a| {
+                a.slice(rows.clone())
+                    .unwrap()
+                    .read()
+                    .unwrap()
+                    .run()
+                    .unwrap()
+            });
             assert_eq!(found.offsets[..], expected.offsets[..]);
             assert_eq!(found.indices[..], expected.indices[..]);
             assert_eq!(found.values[..], expected.values[..]);
@@ -418,28 +680,69 @@ fn tiles_hold_the_same_in_fewer_bytes() {
     }
     let x = operand(&numbers(150_000, 1), 150_000, 1, true);
     let [found, expected] = [&tiled, &stored].map(|a| {
-        let y = csrmm(&place.session, a, x.clone(), Csrmm::default()).unwrap().run().unwrap();
-        let back = csrmm(&place.session, &a.t(), y.clone().into(), Csrmm::default()).unwrap().run().unwrap();
-        let gram = gram_product(&place.session, a, x.clone(), Output::Scratch).unwrap().run().unwrap();
+        let y = csrmm(&place.session, a, x.clone(), Csrmm::default())
+            .unwrap()
+            .run()
+            .unwrap();
+        let back = csrmm(&place.session, &a.t(), y.clone().into(), Csrmm::default())
+            .unwrap()
+            .run()
+            .unwrap();
+        let gram = gram_product(&place.session, a, x.clone(), Output::Scratch)
+            .unwrap()
+            .run()
+            .unwrap();
         assert_eq!(of(&back), of(&gram));
-        let statistics = sparse_column_statistics(&place.session, a).unwrap().run().unwrap();
-        let norms = sparse_row_norms(&place.session, a, Norm::L1).unwrap().run().unwrap();
+        let statistics = sparse_column_statistics(&place.session, a)
+            .unwrap()
+            .run()
+            .unwrap();
+        let norms = sparse_row_norms(&place.session, a, Norm::L1)
+            .unwrap()
+            .run()
+            .unwrap();
         (of(&y), of(&back), statistics.nonzeros, norms)
     });
     assert!(found == expected);
-    let turned = csrcsc(&place.session, &tiled, None).unwrap().run().unwrap().read().unwrap().run().unwrap();
-    let expected = csrcsc(&place.session, &stored, None).unwrap().run().unwrap().read().unwrap().run().unwrap();
+    let turned = csrcsc(&place.session, &tiled, None)
+        .unwrap()
+        .run()
+        .unwrap()
+        .read()
+        .unwrap()
+        .run()
+        .unwrap();
+    let expected = csrcsc(&place.session, &stored, None)
+        .unwrap()
+        .run()
+        .unwrap()
+        .read()
+        .unwrap()
+        .run()
+        .unwrap();
     assert_eq!(turned.indices[..], expected.indices[..]);
     assert_eq!(turned.values[..], expected.values[..]);
-    let unit = Scaling { unit_rows: true, ..Scaling::default() };
+    let unit = Scaling {
+        unit_rows: true,
+        ..Scaling::default()
+    };
     let [found, expected] = [&tiled, &stored].map(|a| {
-        let unit = scaled(&place.session, a, unit.clone(), None).unwrap().run().unwrap();
+        let unit = scaled(&place.session, a, unit.clone(), None)
+            .unwrap()
+            .run()
+            .unwrap();
         unit.read().unwrap().run().unwrap()
     });
     assert_eq!(found.values[..], expected.values[..]);
     // Two entries of one place have no tile.
     let doubled = self::made(100, 10, 9, 1).in_memory(&place.session);
-    assert!(compress(&place.session, &doubled, None).unwrap().run().unwrap().is_none());
+    assert!(
+        compress(&place.session, &doubled, None)
+            .unwrap()
+            .run()
+            .unwrap()
+            .is_none()
+    );
 }
 
 #[test]
@@ -449,21 +752,54 @@ fn damaged_tiles_are_refused_by_name() {
     let path = place.path("tiled");
     let write = |name: &str, at: u64, bytes: &[u8]| {
         use std::os::unix::fs::FileExt;
-        std::fs::File::options().write(true).open(path.join(name)).unwrap().write_all_at(bytes, at).unwrap();
+        std::fs::File::options()
+            .write(true)
+            .open(path.join(name))
+            .unwrap()
+            .write_all_at(bytes, at)
+            .unwrap();
     };
     let cases: [(&dyn Fn(), &str); 5] = [
-        (&|| write("tiles.npy", 4096 + 8 * 3, &(1i64 << 50).to_le_bytes()), "tiles.npy: corrupt at byte 4152"),
-        (&|| write("tiles.npy", 4096 + 8 * 7, &(-1i64).to_le_bytes()), "tiles.npy: corrupt at byte 4152"),
-        (&|| write("tiles.npy", 4096 + 8 * 5, &1i64.to_le_bytes()), "entries"),
-        (&|| write("tiles.bin", 0, &[255, 255]), "of the lines of a tile"),
-        (&|| std::fs::File::options().write(true).open(path.join("tiles.bin")).unwrap().set_len(5000).unwrap(), "tiles.bin: "),
+        (
+            &|| write("tiles.npy", 4096 + 8 * 3, &(1i64 << 50).to_le_bytes()),
+            "tiles.npy: corrupt at byte 4152",
+        ),
+        (
+            &|| write("tiles.npy", 4096 + 8 * 7, &(-1i64).to_le_bytes()),
+            "tiles.npy: corrupt at byte 4152",
+        ),
+        (
+            &|| write("tiles.npy", 4096 + 8 * 5, &1i64.to_le_bytes()),
+            "entries",
+        ),
+        (
+            &|| write("tiles.bin", 0, &[255, 255]),
+            "of the lines of a tile",
+        ),
+        (
+            &|| {
+                std::fs::File::options()
+                    .write(true)
+                    .open(path.join("tiles.bin"))
+                    .unwrap()
+                    .set_len(5000)
+                    .unwrap()
+            },
+            "tiles.bin: ",
+        ),
     ];
     for (damage, expected) in cases {
         assert!(place.tiled(&made).is_tiled());
         damage();
-        let found = place.session.open_sparse(&path).and_then(|a| sparse_row_norms(&place.session, &a, Norm::L1)?.run());
+        let found = place
+            .session
+            .open_sparse(&path)
+            .and_then(|a| sparse_row_norms(&place.session, &a, Norm::L1)?.run());
         let found = found.expect_err("refused").to_string();
-        assert!(found.contains(expected), "{found:?} does not say {expected:?}");
+        assert!(
+            found.contains(expected),
+            "{found:?} does not say {expected:?}"
+        );
     }
 }
 
@@ -475,9 +811,16 @@ fn norms_and_statistics_count_the_zeros_that_are_not_stored() {
         let mut made = made(4_000, 50, 4, 7);
         for row in 0..made.rows {
             let range = made.offsets[row] as usize..made.offsets[row + 1] as usize;
-            made.indices[range].iter_mut().enumerate().for_each(|(at, index)| *index = (at % 50) as i32);
+            made.indices[range]
+                .iter_mut()
+                .enumerate()
+                .for_each(|(at, index)| *index = (at % 50) as i32);
         }
-        let a = if stored { place.store(&made) } else { made.in_memory(&place.session) };
+        let a = if stored {
+            place.store(&made)
+        } else {
+            made.in_memory(&place.session)
+        };
         for turned in [false, true] {
             let a = if turned { a.t() } else { a.clone() };
             let [rows, cols] = a.shape().map(|side| side as usize);
@@ -486,37 +829,68 @@ fn norms_and_statistics_count_the_zeros_that_are_not_stored() {
                 for row in 0..made.rows {
                     for at in made.offsets[row] as usize..made.offsets[row + 1] as usize {
                         let place = made.indices[at] as usize;
-                        all[if turned == of_rows { place } else { row }].push(f64::from(made.values[at]));
+                        all[if turned == of_rows { place } else { row }]
+                            .push(f64::from(made.values[at]));
                     }
                 }
                 all
             };
             for norm in [Norm::L1, Norm::L2, Norm::Max] {
-                let found = sparse_row_norms(&place.session, &a, norm).unwrap().run().unwrap();
+                let found = sparse_row_norms(&place.session, &a, norm)
+                    .unwrap()
+                    .run()
+                    .unwrap();
                 assert_eq!(found.len(), rows);
                 for (found, entries) in found.iter().zip(entries(true)) {
                     let expected = match norm {
                         Norm::L1 => entries.iter().map(|value| value.abs()).sum::<f64>(),
-                        Norm::L2 => entries.iter().map(|value| value * value).sum::<f64>().sqrt(),
-                        Norm::Max => entries.iter().fold(0.0, |most, value| value.abs().max(most)),
+                        Norm::L2 => entries
+                            .iter()
+                            .map(|value| value * value)
+                            .sum::<f64>()
+                            .sqrt(),
+                        Norm::Max => entries
+                            .iter()
+                            .fold(0.0, |most, value| value.abs().max(most)),
                     };
-                    assert!((found - expected).abs() <= 1e-12 * expected.max(1.0), "{found} is not {expected}");
+                    assert!(
+                        (found - expected).abs() <= 1e-12 * expected.max(1.0),
+                        "{found} is not {expected}"
+                    );
                 }
             }
-            let found = sparse_column_statistics(&place.session, &a).unwrap().run().unwrap();
+            let found = sparse_column_statistics(&place.session, &a)
+                .unwrap()
+                .run()
+                .unwrap();
             assert_eq!(found.columns.count, rows as u64);
             for (col, entries) in entries(false).iter().enumerate() {
                 assert_eq!(found.nonzeros[col], entries.len() as u64);
                 let zeros = rows.saturating_sub(entries.len());
                 let n = (zeros + entries.len()) as f64;
                 let mean = entries.iter().sum::<f64>() / n;
-                let m2: f64 = entries.iter().map(|value| (value - mean).powi(2)).sum::<f64>() + zeros as f64 * mean * mean;
+                let m2: f64 = entries
+                    .iter()
+                    .map(|value| (value - mean).powi(2))
+                    .sum::<f64>()
+                    + zeros as f64 * mean * mean;
                 let zero = if zeros > 0 { Some(0.0) } else { None };
-                let least = entries.iter().copied().chain(zero).fold(f64::INFINITY, f64::min);
+                let least = entries
+                    .iter()
+                    .copied()
+                    .chain(zero)
+                    .fold(f64::INFINITY, f64::min);
                 let expected = [mean, m2, least];
-                let got = [found.columns.mean[col], found.columns.m2[col], found.columns.min[col]];
+                let got = [
+                    found.columns.mean[col],
+                    found.columns.m2[col],
+                    found.columns.min[col],
+                ];
                 for (got, expected) in got.into_iter().zip(expected) {
-                    assert!((got - expected).abs() <= 1e-9 * expected.abs().max(1.0), "column {col}: {got} is not {expected}");
+                    assert!(
+                        (got - expected).abs() <= 1e-9 * expected.abs().max(1.0),
+                        "column {col}: {got} is not {expected}"
+                    );
                 }
             }
         }
@@ -530,15 +904,35 @@ fn sparse_and_dense_rows_are_projected_by_a_sparse_map() {
     let expected = product(&x.dense, &r.dense, [900, 70, 200]);
     let map = r.in_memory(&place.session);
     let sparse = Rows::Sparse(place.store(&x));
-    let found = project(&place.session, sparse, &map, Output::Scratch).unwrap().run().unwrap();
+    let found = project(&place.session, sparse, &map, Output::Scratch)
+        .unwrap()
+        .run()
+        .unwrap();
     assert_eq!(of(&found), expected);
     for by_rows in [true, false] {
-        let dense = Rows::Dense(place.dense("x.npy", 900, 70, order(by_rows), &x.dense).into());
-        let found = project(&place.session, dense, &map, Output::New(place.path("y.npy"))).unwrap().run().unwrap();
+        let dense = Rows::Dense(
+            place
+                .dense("x.npy", 900, 70, order(by_rows), &x.dense)
+                .into(),
+        );
+        let found = project(
+            &place.session,
+            dense,
+            &map,
+            Output::New(place.path("y.npy")),
+        )
+        .unwrap()
+        .run()
+        .unwrap();
         assert_eq!(of(&found), expected);
     }
     assert!(matches!(
-        project(&place.session, Rows::Dense(operand(&x.dense, 900, 70, true)), &map.t(), Output::Scratch),
+        project(
+            &place.session,
+            Rows::Dense(operand(&x.dense, 900, 70, true)),
+            &map.t(),
+            Output::Scratch
+        ),
         Err(Error::Shape { .. })
     ));
 }
@@ -551,35 +945,75 @@ fn damaged_folders_are_refused_by_the_name_of_the_file() {
     let reason = |damage: &dyn Fn()| {
         place.store(&made);
         damage();
-        let found = place
-            .session
-            .open_sparse(&path)
-            .and_then(|a| csrmm(&place.session, &a, operand(&numbers(40, 1), 40, 1, true), Csrmm::default())?.run());
-        found.err().map_or_else(String::new, |error| error.to_string())
+        let found = place.session.open_sparse(&path).and_then(|a| {
+            csrmm(
+                &place.session,
+                &a,
+                operand(&numbers(40, 1), 40, 1, true),
+                Csrmm::default(),
+            )?
+            .run()
+        });
+        found
+            .err()
+            .map_or_else(String::new, |error| error.to_string())
     };
     let write = |name: &str, at: u64, bytes: &[u8]| {
         use std::os::unix::fs::FileExt;
-        std::fs::File::options().write(true).open(path.join(name)).unwrap().write_all_at(bytes, at).unwrap();
+        std::fs::File::options()
+            .write(true)
+            .open(path.join(name))
+            .unwrap()
+            .write_all_at(bytes, at)
+            .unwrap();
     };
     let cases: [(&dyn Fn(), &str); 8] = [
-        (&|| write("indptr.npy", 4096 + 8 * 20, &(-5i64).to_le_bytes()), "indptr.npy: corrupt at byte 4256: offset -5"),
-        (&|| write("indptr.npy", 4096, &1i64.to_le_bytes()), "indptr.npy: corrupt at byte 4096: offset 1"),
-        (&|| write("indptr.npy", 4096 + 8 * 50, &2i64.to_le_bytes()), "indptr.npy: corrupt at byte 4496"),
+        (
+            &|| write("indptr.npy", 4096 + 8 * 20, &(-5i64).to_le_bytes()),
+            "indptr.npy: corrupt at byte 4256: offset -5",
+        ),
+        (
+            &|| write("indptr.npy", 4096, &1i64.to_le_bytes()),
+            "indptr.npy: corrupt at byte 4096: offset 1",
+        ),
+        (
+            &|| write("indptr.npy", 4096 + 8 * 50, &2i64.to_le_bytes()),
+            "indptr.npy: corrupt at byte 4496",
+        ),
         (
             &|| write("indices.npy", 4096 + 4 * 7, &40i32.to_le_bytes()),
             "indices.npy: corrupt at byte 4124: the matrix has 40 columns",
         ),
-        (&|| write("indices.npy", 4096, &(-1i32).to_le_bytes()), "indices.npy: corrupt at byte 4096"),
         (
-            &|| std::fs::File::options().write(true).open(path.join("data.npy")).unwrap().set_len(4100).unwrap(),
+            &|| write("indices.npy", 4096, &(-1i32).to_le_bytes()),
+            "indices.npy: corrupt at byte 4096",
+        ),
+        (
+            &|| {
+                std::fs::File::options()
+                    .write(true)
+                    .open(path.join("data.npy"))
+                    .unwrap()
+                    .set_len(4100)
+                    .unwrap()
+            },
             "data.npy: truncated",
         ),
-        (&|| std::fs::write(path.join("matrix.json"), b"{\"format\": \"coo\"}").unwrap(), "matrix.json: corrupt"),
-        (&|| std::fs::remove_file(path.join("matrix.json")).unwrap(), "a folder without matrix.json"),
+        (
+            &|| std::fs::write(path.join("matrix.json"), b"{\"format\": \"coo\"}").unwrap(),
+            "matrix.json: corrupt",
+        ),
+        (
+            &|| std::fs::remove_file(path.join("matrix.json")).unwrap(),
+            "a folder without matrix.json",
+        ),
     ];
     for (damage, expected) in cases {
         let found = reason(damage);
-        assert!(found.contains(expected), "{found:?} does not say {expected:?}");
+        assert!(
+            found.contains(expected),
+            "{found:?} does not say {expected:?}"
+        );
     }
 }
 
@@ -587,10 +1021,35 @@ fn damaged_folders_are_refused_by_the_name_of_the_file() {
 fn operands_that_do_not_fit_together_are_refused() {
     let place = place(4 << 20);
     let a = made(5, 4, 2, 1).in_memory(&place.session);
-    let refused = |b: Operand, options: Csrmm| csrmm(&place.session, &a, b, options).err().expect("refused");
-    assert!(matches!(refused(operand(&[0.0; 15], 5, 3, true), Csrmm::default()), Error::Shape { .. }));
-    assert!(matches!(refused(operand(&[0.0; 12], 4, 3, true), Csrmm { beta: 1.0, ..Csrmm::default() }), Error::Value { .. }));
+    let refused = |b: Operand, options: Csrmm| {
+        csrmm(&place.session, &a, b, options)
+            .err()
+            .expect("refused")
+    };
+    assert!(matches!(
+        refused(operand(&[0.0; 15], 5, 3, true), Csrmm::default()),
+        Error::Shape { .. }
+    ));
+    assert!(matches!(
+        refused(
+            operand(&[0.0; 12], 4, 3, true),
+            Csrmm {
+                beta: 1.0,
+                ..Csrmm::default()
+            }
+        ),
+        Error::Value { .. }
+    ));
     let b = place.dense("b.npy", 4, 3, Order::Row, &[0.0; 12]);
     let out = Output::InPlace(b.clone());
-    assert!(matches!(refused(b.into(), Csrmm { out, ..Csrmm::default() }), Error::Value { .. }));
+    assert!(matches!(
+        refused(
+            b.into(),
+            Csrmm {
+                out,
+                ..Csrmm::default()
+            }
+        ),
+        Error::Value { .. }
+    ));
 }

@@ -1,4 +1,5 @@
-//! Streams against plain models of their bytes and records, within their budget, on good stores and bad ones.
+//! Streams against plain models of their bytes and records, within their budget, on good stores and
+//! bad ones.
 
 use std::sync::Arc;
 
@@ -10,13 +11,21 @@ use proptest::prelude::*;
 const MIB: u64 = 1 << 20;
 
 fn session(memory_bytes: u64) -> Session {
-    Session::new(Settings { memory_bytes: Some(memory_bytes), threads: 1, ..Settings::default() }).unwrap()
+    Session::new(Settings {
+        memory_bytes: Some(memory_bytes),
+        threads: 1,
+        ..Settings::default()
+    })
+    .unwrap()
 }
 
 fn fresh(len: u64) -> (Arc<MemoryDevice>, Formatted) {
     let device = Arc::new(MemoryDevice::new("store", len));
     Formatted::format_device(device.clone()).unwrap();
-    (device.clone(), Formatted::open_device(device, Access::Write).unwrap())
+    (
+        device.clone(),
+        Formatted::open_device(device, Access::Write).unwrap(),
+    )
 }
 
 fn store(len: u64) -> StreamStore {
@@ -24,11 +33,16 @@ fn store(len: u64) -> StreamStore {
 }
 
 fn small() -> StreamOptions {
-    StreamOptions { block_bytes: 8192, ..StreamOptions::default() }
+    StreamOptions {
+        block_bytes: 8192,
+        ..StreamOptions::default()
+    }
 }
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|at| (at * 31 + at / 251 + seed * 7) as u8).collect()
+    (0..len)
+        .map(|at| (at * 31 + at / 251 + seed * 7) as u8)
+        .collect()
 }
 
 fn write(store: &StreamStore, name: &str, bytes: &[u8]) {
@@ -68,7 +82,11 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn compression() -> impl Strategy<Value = Compression> {
-    prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd)]
+    prop_oneof![
+        Just(Compression::None),
+        Just(Compression::Lz4),
+        Just(Compression::Zstd)
+    ]
 }
 
 proptest! {
@@ -185,7 +203,10 @@ fn space_is_used_again() {
                 while let Some(block) = reader.next_block().unwrap() {
                     found.extend_from_slice(&block);
                     drop(block);
-                    assert!(store.free_bytes().unwrap() >= more, "blocks come back as they are read");
+                    assert!(
+                        store.free_bytes().unwrap() >= more,
+                        "blocks come back as they are read"
+                    );
                     more = store.free_bytes().unwrap();
                 }
                 assert!(found == bytes && more >= free - 8192);
@@ -216,8 +237,19 @@ fn space_is_used_again() {
 fn a_name_leads_to_a_whole_stream_or_says_that_it_does_not() {
     let store = store(2 * MIB);
     write(&store, "a", b"old");
-    assert!(matches!(store.write("a", small()), Err(Error::Store(StoreError::Exists { .. }))));
-    let mut writer = store.write("a", StreamOptions { replace: true, ..small() }).unwrap();
+    assert!(matches!(
+        store.write("a", small()),
+        Err(Error::Store(StoreError::Exists { .. }))
+    ));
+    let mut writer = store
+        .write(
+            "a",
+            StreamOptions {
+                replace: true,
+                ..small()
+            },
+        )
+        .unwrap();
     writer.write(b"new").unwrap();
     assert_eq!(read(&store, "a").unwrap(), b"old");
     writer.finish().unwrap();
@@ -225,22 +257,52 @@ fn a_name_leads_to_a_whole_stream_or_says_that_it_does_not() {
 
     let writer = store.write("b", small()).unwrap();
     assert_eq!(store.info("b").unwrap().state, State::BeingWritten);
-    assert!(matches!(store.read("b", small()), Err(Error::Store(StoreError::Unfinished { .. }))));
-    assert!(matches!(store.write("b", small()), Err(Error::Store(StoreError::Locked { .. }))));
+    assert!(matches!(
+        store.read("b", small()),
+        Err(Error::Store(StoreError::Unfinished { .. }))
+    ));
+    assert!(matches!(
+        store.write("b", small()),
+        Err(Error::Store(StoreError::Locked { .. }))
+    ));
     drop(writer);
-    assert!(matches!(store.info("b"), Err(Error::Store(StoreError::Missing { .. }))));
+    assert!(matches!(
+        store.info("b"),
+        Err(Error::Store(StoreError::Missing { .. }))
+    ));
 
     store.rename("a", "c").unwrap();
     assert_eq!(read(&store, "c").unwrap(), b"new");
     let reader = store.read("c", small()).unwrap();
-    assert!(matches!(store.read_and_destroy("c", small()), Err(Error::Store(StoreError::Locked { .. }))));
+    assert!(matches!(
+        store.read_and_destroy("c", small()),
+        Err(Error::Store(StoreError::Locked { .. }))
+    ));
     drop(reader);
 
-    store.store().create("object", 10).unwrap().commit().unwrap();
-    assert!(matches!(store.read("object", small()), Err(Error::Store(StoreError::NotAStream { .. }))));
-    assert!(matches!(store.destroy("object"), Err(Error::Store(StoreError::NotAStream { .. }))));
+    store
+        .store()
+        .create("object", 10)
+        .unwrap()
+        .commit()
+        .unwrap();
+    assert!(matches!(
+        store.read("object", small()),
+        Err(Error::Store(StoreError::NotAStream { .. }))
+    ));
+    assert!(matches!(
+        store.destroy("object"),
+        Err(Error::Store(StoreError::NotAStream { .. }))
+    ));
     assert!(store.store().open("c").is_err() && store.store().open_in_place("c").is_err());
-    assert_eq!(store.streams().iter().map(|info| &info.name[..]).collect::<Vec<_>>(), ["c"]);
+    assert_eq!(
+        store
+            .streams()
+            .iter()
+            .map(|info| &info.name[..])
+            .collect::<Vec<_>>(),
+        ["c"]
+    );
 }
 
 #[test]
@@ -250,7 +312,10 @@ fn a_full_store_says_so_and_keeps_what_it_has() {
     let free = store.free_bytes().unwrap();
     let mut writer = store.write("b", small()).unwrap();
     let error = writer.write(&pattern(2 << 20, 2)).unwrap_err();
-    assert!(matches!(&error, Error::Store(StoreError::NoSpace { object, .. }) if object == "store/b"), "{error}");
+    assert!(
+        matches!(&error, Error::Store(StoreError::NoSpace { object, .. }) if object == "store/b"),
+        "{error}"
+    );
     drop(writer);
     for _ in 0..1000 {
         std::thread::sleep(std::time::Duration::from_millis(1));
@@ -267,7 +332,12 @@ fn a_full_store_says_so_and_keeps_what_it_has() {
 fn free_space_in_pieces_is_used() {
     let store = store(2 * MIB);
     for at in 0..40 {
-        store.store().create(&format!("{at}"), 4096 * (1 + at % 5)).unwrap().commit().unwrap();
+        store
+            .store()
+            .create(&format!("{at}"), 4096 * (1 + at % 5))
+            .unwrap()
+            .commit()
+            .unwrap();
     }
     for at in (0..40).step_by(2) {
         store.store().remove(&format!("{at}")).unwrap();
@@ -275,7 +345,16 @@ fn free_space_in_pieces_is_used() {
     let fill = store.free_bytes().unwrap() - 300 * 1024;
     let bytes = pattern(fill as usize, 3);
     for compression in [Compression::None, Compression::Lz4] {
-        let mut writer = store.write("x", StreamOptions { block_bytes: 16384, compression, ..StreamOptions::default() }).unwrap();
+        let mut writer = store
+            .write(
+                "x",
+                StreamOptions {
+                    block_bytes: 16384,
+                    compression,
+                    ..StreamOptions::default()
+                },
+            )
+            .unwrap();
         writer.write(&bytes).unwrap();
         writer.finish().unwrap();
         assert!(read(&store, "x").unwrap() == bytes);
@@ -302,7 +381,10 @@ fn a_damaged_bit_anywhere_is_seen() {
             sector[bit / 8] ^= 1 << (bit % 8);
             write_now(&*device, &sector, at).unwrap();
             let error = read(&store, "x").unwrap_err();
-            assert!(matches!(&error, Error::Store(StoreError::Corrupt { object, .. }) if object == "store/x"), "{error}");
+            assert!(
+                matches!(&error, Error::Store(StoreError::Corrupt { object, .. }) if object == "store/x"),
+                "{error}"
+            );
             assert_eq!(below.check(|_, _| true).unwrap().faults.len(), 1);
             sector[bit / 8] ^= 1 << (bit % 8);
             write_now(&*device, &sector, at).unwrap();
@@ -314,36 +396,71 @@ fn a_damaged_bit_anywhere_is_seen() {
     let mut block = Buf::anonymous(8192).unwrap();
     read_now(&*device, &mut block, second).unwrap();
     write_now(&*device, &block, first).unwrap();
-    assert!(read(&store, "x").unwrap_err().to_string().contains("another block is in its place"));
+    assert!(
+        read(&store, "x")
+            .unwrap_err()
+            .to_string()
+            .contains("another block is in its place")
+    );
     drop((store, below));
     let faults = Formatted::repair_device(device.clone(), |_, _| true).unwrap();
-    assert_eq!(faults.iter().map(|fault| &fault.name[..]).collect::<Vec<_>>(), ["x"]);
-    let store = StreamStore::on(&session(8 * MIB), Formatted::open_device(device, Access::Write).unwrap());
-    assert!(matches!(read(&store, "x"), Err(Error::Store(StoreError::Unfinished { .. }))));
+    assert_eq!(
+        faults
+            .iter()
+            .map(|fault| &fault.name[..])
+            .collect::<Vec<_>>(),
+        ["x"]
+    );
+    let store = StreamStore::on(
+        &session(8 * MIB),
+        Formatted::open_device(device, Access::Write).unwrap(),
+    );
+    assert!(matches!(
+        read(&store, "x"),
+        Err(Error::Store(StoreError::Unfinished { .. }))
+    ));
     assert_eq!(store.info("x").unwrap().state, State::Interrupted);
 }
 
-/// As many streams as the budget has blocks, all at once, some of them read ahead before the others came.
+/// As many streams as the budget has blocks, all at once, some of them read ahead before the others
+/// came.
 #[test]
 fn many_streams_share_a_budget() {
     const STREAMS: usize = 32;
     let (_, below) = fresh(64 * MIB);
     let store = StreamStore::on(&session(2 * STREAMS as u64 * 65536), below);
-    let options = || StreamOptions { block_bytes: 65536, ahead: 8, ..StreamOptions::default() };
-    let bytes: Vec<Vec<u8>> = (0..STREAMS).map(|seed| pattern(1_000_000 + seed, seed)).collect();
-    let mut writers: Vec<_> = (0..STREAMS).map(|at| store.write(&at.to_string(), options()).unwrap()).collect();
+    let options = || StreamOptions {
+        block_bytes: 65536,
+        ahead: 8,
+        ..StreamOptions::default()
+    };
+    let bytes: Vec<Vec<u8>> = (0..STREAMS)
+        .map(|seed| pattern(1_000_000 + seed, seed))
+        .collect();
+    let mut writers: Vec<_> = (0..STREAMS)
+        .map(|at| store.write(&at.to_string(), options()).unwrap())
+        .collect();
     for part in 0..11 {
         for (writer, bytes) in writers.iter_mut().zip(&bytes) {
-            writer.write(&bytes[(part * 100_000).min(bytes.len())..((part + 1) * 100_000).min(bytes.len())]).unwrap();
+            writer
+                .write(
+                    &bytes[(part * 100_000).min(bytes.len())
+                        ..((part + 1) * 100_000).min(bytes.len())],
+                )
+                .unwrap();
         }
     }
-    writers.into_iter().for_each(|writer| writer.finish().unwrap());
+    writers
+        .into_iter()
+        .for_each(|writer| writer.finish().unwrap());
     let (mut readers, mut found) = (Vec::new(), vec![Vec::new(); STREAMS]);
     for at in 0..STREAMS {
         readers.push(store.read(&at.to_string(), options()).unwrap());
         for (reader, found) in readers.iter_mut().zip(&mut found) {
             let block = reader.next_block().unwrap();
-            block.into_iter().for_each(|block| found.extend_from_slice(&block));
+            block
+                .into_iter()
+                .for_each(|block| found.extend_from_slice(&block));
         }
     }
     let over = store.read("0", options()).err().unwrap();
@@ -360,19 +477,28 @@ fn many_streams_share_a_budget() {
 fn what_the_caller_keeps_is_within_the_budget() {
     let (_, below) = fresh(8 * MIB);
     let store = StreamStore::on(&session(MIB), below);
-    let options = || StreamOptions { block_bytes: 131_072, ahead: 6, ..StreamOptions::default() };
+    let options = || StreamOptions {
+        block_bytes: 131_072,
+        ahead: 6,
+        ..StreamOptions::default()
+    };
     let mut writer = store.write("x", options()).unwrap();
     writer.write(&pattern(3_000_000, 1)).unwrap();
     writer.finish().unwrap();
     let mut reader = store.read("x", options()).unwrap();
-    let mut kept: Vec<_> = (0..6).map(|_| reader.next_block().unwrap().unwrap()).collect();
+    let mut kept: Vec<_> = (0..6)
+        .map(|_| reader.next_block().unwrap().unwrap())
+        .collect();
     assert!(matches!(reader.next_block(), Err(Error::Lent { .. })));
     kept.remove(0);
     assert!(reader.next_block().unwrap().is_some());
     // Others have the rest.
     let mut other = store.read("x", options()).unwrap();
     let first = other.next_block().unwrap().unwrap();
-    assert!(matches!(other.next_block(), Err(Error::Lent { .. }) | Ok(Some(_))));
+    assert!(matches!(
+        other.next_block(),
+        Err(Error::Lent { .. }) | Ok(Some(_))
+    ));
     drop((first, kept));
     assert!(other.next_block().unwrap().is_some());
 }
@@ -385,19 +511,41 @@ fn frames_may_be_the_callers() {
         vec![all.split_to(8192), all.split_to(8192), all]
     };
     let bytes = pattern(100_000, 9);
-    let mut writer = store.write("x", StreamOptions { frames: frames(), ..small() }).unwrap();
+    let mut writer = store
+        .write(
+            "x",
+            StreamOptions {
+                frames: frames(),
+                ..small()
+            },
+        )
+        .unwrap();
     writer.write(&bytes).unwrap();
     writer.finish().unwrap();
     let frames = frames();
     let places: Vec<_> = frames.iter().map(|frame| frame.as_ptr() as usize).collect();
-    let (mut reader, mut found) = (store.read("x", StreamOptions { frames, ..small() }).unwrap(), Vec::new());
+    let (mut reader, mut found) = (
+        store
+            .read("x", StreamOptions { frames, ..small() })
+            .unwrap(),
+        Vec::new(),
+    );
     while let Some(block) = reader.next_block().unwrap() {
         assert!(places.contains(&(block.as_ptr() as usize)));
         found.extend_from_slice(&block);
     }
     assert!(found == bytes);
     let short = vec![Buf::anonymous(4096).unwrap()];
-    assert!(matches!(store.read("x", StreamOptions { frames: short, ..small() }), Err(Error::Value { .. })));
+    assert!(matches!(
+        store.read(
+            "x",
+            StreamOptions {
+                frames: short,
+                ..small()
+            }
+        ),
+        Err(Error::Value { .. })
+    ));
 }
 
 #[test]
@@ -410,8 +558,14 @@ fn a_record_that_memory_has_no_room_for_is_an_error() {
     writer.finish().unwrap();
     let mut reader = store.read("x", small()).unwrap();
     assert_eq!(reader.next_record().unwrap().unwrap(), b"short");
-    assert!(matches!(reader.next_record(), Err(Error::OverBudget { .. })));
-    assert!(read(&store, "x").unwrap()[5..] == pattern(3_000_000, 1), "as bytes it can be read");
+    assert!(matches!(
+        reader.next_record(),
+        Err(Error::OverBudget { .. })
+    ));
+    assert!(
+        read(&store, "x").unwrap()[5..] == pattern(3_000_000, 1),
+        "as bytes it can be read"
+    );
 }
 
 /// Made once, by `make_golden`, and kept for ever.
@@ -420,16 +574,31 @@ const NAMES: [&str; 6] = ["bytes", "empty", "lz4", "records", "unfinished", "zst
 
 fn golden_records() -> Vec<Vec<u8>> {
     let short = (0..300).map(|number: usize| pattern(number % 40, number));
-    short.chain([pattern(20_000, 1), Vec::new(), b"last".to_vec()]).collect()
+    short
+        .chain([pattern(20_000, 1), Vec::new(), b"last".to_vec()])
+        .collect()
 }
 
 fn holds_what_golden_does(store: &StreamStore) {
-    assert_eq!(store.streams().iter().map(|info| &info.name[..]).collect::<Vec<_>>(), NAMES);
+    assert_eq!(
+        store
+            .streams()
+            .iter()
+            .map(|info| &info.name[..])
+            .collect::<Vec<_>>(),
+        NAMES
+    );
     assert!(read(store, "bytes").unwrap() == pattern(10_000, 3));
-    assert_eq!(store.info("bytes").unwrap().about, b"{\"made by\": \"a test\"}");
+    assert_eq!(
+        store.info("bytes").unwrap().about,
+        b"{\"made by\": \"a test\"}"
+    );
     assert_eq!(read(store, "empty").unwrap(), b"");
     assert_eq!(store.info("unfinished").unwrap().state, State::Interrupted);
-    assert!(matches!(read(store, "unfinished"), Err(Error::Store(StoreError::Unfinished { .. }))));
+    assert!(matches!(
+        read(store, "unfinished"),
+        Err(Error::Store(StoreError::Unfinished { .. }))
+    ));
     for name in ["lz4", "records", "zstd"] {
         let (mut reader, mut found) = (store.read(name, small()).unwrap(), Vec::new());
         while let Some(record) = reader.next_record().unwrap() {
@@ -462,13 +631,31 @@ fn make_golden() {
     writer.set_about(b"{\"made by\": \"a test\"}");
     writer.finish().unwrap();
     write(&store, "empty", b"");
-    for (name, compression) in [("lz4", Compression::Lz4), ("records", Compression::None), ("zstd", Compression::Zstd)] {
-        let mut writer = store.write(name, StreamOptions { compression, ..small() }).unwrap();
-        golden_records().iter().for_each(|record| writer.write_record(record).unwrap());
+    for (name, compression) in [
+        ("lz4", Compression::Lz4),
+        ("records", Compression::None),
+        ("zstd", Compression::Zstd),
+    ] {
+        let mut writer = store
+            .write(
+                name,
+                StreamOptions {
+                    compression,
+                    ..small()
+                },
+            )
+            .unwrap();
+        golden_records()
+            .iter()
+            .for_each(|record| writer.write_record(record).unwrap());
         writer.finish().unwrap();
     }
     std::mem::forget(store.write("unfinished", small()).unwrap());
     let mut image = vec![0; 48 * 4096];
     read_now(&*device, &mut image, 0).unwrap();
-    std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/streams-1.store"), image).unwrap();
+    std::fs::write(
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/streams-1.store"),
+        image,
+    )
+    .unwrap();
 }

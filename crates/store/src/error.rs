@@ -1,4 +1,5 @@
-//! What can go wrong with a named object, one variant for each thing that a caller could do differently.
+//! What can go wrong with a named object, one variant for each thing that a caller could do
+//! differently.
 //!
 //! Every variant names the object by its full path, because the one who reads it gave a path.
 
@@ -86,7 +87,8 @@ pub enum Error {
         object: String,
         /// Its length in bytes.
         needed: u64,
-        /// What this process may give a file (`RLIMIT_FSIZE`); `None` where the file system has a limit of its own.
+        /// What this process may give a file (`RLIMIT_FSIZE`); `None` where the file system has a
+        /// limit of its own.
         limit: Option<u64>,
     },
     /// Another writer, in this process or in another, holds the object.
@@ -111,7 +113,9 @@ pub enum Error {
         object: String,
     },
     /// A folder that was to be replaced has something in it that is no part of what replaces it.
-    #[error("{object}: there is {part:?} in it already, which would be lost; take another name, or remove what is there")]
+    #[error(
+        "{object}: there is {part:?} in it already, which would be lost; take another name, or remove what is there"
+    )]
     Foreign {
         /// The folder.
         object: String,
@@ -181,30 +185,64 @@ impl Error {
             io::ErrorKind::PermissionDenied => Error::Denied { object, action },
             io::ErrorKind::ReadOnlyFilesystem => Error::ReadOnly { object, action },
             io::ErrorKind::NotADirectory => Error::NotAFolder { object },
-            io::ErrorKind::IsADirectory => Error::NotAFile { object, kind: "a folder" },
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::full(&object, action, None, &source),
-            _ => Error::Io { object, action, source },
+            io::ErrorKind::IsADirectory => Error::NotAFile {
+                object,
+                kind: "a folder",
+            },
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Error::full(&object, action, None, &source)
+            }
+            _ => Error::Io {
+                object,
+                action,
+                source,
+            },
         }
     }
 
-    /// What a full disk, or an exhausted quota, is to those who write `object`: a path, or a name that ends in one. Free bytes are asked
-    /// for where it was the operating system that refused, which leaves out devices that count for themselves.
+    /// What a full disk, or an exhausted quota, is to those who write `object`: a path, or a name
+    /// that ends in one. Free bytes are asked for where it was the operating system that refused,
+    /// which leaves out devices that count for themselves.
     #[must_use]
-    pub fn full(object: &str, action: impl Into<String>, needed: Option<u64>, source: &io::Error) -> Error {
+    pub fn full(
+        object: &str,
+        action: impl Into<String>,
+        needed: Option<u64>,
+        source: &io::Error,
+    ) -> Error {
         let is_quota = source.kind() == io::ErrorKind::QuotaExceeded;
         let is_of_system = source.raw_os_error().is_some() && !is_quota;
-        let free = if is_of_system { os::free_bytes_near(object) } else { None };
-        Error::Full { object: object.to_owned(), action: action.into(), needed, free, is_quota }
+        let free = if is_of_system {
+            os::free_bytes_near(object)
+        } else {
+            None
+        };
+        Error::Full {
+            object: object.to_owned(),
+            action: action.into(),
+            needed,
+            free,
+            is_quota,
+        }
     }
 
-    /// Of an object that grows in the folder `at` and has come to the end of what was free when it was begun, or of what a file may be.
+    /// Of an object that grows in the folder `at` and has come to the end of what was free when it
+    /// was begun, or of what a file may be.
     #[must_use]
     pub fn no_room(object: &str, at: &Path, needed: u64) -> Error {
         let object = object.to_owned();
         // Direct writes are of whole blocks.
         match os::file_size_limit().filter(|&limit| limit < needed.next_multiple_of(4096)) {
-            Some(limit) => Error::TooLarge { object, needed, limit: Some(limit) },
-            None => Error::NoSpace { object, needed, free: os::free_bytes(at).unwrap_or(0) },
+            Some(limit) => Error::TooLarge {
+                object,
+                needed,
+                limit: Some(limit),
+            },
+            None => Error::NoSpace {
+                object,
+                needed,
+                free: os::free_bytes(at).unwrap_or(0),
+            },
         }
     }
 
@@ -212,15 +250,27 @@ impl Error {
     #[must_use]
     pub fn too_large(object: &str, needed: u64) -> Error {
         let limit = os::file_size_limit().filter(|limit| *limit < needed);
-        Error::TooLarge { object: object.to_owned(), needed, limit }
+        Error::TooLarge {
+            object: object.to_owned(),
+            needed,
+            limit,
+        }
     }
 
-    /// As [`Error::from_io`], where a full disk or an exhausted quota has to say how much was needed.
-    pub(crate) fn from_allocation(object: &str, needed: u64, free: u64, source: io::Error) -> Error {
+    /// As [`Error::from_io`], where a full disk or an exhausted quota has to say how much was
+    /// needed.
+    pub(crate) fn from_allocation(
+        object: &str,
+        needed: u64,
+        free: u64,
+        source: io::Error,
+    ) -> Error {
         match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Error::NoSpace { object: object.to_owned(), needed, free }
-            }
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace {
+                object: object.to_owned(),
+                needed,
+                free,
+            },
             io::ErrorKind::FileTooLarge => Error::too_large(object, needed),
             _ => Error::from_io(object, "allocate", source),
         }
@@ -255,35 +305,75 @@ mod tests {
     fn errors_of_the_system_become_variants_that_name_the_object() {
         let cases = [
             (io::ErrorKind::NotFound, "d/x: no such file or folder"),
-            (io::ErrorKind::PermissionDenied, "d/x: no permission to create"),
-            (io::ErrorKind::ReadOnlyFilesystem, "d/x: cannot create, the file system is read-only"),
+            (
+                io::ErrorKind::PermissionDenied,
+                "d/x: no permission to create",
+            ),
+            (
+                io::ErrorKind::ReadOnlyFilesystem,
+                "d/x: cannot create, the file system is read-only",
+            ),
             (io::ErrorKind::NotADirectory, "d/x: not a folder"),
-            (io::ErrorKind::IsADirectory, "d/x: not a regular file, but a folder"),
+            (
+                io::ErrorKind::IsADirectory,
+                "d/x: not a regular file, but a folder",
+            ),
         ];
         for (kind, text) in cases {
-            assert_eq!(Error::from_io("d/x", "create", kind.into()).to_string(), text);
+            assert_eq!(
+                Error::from_io("d/x", "create", kind.into()).to_string(),
+                text
+            );
         }
     }
 
     #[test]
     fn what_is_too_long_says_who_limits_it() {
-        let error = |limit| Error::TooLarge { object: "d/x".into(), needed: 100, limit }.to_string();
-        assert_eq!(error(Some(9)), "d/x: needs 100 bytes, and this process may write files of 9 bytes at most (ulimit -f)");
-        assert_eq!(error(None), "d/x: needs 100 bytes, and the file system has no files that long");
+        let error = |limit| {
+            Error::TooLarge {
+                object: "d/x".into(),
+                needed: 100,
+                limit,
+            }
+            .to_string()
+        };
+        assert_eq!(
+            error(Some(9)),
+            "d/x: needs 100 bytes, and this process may write files of 9 bytes at most (ulimit -f)"
+        );
+        assert_eq!(
+            error(None),
+            "d/x: needs 100 bytes, and the file system has no files that long"
+        );
         let found = Error::from_allocation("d/x", 100, 7, io::ErrorKind::FileTooLarge.into());
-        assert!(matches!(found, Error::TooLarge { limit: None, .. }), "{found}");
+        assert!(
+            matches!(found, Error::TooLarge { limit: None, .. }),
+            "{found}"
+        );
     }
 
     #[test]
     fn a_disk_that_runs_full_is_told_from_a_quota_and_says_what_is_free() {
         let full = Error::from_io("d/x", "make it durable", io::ErrorKind::StorageFull.into());
-        assert_eq!(full.to_string(), "d/x: cannot make it durable: no space is left on the disk");
+        assert_eq!(
+            full.to_string(),
+            "d/x: cannot make it durable: no space is left on the disk"
+        );
         let quota = Error::from_io("d/x", "mark it", io::ErrorKind::QuotaExceeded.into());
-        assert_eq!(quota.to_string(), "d/x: cannot mark it: the disk quota is used up");
+        assert_eq!(
+            quota.to_string(),
+            "d/x: cannot mark it: the disk quota is used up"
+        );
         let folder = tempfile::tempdir().unwrap();
         let of_system = io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
-        for name in [shown(&folder.path().join("deep/x")), format!("scratch object {}", shown(&folder.path().join("3")))] {
-            let Error::Full { free, needed, .. } = Error::full(&name, "write", Some(7), &of_system) else { panic!() };
+        for name in [
+            shown(&folder.path().join("deep/x")),
+            format!("scratch object {}", shown(&folder.path().join("3"))),
+        ] {
+            let Error::Full { free, needed, .. } = Error::full(&name, "write", Some(7), &of_system)
+            else {
+                panic!()
+            };
             assert!(free.is_some() && needed == Some(7), "{name}");
         }
     }
@@ -292,7 +382,10 @@ mod tests {
     fn a_full_disk_says_how_much_was_needed() {
         for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
             let error = Error::from_allocation("d/x", 100, 7, kind.into());
-            assert_eq!(error.to_string(), "d/x: needs 100 bytes on disk, 7 are free");
+            assert_eq!(
+                error.to_string(),
+                "d/x: needs 100 bytes on disk, 7 are free"
+            );
         }
     }
 }

@@ -1,7 +1,9 @@
-//! Faults on purpose: every step that the store asks of the operating system passes through here first.
+//! Faults on purpose: every step that the store asks of the operating system passes through here
+//! first.
 //!
-//! A test names the step that fails, or a seed that chooses it; in real use the hook is absent and a step costs one
-//! branch. Faults of reads and writes belong to the device room; these are the steps that only a store takes.
+//! A test names the step that fails, or a seed that chooses it; in real use the hook is absent and
+//! a step costs one branch. Faults of reads and writes belong to the device room; these are the
+//! steps that only a store takes.
 
 use std::fmt;
 use std::io;
@@ -53,7 +55,10 @@ pub struct Faults {
 
 impl fmt::Debug for Faults {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Faults").field("active", &self.hook.is_some()).field("taken", &self.taken).finish_non_exhaustive()
+        out.debug_struct("Faults")
+            .field("active", &self.hook.is_some())
+            .field("taken", &self.taken)
+            .finish_non_exhaustive()
     }
 }
 
@@ -66,7 +71,10 @@ impl Faults {
 
     /// Every step asks `hook`, with its number from 0, whether it may be taken.
     pub fn hook(hook: impl Fn(u64, Step) -> io::Result<()> + Send + Sync + 'static) -> Faults {
-        Faults { hook: Some(Box::new(hook)), ..Faults::default() }
+        Faults {
+            hook: Some(Box::new(hook)),
+            ..Faults::default()
+        }
     }
 
     /// No fault, but a log of the steps.
@@ -84,7 +92,8 @@ impl Faults {
         })
     }
 
-    /// Each step fails with a chance of `one_in`, as the seed has it: the same seed, the same faults.
+    /// Each step fails with a chance of `one_in`, as the seed has it: the same seed, the same
+    /// faults.
     #[must_use]
     pub fn seeded(seed: u64, one_in: u64) -> Faults {
         Faults::hook(move |step, _| {
@@ -136,7 +145,9 @@ mod tests {
     use super::*;
 
     fn outcomes(faults: &Faults) -> Vec<bool> {
-        (0..200).map(|_| faults.step(Step::Sync).is_ok()).collect::<Vec<_>>()
+        (0..200)
+            .map(|_| faults.step(Step::Sync).is_ok())
+            .collect::<Vec<_>>()
     }
 
     #[test]
@@ -151,7 +162,11 @@ mod tests {
     #[test]
     fn exactly_the_nth_step_fails() {
         let faults = Faults::fail_nth(2, io::ErrorKind::StorageFull);
-        let failed: Vec<usize> = outcomes(&faults).iter().enumerate().filter_map(|(step, ok)| (!ok).then_some(step)).collect();
+        let failed: Vec<usize> = outcomes(&faults)
+            .iter()
+            .enumerate()
+            .filter_map(|(step, ok)| (!ok).then_some(step))
+            .collect();
         assert_eq!(failed, [2]);
         assert_eq!(faults.log().len(), 200);
     }

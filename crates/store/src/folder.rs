@@ -6,8 +6,9 @@
 //!   open_in_place   x is locked -> mark -> fsync;   finish: exact length -> fsync -> mark cleared -> fsync
 //! ```
 //!
-//! The invariant: at every instant, a name without a mark leads to the whole bytes of one committed write. Names that are
-//! links are followed first, so the link stays and what it leads to is replaced.
+//! The invariant: at every instant, a name without a mark leads to the whole bytes of one committed
+//! write. Names that are links are followed first, so the link stays and what it leads to is
+//! replaced.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -53,7 +54,9 @@ impl Folder {
         let found = std::fs::metadata(&root);
         let found = found.map_err(|error| Error::from_io(&shown(&root), "look at", error))?;
         if !found.is_dir() {
-            return Err(Error::NotAFolder { object: shown(&root) });
+            return Err(Error::NotAFolder {
+                object: shown(&root),
+            });
         }
         Ok(Folder { root, faults })
     }
@@ -63,9 +66,14 @@ impl Folder {
     /// # Errors
     /// [`Error::Name`] for a path that cannot be an object's, and as [`Folder::new`].
     pub fn split(path: &Path) -> Result<(Folder, String), Error> {
-        let refuse = |reason| Error::Name { name: shown(path), reason };
+        let refuse = |reason| Error::Name {
+            name: shown(path),
+            reason,
+        };
         let name = path.file_name().ok_or(refuse("it has no last part"))?;
-        let name = name.to_str().ok_or(refuse("its last part is not valid UTF-8"))?;
+        let name = name
+            .to_str()
+            .ok_or(refuse("its last part is not valid UTF-8"))?;
         let folder = Folder::new(path.parent().unwrap_or(Path::new("")))?;
         Ok((folder, name.to_owned()))
     }
@@ -85,17 +93,25 @@ impl Folder {
         let object = shown(&path);
         let linked = std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink());
         let path = match linked {
-            true => std::fs::canonicalize(&path).map_err(|error| Error::from_io(&object, "follow the link", error))?,
+            true => std::fs::canonicalize(&path)
+                .map_err(|error| Error::from_io(&object, "follow the link", error))?,
             false => path,
         };
         let folder = folder_of(&path).to_owned();
-        Ok(Place { object, path, folder })
+        Ok(Place {
+            object,
+            path,
+            folder,
+        })
     }
 
     /// Makes the folders between the root and the object, durably.
     fn make_folders(&self, place: &Place) -> Result<(), Error> {
-        let missing: Vec<&Path> =
-            place.folder.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists()).collect();
+        let missing: Vec<&Path> = place
+            .folder
+            .ancestors()
+            .take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists())
+            .collect();
         for folder in missing.into_iter().rev() {
             let parent = folder_of(folder);
             let made = std::fs::create_dir(folder)
@@ -110,19 +126,26 @@ impl Folder {
         Ok(())
     }
 
-    /// Begins a folder of objects, which takes the name when it is [committed](NewFolder::commit); another folder may have it until
-    /// then, if it has no other parts than these.
+    /// Begins a folder of objects, which takes the name when it is [committed](NewFolder::commit);
+    /// another folder may have it until then, if it has no other parts than these.
     ///
     /// # Errors
-    /// [`Error::Foreign`] for one that has; [`Error::Locked`] while another writer holds the name, [`Error::NotAFolder`] for the name of a file, or that of the file system.
-    pub fn create_folder(&self, name: &str, unfinished: Unfinished, parts: &[&str]) -> Result<NewFolder, Error> {
+    /// [`Error::Foreign`] for one that has; [`Error::Locked`] while another writer holds the name,
+    /// [`Error::NotAFolder`] for the name of a file, or that of the file system.
+    pub fn create_folder(
+        &self,
+        name: &str,
+        unfinished: Unfinished,
+        parts: &[&str],
+    ) -> Result<NewFolder, Error> {
         let place = self.place(name)?;
         self.make_folders(&place)?;
         lock::sweep_partials(&place.folder, &self.faults);
         NewFolder::claim(place, unfinished, parts, Arc::clone(&self.faults))
     }
 
-    /// Begins an object that grows as it is written, up to all the space that is free now; [`NewObject::cut`] says where it ends.
+    /// Begins an object that grows as it is written, up to all the space that is free now;
+    /// [`NewObject::cut`] says where it ends.
     ///
     /// # Errors
     /// As [`Store::create`].
@@ -146,8 +169,16 @@ impl Folder {
     ///
     /// # Errors
     /// [`Error::Exists`], and as [`Store::create`].
-    pub(crate) fn create_anew(path: &Path, len: u64, faults: Arc<Faults>) -> Result<NewObject, Error> {
-        let place = Place { object: shown(path), path: path.to_owned(), folder: folder_of(path).to_owned() };
+    pub(crate) fn create_anew(
+        path: &Path,
+        len: u64,
+        faults: Arc<Faults>,
+    ) -> Result<NewObject, Error> {
+        let place = Place {
+            object: shown(path),
+            path: path.to_owned(),
+            folder: folder_of(path).to_owned(),
+        };
         let folder = Folder::with_faults(&place.folder, faults)?;
         lock::sweep_partials(&place.folder, &folder.faults);
         let partial = Partial::claim_new(&place, len, Arc::clone(&folder.faults))?;
@@ -157,22 +188,40 @@ impl Folder {
     fn begun(&self, place: Place, partial: Partial, len: u64) -> Result<NewObject, Error> {
         let device = partial.device()?;
         let identity = Identity::of(&partial.metadata()?);
-        let object = Object { object: place.object, device, len, identity };
-        Ok(NewObject { object, ending: Box::new(partial) })
+        let object = Object {
+            object: place.object,
+            device,
+            len,
+            identity,
+        };
+        Ok(NewObject {
+            object,
+            ending: Box::new(partial),
+        })
     }
 
-    /// A free-space check that a caller can still act on; the allocation that follows is the one that counts.
+    /// A free-space check that a caller can still act on; the allocation that follows is the one
+    /// that counts.
     fn check_space(&self, place: &Place, needed: u64) -> Result<u64, Error> {
-        let asked = self.faults.step(Step::Space).and_then(|()| os::free_bytes(&place.folder));
-        let free = asked.map_err(|error| Error::from_allocation(&place.object, needed, 0, error))?;
+        let asked = self
+            .faults
+            .step(Step::Space)
+            .and_then(|()| os::free_bytes(&place.folder));
+        let free =
+            asked.map_err(|error| Error::from_allocation(&place.object, needed, 0, error))?;
         let free = self.faults.free_bytes().unwrap_or(free);
         match free < needed {
-            true => Err(Error::NoSpace { object: place.object.clone(), needed, free }),
+            true => Err(Error::NoSpace {
+                object: place.object.clone(),
+                needed,
+                free,
+            }),
             false => Ok(free),
         }
     }
 
-    /// Opens an object to read it, with what its mark says. Tried again if the name meanwhile leads elsewhere.
+    /// Opens an object to read it, with what its mark says. Tried again if the name meanwhile leads
+    /// elsewhere.
     fn open_with_mark(&self, place: &Place) -> Result<(Object, State), Error> {
         loop {
             let file = self.open_to_read(place)?;
@@ -189,7 +238,10 @@ impl Folder {
         let fail = |error| Error::from_io(&place.object, "open", error);
         // Looked at before it is opened: opening a pipe would wait for its writer.
         lock::require_file(&std::fs::metadata(&place.path).map_err(fail)?, place)?;
-        self.faults.step(Step::Open).and_then(|()| File::open(&place.path)).map_err(fail)
+        self.faults
+            .step(Step::Open)
+            .and_then(|()| File::open(&place.path))
+            .map_err(fail)
     }
 
     fn begin_in_place(&self, name: &str, accept_interrupted: bool) -> Result<InPlace, Error> {
@@ -197,13 +249,17 @@ impl Folder {
         let file = lock::lock_object(&place, &self.faults)?;
         let (mut stat, mark) = stat_locked(&file, &place)?;
         if mark.is_some() && !accept_interrupted {
-            return Err(Error::Interrupted { object: place.object });
+            return Err(Error::Interrupted {
+                object: place.object,
+            });
         }
         stat.state = State::BeingWritten;
         let mut writing = Writing::new(file, place.clone(), stat.len, Arc::clone(&self.faults));
         writing.mark(mark.is_some())?;
         let device =
-            device(writing.file(), &place, Mode::ReadWrite, stat.len)?.ok_or(Error::Locked { object: place.object.clone() })?;
+            device(writing.file(), &place, Mode::ReadWrite, stat.len)?.ok_or(Error::Locked {
+                object: place.object.clone(),
+            })?;
         let object = object(&place, device, &stat);
         let ending: Box<dyn Ending> = Box::new(writing);
         Ok(InPlace { object, ending })
@@ -222,7 +278,9 @@ impl Store for Folder {
     fn create_new(&self, name: &str, len: u64) -> Result<NewObject, Error> {
         let place = self.place(name)?;
         if place.is_taken() {
-            return Err(Error::Exists { object: place.object });
+            return Err(Error::Exists {
+                object: place.object,
+            });
         }
         self.make_folders(&place)?;
         lock::sweep_partials(&place.folder, &self.faults);
@@ -231,12 +289,18 @@ impl Store for Folder {
     }
 
     fn create_together(&self, name: &str, parts: &[&str]) -> Result<Box<dyn NewObjects>, Error> {
-        Ok(Box::new(self.create_folder(name, Unfinished::Removed, parts)?))
+        Ok(Box::new(self.create_folder(
+            name,
+            Unfinished::Removed,
+            parts,
+        )?))
     }
 
     fn open(&self, name: &str) -> Result<Object, Error> {
         match self.open_with_mark(&self.place(name)?)? {
-            (object, State::Interrupted) => Err(Error::Interrupted { object: object.object }),
+            (object, State::Interrupted) => Err(Error::Interrupted {
+                object: object.object,
+            }),
             (object, _) => Ok(object),
         }
     }
@@ -334,8 +398,15 @@ impl Store for Folder {
 }
 
 impl Folder {
-    /// A mark beside the object cannot move in the same step; the new name gets its own first, so that it is never without.
-    fn move_with_mark(&self, source: &File, from: &Place, to: &Place, marked_len: Option<u64>) -> io::Result<()> {
+    /// A mark beside the object cannot move in the same step; the new name gets its own first, so
+    /// that it is never without.
+    fn move_with_mark(
+        &self,
+        source: &File,
+        from: &Place,
+        to: &Place,
+        marked_len: Option<u64>,
+    ) -> io::Result<()> {
         self.faults.step(Step::Rename)?;
         if let Some(len) = marked_len {
             mark::set_for_rename(source, to, len, &self.faults)?;
@@ -363,13 +434,21 @@ pub(crate) fn is_own(file_name: &str) -> bool {
 
 /// The folder that a path lies in.
 pub(crate) fn folder_of(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), Error> {
-    // The longest file name that common file systems take, and room for the longest of the suffixes and the dot.
+    // The longest file name that common file systems take, and room for the longest of the suffixes
+    // and the dot.
     const LONGEST_BYTES: usize = 255 - ".".len() - ".outcore-unfinished".len();
-    let refuse = |reason| Err(Error::Name { name: name.to_owned(), reason });
+    let refuse = |reason| {
+        Err(Error::Name {
+            name: name.to_owned(),
+            reason,
+        })
+    };
     if name.is_empty() || name.ends_with('/') {
         return refuse("it has no last part");
     }
@@ -395,8 +474,11 @@ pub(crate) fn check_name(name: &str) -> Result<(), Error> {
 
 /// What is known of an open object whose lock the caller holds.
 fn stat_locked(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Error> {
-    let found = file.metadata().and_then(|metadata| Ok((metadata, mark::read(file, place)?)));
-    let (metadata, mark) = found.map_err(|error| Error::from_io(&place.object, "look at", error))?;
+    let found = file
+        .metadata()
+        .and_then(|metadata| Ok((metadata, mark::read(file, place)?)));
+    let (metadata, mark) =
+        found.map_err(|error| Error::from_io(&place.object, "look at", error))?;
     let stat = Stat {
         len: mark.map_or(metadata.len(), |mark| mark.len_of(metadata.len())),
         modified: metadata.modified().ok(),
@@ -409,14 +491,15 @@ fn stat_locked(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Error
     Ok((stat, mark))
 }
 
-/// What is known of an open object that a writer may be changing. A mark alone does not tell a living writer from a dead
-/// one; under a shared lock it does.
+/// What is known of an open object that a writer may be changing. A mark alone does not tell a
+/// living writer from a dead one; under a shared lock it does.
 fn stat(file: &File, place: &Place) -> Result<Stat, Error> {
     let (mut stat, mark) = stat_settled(file, place)?;
     if mark.is_none() {
         return Ok(stat);
     }
-    let alone = lock::try_lock_shared(file).map_err(|error| Error::from_io(&place.object, "look for its writer", error))?;
+    let alone = lock::try_lock_shared(file)
+        .map_err(|error| Error::from_io(&place.object, "look for its writer", error))?;
     if !alone {
         stat.state = State::BeingWritten;
         return Ok(stat);
@@ -426,8 +509,8 @@ fn stat(file: &File, place: &Place) -> Result<Stat, Error> {
     Ok(looked?.0)
 }
 
-/// Looks until length and mark belong together: a length seen while a writer had run past the end, with the mark looked for
-/// just after it finished, would be that of no object.
+/// Looks until length and mark belong together: a length seen while a writer had run past the end,
+/// with the mark looked for just after it finished, would be that of no object.
 fn stat_settled(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Error> {
     let mut last = stat_locked(file, place)?;
     while last.1.is_none() {
@@ -441,16 +524,31 @@ fn stat_settled(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Erro
 }
 
 fn object(place: &Place, device: Arc<FileDevice>, stat: &Stat) -> Object {
-    Object { object: place.object.clone(), device, len: stat.len, identity: stat.identity }
+    Object {
+        object: place.object.clone(),
+        device,
+        len: stat.len,
+        identity: stat.identity,
+    }
 }
 
-/// The file as a device of its own descriptor, so that its flags and its life are not those of the lock. It has the object's length: a
-/// writer in place may have run past the end. `None` if the name leads to another file by now.
-fn device(file: &File, place: &Place, mode: Mode, len: u64) -> Result<Option<Arc<FileDevice>>, Error> {
-    let opened = OpenOptions::new().read(true).write(mode == Mode::ReadWrite).open(&place.path).and_then(|device| {
-        let same = Identity::of(&device.metadata()?) == Identity::of(&file.metadata()?);
-        Ok(same.then_some(device))
-    });
+/// The file as a device of its own descriptor, so that its flags and its life are not those of the
+/// lock. It has the object's length: a writer in place may have run past the end. `None` if the
+/// name leads to another file by now.
+fn device(
+    file: &File,
+    place: &Place,
+    mode: Mode,
+    len: u64,
+) -> Result<Option<Arc<FileDevice>>, Error> {
+    let opened = OpenOptions::new()
+        .read(true)
+        .write(mode == Mode::ReadWrite)
+        .open(&place.path)
+        .and_then(|device| {
+            let same = Identity::of(&device.metadata()?) == Identity::of(&file.metadata()?);
+            Ok(same.then_some(device))
+        });
     match opened {
         Ok(None) => Ok(None),
         Ok(Some(file)) => FileDevice::from_file(file, place.object.clone(), mode)

@@ -4,7 +4,8 @@
 //!   superblocks | catalog | next catalog | blocks of objects, and of their checksums, wherever they were free ...
 //! ```
 //!
-//! `docs/format.md` draws it byte by byte. Every change is one change of the catalog, which a crash undoes or leaves whole:
+//! `docs/format.md` draws it byte by byte. Every change is one change of the catalog, which a crash
+//! undoes or leaves whole:
 //!
 //! ```text
 //!   create          free blocks are taken, and nothing written that says so
@@ -13,8 +14,8 @@
 //!   open_in_place   the object is marked;   finish: checksums -> flush -> the mark is cleared
 //! ```
 //!
-//! One process at a time has a store open to write, and then no other has it open to [read](Access). Blocks of an object that is no more are
-//! used again once no handle has it open.
+//! One process at a time has a store open to write, and then no other has it open to
+//! [read](Access). Blocks of an object that is no more are used again once no handle has it open.
 
 mod body;
 mod catalog;
@@ -42,7 +43,9 @@ use self::claim::Claim;
 use self::layout::{BLOCK, Condition, Entry, Record, normal};
 pub use self::layout::{checksum, checksum_on};
 use self::space::Space;
-pub use self::stream::{ExpectedBlock, NewStream, STREAM_BLOCK_BYTES, Stream, TRAILER_BYTES, Trailer, blocks_of};
+pub use self::stream::{
+    ExpectedBlock, NewStream, STREAM_BLOCK_BYTES, Stream, TRAILER_BYTES, Trailer, blocks_of,
+};
 use self::sums::Cache;
 use self::transaction::End;
 pub use self::transaction::Transaction;
@@ -56,7 +59,8 @@ use crate::{Ending, Faults, InPlace, NewObject, NewObjects, Object, Stat, State,
 pub enum Access {
     /// To read; others may too.
     Read,
-    /// To read, as others may, until something is to be changed; from then on to read and write, alone.
+    /// To read, as others may, until something is to be changed; from then on to read and write,
+    /// alone.
     AsNeeded,
     /// To read and write, alone.
     Write,
@@ -115,11 +119,13 @@ impl Formatted {
         Catalog::format(device, draw())
     }
 
-    /// Formats a new file of `len` bytes, which has its name when it is a store; or, without a length, a file or block device that is
-    /// there. Where that ends half way, what is there is what it was, or says that it is to be formatted again.
+    /// Formats a new file of `len` bytes, which has its name when it is a store; or, without a
+    /// length, a file or block device that is there. Where that ends half way, what is there is
+    /// what it was, or says that it is to be formatted again.
     ///
     /// # Errors
-    /// [`Error::Locked`] while it is open; [`Error::Exists`] for a length and a path where something is; as [`format_device`](Formatted::format_device).
+    /// [`Error::Locked`] while it is open; [`Error::Exists`] for a length and a path where
+    /// something is; as [`format_device`](Formatted::format_device).
     pub fn format(path: impl AsRef<Path>, len: Option<u64>) -> Result<(), Error> {
         let path = path.as_ref();
         let Some(len) = len else {
@@ -133,7 +139,11 @@ impl Formatted {
     ///
     /// # Errors
     /// As [`format`](Formatted::format).
-    pub fn format_with_faults(path: impl AsRef<Path>, len: u64, faults: Arc<Faults>) -> Result<(), Error> {
+    pub fn format_with_faults(
+        path: impl AsRef<Path>,
+        len: u64,
+        faults: Arc<Faults>,
+    ) -> Result<(), Error> {
         let new = Folder::create_anew(path.as_ref(), len, faults)?;
         Catalog::format(new.device(), draw())?;
         new.commit().map(drop)
@@ -142,28 +152,39 @@ impl Formatted {
     /// Opens a file or block device that was formatted.
     ///
     /// # Errors
-    /// [`Error::Unformatted`], [`Error::Corrupt`]; [`Error::Locked`] while another process has it open and one of the two writes.
+    /// [`Error::Unformatted`], [`Error::Corrupt`]; [`Error::Locked`] while another process has it
+    /// open and one of the two writes.
     pub fn open_path(path: impl AsRef<Path>, access: Access) -> Result<Formatted, Error> {
         let (device, claim) = Claim::open(path.as_ref(), access)?;
         Formatted::begin(device, access, Some(claim))
     }
 
-    /// As [`open_path`](Formatted::open_path), once for all of this process: while it is open, opening it again gives the same store.
+    /// As [`open_path`](Formatted::open_path), once for all of this process: while it is open,
+    /// opening it again gives the same store.
     ///
     /// # Errors
     /// As [`open_path`](Formatted::open_path).
     pub fn open_shared(path: impl AsRef<Path>, access: Access) -> Result<Formatted, Error> {
-        static OPEN: LazyLock<Mutex<HashMap<Identity, Weak<Inner>>>> = LazyLock::new(Mutex::default);
+        static OPEN: LazyLock<Mutex<HashMap<Identity, Weak<Inner>>>> =
+            LazyLock::new(Mutex::default);
         let path = path.as_ref();
-        let identity = Identity::of_path(path).map_err(|error| Error::from_io(&shown(path), "open", error))?;
+        let identity =
+            Identity::of_path(path).map_err(|error| Error::from_io(&shown(path), "open", error))?;
         let mut open = OPEN.locked();
-        match open.get(&identity).and_then(Weak::upgrade).filter(|store| store.is_mine()) {
+        match open
+            .get(&identity)
+            .and_then(Weak::upgrade)
+            .filter(|store| store.is_mine())
+        {
             Some(store) => {
                 store.lock().allow(&store.device, access)?;
                 Ok(Formatted(store))
             }
             None => {
-                let store = patiently(|| Formatted::open_path(path, access), |error| matches!(error, Error::Locked { .. }))?;
+                let store = patiently(
+                    || Formatted::open_path(path, access),
+                    |error| matches!(error, Error::Locked { .. }),
+                )?;
                 open.retain(|_, store| store.strong_count() > 0);
                 open.insert(identity, Arc::downgrade(&store.0));
                 Ok(store)
@@ -179,24 +200,64 @@ impl Formatted {
         Formatted::begin(device, access, None)
     }
 
-    fn begin(device: Arc<dyn Device>, access: Access, claim: Option<Claim>) -> Result<Formatted, Error> {
+    fn begin(
+        device: Arc<dyn Device>,
+        access: Access,
+        claim: Option<Claim>,
+    ) -> Result<Formatted, Error> {
         if device.limits().block as usize > BLOCK {
-            let reason = format!("its device moves blocks of {} bytes, those of a store have {BLOCK}", device.limits().block);
-            return Err(Error::Unformatted { object: device.name().to_owned(), reason });
+            let reason = format!(
+                "its device moves blocks of {} bytes, those of a store have {BLOCK}",
+                device.limits().block
+            );
+            return Err(Error::Unformatted {
+                object: device.name().to_owned(),
+                reason,
+            });
         }
-        let Found { catalog, space, is_torn, .. } = Catalog::open(Arc::clone(&device), draw())?;
+        let Found {
+            catalog,
+            space,
+            is_torn,
+            ..
+        } = Catalog::open(Arc::clone(&device), draw())?;
         let store = Formatted::with(device, claim, catalog, space, is_torn);
         store.0.lock().allow(&store.0.device, access)?;
         Ok(store)
     }
 
     /// A store that is only read so far.
-    fn with(device: Arc<dyn Device>, claim: Option<Claim>, catalog: Catalog, space: Space, is_torn: bool) -> Formatted {
-        let number = u64::from_le_bytes(catalog.superblock().identity[..8].try_into().expect("8 bytes"));
+    fn with(
+        device: Arc<dyn Device>,
+        claim: Option<Claim>,
+        catalog: Catalog,
+        space: Space,
+        is_torn: bool,
+    ) -> Formatted {
+        let number = u64::from_le_bytes(
+            catalog.superblock().identity[..8]
+                .try_into()
+                .expect("8 bytes"),
+        );
         let (access, writers, open) = (Access::Read, HashMap::new(), HashMap::new());
-        let state = Mutex::new(Inside { access, claim, catalog, is_torn, space, writers, open });
+        let state = Mutex::new(Inside {
+            access,
+            claim,
+            catalog,
+            is_torn,
+            space,
+            writers,
+            open,
+        });
         let (owner, sums) = (std::process::id(), Cache::new(&device));
-        Formatted(Arc::new(Inner { device, owner, number, state, returned: Returned::default(), sums }))
+        Formatted(Arc::new(Inner {
+            device,
+            owner,
+            number,
+            state,
+            returned: Returned::default(),
+            sums,
+        }))
     }
 
     /// Everything that has a name, in order.
@@ -235,11 +296,16 @@ impl Inner {
     fn lock_to_write(&self, name: &str) -> Result<MutexGuard<'_, Inside>, Error> {
         // A forked child has the parent's handles, and not its changes.
         if !self.is_mine() {
-            return Err(Error::Locked { object: self.full(name) });
+            return Err(Error::Locked {
+                object: self.full(name),
+            });
         }
         let mut state = self.lock();
         if state.access == Access::Read {
-            return Err(Error::ReadOnly { object: self.full(name), action: "write" });
+            return Err(Error::ReadOnly {
+                object: self.full(name),
+                action: "write",
+            });
         }
         state.allow(&self.device, Access::Write)?;
         Ok(state)
@@ -255,9 +321,23 @@ impl Inner {
     }
 
     fn object(self: &Arc<Inner>, name: &str, body: Arc<Body>, may_write: bool) -> Object {
-        let (object, len, identity) = (self.full(name), body.len, Identity::inside(self.number, body.id));
-        let device = Arc::new(ObjectDevice { body, name: object.clone(), may_write, _store: Arc::clone(self) });
-        Object { object, device, len, identity }
+        let (object, len, identity) = (
+            self.full(name),
+            body.len,
+            Identity::inside(self.number, body.id),
+        );
+        let device = Arc::new(ObjectDevice {
+            body,
+            name: object.clone(),
+            may_write,
+            _store: Arc::clone(self),
+        });
+        Object {
+            object,
+            device,
+            len,
+            identity,
+        }
     }
 
     fn open(self: &Arc<Inner>, name: &str, also_interrupted: bool) -> Result<Object, Error> {
@@ -266,18 +346,26 @@ impl Inner {
             let mut state = self.lock();
             let entry = state.object_entry(self, &name)?;
             if state.state_of(&entry) == State::Interrupted && !also_interrupted {
-                return Err(Error::Interrupted { object: self.full(&name) });
+                return Err(Error::Interrupted {
+                    object: self.full(&name),
+                });
             }
             state.body(self, &entry)
         };
         Ok(self.object(&name, body, false))
     }
 
-    fn open_in_place(self: &Arc<Inner>, name: &str, also_interrupted: bool) -> Result<InPlace, Error> {
+    fn open_in_place(
+        self: &Arc<Inner>,
+        name: &str,
+        also_interrupted: bool,
+    ) -> Result<InPlace, Error> {
         let name = named(name)?;
         let (body, was_marked) = {
             let mut state = self.lock_to_write(&name)?;
-            state.claim(self, &name, true, &[], |state| state.begin_in_place(self, &name, also_interrupted))?
+            state.claim(self, &name, true, &[], |state| {
+                state.begin_in_place(self, &name, also_interrupted)
+            })?
         };
         let ending = Writing {
             store: Arc::clone(self),
@@ -287,7 +375,10 @@ impl Inner {
             lent: AtomicBool::new(was_marked),
             ended: false,
         };
-        Ok(InPlace { object: self.object(&name, body, true), ending: Box::new(ending) })
+        Ok(InPlace {
+            object: self.object(&name, body, true),
+            ending: Box::new(ending),
+        })
     }
 }
 
@@ -296,10 +387,13 @@ impl Inside {
     fn allow(&mut self, device: &Arc<dyn Device>, access: Access) -> Result<(), Error> {
         if access == Access::Write && self.access != Access::Write {
             self.claim.as_mut().map_or(Ok(()), Claim::raise)?;
-            // A writer that was killed may not have made durable what was found here; all that follows builds on it.
+            // A writer that was killed may not have made durable what was found here; all that
+            // follows builds on it.
             catalog::flush(device)?;
             if std::mem::take(&mut self.is_torn) {
-                self.catalog.begin_anew(&mut self.space, 0).inspect_err(|_| self.is_torn = true)?;
+                self.catalog
+                    .begin_anew(&mut self.space, 0)
+                    .inspect_err(|_| self.is_torn = true)?;
             }
         }
         self.access = self.access.max(access);
@@ -307,23 +401,46 @@ impl Inside {
     }
 
     fn entry(&self, store: &Inner, name: &str) -> Result<Arc<Entry>, Error> {
-        self.catalog.find(name).cloned().ok_or_else(|| Error::Missing { object: store.full(name) })
+        self.catalog
+            .find(name)
+            .cloned()
+            .ok_or_else(|| Error::Missing {
+                object: store.full(name),
+            })
     }
 
     fn object_entry(&self, store: &Inner, name: &str) -> Result<Arc<Entry>, Error> {
         let entry = self.entry(store, name)?;
         match entry.is_stream {
-            true => Err(Error::NotAFile { object: store.full(name), kind: "a stream" }),
+            true => Err(Error::NotAFile {
+                object: store.full(name),
+                kind: "a stream",
+            }),
             false => Ok(entry),
         }
     }
 
     fn listed(&self, store: &Inner, entry: &Entry) -> Listed {
         let since = Duration::from_nanos(entry.changed_ns.unsigned_abs());
-        let modified = if entry.changed_ns < 0 { UNIX_EPOCH.checked_sub(since) } else { UNIX_EPOCH.checked_add(since) };
+        let modified = if entry.changed_ns < 0 {
+            UNIX_EPOCH.checked_sub(since)
+        } else {
+            UNIX_EPOCH.checked_add(since)
+        };
         let (len, identity) = (entry.len, Identity::inside(store.number, entry.id));
-        let stream = entry.about_stream().map(|(form, about)| (form.block_bytes, about.to_vec()));
-        Listed { name: entry.name.clone(), stat: Stat { len, modified, identity, state: self.state_of(entry) }, stream }
+        let stream = entry
+            .about_stream()
+            .map(|(form, about)| (form.block_bytes, about.to_vec()));
+        Listed {
+            name: entry.name.clone(),
+            stat: Stat {
+                len,
+                modified,
+                identity,
+                state: self.state_of(entry),
+            },
+            stream,
+        }
     }
 
     /// What keeps blocks of an object or stream from being used again.
@@ -331,10 +448,19 @@ impl Inside {
         if !entry.is_stream {
             return Arc::clone(&self.body(store, entry).garbage);
         }
-        let held = self.open.get(&entry.id).and_then(|held| held.garbage.upgrade());
+        let held = self
+            .open
+            .get(&entry.id)
+            .and_then(|held| held.garbage.upgrade());
         let garbage = held.unwrap_or_else(|| Arc::new(Garbage::new(Vec::new(), &store.returned)));
         self.open.retain(|_, held| held.garbage.strong_count() > 0);
-        self.open.insert(entry.id, Held { body: Weak::new(), garbage: Arc::downgrade(&garbage) });
+        self.open.insert(
+            entry.id,
+            Held {
+                body: Weak::new(),
+                garbage: Arc::downgrade(&garbage),
+            },
+        );
         garbage
     }
 
@@ -345,7 +471,8 @@ impl Inside {
             return body;
         }
         let garbage = held.and_then(|held| held.garbage.upgrade());
-        let garbage = garbage.unwrap_or_else(|| Arc::new(Garbage::new(Vec::new(), &store.returned)));
+        let garbage =
+            garbage.unwrap_or_else(|| Arc::new(Garbage::new(Vec::new(), &store.returned)));
         let body = Arc::new(Body::new(&store.device, &store.sums, entry, false, garbage));
         self.open.retain(|_, held| held.garbage.strong_count() > 0);
         self.hold(&body);
@@ -353,7 +480,13 @@ impl Inside {
     }
 
     fn hold(&mut self, body: &Arc<Body>) {
-        self.open.insert(body.id, Held { body: Arc::downgrade(body), garbage: Arc::downgrade(&body.garbage) });
+        self.open.insert(
+            body.id,
+            Held {
+                body: Arc::downgrade(body),
+                garbage: Arc::downgrade(&body.garbage),
+            },
+        );
     }
 
     fn state_of(&self, entry: &Entry) -> State {
@@ -384,36 +517,59 @@ impl Inside {
         let is_near = |other: &str| is_below(other, name) || is_below(name, other);
         let is_locked = |other: &String| other == name || (is_near(other) && !mine.contains(other));
         match self.writers.keys().any(is_locked) {
-            true => Err(Error::Locked { object: store.full(name) }),
+            true => Err(Error::Locked {
+                object: store.full(name),
+            }),
             false => Ok(()),
         }
     }
 
     /// Whether an object may have a name: none has one above it or below it, as in a folder.
     fn check_place(&self, store: &Inner, name: &str) -> Result<(), Error> {
-        if let Some(above) = name.match_indices('/').map(|(at, _)| &name[..at]).find(|above| self.catalog.find(above).is_some()) {
-            return Err(Error::NotAFolder { object: store.full(above) });
+        if let Some(above) = name
+            .match_indices('/')
+            .map(|(at, _)| &name[..at])
+            .find(|above| self.catalog.find(above).is_some())
+        {
+            return Err(Error::NotAFolder {
+                object: store.full(above),
+            });
         }
         match self.catalog.has_below(name) {
-            true => Err(Error::NotAFile { object: store.full(name), kind: "a folder" }),
+            true => Err(Error::NotAFile {
+                object: store.full(name),
+                kind: "a folder",
+            }),
             false => Ok(()),
         }
     }
 
     /// Marks an object, and says whether it was marked before.
-    fn begin_in_place(&mut self, store: &Inner, name: &str, also_interrupted: bool) -> Result<(Arc<Body>, bool), Error> {
+    fn begin_in_place(
+        &mut self,
+        store: &Inner,
+        name: &str,
+        also_interrupted: bool,
+    ) -> Result<(Arc<Body>, bool), Error> {
         let entry = self.object_entry(store, name)?;
         let was_marked = entry.condition != Condition::Whole;
         if was_marked && !also_interrupted {
-            return Err(Error::Interrupted { object: store.full(name) });
+            return Err(Error::Interrupted {
+                object: store.full(name),
+            });
         }
         let body = self.body(store, &entry);
         if Arc::strong_count(&body.garbage) > 1 {
             // A reader has an earlier version open, which has blocks of this one.
-            return Err(Error::Locked { object: store.full(name) });
+            return Err(Error::Locked {
+                object: store.full(name),
+            });
         }
         if !was_marked {
-            self.put(Entry { condition: Condition::Marked, ..Entry::clone(&entry) })?;
+            self.put(Entry {
+                condition: Condition::Marked,
+                ..Entry::clone(&entry)
+            })?;
         }
         body.sums.settle(false);
         body.begin();
@@ -421,7 +577,8 @@ impl Inside {
     }
 
     fn put(&mut self, entry: Entry) -> Result<(), Error> {
-        self.catalog.change(vec![Record::Put(entry)], &mut self.space)
+        self.catalog
+            .change(vec![Record::Put(entry)], &mut self.space)
     }
 
     /// Blocks of removed objects are freed once no handle has them open.
@@ -431,12 +588,22 @@ impl Inside {
             End::Gone(id, runs) => (id, runs, None),
             End::Replaced(id, runs, new) => (id, runs, Some(new)),
         };
-        let Some(old) = self.open.remove(&id).and_then(|held| held.garbage.upgrade()) else {
+        let Some(old) = self
+            .open
+            .remove(&id)
+            .and_then(|held| held.garbage.upgrade())
+        else {
             return runs.into_iter().for_each(|run| self.space.give(run));
         };
         let next = new.map(|new| {
             let next = Arc::new(Garbage::new(Vec::new(), &store.returned));
-            self.open.insert(new, Held { body: Weak::new(), garbage: Arc::downgrade(&next) });
+            self.open.insert(
+                new,
+                Held {
+                    body: Weak::new(),
+                    garbage: Arc::downgrade(&next),
+                },
+            );
             next
         });
         old.leave(runs, next);
@@ -447,13 +614,19 @@ impl Store for Formatted {
     fn create(&self, name: &str, len: u64) -> Result<NewObject, Error> {
         let mut transaction = self.transaction();
         let object = transaction.create(name, len)?;
-        Ok(NewObject { object, ending: Box::new(transaction) })
+        Ok(NewObject {
+            object,
+            ending: Box::new(transaction),
+        })
     }
 
     fn create_new(&self, name: &str, len: u64) -> Result<NewObject, Error> {
         let mut transaction = self.transaction();
         let object = transaction.create_new(name, len)?;
-        Ok(NewObject { object, ending: Box::new(transaction) })
+        Ok(NewObject {
+            object,
+            ending: Box::new(transaction),
+        })
     }
 
     fn create_together(&self, name: &str, parts: &[&str]) -> Result<Box<dyn NewObjects>, Error> {
@@ -498,7 +671,13 @@ impl Store for Formatted {
     }
 
     fn list(&self) -> Result<Vec<String>, Error> {
-        Ok(self.0.lock().catalog.names().map(|(name, _)| name.to_owned()).collect())
+        Ok(self
+            .0
+            .lock()
+            .catalog
+            .names()
+            .map(|(name, _)| name.to_owned())
+            .collect())
     }
 
     fn stat(&self, name: &str) -> Result<Stat, Error> {
@@ -528,9 +707,19 @@ impl Writing {
     fn settle(&mut self) -> Result<(), Error> {
         let mut state = self.store.lock_to_write(&self.name)?;
         let entry = state.catalog.get(self.body.id).cloned();
-        let entry = entry.ok_or_else(|| Error::Missing { object: self.store.full(&self.name) })?;
-        let changed_ns = if *self.lent.get_mut() { now_ns() } else { entry.changed_ns };
-        state.put(Entry { condition: Condition::Whole, changed_ns, ..Entry::clone(&entry) })?;
+        let entry = entry.ok_or_else(|| Error::Missing {
+            object: self.store.full(&self.name),
+        })?;
+        let changed_ns = if *self.lent.get_mut() {
+            now_ns()
+        } else {
+            entry.changed_ns
+        };
+        state.put(Entry {
+            condition: Condition::Whole,
+            changed_ns,
+            ..Entry::clone(&entry)
+        })?;
         self.ended = true;
         self.body.sums.settle(true);
         Ok(())
@@ -544,9 +733,15 @@ impl Ending for Writing {
 
     fn end(&mut self) -> Result<(), Error> {
         self.body.end();
-        let summed = if self.was_marked { self.body.sum_anew() } else { Ok(()) };
+        let summed = if self.was_marked {
+            self.body.sum_anew()
+        } else {
+            Ok(())
+        };
         let written = summed.and_then(|()| self.body.write_sums());
-        written.map_err(|error| Error::from_io(&self.store.full(&self.name), "write its checksums", error))?;
+        written.map_err(|error| {
+            Error::from_io(&self.store.full(&self.name), "write its checksums", error)
+        })?;
         self.settle()
     }
 }
@@ -558,20 +753,27 @@ impl Drop for Writing {
             return;
         }
         if !self.ended && !*self.lent.get_mut() {
-            // A mark that cannot be cleared calls a whole object interrupted, which is the safe side.
+            // A mark that cannot be cleared calls a whole object interrupted, which is the safe
+            // side.
             let _ = self.settle();
         }
         self.store.lock().writers.remove(&self.name);
     }
 }
 
-/// Those who are done with something are gone a moment before their last transfers are, and what these hold is free again.
-fn patiently<T>(mut act: impl FnMut() -> Result<T, Error>, is_passing: impl Fn(&Error) -> bool) -> Result<T, Error> {
+/// Those who are done with something are gone a moment before their last transfers are, and what
+/// these hold is free again.
+fn patiently<T>(
+    mut act: impl FnMut() -> Result<T, Error>,
+    is_passing: impl Fn(&Error) -> bool,
+) -> Result<T, Error> {
     const PATIENCE: Duration = Duration::from_millis(200);
     let start = Instant::now();
     loop {
         match act() {
-            Err(error) if is_passing(&error) && start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(1)),
+            Err(error) if is_passing(&error) && start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(1))
+            }
             done => return done,
         }
     }
@@ -579,7 +781,8 @@ fn patiently<T>(mut act: impl FnMut() -> Result<T, Error>, is_passing: impl Fn(&
 
 /// Whether one name goes on where another ends.
 fn is_below(name: &str, above: &str) -> bool {
-    name.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
+    name.strip_prefix(above)
+        .is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// The name of an object as the catalog has it.
@@ -589,7 +792,9 @@ fn named(name: &str) -> Result<String, Error> {
 }
 
 fn now_ns() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
@@ -601,7 +806,12 @@ fn draw() -> Box<dyn FnMut() -> u64 + Send> {
         drawn += 1;
         let mut hasher = random.build_hasher();
         hasher.write_u64(drawn);
-        hasher.write_u128(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos());
+        hasher.write_u128(
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_nanos(),
+        );
         hasher.finish()
     })
 }

@@ -4,17 +4,17 @@
 //! three ways to get one:
 //!
 //! * [`Store::open`] to read it,
-//! * [`Store::create`] to write it anew: the object appears under its name when it is whole and durable, and until then an
-//!   object that had the name before is untouched,
-//! * [`Store::open_in_place`] to change parts of it: a durable mark tells, should the writer die, that the content is
-//!   neither old nor new.
+//! * [`Store::create`] to write it anew: the object appears under its name when it is whole and
+//!   durable, and until then an object that had the name before is untouched,
+//! * [`Store::open_in_place`] to change parts of it: a durable mark tells, should the writer die,
+//!   that the content is neither old nor new.
 //!
-//! Writers of one object exclude each other, in all processes. Readers lock nothing: who reads while another writes in
-//! place gets old bytes, new bytes or both, and who has an object open while a new one takes its name keeps reading the
-//! old one.
+//! Writers of one object exclude each other, in all processes. Readers lock nothing: who reads
+//! while another writes in place gets old bytes, new bytes or both, and who has an object open
+//! while a new one takes its name keeps reading the old one.
 //!
-//! [`Folder`] keeps objects as plain files that other tools read, [`Formatted`] keeps them in one file or device; [`Scratch`] is
-//! a folder for unnamed results.
+//! [`Folder`] keeps objects as plain files that other tools read, [`Formatted`] keeps them in one
+//! file or device; [`Scratch`] is a folder for unnamed results.
 
 #![forbid(unsafe_code)]
 
@@ -39,8 +39,8 @@ pub use error::Error;
 pub use faults::{Faults, Step};
 pub use folder::Folder;
 pub use formatted::{
-    Access, ExpectedBlock, Fault, Findings, Formatted, Listed, NewStream, STREAM_BLOCK_BYTES, Stream, TRAILER_BYTES, Trailer,
-    Transaction, blocks_of, checksum, checksum_on,
+    Access, ExpectedBlock, Fault, Findings, Formatted, Listed, NewStream, STREAM_BLOCK_BYTES,
+    Stream, TRAILER_BYTES, Trailer, Transaction, blocks_of, checksum, checksum_on,
 };
 pub use locate::locate;
 pub use new_folder::{CHECKPOINT, NewFolder, Unfinished};
@@ -49,25 +49,31 @@ pub use scratch::{Scratch, Tmpfs};
 
 /// Named objects. Names are relative paths with `/` between their parts.
 pub trait Store: Send + Sync {
-    /// Begins an object of `len` bytes, which takes the name at [`NewObject::commit`]. Free space is checked and, where the file
-    /// system can, set aside before this returns. The bytes are zero until written.
+    /// Begins an object of `len` bytes, which takes the name at [`NewObject::commit`]. Free space
+    /// is checked and, where the file system can, set aside before this returns. The bytes are zero
+    /// until written.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], [`Error::Locked`] while another writer holds the name, or that of the file system.
+    /// [`Error::NoSpace`], [`Error::Locked`] while another writer holds the name, or that of the
+    /// file system.
     fn create(&self, name: &str, len: u64) -> Result<NewObject, Error>;
 
-    /// As [`Store::create`], for a name that is free: an object that has it, or takes it before the commit, is never replaced.
+    /// As [`Store::create`], for a name that is free: an object that has it, or takes it before the
+    /// commit, is never replaced.
     ///
     /// # Errors
-    /// [`Error::Exists`] for a name that is taken, or that another writer is about to take; at the commit too, where a program that
-    /// knows nothing of these locks was faster. Otherwise as [`Store::create`].
+    /// [`Error::Exists`] for a name that is taken, or that another writer is about to take; at the
+    /// commit too, where a program that knows nothing of these locks was faster. Otherwise as
+    /// [`Store::create`].
     fn create_new(&self, name: &str, len: u64) -> Result<NewObject, Error>;
 
-    /// Begins objects whose names are `name`, `/`, and a part of their own. At [`NewObjects::commit`] they are all there is below that name:
-    /// what is there until then may only have parts of these names.
+    /// Begins objects whose names are `name`, `/`, and a part of their own. At
+    /// [`NewObjects::commit`] they are all there is below that name: what is there until then may
+    /// only have parts of these names.
     ///
     /// # Errors
-    /// [`Error::Foreign`] where there is something else; [`Error::Locked`] while another writer holds the name, [`Error::NotAFolder`] for the name of an object, or that of the file system.
+    /// [`Error::Foreign`] where there is something else; [`Error::Locked`] while another writer
+    /// holds the name, [`Error::NotAFolder`] for the name of an object, or that of the file system.
     fn create_together(&self, name: &str, parts: &[&str]) -> Result<Box<dyn NewObjects>, Error>;
 
     /// Opens an object to read it.
@@ -88,7 +94,8 @@ pub trait Store: Send + Sync {
     /// [`Error::Locked`], [`Error::Interrupted`], [`Error::Missing`] and the like.
     fn open_in_place(&self, name: &str) -> Result<InPlace, Error>;
 
-    /// As [`Store::open_in_place`], also where an earlier writer was interrupted: the way to write such an object again.
+    /// As [`Store::open_in_place`], also where an earlier writer was interrupted: the way to write
+    /// such an object again.
     ///
     /// # Errors
     /// As [`Store::open_in_place`], without [`Error::Interrupted`].
@@ -109,7 +116,8 @@ pub trait Store: Send + Sync {
     /// Gives an object another name, in one step also where that name was taken.
     ///
     /// # Errors
-    /// [`Error::Locked`] while a writer holds either name, [`Error::Missing`], or that of the file system.
+    /// [`Error::Locked`] while a writer holds either name, [`Error::Missing`], or that of the file
+    /// system.
     fn rename(&self, from: &str, to: &str) -> Result<(), Error>;
 
     /// The names of all objects, sorted.
@@ -136,15 +144,18 @@ pub trait Store: Send + Sync {
     fn free_bytes(&self) -> Result<u64, Error>;
 }
 
-/// Objects that come into being together. Dropped without [`NewObjects::commit`], none of them does.
+/// Objects that come into being together. Dropped without [`NewObjects::commit`], none of them
+/// does.
 pub trait NewObjects: Send {
-    /// A new object of `len` zero bytes, called `part` below the name of all. A write may run past its end by less than one block.
+    /// A new object of `len` zero bytes, called `part` below the name of all. A write may run past
+    /// its end by less than one block.
     ///
     /// # Errors
     /// As [`Store::create`].
     fn create(&mut self, part: &str, len: u64) -> Result<Arc<dyn Device>, Error>;
 
-    /// Makes all of them durable, and puts them in one step where others may have been. All writes have completed before; none may follow.
+    /// Makes all of them durable, and puts them in one step where others may have been. All writes
+    /// have completed before; none may follow.
     ///
     /// # Errors
     /// As [`NewObject::commit`].
@@ -191,7 +202,8 @@ impl Object {
         &self.object
     }
 
-    /// The address space of its bytes. Lives as long as anyone holds it, whatever becomes of the name.
+    /// The address space of its bytes. Lives as long as anyone holds it, whatever becomes of the
+    /// name.
     #[must_use]
     pub fn device(&self) -> Arc<dyn Device> {
         Arc::clone(&self.device)
@@ -218,11 +230,15 @@ impl Object {
 
 impl std::fmt::Debug for Object {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Object").field("object", &self.object).field("len", &self.len).finish_non_exhaustive()
+        out.debug_struct("Object")
+            .field("object", &self.object)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
     }
 }
 
-/// How a write ends; a backend's half of [`NewObject`] and [`InPlace`]. Dropped before `end` succeeded, it undoes what it can.
+/// How a write ends; a backend's half of [`NewObject`] and [`InPlace`]. Dropped before `end`
+/// succeeded, it undoes what it can.
 trait Ending: Send + Sync {
     /// The device was handed out, so from now on a write may have happened.
     fn lent(&self) {}
@@ -232,7 +248,8 @@ trait Ending: Send + Sync {
     fn end(&mut self) -> Result<(), Error>;
 }
 
-/// An object that is being written and has no name yet. Dropped without [`NewObject::commit`], it never was.
+/// An object that is being written and has no name yet. Dropped without [`NewObject::commit`], it
+/// never was.
 #[must_use = "dropping a new object removes it"]
 pub struct NewObject {
     object: Object,
@@ -246,7 +263,8 @@ impl NewObject {
         self.object.name()
     }
 
-    /// Where to write its bytes; also to read them again. A write may run past the end by less than one block.
+    /// Where to write its bytes; also to read them again. A write may run past the end by less than
+    /// one block.
     #[must_use]
     pub fn device(&self) -> Arc<dyn Device> {
         self.object.device()
@@ -276,12 +294,13 @@ impl NewObject {
         self.ending.ends_at(len);
     }
 
-    /// Gives the object its exact length, makes its bytes durable, and only then puts it under its name, durably. All writes
-    /// have completed before; none may follow.
+    /// Gives the object its exact length, makes its bytes durable, and only then puts it under its
+    /// name, durably. All writes have completed before; none may follow.
     ///
     /// # Errors
-    /// That of the file system. The name then leads to what it led to before, with one exception: when the folder cannot
-    /// be made durable, the name already leads to the new object, which is whole.
+    /// That of the file system. The name then leads to what it led to before, with one exception:
+    /// when the folder cannot be made durable, the name already leads to the new object, which is
+    /// whole.
     pub fn commit(mut self) -> Result<Object, Error> {
         self.ending.end()?;
         Ok(self.object.clone())
@@ -294,8 +313,8 @@ impl std::fmt::Debug for NewObject {
     }
 }
 
-/// An object that is being changed in place. Dropped without [`InPlace::finish`], it stays marked as interrupted, unless its
-/// device was never asked for.
+/// An object that is being changed in place. Dropped without [`InPlace::finish`], it stays marked
+/// as interrupted, unless its device was never asked for.
 #[must_use = "dropping a write in place interrupts it"]
 pub struct InPlace {
     object: Object,
@@ -334,8 +353,8 @@ impl InPlace {
         self.object.identity()
     }
 
-    /// Cuts off what ran past the end, makes the bytes durable and only then clears the mark. All writes have completed
-    /// before; none may follow.
+    /// Cuts off what ran past the end, makes the bytes durable and only then clears the mark. All
+    /// writes have completed before; none may follow.
     ///
     /// # Errors
     /// That of the file system; the object then stays marked as interrupted.

@@ -7,10 +7,11 @@
 //!   folder/.x.outcore-partial     the next object x: locked by who creates it; there is at most one
 //! ```
 //!
-//! The partial has a fixed name so that two creations of one name meet on it, also where no object exists yet. A lock goes with
-//! the process that held it, however it died; a partial without a lock is therefore a dead one, and process numbers, which
-//! are used again, never have to be trusted. Since a name may lead to another file by the time its file is locked, each
-//! lock is followed by a look at where the name leads now. Readers do not lock.
+//! The partial has a fixed name so that two creations of one name meet on it, also where no object
+//! exists yet. A lock goes with the process that held it, however it died; a partial without a lock
+//! is therefore a dead one, and process numbers, which are used again, never have to be trusted.
+//! Since a name may lead to another file by the time its file is locked, each lock is followed by a
+//! look at where the name leads now. Readers do not lock.
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
@@ -26,7 +27,8 @@ const PARTIAL_SUFFIX: &str = ".outcore-partial";
 /// Of a new folder that stays when its writer dies.
 pub(crate) const UNFINISHED_SUFFIX: &str = ".outcore-unfinished";
 
-/// A sweep or a look at an object's state holds a lock for microseconds. Writers outwait them; what lasts longer is a writer.
+/// A sweep or a look at an object's state holds a lock for microseconds. Writers outwait them; what
+/// lasts longer is a writer.
 const PATIENCE: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -108,10 +110,14 @@ pub(crate) fn require_file(metadata: &Metadata, place: &Place) -> Result<(), Err
         kind if kind.is_dir() => "a folder",
         _ => "a device, pipe or socket",
     };
-    Err(Error::NotAFile { object: place.object.clone(), kind })
+    Err(Error::NotAFile {
+        object: place.object.clone(),
+        kind,
+    })
 }
 
-/// Opens and locks the object that exists. Its file must be writable: who may not write an object may not replace it either.
+/// Opens and locks the object that exists. Its file must be writable: who may not write an object
+/// may not replace it either.
 pub(crate) fn lock_object(place: &Place, faults: &Faults) -> Result<File, Error> {
     let found = std::fs::metadata(&place.path);
     let found = found.map_err(|error| Error::from_io(&place.object, "open for writing", error))?;
@@ -136,15 +142,21 @@ pub(crate) fn claim_partial(place: &Place, faults: &Faults) -> Result<File, Erro
 /// Makes (or takes over from a dead process) the partial of a folder, locked.
 pub(crate) fn claim_folder(place: &Place, partial: &Path, faults: &Faults) -> Result<File, Error> {
     loop {
-        let made = faults.step(Step::Open).and_then(|()| std::fs::create_dir(partial)).or_else(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists if partial.is_dir() => Ok(()),
-            io::ErrorKind::AlreadyExists => Err(io::ErrorKind::WouldBlock.into()),
-            _ => Err(error),
-        });
+        let made = faults
+            .step(Step::Open)
+            .and_then(|()| std::fs::create_dir(partial))
+            .or_else(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists if partial.is_dir() => Ok(()),
+                io::ErrorKind::AlreadyExists => Err(io::ErrorKind::WouldBlock.into()),
+                _ => Err(error),
+            });
         match made {
-            // The partial of a file of this name, which a living writer holds: dead ones have been swept.
+            // The partial of a file of this name, which a living writer holds: dead ones have been
+            // swept.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                return Err(Error::Locked { object: place.object.clone() });
+                return Err(Error::Locked {
+                    object: place.object.clone(),
+                });
             }
             made => made.map_err(|error| Error::from_io(&place.object, "create", error))?,
         }
@@ -157,8 +169,14 @@ pub(crate) fn claim_folder(place: &Place, partial: &Path, faults: &Faults) -> Re
     }
 }
 
-/// Opens `path` and locks it, again and again until the name still leads to the file once it is locked.
-fn lock_path(place: &Place, path: &Path, options: &OpenOptions, faults: &Faults) -> Result<File, Error> {
+/// Opens `path` and locks it, again and again until the name still leads to the file once it is
+/// locked.
+fn lock_path(
+    place: &Place,
+    path: &Path,
+    options: &OpenOptions,
+    faults: &Faults,
+) -> Result<File, Error> {
     loop {
         let file = faults
             .step(Step::Open)
@@ -169,7 +187,9 @@ fn lock_path(place: &Place, path: &Path, options: &OpenOptions, faults: &Faults)
         match locked.map_err(|error| Error::from_io(&place.object, "lock", error))? {
             (true, true) => return Ok(file),
             (false, true) => {
-                return Err(Error::Locked { object: place.object.clone() });
+                return Err(Error::Locked {
+                    object: place.object.clone(),
+                });
             }
             (_, false) => {}
         }
@@ -196,10 +216,18 @@ fn sweep_partial(path: &Path, may_be_kept: bool, faults: &Faults) -> io::Result<
     if !found.is_file() && !found.is_dir() {
         return Ok(());
     }
-    let file = OpenOptions::new().read(true).write(found.is_file()).open(path)?;
-    if file.try_lock().is_ok() && os::leads_to(path, &file)? && (!may_be_kept || is_hopeless(path)) {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(found.is_file())
+        .open(path)?;
+    if file.try_lock().is_ok() && os::leads_to(path, &file)? && (!may_be_kept || is_hopeless(path))
+    {
         faults.step(Step::Remove)?;
-        if found.is_file() { std::fs::remove_file(path)? } else { std::fs::remove_dir_all(path)? }
+        if found.is_file() {
+            std::fs::remove_file(path)?
+        } else {
+            std::fs::remove_dir_all(path)?
+        }
     }
     Ok(())
 }
@@ -209,7 +237,11 @@ mod tests {
     use super::*;
 
     fn place(folder: &Path, name: &str) -> Place {
-        Place { object: name.to_owned(), path: folder.join(name), folder: folder.to_owned() }
+        Place {
+            object: name.to_owned(),
+            path: folder.join(name),
+            folder: folder.to_owned(),
+        }
     }
 
     #[test]
@@ -233,7 +265,10 @@ mod tests {
         let faults = Faults::none();
         let x = place(folder.path(), "x");
         let held = claim_partial(&x, &faults).unwrap();
-        assert!(matches!(claim_partial(&x, &faults), Err(Error::Locked { .. })));
+        assert!(matches!(
+            claim_partial(&x, &faults),
+            Err(Error::Locked { .. })
+        ));
         drop(held);
         assert!(claim_partial(&x, &faults).is_ok());
     }

@@ -1,13 +1,15 @@
 //! The durable mark of an object that is being written in place.
 //!
-//! The mark is the extended attribute `user.outcore.writing` of the object's file, or, where the file system has no
-//! attributes, a file `.name.outcore-writing` beside it. Its value is the object's exact length in decimal, because direct
-//! writes may run past the end by less than one block until the writer truncates. It is durable before the first write
-//! and cleared only after the last one is durable; an object without a mark is whole.
+//! The mark is the extended attribute `user.outcore.writing` of the object's file, or, where the
+//! file system has no attributes, a file `.name.outcore-writing` beside it. Its value is the
+//! object's exact length in decimal, because direct writes may run past the end by less than one
+//! block until the writer truncates. It is durable before the first write and cleared only after
+//! the last one is durable; an object without a mark is whole.
 //!
-//! The mark belongs to the file, not to its bytes: a program that knows nothing of it and rewrites the file leaves it where it is,
-//! and whether that program finished cannot be told. The object stays interrupted until it is created anew, written in place
-//! to the end, or accepted (`Store::clear_mark`).
+//! The mark belongs to the file, not to its bytes: a program that knows nothing of it and rewrites
+//! the file leaves it where it is, and whether that program finished cannot be told. The object
+//! stays interrupted until it is created anew, written in place to the end, or accepted
+//! (`Store::clear_mark`).
 
 use std::fs::File;
 use std::io;
@@ -30,10 +32,13 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// The object's length, in a file of this length. The writer has left the file as long as the object or less than a block longer;
-    /// any other length is another program's, which has written the file since and not touched the mark.
+    /// The object's length, in a file of this length. The writer has left the file as long as the
+    /// object or less than a block longer; any other length is another program's, which has written
+    /// the file since and not touched the mark.
     pub(crate) fn len_of(self, file_len: u64) -> u64 {
-        self.len.filter(|&len| (len..len.saturating_add(LONGEST_BLOCK)).contains(&file_len)).unwrap_or(file_len)
+        self.len
+            .filter(|&len| (len..len.saturating_add(LONGEST_BLOCK)).contains(&file_len))
+            .unwrap_or(file_len)
     }
 }
 
@@ -55,13 +60,17 @@ pub(crate) fn read(file: &File, place: &Place) -> io::Result<Option<Mark>> {
 
 fn parse(value: &[u8]) -> Mark {
     let len = std::str::from_utf8(value).ok();
-    Mark { len: len.and_then(|text| text.trim().parse().ok()) }
+    Mark {
+        len: len.and_then(|text| text.trim().parse().ok()),
+    }
 }
 
 /// Marks an object and waits until the mark is durable.
 pub(crate) fn set(file: &File, place: &Place, len: u64, faults: &Faults) -> io::Result<()> {
     let value = len.to_string();
-    let marked = faults.step(Step::Mark).and_then(|()| attribute::set(file, ATTRIBUTE, value.as_bytes()));
+    let marked = faults
+        .step(Step::Mark)
+        .and_then(|()| attribute::set(file, ATTRIBUTE, value.as_bytes()));
     match marked {
         Ok(()) => {
             faults.step(Step::Sync)?;
@@ -75,11 +84,20 @@ pub(crate) fn set(file: &File, place: &Place, len: u64, faults: &Faults) -> io::
 /// No attributes at all, none on this kind of file, or no room left for one.
 fn wants_a_file(error: &io::Error) -> bool {
     use io::ErrorKind::{PermissionDenied, StorageFull, Unsupported};
-    matches!(error.kind(), Unsupported | PermissionDenied | StorageFull | io::ErrorKind::QuotaExceeded)
+    matches!(
+        error.kind(),
+        Unsupported | PermissionDenied | StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }
 
-/// Marks the name `place` for an object that carries another name yet: its own attribute goes with it, a file beside does not.
-pub(crate) fn set_for_rename(file: &File, place: &Place, len: u64, faults: &Faults) -> io::Result<()> {
+/// Marks the name `place` for an object that carries another name yet: its own attribute goes with
+/// it, a file beside does not.
+pub(crate) fn set_for_rename(
+    file: &File,
+    place: &Place,
+    len: u64,
+    faults: &Faults,
+) -> io::Result<()> {
     match attribute::get(file, ATTRIBUTE)? {
         Some(_) => Ok(()),
         None => set_beside(place, &len.to_string(), faults),
@@ -124,9 +142,17 @@ mod tests {
 
     fn marked_object(faults: &Faults) -> (tempfile::TempDir, Place, File) {
         let folder = tempfile::tempdir().unwrap();
-        let place = Place { object: "x".into(), path: folder.path().join("x"), folder: folder.path().to_owned() };
+        let place = Place {
+            object: "x".into(),
+            path: folder.path().join("x"),
+            folder: folder.path().to_owned(),
+        };
         std::fs::write(&place.path, b"12345").unwrap();
-        let file = File::options().read(true).write(true).open(&place.path).unwrap();
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(&place.path)
+            .unwrap();
         assert_eq!(read(&file, &place).unwrap(), None);
         set(&file, &place, 5, faults).unwrap();
         (folder, place, file)
@@ -157,7 +183,10 @@ mod tests {
     #[test]
     fn a_length_that_the_writer_cannot_have_left_is_another_programs() {
         let mark = Mark { len: Some(5000) };
-        assert_eq!([5000, 5001, 8192, 4999, 0, 9096].map(|file_len| mark.len_of(file_len)), [5000, 5000, 5000, 4999, 0, 9096]);
+        assert_eq!(
+            [5000, 5001, 8192, 4999, 0, 9096].map(|file_len| mark.len_of(file_len)),
+            [5000, 5000, 5000, 4999, 0, 9096]
+        );
         assert_eq!(Mark { len: None }.len_of(7), 7);
     }
 

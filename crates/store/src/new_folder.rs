@@ -6,9 +6,11 @@
 //!                   was there -> fsync of the folder around it -> what was there is removed
 //! ```
 //!
-//! A folder that is to be gone on with after a crash is made as `.x.outcore-unfinished/` instead: as long as a [checkpoint](CHECKPOINT) is in
-//! it, it is not swept, and the next one to create x so finds what is there. The checkpoint, and files that only those need who go on, must
-//! not be seen in x and must not be lost before x is certain. They are put aside, inside, and go when the name is durable:
+//! A folder that is to be gone on with after a crash is made as `.x.outcore-unfinished/` instead:
+//! as long as a [checkpoint](CHECKPOINT) is in it, it is not swept, and the next one to create x so
+//! finds what is there. The checkpoint, and files that only those need who go on, must not be seen
+//! in x and must not be lost before x is certain. They are put aside, inside, and go when the name
+//! is durable:
 //!
 //! ```text
 //!   .x.outcore-unfinished/{a, b, checkpoint}
@@ -31,7 +33,8 @@ use crate::folder::is_own;
 use crate::lock::{self, Place};
 use crate::{NewObjects, os};
 
-/// The file of an unfinished folder that says how far it is: where it is, there is something to go on with.
+/// The file of an unfinished folder that says how far it is: where it is, there is something to go
+/// on with.
 pub const CHECKPOINT: &str = "checkpoint.json";
 /// The same on its way to its name.
 const NEW_CHECKPOINT: &str = "checkpoint.json.new";
@@ -44,7 +47,8 @@ pub enum Unfinished {
     /// It is removed.
     #[default]
     Removed,
-    /// It stays if there is a [`CHECKPOINT`] in it, for the next one to go on with who creates the same folder.
+    /// It stays if there is a [`CHECKPOINT`] in it, for the next one to go on with who creates the
+    /// same folder.
     Kept,
 }
 
@@ -80,7 +84,9 @@ impl NewFolder {
         faults: Arc<Faults>,
     ) -> Result<NewFolder, Error> {
         if std::fs::metadata(&place.path).is_ok_and(|found| !found.is_dir()) {
-            return Err(Error::NotAFolder { object: place.object });
+            return Err(Error::NotAFolder {
+                object: place.object,
+            });
         }
         let replaced: Vec<String> = replaced.iter().map(|&part| part.to_owned()).collect();
         check_parts(&place, &replaced)?;
@@ -90,7 +96,18 @@ impl NewFolder {
         };
         let lock = lock::claim_folder(&place, &partial, &faults)?;
         let (parts, owner) = (Vec::new(), std::process::id());
-        let new = NewFolder { place, partial, lock, parts, replaced, promised: 0, faults, unfinished, owner, gone: false };
+        let new = NewFolder {
+            place,
+            partial,
+            lock,
+            parts,
+            replaced,
+            promised: 0,
+            faults,
+            unfinished,
+            owner,
+            gone: false,
+        };
         match unfinished {
             Unfinished::Removed => new.empty()?,
             Unfinished::Kept => new.bring_back()?,
@@ -132,7 +149,8 @@ impl NewFolder {
     /// # Errors
     /// That of the file system.
     pub fn empty_but(&self, counted: &[&str]) -> Result<(), Error> {
-        let stays = |name: &OsStr| name == CHECKPOINT || counted.iter().any(|counted| name == *counted);
+        let stays =
+            |name: &OsStr| name == CHECKPOINT || counted.iter().any(|counted| name == *counted);
         let emptied = std::fs::read_dir(&self.partial).and_then(|mut entries| {
             entries.try_for_each(|entry| {
                 let entry = entry?;
@@ -148,7 +166,8 @@ impl NewFolder {
         emptied.map_err(|error| Error::from_io(self.name(), "empty its partial", error))
     }
 
-    /// Puts files back that an earlier writer has put aside and then did not come to give the folder its name; the checkpoint last.
+    /// Puts files back that an earlier writer has put aside and then did not come to give the
+    /// folder its name; the checkpoint last.
     fn bring_back(&self) -> Result<(), Error> {
         let aside = self.partial.join(ASIDE);
         let back = |name: &OsStr| {
@@ -160,15 +179,24 @@ impl NewFolder {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
                 entries => entries?,
             };
-            let names = entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
-            names.iter().filter(|name| *name != CHECKPOINT).try_for_each(|name| back(name))?;
-            names.iter().filter(|name| *name == CHECKPOINT).try_for_each(|name| back(name))?;
+            let names = entries
+                .map(|entry| Ok(entry?.file_name()))
+                .collect::<io::Result<Vec<_>>>()?;
+            names
+                .iter()
+                .filter(|name| *name != CHECKPOINT)
+                .try_for_each(|name| back(name))?;
+            names
+                .iter()
+                .filter(|name| *name == CHECKPOINT)
+                .try_for_each(|name| back(name))?;
             std::fs::remove_dir(&aside)
         })();
         brought.map_err(|error| Error::from_io(self.name(), "go on with its partial", error))
     }
 
-    /// Moves files to where they are not seen under the folder's name; those that cannot be resumed are removed.
+    /// Moves files to where they are not seen under the folder's name; those that cannot be resumed
+    /// are removed.
     fn set_aside(&self, without: &[&str]) -> Result<(), Error> {
         let is_kept = self.unfinished == Unfinished::Kept && self.has_checkpoint();
         let aside = self.partial.join(ASIDE);
@@ -180,21 +208,32 @@ impl NewFolder {
             for name in [CHECKPOINT, NEW_CHECKPOINT].iter().chain(without) {
                 self.faults.step(Step::SetAside)?;
                 let from = self.partial.join(name);
-                let moved = if is_kept { std::fs::rename(from, aside.join(name)) } else { std::fs::remove_file(from) };
-                moved.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
+                let moved = if is_kept {
+                    std::fs::rename(from, aside.join(name))
+                } else {
+                    std::fs::remove_file(from)
+                };
+                moved.or_else(|error| {
+                    if error.kind() == io::ErrorKind::NotFound {
+                        Ok(())
+                    } else {
+                        Err(error)
+                    }
+                })?;
             }
             if is_kept {
                 self.faults.step(Step::SyncFolder)?;
                 os::sync_folder(&aside)?;
             }
-            // What an earlier folder of this name has aside is nothing to go on with for this one, with which it changes places.
+            // What an earlier folder of this name has aside is nothing to go on with for this one,
+            // with which it changes places.
             remove_all_if_there(&self.place.path.join(ASIDE))
         })();
         set.map_err(|error| Error::from_io(self.name(), "put it in place", error))
     }
 
-    /// A new object of `len` zero bytes, whose space is set aside where the file system can. A write may run past the end by less
-    /// than one block.
+    /// A new object of `len` zero bytes, whose space is set aside where the file system can. A
+    /// write may run past the end by less than one block.
     ///
     /// # Errors
     /// [`Error::NoSpace`], or that of the file system.
@@ -216,13 +255,17 @@ impl NewFolder {
     pub fn check_space(&self, name: &str, needed: u64) -> Result<(), Error> {
         let free = self.free_bytes()?.saturating_sub(self.promised);
         match free < needed {
-            true => Err(Error::NoSpace { object: self.object(name), needed, free }),
+            true => Err(Error::NoSpace {
+                object: self.object(name),
+                needed,
+                free,
+            }),
             false => Ok(()),
         }
     }
 
-    /// An object that grows as it is written, up to all the space that is free now; [`cut`](NewFolder::cut) says where it ends. What
-    /// an earlier writer left of it stays.
+    /// An object that grows as it is written, up to all the space that is free now;
+    /// [`cut`](NewFolder::cut) says where it ends. What an earlier writer left of it stays.
     ///
     /// # Errors
     /// That of the file system.
@@ -234,19 +277,43 @@ impl NewFolder {
         })
     }
 
-    fn part(&mut self, name: &str, len: u64, make_room: impl FnOnce(&File) -> io::Result<()>) -> Result<Arc<dyn Device>, Error> {
+    fn part(
+        &mut self,
+        name: &str,
+        len: u64,
+        make_room: impl FnOnce(&File) -> io::Result<()>,
+    ) -> Result<Arc<dyn Device>, Error> {
         let object = self.object(name);
         let fail = |error| Error::from_io(&object, "create", error);
         let path = self.partial.join(name);
         let open = || {
             let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(false).open(&path)
+            options
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .open(&path)
         };
-        let file = self.faults.step(Step::Open).and_then(|()| open()).map_err(fail)?;
-        let roomy = self.faults.step(Step::Allocate).and_then(|()| make_room(&file));
-        roomy.map_err(|error| Error::from_allocation(&object, len, os::free_bytes(&self.partial).unwrap_or(0), error))?;
-        let device =
-            FileDevice::from_file(open().map_err(fail)?, object.clone(), Mode::ReadWrite).map_err(|error| fail(error.source))?;
+        let file = self
+            .faults
+            .step(Step::Open)
+            .and_then(|()| open())
+            .map_err(fail)?;
+        let roomy = self
+            .faults
+            .step(Step::Allocate)
+            .and_then(|()| make_room(&file));
+        roomy.map_err(|error| {
+            Error::from_allocation(
+                &object,
+                len,
+                os::free_bytes(&self.partial).unwrap_or(0),
+                error,
+            )
+        })?;
+        let device = FileDevice::from_file(open().map_err(fail)?, object.clone(), Mode::ReadWrite)
+            .map_err(|error| fail(error.source))?;
         self.parts.retain(|part| part.object != object);
         self.parts.push(Part { object, file, len });
         Ok(Arc::new(device))
@@ -255,7 +322,10 @@ impl NewFolder {
     /// Gives an object its exact length at [`commit`](NewFolder::commit).
     pub fn cut(&mut self, name: &str, len: u64) {
         let object = self.object(name);
-        self.parts.iter_mut().filter(|part| part.object == object).for_each(|part| part.len = len);
+        self.parts
+            .iter_mut()
+            .filter(|part| part.object == object)
+            .for_each(|part| part.len = len);
     }
 
     /// Makes what has been written so far durable.
@@ -264,7 +334,10 @@ impl NewFolder {
     /// That of the file system.
     pub fn sync(&self) -> Result<(), Error> {
         self.parts.iter().try_for_each(|part| {
-            let synced = self.faults.step(Step::Sync).and_then(|()| part.file.sync_all());
+            let synced = self
+                .faults
+                .step(Step::Sync)
+                .and_then(|()| part.file.sync_all());
             synced.map_err(|error| Error::from_io(&part.object, "make it durable", error))
         })?;
         self.sync_names()
@@ -276,19 +349,26 @@ impl NewFolder {
     /// That of the file system.
     pub fn seal(&self) -> Result<(), Error> {
         for part in &self.parts {
-            let sized = self.faults.step(Step::Truncate).and_then(|()| part.file.set_len(part.len));
+            let sized = self
+                .faults
+                .step(Step::Truncate)
+                .and_then(|()| part.file.set_len(part.len));
             sized.map_err(|error| Error::from_io(&part.object, "set its length", error))?;
         }
         self.sync()
     }
 
     fn sync_names(&self) -> Result<(), Error> {
-        let synced = self.faults.step(Step::SyncFolder).and_then(|()| os::sync_folder(&self.partial));
+        let synced = self
+            .faults
+            .step(Step::SyncFolder)
+            .and_then(|()| os::sync_folder(&self.partial));
         synced.map_err(|error| Error::from_io(self.name(), "make its names durable", error))
     }
 
-    /// Gives all objects their exact lengths, makes them durable, and puts the folder under its name in one step, also where
-    /// another folder has that name. All writes have completed before; none may follow.
+    /// Gives all objects their exact lengths, makes them durable, and puts the folder under its
+    /// name in one step, also where another folder has that name. All writes have completed before;
+    /// none may follow.
     ///
     /// # Errors
     /// That of the file system. The name then leads to what it led to before.
@@ -296,8 +376,9 @@ impl NewFolder {
         self.commit_without(&[])
     }
 
-    /// As [`commit`](NewFolder::commit), without some of its files, and without its checkpoint. Where that fails, a kept folder can be
-    /// gone on with: nothing of it goes before its name is durable.
+    /// As [`commit`](NewFolder::commit), without some of its files, and without its checkpoint.
+    /// Where that fails, a kept folder can be gone on with: nothing of it goes before its name is
+    /// durable.
     ///
     /// # Errors
     /// As [`commit`](NewFolder::commit).
@@ -305,18 +386,32 @@ impl NewFolder {
         check_parts(&self.place, &self.replaced)?;
         self.set_aside(names)?;
         self.seal()?;
-        let placed = self.faults.step(Step::Rename).and_then(|()| os::put_folder(&self.partial, &self.place.path));
-        let replaced = placed.map_err(|error| Error::from_io(self.name(), "put it in place", error))?;
-        let durable = self.faults.step(Step::SyncFolder).and_then(|()| os::sync_folder(&self.place.folder));
+        let placed = self
+            .faults
+            .step(Step::Rename)
+            .and_then(|()| os::put_folder(&self.partial, &self.place.path));
+        let replaced =
+            placed.map_err(|error| Error::from_io(self.name(), "put it in place", error))?;
+        let durable = self
+            .faults
+            .step(Step::SyncFolder)
+            .and_then(|()| os::sync_folder(&self.place.folder));
         if let Err(error) = durable {
-            self.gone = os::take_folder_back(&self.partial, &self.place.path, replaced.as_deref()).is_err();
+            self.gone =
+                os::take_folder_back(&self.partial, &self.place.path, replaced.as_deref()).is_err();
             return Err(Error::from_io(self.name(), "make its name durable", error));
         }
         self.gone = true;
         // What cannot be removed now goes with the next folder of this name.
-        let _ = self.faults.step(Step::Remove).and_then(|()| remove_all_if_there(&self.place.path.join(ASIDE)));
+        let _ = self
+            .faults
+            .step(Step::Remove)
+            .and_then(|()| remove_all_if_there(&self.place.path.join(ASIDE)));
         if let Some(old) = replaced {
-            let _ = self.faults.step(Step::Remove).and_then(|()| std::fs::remove_dir_all(old));
+            let _ = self
+                .faults
+                .step(Step::Remove)
+                .and_then(|()| std::fs::remove_dir_all(old));
         }
         Ok(())
     }
@@ -337,8 +432,12 @@ impl NewFolder {
     /// # Errors
     /// That of the file system.
     pub fn free_bytes(&self) -> Result<u64, Error> {
-        let asked = self.faults.step(Step::Space).and_then(|()| os::free_bytes(&self.partial));
-        let free = asked.map_err(|error| Error::from_io(self.name(), "ask for its free space", error))?;
+        let asked = self
+            .faults
+            .step(Step::Space)
+            .and_then(|()| os::free_bytes(&self.partial));
+        let free =
+            asked.map_err(|error| Error::from_io(self.name(), "ask for its free space", error))?;
         Ok(self.faults.free_bytes().unwrap_or(free))
     }
 }
@@ -351,21 +450,38 @@ fn check_parts(place: &Place, parts: &[String]) -> Result<(), Error> {
         Err(error) => return Err(Error::from_io(&place.object, "list", error)),
     };
     for entry in entries {
-        let name = entry.map_err(|error| Error::from_io(&place.object, "list", error))?.file_name();
+        let name = entry
+            .map_err(|error| Error::from_io(&place.object, "list", error))?
+            .file_name();
         let name = name.to_string_lossy();
         if !parts.iter().any(|part| *part == name) && !is_own(&name) {
-            return Err(Error::Foreign { object: place.object.clone(), part: name.into_owned() });
+            return Err(Error::Foreign {
+                object: place.object.clone(),
+                part: name.into_owned(),
+            });
         }
     }
     Ok(())
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {
-    std::fs::remove_file(path).or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+    std::fs::remove_file(path).or_else(|error| {
+        if error.kind() == io::ErrorKind::NotFound {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    })
 }
 
 fn remove_all_if_there(path: &Path) -> io::Result<()> {
-    std::fs::remove_dir_all(path).or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+    std::fs::remove_dir_all(path).or_else(|error| {
+        if error.kind() == io::ErrorKind::NotFound {
+            Ok(())
+        } else {
+            Err(error)
+        }
+    })
 }
 
 /// Whether a folder that was to be gone on with has nothing in it to go on with.
@@ -385,7 +501,9 @@ impl NewObjects for NewFolder {
 
 impl std::fmt::Debug for NewFolder {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_tuple("NewFolder").field(&self.place.object).finish()
+        out.debug_tuple("NewFolder")
+            .field(&self.place.object)
+            .finish()
     }
 }
 
@@ -396,7 +514,10 @@ impl Drop for NewFolder {
         }
         let is_kept = self.unfinished == Unfinished::Kept && !is_hopeless(&self.partial);
         if !self.gone && !is_kept {
-            let removed = self.faults.step(Step::Remove).and_then(|()| std::fs::remove_dir_all(&self.partial));
+            let removed = self
+                .faults
+                .step(Step::Remove)
+                .and_then(|()| std::fs::remove_dir_all(&self.partial));
             if removed.is_err() {
                 // The name is for the next one to sweep; the space comes back now.
                 self.parts.iter().for_each(|part| _ = part.file.set_len(0));

@@ -1,4 +1,5 @@
-//! The few calls where operating systems or file systems differ, each with what to do where it is missing.
+//! The few calls where operating systems or file systems differ, each with what to do where it is
+//! missing.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -7,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-/// Which file this is, whatever path led to it: two names with the same identity are the same bytes.
+/// Which file this is, whatever path led to it: two names with the same identity are the same
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     file_system: u64,
@@ -16,12 +18,18 @@ pub struct Identity {
 
 impl Identity {
     pub(crate) fn of(metadata: &Metadata) -> Identity {
-        Identity { file_system: metadata.dev(), inode: metadata.ino() }
+        Identity {
+            file_system: metadata.dev(),
+            inode: metadata.ino(),
+        }
     }
 
     /// That of an object inside a store.
     pub(crate) fn inside(store: u64, object: u64) -> Identity {
-        Identity { file_system: store, inode: object }
+        Identity {
+            file_system: store,
+            inode: object,
+        }
     }
 
     /// That of the file or folder which a path leads to.
@@ -48,11 +56,19 @@ pub(crate) fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
     }
 }
 
-/// Locks an open file, with others or alone; what holds the lock is the opening, in whichever process it is. A lock that is held
-/// already is raised without being let go. False where others are in the way, and what was held then stays.
+/// Locks an open file, with others or alone; what holds the lock is the opening, in whichever
+/// process it is. A lock that is held already is raised without being let go. False where others
+/// are in the way, and what was held then stays.
 #[cfg(target_os = "linux")]
 pub(crate) fn lock_open(file: &File, alone: bool) -> io::Result<bool> {
-    set_lock(file, if alone { nix::libc::F_WRLCK } else { nix::libc::F_RDLCK })
+    set_lock(
+        file,
+        if alone {
+            nix::libc::F_WRLCK
+        } else {
+            nix::libc::F_RDLCK
+        },
+    )
 }
 
 /// Unlocks it.
@@ -65,8 +81,17 @@ pub(crate) fn unlock_open(file: &File) -> io::Result<bool> {
 fn set_lock(file: &File, kind: nix::libc::c_int) -> io::Result<bool> {
     use nix::fcntl::{FcntlArg, fcntl};
     // All of the file, however long.
-    let (l_type, l_whence) = (kind as nix::libc::c_short, nix::libc::SEEK_SET as nix::libc::c_short);
-    let lock = nix::libc::flock { l_type, l_whence, l_start: 0, l_len: 0, l_pid: 0 };
+    let (l_type, l_whence) = (
+        kind as nix::libc::c_short,
+        nix::libc::SEEK_SET as nix::libc::c_short,
+    );
+    let lock = nix::libc::flock {
+        l_type,
+        l_whence,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
     match fcntl(file, FcntlArg::F_OFD_SETLK(&lock)) {
         Ok(_) => Ok(true),
         Err(nix::Error::EAGAIN | nix::Error::EACCES) => Ok(false),
@@ -99,10 +124,13 @@ pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
 /// The same of the file system of whatever exists of the path that an object is called by.
 pub(crate) fn free_bytes_near(name: &str) -> Option<u64> {
     let path = Path::new(name.strip_prefix(crate::scratch::OBJECT).unwrap_or(name));
-    path.ancestors().find(|there| there.exists()).and_then(|there| free_bytes(there).ok())
+    path.ancestors()
+        .find(|there| there.exists())
+        .and_then(|there| free_bytes(there).ok())
 }
 
-/// Bytes that one file in `folder` may grow to: what is free, and no more than this process may write to a file.
+/// Bytes that one file in `folder` may grow to: what is free, and no more than this process may
+/// write to a file.
 pub(crate) fn most_bytes(free: u64) -> u64 {
     free.min(file_size_limit().unwrap_or(u64::MAX))
 }
@@ -112,7 +140,8 @@ pub(crate) fn file_size_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Fsize).current
 }
 
-/// Gives `file` its length, with its space where the file system can promise it, else as a hole: then false.
+/// Gives `file` its length, with its space where the file system can promise it, else as a hole:
+/// then false.
 pub(crate) fn allocate(file: &File, len: u64) -> io::Result<bool> {
     if len == 0 {
         return Ok(true);
@@ -131,8 +160,9 @@ pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::rename(from, to)
 }
 
-/// Gives a file another name, which must be free. Where the system cannot hold that in one step, it is looked at just before: our own
-/// writers hold the lock of the name, so only another program could come in between.
+/// Gives a file another name, which must be free. Where the system cannot hold that in one step, it
+/// is looked at just before: our own writers hold the lock of the name, so only another program
+/// could come in between.
 pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
@@ -144,8 +174,9 @@ pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts a folder under a name, which may be another folder's: the two then change places, and where that one is now is returned.
-/// Where the system cannot exchange names, that one first goes out of the way, and a crash in between leaves the name free.
+/// Puts a folder under a name, which may be another folder's: the two then change places, and where
+/// that one is now is returned. Where the system cannot exchange names, that one first goes out of
+/// the way, and a crash in between leaves the name free.
 pub(crate) fn put_folder(from: &Path, to: &Path) -> io::Result<Option<PathBuf>> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     if !to.try_exists()? {
@@ -178,7 +209,8 @@ pub(crate) fn take_folder_back(from: &Path, to: &Path, replaced: Option<&Path>) 
     }
 }
 
-/// Makes the names in a folder durable. File systems that cannot sync a folder say `EINVAL`: theirs is not worse for it.
+/// Makes the names in a folder durable. File systems that cannot sync a folder say `EINVAL`: theirs
+/// is not worse for it.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder)?.sync_all() {
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
@@ -225,7 +257,12 @@ pub(crate) mod attribute {
     }
 
     pub(crate) fn set(file: &File, name: &str, value: &[u8]) -> io::Result<()> {
-        Ok(rustix::fs::fsetxattr(file, name, value, XattrFlags::empty())?)
+        Ok(rustix::fs::fsetxattr(
+            file,
+            name,
+            value,
+            XattrFlags::empty(),
+        )?)
     }
 
     pub(crate) fn clear(file: &File, name: &str) -> io::Result<()> {

@@ -4,11 +4,12 @@
 //!   chosen/outcore-scratch-<pid>-<random>/lock     locked for the life of the process
 //! ```
 //!
-//! Unnamed objects lose their file name as soon as they are open, so the space comes back with the last holder of the
-//! device, however it goes. That is done on a thread of its own: a file system takes a while to free what was written.
+//! Unnamed objects lose their file name as soon as they are open, so the space comes back with the
+//! last holder of the device, however it goes. That is done on a thread of its own: a file system
+//! takes a while to free what was written.
 //!
-//! Folders of dead processes are known by their lock, which dies with its holder; the process number in the name is for
-//! people. The random part keeps two folders of one process apart.
+//! Folders of dead processes are known by their lock, which dies with its holder; the process
+//! number in the name is for people. The random part keeps two folders of one process apart.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -44,7 +45,8 @@ pub enum Tmpfs {
     Allow,
 }
 
-/// A process's scratch folder. Removed when it is dropped; its unnamed objects live on as long as they are held.
+/// A process's scratch folder. Removed when it is dropped; its unnamed objects live on as long as
+/// they are held.
 #[derive(Debug)]
 pub struct Scratch {
     folder: Folder,
@@ -63,10 +65,14 @@ struct Freeing {
 }
 
 impl Freeing {
-    /// Until all of them are freed. A child of a fork has none of the threads that do it, hence the limit.
+    /// Until all of them are freed. A child of a fork has none of the threads that do it, hence the
+    /// limit.
     fn wait(&self) {
         let objects = self.objects.locked();
-        drop(self.ended.wait_timeout_while(objects, FREE_WITHIN, |objects| *objects > 0));
+        drop(
+            self.ended
+                .wait_timeout_while(objects, FREE_WITHIN, |objects| *objects > 0),
+        );
     }
 }
 
@@ -91,14 +97,20 @@ impl Drop for BeingFreed {
 fn free_aside(file: File, freeing: Arc<Freeing>) {
     // Dropped in this order; here, where there is no thread to be had.
     let freed = (file, BeingFreed::new(freeing));
-    drop(std::thread::Builder::new().name("outcore-scratch".into()).spawn(move || drop(freed)));
+    drop(
+        std::thread::Builder::new()
+            .name("outcore-scratch".into())
+            .spawn(move || drop(freed)),
+    );
 }
 
 impl Scratch {
-    /// Makes a scratch folder inside `chosen`, which exists, after sweeping those of dead processes.
+    /// Makes a scratch folder inside `chosen`, which exists, after sweeping those of dead
+    /// processes.
     ///
     /// # Errors
-    /// [`Error::TmpfsScratch`], [`Error::Missing`], [`Error::NotAFolder`], or that of the file system.
+    /// [`Error::TmpfsScratch`], [`Error::Missing`], [`Error::NotAFolder`], or that of the file
+    /// system.
     pub fn new(chosen: impl AsRef<Path>, tmpfs: Tmpfs) -> Result<Scratch, Error> {
         Scratch::with_faults(chosen, tmpfs, Arc::new(Faults::none()))
     }
@@ -107,11 +119,17 @@ impl Scratch {
     ///
     /// # Errors
     /// As [`Scratch::new`].
-    pub fn with_faults(chosen: impl AsRef<Path>, tmpfs: Tmpfs, faults: Arc<Faults>) -> Result<Scratch, Error> {
+    pub fn with_faults(
+        chosen: impl AsRef<Path>,
+        tmpfs: Tmpfs,
+        faults: Arc<Faults>,
+    ) -> Result<Scratch, Error> {
         let chosen = Folder::new(chosen.as_ref())?;
         let fail = |error| Error::from_io(&shown(chosen.path()), "make scratch in", error);
         if tmpfs == Tmpfs::Refuse && os::in_memory(chosen.path()).map_err(fail)? {
-            return Err(Error::TmpfsScratch { folder: shown(chosen.path()) });
+            return Err(Error::TmpfsScratch {
+                folder: shown(chosen.path()),
+            });
         }
         sweep(chosen.path(), &faults);
         let (path, lock) = make_locked(chosen.path(), &faults).map_err(fail)?;
@@ -131,34 +149,45 @@ impl Scratch {
         &self.folder
     }
 
-    /// Removes what dead processes have left in a folder that is chosen for scratch, if it exists: what [`Scratch::new`] does too, without
-    /// the need for any.
+    /// Removes what dead processes have left in a folder that is chosen for scratch, if it exists:
+    /// what [`Scratch::new`] does too, without the need for any.
     pub fn sweep(chosen: &Path) {
         sweep(chosen, &Faults::none());
         lock::sweep_partials(&lasting_in(chosen), &Faults::none());
     }
 
-    /// A folder beside it for what this user may go on with when the process has died; no other user may look into it.
+    /// A folder beside it for what this user may go on with when the process has died; no other
+    /// user may look into it.
     ///
     /// # Errors
     /// [`Error::Denied`] where another user has made one of its name; that of the file system.
     pub fn lasting(&self) -> Result<Folder, Error> {
         let user = rustix::process::getuid().as_raw();
         let path = lasting_in(folder_of(self.folder.path()));
-        let made = DirBuilder::new().mode(0o700).create(&path).or_else(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Ok(()),
-            _ => Err(error),
-        });
-        let found = made.and_then(|()| std::fs::symlink_metadata(&path)).and_then(|found| {
-            let is_ours = found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0;
-            if is_ours { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
-        });
-        found.map_err(|error| Error::from_io(&shown(&path), "make a folder of one's own", error))?;
+        let made = DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .or_else(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => Ok(()),
+                _ => Err(error),
+            });
+        let found = made
+            .and_then(|()| std::fs::symlink_metadata(&path))
+            .and_then(|found| {
+                let is_ours = found.is_dir() && found.uid() == user && found.mode() & 0o077 == 0;
+                if is_ours {
+                    Ok(())
+                } else {
+                    Err(io::ErrorKind::PermissionDenied.into())
+                }
+            });
+        found
+            .map_err(|error| Error::from_io(&shown(&path), "make a folder of one's own", error))?;
         Folder::new(path)
     }
 
-    /// An unnamed object of `len` zero bytes, gone with the last holder of its device. A write may run past the end by less than
-    /// one block.
+    /// An unnamed object of `len` zero bytes, gone with the last holder of its device. A write may
+    /// run past the end by less than one block.
     ///
     /// # Errors
     /// [`Error::NoSpace`], or that of the file system.
@@ -180,24 +209,39 @@ impl Scratch {
         let unnamed = self.faults.step(Step::Remove);
         let unnamed = std::fs::remove_file(&path).and(unnamed);
         unnamed.map_err(fail)?;
-        self.faults.step(Step::Allocate).and_then(|()| os::allocate(&file, len).map(drop)).map_err(|error| {
-            let free = os::free_bytes(self.folder.path()).unwrap_or(0);
-            Error::from_allocation(&name, len, free, error)
-        })?;
+        self.faults
+            .step(Step::Allocate)
+            .and_then(|()| os::allocate(&file, len).map(drop))
+            .map_err(|error| {
+                let free = os::free_bytes(self.folder.path()).unwrap_or(0);
+                Error::from_allocation(&name, len, free, error)
+            })?;
         let identity = Identity::of(&file.metadata().map_err(fail)?);
         let freeing = Arc::clone(&self.freeing);
-        let device = FileDevice::from_file(file, name.clone(), Mode::ReadWrite).map_err(|error| fail(error.source))?;
+        let device = FileDevice::from_file(file, name.clone(), Mode::ReadWrite)
+            .map_err(|error| fail(error.source))?;
         let device = device.closed_by(move |file| free_aside(file, freeing));
-        Ok(Object { object: name, device: Arc::new(device), len, identity })
+        Ok(Object {
+            object: name,
+            device: Arc::new(device),
+            len,
+            identity,
+        })
     }
 
-    /// Whether this many bytes are free, for what is going to be made bit by bit; errors call it `name`.
+    /// Whether this many bytes are free, for what is going to be made bit by bit; errors call it
+    /// `name`.
     ///
     /// # Errors
     /// [`Error::NoSpace`], or that of the file system.
     pub fn check_space(&self, name: &str, needed: u64) -> Result<(), Error> {
-        let ask = || os::free_bytes(self.folder.path()).map_err(|error| Error::from_allocation(name, needed, 0, error));
-        self.faults.step(Step::Space).map_err(|error| Error::from_allocation(name, needed, 0, error))?;
+        let ask = || {
+            os::free_bytes(self.folder.path())
+                .map_err(|error| Error::from_allocation(name, needed, 0, error))
+        };
+        self.faults
+            .step(Step::Space)
+            .map_err(|error| Error::from_allocation(name, needed, 0, error))?;
         let mut free = ask()?;
         if free < needed {
             self.freeing.wait();
@@ -205,7 +249,11 @@ impl Scratch {
         }
         let free = self.faults.free_bytes().unwrap_or(free);
         match free < needed {
-            true => Err(Error::NoSpace { object: name.to_owned(), needed, free }),
+            true => Err(Error::NoSpace {
+                object: name.to_owned(),
+                needed,
+                free,
+            }),
             false => Ok(()),
         }
     }
@@ -223,10 +271,14 @@ impl Drop for Scratch {
 }
 
 fn lasting_in(chosen: &Path) -> PathBuf {
-    chosen.join(format!("outcore-unfinished-{}", rustix::process::getuid().as_raw()))
+    chosen.join(format!(
+        "outcore-unfinished-{}",
+        rustix::process::getuid().as_raw()
+    ))
 }
 
-/// A fresh folder and its lock, held. A sweep may take the folder between its making and its locking; then another is made.
+/// A fresh folder and its lock, held. A sweep may take the folder between its making and its
+/// locking; then another is made.
 fn make_locked(chosen: &Path, faults: &Faults) -> io::Result<(PathBuf, File)> {
     loop {
         let random = RandomState::new().build_hasher().finish();
@@ -266,7 +318,8 @@ fn open_lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Removes the scratch folders whose processes are dead. Those that cannot be removed belong to other users.
+/// Removes the scratch folders whose processes are dead. Those that cannot be removed belong to
+/// other users.
 fn sweep(chosen: &Path, faults: &Faults) {
     let Ok(entries) = std::fs::read_dir(chosen) else {
         return;
@@ -306,7 +359,9 @@ mod tests {
         scratch.freeing.wait();
         assert_eq!(*scratch.freeing.objects.lock().unwrap(), 0);
         // The device that had the counter has gone, and the thread that had it soon.
-        (0..1000).take_while(|_| Arc::strong_count(&scratch.freeing) > 1).for_each(|_| std::thread::sleep(FREE_WITHIN / 60_000));
+        (0..1000)
+            .take_while(|_| Arc::strong_count(&scratch.freeing) > 1)
+            .for_each(|_| std::thread::sleep(FREE_WITHIN / 60_000));
         assert_eq!(Arc::strong_count(&scratch.freeing), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! The two ways in which a folder's object is written, from the lock to the end.
 //!
-//! Both undo themselves when they are dropped early, but only in the process that began them: a forked child inherits
-//! the descriptors, not the write.
+//! Both undo themselves when they are dropped early, but only in the process that began them: a
+//! forked child inherits the descriptors, not the write.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -38,20 +38,49 @@ impl Partial {
         Ok(partial)
     }
 
-    /// Of an object that replaces none. One that another writer makes now has as good as taken the name.
-    pub(crate) fn claim_new(place: &Place, len: u64, faults: Arc<Faults>) -> Result<Partial, Error> {
-        let exists = || Error::Exists { object: place.object.clone() };
+    /// Of an object that replaces none. One that another writer makes now has as good as taken the
+    /// name.
+    pub(crate) fn claim_new(
+        place: &Place,
+        len: u64,
+        faults: Arc<Faults>,
+    ) -> Result<Partial, Error> {
+        let exists = || Error::Exists {
+            object: place.object.clone(),
+        };
         let partial = Partial::locked(place, len, true, faults).map_err(|error| match error {
             Error::Locked { .. } => exists(),
             error => error,
         })?;
         // Looked at once the name is locked, so that of two creations one sees the other.
-        if place.is_taken() { Err(exists()) } else { Ok(partial) }
+        if place.is_taken() {
+            Err(exists())
+        } else {
+            Ok(partial)
+        }
     }
 
-    fn locked(place: &Place, len: u64, is_new: bool, faults: Arc<Faults>) -> Result<Partial, Error> {
-        let (place, file, owner) = (place.clone(), lock::claim_partial(place, &faults)?, std::process::id());
-        Ok(Partial { place, file, replaced: None, is_new, len, faults, owner, renamed: false })
+    fn locked(
+        place: &Place,
+        len: u64,
+        is_new: bool,
+        faults: Arc<Faults>,
+    ) -> Result<Partial, Error> {
+        let (place, file, owner) = (
+            place.clone(),
+            lock::claim_partial(place, &faults)?,
+            std::process::id(),
+        );
+        Ok(Partial {
+            place,
+            file,
+            replaced: None,
+            is_new,
+            len,
+            faults,
+            owner,
+            renamed: false,
+        })
     }
 
     fn lock_replaced(&self) -> Result<Option<File>, Error> {
@@ -71,7 +100,10 @@ impl Partial {
 
     /// Makes it as long as it may become, without setting space aside.
     pub(crate) fn stretch(&self) -> Result<(), Error> {
-        let stretched = self.faults.step(Step::Allocate).and_then(|()| self.file.set_len(self.len));
+        let stretched = self
+            .faults
+            .step(Step::Allocate)
+            .and_then(|()| self.file.set_len(self.len));
         stretched.map_err(|error| Error::from_allocation(&self.place.object, self.len, 0, error))
     }
 
@@ -91,18 +123,28 @@ impl Partial {
                 options.read(true).write(true).open(self.place.partial())
             })
             .map_err(fail)?;
-        FileDevice::from_file(file, self.place.object.clone(), Mode::ReadWrite).map(Arc::new).map_err(|error| fail(error.source))
+        FileDevice::from_file(file, self.place.object.clone(), Mode::ReadWrite)
+            .map(Arc::new)
+            .map_err(|error| fail(error.source))
     }
 
     fn seal(&self) -> Result<(), Error> {
         let place = &self.place;
-        let sized = self.faults.step(Step::Truncate).and_then(|()| self.file.set_len(self.len));
+        let sized = self
+            .faults
+            .step(Step::Truncate)
+            .and_then(|()| self.file.set_len(self.len));
         sized.map_err(|error| Error::from_io(&place.object, "set its length", error))?;
         if let Some(replaced) = &self.replaced {
-            let copied = replaced.metadata().and_then(|old| self.file.set_permissions(old.permissions()));
+            let copied = replaced
+                .metadata()
+                .and_then(|old| self.file.set_permissions(old.permissions()));
             copied.map_err(|error| Error::from_io(&place.object, "keep its permissions", error))?;
         }
-        let synced = self.faults.step(Step::Sync).and_then(|()| self.file.sync_all());
+        let synced = self
+            .faults
+            .step(Step::Sync)
+            .and_then(|()| self.file.sync_all());
         synced.map_err(|error| Error::from_io(&place.object, "make it durable", error))
     }
 }
@@ -115,15 +157,24 @@ impl Ending for Partial {
     fn end(&mut self) -> Result<(), Error> {
         self.seal()?;
         let place = &self.place;
-        let rename = if self.is_new { os::rename_new } else { os::rename };
-        let renamed = self.faults.step(Step::Rename).and_then(|()| rename(&place.partial(), &place.path));
+        let rename = if self.is_new {
+            os::rename_new
+        } else {
+            os::rename
+        };
+        let renamed = self
+            .faults
+            .step(Step::Rename)
+            .and_then(|()| rename(&place.partial(), &place.path));
         renamed.map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Error::Exists { object: place.object.clone() },
+            io::ErrorKind::AlreadyExists => Error::Exists {
+                object: place.object.clone(),
+            },
             _ => Error::from_io(&place.object, "put it in place", error),
         })?;
         self.renamed = true;
-        // A mark beside the name was that of the object which is gone. Until it is removed, a whole object is taken for an
-        // interrupted one; the other order would do the opposite.
+        // A mark beside the name was that of the object which is gone. Until it is removed, a whole
+        // object is taken for an interrupted one; the other order would do the opposite.
         let durable = mark::clear_beside(place)
             .and_then(|_| self.faults.step(Step::SyncFolder))
             .and_then(|()| os::sync_folder(&place.folder));
@@ -137,7 +188,10 @@ impl Drop for Partial {
             return;
         }
         if !self.renamed {
-            let removed = self.faults.step(Step::Remove).and_then(|()| std::fs::remove_file(self.place.partial()));
+            let removed = self
+                .faults
+                .step(Step::Remove)
+                .and_then(|()| std::fs::remove_file(self.place.partial()));
             if removed.is_err() {
                 // The name is swept by the next creation in this folder; the space comes back now.
                 let _ = self.file.set_len(0);
@@ -166,7 +220,16 @@ pub(crate) struct Writing {
 impl Writing {
     /// Of an object that the caller has locked.
     pub(crate) fn new(file: File, place: Place, len: u64, faults: Arc<Faults>) -> Writing {
-        Writing { place, file, len, faults, owner: std::process::id(), marked: false, lent: AtomicBool::new(false), ended: false }
+        Writing {
+            place,
+            file,
+            len,
+            faults,
+            owner: std::process::id(),
+            marked: false,
+            lent: AtomicBool::new(false),
+            ended: false,
+        }
     }
 
     /// Marks the object, unless an interrupted writer already did.
@@ -203,7 +266,10 @@ impl Ending for Writing {
         let object = &self.place.object;
         let cut = self.cut();
         cut.map_err(|error| Error::from_io(object, "set its length", error))?;
-        let synced = self.faults.step(Step::Sync).and_then(|()| self.file.sync_all());
+        let synced = self
+            .faults
+            .step(Step::Sync)
+            .and_then(|()| self.file.sync_all());
         synced.map_err(|error| Error::from_io(object, "make it durable", error))?;
         let cleared = mark::clear(&self.file, &self.place, &self.faults);
         cleared.map_err(|error| Error::from_io(object, "clear its mark", error))?;
@@ -218,7 +284,8 @@ impl Drop for Writing {
             return;
         }
         if self.marked && !self.ended && !*self.lent.get_mut() {
-            // A mark that cannot be cleared calls a whole object interrupted, which is the safe side.
+            // A mark that cannot be cleared calls a whole object interrupted, which is the safe
+            // side.
             let _ = mark::clear(&self.file, &self.place, &self.faults);
         }
         lock::release(&self.file);

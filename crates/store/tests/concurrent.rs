@@ -1,4 +1,5 @@
-//! Many writers and readers of few names at once. Threads stand for processes: their locks exclude each other just the same.
+//! Many writers and readers of few names at once. Threads stand for processes: their locks exclude
+//! each other just the same.
 
 mod common;
 

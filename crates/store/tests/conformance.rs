@@ -30,7 +30,10 @@ fn what_is_written_is_read() {
             assert!(is_all(store, "x", len, 7), "{len} bytes");
             assert_eq!(store.open("x").unwrap().len(), len);
             let stat = store.stat("x").unwrap();
-            assert_eq!((stat.len, stat.state, stat.identity), (len, State::Whole, store.open("x").unwrap().identity()));
+            assert_eq!(
+                (stat.len, stat.state, stat.identity),
+                (len, State::Whole, store.open("x").unwrap().identity())
+            );
         }
     });
 }
@@ -46,7 +49,10 @@ fn what_was_not_written_is_zero() {
         assert!(is_all(store, "x", 50_000, 0));
         let half = store.create("y", 50_000).unwrap();
         fill(&*half.device(), 20_480, 3);
-        assert_eq!(bytes_of(&half.commit().unwrap()).unwrap(), [vec![3; 20_480], vec![0; 50_000 - 20_480]].concat());
+        assert_eq!(
+            bytes_of(&half.commit().unwrap()).unwrap(),
+            [vec![3; 20_480], vec![0; 50_000 - 20_480]].concat()
+        );
     });
 }
 
@@ -116,13 +122,19 @@ fn a_new_object_takes_no_name_that_another_has() {
         assert!(is_all(store, "x", 5000, 0));
         assert!(exists(store.create_new("x", 10).map(drop)));
         let in_place = store.open_in_place("x").unwrap();
-        assert!(exists(store.create_new("x", 10).map(drop)), "also while it is written");
+        assert!(
+            exists(store.create_new("x", 10).map(drop)),
+            "also while it is written"
+        );
         in_place.finish().unwrap();
         assert!(is_all(store, "x", 5000, 0));
 
         store.remove("x").unwrap();
         put(store, "x/below", 10, 1).unwrap();
-        assert!(exists(store.create_new("x", 10).map(drop)), "what has parts is there too");
+        assert!(
+            exists(store.create_new("x", 10).map(drop)),
+            "what has parts is there too"
+        );
         store.remove("x/below").unwrap();
         assert_eq!(store.list().unwrap(), [""; 0]);
     });
@@ -132,8 +144,15 @@ fn a_new_object_takes_no_name_that_another_has() {
 fn of_two_that_take_a_free_name_one_does() {
     each(|store| {
         for replaces in [false, true] {
-            let first = if replaces { store.create("x", 10).unwrap() } else { store.create_new("x", 10).unwrap() };
-            assert!(matches!(store.create_new("x", 10), Err(Error::Exists { .. })));
+            let first = if replaces {
+                store.create("x", 10).unwrap()
+            } else {
+                store.create_new("x", 10).unwrap()
+            };
+            assert!(matches!(
+                store.create_new("x", 10),
+                Err(Error::Exists { .. })
+            ));
             drop(first);
             store.create_new("x", 10).unwrap().commit().unwrap();
             store.remove("x").unwrap();
@@ -171,7 +190,10 @@ fn a_write_in_place_that_is_given_up_stays_marked_until_it_is_accepted_or_done_a
         assert_eq!(store.stat("x").unwrap().state, State::Interrupted);
         assert_eq!(store.open_interrupted("x").unwrap().len(), 5000);
         store.clear_mark("x").unwrap();
-        assert_eq!(bytes_of(&store.open("x").unwrap()).unwrap(), [vec![2; 4096], vec![1; 904]].concat());
+        assert_eq!(
+            bytes_of(&store.open("x").unwrap()).unwrap(),
+            [vec![2; 4096], vec![1; 904]].concat()
+        );
         store.clear_mark("x").unwrap();
 
         give_up();
@@ -225,7 +247,11 @@ fn what_does_not_fit_is_refused_before_the_first_byte() {
         put(store, "x", 10, 1).unwrap();
         for len in [1 << 60, u64::MAX / 2] {
             match store.create("x", len) {
-                Err(Error::NoSpace { object, needed, free }) => assert!(object.ends_with("/x") && needed >= len && free < len),
+                Err(Error::NoSpace {
+                    object,
+                    needed,
+                    free,
+                }) => assert!(object.ends_with("/x") && needed >= len && free < len),
                 Err(Error::TooLarge { .. }) => {}
                 other => panic!("{other:?}"),
             }
@@ -238,7 +264,17 @@ fn what_does_not_fit_is_refused_before_the_first_byte() {
 fn names_that_are_none_are_refused() {
     each(|store| {
         let long = "x".repeat(239);
-        for name in ["", "a/", "/etc/x", "../x", "a/../b", "./a", "a\0b", ".x.outcore-partial", &long] {
+        for name in [
+            "",
+            "a/",
+            "/etc/x",
+            "../x",
+            "a/../b",
+            "./a",
+            "a\0b",
+            ".x.outcore-partial",
+            &long,
+        ] {
             let error = store.create(name, 1).unwrap_err();
             assert!(matches!(error, Error::Name { .. }), "{name:?}: {error}");
         }
@@ -255,7 +291,10 @@ fn what_is_missing_is_named() {
             store.stat("no").unwrap_err(),
             store.clear_mark("no").unwrap_err(),
         ] {
-            assert!(error.to_string().ends_with("/no: no such file or folder"), "{error}");
+            assert!(
+                error.to_string().ends_with("/no: no such file or folder"),
+                "{error}"
+            );
         }
     });
 }
@@ -275,7 +314,10 @@ fn objects_come_into_being_together() {
         put(store, "y", 10, 9).unwrap();
         let new = make(&[("a", 1), ("b", 2)]);
         assert_eq!(store.list().unwrap(), ["y"]);
-        assert!(matches!(store.create_together("x", &PARTS).map(drop), Err(Error::Locked { .. })));
+        assert!(matches!(
+            store.create_together("x", &PARTS).map(drop),
+            Err(Error::Locked { .. })
+        ));
         new.commit().unwrap();
         assert_eq!(store.list().unwrap(), ["x/a", "x/b", "y"]);
         assert!(is_all(store, "x/a", 5000, 1) && is_all(store, "x/b", 5000, 2));
@@ -285,11 +327,22 @@ fn objects_come_into_being_together() {
         assert_eq!(store.list().unwrap(), ["x/a", "x/b", "y"]);
         make(&[("b", 4), ("c", 5)]).commit().unwrap();
         assert_eq!(store.list().unwrap(), ["x/b", "x/c", "y"]);
-        assert!(is_all(store, "x/b", 5000, 4) && is_all(store, "x/c", 5000, 5) && is_all(store, "y", 10, 9));
+        assert!(
+            is_all(store, "x/b", 5000, 4)
+                && is_all(store, "x/c", 5000, 5)
+                && is_all(store, "y", 10, 9)
+        );
         assert_eq!(bytes_of(&old).unwrap(), [1; 5000]);
 
-        assert!(matches!(store.create_together("y", &PARTS).map(drop), Err(Error::NotAFolder { .. })));
-        store.create_together("empty", &PARTS).unwrap().commit().unwrap();
+        assert!(matches!(
+            store.create_together("y", &PARTS).map(drop),
+            Err(Error::NotAFolder { .. })
+        ));
+        store
+            .create_together("empty", &PARTS)
+            .unwrap()
+            .commit()
+            .unwrap();
         assert!(store.create_together("../x", &PARTS).is_err());
 
         // What would be lost that is no part of it.
@@ -337,7 +390,13 @@ fn a_path_leads_into_a_folder_or_a_store() {
         assert!(store.stat(&name).is_ok());
     }
     assert!(dir.path().join("x.npy").is_file());
-    assert_eq!(Formatted::open_shared(&disk, Access::Read).unwrap().list().unwrap(), ["far/down/x.npy", "x.npy"]);
+    assert_eq!(
+        Formatted::open_shared(&disk, Access::Read)
+            .unwrap()
+            .list()
+            .unwrap(),
+        ["far/down/x.npy", "x.npy"]
+    );
     let fails = |path: &str| locate(&dir.path().join(path)).map(drop).unwrap_err();
     assert!(matches!(fails("x.npy/y"), Error::Unformatted { .. }));
     assert!(matches!(fails("nowhere/y"), Error::Missing { .. }));

@@ -1,4 +1,5 @@
-//! Every step of every write fails once, and by seeds several at a time: what existed stays, or says that it did not.
+//! Every step of every write fails once, and by seeds several at a time: what existed stays, or
+//! says that it did not.
 
 mod common;
 
@@ -109,7 +110,8 @@ fn a_rename_or_removal_that_fails_anywhere_loses_nothing() {
             let folder = Folder::new(dir.path()).unwrap();
             let names = folder.list().unwrap();
             match error {
-                // The claim on the new name is removed whether or not the step before it is counted.
+                // The claim on the new name is removed whether or not the step before it is
+                // counted.
                 None => assert_eq!(step, Step::Remove),
                 Some(_) => assert!(names.len() <= 1, "{step:?}: {names:?}"),
             }
@@ -135,7 +137,10 @@ fn a_full_disk_is_called_one_at_each_step_that_meets_it() {
         });
         let folder = Folder::with_faults(dir.path(), Arc::new(faults)).unwrap();
         let error = put(&folder, "x", LEN, NEW).unwrap_err();
-        assert!(matches!(error, Error::NoSpace { needed: LEN, .. }), "{full:?}: {error}");
+        assert!(
+            matches!(error, Error::NoSpace { needed: LEN, .. }),
+            "{full:?}: {error}"
+        );
         assert!(holds(&dir.path().join("x"), LEN, OLD));
     }
 }
@@ -148,7 +153,10 @@ fn a_read_only_file_system_is_called_one() {
         _ => Ok(()),
     });
     let folder = Folder::with_faults(dir.path(), Arc::new(faults)).unwrap();
-    for error in [put(&folder, "x", LEN, NEW).unwrap_err(), change(&folder, "x", NEW).unwrap_err()] {
+    for error in [
+        put(&folder, "x", LEN, NEW).unwrap_err(),
+        change(&folder, "x", NEW).unwrap_err(),
+    ] {
         assert!(matches!(error, Error::ReadOnly { .. }), "{error}");
     }
 }

@@ -44,9 +44,30 @@ fn bytes_become_durable_before_the_name_and_the_mark_before_the_bytes() {
     };
     let created = steps(&|folder| put(folder, "x", 10, 1).unwrap());
     let end = &created[created.len() - 5..];
-    assert_eq!(end, [Step::Open, Step::Truncate, Step::Sync, Step::Rename, Step::SyncFolder]);
+    assert_eq!(
+        end,
+        [
+            Step::Open,
+            Step::Truncate,
+            Step::Sync,
+            Step::Rename,
+            Step::SyncFolder
+        ]
+    );
     let changed = steps(&|folder| change(folder, "x", 2).unwrap());
-    assert_eq!(changed, [Step::Open, Step::Lock, Step::Mark, Step::Sync, Step::Truncate, Step::Sync, Step::Unmark, Step::Sync]);
+    assert_eq!(
+        changed,
+        [
+            Step::Open,
+            Step::Lock,
+            Step::Mark,
+            Step::Sync,
+            Step::Truncate,
+            Step::Sync,
+            Step::Unmark,
+            Step::Sync
+        ]
+    );
 }
 
 #[test]
@@ -80,7 +101,11 @@ fn what_does_not_fit_is_refused_before_the_first_byte() {
     let folder = Folder::with_faults(dir.path(), Arc::clone(&faults)).unwrap();
     put(&folder, "x", 10, 1).unwrap();
     match folder.create("x", 1001) {
-        Err(Error::NoSpace { object, needed, free }) => {
+        Err(Error::NoSpace {
+            object,
+            needed,
+            free,
+        }) => {
             assert!(object.ends_with("/x"));
             assert_eq!((needed, free), (1001, 1000));
         }
@@ -91,7 +116,10 @@ fn what_does_not_fit_is_refused_before_the_first_byte() {
     assert_eq!(leftovers(dir.path()), [""; 0]);
     // The true disk is finite as well.
     let folder = Folder::new(dir.path()).unwrap();
-    assert!(matches!(folder.create("y", 1 << 60), Err(Error::NoSpace { .. })));
+    assert!(matches!(
+        folder.create("y", 1 << 60),
+        Err(Error::NoSpace { .. })
+    ));
 }
 
 #[test]
@@ -107,9 +135,15 @@ fn what_is_not_a_file_is_named_and_left_alone() {
     assert!(not_a_file(dev.open("null").map(drop)));
     assert_eq!(leftovers(dir.path()), [""; 0]);
     fs::write(dir.path().join("f"), "x").unwrap();
-    assert!(matches!(Folder::new(dir.path().join("f")), Err(Error::NotAFolder { .. })));
+    assert!(matches!(
+        Folder::new(dir.path().join("f")),
+        Err(Error::NotAFolder { .. })
+    ));
     assert!(matches!(folder.open("f/x"), Err(Error::NotAFolder { .. })));
-    assert!(matches!(Folder::new(dir.path().join("no")), Err(Error::Missing { .. })));
+    assert!(matches!(
+        Folder::new(dir.path().join("no")),
+        Err(Error::Missing { .. })
+    ));
 }
 
 #[test]
@@ -136,7 +170,11 @@ fn a_folder_or_object_that_may_not_be_written_is_left_as_it_is() {
     };
     set_mode(&dir.path().join("x"), 0o444);
     // Who is not bound by permissions cannot test them.
-    if fs::File::options().write(true).open(dir.path().join("x")).is_ok() {
+    if fs::File::options()
+        .write(true)
+        .open(dir.path().join("x"))
+        .is_ok()
+    {
         return;
     }
     let denied = |result: Result<(), Error>| matches!(result, Err(Error::Denied { .. }));
@@ -167,10 +205,19 @@ fn a_new_object_takes_the_place_of_nothing_at_all() {
     fs::write(dir.path().join("file"), b"old").unwrap();
     std::os::unix::fs::symlink(dir.path().join("file"), dir.path().join("link")).unwrap();
     for name in ["folder", "file", "link"] {
-        assert!(matches!(folder.create_new(name, 10), Err(Error::Exists { .. })), "{name}");
+        assert!(
+            matches!(folder.create_new(name, 10), Err(Error::Exists { .. })),
+            "{name}"
+        );
     }
     assert_eq!(fs::read(dir.path().join("file")).unwrap(), b"old");
-    assert!(folder.create_new("no/folder/yet", 10).unwrap().commit().is_ok());
+    assert!(
+        folder
+            .create_new("no/folder/yet", 10)
+            .unwrap()
+            .commit()
+            .is_ok()
+    );
 }
 
 #[test]
@@ -181,7 +228,10 @@ fn a_replaced_object_keeps_its_permissions() {
     let path = dir.path().join("x");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     put(&folder, "x", 10, 2).unwrap();
-    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(
+        fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+        0o640
+    );
 }
 
 #[test]
@@ -190,9 +240,16 @@ fn a_link_stays_and_what_it_leads_to_is_replaced() {
     put(&folder, "real/x", 10, 1).unwrap();
     std::os::unix::fs::symlink(dir.path().join("real/x"), dir.path().join("link")).unwrap();
     put(&folder, "link", 10, 2).unwrap();
-    assert!(fs::symlink_metadata(dir.path().join("link")).unwrap().is_symlink());
+    assert!(
+        fs::symlink_metadata(dir.path().join("link"))
+            .unwrap()
+            .is_symlink()
+    );
     assert!(holds(&dir.path().join("real/x"), 10, 2));
-    assert_eq!(folder.stat("link").unwrap().identity, folder.stat("real/x").unwrap().identity);
+    assert_eq!(
+        folder.stat("link").unwrap().identity,
+        folder.stat("real/x").unwrap().identity
+    );
 }
 
 #[test]
@@ -200,12 +257,22 @@ fn a_user_path_splits_into_folder_and_name() {
     let (dir, _) = folder();
     let (folder, name) = Folder::split(&dir.path().join("x.npy")).unwrap();
     assert_eq!((folder.path(), name.as_str()), (dir.path(), "x.npy"));
-    assert!(matches!(Folder::split("/".as_ref()), Err(Error::Name { .. })));
-    assert!(matches!(Folder::split(&dir.path().join("no/x.npy")), Err(Error::Missing { .. })));
-    assert_eq!(Folder::split("x.npy".as_ref()).unwrap().0.path(), std::path::Path::new("."));
+    assert!(matches!(
+        Folder::split("/".as_ref()),
+        Err(Error::Name { .. })
+    ));
+    assert!(matches!(
+        Folder::split(&dir.path().join("no/x.npy")),
+        Err(Error::Missing { .. })
+    ));
+    assert_eq!(
+        Folder::split("x.npy".as_ref()).unwrap().0.path(),
+        std::path::Path::new(".")
+    );
 }
 
-/// A file that is being written is as long as blocks of its device are; that was taken for the length of the object.
+/// A file that is being written is as long as blocks of its device are; that was taken for the
+/// length of the object.
 #[test]
 fn an_object_that_is_written_past_its_end_has_its_exact_length_for_those_who_open_it() {
     let (_dir, folder) = folder();
@@ -213,10 +280,16 @@ fn an_object_that_is_written_past_its_end_has_its_exact_length_for_those_who_ope
     let in_place = folder.open_in_place("x").unwrap();
     fill(&*in_place.device(), 5000, 2);
     assert_eq!(folder.stat("x").unwrap().state, State::BeingWritten);
-    for object in [folder.open("x").unwrap(), folder.open_interrupted("x").unwrap()] {
+    for object in [
+        folder.open("x").unwrap(),
+        folder.open_interrupted("x").unwrap(),
+    ] {
         assert_eq!((object.len(), object.device().len()), (5000, 5000));
     }
-    assert!(matches!(folder.open_in_place_interrupted("x"), Err(Error::Locked { .. })));
+    assert!(matches!(
+        folder.open_in_place_interrupted("x"),
+        Err(Error::Locked { .. })
+    ));
     drop(in_place);
     let object = folder.open_interrupted("x").unwrap();
     assert_eq!((object.len(), object.device().len()), (5000, 5000));

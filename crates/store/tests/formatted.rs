@@ -1,4 +1,5 @@
-//! What a formatted device promises besides: versions, names, when it is full, to other processes, and for ever.
+//! What a formatted device promises besides: versions, names, when it is full, to other processes,
+//! and for ever.
 
 mod common;
 
@@ -19,7 +20,10 @@ struct Aligned([u8; 8192]);
 fn fresh() -> (Arc<MemoryDevice>, Formatted) {
     let device = Arc::new(MemoryDevice::with_block("store", LEN, 512));
     Formatted::format_device(device.clone()).unwrap();
-    (device.clone(), Formatted::open_device(device, Access::Write).unwrap())
+    (
+        device.clone(),
+        Formatted::open_device(device, Access::Write).unwrap(),
+    )
 }
 
 #[test]
@@ -29,7 +33,10 @@ fn what_is_removed_makes_room_once_nobody_has_it_open() {
     let most = free / 4096 * 1023 / 1024 / 2 * 4096;
     for round in 0..50 {
         put(&store, "x", most, round).unwrap();
-        assert!(matches!(store.create("y", most + 8192), Err(Error::NoSpace { .. })));
+        assert!(matches!(
+            store.create("y", most + 8192),
+            Err(Error::NoSpace { .. })
+        ));
         let held = store.open("x").unwrap();
         store.remove("x").unwrap();
         put(&store, "y", most, 100).unwrap();
@@ -55,13 +62,27 @@ fn who_has_a_version_open_keeps_it_and_blocks_come_back_with_the_last() {
         let mut transaction = store.transaction();
         let new = transaction.update("x").unwrap();
         let block = usize::from(version) % 5;
-        write_now(&*new.device(), &Aligned([version; 8192]).0, block as u64 * 4096).unwrap();
+        write_now(
+            &*new.device(),
+            &Aligned([version; 8192]).0,
+            block as u64 * 4096,
+        )
+        .unwrap();
         expected[block * 4096..(block + 2) * 4096].fill(version);
         assert_eq!(bytes_of(&new).unwrap(), expected);
-        assert_eq!(bytes_of(&store.open("x").unwrap()).unwrap(), versions.last().unwrap().1);
-        assert!(matches!(store.open_in_place("x"), Err(Error::Locked { .. })));
+        assert_eq!(
+            bytes_of(&store.open("x").unwrap()).unwrap(),
+            versions.last().unwrap().1
+        );
+        assert!(matches!(
+            store.open_in_place("x"),
+            Err(Error::Locked { .. })
+        ));
         transaction.commit().unwrap();
-        assert_ne!(store.open("x").unwrap().identity(), versions.last().unwrap().0.identity());
+        assert_ne!(
+            store.open("x").unwrap().identity(),
+            versions.last().unwrap().0.identity()
+        );
         if version % 3 == 0 {
             // The versions between them have no handle.
             versions.remove(versions.len() / 2);
@@ -96,12 +117,18 @@ fn a_version_that_has_begun_to_count_is_read_and_no_longer_written() {
     let old = store.open("x").unwrap();
     let mut transaction = store.transaction();
     let new = transaction.update("x").unwrap();
-    assert!(write_now(&*new.device(), &Aligned([2; 8192]).0, 8192).is_err(), "it ends before");
+    assert!(
+        write_now(&*new.device(), &Aligned([2; 8192]).0, 8192).is_err(),
+        "it ends before"
+    );
     write_now(&*new.device(), &Aligned([2; 8192]).0[..4096], 0).unwrap();
     let full = write_now(&*new.device(), &Aligned([2; 8192]).0, 4096).unwrap_err();
     assert_eq!(full.kind(), io::ErrorKind::StorageFull);
     let failed = transaction.commit().unwrap_err();
-    assert!(failed.to_string().contains("an earlier write has failed"), "{failed}");
+    assert!(
+        failed.to_string().contains("an earlier write has failed"),
+        "{failed}"
+    );
     assert!(is_all(&store, "x", 10_000, 1));
     drop(new);
     store.remove("rest").unwrap();
@@ -114,7 +141,10 @@ fn a_version_that_has_begun_to_count_is_read_and_no_longer_written() {
     assert_eq!(bytes_of(&new).unwrap(), expected);
     assert_eq!(bytes_of(&store.open("x").unwrap()).unwrap(), expected);
     assert!(write_now(&*new.device(), &Aligned([3; 8192]).0, 0).is_err());
-    assert!(matches!(store.open_in_place("x"), Err(Error::Locked { .. })), "{old:?} has blocks of it");
+    assert!(
+        matches!(store.open_in_place("x"), Err(Error::Locked { .. })),
+        "{old:?} has blocks of it"
+    );
     drop((old, new));
     change(&store, "x", 4).unwrap();
     assert!(is_all(&store, "x", 10_000, 4));
@@ -142,12 +172,24 @@ fn a_name_that_could_not_be_had_can_be_asked_for_again() {
     let (_, store) = fresh();
     let mut transaction = store.transaction();
     for _ in 0..2 {
-        assert!(matches!(transaction.update("x"), Err(Error::Missing { .. })));
-        assert!(matches!(transaction.create("x", 1 << 40), Err(Error::NoSpace { .. })));
-        assert!(matches!(transaction.rename("x", "y"), Err(Error::Missing { .. })));
+        assert!(matches!(
+            transaction.update("x"),
+            Err(Error::Missing { .. })
+        ));
+        assert!(matches!(
+            transaction.create("x", 1 << 40),
+            Err(Error::NoSpace { .. })
+        ));
+        assert!(matches!(
+            transaction.rename("x", "y"),
+            Err(Error::Missing { .. })
+        ));
     }
     transaction.create("a//x", 10).unwrap();
-    assert!(matches!(transaction.create("a/x", 10), Err(Error::Locked { .. })));
+    assert!(matches!(
+        transaction.create("a/x", 10),
+        Err(Error::Locked { .. })
+    ));
     transaction.commit().unwrap();
     assert_eq!(store.list().unwrap(), ["a/x"]);
     assert!(is_all(&store, "a///x", 10, 0));
@@ -181,12 +223,21 @@ fn a_catalog_that_does_not_fit_refuses_what_is_new_and_lets_go_of_what_is_old() 
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, Error::NoSpace { .. }) && count > 20, "{error} after {count}");
+    assert!(
+        matches!(error, Error::NoSpace { .. }) && count > 20,
+        "{error} after {count}"
+    );
     assert_eq!(store.list().unwrap().len(), count);
     (0..count).for_each(|number| store.remove(&name(number)).unwrap());
     put(&store, "x", 5000, 1).unwrap();
     drop(store);
-    assert_eq!(Formatted::open_device(device, Access::Read).unwrap().list().unwrap(), ["x"]);
+    assert_eq!(
+        Formatted::open_device(device, Access::Read)
+            .unwrap()
+            .list()
+            .unwrap(),
+        ["x"]
+    );
 }
 
 #[test]
@@ -202,18 +253,34 @@ fn a_store_is_open_to_one_writer_or_to_readers() {
     assert!(locked(Formatted::format(&path, None)));
     let object = writer.open("x").unwrap();
     drop(writer);
-    assert!(locked(Formatted::open_path(&path, Access::Write).map(drop)), "an object of it is open");
+    assert!(
+        locked(Formatted::open_path(&path, Access::Write).map(drop)),
+        "an object of it is open"
+    );
     drop(object);
     let readers = [(); 2].map(|()| Formatted::open_path(&path, Access::Read).unwrap());
     assert!(locked(Formatted::open_path(&path, Access::Write).map(drop)));
     assert!(readers.iter().all(|store| is_all(store, "x", 10, 1)));
-    for error in [put(&readers[0], "y", 1, 1), change(&readers[0], "x", 1), readers[0].remove("x")] {
+    for error in [
+        put(&readers[0], "y", 1, 1),
+        change(&readers[0], "x", 1),
+        readers[0].remove("x"),
+    ] {
         assert!(matches!(error, Err(Error::ReadOnly { .. })), "{error:?}");
     }
     drop(readers);
     Formatted::format(&path, None).unwrap();
-    assert!(Formatted::open_path(&path, Access::Write).unwrap().list().unwrap().is_empty());
-    assert!(Formatted::format(&path, Some(1 << 20)).is_err(), "there is one already");
+    assert!(
+        Formatted::open_path(&path, Access::Write)
+            .unwrap()
+            .list()
+            .unwrap()
+            .is_empty()
+    );
+    assert!(
+        Formatted::format(&path, Some(1 << 20)).is_err(),
+        "there is one already"
+    );
 }
 
 #[test]
@@ -221,27 +288,48 @@ fn who_reads_begins_to_write_when_nobody_else_reads() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     Formatted::format(&path, Some(1 << 20)).unwrap();
-    put(&Formatted::open_path(&path, Access::Write).unwrap(), "x", 10, 1).unwrap();
+    put(
+        &Formatted::open_path(&path, Access::Write).unwrap(),
+        "x",
+        10,
+        1,
+    )
+    .unwrap();
     let locked = |result: Result<(), Error>| matches!(result, Err(Error::Locked { .. }));
     let [one, other] = [(); 2].map(|()| Formatted::open_path(&path, Access::AsNeeded).unwrap());
     assert!(is_all(&one, "x", 10, 1) && is_all(&other, "x", 10, 1));
-    assert!(locked(put(&one, "x", 10, 2)) && locked(put(&other, "x", 10, 2)), "the other reads");
-    assert!(locked(Formatted::open_path(&path, Access::Write).map(drop)), "a lock that cannot be raised stays");
+    assert!(
+        locked(put(&one, "x", 10, 2)) && locked(put(&other, "x", 10, 2)),
+        "the other reads"
+    );
+    assert!(
+        locked(Formatted::open_path(&path, Access::Write).map(drop)),
+        "a lock that cannot be raised stays"
+    );
     drop(other);
     put(&one, "x", 10, 2).unwrap();
-    assert!(locked(Formatted::open_path(&path, Access::AsNeeded).map(drop)));
+    assert!(locked(
+        Formatted::open_path(&path, Access::AsNeeded).map(drop)
+    ));
     drop(one);
 
     let reader = Formatted::open_shared(&path, Access::Read).unwrap();
-    assert!(matches!(put(&reader, "x", 10, 3), Err(Error::ReadOnly { .. })));
+    assert!(matches!(
+        put(&reader, "x", 10, 3),
+        Err(Error::ReadOnly { .. })
+    ));
     let also = Formatted::open_shared(&path, Access::AsNeeded).unwrap();
-    assert!(Formatted::open_path(&path, Access::Read).is_ok(), "nothing was changed yet");
+    assert!(
+        Formatted::open_path(&path, Access::Read).is_ok(),
+        "nothing was changed yet"
+    );
     put(&also, "x", 10, 3).unwrap();
     assert!(is_all(&reader, "x", 10, 3));
     assert!(locked(Formatted::open_path(&path, Access::Read).map(drop)));
 }
 
-/// Sums of a version that was not open stayed in memory, and were taken for those of the object that had their blocks next.
+/// Sums of a version that was not open stayed in memory, and were taken for those of the object
+/// that had their blocks next.
 #[test]
 fn sums_of_an_object_that_is_gone_are_forgotten() {
     // One of these lengths leads to the block where they were.
@@ -253,7 +341,10 @@ fn sums_of_an_object_that_is_gone_are_forgotten() {
         transaction.commit().unwrap();
         store.remove("x").unwrap();
         let y = store.create("y", blocks * 4096).unwrap().commit().unwrap();
-        assert!(bytes_of(&y).unwrap().iter().all(|&byte| byte == 0), "{blocks} blocks");
+        assert!(
+            bytes_of(&y).unwrap().iter().all(|&byte| byte == 0),
+            "{blocks} blocks"
+        );
     }
 }
 
@@ -264,7 +355,11 @@ fn a_store_that_is_open_is_not_replaced_by_an_object() {
     let folder = Folder::new(dir.path()).unwrap();
     for access in [Access::Read, Access::AsNeeded, Access::Write] {
         let _store = Formatted::open_path(dir.path().join("store"), access).unwrap();
-        for result in [put(&folder, "store", 10, 1), change(&folder, "store", 1), folder.remove("store")] {
+        for result in [
+            put(&folder, "store", 10, 1),
+            change(&folder, "store", 1),
+            folder.remove("store"),
+        ] {
             assert!(matches!(result, Err(Error::Locked { .. })), "{result:?}");
         }
     }
@@ -274,28 +369,55 @@ fn a_store_that_is_open_is_not_replaced_by_an_object() {
 #[test]
 fn what_is_no_store_is_told() {
     let dir = tempfile::tempdir().unwrap();
-    for (bytes, reason) in [(0, "too short"), (100, "too short"), (100_000, "does not begin as a store does")] {
+    for (bytes, reason) in [
+        (0, "too short"),
+        (100, "too short"),
+        (100_000, "does not begin as a store does"),
+    ] {
         let path = dir.path().join("x");
         std::fs::write(&path, vec![1; bytes]).unwrap();
-        let error = Formatted::open_path(&path, Access::Read).map(drop).unwrap_err();
-        assert!(matches!(error, Error::Unformatted { .. }) && error.to_string().contains(reason), "{error}");
+        let error = Formatted::open_path(&path, Access::Read)
+            .map(drop)
+            .unwrap_err();
+        assert!(
+            matches!(error, Error::Unformatted { .. }) && error.to_string().contains(reason),
+            "{error}"
+        );
     }
     let path = dir.path().join("cut");
     Formatted::format(&path, Some(1 << 20)).unwrap();
-    std::fs::File::options().write(true).open(&path).unwrap().set_len(1 << 19).unwrap();
-    let error = Formatted::open_path(&path, Access::Read).map(drop).unwrap_err();
+    std::fs::File::options()
+        .write(true)
+        .open(&path)
+        .unwrap()
+        .set_len(1 << 19)
+        .unwrap();
+    let error = Formatted::open_path(&path, Access::Read)
+        .map(drop)
+        .unwrap_err();
     assert!(error.to_string().contains("it is cut"), "{error}");
     let small = dir.path().join("small");
-    assert!(matches!(Formatted::format(&small, Some(4096)), Err(Error::NoSpace { .. })) && !small.exists());
+    assert!(
+        matches!(
+            Formatted::format(&small, Some(4096)),
+            Err(Error::NoSpace { .. })
+        ) && !small.exists()
+    );
 }
 
 /// Made once, by `make_golden`, and kept for ever.
 const GOLDEN: &[u8] = include_bytes!("golden/v1.store");
 
 fn holds_what_golden_does(store: &Formatted) {
-    assert_eq!(store.list().unwrap(), ["a/updated", "empty", "half", "marked", "moved"]);
+    assert_eq!(
+        store.list().unwrap(),
+        ["a/updated", "empty", "half", "marked", "moved"]
+    );
     let contents = |name: &str| bytes_of(&store.open_interrupted(name).unwrap()).unwrap();
-    assert_eq!(contents("a/updated"), [vec![1; 4096], vec![2; 4096], vec![1; 1808]].concat());
+    assert_eq!(
+        contents("a/updated"),
+        [vec![1; 4096], vec![2; 4096], vec![1; 1808]].concat()
+    );
     assert_eq!(contents("empty"), [0; 0]);
     assert_eq!(contents("half"), [vec![3; 4096], vec![0; 904]].concat());
     assert_eq!(store.stat("marked").unwrap().state, State::Interrupted);
@@ -310,7 +432,10 @@ fn a_store_of_version_1_is_read_for_ever() {
     let store = Formatted::open_device(device.clone(), Access::Read).unwrap();
     holds_what_golden_does(&store);
     let faults = store.check(|_, _| true).unwrap().faults;
-    assert!(faults.len() == 1 && faults[0].name == "marked", "{faults:?}");
+    assert!(
+        faults.len() == 1 && faults[0].name == "marked",
+        "{faults:?}"
+    );
     let store = Formatted::open_device(device, Access::Write).unwrap();
     store.clear_mark("marked").unwrap();
     put(&store, "new", 5000, 9).unwrap();
@@ -329,8 +454,18 @@ fn make_golden() {
     put(&store, "moved", 6000, 6).unwrap();
     put(&store, "empty", 0, 0).unwrap();
     let mut transaction = store.transaction();
-    write_now(&*transaction.update("a/updated").unwrap().device(), &Aligned([2; 8192]).0[..4096], 4096).unwrap();
-    write_now(&*transaction.create("half", 5000).unwrap().device(), &Aligned([3; 8192]).0[..4096], 0).unwrap();
+    write_now(
+        &*transaction.update("a/updated").unwrap().device(),
+        &Aligned([2; 8192]).0[..4096],
+        4096,
+    )
+    .unwrap();
+    write_now(
+        &*transaction.create("half", 5000).unwrap().device(),
+        &Aligned([3; 8192]).0[..4096],
+        0,
+    )
+    .unwrap();
     transaction.rename("old", "moved").unwrap();
     transaction.commit().unwrap();
     let in_place = store.open_in_place("marked").unwrap();
@@ -339,5 +474,9 @@ fn make_golden() {
     holds_what_golden_does(&Formatted::open_device(device.clone(), Access::Read).unwrap());
     let mut image = vec![0; 32 * 4096];
     read_now(&*device, &mut image, 0).unwrap();
-    std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1.store"), image).unwrap();
+    std::fs::write(
+        concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/v1.store"),
+        image,
+    )
+    .unwrap();
 }

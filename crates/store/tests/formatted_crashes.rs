@@ -1,4 +1,5 @@
-//! What a formatted device promises after a crash at any point, and after damage: every prefix of the writes of an eventful history.
+//! What a formatted device promises after a crash at any point, and after damage: every prefix of
+//! the writes of an eventful history.
 
 mod common;
 
@@ -35,7 +36,11 @@ impl Recorder {
     }
 
     fn on(medium: MemoryDevice) -> Arc<Recorder> {
-        Arc::new(Recorder { medium, log: Mutex::default(), fails_after: AtomicUsize::new(usize::MAX) })
+        Arc::new(Recorder {
+            medium,
+            log: Mutex::default(),
+            fails_after: AtomicUsize::new(usize::MAX),
+        })
     }
 
     fn events(&self) -> usize {
@@ -63,7 +68,10 @@ impl Blocking for Recorder {
         self.medium.read_at(destination, offset)
     }
     fn write_at(&self, source: &[u8], offset: u64) -> io::Result<usize> {
-        self.log.lock().unwrap().push(Event::Write(offset, source.to_vec()));
+        self.log
+            .lock()
+            .unwrap()
+            .push(Event::Write(offset, source.to_vec()));
         self.medium.write_at(source, offset)
     }
     fn flush(&self) -> io::Result<()> {
@@ -95,7 +103,11 @@ impl History {
         Formatted::format_device(device.clone()).unwrap();
         let store = Formatted::open_device(device.clone(), Access::Write).unwrap();
         let states = vec![(device.events(), Model::new())];
-        History { device, store, states }
+        History {
+            device,
+            store,
+            states,
+        }
     }
 
     fn step<T>(&mut self, act: impl FnOnce(&Formatted) -> T, expect: impl FnOnce(&mut Model)) -> T {
@@ -107,15 +119,22 @@ impl History {
     }
 
     fn put(&mut self, name: &str, len: u64, value: u8) {
-        self.step(|store| put(store, name, len, value).unwrap(), |model| _ = model.insert(name.into(), (len, Some(value))));
+        self.step(
+            |store| put(store, name, len, value).unwrap(),
+            |model| _ = model.insert(name.into(), (len, Some(value))),
+        );
     }
 
-    /// The writer is killed once its change is written, and before it is durable; the next one finds it.
+    /// The writer is killed once its change is written, and before it is durable; the next one
+    /// finds it.
     fn killed(&mut self, name: &str, len: u64, value: u8) {
         let events = self.device.events();
         self.device.fails_after.store(1, Ordering::Relaxed);
         assert!(put(&self.store, name, len, value).is_err() && self.device.events() > events);
-        assert!(matches!(put(&self.store, "lost", 1, 1), Err(Error::Lost { .. })));
+        assert!(matches!(
+            put(&self.store, "lost", 1, 1),
+            Err(Error::Lost { .. })
+        ));
         self.store = Formatted::open_device(self.device.clone(), Access::Read).unwrap();
         let device = self.device.clone();
         let store = self.step(
@@ -128,13 +147,22 @@ impl History {
 
     fn change(&mut self, name: &str, value: u8) {
         let len = self.states.last().unwrap().1[name].0;
-        let in_place = self.step(|store| store.open_in_place(name).unwrap(), |model| model.get_mut(name).unwrap().1 = None);
+        let in_place = self.step(
+            |store| store.open_in_place(name).unwrap(),
+            |model| model.get_mut(name).unwrap().1 = None,
+        );
         fill(&*in_place.device(), len, value);
-        self.step(|_| in_place.finish().unwrap(), |model| model.get_mut(name).unwrap().1 = Some(value));
+        self.step(
+            |_| in_place.finish().unwrap(),
+            |model| model.get_mut(name).unwrap().1 = Some(value),
+        );
     }
 
     fn remove(&mut self, name: &str) {
-        self.step(|store| store.remove(name).unwrap(), |model| _ = model.remove(name));
+        self.step(
+            |store| store.remove(name).unwrap(),
+            |model| _ = model.remove(name),
+        );
     }
 
     fn rename(&mut self, from: &str, to: &str) {
@@ -149,7 +177,9 @@ impl History {
 
     /// Several changes at once, too many for one block of the log.
     fn transaction(&mut self, value: u8) {
-        let names: Vec<String> = (0..20).map(|number| format!("{number}{}", "t".repeat(225))).collect();
+        let names: Vec<String> = (0..20)
+            .map(|number| format!("{number}{}", "t".repeat(225)))
+            .collect();
         let mut transaction = self.store.transaction();
         let last = self.states.last().unwrap().1.clone();
         for name in &names {
@@ -157,7 +187,11 @@ impl History {
                 let updated = transaction.update(name).unwrap();
                 fill(&*updated.device(), updated.len(), value);
             } else {
-                fill(&*transaction.create(name, 100).unwrap().device(), 100, value);
+                fill(
+                    &*transaction.create(name, 100).unwrap().device(),
+                    100,
+                    value,
+                );
             }
         }
         transaction.create("of the transaction", 0).unwrap();
@@ -167,7 +201,9 @@ impl History {
         self.step(
             |_| transaction.commit().unwrap(),
             |model| {
-                names.iter().for_each(|name| _ = model.insert(name.clone(), (100, Some(value))));
+                names
+                    .iter()
+                    .for_each(|name| _ = model.insert(name.clone(), (100, Some(value))));
                 model.insert("of the transaction".into(), (0, Some(0)));
                 if let Some(moved) = model.remove("from") {
                     model.insert("to".into(), moved);
@@ -183,12 +219,23 @@ impl History {
             |store| store.create_stream(name, 8192, true).unwrap(),
             |model| _ = model.entry(name.into()).or_insert((0, None)),
         );
-        assert_eq!(self.store.stat(name).unwrap().state, if is_new { State::BeingWritten } else { State::Whole });
+        assert_eq!(
+            self.store.stat(name).unwrap().state,
+            if is_new {
+                State::BeingWritten
+            } else {
+                State::Whole
+            }
+        );
         let len = if blocks == 0 { 0 } else { blocks * 8192 - 4096 };
-        self.step(|_| write_stream(new, blocks, value).unwrap(), |model| _ = model.insert(name.into(), (len, Some(value))));
+        self.step(
+            |_| write_stream(new, blocks, value).unwrap(),
+            |model| _ = model.insert(name.into(), (len, Some(value))),
+        );
     }
 
-    /// New, replaced, changed, renamed and removed objects; streams; logs that are begun anew, and outgrow their room.
+    /// New, replaced, changed, renamed and removed objects; streams; logs that are begun anew, and
+    /// outgrow their room.
     fn eventful() -> History {
         let mut history = History::new();
         history.put("a", 10_000, 1);
@@ -221,7 +268,10 @@ impl History {
         history.remove("stream c");
         history.stream("stream e", 4, 24);
         let mut taken = history.store.open_stream("stream e").unwrap();
-        history.step(|_| taken.take().unwrap(), |model| _ = model.remove("stream e"));
+        history.step(
+            |_| taken.take().unwrap(),
+            |model| _ = model.remove("stream e"),
+        );
         taken.let_go(taken.runs()[0].start..taken.runs()[0].start + 8192);
         history.put("overwrites", 30_000, 25);
         drop(taken);
@@ -250,10 +300,21 @@ fn on_image(image: &[u8]) -> Arc<MemoryDevice> {
     Arc::new(device)
 }
 
-/// Calls `check` for the image that a crash after each event may leave: of writes since the last flush that counts, all sectors, none, or
-/// some. `is_lost` says which flushes do nothing.
-fn crashes(history: &History, is_lost: impl Fn(usize) -> bool, seeds: u64, check: impl FnMut(usize, &str, Vec<u8>)) {
-    crashes_on(vec![0; LEN as usize], &history.device, is_lost, seeds, check);
+/// Calls `check` for the image that a crash after each event may leave: of writes since the last
+/// flush that counts, all sectors, none, or some. `is_lost` says which flushes do nothing.
+fn crashes(
+    history: &History,
+    is_lost: impl Fn(usize) -> bool,
+    seeds: u64,
+    check: impl FnMut(usize, &str, Vec<u8>),
+) {
+    crashes_on(
+        vec![0; LEN as usize],
+        &history.device,
+        is_lost,
+        seeds,
+        check,
+    );
 }
 
 /// The same where the device had something on it.
@@ -272,21 +333,34 @@ fn crashes_on(
     for (number, event) in log.iter().enumerate() {
         match event {
             Event::Flush if is_lost(number) => {}
-            Event::Flush => pending.drain(..).for_each(|(offset, bytes)| write(&mut durable, offset, bytes)),
+            Event::Flush => pending
+                .drain(..)
+                .for_each(|(offset, bytes)| write(&mut durable, offset, bytes)),
             Event::Write(offset, bytes) => pending.push((*offset, bytes)),
         }
         check(number + 1, "nothing since the last flush", durable.clone());
         let mut all = durable.clone();
-        pending.iter().for_each(|&(offset, bytes)| write(&mut all, offset, bytes));
+        pending
+            .iter()
+            .for_each(|&(offset, bytes)| write(&mut all, offset, bytes));
         check(number + 1, "everything", all);
         let mut torn = durable.clone();
-        pending.iter().for_each(|&(offset, bytes)| write(&mut torn, offset, &bytes[..bytes.len().min(50)]));
+        pending
+            .iter()
+            .for_each(|&(offset, bytes)| write(&mut torn, offset, &bytes[..bytes.len().min(50)]));
         check(number + 1, "the first bytes of everything", torn);
         for seed in 0..if pending.is_empty() { 0 } else { seeds } {
             let mut chance = Chance((seed << 32 | number as u64) << 16);
             let mut some = durable.clone();
             for &(offset, bytes) in &pending {
-                let (how, unit) = (chance.next() % 5, if chance.next().is_multiple_of(2) { SECTOR } else { 4096 });
+                let (how, unit) = (
+                    chance.next() % 5,
+                    if chance.next().is_multiple_of(2) {
+                        SECTOR
+                    } else {
+                        4096
+                    },
+                );
                 for (part, bytes) in bytes.chunks(unit).enumerate() {
                     // All, none, some, or some of which the power went while they were written.
                     let end = match (how, chance.next() % 3) {
@@ -318,7 +392,10 @@ fn found(image: &[u8]) -> Result<Model, Error> {
                         action: "read",
                         source,
                     })?;
-                    assert!(bytes.windows(2).all(|pair| pair[0] == pair[1]), "{name:?} is a mixture");
+                    assert!(
+                        bytes.windows(2).all(|pair| pair[0] == pair[1]),
+                        "{name:?} is a mixture"
+                    );
                     Some(bytes.first().copied().unwrap_or(0))
                 }
             };
@@ -337,21 +414,41 @@ fn found(image: &[u8]) -> Result<Model, Error> {
     assert_eq!(read(&store)?, looked);
     for (name, _) in looked.iter().filter(|(_, (_, value))| value.is_none()) {
         if name.starts_with("stream") {
-            assert!(matches!(store.open_stream(name), Err(Error::Unfinished { .. })));
+            assert!(matches!(
+                store.open_stream(name),
+                Err(Error::Unfinished { .. })
+            ));
             write_stream(store.create_stream(name, 8192, true)?, 1, 1)?;
             assert_eq!(value_of_stream(&store, name)?, 1);
             store.remove(name)?;
             continue;
         }
         store.clear_mark(name)?;
-        assert!(bytes_of(&store.open(name)?).is_ok(), "{name:?} was accepted");
+        assert!(
+            bytes_of(&store.open(name)?).is_ok(),
+            "{name:?} was accepted"
+        );
     }
-    let sums = |name: &str, blocks: u64| if name.starts_with("stream") { 0 } else { blocks.div_ceil(1023) };
-    let is_there = |&(name, &(_, value)): &(&String, &(u64, Option<u8>))| !name.starts_with("stream") || value.is_some();
-    let used: u64 =
-        looked.iter().filter(is_there).map(|(name, &(len, _))| len.div_ceil(4096) + sums(name, len.div_ceil(4096))).sum();
+    let sums = |name: &str, blocks: u64| {
+        if name.starts_with("stream") {
+            0
+        } else {
+            blocks.div_ceil(1023)
+        }
+    };
+    let is_there = |&(name, &(_, value)): &(&String, &(u64, Option<u8>))| {
+        !name.starts_with("stream") || value.is_some()
+    };
+    let used: u64 = looked
+        .iter()
+        .filter(is_there)
+        .map(|(name, &(len, _))| len.div_ceil(4096) + sums(name, len.div_ceil(4096)))
+        .sum();
     let free = store.free_bytes()? / 4096;
-    assert!((BLOCKS - used - free).is_multiple_of(2) && free + used < BLOCKS, "blocks are lost: {used} used, {free} free");
+    assert!(
+        (BLOCKS - used - free).is_multiple_of(2) && free + used < BLOCKS,
+        "blocks are lost: {used} used, {free} free"
+    );
     Ok(looked)
 }
 
@@ -365,15 +462,22 @@ fn after_a_crash_at_any_point_every_change_was_made_or_not() {
         6,
         |events, how, image| {
             // The last change that had been reported, and the one after it.
-            let last = history.states.partition_point(|(after, _)| *after <= events);
+            let last = history
+                .states
+                .partition_point(|(after, _)| *after <= events);
             match (last, found(&image)) {
                 (0, Err(Error::Unformatted { .. })) => {}
                 (_, Err(error)) => panic!("after {events} events, {how}: {error}"),
                 (_, Ok(model)) => {
                     let allowed = last.saturating_sub(1)..(last + 1).min(history.states.len());
-                    let which = allowed.clone().find(|&state| history.states[state].1 == model);
+                    let which = allowed
+                        .clone()
+                        .find(|&state| history.states[state].1 == model);
                     let which = which.unwrap_or_else(|| {
-                        panic!("after {events} events, {how}: {model:?} is none of {:?}", &history.states[allowed])
+                        panic!(
+                            "after {events} events, {how}: {model:?} is none of {:?}",
+                            &history.states[allowed]
+                        )
                     });
                     seen[which] += 1;
                 }
@@ -415,7 +519,11 @@ fn a_flush_that_does_nothing_gives_an_error_or_an_older_state_and_no_wrong_bytes
                         );
                     }
                     Err(Error::Corrupt { .. } | Error::Unformatted { .. }) => errors += 1,
-                    Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::InvalidData => errors += 1,
+                    Err(Error::Io { source, .. })
+                        if source.kind() == io::ErrorKind::InvalidData =>
+                    {
+                        errors += 1
+                    }
                     Err(error) => panic!("after {events} events, {how}: {error}"),
                 }
             },
@@ -438,14 +546,21 @@ fn a_damaged_bit_anywhere_is_seen_or_means_nothing() {
         match found(&image) {
             // The end of the log, which a crash may have left so, or unused blocks.
             Ok(model) => assert!(
-                history.states.iter().rev().take(2).any(|(_, state)| *state == model),
+                history
+                    .states
+                    .iter()
+                    .rev()
+                    .take(2)
+                    .any(|(_, state)| *state == model),
                 "block {block}: {model:?}, {expected:?}"
             ),
             Err(error) => {
                 errors += 1;
                 let told = error.to_string();
                 assert!(
-                    told.contains("checksum") || told.contains("damaged") || told.contains("corrupt"),
+                    told.contains("checksum")
+                        || told.contains("damaged")
+                        || told.contains("corrupt"),
                     "block {block}: {told}"
                 );
             }
@@ -475,10 +590,18 @@ fn a_check_names_what_is_damaged_and_a_repair_marks_it() {
         })
         .unwrap();
     let bytes = model.values().map(|(len, _)| len).sum();
-    assert_eq!((findings.objects, findings.bytes, told), (model.len() as u64, bytes, bytes));
-    assert_eq!((findings.faults, findings.free_bytes), (vec![], store.free_bytes().unwrap()));
+    assert_eq!(
+        (findings.objects, findings.bytes, told),
+        (model.len() as u64, bytes, bytes)
+    );
+    assert_eq!(
+        (findings.faults, findings.free_bytes),
+        (vec![], store.free_bytes().unwrap())
+    );
     let ended = store.check(|_, _| false).unwrap_err();
-    assert!(matches!(ended, Error::Io { source, .. } if source.kind() == io::ErrorKind::Interrupted));
+    assert!(
+        matches!(ended, Error::Io { source, .. } if source.kind() == io::ErrorKind::Interrupted)
+    );
 
     let mut chance = Chance(2);
     let (mut in_objects, mut in_catalog, mut all_kept) = (0, 0, 0);
@@ -487,7 +610,8 @@ fn a_check_names_what_is_damaged_and_a_repair_marks_it() {
         let bit = chance.next() as usize % (4096 * 8);
         image[block * 4096 + bit / 8] ^= 1 << (bit % 8);
         let device = on_image(&image);
-        let checked = Formatted::open_device(device.clone(), Access::Read).and_then(|store| store.check(|_, _| true));
+        let checked = Formatted::open_device(device.clone(), Access::Read)
+            .and_then(|store| store.check(|_, _| true));
         let repaired = Formatted::repair_device(device.clone(), |_, _| true).unwrap();
         match checked {
             Ok(findings) => {
@@ -496,19 +620,33 @@ fn a_check_names_what_is_damaged_and_a_repair_marks_it() {
             }
             Err(error) => {
                 in_catalog += 1;
-                assert!(matches!(error, Error::Corrupt { .. }) && !repaired.is_empty(), "block {block}: {error}");
+                assert!(
+                    matches!(error, Error::Corrupt { .. }) && !repaired.is_empty(),
+                    "block {block}: {error}"
+                );
                 let after = found(&image_of(&device)).unwrap();
                 // One change is lost; that of a transaction may have been it.
                 let kept = |of_one_change: bool| {
-                    let names = model.iter().filter(|(name, _)| name.contains("ttt") == of_one_change);
-                    let kept = names.clone().filter(|(name, content)| after.get(*name) == Some(content)).count();
+                    let names = model
+                        .iter()
+                        .filter(|(name, _)| name.contains("ttt") == of_one_change);
+                    let kept = names
+                        .clone()
+                        .filter(|(name, content)| after.get(*name) == Some(content))
+                        .count();
                     names.count() - kept
                 };
-                assert!(kept(false) <= 3 && kept(true) <= 20, "block {block}: {} and {} are lost", kept(false), kept(true));
+                assert!(
+                    kept(false) <= 3 && kept(true) <= 20,
+                    "block {block}: {} and {} are lost",
+                    kept(false),
+                    kept(true)
+                );
                 all_kept += usize::from(kept(false) + kept(true) <= 1);
             }
         }
-        let after = found(&image_of(&device)).unwrap_or_else(|error| panic!("block {block}: {error}"));
+        let after =
+            found(&image_of(&device)).unwrap_or_else(|error| panic!("block {block}: {error}"));
         for (name, (len, value)) in &after {
             if repaired.iter().any(|fault| fault.name == *name) {
                 assert_eq!(*value, None, "{name:?} is marked");
@@ -517,7 +655,10 @@ fn a_check_names_what_is_damaged_and_a_repair_marks_it() {
             }
         }
     }
-    assert!(in_objects > 20 && in_catalog > 2, "{in_objects} in objects, {in_catalog} in the catalog");
+    assert!(
+        in_objects > 20 && in_catalog > 2,
+        "{in_objects} in objects, {in_catalog} in the catalog"
+    );
     assert!(all_kept * 2 >= in_catalog, "{all_kept} of {in_catalog}");
 }
 
@@ -538,12 +679,24 @@ fn without_its_superblocks_a_store_is_found_again() {
     let mut image = last_image(&history);
     image[..8192].fill(7);
     let device = on_image(&image);
-    assert!(matches!(Formatted::open_device(device.clone(), Access::Read), Err(Error::Unformatted { .. })));
+    assert!(matches!(
+        Formatted::open_device(device.clone(), Access::Read),
+        Err(Error::Unformatted { .. })
+    ));
     let faults = Formatted::repair_device(device.clone(), |_, _| true).unwrap();
-    assert!(faults.len() == 1 && faults[0].reason.contains("superblocks"), "{faults:?}");
-    assert_eq!(found(&image_of(&device)).unwrap(), history.states.last().unwrap().1);
+    assert!(
+        faults.len() == 1 && faults[0].reason.contains("superblocks"),
+        "{faults:?}"
+    );
+    assert_eq!(
+        found(&image_of(&device)).unwrap(),
+        history.states.last().unwrap().1
+    );
     let empty = Arc::new(MemoryDevice::with_block("store", LEN, 512));
-    assert!(matches!(Formatted::repair_device(empty, |_, _| true), Err(Error::Unformatted { .. })));
+    assert!(matches!(
+        Formatted::repair_device(empty, |_, _| true),
+        Err(Error::Unformatted { .. })
+    ));
 }
 
 /// Formatting that was ended half way left a device that could not be identified.
@@ -566,7 +719,9 @@ fn formatting_again_is_the_old_store_or_the_new_one_or_says_that_it_has_not_fini
             match found(&image) {
                 Ok(model) if model == *old => seen[0] += 1,
                 Ok(model) if model.is_empty() => seen[1] += 1,
-                Err(Error::Unformatted { reason, .. }) if reason.contains("format it again") => seen[2] += 1,
+                Err(Error::Unformatted { reason, .. }) if reason.contains("format it again") => {
+                    seen[2] += 1
+                }
                 other => panic!("{context}: {other:?}"),
             }
             let again = on_image(&image);
@@ -587,5 +742,11 @@ fn a_store_that_is_formatted_again_is_not_the_old_one() {
     drop(store);
     write_now(&*device, &outcore_device::Buf::anonymous(8192).unwrap(), 0).unwrap();
     Formatted::repair_device(device.clone(), |_, _| true).unwrap();
-    assert_eq!(Formatted::open_device(device, Access::Read).unwrap().list().unwrap(), ["new"]);
+    assert_eq!(
+        Formatted::open_device(device, Access::Read)
+            .unwrap()
+            .list()
+            .unwrap(),
+        ["new"]
+    );
 }

@@ -1,7 +1,8 @@
-//! A process is killed at each step of its writes; those who come after find everything whole, or marked.
+//! A process is killed at each step of its writes; those who come after find everything whole, or
+//! marked.
 //!
-//! The test runs its own binary again as the child, on the one test that does the child's work. The child stops at the step
-//! it was told, says so, and is killed there.
+//! The test runs its own binary again as the child, on the one test that does the child's work. The
+//! child stops at the step it was told, says so, and is killed there.
 
 mod common;
 
@@ -11,8 +12,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{assert_whole_or_marked, bytes_of, change, fill, holds, leftovers, put, value_of_stream, write_stream};
-use outcore_store::{Access, CHECKPOINT, Error, Faults, Folder, Formatted, Scratch, State, Store, Tmpfs, Unfinished};
+use common::{
+    assert_whole_or_marked, bytes_of, change, fill, holds, leftovers, put, value_of_stream,
+    write_stream,
+};
+use outcore_store::{
+    Access, CHECKPOINT, Error, Faults, Folder, Formatted, Scratch, State, Store, Tmpfs, Unfinished,
+};
 
 const LEN: u64 = 5000;
 const OLD: u8 = 1;
@@ -44,7 +50,14 @@ fn child() {
         for value in (0..=u8::MAX).cycle() {
             put(&store, "x", LEN, value).unwrap();
             change(&store, "y", value).unwrap();
-            write_stream(store.create_stream("z", 8192, value.is_multiple_of(2)).unwrap(), 5, value).unwrap();
+            write_stream(
+                store
+                    .create_stream("z", 8192, value.is_multiple_of(2))
+                    .unwrap(),
+                5,
+                value,
+            )
+            .unwrap();
             write_stream(store.create_stream("gone", 8192, true).unwrap(), 3, value).unwrap();
             store.open_stream("gone").unwrap().take().unwrap();
             if value.is_multiple_of(2) {
@@ -63,7 +76,9 @@ fn child() {
         "create" => put(&folder, "x", LEN, NEW).unwrap(),
         "folder" => put_folder(&folder, NEW),
         "unfinished" => go_on(&folder).unwrap(),
-        "format" => Formatted::format_with_faults(folder.path().join("new.store"), 1 << 20, faults).unwrap(),
+        "format" => {
+            Formatted::format_with_faults(folder.path().join("new.store"), 1 << 20, faults).unwrap()
+        }
         "change" => change(&folder, "x", NEW).unwrap(),
         "hold" => {
             let in_place = folder.open_in_place("x").unwrap();
@@ -77,7 +92,9 @@ fn child() {
 
 /// A folder `group` of two objects.
 fn put_folder(folder: &Folder, value: u8) {
-    let mut new = folder.create_folder("group", Unfinished::Removed, &["a", "b"]).unwrap();
+    let mut new = folder
+        .create_folder("group", Unfinished::Removed, &["a", "b"])
+        .unwrap();
     for name in ["a", "b"] {
         fill(&*new.create(name, LEN).unwrap(), LEN, value);
     }
@@ -86,7 +103,9 @@ fn put_folder(folder: &Folder, value: u8) {
 
 /// The same, begun by an earlier writer; what it has beside is not to be in the folder.
 fn leave_unfinished(folder: &Folder) {
-    let mut new = folder.create_folder("group", Unfinished::Kept, &["a", "b"]).unwrap();
+    let mut new = folder
+        .create_folder("group", Unfinished::Kept, &["a", "b"])
+        .unwrap();
     for name in ["a", "b", "more"] {
         fill(&*new.create_growing(name).unwrap(), LEN, NEW);
     }
@@ -134,7 +153,9 @@ fn run_to(work: &str, folder: &Path, step: u64) -> Stopped {
         .spawn()
         .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let word = lines.map(Result::unwrap).find(|line| line == STOPPED || line == DONE);
+    let word = lines
+        .map(Result::unwrap)
+        .find(|line| line == STOPPED || line == DONE);
     let done = word.expect("the child failed") == DONE;
     Stopped { child, done }
 }
@@ -164,7 +185,10 @@ fn killed_while_it_creates_a_process_leaves_the_old_object_or_the_new() {
     kill_at_each_step("create", |folder, done, step| {
         let path = folder.path().join("x");
         assert!(folder.open("x").is_ok(), "step {step}");
-        assert!(holds(&path, LEN, OLD) || holds(&path, LEN, NEW), "step {step}");
+        assert!(
+            holds(&path, LEN, OLD) || holds(&path, LEN, NEW),
+            "step {step}"
+        );
         assert!(!done || holds(&path, LEN, NEW));
         put(folder, "x", LEN, 3).unwrap();
         assert!(holds(&path, LEN, 3), "step {step}: its lock went with it");
@@ -180,7 +204,11 @@ fn killed_while_it_replaces_a_folder_a_process_leaves_all_of_the_old_one_or_all_
         let stopped = run_to("folder", dir.path(), step);
         let done = stopped.done;
         drop(stopped);
-        let all = |value| ["a", "b"].iter().all(|name| holds(&dir.path().join("group").join(name), LEN, value));
+        let all = |value| {
+            ["a", "b"]
+                .iter()
+                .all(|name| holds(&dir.path().join("group").join(name), LEN, value))
+        };
         assert!(all(OLD) || all(NEW), "step {step}");
         assert!(!done || all(NEW));
         put_folder(&folder, 3);
@@ -202,18 +230,31 @@ fn killed_while_it_commits_what_can_be_gone_on_with_a_process_loses_none_of_it()
         let stopped = run_to("unfinished", dir.path(), step);
         let done = stopped.done;
         drop(stopped);
-        let all = |value| ["a", "b"].iter().all(|name| holds(&dir.path().join("group").join(name), LEN, value));
+        let all = |value| {
+            ["a", "b"]
+                .iter()
+                .all(|name| holds(&dir.path().join("group").join(name), LEN, value))
+        };
         assert!(all(OLD) || all(NEW), "step {step}");
         assert!(!done || all(NEW));
         // What others create meanwhile sweeps the dead.
         put(&folder, "next", 1, 0).unwrap();
         if all(OLD) {
-            let new = folder.create_folder("group", Unfinished::Kept, &["a", "b"]).unwrap();
-            assert!(new.has_checkpoint() && new.path().join("more").exists(), "step {step}");
+            let new = folder
+                .create_folder("group", Unfinished::Kept, &["a", "b"])
+                .unwrap();
+            assert!(
+                new.has_checkpoint() && new.path().join("more").exists(),
+                "step {step}"
+            );
             drop(new);
             go_on(&folder).unwrap();
             assert!(all(NEW), "step {step}");
-            assert_eq!(std::fs::read_dir(dir.path().join("group")).unwrap().count(), 2, "step {step}");
+            assert_eq!(
+                std::fs::read_dir(dir.path().join("group")).unwrap().count(),
+                2,
+                "step {step}"
+            );
         }
         assert_eq!(leftovers(dir.path()), [""; 0], "step {step}");
         if done {
@@ -238,7 +279,13 @@ fn killed_while_it_formats_a_new_file_a_process_leaves_a_store_or_none() {
         assert_eq!(leftovers(dir.path()), [""; 0], "step {step}");
         let store = Formatted::open_path(&path, Access::Write).unwrap();
         put(&store, "x", LEN, NEW).unwrap();
-        assert!(matches!(Formatted::format(&path, Some(1 << 20)), Err(Error::Exists { .. })), "step {step}");
+        assert!(
+            matches!(
+                Formatted::format(&path, Some(1 << 20)),
+                Err(Error::Exists { .. })
+            ),
+            "step {step}"
+        );
         if done {
             assert!(step >= 5, "only {step} steps were seen");
             return;
@@ -271,13 +318,19 @@ fn killed_at_any_moment_a_process_leaves_a_store_that_the_next_one_opens() {
     drop(store);
     for round in 0..20 {
         let writer = run_to("formatted", dir.path(), u64::MAX);
-        assert!(matches!(Formatted::open_path(&path, Access::Read), Err(Error::Locked { .. })));
+        assert!(matches!(
+            Formatted::open_path(&path, Access::Read),
+            Err(Error::Locked { .. })
+        ));
         std::thread::sleep(Duration::from_micros(round * 700));
         drop(writer);
         let store = Formatted::open_path(&path, Access::Write).unwrap();
         let faults = store.check(|_, _| true).unwrap().faults;
         let x = bytes_of(&store.open("x").unwrap()).unwrap();
-        assert!(x.len() as u64 == LEN && x.iter().all(|byte| *byte == x[0]), "round {round}");
+        assert!(
+            x.len() as u64 == LEN && x.iter().all(|byte| *byte == x[0]),
+            "round {round}"
+        );
         let mut interrupted = 0;
         if store.stat("y").unwrap().state == State::Interrupted {
             interrupted += 1;
@@ -289,14 +342,23 @@ fn killed_at_any_moment_a_process_leaves_a_store_that_the_next_one_opens() {
                 Ok(State::Whole) => _ = value_of_stream(&store, stream).unwrap(),
                 _ => {
                     interrupted += 1;
-                    assert!(matches!(store.open_stream(stream), Err(Error::Unfinished { .. })));
+                    assert!(matches!(
+                        store.open_stream(stream),
+                        Err(Error::Unfinished { .. })
+                    ));
                 }
             }
             store.remove(stream).unwrap();
         }
         assert_eq!(faults.len(), interrupted, "round {round}: {faults:?}");
-        assert_eq!(bytes_of(&store.open("y").unwrap()).unwrap().len() as u64, LEN);
-        assert_eq!((store.list().unwrap(), store.free_bytes().unwrap()), (vec!["x".into(), "y".into()], free));
+        assert_eq!(
+            bytes_of(&store.open("y").unwrap()).unwrap().len() as u64,
+            LEN
+        );
+        assert_eq!(
+            (store.list().unwrap(), store.free_bytes().unwrap()),
+            (vec!["x".into(), "y".into()], free)
+        );
     }
 }
 
@@ -307,7 +369,10 @@ fn a_writer_in_another_process_is_respected_while_it_lives() {
     put(&folder, "x", LEN, OLD).unwrap();
     let writer = run_to("hold", dir.path(), u64::MAX);
     assert!(matches!(folder.create("x", 1), Err(Error::Locked { .. })));
-    assert!(matches!(folder.open_in_place("x"), Err(Error::Locked { .. })));
+    assert!(matches!(
+        folder.open_in_place("x"),
+        Err(Error::Locked { .. })
+    ));
     assert_eq!(folder.stat("x").unwrap().state, State::BeingWritten);
     assert!(folder.open("x").is_ok());
     drop(writer);

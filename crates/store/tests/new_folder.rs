@@ -21,7 +21,9 @@ fn put(folder: &Folder, value: u8) -> Result<(), Error> {
 }
 
 fn whole(folder: &Path, value: u8) -> bool {
-    ["a", "b"].iter().all(|name| holds(&folder.join("x").join(name), LEN, value))
+    ["a", "b"]
+        .iter()
+        .all(|name| holds(&folder.join("x").join(name), LEN, value))
 }
 
 #[test]
@@ -40,7 +42,9 @@ fn a_folder_with_something_else_in_it_is_not_replaced() {
     let root = tempfile::tempdir().unwrap();
     let folder = Folder::new(root.path()).unwrap();
     put(&folder, 1).unwrap();
-    let foreign = |result: Result<(), Error>| assert!(matches!(result, Err(Error::Foreign { .. })), "{result:?}");
+    let foreign = |result: Result<(), Error>| {
+        assert!(matches!(result, Err(Error::Foreign { .. })), "{result:?}")
+    };
     let (file, deep) = (root.path().join("x/more"), root.path().join("x/deep"));
     std::fs::write(&file, b"precious").unwrap();
     foreign(put(&folder, 2));
@@ -49,7 +53,9 @@ fn a_folder_with_something_else_in_it_is_not_replaced() {
     foreign(put(&folder, 2));
     std::fs::remove_dir(&deep).unwrap();
     // Also what has come meanwhile.
-    let new = folder.create_folder("x", Unfinished::Removed, &["a", "b"]).unwrap();
+    let new = folder
+        .create_folder("x", Unfinished::Removed, &["a", "b"])
+        .unwrap();
     std::fs::write(&file, b"precious").unwrap();
     foreign(new.commit());
     assert!(whole(root.path(), 1) && file.exists());
@@ -63,7 +69,9 @@ fn a_folder_with_something_else_in_it_is_not_replaced() {
 fn a_folder_that_is_given_up_never_was() {
     let root = tempfile::tempdir().unwrap();
     let folder = Folder::new(root.path()).unwrap();
-    let mut new = folder.create_folder("x", Unfinished::Removed, &["a", "b"]).unwrap();
+    let mut new = folder
+        .create_folder("x", Unfinished::Removed, &["a", "b"])
+        .unwrap();
     fill(&*new.create("a", LEN).unwrap(), LEN, 1);
     drop(new);
     assert_eq!(std::fs::read_dir(root.path()).unwrap().count(), 0);
@@ -75,10 +83,19 @@ fn whatever_step_fails_the_name_leads_to_the_old_folder_or_to_the_new_one() {
         for fails in 0.. {
             let root = tempfile::tempdir().unwrap();
             put(&Folder::new(root.path()).unwrap(), 1).unwrap();
-            let faults = Arc::new(Faults::hook(move |number, _| if number == fails { Err(kind.into()) } else { Ok(()) }));
+            let faults = Arc::new(Faults::hook(move |number, _| {
+                if number == fails {
+                    Err(kind.into())
+                } else {
+                    Ok(())
+                }
+            }));
             let faulty = Folder::with_faults(root.path(), Arc::clone(&faults)).unwrap();
             let result = put(&faulty, 2);
-            assert!(whole(root.path(), 1) || whole(root.path(), 2), "step {fails}");
+            assert!(
+                whole(root.path(), 1) || whole(root.path(), 2),
+                "step {fails}"
+            );
             assert!(result.is_err() || whole(root.path(), 2), "step {fails}");
             drop(faulty);
             // The next one sweeps what was left.
@@ -94,9 +111,12 @@ fn whatever_step_fails_the_name_leads_to_the_old_folder_or_to_the_new_one() {
     }
 }
 
-/// A folder that an earlier writer has left with a checkpoint: two objects, and one that only those need who go on.
+/// A folder that an earlier writer has left with a checkpoint: two objects, and one that only those
+/// need who go on.
 fn leave(folder: &Folder, value: u8) {
-    let mut new = folder.create_folder("x", Unfinished::Kept, &["a", "b"]).unwrap();
+    let mut new = folder
+        .create_folder("x", Unfinished::Kept, &["a", "b"])
+        .unwrap();
     for name in ["a", "b", "more"] {
         fill(&*new.create_growing(name).unwrap(), LEN, value);
     }
@@ -113,15 +133,20 @@ fn go_on(folder: &Folder, value: u8) -> Result<(), Error> {
         new.cut(name, LEN);
         // It is as long as it may become.
         let mut found = vec![0; LEN as usize];
-        std::fs::File::open(path).unwrap().read_exact(&mut found).unwrap();
+        std::fs::File::open(path)
+            .unwrap()
+            .read_exact(&mut found)
+            .unwrap();
         assert!(found.iter().all(|byte| *byte == value), "{name}");
     }
     new.commit_without(&["more"])
 }
 
 fn names(folder: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -129,7 +154,10 @@ fn names(folder: &Path) -> Vec<String> {
 /// Progress that was durable went with a commit that failed.
 #[test]
 fn whatever_step_of_a_commit_fails_a_checkpoint_is_lost_only_to_the_new_folder() {
-    for (kind, is_there) in [(io::ErrorKind::Other, true), (io::ErrorKind::StorageFull, false)] {
+    for (kind, is_there) in [
+        (io::ErrorKind::Other, true),
+        (io::ErrorKind::StorageFull, false),
+    ] {
         for fails in 0.. {
             let root = tempfile::tempdir().unwrap();
             let plain = Folder::new(root.path()).unwrap();
@@ -137,8 +165,17 @@ fn whatever_step_of_a_commit_fails_a_checkpoint_is_lost_only_to_the_new_folder()
                 put(&plain, 1).unwrap();
             }
             leave(&plain, 2);
-            let faults = Arc::new(Faults::hook(move |number, _| if number == fails { Err(kind.into()) } else { Ok(()) }));
-            let result = go_on(&Folder::with_faults(root.path(), Arc::clone(&faults)).unwrap(), 2);
+            let faults = Arc::new(Faults::hook(move |number, _| {
+                if number == fails {
+                    Err(kind.into())
+                } else {
+                    Ok(())
+                }
+            }));
+            let result = go_on(
+                &Folder::with_faults(root.path(), Arc::clone(&faults)).unwrap(),
+                2,
+            );
             let log = faults.log();
             match &result {
                 Ok(()) => assert!(whole(root.path(), 2), "step {fails}"),
@@ -169,12 +206,24 @@ fn what_could_not_be_removed_goes_with_the_next_folder_of_the_name() {
     let root = tempfile::tempdir().unwrap();
     let plain = Folder::new(root.path()).unwrap();
     leave(&plain, 1);
-    let cannot_remove = Faults::hook(|_, step| if step == Step::Remove { Err(io::ErrorKind::Other.into()) } else { Ok(()) });
-    go_on(&Folder::with_faults(root.path(), Arc::new(cannot_remove)).unwrap(), 1).unwrap();
+    let cannot_remove = Faults::hook(|_, step| {
+        if step == Step::Remove {
+            Err(io::ErrorKind::Other.into())
+        } else {
+            Ok(())
+        }
+    });
+    go_on(
+        &Folder::with_faults(root.path(), Arc::new(cannot_remove)).unwrap(),
+        1,
+    )
+    .unwrap();
     assert!(whole(root.path(), 1));
     assert_eq!(plain.list().unwrap(), ["x/a", "x/b"]);
     // It is nothing to go on with.
-    let new = plain.create_folder("x", Unfinished::Kept, &["a", "b"]).unwrap();
+    let new = plain
+        .create_folder("x", Unfinished::Kept, &["a", "b"])
+        .unwrap();
     assert!(!new.has_checkpoint());
     drop(new);
     leave(&plain, 2);
@@ -188,21 +237,34 @@ fn what_could_not_be_removed_goes_with_the_next_folder_of_the_name() {
 fn two_writers_of_one_folder_exclude_each_other() {
     let root = tempfile::tempdir().unwrap();
     let folder = Folder::new(root.path()).unwrap();
-    let held = folder.create_folder("x", Unfinished::Removed, &["a", "b"]).unwrap();
-    assert!(matches!(folder.create_folder("x", Unfinished::Removed, &["a", "b"]), Err(Error::Locked { .. })));
-    assert!(matches!(folder.create("x", 1), Err(Error::Locked { .. } | Error::NotAFile { .. })));
+    let held = folder
+        .create_folder("x", Unfinished::Removed, &["a", "b"])
+        .unwrap();
+    assert!(matches!(
+        folder.create_folder("x", Unfinished::Removed, &["a", "b"]),
+        Err(Error::Locked { .. })
+    ));
+    assert!(matches!(
+        folder.create("x", 1),
+        Err(Error::Locked { .. } | Error::NotAFile { .. })
+    ));
     drop(held);
     put(&folder, 1).unwrap();
     assert!(matches!(folder.create("x", 1), Err(Error::NotAFile { .. })));
     common::put(&folder, "y", 1, 1).unwrap();
-    assert!(matches!(folder.create_folder("y", Unfinished::Removed, &["a", "b"]), Err(Error::NotAFolder { .. })));
+    assert!(matches!(
+        folder.create_folder("y", Unfinished::Removed, &["a", "b"]),
+        Err(Error::NotAFolder { .. })
+    ));
 }
 
 #[test]
 fn an_unfinished_folder_that_is_kept_can_be_gone_on_with() {
     let root = tempfile::tempdir().unwrap();
     let folder = Folder::new(root.path()).unwrap();
-    let mut new = folder.create_folder("x", Unfinished::Kept, &["a", "b"]).unwrap();
+    let mut new = folder
+        .create_folder("x", Unfinished::Kept, &["a", "b"])
+        .unwrap();
     fill(&*new.create_growing("a").unwrap(), LEN, 7);
     new.sync().unwrap();
     std::fs::write(new.path().join(CHECKPOINT), "far").unwrap();
@@ -211,7 +273,9 @@ fn an_unfinished_folder_that_is_kept_can_be_gone_on_with() {
     // Others that are created meanwhile sweep the dead, not this.
     common::put(&folder, "y", 1, 1).unwrap();
 
-    let mut again = folder.create_folder("x", Unfinished::Kept, &["a", "b"]).unwrap();
+    let mut again = folder
+        .create_folder("x", Unfinished::Kept, &["a", "b"])
+        .unwrap();
     let device = again.create_growing("a").unwrap();
     assert!(device.len() >= LEN);
     again.cut("a", LEN);
@@ -219,7 +283,9 @@ fn an_unfinished_folder_that_is_kept_can_be_gone_on_with() {
     assert!(holds(&root.path().join("x/a"), LEN, 7));
     assert_eq!(leftovers(root.path()), [""; 0]);
 
-    let given_up = folder.create_folder("z", Unfinished::Kept, &["a", "b"]).unwrap();
+    let given_up = folder
+        .create_folder("z", Unfinished::Kept, &["a", "b"])
+        .unwrap();
     std::fs::write(given_up.path().join(CHECKPOINT), "far").unwrap();
     given_up.discard();
     assert_eq!(leftovers(root.path()), [""; 0]);
@@ -244,9 +310,13 @@ fn objects_of_a_folder_share_what_is_free() {
     let root = tempfile::tempdir().unwrap();
     let faults = Arc::new(Faults::none().with_free_bytes(2 * LEN - 1));
     let folder = Folder::with_faults(root.path(), faults).unwrap();
-    let mut new = folder.create_folder("x", Unfinished::Removed, &["a", "b"]).unwrap();
+    let mut new = folder
+        .create_folder("x", Unfinished::Removed, &["a", "b"])
+        .unwrap();
     new.check_space("a", 2 * LEN - 1).unwrap();
-    assert!(matches!(new.check_space("a", 2 * LEN), Err(Error::NoSpace { needed, .. }) if needed == 2 * LEN));
+    assert!(
+        matches!(new.check_space("a", 2 * LEN), Err(Error::NoSpace { needed, .. }) if needed == 2 * LEN)
+    );
     new.create("a", LEN).unwrap();
 }
 
@@ -255,7 +325,19 @@ fn a_folder_that_does_not_fit_says_so_before_it_is_written() {
     let root = tempfile::tempdir().unwrap();
     let faults = Arc::new(Faults::none().with_free_bytes(1000));
     let folder = Folder::with_faults(root.path(), faults).unwrap();
-    let mut new = folder.create_folder("x", Unfinished::Removed, &["a", "b"]).unwrap();
+    let mut new = folder
+        .create_folder("x", Unfinished::Removed, &["a", "b"])
+        .unwrap();
     let error = new.create("a", LEN).err().unwrap();
-    assert!(matches!(error, Error::NoSpace { needed: LEN, free: 1000, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::NoSpace {
+                needed: LEN,
+                free: 1000,
+                ..
+            }
+        ),
+        "{error}"
+    );
 }

@@ -17,7 +17,11 @@ fn unnamed_objects_outlive_the_scratch_and_go_with_their_last_holder() {
     let scratch = Scratch::new(dir.path(), Tmpfs::Allow).unwrap();
     let object = scratch.create(5000).unwrap();
     assert_eq!((object.len(), object.device().len()), (5000, 5000));
-    assert_eq!(count(scratch.folder().path()), 1, "only the lock has a name");
+    assert_eq!(
+        count(scratch.folder().path()),
+        1,
+        "only the lock has a name"
+    );
     assert!(object.name().starts_with("scratch object "));
     put(scratch.folder(), "named", 10, 1).unwrap();
     drop(scratch);
@@ -82,9 +86,19 @@ fn what_does_not_fit_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let faults = Arc::new(Faults::none().with_free_bytes(100));
     let scratch = Scratch::with_faults(dir.path(), Tmpfs::Allow, faults).unwrap();
-    assert!(matches!(scratch.create(101), Err(Error::NoSpace { needed: 101, free: 100, .. })));
+    assert!(matches!(
+        scratch.create(101),
+        Err(Error::NoSpace {
+            needed: 101,
+            free: 100,
+            ..
+        })
+    ));
     let gone = dir.path().join("no");
-    assert!(matches!(Scratch::new(gone, Tmpfs::Allow), Err(Error::Missing { .. })));
+    assert!(matches!(
+        Scratch::new(gone, Tmpfs::Allow),
+        Err(Error::Missing { .. })
+    ));
 }
 
 #[test]
@@ -94,7 +108,13 @@ fn a_sweep_removes_what_the_dead_have_left_and_nothing_of_the_living() {
     let living = Scratch::new(dir.path(), Tmpfs::Allow).unwrap();
     let lasting = living.lasting().unwrap();
     let kept = lasting.path().join(".x.outcore-unfinished");
-    for (folder, file) in [(dir.path().join("outcore-scratch-1-0000000000000000"), "lock"), (kept.clone(), CHECKPOINT)] {
+    for (folder, file) in [
+        (
+            dir.path().join("outcore-scratch-1-0000000000000000"),
+            "lock",
+        ),
+        (kept.clone(), CHECKPOINT),
+    ] {
         std::fs::create_dir(&folder).unwrap();
         std::fs::write(folder.join(file), "").unwrap();
     }

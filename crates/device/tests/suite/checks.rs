@@ -18,7 +18,12 @@ pub(crate) fn reads_what_was_written(subject: &mut Subject) {
     for (turn, blocks) in [1, 3, 17].into_iter().enumerate() {
         let (offset, bytes) = (turn * 128 * 1024, pattern(turn as u64, blocks * block));
         subject.write(&made.device, offset as u64, &bytes).unwrap();
-        assert_eq!(&subject.read(&made.device, offset as u64, bytes.len()).unwrap()[..], &bytes[..]);
+        assert_eq!(
+            &subject
+                .read(&made.device, offset as u64, bytes.len())
+                .unwrap()[..],
+            &bytes[..]
+        );
     }
     let untouched = subject.read(&made.device, 64 * 1024, 4096).unwrap();
     assert!(untouched.iter().all(|&byte| byte == 0));
@@ -37,7 +42,9 @@ pub(crate) fn unaligned_requests_work_or_are_refused(subject: &mut Subject) {
         let read = subject.perform(&made.device, offset as u64, Op::Read(buf));
         let Op::Read(mut buf) = read.op else { panic!() };
         match read.result {
-            Err(error) if constrained => assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}"),
+            Err(error) if constrained => {
+                assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}")
+            }
             result => {
                 result.unwrap();
                 assert!(!constrained);
@@ -48,7 +55,10 @@ pub(crate) fn unaligned_requests_work_or_are_refused(subject: &mut Subject) {
         let write = subject.perform(&made.device, offset as u64, Op::Write(buf.freeze()));
         assert_eq!(write.result.is_err(), constrained);
     }
-    assert_eq!(&subject.read(&made.device, 0, 8192).unwrap()[..], &pattern(1, 8192)[..]);
+    assert_eq!(
+        &subject.read(&made.device, 0, 8192).unwrap()[..],
+        &pattern(1, 8192)[..]
+    );
 }
 
 /// A length that is no multiple of any block but 1.
@@ -61,7 +71,9 @@ pub(crate) fn reads_past_the_end_are_zeroed(subject: &mut Subject) {
     // Bytes past the end reach the medium and must not come back.
     subject.write(&made.device, 0, &pattern(5, whole)).unwrap();
     for offset in [0, (RAGGED - 1) / block * block] {
-        let bytes = subject.read(&made.device, offset as u64, whole - offset).unwrap();
+        let bytes = subject
+            .read(&made.device, offset as u64, whole - offset)
+            .unwrap();
         let (inside, outside) = bytes.split_at(RAGGED - offset);
         assert_eq!(inside, &pattern(5, whole)[offset..RAGGED]);
         assert!(outside.iter().all(|&byte| byte == 0));
@@ -73,11 +85,16 @@ pub(crate) fn writes_past_the_end_keep_what_is_before_it(subject: &mut Subject) 
     let block = made.device.limits().block as usize;
     let whole = RAGGED.next_multiple_of(block);
     let tail = (RAGGED - 1) / block * block;
-    subject.write(&made.device, tail as u64, &pattern(6, whole - tail)).unwrap();
+    subject
+        .write(&made.device, tail as u64, &pattern(6, whole - tail))
+        .unwrap();
     assert_eq!(made.device.len(), RAGGED as u64);
     let bytes = subject.read(&made.device, 0, whole).unwrap();
     assert!(bytes[..tail].iter().all(|&byte| byte == 0));
-    assert_eq!(&bytes[tail..RAGGED], &pattern(6, whole - tail)[..RAGGED - tail]);
+    assert_eq!(
+        &bytes[tail..RAGGED],
+        &pattern(6, whole - tail)[..RAGGED - tail]
+    );
 }
 
 pub(crate) fn requests_beyond_the_end_are_refused(subject: &mut Subject) {
@@ -88,7 +105,9 @@ pub(crate) fn requests_beyond_the_end_are_refused(subject: &mut Subject) {
     for offset in [end, end - block as u64, far] {
         let error = subject.read(&made.device, offset, 2 * block).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-        let error = subject.write(&made.device, offset, &vec![1; 2 * block]).unwrap_err();
+        let error = subject
+            .write(&made.device, offset, &vec![1; 2 * block])
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
 }
@@ -96,9 +115,18 @@ pub(crate) fn requests_beyond_the_end_are_refused(subject: &mut Subject) {
 pub(crate) fn empty_requests_succeed(subject: &mut Subject) {
     for len in [0, 8192] {
         let made = subject.device(len);
-        subject.perform(&made.device, 0, Op::Read(Buf::default())).result.unwrap();
-        subject.perform(&made.device, 0, Op::Write(Buf::default().freeze())).result.unwrap();
-        subject.perform(&made.device, 0, Op::Discard { len: 0 }).result.unwrap();
+        subject
+            .perform(&made.device, 0, Op::Read(Buf::default()))
+            .result
+            .unwrap();
+        subject
+            .perform(&made.device, 0, Op::Write(Buf::default().freeze()))
+            .result
+            .unwrap();
+        subject
+            .perform(&made.device, 0, Op::Discard { len: 0 })
+            .result
+            .unwrap();
         subject.perform(&made.device, 0, Op::Flush).result.unwrap();
     }
     subject.driver.submit(&mut Vec::new());
@@ -110,7 +138,9 @@ pub(crate) fn each_of_many_requests_completes_exactly_once(subject: &mut Subject
     const BYTES: usize = 4096;
     const PLACES: usize = 1024;
     let made = subject.device((PLACES * BYTES) as u64);
-    subject.write(&made.device, 0, &pattern(0, PLACES * BYTES)).unwrap();
+    subject
+        .write(&made.device, 0, &pattern(0, PLACES * BYTES))
+        .unwrap();
     let expected = pattern(0, PLACES * BYTES);
     let mut memory = Buf::anonymous(REQUESTS * BYTES).unwrap();
     let mut requests: Vec<Request> = (0..REQUESTS)
@@ -131,9 +161,14 @@ pub(crate) fn each_of_many_requests_completes_exactly_once(subject: &mut Subject
     let mut seen = vec![false; REQUESTS];
     for completion in reap_all(&mut *subject.driver) {
         let tag = completion.tag as usize;
-        assert!(!std::mem::replace(&mut seen[tag], true), "request {tag} came twice");
+        assert!(
+            !std::mem::replace(&mut seen[tag], true),
+            "request {tag} came twice"
+        );
         completion.result.unwrap();
-        let Op::Read(buf) = completion.op else { panic!() };
+        let Op::Read(buf) = completion.op else {
+            panic!()
+        };
         let place = tag % PLACES * BYTES;
         assert_eq!(&buf[..], &expected[place..place + BYTES]);
     }
@@ -153,7 +188,10 @@ pub(crate) fn flush_and_discard(subject: &mut Subject) {
     let made = subject.device(MIB as u64);
     subject.write(&made.device, 0, &pattern(3, 65536)).unwrap();
     subject.perform(&made.device, 0, Op::Flush).result.unwrap();
-    match subject.perform(&made.device, 8192, Op::Discard { len: 16384 }).result {
+    match subject
+        .perform(&made.device, 8192, Op::Discard { len: 16384 })
+        .result
+    {
         // Not every file system can punch holes.
         Err(error) if matches!(error.kind(), ErrorKind::Unsupported) => return,
         result => result.unwrap(),
@@ -167,16 +205,26 @@ pub(crate) fn flush_and_discard(subject: &mut Subject) {
 pub(crate) fn offload_is_refused_where_there_is_none(subject: &mut Subject) {
     let made = subject.device(8192);
     let input = Buf::default().freeze();
-    let op = Op::Offload { opcode: 1, input, destination: Buf::anonymous(512).unwrap() };
+    let op = Op::Offload {
+        opcode: 1,
+        input,
+        destination: Buf::anonymous(512).unwrap(),
+    };
     let error = subject.perform(&made.device, 0, op).result.unwrap_err();
-    assert_eq!((error.op, error.kind()), (OpKind::Offload, ErrorKind::Unsupported));
+    assert_eq!(
+        (error.op, error.kind()),
+        (OpKind::Offload, ErrorKind::Unsupported)
+    );
 }
 
 pub(crate) fn errors_name_device_operation_and_place(subject: &mut Subject) {
     let made = subject.device(8192);
     let error = subject.read(&made.device, 1 << 30, 4096).unwrap_err();
     assert_eq!(error.device, made.device.name());
-    assert_eq!((error.op, error.offset, error.len), (OpKind::Read, 1 << 30, 4096));
+    assert_eq!(
+        (error.op, error.offset, error.len),
+        (OpKind::Read, 1 << 30, 4096)
+    );
     let text = error.to_string();
     for part in [made.device.name(), "read", "4096", "1073741824"] {
         assert!(text.contains(part), "{text}");
@@ -203,12 +251,20 @@ pub(crate) fn waiting_ends_in_time(subject: &mut Subject) {
     let mut out = Vec::new();
     let start = Instant::now();
     subject.driver.reap(Some(Duration::ZERO), &mut out).unwrap();
-    subject.driver.reap(Some(Duration::from_millis(30)), &mut out).unwrap();
+    subject
+        .driver
+        .reap(Some(Duration::from_millis(30)), &mut out)
+        .unwrap();
     assert!(start.elapsed() >= Duration::from_millis(30));
     // A request that is polled for arrives without a wait.
     let made = subject.device(8192);
     let op = Op::Read(Buf::anonymous(4096).unwrap());
-    subject.driver.submit(&mut vec![Request { tag: 3, device: Arc::clone(&made.device), offset: 0, op }]);
+    subject.driver.submit(&mut vec![Request {
+        tag: 3,
+        device: Arc::clone(&made.device),
+        offset: 0,
+        op,
+    }]);
     while out.is_empty() {
         assert!(start.elapsed() < super::PATIENCE);
         subject.driver.reap(Some(Duration::ZERO), &mut out).unwrap();
@@ -220,8 +276,12 @@ pub(crate) fn a_driver_moves_between_threads(subject: &mut Subject) {
     let made = subject.device(MIB as u64);
     subject.write(&made.device, 0, &pattern(8, 65536)).unwrap();
     let mut driver = subject.another_driver();
-    let read =
-        |offset| Request { tag: offset, device: Arc::clone(&made.device), offset, op: Op::Read(Buf::anonymous(4096).unwrap()) };
+    let read = |offset| Request {
+        tag: offset,
+        device: Arc::clone(&made.device),
+        offset,
+        op: Op::Read(Buf::anonymous(4096).unwrap()),
+    };
     // Submitted by a thread that ends before anybody waits.
     let driver = std::thread::scope(|scope| {
         let submit = || {
@@ -233,7 +293,9 @@ pub(crate) fn a_driver_moves_between_threads(subject: &mut Subject) {
     let mut driver = driver;
     for completion in reap_all(&mut *driver) {
         completion.result.unwrap();
-        let Op::Read(buf) = completion.op else { panic!() };
+        let Op::Read(buf) = completion.op else {
+            panic!()
+        };
         let start = completion.tag as usize;
         assert_eq!(&buf[..], &pattern(8, 65536)[start..start + 4096]);
     }
@@ -269,7 +331,10 @@ pub(crate) fn dropping_the_driver_drains_it(subject: &mut Subject) {
     let gone = Arc::new(AtomicBool::new(false));
     let mut bytes = Buf::anonymous(64 * PIECE).unwrap();
     bytes.copy_from_slice(&pattern(4, 64 * PIECE));
-    let mut memory = Buf::new(Box::new(Watched { bytes, gone: Arc::clone(&gone) }));
+    let mut memory = Buf::new(Box::new(Watched {
+        bytes,
+        gone: Arc::clone(&gone),
+    }));
     let mut driver = subject.another_driver();
     let mut requests = (0..64)
         .map(|index| Request {
@@ -296,7 +361,8 @@ pub(crate) fn registered_memory_works_the_same(subject: &mut Subject) {
     assert!(registered <= memory.len());
     assert_eq!(driver.info().registered_bytes, registered);
     println!("{registered} bytes registered");
-    // The second piece lies across the end of what an unprivileged user can register; the third meets no registration.
+    // The second piece lies across the end of what an unprivileged user can register; the third
+    // meets no registration.
     for skip in [0, 2 * MIB, 0] {
         memory.split_to(skip);
         let seed = memory.len() as u64;
@@ -304,7 +370,9 @@ pub(crate) fn registered_memory_works_the_same(subject: &mut Subject) {
         piece.copy_from_slice(&pattern(seed, 4 * MIB));
         let write = perform(&mut *driver, &made.device, 0, Op::Write(piece.freeze()));
         write.result.unwrap();
-        let Op::Write(shared) = write.op else { panic!() };
+        let Op::Write(shared) = write.op else {
+            panic!()
+        };
         let mut piece = shared.try_thaw().unwrap();
         piece.fill(0);
         let read = perform(&mut *driver, &made.device, 0, Op::Read(piece));
@@ -320,8 +388,15 @@ pub(crate) fn registered_memory_works_the_same(subject: &mut Subject) {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Read { start: usize, blocks: usize },
-    Write { start: usize, blocks: usize, seed: u64 },
+    Read {
+        start: usize,
+        blocks: usize,
+    },
+    Write {
+        start: usize,
+        blocks: usize,
+        seed: u64,
+    },
     Flush,
 }
 
@@ -337,7 +412,11 @@ fn steps(blocks: usize) -> impl Strategy<Value = Vec<Step>> {
 
 pub(crate) fn random_operations_agree_with_a_model(subject: &mut Subject) {
     const BLOCKS: usize = 24;
-    let mut runner = TestRunner::new(Config { cases: 12, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config {
+        cases: 12,
+        failure_persistence: None,
+        ..Config::default()
+    });
     let subject = std::cell::RefCell::new(subject);
     runner
         .run(&steps(BLOCKS), |steps| {
@@ -352,18 +431,32 @@ pub(crate) fn random_operations_agree_with_a_model(subject: &mut Subject) {
         .unwrap();
 }
 
-fn agrees(subject: &mut Subject, device: &Arc<dyn Device>, unit: usize, len: usize, steps: &[Step]) {
+fn agrees(
+    subject: &mut Subject,
+    device: &Arc<dyn Device>,
+    unit: usize,
+    len: usize,
+    steps: &[Step],
+) {
     let mut model = vec![0; len];
     for step in steps {
         match *step {
             Step::Read { start, blocks } => {
                 let range = start * unit..(start + blocks) * unit;
-                let bytes = subject.read(device, range.start as u64, range.len()).unwrap();
+                let bytes = subject
+                    .read(device, range.start as u64, range.len())
+                    .unwrap();
                 assert!(bytes[..] == model[range]);
             }
-            Step::Write { start, blocks, seed } => {
+            Step::Write {
+                start,
+                blocks,
+                seed,
+            } => {
                 let bytes = pattern(seed, blocks * unit);
-                subject.write(device, (start * unit) as u64, &bytes).unwrap();
+                subject
+                    .write(device, (start * unit) as u64, &bytes)
+                    .unwrap();
                 model[start * unit..][..bytes.len()].copy_from_slice(&bytes);
             }
             Step::Flush => subject.perform(device, 0, Op::Flush).result.unwrap(),

@@ -1,4 +1,5 @@
-//! The devices under test. Each function makes a fresh one of `len` zero bytes, or says that there is none here.
+//! The devices under test. Each function makes a fresh one of `len` zero bytes, or says that there
+//! is none here.
 
 use outcore_device::{Device, Faults, Faulty, MemoryDevice, Mode, open_file};
 use std::path::{Path, PathBuf};
@@ -16,7 +17,9 @@ pub(crate) struct Made {
 pub(crate) const FOLDER_VARIABLE: &str = "OUTCORE_TEST_FOLDER";
 
 fn disk_folder() -> PathBuf {
-    std::env::var_os(FOLDER_VARIABLE).unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into()).into()
+    std::env::var_os(FOLDER_VARIABLE)
+        .unwrap_or_else(|| env!("CARGO_TARGET_TMPDIR").into())
+        .into()
 }
 
 fn file_in(parent: &Path, len: u64) -> Option<Made> {
@@ -28,7 +31,10 @@ fn file_in(parent: &Path, len: u64) -> Option<Made> {
         }
     };
     let device = open_file(folder.path().join("object"), Mode::Create(len)).unwrap();
-    Some(Made { device, _folder: Some(folder) })
+    Some(Made {
+        device,
+        _folder: Some(folder),
+    })
 }
 
 /// A file on a disk, by direct I/O where its file system has it.
@@ -43,17 +49,26 @@ pub(crate) fn tmpfs(len: u64) -> Option<Made> {
 
 /// Plain memory.
 pub(crate) fn memory(len: u64) -> Option<Made> {
-    Some(Made { device: Arc::new(MemoryDevice::new("memory", len)), _folder: None })
+    Some(Made {
+        device: Arc::new(MemoryDevice::new("memory", len)),
+        _folder: None,
+    })
 }
 
 /// Memory with a disk's constraints.
 pub(crate) fn memory_in_blocks(len: u64) -> Option<Made> {
-    Some(Made { device: Arc::new(MemoryDevice::with_block("memory in blocks", len, 4096)), _folder: None })
+    Some(Made {
+        device: Arc::new(MemoryDevice::with_block("memory in blocks", len, 4096)),
+        _folder: None,
+    })
 }
 
 fn faulty_disk(len: u64, faults: Faults) -> Option<Made> {
     let Made { device, _folder } = disk(len)?;
-    Some(Made { device: Faulty::new(device, faults), _folder })
+    Some(Made {
+        device: Faulty::new(device, faults),
+        _folder,
+    })
 }
 
 /// A wrapped file without faults.
@@ -61,8 +76,18 @@ pub(crate) fn faulty(len: u64) -> Option<Made> {
     faulty_disk(len, Faults::default())
 }
 
-/// A file whose transfers are short, slow and out of order, yet never wrong: callers see no difference.
+/// A file whose transfers are short, slow and out of order, yet never wrong: callers see no
+/// difference.
 pub(crate) fn nervous(len: u64) -> Option<Made> {
     let latency = Some(Duration::ZERO..Duration::from_micros(50));
-    faulty_disk(len, Faults { seed: 42, short: 0.3, reorder: 0.05, latency, ..Faults::default() })
+    faulty_disk(
+        len,
+        Faults {
+            seed: 42,
+            short: 0.3,
+            reorder: 0.05,
+            latency,
+            ..Faults::default()
+        },
+    )
 }

@@ -30,7 +30,11 @@ impl Subject {
             }
         };
         make(0)?;
-        Some(Subject { choice, make, driver })
+        Some(Subject {
+            choice,
+            make,
+            driver,
+        })
     }
 
     /// A fresh device of zeros.
@@ -48,7 +52,12 @@ impl Subject {
         perform(&mut *self.driver, device, offset, op)
     }
 
-    pub(crate) fn read(&mut self, device: &Arc<dyn Device>, offset: u64, len: usize) -> Result<Buf, DeviceError> {
+    pub(crate) fn read(
+        &mut self,
+        device: &Arc<dyn Device>,
+        offset: u64,
+        len: usize,
+    ) -> Result<Buf, DeviceError> {
         let mut buf = Buf::anonymous(len).unwrap();
         // What a read does not set must not look as if it had.
         buf.fill(0xee);
@@ -60,15 +69,30 @@ impl Subject {
         }
     }
 
-    pub(crate) fn write(&mut self, device: &Arc<dyn Device>, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+    pub(crate) fn write(
+        &mut self,
+        device: &Arc<dyn Device>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), DeviceError> {
         let mut buf = Buf::anonymous(bytes.len()).unwrap();
         buf.copy_from_slice(bytes);
         self.perform(device, offset, Op::Write(buf.freeze())).result
     }
 }
 
-pub(crate) fn perform(driver: &mut dyn Driver, device: &Arc<dyn Device>, offset: u64, op: Op) -> Completion {
-    driver.submit(&mut vec![Request { tag: 1, device: Arc::clone(device), offset, op }]);
+pub(crate) fn perform(
+    driver: &mut dyn Driver,
+    device: &Arc<dyn Device>,
+    offset: u64,
+    op: Op,
+) -> Completion {
+    driver.submit(&mut vec![Request {
+        tag: 1,
+        device: Arc::clone(device),
+        offset,
+        op,
+    }]);
     reap_all(driver).pop().expect("one answer")
 }
 
@@ -85,7 +109,9 @@ pub(crate) fn reap_all(driver: &mut dyn Driver) -> Vec<Completion> {
 
 /// Bytes that tell their place.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64).map(|index| (index.wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+    (0..len as u64)
+        .map(|index| (index.wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+        .collect()
 }
 
 /// Splitmix64.

@@ -27,7 +27,10 @@ struct Reserved {
 impl Budget {
     /// A budget of `total` bytes.
     pub(crate) fn new(total: u64) -> Budget {
-        Budget(Arc::new(Inner { total, reserved: Mutex::default() }))
+        Budget(Arc::new(Inner {
+            total,
+            reserved: Mutex::default(),
+        }))
     }
 
     /// All of it, bytes.
@@ -53,7 +56,12 @@ impl Budget {
 
     /// Nothing yet, for a run.
     pub(crate) fn for_run(&self) -> Reservation {
-        Reservation { budget: self.clone(), bytes: 0, owned: 0, holder: Holder::Run }
+        Reservation {
+            budget: self.clone(),
+            bytes: 0,
+            owned: 0,
+            holder: Holder::Run,
+        }
     }
 
     /// Reserves bytes that come back without anybody's doing, as those of a run do.
@@ -68,7 +76,12 @@ impl Budget {
     /// # Errors
     /// [`Error::OverBudget`], naming `what` and the bytes.
     pub fn reserve(&self, what: &str, bytes: u64) -> Result<Reservation> {
-        let mut reservation = Reservation { budget: self.clone(), bytes: 0, owned: 0, holder: Holder::Caller };
+        let mut reservation = Reservation {
+            budget: self.clone(),
+            bytes: 0,
+            owned: 0,
+            holder: Holder::Caller,
+        };
         reservation.grow(what, bytes)?;
         Ok(reservation)
     }
@@ -83,7 +96,12 @@ impl Budget {
     /// # Errors
     /// As [`reserve`](Budget::reserve).
     pub(crate) fn reserve_floor(&self, what: &str, bytes: u64) -> Result<Reservation> {
-        let mut reservation = Reservation { budget: self.clone(), bytes: 0, owned: 0, holder: Holder::Activity };
+        let mut reservation = Reservation {
+            budget: self.clone(),
+            bytes: 0,
+            owned: 0,
+            holder: Holder::Activity,
+        };
         reservation.grow(what, bytes)?;
         Ok(reservation)
     }
@@ -131,7 +149,10 @@ impl Reservation {
         let mut reserved = self.budget.0.reserved.locked();
         let back = self.owned - self.owned.min(bytes);
         reserved.all -= back;
-        reserved.of(self.holder).into_iter().for_each(|part| *part -= back);
+        reserved
+            .of(self.holder)
+            .into_iter()
+            .for_each(|part| *part -= back);
         self.owned = self.owned.min(bytes);
         self.bytes = self.bytes.min(bytes);
     }
@@ -141,10 +162,18 @@ impl Reservation {
         let (mut reserved, total) = (self.budget.0.reserved.locked(), self.budget.0.total);
         let available = total - reserved.all;
         if bytes > available {
-            return Err(Error::OverBudget { what: what.to_owned(), needed: bytes, available, budget: total });
+            return Err(Error::OverBudget {
+                what: what.to_owned(),
+                needed: bytes,
+                available,
+                budget: total,
+            });
         }
         reserved.all += bytes;
-        reserved.of(self.holder).into_iter().for_each(|part| *part += bytes);
+        reserved
+            .of(self.holder)
+            .into_iter()
+            .for_each(|part| *part += bytes);
         self.owned += bytes;
         self.bytes += bytes;
         Ok(())
@@ -156,11 +185,16 @@ impl Reservation {
         self.bytes = bytes;
     }
 
-    /// A floor of `bytes` for an activity of the owner of this reservation. It may outlast it: what the activity then
-    /// still holds keeps others waiting, not above the budget.
+    /// A floor of `bytes` for an activity of the owner of this reservation. It may outlast it: what
+    /// the activity then still holds keeps others waiting, not above the budget.
     pub(crate) fn part(&self, bytes: u64) -> Reservation {
         debug_assert!(bytes <= self.bytes);
-        Reservation { budget: self.budget.clone(), bytes, owned: 0, holder: Holder::Activity }
+        Reservation {
+            budget: self.budget.clone(),
+            bytes,
+            owned: 0,
+            holder: Holder::Activity,
+        }
     }
 }
 

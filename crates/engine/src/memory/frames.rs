@@ -1,8 +1,9 @@
 //! Memory that is mapped and not in use.
 //!
-//! Fresh pages have to be cleared, which can cost more than to read into them. So frames are cut from ranges as long as can be, and
-//! join their neighbours when they come back: pages that are there serve frames of any size. Pages come and go in units of one huge
-//! page, which a device moves in one piece.
+//! Fresh pages have to be cleared, which can cost more than to read into them. So frames are cut
+//! from ranges as long as can be, and join their neighbours when they come back: pages that are
+//! there serve frames of any size. Pages come and go in units of one huge page, which a device
+//! moves in one piece.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,11 +20,15 @@ const ALIKE_BYTES_MAX: usize = 16 << 20;
 /// Shorter frames have no unit made for them.
 const UNIT_FRAME_BYTES_MIN: usize = 64 << 10;
 
-/// Bytes that a frame for `bytes` bytes takes. Frames of nearly the same size become equal, at most an eighth or a page larger, so
-/// that one can be used after the other.
+/// Bytes that a frame for `bytes` bytes takes. Frames of nearly the same size become equal, at most
+/// an eighth or a page larger, so that one can be used after the other.
 pub(crate) fn frame_bytes(bytes: usize) -> u64 {
     let bytes = bytes.max(1);
-    let step = if bytes <= ALIKE_BYTES_MAX { bytes.next_power_of_two() / 16 } else { PAGE };
+    let step = if bytes <= ALIKE_BYTES_MAX {
+        bytes.next_power_of_two() / 16
+    } else {
+        PAGE
+    };
     bytes.next_multiple_of(step.max(PAGE)) as u64
 }
 
@@ -52,7 +57,8 @@ impl Frames {
         self.empty.take(size as usize)
     }
 
-    /// A frame of untouched pages. What is left of its last unit becomes an empty frame, if there is `room` for it.
+    /// A frame of untouched pages. What is left of its last unit becomes an empty frame, if there
+    /// is `room` for it.
     pub(super) fn fresh(&mut self, size: u64, room: u64) -> io::Result<Buf> {
         let (size, room) = (size as usize, room as usize);
         let units = size.next_multiple_of(UNIT);
@@ -62,15 +68,17 @@ impl Frames {
         let mut frame = match self.bare.take(units) {
             Some(range) => range,
             None => {
-                let mut range =
-                    Buf::anonymous(units.max(room.min(ADDRESSES) / UNIT * UNIT)).or_else(|_| Buf::anonymous(units))?;
+                let mut range = Buf::anonymous(units.max(room.min(ADDRESSES) / UNIT * UNIT))
+                    .or_else(|_| Buf::anonymous(units))?;
                 let frame = range.split_to(units);
                 self.bare.put(range);
                 frame
             }
         };
         if size < UNIT {
-            self.registered.untouched.insert(frame.as_ptr() as usize, frame.anchor());
+            self.registered
+                .untouched
+                .insert(frame.as_ptr() as usize, frame.anchor());
         }
         self.empty.put(frame.split_off(size));
         Ok(frame)
@@ -82,8 +90,8 @@ impl Frames {
         self.empty.put(frame);
     }
 
-    /// Gives pages of empty frames back to the system: up to `bytes` bytes in whole units, of those that lie together. False when
-    /// there is no whole unit.
+    /// Gives pages of empty frames back to the system: up to `bytes` bytes in whole units, of those
+    /// that lie together. False when there is no whole unit.
     pub(super) fn give_back_units(&mut self, bytes: u64) -> bool {
         let Some((start, mut units)) = self.empty.longest_first().find_map(|range| {
             let units = range.start.next_multiple_of(UNIT)..range.end / UNIT * UNIT;
@@ -91,7 +99,11 @@ impl Frames {
         }) else {
             return false;
         };
-        units.start = units.start.max(units.end.saturating_sub((bytes as usize).next_multiple_of(UNIT)));
+        units.start = units.start.max(
+            units
+                .end
+                .saturating_sub((bytes as usize).next_multiple_of(UNIT)),
+        );
         let mut head = self.empty.remove(start);
         let mut range = head.split_off(units.start - start);
         self.empty.put(range.split_off(units.len()));
@@ -104,7 +116,10 @@ impl Frames {
 
     /// An empty frame to let go of: the shortest of at least `bytes` bytes, or else the longest.
     pub(super) fn take_for_good(&mut self, bytes: u64) -> Option<Buf> {
-        let start = self.empty.shortest(bytes as usize).or_else(|| self.empty.longest_first().next().map(|range| range.start))?;
+        let start = self
+            .empty
+            .shortest(bytes as usize)
+            .or_else(|| self.empty.longest_first().next().map(|range| range.start))?;
         let frame = self.empty.remove(start);
         self.registered.leaves(&frame);
         Some(frame)
@@ -115,17 +130,19 @@ impl Frames {
         self.registered.leaves(frame);
     }
 
-    /// Before transfers begin: tells the driver of new units, or to let go of all because one has left, whose pages are to go too.
-    /// True when something has changed.
+    /// Before transfers begin: tells the driver of new units, or to let go of all because one has
+    /// left, whose pages are to go too. True when something has changed.
     pub(super) fn register(&mut self, driver: &mut dyn Driver) -> bool {
         self.registered.tell(driver)
     }
 }
 
-/// Units that the driver knows. It keeps their pages, so that it has to forget them when a frame of one leaves.
+/// Units that the driver knows. It keeps their pages, so that it has to forget them when a frame of
+/// one leaves.
 #[derive(Default)]
 struct Registered {
-    /// Units that have been used once: they are there, and need not be cleared before anything else can go on.
+    /// Units that have been used once: they are there, and need not be cleared before anything else
+    /// can go on.
     fresh: Vec<Anchor>,
     /// Those that will be, by their start.
     untouched: BTreeMap<usize, Anchor>,
@@ -139,7 +156,10 @@ struct Registered {
 impl Registered {
     /// A frame has been used.
     fn touched(&mut self, frame: &[u8]) {
-        self.fresh.extend(self.untouched.remove(&(frame.as_ptr() as usize / UNIT * UNIT)));
+        self.fresh.extend(
+            self.untouched
+                .remove(&(frame.as_ptr() as usize / UNIT * UNIT)),
+        );
     }
 
     fn leaves(&mut self, frame: &[u8]) {
@@ -152,7 +172,13 @@ impl Registered {
     }
 
     fn tell(&mut self, driver: &mut dyn Driver) -> bool {
-        let Registered { fresh, known, is_full, has_left, .. } = self;
+        let Registered {
+            fresh,
+            known,
+            is_full,
+            has_left,
+            ..
+        } = self;
         let changes = *has_left || !fresh.is_empty();
         if *has_left {
             driver.unregister();
@@ -185,7 +211,11 @@ impl Ranges {
             return;
         }
         let bounds = bounds(&range);
-        let before = self.by_start.range(..bounds.start).next_back().map(|(&start, before)| start..start + before.len());
+        let before = self
+            .by_start
+            .range(..bounds.start)
+            .next_back()
+            .map(|(&start, before)| start..start + before.len());
         if let Some(before) = before.filter(|before| before.end == bounds.start) {
             let mut before = self.remove(before.start);
             match before.try_join(range) {
@@ -219,7 +249,10 @@ impl Ranges {
     }
 
     fn longest_first(&self) -> impl Iterator<Item = Range<usize>> {
-        self.by_len.iter().rev().map(|&(len, start)| start..start + len)
+        self.by_len
+            .iter()
+            .rev()
+            .map(|&(len, start)| start..start + len)
     }
 
     fn insert(&mut self, range: Buf) {

@@ -43,7 +43,12 @@ impl Idle {
 
     /// The oldest of a length, if one is among those that are next to go.
     pub(super) fn pop_oldest_of(&mut self, len: usize) -> Option<Shared> {
-        let key = self.by_age.values().take(NEXT_TO_GO).find(|key| self.blocks[key].1.len() == len).copied()?;
+        let key = self
+            .by_age
+            .values()
+            .take(NEXT_TO_GO)
+            .find(|key| self.blocks[key].1.len() == len)
+            .copied()?;
         self.remove(&key)
     }
 

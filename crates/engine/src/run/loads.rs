@@ -2,13 +2,17 @@
 
 use super::*;
 
-/// Bytes that are admitted before a task uses them, at first: enough to keep any device busy. Memory that was never touched costs more
-/// than to read into it, so a run begins with little and takes more where it finds that it should have looked further ahead.
+/// Bytes that are admitted before a task uses them, at first: enough to keep any device busy.
+/// Memory that was never touched costs more than to read into it, so a run begins with little and
+/// takes more where it finds that it should have looked further ahead.
 pub(super) const AHEAD_BYTES: u64 = 64 << 20;
 
 impl Run {
     pub(super) fn admit(&mut self, core: &mut Core<'_>) {
-        while self.admitted < self.stays.len() && self.ahead < self.ahead_most && self.error.is_none() {
+        while self.admitted < self.stays.len()
+            && self.ahead < self.ahead_most
+            && self.error.is_none()
+        {
             let stay = self.admitted as u32;
             match &self.area_of(stay).backing {
                 Backing::Resident(bytes) => {
@@ -25,7 +29,9 @@ impl Run {
                 continue;
             }
             let bytes = self.block_of(stay).layout.bytes;
-            let Some(frame) = self.take(core, bytes) else { return };
+            let Some(frame) = self.take(core, bytes) else {
+                return;
+            };
             self.admitted += 1;
             let state = &mut self.stays[stay as usize];
             state.ahead = frame.len() as u64;
@@ -35,12 +41,16 @@ impl Run {
         }
     }
 
-    /// Whether there is cause to look further ahead: threads have nothing to do, and there was a time when nothing was under way for
-    /// them, although there is more to be done.
+    /// Whether there is cause to look further ahead: threads have nothing to do, and there was a
+    /// time when nothing was under way for them, although there is more to be done.
     pub(super) fn looks_further(&mut self, core: &Core<'_>) -> bool {
-        let is_held_up = self.admitted < self.stays.len() && self.ahead >= self.ahead_most && self.error.is_none();
+        let is_held_up = self.admitted < self.stays.len()
+            && self.ahead >= self.ahead_most
+            && self.error.is_none();
         self.has_paused |= is_held_up && self.requests == 0;
-        let further = is_held_up && self.has_paused && self.running < self.schedule.concurrency.min(core.workers.count());
+        let further = is_held_up
+            && self.has_paused
+            && self.running < self.schedule.concurrency.min(core.workers.count());
         if further {
             self.ahead_most = self.ahead_most.saturating_mul(2);
             self.has_paused = false;
@@ -48,12 +58,19 @@ impl Run {
         further
     }
 
-    /// A frame now, or none because it has to wait (or because the system refused, which ends the run).
+    /// A frame now, or none because it has to wait (or because the system refused, which ends the
+    /// run).
     fn take(&mut self, core: &mut Core<'_>, bytes: usize) -> Option<Buf> {
-        let frame = core.memory.take(&mut self.account, bytes).unwrap_or_else(|source| {
-            self.error.get_or_insert(Error::NoMemory { bytes: bytes as u64, source });
-            None
-        });
+        let frame = core
+            .memory
+            .take(&mut self.account, bytes)
+            .unwrap_or_else(|source| {
+                self.error.get_or_insert(Error::NoMemory {
+                    bytes: bytes as u64,
+                    source,
+                });
+                None
+            });
         self.peak = self.peak.max(self.account.held);
         frame
     }
@@ -73,9 +90,18 @@ impl Run {
     }
 
     pub(super) fn idle_key(&self, stay: u32) -> Option<IdleKey> {
-        let Backing::Device(extent) = &self.area_of(stay).backing else { return None };
+        let Backing::Device(extent) = &self.area_of(stay).backing else {
+            return None;
+        };
         let region = self.block_of(stay).region;
-        Some((extent.id(), self.versions[region.extent.0 as usize], Region { extent: ExtentRef(0), ..region }))
+        Some((
+            extent.id(),
+            self.versions[region.extent.0 as usize],
+            Region {
+                extent: ExtentRef(0),
+                ..region
+            },
+        ))
     }
 
     pub(super) fn load_what_may(&mut self, core: &mut Core<'_>) {
@@ -98,7 +124,9 @@ impl Run {
         if (load || older_stores) && !self.sectors_clear(core, Some(&region)) {
             return false;
         }
-        let State::Admitted(mut frame) = std::mem::replace(&mut self.stays[stay as usize].state, State::Lent) else {
+        let State::Admitted(mut frame) =
+            std::mem::replace(&mut self.stays[stay as usize].state, State::Lent)
+        else {
             unreachable!("only admitted stays wait to load")
         };
         match &self.area_of(stay).backing {
@@ -120,12 +148,20 @@ impl Run {
         let (whole, mut rest) = frame.lend();
         let (mut at, mut requests) = (0, 0);
         let mut bytes = 0;
-        for (offset, place) in block.region.loads(&block.layout, u64::from(device.limits().block)) {
+        for (offset, place) in block
+            .region
+            .loads(&block.layout, u64::from(device.limits().block))
+        {
             drop(rest.split_to(place.start - at));
             at = place.end;
             bytes += place.len() as u64;
             for (offset, length) in pieces(offset..offset + place.len() as u64) {
-                core.submit(stay, device, offset, Op::Read(rest.split_to(length as usize)));
+                core.submit(
+                    stay,
+                    device,
+                    offset,
+                    Op::Read(rest.split_to(length as usize)),
+                );
                 requests += 1;
             }
         }
@@ -134,9 +170,19 @@ impl Run {
         self.moved[extent.0 as usize].0 += bytes;
         self.begin_requests(requests);
         if requests == 0 {
-            return self.becomes_ready(stay, whole.reclaim().unwrap_or_else(|_| unreachable!("no piece is out")).freeze());
+            return self.becomes_ready(
+                stay,
+                whole
+                    .reclaim()
+                    .unwrap_or_else(|_| unreachable!("no piece is out"))
+                    .freeze(),
+            );
         }
-        self.stays[stay as usize].state = State::Loading { whole, requests, since: Instant::now() };
+        self.stays[stay as usize].state = State::Loading {
+            whole,
+            requests,
+            since: Instant::now(),
+        };
     }
 
     pub(super) fn becomes_ready(&mut self, stay: u32, bytes: Shared) {

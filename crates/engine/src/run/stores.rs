@@ -3,12 +3,15 @@
 use super::*;
 
 impl Run {
-    /// Gives a frame back. Its bytes stay known where nothing in this run can change them and a later one may find them: not where
-    /// the area is larger than memory, so that its first bytes would be gone when its last ones have come, unless the plan says that
-    /// the next one goes backwards. Else each of them would take memory that was never touched, which can cost more than to read them.
+    /// Gives a frame back. Its bytes stay known where nothing in this run can change them and a
+    /// later one may find them: not where the area is larger than memory, so that its first bytes
+    /// would be gone when its last ones have come, unless the plan says that the next one goes
+    /// backwards. Else each of them would take memory that was never touched, which can cost more
+    /// than to read them.
     pub(super) fn retire(&mut self, core: &mut Core<'_>, stay: u32, bytes: Shared) {
         let block = self.block_of(stay);
-        let fits = self.keeps || self.covered[block.region.extent.0 as usize] <= core.memory.total();
+        let fits =
+            self.keeps || self.covered[block.region.extent.0 as usize] <= core.memory.total();
         let steady = !self.written.contains(&block.region.extent) || block.overlapping.is_empty();
         match (&self.area_of(stay).backing, self.idle_key(stay)) {
             (Backing::Device(extent), Some(key)) if steady && fits => {
@@ -20,18 +23,26 @@ impl Run {
     }
 
     pub(super) fn give(&mut self, core: &mut Core<'_>, bytes: Shared) {
-        let frame = bytes.try_thaw().unwrap_or_else(|_| unreachable!("dependencies leave one holder"));
+        let frame = bytes
+            .try_thaw()
+            .unwrap_or_else(|_| unreachable!("dependencies leave one holder"));
         core.memory.give(&mut self.account, frame);
     }
 
     pub(super) fn start_store(&mut self, core: &mut Core<'_>, stay: u32, bytes: Shared) {
         let rows = 0..self.block_of(stay).region.run_count();
-        self.stays[stay as usize].state = State::Storing { bytes, requests: 0, since: Instant::now(), rows };
+        self.stays[stay as usize].state = State::Storing {
+            bytes,
+            requests: 0,
+            since: Instant::now(),
+            rows,
+        };
         self.to_store.push_back(stay);
         self.store_what_may(core);
     }
 
-    /// Goes on with stores in the order in which they began, as far as there is room for shared sectors.
+    /// Goes on with stores in the order in which they began, as far as there is room for shared
+    /// sectors.
     pub(super) fn store_what_may(&mut self, core: &mut Core<'_>) {
         while let Some(&stay) = self.to_store.front().filter(|_| self.error.is_none()) {
             let mut transfers = Vec::new();
@@ -49,18 +60,36 @@ impl Run {
     }
 
     /// True when the last row of a stay is on its way.
-    pub(super) fn store_rows(&mut self, core: &mut Core<'_>, stay: u32, transfers: &mut Vec<Transfer>) -> io::Result<bool> {
+    pub(super) fn store_rows(
+        &mut self,
+        core: &mut Core<'_>,
+        stay: u32,
+        transfers: &mut Vec<Transfer>,
+    ) -> io::Result<bool> {
         let block = &self.schedule.blocks[self.schedule.stays[stay as usize].block as usize];
-        let (region, layout, area) = (block.region, block.layout, &self.areas[block.region.extent.0 as usize]);
-        let Backing::Device(extent) = &area.backing else { unreachable!("only devices are written to") };
+        let (region, layout, area) = (
+            block.region,
+            block.layout,
+            &self.areas[block.region.extent.0 as usize],
+        );
+        let Backing::Device(extent) = &area.backing else {
+            unreachable!("only devices are written to")
+        };
         let (unit, device) = (area.block(), extent.device());
-        let State::Storing { bytes, requests, rows, .. } = &mut self.stays[stay as usize].state else {
+        let State::Storing {
+            bytes,
+            requests,
+            rows,
+            ..
+        } = &mut self.stays[stay as usize].state
+        else {
             unreachable!("it is being stored")
         };
         let (mut begun, mut moved, mut room) = (0, 0, Ok(true));
         for row in rows.clone() {
             let run = region.run(row);
-            let in_frame = |byte: u64| layout.lead + row as usize * layout.pitch + (byte - run.start) as usize;
+            let in_frame =
+                |byte: u64| layout.lead + row as usize * layout.pitch + (byte - run.start) as usize;
             let Split { direct, edges } = split(&run, unit, area.bytes);
             if edges.iter().any(Option::is_some) {
                 room = self.sectors.has_room(unit as u32, transfers);
@@ -70,7 +99,8 @@ impl Run {
             }
             let put = edges.into_iter().flatten().try_for_each(|edge| {
                 let part = &bytes[in_frame(edge.bytes.start)..in_frame(edge.bytes.end)];
-                self.sectors.put(region.extent, unit as u32, &edge, part, transfers)
+                self.sectors
+                    .put(region.extent, unit as u32, &edge, part, transfers)
             });
             if let Err(error) = put {
                 room = Err(error);
@@ -78,7 +108,12 @@ impl Run {
             }
             for (offset, length) in pieces(direct) {
                 let from = in_frame(offset);
-                core.submit(stay, device, offset, Op::Write(bytes.slice(from..from + length as usize)));
+                core.submit(
+                    stay,
+                    device,
+                    offset,
+                    Op::Write(bytes.slice(from..from + length as usize)),
+                );
                 begun += 1;
                 moved += length;
             }
@@ -96,7 +131,9 @@ impl Run {
 
     /// Everything of a stay is with the device or the shared sectors.
     pub(super) fn stay_stored(&mut self, core: &mut Core<'_>, stay: u32) {
-        let State::Storing { bytes, .. } = std::mem::replace(&mut self.stays[stay as usize].state, State::Gone) else {
+        let State::Storing { bytes, .. } =
+            std::mem::replace(&mut self.stays[stay as usize].state, State::Gone)
+        else {
             unreachable!("it is being stored")
         };
         self.retire(core, stay, bytes);
@@ -104,8 +141,16 @@ impl Run {
 
     pub(super) fn submit_sectors(&mut self, core: &mut Core<'_>, transfers: Vec<Transfer>) {
         self.begin_requests(transfers.len());
-        for Transfer { token, extent, offset, op } in transfers {
-            let Backing::Device(on) = &self.areas[extent.0 as usize].backing else { unreachable!("only devices have sectors") };
+        for Transfer {
+            token,
+            extent,
+            offset,
+            op,
+        } in transfers
+        {
+            let Backing::Device(on) = &self.areas[extent.0 as usize].backing else {
+                unreachable!("only devices have sectors")
+            };
             match &op {
                 Op::Read(sector) => self.moved[extent.0 as usize].0 += sector.len() as u64,
                 Op::Write(sector) => self.moved[extent.0 as usize].1 += sector.len() as u64,
@@ -122,7 +167,10 @@ impl Run {
         }
         let mut transfers = Vec::new();
         if let Err(source) = self.sectors.flush(region, &mut transfers) {
-            self.error.get_or_insert(Error::NoMemory { bytes: self.schedule.sector_bytes, source });
+            self.error.get_or_insert(Error::NoMemory {
+                bytes: self.schedule.sector_bytes,
+                source,
+            });
         }
         self.submit_sectors(core, transfers);
         false
@@ -143,16 +191,22 @@ impl Run {
         match &self.stays[stay as usize].state {
             State::Storing { rows, .. } if !rows.is_empty() => return,
             State::Storing { since, .. } => {
-                self.recorder.moved(|| format!("write {name}"), *since, region.bytes());
+                self.recorder
+                    .moved(|| format!("write {name}"), *since, region.bytes());
                 return self.stay_stored(core, stay);
             }
             _ => {}
         }
-        let State::Loading { whole, since, .. } = std::mem::replace(&mut self.stays[stay as usize].state, State::Lent) else {
+        let State::Loading { whole, since, .. } =
+            std::mem::replace(&mut self.stays[stay as usize].state, State::Lent)
+        else {
             unreachable!("only what moves completes")
         };
-        self.recorder.moved(|| format!("read {name}"), since, region.bytes());
-        let frame = whole.reclaim().unwrap_or_else(|_| unreachable!("every piece has come back"));
+        self.recorder
+            .moved(|| format!("read {name}"), since, region.bytes());
+        let frame = whole
+            .reclaim()
+            .unwrap_or_else(|_| unreachable!("every piece has come back"));
         match self.error.is_some() {
             true => self.stays[stay as usize].state = State::Ready(frame.freeze()),
             false => self.becomes_ready(stay, frame.freeze()),

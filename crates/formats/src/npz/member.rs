@@ -19,7 +19,8 @@ enum Packed {
     Deflated(DeflateDecoder<BufReader<Take<Place>>>),
 }
 
-/// The bytes of one file in the archive. Its length and checksum are checked when its last byte is read.
+/// The bytes of one file in the archive. Its length and checksum are checked when its last byte is
+/// read.
 struct Member {
     object: String,
     start: u64,
@@ -39,14 +40,23 @@ impl Member {
             Packed::Deflated(reader) => reader.read_exact(bytes),
         };
         read.map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => {
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::InvalidData => {
                 self.corrupt(format!("the archive is truncated or damaged: {error}"))
             }
-            _ => Error::Io { object: self.object.clone(), source: error },
+            _ => Error::Io {
+                object: self.object.clone(),
+                source: error,
+            },
         })?;
         self.crc.update(bytes);
         self.left -= bytes.len() as u64;
-        if self.left == 0 { self.check_end() } else { Ok(()) }
+        if self.left == 0 {
+            self.check_end()
+        } else {
+            Ok(())
+        }
     }
 
     fn check_end(&mut self) -> Result<()> {
@@ -63,7 +73,9 @@ impl Member {
 
     fn corrupt(&self, reason: impl Into<String>) -> Error {
         let stored = match &self.packed {
-            Packed::Stored(reader) => reader.get_ref().get_ref().offset - reader.buffer().len() as u64,
+            Packed::Stored(reader) => {
+                reader.get_ref().get_ref().offset - reader.buffer().len() as u64
+            }
             Packed::Deflated(reader) => self.start + reader.total_in(),
         };
         Error::corrupt(&self.object, stored, reason)
@@ -81,10 +93,16 @@ impl Members {
         refuse_packed(object, &*file)?;
         let length = file.length().map_err(Error::io(object))?;
         let archive = ZipArchive::new(Place { file, offset: 0 }).map_err(|error| match error {
-            zip::result::ZipError::Io(source) if source.raw_os_error().is_some() => Error::Io { object: object.into(), source },
+            zip::result::ZipError::Io(source) if source.raw_os_error().is_some() => Error::Io {
+                object: object.into(),
+                source,
+            },
             error => Error::corrupt(object, length, format!("no whole zip archive: {error}")),
         })?;
-        Ok(Members { object: object.into(), archive })
+        Ok(Members {
+            object: object.into(),
+            archive,
+        })
     }
 
     /// The array `name`, from its first number on.
@@ -92,14 +110,27 @@ impl Members {
         let object = format!("{}, array {name}", self.object);
         let file = self.archive.index_for_name(&format!("{name}.npy"));
         let file = file.ok_or_else(|| {
-            Error::unsupported(&self.object, format!("no array '{name}': not written by scipy.sparse.save_npz"))
+            Error::unsupported(
+                &self.object,
+                format!("no array '{name}': not written by scipy.sparse.save_npz"),
+            )
         })?;
-        let file = self.archive.by_index_raw(file).map_err(|error| Error::corrupt(&self.object, 0, error.to_string()))?;
-        let (method, stored, left, expected_crc) = (file.compression(), file.compressed_size(), file.size(), file.crc32());
+        let file = self
+            .archive
+            .by_index_raw(file)
+            .map_err(|error| Error::corrupt(&self.object, 0, error.to_string()))?;
+        let (method, stored, left, expected_crc) = (
+            file.compression(),
+            file.compressed_size(),
+            file.size(),
+            file.crc32(),
+        );
         let (encrypted, start) = (file.encrypted(), file.data_start().unwrap_or(0));
         drop(file);
         let mut place = self.archive.clone().into_inner();
-        place.seek(SeekFrom::Start(start)).map_err(Error::io(&self.object))?;
+        place
+            .seek(SeekFrom::Start(start))
+            .map_err(Error::io(&self.object))?;
         let reader = BufReader::with_capacity(BUFFER_BYTES, place.take(stored));
         let packed = match method {
             _ if encrypted => return Err(Error::unsupported(&object, "it is encrypted")),
@@ -112,7 +143,14 @@ impl Members {
                 ));
             }
         };
-        Numbers::open(Member { object, start, packed, left, crc: Crc::new(), expected_crc })
+        Numbers::open(Member {
+            object,
+            start,
+            packed,
+            left,
+            crc: Crc::new(),
+            expected_crc,
+        })
     }
 }
 
@@ -158,17 +196,31 @@ impl Numbers {
         // Either quote is Python's.
         let header = String::from_utf8_lossy(&header).replace('"', "'");
         let (kind, item_bytes, big_endian) = match descr(&header) {
-            Some(descr) => number_kind(descr)
-                .ok_or_else(|| Error::unsupported(&member.object, format!("numbers of the type {}", shown(descr))))?,
+            Some(descr) => number_kind(descr).ok_or_else(|| {
+                Error::unsupported(
+                    &member.object,
+                    format!("numbers of the type {}", shown(descr)),
+                )
+            })?,
             None => return Err(member.corrupt("the .npy header has no simple descr")),
         };
-        let length = shape(&header).ok_or_else(|| member.corrupt("the .npy header has no shape of one dimension"))?;
+        let length = shape(&header)
+            .ok_or_else(|| member.corrupt("the .npy header has no shape of one dimension"))?;
         if length.checked_mul(item_bytes as u64) != Some(member.left) {
-            return Err(
-                member.corrupt(format!("the header says {length} numbers of {item_bytes} bytes, {} bytes follow", member.left))
-            );
+            return Err(member.corrupt(format!(
+                "the header says {length} numbers of {item_bytes} bytes, {} bytes follow",
+                member.left
+            )));
         }
-        Ok(Numbers { member, kind, item_bytes, big_endian, length, next: 0, buffer: Vec::new() })
+        Ok(Numbers {
+            member,
+            kind,
+            item_bytes,
+            big_endian,
+            length,
+            next: 0,
+            buffer: Vec::new(),
+        })
     }
 
     /// Appends the next `count` numbers, which must be whole and from 0 to 2^63 - 1.
@@ -176,11 +228,17 @@ impl Numbers {
         let at = self.next;
         match self.kind {
             Kind::Signed => self.read(count, signed, |value, entry| {
-                out.push(u64::try_from(value).map_err(|_| (entry, format!("{value} is negative")))?);
+                out.push(
+                    u64::try_from(value).map_err(|_| (entry, format!("{value} is negative")))?,
+                );
                 Ok(())
             }),
             Kind::Unsigned => self.read(count, unsigned, |value, entry| {
-                out.push(i64::try_from(value).map_err(|_| (entry, format!("{value} is larger than 2^63 - 1")))? as u64);
+                out.push(
+                    i64::try_from(value)
+                        .map_err(|_| (entry, format!("{value} is larger than 2^63 - 1")))?
+                        as u64,
+                );
                 Ok(())
             }),
             _ => Err(self.entry(at, "the numbers have to be whole")),
@@ -205,7 +263,11 @@ impl Numbers {
             }),
             Kind::Float => self.read(count, float, |value, entry| {
                 out.push(value);
-                if value.is_finite() { Ok(()) } else { Err((entry, format!("the value {value} is not finite"))) }
+                if value.is_finite() {
+                    Ok(())
+                } else {
+                    Err((entry, format!("the value {value} is not finite")))
+                }
             }),
             Kind::Text | Kind::WideText => Err(self.entry(at, "the values have to be numbers")),
         }
@@ -220,10 +282,16 @@ impl Numbers {
         };
         let mut bytes = vec![0; self.item_bytes.min(1 << 10)];
         self.member.fill(&mut bytes)?;
-        Ok(bytes.iter().step_by(step).filter(|&&byte| byte != 0).map(|&byte| char::from(byte)).collect())
+        Ok(bytes
+            .iter()
+            .step_by(step)
+            .filter(|&&byte| byte != 0)
+            .map(|&byte| char::from(byte))
+            .collect())
     }
 
-    /// `decode` makes a number of up to eight bytes, little-endian, the lowest first and `bytes` of them used.
+    /// `decode` makes a number of up to eight bytes, little-endian, the lowest first and `bytes` of
+    /// them used.
     #[inline(always)]
     fn read<T>(
         &mut self,
@@ -243,7 +311,8 @@ impl Numbers {
                 if self.big_endian {
                     bytes[..item].reverse();
                 }
-                give(decode(bytes, item), self.next + position as u64).map_err(|(entry, reason)| self.entry(entry, reason))?;
+                give(decode(bytes, item), self.next + position as u64)
+                    .map_err(|(entry, reason)| self.entry(entry, reason))?;
             }
             self.next += now as u64;
             self.buffer = buffer;
@@ -282,9 +351,20 @@ fn descr(header: &str) -> Option<&str> {
 /// The number of elements of an array of one dimension, 1 of a scalar.
 fn shape(header: &str) -> Option<u64> {
     let (_, after) = header.split_once("'shape':")?;
-    let inside = after.trim_start().strip_prefix('(')?.split(')').next()?.trim().trim_end_matches(',').trim_end();
+    let inside = after
+        .trim_start()
+        .strip_prefix('(')?
+        .split(')')
+        .next()?
+        .trim()
+        .trim_end_matches(',')
+        .trim_end();
     // Python 2 wrote long integers with an L.
-    if inside.is_empty() { Some(1) } else { inside.strip_suffix('L').unwrap_or(inside).parse().ok() }
+    if inside.is_empty() {
+        Some(1)
+    } else {
+        inside.strip_suffix('L').unwrap_or(inside).parse().ok()
+    }
 }
 
 fn number_kind(descr: &str) -> Option<(Kind, usize, bool)> {

@@ -8,7 +8,8 @@ use zip::{CompressionMethod, ZipWriter};
 use super::Layout;
 use crate::{Error, Precision, Result};
 
-/// Deflate at this level takes a third of the time of the usual 6, and sparse matrices shrink nearly as much.
+/// Deflate at this level takes a third of the time of the usual 6, and sparse matrices shrink
+/// nearly as much.
 const LEVEL: i64 = 3;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -28,10 +29,12 @@ impl Array {
     }
 }
 
-/// Writes a matrix in compressed rows (CSR) or columns (CSC), one array after the other, each in as many pieces as is convenient:
-/// [`offsets`](Self::offsets), [`indices`](Self::indices) and [`values`](Self::values) in any order. Holds some 300 KiB.
+/// Writes a matrix in compressed rows (CSR) or columns (CSC), one array after the other, each in as
+/// many pieces as is convenient: [`offsets`](Self::offsets), [`indices`](Self::indices) and
+/// [`values`](Self::values) in any order. Holds some 300 KiB.
 ///
-/// Indices are int32 where they fit, as SciPy has it, else int64; values float32 or float64 as `precision` says.
+/// Indices are int32 where they fit, as SciPy has it, else int64; values float32 or float64 as
+/// `precision` says.
 pub struct Writer<W: Write> {
     object: String,
     zip: ZipWriter<StreamWriter<W>>,
@@ -60,12 +63,28 @@ impl<W: Write> Writer<W> {
         let (lines, format) = match layout {
             Layout::Csr => (rows, "csr"),
             Layout::Csc => (columns, "csc"),
-            Layout::Coo => return Err(Error::unsupported(object, "rows or columns in compressed form are written, not coo")),
+            Layout::Coo => {
+                return Err(Error::unsupported(
+                    object,
+                    "rows or columns in compressed form are written, not coo",
+                ));
+            }
         };
         let wide = rows.max(columns).max(entries) > i32::MAX as u64;
         let zip = ZipWriter::new_stream(sink);
         let (object, done, buffer) = (object.to_string(), Vec::new(), Vec::new());
-        let mut writer = Writer { object, zip, lines, entries, wide, precision, current: None, left: 0, done, buffer };
+        let mut writer = Writer {
+            object,
+            zip,
+            lines,
+            entries,
+            wide,
+            precision,
+            current: None,
+            left: 0,
+            done,
+            buffer,
+        };
         writer.start("format", "|S3", "()")?;
         writer.write(format.as_bytes())?;
         writer.start("shape", "<i8", "(2,)")?;
@@ -73,8 +92,8 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// The next pieces of the first entries of all rows, and the number of entries: rows + 1 numbers in all (of CSC, columns +
-    /// 1).
+    /// The next pieces of the first entries of all rows, and the number of entries: rows + 1
+    /// numbers in all (of CSC, columns + 1).
     pub fn offsets(&mut self, offsets: &[u64]) -> Result<()> {
         self.array(Array::Offsets, offsets.len())?;
         self.write_indices(offsets)
@@ -91,13 +110,22 @@ impl<W: Write> Writer<W> {
         if self.precision == Precision::Single
             && let Some(large) = values.iter().find(|&&value| (value as f32).is_infinite())
         {
-            return Err(Error::unsupported(&self.object, format!("the value {large} is too large for float32")));
+            return Err(Error::unsupported(
+                &self.object,
+                format!("the value {large} is too large for float32"),
+            ));
         }
         self.array(Array::Values, values.len())?;
         self.buffer.clear();
         match self.precision {
-            Precision::Single => self.buffer.extend(values.iter().flat_map(|&value| (value as f32).to_le_bytes())),
-            Precision::Double => self.buffer.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+            Precision::Single => self.buffer.extend(
+                values
+                    .iter()
+                    .flat_map(|&value| (value as f32).to_le_bytes()),
+            ),
+            Precision::Double => self
+                .buffer
+                .extend(values.iter().flat_map(|value| value.to_le_bytes())),
         }
         self.write_buffer()
     }
@@ -111,7 +139,13 @@ impl<W: Write> Writer<W> {
         }
         self.end_array()?;
         let Writer { object, zip, .. } = self;
-        Ok(zip.finish().map_err(|error| Error::Io { object, source: error.into() })?.into_inner())
+        Ok(zip
+            .finish()
+            .map_err(|error| Error::Io {
+                object,
+                source: error.into(),
+            })?
+            .into_inner())
     }
 
     fn array(&mut self, array: Array, count: usize) -> Result<()> {
@@ -120,12 +154,19 @@ impl<W: Write> Writer<W> {
             if self.done.contains(&array) {
                 return Err(Error::unsupported(
                     &self.object,
-                    format!("{} in two parts with another array between them", array.name()),
+                    format!(
+                        "{} in two parts with another array between them",
+                        array.name()
+                    ),
                 ));
             }
             self.done.push(array);
             self.current = Some(array);
-            self.left = if array == Array::Offsets { self.lines + 1 } else { self.entries };
+            self.left = if array == Array::Offsets {
+                self.lines + 1
+            } else {
+                self.entries
+            };
             let descr = match (array, self.wide, self.precision) {
                 (Array::Values, _, Precision::Single) => "<f4",
                 (Array::Values, _, Precision::Double) => "<f8",
@@ -137,7 +178,11 @@ impl<W: Write> Writer<W> {
         self.left = self.left.checked_sub(count as u64).ok_or_else(|| {
             Error::unsupported(
                 &self.object,
-                format!("more numbers for {} than a matrix of {} entries has", array.name(), self.entries),
+                format!(
+                    "more numbers for {} than a matrix of {} entries has",
+                    array.name(),
+                    self.entries
+                ),
             )
         })?;
         Ok(())
@@ -145,9 +190,10 @@ impl<W: Write> Writer<W> {
 
     fn end_array(&self) -> Result<()> {
         match self.current {
-            Some(array) if self.left > 0 => {
-                Err(Error::unsupported(&self.object, format!("{} numbers of {} were not given", self.left, array.name())))
-            }
+            Some(array) if self.left > 0 => Err(Error::unsupported(
+                &self.object,
+                format!("{} numbers of {} were not given", self.left, array.name()),
+            )),
             _ => Ok(()),
         }
     }
@@ -158,10 +204,17 @@ impl<W: Write> Writer<W> {
             .compression_level(Some(LEVEL))
             .large_file(true);
         let started = self.zip.start_file(format!("{name}.npy"), options);
-        started.map_err(|error| Error::Io { object: self.object.clone(), source: error.into() })?;
-        let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+        started.map_err(|error| Error::Io {
+            object: self.object.clone(),
+            source: error.into(),
+        })?;
+        let mut header =
+            format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
         // Ten bytes before it and the line end after it: the numbers begin at a multiple of 64.
-        header.extend(std::iter::repeat_n(' ', (64 - (10 + header.len() + 1) % 64) % 64));
+        header.extend(std::iter::repeat_n(
+            ' ',
+            (64 - (10 + header.len() + 1) % 64) % 64,
+        ));
         header.push('\n');
         self.write(b"\x93NUMPY\x01\x00")?;
         self.write(&(header.len() as u16).to_le_bytes())?;
@@ -171,8 +224,14 @@ impl<W: Write> Writer<W> {
     fn write_indices(&mut self, indices: &[u64]) -> Result<()> {
         self.buffer.clear();
         match self.wide {
-            true => self.buffer.extend(indices.iter().flat_map(|index| index.to_le_bytes())),
-            false => self.buffer.extend(indices.iter().flat_map(|&index| (index as u32).to_le_bytes())),
+            true => self
+                .buffer
+                .extend(indices.iter().flat_map(|index| index.to_le_bytes())),
+            false => self.buffer.extend(
+                indices
+                    .iter()
+                    .flat_map(|&index| (index as u32).to_le_bytes()),
+            ),
         }
         self.write_buffer()
     }

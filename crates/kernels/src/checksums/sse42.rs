@@ -2,13 +2,16 @@
 
 use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u64};
 
-use crate::caches::{FETCHED_BYTES, LINE, Line, append_past_caches, fetch_from, lines, store, stored};
+use crate::caches::{
+    FETCHED_BYTES, LINE, Line, append_past_caches, fetch_from, lines, store, stored,
+};
 
 /// The polynomial, lowest power first.
 pub(super) const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// Long bytes are cut into blocks of three lanes of this length: two pages and a third. Processors take the low twelve bits of an address for
-/// the whole, so that what is stored in one lane would hold up what is loaded in another at the same place of a page.
+/// Long bytes are cut into blocks of three lanes of this length: two pages and a third. Processors
+/// take the low twelve bits of an address for the whole, so that what is stored in one lane would
+/// hold up what is loaded in another at the same place of a page.
 pub(super) const LANE: usize = 149 * 64;
 
 /// What the sum of bytes is multiplied by when a lane follows them.
@@ -20,14 +23,18 @@ pub(super) fn three(pieces: [&[u8]; 3], coming: [&[u8]; 3]) -> [u32; 3] {
     let lines = pieces.map(|piece| piece.as_chunks::<LINE>().0);
     let mut sums = [!0; 3];
     for (number, ((one, two), three)) in lines[0].iter().zip(lines[1]).zip(lines[2]).enumerate() {
-        coming.iter().for_each(|piece| fetch_from(piece, number * LINE));
+        coming
+            .iter()
+            .for_each(|piece| fetch_from(piece, number * LINE));
         for ((one, two), three) in words(one).iter().zip(words(two)).zip(words(three)) {
             sums = [add(sums[0], one), add(sums[1], two), add(sums[2], three)];
         }
     }
     let together = lines.iter().map(|lines| lines.len()).min().unwrap_or(0);
     for number in together..FETCHED_BYTES / LINE {
-        coming.iter().for_each(|piece| fetch_from(piece, number * LINE));
+        coming
+            .iter()
+            .for_each(|piece| fetch_from(piece, number * LINE));
     }
     for (sum, piece) in sums.iter_mut().zip(pieces) {
         *sum = !add_all(*sum, &piece[LINE * together..]);
@@ -46,7 +53,14 @@ pub(super) fn append(list: &mut Vec<u8>, bytes: &[u8], before: u32) -> u32 {
     let mut sum = add_all(!before, head);
     const LINES: usize = LANE / LINE;
     let blocks = lines.as_chunks::<LINES>().0.as_chunks::<3>().0;
-    let rooms = list.spare_capacity_mut().as_chunks_mut::<LINE>().0.as_chunks_mut::<LINES>().0.as_chunks_mut::<3>().0;
+    let rooms = list
+        .spare_capacity_mut()
+        .as_chunks_mut::<LINE>()
+        .0
+        .as_chunks_mut::<LINES>()
+        .0
+        .as_chunks_mut::<3>()
+        .0;
     for (block, room) in blocks.iter().zip(rooms) {
         let mut sums = [sum, 0, 0];
         for line in 0..LINES {
@@ -54,7 +68,9 @@ pub(super) fn append(list: &mut Vec<u8>, bytes: &[u8], before: u32) -> u32 {
                 let bytes: &Line = &block[lane][line];
                 // SAFETY: lines of the list begin behind `head`.
                 unsafe { store(bytes, &mut room[lane][line]) };
-                sums[lane] = words(bytes).iter().fold(sums[lane], |sum, word| add(sum, word));
+                sums[lane] = words(bytes)
+                    .iter()
+                    .fold(sums[lane], |sum, word| add(sum, word));
             }
         }
         sum = multiply(multiply(sums[0], BEHIND_A_LANE) ^ sums[1], BEHIND_A_LANE) ^ sums[2];

@@ -1,8 +1,9 @@
 //! The product on AVX-512: both operands packed into panels, tiles of C in registers.
 //!
-//! Loops as Goto and van de Geijn order them: a panel of B lies packed in memory, a block of A in the second-level cache,
-//! of which all tiles meet one sliver of B that stays in the first-level cache; a tile of C stays in 24 registers for the
-//! whole depth. Memory moves a byte for a hundred operations, so that a core keeps its speed where memory is slow.
+//! Loops as Goto and van de Geijn order them: a panel of B lies packed in memory, a block of A in
+//! the second-level cache, of which all tiles meet one sliver of B that stays in the first-level
+//! cache; a tile of C stays in 24 registers for the whole depth. Memory moves a byte for a hundred
+//! operations, so that a core keeps its speed where memory is slow.
 #![allow(unsafe_code)]
 
 use crate::{Dtype, Real};
@@ -16,7 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const TILE_COLS: usize = 12;
 /// Bytes of a column of a tile: two vectors.
 const TILE_BYTES: usize = 128;
-/// Bytes of a row of packed B, and of a column of packed A, which is the depth: a sliver of B takes 24 KiB.
+/// Bytes of a row of packed B, and of a column of packed A, which is the depth: a sliver of B takes
+/// 24 KiB.
 const DEPTH_BYTES: usize = 2048;
 /// Rows of the packed block of A: 768 KiB, below the second-level cache of every CPU with AVX-512.
 const BLOCK_ROWS: usize = 384;
@@ -60,15 +62,19 @@ impl Part {
         }
     }
 
-    /// Whether any and whether all of a block belong to it: one corner does first, the opposite one last.
+    /// Whether any and whether all of a block belong to it: one corner does first, the opposite one
+    /// last.
     fn holds_block(self, (row, rows): (usize, usize), (col, cols): (usize, usize)) -> (bool, bool) {
-        let (left, right) = (self.holds(row + rows - 1, col), self.holds(row, col + cols - 1));
+        let (left, right) = (
+            self.holds(row + rows - 1, col),
+            self.holds(row, col + cols - 1),
+        );
         (left || right, left && right)
     }
 }
 
-/// c = alpha a b + beta c, where the elements of each column of c lie next to each other. `stop` is asked before each block of rows,
-/// 2^29 operations at most.
+/// c = alpha a b + beta c, where the elements of each column of c lie next to each other. `stop` is
+/// asked before each block of rows, 2^29 operations at most.
 ///
 /// # Panics
 /// Another layout of c, other shapes, a CPU without AVX-512.
@@ -82,7 +88,9 @@ pub(crate) fn gemm<T: Real>(
     stop: &dyn Fn() -> bool,
 ) {
     let (m, n, k) = (c.nrows(), c.ncols(), a.ncols());
-    assert!(available() && c.row_stride() == 1 && a.nrows() == m && b.nrows() == k && b.ncols() == n);
+    assert!(
+        available() && c.row_stride() == 1 && a.nrows() == m && b.nrows() == k && b.ncols() == n
+    );
     let cols = even(n, PANEL_COLS, TILE_COLS);
     let rows = even(m, BLOCK_ROWS, tile_rows::<T>());
     let depth = even(k, depth::<T>(), 1);
@@ -92,8 +100,15 @@ pub(crate) fn gemm<T: Real>(
     for (col, cols) in steps(n, cols) {
         for (level, depth) in steps(k, depth) {
             let beta = if level == 0 { beta } else { T::ONE };
-            // SAFETY: the CPU has the instructions (asserted); `panel` was made for the longest of the steps.
-            unsafe { pack(panel, b.submatrix(level, col, depth, cols).transpose(), TILE_COLS) };
+            // SAFETY: the CPU has the instructions (asserted); `panel` was made for the longest of
+            // the steps.
+            unsafe {
+                pack(
+                    panel,
+                    b.submatrix(level, col, depth, cols).transpose(),
+                    TILE_COLS,
+                )
+            };
             for (row, rows) in steps(m, rows) {
                 if !part.holds_block((row, rows), (col, cols)).0 {
                     continue;
@@ -102,9 +117,16 @@ pub(crate) fn gemm<T: Real>(
                     return;
                 }
                 // SAFETY: as above, with `block`.
-                unsafe { pack(block, a.submatrix(row, level, rows, depth), tile_rows::<T>()) };
+                unsafe {
+                    pack(
+                        block,
+                        a.submatrix(row, level, rows, depth),
+                        tile_rows::<T>(),
+                    )
+                };
                 let c = c.rb_mut().submatrix_mut(row, col, rows, cols);
-                // SAFETY: both hold as many rows, columns and depth as are multiplied; columns of c are contiguous (asserted).
+                // SAFETY: both hold as many rows, columns and depth as are multiplied; columns of c
+                // are contiguous (asserted).
                 unsafe { multiply(c, [alpha, beta], [block, panel], depth, part, [row, col]) };
             }
         }
@@ -113,11 +135,15 @@ pub(crate) fn gemm<T: Real>(
 
 /// The length of equal steps of at most `most` through `length`, a multiple of `unit`.
 fn even(length: usize, most: usize, unit: usize) -> usize {
-    length.div_ceil(length.div_ceil(most).max(1)).next_multiple_of(unit)
+    length
+        .div_ceil(length.div_ceil(most).max(1))
+        .next_multiple_of(unit)
 }
 
 fn steps(length: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..length).step_by(step.max(1)).map(move |start| (start, step.min(length - start)))
+    (0..length)
+        .step_by(step.max(1))
+        .map(move |start| (start, step.min(length - start)))
 }
 
 /// What all threads together keep of their rooms, bytes.
@@ -138,8 +164,9 @@ impl Drop for Kept {
     }
 }
 
-/// Memory for packed operands, not written yet. A thread keeps it for its next product as long as all threads together keep little:
-/// the system would take as long to make it anew as a small product takes.
+/// Memory for packed operands, not written yet. A thread keeps it for its next product as long as
+/// all threads together keep little: the system would take as long to make it anew as a small
+/// product takes.
 struct Room(Vec<u8>);
 
 impl Room {
@@ -157,7 +184,9 @@ impl Room {
     /// Where two packed operands go, the first, of `first` elements, on a cache line's boundary.
     fn split<T>(&mut self, first: usize) -> (*mut T, *mut T) {
         let start = self.0.as_mut_ptr();
-        let start = start.wrapping_add(start.align_offset(ALIGNMENT)).cast::<T>();
+        let start = start
+            .wrapping_add(start.align_offset(ALIGNMENT))
+            .cast::<T>();
         (start, start.wrapping_add(first))
     }
 }
@@ -172,23 +201,43 @@ impl Drop for Room {
     }
 }
 
-/// Packs the rows of `a` in groups of `group`: for each group, for each column, its elements side by side; the last group is
-/// filled up with zeros.
+/// Packs the rows of `a` in groups of `group`: for each group, for each column, its elements side
+/// by side; the last group is filled up with zeros.
 ///
 /// # Safety
-/// The CPU has AVX-512; `to` has room for `a` with rows rounded up to a multiple of `group`, which is 12 or a tile's rows.
+/// The CPU has AVX-512; `to` has room for `a` with rows rounded up to a multiple of `group`, which
+/// is 12 or a tile's rows.
 pub(crate) unsafe fn pack<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
     let depth = a.ncols();
-    // SAFETY: rows and columns of `a` are readable with its strides; what is written lies in the groups of `to`.
+    // SAFETY: rows and columns of `a` are readable with its strides; what is written lies in the
+    // groups of `to`.
     unsafe {
         if a.row_stride() == 1 {
-            // A few columns at a time for all groups: these cache lines of `a` are read once, and those written fill up.
+            // A few columns at a time for all groups: these cache lines of `a` are read once, and
+            // those written fill up.
             for (level, levels) in steps(depth, AHEAD) {
                 for (index, (row, rows)) in steps(a.nrows(), group).enumerate() {
-                    let (from, to) = (a.submatrix(row, level, rows, levels), to.add((index * depth + level) * group));
+                    let (from, to) = (
+                        a.submatrix(row, level, rows, levels),
+                        to.add((index * depth + level) * group),
+                    );
                     match T::DTYPE {
-                        Dtype::F32 => single::copy(to.cast(), from.as_ptr().cast(), from.col_stride(), rows, levels, group),
-                        Dtype::F64 => double::copy(to.cast(), from.as_ptr().cast(), from.col_stride(), rows, levels, group),
+                        Dtype::F32 => single::copy(
+                            to.cast(),
+                            from.as_ptr().cast(),
+                            from.col_stride(),
+                            rows,
+                            levels,
+                            group,
+                        ),
+                        Dtype::F64 => double::copy(
+                            to.cast(),
+                            from.as_ptr().cast(),
+                            from.col_stride(),
+                            rows,
+                            levels,
+                            group,
+                        ),
                     }
                 }
             }
@@ -198,8 +247,22 @@ pub(crate) unsafe fn pack<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
             let (from, to) = (a.subrows(row, rows), to.add(index * depth * group));
             match T::DTYPE {
                 _ if a.col_stride() != 1 => gather(to, from, group),
-                Dtype::F32 => single::transpose(to.cast(), from.as_ptr().cast(), from.row_stride(), rows, depth, group),
-                Dtype::F64 => double::transpose(to.cast(), from.as_ptr().cast(), from.row_stride(), rows, depth, group),
+                Dtype::F32 => single::transpose(
+                    to.cast(),
+                    from.as_ptr().cast(),
+                    from.row_stride(),
+                    rows,
+                    depth,
+                    group,
+                ),
+                Dtype::F64 => double::transpose(
+                    to.cast(),
+                    from.as_ptr().cast(),
+                    from.row_stride(),
+                    rows,
+                    depth,
+                    group,
+                ),
             }
         }
     }
@@ -212,17 +275,23 @@ pub(crate) unsafe fn pack<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
 unsafe fn gather<T: Real>(to: *mut T, a: MatRef<'_, T>, group: usize) {
     for level in 0..a.ncols() {
         for row in 0..group {
-            let element = if row < a.nrows() { a[(row, level)] } else { T::ZERO };
+            let element = if row < a.nrows() {
+                a[(row, level)]
+            } else {
+                T::ZERO
+            };
             // SAFETY: `row` is below `group`, `level` a column of `a`.
             unsafe { to.add(level * group + row).write(element) };
         }
     }
 }
 
-/// c = alpha a b + beta c for a packed block and panel, in the elements of `part` when c begins at element `at` of it.
+/// c = alpha a b + beta c for a packed block and panel, in the elements of `part` when c begins at
+/// element `at` of it.
 ///
 /// # Safety
-/// The CPU has AVX-512; `block` and `panel` hold the rows and columns of `c` at this depth; columns of `c` are contiguous.
+/// The CPU has AVX-512; `block` and `panel` hold the rows and columns of `c` at this depth; columns
+/// of `c` are contiguous.
 unsafe fn multiply<T: Real>(
     mut c: MatMut<'_, T>,
     [alpha, beta]: [T; 2],
@@ -235,23 +304,52 @@ unsafe fn multiply<T: Real>(
     for (sliver, (col, cols)) in steps(c.ncols(), TILE_COLS).enumerate() {
         let b = panel.wrapping_add(sliver * depth * TILE_COLS).cast_const();
         for (index, (row, rows)) in steps(c.nrows(), tile_rows::<T>()).enumerate() {
-            let a = block.wrapping_add(index * depth * tile_rows::<T>()).cast_const();
+            let a = block
+                .wrapping_add(index * depth * tile_rows::<T>())
+                .cast_const();
             // The first tiles fetch the next sliver, each its part.
-            let next = b.wrapping_add(if index < TILE_COLS { (TILE_COLS + index) * depth } else { 0 });
+            let next = b.wrapping_add(if index < TILE_COLS {
+                (TILE_COLS + index) * depth
+            } else {
+                0
+            });
             let held = part.holds_block((at[0] + row, rows), (at[1] + col, cols));
             let mut c = c.rb_mut().submatrix_mut(row, col, rows, cols);
             let stride = c.col_stride();
-            // SAFETY: `c` begins a tile of these rows and columns, `aside` has room for one; `a` and `b` begin groups of this depth.
+            // SAFETY: `c` begins a tile of these rows and columns, `aside` has room for one; `a`
+            // and `b` begin groups of this depth.
             unsafe {
                 match held {
-                    (_, true) => tile(c.as_ptr_mut(), stride, [rows, cols], [alpha, beta], [a, b, next], depth),
+                    (_, true) => tile(
+                        c.as_ptr_mut(),
+                        stride,
+                        [rows, cols],
+                        [alpha, beta],
+                        [a, b, next],
+                        depth,
+                    ),
                     (false, false) => {}
                     (true, false) => {
                         let stride = tile_rows::<T>() as isize;
-                        tile(aside.as_mut_ptr(), stride, [rows, cols], [alpha, T::ZERO], [a, b, next], depth);
-                        for (j, sums) in aside.chunks_exact(tile_rows::<T>()).enumerate().take(cols) {
-                            for i in (0..rows).filter(|&i| part.holds(at[0] + row + i, at[1] + col + j)) {
-                                c[(i, j)] = sums[i] + if beta == T::ZERO { T::ZERO } else { beta * c[(i, j)] };
+                        tile(
+                            aside.as_mut_ptr(),
+                            stride,
+                            [rows, cols],
+                            [alpha, T::ZERO],
+                            [a, b, next],
+                            depth,
+                        );
+                        for (j, sums) in aside.chunks_exact(tile_rows::<T>()).enumerate().take(cols)
+                        {
+                            for i in
+                                (0..rows).filter(|&i| part.holds(at[0] + row + i, at[1] + col + j))
+                            {
+                                c[(i, j)] = sums[i]
+                                    + if beta == T::ZERO {
+                                        T::ZERO
+                                    } else {
+                                        beta * c[(i, j)]
+                                    };
                             }
                         }
                     }
@@ -264,37 +362,73 @@ unsafe fn multiply<T: Real>(
 /// A tile of C from packed groups: `operands` are those of A and B, and what to fetch meanwhile.
 ///
 /// # Safety
-/// The CPU has AVX-512; `c` has these rows and columns, at most a tile's, contiguous in columns; the groups have this depth.
-unsafe fn tile<T: Real>(c: *mut T, stride: isize, shape: [usize; 2], scalars: [T; 2], operands: [*const T; 3], depth: usize) {
+/// The CPU has AVX-512; `c` has these rows and columns, at most a tile's, contiguous in columns;
+/// the groups have this depth.
+unsafe fn tile<T: Real>(
+    c: *mut T,
+    stride: isize,
+    shape: [usize; 2],
+    scalars: [T; 2],
+    operands: [*const T; 3],
+    depth: usize,
+) {
     // SAFETY: the caller's promise; the casts name the type that T is.
     unsafe {
         match T::DTYPE {
             Dtype::F32 => {
                 let scalars = scalars.map(|x| x.f64() as f32);
-                single::tile(c.cast(), stride, shape, scalars, operands.map(<*const T>::cast), depth);
+                single::tile(
+                    c.cast(),
+                    stride,
+                    shape,
+                    scalars,
+                    operands.map(<*const T>::cast),
+                    depth,
+                );
             }
-            Dtype::F64 => double::tile(c.cast(), stride, shape, scalars.map(T::f64), operands.map(<*const T>::cast), depth),
+            Dtype::F64 => double::tile(
+                c.cast(),
+                stride,
+                shape,
+                scalars.map(T::f64),
+                operands.map(<*const T>::cast),
+                depth,
+            ),
         }
     }
 }
 
-/// The three functions that know vectors, for the module that says what a vector is. `copy` and `transpose` pack one group of `rows`
-/// (at most `group`) at `depth` columns of a matrix that lies by columns or by rows; `tile` multiplies one group of each operand.
+/// The three functions that know vectors, for the module that says what a vector is. `copy` and
+/// `transpose` pack one group of `rows` (at most `group`) at `depth` columns of a matrix that lies
+/// by columns or by rows; `tile` multiplies one group of each operand.
 macro_rules! vectors {
     () => {
         /// A mask of the first `count` lanes, at most all.
         fn lanes(count: usize) -> Mask {
-            if count >= LANES { Mask::MAX } else { (1 << count) - 1 }
+            if count >= LANES {
+                Mask::MAX
+            } else {
+                (1 << count) - 1
+            }
         }
 
         #[target_feature(enable = "avx512f")]
-        pub(super) unsafe fn copy(to: *mut Element, a: *const Element, stride: isize, rows: usize, depth: usize, group: usize) {
+        pub(super) unsafe fn copy(
+            to: *mut Element,
+            a: *const Element,
+            stride: isize,
+            rows: usize,
+            depth: usize,
+            group: usize,
+        ) {
             for at in (0..group).step_by(LANES) {
                 let (read, write) = (lanes(rows.saturating_sub(at)), lanes(group - at));
                 for level in 0..depth {
                     let from = a.wrapping_offset(level as isize * stride).wrapping_add(at);
                     // SAFETY: only lanes of the rows are read, only those of the group written.
-                    unsafe { masked_store(to.add(level * group + at), write, masked_load(read, from)) };
+                    unsafe {
+                        masked_store(to.add(level * group + at), write, masked_load(read, from))
+                    };
                 }
             }
         }
@@ -314,8 +448,11 @@ macro_rules! vectors {
                     let write = lanes(group - at);
                     let mut square = [zero(); LANES];
                     for (i, line) in square.iter_mut().enumerate().take(rows.saturating_sub(at)) {
-                        let from = a.wrapping_offset((at + i) as isize * stride).wrapping_add(level);
-                        // SAFETY: row `at + i` is one of the rows; only columns up to the depth are read.
+                        let from = a
+                            .wrapping_offset((at + i) as isize * stride)
+                            .wrapping_add(level);
+                        // SAFETY: row `at + i` is one of the rows; only columns up to the depth are
+                        // read.
                         *line = unsafe { masked_load(read, from) };
                     }
                     for (i, line) in turned(square).into_iter().enumerate().take(depth - level) {
@@ -337,7 +474,9 @@ macro_rules! vectors {
         ) {
             for j in 0..cols as isize {
                 _mm_prefetch::<_MM_HINT_T0>(c.wrapping_offset(j * stride).cast());
-                _mm_prefetch::<_MM_HINT_T0>(c.wrapping_offset(j * stride).wrapping_add(LANES).cast());
+                _mm_prefetch::<_MM_HINT_T0>(
+                    c.wrapping_offset(j * stride).wrapping_add(LANES).cast(),
+                );
             }
             let mut sums = [[zero(); 2]; TILE_COLS];
             for _ in 0..depth {
@@ -360,11 +499,17 @@ macro_rules! vectors {
                 if j < cols {
                     for (half, sum) in sum.into_iter().enumerate() {
                         let mask = lanes(rows.saturating_sub(half * LANES));
-                        let c = c.wrapping_offset(j as isize * stride).wrapping_add(half * LANES);
+                        let c = c
+                            .wrapping_offset(j as isize * stride)
+                            .wrapping_add(half * LANES);
                         let product = multiply(all(alpha), sum);
                         // SAFETY: only rows and columns of the tile are read and written.
                         unsafe {
-                            let old = if beta == 0.0 { product } else { fma(all(beta), masked_load(mask, c), product) };
+                            let old = if beta == 0.0 {
+                                product
+                            } else {
+                                fma(all(beta), masked_load(mask, c), product)
+                            };
                             masked_store(c, mask, old);
                         }
                     }
@@ -377,8 +522,9 @@ macro_rules! vectors {
 mod single {
     use super::*;
     use std::arch::x86_64::{
-        __mmask16 as Mask, _mm512_fmadd_ps as fma, _mm512_load_ps as load, _mm512_mask_storeu_ps as masked_store,
-        _mm512_maskz_loadu_ps as masked_load, _mm512_mul_ps as multiply, _mm512_set1_ps as all, _mm512_setzero_ps as zero,
+        __mmask16 as Mask, _mm512_fmadd_ps as fma, _mm512_load_ps as load,
+        _mm512_mask_storeu_ps as masked_store, _mm512_maskz_loadu_ps as masked_load,
+        _mm512_mul_ps as multiply, _mm512_set1_ps as all, _mm512_setzero_ps as zero,
     };
 
     type Element = f32;
@@ -398,7 +544,10 @@ mod single {
         let mut fours = rows;
         for i in 0..4 {
             for j in 0..2 {
-                let (upper, lower) = (_mm512_castps_pd(pairs[4 * i + j]), _mm512_castps_pd(pairs[4 * i + 2 + j]));
+                let (upper, lower) = (
+                    _mm512_castps_pd(pairs[4 * i + j]),
+                    _mm512_castps_pd(pairs[4 * i + 2 + j]),
+                );
                 fours[4 * i + 2 * j] = _mm512_castpd_ps(_mm512_unpacklo_pd(upper, lower));
                 fours[4 * i + 2 * j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(upper, lower));
             }
@@ -406,8 +555,14 @@ mod single {
         let mut columns = rows;
         for j in 0..4 {
             let [a, b, c, d] = [fours[j], fours[4 + j], fours[8 + j], fours[12 + j]];
-            let (even, odd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
-            let (even_below, odd_below) = (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
+            let (even, odd) = (
+                _mm512_shuffle_f32x4::<0x88>(a, b),
+                _mm512_shuffle_f32x4::<0xdd>(a, b),
+            );
+            let (even_below, odd_below) = (
+                _mm512_shuffle_f32x4::<0x88>(c, d),
+                _mm512_shuffle_f32x4::<0xdd>(c, d),
+            );
             columns[j] = _mm512_shuffle_f32x4::<0x88>(even, even_below);
             columns[4 + j] = _mm512_shuffle_f32x4::<0x88>(odd, odd_below);
             columns[8 + j] = _mm512_shuffle_f32x4::<0xdd>(even, even_below);
@@ -420,8 +575,9 @@ mod single {
 mod double {
     use super::*;
     use std::arch::x86_64::{
-        __mmask8 as Mask, _mm512_fmadd_pd as fma, _mm512_load_pd as load, _mm512_mask_storeu_pd as masked_store,
-        _mm512_maskz_loadu_pd as masked_load, _mm512_mul_pd as multiply, _mm512_set1_pd as all, _mm512_setzero_pd as zero,
+        __mmask8 as Mask, _mm512_fmadd_pd as fma, _mm512_load_pd as load,
+        _mm512_mask_storeu_pd as masked_store, _mm512_maskz_loadu_pd as masked_load,
+        _mm512_mul_pd as multiply, _mm512_set1_pd as all, _mm512_setzero_pd as zero,
     };
 
     type Element = f64;
@@ -441,8 +597,14 @@ mod double {
         let mut columns = rows;
         for j in 0..2 {
             let [a, b, c, d] = [pairs[j], pairs[2 + j], pairs[4 + j], pairs[6 + j]];
-            let (even, odd) = (_mm512_shuffle_f64x2::<0x88>(a, b), _mm512_shuffle_f64x2::<0xdd>(a, b));
-            let (even_below, odd_below) = (_mm512_shuffle_f64x2::<0x88>(c, d), _mm512_shuffle_f64x2::<0xdd>(c, d));
+            let (even, odd) = (
+                _mm512_shuffle_f64x2::<0x88>(a, b),
+                _mm512_shuffle_f64x2::<0xdd>(a, b),
+            );
+            let (even_below, odd_below) = (
+                _mm512_shuffle_f64x2::<0x88>(c, d),
+                _mm512_shuffle_f64x2::<0xdd>(c, d),
+            );
             columns[j] = _mm512_shuffle_f64x2::<0x88>(even, even_below);
             columns[2 + j] = _mm512_shuffle_f64x2::<0x88>(odd, odd_below);
             columns[4 + j] = _mm512_shuffle_f64x2::<0xdd>(even, even_below);

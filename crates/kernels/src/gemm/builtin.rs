@@ -1,9 +1,11 @@
-//! Which kernel a product takes, and in which orientation; and the call into the `gemm` crate, cut so that its packing
-//! buffer stays small.
+//! Which kernel a product takes, and in which orientation; and the call into the `gemm` crate, cut
+//! so that its packing buffer stays small.
 //!
-//! Both kernels write columns of C. The crate packs `depth` x `columns` of the right operand into one buffer, with columns up to what the last-level
-//! cache holds: tens of MiB a thread. Cut into panels of [`PANEL_COLUMNS`] columns and [`PANEL_DEPTH`] of depth it
-//! stays at 2 MiB (f32) and runs as fast, because the left operand is packed block by block in the second-level cache anyway.
+//! Both kernels write columns of C. The crate packs `depth` x `columns` of the right operand into
+//! one buffer, with columns up to what the last-level cache holds: tens of MiB a thread. Cut into
+//! panels of [`PANEL_COLUMNS`] columns and [`PANEL_DEPTH`] of depth it stays at 2 MiB (f32) and
+//! runs as fast, because the left operand is packed block by block in the second-level cache
+//! anyway.
 #![allow(unsafe_code)]
 
 use crate::Real;
@@ -14,20 +16,33 @@ use faer::{Mat, MatMut, MatRef};
 const PANEL_COLUMNS: usize = 1024;
 /// Depth of the packed panel.
 const PANEL_DEPTH: usize = 512;
-/// Rows of one call of the crate, which cannot be interrupted: 2^30 operations, 0.1 s on half a core. The panel is packed for each.
+/// Rows of one call of the crate, which cannot be interrupted: 2^30 operations, 0.1 s on half a
+/// core. The panel is packed for each.
 const CALL_ROWS: usize = 1024;
 
 /// Packing of both operands pays from this side of C on.
 #[cfg(target_arch = "x86_64")]
 const PACKED: usize = 64;
 
-/// A product whose shorter side has at most this many columns is bound by reading the other operand.
+/// A product whose shorter side has at most this many columns is bound by reading the other
+/// operand.
 const NARROW: usize = 256;
 /// Elements of the buffer through which a narrow product changes layout: 512 KiB in f64.
 const NARROW_BUFFER: usize = 1 << 16;
 
-pub(super) fn gemm<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, stop: &dyn Fn() -> bool) {
-    let (c, a, b) = if c.nrows() < c.ncols() { (c.transpose_mut(), b.transpose(), a.transpose()) } else { (c, a, b) };
+pub(super) fn gemm<T: Real>(
+    c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    b: MatRef<'_, T>,
+    beta: T,
+    stop: &dyn Fn() -> bool,
+) {
+    let (c, a, b) = if c.nrows() < c.ncols() {
+        (c.transpose_mut(), b.transpose(), a.transpose())
+    } else {
+        (c, a, b)
+    };
     if c.ncols() <= NARROW && c.nrows() > c.ncols() {
         narrow(c, alpha, a, b, beta, stop)
     } else {
@@ -35,9 +50,17 @@ pub(super) fn gemm<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: Mat
     }
 }
 
-/// The tall operand is read fastest in the direction in which it lies, which decides the layout that C should have; a C of
-/// the other layout is written by way of a buffer. Without this, reading is up to five times slower.
-fn narrow<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, stop: &dyn Fn() -> bool) {
+/// The tall operand is read fastest in the direction in which it lies, which decides the layout
+/// that C should have; a C of the other layout is written by way of a buffer. Without this, reading
+/// is up to five times slower.
+fn narrow<T: Real>(
+    mut c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    b: MatRef<'_, T>,
+    beta: T,
+    stop: &dyn Fn() -> bool,
+) {
     let (m, n) = c.shape();
     let by_columns = a.row_stride().unsigned_abs() == 1;
     let column;
@@ -56,27 +79,57 @@ fn narrow<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'
         return oriented(c, alpha, a, b, beta, stop);
     }
     let height = (NARROW_BUFFER / n).min(m);
-    let mut buffer = Mat::<T>::zeros(if by_columns { height } else { n }, if by_columns { n } else { height });
+    let mut buffer = Mat::<T>::zeros(
+        if by_columns { height } else { n },
+        if by_columns { n } else { height },
+    );
     for top in (0..m).step_by(height) {
         let rows = height.min(m - top);
         let whole = buffer.as_mut();
-        let mut part = if by_columns { whole } else { whole.transpose_mut() }.subrows_mut(0, rows);
+        let mut part = if by_columns {
+            whole
+        } else {
+            whole.transpose_mut()
+        }
+        .subrows_mut(0, rows);
         oriented(part.rb_mut(), alpha, a.subrows(top, rows), b, T::ZERO, stop);
         let c = c.rb_mut().subrows_mut(top, rows);
-        crate::axpby(c, T::ONE, part.as_ref(), beta).expect("two blocks of the same rows and columns");
+        crate::axpby(c, T::ONE, part.as_ref(), beta)
+            .expect("two blocks of the same rows and columns");
     }
 }
 
-fn oriented<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, stop: &dyn Fn() -> bool) {
+fn oriented<T: Real>(
+    c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    b: MatRef<'_, T>,
+    beta: T,
+    stop: &dyn Fn() -> bool,
+) {
     // The kernel writes columns of C; a row-major C is the transposed product.
     if c.col_stride().unsigned_abs() < c.row_stride().unsigned_abs() {
-        columns(c.transpose_mut(), alpha, b.transpose(), a.transpose(), beta, stop);
+        columns(
+            c.transpose_mut(),
+            alpha,
+            b.transpose(),
+            a.transpose(),
+            beta,
+            stop,
+        );
     } else {
         columns(c, alpha, a, b, beta, stop);
     }
 }
 
-fn columns<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, stop: &dyn Fn() -> bool) {
+fn columns<T: Real>(
+    c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    b: MatRef<'_, T>,
+    beta: T,
+    stop: &dyn Fn() -> bool,
+) {
     #[cfg(target_arch = "x86_64")]
     if c.row_stride() == 1 && c.nrows().min(c.ncols()) >= PACKED && super::avx512::available() {
         return super::avx512::gemm(c, alpha, a, b, beta, super::avx512::Part::Whole, stop);
@@ -84,8 +137,15 @@ fn columns<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, 
     panels(c, alpha, a, b, beta, stop);
 }
 
-/// The lower triangle of c = alpha a a^T + beta c, if there is a kernel that leaves the rest of the tiles out.
-pub(crate) fn syrk<T: Real>(c: &mut MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, beta: T, stop: &dyn Fn() -> bool) -> bool {
+/// The lower triangle of c = alpha a a^T + beta c, if there is a kernel that leaves the rest of the
+/// tiles out.
+pub(crate) fn syrk<T: Real>(
+    c: &mut MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    beta: T,
+    stop: &dyn Fn() -> bool,
+) -> bool {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (c, alpha, a, beta, stop);
     #[cfg(target_arch = "x86_64")]
@@ -94,7 +154,15 @@ pub(crate) fn syrk<T: Real>(c: &mut MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b
         let c = c.rb_mut();
         match (c.row_stride(), c.col_stride()) {
             (1, _) => gemm(c, alpha, a, a.transpose(), beta, Part::Lower, stop),
-            (_, 1) => gemm(c.transpose_mut(), alpha, a, a.transpose(), beta, Part::Upper, stop),
+            (_, 1) => gemm(
+                c.transpose_mut(),
+                alpha,
+                a,
+                a.transpose(),
+                beta,
+                Part::Upper,
+                stop,
+            ),
             _ => return false,
         }
         return true;
@@ -102,7 +170,14 @@ pub(crate) fn syrk<T: Real>(c: &mut MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b
     false
 }
 
-fn panels<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, stop: &dyn Fn() -> bool) {
+fn panels<T: Real>(
+    mut c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    b: MatRef<'_, T>,
+    beta: T,
+    stop: &dyn Fn() -> bool,
+) {
     let (m, n, k) = (c.nrows(), c.ncols(), a.ncols());
     // Equal parts: a last one of a single row or column would be added up in another order.
     for (column, columns) in parts(n, PANEL_COLUMNS) {
@@ -114,7 +189,13 @@ fn panels<T: Real>(mut c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'
                 if stop() {
                     return;
                 }
-                call(c.rb_mut().submatrix_mut(row, column, rows, columns), alpha, a.submatrix(row, depth, rows, run), b, beta);
+                call(
+                    c.rb_mut().submatrix_mut(row, column, rows, columns),
+                    alpha,
+                    a.submatrix(row, depth, rows, run),
+                    b,
+                    beta,
+                );
             }
         }
     }
@@ -130,9 +211,9 @@ fn parts(length: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
 fn call<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T) {
     let (m, n, k) = (c.nrows(), c.ncols(), a.ncols());
     assert!(a.nrows() == m && b.nrows() == k && b.ncols() == n);
-    // SAFETY: the shapes agree (asserted), so the kernel stays inside the three views; the views promise that their
-    // elements are readable, C's writable and disjoint from A and B (a mutable borrow). T is f32 or f64. With beta 0
-    // the kernel does not read C.
+    // SAFETY: the shapes agree (asserted), so the kernel stays inside the three views; the views
+    // promise that their elements are readable, C's writable and disjoint from A and B (a mutable
+    // borrow). T is f32 or f64. With beta 0 the kernel does not read C.
     unsafe {
         ::gemm::gemm(
             m,
@@ -158,16 +239,22 @@ fn call<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>,
     }
 }
 
-/// The crate packs the right panel, the left operand as a whole where that is at most two blocks of its rows, and else
-/// block by block into a slab as large as the second-level cache, of which it touches [`SLAB_BYTES`]. The kernel for AVX-512
-/// packs less.
+/// The crate packs the right panel, the left operand as a whole where that is at most two blocks of
+/// its rows, and else block by block into a slab as large as the second-level cache, of which it
+/// touches [`SLAB_BYTES`]. The kernel for AVX-512 packs less.
 pub(super) fn scratch_bytes(m: usize, n: usize, k: usize, element: usize) -> usize {
     if m == 0 || n == 0 || k == 0 {
         return 0;
     }
     let long = m.max(n);
-    let packed = (long.min(PANEL_COLUMNS) + long.min(2 * BLOCK_ROWS) + 2 * MARGIN) * k.min(PANEL_DEPTH) * element;
-    let narrow = if m.min(n) <= NARROW { (NARROW_BUFFER + NARROW).min(m * n + NARROW) * element } else { 0 };
+    let packed = (long.min(PANEL_COLUMNS) + long.min(2 * BLOCK_ROWS) + 2 * MARGIN)
+        * k.min(PANEL_DEPTH)
+        * element;
+    let narrow = if m.min(n) <= NARROW {
+        (NARROW_BUFFER + NARROW).min(m * n + NARROW) * element
+    } else {
+        0
+    };
     let vector = if m.min(n) == 1 { k * element } else { 0 };
     SLAB_BYTES + packed + narrow + vector
 }

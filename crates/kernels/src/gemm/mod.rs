@@ -1,11 +1,12 @@
-//! C = alpha A B + beta C for every layout, on the built-in kernel or on a BLAS that the user brings.
+//! C = alpha A B + beta C for every layout, on the built-in kernel or on a BLAS that the user
+//! brings.
 //!
-//! One call runs on one thread: the engine keeps the cores busy with one call each. Transposes are views
-//! (`a.transpose()`), so nothing here has transpose flags.
+//! One call runs on one thread: the engine keeps the cores busy with one call each. Transposes are
+//! views (`a.transpose()`), so nothing here has transpose flags.
 //!
-//! Source of the blocking: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", ACM TOMS 34(3),
-//! 2008; the micro-kernels are our own on AVX-512, which most of the time goes to on machines that have it, and those of the `gemm`
-//! crate elsewhere.
+//! Source of the blocking: Goto and van de Geijn, "Anatomy of High-Performance Matrix
+//! Multiplication", ACM TOMS 34(3), 2008; the micro-kernels are our own on AVX-512, which most of
+//! the time goes to on machines that have it, and those of the `gemm` crate elsewhere.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
@@ -16,14 +17,14 @@ use crate::{Blas, Error, Real};
 use faer::{MatMut, MatRef};
 use std::mem::size_of;
 
-/// Sides of what one call of a library that the user brings computes: 2^30 operations, 0.1 s on half a core, which such a call cannot be
-/// interrupted in.
+/// Sides of what one call of a library that the user brings computes: 2^30 operations, 0.1 s on
+/// half a core, which such a call cannot be interrupted in.
 const CALL_SIDES: [usize; 3] = [1024, 1024, 512];
 
 /// c = alpha a b + beta c.
 ///
-/// Shapes: c is m x n, a is m x k, b is k x n, any strides. When `beta` is 0, c is only written: NaN in it is gone. When
-/// `alpha` is 0 or k is 0, a and b are not read.
+/// Shapes: c is m x n, a is m x k, b is k x n, any strides. When `beta` is 0, c is only written:
+/// NaN in it is gone. When `alpha` is 0 or k is 0, a and b are not read.
 ///
 /// Cost: 2mnk flops, scratch [`gemm_scratch_bytes`].
 ///
@@ -31,11 +32,19 @@ const CALL_SIDES: [usize; 3] = [1024, 1024, 512];
 /// [`Error::Shape`].
 ///
 /// Determinism: the same shapes, strides and CPU give the same bits on the built-in kernel.
-pub fn gemm<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>, beta: T, blas: &Blas) -> Result<(), Error> {
+pub fn gemm<T: Real>(
+    c: MatMut<'_, T>,
+    alpha: T,
+    a: MatRef<'_, T>,
+    b: MatRef<'_, T>,
+    beta: T,
+    blas: &Blas,
+) -> Result<(), Error> {
     gemm_until(c, alpha, a, b, beta, blas, &|| false)
 }
 
-/// As [`gemm`](crate::gemm()), unless `stop` says so, which is asked now and then, some 0.1 s apart at most; c is then of no use.
+/// As [`gemm`](crate::gemm()), unless `stop` says so, which is asked now and then, some 0.1 s apart
+/// at most; c is then of no use.
 ///
 /// # Errors
 /// [`Error::Shape`].
@@ -51,7 +60,10 @@ pub fn gemm_until<T: Real>(
     let (m, n, k) = (c.nrows(), c.ncols(), a.ncols());
     if a.nrows() != m || b.nrows() != k || b.ncols() != n {
         let (a, b) = (a.shape(), b.shape());
-        return Err(Error::shape("gemm", &[("c", &(m, n)), ("a", &a), ("b", &b)]));
+        return Err(Error::shape(
+            "gemm",
+            &[("c", &(m, n)), ("a", &a), ("b", &b)],
+        ));
     }
     if m == 0 || n == 0 {
         return Ok(());
@@ -60,7 +72,8 @@ pub fn gemm_until<T: Real>(
         crate::scale(c, beta);
         return Ok(());
     }
-    // Element-wise orders of a narrow product are the built-in kernel's business; a BLAS takes what its strides can say.
+    // Element-wise orders of a narrow product are the built-in kernel's business; a BLAS takes what
+    // its strides can say.
     if let Blas::Loaded(library) = blas
         && library.plan_gemm(c.as_ref(), a, b).is_some()
     {
@@ -82,7 +95,11 @@ fn in_calls<T: Real>(
     stop: &dyn Fn() -> bool,
 ) {
     let [rows, cols, depths] = CALL_SIDES;
-    let cut = |end: usize, step: usize| (0..end).step_by(step).map(move |start| (start, step.min(end - start)));
+    let cut = |end: usize, step: usize| {
+        (0..end)
+            .step_by(step)
+            .map(move |start| (start, step.min(end - start)))
+    };
     for (row, rows) in cut(a.nrows(), rows) {
         for (col, cols) in cut(b.ncols(), cols) {
             for (depth, depths) in cut(a.ncols(), depths) {
@@ -90,7 +107,10 @@ fn in_calls<T: Real>(
                     return;
                 }
                 let part = c.as_mut().submatrix_mut(row, col, rows, cols);
-                let (a, b) = (a.submatrix(row, depth, rows, depths), b.submatrix(depth, col, depths, cols));
+                let (a, b) = (
+                    a.submatrix(row, depth, rows, depths),
+                    b.submatrix(depth, col, depths, cols),
+                );
                 let beta = if depth == 0 { beta } else { T::ONE };
                 match library.plan_gemm(part.as_ref(), a, b) {
                     Some(call) => call.run(part, alpha, a, b, beta),
@@ -107,14 +127,16 @@ pub fn gemm_flops(m: usize, n: usize, k: usize) -> u64 {
     2 * (m as u64).saturating_mul(n as u64).saturating_mul(k as u64)
 }
 
-/// Bytes that a thread holds while it runs [`gemm`](crate::gemm()) on these shapes, whatever the layout: packed panels and the slab that the
-/// thread keeps. For a library that the user brings it is an allowance, since the library does not tell.
+/// Bytes that a thread holds while it runs [`gemm`](crate::gemm()) on these shapes, whatever the
+/// layout: packed panels and the slab that the thread keeps. For a library that the user brings it
+/// is an allowance, since the library does not tell.
 pub fn gemm_scratch_bytes<T: Real>(m: usize, n: usize, k: usize, blas: &Blas) -> usize {
     match blas {
         Blas::Builtin => builtin::scratch_bytes(m, n, k, size_of::<T>()),
         Blas::Loaded(library) => {
             let [rows, cols, depths] = CALL_SIDES;
-            let called = library.scratch_bytes(m.min(rows), n.min(cols), k.min(depths), size_of::<T>());
+            let called =
+                library.scratch_bytes(m.min(rows), n.min(cols), k.min(depths), size_of::<T>());
             builtin::scratch_bytes(m, n, k, size_of::<T>()).max(called)
         }
     }

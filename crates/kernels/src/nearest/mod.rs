@@ -1,7 +1,8 @@
 //! The nearest two of some centres for each row of a matrix.
 //!
-//! |x - c|^2 = |x|^2 + |c|^2 - 2 x.c: products whose sums stay in registers on AVX-512; elsewhere a product of blocks small enough
-//! that it stays in the second-level cache, and a running minimum over it, sixteen centres at a time.
+//! |x - c|^2 = |x|^2 + |c|^2 - 2 x.c: products whose sums stay in registers on AVX-512; elsewhere a
+//! product of blocks small enough that it stays in the second-level cache, and a running minimum
+//! over it, sixteen centres at a time.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -39,7 +40,10 @@ impl<T: Real> PackedCenters<T> {
     pub fn new(centers: &[T], squares: &[T]) -> Result<PackedCenters<T>, Error> {
         let k = squares.len();
         if k == 0 || !centers.len().is_multiple_of(k) {
-            return Err(Error::shape("nearest", &[("centers", &centers.len()), ("squares", &k)]));
+            return Err(Error::shape(
+                "nearest",
+                &[("centers", &centers.len()), ("squares", &k)],
+            ));
         }
         let features = centers.len() / k;
         let form = match is_fused(features) {
@@ -47,21 +51,29 @@ impl<T: Real> PackedCenters<T> {
             true => Form::Slivers(avx512::Slivers::of(centers, squares)),
             _ => Form::across(centers, squares),
         };
-        Ok(PackedCenters { features, clusters: k, form })
+        Ok(PackedCenters {
+            features,
+            clusters: k,
+            form,
+        })
     }
 }
 
 impl<T: Real> Form<T> {
     fn across(centers: &[T], squares: &[T]) -> Form<T> {
         let (k, d) = (squares.len(), centers.len() / squares.len());
-        Form::Across((0..d * k).map(|at| centers[at % k * d + at / k]).collect(), squares.to_vec())
+        Form::Across(
+            (0..d * k).map(|at| centers[at % k * d + at / k]).collect(),
+            squares.to_vec(),
+        )
     }
 }
 
-/// What is found for each row: which centre is nearest, and |x - c|^2 - |x|^2 for it and for the second nearest.
+/// What is found for each row: which centre is nearest, and |x - c|^2 - |x|^2 for it and for the
+/// second nearest.
 pub struct Nearest<'a, T> {
-    /// Number of the nearest centre, the lowest among equals. What is there before is taken for a guess, which may save a search
-    /// where it is right.
+    /// Number of the nearest centre, the lowest among equals. What is there before is taken for a
+    /// guess, which may save a search where it is right.
     pub label: &'a mut [u32],
     /// Of the nearest. Where it is not finite, the label says nothing.
     pub first: &'a mut [T],
@@ -73,9 +85,10 @@ pub struct Nearest<'a, T> {
 
 /// Finds the nearest two centres of each row of x.
 ///
-/// Shapes: x is n x d, any strides; `scratch` at least [`nearest_scratch`] elements; n results. Cost: 2ndk flops. The squares of x are
-/// left out, because they change no order; the error is that of a product of d + 1 terms. A row with an element that is not finite has
-/// a distance that is not.
+/// Shapes: x is n x d, any strides; `scratch` at least [`nearest_scratch`] elements; n results.
+/// Cost: 2ndk flops. The squares of x are left out, because they change no order; the error is that
+/// of a product of d + 1 terms. A row with an element that is not finite has a distance that is
+/// not.
 ///
 /// # Errors
 /// [`Error::Shape`].
@@ -89,17 +102,29 @@ pub fn nearest<T: Real>(
     blas: &Blas,
 ) -> Result<(), Error> {
     let ((n, d), k) = (x.shape(), centers.clusters);
-    let lengths = [into.label.len(), into.first.len(), into.second.len(), into.squares.len()];
+    let lengths = [
+        into.label.len(),
+        into.first.len(),
+        into.second.len(),
+        into.squares.len(),
+    ];
     if d != centers.features || lengths != [n; 4] || scratch.len() < nearest_scratch::<T>(n, d, k) {
         return Err(Error::shape(
             "nearest",
-            &[("x", &x.shape()), ("centers", &(k, centers.features)), ("results", &lengths), ("scratch", &scratch.len())],
+            &[
+                ("x", &x.shape()),
+                ("centers", &(k, centers.features)),
+                ("results", &lengths),
+                ("scratch", &scratch.len()),
+            ],
         ));
     }
     into.first.fill(T::of(f64::INFINITY));
     into.second.fill(T::of(f64::INFINITY));
     match &centers.form {
-        Form::Across(across, squares) => by_products(into, x, view(across, k, d, 1, k)?, squares, scratch, blas),
+        Form::Across(across, squares) => {
+            by_products(into, x, view(across, k, d, 1, k)?, squares, scratch, blas)
+        }
         #[cfg(target_arch = "x86_64")]
         Form::Slivers(slivers) => {
             avx512::nearest(into, x, slivers, scratch);
@@ -121,12 +146,22 @@ fn by_products<T: Real>(
     for top in (0..n).step_by(BLOCK_ROWS) {
         let rows = top..(top + BLOCK_ROWS).min(n);
         row_squares(&mut exact[..rows.len()], x.subrows(top, rows.len()))?;
-        into.squares[rows.clone()].iter_mut().zip(&exact).for_each(|(square, &exact)| *square = T::of(exact));
+        into.squares[rows.clone()]
+            .iter_mut()
+            .zip(&exact)
+            .for_each(|(square, &exact)| *square = T::of(exact));
         for start in (0..k).step_by(BLOCK_CENTERS) {
             let count = BLOCK_CENTERS.min(k - start);
             let product = &mut scratch[..rows.len() * count];
             let out = view_mut(product, rows.len(), count, count, 1)?;
-            gemm(out, T::of(-2.0), x.subrows(top, rows.len()), centers.subrows(start, count).transpose(), T::ZERO, blas)?;
+            gemm(
+                out,
+                T::of(-2.0),
+                x.subrows(top, rows.len()),
+                centers.subrows(start, count).transpose(),
+                T::ZERO,
+                blas,
+            )?;
             let known = Nearest {
                 label: &mut into.label[rows.clone()],
                 first: &mut into.first[rows.clone()],
@@ -137,7 +172,8 @@ fn by_products<T: Real>(
             if start == 0 && k > BLOCK_CENTERS {
                 known.label.fill(u32::MAX);
             }
-            // What is moved into the closure makes it one that the dispatch inlines: else it would stay on the plain instruction set.
+            // What is moved into the closure makes it one that the dispatch inlines: else it would
+            // stay on the plain instruction set.
             pulp::Arch::new().dispatch(
                 #[inline(always)]
                 move || fold(known, product, squares, start as u32),
@@ -158,7 +194,11 @@ pub fn nearest_scratch<T: Real>(n: usize, d: usize, k: usize) -> usize {
 
 /// Bytes that [`nearest`] holds beside its arguments.
 pub fn nearest_held_bytes<T: Real>(n: usize, d: usize, k: usize, blas: &Blas) -> usize {
-    if is_fused(d) { 0 } else { gemm_scratch_bytes::<T>(n.min(BLOCK_ROWS), k.min(BLOCK_CENTERS), d, blas) }
+    if is_fused(d) {
+        0
+    } else {
+        gemm_scratch_bytes::<T>(n.min(BLOCK_ROWS), k.min(BLOCK_CENTERS), d, blas)
+    }
 }
 
 /// Whether this CPU has a kernel of its own for rows of d.
@@ -179,13 +219,20 @@ pub fn nearest_flops(n: usize, d: usize, k: usize) -> u64 {
 
 #[inline(always)]
 fn fold<T: Real>(known: Nearest<'_, T>, product: &[T], squares: &[T], start: u32) {
-    let Nearest { label, first, second, .. } = known;
+    let Nearest {
+        label,
+        first,
+        second,
+        ..
+    } = known;
     for (at, line) in product.chunks_exact(squares.len()).enumerate() {
-        (first[at], label[at], second[at]) = least((first[at], label[at], second[at]), line, squares, start);
+        (first[at], label[at], second[at]) =
+            least((first[at], label[at], second[at]), line, squares, start);
     }
 }
 
-/// The least of what is known and the sums of two lines, its number, and the next. What is known of nothing yet is a guess.
+/// The least of what is known and the sums of two lines, its number, and the next. What is known of
+/// nothing yet is a guess.
 #[inline(always)]
 fn least<T: Real>(known: (T, u32, T), line: &[T], squares_of: &[T], start: u32) -> (T, u32, T) {
     let infinity = T::of(f64::INFINITY);
@@ -200,9 +247,21 @@ fn least<T: Real>(known: (T, u32, T), line: &[T], squares_of: &[T], start: u32) 
     for (line, squares) in groups() {
         for lane in 0..LANES {
             let value = squares[lane] + line[lane];
-            let loser = if value < first[lane] { first[lane] } else { value };
-            second[lane] = if loser < second[lane] { loser } else { second[lane] };
-            first[lane] = if value < first[lane] { value } else { first[lane] };
+            let loser = if value < first[lane] {
+                first[lane]
+            } else {
+                value
+            };
+            second[lane] = if loser < second[lane] {
+                loser
+            } else {
+                second[lane]
+            };
+            first[lane] = if value < first[lane] {
+                value
+            } else {
+                first[lane]
+            };
         }
     }
     let (first, second) = halve::<T, 16, 8>(first, second);
@@ -214,27 +273,48 @@ fn least<T: Real>(known: (T, u32, T), line: &[T], squares_of: &[T], start: u32) 
         return (known.0, known.1, next);
     }
     let guess = known.1.wrapping_sub(start) as usize;
-    if next > best && line.get(guess).is_some_and(|&value| squares_of[guess] + value == best) {
+    if next > best
+        && line
+            .get(guess)
+            .is_some_and(|&value| squares_of[guess] + value == best)
+    {
         return (best, known.1, next);
     }
     let mut number = [u32::MAX; LANES];
     for ((line, squares), at) in groups().zip((start..).step_by(LANES)) {
         for lane in 0..LANES {
-            let found = if squares[lane] + line[lane] == best { at + lane as u32 } else { u32::MAX };
-            number[lane] = if found < number[lane] { found } else { number[lane] };
+            let found = if squares[lane] + line[lane] == best {
+                at + lane as u32
+            } else {
+                u32::MAX
+            };
+            number[lane] = if found < number[lane] {
+                found
+            } else {
+                number[lane]
+            };
         }
     }
     (best, number.into_iter().fold(u32::MAX, u32::min), next)
 }
 
-/// The least two of each two lanes: all at once, because one after another each would wait for the one before.
+/// The least two of each two lanes: all at once, because one after another each would wait for the
+/// one before.
 #[inline(always)]
-fn halve<T: Real, const N: usize, const HALF: usize>(first: [T; N], second: [T; N]) -> ([T; HALF], [T; HALF]) {
+fn halve<T: Real, const N: usize, const HALF: usize>(
+    first: [T; N],
+    second: [T; N],
+) -> ([T; HALF], [T; HALF]) {
     let low = |a: T, b: T| if a < b { a } else { b };
     let high = |a: T, b: T| if a < b { b } else { a };
     (
         std::array::from_fn(|lane| low(first[lane], first[lane + HALF])),
-        std::array::from_fn(|lane| low(high(first[lane], first[lane + HALF]), low(second[lane], second[lane + HALF]))),
+        std::array::from_fn(|lane| {
+            low(
+                high(first[lane], first[lane + HALF]),
+                low(second[lane], second[lane + HALF]),
+            )
+        }),
     )
 }
 
@@ -244,7 +324,10 @@ fn halve<T: Real, const N: usize, const HALF: usize>(first: [T; N], second: [T; 
 /// [`Error::Shape`] when the lengths differ.
 pub fn row_squares<T: Real>(out: &mut [f64], x: MatRef<'_, T>) -> Result<(), Error> {
     if out.len() != x.nrows() {
-        return Err(Error::shape("row_squares", &[("x", &x.shape()), ("out", &out.len())]));
+        return Err(Error::shape(
+            "row_squares",
+            &[("x", &x.shape()), ("out", &out.len())],
+        ));
     }
     let out = Some(out);
     pulp::Arch::new().dispatch(
@@ -253,7 +336,9 @@ pub fn row_squares<T: Real>(out: &mut [f64], x: MatRef<'_, T>) -> Result<(), Err
             for (i, out) in out.into_iter().flatten().enumerate() {
                 *out = match row_slice(x, i) {
                     Some(row) => sum_of_squares(row),
-                    None => (0..x.ncols()).map(|j| x[(i, j)].f64() * x[(i, j)].f64()).sum(),
+                    None => (0..x.ncols())
+                        .map(|j| x[(i, j)].f64() * x[(i, j)].f64())
+                        .sum(),
                 };
             }
         },
@@ -280,7 +365,11 @@ fn sum_of_squares<T: Real>(row: &[T]) -> f64 {
 pub fn nearest_reference<T: Real>(row: &[T], centers: &[T]) -> (u32, f64, f64) {
     let mut found = (0, f64::INFINITY, f64::INFINITY);
     for (number, center) in centers.chunks_exact(row.len().max(1)).enumerate() {
-        let value: f64 = row.iter().zip(center).map(|(x, c)| c.f64() * (c.f64() - 2.0 * x.f64())).sum();
+        let value: f64 = row
+            .iter()
+            .zip(center)
+            .map(|(x, c)| c.f64() * (c.f64() - 2.0 * x.f64()))
+            .sum();
         if value < found.1 {
             found = (number as u32, value, found.1);
         } else {
@@ -297,7 +386,9 @@ mod tests {
     fn numbers(count: usize, seed: u64) -> Vec<f32> {
         let mut state = seed | 1;
         let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 40) as f32 / (1 << 23) as f32 - 1.0
         };
         (0..count).map(|_| next()).collect()
@@ -305,23 +396,54 @@ mod tests {
 
     #[test]
     fn agrees_with_one_row_after_another() {
-        for (n, d, k) in [(0, 3, 2), (1, 1, 1), (255, 7, 2), (513, 16, 129), (600, 3, 300), (33, 64, 100), (17, 5, 9), (8, 2, 11)]
-        {
+        for (n, d, k) in [
+            (0, 3, 2),
+            (1, 1, 1),
+            (255, 7, 2),
+            (513, 16, 129),
+            (600, 3, 300),
+            (33, 64, 100),
+            (17, 5, 9),
+            (8, 2, 11),
+        ] {
             let (x, centers) = (numbers(n * d, 7), numbers(k * d, 11));
-            let squares: Vec<f32> = centers.chunks(d).map(|c| c.iter().map(|c| c * c).sum()).collect();
+            let squares: Vec<f32> = centers
+                .chunks(d)
+                .map(|c| c.iter().map(|c| c * c).sum())
+                .collect();
             let mut label: Vec<u32> = (0..n as u32).map(|row| row % 7).collect();
             let (mut first, mut second) = (vec![0.0; n], vec![0.0; n]);
             for packed in forms(&centers, &squares) {
                 let mut scratch = vec![0.0; scratch_of_all(n, d, k)];
                 let mut lengths = vec![0.0; n];
-                let into = Nearest { label: &mut label, first: &mut first, second: &mut second, squares: &mut lengths };
-                nearest(into, view(&x, n, d, d, 1).unwrap(), &packed, &mut scratch, &Blas::Builtin).unwrap();
+                let into = Nearest {
+                    label: &mut label,
+                    first: &mut first,
+                    second: &mut second,
+                    squares: &mut lengths,
+                };
+                nearest(
+                    into,
+                    view(&x, n, d, d, 1).unwrap(),
+                    &packed,
+                    &mut scratch,
+                    &Blas::Builtin,
+                )
+                .unwrap();
                 for i in 0..n {
                     let (want, best, next) = nearest_reference(&x[i * d..(i + 1) * d], &centers);
-                    let close = |a: f32, b: f64| f64::from(a) == b || (f64::from(a) - b).abs() < 1e-5 * d as f64;
-                    assert!(close(first[i], best) && close(second[i], next), "row {i} of {n} x {d}, {k} centres");
+                    let close = |a: f32, b: f64| {
+                        f64::from(a) == b || (f64::from(a) - b).abs() < 1e-5 * d as f64
+                    };
+                    assert!(
+                        close(first[i], best) && close(second[i], next),
+                        "row {i} of {n} x {d}, {k} centres"
+                    );
                     assert!(label[i] == want || next - best < 1e-5 * d as f64);
-                    let square: f64 = x[i * d..(i + 1) * d].iter().map(|&x| f64::from(x).powi(2)).sum();
+                    let square: f64 = x[i * d..(i + 1) * d]
+                        .iter()
+                        .map(|&x| f64::from(x).powi(2))
+                        .sum();
                     assert!(close(lengths[i], square));
                 }
             }
@@ -330,17 +452,41 @@ mod tests {
 
     #[test]
     fn rows_in_double_precision_and_by_columns_are_found_too() {
-        for (n, d, k) in [(1, 1, 1), (8, 3, 1), (9, 3, 9), (16, 2, 8), (17, 7, 30), (515, 4, 25)] {
+        for (n, d, k) in [
+            (1, 1, 1),
+            (8, 3, 1),
+            (9, 3, 9),
+            (16, 2, 8),
+            (17, 7, 30),
+            (515, 4, 25),
+        ] {
             let x: Vec<f64> = numbers(n * d, 3).into_iter().map(f64::from).collect();
             let centers: Vec<f64> = numbers(k * d, 5).into_iter().map(f64::from).collect();
-            let squares: Vec<f64> = centers.chunks(d).map(|c| c.iter().map(|c| c * c).sum()).collect();
+            let squares: Vec<f64> = centers
+                .chunks(d)
+                .map(|c| c.iter().map(|c| c * c).sum())
+                .collect();
             let by_columns: Vec<f64> = (0..n * d).map(|at| x[at % n * d + at / n]).collect();
             for packed in forms(&centers, &squares) {
-                let (mut label, mut found) = (vec![0; n], [vec![0.0; n], vec![0.0; n], vec![0.0; n]]);
+                let (mut label, mut found) =
+                    (vec![0; n], [vec![0.0; n], vec![0.0; n], vec![0.0; n]]);
                 let [first, second, lengths] = &mut found;
-                let into = Nearest { label: &mut label, first, second, squares: lengths };
-                let mut scratch = vec![0.0; nearest_scratch::<f64>(n, d, k).max(n.min(BLOCK_ROWS) * k)];
-                nearest(into, view(&by_columns, n, d, 1, n).unwrap(), &packed, &mut scratch, &Blas::Builtin).unwrap();
+                let into = Nearest {
+                    label: &mut label,
+                    first,
+                    second,
+                    squares: lengths,
+                };
+                let mut scratch =
+                    vec![0.0; nearest_scratch::<f64>(n, d, k).max(n.min(BLOCK_ROWS) * k)];
+                nearest(
+                    into,
+                    view(&by_columns, n, d, 1, n).unwrap(),
+                    &packed,
+                    &mut scratch,
+                    &Blas::Builtin,
+                )
+                .unwrap();
                 for i in 0..n {
                     let (want, best, next) = nearest_reference(&x[i * d..(i + 1) * d], &centers);
                     let close = |a: f64, b: f64| a == b || (a - b).abs() < 1e-12;
@@ -359,9 +505,22 @@ mod tests {
         let squares = [50.0, 5.0, 5.0];
         for packed in forms(&centers, &squares) {
             // Also where the guess is the other one.
-            let (mut label, mut first, mut second, mut scratch) = ([2], [0.0], [0.0], vec![0.0; scratch_of_all(1, 2, 3)]);
-            let into = Nearest { label: &mut label, first: &mut first, second: &mut second, squares: &mut [0.0] };
-            nearest(into, view(&x, 1, 2, 2, 1).unwrap(), &packed, &mut scratch, &Blas::Builtin).unwrap();
+            let (mut label, mut first, mut second, mut scratch) =
+                ([2], [0.0], [0.0], vec![0.0; scratch_of_all(1, 2, 3)]);
+            let into = Nearest {
+                label: &mut label,
+                first: &mut first,
+                second: &mut second,
+                squares: &mut [0.0],
+            };
+            nearest(
+                into,
+                view(&x, 1, 2, 2, 1).unwrap(),
+                &packed,
+                &mut scratch,
+                &Blas::Builtin,
+            )
+            .unwrap();
             assert_eq!((label[0], first[0], second[0]), (1, -5.0, -5.0));
         }
     }
@@ -371,12 +530,27 @@ mod tests {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let (mut x, centers) = (numbers(40 * 5, 3), numbers(3 * 5, 5));
             x[7 * 5 + 2] = bad;
-            let squares: Vec<f32> = centers.chunks(5).map(|c| c.iter().map(|c| c * c).sum()).collect();
+            let squares: Vec<f32> = centers
+                .chunks(5)
+                .map(|c| c.iter().map(|c| c * c).sum())
+                .collect();
             for packed in forms(&centers, &squares) {
-                let (mut label, mut first, mut second) = (vec![0; 40], vec![0.0; 40], vec![0.0; 40]);
-                let into = Nearest { label: &mut label, first: &mut first, second: &mut second, squares: &mut [0.0; 40] };
-                nearest(into, view(&x, 40, 5, 5, 1).unwrap(), &packed, &mut vec![0.0; scratch_of_all(40, 5, 3)], &Blas::Builtin)
-                    .unwrap();
+                let (mut label, mut first, mut second) =
+                    (vec![0; 40], vec![0.0; 40], vec![0.0; 40]);
+                let into = Nearest {
+                    label: &mut label,
+                    first: &mut first,
+                    second: &mut second,
+                    squares: &mut [0.0; 40],
+                };
+                nearest(
+                    into,
+                    view(&x, 40, 5, 5, 1).unwrap(),
+                    &packed,
+                    &mut vec![0.0; scratch_of_all(40, 5, 3)],
+                    &Blas::Builtin,
+                )
+                .unwrap();
                 let finite: Vec<bool> = first.iter().map(|first| first.is_finite()).collect();
                 assert_eq!(finite, (0..40).map(|row| row != 7).collect::<Vec<_>>());
             }
@@ -386,7 +560,11 @@ mod tests {
     /// As this CPU takes them, and as every CPU can.
     fn forms<T: Real>(centers: &[T], squares: &[T]) -> [PackedCenters<T>; 2] {
         let own = PackedCenters::new(centers, squares).unwrap();
-        let across = PackedCenters { features: own.features, clusters: own.clusters, form: Form::across(centers, squares) };
+        let across = PackedCenters {
+            features: own.features,
+            clusters: own.clusters,
+            form: Form::across(centers, squares),
+        };
         [own, across]
     }
 

@@ -1,8 +1,9 @@
 //! Rows of a matrix in fewer bits: each column of a block as whole steps above its least element.
 //!
-//! f32 takes 18 bits an element, f64 takes 32. A step is the least power of two, times 1, 5/4, 3/2 or 7/4, of which 2^18 (2^32) reach
-//! over the range of the column in that block: with so few bits its multiples are exact. In a block of whole numbers it is a power of two,
-//! so that those up to 2^18, such as the bytes of an image, come back as they were.
+//! f32 takes 18 bits an element, f64 takes 32. A step is the least power of two, times 1, 5/4, 3/2
+//! or 7/4, of which 2^18 (2^32) reach over the range of the column in that block: with so few bits
+//! its multiples are exact. In a block of whole numbers it is a power of two, so that those up to
+//! 2^18, such as the bytes of an image, come back as they were.
 //!
 //! ```text
 //! a row of d f32:  | u16 x d: upper 16 bits | u8 x q: lower 2 bits of elements j, j + q, j + 2q and j + 3q | to an even byte
@@ -66,8 +67,14 @@ impl<T: Real> Packing<T> {
     /// Looks over a block; its elements have to be finite. 2d elements are kept.
     pub fn of(x: MatRef<'_, T>) -> Packing<T> {
         let d = x.ncols();
-        let (mut least, mut most) = (vec![T::of(f64::INFINITY); d], vec![T::of(f64::NEG_INFINITY); d]);
-        let ranges = Ranges { least: &mut least, most: &mut most };
+        let (mut least, mut most) = (
+            vec![T::of(f64::INFINITY); d],
+            vec![T::of(f64::NEG_INFINITY); d],
+        );
+        let ranges = Ranges {
+            least: &mut least,
+            most: &mut most,
+        };
         pulp::Arch::new().dispatch(
             #[inline(always)]
             move || ranges.widen(x),
@@ -77,13 +84,18 @@ impl<T: Real> Packing<T> {
         let step = |(least, most): (&T, &T)| {
             let range = (most.f64() - least.f64()).max(0.0) * levels;
             let power = range.log2().floor().exp2();
-            T::of(if range > 0.0 { (range / power * parts).ceil() / parts * power } else { 0.0 })
+            T::of(if range > 0.0 {
+                (range / power * parts).ceil() / parts * power
+            } else {
+                0.0
+            })
         };
         let step = least.iter().zip(&most).map(step).collect();
         Packing { least, step }
     }
 
-    /// The most that a row which was packed is away from where [`center_into`] puts it, as a length.
+    /// The most that a row which was packed is away from where [`center_into`] puts it, as a
+    /// length.
     ///
     /// Shapes: x is n x d, `bytes` n times [`packed_row_bytes`], `shift` d.
     ///
@@ -92,12 +104,19 @@ impl<T: Real> Packing<T> {
     pub fn error(&self, bytes: &[u8], x: MatRef<'_, T>, shift: &[f64]) -> Result<f64, Error> {
         let (n, d) = x.shape();
         let (base, width) = (self.base(shift), packed_row_bytes::<T>(d));
-        let (mut exact, mut back) = (vec![T::ZERO; ROWS_AT_ONCE * d], vec![T::ZERO; ROWS_AT_ONCE * d]);
+        let (mut exact, mut back) = (
+            vec![T::ZERO; ROWS_AT_ONCE * d],
+            vec![T::ZERO; ROWS_AT_ONCE * d],
+        );
         let mut most = 0.0;
         for start in (0..n).step_by(ROWS_AT_ONCE) {
             let rows = ROWS_AT_ONCE.min(n - start);
             let (exact, back) = (&mut exact[..rows * d], &mut back[..rows * d]);
-            center_into(view_mut(exact, rows, d, d, 1)?, x.subrows(start, rows), shift)?;
+            center_into(
+                view_mut(exact, rows, d, d, 1)?,
+                x.subrows(start, rows),
+                shift,
+            )?;
             self.unpack(back, &bytes[start * width..(start + rows) * width], &base)?;
             let farthest = Farthest { exact, back, d };
             most = f64::max(
@@ -113,7 +132,11 @@ impl<T: Real> Packing<T> {
 
     /// What [`unpack`](Packing::unpack) adds to the steps so that a shift is taken off.
     pub fn base(&self, shift: &[f64]) -> Vec<T> {
-        self.least.iter().zip(shift).map(|(least, shift)| T::of(least.f64() - shift)).collect()
+        self.least
+            .iter()
+            .zip(shift)
+            .map(|(least, shift)| T::of(least.f64() - shift))
+            .collect()
     }
 
     /// Packs rows.
@@ -126,10 +149,26 @@ impl<T: Real> Packing<T> {
         let (n, d) = x.shape();
         let bytes = packed_row_bytes::<T>(d);
         if d != self.least.len() || out.len() != n * bytes {
-            return Err(Error::shape("pack", &[("x", &x.shape()), ("columns", &self.least.len()), ("out", &out.len())]));
+            return Err(Error::shape(
+                "pack",
+                &[
+                    ("x", &x.shape()),
+                    ("columns", &self.least.len()),
+                    ("out", &out.len()),
+                ],
+            ));
         }
-        let per_step: Vec<T> =
-            self.step.iter().map(|step| T::of(if step.f64() > 0.0 { step.f64().recip() } else { 0.0 })).collect();
+        let per_step: Vec<T> = self
+            .step
+            .iter()
+            .map(|step| {
+                T::of(if step.f64() > 0.0 {
+                    step.f64().recip()
+                } else {
+                    0.0
+                })
+            })
+            .collect();
         let (mut row, wide) = (Vec::new(), is_wide::<T>());
         for (i, out) in out.chunks_exact_mut(bytes.max(1)).enumerate() {
             if let Some(line) = row_slice(x, i) {
@@ -155,21 +194,28 @@ impl<T: Real> Packing<T> {
         }
         match T::DTYPE {
             Dtype::F32 => {
-                let (row, least, per_step): (&[f32], &[f32], &[f32]) =
-                    (bytemuck::cast_slice(row), bytemuck::cast_slice(&self.least[..d]), bytemuck::cast_slice(&per_step[..d]));
+                let (row, least, per_step): (&[f32], &[f32], &[f32]) = (
+                    bytemuck::cast_slice(row),
+                    bytemuck::cast_slice(&self.least[..d]),
+                    bytemuck::cast_slice(&per_step[..d]),
+                );
                 let (high, low) = out.split_at_mut(2 * d);
                 let high = &mut high.as_chunks_mut::<2>().0[..d];
-                // Added to 2^23, a smaller number is rounded to a whole one, which is then the low bits of the sum: conversions
-                // that look at the range first are not vectorised. By no more than rounding is it above what there is.
+                // Added to 2^23, a smaller number is rounded to a whole one, which is then the low
+                // bits of the sum: conversions that look at the range first are not vectorised. By
+                // no more than rounding is it above what there is.
                 let steps = |x: f32, least: f32, per_step: f32| {
-                    (((x - least) * per_step + 8_388_608.0).to_bits() & 0x7f_ffff).min((1 << bits(Dtype::F32)) - 1)
+                    (((x - least) * per_step + 8_388_608.0).to_bits() & 0x7f_ffff)
+                        .min((1 << bits(Dtype::F32)) - 1)
                 };
                 for j in 0..d {
-                    high[j] = ((steps(row[j], least[j], per_step[j]) >> LOW_BITS) as u16).to_le_bytes();
+                    high[j] =
+                        ((steps(row[j], least[j], per_step[j]) >> LOW_BITS) as u16).to_le_bytes();
                 }
                 low.fill(0);
                 for (part, from) in sharers(d).enumerate() {
-                    let (row, least, per_step) = (&row[from.clone()], &least[from.clone()], &per_step[from]);
+                    let (row, least, per_step) =
+                        (&row[from.clone()], &least[from.clone()], &per_step[from]);
                     let low = &mut low[..row.len()];
                     for j in 0..row.len() {
                         let bits = steps(row[j], least[j], per_step[j]) & ((1 << LOW_BITS) - 1);
@@ -182,7 +228,8 @@ impl<T: Real> Packing<T> {
                 let (least, per_step) = (&self.least[..d], &per_step[..d]);
                 for j in 0..d {
                     // As for f32, above 2^52.
-                    let steps = (row[j] - least[j]).f64() * per_step[j].f64() + 4_503_599_627_370_496.0;
+                    let steps =
+                        (row[j] - least[j]).f64() * per_step[j].f64() + 4_503_599_627_370_496.0;
                     out[j] = (steps.to_bits() as u32).to_le_bytes();
                 }
             }
@@ -198,8 +245,17 @@ impl<T: Real> Packing<T> {
     pub fn unpack(&self, out: &mut [T], bytes: &[u8], base: &[T]) -> Result<(), Error> {
         let d = self.step.len();
         let row_bytes = packed_row_bytes::<T>(d);
-        if base.len() != d || (d > 0 && (!out.len().is_multiple_of(d) || out.len() / d * row_bytes != bytes.len())) {
-            return Err(Error::shape("unpack", &[("columns", &d), ("out", &out.len()), ("bytes", &bytes.len())]));
+        if base.len() != d
+            || (d > 0 && (!out.len().is_multiple_of(d) || out.len() / d * row_bytes != bytes.len()))
+        {
+            return Err(Error::shape(
+                "unpack",
+                &[
+                    ("columns", &d),
+                    ("out", &out.len()),
+                    ("bytes", &bytes.len()),
+                ],
+            ));
         }
         #[cfg(target_arch = "x86_64")]
         if is_wide::<T>() {
@@ -207,7 +263,10 @@ impl<T: Real> Packing<T> {
             avx512::unpack(bytemuck::cast_slice_mut(out), bytes, row_bytes, step, base);
             return Ok(());
         }
-        for (out, bytes) in out.chunks_exact_mut(d.max(1)).zip(bytes.chunks_exact(row_bytes.max(1))) {
+        for (out, bytes) in out
+            .chunks_exact_mut(d.max(1))
+            .zip(bytes.chunks_exact(row_bytes.max(1)))
+        {
             self.unpack_row(out, bytes, base);
         }
         Ok(())
@@ -219,16 +278,25 @@ impl<T: Real> Packing<T> {
         match T::DTYPE {
             Dtype::F32 => {
                 let out: &mut [f32] = bytemuck::cast_slice_mut(out);
-                let (step, base): (&[f32], &[f32]) = (bytemuck::cast_slice(&self.step), bytemuck::cast_slice(base));
+                let (step, base): (&[f32], &[f32]) =
+                    (bytemuck::cast_slice(&self.step), bytemuck::cast_slice(base));
                 let (high, low) = bytes.split_at(2 * d);
                 let high = high.as_chunks::<2>().0;
                 for (part, from) in sharers(d).enumerate() {
                     let (high, low) = (&high[from.clone()], &low[..from.len()]);
-                    spread(&mut out[from.clone()], high, low, &step[from.clone()], &base[from], LOW_BITS * part as u32);
+                    spread(
+                        &mut out[from.clone()],
+                        high,
+                        low,
+                        &step[from.clone()],
+                        &base[from],
+                        LOW_BITS * part as u32,
+                    );
                 }
             }
             Dtype::F64 => {
-                let (bytes, step, base) = (&bytes.as_chunks::<4>().0[..d], &self.step[..d], &base[..d]);
+                let (bytes, step, base) =
+                    (&bytes.as_chunks::<4>().0[..d], &self.step[..d], &base[..d]);
                 for j in 0..d {
                     out[j] = base[j] + step[j] * T::of(f64::from(u32::from_le_bytes(bytes[j])));
                 }
@@ -297,12 +365,19 @@ impl<T: Real> Ranges<'_, T> {
     fn widen(self, x: MatRef<'_, T>) {
         if x.row_stride() == 1 && x.col_stride() != 1 {
             for j in 0..x.ncols() {
-                row_slice(x.transpose(), j).into_iter().flatten().for_each(|&x| widen(&mut self.least[j], &mut self.most[j], x));
+                row_slice(x.transpose(), j)
+                    .into_iter()
+                    .flatten()
+                    .for_each(|&x| widen(&mut self.least[j], &mut self.most[j], x));
             }
             return;
         }
         for row in (0..x.nrows()).filter_map(|i| row_slice(x, i)) {
-            self.least.iter_mut().zip(&mut *self.most).zip(row).for_each(|((least, most), &x)| widen(least, most, x));
+            self.least
+                .iter_mut()
+                .zip(&mut *self.most)
+                .zip(row)
+                .for_each(|((least, most), &x)| widen(least, most, x));
         }
     }
 }
@@ -327,14 +402,18 @@ mod tests {
         let mut bytes = vec![0; n * packed_row_bytes::<T>(d)];
         packing.pack(&mut bytes, view).unwrap();
         let mut back = vec![T::ZERO; x.len()];
-        packing.unpack(&mut back, &bytes, &packing.base(&vec![0.0; d])).unwrap();
+        packing
+            .unpack(&mut back, &bytes, &packing.base(&vec![0.0; d]))
+            .unwrap();
         (packing, back)
     }
 
     #[test]
     fn whole_numbers_come_back_as_they_were() {
         for d in [1, 2, 3, 64] {
-            let x: Vec<f32> = (0..d * 5).map(|i| (i * 7919 % 256) as f32 - 100.0).collect();
+            let x: Vec<f32> = (0..d * 5)
+                .map(|i| (i * 7919 % 256) as f32 - 100.0)
+                .collect();
             assert_eq!(round_trip(&x, d, false).1, x);
             let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
             assert_eq!(round_trip(&x, d, false).1, x);
@@ -352,18 +431,30 @@ mod tests {
     #[test]
     fn every_processor_packs_alike() {
         for d in [1, 2, 7, 15, 16, 31, 32, 33, 64, 101] {
-            let x: Vec<f32> = (0..d * 9).map(|i| (i * 7919 % 10_007) as f32 * 0.37 - 1000.0).collect();
+            let x: Vec<f32> = (0..d * 9)
+                .map(|i| (i * 7919 % 10_007) as f32 * 0.37 - 1000.0)
+                .collect();
             let rows = view(&x, 9, d, d, 1).unwrap();
             let (packing, width) = (Packing::of(rows), packed_row_bytes::<f32>(d));
-            let per_step: Vec<f32> = packing.step.iter().map(|&step| if step > 0.0 { step.recip() } else { 0.0 }).collect();
+            let per_step: Vec<f32> = packing
+                .step
+                .iter()
+                .map(|&step| if step > 0.0 { step.recip() } else { 0.0 })
+                .collect();
             let base = packing.base(&vec![1.5; d]);
             let (mut packed, mut plain) = (vec![1; 9 * width], vec![2; 9 * width]);
             packing.pack(&mut packed, rows).unwrap();
-            plain.chunks_mut(width).zip(x.chunks(d)).for_each(|(out, row)| packing.pack_row(out, row, &per_step, false));
+            plain
+                .chunks_mut(width)
+                .zip(x.chunks(d))
+                .for_each(|(out, row)| packing.pack_row(out, row, &per_step, false));
             assert_eq!(packed, plain, "{d}");
             let (mut back, mut plainly) = (vec![0.0; 9 * d], vec![1.0; 9 * d]);
             packing.unpack(&mut back, &packed, &base).unwrap();
-            plainly.chunks_mut(d).zip(packed.chunks(width)).for_each(|(out, bytes)| packing.unpack_row(out, bytes, &base));
+            plainly
+                .chunks_mut(d)
+                .zip(packed.chunks(width))
+                .for_each(|(out, bytes)| packing.unpack_row(out, bytes, &base));
             assert_eq!(back, plainly, "{d}");
         }
     }

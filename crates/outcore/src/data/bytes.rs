@@ -32,7 +32,12 @@ impl Bytes {
         stop: &Arc<AtomicBool>,
     ) -> Result<Bytes> {
         let stream = session.engine().read_stream(extent, range, options)?;
-        Ok(Bytes { stream, block: None, at: 0, stop: Arc::clone(stop) })
+        Ok(Bytes {
+            stream,
+            block: None,
+            at: 0,
+            stop: Arc::clone(stop),
+        })
     }
 }
 
@@ -57,7 +62,12 @@ impl Read for Bytes {
                 return Err(io::Error::other(Error::Cancelled));
             }
             match self.stream.next() {
-                Some(block) => (self.block, self.at) = (Some(block.map_err(|error| io::Error::other(Error::from(error)))?), 0),
+                Some(block) => {
+                    (self.block, self.at) = (
+                        Some(block.map_err(|error| io::Error::other(Error::from(error)))?),
+                        0,
+                    )
+                }
                 None => return Ok(0),
             }
             if into.is_empty() {

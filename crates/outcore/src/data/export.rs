@@ -1,15 +1,20 @@
-//! Export of sparse matrices as foreign files: LIBSVM, MatrixMarket, UCI bag of words, XC, SciPy's archives, Parquet.
+//! Export of sparse matrices as foreign files: LIBSVM, MatrixMarket, UCI bag of words, XC, SciPy's
+//! archives, Parquet.
 //!
-//! Cost: reads the matrix once (an archive: three times, an array after the other) and writes the file behind. Some rows at a time
-//! are read and made text of by all threads; compression, where the name ends in `.gz` or `.zst`, is one thread's. The file takes its
-//! name when it is whole. Entries of a row are put in order; two of one place are added up in formats that cannot have both.
+//! Cost: reads the matrix once (an archive: three times, an array after the other) and writes the
+//! file behind. Some rows at a time are read and made text of by all threads; compression, where
+//! the name ends in `.gz` or `.zst`, is one thread's. The file takes its name when it is whole.
+//! Entries of a row are put in order; two of one place are added up in formats that cannot have
+//! both.
 
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use outcore_engine::{StreamOptions, WriteStream};
-use outcore_formats::{Batch, Precision, Sink, bag_of_words, libsvm, matrix_market, npz, parquet, xc};
+use outcore_formats::{
+    Batch, Precision, Sink, bag_of_words, libsvm, matrix_market, npz, parquet, xc,
+};
 use outcore_store::{Folder, NewObject};
 
 use crate::data::format::{Compressed, DType, Element};
@@ -57,9 +62,15 @@ pub enum Format {
 /// Writes a matrix in CSR (an archive: also in CSC) to a file.
 ///
 /// # Errors
-/// [`Error::Shape`] for labels of other rows, [`Error::Value`] for a matrix in CSC. Of the job: [`Error::NotFinite`],
-/// [`Error::Format`] for values that the format cannot have; those of reading and writing.
-pub fn export(session: &Session, a: &Sparse, path: impl AsRef<Path>, format: Format) -> Result<Job<()>> {
+/// [`Error::Shape`] for labels of other rows, [`Error::Value`] for a matrix in CSC. Of the job:
+/// [`Error::NotFinite`], [`Error::Format`] for values that the format cannot have; those of reading
+/// and writing.
+pub fn export(
+    session: &Session,
+    a: &Sparse,
+    path: impl AsRef<Path>,
+    format: Format,
+) -> Result<Job<()>> {
     let columns = a.format() == Compressed::Columns;
     if columns && !matches!(format, Format::Npz) {
         let what = format!(
@@ -69,13 +80,23 @@ pub fn export(session: &Session, a: &Sparse, path: impl AsRef<Path>, format: For
         return Err(Error::value(what));
     }
     if let Some("bz2" | "xz") = path.as_ref().extension().and_then(|ending| ending.to_str()) {
-        let what = format!("{}: written files are plain, or compressed by the names .gz and .zst", path.as_ref().display());
+        let what = format!(
+            "{}: written files are plain, or compressed by the names .gz and .zst",
+            path.as_ref().display()
+        );
         return Err(Error::value(what));
     }
     let labels = match &format {
         Format::Libsvm { labels, queries } => {
-            if let Some(count) = queries.as_ref().map(Vec::len).filter(|&count| count as u64 != a.rows()) {
-                return Err(Error::shape(format!("queries for {count} rows of a matrix with {}", a.rows())));
+            if let Some(count) = queries
+                .as_ref()
+                .map(Vec::len)
+                .filter(|&count| count as u64 != a.rows())
+            {
+                return Err(Error::shape(format!(
+                    "queries for {count} rows of a matrix with {}",
+                    a.rows()
+                )));
             }
             labels.clone()
         }
@@ -86,17 +107,27 @@ pub fn export(session: &Session, a: &Sparse, path: impl AsRef<Path>, format: For
         Labels::None => a.rows(),
         Labels::One(labels) => labels.len() as u64,
         Labels::Many(labels) if labels.format() == Compressed::Columns => {
-            return Err(Error::value("labels are written by rows: a matrix in CSR is needed"));
+            return Err(Error::value(
+                "labels are written by rows: a matrix in CSR is needed",
+            ));
         }
         Labels::Many(labels) => labels.rows(),
     };
     if count != a.rows() {
-        return Err(Error::shape(format!("labels for {count} rows of a matrix with {}", a.rows())));
+        return Err(Error::shape(format!(
+            "labels for {count} rows of a matrix with {}",
+            a.rows()
+        )));
     }
     let path = path.as_ref().to_owned();
     let (session, a) = (session.clone(), if columns { a.t() } else { a.clone() });
     Job::driven(&session.clone(), Vec::new(), move |stage, _| {
-        let export = Export { session, a, labels, format };
+        let export = Export {
+            session,
+            a,
+            labels,
+            format,
+        };
         export.run(stage, &path, columns)
     })
 }
@@ -123,8 +154,16 @@ impl Export {
         // An entry is there as it is stored, as row and column, and as text.
         let entries = (memory / 4 / 96).clamp(1 << 8, 1 << 18);
         let pieces = self.row_pieces(entries);
-        let most = pieces.iter().map(|(_, entries)| *entries).max().unwrap_or(0);
-        let longest = pieces.iter().map(|(rows, _)| rows.end - rows.start).max().unwrap_or(0);
+        let most = pieces
+            .iter()
+            .map(|(_, entries)| *entries)
+            .max()
+            .unwrap_or(0);
+        let longest = pieces
+            .iter()
+            .map(|(rows, _)| rows.end - rows.start)
+            .max()
+            .unwrap_or(0);
         let _held = stage.reserve("rows on their way out", 96 * most + 64 * longest)?;
         let (folder, name) = Folder::split(path)?;
         let new = folder.create_growing(&name)?;
@@ -143,10 +182,14 @@ impl Export {
                 let mut sink = Sink::new(&name, out).map_err(|error| failed(&object, error))?;
                 let mut header = Vec::new();
                 self.header(&mut header);
-                sink.write_all(&header).map_err(|error| failed(&object, error))?;
+                sink.write_all(&header)
+                    .map_err(|error| failed(&object, error))?;
                 self.each(stage, &pieces, 0.0..0.98, |rows| {
                     let texts = self.texts(&rows)?;
-                    texts.iter().try_for_each(|text| sink.write_all(text)).map_err(|error| failed(&object, error))
+                    texts
+                        .iter()
+                        .try_for_each(|text| sink.write_all(text))
+                        .map_err(|error| failed(&object, error))
                 })?;
                 sink.finish().map_err(|error| failed(&object, error))?
             }
@@ -161,7 +204,9 @@ impl Export {
         let mut goes_on = false;
         for piece in self.a.pieces(8 * entries, |_| 0) {
             match found.last_mut() {
-                Some((rows, count)) if goes_on => (rows.end, *count) = (piece.lines().end, *count + piece.entries()),
+                Some((rows, count)) if goes_on => {
+                    (rows.end, *count) = (piece.lines().end, *count + piece.entries())
+                }
                 _ => found.push((piece.lines(), piece.entries())),
             }
             goes_on = piece.breaks_off;
@@ -184,8 +229,15 @@ impl Export {
                 Labels::Many(labels) => Some(labels.slice(rows.clone())?.read()?.run()?),
                 _ => None,
             };
-            f(Rows { rows: rows.clone(), bufs, labels })?;
-            stage.reach(fractions.start + (fractions.end - fractions.start) * (number + 1) as f64 / pieces.len() as f64);
+            f(Rows {
+                rows: rows.clone(),
+                bufs,
+                labels,
+            })?;
+            stage.reach(
+                fractions.start
+                    + (fractions.end - fractions.start) * (number + 1) as f64 / pieces.len() as f64,
+            );
         }
         Ok(())
     }
@@ -198,7 +250,11 @@ impl Export {
     }
 
     fn field(&self) -> matrix_market::Field {
-        if self.a.has_values() { matrix_market::Field::Real } else { matrix_market::Field::Pattern }
+        if self.a.has_values() {
+            matrix_market::Field::Real
+        } else {
+            matrix_market::Field::Pattern
+        }
     }
 
     fn header(&self, out: &mut Vec<u8>) {
@@ -207,10 +263,28 @@ impl Export {
             Format::MatrixMarket => {
                 let symmetry = matrix_market::Symmetry::General;
                 let layout = matrix_market::Layout::Coordinate;
-                matrix_market::Header { layout, field: self.field(), symmetry, rows, columns, entries }.write(out);
+                matrix_market::Header {
+                    layout,
+                    field: self.field(),
+                    symmetry,
+                    rows,
+                    columns,
+                    entries,
+                }
+                .write(out);
             }
-            Format::BagOfWords => bag_of_words::Header { rows, columns, entries }.write(out),
-            Format::Xc(labels) => xc::Header { rows, columns, labels: labels.cols() }.write(out),
+            Format::BagOfWords => bag_of_words::Header {
+                rows,
+                columns,
+                entries,
+            }
+            .write(out),
+            Format::Xc(labels) => xc::Header {
+                rows,
+                columns,
+                labels: labels.cols(),
+            }
+            .write(out),
             _ => {}
         }
     }
@@ -219,16 +293,22 @@ impl Export {
     fn texts(&self, rows: &Rows) -> Result<Vec<Vec<u8>>> {
         let count = rows.rows.end - rows.rows.start;
         let part = count.div_ceil(self.session.threads() as u64).max(64);
-        let parts = (0..count.div_ceil(part))
-            .map(|number| rows.rows.start + number * part..rows.rows.start + ((number + 1) * part).min(count));
+        let parts = (0..count.div_ceil(part)).map(|number| {
+            rows.rows.start + number * part..rows.rows.start + ((number + 1) * part).min(count)
+        });
         std::thread::scope(|scope| {
             let spawn = |part: Range<u64>| {
                 let own = part.clone();
-                (part, std::thread::Builder::new().spawn_scoped(scope, move || self.text(rows, own)))
+                (
+                    part,
+                    std::thread::Builder::new().spawn_scoped(scope, move || self.text(rows, own)),
+                )
             };
             let threads: Vec<_> = parts.map(spawn).collect();
             let joined = threads.into_iter().map(|(part, thread)| match thread {
-                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Ok(thread) => thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
                 // A thread that the system refuses leaves its part to this one.
                 Err(_) => self.text(rows, part),
             });
@@ -243,7 +323,9 @@ impl Export {
         match &self.format {
             Format::Libsvm { .. } => libsvm::write(&batch, libsvm::Base::One, precision, &mut out)?,
             Format::Xc(_) => xc::write(&batch, precision, &mut out)?,
-            Format::MatrixMarket => matrix_market::write(&batch, first, self.field(), precision, &mut out),
+            Format::MatrixMarket => {
+                matrix_market::write(&batch, first, self.field(), precision, &mut out)
+            }
             _ => bag_of_words::write(&batch, first, &mut out)?,
         }
         Ok(out)
@@ -255,14 +337,24 @@ impl Export {
         let mut batch = Batch::default();
         let within = (part.start - rows.rows.start) as usize..(part.end - rows.rows.start) as usize;
         let offsets = offsets_of(&rows.bufs);
-        batch.clear(within.len(), (offsets[within.end] - offsets[within.start]) as usize);
+        batch.clear(
+            within.len(),
+            (offsets[within.end] - offsets[within.start]) as usize,
+        );
         let mut row = Vec::new();
         for (line, number) in within.clone().zip(part.start..) {
             row.clear();
             for entry in offsets[line] as usize..offsets[line + 1] as usize {
-                let (column, value) = (index_at(&rows.bufs, self.a.index_element(), entry), self.value_at(&rows.bufs, entry));
+                let (column, value) = (
+                    index_at(&rows.bufs, self.a.index_element(), entry),
+                    self.value_at(&rows.bufs, entry),
+                );
                 if !value.is_finite() {
-                    return Err(Error::NotFinite { object: self.a.name().to_owned(), row: number, column });
+                    return Err(Error::NotFinite {
+                        object: self.a.name().to_owned(),
+                        row: number,
+                        column,
+                    });
                 }
                 row.push((column, value));
             }
@@ -282,12 +374,20 @@ impl Export {
             batch.offsets.push(batch.indices.len() as u64);
         }
         match (&self.labels, &rows.labels) {
-            (Labels::One(labels), _) => batch.labels.extend(&labels[part.start as usize..part.end as usize]),
+            (Labels::One(labels), _) => batch
+                .labels
+                .extend(&labels[part.start as usize..part.end as usize]),
             (Labels::Many(labels), Some(bufs)) => many_labels(&mut batch, labels, bufs, within),
             _ => {}
         }
-        if let Format::Libsvm { queries: Some(queries), .. } = &self.format {
-            batch.queries.extend(&queries[part.start as usize..part.end as usize]);
+        if let Format::Libsvm {
+            queries: Some(queries),
+            ..
+        } = &self.format
+        {
+            batch
+                .queries
+                .extend(&queries[part.start as usize..part.end as usize]);
         }
         Ok(batch)
     }
@@ -300,10 +400,29 @@ impl Export {
     }
 
     /// An array after the other.
-    fn archive(&self, stage: &Stage, object: &str, out: Out, pieces: &[Range<u64>], columns: bool) -> Result<Out> {
+    fn archive(
+        &self,
+        stage: &Stage,
+        object: &str,
+        out: Out,
+        pieces: &[Range<u64>],
+        columns: bool,
+    ) -> Result<Out> {
         let [lines, width] = self.a.shape();
-        let (layout, rows, cols) = if columns { (npz::Layout::Csc, width, lines) } else { (npz::Layout::Csr, lines, width) };
-        let mut writer = npz::Writer::new(object, out, layout, rows, cols, self.a.nonzeros(), self.precision())?;
+        let (layout, rows, cols) = if columns {
+            (npz::Layout::Csc, width, lines)
+        } else {
+            (npz::Layout::Csr, lines, width)
+        };
+        let mut writer = npz::Writer::new(
+            object,
+            out,
+            layout,
+            rows,
+            cols,
+            self.a.nonzeros(),
+            self.precision(),
+        )?;
         let (mut base, mut numbers, mut values) = (0, Vec::new(), Vec::new());
         writer.offsets(&[0])?;
         self.each(stage, pieces, 0.0..0.2, |rows| {
@@ -316,7 +435,9 @@ impl Export {
         self.each(stage, pieces, 0.2..0.6, |rows| {
             let count = offsets_of(&rows.bufs).last().map_or(0, |&end| end as usize);
             numbers.clear();
-            numbers.extend((0..count).map(|entry| index_at(&rows.bufs, self.a.index_element(), entry)));
+            numbers.extend(
+                (0..count).map(|entry| index_at(&rows.bufs, self.a.index_element(), entry)),
+            );
             Ok(writer.indices(&numbers)?)
         })?;
         self.each(stage, pieces, 0.6..0.98, |rows| {
@@ -334,8 +455,8 @@ fn many_labels(batch: &mut Batch, labels: &Sparse, bufs: &SparseBufs, within: Ra
     batch.label_offsets.push(0);
     for line in within {
         let start = batch.label_indices.len();
-        let found =
-            (offsets[line] as usize..offsets[line + 1] as usize).map(|entry| index_at(bufs, labels.index_element(), entry));
+        let found = (offsets[line] as usize..offsets[line + 1] as usize)
+            .map(|entry| index_at(bufs, labels.index_element(), entry));
         batch.label_indices.extend(found);
         batch.label_indices[start..].sort_unstable();
         batch.label_offsets.push(batch.label_indices.len() as u64);
@@ -374,8 +495,19 @@ impl Out {
     fn new(session: &Session, object: &str, new: &NewObject, at: &Path) -> Result<Out> {
         let file = session.device_file(object.to_owned(), new.device());
         let block_bytes = MemorySplit::new(session).block_bytes(1 << 20).max(64 << 10) as usize;
-        let stream = session.engine().write_stream(file.extent(), 0, StreamOptions { block_bytes, ahead: 3 });
-        Ok(Out { stream: stream.map_err(|error| out_of_room(error, at))?, len: 0, at: at.to_owned() })
+        let stream = session.engine().write_stream(
+            file.extent(),
+            0,
+            StreamOptions {
+                block_bytes,
+                ahead: 3,
+            },
+        );
+        Ok(Out {
+            stream: stream.map_err(|error| out_of_room(error, at))?,
+            len: 0,
+            at: at.to_owned(),
+        })
     }
 
     fn finish(self, mut new: NewObject) -> Result<()> {
@@ -388,7 +520,9 @@ impl Out {
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes).map_err(|error| io::Error::other(out_of_room(error, &self.at)))?;
+        self.stream
+            .write(bytes)
+            .map_err(|error| io::Error::other(out_of_room(error, &self.at)))?;
         self.len += bytes.len() as u64;
         Ok(bytes.len())
     }

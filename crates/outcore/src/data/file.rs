@@ -14,7 +14,8 @@ use crate::data::format::{self, Dense, FormatError, Vector};
 use crate::data::shifted::Shifted;
 use crate::error::{Error, Result};
 
-/// What stands between the library and the devices that it opens: nothing, or a device that fails on purpose.
+/// What stands between the library and the devices that it opens: nothing, or a device that fails
+/// on purpose.
 #[derive(Clone, Default)]
 pub struct WrapDevice(Option<Arc<Wrap>>);
 
@@ -22,18 +23,26 @@ type Wrap = dyn Fn(Arc<dyn Device>) -> Arc<dyn Device> + Send + Sync;
 
 impl WrapDevice {
     /// Every device is used by way of what `wrap` makes of it.
-    pub fn new(wrap: impl Fn(Arc<dyn Device>) -> Arc<dyn Device> + Send + Sync + 'static) -> WrapDevice {
+    pub fn new(
+        wrap: impl Fn(Arc<dyn Device>) -> Arc<dyn Device> + Send + Sync + 'static,
+    ) -> WrapDevice {
         WrapDevice(Some(Arc::new(wrap)))
     }
 
     pub(crate) fn wrap(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
-        self.0.as_ref().map_or_else(|| Arc::clone(&device), |wrap| wrap(Arc::clone(&device)))
+        self.0
+            .as_ref()
+            .map_or_else(|| Arc::clone(&device), |wrap| wrap(Arc::clone(&device)))
     }
 }
 
 impl std::fmt::Debug for WrapDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(if self.0.is_some() { "WrapDevice(..)" } else { "WrapDevice(nothing)" })
+        f.write_str(if self.0.is_some() {
+            "WrapDevice(..)"
+        } else {
+            "WrapDevice(nothing)"
+        })
     }
 }
 
@@ -92,8 +101,21 @@ impl StoredFile {
         let device = Shifted::device(wrap_device.wrap(object.device()), shift);
         let extent = Extent::versioned(path.display().to_string(), device, version);
         let (identity, seen) = (object.identity(), Mutex::new((stat.modified, stat.len)));
-        let kind = Kind::Named(Named { store, name, identity, interrupted, writing: Mutex::default(), seen });
-        StoredFile { path: Some(path.to_owned()), extent, wrap_device, shift, kind }
+        let kind = Kind::Named(Named {
+            store,
+            name,
+            identity,
+            interrupted,
+            writing: Mutex::default(),
+            seen,
+        });
+        StoredFile {
+            path: Some(path.to_owned()),
+            extent,
+            wrap_device,
+            shift,
+            kind,
+        }
     }
 
     pub(crate) fn unnamed(object: &Object, wrap_device: WrapDevice) -> StoredFile {
@@ -101,8 +123,18 @@ impl StoredFile {
     }
 
     /// One that others give a name when it is whole.
-    pub(crate) fn unnamed_as(name: String, device: Arc<dyn Device>, wrap_device: WrapDevice) -> StoredFile {
-        StoredFile { path: None, extent: Extent::new(name, wrap_device.wrap(device)), wrap_device, shift: 0, kind: Kind::Unnamed }
+    pub(crate) fn unnamed_as(
+        name: String,
+        device: Arc<dyn Device>,
+        wrap_device: WrapDevice,
+    ) -> StoredFile {
+        StoredFile {
+            path: None,
+            extent: Extent::new(name, wrap_device.wrap(device)),
+            wrap_device,
+            shift: 0,
+            kind: Kind::Unnamed,
+        }
     }
 
     pub(crate) fn unfinished(
@@ -115,14 +147,31 @@ impl StoredFile {
         let (device, identity) = (wrap_device.wrap(object.device()), object.identity());
         let extent = Extent::versioned(path.display().to_string(), device, version_of(identity));
         let (writing, seen) = (Mutex::default(), Mutex::default());
-        let named = Named { store, name, identity, interrupted: false, writing, seen };
+        let named = Named {
+            store,
+            name,
+            identity,
+            interrupted: false,
+            writing,
+            seen,
+        };
         let kind = Kind::Unfinished(Mutex::new(Some(object)), OnceLock::new(), named);
-        StoredFile { path: Some(path.to_owned()), extent, wrap_device, shift: 0, kind }
+        StoredFile {
+            path: Some(path.to_owned()),
+            extent,
+            wrap_device,
+            shift: 0,
+            kind,
+        }
     }
 
     /// A file that is only planned with.
     pub(crate) fn imagined(name: String, len: u64, limits: Limits) -> StoredFile {
-        let device = Arc::new(Imagined { name: name.clone(), len, limits });
+        let device = Arc::new(Imagined {
+            name: name.clone(),
+            len,
+            limits,
+        });
         StoredFile {
             path: None,
             extent: Extent::new(name, device),
@@ -158,7 +207,8 @@ impl StoredFile {
         Some(self.as_named()?.identity)
     }
 
-    /// Whether the file is as it was last seen here: no other session or process has changed it since.
+    /// Whether the file is as it was last seen here: no other session or process has changed it
+    /// since.
     pub(crate) fn is_current(&self, stat: &Stat) -> bool {
         self.as_named().is_some_and(|Named { writing, seen, .. }| {
             let written = writing.locked().writers > 0;
@@ -187,7 +237,9 @@ impl StoredFile {
 
     /// Gives a new file its name. From then on it is written in place, marked.
     pub(crate) fn commit(&self) -> Result<()> {
-        let Kind::Unfinished(object, has_name, named) = &self.kind else { return Ok(()) };
+        let Kind::Unfinished(object, has_name, named) = &self.kind else {
+            return Ok(());
+        };
         if let Some(object) = object.locked().take() {
             object.commit()?;
             named.look();
@@ -208,13 +260,15 @@ impl Named {
 
 /// Changes with every write in place of this process, whichever session it belongs to.
 fn version_of(identity: Identity) -> Arc<AtomicU64> {
-    static VERSIONS: LazyLock<Mutex<HashMap<Identity, Arc<AtomicU64>>>> = LazyLock::new(Mutex::default);
+    static VERSIONS: LazyLock<Mutex<HashMap<Identity, Arc<AtomicU64>>>> =
+        LazyLock::new(Mutex::default);
     let mut versions = VERSIONS.locked();
     versions.retain(|_, version| Arc::strong_count(version) > 1);
     Arc::clone(versions.entry(identity).or_default())
 }
 
-/// The right to write to a file. Planned first, begun when the job starts, finished when it is done.
+/// The right to write to a file. Planned first, begun when the job starts, finished when it is
+/// done.
 pub(crate) struct Writer {
     file: Arc<StoredFile>,
     device: Arc<Late>,
@@ -230,36 +284,73 @@ impl Writer {
         if !had_name {
             device.set(Arc::clone(file.extent.device()));
         }
-        Writer { file: Arc::clone(file), device, had_name, begun: false }
+        Writer {
+            file: Arc::clone(file),
+            device,
+            had_name,
+            begun: false,
+        }
     }
 
     /// What plans write to.
     pub(crate) fn extent(&self) -> Extent {
-        self.file.extent.through(Arc::clone(&self.device) as Arc<dyn Device>)
+        self.file
+            .extent
+            .through(Arc::clone(&self.device) as Arc<dyn Device>)
     }
 
     /// Marks the file as being written, durably.
     pub(crate) fn begin(&mut self) -> Result<()> {
-        let Some(Named { store, name, identity, interrupted, writing, .. }) = self.file.as_named() else { return Ok(()) };
+        let Some(Named {
+            store,
+            name,
+            identity,
+            interrupted,
+            writing,
+            ..
+        }) = self.file.as_named()
+        else {
+            return Ok(());
+        };
         if !self.had_name {
             let name = self.file.extent.name();
-            return Err(Error::value(format!("{name}: the write was planned before it had its name; plan it again")));
+            return Err(Error::value(format!(
+                "{name}: the write was planned before it had its name; plan it again"
+            )));
         }
         let mut writing = writing.locked();
         if writing.object.is_none() {
-            let object = if *interrupted { store.open_in_place_interrupted(name)? } else { store.open_in_place(name)? };
+            let object = if *interrupted {
+                store.open_in_place_interrupted(name)?
+            } else {
+                store.open_in_place(name)?
+            };
             if object.identity() != *identity {
                 let name = self.file.extent.name();
-                return Err(Error::value(format!("{name}: another file has this name since it was opened; open it again")));
+                return Err(Error::value(format!(
+                    "{name}: another file has this name since it was opened; open it again"
+                )));
             }
             let expected = self.file.extent.len() + self.file.shift;
             if object.len() != expected {
                 let actual = object.len();
-                return Err(FormatError::Truncated { object: self.file.extent.name().to_owned(), expected, actual }.into());
+                return Err(FormatError::Truncated {
+                    object: self.file.extent.name().to_owned(),
+                    expected,
+                    actual,
+                }
+                .into());
             }
-            *writing = Writing { writers: 0, failed: false, object: Some(Arc::new(object)) };
+            *writing = Writing {
+                writers: 0,
+                failed: false,
+                object: Some(Arc::new(object)),
+            };
         }
-        self.device.come(writing.object.as_ref().expect("open"), &self.file.wrap_device);
+        self.device.come(
+            writing.object.as_ref().expect("open"),
+            &self.file.wrap_device,
+        );
         writing.writers += 1;
         self.begun = true;
         Ok(())
@@ -271,7 +362,9 @@ impl Writer {
     }
 
     fn end(&mut self, failed: bool) -> Result<()> {
-        let Some(named) = self.file.as_named() else { return Ok(()) };
+        let Some(named) = self.file.as_named() else {
+            return Ok(());
+        };
         if !std::mem::take(&mut self.begun) {
             return Ok(());
         }
@@ -284,7 +377,13 @@ impl Writer {
         }
         let Writing { object, failed, .. } = std::mem::take(&mut *writing);
         // The last writer: other references last only while `Late::device` asks for the device.
-        let object = object.and_then(|object| if failed { None } else { Arc::into_inner(object) });
+        let object = object.and_then(|object| {
+            if failed {
+                None
+            } else {
+                Arc::into_inner(object)
+            }
+        });
         object.map_or(Ok(()), InPlace::finish)?;
         named.look();
         Ok(())
@@ -297,8 +396,8 @@ impl Drop for Writer {
     }
 }
 
-/// A device that is known before it is there: a plan needs its limits, a run its bytes. The object is asked for its device
-/// with the first request, so that a run which fails before leaves no mark.
+/// A device that is known before it is there: a plan needs its limits, a run its bytes. The object
+/// is asked for its device with the first request, so that a run which fails before leaves no mark.
 struct Late {
     like: Arc<dyn Device>,
     shift: u64,
@@ -308,7 +407,12 @@ struct Late {
 
 impl Late {
     fn new(like: Arc<dyn Device>, shift: u64) -> Late {
-        Late { like, shift, object: OnceLock::new(), device: OnceLock::new() }
+        Late {
+            like,
+            shift,
+            object: OnceLock::new(),
+            device: OnceLock::new(),
+        }
     }
 
     fn set(&self, device: Arc<dyn Device>) {
@@ -316,17 +420,23 @@ impl Late {
     }
 
     fn come(&self, object: &Arc<InPlace>, wrap_device: &WrapDevice) {
-        let _ = self.object.set((Arc::downgrade(object), wrap_device.clone()));
+        let _ = self
+            .object
+            .set((Arc::downgrade(object), wrap_device.clone()));
     }
 
     fn device(&self) -> &Arc<dyn Device> {
         if let Some(device) = self.device.get() {
             return device;
         }
-        match self.object.get().and_then(|(object, wrap_device)| Some((object.upgrade()?, wrap_device))) {
-            Some((object, wrap_device)) => {
-                self.device.get_or_init(|| Shifted::device(wrap_device.wrap(object.device()), self.shift))
-            }
+        match self
+            .object
+            .get()
+            .and_then(|(object, wrap_device)| Some((object.upgrade()?, wrap_device)))
+        {
+            Some((object, wrap_device)) => self
+                .device
+                .get_or_init(|| Shifted::device(wrap_device.wrap(object.device()), self.shift)),
             None => &self.like,
         }
     }
@@ -377,7 +487,9 @@ impl Device for Imagined {
 
 /// The description in a `.npy` file; `None` for a file of another kind.
 pub(crate) fn read_head(path: &Path, object: &str) -> Result<Option<Dense>> {
-    let Some((head, len)) = head_of(path, object)? else { return Ok(None) };
+    let Some((head, len)) = head_of(path, object)? else {
+        return Ok(None);
+    };
     Ok(Some(format::parse_npy(object, &head, len)?))
 }
 
@@ -417,7 +529,11 @@ pub(crate) fn read_text(path: &Path, most: u64) -> Result<Vec<u8>> {
     let found = opened(path)?;
     if found.len() > most {
         let reason = format!("{} bytes, where a description is expected", found.len());
-        return Err(FormatError::Unsupported { object: found.name().to_owned(), reason }.into());
+        return Err(FormatError::Unsupported {
+            object: found.name().to_owned(),
+            reason,
+        }
+        .into());
     }
     read_first(&found, most)
 }
@@ -434,9 +550,13 @@ fn opened(path: &Path) -> Result<Object> {
 
 /// The first `count` bytes, or all.
 fn read_first(object: &Object, count: u64) -> Result<Vec<u8>> {
-    let failed = |source| Error::Device { object: object.name().to_owned(), source };
+    let failed = |source| Error::Device {
+        object: object.name().to_owned(),
+        source,
+    };
     let (device, count) = (object.device(), count.min(object.len()) as usize);
-    let mut bytes = Buf::anonymous(count.next_multiple_of(device.limits().block as usize)).map_err(failed)?;
+    let mut bytes =
+        Buf::anonymous(count.next_multiple_of(device.limits().block as usize)).map_err(failed)?;
     read_now(&*device, &mut bytes, 0).map_err(failed)?;
     Ok(bytes[..count].to_vec())
 }

@@ -1,13 +1,16 @@
-//! Dense matrices in files: how the bytes of a `.npy` or raw file make a matrix, and the headers of new ones.
+//! Dense matrices in files: how the bytes of a `.npy` or raw file make a matrix, and the headers of
+//! new ones.
 //!
-//! Pure: bytes in, a description out, no I/O. Foreign bytes never panic; each error names the object and the reason. A raw
-//! file has no header: it is described by its opener, or by a small JSON file beside it, `x.bin.json` for `x.bin`:
+//! Pure: bytes in, a description out, no I/O. Foreign bytes never panic; each error names the
+//! object and the reason. A raw file has no header: it is described by its opener, or by a small
+//! JSON file beside it, `x.bin.json` for `x.bin`:
 //!
 //! ```text
 //!   {"dtype": "float32", "shape": [3, 4], "order": "row", "offset": 0, "leading_dimension": 4}
 //! ```
 //!
-//! of which the last three may be missing: rows without gaps from the first byte on. A sparse matrix is a folder; see `sparse`.
+//! of which the last three may be missing: rows without gaps from the first byte on. A sparse
+//! matrix is a folder; see `sparse`.
 
 mod npy;
 mod sparse;
@@ -17,7 +20,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use npy::{Element, HEAD_BYTES, Vector, is_npy, npy, npy_head_bytes, parse_npy, parse_npy_array, parse_npy_vector};
+pub use npy::{
+    Element, HEAD_BYTES, Vector, is_npy, npy, npy_head_bytes, parse_npy, parse_npy_array,
+    parse_npy_vector,
+};
 pub use sparse::{Compressed, Description, Entries, parse_description};
 
 /// Why a file is no matrix for us.
@@ -121,7 +127,8 @@ pub enum Order {
     Column,
 }
 
-/// Where in a file the elements of a matrix are. Made by this module only, so that no sum of its numbers overflows.
+/// Where in a file the elements of a matrix are. Made by this module only, so that no sum of its
+/// numbers overflows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Dense {
@@ -137,7 +144,8 @@ pub struct Dense {
     pub order: Order,
     /// Bytes before the first element.
     pub data_offset: u64,
-    /// Elements from the start of one row (`Order::Row`) or column (`Order::Column`) to the next; no less than it has.
+    /// Elements from the start of one row (`Order::Row`) or column (`Order::Column`) to the next;
+    /// no less than it has.
     pub leading_dimension: u64,
 }
 
@@ -170,7 +178,8 @@ impl Dense {
         }
     }
 
-    /// Bytes that are to be left out at the file's beginning so that every element begins at a multiple of its size: 0 nearly always.
+    /// Bytes that are to be left out at the file's beginning so that every element begins at a
+    /// multiple of its size: 0 nearly always.
     #[must_use]
     pub fn shift(&self) -> u64 {
         self.data_offset % self.dtype.bytes()
@@ -189,7 +198,11 @@ impl Dense {
     /// [`FormatError::Truncated`].
     pub fn check_len(&self, object: &str, file_len: u64) -> Result<(), FormatError> {
         match file_len < self.file_bytes() {
-            true => Err(FormatError::Truncated { object: object.to_owned(), expected: self.file_bytes(), actual: file_len }),
+            true => Err(FormatError::Truncated {
+                object: object.to_owned(),
+                expected: self.file_bytes(),
+                actual: file_len,
+            }),
             false => Ok(()),
         }
     }
@@ -202,7 +215,8 @@ impl Dense {
         }
     }
 
-    /// The one place where a description is made, and so where its numbers are checked. The reason is the error.
+    /// The one place where a description is made, and so where its numbers are checked. The reason
+    /// is the error.
     fn checked(
         dtype: DType,
         shape: &[u64],
@@ -215,7 +229,9 @@ impl Dense {
             [rows, cols] => (rows, cols, 2),
             _ => {
                 let dimensions = shape.len();
-                return Err(format!("{dimensions} dimensions, where 1 or 2 are possible"));
+                return Err(format!(
+                    "{dimensions} dimensions, where 1 or 2 are possible"
+                ));
             }
         };
         let mut dense = Dense {
@@ -223,7 +239,8 @@ impl Dense {
             rows,
             cols,
             ndim,
-            // A vector is one run of elements either way; as rows of one element it may have a leading dimension.
+            // A vector is one run of elements either way; as rows of one element it may have a
+            // leading dimension.
             order: if ndim == 1 { Order::Row } else { order },
             data_offset,
             leading_dimension: 0,
@@ -232,7 +249,9 @@ impl Dense {
         dense.leading_dimension = leading_dimension.unwrap_or(line);
         if dense.leading_dimension < line {
             let given = dense.leading_dimension;
-            return Err(format!("a leading dimension of {given} is less than {line}"));
+            return Err(format!(
+                "a leading dimension of {given} is less than {line}"
+            ));
         }
         match dense.fits_a_file() {
             true => Ok(dense),
@@ -240,10 +259,15 @@ impl Dense {
         }
     }
 
-    /// Whether all sizes stay below the longest file of any file system, 2^63 - 1 bytes, also with every gap.
+    /// Whether all sizes stay below the longest file of any file system, 2^63 - 1 bytes, also with
+    /// every gap.
     fn fits_a_file(&self) -> bool {
         let (lines, line) = self.lines();
-        let bytes = |elements: Option<u64>| elements?.checked_mul(self.dtype.bytes())?.checked_add(self.data_offset);
+        let bytes = |elements: Option<u64>| {
+            elements?
+                .checked_mul(self.dtype.bytes())?
+                .checked_add(self.data_offset)
+        };
         let spanned = bytes(lines.checked_mul(self.leading_dimension.max(1)));
         let held = bytes(lines.checked_mul(line));
         let fits = |bytes: Option<u64>| bytes.is_some_and(|bytes| i64::try_from(bytes).is_ok());
@@ -274,11 +298,12 @@ pub fn sidecar_path(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// A raw file, described: `offset` bytes before the first element, any number of them, and `leading_dimension` elements from one row
-/// or column to the next, without gaps if `None`.
+/// A raw file, described: `offset` bytes before the first element, any number of them, and
+/// `leading_dimension` elements from one row or column to the next, without gaps if `None`.
 ///
 /// # Errors
-/// [`FormatError::Unsupported`] for a description that contradicts itself, or is no vector or matrix.
+/// [`FormatError::Unsupported`] for a description that contradicts itself, or is no vector or
+/// matrix.
 pub fn raw(
     object: &str,
     dtype: DType,
@@ -287,19 +312,29 @@ pub fn raw(
     offset: u64,
     leading_dimension: Option<u64>,
 ) -> Result<Dense, FormatError> {
-    Dense::checked(dtype, shape, order, offset, leading_dimension).map_err(|reason| unsupported(object, reason))
+    Dense::checked(dtype, shape, order, offset, leading_dimension)
+        .map_err(|reason| unsupported(object, reason))
 }
 
-/// The description of the raw file `object` from the text of its sidecar, and the raw file's length.
+/// The description of the raw file `object` from the text of its sidecar, and the raw file's
+/// length.
 ///
 /// # Errors
-/// [`FormatError::Corrupt`] for what is not such a description, else as [`raw`] and [`Dense::check_len`].
+/// [`FormatError::Corrupt`] for what is not such a description, else as [`raw`] and
+/// [`Dense::check_len`].
 pub fn parse_sidecar(object: &str, json: &[u8], file_len: u64) -> Result<Dense, FormatError> {
     let sidecar: Sidecar = serde_json::from_slice(json).map_err(|error| {
         let offset = line_offset(json, error.line()) + error.column().saturating_sub(1);
         corrupt(&format!("{object}.json"), offset, error.to_string())
     })?;
-    let dense = raw(object, sidecar.dtype, &sidecar.shape, sidecar.order, sidecar.offset, sidecar.leading_dimension)?;
+    let dense = raw(
+        object,
+        sidecar.dtype,
+        &sidecar.shape,
+        sidecar.order,
+        sidecar.offset,
+        sidecar.leading_dimension,
+    )?;
     dense.check_len(object, file_len)?;
     Ok(dense)
 }
@@ -318,11 +353,18 @@ pub fn sidecar(dense: &Dense) -> String {
 }
 
 fn corrupt(object: &str, offset: usize, reason: String) -> FormatError {
-    FormatError::Corrupt { object: object.to_owned(), offset: offset as u64, reason }
+    FormatError::Corrupt {
+        object: object.to_owned(),
+        offset: offset as u64,
+        reason,
+    }
 }
 
 fn unsupported(object: &str, reason: String) -> FormatError {
-    FormatError::Unsupported { object: object.to_owned(), reason }
+    FormatError::Unsupported {
+        object: object.to_owned(),
+        reason,
+    }
 }
 
 fn line_offset(text: &[u8], line: usize) -> usize {

@@ -1,4 +1,5 @@
-//! Files that grow until their writer ends: numbers behind the header of a `.npy` file, or other bytes.
+//! Files that grow until their writer ends: numbers behind the header of a `.npy` file, or other
+//! bytes.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,11 +43,24 @@ impl Growing {
         let device = folder.create_growing(name)?;
         let file = Arc::new(session.device_file(path.join(name).display().to_string(), device));
         let at = folder.path().to_owned();
-        Ok(Growing { name: name.into(), at, file, session: session.clone(), options, element, len, stream: None })
+        Ok(Growing {
+            name: name.into(),
+            at,
+            file,
+            session: session.clone(),
+            options,
+            element,
+            len,
+            stream: None,
+        })
     }
 
     fn start(&self) -> u64 {
-        if self.element.is_some() { HEAD_BYTES as u64 } else { 0 }
+        if self.element.is_some() {
+            HEAD_BYTES as u64
+        } else {
+            0
+        }
     }
 
     pub(crate) fn extent(&self) -> &Extent {
@@ -68,7 +82,10 @@ impl Growing {
     fn stream(&mut self) -> Result<&mut WriteStream> {
         if self.stream.is_none() {
             let offset = self.start() + self.len;
-            let stream = self.session.engine().write_stream(self.file.extent(), offset, self.options);
+            let stream =
+                self.session
+                    .engine()
+                    .write_stream(self.file.extent(), offset, self.options);
             self.stream = Some(stream.map_err(|error| self.failure(error))?);
         }
         Ok(self.stream.as_mut().expect("begun above"))
@@ -91,7 +108,11 @@ impl Growing {
     }
 
     /// Appends numbers, encoded on their way into the stream.
-    pub(crate) fn extend<T: Copy, const N: usize>(&mut self, numbers: &[T], encode: impl Fn(T) -> [u8; N]) -> Result<()> {
+    pub(crate) fn extend<T: Copy, const N: usize>(
+        &mut self,
+        numbers: &[T],
+        encode: impl Fn(T) -> [u8; N],
+    ) -> Result<()> {
         let mut rest = numbers;
         while !rest.is_empty() {
             let stream = self.stream()?;
@@ -120,7 +141,12 @@ impl Growing {
 
     /// The vector that it is, once it is finished.
     pub(crate) fn vector(&self) -> Option<(Vector, Arc<StoredFile>)> {
-        self.element.map(|element| (Vector::new(element, self.len / element.bytes()), Arc::clone(&self.file)))
+        self.element.map(|element| {
+            (
+                Vector::new(element, self.len / element.bytes()),
+                Arc::clone(&self.file),
+            )
+        })
     }
 
     /// Waits until all is with the device.
@@ -137,7 +163,12 @@ impl Growing {
         self.pause()?;
         if let Some(element) = self.element {
             let vector = Vector::new(element, self.len / element.bytes());
-            write_at(&self.session, self.file.extent(), &vector.header(), &self.at)?;
+            write_at(
+                &self.session,
+                self.file.extent(),
+                &vector.header(),
+                &self.at,
+            )?;
         }
         folder.cut(&self.name, self.start() + self.len);
         Ok(())
@@ -147,19 +178,30 @@ impl Growing {
 /// Writes the first bytes of a file that lies in the folder `at`.
 pub(crate) fn write_at(session: &Session, extent: &Extent, bytes: &[u8], at: &Path) -> Result<()> {
     let write = || {
-        let mut stream = session.engine().write_stream(extent, 0, StreamOptions { block_bytes: 4096, ahead: 1 })?;
+        let mut stream = session.engine().write_stream(
+            extent,
+            0,
+            StreamOptions {
+                block_bytes: 4096,
+                ahead: 1,
+            },
+        )?;
         stream.write(bytes)?;
         stream.finish()
     };
     write().map_err(|error| out_of_room(error, at))
 }
 
-/// A file that grows is as long as it may become: beyond its end is no more room in the folder `at`.
+/// A file that grows is as long as it may become: beyond its end is no more room in the folder
+/// `at`.
 pub(crate) fn out_of_room(error: outcore_engine::Error, at: &Path) -> Error {
     match error {
-        outcore_engine::Error::OutOfRange { object, offset, len, .. } => {
-            outcore_store::Error::no_room(&object, at, offset.saturating_add(len)).into()
-        }
+        outcore_engine::Error::OutOfRange {
+            object,
+            offset,
+            len,
+            ..
+        } => outcore_store::Error::no_room(&object, at, offset.saturating_add(len)).into(),
         other => other.into(),
     }
 }

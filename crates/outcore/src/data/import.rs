@@ -1,6 +1,8 @@
-//! Import of foreign sparse data: LIBSVM, MatrixMarket, UCI bag of words, XC, SciPy's archives, Parquet, and words of raw text.
+//! Import of foreign sparse data: LIBSVM, MatrixMarket, UCI bag of words, XC, SciPy's archives,
+//! Parquet, and words of raw text.
 //!
-//! The result is a new folder with the matrix (see [`format`](crate::data::format)), and what comes with it in the same folder:
+//! The result is a new folder with the matrix (see [`format`](crate::data::format)), and what comes
+//! with it in the same folder:
 //!
 //! ```text
 //!   labels.npy        float64, one a row: labels of LIBSVM text, or numbers of the lines of classes.txt
@@ -10,15 +12,17 @@
 //!   classes.txt       UTF-8, the labels of a text's label column, one a line
 //! ```
 //!
-//! Cost: one pass over the source, which is read ahead and parsed by all threads, in bounded chunks; the result is written behind.
-//! Entries that do not come by rows are sorted by way of scratch: the text is then begun again, entries are written and read
-//! there once (24 bytes each), or more often where memory is very small. The result does not depend on threads or memory.
+//! Cost: one pass over the source, which is read ahead and parsed by all threads, in bounded
+//! chunks; the result is written behind. Entries that do not come by rows are sorted by way of
+//! scratch: the text is then begun again, entries are written and read there once (24 bytes each),
+//! or more often where memory is very small. The result does not depend on threads or memory.
 //!
-//! What a header claims is compared with the bytes that its file has, and what is needed for it with the space that is free, before anything is
-//! written.
+//! What a header claims is compared with the bytes that its file has, and what is needed for it
+//! with the space that is free, before anything is written.
 //!
-//! Imports leave a checkpoint every 256 MB of their source or ten seconds: one that died or failed goes on from there when it is asked
-//! for again with `resume`, and gives the same bytes. Where entries have to be sorted it begins anew.
+//! Imports leave a checkpoint every 256 MB of their source or ten seconds: one that died or failed
+//! goes on from there when it is asked for again with `resume`, and gives the same bytes. Where
+//! entries have to be sorted it begins anew.
 
 mod checkpoint;
 mod chunks;
@@ -94,11 +98,13 @@ pub struct Text {
     pub stop_words: Vec<String>,
     /// How many neighbouring words are one.
     pub ngrams: RangeInclusive<usize>,
-    /// Column with the text, from 0, of lines whose columns have tabs between them; none: the whole line.
+    /// Column with the text, from 0, of lines whose columns have tabs between them; none: the whole
+    /// line.
     pub text_column: Option<usize>,
     /// Column with a label.
     pub label_column: Option<usize>,
-    /// The words of the columns, where they are given; others are left out. None: all words, in order of first appearance.
+    /// The words of the columns, where they are given; others are left out. None: all words, in
+    /// order of first appearance.
     pub vocabulary: Option<Vec<String>>,
 }
 
@@ -123,7 +129,8 @@ pub enum Format {
     Libsvm(Libsvm),
     /// Text of the Extreme Classification repository.
     Xc,
-    /// MatrixMarket text: entries with their places, or all values of a dense matrix, of which those that are not zero are kept.
+    /// MatrixMarket text: entries with their places, or all values of a dense matrix, of which
+    /// those that are not zero are kept.
     MatrixMarket,
     /// UCI bag of words, with a file of its words if there is one.
     BagOfWords {
@@ -145,9 +152,11 @@ pub struct Options {
     pub format: Format,
     /// Type of the values.
     pub dtype: DType,
-    /// In tiles where they pay: four fifths of the bytes or fewer. Else in arrays, which other programs read.
+    /// In tiles where they pay: four fifths of the bytes or fewer. Else in arrays, which other
+    /// programs read.
     pub tiled: bool,
-    /// Go on with an import of the same sources that died or failed, where it has left a checkpoint.
+    /// Go on with an import of the same sources that died or failed, where it has left a
+    /// checkpoint.
     pub resume: bool,
     /// Bytes of text, or of entries, from checkpoint to checkpoint; ten seconds are enough as well.
     pub checkpoint_bytes: u64,
@@ -157,7 +166,13 @@ impl Options {
     /// Values of float32, in arrays, from the start.
     #[must_use]
     pub fn new(format: Format) -> Options {
-        Options { format, dtype: DType::F32, tiled: false, resume: false, checkpoint_bytes: 256 << 20 }
+        Options {
+            format,
+            dtype: DType::F32,
+            tiled: false,
+            resume: false,
+            checkpoint_bytes: 256 << 20,
+        }
     }
 
     /// What values have to fit in.
@@ -180,44 +195,73 @@ impl Options {
 pub struct Imported {
     /// The matrix, opened.
     pub matrix: Sparse,
-    /// Bytes of the sources' text that an earlier import had done, in the source where it stopped; entries of a table or an archive,
-    /// or its compressed lines.
+    /// Bytes of the sources' text that an earlier import had done, in the source where it stopped;
+    /// entries of a table or an archive, or its compressed lines.
     pub resumed_at: u64,
 }
 
-/// Imports files, one after another as if they were one, to a new folder. LIBSVM text and raw text may be several files; others are
-/// one. Text may be compressed by gzip, bzip2, xz or zstd, which its first bytes tell, whatever its name.
+/// Imports files, one after another as if they were one, to a new folder. LIBSVM text and raw text
+/// may be several files; others are one. Text may be compressed by gzip, bzip2, xz or zstd, which
+/// its first bytes tell, whatever its name.
 ///
 /// # Errors
-/// [`Error::Store`] for sources that cannot be opened, [`Error::Value`] for options that contradict each other. Of the job:
-/// [`Error::Line`] for the first line that does not follow the format, [`Error::Format`] for damage and for what cannot be a matrix,
-/// [`Error::Store`] with the bytes that are needed and free where the disk is too small for what headers claim,
-/// [`Error::OverBudget`] for lines or vocabularies that memory is too small for. Nothing then has the name that had it not before.
-pub fn import(session: &Session, path: impl AsRef<Path>, sources: &[PathBuf], options: Options) -> Result<Job<Imported>> {
+/// [`Error::Store`] for sources that cannot be opened, [`Error::Value`] for options that contradict
+/// each other. Of the job: [`Error::Line`] for the first line that does not follow the format,
+/// [`Error::Format`] for damage and for what cannot be a matrix, [`Error::Store`] with the bytes
+/// that are needed and free where the disk is too small for what headers claim,
+/// [`Error::OverBudget`] for lines or vocabularies that memory is too small for. Nothing then has
+/// the name that had it not before.
+pub fn import(
+    session: &Session,
+    path: impl AsRef<Path>,
+    sources: &[PathBuf],
+    options: Options,
+) -> Result<Job<Imported>> {
     let several = matches!(options.format, Format::Libsvm(_) | Format::Text(_));
     match sources.len() {
         0 => return Err(Error::value("no file to import")),
         1 => {}
         _ if several => {}
-        count => return Err(Error::value(format!("{count} files to import, where the format has one"))),
+        count => {
+            return Err(Error::value(format!(
+                "{count} files to import, where the format has one"
+            )));
+        }
     }
-    let foreign = sources.iter().map(|path| Foreign::open(session, path)).collect::<Result<Vec<_>>>()?;
+    let foreign = sources
+        .iter()
+        .map(|path| Foreign::open(session, path))
+        .collect::<Result<Vec<_>>>()?;
     check(&options.format)?;
     let memory = Shares::of(session);
     let (path, session) = (path.as_ref().to_owned(), session.clone());
-    let context = Context { session: session.clone(), path, foreign, options, memory, stop: Arc::default() };
+    let context = Context {
+        session: session.clone(),
+        path,
+        foreign,
+        options,
+        memory,
+        stop: Arc::default(),
+    };
     Job::driven(&session, Vec::new(), move |stage, _| context.run(stage))
 }
 
 fn check(format: &Format) -> Result<()> {
     match format {
         Format::Text(text)
-            if text.documents == Documents::Files && (text.text_column.is_some() || text.label_column.is_some()) =>
+            if text.documents == Documents::Files
+                && (text.text_column.is_some() || text.label_column.is_some()) =>
         {
-            Err(Error::value("columns are those of lines, where every file is a document"))
+            Err(Error::value(
+                "columns are those of lines, where every file is a document",
+            ))
         }
         Format::Text(text) if *text.ngrams.start() == 0 || text.ngrams.is_empty() => {
-            Err(Error::value(format!("n-grams of {} to {} words: from 1 word on", text.ngrams.start(), text.ngrams.end())))
+            Err(Error::value(format!(
+                "n-grams of {} to {} words: from 1 word on",
+                text.ngrams.start(),
+                text.ngrams.end()
+            )))
         }
         _ => Ok(()),
     }
@@ -242,13 +286,19 @@ impl Shares {
 
     fn of(session: &Session) -> Shares {
         let memory = MemorySplit::new(session).free();
-        // Six streams at most are written and one is read: 3/64 each; a third is for chunks, a fourth to sort entries in.
+        // Six streams at most are written and one is read: 3/64 each; a third is for chunks, a
+        // fourth to sort entries in.
         let block = (memory / 64).next_power_of_two().clamp(64 << 10, 2 << 20) / 2;
         let block = (block as usize).max(32 << 10);
         Shares {
-            stream: StreamOptions { block_bytes: block, ahead: 3 },
+            stream: StreamOptions {
+                block_bytes: block,
+                ahead: 3,
+            },
             lanes: Lanes::new(session.threads(), (memory / 3).min(1 << 30)),
-            longest_line: usize::try_from(memory / 16).unwrap_or(usize::MAX).min(1 << 30),
+            longest_line: usize::try_from(memory / 16)
+                .unwrap_or(usize::MAX)
+                .min(1 << 30),
             sort: memory / 4,
         }
     }
@@ -293,7 +343,10 @@ impl Context {
     }
 
     fn source_bytes(&self) -> u64 {
-        self.foreign.iter().map(|foreign| foreign.identity.bytes).sum()
+        self.foreign
+            .iter()
+            .map(|foreign| foreign.identity.bytes)
+            .sum()
     }
 
     /// Entries of an archive that are read at once.
@@ -302,30 +355,53 @@ impl Context {
         (self.memory.lanes.bytes() / 64).clamp(1 << 10, 1 << 20) as usize
     }
 
-    /// Whether float32 can hold the values of a binary file, where it has to; `first` entries are before them.
-    fn check_values(&self, values: &[f64], first: u64, place: impl Fn(usize) -> (u64, u64)) -> Result<()> {
+    /// Whether float32 can hold the values of a binary file, where it has to; `first` entries are
+    /// before them.
+    fn check_values(
+        &self,
+        values: &[f64],
+        first: u64,
+        place: impl Fn(usize) -> (u64, u64),
+    ) -> Result<()> {
         if self.options.dtype == DType::F64 {
             return Ok(());
         }
-        let Some(at) = values.iter().position(|&value| (value as f32).is_infinite()) else { return Ok(()) };
+        let Some(at) = values
+            .iter()
+            .position(|&value| (value as f32).is_infinite())
+        else {
+            return Ok(());
+        };
         let ((row, column), value) = (place(at), values[at]);
         let entry = first + at as u64;
         let reason = format!(
             "entry {entry}, at row {row}, column {column} (all from 0): {value:e} is beyond float32; import it as float64"
         );
-        Err(FormatError::Unsupported { object: self.foreign[0].name().to_owned(), reason }.into())
+        Err(FormatError::Unsupported {
+            object: self.foreign[0].name().to_owned(),
+            reason,
+        }
+        .into())
     }
 
     fn npz(&self, stage: &mut Stage) -> Result<Imported> {
         let foreign = &self.foreign[0];
         let file = foreign.file(&self.session)?;
-        let mut reader = npz::Reader::open(foreign.name(), Anywhere::new(&self.session, &file, &self.stop))?;
+        let mut reader = npz::Reader::open(
+            foreign.name(),
+            Anywhere::new(&self.session, &file, &self.stop),
+        )?;
         let _batch = stage.reserve("the entries of an archive", self.memory.lanes.bytes())?;
         let (most, entries) = (self.batch_entries(), reader.entry_count.max(1) as f64);
         let count = Some(reader.entry_count);
         if reader.layout == npz::Layout::Coo {
             let (width, lines) = (Some(reader.column_count), Some(reader.row_count));
-            let draft = Draft { width, lines, entries: count, ..self.draft() };
+            let draft = Draft {
+                width,
+                lines,
+                entries: count,
+                ..self.draft()
+            };
             let (rows, mut read) = (Some(reader.row_count), 0);
             return triplets::run_batches(self, stage, draft, rows, |begin, stage, triplets| {
                 if begin.is_some() {
@@ -334,7 +410,9 @@ impl Context {
                 }
                 stage.check()?;
                 let found = reader.entries(most, triplets)?;
-                self.check_values(&triplets.values, read, |entry| (triplets.rows[entry], triplets.columns[entry]))?;
+                self.check_values(&triplets.values, read, |entry| {
+                    (triplets.rows[entry], triplets.columns[entry])
+                })?;
                 read += triplets.entries;
                 stage.reach(0.5 * read as f64 / entries);
                 Ok(found)
@@ -345,24 +423,43 @@ impl Context {
             _ => (Compressed::Rows, reader.row_count, reader.column_count),
         };
         let (lines, width) = (Some(lines), Some(width));
-        let mut import = Resumable::begin(self, Draft { format, lines, width, entries: count, ..self.draft() })?;
+        let mut import = Resumable::begin(
+            self,
+            Draft {
+                format,
+                lines,
+                width,
+                entries: count,
+                ..self.draft()
+            },
+        )?;
         let done = (|| {
             let (mut batch, mut lines, mut read) = (outcore_formats::Batch::default(), 0, 0);
             while reader.rows(most, &mut batch)? {
                 stage.check()?;
                 self.check_values(&batch.values, read, |entry| {
-                    let line = lines + batch.offsets.partition_point(|&end| end <= entry as u64) as u64 - 1;
+                    let line = lines
+                        + batch.offsets.partition_point(|&end| end <= entry as u64) as u64
+                        - 1;
                     let [row, column] = format.lines_first([line, batch.indices[entry]]);
                     (row, column)
                 })?;
                 read += batch.indices.len() as u64;
                 lines += batch.rows() as u64;
-                let more = lines.saturating_sub(import.new.state.lines).min(batch.rows() as u64);
+                let more = lines
+                    .saturating_sub(import.new.state.lines)
+                    .min(batch.rows() as u64);
                 batch.drop_rows(batch.rows() - more as usize);
                 import.new.push(stage, &batch)?;
                 stage.reach(0.99 * import.new.state.entries as f64 / entries);
                 if import.is_due(16 * batch.indices.len()) {
-                    import.save(0, Position { byte: import.new.state.lines, ..Position::START })?;
+                    import.save(
+                        0,
+                        Position {
+                            byte: import.new.state.lines,
+                            ..Position::START
+                        },
+                    )?;
                 }
             }
             Ok(())
@@ -377,7 +474,10 @@ impl Context {
         let _batch = stage.reserve("the entries of a table", self.memory.lanes.bytes())?;
         let most = self.batch_entries();
         let (mut number, mut group, mut read) = (0, None, 0);
-        let draft = Draft { entries: Some(reader.entries()), ..self.draft() };
+        let draft = Draft {
+            entries: Some(reader.entries()),
+            ..self.draft()
+        };
         triplets::run_batches(self, stage, draft, None, |begin, stage, triplets| {
             if let Some(passed) = begin {
                 (number, group, read) = (0, None, 0);
@@ -397,8 +497,14 @@ impl Context {
                     number += 1;
                     stage.reach(0.99 * number as f64 / reader.groups() as f64);
                 }
-                if group.as_mut().expect("begun above").entries(most, triplets)? {
-                    self.check_values(&triplets.values, read, |entry| (triplets.rows[entry], triplets.columns[entry]))?;
+                if group
+                    .as_mut()
+                    .expect("begun above")
+                    .entries(most, triplets)?
+                {
+                    self.check_values(&triplets.values, read, |entry| {
+                        (triplets.rows[entry], triplets.columns[entry])
+                    })?;
                     read += triplets.entries;
                     return Ok(true);
                 }

@@ -1,4 +1,5 @@
-//! A file of any format, read at any place through the engine, for callers that know the format. Nothing of it stays in the page cache.
+//! A file of any format, read at any place through the engine, for callers that know the format.
+//! Nothing of it stays in the page cache.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -15,7 +16,11 @@ const AT_ONCE: usize = 16 << 10;
 /// Longer pieces, and neighbours, are cut to this, so that any budget has room for one.
 const ITEM_BYTES: usize = 256 << 10;
 /// Bytes are asked for once; what is kept of them would take the place of what is needed again.
-const OPTIONS: GatherOptions = GatherOptions { gap_bytes: 8 << 10, request_bytes: 1 << 20, cache: false };
+const OPTIONS: GatherOptions = GatherOptions {
+    gap_bytes: 8 << 10,
+    request_bytes: 1 << 20,
+    cache: false,
+};
 
 /// A file that is open to be read. May be used from any thread.
 pub struct FileReader {
@@ -31,7 +36,11 @@ impl FileReader {
     /// [`Error::Store`] for what is not there, or is no file: it is refused before it is opened.
     pub fn open(session: &Session, path: impl AsRef<Path>) -> Result<FileReader> {
         let file = session.file(path.as_ref(), false)?;
-        Ok(FileReader { session: session.clone(), file, held: Mutex::default() })
+        Ok(FileReader {
+            session: session.clone(),
+            file,
+            held: Mutex::default(),
+        })
     }
 
     /// Bytes of the file.
@@ -46,27 +55,40 @@ impl FileReader {
         self.len() == 0
     }
 
-    /// Reserves bytes for what the caller reads into, until the reader is dropped; what was reserved before is let go.
+    /// Reserves bytes for what the caller reads into, until the reader is dropped; what was
+    /// reserved before is let go.
     ///
     /// # Errors
     /// [`Error::OverBudget`].
     pub fn hold(&self, bytes: u64) -> Result<()> {
         let mut held = self.held.locked();
         *held = None;
-        *held = Some(self.session.engine().reserve(&format!("rows of {}", self.file.extent().name()), bytes)?);
+        *held = Some(
+            self.session
+                .engine()
+                .reserve(&format!("rows of {}", self.file.extent().name()), bytes)?,
+        );
         Ok(())
     }
 
-    /// Reads pieces of one length, which begin at these places, one behind another. `go_on` is asked now and then; its `false` ends the
-    /// call.
+    /// Reads pieces of one length, which begin at these places, one behind another. `go_on` is
+    /// asked now and then; its `false` ends the call.
     ///
     /// # Errors
-    /// [`Error::Value`] where the pieces do not make the destination, those of the engine for one that is not inside the file, those of
-    /// the device; [`Error::Cancelled`].
-    pub fn read(&self, offsets: &[u64], bytes: usize, into: &mut [u8], mut go_on: impl FnMut() -> bool) -> Result<()> {
+    /// [`Error::Value`] where the pieces do not make the destination, those of the engine for one
+    /// that is not inside the file, those of the device; [`Error::Cancelled`].
+    pub fn read(
+        &self,
+        offsets: &[u64],
+        bytes: usize,
+        into: &mut [u8],
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<()> {
         if offsets.len().checked_mul(bytes) != Some(into.len()) {
             let (count, have) = (offsets.len(), into.len());
-            return Err(Error::value(format!("{count} pieces of {bytes} bytes do not make {have} bytes")));
+            return Err(Error::value(format!(
+                "{count} pieces of {bytes} bytes do not make {have} bytes"
+            )));
         }
         let mut rest = into;
         for part in offsets.chunks(AT_ONCE) {
@@ -74,7 +96,12 @@ impl FileReader {
                 return Err(Error::Cancelled);
             }
             let (head, tail) = rest.split_at_mut(part.len() * bytes);
-            self.session.engine().gather_into(&items(self.file.extent(), part, bytes), head, &OPTIONS, &mut go_on)?;
+            self.session.engine().gather_into(
+                &items(self.file.extent(), part, bytes),
+                head,
+                &OPTIONS,
+                &mut go_on,
+            )?;
             rest = tail;
         }
         Ok(())
@@ -88,7 +115,9 @@ fn items<'a>(extent: &'a Extent, offsets: &[u64], bytes: usize) -> Vec<Item<'a>>
         let mut within = 0;
         while within < bytes {
             let at = offset.saturating_add(within as u64);
-            let open = items.last_mut().filter(|last| last.offset + last.len as u64 == at && last.len < ITEM_BYTES);
+            let open = items
+                .last_mut()
+                .filter(|last| last.offset + last.len as u64 == at && last.len < ITEM_BYTES);
             let len = match open {
                 Some(last) => {
                     let len = (bytes - within).min(ITEM_BYTES - last.len);
@@ -97,7 +126,11 @@ fn items<'a>(extent: &'a Extent, offsets: &[u64], bytes: usize) -> Vec<Item<'a>>
                 }
                 None => {
                     let len = (bytes - within).min(ITEM_BYTES);
-                    items.push(Item { extent, offset: at, len });
+                    items.push(Item {
+                        extent,
+                        offset: at,
+                        len,
+                    });
                     len
                 }
             };
@@ -114,8 +147,13 @@ mod tests {
 
     fn session(folder: &Path) -> Session {
         let scratch = Some(folder.join("scratch"));
-        let settings =
-            Settings { memory_bytes: Some(4 << 20), scratch, threads: 1, allow_tmpfs_scratch: true, ..Settings::default() };
+        let settings = Settings {
+            memory_bytes: Some(4 << 20),
+            scratch,
+            threads: 1,
+            allow_tmpfs_scratch: true,
+            ..Settings::default()
+        };
         Session::new(settings).unwrap()
     }
 
@@ -123,7 +161,9 @@ mod tests {
     fn pieces_come_in_the_order_in_which_they_are_asked_for() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
-        let data: Vec<u8> = (0..3_000_000u32).map(|at| (at / 7 + at % 251) as u8).collect();
+        let data: Vec<u8> = (0..3_000_000u32)
+            .map(|at| (at / 7 + at % 251) as u8)
+            .collect();
         std::fs::write(&path, &data).unwrap();
         let reader = FileReader::open(&session(folder.path()), &path).unwrap();
         assert_eq!(reader.len(), data.len() as u64);
@@ -138,13 +178,19 @@ mod tests {
         for (offsets, bytes) in cases {
             let mut found = vec![0; offsets.len() * bytes];
             reader.read(offsets, bytes, &mut found, || true).unwrap();
-            let expected: Vec<u8> = offsets.iter().flat_map(|&at| data[at as usize..at as usize + bytes].to_vec()).collect();
+            let expected: Vec<u8> = offsets
+                .iter()
+                .flat_map(|&at| data[at as usize..at as usize + bytes].to_vec())
+                .collect();
             assert!(found == expected, "{offsets:?} {bytes}");
         }
         let wrong = reader.read(&[0, 1], 3, &mut [0; 5], || true);
         assert!(matches!(wrong, Err(Error::Value { .. })));
         assert!(reader.read(&[2_999_999], 2, &mut [0; 2], || true).is_err());
-        assert!(matches!(reader.read(&[0], 3_000_000, &mut vec![0; 3_000_000], || false), Err(Error::Cancelled)));
+        assert!(matches!(
+            reader.read(&[0], 3_000_000, &mut vec![0; 3_000_000], || false),
+            Err(Error::Cancelled)
+        ));
     }
 
     #[test]
@@ -154,11 +200,21 @@ mod tests {
         std::fs::write(&path, vec![0; 1 << 20]).unwrap();
         let reader = FileReader::open(&session(folder.path()), &path).unwrap();
         let cut = |offsets: &[u64], bytes| -> Vec<(u64, usize)> {
-            items(reader.file.extent(), offsets, bytes).iter().map(|item| (item.offset, item.len)).collect()
+            items(reader.file.extent(), offsets, bytes)
+                .iter()
+                .map(|item| (item.offset, item.len))
+                .collect()
         };
         assert_eq!(cut(&[0, 10, 20, 40], 10), [(0, 30), (40, 10)]);
         assert_eq!(cut(&[10, 0], 10), [(10, 10), (0, 10)]);
-        assert_eq!(cut(&[8], 600 << 10), [(8, ITEM_BYTES), (8 + (256 << 10), ITEM_BYTES), (8 + (512 << 10), 88 << 10)]);
+        assert_eq!(
+            cut(&[8], 600 << 10),
+            [
+                (8, ITEM_BYTES),
+                (8 + (256 << 10), ITEM_BYTES),
+                (8 + (512 << 10), 88 << 10)
+            ]
+        );
         let rows: Vec<u64> = (0..1000).map(|row| 700 * row).collect();
         assert_eq!(cut(&rows, 700).len(), 3);
     }
@@ -174,9 +230,15 @@ mod tests {
         reader.hold(1 << 20).unwrap();
         reader.hold(2 << 20).unwrap();
         assert_eq!(session.memory_free(), free - (2 << 20));
-        assert!(matches!(reader.hold(64 << 20), Err(Error::OverBudget { .. })));
+        assert!(matches!(
+            reader.hold(64 << 20),
+            Err(Error::OverBudget { .. })
+        ));
         drop(reader);
         assert_eq!(session.memory_free(), free);
-        assert!(matches!(FileReader::open(&session, folder.path()), Err(Error::Store(_))));
+        assert!(matches!(
+            FileReader::open(&session, folder.path()),
+            Err(Error::Store(_))
+        ));
     }
 }

@@ -1,4 +1,5 @@
-//! Samples: many small pieces of training data in one place, each found at once by number or by name.
+//! Samples: many small pieces of training data in one place, each found at once by number or by
+//! name.
 //!
 //! A dataset is a folder, or objects below a name in a formatted store:
 //!
@@ -13,9 +14,10 @@
 //!   ends, ends.bits       where each ends, instead of `samples`, where samples are in files of others (sample_storage.rs, record_format.rs)
 //! ```
 //!
-//! All but `samples` and `names` is in memory while a dataset is open: 4 bytes a sample for its checksum, up to 4 for its place (none where
-//! all are of one length), 4 more for its end in files of others, and 4 where samples have names. Samples are read by one gather:
-//! deduplicated, sorted, completed in any order, each checked.
+//! All but `samples` and `names` is in memory while a dataset is open: 4 bytes a sample for its
+//! checksum, up to 4 for its place (none where all are of one length), 4 more for its end in files
+//! of others, and 4 where samples have names. Samples are read by one gather: deduplicated, sorted,
+//! completed in any order, each checked.
 //!
 //! After Zhu et al., Efficient User-Level Storage Disaggregation for Deep Learning (CLUSTER 2019).
 
@@ -90,8 +92,17 @@ mod parts {
     pub(super) const MANIFEST: &str = "dataset.json";
     pub(super) const LOOKUP: &str = "lookup";
     /// Those that grow with the samples, by number.
-    pub(super) const GROWING: [&str; 9] =
-        ["samples", "places", "places.bits", "sums", "ends", "ends.bits", "names", "names.groups", "names.sums"];
+    pub(super) const GROWING: [&str; 9] = [
+        "samples",
+        "places",
+        "places.bits",
+        "sums",
+        "ends",
+        "ends.bits",
+        "names",
+        "names.groups",
+        "names.sums",
+    ];
     pub(super) fn all() -> Vec<&'static str> {
         GROWING.into_iter().chain([MANIFEST, LOOKUP]).collect()
     }
@@ -125,9 +136,11 @@ struct Manifest {
     /// Where the bytes of samples are, if not in `samples`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     elsewhere: Option<ExternalFiles>,
-    /// By field with a whole number in it: how much more alike neighbours are than samples far apart; 1 where they are not.
+    /// By field with a whole number in it: how much more alike neighbours are than samples far
+    /// apart; 1 where they are not.
     clustering: Vec<(String, f64)>,
-    /// The names of the numbers of `label`, from 0 on, where samples come from folders that are their classes.
+    /// The names of the numbers of `label`, from 0 on, where samples come from folders that are
+    /// their classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     classes: Option<Vec<String>>,
     /// Of all bytes of the file before this member's name.
@@ -144,7 +157,9 @@ pub struct Dataset {
 
 impl fmt::Debug for Dataset {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Dataset").field("path", &self.inner.path).finish_non_exhaustive()
+        out.debug_struct("Dataset")
+            .field("path", &self.inner.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -162,20 +177,35 @@ struct Inner {
 }
 
 impl Dataset {
-    /// The same samples, of which some fields are decoded where they are put side by side ([`Batch`]).
+    /// The same samples, of which some fields are decoded where they are put side by side
+    /// ([`Batch`]).
     ///
     /// # Errors
     /// [`Error::Value`] for a field that is not there, or is not bytes.
     pub fn decoding(&self, fields: Vec<Decode>) -> Result<Dataset> {
-        let mut decoded = vec![None; if fields.is_empty() { 0 } else { self.fields().len() }];
+        let mut decoded = vec![
+            None;
+            if fields.is_empty() {
+                0
+            } else {
+                self.fields().len()
+            }
+        ];
         for decode in fields {
             let is_it = |field: &Field| field.name == decode.field && field.kind == Kind::Bytes;
             let Some(field) = self.fields().iter().position(is_it) else {
-                return Err(Error::value(format!("{}: {:?} is no field of bytes", self.path().display(), decode.field)));
+                return Err(Error::value(format!(
+                    "{}: {:?} is no field of bytes",
+                    self.path().display(),
+                    decode.field
+                )));
             };
             decoded[field] = Some(decode);
         }
-        Ok(Dataset { inner: Arc::clone(&self.inner), decoded: decoded.into() })
+        Ok(Dataset {
+            inner: Arc::clone(&self.inner),
+            decoded: decoded.into(),
+        })
     }
 
     /// How a field is decoded.
@@ -231,16 +261,19 @@ impl Dataset {
         self.inner.directory.bytes()
     }
 
-    /// For each field with a whole number in it: how much more alike neighbours are than samples far apart, as the variance of the means of
-    /// chunks of 256 KiB over that of as many samples taken anywhere. About 1 for samples in no order; samples of a chunk, where it is sorted.
+    /// For each field with a whole number in it: how much more alike neighbours are than samples
+    /// far apart, as the variance of the means of chunks of 256 KiB over that of as many samples
+    /// taken anywhere. About 1 for samples in no order; samples of a chunk, where it is sorted.
     #[must_use]
     pub fn clustering(&self) -> &[(String, f64)] {
         &self.inner.manifest.clustering
     }
 
-    /// A chunk shuffle of this dataset: of chunks of 256 KiB, `at_once` of them in memory. Their number is part of the order; `None` for as
-    /// many as an eighth of the memory has room for, while as many are on their way: 144 at most, which is as good as a global shuffle for
-    /// data that is not sorted. Where most chunks would have one sample it is a global shuffle, which needs no windows for the same.
+    /// A chunk shuffle of this dataset: of chunks of 256 KiB, `at_once` of them in memory. Their
+    /// number is part of the order; `None` for as many as an eighth of the memory has room for,
+    /// while as many are on their way: 144 at most, which is as good as a global shuffle for data
+    /// that is not sorted. Where most chunks would have one sample it is a global shuffle, which
+    /// needs no windows for the same.
     #[must_use]
     pub fn chunk_shuffle(&self, at_once: Option<u64>) -> Shuffle {
         let mean = (self.bytes() / self.len().max(1)).max(1);
@@ -250,13 +283,24 @@ impl Dataset {
         }
         // Not of what is free: the order is to be the same whatever else goes on.
         // Of the shortest samples, their order takes more than they do.
-        let fit = || (self.session().memory_bytes() / 8 / (samples * mean.max(2 * ORDER_BYTES))).min(CHUNKS_AT_ONCE);
+        let fit = || {
+            (self.session().memory_bytes() / 8 / (samples * mean.max(2 * ORDER_BYTES)))
+                .min(CHUNKS_AT_ONCE)
+        };
         let at_once = at_once.unwrap_or_else(fit).max(1);
-        let lanes = LANES.into_iter().find(|lanes| 2 * lanes <= at_once).unwrap_or(1);
-        Shuffle::Chunks(Chunks { samples, window: at_once / lanes, lanes })
+        let lanes = LANES
+            .into_iter()
+            .find(|lanes| 2 * lanes <= at_once)
+            .unwrap_or(1);
+        Shuffle::Chunks(Chunks {
+            samples,
+            window: at_once / lanes,
+            lanes,
+        })
     }
 
-    /// The names of the numbers of the field `label`, from 0 on, where the writer of the dataset has told them.
+    /// The names of the numbers of the field `label`, from 0 on, where the writer of the dataset
+    /// has told them.
     #[must_use]
     pub fn classes(&self) -> Option<&[String]> {
         self.inner.manifest.classes.as_deref()
@@ -301,7 +345,11 @@ impl Dataset {
         if sample < self.len() {
             return Ok(());
         }
-        Err(Error::value(format!("{}: sample {sample} of {}", self.inner.path.display(), self.len())))
+        Err(Error::value(format!(
+            "{}: sample {sample} of {}",
+            self.inner.path.display(),
+            self.len()
+        )))
     }
 
     fn schema(&self) -> &Schema {
@@ -323,8 +371,12 @@ impl Dataset {
     /// # Errors
     /// Those of the device: the name of the one sample that may have it is read and compared.
     pub fn find(&self, name: &[u8]) -> Result<Option<u64>> {
-        let Some(names) = &self.inner.names else { return Ok(None) };
-        let Some(sample) = names.lookup.find(name) else { return Ok(None) };
+        let Some(names) = &self.inner.names else {
+            return Ok(None);
+        };
+        let Some(sample) = names.lookup.find(name) else {
+            return Ok(None);
+        };
         Ok((self.name(sample)?.as_deref() == Some(name)).then_some(sample))
     }
 
@@ -337,11 +389,16 @@ impl Dataset {
     /// The name of a sample, where samples have names.
     ///
     /// # Errors
-    /// [`Error::Value`] for a sample that is not there, [`Error::Format`] for a damaged file, those of the device.
+    /// [`Error::Value`] for a sample that is not there, [`Error::Format`] for a damaged file, those
+    /// of the device.
     pub fn name(&self, sample: u64) -> Result<Option<Vec<u8>>> {
         self.check(sample)?;
         let (group, within) = (sample / GROUP as u64, (sample % GROUP as u64) as usize);
-        Ok(self.names(group..group + 1)?.into_iter().flatten().nth(within))
+        Ok(self
+            .names(group..group + 1)?
+            .into_iter()
+            .flatten()
+            .nth(within))
     }
 
     /// The names of some groups of 64 samples, group by group; none where samples have none.
@@ -349,9 +406,13 @@ impl Dataset {
     /// # Errors
     /// As [`name`](Dataset::name).
     pub fn names(&self, groups: Range<u64>) -> Result<Vec<Vec<Vec<u8>>>> {
-        let Some(names) = &self.inner.names else { return Ok(Vec::new()) };
+        let Some(names) = &self.inner.names else {
+            return Ok(Vec::new());
+        };
         let all = self.len().div_ceil(GROUP as u64);
-        let groups: Vec<usize> = (groups.start..groups.end.min(all)).map(|group| group as usize).collect();
+        let groups: Vec<usize> = (groups.start..groups.end.min(all))
+            .map(|group| group as usize)
+            .collect();
         names.of_groups(self.session(), &groups, self.len())
     }
 
@@ -361,13 +422,20 @@ impl Dataset {
     /// As [`name`](Dataset::name).
     pub fn names_of(&self, samples: &[u64]) -> Result<Vec<Vec<u8>>> {
         samples.iter().try_for_each(|&sample| self.check(sample))?;
-        let Some(names) = &self.inner.names else { return Ok(Vec::new()) };
-        let mut groups: Vec<usize> = samples.iter().map(|&sample| sample as usize / GROUP).collect();
+        let Some(names) = &self.inner.names else {
+            return Ok(Vec::new());
+        };
+        let mut groups: Vec<usize> = samples
+            .iter()
+            .map(|&sample| sample as usize / GROUP)
+            .collect();
         groups.sort_unstable();
         groups.dedup();
         let found = names.of_groups(self.session(), &groups, self.len())?;
         let name = |&sample: &u64| {
-            let group = groups.binary_search(&(sample as usize / GROUP)).expect("it is among them");
+            let group = groups
+                .binary_search(&(sample as usize / GROUP))
+                .expect("it is among them");
             found[group][sample as usize % GROUP].clone()
         };
         Ok(samples.iter().map(name).collect())
@@ -381,24 +449,43 @@ impl Dataset {
     /// [`Error::Format`] for bytes that are no sample.
     pub fn split<'a>(&self, sample: &'a [u8]) -> Result<Vec<Cow<'a, [u8]>>> {
         let split = match self.form() {
-            Some(form) => form.fields(sample, self.schema()).map_err(|fault| fault.to_string()),
+            Some(form) => form
+                .fields(sample, self.schema())
+                .map_err(|fault| fault.to_string()),
             None => {
                 let mut places = Vec::new();
                 let split = self.schema().split(sample, &mut places);
-                split.map(|()| places.into_iter().map(|place| Cow::Borrowed(&sample[place])).collect())
+                split.map(|()| {
+                    places
+                        .into_iter()
+                        .map(|place| Cow::Borrowed(&sample[place]))
+                        .collect()
+                })
             }
         };
         split.map_err(|reason| {
-            FormatError::Corrupt { object: self.path().display().to_string(), offset: 0, reason: format!("a sample: {reason}") }
-                .into()
+            FormatError::Corrupt {
+                object: self.path().display().to_string(),
+                offset: 0,
+                reason: format!("a sample: {reason}"),
+            }
+            .into()
         })
     }
 
     /// Says what is wrong with a sample.
     fn wrong(&self, sample: u64, reason: impl std::fmt::Display) -> Error {
         let item = self.body().item(self.place(sample).0, 0);
-        let (object, reason) = (item.extent.name().to_owned(), format!("sample {sample}: {reason}"));
-        FormatError::Corrupt { object, offset: item.offset, reason }.into()
+        let (object, reason) = (
+            item.extent.name().to_owned(),
+            format!("sample {sample}: {reason}"),
+        );
+        FormatError::Corrupt {
+            object,
+            offset: item.offset,
+            reason,
+        }
+        .into()
     }
 
     /// Says why a field of a sample is not decoded.
@@ -409,43 +496,101 @@ impl Dataset {
             Wrong::Size { height, width } => {
                 let (high, wide) = decode.size.unwrap_or_default();
                 let asked = format!("where {high} by {wide} were asked for");
-                self.wrong(sample, format!("{field} is a picture of {height} by {width} pixels, {asked}"))
+                self.wrong(
+                    sample,
+                    format!("{field} is a picture of {height} by {width} pixels, {asked}"),
+                )
             }
             Wrong::Unsupported(kind) => {
-                let object = self.body().item(self.place(sample).0, 0).extent.name().to_owned();
-                FormatError::Unsupported { object, reason: format!("sample {sample}: {field} is {kind}, which is not decoded") }
-                    .into()
+                let object = self
+                    .body()
+                    .item(self.place(sample).0, 0)
+                    .extent
+                    .name()
+                    .to_owned();
+                FormatError::Unsupported {
+                    object,
+                    reason: format!("sample {sample}: {field} is {kind}, which is not decoded"),
+                }
+                .into()
             }
-            Wrong::TooLarge { height, width, needed } => {
-                let object = self.body().item(self.place(sample).0, 0).extent.name().to_owned();
+            Wrong::TooLarge {
+                height,
+                width,
+                needed,
+            } => {
+                let object = self
+                    .body()
+                    .item(self.place(sample).0, 0)
+                    .extent
+                    .name()
+                    .to_owned();
                 let budget = self.session().memory_bytes();
-                let size = if height == 0 { String::new() } else { format!(" of {height} by {width} pixels") };
+                let size = if height == 0 {
+                    String::new()
+                } else {
+                    format!(" of {height} by {width} pixels")
+                };
                 let what = format!("{object}: sample {sample}: {field}, a picture{size},");
-                Error::OverBudget { what, needed, available: budget, budget }
+                Error::OverBudget {
+                    what,
+                    needed,
+                    available: budget,
+                    budget,
+                }
             }
         }
     }
 
-    /// The same error with the name of the sample that it is about, where that has one and it can be read.
+    /// The same error with the name of the sample that it is about, where that has one and it can
+    /// be read.
     fn named(&self, sample: u64, error: Error) -> Error {
-        let Ok(Some(name)) = self.name(sample) else { return error };
+        let Ok(Some(name)) = self.name(sample) else {
+            return error;
+        };
         let name = shown(&name);
         let number = format!("sample {sample}");
         let told = |what: &str| match what.rfind(&number) {
-            Some(at) => format!("{} ({name}){}", &what[..at + number.len()], &what[at + number.len()..]),
+            Some(at) => format!(
+                "{} ({name}){}",
+                &what[..at + number.len()],
+                &what[at + number.len()..]
+            ),
             None => what.to_owned(),
         };
         match error {
-            Error::Format(FormatError::Corrupt { object, offset, reason }) => {
-                FormatError::Corrupt { object, offset, reason: told(&reason) }.into()
+            Error::Format(FormatError::Corrupt {
+                object,
+                offset,
+                reason,
+            }) => FormatError::Corrupt {
+                object,
+                offset,
+                reason: told(&reason),
             }
+            .into(),
             Error::Format(FormatError::Unsupported { object, reason }) => {
-                FormatError::Unsupported { object, reason: told(&reason) }.into()
+                FormatError::Unsupported {
+                    object,
+                    reason: told(&reason),
+                }
+                .into()
             }
-            Error::OverBudget { what, needed, available, budget } => {
-                Error::OverBudget { what: told(&what), needed, available, budget }
-            }
-            Error::Device { object, source } => Error::Device { object: told(&object), source },
+            Error::OverBudget {
+                what,
+                needed,
+                available,
+                budget,
+            } => Error::OverBudget {
+                what: told(&what),
+                needed,
+                available,
+                budget,
+            },
+            Error::Device { object, source } => Error::Device {
+                object: told(&object),
+                source,
+            },
             other => other,
         }
     }
@@ -453,7 +598,10 @@ impl Dataset {
     /// Says which sample cannot be read.
     fn unreadable(&self, sample: u64, error: Error) -> Error {
         match error {
-            Error::Device { object, source } => Error::Device { object: format!("{object}: sample {sample}"), source },
+            Error::Device { object, source } => Error::Device {
+                object: format!("{object}: sample {sample}"),
+                source,
+            },
             Error::Format(damage) => self.wrong(sample, damage),
             other => other,
         }
@@ -480,14 +628,23 @@ impl Dataset {
 /// A name in an error: what there is room for.
 fn shown(name: &[u8]) -> String {
     let name = String::from_utf8_lossy(name);
-    let end = name.char_indices().nth(SHOWN_CHARACTERS).map_or(name.len(), |(at, _)| at);
-    format!("{:?}{}", &name[..end], if end < name.len() { "..." } else { "" })
+    let end = name
+        .char_indices()
+        .nth(SHOWN_CHARACTERS)
+        .map_or(name.len(), |(at, _)| at);
+    format!(
+        "{:?}{}",
+        &name[..end],
+        if end < name.len() { "..." } else { "" }
+    )
 }
 
 /// What the checksum of a manifest is of; none for what is no manifest.
 fn summed(text: &[u8]) -> Option<&[u8]> {
     const NAME: &[u8] = b"\"crc32c\"";
-    text.windows(NAME.len()).rposition(|window| window == NAME).map(|at| &text[..at])
+    text.windows(NAME.len())
+        .rposition(|window| window == NAME)
+        .map(|at| &text[..at])
 }
 
 impl Manifest {
@@ -501,12 +658,25 @@ impl Manifest {
         classes: Option<Vec<String>>,
     ) -> Manifest {
         let (format, version) = (FORMAT.into(), VERSION);
-        Manifest { format, version, samples, named, fields, files, elsewhere, clustering, classes, crc32c: 0 }
+        Manifest {
+            format,
+            version,
+            samples,
+            named,
+            fields,
+            files,
+            elsewhere,
+            clustering,
+            classes,
+            crc32c: 0,
+        }
     }
 
     /// As it lies in `dataset.json`.
     fn encode(&mut self) -> Vec<u8> {
-        let text = |manifest: &Manifest| serde_json::to_vec_pretty(manifest).expect("numbers and names have no way to fail");
+        let text = |manifest: &Manifest| {
+            serde_json::to_vec_pretty(manifest).expect("numbers and names have no way to fail")
+        };
         self.crc32c = summed(&text(self)).map_or(0, checksum);
         [text(self), b"\n".to_vec()].concat()
     }

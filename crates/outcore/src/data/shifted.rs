@@ -1,9 +1,10 @@
 //! A file whose elements do not begin at multiples of their size, read and written as if they did.
 //!
-//! Views of elements in memory need aligned addresses, and a frame has its bytes at the addresses, modulo the sector, that they have in
-//! the file. So such a file is used by way of a device that leaves out its first few bytes: address 0 here is byte `by` there. Transfers go by
-//! way of a buffer of whole sectors, of which there is one for each call under way. Sectors that a write covers in part are read first, one
-//! write at a time, so that no byte around it is lost.
+//! Views of elements in memory need aligned addresses, and a frame has its bytes at the addresses,
+//! modulo the sector, that they have in the file. So such a file is used by way of a device that
+//! leaves out its first few bytes: address 0 here is byte `by` there. Transfers go by way of a
+//! buffer of whole sectors, of which there is one for each call under way. Sectors that a write
+//! covers in part are read first, one write at a time, so that no byte around it is lost.
 //!
 //! ```text
 //!   file     |.......|.......|.......|      sectors
@@ -13,7 +14,9 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use outcore_device::{Blocking, Buf, Device, Limits, Locked, Route, flush_now, read_now, write_now};
+use outcore_device::{
+    Blocking, Buf, Device, Limits, Locked, Route, flush_now, read_now, write_now,
+};
 
 /// Bytes that one call moves.
 const MOST_BYTES: usize = 128 << 10;
@@ -29,7 +32,11 @@ impl Shifted {
     pub(crate) fn device(inner: Arc<dyn Device>, by: u64) -> Arc<dyn Device> {
         match by {
             0 => inner,
-            _ => Arc::new(Shifted { inner, by, writing: Mutex::new(()) }),
+            _ => Arc::new(Shifted {
+                inner,
+                by,
+                writing: Mutex::new(()),
+            }),
         }
     }
 
@@ -37,7 +44,10 @@ impl Shifted {
     fn around(&self, start: u64, end: u64) -> io::Result<(u64, Buf)> {
         let block = u64::from(self.inner.limits().block);
         let from = start / block * block;
-        Ok((from, Buf::anonymous((end.next_multiple_of(block) - from) as usize)?))
+        Ok((
+            from,
+            Buf::anonymous((end.next_multiple_of(block) - from) as usize)?,
+        ))
     }
 }
 
@@ -47,8 +57,14 @@ impl Device for Shifted {
     }
 
     fn limits(&self) -> Limits {
-        let Limits { block, max_transfer } = self.inner.limits();
-        Limits { block, max_transfer: max_transfer.min(MOST_BYTES).max(block as usize) }
+        let Limits {
+            block,
+            max_transfer,
+        } = self.inner.limits();
+        Limits {
+            block,
+            max_transfer: max_transfer.min(MOST_BYTES).max(block as usize),
+        }
     }
 
     fn len(&self) -> u64 {
@@ -91,7 +107,11 @@ impl Blocking for Shifted {
                 read_now(&*self.inner, &mut buf[..block], from)?;
             }
             if skipped + there < bytes && (bytes > block || skipped == 0) {
-                read_now(&*self.inner, &mut buf[bytes - block..], from + (bytes - block) as u64)?;
+                read_now(
+                    &*self.inner,
+                    &mut buf[bytes - block..],
+                    from + (bytes - block) as u64,
+                )?;
             }
             buf[skipped..skipped + there].copy_from_slice(&source[..there]);
             write_now(&*self.inner, &buf, from)?;
@@ -116,7 +136,9 @@ mod tests {
     use super::*;
 
     fn bytes(len: usize, seed: u8) -> Vec<u8> {
-        (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed)).collect()
+        (0..len)
+            .map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed))
+            .collect()
     }
 
     proptest! {

@@ -1,8 +1,9 @@
 //! Sparse matrices on SSD, and views of them.
 //!
-//! A sparse matrix is compressed along its lines: rows (CSR) or columns (CSC). Its transpose is the same lines under the other
-//! name, so a view costs nothing. Work on it goes in pieces: some lines with all their entries, or, where a line alone is too
-//! long, a part of it. Where pieces may begin is found in one look at the offsets, when the matrix is opened.
+//! A sparse matrix is compressed along its lines: rows (CSR) or columns (CSC). Its transpose is the
+//! same lines under the other name, so a view costs nothing. Work on it goes in pieces: some lines
+//! with all their entries, or, where a line alone is too long, a part of it. Where pieces may begin
+//! is found in one look at the offsets, when the matrix is opened.
 
 mod compress;
 mod create;
@@ -49,11 +50,23 @@ pub(crate) mod names {
     pub(crate) const LABEL_FOLDER: &str = "labels";
     pub(crate) const WORDS: &str = "vocabulary.txt";
     pub(crate) const CLASSES: &str = "classes.txt";
-    pub(crate) const ALL: [&str; 11] =
-        [DESCRIPTION, OFFSETS, INDICES, VALUES, TILES, ENTRIES, LABELS, QUERIES, LABEL_FOLDER, WORDS, CLASSES];
+    pub(crate) const ALL: [&str; 11] = [
+        DESCRIPTION,
+        OFFSETS,
+        INDICES,
+        VALUES,
+        TILES,
+        ENTRIES,
+        LABELS,
+        QUERIES,
+        LABEL_FOLDER,
+        WORDS,
+        CLASSES,
+    ];
 }
 
-/// A sparse matrix on SSD or in memory, or a view of one: its transpose, or some of its lines. Clones share the files.
+/// A sparse matrix on SSD or in memory, or a view of one: its transpose, or some of its lines.
+/// Clones share the files.
 #[derive(Clone)]
 pub struct Sparse {
     session: Session,
@@ -103,11 +116,20 @@ impl Part {
         let file = session.file(path, false)?;
         let vector = read_vector_head(path, file.extent().name())?;
         Ok(match vector.shift() {
-            0 => Part { vector, backing: Backing::Stored(file) },
+            0 => Part {
+                vector,
+                backing: Backing::Stored(file),
+            },
             shift => {
                 let data_offset = vector.data_offset - shift;
                 let file = session.file_from(path, false, shift)?;
-                Part { vector: Vector { data_offset, ..vector }, backing: Backing::Stored(file) }
+                Part {
+                    vector: Vector {
+                        data_offset,
+                        ..vector
+                    },
+                    backing: Backing::Stored(file),
+                }
             }
         })
     }
@@ -128,20 +150,32 @@ impl Part {
 
     fn region(&self, extent: ExtentRef, range: Range<u64>) -> Region {
         let size = self.vector.element.bytes();
-        Region::span(extent, self.vector.data_offset + range.start * size, (range.end - range.start) * size)
+        Region::span(
+            extent,
+            self.vector.data_offset + range.start * size,
+            (range.end - range.start) * size,
+        )
     }
 
     /// All its numbers, of 64 bits.
     fn numbers(&self, session: &Session) -> Result<Vec<i64>> {
         let mut plan = Plan::new("read numbers");
-        let (extent, found) = (self.extent(&mut plan), Arc::new(Mutex::new(vec![0; self.vector.len as usize])));
+        let (extent, found) = (
+            self.extent(&mut plan),
+            Arc::new(Mutex::new(vec![0; self.vector.len as usize])),
+        );
         for range in cut(0..self.vector.len, 1 << 16) {
             let found = Arc::clone(&found);
-            plan.task(Task::new("numbers").read(self.region(extent, range.clone())).run(move |cx| {
-                let mut found = found.locked();
-                found[range.start as usize..range.end as usize].copy_from_slice(cx.blocks[0].slice());
-                Ok(())
-            }));
+            plan.task(
+                Task::new("numbers")
+                    .read(self.region(extent, range.clone()))
+                    .run(move |cx| {
+                        let mut found = found.locked();
+                        found[range.start as usize..range.end as usize]
+                            .copy_from_slice(cx.blocks[0].slice());
+                        Ok(())
+                    }),
+            );
         }
         session.engine().run(plan)?.wait()?;
         let numbers = std::mem::take(&mut *found.locked());
@@ -157,7 +191,12 @@ impl Part {
 
     fn corrupt(&self, number: u64, reason: String) -> Error {
         let offset = self.vector.data_offset + number * self.vector.element.bytes();
-        FormatError::Corrupt { object: self.name().to_owned(), offset, reason }.into()
+        FormatError::Corrupt {
+            object: self.name().to_owned(),
+            offset,
+            reason,
+        }
+        .into()
     }
 }
 
@@ -169,14 +208,22 @@ pub struct Integers {
 
 impl Integers {
     /// # Errors
-    /// [`Error::Store`] for a file that is not there, [`Error::Format`] for one that holds something else.
+    /// [`Error::Store`] for a file that is not there, [`Error::Format`] for one that holds
+    /// something else.
     pub fn open(session: &Session, path: impl AsRef<Path>) -> Result<Integers> {
         let part = Part::open(session, path.as_ref())?;
         match part.vector.element {
-            Element::I64 => Ok(Integers { session: session.clone(), part }),
+            Element::I64 => Ok(Integers {
+                session: session.clone(),
+                part,
+            }),
             other => {
                 let reason = format!("dtype {other}, where int64 is needed");
-                Err(FormatError::Unsupported { object: part.name().to_owned(), reason }.into())
+                Err(FormatError::Unsupported {
+                    object: part.name().to_owned(),
+                    reason,
+                }
+                .into())
             }
         }
     }
@@ -194,25 +241,43 @@ impl Integers {
     /// Reads some of them into the caller's memory, of exactly the right length.
     ///
     /// # Errors
-    /// [`Error::Shape`] for memory of another length, and for numbers that are not all there; [`Error::OverBudget`].
+    /// [`Error::Shape`] for memory of another length, and for numbers that are not all there;
+    /// [`Error::OverBudget`].
     pub fn read_into(&self, range: Range<u64>, into: Buf) -> Result<Job<Buf>> {
-        if range.start > range.end || range.end > self.len() || into.len() as u64 != 8 * (range.end - range.start) {
+        if range.start > range.end
+            || range.end > self.len()
+            || into.len() as u64 != 8 * (range.end - range.start)
+        {
             let (name, len) = (self.part.name(), self.len());
-            return Err(Error::shape(format!("numbers {range:?} of {name}, which has {len}, into {} bytes", into.len())));
+            return Err(Error::shape(format!(
+                "numbers {range:?} of {name}, which has {len}, into {} bytes",
+                into.len()
+            )));
         }
         let mut plan = Plan::new(format!("read {}", self.part.name()));
         let (extent, (whole, mut rest)) = (self.part.extent(&mut plan), into.lend());
         let at_once = MemorySplit::new(&self.session).block_bytes(1 << 20) / 8;
-        for range in cut(range, at_once).into_iter().filter(|range| !range.is_empty()) {
+        for range in cut(range, at_once)
+            .into_iter()
+            .filter(|range| !range.is_empty())
+        {
             let mut piece = rest.split_to(8 * (range.end - range.start) as usize);
-            plan.task(Task::new("read").read(self.part.region(extent, range)).run(move |cx| {
-                piece.copy_from_slice(cx.blocks[0].bytes());
-                Ok(())
-            }));
+            plan.task(
+                Task::new("read")
+                    .read(self.part.region(extent, range))
+                    .run(move |cx| {
+                        piece.copy_from_slice(cx.blocks[0].bytes());
+                        Ok(())
+                    }),
+            );
         }
         drop(rest);
-        let taken = |_| Error::Failed { what: "a task still holds memory of the result".into() };
-        Job::new(&self.session, vec![plan], move |_| whole.reclaim().map_err(taken))
+        let taken = |_| Error::Failed {
+            what: "a task still holds memory of the result".into(),
+        };
+        Job::new(&self.session, vec![plan], move |_| {
+            whole.reclaim().map_err(taken)
+        })
     }
 }
 
@@ -222,7 +287,13 @@ impl Sparse {
         parts.check()?;
         parts.cuts = pieces::find_cuts(session, &parts)?;
         let (lines, entries) = (0..parts.lines, 0..parts.entries);
-        Ok(Sparse { session: session.clone(), parts: Arc::new(parts), lines, entries, format })
+        Ok(Sparse {
+            session: session.clone(),
+            parts: Arc::new(parts),
+            lines,
+            entries,
+            format,
+        })
     }
 
     /// Which matrix lies at a path, if one does.
@@ -234,10 +305,12 @@ impl Sparse {
     pub(crate) fn open(session: &Session, path: &Path) -> Result<Sparse> {
         let object = path.join(names::DESCRIPTION);
         let text = read_text(&object, DESCRIPTION_BYTES).map_err(|error| match error {
-            Error::Store(StoreError::Missing { .. } | StoreError::NotAFolder { .. }) => Error::from(StoreError::NotAFile {
-                object: path.display().to_string(),
-                kind: "a folder without matrix.json, which would say what matrix it holds",
-            }),
+            Error::Store(StoreError::Missing { .. } | StoreError::NotAFolder { .. }) => {
+                Error::from(StoreError::NotAFile {
+                    object: path.display().to_string(),
+                    kind: "a folder without matrix.json, which would say what matrix it holds",
+                })
+            }
             _ => error,
         })?;
         let description = format::parse_description(&object.display().to_string(), &text)?;
@@ -250,7 +323,13 @@ impl Sparse {
             Err(Error::Store(StoreError::Missing { .. })) => None,
             part => Some(part?),
         };
-        let Description { format, shape, nonzeros, dtype, .. } = description;
+        let Description {
+            format,
+            shape,
+            nonzeros,
+            dtype,
+            ..
+        } = description;
         let found = values.as_ref().map(|part| part.vector.element);
         let dtype = match (found, dtype) {
             (Some(Element::Real(found)), said) if said.is_none_or(|said| said == found) => found,
@@ -261,12 +340,26 @@ impl Sparse {
                     |said| format!("{} says {said}", names::DESCRIPTION),
                 );
                 let object = path.join(names::VALUES).display().to_string();
-                return Err(FormatError::Unsupported { object, reason: format!("dtype {found}, where {said}") }.into());
+                return Err(FormatError::Unsupported {
+                    object,
+                    reason: format!("dtype {found}, where {said}"),
+                }
+                .into());
             }
         };
         if nonzeros.is_some_and(|said| said != indices.vector.len) {
-            let reason = format!("it says {} entries, {} has {}", nonzeros.unwrap_or(0), indices.name(), indices.vector.len);
-            return Err(FormatError::Corrupt { object: object.display().to_string(), offset: 0, reason }.into());
+            let reason = format!(
+                "it says {} entries, {} has {}",
+                nonzeros.unwrap_or(0),
+                indices.name(),
+                indices.vector.len
+            );
+            return Err(FormatError::Corrupt {
+                object: object.display().to_string(),
+                offset: 0,
+                reason,
+            }
+            .into());
         }
         let [lines, width] = format.lines_first(shape);
         let name = path.display().to_string();
@@ -279,7 +372,11 @@ impl Sparse {
                 width,
                 entries: indices.vector.len,
                 dtype,
-                form: Form::Arrays { offsets, indices, values },
+                form: Form::Arrays {
+                    offsets,
+                    indices,
+                    values,
+                },
                 cuts: Vec::new(),
             },
             format,
@@ -295,31 +392,82 @@ impl Sparse {
         dtype: DType,
         files: Vec<(Vector, Arc<StoredFile>)>,
     ) -> Result<Sparse> {
-        let mut parts = files.into_iter().map(|(vector, file)| Part { vector, backing: Backing::Stored(file) });
-        let (Some(offsets), Some(indices), values) = (parts.next(), parts.next(), parts.next()) else {
+        let mut parts = files.into_iter().map(|(vector, file)| Part {
+            vector,
+            backing: Backing::Stored(file),
+        });
+        let (Some(offsets), Some(indices), values) = (parts.next(), parts.next(), parts.next())
+        else {
             unreachable!("there are two or three")
         };
-        let (entries, form) = (indices.vector.len, Form::Arrays { offsets, indices, values });
-        Sparse::new(session, Parts { name, path: None, lines, width, entries, dtype, form, cuts: Vec::new() }, format)
+        let (entries, form) = (
+            indices.vector.len,
+            Form::Arrays {
+                offsets,
+                indices,
+                values,
+            },
+        );
+        Sparse::new(
+            session,
+            Parts {
+                name,
+                path: None,
+                lines,
+                width,
+                entries,
+                dtype,
+                form,
+                cuts: Vec::new(),
+            },
+            format,
+        )
     }
 
     fn open_tiled(session: &Session, path: &Path, description: &Description) -> Result<Sparse> {
-        let (object, tiles) = (path.join(names::DESCRIPTION).display().to_string(), path.join(names::TILES));
+        let (object, tiles) = (
+            path.join(names::DESCRIPTION).display().to_string(),
+            path.join(names::TILES),
+        );
         let (Some(entries), Some(dtype)) = (description.nonzeros, description.dtype) else {
             let reason = "a tiled matrix needs nonzeros and dtype".to_owned();
-            return Err(FormatError::Corrupt { object, offset: 0, reason }.into());
+            return Err(FormatError::Corrupt {
+                object,
+                offset: 0,
+                reason,
+            }
+            .into());
         };
         let numbers = Part::open(session, &tiles)?;
         let vector = numbers.vector;
         if vector.element != Element::I64 || !vector.len.is_multiple_of(tiles::NUMBERS as u64) {
             let reason = format!("int64 in rows of {} is needed", tiles::NUMBERS);
-            return Err(FormatError::Unsupported { object: tiles.display().to_string(), reason }.into());
+            return Err(FormatError::Unsupported {
+                object: tiles.display().to_string(),
+                reason,
+            }
+            .into());
         }
         let numbers = numbers.numbers(session)?;
         let sides = description.format.lines_first(description.shape);
         let entries_file = session.file(&path.join(names::ENTRIES), false)?;
-        let tiled = Tiled::new(&tiles.display().to_string(), &numbers, entries_file, dtype, sides, entries)?;
-        Sparse::tiled(session, Some(path.to_owned()), description.format, sides, dtype, entries, tiled)
+        let tiled = Tiled::new(
+            &tiles.display().to_string(),
+            &numbers,
+            entries_file,
+            dtype,
+            sides,
+            entries,
+        )?;
+        Sparse::tiled(
+            session,
+            Some(path.to_owned()),
+            description.format,
+            sides,
+            dtype,
+            entries,
+            tiled,
+        )
     }
 
     fn tiled(
@@ -331,10 +479,21 @@ impl Sparse {
         entries: u64,
         tiled: Tiled,
     ) -> Result<Sparse> {
-        let name = path.as_ref().map_or_else(|| "scratch".into(), |path| path.display().to_string());
+        let name = path
+            .as_ref()
+            .map_or_else(|| "scratch".into(), |path| path.display().to_string());
         Sparse::new(
             session,
-            Parts { name, path, lines, width, entries, dtype, form: Form::Tiled(tiled), cuts: Vec::new() },
+            Parts {
+                name,
+                path,
+                lines,
+                width,
+                entries,
+                dtype,
+                form: Form::Tiled(tiled),
+                cuts: Vec::new(),
+            },
             format,
         )
     }
@@ -352,8 +511,14 @@ impl Sparse {
         values: Option<(DType, Shared)>,
     ) -> Result<Sparse> {
         let part = |(element, bytes): (Element, Shared)| {
-            let vector = Vector { data_offset: 0, ..Vector::new(element, bytes.len() as u64 / element.bytes()) };
-            Part { vector, backing: Backing::Memory(bytes) }
+            let vector = Vector {
+                data_offset: 0,
+                ..Vector::new(element, bytes.len() as u64 / element.bytes())
+            };
+            Part {
+                vector,
+                backing: Backing::Memory(bytes),
+            }
         };
         let dtype = values.as_ref().map_or(DType::F32, |(dtype, _)| *dtype);
         let [lines, width] = format.lines_first(shape);
@@ -366,7 +531,11 @@ impl Sparse {
             width,
             entries: indices.vector.len,
             dtype,
-            form: Form::Arrays { offsets, indices, values },
+            form: Form::Arrays {
+                offsets,
+                indices,
+                values,
+            },
             cuts: Vec::new(),
         };
         Sparse::new(session, parts, format)
@@ -379,7 +548,8 @@ impl Sparse {
 
     /// Rows and columns.
     pub fn shape(&self) -> [u64; 2] {
-        self.format.lines_first([self.lines.end - self.lines.start, self.parts.width])
+        self.format
+            .lines_first([self.lines.end - self.lines.start, self.parts.width])
     }
 
     /// Rows.
@@ -432,7 +602,11 @@ impl Sparse {
     pub fn nbytes(&self) -> u64 {
         match &self.parts.form {
             Form::Tiled(tiled) => tiled.bytes_of(&self.lines),
-            Form::Arrays { offsets, indices, values } => {
+            Form::Arrays {
+                offsets,
+                indices,
+                values,
+            } => {
                 let bytes = |part: &Part| part.vector.element.bytes();
                 let entry = bytes(indices) + values.as_ref().map_or(0, bytes);
                 (self.lines.end - self.lines.start + 1) * bytes(offsets) + self.nonzeros() * entry
@@ -453,7 +627,10 @@ impl Sparse {
     /// The transpose, a view.
     #[must_use]
     pub fn t(&self) -> Sparse {
-        Sparse { format: self.format.turned(), ..self.clone() }
+        Sparse {
+            format: self.format.turned(),
+            ..self.clone()
+        }
     }
 
     /// Some rows, of a matrix whose lines are rows, as a view. Reads two offsets.
@@ -463,16 +640,32 @@ impl Sparse {
     pub fn slice(&self, rows: Range<u64>) -> Result<Sparse> {
         self.check_rows_together()?;
         if rows.start > rows.end || rows.end > self.rows() {
-            return Err(Error::shape(format!("rows {rows:?} are not all in {}, which has {}", self.name(), self.rows())));
+            return Err(Error::shape(format!(
+                "rows {rows:?} are not all in {}, which has {}",
+                self.name(),
+                self.rows()
+            )));
         }
         let lines = self.lines.start + rows.start..self.lines.start + rows.end;
         let at = |line| pieces::offset_of(&self.session, &self.parts, line);
         let entries = at(lines.start)?..at(lines.end)?;
         if entries.start > entries.end || entries.end > self.parts.entries {
-            let (object, reason) = (self.name().to_owned(), format!("entries of lines {lines:?} are {entries:?}"));
-            return Err(FormatError::Corrupt { object, offset: 0, reason }.into());
+            let (object, reason) = (
+                self.name().to_owned(),
+                format!("entries of lines {lines:?} are {entries:?}"),
+            );
+            return Err(FormatError::Corrupt {
+                object,
+                offset: 0,
+                reason,
+            }
+            .into());
         }
-        Ok(Sparse { lines, entries, ..self.clone() })
+        Ok(Sparse {
+            lines,
+            entries,
+            ..self.clone()
+        })
     }
 
     /// Refuses a matrix that is compressed by columns.
@@ -506,14 +699,16 @@ impl Sparse {
         if self.is_stored() { self.nbytes() } else { 0 }
     }
 
-    /// Reads the view into memory: offsets counted from its first entry (int64), indices as they are stored, and values, one
-    /// where none are stored. Holds the results besides the budget.
+    /// Reads the view into memory: offsets counted from its first entry (int64), indices as they
+    /// are stored, and values, one where none are stored. Holds the results besides the budget.
     ///
     /// # Errors
     /// [`Error::OverBudget`]; those of reading.
     pub fn read(&self) -> Result<Job<SparseBufs>> {
         let lines = self.lines() as usize;
-        let buf = |bytes: u64| Buf::anonymous(bytes as usize).map_err(|source| Error::NoMemory { bytes, source });
+        let buf = |bytes: u64| {
+            Buf::anonymous(bytes as usize).map_err(|source| Error::NoMemory { bytes, source })
+        };
         let bufs = SparseBufs {
             offsets: buf(8 * (lines as u64 + 1))?,
             indices: buf(self.nonzeros() * self.index_element().bytes())?,
@@ -527,57 +722,105 @@ impl Sparse {
     /// # Errors
     /// [`Error::Shape`] for others.
     pub fn read_into(&self, into: SparseBufs) -> Result<Job<SparseBufs>> {
-        let wanted =
-            [8 * (self.lines() + 1), self.nonzeros() * self.index_element().bytes(), self.nonzeros() * self.dtype().bytes()];
+        let wanted = [
+            8 * (self.lines() + 1),
+            self.nonzeros() * self.index_element().bytes(),
+            self.nonzeros() * self.dtype().bytes(),
+        ];
         if [&into.offsets, &into.indices, &into.values].map(|buf| buf.len() as u64) != wanted {
-            return Err(Error::shape(format!("{} needs arrays of {wanted:?} bytes", self.name())));
+            return Err(Error::shape(format!(
+                "{} needs arrays of {wanted:?} bytes",
+                self.name()
+            )));
         }
         let mut plan = Plan::new(format!("read {}", self.name()));
-        let [(offsets, mut offsets_rest), (indices, mut indices_rest), (values, mut values_rest)] =
-            [into.offsets.lend(), into.indices.lend(), into.values.lend()];
+        let [
+            (offsets, mut offsets_rest),
+            (indices, mut indices_rest),
+            (values, mut values_rest),
+        ] = [into.offsets.lend(), into.indices.lend(), into.values.lend()];
         match &self.parts.form {
             Form::Tiled(_) => {
                 with_real!(self.dtype(), T => {
                     self.decoded::<T>(&mut plan, [&mut offsets_rest, &mut indices_rest, &mut values_rest]);
                 });
             }
-            Form::Arrays { offsets, indices, values } => {
+            Form::Arrays {
+                offsets,
+                indices,
+                values,
+            } => {
                 self.copy_offsets(&mut plan, offsets, &mut offsets_rest);
                 let size = self.index_element().bytes();
                 let plainly = |from: &[u8], _: Element, to: &mut [u8]| to.copy_from_slice(from);
-                self.copies(&mut plan, indices, self.entries.clone(), size, &mut indices_rest, plainly);
+                self.copies(
+                    &mut plan,
+                    indices,
+                    self.entries.clone(),
+                    size,
+                    &mut indices_rest,
+                    plainly,
+                );
                 match (values, self.dtype()) {
                     (Some(part), dtype) => {
-                        self.copies(&mut plan, part, self.entries.clone(), dtype.bytes(), &mut values_rest, plainly);
+                        self.copies(
+                            &mut plan,
+                            part,
+                            self.entries.clone(),
+                            dtype.bytes(),
+                            &mut values_rest,
+                            plainly,
+                        );
                     }
                     _ if values_rest.is_empty() => {}
-                    (None, DType::F32) => bytemuck::cast_slice_mut::<u8, f32>(&mut values_rest).fill(1.0),
-                    (None, DType::F64) => bytemuck::cast_slice_mut::<u8, f64>(&mut values_rest).fill(1.0),
+                    (None, DType::F32) => {
+                        bytemuck::cast_slice_mut::<u8, f32>(&mut values_rest).fill(1.0)
+                    }
+                    (None, DType::F64) => {
+                        bytemuck::cast_slice_mut::<u8, f64>(&mut values_rest).fill(1.0)
+                    }
                 }
             }
         }
         drop((offsets_rest, indices_rest, values_rest));
         plan.bound(self.stored_bytes());
-        let taken = |_| Error::Failed { what: "a task still holds memory of the result".into() };
+        let taken = |_| Error::Failed {
+            what: "a task still holds memory of the result".into(),
+        };
         Job::new(&self.session, vec![plan], move |_| {
-            let [offsets, indices, values] = [offsets, indices, values].map(|whole| whole.reclaim().map_err(taken));
-            Ok(SparseBufs { offsets: offsets?, indices: indices?, values: values? })
+            let [offsets, indices, values] =
+                [offsets, indices, values].map(|whole| whole.reclaim().map_err(taken));
+            Ok(SparseBufs {
+                offsets: offsets?,
+                indices: indices?,
+                values: values?,
+            })
         })
     }
 
     /// Offsets, counted from the view's first entry.
     fn copy_offsets(&self, plan: &mut Plan, part: &Part, into: &mut Buf) {
         let base = self.entries.start as i64;
-        self.copies(plan, part, self.lines.start..self.lines.end + 1, 8, into, move |from, element, to| {
-            let to = bytemuck::cast_slice_mut::<u8, i64>(to);
-            match element {
-                Element::I32 => {
-                    to.iter_mut().zip(bytemuck::cast_slice::<u8, i32>(from)).for_each(|(to, &from)| *to = i64::from(from));
+        self.copies(
+            plan,
+            part,
+            self.lines.start..self.lines.end + 1,
+            8,
+            into,
+            move |from, element, to| {
+                let to = bytemuck::cast_slice_mut::<u8, i64>(to);
+                match element {
+                    Element::I32 => {
+                        to.iter_mut()
+                            .zip(bytemuck::cast_slice::<u8, i32>(from))
+                            .for_each(|(to, &from)| *to = i64::from(from));
+                    }
+                    _ => to.copy_from_slice(bytemuck::cast_slice(from)),
                 }
-                _ => to.copy_from_slice(bytemuck::cast_slice(from)),
-            }
-            to.iter_mut().for_each(|offset| *offset = offset.wrapping_sub(base));
-        });
+                to.iter_mut()
+                    .for_each(|offset| *offset = offset.wrapping_sub(base));
+            },
+        );
     }
 
     /// Tasks that put entries of tiles behind each other, line after line.
@@ -586,10 +829,17 @@ impl Sparse {
         for piece in self.pieces(MemorySplit::new(&self.session).free() / 32, |_| 0) {
             let (lines, entries) = (piece.lines(), piece.entries() as usize);
             let last = lines.end == self.lines();
-            let mut offsets = offsets.split_to(8 * (lines.end - lines.start + u64::from(last)) as usize);
-            let (mut indices, mut values) = (indices.split_to(entries * size), values.split_to(entries * size_of::<T>()));
+            let mut offsets =
+                offsets.split_to(8 * (lines.end - lines.start + u64::from(last)) as usize);
+            let (mut indices, mut values) = (
+                indices.split_to(entries * size),
+                values.split_to(entries * size_of::<T>()),
+            );
             let (blocks, first) = (self.blocks(&piece), piece.first_entry() - base);
-            let task = self.regions(plan, &piece).into_iter().fold(Task::new("decode"), Task::read);
+            let task = self
+                .regions(plan, &piece)
+                .into_iter()
+                .fold(Task::new("decode"), Task::read);
             plan.task(task.run(move |cx| {
                 let into = if values.is_empty() { &mut [] } else { bytemuck::cast_slice_mut::<u8, T>(&mut values) };
                 let found = with_lines!(blocks, cx.blocks, T, a => in_lines(a, |at, _, place, value| {
@@ -619,20 +869,30 @@ impl Sparse {
     ) {
         let (extent, element) = (part.extent(plan), part.vector.element);
         let at_once = MemorySplit::new(&self.session).block_bytes(1 << 20) / size;
-        for range in cut(range, at_once).into_iter().filter(|range| !range.is_empty()) {
+        for range in cut(range, at_once)
+            .into_iter()
+            .filter(|range| !range.is_empty())
+        {
             let mut piece = into.split_to(((range.end - range.start) * size) as usize);
             let copy = copy.clone();
-            plan.task(Task::new("read").read(part.region(extent, range)).run(move |cx| {
-                copy(cx.blocks[0].bytes(), element, &mut piece);
-                Ok(())
-            }));
+            plan.task(
+                Task::new("read")
+                    .read(part.region(extent, range))
+                    .run(move |cx| {
+                        copy(cx.blocks[0].bytes(), element, &mut piece);
+                        Ok(())
+                    }),
+            );
         }
     }
 }
 
-/// Calls `f` with the number, line, place and value of each entry, numbered line after line; returns the number of the first of each
-/// line, and of all.
-pub(crate) fn in_lines<T: Real>(a: impl Lines<T>, mut f: impl FnMut(usize, usize, usize, T)) -> Vec<u64> {
+/// Calls `f` with the number, line, place and value of each entry, numbered line after line;
+/// returns the number of the first of each line, and of all.
+pub(crate) fn in_lines<T: Real>(
+    a: impl Lines<T>,
+    mut f: impl FnMut(usize, usize, usize, T),
+) -> Vec<u64> {
     let mut offsets = vec![0; a.lines() + 1];
     a.each_line(|line, entries| offsets[line + 1] += entries.len() as u64);
     (0..a.lines()).for_each(|line| offsets[line + 1] += offsets[line]);
@@ -660,22 +920,54 @@ pub struct SparseBufs {
 impl fmt::Debug for Sparse {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [rows, cols] = self.shape();
-        write!(out, "Sparse({}: {} {rows} x {cols}, {} entries)", self.name(), self.format.name(), self.nonzeros())
+        write!(
+            out,
+            "Sparse({}: {} {rows} x {cols}, {} entries)",
+            self.name(),
+            self.format.name(),
+            self.nonzeros()
+        )
     }
 }
 
 impl Parts {
     /// Whether the arrays have the types and lengths of one matrix.
     fn check(&self) -> Result<()> {
-        let refuse =
-            |part: &Part, reason: String| Err(Error::from(FormatError::Unsupported { object: part.name().to_owned(), reason }));
+        let refuse = |part: &Part, reason: String| {
+            Err(Error::from(FormatError::Unsupported {
+                object: part.name().to_owned(),
+                reason,
+            }))
+        };
         let Parts { lines, width, .. } = self;
-        let Form::Arrays { offsets, indices, values } = &self.form else { return Ok(()) };
+        let Form::Arrays {
+            offsets,
+            indices,
+            values,
+        } = &self.form
+        else {
+            return Ok(());
+        };
         if !matches!(offsets.vector.element, Element::I32 | Element::I64) {
-            return refuse(offsets, format!("dtype {}, where int32 or int64 is needed", offsets.vector.element));
+            return refuse(
+                offsets,
+                format!(
+                    "dtype {}, where int32 or int64 is needed",
+                    offsets.vector.element
+                ),
+            );
         }
-        if !matches!(indices.vector.element, Element::U16 | Element::I32 | Element::I64) {
-            return refuse(indices, format!("dtype {}, where int32, int64 or uint16 is needed", indices.vector.element));
+        if !matches!(
+            indices.vector.element,
+            Element::U16 | Element::I32 | Element::I64
+        ) {
+            return refuse(
+                indices,
+                format!(
+                    "dtype {}, where int32, int64 or uint16 is needed",
+                    indices.vector.element
+                ),
+            );
         }
         // Of a file, what it claims is what is not true.
         let disagree = |part: &Part, reason: String| match part.backing {
@@ -683,12 +975,25 @@ impl Parts {
             Backing::Memory(_) => refuse(part, reason),
         };
         if offsets.vector.len != lines + 1 {
-            return disagree(offsets, format!("{} numbers, where {lines} lines need {}", offsets.vector.len, lines + 1));
+            return disagree(
+                offsets,
+                format!(
+                    "{} numbers, where {lines} lines need {}",
+                    offsets.vector.len,
+                    lines + 1
+                ),
+            );
         }
         if let Some(values) = values
             && values.vector.len != indices.vector.len
         {
-            return disagree(values, format!("{} values for {} indices", values.vector.len, indices.vector.len));
+            return disagree(
+                values,
+                format!(
+                    "{} values for {} indices",
+                    values.vector.len, indices.vector.len
+                ),
+            );
         }
         let most = match indices.vector.element {
             Element::U16 => 1 << 16,
@@ -697,7 +1002,10 @@ impl Parts {
         };
         match *width <= most {
             true => Ok(()),
-            false => refuse(indices, format!("{} for numbers up to {width}", indices.vector.element)),
+            false => refuse(
+                indices,
+                format!("{} for numbers up to {width}", indices.vector.element),
+            ),
         }
     }
 }

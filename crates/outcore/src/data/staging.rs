@@ -1,8 +1,10 @@
-//! Where files grow that are to be one thing, a matrix or a dataset: in the new folder that it is to be. Objects of a formatted store do not
-//! grow; what is to be there grows in scratch, and is copied when it is whole.
+//! Where files grow that are to be one thing, a matrix or a dataset: in the new folder that it is
+//! to be. Objects of a formatted store do not grow; what is to be there grows in scratch, and is
+//! copied when it is whole.
 //!
-//! How far it is, for those who go on after a crash or an error, is told by `checkpoint.json`: replaced by rename after everything that it
-//! counts is durable, gone before anything that it counts is written over, and otherwise gone when the new object is certain.
+//! How far it is, for those who go on after a crash or an error, is told by `checkpoint.json`:
+//! replaced by rename after everything that it counts is durable, gone before anything that it
+//! counts is written over, and otherwise gone when the new object is certain.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -43,10 +45,17 @@ impl StagingFolder {
             }
             Some(_) => {
                 let objects = store.create_together(&name, parts)?;
-                (session.lasting_scratch()?, name_in_scratch(path), Some((objects, store)))
+                (
+                    session.lasting_scratch()?,
+                    name_in_scratch(path),
+                    Some((objects, store)),
+                )
             }
         };
-        Ok(StagingFolder { folder: around.create_folder(&name, Unfinished::Kept, parts)?, objects })
+        Ok(StagingFolder {
+            folder: around.create_folder(&name, Unfinished::Kept, parts)?,
+            objects,
+        })
     }
 
     /// Whether `bytes` more fit where it grows, and where it is to be.
@@ -54,11 +63,18 @@ impl StagingFolder {
     /// # Errors
     /// [`Error::Store`] for what does not fit, which it calls by its path.
     pub(crate) fn check_space(&self, path: &Path, bytes: u64) -> Result<()> {
-        self.folder.check_space("", bytes).map_err(|error| named(error, path))?;
+        self.folder
+            .check_space("", bytes)
+            .map_err(|error| named(error, path))?;
         if let Some((_, store)) = &self.objects {
             let (needed, free) = (bytes, store.free_bytes()?);
             if free < needed {
-                return Err(outcore_store::Error::NoSpace { object: path.display().to_string(), needed, free }.into());
+                return Err(outcore_store::Error::NoSpace {
+                    object: path.display().to_string(),
+                    needed,
+                    free,
+                }
+                .into());
             }
         }
         Ok(())
@@ -74,7 +90,12 @@ impl StagingFolder {
             free = free.min(locate(path)?.0.free_bytes()?);
         }
         match needed > free {
-            true => Err(outcore_store::Error::NoSpace { object: path.display().to_string(), needed, free }.into()),
+            true => Err(outcore_store::Error::NoSpace {
+                object: path.display().to_string(),
+                needed,
+                free,
+            }
+            .into()),
             false => Ok(()),
         }
     }
@@ -107,7 +128,11 @@ impl StagingFolder {
         };
         let found = serde_json::from_slice(&text).map_err(|error| {
             let (object, reason) = (path.display().to_string(), error.to_string());
-            FormatError::Corrupt { object, offset: error.column() as u64, reason }
+            FormatError::Corrupt {
+                object,
+                offset: error.column() as u64,
+                reason,
+            }
         })?;
         Ok(Some(found))
     }
@@ -122,10 +147,19 @@ impl StagingFolder {
         forget(self.folder.path())
     }
 
-    /// Puts all files but these under their names. Where that fails, what can be gone on with stays.
-    pub(crate) fn commit(self, session: &Session, stage: &mut Stage, path: &Path, without: &[&str]) -> Result<()> {
+    /// Puts all files but these under their names. Where that fails, what can be gone on with
+    /// stays.
+    pub(crate) fn commit(
+        self,
+        session: &Session,
+        stage: &mut Stage,
+        path: &Path,
+        without: &[&str],
+    ) -> Result<()> {
         let StagingFolder { folder, objects } = self;
-        let Some((mut objects, _)) = objects else { return Ok(folder.commit_without(without)?) };
+        let Some((mut objects, _)) = objects else {
+            return Ok(folder.commit_without(without)?);
+        };
         copy(session, stage, &folder, &mut *objects, path, without)?;
         objects.commit()?;
         folder.discard();
@@ -144,19 +178,31 @@ fn copy(
     folder.seal()?;
     let files = Folder::new(folder.path())?;
     let mut plan = Plan::new(format!("copy {}", path.display()));
-    for name in files.list()?.iter().filter(|name| !without.contains(&name.as_str()) && !name.starts_with(CHECKPOINT)) {
+    for name in files
+        .list()?
+        .iter()
+        .filter(|name| !without.contains(&name.as_str()) && !name.starts_with(CHECKPOINT))
+    {
         let from = files.open(name)?;
-        let to = session.device_file(path.join(name).display().to_string(), objects.create(name, from.len())?);
+        let to = session.device_file(
+            path.join(name).display().to_string(),
+            objects.create(name, from.len())?,
+        );
         let from = session.device_file(from.name().to_owned(), from.device());
         let len = from.extent().len();
         let (from, to) = (plan.extent(from.extent()), plan.extent(to.extent()));
         for range in cut(0..len, MemorySplit::new(session).block_bytes(COPIED_BYTES)) {
             let region = |extent| Region::span(extent, range.start, range.end - range.start);
-            plan.task(Task::new("copy").read(region(from)).write(region(to)).run(|cx| {
-                let (from, to) = cx.blocks.split_at_mut(1);
-                to[0].bytes_mut().copy_from_slice(from[0].bytes());
-                Ok(())
-            }));
+            plan.task(
+                Task::new("copy")
+                    .read(region(from))
+                    .write(region(to))
+                    .run(|cx| {
+                        let (from, to) = cx.blocks.split_at_mut(1);
+                        to[0].bytes_mut().copy_from_slice(from[0].bytes());
+                        Ok(())
+                    }),
+            );
         }
     }
     stage.run(plan, 1.0).map(drop)
@@ -164,7 +210,9 @@ fn copy(
 
 /// The same for the same place, whatever path led to it, so that an import can be gone on with.
 fn name_in_scratch(path: &Path) -> String {
-    let there = path.ancestors().find_map(|around| Some((around, around.canonicalize().ok()?)));
+    let there = path
+        .ancestors()
+        .find_map(|around| Some((around, around.canonicalize().ok()?)));
     let place = there.map_or_else(
         || path.to_owned(),
         |(around, real)| match path.strip_prefix(around) {
@@ -174,8 +222,15 @@ fn name_in_scratch(path: &Path) -> String {
     );
     let mut hasher = DefaultHasher::new();
     place.hash(&mut hasher);
-    let last = path.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
-    format!("{:016x}-{}", hasher.finish(), last.chars().take(30).collect::<String>())
+    let last = path
+        .file_name()
+        .map(OsStr::to_string_lossy)
+        .unwrap_or_default();
+    format!(
+        "{:016x}-{}",
+        hasher.finish(),
+        last.chars().take(30).collect::<String>()
+    )
 }
 
 /// Removes a file that is not to be in the folder.
@@ -194,7 +249,9 @@ fn forget(folder: &Path) -> Result<()> {
 }
 
 pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
-    File::open(folder).and_then(|opened| opened.sync_all()).map_err(|source| failed(folder, source))
+    File::open(folder)
+        .and_then(|opened| opened.sync_all())
+        .map_err(|source| failed(folder, source))
 }
 
 fn failed(path: &Path, source: io::Error) -> Error {
@@ -204,9 +261,12 @@ fn failed(path: &Path, source: io::Error) -> Error {
 /// An error about a whole folder by the path that it is to have.
 fn named(error: outcore_store::Error, path: &Path) -> Error {
     match error {
-        outcore_store::Error::NoSpace { needed, free, .. } => {
-            outcore_store::Error::NoSpace { object: path.display().to_string(), needed, free }.into()
+        outcore_store::Error::NoSpace { needed, free, .. } => outcore_store::Error::NoSpace {
+            object: path.display().to_string(),
+            needed,
+            free,
         }
+        .into(),
         other => other.into(),
     }
 }

@@ -1,8 +1,8 @@
 //! Long plans in segments.
 //!
-//! What a plan takes itself grows with its tasks, and those of products grow faster than the data. So a plan of very many tasks is never
-//! there as a whole: what makes it is asked twice, to be looked at and to be carried out, and hands it over in segments, which run one
-//! after another.
+//! What a plan takes itself grows with its tasks, and those of products grow faster than the data.
+//! So a plan of very many tasks is never there as a whole: what makes it is asked twice, to be
+//! looked at and to be carried out, and hands it over in segments, which run one after another.
 
 use outcore_engine::Plan;
 
@@ -18,7 +18,8 @@ pub(super) type Take<'a> = &'a mut dyn FnMut(Plan) -> Result<()>;
 pub(crate) struct Segments<'a> {
     plan: Plan,
     take: Take<'a>,
-    /// Tasks that it had before, which count for no segment: segments end at the same places without them.
+    /// Tasks that it had before, which count for no segment: segments end at the same places
+    /// without them.
     before: usize,
     /// What is added now goes on with what a segment before has changed.
     goes_on: bool,
@@ -26,7 +27,12 @@ pub(crate) struct Segments<'a> {
 
 impl<'a> Segments<'a> {
     pub(super) fn new(plan: Plan, take: Take<'a>) -> Segments<'a> {
-        Segments { before: plan.len(), plan, take, goes_on: false }
+        Segments {
+            before: plan.len(),
+            plan,
+            take,
+            goes_on: false,
+        }
     }
 
     /// What tasks are added to now.
@@ -45,13 +51,15 @@ impl<'a> Segments<'a> {
         Ok(())
     }
 
-    /// Here a segment may end: what was changed is written out then, and stays in memory for the next.
+    /// Here a segment may end: what was changed is written out then, and stays in memory for the
+    /// next.
     ///
     /// # Errors
     /// Those of the segment.
     pub(crate) fn may_end(&mut self) -> Result<()> {
         if std::mem::take(&mut self.goes_on) {
-            // What was changed comes in as a whole before anything else is computed: it is what stays in memory.
+            // What was changed comes in as a whole before anything else is computed: it is what
+            // stays in memory.
             self.plan.group();
         }
         if self.plan.len() - self.before < SEGMENT_TASKS {
@@ -86,10 +94,19 @@ mod tests {
         const GROUP: u64 = 100;
         let folder = tempfile::tempdir().expect("a folder can be made");
         let scratch = Some(folder.path().to_owned());
-        let settings = Settings { memory_bytes: Some(1 << 20), scratch, allow_tmpfs_scratch: true, ..Settings::default() };
+        let settings = Settings {
+            memory_bytes: Some(1 << 20),
+            scratch,
+            allow_tmpfs_scratch: true,
+            ..Settings::default()
+        };
         let session = Session::new(settings).expect("a budget is all it takes");
         for groups in [1, 21, 22, 100] {
-            let array = Arc::new(session.temporary(DType::F64, &[GROUP * groups + 1], Order::Row).expect("there is space"));
+            let array = Arc::new(
+                session
+                    .temporary(DType::F64, &[GROUP * groups + 1], Order::Row)
+                    .expect("there is space"),
+            );
             let mut plan = Plan::new("count");
             let extent = plan.extent(array.extent());
             plan.bound(5);
@@ -103,20 +120,32 @@ mod tests {
                     segments.group()?;
                     for number in group * GROUP..(group + 1) * GROUP {
                         let region = Region::span(extent, 8 * number, 8);
-                        segments.plan().task(Task::new("count").flops(1).write(region).run(move |cx| {
-                            cx.blocks[0].slice_mut::<f64>()[0] = number as f64;
-                            Ok(())
-                        }));
+                        segments
+                            .plan()
+                            .task(Task::new("count").flops(1).write(region).run(move |cx| {
+                                cx.blocks[0].slice_mut::<f64>()[0] = number as f64;
+                                Ok(())
+                            }));
                     }
                 }
                 Ok(())
             };
             let job = Job::in_segments(&session, plan, make, ()).expect("it fits");
             let explained = job.explain().to_vec();
-            assert_eq!((explained.len(), explained[0].tasks as u64, explained[0].bound_bytes), (1, GROUP * groups + 1, 5));
+            assert_eq!(
+                (
+                    explained.len(),
+                    explained[0].tasks as u64,
+                    explained[0].bound_bytes
+                ),
+                (1, GROUP * groups + 1, 5)
+            );
             job.run().expect("nothing can fail");
             let trace = session.last_trace().expect("something was run");
-            assert_eq!((trace.flops, trace.runs), (GROUP * groups, groups.div_ceil(21)));
+            assert_eq!(
+                (trace.flops, trace.runs),
+                (GROUP * groups, groups.div_ceil(21))
+            );
             assert_eq!(trace.predicted, explained[0].predicted);
             let found = array.read().expect("it fits").run().expect("it is there");
             let found: &[f64] = bytemuck::cast_slice(&found);

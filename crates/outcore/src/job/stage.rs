@@ -55,7 +55,11 @@ impl Traces {
     pub(super) fn add(&mut self, since: Instant, trace: &Trace, threads: usize) {
         match &mut self.0 {
             // Of two that went on at once, the one that began later may have ended first.
-            Some((first, sum)) => sum.append(trace, since.saturating_duration_since(*first).as_secs_f64(), threads),
+            Some((first, sum)) => sum.append(
+                trace,
+                since.saturating_duration_since(*first).as_secs_f64(),
+                threads,
+            ),
             None => self.0 = Some((since, trace.clone())),
         }
     }
@@ -68,7 +72,8 @@ impl Traces {
     }
 }
 
-/// Runs plans and jobs, most of them one after another, and adds up their traces to that of the job.
+/// Runs plans and jobs, most of them one after another, and adds up their traces to that of the
+/// job.
 pub struct Stage {
     session: Session,
     watch: Arc<Watch>,
@@ -77,7 +82,11 @@ pub struct Stage {
 
 impl Stage {
     pub(super) fn new(session: &Session, watch: Arc<Watch>) -> Stage {
-        Stage { session: session.clone(), watch, traces: Arc::default() }
+        Stage {
+            session: session.clone(),
+            watch,
+            traces: Arc::default(),
+        }
     }
 
     /// Runs a plan to its end; the job is then done to `fraction`.
@@ -104,7 +113,10 @@ impl Stage {
     /// As [`run`](Stage::run).
     pub(crate) fn begin(&self, plan: Plan) -> Result<Begun> {
         self.check()?;
-        Ok(Begun { since: Instant::now(), ticket: self.session.engine().run(plan)? })
+        Ok(Begun {
+            since: Instant::now(),
+            ticket: self.session.engine().run(plan)?,
+        })
     }
 
     /// Waits for a plan that has begun; the job is then done to `fraction`.
@@ -117,11 +129,14 @@ impl Stage {
             if self.watch.is_cancelled() {
                 ticket.cancel();
             }
-            self.watch.reach(done + (fraction - done) * ticket.progress().fraction);
+            self.watch
+                .reach(done + (fraction - done) * ticket.progress().fraction);
         }
         let outcome = ticket.wait()?;
         self.watch.reach(fraction);
-        self.traces.locked().add(since, &outcome.trace, self.session.threads());
+        self.traces
+            .locked()
+            .add(since, &outcome.trace, self.session.threads());
         Ok(outcome)
     }
 
@@ -134,7 +149,11 @@ impl Stage {
         loop {
             self.check()?;
             match engine.reserve(what, bytes) {
-                Err(outcore_engine::Error::OverBudget { .. }) if bytes <= engine.budget().plannable() => std::thread::sleep(LOOK),
+                Err(outcore_engine::Error::OverBudget { .. })
+                    if bytes <= engine.budget().plannable() =>
+                {
+                    std::thread::sleep(LOOK)
+                }
                 done => return Ok(done?),
             }
         }
@@ -147,7 +166,11 @@ impl Stage {
 
     /// The same job's stage for another's hands.
     pub(crate) fn beside(&self) -> Stage {
-        Stage { session: self.session.clone(), watch: Arc::clone(&self.watch), traces: Arc::clone(&self.traces) }
+        Stage {
+            session: self.session.clone(),
+            watch: Arc::clone(&self.watch),
+            traces: Arc::clone(&self.traces),
+        }
     }
 
     /// How much of the job is done, between 0 and 1.
@@ -163,7 +186,11 @@ impl Stage {
     /// # Errors
     /// [`Error::Cancelled`] when the job has been cancelled.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
+        if self.is_cancelled() {
+            Err(Error::Cancelled)
+        } else {
+            Ok(())
+        }
     }
 
     /// Makes what was run so far the session's last trace.
@@ -180,7 +207,11 @@ mod tests {
     use crate::session::Settings;
 
     fn session() -> Session {
-        Session::new(Settings { memory_bytes: Some(1 << 20), ..Settings::default() }).expect("a budget is all it takes")
+        Session::new(Settings {
+            memory_bytes: Some(1 << 20),
+            ..Settings::default()
+        })
+        .expect("a budget is all it takes")
     }
 
     /// Leaves a number behind.
@@ -203,22 +234,39 @@ mod tests {
             for round in 1..=5 {
                 let (plan, region) = number(3 * values[values.len() - 1]);
                 let outcome = stage.run(plan, f64::from(round) / 5.0)?;
-                values.push(bytemuck::pod_read_unaligned(outcome.result(&region).expect("it was written")));
+                values.push(bytemuck::pod_read_unaligned(
+                    outcome.result(&region).expect("it was written"),
+                ));
             }
             Ok(values)
         });
-        assert_eq!(job.expect("it fits").run().expect("nothing can fail"), [1, 3, 9, 27, 81, 243]);
+        assert_eq!(
+            job.expect("it fits").run().expect("nothing can fail"),
+            [1, 3, 9, 27, 81, 243]
+        );
         let trace = session.last_trace().expect("something was run");
-        assert_eq!((trace.flops, trace.runs, trace.plan.as_str()), (5, 5, "number"));
+        assert_eq!(
+            (trace.flops, trace.runs, trace.plan.as_str()),
+            (5, 5, "number")
+        );
         assert_eq!(trace.spans.len(), 5);
-        assert!(trace.spans.windows(2).all(|pair| pair[0].end_s <= pair[1].start_s));
+        assert!(
+            trace
+                .spans
+                .windows(2)
+                .all(|pair| pair[0].end_s <= pair[1].start_s)
+        );
         assert!(trace.spans[4].end_s <= trace.wall_s);
     }
 
     #[test]
     fn the_trace_of_a_job_of_several_plans_is_that_of_all() {
         let session = session();
-        let job = Job::new(&session, (0..3).map(|value| number(value).0).collect(), |outcomes| Ok(outcomes.len()));
+        let job = Job::new(
+            &session,
+            (0..3).map(|value| number(value).0).collect(),
+            |outcomes| Ok(outcomes.len()),
+        );
         assert_eq!(job.expect("it fits").run().expect("nothing can fail"), 3);
         let trace = session.last_trace().expect("something was run");
         assert_eq!((trace.runs, trace.flops, trace.spans.len()), (3, 3, 3));
@@ -235,7 +283,10 @@ mod tests {
             Ok(rounds)
         });
         let mut running = job.expect("it fits").start().expect("a thread can be had");
-        while !running.wait_timeout(Duration::from_millis(1)).expect("nothing fails") {
+        while !running
+            .wait_timeout(Duration::from_millis(1))
+            .expect("nothing fails")
+        {
             if running.progress().fraction > 0.0 {
                 running.cancel();
             }
@@ -260,7 +311,10 @@ mod tests {
     fn what_outlasts_plans_takes_from_the_budget_of_plans() {
         let job = Job::driven(&session(), Vec::new(), |stage, _| {
             let held = stage.reserve("the first half", 1 << 19)?;
-            assert!(matches!(stage.reserve("more than is left", (1 << 19) + 1), Err(Error::OverBudget { .. })));
+            assert!(matches!(
+                stage.reserve("more than is left", (1 << 19) + 1),
+                Err(Error::OverBudget { .. })
+            ));
             drop(held);
             stage.reserve("everything", 1 << 20).map(|all| all.bytes())
         });

@@ -1,25 +1,33 @@
-//! k-means by Lloyd's algorithm, one pass over the rows a round, and as few bytes a pass as keep the labels right.
+//! k-means by Lloyd's algorithm, one pass over the rows a round, and as few bytes a pass as keep
+//! the labels right.
 //!
-//! X is n x d, k centres. A round gives each row the label of its nearest centre (the lowest among equals), then puts each centre in the
-//! mean of its rows. Three things make a round cheap:
+//! X is n x d, k centres. A round gives each row the label of its nearest centre (the lowest among
+//! equals), then puts each centre in the mean of its rows. Three things make a round cheap:
 //!
-//! - *Bounds* (Hamerly, 2010; a row that they settle is neither looked at nor, where its neighbours are settled too, read, as in knor,
-//!   Mhembere et al., HPDC 2017): 8 bytes a row of memory, left out where there is none. See `block.rs`.
-//! - *Sums by difference*, in f64: a row is added to a cluster's sum, and taken off another's, only when its label changes.
-//! - *A copy in fewer bits*. In the first rounds nearly all rows are looked at whatever the bounds, so that where X is larger than memory
-//!   a round takes as long as the bytes of a row. The first round reads X itself, and writes each block of it to scratch with 18 bits an
-//!   element instead of 32 (32 instead of 64), which later rounds read: `kernels::packed`. A column of a block is then off by at most
-//!   2^-18 (2^-32) of its range there, 2^-15 of its deviation for normal data. Rows that lie so near to the border between two clusters
-//!   that this could matter, few in most data, are read from X once more, so that labels are those of X. Sums are those of X
-//!   as it was labelled first, plus the copies of the rows that changed later: off at random, in a mean over n rows by some
-//!   2^-16 / sqrt(n) of the deviation. Whole numbers of at most 18 bits, such as the bytes of images, are copied exactly. A block where packing
-//!   would move rows by more than 2^-12 of the distance to their centre (outliers in it) is read from X instead.
+//! - *Bounds* (Hamerly, 2010; a row that they settle is neither looked at nor, where its neighbours
+//!   are settled too, read, as in knor, Mhembere et al., HPDC 2017): 8 bytes a row of memory, left
+//!   out where there is none. See `block.rs`.
+//! - *Sums by difference*, in f64: a row is added to a cluster's sum, and taken off another's, only
+//!   when its label changes.
+//! - *A copy in fewer bits*. In the first rounds nearly all rows are looked at whatever the bounds,
+//!   so that where X is larger than memory a round takes as long as the bytes of a row. The first
+//!   round reads X itself, and writes each block of it to scratch with 18 bits an element instead
+//!   of 32 (32 instead of 64), which later rounds read: `kernels::packed`. A column of a block is
+//!   then off by at most 2^-18 (2^-32) of its range there, 2^-15 of its deviation for normal data.
+//!   Rows that lie so near to the border between two clusters that this could matter, few in most
+//!   data, are read from X once more, so that labels are those of X. Sums are those of X as it was
+//!   labelled first, plus the copies of the rows that changed later: off at random, in a mean over
+//!   n rows by some 2^-16 / sqrt(n) of the deviation. Whole numbers of at most 18 bits, such as the
+//!   bytes of images, are copied exactly. A block where packing would move rows by more than 2^-12
+//!   of the distance to their centre (outliers in it) is read from X instead.
 //!
-//! Rows are cut into blocks, and blocks into lanes, whose sums are added in order, by the budget and the shape alone: the bits do not
-//! depend on the number of threads, nor on who else has memory. Odd rounds go backwards, so that they begin with what is still in memory.
+//! Rows are cut into blocks, and blocks into lanes, whose sums are added in order, by the budget
+//! and the shape alone: the bits do not depend on the number of threads, nor on who else has
+//! memory. Odd rounds go backwards, so that they begin with what is still in memory.
 //!
-//! Cost: 2ndk flops a round at most; reads X once and then 9/16 (1/2) of it a round at most, or X each round if `max_iter` is below 3 or it
-//! fits; 4 to 12 bytes of memory a row, and 16 (k + 1)(d + 2) for each of at most 8 lanes.
+//! Cost: 2ndk flops a round at most; reads X once and then 9/16 (1/2) of it a round at most, or X
+//! each round if `max_iter` is below 3 or it fits; 4 to 12 bytes of memory a row, and 16 (k + 1)(d
+//! + 2) for each of at most 8 lanes.
 
 mod block;
 mod centers;
@@ -58,7 +66,8 @@ pub use self::rows::take_rows;
 pub struct Options {
     /// Rounds at most.
     pub max_iter: u64,
-    /// Stop when the squared distances that centres move add up to at most this part of the mean variance of the columns.
+    /// Stop when the squared distances that centres move add up to at most this part of the mean
+    /// variance of the columns.
     pub tol: f64,
     /// A weight a row, none negative; `None` for 1.
     pub weights: Option<Vec<f64>>,
@@ -94,20 +103,31 @@ pub struct Assigned {
 
 /// Moves centres to the means of the rows that are nearest to them, from the k x d of `start` on.
 ///
-/// A cluster that loses its last row gets that which is farthest from its centre, as in scikit-learn. A job that is cancelled after the
-/// first round ends with the centres of the last one.
+/// A cluster that loses its last row gets that which is farthest from its centre, as in
+/// scikit-learn. A job that is cancelled after the first round ends with the centres of the last
+/// one.
 ///
 /// # Errors
-/// [`Error::Shape`], [`Error::Value`] for fewer rows than centres, or rows in CSC; [`Error::NotFinite`] for NaN or infinity;
-/// [`Error::OverBudget`].
+/// [`Error::Shape`], [`Error::Value`] for fewer rows than centres, or rows in CSC;
+/// [`Error::NotFinite`] for NaN or infinity; [`Error::OverBudget`].
 pub fn fit(session: &Session, x: Rows, start: &[f64], options: Options) -> Result<Job<KMeans>> {
-    let Options { max_iter, tol, weights } = options;
+    let Options {
+        max_iter,
+        tol,
+        weights,
+    } = options;
     if max_iter == 0 || tol.is_nan() || tol < 0.0 {
-        return Err(Error::value(format!("max_iter={max_iter} must be 1 at least, and tol={tol} no less than 0")));
+        return Err(Error::value(format!(
+            "max_iter={max_iter} must be 1 at least, and tol={tol} no less than 0"
+        )));
     }
     let (n, d) = (x.count(), x.width());
     if d > 0 && n < start.len() as u64 / d {
-        return Err(Error::value(format!("{} clusters of {}, which has {n} rows", start.len() as u64 / d, x.name())));
+        return Err(Error::value(format!(
+            "{} clusters of {}, which has {n} rows",
+            start.len() as u64 / d,
+            x.name()
+        )));
     }
     with_real!(x.dtype(), T => match x {
         Rows::Dense(x) => Lloyd::<T, _>::dense(session, x, start, weights, max_iter > 2, true)?.fit(max_iter, tol),
@@ -121,7 +141,12 @@ pub fn fit(session: &Session, x: Rows, start: &[f64], options: Options) -> Resul
 ///
 /// # Errors
 /// As [`fit`].
-pub fn assign(session: &Session, x: Rows, centers: &[f64], weights: Option<Vec<f64>>) -> Result<Job<Assigned>> {
+pub fn assign(
+    session: &Session,
+    x: Rows,
+    centers: &[f64],
+    weights: Option<Vec<f64>>,
+) -> Result<Job<Assigned>> {
     with_real!(x.dtype(), T => match x {
         Rows::Dense(x) => Lloyd::<T, _>::dense(session, x, centers, weights, false, true)?.assign(),
         Rows::Sparse(x) => Lloyd::<T, _>::sparse(session, x, centers, weights)?.assign(),
@@ -149,11 +174,13 @@ struct Lloyd<T, S> {
 
 /// Dense or sparse rows, block by block.
 trait Source<T: Real>: Sized + Send + Sync + 'static {
-    /// What the job shows of itself: rounds that read all rows, with nothing in them but what they move and hold.
+    /// What the job shows of itself: rounds that read all rows, with nothing in them but what they
+    /// move and hold.
     fn explained(lloyd: &Lloyd<T, Self>) -> Vec<Plan>;
 
-    /// One pass over the rows that bounds do not settle. `place` is the number of passes before, and the part of the job that is done
-    /// after this one. How many labels have changed, and how many rows were compared with all centres.
+    /// One pass over the rows that bounds do not settle. `place` is the number of passes before,
+    /// and the part of the job that is done after this one. How many labels have changed, and how
+    /// many rows were compared with all centres.
     fn assign_pass(
         lloyd: &Lloyd<T, Self>,
         stage: &mut Stage,
@@ -182,17 +209,34 @@ struct Division {
 }
 
 impl Division {
-    /// `fixed_bytes` are held whatever is known of rows. Bounds are left out where they have no room; they change no bit, so that memory
-    /// which others have counts too.
-    fn new(session: &Session, split: MemorySplit, shape: Shape, n: u64, fixed_bytes: u64, bounds: bool) -> Division {
+    /// `fixed_bytes` are held whatever is known of rows. Bounds are left out where they have no
+    /// room; they change no bit, so that memory which others have counts too.
+    fn new(
+        session: &Session,
+        split: MemorySplit,
+        shape: Shape,
+        n: u64,
+        fixed_bytes: u64,
+        bounds: bool,
+    ) -> Division {
         let memory = session.memory_bytes();
         let bounded_bytes = fixed_bytes + n * BOUND_BYTES;
         let may_bound = bounds && bounded_bytes <= memory / 2;
         let lane_bytes = 8 * shape.len() as u64;
-        let held = split.hold(if may_bound { bounded_bytes } else { fixed_bytes }).states(lane_bytes);
+        let held = split
+            .hold(if may_bound {
+                bounded_bytes
+            } else {
+                fixed_bytes
+            })
+            .states(lane_bytes);
         let room = split.hold(held.lanes() * lane_bytes + memory / 16).free();
         let bounds = may_bound && bounded_bytes <= room;
-        Division { split: held, bounds, state_bytes: if bounds { bounded_bytes } else { fixed_bytes } }
+        Division {
+            split: held,
+            bounds,
+            state_bytes: if bounds { bounded_bytes } else { fixed_bytes },
+        }
     }
 }
 
@@ -201,15 +245,23 @@ fn checked(x: &Rows, start: &[f64], weights: Option<&Vec<f64>>) -> Result<Shape>
     x.check_rows_together()?;
     let (n, d, name) = (x.count(), x.width(), x.name());
     if n == 0 || d == 0 || start.is_empty() || !start.len().is_multiple_of(d as usize) {
-        return Err(Error::shape(format!("k-means of {name}, {n} x {d}, with centres of {} elements", start.len())));
+        return Err(Error::shape(format!(
+            "k-means of {name}, {n} x {d}, with centres of {} elements",
+            start.len()
+        )));
     }
     if weights.is_some_and(|weights| weights.len() as u64 != n) {
-        return Err(Error::shape(format!("{name} has {n} rows, there is another number of weights")));
+        return Err(Error::shape(format!(
+            "{name} has {n} rows, there is another number of weights"
+        )));
     }
     if start.iter().any(|value| !value.is_finite()) {
         return Err(Error::value("the centres to start from are not all finite"));
     }
-    Ok(Shape { clusters: start.len() / d as usize, features: d as usize })
+    Ok(Shape {
+        clusters: start.len() / d as usize,
+        features: d as usize,
+    })
 }
 
 /// Bytes of labels and weights.
@@ -220,7 +272,9 @@ fn label_bytes(n: u64, weights: Option<&Vec<f64>>) -> u64 {
 impl<T: Real, S: Source<T>> Lloyd<T, S> {
     fn fit(self, max_iter: u64, tol: f64) -> Result<Job<KMeans>> {
         let (session, plans) = (self.session.clone(), S::explained(&self));
-        Job::driven(&session, plans, move |stage, _| drive::fit(&self, stage, max_iter, tol))
+        Job::driven(&session, plans, move |stage, _| {
+            drive::fit(&self, stage, max_iter, tol)
+        })
     }
 
     fn assign(self) -> Result<Job<Assigned>> {
@@ -240,12 +294,19 @@ impl<T: Real, S: Source<T>> Lloyd<T, S> {
 
     /// What a row counts for.
     fn weight(&self, row: u64) -> f64 {
-        self.weights.as_ref().map_or(1.0, |weights| weights[row as usize])
+        self.weights
+            .as_ref()
+            .map_or(1.0, |weights| weights[row as usize])
     }
 
     /// Nothing is known of any row.
     fn states(&self) -> AllStates<T> {
-        let states = |rows: &Range<u64>| Mutex::new(RowStates::new((rows.end - rows.start) as usize, self.bounds));
+        let states = |rows: &Range<u64>| {
+            Mutex::new(RowStates::new(
+                (rows.end - rows.start) as usize,
+                self.bounds,
+            ))
+        };
         Arc::new(self.blocks.iter().map(states).collect())
     }
 
@@ -253,10 +314,15 @@ impl<T: Real, S: Source<T>> Lloyd<T, S> {
         Lanes::new(plan, "sums", self.lanes, 8 * self.shape.len() as u64)
     }
 
-    /// The order of blocks in a pass: odd ones go backwards, so that they begin with what is still in memory.
+    /// The order of blocks in a pass: odd ones go backwards, so that they begin with what is still
+    /// in memory.
     fn order(&self, passes: u64) -> Vec<usize> {
         let forwards = 0..self.blocks.len();
-        if passes.is_multiple_of(2) { forwards.collect() } else { forwards.rev().collect() }
+        if passes.is_multiple_of(2) {
+            forwards.collect()
+        } else {
+            forwards.rev().collect()
+        }
     }
 }
 
@@ -273,18 +339,29 @@ mod tests {
     fn rows(n: usize, d: usize, clouds: usize) -> Vec<f32> {
         let mut state = 1u64;
         let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 40) as f32 / (1 << 23) as f32 - 1.0
         };
         let middles: Vec<f32> = (0..clouds * d).map(|_| 1.5 * next()).collect();
-        (0..n * d).map(|at| middles[at / d * 7 % clouds * d + at % d] + next()).collect()
+        (0..n * d)
+            .map(|at| middles[at / d * 7 % clouds * d + at % d] + next())
+            .collect()
     }
 
     fn operand(x: &[f32], d: usize) -> Operand {
         let mut bytes = Buf::anonymous(size_of_val(x)).unwrap();
         bytes[..size_of_val(x)].copy_from_slice(bytemuck::cast_slice(x));
         let (rows, cols) = ((x.len() / d) as u64, d as u64);
-        Operand::Memory { bytes: bytes.freeze(), dtype: DType::F32, rows, cols, row_stride: cols, col_stride: 1 }
+        Operand::Memory {
+            bytes: bytes.freeze(),
+            dtype: DType::F32,
+            rows,
+            cols,
+            row_stride: cols,
+            col_stride: 1,
+        }
     }
 
     #[test]
@@ -292,13 +369,22 @@ mod tests {
         for (n, d, k) in [(1, 1, 1), (700, 3, 2), (20_000, 12, 40)] {
             let x = rows(n, d, 13);
             let start: Vec<f64> = x[..k * d].iter().map(|&x| f64::from(x)).collect();
-            let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() }).unwrap();
+            let session = Session::new(Settings {
+                memory_bytes: Some(64 << 20),
+                ..Settings::default()
+            })
+            .unwrap();
             let run = |bounds| {
-                let lloyd = Lloyd::<f32, _>::dense(&session, operand(&x, d), &start, None, false, bounds).unwrap();
+                let lloyd =
+                    Lloyd::<f32, _>::dense(&session, operand(&x, d), &start, None, false, bounds)
+                        .unwrap();
                 lloyd.fit(60, 0.0).unwrap().run().unwrap()
             };
             let (pruned, plain) = (run(true), run(false));
-            assert_eq!((&pruned.labels, pruned.rounds), (&plain.labels, plain.rounds));
+            assert_eq!(
+                (&pruned.labels, pruned.rounds),
+                (&plain.labels, plain.rounds)
+            );
             assert_eq!(pruned.centers, plain.centers);
             assert!(
                 plain.compared_fraction == 1.0 && (n < 20_000 || pruned.compared_fraction < 0.7),

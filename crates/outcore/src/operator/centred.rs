@@ -20,14 +20,21 @@ impl<O: Operator> Centred<O> {
     pub fn new(operator: O, mean: Vec<f64>) -> Result<Centred<O>> {
         let columns = operator.shape()[1];
         if mean.len() != columns {
-            return Err(Error::shape(format!("an operator of {columns} columns, {} means", mean.len())));
+            return Err(Error::shape(format!(
+                "an operator of {columns} columns, {} means",
+                mean.len()
+            )));
         }
         Ok(Centred { operator, mean })
     }
 
     /// mean^T x, for each column of x.
     fn along_mean(&self, x: MatRef<'_, f64>) -> Vec<f64> {
-        let product = |column| (0..x.nrows()).map(|row| self.mean[row] * x[(row, column)]).sum();
+        let product = |column| {
+            (0..x.nrows())
+                .map(|row| self.mean[row] * x[(row, column)])
+                .sum()
+        };
         (0..x.ncols()).map(product).collect()
     }
 
@@ -60,18 +67,34 @@ impl<O: Operator> Operator for Centred<O> {
         Ok(())
     }
 
-    fn apply_transposed(&self, x: MatRef<'_, f64>, mut y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+    fn apply_transposed(
+        &self,
+        x: MatRef<'_, f64>,
+        mut y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
         self.operator.apply_transposed(x, y.as_mut(), stage)?;
-        let sums: Vec<f64> = (0..x.ncols()).map(|column| (0..x.nrows()).map(|row| x[(row, column)]).sum()).collect();
+        let sums: Vec<f64> = (0..x.ncols())
+            .map(|column| (0..x.nrows()).map(|row| x[(row, column)]).sum())
+            .collect();
         self.take_off_mean(y, &sums);
         Ok(())
     }
 
     /// With the true means A^T 1 is m times them, so that one pass over A is enough.
-    fn apply_gram(&self, x: MatRef<'_, f64>, mut y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+    fn apply_gram(
+        &self,
+        x: MatRef<'_, f64>,
+        mut y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
         self.operator.apply_gram(x, y.as_mut(), stage)?;
         let rows = self.shape()[0] as f64;
-        let factors: Vec<f64> = self.along_mean(x).into_iter().map(|along| rows * along).collect();
+        let factors: Vec<f64> = self
+            .along_mean(x)
+            .into_iter()
+            .map(|along| rows * along)
+            .collect();
         self.take_off_mean(y, &factors);
         Ok(())
     }

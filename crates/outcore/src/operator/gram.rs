@@ -27,7 +27,12 @@ impl<O: Operator> Operator for Gram<O> {
         self.0.apply_gram(x, y, stage)
     }
 
-    fn apply_transposed(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+    fn apply_transposed(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
         self.0.apply_gram(x, y, stage)
     }
 }

@@ -1,4 +1,5 @@
-//! A matrix on SSD or in memory, dense or sparse, as an operator: each product is a pass over its rows.
+//! A matrix on SSD or in memory, dense or sparse, as an operator: each product is a pass over its
+//! rows.
 
 use std::sync::Arc;
 
@@ -21,7 +22,10 @@ pub struct Matrix {
 impl Matrix {
     /// Rows of a dense matrix, or the lines of a sparse one, whichever side they are on.
     pub fn new(session: &Session, rows: impl Into<Rows>) -> Matrix {
-        Matrix { session: session.clone(), rows: rows.into() }
+        Matrix {
+            session: session.clone(),
+            rows: rows.into(),
+        }
     }
 
     fn is_by_columns(&self) -> bool {
@@ -29,8 +33,14 @@ impl Matrix {
     }
 
     fn product<T: Real>(&self, x: MatRef<'_, f64>) -> Product<T> {
-        let (width, row_of) = (x.ncols(), |row| (0..x.ncols()).map(move |column| T::of(x[(row, column)])));
-        Product { x: Arc::new((0..x.nrows()).flat_map(row_of).collect()), width, blas: self.session.blas().clone() }
+        let (width, row_of) = (x.ncols(), |row| {
+            (0..x.ncols()).map(move |column| T::of(x[(row, column)]))
+        });
+        Product {
+            x: Arc::new((0..x.nrows()).flat_map(row_of).collect()),
+            width,
+            blas: self.session.blas().clone(),
+        }
     }
 
     /// Found out from the plans of the passes, which depend on the budget alone.
@@ -41,36 +51,77 @@ impl Matrix {
             width: columns,
             blas: self.session.blas().clone(),
         };
-        let across = Across { product: product(count), height: width };
+        let across = Across {
+            product: product(count),
+            height: width,
+        };
         let passes = [
-            floor_bytes(map::<T, _>(&self.session, "product", &self.rows, Along(product(width)))),
+            floor_bytes(map::<T, _>(
+                &self.session,
+                "product",
+                &self.rows,
+                Along(product(width)),
+            )),
             floor_bytes(fold::<T, _>(&self.session, "product", &self.rows, across)),
-            floor_bytes(fold::<T, _>(&self.session, "Gram product", &self.rows, Twice(product(width)))),
+            floor_bytes(fold::<T, _>(
+                &self.session,
+                "Gram product",
+                &self.rows,
+                Twice(product(width)),
+            )),
         ];
         passes.into_iter().fold(0, u64::max) + ((count + width) * columns * size_of::<T>()) as u64
     }
 
     /// A row of the result for each row: one pass.
-    fn along_rows<T: Real>(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+    fn along_rows<T: Real>(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
         let job = map::<T, _>(&self.session, "product", &self.rows, Along(self.product(x)))?;
         put(&stage.complete(job)?, y);
         Ok(())
     }
 
     /// Rows times rows of x, added up: one pass.
-    fn across_rows<T: Real>(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
-        let job = fold::<T, _>(&self.session, "product", &self.rows, Across { product: self.product(x), height: y.nrows() })?;
+    fn across_rows<T: Real>(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        let job = fold::<T, _>(
+            &self.session,
+            "product",
+            &self.rows,
+            Across {
+                product: self.product(x),
+                height: y.nrows(),
+            },
+        )?;
         put(&stage.complete(job)?, y);
         Ok(())
     }
 
     /// Each row used twice, in one pass; nothing where rows may be cut.
-    fn twice<T: Real>(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<bool> {
+    fn twice<T: Real>(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<bool> {
         let state_bytes = (x.nrows() * x.ncols() * size_of::<T>()) as u64;
         if self.is_by_columns() || cuts_rows(&self.session, &self.rows, state_bytes, state_bytes) {
             return Ok(false);
         }
-        let job = fold::<T, _>(&self.session, "Gram product", &self.rows, Twice(self.product(x)))?;
+        let job = fold::<T, _>(
+            &self.session,
+            "Gram product",
+            &self.rows,
+            Twice(self.product(x)),
+        )?;
         put(&stage.complete(job)?, y);
         Ok(true)
     }
@@ -101,14 +152,24 @@ impl Operator for Matrix {
         })
     }
 
-    fn apply_transposed(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+    fn apply_transposed(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
         with_real!(self.rows.dtype(), T => match self.is_by_columns() {
             false => self.across_rows::<T>(x, y, stage),
             true => self.along_rows::<T>(x, y, stage),
         })
     }
 
-    fn apply_gram(&self, x: MatRef<'_, f64>, mut y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+    fn apply_gram(
+        &self,
+        x: MatRef<'_, f64>,
+        mut y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
         if with_real!(self.rows.dtype(), T => self.twice::<T>(x, y.as_mut(), stage)?) {
             return Ok(());
         }
@@ -119,7 +180,12 @@ impl Operator for Matrix {
 /// What a planned pass reserves, or would.
 fn floor_bytes<R: Send + 'static>(job: Result<Job<R>>) -> u64 {
     match job {
-        Ok(job) => job.explain().iter().map(|plan| plan.floor_bytes).max().unwrap_or(0),
+        Ok(job) => job
+            .explain()
+            .iter()
+            .map(|plan| plan.floor_bytes)
+            .max()
+            .unwrap_or(0),
         Err(Error::OverBudget { needed, .. }) => needed,
         Err(_) => 0,
     }
@@ -145,11 +211,23 @@ impl<T: Real> Product<T> {
     }
 
     fn x_rows(&self, first: usize, count: usize) -> Result<MatRef<'_, T>> {
-        Ok(view(&self.x[first * self.width..], count, self.width, self.width, 1)?)
+        Ok(view(
+            &self.x[first * self.width..],
+            count,
+            self.width,
+            self.width,
+            1,
+        )?)
     }
 
     fn y<'a>(&self, elements: &'a mut [T]) -> Result<MatMut<'a, T>> {
-        Ok(view_mut(elements, elements.len() / self.width, self.width, self.width, 1)?)
+        Ok(view_mut(
+            elements,
+            elements.len() / self.width,
+            self.width,
+            self.width,
+            1,
+        )?)
     }
 
     fn bytes(&self) -> u64 {
@@ -159,7 +237,8 @@ impl<T: Real> Product<T> {
     fn scratch_bytes(&self, rows: usize) -> usize {
         let height = self.x.len() / self.width;
         let shapes = [(rows, height), (height, rows)];
-        let bytes = shapes.map(|(rows, depth)| gemm_scratch_bytes::<T>(rows, self.width, depth, &self.blas));
+        let bytes = shapes
+            .map(|(rows, depth)| gemm_scratch_bytes::<T>(rows, self.width, depth, &self.blas));
         rows * self.width * size_of::<T>() + bytes[0].max(bytes[1])
     }
 }
@@ -182,11 +261,25 @@ impl<T: Real> Map<T> for Along<T> {
     }
 
     fn dense(&self, into: &mut [T], rows: MatRef<'_, T>) -> Result<()> {
-        Ok(kernels::gemm(self.0.y(into)?, T::ONE, rows, self.0.x()?, T::ZERO, &self.0.blas)?)
+        Ok(kernels::gemm(
+            self.0.y(into)?,
+            T::ONE,
+            rows,
+            self.0.x()?,
+            T::ZERO,
+            &self.0.blas,
+        )?)
     }
 
     fn sparse(&self, into: &mut [T], lines: impl Lines<T>) -> Result<()> {
-        Ok(kernels::csrmm(self.0.y(into)?, T::ONE, lines, self.0.x()?, 0, T::ONE)?)
+        Ok(kernels::csrmm(
+            self.0.y(into)?,
+            T::ONE,
+            lines,
+            self.0.x()?,
+            0,
+            T::ONE,
+        )?)
     }
 
     fn merge(&self, into: &mut T, other: &T) {
@@ -217,16 +310,31 @@ impl<T: Real> Fold<T> for Across<T> {
 
     fn dense(&self, state: &mut [T], first: u64, rows: MatRef<'_, T>) -> Result<()> {
         let x = self.product.x_rows(first as usize, rows.nrows())?;
-        Ok(kernels::gemm(self.product.y(state)?, T::ONE, rows.transpose(), x, T::ONE, &self.product.blas)?)
+        Ok(kernels::gemm(
+            self.product.y(state)?,
+            T::ONE,
+            rows.transpose(),
+            x,
+            T::ONE,
+            &self.product.blas,
+        )?)
     }
 
     fn sparse(&self, state: &mut [T], first: u64, lines: impl Lines<T>) -> Result<()> {
         let x = self.product.x_rows(first as usize, lines.lines())?;
-        Ok(kernels::csrmm_transposed(self.product.y(state)?, T::ONE, lines, x, 0)?)
+        Ok(kernels::csrmm_transposed(
+            self.product.y(state)?,
+            T::ONE,
+            lines,
+            x,
+            0,
+        )?)
     }
 
     fn merge(&self, into: &mut [T], other: &[T]) {
-        into.iter_mut().zip(other).for_each(|(into, other)| *into += *other);
+        into.iter_mut()
+            .zip(other)
+            .for_each(|(into, other)| *into += *other);
     }
 }
 
@@ -250,17 +358,38 @@ impl<T: Real> Fold<T> for Twice<T> {
     fn dense(&self, state: &mut [T], _first: u64, rows: MatRef<'_, T>) -> Result<()> {
         let (width, blas) = (self.0.width, &self.0.blas);
         let mut between = vec![T::ZERO; rows.nrows() * width];
-        kernels::gemm(self.0.y(&mut between)?, T::ONE, rows, self.0.x()?, T::ZERO, blas)?;
+        kernels::gemm(
+            self.0.y(&mut between)?,
+            T::ONE,
+            rows,
+            self.0.x()?,
+            T::ZERO,
+            blas,
+        )?;
         let between = view(&between, rows.nrows(), width, width, 1)?;
-        Ok(kernels::gemm(self.0.y(state)?, T::ONE, rows.transpose(), between, T::ONE, blas)?)
+        Ok(kernels::gemm(
+            self.0.y(state)?,
+            T::ONE,
+            rows.transpose(),
+            between,
+            T::ONE,
+            blas,
+        )?)
     }
 
     fn sparse(&self, state: &mut [T], _first: u64, lines: impl Lines<T>) -> Result<()> {
         let mut between = vec![T::ZERO; kernels::gram_rows(&lines) * self.0.width];
-        Ok(kernels::csr_gram(self.0.y(state)?, lines, self.0.x()?, &mut between)?)
+        Ok(kernels::csr_gram(
+            self.0.y(state)?,
+            lines,
+            self.0.x()?,
+            &mut between,
+        )?)
     }
 
     fn merge(&self, into: &mut [T], other: &[T]) {
-        into.iter_mut().zip(other).for_each(|(into, other)| *into += *other);
+        into.iter_mut()
+            .zip(other)
+            .for_each(|(into, other)| *into += *other);
     }
 }

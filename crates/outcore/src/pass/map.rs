@@ -53,7 +53,8 @@ pub(crate) trait Map<T: Real>: Send + Sync + 'static {
     fn merge(&self, into: &mut Self::Element, other: &Self::Element);
 }
 
-/// The element of each row, in order. Cost: reads the matrix once; the result is held besides the budget.
+/// The element of each row, in order. Cost: reads the matrix once; the result is held besides the
+/// budget.
 ///
 /// # Errors
 /// [`Error::OverBudget`].
@@ -75,14 +76,22 @@ pub(crate) fn map<T: Real, M: Map<T>>(
     let put = move |found: &Mutex<Vec<M::Element>>, map: &M, first: u64, part: &[M::Element]| {
         let mut found = found.locked();
         found.resize_with(count, || map.start());
-        found[first as usize * width..][..part.len()].iter_mut().zip(part).for_each(|(all, part)| map.merge(all, part));
+        found[first as usize * width..][..part.len()]
+            .iter_mut()
+            .zip(part)
+            .for_each(|(all, part)| map.merge(all, part));
     };
     match rows {
         Rows::Dense(x) => {
-            let (extent, layout, element) = (x.extent(&mut plan), x.layout(), size_of::<T>() as u64);
+            let (extent, layout, element) =
+                (x.extent(&mut plan), x.layout(), size_of::<T>() as u64);
             for rows in panels(x, split.panel_bytes()) {
                 let (first, count) = (rows.start, (rows.end - rows.start) as usize);
-                let (tile, map, found) = (layout.tile(extent, rows, 0..x.cols(), element), Arc::clone(&map), Arc::clone(&found));
+                let (tile, map, found) = (
+                    layout.tile(extent, rows, 0..x.cols(), element),
+                    Arc::clone(&map),
+                    Arc::clone(&found),
+                );
                 let task = Task::new(name)
                     .flops(2 * tile.region.bytes() / element)
                     .held(count * row_bytes as usize + map.task_bytes(count));
@@ -98,11 +107,23 @@ pub(crate) fn map<T: Real, M: Map<T>>(
             let order = plan.serial();
             for piece in a.pieces(split.panel_bytes(), |lines| lines * row_bytes) {
                 let (lines, map, found) = (a.blocks(&piece), Arc::clone(&map), Arc::clone(&found));
-                let (first, count) = (piece.lines().start, (piece.lines().end - piece.lines().start) as usize);
-                let task = Task::new(name).flops(2 * piece.entries()).held(count * row_bytes as usize + map.task_bytes(count));
-                let task = a.regions(&mut plan, &piece).into_iter().fold(task, Task::read);
+                let (first, count) = (
+                    piece.lines().start,
+                    (piece.lines().end - piece.lines().start) as usize,
+                );
+                let task = Task::new(name)
+                    .flops(2 * piece.entries())
+                    .held(count * row_bytes as usize + map.task_bytes(count));
+                let task = a
+                    .regions(&mut plan, &piece)
+                    .into_iter()
+                    .fold(task, Task::read);
                 // The parts of a line are merged in order.
-                let task = if piece.continues || piece.breaks_off { task.update(order) } else { task };
+                let task = if piece.continues || piece.breaks_off {
+                    task.update(order)
+                } else {
+                    task
+                };
                 plan.task(task.run(move |cx| {
                     let mut part = vec![map.start(); count * width];
                     with_lines!(lines, cx.blocks, T, a => map.sparse(&mut part, a)?);

@@ -58,13 +58,21 @@ pub(crate) trait RowMap<T: Real>: Send + Sync + 'static {
         u64::MAX
     }
 
-    /// Whether [`finish`](RowMap::finish) needs whole rows, else a row may be added to by several tasks.
+    /// Whether [`finish`](RowMap::finish) needs whole rows, else a row may be added to by several
+    /// tasks.
     fn needs_whole_rows(&self) -> bool {
         false
     }
 
-    /// Adds what sparse rows, or parts of them, have to rows of the result, which begin as zeros, and to a number for each row.
-    fn sparse(&self, y: MatMut<'_, T>, numbers: &mut [f64], lines: impl Lines<T>, work: Work<'_>) -> Result<()> {
+    /// Adds what sparse rows, or parts of them, have to rows of the result, which begin as zeros,
+    /// and to a number for each row.
+    fn sparse(
+        &self,
+        y: MatMut<'_, T>,
+        numbers: &mut [f64],
+        lines: impl Lines<T>,
+        work: Work<'_>,
+    ) -> Result<()> {
         let _ = (y, numbers, lines, work);
         Err(Error::value("this takes dense rows"))
     }
@@ -92,13 +100,24 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
     }
     let (width, element) = (map.width(), size_of::<T>() as u64);
     let mut plan = Plan::new(name);
-    let target = out.target(session, dtype, &[rows.count(), width], Order::Row, &mut plan)?;
+    let target = out.target(
+        session,
+        dtype,
+        &[rows.count(), width],
+        Order::Row,
+        &mut plan,
+    )?;
     if target.array.order() != Order::Row && width > 1 {
-        return Err(Error::value(format!("{}: the result of a {name} is written by rows", target.array.name())));
+        return Err(Error::value(format!(
+            "{}: the result of a {name} is written by rows",
+            target.array.name()
+        )));
     }
     plan.bound(rows.stored_bytes() + target.array.nbytes());
     plan.hold(map.held_bytes());
-    let panel_bytes = MemorySplit::new(session).hold(map.held_bytes()).mapped_panel_bytes();
+    let panel_bytes = MemorySplit::new(session)
+        .hold(map.held_bytes())
+        .mapped_panel_bytes();
     let (into, layout) = (plan.extent(&target.extent), target.array.layout());
     let reads = map.reads(&mut plan);
     let map = Arc::new(map);
@@ -106,33 +125,60 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
         Rows::Dense(x) => {
             let (extent, x_layout) = (x.extent(&mut plan), x.layout());
             for rows in panels_beside(x, width * element, panel_bytes) {
-                let (y, map) = (layout.tile(into, rows.clone(), 0..width, element), Arc::clone(&map));
+                let (y, map) = (
+                    layout.tile(into, rows.clone(), 0..width, element),
+                    Arc::clone(&map),
+                );
                 let tile = x_layout.tile(extent, rows, 0..x.cols(), element);
                 let cost = map.cost(tile.rows, tile.rows * tile.cols, tile.is_by_rows());
                 let task = task_of(name, &cost).read(tile.region);
-                let task = reads.iter().fold(task, |task, region| task.read(*region)).write(y.region);
+                let task = reads
+                    .iter()
+                    .fold(task, |task, region| task.read(*region))
+                    .write(y.region);
                 plan.task(task.run(move |cx| {
-                    let Some((written, read)) = cx.blocks.split_last_mut() else { unreachable!("the result is declared") };
-                    let work = Work { blocks: &read[1..], scratch: cx.scratch, cancelled: cx.cancelled };
+                    let Some((written, read)) = cx.blocks.split_last_mut() else {
+                        unreachable!("the result is declared")
+                    };
+                    let work = Work {
+                        blocks: &read[1..],
+                        scratch: cx.scratch,
+                        cancelled: cx.cancelled,
+                    };
                     Ok(map.dense(y.of_mut::<T>(written)?, tile.of::<T>(&read[0])?, work)?)
                 }));
             }
         }
         Rows::Sparse(a) => {
             a.check_rows_together()?;
-            let pieces = a.pieces(panel_bytes.min(map.sparse_bytes_max()), |lines| lines * width * element);
-            let groups =
-                if map.needs_whole_rows() { whole_lines(&pieces) } else { pieces.into_iter().map(|piece| vec![piece]).collect() };
+            let pieces = a.pieces(panel_bytes.min(map.sparse_bytes_max()), |lines| {
+                lines * width * element
+            });
+            let groups = if map.needs_whole_rows() {
+                whole_lines(&pieces)
+            } else {
+                pieces.into_iter().map(|piece| vec![piece]).collect()
+            };
             for group in groups {
                 let (rows, is_first) = (group[0].lines(), !group[0].continues);
-                let (count, entries) = ((rows.end - rows.start) as usize, group.iter().map(Piece::entries).sum::<u64>());
+                let (count, entries) = (
+                    (rows.end - rows.start) as usize,
+                    group.iter().map(Piece::entries).sum::<u64>(),
+                );
                 let (y, map) = (layout.tile(into, rows, 0..width, element), Arc::clone(&map));
                 let pieces: Vec<PieceBlocks> = group.iter().map(|piece| a.blocks(piece)).collect();
                 let mut cost = map.cost(count, entries as usize, true);
                 cost.held += 8 * count;
-                let task = group.iter().flat_map(|piece| a.regions(&mut plan, piece)).fold(task_of(name, &cost), Task::read);
+                let task = group
+                    .iter()
+                    .flat_map(|piece| a.regions(&mut plan, piece))
+                    .fold(task_of(name, &cost), Task::read);
                 let task = reads.iter().fold(task, |task, region| task.read(*region));
-                let task = if is_first { task.write(y.region) } else { task.update(y.region) };
+                let task = if is_first {
+                    task.write(y.region)
+                } else {
+                    task.update(y.region)
+                };
                 let piece_blocks: usize = pieces.iter().map(PieceBlocks::count).sum();
                 plan.task(task.run(move |cx| {
                     let Some((written, read)) = cx.blocks.split_last_mut() else { unreachable!("the result is declared") };
@@ -156,5 +202,8 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
 }
 
 fn task_of(name: &'static str, cost: &Cost) -> Task {
-    Task::new(name).flops(cost.flops).scratch(cost.scratch).held(cost.held)
+    Task::new(name)
+        .flops(cost.flops)
+        .scratch(cost.scratch)
+        .held(cost.held)
 }

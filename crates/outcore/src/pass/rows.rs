@@ -70,7 +70,12 @@ pub(super) fn panels(x: &Operand, panel_bytes: u64) -> Vec<Range<u64>> {
 
 /// The same with `row_bytes` bytes of something else beside each row.
 pub(super) fn panels_beside(x: &Operand, row_bytes: u64, panel_bytes: u64) -> Vec<Range<u64>> {
-    panels_that_fit(x.rows(), x.cols() * x.dtype().bytes() + row_bytes, panel_bytes, |rows| x.frame_bytes(rows))
+    panels_that_fit(
+        x.rows(),
+        x.cols() * x.dtype().bytes() + row_bytes,
+        panel_bytes,
+        |rows| x.frame_bytes(rows),
+    )
 }
 
 impl From<Operand> for Rows {

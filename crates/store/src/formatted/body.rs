@@ -1,11 +1,14 @@
-//! The bytes of an object as a device: blocks that lie somewhere on the device below, each checked when it is read.
+//! The bytes of an object as a device: blocks that lie somewhere on the device below, each checked
+//! when it is read.
 
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use outcore_device::{Blocking, Buf, Device, Limits, Locked, Route, discard_now, flush_now, read_now, write_now};
+use outcore_device::{
+    Blocking, Buf, Device, Limits, Locked, Route, discard_now, flush_now, read_now, write_now,
+};
 
 use super::Inner;
 use super::layout::{BLOCK, Condition, Entry, Run};
@@ -17,8 +20,9 @@ const MAX_TRANSFER_BYTES: usize = 1 << 20;
 /// Blocks that were freed, for the next search for free ones.
 pub(super) type Returned = Arc<Mutex<Vec<Run>>>;
 
-/// Blocks of one version of an object that no later version has. They are freed when no handle has this version or an earlier one open:
-/// each holds that of the next, as each earlier one may have the same blocks.
+/// Blocks of one version of an object that no later version has. They are freed when no handle has
+/// this version or an earlier one open: each holds that of the next, as each earlier one may have
+/// the same blocks.
 #[derive(Default)]
 pub(super) struct Garbage {
     left: Mutex<(Vec<Run>, Option<Arc<Garbage>>)>,
@@ -27,7 +31,10 @@ pub(super) struct Garbage {
 
 impl Garbage {
     pub(super) fn new(runs: Vec<Run>, returned: &Returned) -> Garbage {
-        Garbage { left: Mutex::new((runs, None)), returned: Arc::clone(returned) }
+        Garbage {
+            left: Mutex::new((runs, None)),
+            returned: Arc::clone(returned),
+        }
     }
 
     /// Blocks that are to come back too.
@@ -38,8 +45,15 @@ impl Garbage {
     /// Blocks that come back now. They begin one of the runs.
     pub(super) fn give(&self, run: Run) {
         let mut left = self.left.locked();
-        if let Some(first) = left.0.iter_mut().find(|first| first.start == run.start && first.blocks >= run.blocks) {
-            *first = Run { start: run.end(), blocks: first.blocks - run.blocks };
+        if let Some(first) = left
+            .0
+            .iter_mut()
+            .find(|first| first.start == run.start && first.blocks >= run.blocks)
+        {
+            *first = Run {
+                start: run.end(),
+                blocks: first.blocks - run.blocks,
+            };
             self.returned.locked().push(run);
         }
     }
@@ -52,7 +66,8 @@ impl Garbage {
 
 impl Drop for Garbage {
     fn drop(&mut self) {
-        let (mut runs, mut next) = std::mem::take(self.left.get_mut().expect("no panic while held"));
+        let (mut runs, mut next) =
+            std::mem::take(self.left.get_mut().expect("no panic while held"));
         // In a loop: there may be very many.
         while let Some(mut after) = next.and_then(Arc::into_inner) {
             let (more, then) = std::mem::take(after.left.get_mut().expect("no panic while held"));
@@ -76,11 +91,30 @@ pub(super) struct Body {
 }
 
 impl Body {
-    pub(super) fn new(device: &Arc<dyn Device>, sums: &Arc<Cache>, entry: &Entry, is_new: bool, garbage: Arc<Garbage>) -> Body {
+    pub(super) fn new(
+        device: &Arc<dyn Device>,
+        sums: &Arc<Cache>,
+        entry: &Entry,
+        is_new: bool,
+        garbage: Arc<Garbage>,
+    ) -> Body {
         let device = Arc::clone(device);
-        let sums = Sums::new(sums, &entry.sums, is_new, entry.condition == Condition::Whole);
+        let sums = Sums::new(
+            sums,
+            &entry.sums,
+            is_new,
+            entry.condition == Condition::Whole,
+        );
         let (places, is_written) = (Places::new(&entry.runs), AtomicBool::new(is_new));
-        Body { device, id: entry.id, len: entry.len, places, sums, is_written, garbage }
+        Body {
+            device,
+            id: entry.id,
+            len: entry.len,
+            places,
+            sums,
+            is_written,
+            garbage,
+        }
     }
 
     pub(super) fn begin(&self) {
@@ -101,19 +135,28 @@ impl Body {
         }
         for (number, (block, &sum)) in destination.chunks_mut(BLOCK).zip(&sums).enumerate() {
             // It may have been written between the two reads.
-            if differs(block, sum) && self.sums.are_settled() && self.sums.get(first + number as u64, 1)?[0] == sum {
+            if differs(block, sum)
+                && self.sums.are_settled()
+                && self.sums.get(first + number as u64, 1)?[0] == sum
+            {
                 return Err(damaged(offset + (number * BLOCK) as u64));
             }
         }
         Ok(())
     }
 
-    /// Calls `f` with where each part of the bytes begins, the sums of its blocks, and its blocks as they are.
-    pub(super) fn each_part(&self, mut f: impl FnMut(u64, &[u32], &[u8]) -> io::Result<()>) -> io::Result<()> {
+    /// Calls `f` with where each part of the bytes begins, the sums of its blocks, and its blocks
+    /// as they are.
+    pub(super) fn each_part(
+        &self,
+        mut f: impl FnMut(u64, &[u32], &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut buf = Buf::anonymous(MAX_TRANSFER_BYTES)?;
         let end = self.len.next_multiple_of(BLOCK as u64);
         for at in (0..end).step_by(MAX_TRANSFER_BYTES) {
-            let part = &mut buf[..usize::try_from(end - at).unwrap_or(usize::MAX).min(MAX_TRANSFER_BYTES)];
+            let part = &mut buf[..usize::try_from(end - at)
+                .unwrap_or(usize::MAX)
+                .min(MAX_TRANSFER_BYTES)];
             let sums = self.sums.get(at / BLOCK as u64, part.len() / BLOCK)?;
             for (place, range) in pieces(&self.places, at, part.len())? {
                 read_now(&*self.device, &mut part[range], place)?;
@@ -123,10 +166,14 @@ impl Body {
         Ok(())
     }
 
-    /// Gives all bytes, whatever they are, the checksums that they have. There is no writer meanwhile.
+    /// Gives all bytes, whatever they are, the checksums that they have. There is no writer
+    /// meanwhile.
     pub(super) fn sum_anew(&self) -> io::Result<()> {
         self.each_part(|at, sums, bytes| {
-            let new = bytes.chunks(BLOCK).zip(sums).map(|(block, &old)| if old == 0 { 0 } else { sum_of(block) });
+            let new = bytes
+                .chunks(BLOCK)
+                .zip(sums)
+                .map(|(block, &old)| if old == 0 { 0 } else { sum_of(block) });
             self.sums.set(at / BLOCK as u64, &new.collect::<Vec<u32>>())
         })
     }
@@ -146,22 +193,36 @@ impl Body {
             return Ok(());
         }
         let count = (whole.end - whole.start) / block;
-        self.sums.set(whole.start / block, &vec![0; count as usize])?;
-        let pieces = pieces(&self.places, whole.start, (whole.end - whole.start) as usize)?;
-        pieces.into_iter().try_for_each(|(place, part)| discard_now(&*self.device, place, part.len() as u64))
+        self.sums
+            .set(whole.start / block, &vec![0; count as usize])?;
+        let pieces = pieces(
+            &self.places,
+            whole.start,
+            (whole.end - whole.start) as usize,
+        )?;
+        pieces
+            .into_iter()
+            .try_for_each(|(place, part)| discard_now(&*self.device, place, part.len() as u64))
     }
 
-    /// Writes the sums to where they belong; a change of the catalog makes them durable, and the bytes too.
+    /// Writes the sums to where they belong; a change of the catalog makes them durable, and the
+    /// bytes too.
     pub(super) fn write_sums(&self) -> io::Result<()> {
         self.sums.write()
     }
 }
 
 /// Pieces that lie together: where they are below, and which of the bytes they are.
-pub(super) fn pieces(places: &Places, offset: u64, len: usize) -> io::Result<Vec<(u64, Range<usize>)>> {
+pub(super) fn pieces(
+    places: &Places,
+    offset: u64,
+    len: usize,
+) -> io::Result<Vec<(u64, Range<usize>)>> {
     let (mut found, mut at, block) = (Vec::new(), 0, BLOCK as u64);
     while at < len {
-        let place = places.find((offset + at as u64) / block).ok_or(io::ErrorKind::UnexpectedEof)?;
+        let place = places
+            .find((offset + at as u64) / block)
+            .ok_or(io::ErrorKind::UnexpectedEof)?;
         let end = len.min(at + usize::try_from(place.blocks * block).unwrap_or(usize::MAX));
         found.push((place.start * block, at..end));
         at = end;
@@ -172,7 +233,9 @@ pub(super) fn pieces(places: &Places, offset: u64, len: usize) -> io::Result<Vec
 /// Where blocks are not what their sums say.
 pub(super) fn wrong_blocks(sums: &[u32], bytes: &[u8]) -> impl Iterator<Item = u64> {
     let blocks = bytes.chunks(BLOCK).zip(sums).enumerate();
-    blocks.filter(|(_, (block, sum))| is_wrong(block, **sum)).map(|(number, _)| (number * BLOCK) as u64)
+    blocks
+        .filter(|(_, (block, sum))| is_wrong(block, **sum))
+        .map(|(number, _)| (number * BLOCK) as u64)
 }
 
 /// Whether a block is not what its sum says. One that was never written is made zero.
@@ -201,11 +264,18 @@ pub(super) struct ObjectDevice {
 }
 
 impl ObjectDevice {
-    pub(super) const LIMITS: Limits = Limits { block: BLOCK as u32, max_transfer: MAX_TRANSFER_BYTES };
+    pub(super) const LIMITS: Limits = Limits {
+        block: BLOCK as u32,
+        max_transfer: MAX_TRANSFER_BYTES,
+    };
 
     fn check_write(&self) -> io::Result<()> {
         let may_write = self.may_write && self.body.is_written.load(Ordering::Acquire);
-        if may_write { Ok(()) } else { Err(io::ErrorKind::ReadOnlyFilesystem.into()) }
+        if may_write {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::ReadOnlyFilesystem.into())
+        }
     }
 }
 

@@ -6,13 +6,15 @@
 //!
 //! Each of two steps is one that a crash undoes or leaves whole:
 //!
-//! * a change is appended: its blocks, then a flush. Blocks of a change that is not whole are at the end of the log, where they count
-//!   for nothing;
-//! * before that, where the log is full, it is begun anew in the other room: all objects as they are, a flush, then the superblock that
-//!   leads there, a flush. Every log has an epoch of its own, so that no block of an older one is taken for its.
+//! * a change is appended: its blocks, then a flush. Blocks of a change that is not whole are at
+//!   the end of the log, where they count for nothing;
+//! * before that, where the log is full, it is begun anew in the other room: all objects as they
+//!   are, a flush, then the superblock that leads there, a flush. Every log has an epoch of its
+//!   own, so that no block of an older one is taken for its.
 //!
-//! The invariant: what the superblock with the highest generation leads to is the catalog as it was after some change, and no earlier
-//! one than the last that was reported. After an error it is not known which; then nothing is changed until the device is opened again.
+//! The invariant: what the superblock with the highest generation leads to is the catalog as it was
+//! after some change, and no earlier one than the last that was reported. After an error it is not
+//! known which; then nothing is changed until the device is opened again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,13 +22,14 @@ use std::sync::Arc;
 use outcore_device::{Buf, Device, flush_now, read_now, write_now};
 
 use super::layout::{
-    BLOCK, ENTRY_BYTES, Entry, RUN_BYTES, Record, Run, SUPERBLOCKS, Superblock, Wrong, decode, encode, epoch_of, from_log,
-    log_blocks, to_log,
+    BLOCK, ENTRY_BYTES, Entry, RUN_BYTES, Record, Run, SUPERBLOCKS, Superblock, Wrong, decode,
+    encode, epoch_of, from_log, log_blocks, to_log,
 };
 use super::space::Space;
 use crate::error::Error;
 
-/// Blocks of the first log, where the device is not so small that they would be more than a 16th of it.
+/// Blocks of the first log, where the device is not so small that they would be more than a 16th of
+/// it.
 const LOG_BLOCKS: u64 = 256;
 const LOG_BLOCKS_MIN: u64 = 4;
 /// Blocks that are read at once.
@@ -57,7 +60,8 @@ pub(super) struct Found {
     pub(super) space: Space,
     /// A change was under way when the last writer ended.
     pub(super) is_torn: bool,
-    /// Of a catalog that was salvaged: they stay until the new one is there, if there is room without them.
+    /// Of a catalog that was salvaged: they stay until the new one is there, if there is room
+    /// without them.
     pub(super) old_logs: Vec<Run>,
 }
 
@@ -71,24 +75,50 @@ impl Catalog {
         let log = LOG_BLOCKS.min(blocks / 32).max(LOG_BLOCKS_MIN);
         if blocks < SUPERBLOCKS + 2 * log {
             let needed = (SUPERBLOCKS + 2 * LOG_BLOCKS_MIN) * BLOCK as u64;
-            return Err(Error::NoSpace { object: device.name().to_owned(), needed, free: device.len() });
+            return Err(Error::NoSpace {
+                object: device.name().to_owned(),
+                needed,
+                free: device.len(),
+            });
         }
         let identity = identity(&mut random);
-        let catalog = Run { start: SUPERBLOCKS, blocks: log };
-        let spare = Run { start: catalog.end(), blocks: log };
+        let catalog = Run {
+            start: SUPERBLOCKS,
+            blocks: log,
+        };
+        let spare = Run {
+            start: catalog.end(),
+            blocks: log,
+        };
         // Nothing that an older store has left here is later than what is to come.
         let found = generations(&device)?;
         let generation = found.iter().flatten().max().map_or(1, |last| last + 1);
         let epoch = epoch(generation, random());
-        let superblock = Superblock { identity, generation, blocks, catalog, spare, epoch };
-        // The old superblocks go first, the one that counts last: until the new ones are there, it is a store that is being formatted.
+        let superblock = Superblock {
+            identity,
+            generation,
+            blocks,
+            catalog,
+            spare,
+            epoch,
+        };
+        // The old superblocks go first, the one that counts last: until the new ones are there, it
+        // is a store that is being formatted.
         let counts = u64::from(found[1] > found[0]);
         for place in [SUPERBLOCKS - 1 - counts, counts] {
             write(&device, place, &superblock.encode_begun())?;
             flush(&device)?;
         }
-        write(&device, spare.start, &vec![0; spare.blocks as usize * BLOCK])?;
-        write(&device, catalog.start, &to_log(&encode(&[Record::Gone(0)]), superblock.epoch, 0))?;
+        write(
+            &device,
+            spare.start,
+            &vec![0; spare.blocks as usize * BLOCK],
+        )?;
+        write(
+            &device,
+            catalog.start,
+            &to_log(&encode(&[Record::Gone(0)]), superblock.epoch, 0),
+        )?;
         flush(&device)?;
         write_superblocks(&device, &superblock)
     }
@@ -101,7 +131,11 @@ impl Catalog {
         let (superblock, differ) = read_superblock(&device)?;
         let corrupt = |place: u64, reason: Wrong| {
             let (object, offset) = (device.name().to_owned(), place * BLOCK as u64);
-            Err(Error::Corrupt { object, offset, reason })
+            Err(Error::Corrupt {
+                object,
+                offset,
+                reason,
+            })
         };
         let mut space = match superblock.space(device.len()) {
             Ok(space) => space,
@@ -117,25 +151,44 @@ impl Catalog {
             if catalog.names.get(&entry.name) != Some(&entry.id) {
                 return Err(format!("{:?} is the name of two objects", entry.name));
             }
-            match entry.runs.iter().chain(&entry.sums).find(|&&run| !space.claim(run)) {
-                Some(run) => Err(format!("{:?} has {} blocks from {}, which are not its own", entry.name, run.blocks, run.start)),
+            match entry
+                .runs
+                .iter()
+                .chain(&entry.sums)
+                .find(|&&run| !space.claim(run))
+            {
+                Some(run) => Err(format!(
+                    "{:?} has {} blocks from {}, which are not its own",
+                    entry.name, run.blocks, run.start
+                )),
                 None => Ok(()),
             }
         });
         if let Err(reason) = checked {
             return corrupt(catalog.superblock.catalog.start, reason);
         }
-        Ok(Found { catalog, space, is_torn: log.is_torn || differ, old_logs: Vec::new() })
+        Ok(Found {
+            catalog,
+            space,
+            is_torn: log.is_torn || differ,
+            old_logs: Vec::new(),
+        })
     }
 
-    /// What is left of a catalog that cannot be opened, and what was lost of it. Nothing is written.
+    /// What is left of a catalog that cannot be opened, and what was lost of it. Nothing is
+    /// written.
     ///
     /// # Errors
     /// [`Error::Unformatted`] where nothing is left; that of the device.
-    pub(super) fn salvage(device: Arc<dyn Device>, mut random: Random) -> Result<(Found, Vec<String>), Error> {
+    pub(super) fn salvage(
+        device: Arc<dyn Device>,
+        mut random: Random,
+    ) -> Result<(Found, Vec<String>), Error> {
         let mut lost = Vec::new();
         let read = match read_superblock(&device) {
-            Ok((superblock, _)) => Some(superblock).filter(|found| found.space(device.len()).is_ok()),
+            Ok((superblock, _)) => {
+                Some(superblock).filter(|found| found.space(device.len()).is_ok())
+            }
             Err(Error::Unformatted { .. }) => None,
             Err(error) => return Err(error),
         };
@@ -143,19 +196,30 @@ impl Catalog {
             lost.push("the superblocks; the latest catalog was looked for".to_owned());
         }
         // A later one than the superblock leads to was never begun.
-        let latest = read.as_ref().map_or(u64::MAX, |superblock| superblock.epoch);
+        let latest = read
+            .as_ref()
+            .map_or(u64::MAX, |superblock| superblock.epoch);
         let mut logs: Vec<(u64, Run, Log)> = Vec::new();
-        for (epoch, run) in find_logs(&device)?.into_iter().filter(|&(epoch, _)| epoch <= latest) {
+        for (epoch, run) in find_logs(&device)?
+            .into_iter()
+            .filter(|&(epoch, _)| epoch <= latest)
+        {
             logs.push((epoch, run, Log::read(&device, run, epoch)?));
         }
         let Some(base) = logs.iter().rposition(|(_, _, log)| log.begins_whole) else {
             let reason = "nothing is left of its catalog".to_owned();
-            return Err(Error::Unformatted { object: device.name().to_owned(), reason });
+            return Err(Error::Unformatted {
+                object: device.name().to_owned(),
+                reason,
+            });
         };
         let (mut records, mut old_logs, mut last) = (Vec::new(), Vec::new(), 0);
         for (epoch, run, log) in logs.drain(base..) {
             if let Some((place, reason)) = log.damage {
-                lost.push(format!("changes of the catalog at byte {}: {reason}", place * BLOCK as u64));
+                lost.push(format!(
+                    "changes of the catalog at byte {}: {reason}",
+                    place * BLOCK as u64
+                ));
             }
             // A log begins with what the one before it ended with.
             records.extend(log.records);
@@ -163,13 +227,29 @@ impl Catalog {
             old_logs.push(run);
         }
         let blocks = device.len() / BLOCK as u64;
-        let nothing = Run { start: SUPERBLOCKS, blocks: 0 };
+        let nothing = Run {
+            start: SUPERBLOCKS,
+            blocks: 0,
+        };
         let superblock = read.unwrap_or_else(|| {
             let identity = identity(&mut random);
-            Superblock { identity, generation: last >> 32, blocks, catalog: nothing, spare: nothing, epoch: last }
+            Superblock {
+                identity,
+                generation: last >> 32,
+                blocks,
+                catalog: nothing,
+                spare: nothing,
+                epoch: last,
+            }
         });
-        let superblock = Superblock { catalog: nothing, spare: nothing, ..superblock };
-        let mut space = superblock.space(device.len()).expect("nothing is where it cannot be");
+        let superblock = Superblock {
+            catalog: nothing,
+            spare: nothing,
+            ..superblock
+        };
+        let mut space = superblock
+            .space(device.len())
+            .expect("nothing is where it cannot be");
         let mut catalog = Catalog::new(device, superblock, 0, records, random);
         // Of two that have the same blocks the later one is right.
         let ids: Vec<u64> = catalog.entries.keys().rev().copied().collect();
@@ -182,19 +262,49 @@ impl Catalog {
                 is_free
             };
             let is_named = catalog.names.get(&entry.name) == Some(&id);
-            if !is_named || entry.check().is_err() || !entry.runs.iter().chain(&entry.sums).copied().all(is_free) {
+            if !is_named
+                || entry.check().is_err()
+                || !entry.runs.iter().chain(&entry.sums).copied().all(is_free)
+            {
                 claimed.into_iter().for_each(|run| space.give(run));
                 catalog.apply(Record::Gone(id));
-                lost.push(format!("object {id}, {:?}, whose blocks or name another one has", entry.name));
+                lost.push(format!(
+                    "object {id}, {:?}, whose blocks or name another one has",
+                    entry.name
+                ));
             }
         }
         old_logs.retain(|&run| space.claim(run));
-        Ok((Found { catalog, space, is_torn: true, old_logs }, lost))
+        Ok((
+            Found {
+                catalog,
+                space,
+                is_torn: true,
+                old_logs,
+            },
+            lost,
+        ))
     }
 
-    fn new(device: Arc<dyn Device>, superblock: Superblock, used: u64, records: Vec<Record>, random: Random) -> Catalog {
+    fn new(
+        device: Arc<dyn Device>,
+        superblock: Superblock,
+        used: u64,
+        records: Vec<Record>,
+        random: Random,
+    ) -> Catalog {
         let (entries, names) = (BTreeMap::new(), BTreeMap::new());
-        let mut catalog = Catalog { device, superblock, used, entries, names, next_id: 1, bytes: 0, is_lost: false, random };
+        let mut catalog = Catalog {
+            device,
+            superblock,
+            used,
+            entries,
+            names,
+            next_id: 1,
+            bytes: 0,
+            is_lost: false,
+            random,
+        };
         records.into_iter().for_each(|record| catalog.apply(record));
         catalog
     }
@@ -224,13 +334,18 @@ impl Catalog {
 
     /// All names, in order, with the objects that have them.
     pub(super) fn names(&self) -> impl Iterator<Item = (&str, &Arc<Entry>)> {
-        self.names.iter().map(|(name, id)| (name.as_str(), &self.entries[id]))
+        self.names
+            .iter()
+            .map(|(name, id)| (name.as_str(), &self.entries[id]))
     }
 
     /// Whether names go on where this one ends.
     pub(super) fn has_below(&self, name: &str) -> bool {
         let below = format!("{name}/");
-        self.names.range(below.clone()..).next().is_some_and(|(name, _)| name.starts_with(&below))
+        self.names
+            .range(below.clone()..)
+            .next()
+            .is_some_and(|(name, _)| name.starts_with(&below))
     }
 
     pub(super) fn find(&self, name: &str) -> Option<&Arc<Entry>> {
@@ -252,17 +367,23 @@ impl Catalog {
         (self.random)()
     }
 
-    /// Makes a change durable, all of it or nothing. What the caller wrote before is durable with it.
+    /// Makes a change durable, all of it or nothing. What the caller wrote before is durable with
+    /// it.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], and nothing has changed; that of the device, and then the outcome is unknown until it is opened again.
+    /// [`Error::NoSpace`], and nothing has changed; that of the device, and then the outcome is
+    /// unknown until it is opened again.
     pub(super) fn change(&mut self, records: Vec<Record>, space: &mut Space) -> Result<(), Error> {
         self.check_lost()?;
         let bytes = encode(&records);
         let blocks = log_blocks(bytes.len());
         // What is new leaves room for a change that removes something, in whichever log.
-        let (is_new, Run { blocks: room, .. }) =
-            (records.iter().any(|record| matches!(record, Record::Put(_))), self.superblock.catalog);
+        let (is_new, Run { blocks: room, .. }) = (
+            records
+                .iter()
+                .any(|record| matches!(record, Record::Put(_))),
+            self.superblock.catalog,
+        );
         let after = log_blocks(self.bytes + bytes.len()) + 1;
         if self.used + blocks > room || is_new && after > room {
             self.begin_anew(space, blocks + u64::from(is_new))?;
@@ -271,7 +392,11 @@ impl Catalog {
         self.is_lost = true;
         // Data that the change speaks of come first.
         flush(&self.device)?;
-        write(&self.device, log.start + self.used, &to_log(&bytes, self.superblock.epoch, self.used))?;
+        write(
+            &self.device,
+            log.start + self.used,
+            &to_log(&bytes, self.superblock.epoch, self.used),
+        )?;
         flush(&self.device)?;
         self.is_lost = false;
         self.used += blocks;
@@ -279,7 +404,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Begins the log anew, with all objects as they are, so that there is room for `more` further blocks.
+    /// Begins the log anew, with all objects as they are, so that there is room for `more` further
+    /// blocks.
     ///
     /// # Errors
     /// As [`change`](Catalog::change).
@@ -287,27 +413,55 @@ impl Catalog {
         self.check_lost()?;
         // The first says which numbers have been used.
         let mut records = vec![Record::Gone(self.next_id - 1)];
-        records.extend(self.entries.values().map(|entry| Record::Put(Entry::clone(entry))));
+        records.extend(
+            self.entries
+                .values()
+                .map(|entry| Record::Put(Entry::clone(entry))),
+        );
         let records = encode(&records);
         let blocks = log_blocks(records.len());
         let old = [self.superblock.catalog, self.superblock.spare];
         // Half of a log is for changes, so that it is not begun anew with each.
         let least = blocks + more;
-        let wanted = if blocks * 2 + more > old[1].blocks { Some([4, 2, 1]) } else { None };
-        let larger = wanted.into_iter().flatten().find_map(|times| space.take_one(least * 2 * times));
+        let wanted = if blocks * 2 + more > old[1].blocks {
+            Some([4, 2, 1])
+        } else {
+            None
+        };
+        let larger = wanted
+            .into_iter()
+            .flatten()
+            .find_map(|times| space.take_one(least * 2 * times));
         if larger.is_none() && least > old[1].blocks {
             let (object, free) = (self.device.name().to_owned(), space.blocks() * BLOCK as u64);
-            return Err(Error::NoSpace { object, needed: least * 2 * BLOCK as u64, free });
+            return Err(Error::NoSpace {
+                object,
+                needed: least * 2 * BLOCK as u64,
+                free,
+            });
         }
         let [catalog, spare] = match larger {
-            Some(Run { start, blocks }) => {
-                [Run { start, blocks: blocks / 2 }, Run { start: start + blocks / 2, blocks: blocks / 2 }]
-            }
+            Some(Run { start, blocks }) => [
+                Run {
+                    start,
+                    blocks: blocks / 2,
+                },
+                Run {
+                    start: start + blocks / 2,
+                    blocks: blocks / 2,
+                },
+            ],
             None => [old[1], old[0]],
         };
         let generation = self.superblock.generation + 1;
         let epoch = epoch(generation, (self.random)());
-        let superblock = Superblock { generation, catalog, spare, epoch, ..self.superblock.clone() };
+        let superblock = Superblock {
+            generation,
+            catalog,
+            spare,
+            epoch,
+            ..self.superblock.clone()
+        };
         self.is_lost = true;
         write(&self.device, catalog.start, &to_log(&records, epoch, 0))?;
         flush(&self.device)?;
@@ -323,14 +477,19 @@ impl Catalog {
 
     fn check_lost(&self) -> Result<(), Error> {
         match self.is_lost {
-            true => Err(Error::Lost { object: self.device.name().to_owned() }),
+            true => Err(Error::Lost {
+                object: self.device.name().to_owned(),
+            }),
             false => Ok(()),
         }
     }
 }
 
 fn bytes_of(entry: &Entry) -> usize {
-    ENTRY_BYTES + entry.name.len() + entry.about.len() + RUN_BYTES * (entry.runs.len() + entry.sums.len())
+    ENTRY_BYTES
+        + entry.name.len()
+        + entry.about.len()
+        + RUN_BYTES * (entry.runs.len() + entry.sums.len())
 }
 
 /// What a log says.
@@ -349,7 +508,13 @@ struct Log {
 
 impl Log {
     fn read(device: &Arc<dyn Device>, run: Run, epoch: u64) -> Result<Log, Error> {
-        let mut log = Log { records: Vec::new(), used: 0, is_torn: false, begins_whole: false, damage: None };
+        let mut log = Log {
+            records: Vec::new(),
+            used: 0,
+            is_torn: false,
+            begins_whole: false,
+            damage: None,
+        };
         let (mut change, mut first, mut first_wrong, mut number) = (Vec::new(), None, None, 0);
         while number < run.blocks {
             let count = READ_BLOCKS.min(run.blocks - number);
@@ -378,7 +543,8 @@ impl Log {
                         log.begins_whole |= found.first == 0;
                         log.records.extend(records);
                         // A crash leaves blocks of one change at most, at the end.
-                        let follow = |wrong| (wrong, "a block is damaged, and changes follow it".into());
+                        let follow =
+                            |wrong| (wrong, "a block is damaged, and changes follow it".into());
                         log.damage = log.damage.or_else(|| wrong.map(follow));
                     }
                     (Err(wrong), _) => log.damage = log.damage.or(Some((place, wrong))),
@@ -402,8 +568,13 @@ fn find_logs(device: &Arc<dyn Device>) -> Result<BTreeMap<u64, Run>, Error> {
         let count = READ_BLOCKS.min(blocks - place);
         for (at, block) in (place..).zip(read(device, place, count)?.chunks(BLOCK)) {
             // Its first block may be the damaged one.
-            if let Some((epoch, number)) = epoch_of(block).filter(|&(_, number)| number <= at - SUPERBLOCKS) {
-                let run = logs.entry(epoch).or_insert(Run { start: at - number, blocks: 0 });
+            if let Some((epoch, number)) =
+                epoch_of(block).filter(|&(_, number)| number <= at - SUPERBLOCKS)
+            {
+                let run = logs.entry(epoch).or_insert(Run {
+                    start: at - number,
+                    blocks: 0,
+                });
                 if run.start + number == at {
                     run.blocks = run.blocks.max(number + 1);
                 }
@@ -427,30 +598,60 @@ fn epoch(generation: u64, random: u64) -> u64 {
 fn read_superblock(device: &Arc<dyn Device>) -> Result<(Superblock, bool), Error> {
     let object = || device.name().to_owned();
     if device.len() < SUPERBLOCKS * BLOCK as u64 {
-        return Err(Error::Unformatted { object: object(), reason: "it is too short".into() });
+        return Err(Error::Unformatted {
+            object: object(),
+            reason: "it is too short".into(),
+        });
     }
     // One at a time: a bad sector is in one of them.
-    let blocks: Vec<Result<Buf, Error>> = (0..SUPERBLOCKS).map(|place| read(device, place, 1)).collect();
-    if let Some(block) = blocks.iter().flatten().find(|block| Superblock::is_of_another_version(block)) {
+    let blocks: Vec<Result<Buf, Error>> = (0..SUPERBLOCKS)
+        .map(|place| read(device, place, 1))
+        .collect();
+    if let Some(block) = blocks
+        .iter()
+        .flatten()
+        .find(|block| Superblock::is_of_another_version(block))
+    {
         let reason = Superblock::decode(block).expect_err("it is of another version");
-        return Err(Error::Unformatted { object: object(), reason });
+        return Err(Error::Unformatted {
+            object: object(),
+            reason,
+        });
     }
     if blocks.iter().all(Result::is_err) {
         return Err(blocks.into_iter().find_map(Result::err).expect("all are"));
     }
-    let decode =
-        |block: Result<Buf, Error>| block.map_err(|error| error.to_string()).and_then(|block| Superblock::decode(&block));
-    let begun = blocks.iter().flatten().position(|block| Superblock::is_begun(block)).unwrap_or(0);
+    let decode = |block: Result<Buf, Error>| {
+        block
+            .map_err(|error| error.to_string())
+            .and_then(|block| Superblock::decode(&block))
+    };
+    let begun = blocks
+        .iter()
+        .flatten()
+        .position(|block| Superblock::is_begun(block))
+        .unwrap_or(0);
     let found: Vec<Result<Superblock, Wrong>> = blocks.into_iter().map(decode).collect();
-    let best = found.iter().flatten().max_by_key(|superblock| superblock.generation).cloned();
+    let best = found
+        .iter()
+        .flatten()
+        .max_by_key(|superblock| superblock.generation)
+        .cloned();
     match best {
         Some(best) => {
             let differ = found.iter().any(|other| other.as_ref() != Ok(&best));
             Ok((best, differ))
         }
         None => {
-            let reason = found.into_iter().skip(begun).find_map(Result::err).expect("none is well");
-            Err(Error::Unformatted { object: object(), reason })
+            let reason = found
+                .into_iter()
+                .skip(begun)
+                .find_map(Result::err)
+                .expect("none is well");
+            Err(Error::Unformatted {
+                object: object(),
+                reason,
+            })
         }
     }
 }
@@ -460,7 +661,9 @@ fn generations(device: &Arc<dyn Device>) -> Result<[Option<u64>; SUPERBLOCKS as 
     let mut found = [None; SUPERBLOCKS as usize];
     for (place, generation) in (0..).zip(&mut found) {
         // What cannot be read is written over.
-        *generation = read(device, place, 1).ok().and_then(|block| Superblock::generation_of(&block));
+        *generation = read(device, place, 1)
+            .ok()
+            .and_then(|block| Superblock::generation_of(&block));
     }
     Ok(found)
 }

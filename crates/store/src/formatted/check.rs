@@ -38,35 +38,74 @@ pub struct Fault {
 }
 
 impl Formatted {
-    /// Reads every block of every object. `progress` is told how many of how many bytes are done, and ends it by returning false.
+    /// Reads every block of every object. `progress` is told how many of how many bytes are done,
+    /// and ends it by returning false.
     ///
     /// # Errors
-    /// That of the device; what a checksum finds is no error, but among the faults. [`Error::Io`] of kind `Interrupted` when it is ended.
+    /// That of the device; what a checksum finds is no error, but among the faults. [`Error::Io`]
+    /// of kind `Interrupted` when it is ended.
     pub fn check(&self, mut progress: impl FnMut(u64, u64) -> bool) -> Result<Findings, Error> {
         let store = &self.0;
-        let entries: Vec<Arc<Entry>> = store.lock().catalog.names().map(|(_, entry)| Arc::clone(entry)).collect();
+        let entries: Vec<Arc<Entry>> = store
+            .lock()
+            .catalog
+            .names()
+            .map(|(_, entry)| Arc::clone(entry))
+            .collect();
         let all = entries.iter().map(|entry| entry.len).sum();
-        let mut findings = Findings { free_bytes: self.free_bytes()?, ..Findings::default() };
+        let mut findings = Findings {
+            free_bytes: self.free_bytes()?,
+            ..Findings::default()
+        };
         for entry in entries {
             let held = {
                 let mut state = store.lock();
                 // It may have been replaced meanwhile, or be written now.
-                let is_same = state.catalog.get(entry.id).is_some_and(|now| Arc::ptr_eq(now, &entry));
-                (is_same && !state.writers.contains_key(&entry.name)).then(|| state.hold_open(store, &entry))
+                let is_same = state
+                    .catalog
+                    .get(entry.id)
+                    .is_some_and(|now| Arc::ptr_eq(now, &entry));
+                (is_same && !state.writers.contains_key(&entry.name))
+                    .then(|| state.hold_open(store, &entry))
             };
             let Some(_held) = held else { continue };
-            let mut fault = |reason: String| findings.faults.push(Fault { name: entry.name.clone(), reason });
+            let mut fault = |reason: String| {
+                findings.faults.push(Fault {
+                    name: entry.name.clone(),
+                    reason,
+                })
+            };
             findings.objects += 1;
             findings.bytes += entry.len;
             let before = findings.bytes - entry.len;
             if entry.condition != Condition::Whole {
-                fault(if entry.is_stream { "not finished, or damaged" } else { "a write in place was interrupted" }.into());
+                fault(
+                    if entry.is_stream {
+                        "not finished, or damaged"
+                    } else {
+                        "a write in place was interrupted"
+                    }
+                    .into(),
+                );
                 continue;
             }
-            let mut told = |done| if progress(before + done, all) { Ok(()) } else { Err(io::ErrorKind::Interrupted.into()) };
-            let looked =
-                if entry.is_stream { fault_of_stream(store, &entry, &mut told) } else { fault_of(store, &entry, &mut told) };
-            let is_same = store.lock().catalog.get(entry.id).is_some_and(|now| Arc::ptr_eq(now, &entry));
+            let mut told = |done| {
+                if progress(before + done, all) {
+                    Ok(())
+                } else {
+                    Err(io::ErrorKind::Interrupted.into())
+                }
+            };
+            let looked = if entry.is_stream {
+                fault_of_stream(store, &entry, &mut told)
+            } else {
+                fault_of(store, &entry, &mut told)
+            };
+            let is_same = store
+                .lock()
+                .catalog
+                .get(entry.id)
+                .is_some_and(|now| Arc::ptr_eq(now, &entry));
             match looked {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                     return Err(Error::from_io(&store.full(&entry.name), "check", error));
@@ -80,13 +119,18 @@ impl Formatted {
         Ok(findings)
     }
 
-    /// Opens a file or block device that may be damaged, and mends what can be: superblocks and catalog are written anew from what is left
-    /// of them; objects with damaged bytes are marked as [interrupted](Error::Interrupted), so that they are not taken for whole. Says what
-    /// was wrong.
+    /// Opens a file or block device that may be damaged, and mends what can be: superblocks and
+    /// catalog are written anew from what is left of them; objects with damaged bytes are marked as
+    /// [interrupted](Error::Interrupted), so that they are not taken for whole. Says what was
+    /// wrong.
     ///
     /// # Errors
-    /// [`Error::Unformatted`] where nothing is left of a store; [`Error::Locked`]; that of the device.
-    pub fn repair(path: impl AsRef<Path>, progress: impl FnMut(u64, u64) -> bool) -> Result<Vec<Fault>, Error> {
+    /// [`Error::Unformatted`] where nothing is left of a store; [`Error::Locked`]; that of the
+    /// device.
+    pub fn repair(
+        path: impl AsRef<Path>,
+        progress: impl FnMut(u64, u64) -> bool,
+    ) -> Result<Vec<Fault>, Error> {
         let (device, claim) = Claim::open(path.as_ref(), Access::Write)?;
         Formatted::repair_opened(device, Some(claim), progress)
     }
@@ -95,7 +139,10 @@ impl Formatted {
     ///
     /// # Errors
     /// As [`repair`](Formatted::repair).
-    pub fn repair_device(device: Arc<dyn Device>, progress: impl FnMut(u64, u64) -> bool) -> Result<Vec<Fault>, Error> {
+    pub fn repair_device(
+        device: Arc<dyn Device>,
+        progress: impl FnMut(u64, u64) -> bool,
+    ) -> Result<Vec<Fault>, Error> {
         Formatted::repair_opened(device, None, progress)
     }
 
@@ -106,11 +153,19 @@ impl Formatted {
     ) -> Result<Vec<Fault>, Error> {
         let mut faults = Vec::new();
         let opened = Catalog::open(Arc::clone(&device), draw());
-        let Found { mut catalog, mut space, is_torn, old_logs } = match opened {
+        let Found {
+            mut catalog,
+            mut space,
+            is_torn,
+            old_logs,
+        } = match opened {
             Ok(found) => found,
             Err(Error::Corrupt { .. } | Error::Unformatted { .. }) => {
                 let (found, lost) = Catalog::salvage(Arc::clone(&device), draw())?;
-                faults.extend(lost.into_iter().map(|reason| Fault { name: String::new(), reason }));
+                faults.extend(lost.into_iter().map(|reason| Fault {
+                    name: String::new(),
+                    reason,
+                }));
                 found
             }
             Err(error) => return Err(error),
@@ -132,7 +187,10 @@ impl Formatted {
             let mut state = store.0.lock();
             let entry = state.entry(&store.0, &fault.name)?;
             if entry.condition == Condition::Whole {
-                state.put(Entry { condition: Condition::Marked, ..Entry::clone(&entry) })?;
+                state.put(Entry {
+                    condition: Condition::Marked,
+                    ..Entry::clone(&entry)
+                })?;
             }
             faults.push(fault);
         }
@@ -141,9 +199,19 @@ impl Formatted {
 }
 
 /// What is wrong with the blocks of an object. `told` hears how many of its bytes were read.
-fn fault_of(store: &Inner, entry: &Entry, told: &mut impl FnMut(u64) -> io::Result<()>) -> io::Result<Option<String>> {
+fn fault_of(
+    store: &Inner,
+    entry: &Entry,
+    told: &mut impl FnMut(u64) -> io::Result<()>,
+) -> io::Result<Option<String>> {
     // Of its own, with nothing that was read before.
-    let body = Body::new(&store.device, &Cache::new(&store.device), entry, false, Arc::default());
+    let body = Body::new(
+        &store.device,
+        &Cache::new(&store.device),
+        entry,
+        false,
+        Arc::default(),
+    );
     let (mut damaged, mut first) = (0, None);
     body.each_part(|at, sums, bytes| {
         for offset in wrong_blocks(sums, bytes) {
@@ -152,11 +220,18 @@ fn fault_of(store: &Inner, entry: &Entry, told: &mut impl FnMut(u64) -> io::Resu
         }
         told((at + bytes.len() as u64).min(entry.len))
     })?;
-    Ok(first.map(|first| format!("{damaged} of its blocks are damaged, the first at byte {first}")))
+    Ok(
+        first
+            .map(|first| format!("{damaged} of its blocks are damaged, the first at byte {first}")),
+    )
 }
 
 /// The same of a stream.
-fn fault_of_stream(store: &Inner, entry: &Entry, told: &mut impl FnMut(u64) -> io::Result<()>) -> io::Result<Option<String>> {
+fn fault_of_stream(
+    store: &Inner,
+    entry: &Entry,
+    told: &mut impl FnMut(u64) -> io::Result<()>,
+) -> io::Result<Option<String>> {
     let (mut damaged, mut first) = (0, None);
     stream::each_block(store, entry, |done, block| {
         if let Err(wrong) = block {

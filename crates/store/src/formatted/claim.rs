@@ -1,8 +1,10 @@
-//! Who may use the file or block device of a store: any number of processes that read it, or one that writes it.
+//! Who may use the file or block device of a store: any number of processes that read it, or one
+//! that writes it.
 //!
-//! A lock on the file says so. It goes with the process that has it, however it dies (and the children that it has forked), and can be raised
-//! from a reader's to a writer's without being let go, so that nothing changes in between. A `flock` that all share keeps those away who
-//! would write the file as an [object](crate::Folder).
+//! A lock on the file says so. It goes with the process that has it, however it dies (and the
+//! children that it has forked), and can be raised from a reader's to a writer's without being let
+//! go, so that nothing changes in between. A `flock` that all share keeps those away who would
+//! write the file as an [object](crate::Folder).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -34,13 +36,27 @@ impl Claim {
         let open = |write| OpenOptions::new().read(true).write(write).open(path);
         let (lock, refused) = match open(true) {
             Ok(file) => (file, None),
-            Err(error) if access != Access::Write && is_refusal(&error) => (open(false).map_err(fail)?, Some(error)),
+            Err(error) if access != Access::Write && is_refusal(&error) => {
+                (open(false).map_err(fail)?, Some(error))
+            }
             Err(error) => return Err(failed(path, error)),
         };
-        let mode = if refused.is_none() { Mode::ReadWrite } else { Mode::Read };
-        let mut claim = Claim { path: path.to_owned(), lock, refused, alone: None, owner: std::process::id() };
+        let mode = if refused.is_none() {
+            Mode::ReadWrite
+        } else {
+            Mode::Read
+        };
+        let mut claim = Claim {
+            path: path.to_owned(),
+            lock,
+            refused,
+            alone: None,
+            owner: std::process::id(),
+        };
         if !lock::try_lock_shared(&claim.lock).map_err(fail)? {
-            return Err(Error::Locked { object: shown(path) });
+            return Err(Error::Locked {
+                object: shown(path),
+            });
         }
         match access {
             Access::Write => claim.raise()?,
@@ -53,12 +69,23 @@ impl Claim {
     /// From now on it is written, and no other process reads it.
     pub(super) fn raise(&mut self) -> Result<(), Error> {
         if let Some(refused) = &self.refused {
-            return Err(Error::from_io(&shown(&self.path), "write", refused.kind().into()));
+            return Err(Error::from_io(
+                &shown(&self.path),
+                "write",
+                refused.kind().into(),
+            ));
         }
-        let about = self.lock.metadata().map_err(|error| failed(&self.path, error))?;
+        let about = self
+            .lock
+            .metadata()
+            .map_err(|error| failed(&self.path, error))?;
         if about.file_type().is_block_device() && self.alone.is_none() {
             let mut options = OpenOptions::new();
-            let alone = options.read(true).write(true).custom_flags(rustix::fs::OFlags::EXCL.bits() as i32).open(&self.path);
+            let alone = options
+                .read(true)
+                .write(true)
+                .custom_flags(rustix::fs::OFlags::EXCL.bits() as i32)
+                .open(&self.path);
             self.alone = Some(alone.map_err(|error| failed(&self.path, error))?);
         }
         self.lock(true).inspect_err(|_| self.alone = None)
@@ -67,7 +94,9 @@ impl Claim {
     fn lock(&self, alone: bool) -> Result<(), Error> {
         match lock::outwait(|| os::lock_open(&self.lock, alone)) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Error::Locked { object: shown(&self.path) }),
+            Ok(false) => Err(Error::Locked {
+                object: shown(&self.path),
+            }),
             Err(error) => Err(failed(&self.path, error)),
         }
     }
@@ -76,7 +105,8 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if self.owner == std::process::id() {
-            // At once: a forked child may hold the same lock open for as long as it lives. What cannot be unlocked is closed next.
+            // At once: a forked child may hold the same lock open for as long as it lives. What
+            // cannot be unlocked is closed next.
             let _ = os::unlock_open(&self.lock);
             lock::release(&self.lock);
         }
@@ -85,12 +115,17 @@ impl Drop for Claim {
 
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
-    matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | ResourceBusy)
+    matches!(
+        error.kind(),
+        PermissionDenied | ReadOnlyFilesystem | ResourceBusy
+    )
 }
 
 fn failed(path: &Path, error: io::Error) -> Error {
     match error.kind() {
-        io::ErrorKind::ResourceBusy => Error::Locked { object: shown(path) },
+        io::ErrorKind::ResourceBusy => Error::Locked {
+            object: shown(path),
+        },
         _ => Error::from_io(&shown(path), "open", error),
     }
 }

@@ -1,6 +1,7 @@
 //! What lies where on a formatted device, byte by byte; `docs/format.md` draws it.
 //!
-//! Pure: bytes to values and back. Numbers are little-endian, places and lengths count blocks of 4096 bytes.
+//! Pure: bytes to values and back. Numbers are little-endian, places and lengths count blocks of
+//! 4096 bytes.
 
 use bytes::{Buf, BufMut};
 use crc_fast::{CrcAlgorithm, Digest};
@@ -12,7 +13,8 @@ use crate::folder::check_name;
 
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 4096;
-/// Superblocks lie in this many blocks at the start of the device, alike but for a crash between writing one and the other.
+/// Superblocks lie in this many blocks at the start of the device, alike but for a crash between
+/// writing one and the other.
 pub(super) const SUPERBLOCKS: u64 = 2;
 pub(super) const VERSION: u32 = 1;
 /// The version of what is in the place of a superblock while a device is formatted.
@@ -90,7 +92,8 @@ impl Superblock {
         self.encode_as(VERSION)
     }
 
-    /// What stands in its place while the device is formatted: neither what was there before nor yet a store.
+    /// What stands in its place while the device is formatted: neither what was there before nor
+    /// yet a store.
     pub(super) fn encode_begun(&self) -> Vec<u8> {
         self.encode_as(BEGUN)
     }
@@ -122,7 +125,8 @@ impl Superblock {
         version_of(block) == Some(BEGUN)
     }
 
-    /// The generation of a superblock, or of what stands in its place while the device is formatted.
+    /// The generation of a superblock, or of what stands in its place while the device is
+    /// formatted.
     pub(super) fn generation_of(block: &[u8]) -> Option<u64> {
         let is_known = version_of(block).is_some_and(|version| [VERSION, BEGUN].contains(&version));
         is_known.then(|| (&block[32..]).get_u64_le())
@@ -151,7 +155,14 @@ impl Superblock {
         bytes.copy_to_slice(&mut identity);
         let (generation, blocks) = (bytes.get_u64_le(), bytes.get_u64_le());
         let (catalog, spare) = (get_run(&mut bytes)?, get_run(&mut bytes)?);
-        Ok(Superblock { identity, generation, blocks, catalog, spare, epoch: bytes.get_u64_le() })
+        Ok(Superblock {
+            identity,
+            generation,
+            blocks,
+            catalog,
+            spare,
+            epoch: bytes.get_u64_le(),
+        })
     }
 }
 
@@ -160,9 +171,14 @@ impl Superblock {
     pub(super) fn space(&self, device_bytes: u64) -> Result<Space, Wrong> {
         if self.blocks > device_bytes / BLOCK as u64 {
             let formatted = self.blocks.saturating_mul(BLOCK as u64);
-            return Err(format!("it is cut: {formatted} bytes were formatted, {device_bytes} are there"));
+            return Err(format!(
+                "it is cut: {formatted} bytes were formatted, {device_bytes} are there"
+            ));
         }
-        let mut space = Space::new(Run { start: SUPERBLOCKS, blocks: self.blocks.saturating_sub(SUPERBLOCKS) });
+        let mut space = Space::new(Run {
+            start: SUPERBLOCKS,
+            blocks: self.blocks.saturating_sub(SUPERBLOCKS),
+        });
         match space.claim(self.catalog) && space.claim(self.spare) {
             true => Ok(space),
             false => Err("the superblock has the catalog where it cannot be".into()),
@@ -212,20 +228,36 @@ pub(super) struct Entry {
 impl Entry {
     /// Whether all that it says can be.
     pub(super) fn check(&self) -> Result<(), Wrong> {
-        let count = |runs: &[Run]| runs.iter().try_fold(0u64, |sum, run| sum.checked_add(run.blocks));
+        let count = |runs: &[Run]| {
+            runs.iter()
+                .try_fold(0u64, |sum, run| sum.checked_add(run.blocks))
+        };
         let blocks = self.len.div_ceil(BLOCK as u64);
         if self.id >= u64::MAX / 2 {
             return Err(format!("object {} has a number that none has", self.id));
         }
         if check_name(&self.name).is_err() || normal(&self.name) != self.name {
-            return Err(format!("object {} has a name that none has, {:?}", self.id, self.name));
+            return Err(format!(
+                "object {} has a name that none has, {:?}",
+                self.id, self.name
+            ));
         }
-        let sum_blocks = if self.is_stream { 0 } else { sum_blocks(blocks) };
+        let sum_blocks = if self.is_stream {
+            0
+        } else {
+            sum_blocks(blocks)
+        };
         if (count(&self.runs), count(&self.sums)) != (Some(blocks), Some(sum_blocks)) {
-            return Err(format!("{:?} has {} bytes and other blocks than those take", self.name, self.len));
+            return Err(format!(
+                "{:?} has {} bytes and other blocks than those take",
+                self.name, self.len
+            ));
         }
         if self.is_stream && self.about_stream().is_none() {
-            return Err(format!("{:?} does not say how long its blocks are", self.name));
+            return Err(format!(
+                "{:?} does not say how long its blocks are",
+                self.name
+            ));
         }
         Ok(())
     }
@@ -238,7 +270,10 @@ impl Entry {
 
 /// A name without what says nothing: `a//b` and `a/./b` are `a/b`.
 pub(super) fn normal(name: &str) -> String {
-    name.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
+    name.split('/')
+        .filter(|part| !part.is_empty() && *part != ".")
+        .collect::<Vec<_>>()
+        .join("/")
 }
 
 /// A change of the catalog.
@@ -282,7 +317,12 @@ pub(super) fn decode(mut bytes: &[u8]) -> Result<Vec<Record>, Wrong> {
     let mut records = Vec::new();
     while !bytes.is_empty() {
         let found = decode_one(&mut bytes);
-        records.push(found.map_err(|wrong| format!("record {} of a change of the catalog: {wrong}", records.len()))?);
+        records.push(found.map_err(|wrong| {
+            format!(
+                "record {} of a change of the catalog: {wrong}",
+                records.len()
+            )
+        })?);
     }
     Ok(records)
 }
@@ -308,19 +348,37 @@ fn decode_one(bytes: &mut &[u8]) -> Result<Record, Wrong> {
     };
     let name_bytes = bytes.try_get_u16_le().map_err(short)?.into();
     let name = take(bytes, name_bytes)?.to_vec();
-    let name = String::from_utf8(name).map_err(|_| format!("the name of object {id} is not UTF-8"))?;
+    let name =
+        String::from_utf8(name).map_err(|_| format!("the name of object {id} is not UTF-8"))?;
     let about_bytes = bytes.try_get_u32_le().map_err(short)? as usize;
     let about = take(bytes, about_bytes)?.to_vec();
     let mut runs = || {
         let count = bytes.try_get_u32_le().map_err(short)? as usize;
-        let mut part = take(bytes, count.checked_mul(RUN_BYTES).ok_or("it ends too early")?)?;
-        (0..count).map(|_| get_run(&mut part)).collect::<Result<Vec<Run>, Wrong>>()
+        let mut part = take(
+            bytes,
+            count.checked_mul(RUN_BYTES).ok_or("it ends too early")?,
+        )?;
+        (0..count)
+            .map(|_| get_run(&mut part))
+            .collect::<Result<Vec<Run>, Wrong>>()
     };
-    Ok(Record::Put(Entry { id, len, changed_ns, condition, is_stream, name, about, runs: runs()?, sums: runs()? }))
+    Ok(Record::Put(Entry {
+        id,
+        len,
+        changed_ns,
+        condition,
+        is_stream,
+        name,
+        about,
+        runs: runs()?,
+        sums: runs()?,
+    }))
 }
 
 fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Result<&'a [u8], Wrong> {
-    bytes.split_off(..count).ok_or_else(|| "it ends too early".into())
+    bytes
+        .split_off(..count)
+        .ok_or_else(|| "it ends too early".into())
 }
 
 fn put_run(bytes: &mut Vec<u8>, run: Run) {
@@ -397,10 +455,18 @@ pub(super) fn from_log(block: &[u8], epoch: u64, number: u64) -> Option<LogBlock
     let (len, is_last) = (usize::from(bytes.get_u16_le()), bytes.get_u16_le() == 1);
     let found = (bytes.get_u64_le(), bytes.get_u64_le());
     let first = bytes.get_u64_le();
-    if found != (epoch, number) || len > RECORD_BYTES || first > number || checksum(&block[4..]) != sum {
+    if found != (epoch, number)
+        || len > RECORD_BYTES
+        || first > number
+        || checksum(&block[4..]) != sum
+    {
         return None;
     }
-    Some(LogBlock { first, is_last, records: &bytes[..len] })
+    Some(LogBlock {
+        first,
+        is_last,
+        records: &bytes[..len],
+    })
 }
 
 #[cfg(test)]
@@ -409,22 +475,72 @@ mod tests {
     use proptest::prelude::*;
 
     fn runs() -> impl Strategy<Value = Vec<Run>> {
-        prop::collection::vec((any::<u32>(), any::<u32>()).prop_map(|(a, b)| Run { start: a.into(), blocks: b.into() }), 0..5)
+        prop::collection::vec(
+            (any::<u32>(), any::<u32>()).prop_map(|(a, b)| Run {
+                start: a.into(),
+                blocks: b.into(),
+            }),
+            0..5,
+        )
     }
 
     fn records() -> impl Strategy<Value = Vec<Record>> {
-        let condition = prop_oneof![Just(Condition::Whole), Just(Condition::Marked), Just(Condition::Unfinished)];
+        let condition = prop_oneof![
+            Just(Condition::Whole),
+            Just(Condition::Marked),
+            Just(Condition::Unfinished)
+        ];
         let about = prop::collection::vec(any::<u8>(), 0..9000);
-        let entry = (any::<u64>(), any::<u64>(), any::<i64>(), (condition, any::<bool>()), ".{0,50}", about, runs(), runs());
-        let entry = entry.prop_map(|(id, len, changed_ns, (condition, is_stream), name, about, runs, sums)| {
-            Record::Put(Entry { id, len, changed_ns, condition, is_stream, name, about, runs, sums })
-        });
-        prop::collection::vec(prop_oneof![entry, any::<u64>().prop_map(Record::Gone)], 0..6)
+        let entry = (
+            any::<u64>(),
+            any::<u64>(),
+            any::<i64>(),
+            (condition, any::<bool>()),
+            ".{0,50}",
+            about,
+            runs(),
+            runs(),
+        );
+        let entry = entry.prop_map(
+            |(id, len, changed_ns, (condition, is_stream), name, about, runs, sums)| {
+                Record::Put(Entry {
+                    id,
+                    len,
+                    changed_ns,
+                    condition,
+                    is_stream,
+                    name,
+                    about,
+                    runs,
+                    sums,
+                })
+            },
+        );
+        prop::collection::vec(
+            prop_oneof![entry, any::<u64>().prop_map(Record::Gone)],
+            0..6,
+        )
     }
 
     fn superblock() -> Superblock {
-        let (catalog, spare) = (Run { start: 2, blocks: 64 }, Run { start: 66, blocks: 64 });
-        Superblock { identity: *b"0123456789abcdef", generation: 7, blocks: 1000, catalog, spare, epoch: 9 }
+        let (catalog, spare) = (
+            Run {
+                start: 2,
+                blocks: 64,
+            },
+            Run {
+                start: 66,
+                blocks: 64,
+            },
+        );
+        Superblock {
+            identity: *b"0123456789abcdef",
+            generation: 7,
+            blocks: 1000,
+            catalog,
+            spare,
+            epoch: 9,
+        }
     }
 
     proptest! {
@@ -522,7 +638,14 @@ mod tests {
         bytes[8] = 2;
         let sum = checksum(&bytes[..508]);
         bytes[508..512].copy_from_slice(&sum.to_le_bytes());
-        assert!(Superblock::decode(&bytes).unwrap_err().contains("version 2"));
-        assert!(Superblock::is_of_another_version(&bytes) && !Superblock::is_of_another_version(&superblock().encode()));
+        assert!(
+            Superblock::decode(&bytes)
+                .unwrap_err()
+                .contains("version 2")
+        );
+        assert!(
+            Superblock::is_of_another_version(&bytes)
+                && !Superblock::is_of_another_version(&superblock().encode())
+        );
     }
 }

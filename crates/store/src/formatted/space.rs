@@ -47,19 +47,31 @@ impl Space {
         Some(self.take_up_to(blocks))
     }
 
-    /// Blocks in one piece: `blocks`, or fewer down to `least`, or, where there is no such piece, all of the longest.
+    /// Blocks in one piece: `blocks`, or fewer down to `least`, or, where there is no such piece,
+    /// all of the longest.
     pub(super) fn take_some(&mut self, blocks: u64, least: u64) -> Option<Run> {
         let &(longest, _) = self.by_len.last()?;
         // Whole pieces of the least size, as long as there is one.
-        let most = if longest >= least { longest - longest % least } else { longest };
+        let most = if longest >= least {
+            longest - longest % least
+        } else {
+            longest
+        };
         Some(self.take_up_to(blocks.min(most)))
     }
 
     /// The start of the shortest run that has `blocks` blocks, or all of the longest; there is one.
     fn take_up_to(&mut self, blocks: u64) -> Run {
-        let found = self.by_len.range((blocks, 0)..).next().or_else(|| self.by_len.last());
+        let found = self
+            .by_len
+            .range((blocks, 0)..)
+            .next()
+            .or_else(|| self.by_len.last());
         let &(len, start) = found.expect("there are free blocks");
-        let run = Run { start, blocks: blocks.min(len) };
+        let run = Run {
+            start,
+            blocks: blocks.min(len),
+        };
         assert!(self.claim(run), "it is free");
         run
     }
@@ -69,7 +81,9 @@ impl Space {
         if run.blocks == 0 {
             return true;
         }
-        let Some((&start, &blocks)) = self.by_start.range(..=run.start).next_back() else { return false };
+        let Some((&start, &blocks)) = self.by_start.range(..=run.start).next_back() else {
+            return false;
+        };
         if start + blocks < run.end() {
             return false;
         }
@@ -148,13 +162,25 @@ mod tests {
 
     #[test]
     fn what_is_taken_cannot_be_claimed() {
-        let mut space = Space::new(Run { start: 10, blocks: 10 });
-        assert!(space.claim(Run { start: 12, blocks: 3 }));
+        let mut space = Space::new(Run {
+            start: 10,
+            blocks: 10,
+        });
+        assert!(space.claim(Run {
+            start: 12,
+            blocks: 3
+        }));
         for (start, blocks) in [(12, 1), (11, 2), (14, 3), (9, 1), (19, 2), (0, 30)] {
             assert!(!space.claim(Run { start, blocks }), "{blocks} at {start}");
         }
         assert_eq!(space.take_one(6), None);
-        assert_eq!(space.take_one(5), Some(Run { start: 15, blocks: 5 }));
+        assert_eq!(
+            space.take_one(5),
+            Some(Run {
+                start: 15,
+                blocks: 5
+            })
+        );
         assert_eq!(space.blocks(), 2);
     }
 }

@@ -7,10 +7,11 @@
 //!   take          a reader has it for itself: the name leads nowhere; blocks come back one after another, as they are read
 //! ```
 //!
-//! A stream is a chain of blocks of a fixed length, several MiB, of which the last of a run of free space may be shorter. Each ends with
-//! a trailer that says whose it is, how much is in it, where the next one lies, and has the checksum of all of it; so a block is
-//! moved in one transfer between the device and the memory where it is made or used, and nothing else is read or
-//! written for it. What was not finished when its writer died has no blocks, and is known by its name.
+//! A stream is a chain of blocks of a fixed length, several MiB, of which the last of a run of free
+//! space may be shorter. Each ends with a trailer that says whose it is, how much is in it, where
+//! the next one lies, and has the checksum of all of it; so a block is moved in one transfer
+//! between the device and the memory where it is made or used, and nothing else is read or written
+//! for it. What was not finished when its writer died has no blocks, and is known by its name.
 
 use std::io;
 use std::ops::Range;
@@ -56,7 +57,8 @@ pub struct Trailer {
     pub ends: u32,
     /// Where the next block begins on the device, bytes; `None` for the last.
     pub next: Option<u64>,
-    /// Of the stream, drawn when it was begun: no block that another store has left behind is taken for one of its own.
+    /// Of the stream, drawn when it was begun: no block that another store has left behind is taken
+    /// for one of its own.
     pub mark: u64,
 }
 
@@ -68,9 +70,15 @@ impl Trailer {
     pub fn seal(&self, block: &mut [u8], ends: &[u32], data_sum: u32) {
         let (data, listed) = (self.data_bytes as usize, 4 * ends.len());
         let trailer_at = block.len() - TRAILER_BYTES;
-        let list_at = trailer_at.checked_sub(listed).filter(|&at| at >= data).expect("data and ends fit the block");
+        let list_at = trailer_at
+            .checked_sub(listed)
+            .filter(|&at| at >= data)
+            .expect("data and ends fit the block");
         block[data..list_at].fill(0);
-        block[list_at..trailer_at].chunks_exact_mut(4).zip(ends).for_each(|(at, end)| at.copy_from_slice(&end.to_le_bytes()));
+        block[list_at..trailer_at]
+            .chunks_exact_mut(4)
+            .zip(ends)
+            .for_each(|(at, end)| at.copy_from_slice(&end.to_le_bytes()));
         let block_bytes = block.len() as u32;
         let mut trailer = &mut block[trailer_at..];
         trailer.put_u64_le(self.stream);
@@ -98,7 +106,11 @@ impl Trailer {
     /// # Errors
     /// What is wrong with it.
     pub fn of(block: &[u8]) -> Result<Trailer, String> {
-        let sum_at = block.len().checked_sub(4).filter(|at| at + 4 >= TRAILER_BYTES).ok_or("the block is cut")?;
+        let sum_at = block
+            .len()
+            .checked_sub(4)
+            .filter(|at| at + 4 >= TRAILER_BYTES)
+            .ok_or("the block is cut")?;
         if checksum(&block[..sum_at]).to_le_bytes() != block[sum_at..] {
             return Err("the checksum of the block is wrong".into());
         }
@@ -112,7 +124,14 @@ impl Trailer {
             return Err("the block is of another length".into());
         }
         let next = (!is_last).then_some(next.wrapping_mul(BLOCK as u64));
-        Ok(Trailer { stream, number, data_bytes, ends, next, mark })
+        Ok(Trailer {
+            stream,
+            number,
+            data_bytes,
+            ends,
+            next,
+            mark,
+        })
     }
 
     /// Where the ends of records are listed in a block.
@@ -126,10 +145,15 @@ impl Trailer {
 /// Blocks of a stream, where each begins and ends on the device, bytes.
 pub fn blocks_of(runs: &[Range<u64>], block_bytes: u32) -> impl Iterator<Item = Range<u64>> + '_ {
     let step = u64::from(block_bytes);
-    runs.iter().flat_map(move |run| run.clone().step_by(step as usize).map(move |at| at..run.end.min(at + step)))
+    runs.iter().flat_map(move |run| {
+        run.clone()
+            .step_by(step as usize)
+            .map(move |at| at..run.end.min(at + step))
+    })
 }
 
-/// The bytes of the device by way of one stream, which has its blocks as long as one is being moved.
+/// The bytes of the device by way of one stream, which has its blocks as long as one is being
+/// moved.
 struct StreamDevice {
     name: String,
     store: Arc<Inner>,
@@ -180,13 +204,22 @@ impl Form {
     pub(super) fn of(about: &[u8]) -> Option<(Form, &[u8])> {
         let (block_bytes, rest) = about.split_first_chunk()?;
         let (mark, rest) = rest.split_first_chunk()?;
-        let form = Form { block_bytes: u32::from_le_bytes(*block_bytes), mark: u64::from_le_bytes(*mark) };
-        let is_right = STREAM_BLOCK_BYTES.contains(&form.block_bytes) && form.block_bytes.is_multiple_of(BLOCK as u32);
+        let form = Form {
+            block_bytes: u32::from_le_bytes(*block_bytes),
+            mark: u64::from_le_bytes(*mark),
+        };
+        let is_right = STREAM_BLOCK_BYTES.contains(&form.block_bytes)
+            && form.block_bytes.is_multiple_of(BLOCK as u32);
         is_right.then_some((form, rest))
     }
 
     fn encode(self, about: &[u8]) -> Vec<u8> {
-        [&self.block_bytes.to_le_bytes()[..], &self.mark.to_le_bytes(), about].concat()
+        [
+            &self.block_bytes.to_le_bytes()[..],
+            &self.mark.to_le_bytes(),
+            about,
+        ]
+        .concat()
     }
 
     /// Blocks of 4096 in a block.
@@ -207,41 +240,76 @@ pub struct Stream {
 }
 
 impl Formatted {
-    /// Begins a stream of blocks of `block_bytes`, a multiple of 4096. With `replace`, one that has the name now keeps it until the new one
-    /// is whole.
+    /// Begins a stream of blocks of `block_bytes`, a multiple of 4096. With `replace`, one that has
+    /// the name now keeps it until the new one is whole.
     ///
     /// # Errors
-    /// [`Error::Exists`], [`Error::Locked`], [`Error::Name`]; [`Error::NoSpace`] of the catalog; that of the device.
+    /// [`Error::Exists`], [`Error::Locked`], [`Error::Name`]; [`Error::NoSpace`] of the catalog;
+    /// that of the device.
     ///
     /// # Panics
     /// For a length of blocks outside [`STREAM_BLOCK_BYTES`], or no multiple of 4096.
-    pub fn create_stream(&self, name: &str, block_bytes: u32, replace: bool) -> Result<NewStream, Error> {
-        assert!(STREAM_BLOCK_BYTES.contains(&block_bytes) && block_bytes.is_multiple_of(BLOCK as u32));
+    pub fn create_stream(
+        &self,
+        name: &str,
+        block_bytes: u32,
+        replace: bool,
+    ) -> Result<NewStream, Error> {
+        assert!(
+            STREAM_BLOCK_BYTES.contains(&block_bytes) && block_bytes.is_multiple_of(BLOCK as u32)
+        );
         let (store, name) = (&self.0, named(name)?);
         let mut state = store.lock_to_write(&name)?;
         state.check_lock(store, &name, &[])?;
         state.check_place(store, &name)?;
         let old = state.catalog.find(&name).cloned();
         // One that was not finished will not be read.
-        let is_recorded = old.as_deref().is_none_or(|old| old.is_stream && old.condition == Condition::Unfinished);
+        let is_recorded = old
+            .as_deref()
+            .is_none_or(|old| old.is_stream && old.condition == Condition::Unfinished);
         if !is_recorded && !replace {
-            return Err(Error::Exists { object: store.full(&name) });
+            return Err(Error::Exists {
+                object: store.full(&name),
+            });
         }
         let number = state.catalog.draw_id();
-        let form = Form { block_bytes, mark: state.catalog.draw() };
+        let form = Form {
+            block_bytes,
+            mark: state.catalog.draw(),
+        };
         if is_recorded {
             let gone = old.iter().map(|old| Record::Gone(old.id));
-            let entry = entry(number, &name, Condition::Unfinished, form.encode(&[]), Vec::new());
+            let entry = entry(
+                number,
+                &name,
+                Condition::Unfinished,
+                form.encode(&[]),
+                Vec::new(),
+            );
             let Inside { catalog, space, .. } = &mut *state;
             catalog.change(gone.chain([Record::Put(entry)]).collect(), space)?;
-            old.into_iter().for_each(|old| state.end(store, End::gone(&old)));
+            old.into_iter()
+                .for_each(|old| state.end(store, End::gone(&old)));
         }
         state.writers.insert(name.clone(), is_recorded);
         drop(state);
         let garbage = Arc::new(Garbage::new(Vec::new(), &store.returned));
-        let device = Arc::new(StreamDevice { name: store.full(&name), store: Arc::clone(store), garbage });
+        let device = Arc::new(StreamDevice {
+            name: store.full(&name),
+            store: Arc::clone(store),
+            garbage,
+        });
         let store = Arc::clone(store);
-        Ok(NewStream { store, name, device, number, form, runs: Vec::new(), is_recorded, is_over: false })
+        Ok(NewStream {
+            store,
+            name,
+            device,
+            number,
+            form,
+            runs: Vec::new(),
+            is_recorded,
+            is_over: false,
+        })
     }
 
     /// Opens a stream.
@@ -259,10 +327,27 @@ impl Formatted {
 
 impl Inner {
     fn stream(self: &Arc<Inner>, entry: &Entry, garbage: Arc<Garbage>) -> Stream {
-        let device = Arc::new(StreamDevice { name: self.full(&entry.name), store: Arc::clone(self), garbage });
-        let (form, about) = entry.about_stream().expect("checked when the catalog was read");
-        let runs = entry.runs.iter().map(|run| run.start * BLOCK as u64..run.end() * BLOCK as u64).collect();
-        Stream { device, number: entry.id, form, runs, about: about.to_vec(), is_taken: false }
+        let device = Arc::new(StreamDevice {
+            name: self.full(&entry.name),
+            store: Arc::clone(self),
+            garbage,
+        });
+        let (form, about) = entry
+            .about_stream()
+            .expect("checked when the catalog was read");
+        let runs = entry
+            .runs
+            .iter()
+            .map(|run| run.start * BLOCK as u64..run.end() * BLOCK as u64)
+            .collect();
+        Stream {
+            device,
+            number: entry.id,
+            form,
+            runs,
+            about: about.to_vec(),
+            is_taken: false,
+        }
     }
 }
 
@@ -270,9 +355,13 @@ impl Inside {
     fn stream_entry(&self, store: &Inner, name: &str) -> Result<Arc<Entry>, Error> {
         let entry = self.entry(store, name)?;
         match entry.condition {
-            _ if !entry.is_stream => Err(Error::NotAStream { object: store.full(name) }),
+            _ if !entry.is_stream => Err(Error::NotAStream {
+                object: store.full(name),
+            }),
             Condition::Whole => Ok(entry),
-            _ => Err(Error::Unfinished { object: store.full(name) }),
+            _ => Err(Error::Unfinished {
+                object: store.full(name),
+            }),
         }
     }
 }
@@ -280,7 +369,17 @@ impl Inside {
 fn entry(id: u64, name: &str, condition: Condition, about: Vec<u8>, runs: Vec<Run>) -> Entry {
     let len = runs.iter().map(|run| run.blocks * BLOCK as u64).sum();
     let (name, changed_ns) = (name.to_owned(), now_ns());
-    Entry { id, len, changed_ns, condition, is_stream: true, name, about, runs, sums: Vec::new() }
+    Entry {
+        id,
+        len,
+        changed_ns,
+        condition,
+        is_stream: true,
+        name,
+        about,
+        runs,
+        sums: Vec::new(),
+    }
 }
 
 impl NewStream {
@@ -302,7 +401,8 @@ impl NewStream {
         (self.number, self.form.mark)
     }
 
-    /// Takes more free space: bytes of the device that follow those it has, in the order of the stream. Blocks are cut from its start.
+    /// Takes more free space: bytes of the device that follow those it has, in the order of the
+    /// stream. Blocks are cut from its start.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
@@ -312,12 +412,19 @@ impl NewStream {
         let take = || {
             let mut state = self.store.lock_to_write(&self.name)?;
             let free = state.space.blocks();
-            // In whole blocks of its own, a quarter of what it has: runs are few, and little is set aside in vain, least where little is
-            // free.
+            // In whole blocks of its own, a quarter of what it has: runs are few, and little is set
+            // aside in vain, least where little is free.
             let wanted = (had / 4).min(MOST_AT_ONCE / BLOCK as u64).min(free / 64) / block * block;
             let needed = u64::from(self.form.block_bytes);
-            let no_space = || Error::NoSpace { object: self.device.name.clone(), needed, free: free * BLOCK as u64 };
-            state.space.take_some(wanted.max(block), block).ok_or_else(no_space)
+            let no_space = || Error::NoSpace {
+                object: self.device.name.clone(),
+                needed,
+                free: free * BLOCK as u64,
+            };
+            state
+                .space
+                .take_some(wanted.max(block), block)
+                .ok_or_else(no_space)
         };
         let run = patiently(take, |error| matches!(error, Error::NoSpace { .. }))?;
         self.device.garbage.add(run);
@@ -325,24 +432,38 @@ impl NewStream {
         Ok(run.start * BLOCK as u64..run.end() * BLOCK as u64)
     }
 
-    /// Ends the stream at a byte of the device, in the last run, where its last block ends; `about` is what its owner says of it. Durable
-    /// when this returns. All writes have completed before.
+    /// Ends the stream at a byte of the device, in the last run, where its last block ends; `about`
+    /// is what its owner says of it. Durable when this returns. All writes have completed before.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] of the catalog, and there is no stream; that of the device, and then opening the store again tells.
+    /// [`Error::NoSpace`] of the catalog, and there is no stream; that of the device, and then
+    /// opening the store again tells.
     pub fn commit(mut self, end: u64, about: &[u8]) -> Result<(), Error> {
         let store = Arc::clone(&self.store);
         let end = end / BLOCK as u64;
         let mut runs = std::mem::take(&mut self.runs);
         let spare = runs.last_mut().map(|last| {
-            let spare = Run { start: end, blocks: last.end() - end };
+            let spare = Run {
+                start: end,
+                blocks: last.end() - end,
+            };
             last.blocks = end - last.start;
             spare
         });
         let runs = joined(runs, self.form.blocks());
-        let entry = entry(self.number, &self.name, Condition::Whole, self.form.encode(about), runs);
+        let entry = entry(
+            self.number,
+            &self.name,
+            Condition::Whole,
+            self.form.encode(about),
+            runs,
+        );
         let mut state = store.lock_to_write(&self.name)?;
-        let old = state.catalog.find(&self.name).filter(|old| old.id != self.number).cloned();
+        let old = state
+            .catalog
+            .find(&self.name)
+            .filter(|old| old.id != self.number)
+            .cloned();
         let gone = old.iter().map(|old| Record::Gone(old.id));
         let Inside { catalog, space, .. } = &mut *state;
         let changed = catalog.change(gone.chain([Record::Put(entry)]).collect(), space);
@@ -353,7 +474,8 @@ impl NewStream {
         self.is_over = true;
         self.device.garbage.leave(Vec::new(), None);
         if changed.is_ok() {
-            old.into_iter().for_each(|old| state.end(&store, End::gone(&old)));
+            old.into_iter()
+                .for_each(|old| state.end(&store, End::gone(&old)));
             spare.into_iter().for_each(|run| state.space.give(run));
         }
         changed
@@ -365,7 +487,9 @@ fn joined(runs: Vec<Run>, block: u64) -> Vec<Run> {
     let mut joined: Vec<Run> = Vec::new();
     for run in runs.into_iter().filter(|run| run.blocks > 0) {
         match joined.last_mut() {
-            Some(last) if last.end() == run.start && last.blocks.is_multiple_of(block) => last.blocks += run.blocks,
+            Some(last) if last.end() == run.start && last.blocks.is_multiple_of(block) => {
+                last.blocks += run.blocks
+            }
             _ => joined.push(run),
         }
     }
@@ -421,17 +545,30 @@ impl Stream {
     /// Which block is to be at a place, for the reader to compare.
     #[must_use]
     pub fn expected(&self, number: u64, place: &Range<u64>, next: Option<u64>) -> ExpectedBlock {
-        let expected = Expected { stream: self.number, mark: self.form.mark, number, next };
-        ExpectedBlock { expected, object: self.device.name.clone(), offset: place.start }
+        let expected = Expected {
+            stream: self.number,
+            mark: self.form.mark,
+            number,
+            next,
+        };
+        ExpectedBlock {
+            expected,
+            object: self.device.name.clone(),
+            offset: place.start,
+        }
     }
 
-    /// Reads it for the last time: it cannot be opened any more, and its blocks are used again as they are [let go](Stream::let_go).
+    /// Reads it for the last time: it cannot be opened any more, and its blocks are used again as
+    /// they are [let go](Stream::let_go).
     ///
     /// # Errors
-    /// [`Error::Locked`] while another handle has it open or writes one of its name; [`Error::Missing`] when it has been removed; that
-    /// of the device.
+    /// [`Error::Locked`] while another handle has it open or writes one of its name;
+    /// [`Error::Missing`] when it has been removed; that of the device.
     pub fn take(&mut self) -> Result<(), Error> {
-        patiently(|| self.try_take(), |error| matches!(error, Error::Locked { .. }))
+        patiently(
+            || self.try_take(),
+            |error| matches!(error, Error::Locked { .. }),
+        )
     }
 
     fn try_take(&mut self) -> Result<(), Error> {
@@ -439,7 +576,11 @@ impl Stream {
         let around = format!("{}/", store.device.name());
         let mut state = store.lock_to_write(self.device.name.trim_start_matches(&around))?;
         let object = || self.device.name.clone();
-        let entry = state.catalog.get(self.number).cloned().ok_or_else(|| Error::Missing { object: object() })?;
+        let entry = state
+            .catalog
+            .get(self.number)
+            .cloned()
+            .ok_or_else(|| Error::Missing { object: object() })?;
         if Arc::strong_count(&self.device.garbage) > 1 || state.writers.contains_key(&entry.name) {
             return Err(Error::Locked { object: object() });
         }
@@ -451,11 +592,15 @@ impl Stream {
         Ok(())
     }
 
-    /// Gives back a run, or the beginning of one, of a stream that was [taken](Stream::take) and will not be read again.
+    /// Gives back a run, or the beginning of one, of a stream that was [taken](Stream::take) and
+    /// will not be read again.
     pub fn let_go(&self, bytes: Range<u64>) {
         if self.is_taken {
             let start = bytes.start / BLOCK as u64;
-            self.device.garbage.give(Run { start, blocks: bytes.end / BLOCK as u64 - start });
+            self.device.garbage.give(Run {
+                start,
+                blocks: bytes.end / BLOCK as u64 - start,
+            });
         }
     }
 
@@ -482,7 +627,11 @@ impl ExpectedBlock {
     pub fn check(&self, block: &[u8]) -> Result<Trailer, Error> {
         self.expected.check(block).map_err(|reason| {
             let reason = format!("block {} of the stream: {reason}", self.expected.number);
-            Error::Corrupt { object: self.object.clone(), offset: self.offset, reason }
+            Error::Corrupt {
+                object: self.object.clone(),
+                offset: self.offset,
+                reason,
+            }
         })
     }
 }
@@ -500,7 +649,10 @@ impl Expected {
     pub(super) fn check(&self, block: &[u8]) -> Result<Trailer, Wrong> {
         let trailer = Trailer::of(block)?;
         if (trailer.stream, trailer.mark, trailer.number) != (self.stream, self.mark, self.number) {
-            return Err(format!("another block is in its place, {} of stream {}", trailer.number, trailer.stream));
+            return Err(format!(
+                "another block is in its place, {} of stream {}",
+                trailer.number, trailer.stream
+            ));
         }
         match trailer.next == self.next {
             true => Ok(trailer),
@@ -509,14 +661,21 @@ impl Expected {
     }
 }
 
-/// Calls `f` with each block of a stream, in order: how many bytes are behind it, and what is wrong with it, if anything.
+/// Calls `f` with each block of a stream, in order: how many bytes are behind it, and what is wrong
+/// with it, if anything.
 pub(super) fn each_block(
     store: &Inner,
     entry: &Entry,
     mut f: impl FnMut(u64, Result<Trailer, Wrong>) -> io::Result<()>,
 ) -> io::Result<()> {
-    let Some((form, _)) = entry.about_stream() else { return Ok(()) };
-    let runs: Vec<Range<u64>> = entry.runs.iter().map(|run| run.start * BLOCK as u64..run.end() * BLOCK as u64).collect();
+    let Some((form, _)) = entry.about_stream() else {
+        return Ok(());
+    };
+    let runs: Vec<Range<u64>> = entry
+        .runs
+        .iter()
+        .map(|run| run.start * BLOCK as u64..run.end() * BLOCK as u64)
+        .collect();
     let mut places = blocks_of(&runs, form.block_bytes).peekable();
     let (mut number, mut done) = (0, 0);
     let mut buf = outcore_device::Buf::default();
@@ -527,7 +686,12 @@ pub(super) fn each_block(
         }
         outcore_device::read_now(&*store.device, &mut buf[..len], place.start)?;
         let next = places.peek().map(|next| next.start);
-        let expected = Expected { stream: entry.id, mark: form.mark, number, next };
+        let expected = Expected {
+            stream: entry.id,
+            mark: form.mark,
+            number,
+            next,
+        };
         done += len as u64;
         f(done, expected.check(&buf[..len]))?;
         number += 1;

@@ -1,6 +1,7 @@
 //! Checksums of an object's bytes, and where its bytes lie.
 //!
-//! Every block has a CRC-32C; those of 1023 blocks make a block of their own, in order in runs of their own:
+//! Every block has a CRC-32C; those of 1023 blocks make a block of their own, in order in runs of
+//! their own:
 //!
 //! ```text
 //!      0  4  sum of the first block; 0: never written, reads as zeros
@@ -8,8 +9,9 @@
 //!   4092  4  CRC-32C of the bytes before
 //! ```
 //!
-//! A sum that would be 0 is stored as 1. Blocks of sums are read when they are needed; some [stay in memory](Cache). They are written at the
-//! end of a write, or before, when others need their room.
+//! A sum that would be 0 is stored as 1. Blocks of sums are read when they are needed; some [stay
+//! in memory](Cache). They are written at the end of a write, or before, when others need their
+//! room.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -57,14 +59,21 @@ impl Places {
     pub(super) fn find(&self, block: u64) -> Option<Run> {
         let (&first, &run) = self.0.range(..=block).next_back()?;
         let inside = block - first;
-        (inside < run.blocks).then(|| Run { start: run.start + inside, blocks: run.blocks - inside })
+        (inside < run.blocks).then(|| Run {
+            start: run.start + inside,
+            blocks: run.blocks - inside,
+        })
     }
 
     /// How many blocks from this one on have no place, of `most`.
     pub(super) fn missing(&self, block: u64, most: u64) -> u64 {
         match self.find(block) {
             Some(_) => 0,
-            None => self.0.range(block..).next().map_or(most, |(&first, _)| most.min(first - block)),
+            None => self
+                .0
+                .range(block..)
+                .next()
+                .map_or(most, |(&first, _)| most.min(first - block)),
         }
     }
 
@@ -73,7 +82,8 @@ impl Places {
         self.0.values().copied()
     }
 
-    /// All runs, in order, where those of `newer` count before these; and of these, what counts no longer.
+    /// All runs, in order, where those of `newer` count before these; and of these, what counts no
+    /// longer.
     pub(super) fn with(&self, newer: &Places) -> (Vec<Run>, Vec<Run>) {
         let (mut runs, mut replaced) = (Vec::new(), Vec::new());
         for (&first, &run) in &self.0 {
@@ -81,11 +91,26 @@ impl Places {
             while block < first + run.blocks {
                 let (left, old) = (first + run.blocks - block, run.start + block - first);
                 let (run, is_newer) = match newer.find(block) {
-                    Some(found) => (Run { start: found.start, blocks: found.blocks.min(left) }, true),
-                    None => (Run { start: old, blocks: newer.missing(block, left) }, false),
+                    Some(found) => (
+                        Run {
+                            start: found.start,
+                            blocks: found.blocks.min(left),
+                        },
+                        true,
+                    ),
+                    None => (
+                        Run {
+                            start: old,
+                            blocks: newer.missing(block, left),
+                        },
+                        false,
+                    ),
                 };
                 if is_newer {
-                    replaced.push(Run { start: old, blocks: run.blocks });
+                    replaced.push(Run {
+                        start: old,
+                        blocks: run.blocks,
+                    });
                 }
                 block += run.blocks;
                 match runs.last_mut() {
@@ -98,7 +123,8 @@ impl Places {
     }
 }
 
-/// Blocks of sums in memory, of all objects of a store: a bounded number, whatever the size of the objects.
+/// Blocks of sums in memory, of all objects of a store: a bounded number, whatever the size of the
+/// objects.
 pub(super) struct Cache {
     device: Arc<dyn Device>,
     most: usize,
@@ -112,7 +138,8 @@ struct Cached {
     pages: HashMap<u64, Page>,
     /// As they came; who was used meanwhile comes again.
     order: VecDeque<u64>,
-    /// Where pages are being read: by how many, and how often one was put or written there since the first of them began.
+    /// Where pages are being read: by how many, and how often one was put or written there since
+    /// the first of them began.
     reading: HashMap<u64, (usize, u64)>,
 }
 
@@ -139,16 +166,26 @@ impl Cache {
     }
 
     fn of(device: &Arc<dyn Device>, most: usize) -> Arc<Cache> {
-        Arc::new(Cache { device: Arc::clone(device), most, owner: std::process::id(), inside: Mutex::default() })
+        Arc::new(Cache {
+            device: Arc::clone(device),
+            most,
+            owner: std::process::id(),
+            inside: Mutex::default(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Cached> {
         self.inside.locked()
     }
 
-    /// Acts on a page that is on the device or was [put](Cache::put) here. Where it may be damaged, it is all ones then: which blocks were
-    /// ever written is not known.
-    fn with<T>(&self, place: u64, may_be_damaged: bool, act: impl FnOnce(&mut Page) -> T) -> io::Result<T> {
+    /// Acts on a page that is on the device or was [put](Cache::put) here. Where it may be damaged,
+    /// it is all ones then: which blocks were ever written is not known.
+    fn with<T>(
+        &self,
+        place: u64,
+        may_be_damaged: bool,
+        act: impl FnOnce(&mut Page) -> T,
+    ) -> io::Result<T> {
         loop {
             let seen = {
                 let mut cached = self.lock();
@@ -163,7 +200,10 @@ impl Cache {
             // Others go on meanwhile.
             let page = self.read(place, may_be_damaged);
             let mut cached = self.lock();
-            let (readers, changes) = cached.reading.get_mut(&place).expect("as long as it is being read");
+            let (readers, changes) = cached
+                .reading
+                .get_mut(&place)
+                .expect("as long as it is being read");
             let is_old = *changes != seen;
             *readers -= 1;
             if *readers == 0 {
@@ -179,13 +219,23 @@ impl Cache {
     fn put(&self, place: u64, page: Page) -> io::Result<()> {
         let mut cached = self.lock();
         cached.outdate(place);
-        self.keep(&mut cached, place, Page { is_changed: true, ..page })
+        self.keep(
+            &mut cached,
+            place,
+            Page {
+                is_changed: true,
+                ..page
+            },
+        )
     }
 
     fn keep(&self, cached: &mut Cached, place: u64, page: Page) -> io::Result<()> {
         while cached.pages.len() >= self.most {
             let oldest = cached.order.pop_front().expect("every page is in it");
-            let page = cached.pages.get_mut(&oldest).expect("it is there as long as it is in order");
+            let page = cached
+                .pages
+                .get_mut(&oldest)
+                .expect("it is there as long as it is in order");
             if std::mem::take(&mut page.is_used) {
                 cached.order.push_back(oldest);
                 continue;
@@ -194,7 +244,10 @@ impl Cache {
             if page.is_changed && self.owner == std::process::id() {
                 if let Err(error) = page.write(&*self.device, oldest) {
                     cached.order.push_back(oldest);
-                    return Err(io::Error::new(error.kind(), format!("write of checksums of the store: {error}")));
+                    return Err(io::Error::new(
+                        error.kind(),
+                        format!("write of checksums of the store: {error}"),
+                    ));
                 }
                 cached.outdate(oldest);
             }
@@ -221,7 +274,8 @@ impl Cache {
     fn forget(&self, runs: impl Iterator<Item = Run>) {
         let mut cached = self.lock();
         let before = cached.pages.len();
-        runs.flat_map(|run| run.start..run.end()).for_each(|place| _ = cached.pages.remove(&place));
+        runs.flat_map(|run| run.start..run.end())
+            .for_each(|place| _ = cached.pages.remove(&place));
         if cached.pages.len() < before {
             let Cached { pages, order, .. } = &mut *cached;
             order.retain(|place| pages.contains_key(place));
@@ -234,10 +288,15 @@ impl Cache {
         let (sums, sum) = buf.split_at(BLOCK - 4);
         let mut page = Page::of(1);
         if checksum(sums).to_le_bytes() == sum {
-            page.sums.iter_mut().zip(sums.as_chunks().0).for_each(|(to, &from)| *to = u32::from_le_bytes(from));
+            page.sums
+                .iter_mut()
+                .zip(sums.as_chunks().0)
+                .for_each(|(to, &from)| *to = u32::from_le_bytes(from));
         } else if !may_be_damaged {
             let at = place * BLOCK as u64;
-            return Err(wrong(format!("the block of checksums at byte {at} of the store is damaged")));
+            return Err(wrong(format!(
+                "the block of checksums at byte {at} of the store is damaged"
+            )));
         }
         Ok(page)
     }
@@ -245,13 +304,21 @@ impl Cache {
 
 impl Page {
     fn of(sum: u32) -> Page {
-        Page { sums: Box::new([sum; SUMS as usize]), is_changed: false, is_used: false }
+        Page {
+            sums: Box::new([sum; SUMS as usize]),
+            is_changed: false,
+            is_used: false,
+        }
     }
 
     fn write(&mut self, device: &dyn Device, place: u64) -> io::Result<()> {
         let mut buf = Buf::anonymous(BLOCK)?;
         let (sums, sum) = buf.split_at_mut(BLOCK - 4);
-        sums.as_chunks_mut().0.iter_mut().zip(self.sums.iter()).for_each(|(to, from)| *to = from.to_le_bytes());
+        sums.as_chunks_mut()
+            .0
+            .iter_mut()
+            .zip(self.sums.iter())
+            .for_each(|(to, from)| *to = from.to_le_bytes());
         sum.copy_from_slice(&checksum(sums).to_le_bytes());
         write_now(device, &buf, place * BLOCK as u64)?;
         self.is_changed = false;
@@ -265,7 +332,8 @@ pub(super) struct Sums {
     places: Places,
     /// Which blocks of a new object's sums were begun; the others are not on the device.
     begun: Option<Mutex<Vec<bool>>>,
-    /// False while a writer changes it in place, and of an object whose writer died: bytes and sums are old, new or both then.
+    /// False while a writer changes it in place, and of an object whose writer died: bytes and sums
+    /// are old, new or both then.
     are_settled: AtomicBool,
 }
 
@@ -277,7 +345,12 @@ impl Sums {
             // Pages of an object that had these blocks before may still be there.
             cache.forget(runs.iter().copied());
         }
-        Sums { cache: Arc::clone(cache), places: Places::new(runs), begun, are_settled: AtomicBool::new(are_settled) }
+        Sums {
+            cache: Arc::clone(cache),
+            places: Places::new(runs),
+            begun,
+            are_settled: AtomicBool::new(are_settled),
+        }
     }
 
     /// Whether bytes have to be what their sums say.
@@ -313,7 +386,9 @@ impl Sums {
     }
 
     fn begin(&self, number: u64) -> io::Result<()> {
-        let (Some(begun), place) = (&self.begun, place_of(&self.places, number)?) else { return Ok(()) };
+        let (Some(begun), place) = (&self.begun, place_of(&self.places, number)?) else {
+            return Ok(());
+        };
         let mut begun = begun.locked();
         if !begun[number as usize] {
             self.cache.put(place, Page::of(0))?;
@@ -323,17 +398,24 @@ impl Sums {
     }
 
     fn is_begun(&self, number: u64) -> bool {
-        let is_begun = |begun: &Mutex<Vec<bool>>| begun.locked().get(number as usize) != Some(&false);
+        let is_begun =
+            |begun: &Mutex<Vec<bool>>| begun.locked().get(number as usize) != Some(&false);
         self.begun.as_ref().is_none_or(is_begun)
     }
 
     fn page<T>(&self, number: u64, act: impl FnOnce(&mut Page) -> T) -> io::Result<T> {
-        self.cache.with(place_of(&self.places, number)?, !self.are_settled(), act)
+        self.cache
+            .with(place_of(&self.places, number)?, !self.are_settled(), act)
     }
 
     /// Writes what has changed to where it belongs; of a new object, all.
     pub(super) fn write(&self) -> io::Result<()> {
-        for (number, place) in self.places.runs().flat_map(|run| run.start..run.end()).enumerate() {
+        for (number, place) in self
+            .places
+            .runs()
+            .flat_map(|run| run.start..run.end())
+            .enumerate()
+        {
             if let Some(begun) = &self.begun {
                 let mut begun = begun.locked();
                 if !begun[number] {
@@ -354,7 +436,8 @@ impl Drop for Sums {
     }
 }
 
-/// Sums of an object of which a new version is written: blocks of them that change, and where these go.
+/// Sums of an object of which a new version is written: blocks of them that change, and where these
+/// go.
 pub(super) struct NewSums {
     cache: Arc<Cache>,
     places: Mutex<Places>,
@@ -362,7 +445,10 @@ pub(super) struct NewSums {
 
 impl NewSums {
     pub(super) fn new(old: &Sums) -> NewSums {
-        NewSums { cache: Arc::clone(&old.cache), places: Mutex::default() }
+        NewSums {
+            cache: Arc::clone(&old.cache),
+            places: Mutex::default(),
+        }
     }
 
     pub(super) fn places(&self) -> MutexGuard<'_, Places> {
@@ -392,7 +478,8 @@ impl NewSums {
     pub(super) fn set(&self, first: u64, sums: &[u32]) -> io::Result<()> {
         for (number, here, part) in pages(first, sums.len()) {
             let place = place_of(&self.places(), number)?;
-            self.cache.with(place, false, |page| page.set(here, &sums[part]))?;
+            self.cache
+                .with(place, false, |page| page.set(here, &sums[part]))?;
         }
         Ok(())
     }
@@ -400,12 +487,16 @@ impl NewSums {
     /// The sum of a block that was written.
     pub(super) fn get(&self, block: u64) -> io::Result<u32> {
         let place = place_of(&self.places(), block / SUMS)?;
-        self.cache.with(place, false, |page| page.sums[(block % SUMS) as usize])
+        self.cache
+            .with(place, false, |page| page.sums[(block % SUMS) as usize])
     }
 
     /// Writes all to where it belongs.
     pub(super) fn write(&self) -> io::Result<()> {
-        self.places().runs().flat_map(|run| run.start..run.end()).try_for_each(|place| self.cache.settle(place))
+        self.places()
+            .runs()
+            .flat_map(|run| run.start..run.end())
+            .try_for_each(|place| self.cache.settle(place))
     }
 
     /// Gives up, and gives back which blocks were taken.
@@ -423,18 +514,24 @@ impl Page {
     }
 }
 
-/// Which blocks of sums these blocks have theirs in, which of it are theirs, and which of them these are.
+/// Which blocks of sums these blocks have theirs in, which of it are theirs, and which of them
+/// these are.
 fn pages(first: u64, count: usize) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
     let end = first + count as u64;
-    (first / SUMS..end.div_ceil(SUMS)).filter(move |_| count > 0).map(move |number| {
-        let (start, stop) = (first.max(number * SUMS), end.min((number + 1) * SUMS));
-        let range = |base: u64| (start - base) as usize..(stop - base) as usize;
-        (number, range(number * SUMS), range(first))
-    })
+    (first / SUMS..end.div_ceil(SUMS))
+        .filter(move |_| count > 0)
+        .map(move |number| {
+            let (start, stop) = (first.max(number * SUMS), end.min((number + 1) * SUMS));
+            let range = |base: u64| (start - base) as usize..(stop - base) as usize;
+            (number, range(number * SUMS), range(first))
+        })
 }
 
 fn place_of(places: &Places, number: u64) -> io::Result<u64> {
-    places.find(number).map(|run| run.start).ok_or_else(|| wrong("its checksums are missing".into()))
+    places
+        .find(number)
+        .map(|run| run.start)
+        .ok_or_else(|| wrong("its checksums are missing".into()))
 }
 
 /// The sum of a block as it is stored.
@@ -454,9 +551,35 @@ mod tests {
 
     #[test]
     fn a_block_is_found_in_its_run() {
-        let places = Places::new(&[Run { start: 10, blocks: 3 }, Run { start: 2, blocks: 1 }, Run { start: 100, blocks: 2 }]);
-        let found: Vec<_> = (0..7).map(|block| places.find(block).map(|run| (run.start, run.blocks))).collect();
-        assert_eq!(found, [Some((10, 3)), Some((11, 2)), Some((12, 1)), Some((2, 1)), Some((100, 2)), Some((101, 1)), None]);
+        let places = Places::new(&[
+            Run {
+                start: 10,
+                blocks: 3,
+            },
+            Run {
+                start: 2,
+                blocks: 1,
+            },
+            Run {
+                start: 100,
+                blocks: 2,
+            },
+        ]);
+        let found: Vec<_> = (0..7)
+            .map(|block| places.find(block).map(|run| (run.start, run.blocks)))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                Some((10, 3)),
+                Some((11, 2)),
+                Some((12, 1)),
+                Some((2, 1)),
+                Some((100, 2)),
+                Some((101, 1)),
+                None
+            ]
+        );
         assert!(Places::new(&[]).find(0).is_none());
     }
 
@@ -470,7 +593,10 @@ mod tests {
         let (runs, replaced) = old.with(&newer);
         assert_eq!(runs, [run(10, 2), run(100, 4), run(52, 1), run(200, 1)]);
         assert_eq!(replaced, [run(12, 2), run(50, 2), run(53, 1)]);
-        assert_eq!(old.with(&Places::default()), (vec![run(10, 4), run(50, 4)], vec![]));
+        assert_eq!(
+            old.with(&Places::default()),
+            (vec![run(10, 4), run(50, 4)], vec![])
+        );
     }
 
     fn device() -> Arc<dyn Device> {
@@ -480,7 +606,16 @@ mod tests {
     #[test]
     fn sums_come_back_and_damage_is_seen() {
         let device = device();
-        let runs = [Run { start: 9, blocks: 1 }, Run { start: 3, blocks: 2 }];
+        let runs = [
+            Run {
+                start: 9,
+                blocks: 1,
+            },
+            Run {
+                start: 3,
+                blocks: 2,
+            },
+        ];
         let new = Sums::new(&Cache::new(&device), &runs, true, true);
         new.set(SUMS - 1, &[5, 6, 7]).unwrap();
         assert_eq!(new.get(SUMS - 2, 5).unwrap(), [0, 5, 6, 7, 0]);
@@ -503,7 +638,15 @@ mod tests {
         for most in [1, 2, 3] {
             let device = device();
             let cache = Cache::of(&device, most);
-            let sums = Sums::new(&cache, &[Run { start: 10, blocks: 8 }], true, true);
+            let sums = Sums::new(
+                &cache,
+                &[Run {
+                    start: 10,
+                    blocks: 8,
+                }],
+                true,
+                true,
+            );
             let mut expected = vec![0; 8 * SUMS as usize];
             for step in 0..200_u64 {
                 let (first, count) = (step * 7919 % (7 * SUMS), (step * 613 % 1500) as usize);
@@ -511,14 +654,25 @@ mod tests {
                 let new: Vec<u32> = (0..count as u32).map(|at| at + step as u32).collect();
                 expected[first as usize..][..count].copy_from_slice(&new);
                 sums.set(first, &new).unwrap();
-                assert_eq!(sums.get(first / 2, 100).unwrap(), expected[first as usize / 2..][..100]);
+                assert_eq!(
+                    sums.get(first / 2, 100).unwrap(),
+                    expected[first as usize / 2..][..100]
+                );
                 assert!(cache.lock().pages.len() <= most);
             }
             assert_eq!(sums.get(0, expected.len()).unwrap(), expected);
             sums.write().unwrap();
             drop(sums);
             assert!(cache.lock().pages.is_empty() && cache.lock().order.is_empty());
-            let found = Sums::new(&cache, &[Run { start: 10, blocks: 8 }], false, true);
+            let found = Sums::new(
+                &cache,
+                &[Run {
+                    start: 10,
+                    blocks: 8,
+                }],
+                false,
+                true,
+            );
             assert_eq!(found.get(0, expected.len()).unwrap(), expected);
         }
     }
@@ -526,8 +680,16 @@ mod tests {
     /// Of two who read a block of sums at once, the later put it over what the earlier had changed.
     #[test]
     fn sums_that_two_threads_read_at_once_are_one() {
-        let (device, runs) = (device(), [Run { start: 10, blocks: 1 }]);
-        Sums::new(&Cache::new(&device), &runs, true, true).write().unwrap();
+        let (device, runs) = (
+            device(),
+            [Run {
+                start: 10,
+                blocks: 1,
+            }],
+        );
+        Sums::new(&Cache::new(&device), &runs, true, true)
+            .write()
+            .unwrap();
         for round in 1..300 {
             let sums = Sums::new(&Cache::new(&device), &runs, false, true);
             let begin = std::sync::Barrier::new(4);
@@ -547,7 +709,15 @@ mod tests {
     #[test]
     fn threads_do_not_lose_each_others_sums() {
         let device = device();
-        let sums = Sums::new(&Cache::of(&device, 2), &[Run { start: 10, blocks: 6 }], true, true);
+        let sums = Sums::new(
+            &Cache::of(&device, 2),
+            &[Run {
+                start: 10,
+                blocks: 6,
+            }],
+            true,
+            true,
+        );
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let sums = &sums;

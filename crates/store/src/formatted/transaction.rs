@@ -14,8 +14,8 @@ use crate::error::Error;
 use crate::os::Identity;
 use crate::{Ending, NewObjects, Object};
 
-/// Changes of several objects of a [`Formatted`] store that are made together or not at all. Its names are locked until it ends; dropped
-/// without [`Transaction::commit`], none of them is made.
+/// Changes of several objects of a [`Formatted`] store that are made together or not at all. Its
+/// names are locked until it ends; dropped without [`Transaction::commit`], none of them is made.
 #[must_use = "dropping a transaction gives it up"]
 pub struct Transaction {
     store: Arc<Inner>,
@@ -36,7 +36,11 @@ enum Part {
 impl Formatted {
     /// Begins a transaction.
     pub fn transaction(&self) -> Transaction {
-        Transaction { store: Arc::clone(&self.0), names: Vec::new(), parts: Vec::new() }
+        Transaction {
+            store: Arc::clone(&self.0),
+            names: Vec::new(),
+            parts: Vec::new(),
+        }
     }
 }
 
@@ -49,7 +53,8 @@ impl Transaction {
         self.create_as(name, len, false)
     }
 
-    /// As [`Transaction::create`], for a name that is free: it is locked from here on, so it stays free until the commit.
+    /// As [`Transaction::create`], for a name that is free: it is locked from here on, so it stays
+    /// free until the commit.
     ///
     /// # Errors
     /// As [`Store::create_new`](crate::Store::create_new).
@@ -63,39 +68,71 @@ impl Transaction {
             state.check_place(store, &name)?;
             let blocks = len.div_ceil(BLOCK as u64);
             let sums = sum_blocks(blocks);
-            let taken = blocks.checked_add(sums).and_then(|blocks| state.space.take(blocks));
+            let taken = blocks
+                .checked_add(sums)
+                .and_then(|blocks| state.space.take(blocks));
             let taken = taken.ok_or_else(|| {
                 let needed = blocks.saturating_add(sums).saturating_mul(BLOCK as u64);
                 no_space(store, &name, needed, state)
             })?;
             let garbage = Arc::new(Garbage::new(taken.clone(), &store.returned));
-            let (id, condition, (runs, sums)) = (state.catalog.draw_id(), Condition::Whole, cut(taken, blocks));
+            let (id, condition, (runs, sums)) = (
+                state.catalog.draw_id(),
+                Condition::Whole,
+                cut(taken, blocks),
+            );
             let (changed_ns, is_stream, name, about) = (0, false, name.clone(), Vec::new());
-            Ok((Entry { id, len, changed_ns, condition, is_stream, name, about, runs, sums }, garbage))
+            Ok((
+                Entry {
+                    id,
+                    len,
+                    changed_ns,
+                    condition,
+                    is_stream,
+                    name,
+                    about,
+                    runs,
+                    sums,
+                },
+                garbage,
+            ))
         })?;
-        let body = Arc::new(Body::new(&self.store.device, &self.store.sums, &entry, true, garbage));
+        let body = Arc::new(Body::new(
+            &self.store.device,
+            &self.store.sums,
+            &entry,
+            true,
+            garbage,
+        ));
         let object = self.store.object(&name, Arc::clone(&body), true);
         self.parts.push(Part::New(entry, body));
         Ok(object)
     }
 
-    /// A new version of an object, of the same length: what is written to it goes elsewhere, what is not is what it was. Who has the old
-    /// version open keeps it.
+    /// A new version of an object, of the same length: what is written to it goes elsewhere, what
+    /// is not is what it was. Who has the old version open keeps it.
     ///
     /// # Errors
-    /// [`Error::Missing`], [`Error::Interrupted`], [`Error::Locked`]. Writes fail where there is no room.
+    /// [`Error::Missing`], [`Error::Interrupted`], [`Error::Locked`]. Writes fail where there is no
+    /// room.
     pub fn update(&mut self, name: &str) -> Result<Object, Error> {
         let name = named(name)?;
         let (entry, old, id) = self.claim(&name, |store, state| {
             let entry = state.object_entry(store, &name)?;
             if entry.condition != Condition::Whole {
-                return Err(Error::Interrupted { object: store.full(&name) });
+                return Err(Error::Interrupted {
+                    object: store.full(&name),
+                });
             }
             let old = state.body(store, &entry);
             Ok((entry, old, state.catalog.draw_id()))
         })?;
         let store = Arc::clone(&self.store);
-        let (object, len, identity) = (store.full(&name), entry.len, Identity::inside(store.number, id));
+        let (object, len, identity) = (
+            store.full(&name),
+            entry.len,
+            Identity::inside(store.number, id),
+        );
         let new = Arc::new(NewVersion {
             id,
             name: object.clone(),
@@ -107,7 +144,12 @@ impl Transaction {
             store,
         });
         self.parts.push(Part::Updated(entry, Arc::clone(&new)));
-        Ok(Object { object, device: new, len, identity })
+        Ok(Object {
+            object,
+            device: new,
+            len,
+            identity,
+        })
     }
 
     /// Removes an object.
@@ -141,17 +183,23 @@ impl Transaction {
     /// Makes all changes, durably. All writes have completed before; none may follow.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], and nothing has changed; that of the device, and then opening the store again tells.
+    /// [`Error::NoSpace`], and nothing has changed; that of the device, and then opening the store
+    /// again tells.
     pub fn commit(mut self) -> Result<(), Error> {
         self.end()
     }
 
     /// Locks a name until the end, unless `act` fails.
-    fn claim<T>(&mut self, name: &str, act: impl FnOnce(&Inner, &mut Inside) -> Result<T, Error>) -> Result<T, Error> {
+    fn claim<T>(
+        &mut self,
+        name: &str,
+        act: impl FnOnce(&Inner, &mut Inside) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         self.claim_as(name, false, act)
     }
 
-    /// The same, where need be of a name that is free: not that of an object, of a part of one's name, or of what another writer makes.
+    /// The same, where need be of a name that is free: not that of an object, of a part of one's
+    /// name, or of what another writer makes.
     fn claim_as<T>(
         &mut self,
         name: &str,
@@ -160,8 +208,14 @@ impl Transaction {
     ) -> Result<T, Error> {
         let store = &self.store;
         let mut state = store.lock_to_write(name)?;
-        if is_new && (state.writers.contains_key(name) || state.catalog.find(name).is_some() || state.catalog.has_below(name)) {
-            return Err(Error::Exists { object: store.full(name) });
+        if is_new
+            && (state.writers.contains_key(name)
+                || state.catalog.find(name).is_some()
+                || state.catalog.has_below(name))
+        {
+            return Err(Error::Exists {
+                object: store.full(name),
+            });
         }
         let done = state.claim(store, name, false, &self.names, |state| act(store, state))?;
         drop(state);
@@ -180,31 +234,46 @@ impl Transaction {
     pub(super) fn below(mut self, name: &str, parts: &[&str]) -> Result<Below, Error> {
         let name = named(name)?;
         self.claim(&name, |store, state| match state.catalog.find(&name) {
-            Some(_) => Err(Error::NotAFolder { object: store.full(&name) }),
+            Some(_) => Err(Error::NotAFolder {
+                object: store.full(&name),
+            }),
             None if state.catalog.has_below(&name) => {
                 let below = format!("{name}/");
-                let mut found = state.catalog.names().filter_map(|(name, _)| name.strip_prefix(&below)?.split('/').next());
+                let mut found = state
+                    .catalog
+                    .names()
+                    .filter_map(|(name, _)| name.strip_prefix(&below)?.split('/').next());
                 match found.find(|part| !parts.contains(part)) {
-                    Some(part) => Err(Error::Foreign { object: store.full(&name), part: part.to_owned() }),
+                    Some(part) => Err(Error::Foreign {
+                        object: store.full(&name),
+                        part: part.to_owned(),
+                    }),
                     None => Ok(()),
                 }
             }
             None => state.check_place(store, &name),
         })?;
-        Ok(Below { transaction: self, name })
+        Ok(Below {
+            transaction: self,
+            name,
+        })
     }
 }
 
 impl NewObjects for Below {
     fn create(&mut self, part: &str, len: u64) -> Result<Arc<dyn Device>, Error> {
-        Ok(self.transaction.create(&format!("{}/{part}", self.name), len)?.device())
+        Ok(self
+            .transaction
+            .create(&format!("{}/{part}", self.name), len)?
+            .device())
     }
 
     fn commit(mut self: Box<Self>) -> Result<(), Error> {
         let (transaction, below) = (&mut self.transaction, format!("{}/", self.name));
         let mut old = Vec::new();
         for (name, _) in transaction.store.lock().catalog.names() {
-            if name.starts_with(&below) && !transaction.names.iter().any(|claimed| claimed == name) {
+            if name.starts_with(&below) && !transaction.names.iter().any(|claimed| claimed == name)
+            {
                 old.push(name.to_owned());
             }
         }
@@ -214,13 +283,18 @@ impl NewObjects for Below {
 }
 
 fn no_space(store: &Inner, name: &str, needed: u64, state: &Inside) -> Error {
-    Error::NoSpace { object: store.full(name), needed, free: state.space.blocks() * BLOCK as u64 }
+    Error::NoSpace {
+        object: store.full(name),
+        needed,
+        free: state.space.blocks() * BLOCK as u64,
+    }
 }
 
 impl Ending for Transaction {
     fn end(&mut self) -> Result<(), Error> {
         let store = Arc::clone(&self.store);
-        let at = |name: &str, error| Error::from_io(&store.full(name), "write its checksums", error);
+        let at =
+            |name: &str, error| Error::from_io(&store.full(name), "write its checksums", error);
         for part in &self.parts {
             if let Part::New(entry, body) = part {
                 body.end();
@@ -236,16 +310,29 @@ impl Ending for Transaction {
                     let old = state.catalog.find(&entry.name).cloned();
                     records.extend(old.iter().map(|old| Record::Gone(old.id)));
                     ends.extend(old.map(|old| End::gone(&old)));
-                    records.push(Record::Put(Entry { changed_ns, ..entry.clone() }));
+                    records.push(Record::Put(Entry {
+                        changed_ns,
+                        ..entry.clone()
+                    }));
                     ends.push(End::Begins(Arc::clone(body)));
                 }
                 Part::Updated(old, new) => {
                     let (entry, replaced) = new.finish(old)?;
-                    records.extend([Record::Gone(old.id), Record::Put(Entry { changed_ns, ..entry })]);
+                    records.extend([
+                        Record::Gone(old.id),
+                        Record::Put(Entry {
+                            changed_ns,
+                            ..entry
+                        }),
+                    ]);
                     ends.push(End::Replaced(old.id, replaced, new.id));
                 }
                 Part::Removed(id) => {
-                    let old = state.catalog.get(*id).cloned().expect("locked since it was found");
+                    let old = state
+                        .catalog
+                        .get(*id)
+                        .cloned()
+                        .expect("locked since it was found");
                     records.push(Record::Gone(*id));
                     ends.push(End::gone(&old));
                 }
@@ -253,7 +340,10 @@ impl Ending for Transaction {
                     let old = state.catalog.find(to).cloned();
                     records.extend(old.iter().map(|old| Record::Gone(old.id)));
                     ends.extend(old.map(|old| End::gone(&old)));
-                    records.push(Record::Put(Entry { name: to.clone(), ..Entry::clone(entry) }));
+                    records.push(Record::Put(Entry {
+                        name: to.clone(),
+                        ..Entry::clone(entry)
+                    }));
                 }
             }
         }
@@ -280,7 +370,9 @@ impl Drop for Transaction {
             return;
         }
         let mut state = self.store.lock();
-        self.names.iter().for_each(|name| _ = state.writers.remove(name));
+        self.names
+            .iter()
+            .for_each(|name| _ = state.writers.remove(name));
     }
 }
 
@@ -296,7 +388,10 @@ pub(super) enum End {
 
 impl End {
     pub(super) fn gone(entry: &Entry) -> End {
-        End::Gone(entry.id, entry.runs.iter().chain(&entry.sums).copied().collect())
+        End::Gone(
+            entry.id,
+            entry.runs.iter().chain(&entry.sums).copied().collect(),
+        )
     }
 }
 
@@ -308,7 +403,8 @@ struct NewVersion {
     /// Of what was written.
     places: Mutex<Places>,
     sums: NewSums,
-    /// It is the object now, or may be; nothing more is written, and its blocks stay where they are.
+    /// It is the object now, or may be; nothing more is written, and its blocks stay where they
+    /// are.
     is_over: AtomicBool,
     /// A write did not reach the device whole.
     has_failed: AtomicBool,
@@ -326,7 +422,15 @@ impl NewVersion {
         let (runs, mut replaced) = self.old.places.with(&self.places.locked());
         let (sums, replaced_sums) = self.old.sums.places().with(&self.sums.places());
         replaced.extend(replaced_sums);
-        Ok((Entry { id: self.id, runs, sums, ..old.clone() }, replaced))
+        Ok((
+            Entry {
+                id: self.id,
+                runs,
+                sums,
+                ..old.clone()
+            },
+            replaced,
+        ))
     }
 
     fn write(&self, source: &[u8], offset: u64) -> io::Result<()> {
@@ -334,7 +438,9 @@ impl NewVersion {
         self.place(first, (source.len() / BLOCK) as u64)?;
         let sums: Vec<u32> = source.chunks(BLOCK).map(sum_of).collect();
         let pieces = pieces(&self.places.locked(), offset, source.len())?;
-        pieces.into_iter().try_for_each(|(place, part)| write_now(device, &source[part], place))?;
+        pieces
+            .into_iter()
+            .try_for_each(|(place, part)| write_now(device, &source[part], place))?;
         self.sums.set(first, &sums)
     }
 
@@ -347,7 +453,10 @@ impl NewVersion {
         while block < first + count {
             let missing = places.missing(block, first + count - block);
             if missing > 0 {
-                let taken = state.space.take(missing).ok_or(io::ErrorKind::StorageFull)?;
+                let taken = state
+                    .space
+                    .take(missing)
+                    .ok_or(io::ErrorKind::StorageFull)?;
                 let mut at = block;
                 for run in taken {
                     places.put(at, run);
@@ -356,7 +465,12 @@ impl NewVersion {
             }
             block += missing + places.find(block + missing).map_or(0, |run| run.blocks);
         }
-        let take = || state.space.take(1).ok_or_else(|| io::ErrorKind::StorageFull.into());
+        let take = || {
+            state
+                .space
+                .take(1)
+                .ok_or_else(|| io::ErrorKind::StorageFull.into())
+        };
         self.sums.begin(&self.old.sums, first, count as usize, take)
     }
 }
@@ -384,7 +498,9 @@ impl Blocking for NewVersion {
         self.old.read(destination, offset)?;
         let first = offset / BLOCK as u64;
         for (number, block) in (first..).zip(destination.chunks_mut(BLOCK)) {
-            let Some(run) = self.places.locked().find(number) else { continue };
+            let Some(run) = self.places.locked().find(number) else {
+                continue;
+            };
             read_now(&*self.old.device, block, run.start * BLOCK as u64)?;
             if differs(block, self.sums.get(number)?) {
                 return Err(damaged(number * BLOCK as u64));
@@ -421,7 +537,10 @@ impl Drop for NewVersion {
         }
         let places = std::mem::take(self.places.get_mut().expect("no panic while held"));
         let sums = self.sums.abandon();
-        self.store.returned.locked().extend(places.runs().chain(sums.runs()));
+        self.store
+            .returned
+            .locked()
+            .extend(places.runs().chain(sums.runs()));
     }
 }
 
@@ -431,8 +550,14 @@ fn cut(taken: Vec<Run>, blocks: u64) -> (Vec<Run>, Vec<Run>) {
     for run in taken {
         let here = run.blocks.min(left);
         left -= here;
-        first.extend((here > 0).then_some(Run { start: run.start, blocks: here }));
-        rest.extend((here < run.blocks).then_some(Run { start: run.start + here, blocks: run.blocks - here }));
+        first.extend((here > 0).then_some(Run {
+            start: run.start,
+            blocks: here,
+        }));
+        rest.extend((here < run.blocks).then_some(Run {
+            start: run.start + here,
+            blocks: run.blocks - here,
+        }));
     }
     (first, rest)
 }

@@ -4,9 +4,12 @@
 use std::path::Path;
 
 use outcore_device::{Buf, Device, read_now, write_now};
-use outcore_store::{Error, Folder, Formatted, NewStream, Object, State, Store, TRAILER_BYTES, Trailer, blocks_of};
+use outcore_store::{
+    Error, Folder, Formatted, NewStream, Object, State, Store, TRAILER_BYTES, Trailer, blocks_of,
+};
 
-/// Direct I/O wants no more than this anywhere; writes past the end by less than it are the store's to cut.
+/// Direct I/O wants no more than this anywhere; writes past the end by less than it are the store's
+/// to cut.
 pub(crate) const BLOCK: u64 = 4096;
 
 /// Fills a device with one byte value, past its end up to a whole block.
@@ -65,9 +68,18 @@ pub(crate) fn leftovers(folder: &Path) -> Vec<String> {
 }
 
 /// A mark tells the truth: without one, the object is wholly one value or the other.
-pub(crate) fn assert_whole_or_marked(folder: &Folder, name: &str, len: u64, values: [u8; 2], context: &str) {
+pub(crate) fn assert_whole_or_marked(
+    folder: &Folder,
+    name: &str,
+    len: u64,
+    values: [u8; 2],
+    context: &str,
+) {
     match folder.stat(name).unwrap().state {
-        State::Interrupted => assert!(matches!(folder.open(name), Err(Error::Interrupted { .. })), "{context}"),
+        State::Interrupted => assert!(
+            matches!(folder.open(name), Err(Error::Interrupted { .. })),
+            "{context}"
+        ),
         State::Whole => {
             let path = folder.path().join(name);
             let whole = values.iter().any(|value| holds(&path, len, *value));
@@ -77,7 +89,8 @@ pub(crate) fn assert_whole_or_marked(folder: &Folder, name: &str, len: u64, valu
     }
 }
 
-/// Writes a stream of `blocks` blocks of 8192 bytes, the last half as long, that are full of one byte value.
+/// Writes a stream of `blocks` blocks of 8192 bytes, the last half as long, that are full of one
+/// byte value.
 pub(crate) fn write_stream(new: NewStream, blocks: u64, value: u8) -> Result<(), Error> {
     const LEN: usize = 8192;
     let mut new = new;
@@ -88,7 +101,11 @@ pub(crate) fn write_stream(new: NewStream, blocks: u64, value: u8) -> Result<(),
             space = new.extend()?;
         }
         let is_last = number + 1 == blocks;
-        let len = if is_last { LEN / 2 } else { LEN.min((space.end - space.start) as usize) };
+        let len = if is_last {
+            LEN / 2
+        } else {
+            LEN.min((space.end - space.start) as usize)
+        };
         let place = space.start;
         space.start += len as u64;
         if space.is_empty() && !is_last {
@@ -97,7 +114,14 @@ pub(crate) fn write_stream(new: NewStream, blocks: u64, value: u8) -> Result<(),
         let data_bytes = len - TRAILER_BYTES;
         buffer[..data_bytes].fill(value);
         let next = (!is_last).then_some(space.start);
-        let trailer = Trailer { stream, number, data_bytes: data_bytes as u32, ends: 0, next, mark };
+        let trailer = Trailer {
+            stream,
+            number,
+            data_bytes: data_bytes as u32,
+            ends: 0,
+            next,
+            mark,
+        };
         let sum = Trailer::sum(0, &buffer[..data_bytes]);
         trailer.seal(&mut buffer[..len], &[], sum);
         write_now(&*new.device(), &buffer[..len], place).unwrap();
@@ -114,7 +138,11 @@ pub(crate) fn value_of_stream(store: &Formatted, name: &str) -> Result<u8, Error
         read_now(&*stream.device(), &mut buffer, place.start).unwrap();
         let next = places.get(number + 1).map(|next| next.start);
         let trailer = stream.expected(number as u64, place, next).check(&buffer)?;
-        assert!(buffer[..trailer.data_bytes as usize].iter().all(|byte| [*byte] == *stream.about()));
+        assert!(
+            buffer[..trailer.data_bytes as usize]
+                .iter()
+                .all(|byte| [*byte] == *stream.about())
+        );
     }
     Ok(stream.about()[0])
 }

@@ -1,7 +1,8 @@
 //! The `.npy` header: our own is written, any is read.
 //!
-//! The parser is our own, because what the format allows and a matrix needs is small: one flat dictionary, no recursion,
-//! bounded length. Source: NumPy Enhancement Proposal 1 and `numpy/lib/format.py`, versions 1.0 to 3.0.
+//! The parser is our own, because what the format allows and a matrix needs is small: one flat
+//! dictionary, no recursion, bounded length. Source: NumPy Enhancement Proposal 1 and
+//! `numpy/lib/format.py`, versions 1.0 to 3.0.
 //!
 //! ```text
 //!   "\x93NUMPY" | major minor | header length, u16 (1.0) or u32, little-endian | header | data
@@ -17,7 +18,8 @@ use super::{DType, Dense, FormatError, Order, corrupt, unsupported};
 /// Bytes of the header that [`npy`] makes, and enough of any usual file to parse it.
 pub const HEAD_BYTES: usize = 4096;
 
-/// The longest foreign header. A matrix needs about a hundred bytes; only records of thousands of fields need more than this.
+/// The longest foreign header. A matrix needs about a hundred bytes; only records of thousands of
+/// fields need more than this.
 const LONGEST_HEADER_BYTES: usize = 1 << 20;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -26,8 +28,14 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 ///
 /// # Errors
 /// [`FormatError::Unsupported`] for a shape that is no vector or matrix, or too large for any file.
-pub fn npy(object: &str, dtype: DType, shape: &[u64], order: Order) -> Result<(Dense, Vec<u8>), FormatError> {
-    let dense = Dense::checked(dtype, shape, order, HEAD_BYTES as u64, None).map_err(|reason| unsupported(object, reason))?;
+pub fn npy(
+    object: &str,
+    dtype: DType,
+    shape: &[u64],
+    order: Order,
+) -> Result<(Dense, Vec<u8>), FormatError> {
+    let dense = Dense::checked(dtype, shape, order, HEAD_BYTES as u64, None)
+        .map_err(|reason| unsupported(object, reason))?;
     let shape = match dense.ndim {
         1 => format!("({},)", dense.rows),
         _ => format!("({}, {})", dense.rows, dense.cols),
@@ -40,7 +48,8 @@ pub fn npy(object: &str, dtype: DType, shape: &[u64], order: Order) -> Result<(D
 }
 
 fn header(descr: &str, fortran: &str, shape: &str) -> Vec<u8> {
-    let dictionary = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}");
+    let dictionary =
+        format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}");
     let mut header = Vec::with_capacity(HEAD_BYTES);
     header.extend_from_slice(MAGIC);
     header.extend_from_slice(&[1, 0]);
@@ -120,7 +129,11 @@ impl Vector {
     /// A new vector behind a header of [`HEAD_BYTES`].
     #[must_use]
     pub fn new(element: Element, len: u64) -> Vector {
-        Vector { element, len, data_offset: HEAD_BYTES as u64 }
+        Vector {
+            element,
+            len,
+            data_offset: HEAD_BYTES as u64,
+        }
     }
 
     /// Its header.
@@ -138,7 +151,11 @@ impl Vector {
     /// The same as a matrix of `cols` columns.
     #[must_use]
     pub fn header_by_rows(&self, cols: u64) -> Vec<u8> {
-        header(self.element.descr(), "False", &format!("({}, {cols})", self.len / cols))
+        header(
+            self.element.descr(),
+            "False",
+            &format!("({}, {cols})", self.len / cols),
+        )
     }
 
     /// Bytes of the file, header included.
@@ -154,9 +171,15 @@ impl Vector {
 /// Those of [`FormatError`].
 pub fn parse_npy_vector(object: &str, head: &[u8], file_len: u64) -> Result<Vector, FormatError> {
     let (fields, data_offset) = parse(object, head, file_len)?;
-    let vector = fields.vector(data_offset).map_err(|reason| unsupported(object, reason))?;
+    let vector = fields
+        .vector(data_offset)
+        .map_err(|reason| unsupported(object, reason))?;
     match file_len < vector.file_bytes() {
-        true => Err(FormatError::Truncated { object: object.to_owned(), expected: vector.file_bytes(), actual: file_len }),
+        true => Err(FormatError::Truncated {
+            object: object.to_owned(),
+            expected: vector.file_bytes(),
+            actual: file_len,
+        }),
         false => Ok(vector),
     }
 }
@@ -180,11 +203,22 @@ pub struct NpyArray {
 /// Those of [`FormatError`].
 pub fn parse_npy_array(object: &str, file: &[u8]) -> Result<NpyArray, FormatError> {
     match parse(object, file, file.len() as u64)? {
-        (Fields { descr: Some(Descr::Simple(descr)), fortran_order: Some(by_columns), shape: Some(shape) }, data_offset) => {
-            Ok(NpyArray { descr, shape, by_columns, data_offset })
-        }
+        (
+            Fields {
+                descr: Some(Descr::Simple(descr)),
+                fortran_order: Some(by_columns),
+                shape: Some(shape),
+            },
+            data_offset,
+        ) => Ok(NpyArray {
+            descr,
+            shape,
+            by_columns,
+            data_offset,
+        }),
         _ => {
-            let reason = "one of descr, fortran_order and shape is missing, or it holds records".to_owned();
+            let reason =
+                "one of descr, fortran_order and shape is missing, or it holds records".to_owned();
             Err(unsupported(object, reason))
         }
     }
@@ -196,22 +230,26 @@ pub fn is_npy(head: &[u8]) -> bool {
     head.starts_with(MAGIC)
 }
 
-/// The bytes before the data of a `.npy` file, found from its first 12 bytes (or all, if there are fewer): how much
-/// [`parse_npy`] wants to see.
+/// The bytes before the data of a `.npy` file, found from its first 12 bytes (or all, if there are
+/// fewer): how much [`parse_npy`] wants to see.
 ///
 /// # Errors
-/// [`FormatError::Corrupt`] where the file does not begin like `.npy`, [`FormatError::Unsupported`] for an unknown version.
+/// [`FormatError::Corrupt`] where the file does not begin like `.npy`, [`FormatError::Unsupported`]
+/// for an unknown version.
 pub fn npy_head_bytes(object: &str, head: &[u8]) -> Result<usize, FormatError> {
     Ok(preamble(object, head)?.end)
 }
 
-/// The description of a `.npy` file from its first bytes, of which [`HEAD_BYTES`] nearly always are enough, and the file's length.
+/// The description of a `.npy` file from its first bytes, of which [`HEAD_BYTES`] nearly always are
+/// enough, and the file's length.
 ///
 /// # Errors
 /// Those of [`FormatError`]; [`FormatError::Corrupt`] also where `head` ends within the header.
 pub fn parse_npy(object: &str, head: &[u8], file_len: u64) -> Result<Dense, FormatError> {
     let (fields, data_offset) = parse(object, head, file_len)?;
-    let dense = fields.dense(data_offset).map_err(|reason| unsupported(object, reason))?;
+    let dense = fields
+        .dense(data_offset)
+        .map_err(|reason| unsupported(object, reason))?;
     dense.check_len(object, file_len)?;
     Ok(dense)
 }
@@ -220,13 +258,19 @@ fn parse(object: &str, head: &[u8], file_len: u64) -> Result<(Fields, u64), Form
     let header = preamble(object, head)?;
     let data_offset = header.end as u64;
     if file_len < data_offset {
-        return Err(FormatError::Truncated { object: object.to_owned(), expected: data_offset, actual: file_len });
+        return Err(FormatError::Truncated {
+            object: object.to_owned(),
+            expected: data_offset,
+            actual: file_len,
+        });
     }
     let Some(text) = head.get(header.clone()) else {
         let reason = "the file ends within its header".to_owned();
         return Err(corrupt(object, head.len(), reason));
     };
-    let fields = Parser { text, at: 0 }.dictionary().map_err(|(at, reason)| corrupt(object, header.start + at, reason))?;
+    let fields = Parser { text, at: 0 }
+        .dictionary()
+        .map_err(|(at, reason)| corrupt(object, header.start + at, reason))?;
     Ok((fields, data_offset))
 }
 
@@ -269,7 +313,9 @@ enum Descr {
 impl Fields {
     /// The reason is the error.
     fn dense(self, data_offset: u64) -> Result<Dense, String> {
-        let (Some(descr), Some(fortran_order), Some(shape)) = (self.descr, self.fortran_order, self.shape) else {
+        let (Some(descr), Some(fortran_order), Some(shape)) =
+            (self.descr, self.fortran_order, self.shape)
+        else {
             return Err("one of descr, fortran_order and shape is missing".to_owned());
         };
         let order = match fortran_order {
@@ -283,23 +329,53 @@ impl Fields {
 impl Fields {
     /// The reason is the error.
     fn vector(self, data_offset: u64) -> Result<Vector, String> {
-        let (Some(Descr::Simple(descr)), Some(_), Some(shape)) = (self.descr, self.fortran_order, self.shape) else {
-            return Err("one of descr, fortran_order and shape is missing, or it holds records".to_owned());
+        let (Some(Descr::Simple(descr)), Some(_), Some(shape)) =
+            (self.descr, self.fortran_order, self.shape)
+        else {
+            return Err(
+                "one of descr, fortran_order and shape is missing, or it holds records".to_owned(),
+            );
         };
         let len = match *shape {
             [len] => Some(len),
-            [rows, cols] if self.fortran_order == Some(false) || rows <= 1 || cols <= 1 => rows.checked_mul(cols),
-            [_, _] => return Err(format!("a shape of {shape:?} by columns, where a vector, or a matrix by rows, is needed")),
-            _ => return Err(format!("{} dimensions, where a vector, or a matrix by rows, is needed", shape.len())),
+            [rows, cols] if self.fortran_order == Some(false) || rows <= 1 || cols <= 1 => {
+                rows.checked_mul(cols)
+            }
+            [_, _] => {
+                return Err(format!(
+                    "a shape of {shape:?} by columns, where a vector, or a matrix by rows, is needed"
+                ));
+            }
+            _ => {
+                return Err(format!(
+                    "{} dimensions, where a vector, or a matrix by rows, is needed",
+                    shape.len()
+                ));
+            }
         };
         let len = len.ok_or_else(|| format!("a shape of {shape:?}"))?;
-        let elements =
-            [Element::U8, Element::U16, Element::I32, Element::I64, Element::Real(DType::F32), Element::Real(DType::F64)];
-        let element = elements.into_iter().find(|element| native(&descr) == Some(&element.descr()[1..]));
-        let element = element.ok_or_else(|| format!("dtype '{descr}', which no part of a sparse matrix has"))?;
-        let bytes = len.checked_mul(element.bytes()).and_then(|bytes| bytes.checked_add(data_offset));
+        let elements = [
+            Element::U8,
+            Element::U16,
+            Element::I32,
+            Element::I64,
+            Element::Real(DType::F32),
+            Element::Real(DType::F64),
+        ];
+        let element = elements
+            .into_iter()
+            .find(|element| native(&descr) == Some(&element.descr()[1..]));
+        let element = element
+            .ok_or_else(|| format!("dtype '{descr}', which no part of a sparse matrix has"))?;
+        let bytes = len
+            .checked_mul(element.bytes())
+            .and_then(|bytes| bytes.checked_add(data_offset));
         match bytes.is_some_and(|bytes| i64::try_from(bytes).is_ok()) {
-            true => Ok(Vector { element, len, data_offset }),
+            true => Ok(Vector {
+                element,
+                len,
+                data_offset,
+            }),
             false => Err(format!("{len} numbers are larger than any file")),
         }
     }
@@ -314,8 +390,12 @@ impl Descr {
             Some("f4" | "f" | "float32") => Ok(DType::F32),
             Some("f8" | "d" | "float64") => Ok(DType::F64),
             Some("O" | "O8") => Err("Python objects, where float32 or float64 is needed".into()),
-            None if matches!(&descr[1..], "f4" | "f8") => Err(format!("big-endian dtype '{descr}'")),
-            _ => Err(format!("dtype '{descr}', where float32 or float64 is needed")),
+            None if matches!(&descr[1..], "f4" | "f8") => {
+                Err(format!("big-endian dtype '{descr}'"))
+            }
+            _ => Err(format!(
+                "dtype '{descr}', where float32 or float64 is needed"
+            )),
         }
     }
 }

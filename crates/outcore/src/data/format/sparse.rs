@@ -17,8 +17,9 @@
 //!   x/classes.txt       UTF-8, a line a class: where labels are numbers of these lines, from 0
 //! ```
 //!
-//! The tiled form of the same takes two to six bytes an entry. Places are cut into bands of 65,536, lines into blocks; a tile is the entries
-//! of a block in a band, places and lines counted in 16 bits:
+//! The tiled form of the same takes two to six bytes an entry. Places are cut into bands of 65,536,
+//! lines into blocks; a tile is the entries of a block in a band, places and lines counted in 16
+//! bits:
 //!
 //! ```text
 //!   x/matrix.json    as above, and "layout": "tiled"
@@ -29,10 +30,12 @@
 //!                    | up to 6 bytes, so that values begin at a multiple of 8 | values, float32 or float64, unless all are one
 //! ```
 //!
-//! It is a semi-external matrix format after SEM-SpMM (Zheng et al., TPDS 2017). Every place has one entry at most, in order within a line.
+//! It is a semi-external matrix format after SEM-SpMM (Zheng et al., TPDS 2017). Every place has
+//! one entry at most, in order within a line.
 //!
-//! Lines are rows in "csr" and columns in "csc". `nonzeros` and `dtype` may be missing where the arrays tell them. Entries of a line
-//! may come in any order; two of one place count as their sum in products.
+//! Lines are rows in "csr" and columns in "csc". `nonzeros` and `dtype` may be missing where the
+//! arrays tell them. Entries of a line may come in any order; two of one place count as their sum
+//! in products.
 
 use serde::{Deserialize, Serialize};
 
@@ -132,7 +135,11 @@ pub fn parse_description(object: &str, json: &[u8]) -> Result<Description, Forma
         let offset = line_offset(json, error.line()) + error.column().saturating_sub(1);
         corrupt(object, offset, error.to_string())
     })?;
-    match found.shape.iter().all(|&side| i64::try_from(side).is_ok_and(|side| side < i64::MAX)) {
+    match found
+        .shape
+        .iter()
+        .all(|&side| i64::try_from(side).is_ok_and(|side| side < i64::MAX))
+    {
         true => Ok(found),
         false => Err(unsupported(object, format!("a shape of {:?}", found.shape))),
     }

@@ -29,7 +29,14 @@ fn reason(dictionary: &str) -> String {
 fn what_is_written_is_read_back() {
     for dtype in [DType::F32, DType::F64] {
         for order in [Order::Row, Order::Column] {
-            for shape in [&[7][..], &[0], &[3, 4], &[0, 4], &[4, 0], &[1 << 40, 1 << 10]] {
+            for shape in [
+                &[7][..],
+                &[0],
+                &[3, 4],
+                &[0, 4],
+                &[4, 0],
+                &[1 << 40, 1 << 10],
+            ] {
                 let (dense, header) = npy("x.npy", dtype, shape, order).unwrap();
                 assert_eq!(header.len(), HEAD_BYTES);
                 assert_eq!(npy_head_bytes("x.npy", &header[..12]), Ok(HEAD_BYTES));
@@ -66,11 +73,19 @@ fn all_versions_and_spellings_of_a_header_are_read() {
 
 #[test]
 fn what_we_do_not_compute_with_is_named() {
-    let with = |descr: &str, shape: &str| reason(&format!("{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}"));
+    let with = |descr: &str, shape: &str| {
+        reason(&format!(
+            "{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}"
+        ))
+    };
     for (descr, shape, part) in [
         ("'>f4'", "(3,)", "big-endian dtype '>f4'"),
         ("'|O'", "(3,)", "Python objects"),
-        ("'<i8'", "(3,)", "dtype '<i8', where float32 or float64 is needed"),
+        (
+            "'<i8'",
+            "(3,)",
+            "dtype '<i8', where float32 or float64 is needed",
+        ),
         ("'|u1'", "(3,)", "dtype '|u1'"),
         ("[('a', '<f4'), ('b', '<f8')]", "(3,)", "records"),
         ("'<f4'", "()", "0 dimensions, where 1 or 2 are possible"),
@@ -88,19 +103,37 @@ fn what_we_do_not_compute_with_is_named() {
 fn what_is_corrupt_says_where() {
     for (dictionary, part) in [
         ("", "corrupt at byte 64: expected '{'"),
-        ("{'descr': '<f4', 'fortran_order': 0, 'shape': (3,)}", "byte 44: expected True or False"),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}", "byte 61: expected a length"),
-        ("{'descr': '<f4', 'descr': '<f4'}", "byte 27: \"descr\" is there twice"),
+        (
+            "{'descr': '<f4', 'fortran_order': 0, 'shape': (3,)}",
+            "byte 44: expected True or False",
+        ),
+        (
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (-3,)}",
+            "byte 61: expected a length",
+        ),
+        (
+            "{'descr': '<f4', 'descr': '<f4'}",
+            "byte 27: \"descr\" is there twice",
+        ),
         ("{'what': 1}", "byte 11: unknown key \"what\""),
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)} x", "text after the dictionary"),
+        (
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (3,)} x",
+            "text after the dictionary",
+        ),
         ("{'descr': '<f4", "a string without an end"),
         ("{'descr': '<f4' 'shape': (3,)}", "expected '}'"),
     ] {
         let text = reason(dictionary);
-        assert!(text.starts_with("x.npy: corrupt at byte ") && text.contains(part), "{text}");
+        assert!(
+            text.starts_with("x.npy: corrupt at byte ") && text.contains(part),
+            "{text}"
+        );
     }
     let missing = reason("{'descr': '<f4', 'shape': (3,)}");
-    assert!(missing.contains("fortran_order and shape is missing"), "{missing}");
+    assert!(
+        missing.contains("fortran_order and shape is missing"),
+        "{missing}"
+    );
 }
 
 #[test]
@@ -114,11 +147,17 @@ fn what_is_no_npy_or_ends_early_is_refused() {
     for len in 0..HEAD_BYTES {
         let error = parse_npy("x.npy", &header[..len], len as u64);
         assert!(error.is_err(), "{len} bytes");
-        assert!(parse_npy("x.npy", &header[..len], 1 << 20).is_err(), "{len} bytes");
+        assert!(
+            parse_npy("x.npy", &header[..len], 1 << 20).is_err(),
+            "{len} bytes"
+        );
     }
     assert!(!is_npy(b"PK\x03\x04"));
     let error = parse_npy("x.npy", b"PK\x03\x04 a zip file", 1000).unwrap_err();
-    assert_eq!(error.to_string(), "x.npy: corrupt at byte 0: it does not begin like a .npy file");
+    assert_eq!(
+        error.to_string(),
+        "x.npy: corrupt at byte 0: it does not begin like a .npy file"
+    );
     let error = parse_npy("x.npy", b"\x93NUMPY\x04\x00\x76\x00{", 1000).unwrap_err();
     assert_eq!(error.to_string(), "x.npy: not supported: version 4 of .npy");
     let error = parse_npy("x.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff{", u64::MAX).unwrap_err();
@@ -128,10 +167,26 @@ fn what_is_no_npy_or_ends_early_is_refused() {
 #[test]
 fn a_header_may_put_elements_between_their_multiples() {
     for (text, offset, shift) in [
-        ("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}\n", 66, 2),
-        ("{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}\n", 66, 2),
-        ("{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}       \n", 73, 1),
-        ("{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}              \n", 80, 0),
+        (
+            "{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}\n",
+            66,
+            2,
+        ),
+        (
+            "{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}\n",
+            66,
+            2,
+        ),
+        (
+            "{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}       \n",
+            73,
+            1,
+        ),
+        (
+            "{'descr': '<f8', 'fortran_order': False, 'shape': (3,)}              \n",
+            80,
+            0,
+        ),
     ] {
         let dense = parse_npy("x.npy", &with_header(1, text), 1000).unwrap();
         assert_eq!((dense.data_offset, dense.shift()), (offset, shift));
@@ -140,14 +195,25 @@ fn a_header_may_put_elements_between_their_multiples() {
 
 #[test]
 fn types_without_a_byte_order_are_the_machines_own() {
-    for (descr, dtype) in
-        [("f8", DType::F64), ("=f8", DType::F64), ("|f8", DType::F64), ("f4", DType::F32), ("float32", DType::F32)]
-    {
-        let text = format!("{{\"descr\": \"{descr}\", \"fortran_order\": False, \"shape\": (40L,7L)}}");
+    for (descr, dtype) in [
+        ("f8", DType::F64),
+        ("=f8", DType::F64),
+        ("|f8", DType::F64),
+        ("f4", DType::F32),
+        ("float32", DType::F32),
+    ] {
+        let text =
+            format!("{{\"descr\": \"{descr}\", \"fortran_order\": False, \"shape\": (40L,7L)}}");
         assert_eq!(parse(&text).unwrap().dtype, dtype, "{descr}");
     }
-    let text = with_header(1, "{'descr': 'i8', 'fortran_order': False, 'shape': (3,)}\n");
-    assert_eq!(parse_npy_vector("x.npy", &text, 1000).unwrap().element, Element::I64);
+    let text = with_header(
+        1,
+        "{'descr': 'i8', 'fortran_order': False, 'shape': (3,)}\n",
+    );
+    assert_eq!(
+        parse_npy_vector("x.npy", &text, 1000).unwrap().element,
+        Element::I64
+    );
 }
 
 #[test]
@@ -157,28 +223,60 @@ fn a_raw_file_is_what_its_sidecar_says() {
     assert_eq!((dense.rows, dense.cols, dense.order), (3, 4, Order::Column));
     assert_eq!(dense.file_bytes(), 12 + (3 * 5 + 3) * 4);
     assert!(!dense.is_compact());
-    assert_eq!(parse_sidecar("x.bin", sidecar(&dense).as_bytes(), 1000), Ok(dense));
+    assert_eq!(
+        parse_sidecar("x.bin", sidecar(&dense).as_bytes(), 1000),
+        Ok(dense)
+    );
 
     let short = parse_sidecar("x.bin", br#"{"dtype": "f64", "shape": [3]}"#, 24).unwrap();
-    assert_eq!((short.ndim, short.order, short.data_offset), (1, Order::Row, 0));
-    assert_eq!(sidecar_path(Path::new("a/x.bin")), Path::new("a/x.bin.json"));
+    assert_eq!(
+        (short.ndim, short.order, short.data_offset),
+        (1, Order::Row, 0)
+    );
+    assert_eq!(
+        sidecar_path(Path::new("a/x.bin")),
+        Path::new("a/x.bin.json")
+    );
 }
 
 #[test]
 fn a_sidecar_that_makes_no_sense_is_refused() {
     for (json, part) in [
-        (r#"{"dtype": "f64", "shape": [3], "offset": 4}"#, "x.bin: truncated: 28 bytes are needed, the file has 24"),
-        (r#"{"dtype": "f64", "shape": [3, 4], "leading_dimension": 3}"#, "leading dimension of 3 is less than 4"),
+        (
+            r#"{"dtype": "f64", "shape": [3], "offset": 4}"#,
+            "x.bin: truncated: 28 bytes are needed, the file has 24",
+        ),
+        (
+            r#"{"dtype": "f64", "shape": [3, 4], "leading_dimension": 3}"#,
+            "leading dimension of 3 is less than 4",
+        ),
         (r#"{"dtype": "f64", "shape": []}"#, "0 dimensions"),
-        (r#"{"dtype": "f64", "shape": [4]}"#, "x.bin: truncated: 32 bytes are needed, the file has 24"),
-        (r#"{"dtype": "int8", "shape": [4]}"#, "x.bin.json: corrupt at byte"),
-        (r#"{"dtype": "f64", "shape": [-4]}"#, "x.bin.json: corrupt at byte"),
-        (r#"{"dtype": "f64", "shape": [1], "odrer": "row"}"#, "unknown field `odrer`"),
+        (
+            r#"{"dtype": "f64", "shape": [4]}"#,
+            "x.bin: truncated: 32 bytes are needed, the file has 24",
+        ),
+        (
+            r#"{"dtype": "int8", "shape": [4]}"#,
+            "x.bin.json: corrupt at byte",
+        ),
+        (
+            r#"{"dtype": "f64", "shape": [-4]}"#,
+            "x.bin.json: corrupt at byte",
+        ),
+        (
+            r#"{"dtype": "f64", "shape": [1], "odrer": "row"}"#,
+            "unknown field `odrer`",
+        ),
         (r#"{"shape": [1]}"#, "missing field `dtype`"),
-        (r#"{"dtype": "f64", "shape": [1], "leading_dimension": 18446744073709551615}"#, "larger than any file"),
+        (
+            r#"{"dtype": "f64", "shape": [1], "leading_dimension": 18446744073709551615}"#,
+            "larger than any file",
+        ),
         ("", "x.bin.json: corrupt at byte 0"),
     ] {
-        let text = parse_sidecar("x.bin", json.as_bytes(), 24).unwrap_err().to_string();
+        let text = parse_sidecar("x.bin", json.as_bytes(), 24)
+            .unwrap_err()
+            .to_string();
         assert!(text.contains(part), "{text}");
     }
 }
@@ -187,7 +285,10 @@ fn a_sidecar_that_makes_no_sense_is_refused() {
 fn assert_sound(dense: &Dense, file_len: u64) {
     assert!(dense.file_bytes() <= file_len && dense.file_bytes() <= i64::MAX as u64);
     assert!(dense.data_offset + dense.element_bytes() <= i64::MAX as u64);
-    assert!(dense.shift() <= dense.data_offset && (dense.data_offset - dense.shift()).is_multiple_of(dense.dtype.bytes()));
+    assert!(
+        dense.shift() <= dense.data_offset
+            && (dense.data_offset - dense.shift()).is_multiple_of(dense.dtype.bytes())
+    );
     assert!(dense.shape().len() == usize::from(dense.ndim));
     let (_, line) = dense.lines();
     assert!(dense.leading_dimension >= line);
@@ -200,7 +301,8 @@ fn valid_file() -> impl Strategy<Value = Vec<u8>> {
     (descr, any::<bool>(), shape, 1u8..=3).prop_map(|(descr, fortran, shape, version)| {
         let fortran = if fortran { "True" } else { "False" };
         let shape: String = shape.iter().map(|n| format!("{n}, ")).collect();
-        let text = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': ({shape}), }}");
+        let text =
+            format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': ({shape}), }}");
         let width = if version == 1 { 117 } else { 115 };
         with_header(version, &format!("{text:<width$}\n"))
     })
@@ -227,7 +329,8 @@ proptest! {
         let mut file = file;
         for (at, byte) in mutations {
             let at = at.index(file.len());
-            // Half of them stay within what a header is written in, to get past the first character.
+            // Half of them stay within what a header is written in, to get past the first
+            // character.
             file[at] = if byte < 128 { b"{}()[]'\",:0123456789L \nTrueFalse<>|f"[usize::from(byte) % 36] } else { byte };
         }
         if cut {

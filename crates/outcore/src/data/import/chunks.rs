@@ -1,13 +1,14 @@
-//! Chunks of text on their way: one thread reads (and decompresses), some parse, and the job's own thread takes what they found, in
-//! the order of the text.
+//! Chunks of text on their way: one thread reads (and decompresses), some parse, and the job's own
+//! thread takes what they found, in the order of the text.
 //!
 //! ```text
 //!   free slots -> reader: lines -> parsers: rows -> in order -> taken by the job -> free slots
 //! ```
 //!
-//! The number of slots is fixed, and each has its share of memory from the beginning. A chunk that needs more, because a line is long or
-//! entries are short, reserves the rest before it is parsed. The reader alone fills slots, in order, so a chunk that waits for a slot
-//! waits only for chunks before it.
+//! The number of slots is fixed, and each has its share of memory from the beginning. A chunk that
+//! needs more, because a line is long or entries are short, reserves the rest before it is parsed.
+//! The reader alone fills slots, in order, so a chunk that waits for a slot waits only for chunks
+//! before it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +26,8 @@ use crate::session::Session;
 
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A chunk's share of memory against its text: entries of eight bytes of text take four times as much while they are sorted.
+/// A chunk's share of memory against its text: entries of eight bytes of text take four times as
+/// much while they are sorted.
 pub(super) const SHARE: u64 = 12;
 
 /// What a chunk becomes.
@@ -57,7 +59,8 @@ impl Parsed for text::Documents {
 pub(super) struct Slot<P> {
     pub(super) chunk: Chunk,
     pub(super) found: P,
-    /// Which of the sources it is of, where in it the next chunk begins, and how many bytes of all sources were used until then.
+    /// Which of the sources it is of, where in it the next chunk begins, and how many bytes of all
+    /// sources were used until then.
     pub(super) part: usize,
     pub(super) end: Place,
     pub(super) stored: u64,
@@ -90,8 +93,15 @@ impl Lanes {
         let each = |slots: u64| bytes / ((slots + 2) * (1 + SHARE));
         let wanted = threads.clamp(1, 32) as u64 + 2;
         // Fewer lanes with larger chunks, where memory is small.
-        let slots = (3..=wanted).rev().find(|&slots| each(slots) >= 4 * LEAST).unwrap_or(3.min(wanted));
-        Lanes { parsers: (slots - 2) as usize, slots: slots as usize, chunk_bytes: each(slots).clamp(LEAST, MOST) as usize }
+        let slots = (3..=wanted)
+            .rev()
+            .find(|&slots| each(slots) >= 4 * LEAST)
+            .unwrap_or(3.min(wanted));
+        Lanes {
+            parsers: (slots - 2) as usize,
+            slots: slots as usize,
+            chunk_bytes: each(slots).clamp(LEAST, MOST) as usize,
+        }
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -122,7 +132,8 @@ pub(super) struct Work<R, N, F> {
 /// Has everything read and parsed, and hands it to `take`, in order.
 ///
 /// # Errors
-/// The first in the order of the text; [`Error::Cancelled`]; [`Error::OverBudget`] for a chunk that memory is too small for.
+/// The first in the order of the text; [`Error::Cancelled`]; [`Error::OverBudget`] for a chunk that
+/// memory is too small for.
 pub(super) fn run<P, R, N, F>(
     session: &Session,
     stage: &mut Stage,
@@ -138,7 +149,11 @@ where
     F: Fn(&Chunk, &mut P) -> outcore_formats::Result<()> + Sync,
 {
     let _shares = stage.reserve("the chunks of an import", lanes.bytes())?;
-    let Work { mut read, need, parse } = work;
+    let Work {
+        mut read,
+        need,
+        parse,
+    } = work;
     let (free, idle) = bounded::<Slot<P>>(lanes.slots);
     let (submit, submitted) = bounded::<(u64, Slot<P>)>(lanes.slots);
     let (finish, finished) = bounded::<(u64, Message<P>)>(lanes.slots + 1);
@@ -147,7 +162,8 @@ where
     std::thread::scope(|scope| {
         let result = (|| {
             for parser in 0..lanes.parsers {
-                let (submitted, finish, parse, need) = (submitted.clone(), finish.clone(), &parse, &need);
+                let (submitted, finish, parse, need) =
+                    (submitted.clone(), finish.clone(), &parse, &need);
                 let parsing = move || parse_all(&submitted, &finish, lanes, budget, need, parse);
                 match spawn(scope, "outcore-parse", "a thread that parses", parsing) {
                     // Those that there are do it.
@@ -157,7 +173,9 @@ where
             }
             drop(submitted);
             let ended = finish.clone();
-            spawn(scope, "outcore-read", "a thread that reads", move || read_all(&idle, &submit, &ended, &mut read))?;
+            spawn(scope, "outcore-read", "a thread that reads", move || {
+                read_all(&idle, &submit, &ended, &mut read)
+            })?;
             drop(finish);
             take_all(stage, &finished, &free, lanes, &mut take)
         })();
@@ -168,9 +186,22 @@ where
     })
 }
 
-fn spawn<'scope>(scope: &'scope Scope<'scope, '_>, name: &str, what: &str, work: impl FnOnce() + Send + 'scope) -> Result<()> {
-    let thread = std::thread::Builder::new().name(name.into()).spawn_scoped(scope, work);
-    thread.map(drop).map_err(|source| outcore_engine::Error::NoThread { what: what.into(), source }.into())
+fn spawn<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    name: &str,
+    what: &str,
+    work: impl FnOnce() + Send + 'scope,
+) -> Result<()> {
+    let thread = std::thread::Builder::new()
+        .name(name.into())
+        .spawn_scoped(scope, work);
+    thread.map(drop).map_err(|source| {
+        outcore_engine::Error::NoThread {
+            what: what.into(),
+            source,
+        }
+        .into()
+    })
 }
 
 fn read_all<P: Parsed>(
@@ -216,7 +247,12 @@ fn parse_all<P: Parsed>(
     }
 }
 
-fn reserve_beyond<P: Parsed>(budget: &Budget, slot: &mut Slot<P>, share: u64, need: impl Fn(&Chunk) -> usize) -> Result<()> {
+fn reserve_beyond<P: Parsed>(
+    budget: &Budget,
+    slot: &mut Slot<P>,
+    share: u64,
+    need: impl Fn(&Chunk) -> usize,
+) -> Result<()> {
     let text = slot.chunk.bytes.capacity() as u64;
     let wanted = text + need(&slot.chunk).max(slot.found.bytes()) as u64;
     hold(budget, slot, wanted, share)
@@ -226,7 +262,10 @@ fn hold<P>(budget: &Budget, slot: &mut Slot<P>, wanted: u64, share: u64) -> Resu
     let held = share + slot.beyond.as_ref().map_or(0, Reservation::bytes);
     if wanted > held {
         slot.beyond = None;
-        let what = format!("a long line of {} (from line {} on)", slot.chunk.object, slot.chunk.position.line);
+        let what = format!(
+            "a long line of {} (from line {} on)",
+            slot.chunk.object, slot.chunk.position.line
+        );
         slot.beyond = Some(budget.reserve(&what, wanted - share)?);
     }
     Ok(())
@@ -246,7 +285,9 @@ fn take_all<P: Parsed>(
             Ok((number, message)) => _ = early.insert(number, message),
             Err(RecvTimeoutError::Timeout) => continue,
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(Error::Failed { what: "a thread of the import ended too early".into() });
+                return Err(Error::Failed {
+                    what: "a thread of the import ended too early".into(),
+                });
             }
         }
         while let Some(message) = early.remove(&next) {

@@ -1,10 +1,11 @@
-//! The matrix that an import makes: rows (or columns) in their order go to growing files, and what is found on the way decides in
-//! the end what the files are.
+//! The matrix that an import makes: rows (or columns) in their order go to growing files, and what
+//! is found on the way decides in the end what the files are.
 //!
-//! - Columns are int32 until one of 2^31 or more is seen; those before it are then written again as int64.
+//! - Columns are int32 until one of 2^31 or more is seen; those before it are then written again as
+//!   int64.
 //! - Values are written from the first that is not one.
-//! - Features of LIBSVM text whose base is to be found are taken for one-based until a feature 0 is seen; the columns before it are
-//!   then raised by one.
+//! - Features of LIBSVM text whose base is to be found are taken for one-based until a feature 0 is
+//!   seen; the columns before it are then raised by one.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +15,9 @@ use outcore_store::NewFolder;
 use serde::{Deserialize, Serialize};
 
 use crate::data::array::cut;
-use crate::data::format::{Compressed, DType, Description, Element, Entries, FormatError, HEAD_BYTES};
+use crate::data::format::{
+    Compressed, DType, Description, Element, Entries, FormatError, HEAD_BYTES,
+};
 use crate::data::growing::{Growing, write_at};
 use crate::data::sparse::{Sparse, SparseShape, compress_within, names};
 use crate::data::staging::{StagingFolder, remove, sync_folder};
@@ -68,7 +71,14 @@ pub(super) struct Draft {
 impl Draft {
     /// Bytes that are written at least, as far as headers tell, before entries are put in tiles.
     fn least_bytes(&self) -> u64 {
-        let lines = self.lines.unwrap_or(0).saturating_mul(if self.labels == LabelKind::None { 8 } else { 16 });
+        let lines = self
+            .lines
+            .unwrap_or(0)
+            .saturating_mul(if self.labels == LabelKind::None {
+                8
+            } else {
+                16
+            });
         let index = SparseShape::index_for(self.width.unwrap_or(0)).bytes();
         lines.saturating_add(self.entries.unwrap_or(0).saturating_mul(index))
     }
@@ -96,7 +106,8 @@ pub(super) struct State {
     pub(super) class_bytes: u64,
     /// Entries of the file, as its header counts them.
     pub(super) counted: u64,
-    /// Row, column and bits of the value of the last entry, which is not in the matrix yet: others of its place may follow.
+    /// Row, column and bits of the value of the last entry, which is not in the matrix yet: others
+    /// of its place may follow.
     pub(super) pending: Option<(u64, u64, u64)>,
 }
 
@@ -115,10 +126,15 @@ pub(super) struct NewMatrix {
 }
 
 impl State {
-    /// Of a matrix that has nothing yet. How wide its columns are is known beforehand where their number is, so that they need not be
-    /// written again.
+    /// Of a matrix that has nothing yet. How wide its columns are is known beforehand where their
+    /// number is, so that they need not be written again.
     fn first(draft: Draft) -> State {
-        State { wide: draft.width.is_some_and(|width| SparseShape::index_for(width) == Element::I64), ..State::default() }
+        State {
+            wide: draft
+                .width
+                .is_some_and(|width| SparseShape::index_for(width) == Element::I64),
+            ..State::default()
+        }
     }
 }
 
@@ -140,12 +156,30 @@ impl NewMatrix {
         }
         let begun = state.is_some();
         let state = state.unwrap_or_else(|| State::first(draft));
-        let room = home.check_room(path, draft.least_bytes().saturating_sub(8 * state.lines + 4 * state.entries));
-        match room.and_then(|()| Files::open(session, path, draft, options, &mut home.folder, &state)) {
+        let room = home.check_room(
+            path,
+            draft
+                .least_bytes()
+                .saturating_sub(8 * state.lines + 4 * state.entries),
+        );
+        match room
+            .and_then(|()| Files::open(session, path, draft, options, &mut home.folder, &state))
+        {
             Ok(files) => {
                 let (session, path, source) = (session.clone(), path.to_owned(), source.to_owned());
                 let (is_tiled, is_rewritten) = (false, false);
-                Ok(NewMatrix { session, path, home, source, draft, options, state, files, is_tiled, is_rewritten })
+                Ok(NewMatrix {
+                    session,
+                    path,
+                    home,
+                    source,
+                    draft,
+                    options,
+                    state,
+                    files,
+                    is_tiled,
+                    is_rewritten,
+                })
             }
             Err(error) => {
                 if !begun {
@@ -177,47 +211,111 @@ impl Files {
         folder: &mut NewFolder,
         state: &State,
     ) -> Result<Files> {
-        let mut open = |name: &str, element, len| Growing::open(session, folder, path, name, element, len, options);
-        let index = if state.wide { Element::I64 } else { Element::I32 };
+        let mut open = |name: &str, element, len| {
+            Growing::open(session, folder, path, name, element, len, options)
+        };
+        let index = if state.wide {
+            Element::I64
+        } else {
+            Element::I32
+        };
         let offset_bytes = |lines: u64| if lines > 0 { 8 * (lines + 1) } else { 0 };
-        let offsets = open(names::OFFSETS, Some(Element::I64), offset_bytes(state.lines))?;
+        let offsets = open(
+            names::OFFSETS,
+            Some(Element::I64),
+            offset_bytes(state.lines),
+        )?;
         let indices = open(names::INDICES, Some(index), state.entries * index.bytes())?;
-        let value_bytes = if state.has_values { state.entries * draft.dtype.bytes() } else { 0 };
+        let value_bytes = if state.has_values {
+            state.entries * draft.dtype.bytes()
+        } else {
+            0
+        };
         let values = open(names::VALUES, Some(Element::Real(draft.dtype)), value_bytes)?;
-        let queries = draft.queries.then(|| open(names::QUERIES, Some(Element::I64), 8 * state.queries)).transpose()?;
-        let words = draft.words.then(|| open(names::WORDS, None, state.word_bytes)).transpose()?;
-        let classes = draft.classes.then(|| open(names::CLASSES, None, state.class_bytes)).transpose()?;
+        let queries = draft
+            .queries
+            .then(|| open(names::QUERIES, Some(Element::I64), 8 * state.queries))
+            .transpose()?;
+        let words = draft
+            .words
+            .then(|| open(names::WORDS, None, state.word_bytes))
+            .transpose()?;
+        let classes = draft
+            .classes
+            .then(|| open(names::CLASSES, None, state.class_bytes))
+            .transpose()?;
         let mut labels = Vec::new();
         match draft.labels {
             LabelKind::None => {}
-            LabelKind::One => labels.push(open(names::LABELS, Some(Element::Real(DType::F64)), 8 * state.lines)?),
+            LabelKind::One => labels.push(open(
+                names::LABELS,
+                Some(Element::Real(DType::F64)),
+                8 * state.lines,
+            )?),
             LabelKind::Many => {
                 let inside = folder.path().join(names::LABEL_FOLDER);
-                std::fs::create_dir_all(&inside).map_err(|source| Error::of_io(inside.display().to_string(), source))?;
+                std::fs::create_dir_all(&inside)
+                    .map_err(|source| Error::of_io(inside.display().to_string(), source))?;
                 let part = |name: &str| format!("{}/{name}", names::LABEL_FOLDER);
-                let mut open =
-                    |name: &str, element, len| Growing::open(session, folder, path, &part(name), Some(element), len, options);
-                labels.push(open(names::OFFSETS, Element::I64, offset_bytes(state.lines))?);
+                let mut open = |name: &str, element, len| {
+                    Growing::open(
+                        session,
+                        folder,
+                        path,
+                        &part(name),
+                        Some(element),
+                        len,
+                        options,
+                    )
+                };
+                labels.push(open(
+                    names::OFFSETS,
+                    Element::I64,
+                    offset_bytes(state.lines),
+                )?);
                 labels.push(open(names::INDICES, Element::I64, 8 * state.label_entries)?);
             }
         }
-        let mut files = Files { offsets, indices, values, labels, queries, words, classes };
+        let mut files = Files {
+            offsets,
+            indices,
+            values,
+            labels,
+            queries,
+            words,
+            classes,
+        };
         files.each(Growing::prepare)?;
         Ok(files)
     }
 
     fn each(&mut self, mut f: impl FnMut(&mut Growing) -> Result<()>) -> Result<()> {
-        let Files { offsets, indices, values, labels, queries, words, classes } = self;
+        let Files {
+            offsets,
+            indices,
+            values,
+            labels,
+            queries,
+            words,
+            classes,
+        } = self;
         let rest = labels.iter_mut().chain(queries).chain(words).chain(classes);
-        [offsets, indices, values].into_iter().chain(rest).try_for_each(&mut f)
+        [offsets, indices, values]
+            .into_iter()
+            .chain(rest)
+            .try_for_each(&mut f)
     }
 }
 
 impl NewMatrix {
-    /// Begins anew: what was written will be written over. Columns stay as wide as the file has them.
+    /// Begins anew: what was written will be written over. Columns stay as wide as the file has
+    /// them.
     pub(super) fn restart(&mut self) -> Result<()> {
         self.files.each(|file| file.restart(0))?;
-        self.state = State { wide: self.state.wide, ..State::default() };
+        self.state = State {
+            wide: self.state.wide,
+            ..State::default()
+        };
         Ok(())
     }
 
@@ -243,7 +341,11 @@ impl NewMatrix {
             LabelKind::One if batch.labels.len() == batch.rows() => {
                 self.files.labels[0].extend(&batch.labels, f64::to_le_bytes)?
             }
-            LabelKind::One => return Err(Error::Failed { what: "rows without labels".into() }),
+            LabelKind::One => {
+                return Err(Error::Failed {
+                    what: "rows without labels".into(),
+                });
+            }
             LabelKind::Many => self.many_labels(batch)?,
         }
         Ok(())
@@ -251,14 +353,22 @@ impl NewMatrix {
 
     fn many_labels(&mut self, batch: &Batch) -> Result<()> {
         let base = self.state.label_entries;
-        let [offsets, indices] = &mut self.files.labels[..] else { unreachable!("both were made") };
+        let [offsets, indices] = &mut self.files.labels[..] else {
+            unreachable!("both were made")
+        };
         if offsets.len() == 0 {
             offsets.write(&0_i64.to_le_bytes())?;
         }
-        offsets.extend(&batch.label_offsets[1..], |end| ((base + end) as i64).to_le_bytes())?;
+        offsets.extend(&batch.label_offsets[1..], |end| {
+            ((base + end) as i64).to_le_bytes()
+        })?;
         indices.extend(&batch.label_indices, |label| (label as i64).to_le_bytes())?;
         self.state.label_entries += batch.label_indices.len() as u64;
-        let widest = batch.label_indices.iter().max().map_or(0, |&label| label + 1);
+        let widest = batch
+            .label_indices
+            .iter()
+            .max()
+            .map_or(0, |&label| label + 1);
         self.state.label_width = self.state.label_width.max(widest);
         Ok(())
     }
@@ -276,7 +386,9 @@ impl NewMatrix {
                 *into = end;
                 count += 1;
             }
-            self.files.offsets.extend(&some[..count], |end| (end as i64).to_le_bytes())?;
+            self.files
+                .offsets
+                .extend(&some[..count], |end| (end as i64).to_le_bytes())?;
             self.state.lines += count as u64;
         }
         Ok(())
@@ -285,11 +397,23 @@ impl NewMatrix {
     /// Appends entries of the line that goes on, or of several.
     ///
     /// # Errors
-    /// [`Error::Format`] for values that float32 cannot hold, which are sums then: the line that goes on is named.
-    pub(super) fn entries(&mut self, stage: &mut Stage, columns: &[u64], values: &[f64]) -> Result<()> {
-        let Some((least, most)) = columns.iter().fold(None, |range: Option<(u64, u64)>, &column| {
-            Some(range.map_or((column, column), |(least, most)| (least.min(column), most.max(column))))
-        }) else {
+    /// [`Error::Format`] for values that float32 cannot hold, which are sums then: the line that
+    /// goes on is named.
+    pub(super) fn entries(
+        &mut self,
+        stage: &mut Stage,
+        columns: &[u64],
+        values: &[f64],
+    ) -> Result<()> {
+        let Some((least, most)) =
+            columns
+                .iter()
+                .fold(None, |range: Option<(u64, u64)>, &column| {
+                    Some(range.map_or((column, column), |(least, most)| {
+                        (least.min(column), most.max(column))
+                    }))
+                })
+        else {
             return Ok(());
         };
         if self.draft.finds_base && !self.state.zero_based && least == 0 {
@@ -302,8 +426,14 @@ impl NewMatrix {
             self.widen(stage)?;
         }
         match self.state.wide {
-            true => self.files.indices.extend(columns, |column| ((column - lowered) as i64).to_le_bytes())?,
-            false => self.files.indices.extend(columns, |column| ((column - lowered) as i32).to_le_bytes())?,
+            true => self
+                .files
+                .indices
+                .extend(columns, |column| ((column - lowered) as i64).to_le_bytes())?,
+            false => self
+                .files
+                .indices
+                .extend(columns, |column| ((column - lowered) as i32).to_le_bytes())?,
         }
         self.append_values(stage, columns, values)?;
         self.state.entries += columns.len() as u64;
@@ -334,14 +464,23 @@ impl NewMatrix {
         match self.draft.dtype {
             DType::F64 => self.files.values.extend(values, f64::to_le_bytes),
             DType::F32 => {
-                if let Some(at) = values.iter().position(|&value| (value as f32).is_infinite()) {
+                if let Some(at) = values
+                    .iter()
+                    .position(|&value| (value as f32).is_infinite())
+                {
                     let (line, column, value) = (self.state.lines, columns[at], values[at]);
                     let reason = format!(
                         "the entries of row {line}, column {column} (from 0) are {value:e} together, beyond float32; import it as float64"
                     );
-                    return Err(FormatError::Unsupported { object: self.source.clone(), reason }.into());
+                    return Err(FormatError::Unsupported {
+                        object: self.source.clone(),
+                        reason,
+                    }
+                    .into());
                 }
-                self.files.values.extend(values, |value| (value as f32).to_le_bytes())
+                self.files
+                    .values
+                    .extend(values, |value| (value as f32).to_le_bytes())
             }
         }
     }
@@ -353,7 +492,10 @@ impl NewMatrix {
             stage.check()?;
             let now = left.min(ones.len() as u64) as usize;
             match self.draft.dtype {
-                DType::F32 => self.files.values.extend(&ones[..now], |one| (one as f32).to_le_bytes())?,
+                DType::F32 => self
+                    .files
+                    .values
+                    .extend(&ones[..now], |one| (one as f32).to_le_bytes())?,
                 DType::F64 => self.files.values.extend(&ones[..now], f64::to_le_bytes)?,
             }
             left -= now as u64;
@@ -377,13 +519,23 @@ impl NewMatrix {
         let mut plan = Plan::new("features from 0 on");
         for range in self.pieces() {
             let extent = plan.extent(self.files.indices.extent());
-            plan.task(Task::new("raise").update(numbers(extent, range, if wide { 8 } else { 4 })).run(move |cx| {
-                match wide {
-                    true => cx.blocks[0].slice_mut::<i64>().iter_mut().for_each(|column| *column += 1),
-                    false => cx.blocks[0].slice_mut::<i32>().iter_mut().for_each(|column| *column += 1),
-                }
-                Ok(())
-            }));
+            plan.task(
+                Task::new("raise")
+                    .update(numbers(extent, range, if wide { 8 } else { 4 }))
+                    .run(move |cx| {
+                        match wide {
+                            true => cx.blocks[0]
+                                .slice_mut::<i64>()
+                                .iter_mut()
+                                .for_each(|column| *column += 1),
+                            false => cx.blocks[0]
+                                .slice_mut::<i32>()
+                                .iter_mut()
+                                .for_each(|column| *column += 1),
+                        }
+                        Ok(())
+                    }),
+            );
         }
         self.files.indices.pause()?;
         run_beside(stage, plan)?;
@@ -407,25 +559,36 @@ impl NewMatrix {
         )?;
         let mut plan = Plan::new("columns beyond int32");
         for range in self.pieces() {
-            let (from, to) = (plan.extent(self.files.indices.extent()), plan.extent(wide.extent()));
-            let task = Task::new("widen").read(numbers(from, range.clone(), 4)).write(numbers(to, range, 8));
+            let (from, to) = (
+                plan.extent(self.files.indices.extent()),
+                plan.extent(wide.extent()),
+            );
+            let task = Task::new("widen")
+                .read(numbers(from, range.clone(), 4))
+                .write(numbers(to, range, 8));
             plan.task(task.run(|cx| {
                 let (from, to) = cx.blocks.split_at_mut(1);
                 let to = to[0].slice_mut::<i64>();
-                to.iter_mut().zip(from[0].slice::<i32>()).for_each(|(to, &from)| *to = i64::from(from));
+                to.iter_mut()
+                    .zip(from[0].slice::<i32>())
+                    .for_each(|(to, &from)| *to = i64::from(from));
                 Ok(())
             }));
         }
         run_beside(stage, plan)?;
         let at = |name| self.home.folder.path().join(name);
-        std::fs::rename(at(WIDE), at(names::INDICES))
-            .map_err(|source| Error::of_io(self.path.join(names::INDICES).display().to_string(), source))?;
+        std::fs::rename(at(WIDE), at(names::INDICES)).map_err(|source| {
+            Error::of_io(self.path.join(names::INDICES).display().to_string(), source)
+        })?;
         self.files.indices = wide;
         self.files.indices.prepare()
     }
 
     fn pieces(&self) -> Vec<std::ops::Range<u64>> {
-        cut(0..self.state.entries, 1 << 14).into_iter().filter(|range| !range.is_empty()).collect()
+        cut(0..self.state.entries, 1 << 14)
+            .into_iter()
+            .filter(|range| !range.is_empty())
+            .collect()
     }
 
     /// What is about to be written over is nothing to go on with.
@@ -473,8 +636,11 @@ impl NewMatrix {
 
     /// Reads back the words of a file that an earlier writer left.
     pub(super) fn text_of(&self, name: &str) -> (&Growing, u64) {
-        let file =
-            [&self.files.words, &self.files.classes].into_iter().flatten().find(|file| file.name == name).expect("asked for");
+        let file = [&self.files.words, &self.files.classes]
+            .into_iter()
+            .flatten()
+            .find(|file| file.name == name)
+            .expect("asked for");
         (file, file.len())
     }
 
@@ -496,10 +662,21 @@ impl NewMatrix {
             }
             return Err(error);
         }
-        let NewMatrix { session, path, home, state, is_tiled, .. } = self;
+        let NewMatrix {
+            session,
+            path,
+            home,
+            state,
+            is_tiled,
+            ..
+        } = self;
         let arrays = [names::OFFSETS, names::INDICES, names::VALUES];
         // Only now: an import that is gone on with needs them.
-        let without = if is_tiled { &arrays[..2 + usize::from(state.has_values)] } else { &[] };
+        let without = if is_tiled {
+            &arrays[..2 + usize::from(state.has_values)]
+        } else {
+            &[]
+        };
         home.commit(&session, stage, &path, without)?;
         session.open_sparse(path)
     }
@@ -509,12 +686,36 @@ impl NewMatrix {
         if !self.draft.tiled {
             return Ok(());
         }
-        let Files { offsets, indices, values, .. } = &self.files;
-        let arrays = [offsets, indices].into_iter().chain(self.state.has_values.then_some(values)).filter_map(Growing::vector);
-        let sides = [self.state.lines, self.draft.width.unwrap_or(self.state.width)];
+        let Files {
+            offsets,
+            indices,
+            values,
+            ..
+        } = &self.files;
+        let arrays = [offsets, indices]
+            .into_iter()
+            .chain(self.state.has_values.then_some(values))
+            .filter_map(Growing::vector);
+        let sides = [
+            self.state.lines,
+            self.draft.width.unwrap_or(self.state.width),
+        ];
         let name = self.path.display().to_string();
-        let matrix = Sparse::of_files(&self.session, name, self.draft.format, sides, self.draft.dtype, arrays.collect())?;
-        self.is_tiled = compress_within(&self.session, stage, &matrix, &mut self.home.folder, &self.path)?;
+        let matrix = Sparse::of_files(
+            &self.session,
+            name,
+            self.draft.format,
+            sides,
+            self.draft.dtype,
+            arrays.collect(),
+        )?;
+        self.is_tiled = compress_within(
+            &self.session,
+            stage,
+            &matrix,
+            &mut self.home.folder,
+            &self.path,
+        )?;
         Ok(())
     }
 
@@ -531,14 +732,43 @@ impl NewMatrix {
             self.widen(stage)?;
         }
         if self.draft.labels == LabelKind::Many {
-            let shape = [self.state.lines, self.draft.label_count.unwrap_or(self.state.label_width)];
+            let shape = [
+                self.state.lines,
+                self.draft.label_count.unwrap_or(self.state.label_width),
+            ];
             let name = format!("{}/{}", names::LABEL_FOLDER, names::DESCRIPTION);
-            self.describe(&name, Compressed::Rows, shape, self.state.label_entries, DType::F32)?;
+            self.describe(
+                &name,
+                Compressed::Rows,
+                shape,
+                self.state.label_entries,
+                DType::F32,
+            )?;
         }
         let shape = self.draft.format.lines_first([self.state.lines, width]);
-        self.describe(names::DESCRIPTION, self.draft.format, shape, self.state.entries, self.draft.dtype)?;
-        let NewMatrix { home: StagingFolder { folder, .. }, files, state, draft, .. } = self;
-        let Files { offsets, indices, values, labels, queries, words, classes } = files;
+        self.describe(
+            names::DESCRIPTION,
+            self.draft.format,
+            shape,
+            self.state.entries,
+            self.draft.dtype,
+        )?;
+        let NewMatrix {
+            home: StagingFolder { folder, .. },
+            files,
+            state,
+            draft,
+            ..
+        } = self;
+        let Files {
+            offsets,
+            indices,
+            values,
+            labels,
+            queries,
+            words,
+            classes,
+        } = files;
         let rest = labels.iter_mut().chain(words).chain(classes);
         for file in [offsets, indices].into_iter().chain(rest) {
             file.finish(stage, folder)?;
@@ -563,12 +793,33 @@ impl NewMatrix {
         }
     }
 
-    fn describe(&mut self, name: &str, format: Compressed, shape: [u64; 2], entries: u64, dtype: DType) -> Result<()> {
+    fn describe(
+        &mut self,
+        name: &str,
+        format: Compressed,
+        shape: [u64; 2],
+        entries: u64,
+        dtype: DType,
+    ) -> Result<()> {
         let layout = Entries::Arrays;
-        let text = Description { format, shape, nonzeros: Some(entries), dtype: Some(dtype), layout }.text();
+        let text = Description {
+            format,
+            shape,
+            nonzeros: Some(entries),
+            dtype: Some(dtype),
+            layout,
+        }
+        .text();
         let device = self.home.folder.create(name, text.len() as u64)?;
-        let file = self.session.device_file(self.path.join(name).display().to_string(), device);
-        write_at(&self.session, file.extent(), text.as_bytes(), self.home.folder.path())
+        let file = self
+            .session
+            .device_file(self.path.join(name).display().to_string(), device);
+        write_at(
+            &self.session,
+            file.extent(),
+            text.as_bytes(),
+            self.home.folder.path(),
+        )
     }
 }
 
@@ -581,7 +832,11 @@ fn append(file: &mut Growing, words: &Vocabulary, from: u64) -> Result<(u64, u64
 }
 
 fn numbers(extent: outcore_engine::ExtentRef, range: std::ops::Range<u64>, size: u64) -> Region {
-    Region::span(extent, HEAD_BYTES as u64 + range.start * size, (range.end - range.start) * size)
+    Region::span(
+        extent,
+        HEAD_BYTES as u64 + range.start * size,
+        (range.end - range.start) * size,
+    )
 }
 
 /// A plan in the middle of an import, whose progress it is not.

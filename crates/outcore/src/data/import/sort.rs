@@ -1,8 +1,9 @@
 //! Entries in any order, put in order of rows and columns: an external merge sort.
 //!
-//! Entries fill a share of memory, are sorted, and go to scratch as a run; in the end all runs are merged. Where there are more runs
-//! than memory has buffers for, neighbours are merged first. Entries of one place keep the order that they came in, so what they
-//! add up to does not depend on memory. Source: Knuth, The Art of Computer Programming 3, section 5.4.
+//! Entries fill a share of memory, are sorted, and go to scratch as a run; in the end all runs are
+//! merged. Where there are more runs than memory has buffers for, neighbours are merged first.
+//! Entries of one place keep the order that they came in, so what they add up to does not depend on
+//! memory. Source: Knuth, The Art of Computer Programming 3, section 5.4.
 //!
 //! ```text
 //!   a run in scratch:   row u64, column u64, value f64 | row ...        24 bytes an entry
@@ -55,12 +56,28 @@ impl Sorter {
         let held = Some(stage.reserve("entries to be sorted", share)?);
         // Sorting takes as much memory again.
         let most = (share / (2 * ENTRY_BYTES)).max(1) as usize;
-        Ok(Sorter { session: session.clone(), entries: Vec::new(), most, share, held, runs: Vec::new() })
+        Ok(Sorter {
+            session: session.clone(),
+            entries: Vec::new(),
+            most,
+            share,
+            held,
+            runs: Vec::new(),
+        })
     }
 
     pub(super) fn push(&mut self, stage: &Stage, triplets: &Triplets) -> Result<()> {
-        self.entries.reserve_exact(if self.entries.capacity() == 0 { self.most.min(1 << 16) } else { 0 });
-        for ((&row, &column), &value) in triplets.rows.iter().zip(&triplets.columns).zip(&triplets.values) {
+        self.entries.reserve_exact(if self.entries.capacity() == 0 {
+            self.most.min(1 << 16)
+        } else {
+            0
+        });
+        for ((&row, &column), &value) in triplets
+            .rows
+            .iter()
+            .zip(&triplets.columns)
+            .zip(&triplets.values)
+        {
             if self.entries.len() == self.entries.capacity() {
                 let more = self.entries.len().min(self.most - self.entries.len());
                 match more {
@@ -75,17 +92,25 @@ impl Sorter {
 
     /// Sorts what is in memory, each thread a part of it.
     fn sort(&mut self) -> Vec<Cursor<'_>> {
-        let part = self.entries.len().div_ceil(self.session.threads()).max(1 << 12);
-        let parts: Vec<Mutex<&mut [Entry]>> = self.entries.chunks_mut(part).map(Mutex::new).collect();
+        let part = self
+            .entries
+            .len()
+            .div_ceil(self.session.threads())
+            .max(1 << 12);
+        let parts: Vec<Mutex<&mut [Entry]>> =
+            self.entries.chunks_mut(part).map(Mutex::new).collect();
         let next = AtomicUsize::new(0);
         let sort = || {
             while let Some(part) = parts.get(next.fetch_add(1, Ordering::Relaxed)) {
-                part.lock().expect("each is sorted once").sort_by_key(|entry| (entry.row, entry.column));
+                part.lock()
+                    .expect("each is sorted once")
+                    .sort_by_key(|entry| (entry.row, entry.column));
             }
         };
         std::thread::scope(|scope| {
             // Threads that the system refuses leave their parts to this one.
-            (1..parts.len()).for_each(|_| _ = std::thread::Builder::new().spawn_scoped(scope, sort));
+            (1..parts.len())
+                .for_each(|_| _ = std::thread::Builder::new().spawn_scoped(scope, sort));
             sort();
         });
         self.entries.chunks(part).map(Cursor::Memory).collect()
@@ -108,7 +133,11 @@ impl Sorter {
     ///
     /// # Errors
     /// Those of scratch, and of `give`.
-    pub(super) fn finish(mut self, stage: &Stage, give: impl FnMut(Entry) -> Result<()>) -> Result<()> {
+    pub(super) fn finish(
+        mut self,
+        stage: &Stage,
+        give: impl FnMut(Entry) -> Result<()>,
+    ) -> Result<()> {
         if self.runs.is_empty() {
             let sorted = self.sort();
             return merge(sorted, give);
@@ -132,19 +161,38 @@ impl Sorter {
 
     fn read(&self, runs: &[Run]) -> Result<Vec<Cursor<'static>>> {
         let bytes = (self.share / (2 * runs.len() as u64)).min(64 * UNIT_BYTES) / UNIT_BYTES;
-        let options = StreamOptions { block_bytes: (bytes.max(1) * UNIT_BYTES) as usize, ahead: 2 };
+        let options = StreamOptions {
+            block_bytes: (bytes.max(1) * UNIT_BYTES) as usize,
+            ahead: 2,
+        };
         let open = |run: &Run| {
-            let stream = self.session.engine().read_stream(run.file.extent(), 0..run.entries * ENTRY_BYTES, options)?;
-            Ok(Cursor::Stored { stream, block: None, at: 0 })
+            let stream = self.session.engine().read_stream(
+                run.file.extent(),
+                0..run.entries * ENTRY_BYTES,
+                options,
+            )?;
+            Ok(Cursor::Stored {
+                stream,
+                block: None,
+                at: 0,
+            })
         };
         runs.iter().map(open).collect()
     }
 }
 
-fn write_run(session: &Session, stage: &Stage, sources: Vec<Cursor<'_>>, entries: u64) -> Result<Run> {
+fn write_run(
+    session: &Session,
+    stage: &Stage,
+    sources: Vec<Cursor<'_>>,
+    entries: u64,
+) -> Result<Run> {
     const SOME: usize = 1 << 9;
     let file = session.scratch_file(None, entries * ENTRY_BYTES)?;
-    let options = StreamOptions { block_bytes: 64 << 10, ahead: 3 };
+    let options = StreamOptions {
+        block_bytes: 64 << 10,
+        ahead: 3,
+    };
     let mut stream = session.engine().write_stream(file.extent(), 0, options)?;
     let mut some = Vec::with_capacity(SOME);
     merge(sources, |entry| {
@@ -164,7 +212,11 @@ fn write_run(session: &Session, stage: &Stage, sources: Vec<Cursor<'_>>, entries
 /// Where sorted entries come from.
 enum Cursor<'a> {
     Memory(&'a [Entry]),
-    Stored { stream: ReadStream, block: Option<Lent>, at: usize },
+    Stored {
+        stream: ReadStream,
+        block: Option<Lent>,
+        at: usize,
+    },
 }
 
 impl Cursor<'_> {
@@ -172,7 +224,10 @@ impl Cursor<'_> {
         match self {
             Cursor::Memory(rest) => Ok(rest.split_off_first().copied()),
             Cursor::Stored { stream, block, at } => loop {
-                if let Some(bytes) = block.as_deref().and_then(|bytes| bytes.get(*at..*at + ENTRY_BYTES as usize)) {
+                if let Some(bytes) = block
+                    .as_deref()
+                    .and_then(|bytes| bytes.get(*at..*at + ENTRY_BYTES as usize))
+                {
                     *at += bytes.len();
                     return Ok(Some(bytemuck::pod_read_unaligned(bytes)));
                 }

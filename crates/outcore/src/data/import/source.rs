@@ -1,4 +1,5 @@
-//! Foreign files through the engine: as text in order, or at any place. Nothing of them stays in the page cache.
+//! Foreign files through the engine: as text in order, or at any place. Nothing of them stays in
+//! the page cache.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,8 @@ pub(super) struct Identity {
     modified: Option<(u64, u32)>,
 }
 
-/// A foreign file. It is open only while it is read: there may be more of them than a process may have open.
+/// A foreign file. It is open only while it is read: there may be more of them than a process may
+/// have open.
 pub(super) struct Foreign {
     pub(super) identity: Identity,
     path: PathBuf,
@@ -36,7 +38,11 @@ impl Foreign {
     pub(super) fn open(session: &Session, path: &Path) -> Result<Foreign> {
         let file = session.file(path, false)?;
         let identity = identity_of(path, &file)?;
-        Ok(Foreign { identity, path: path.to_owned(), name: file.extent().name().to_owned() })
+        Ok(Foreign {
+            identity,
+            path: path.to_owned(),
+            name: file.extent().name().to_owned(),
+        })
     }
 
     pub(super) fn name(&self) -> &str {
@@ -51,11 +57,15 @@ impl Foreign {
         let file = session.file(&self.path, false)?;
         match identity_of(&self.path, &file)? == self.identity {
             true => Ok(file),
-            false => Err(Error::value(format!("{} has changed since the import was begun", self.name))),
+            false => Err(Error::value(format!(
+                "{} has changed since the import was begun",
+                self.name
+            ))),
         }
     }
 
-    /// Its text from byte `at` on; in a compressed file, what is before is decompressed and dropped.
+    /// Its text from byte `at` on; in a compressed file, what is before is decompressed and
+    /// dropped.
     pub(super) fn text(
         &self,
         session: &Session,
@@ -65,7 +75,13 @@ impl Foreign {
     ) -> Result<Source<Bytes>> {
         let file = self.file(session)?;
         let open = |from: u64| -> Result<Source<Bytes>> {
-            let bytes = Bytes::of(session, file.extent(), from..self.identity.bytes, options, stop)?;
+            let bytes = Bytes::of(
+                session,
+                file.extent(),
+                from..self.identity.bytes,
+                options,
+                stop,
+            )?;
             Ok(Source::open(self.name(), bytes)?)
         };
         let mut source = open(0)?;
@@ -82,11 +98,21 @@ impl Foreign {
 }
 
 fn identity_of(path: &Path, file: &StoredFile) -> Result<Identity> {
-    let about = std::fs::metadata(path).map_err(|source| Error::Device { object: path.display().to_string(), source })?;
-    let since = about.modified().ok().and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+    let about = std::fs::metadata(path).map_err(|source| Error::Device {
+        object: path.display().to_string(),
+        source,
+    })?;
+    let since = about
+        .modified()
+        .ok()
+        .and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
     let modified = since.map(|since| (since.as_secs(), since.subsec_nanos()));
     let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    Ok(Identity { path, bytes: file.extent().len(), modified })
+    Ok(Identity {
+        path,
+        bytes: file.extent().len(),
+        modified,
+    })
 }
 
 /// A file at any place: each read is a plan of one task, which waits for its memory as plans do.
@@ -99,8 +125,16 @@ pub(super) struct Anywhere {
 impl Anywhere {
     const MOST: usize = 1 << 20;
 
-    pub(super) fn new(session: &Session, file: &Arc<StoredFile>, stop: &Arc<AtomicBool>) -> Arc<Anywhere> {
-        Arc::new(Anywhere { session: session.clone(), file: Arc::clone(file), stop: Arc::clone(stop) })
+    pub(super) fn new(
+        session: &Session,
+        file: &Arc<StoredFile>,
+        stop: &Arc<AtomicBool>,
+    ) -> Arc<Anywhere> {
+        Arc::new(Anywhere {
+            session: session.clone(),
+            file: Arc::clone(file),
+            stop: Arc::clone(stop),
+        })
     }
 
     fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
@@ -110,10 +144,15 @@ impl Anywhere {
         let mut plan = Plan::new(format!("read {}", self.file.extent().name()));
         let extent = plan.extent(self.file.extent());
         let (sender, receiver) = std::sync::mpsc::channel();
-        plan.task(Task::new("read").held(len).read(Region::span(extent, offset, len as u64)).run(move |cx| {
-            _ = sender.send(cx.blocks[0].bytes().to_vec());
-            Ok(())
-        }));
+        plan.task(
+            Task::new("read")
+                .held(len)
+                .read(Region::span(extent, offset, len as u64))
+                .run(move |cx| {
+                    _ = sender.send(cx.blocks[0].bytes().to_vec());
+                    Ok(())
+                }),
+        );
         self.session.engine().run(plan)?.wait()?;
         receiver.recv().map_err(|_| Error::Closed)
     }
@@ -122,7 +161,10 @@ impl Anywhere {
 impl ReadAt for Anywhere {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let left = self.file.extent().len().saturating_sub(offset);
-        let len = bytes.len().min(Self::MOST).min(usize::try_from(left).unwrap_or(usize::MAX));
+        let len = bytes
+            .len()
+            .min(Self::MOST)
+            .min(usize::try_from(left).unwrap_or(usize::MAX));
         if len > 0 {
             bytes[..len].copy_from_slice(&self.read(offset, len).map_err(io::Error::other)?);
         }

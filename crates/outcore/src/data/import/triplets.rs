@@ -1,9 +1,12 @@
 //! Single entries: MatrixMarket, bag of words, SciPy's coo, Parquet.
 //!
-//! Entries that come by rows, and in a row by columns, go to the matrix as they come; those of one place that follow each other are
-//! added up. The first that comes out of order has everything begun anew: all entries are then sorted. Symmetric text is sorted at once.
+//! Entries that come by rows, and in a row by columns, go to the matrix as they come; those of one
+//! place that follow each other are added up. The first that comes out of order has everything
+//! begun anew: all entries are then sorted. Symmetric text is sorted at once.
 
-use outcore_formats::{Chunk, Lines, Position, Precision, Tally, Triplets, WordLines, bag_of_words, matrix_market};
+use outcore_formats::{
+    Chunk, Lines, Position, Precision, Tally, Triplets, WordLines, bag_of_words, matrix_market,
+};
 
 use super::chunks::{self, Slot, Work};
 use super::lines::{Feed, Resumable};
@@ -31,8 +34,16 @@ struct Sink {
 impl Sink {
     /// Where an earlier import stopped.
     fn of(new: &NewMatrix) -> Sink {
-        let pending = new.state.pending.map(|(row, column, bits)| Entry { row, column, value: f64::from_bits(bits) });
-        Sink { pending, row: new.state.lines, ..Sink::default() }
+        let pending = new.state.pending.map(|(row, column, bits)| Entry {
+            row,
+            column,
+            value: f64::from_bits(bits),
+        });
+        Sink {
+            pending,
+            row: new.state.lines,
+            ..Sink::default()
+        }
     }
 
     /// Takes an entry; false if it is out of order.
@@ -60,7 +71,11 @@ impl Sink {
         }
         self.columns.push(entry.column);
         self.values.push(entry.value);
-        if self.columns.len() >= SOME { self.flush(new, stage) } else { Ok(()) }
+        if self.columns.len() >= SOME {
+            self.flush(new, stage)
+        } else {
+            Ok(())
+        }
     }
 
     /// Rows before `row` have no further entries.
@@ -86,7 +101,9 @@ impl Sink {
     /// Has all but the last entry in the matrix, and remembers that one there.
     fn save(&mut self, new: &mut NewMatrix, stage: &mut Stage) -> Result<()> {
         self.flush(new, stage)?;
-        new.state.pending = self.pending.map(|entry| (entry.row, entry.column, entry.value.to_bits()));
+        new.state.pending = self
+            .pending
+            .map(|entry| (entry.row, entry.column, entry.value.to_bits()));
         Ok(())
     }
 
@@ -102,7 +119,9 @@ impl Sink {
 
 fn entries(triplets: &Triplets) -> impl Iterator<Item = Entry> {
     let places = triplets.rows.iter().zip(&triplets.columns);
-    places.zip(&triplets.values).map(|((&row, &column), &value)| Entry { row, column, value })
+    places
+        .zip(&triplets.values)
+        .map(|((&row, &column), &value)| Entry { row, column, value })
 }
 
 /// The header of either text.
@@ -130,7 +149,8 @@ impl Header {
 
     /// Whether entries do not come by rows: both halves of a symmetric matrix, or columns.
     fn is_out_of_order(&self) -> bool {
-        matches!(self, Header::MatrixMarket(header) if header.symmetry != matrix_market::Symmetry::General) || self.is_array()
+        matches!(self, Header::MatrixMarket(header) if header.symmetry != matrix_market::Symmetry::General)
+            || self.is_array()
     }
 
     fn is_array(&self) -> bool {
@@ -176,9 +196,16 @@ impl Header {
         }
     }
 
-    fn parse(&self, chunk: &Chunk, precision: Precision, triplets: &mut Triplets) -> outcore_formats::Result<()> {
+    fn parse(
+        &self,
+        chunk: &Chunk,
+        precision: Precision,
+        triplets: &mut Triplets,
+    ) -> outcore_formats::Result<()> {
         match self {
-            Header::MatrixMarket(header) => matrix_market::parse(chunk, header, precision, triplets),
+            Header::MatrixMarket(header) => {
+                matrix_market::parse(chunk, header, precision, triplets)
+            }
             Header::BagOfWords(header) => bag_of_words::parse(chunk, header, triplets),
         }
     }
@@ -187,24 +214,39 @@ impl Header {
 pub(super) fn run_text(context: &Context, stage: &mut Stage) -> Result<Imported> {
     let mut feed = Feed::new(context, 0, Position::START)?;
     let header = Header::read(&context.options.format, &mut feed)?;
-    feed.check_room(&header.tally(context.foreign[0].name()), header.least_line_bytes())?;
+    feed.check_room(
+        &header.tally(context.foreign[0].name()),
+        header.least_line_bytes(),
+    )?;
     let words = match &context.options.format {
-        Format::BagOfWords { vocabulary: Some(path) } => Some(Foreign::open(&context.session, path)?),
+        Format::BagOfWords {
+            vocabulary: Some(path),
+        } => Some(Foreign::open(&context.session, path)?),
         _ => None,
     };
     let (rows, columns) = header.shape();
     let (width, lines, entries) = (Some(columns), Some(rows), header.entries());
-    let draft = Draft { width, lines, entries, words: words.is_some(), ..context.draft() };
+    let draft = Draft {
+        width,
+        lines,
+        entries,
+        words: words.is_some(),
+        ..context.draft()
+    };
     let mut import = Resumable::begin(context, draft)?;
     let done = (|| {
         let text = Text { context, header };
         if header.is_out_of_order() || !text.in_order(stage, &mut import, feed)? {
-            context.stop.store(false, std::sync::atomic::Ordering::Relaxed);
+            context
+                .stop
+                .store(false, std::sync::atomic::Ordering::Relaxed);
             import.begin_anew()?;
             text.sorted(stage, &mut import.new)?;
         }
         debug_assert_eq!(import.new.state.lines, rows);
-        words.map_or(Ok(()), |words| copy_words(context, stage, &words, columns, &mut import.new))
+        words.map_or(Ok(()), |words| {
+            copy_words(context, stage, &words, columns, &mut import.new)
+        })
     })();
     import.end(stage, done)
 }
@@ -221,13 +263,20 @@ impl Text<'_> {
         mut feed: Feed<'_>,
         mut take: impl FnMut(&mut Stage, &mut Slot<Triplets>, f64) -> Result<()>,
     ) -> Result<()> {
-        let Context { session, memory, stop, .. } = self.context;
+        let Context {
+            session,
+            memory,
+            stop,
+            ..
+        } = self.context;
         let (header, total) = (self.header, self.context.source_bytes().max(1) as f64);
         let precision = self.context.options.precision();
         let work = Work {
             read: |slot: &mut Slot<Triplets>| feed.next(slot),
             need: |chunk: &Chunk| header.bytes_to_parse(chunk),
-            parse: |chunk: &Chunk, triplets: &mut Triplets| header.parse(chunk, precision, triplets),
+            parse: |chunk: &Chunk, triplets: &mut Triplets| {
+                header.parse(chunk, precision, triplets)
+            },
         };
         chunks::run(session, stage, memory.lanes, stop, work, |stage, slot| {
             let fraction = slot.stored as f64 / total;
@@ -236,11 +285,20 @@ impl Text<'_> {
     }
 
     /// Entries as they come; false when one came out of order.
-    fn in_order(&self, stage: &mut Stage, import: &mut Resumable<'_>, feed: Feed<'_>) -> Result<bool> {
+    fn in_order(
+        &self,
+        stage: &mut Stage,
+        import: &mut Resumable<'_>,
+        feed: Feed<'_>,
+    ) -> Result<bool> {
         let mut tally = self.header.tally(self.context.foreign[0].name());
         tally.add(import.new.state.counted)?;
         let (part, from) = import.place();
-        let feed = if from == Position::START { feed } else { Feed::new(self.context, part, from)? };
+        let feed = if from == Position::START {
+            feed
+        } else {
+            Feed::new(self.context, part, from)?
+        };
         let (mut sink, mut in_order) = (Sink::of(&import.new), true);
         let passed = self.pass(stage, feed, |stage, slot, fraction| {
             tally.add(slot.found.entries)?;
@@ -305,8 +363,9 @@ fn put_in(stage: &mut Stage, new: &mut NewMatrix, sorter: Sorter, rows: Option<u
     sink.finish(new, stage, rows)
 }
 
-/// Entries of a binary file, given in batches by `next(begin, ..)`. It is asked to begin with a number of entries that are passed over;
-/// those that it has not left out itself remain of that number.
+/// Entries of a binary file, given in batches by `next(begin, ..)`. It is asked to begin with a
+/// number of entries that are passed over; those that it has not left out itself remain of that
+/// number.
 pub(super) fn run_batches(
     context: &Context,
     stage: &mut Stage,
@@ -329,7 +388,11 @@ fn batches(
     let (mut triplets, mut sink, mut in_order) = (Triplets::default(), Sink::of(&import.new), true);
     let (mut read, mut begins) = (import.place().1.byte, true);
     let mut passed = read;
-    'batches: while next(std::mem::take(&mut begins).then_some(&mut passed), stage, &mut triplets)? {
+    'batches: while next(
+        std::mem::take(&mut begins).then_some(&mut passed),
+        stage,
+        &mut triplets,
+    )? {
         let done = passed.min(triplets.entries);
         passed -= done;
         triplets.drop_entries(done as usize);
@@ -342,7 +405,13 @@ fn batches(
         read += triplets.entries;
         if import.is_due(size_of::<Entry>() * triplets.entries as usize) {
             sink.save(&mut import.new, stage)?;
-            import.save(0, Position { byte: read, ..Position::START })?;
+            import.save(
+                0,
+                Position {
+                    byte: read,
+                    ..Position::START
+                },
+            )?;
         }
     }
     if in_order {
@@ -359,11 +428,27 @@ fn batches(
 }
 
 /// The words of a bag, one a column.
-fn copy_words(context: &Context, stage: &Stage, words: &Foreign, columns: u64, new: &mut NewMatrix) -> Result<()> {
-    let Context { session, memory, stop, .. } = context;
+fn copy_words(
+    context: &Context,
+    stage: &Stage,
+    words: &Foreign,
+    columns: u64,
+    new: &mut NewMatrix,
+) -> Result<()> {
+    let Context {
+        session,
+        memory,
+        stop,
+        ..
+    } = context;
     stop.store(false, std::sync::atomic::Ordering::Relaxed);
     let source = words.text(session, memory.stream, stop, 0)?;
-    let mut lines = Lines::new(source, Position::START, memory.lanes.chunk_bytes, memory.longest_line);
+    let mut lines = Lines::new(
+        source,
+        Position::START,
+        memory.lanes.chunk_bytes,
+        memory.longest_line,
+    );
     let mut found = WordLines::new(words.name(), columns);
     let (mut chunk, mut text) = (Chunk::default(), Vec::new());
     while lines.next(&mut chunk)? {

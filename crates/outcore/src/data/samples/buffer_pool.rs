@@ -1,4 +1,5 @@
-//! Memory of batches that were used up, for those that come: pages that are there need not be cleared.
+//! Memory of batches that were used up, for those that come: pages that are there need not be
+//! cleared.
 
 use std::io;
 use std::ops::Deref;
@@ -12,11 +13,13 @@ use crate::error::{Error, Result};
 /// Less comes from the allocator as fast.
 const BYTES_MIN: usize = 64 << 10;
 
-/// A cache line. What is copied to the address behind such a one is copied at a quarter of the speed where what it is copied from lies at the
-/// beginning of a page: processors take the low twelve bits of addresses for the whole.
+/// A cache line. What is copied to the address behind such a one is copied at a quarter of the
+/// speed where what it is copied from lies at the beginning of a page: processors take the low
+/// twelve bits of addresses for the whole.
 const ALIGN: usize = 64;
 
-/// Bytes of a batch, at an address that is a multiple of 64. Their memory goes back to where it came from.
+/// Bytes of a batch, at an address that is a multiple of 64. Their memory goes back to where it
+/// came from.
 #[derive(Debug, Default)]
 pub struct Bytes {
     /// The first `start` of them are padding, for the alignment.
@@ -49,19 +52,29 @@ impl Spare {
     /// [`Error::NoMemory`].
     pub(super) fn bytes(self: &Arc<Spare>, capacity: usize) -> Result<Bytes> {
         let mut waiting = self.waiting.locked();
-        let fits = |bytes: &Vec<u8>| bytes.capacity() >= capacity + ALIGN && bytes.capacity() / 2 <= capacity + ALIGN;
+        let fits = |bytes: &Vec<u8>| {
+            bytes.capacity() >= capacity + ALIGN && bytes.capacity() / 2 <= capacity + ALIGN
+        };
         // What came last may be in a processor's cache still.
-        let found = (capacity >= BYTES_MIN).then(|| waiting.iter().rposition(fits)).flatten();
+        let found = (capacity >= BYTES_MIN)
+            .then(|| waiting.iter().rposition(fits))
+            .flatten();
         let found = found.map(|found| waiting.remove(found));
         drop(waiting);
-        Ok(Bytes::aligned(found.map_or_else(|| allocated(capacity), Ok)?, Arc::downgrade(self)))
+        Ok(Bytes::aligned(
+            found.map_or_else(|| allocated(capacity), Ok)?,
+            Arc::downgrade(self),
+        ))
     }
 }
 
 /// Room for `capacity` bytes at an aligned address.
 fn allocated(capacity: usize) -> Result<Vec<u8>> {
     let (mut bytes, wanted) = (Vec::new(), capacity.saturating_add(ALIGN));
-    let refused = |source| Error::NoMemory { bytes: wanted as u64, source: io::Error::other(source) };
+    let refused = |source| Error::NoMemory {
+        bytes: wanted as u64,
+        source: io::Error::other(source),
+    };
     bytes.try_reserve_exact(wanted).map_err(refused)?;
     Ok(bytes)
 }
@@ -78,7 +91,11 @@ impl Bytes {
     fn aligned(mut bytes: Vec<u8>, spare: Weak<Spare>) -> Bytes {
         let start = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
         bytes.resize(start, 0);
-        Bytes { bytes, start, spare }
+        Bytes {
+            bytes,
+            start,
+            spare,
+        }
     }
 
     /// Where more is appended.
@@ -101,9 +118,17 @@ impl Deref for Bytes {
 
 impl Drop for Bytes {
     fn drop(&mut self) {
-        let Some(spare) = self.spare.upgrade().filter(|_| self.bytes.capacity() >= BYTES_MIN) else { return };
+        let Some(spare) = self
+            .spare
+            .upgrade()
+            .filter(|_| self.bytes.capacity() >= BYTES_MIN)
+        else {
+            return;
+        };
         // A forked child must not wait for a thread that it does not have.
-        let Ok(mut waiting) = spare.waiting.try_lock() else { return };
+        let Ok(mut waiting) = spare.waiting.try_lock() else {
+            return;
+        };
         let held: usize = waiting.iter().map(Vec::capacity).sum();
         if (held + self.bytes.capacity()) as u64 <= spare.most.load(Ordering::Relaxed) {
             self.bytes.clear();
@@ -130,10 +155,20 @@ mod tests {
         drop(bytes);
         assert_eq!(held(), 1);
         let again = spare.bytes(BYTES_MIN).unwrap();
-        assert!(place(&again) == was && again.is_empty() && again.as_ptr().align_offset(ALIGN) == 0);
-        drop([Ok(again), spare.bytes(BYTES_MIN), spare.bytes(BYTES_MIN), Bytes::with_capacity(1 << 20)]);
+        assert!(
+            place(&again) == was && again.is_empty() && again.as_ptr().align_offset(ALIGN) == 0
+        );
+        drop([
+            Ok(again),
+            spare.bytes(BYTES_MIN),
+            spare.bytes(BYTES_MIN),
+            Bytes::with_capacity(1 << 20),
+        ]);
         assert_eq!(held(), 2);
         assert!(spare.bytes(4 * BYTES_MIN).unwrap().is_empty() && held() == 2);
-        assert!(matches!(Bytes::with_capacity(usize::MAX), Err(Error::NoMemory { .. })));
+        assert!(matches!(
+            Bytes::with_capacity(usize::MAX),
+            Err(Error::NoMemory { .. })
+        ));
     }
 }

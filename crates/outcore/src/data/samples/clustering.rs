@@ -1,8 +1,11 @@
-//! How much more alike neighbours are than samples far apart: what a chunk shuffle has to be warned of. Pure.
+//! How much more alike neighbours are than samples far apart: what a chunk shuffle has to be warned
+//! of. Pure.
 //!
-//! For a field with one whole number, such as a class, the variance of the means of chunks over that of the means of as many samples taken
-//! anywhere. It is about 1 for samples in no order. Where samples are sorted by class it is about the number of samples of a chunk, and a chunk
-//! shuffle then shows the classes one after another (Xu et al., CorgiPile, SIGMOD 2022, whose h_D this is).
+//! For a field with one whole number, such as a class, the variance of the means of chunks over
+//! that of the means of as many samples taken anywhere. It is about 1 for samples in no order.
+//! Where samples are sorted by class it is about the number of samples of a chunk, and a chunk
+//! shuffle then shows the classes one after another (Xu et al., CorgiPile, SIGMOD 2022, whose h_D
+//! this is).
 
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +37,11 @@ struct Sums {
 
 impl Clustering {
     pub(super) fn add(&mut self, schema: &Schema, fields: &[impl AsRef<[u8]>]) {
-        let numbers = schema.fields.iter().zip(fields).filter_map(|(field, bytes)| number(&field.kind, bytes.as_ref()));
+        let numbers = schema
+            .fields
+            .iter()
+            .zip(fields)
+            .filter_map(|(field, bytes)| number(&field.kind, bytes.as_ref()));
         for (index, number) in numbers.enumerate() {
             if index == self.fields.len() {
                 self.fields.push(Sums::default());
@@ -46,7 +53,10 @@ impl Clustering {
         }
         self.count += 1;
         self.chunk_count += 1;
-        self.chunk_bytes += fields.iter().map(|bytes| bytes.as_ref().len() as u64).sum::<u64>();
+        self.chunk_bytes += fields
+            .iter()
+            .map(|bytes| bytes.as_ref().len() as u64)
+            .sum::<u64>();
         if self.chunk_bytes >= CHUNK_BYTES {
             self.close_chunk();
         }
@@ -66,12 +76,23 @@ impl Clustering {
             self.close_chunk();
         }
         let (count, chunks) = (self.count as f64, self.chunks as f64);
-        let names = schema.fields.iter().filter(|field| is_number(&field.kind)).map(|field| field.name.clone());
+        let names = schema
+            .fields
+            .iter()
+            .filter(|field| is_number(&field.kind))
+            .map(|field| field.name.clone());
         let ratio = |sums: &Sums| {
             let about = sums.sum * sums.sum / count;
-            let (between, all) = ((sums.between - about) / (chunks - 1.0), (sums.squares - about) / (count - 1.0));
+            let (between, all) = (
+                (sums.between - about) / (chunks - 1.0),
+                (sums.squares - about) / (count - 1.0),
+            );
             // Rounding leaves a little of nothing where all numbers are equal.
-            if all <= 1e-12 * sums.squares / count { 1.0 } else { between / all }
+            if all <= 1e-12 * sums.squares / count {
+                1.0
+            } else {
+                between / all
+            }
         };
         if self.chunks < 2 || self.count <= self.chunks {
             return Vec::new();
@@ -86,7 +107,9 @@ fn is_number(kind: &Kind) -> bool {
 
 /// The whole number that a field is.
 fn number(kind: &Kind, bytes: &[u8]) -> Option<f64> {
-    let Kind::Array { dtype, .. } = kind else { return None };
+    let Kind::Array { dtype, .. } = kind else {
+        return None;
+    };
     if !is_number(kind) {
         return None;
     }
@@ -94,5 +117,9 @@ fn number(kind: &Kind, bytes: &[u8]) -> Option<f64> {
     wide[..bytes.len()].copy_from_slice(bytes);
     let raw = u64::from_le_bytes(wide);
     let shift = 64 - 8 * bytes.len() as u32;
-    Some(if dtype.as_bytes()[1] == b'i' { ((raw << shift) as i64 >> shift) as f64 } else { raw as f64 })
+    Some(if dtype.as_bytes()[1] == b'i' {
+        ((raw << shift) as i64 >> shift) as f64
+    } else {
+        raw as f64
+    })
 }

@@ -1,8 +1,9 @@
 //! Batches of samples, in the order of an epoch, prefetched and made before the caller takes them.
 //!
-//! Ranks take turns: of a global batch of `ranks` times `batch` positions, rank r has those at r, r + ranks, and so on. The union over all
-//! ranks is one order, whatever their number. How far an epoch is, is one number, and to go on there takes no time: the order is a function
-//! of seed, epoch and position.
+//! Ranks take turns: of a global batch of `ranks` times `batch` positions, rank r has those at r, r
+//! + ranks, and so on. The union over all ranks is one order, whatever their number. How far an
+//! epoch is, is one number, and to go on there takes no time: the order is a function of seed,
+//! epoch and position.
 //!
 //! ```text
 //!   begun      positions -> samples; what is not in memory is read, completed in any order
@@ -10,8 +11,9 @@
 //!   taken      by the caller, who does that itself where no thread has
 //! ```
 //!
-//! A global shuffle keeps samples until their next use as far as memory allows (sample_cache.rs). A chunk shuffle keeps the windows that its lanes
-//! are in, and reads the next one of each (lanes.rs).
+//! A global shuffle keeps samples until their next use as far as memory allows (sample_cache.rs). A
+//! chunk shuffle keeps the windows that its lanes are in, and reads the next one of each
+//! (lanes.rs).
 
 use std::collections::VecDeque;
 use std::mem;
@@ -32,7 +34,8 @@ use super::{Dataset, LOOK_EVERY};
 use crate::error::{Error, Result};
 use crate::memory_split::MemorySplit;
 
-/// What batches ahead have together, unless the caller says how many they are: enough for the queue of any device.
+/// What batches ahead have together, unless the caller says how many they are: enough for the queue
+/// of any device.
 const AHEAD_BYTES: u64 = 16 << 20;
 const AHEAD_SAMPLES: u64 = 4096;
 /// Of the memory that is free, at most.
@@ -40,7 +43,8 @@ const AHEAD_PART: u64 = 4;
 /// Batches that are ahead in any case, so that one is used while another is made.
 const AHEAD_MIN: u64 = 2;
 
-/// Of a chunk shuffle: so that positions, and a list of lanes, stay within what numbers and memory have.
+/// Of a chunk shuffle: so that positions, and a list of lanes, stay within what numbers and memory
+/// have.
 const CHUNK_SAMPLES_MOST: u64 = 1 << 40;
 const WINDOW_CHUNKS_MOST: u64 = 1 << 20;
 const LANES_MOST: u64 = 1 << 16;
@@ -75,18 +79,30 @@ pub struct LoaderOptions {
     pub drop_last: bool,
     /// Batches that are made ready ahead; none for as many as keep any device busy.
     pub ahead: Option<usize>,
-    /// Leave out samples that are damaged, and count them. Pictures of kinds that are not decoded, or that are larger than memory, are not.
+    /// Leave out samples that are damaged, and count them. Pictures of kinds that are not decoded,
+    /// or that are larger than memory, are not.
     pub skip_damaged: bool,
 }
 
 impl Default for LoaderOptions {
     fn default() -> LoaderOptions {
         let (shuffle, end) = (Shuffle::No, End::Pad);
-        LoaderOptions { batch: 1, shuffle, seed: 0, rank: 0, ranks: 1, end, drop_last: false, ahead: None, skip_damaged: false }
+        LoaderOptions {
+            batch: 1,
+            shuffle,
+            seed: 0,
+            rank: 0,
+            ranks: 1,
+            end,
+            drop_last: false,
+            ahead: None,
+            skip_damaged: false,
+        }
     }
 }
 
-/// Where a loader is: the same for all ranks, and enough to go on with any number of them. Serialized, it is nine whole numbers.
+/// Where a loader is: the same for all ranks, and enough to go on with any number of them.
+/// Serialized, it is nine whole numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Numbers", try_from = "Numbers")]
 pub struct LoaderState {
@@ -120,13 +136,39 @@ struct Numbers {
 }
 
 impl From<LoaderState> for Numbers {
-    fn from(LoaderState { version, dataset, seed, epoch, position, shuffle }: LoaderState) -> Numbers {
-        let (shuffle, Chunks { samples, window, lanes }) = match shuffle {
+    fn from(
+        LoaderState {
+            version,
+            dataset,
+            seed,
+            epoch,
+            position,
+            shuffle,
+        }: LoaderState,
+    ) -> Numbers {
+        let (
+            shuffle,
+            Chunks {
+                samples,
+                window,
+                lanes,
+            },
+        ) = match shuffle {
             Shuffle::No => (0, Chunks::default()),
             Shuffle::Global => (1, Chunks::default()),
             Shuffle::Chunks(shape) => (2, shape),
         };
-        Numbers { version, dataset, seed, epoch, position, shuffle, chunk_samples: samples, window_chunks: window, lanes }
+        Numbers {
+            version,
+            dataset,
+            seed,
+            epoch,
+            position,
+            shuffle,
+            chunk_samples: samples,
+            window_chunks: window,
+            lanes,
+        }
     }
 }
 
@@ -134,14 +176,35 @@ impl TryFrom<Numbers> for LoaderState {
     type Error = String;
 
     fn try_from(numbers: Numbers) -> std::result::Result<LoaderState, String> {
-        let Numbers { version, dataset, seed, epoch, position, shuffle, chunk_samples, window_chunks, lanes } = numbers;
+        let Numbers {
+            version,
+            dataset,
+            seed,
+            epoch,
+            position,
+            shuffle,
+            chunk_samples,
+            window_chunks,
+            lanes,
+        } = numbers;
         let shuffle = match shuffle {
             0 => Shuffle::No,
             1 => Shuffle::Global,
-            2 => Shuffle::Chunks(Chunks { samples: chunk_samples, window: window_chunks, lanes }),
+            2 => Shuffle::Chunks(Chunks {
+                samples: chunk_samples,
+                window: window_chunks,
+                lanes,
+            }),
             other => return Err(format!("there is no shuffle {other}")),
         };
-        Ok(LoaderState { version, dataset, seed, epoch, position, shuffle })
+        Ok(LoaderState {
+            version,
+            dataset,
+            seed,
+            epoch,
+            position,
+            shuffle,
+        })
     }
 }
 
@@ -155,11 +218,15 @@ struct Cursor {
 impl Cursor {
     /// After the last epoch that a number has comes the first.
     fn next_epoch(self) -> Cursor {
-        Cursor { epoch: self.epoch.wrapping_add(1), position: 0 }
+        Cursor {
+            epoch: self.epoch.wrapping_add(1),
+            position: 0,
+        }
     }
 }
 
-/// Batches of one epoch after another; [`next_batch`](Loader::next_batch) returns none between two of them.
+/// Batches of one epoch after another; [`next_batch`](Loader::next_batch) returns none between two
+/// of them.
 pub struct Loader {
     dataset: Dataset,
     options: LoaderOptions,
@@ -175,7 +242,8 @@ pub struct Loader {
     kept: Option<Arc<SampleCache>>,
     /// For batches that are ready.
     room: Room,
-    /// Set when the batches that are being made are discarded: the loader is dropped, or goes elsewhere.
+    /// Set when the batches that are being made are discarded: the loader is dropped, or goes
+    /// elsewhere.
     given_up: Arc<AtomicBool>,
     skipped: u64,
     first_skipped: Option<Error>,
@@ -199,7 +267,8 @@ enum Stage {
     Alone(Vec<u64>),
 }
 
-/// Memory for batches that are ready and not yet taken: one half, and one for what those leave that were used up.
+/// Memory for batches that are ready and not yet taken: one half, and one for what those leave that
+/// were used up.
 #[derive(Default)]
 struct Room {
     reserved: Option<Reservation>,
@@ -217,7 +286,10 @@ impl Loader {
     pub fn new(dataset: &Dataset, options: LoaderOptions) -> Result<Loader> {
         check(&options)?;
         let (ahead, kept) = (ahead(dataset, &options), kept(dataset, options.shuffle)?);
-        let start = Cursor { epoch: 0, position: 0 };
+        let start = Cursor {
+            epoch: 0,
+            position: 0,
+        };
         let mut loader = Loader {
             dataset: dataset.clone(),
             options,
@@ -248,7 +320,10 @@ impl Loader {
     /// # Errors
     /// [`Error::Value`] for none.
     pub fn set_batch(&mut self, batch: u64) -> Result<()> {
-        let options = LoaderOptions { batch, ..self.options };
+        let options = LoaderOptions {
+            batch,
+            ..self.options
+        };
         check(&options)?;
         (self.ahead, self.options) = (ahead(&self.dataset, &options), options);
         self.go_to(self.here);
@@ -278,7 +353,12 @@ impl Loader {
     }
 
     fn order_of(&self, epoch: u64) -> Order {
-        Order::new(self.dataset.len(), self.options.shuffle, self.options.seed, epoch)
+        Order::new(
+            self.dataset.len(),
+            self.options.shuffle,
+            self.options.seed,
+            epoch,
+        )
     }
 
     /// The epoch that it is in.
@@ -290,25 +370,42 @@ impl Loader {
     /// Where it is: behind the last batch that was taken.
     #[must_use]
     pub fn state(&self) -> LoaderState {
-        let (LoaderOptions { seed, shuffle, .. }, Cursor { epoch, position }) = (self.options, self.here);
-        LoaderState { version: 1, dataset: self.dataset.digest(), seed, epoch, position, shuffle }
+        let (LoaderOptions { seed, shuffle, .. }, Cursor { epoch, position }) =
+            (self.options, self.here);
+        LoaderState {
+            version: 1,
+            dataset: self.dataset.digest(),
+            seed,
+            epoch,
+            position,
+            shuffle,
+        }
     }
 
-    /// Goes on where another loader of the same dataset was, whatever its rank, batch and number of ranks.
+    /// Goes on where another loader of the same dataset was, whatever its rank, batch and number of
+    /// ranks.
     ///
     /// # Errors
     /// [`Error::Value`] for the state of another dataset or version.
     pub fn restore(&mut self, state: &LoaderState) -> Result<()> {
-        if state.version != 1 || state.dataset != self.dataset.digest() || state.position > self.dataset.len() {
+        if state.version != 1
+            || state.dataset != self.dataset.digest()
+            || state.position > self.dataset.len()
+        {
             let path = self.dataset.path().display();
-            return Err(Error::value(format!("{path}: the state is that of a loader of another dataset, or of another version")));
+            return Err(Error::value(format!(
+                "{path}: the state is that of a loader of another dataset, or of another version"
+            )));
         }
         check_shape(state.shuffle)?;
         if state.shuffle != self.options.shuffle {
             self.kept = kept(&self.dataset, state.shuffle)?;
         }
         (self.options.seed, self.options.shuffle) = (state.seed, state.shuffle);
-        self.go_to(Cursor { epoch: state.epoch, position: state.position });
+        self.go_to(Cursor {
+            epoch: state.epoch,
+            position: state.position,
+        });
         Ok(())
     }
 
@@ -331,17 +428,29 @@ impl Loader {
     }
 
     fn batches_from(&self, position: u64) -> u64 {
-        let LoaderOptions { batch, rank, ranks, end, drop_last, .. } = self.options;
+        let LoaderOptions {
+            batch,
+            rank,
+            ranks,
+            end,
+            drop_last,
+            ..
+        } = self.options;
         let left = self.dataset.len() - position;
         let mine = match end {
             End::Drop => left / ranks,
             End::Pad => left.div_ceil(ranks),
             End::Uneven => left.saturating_sub(rank).div_ceil(ranks),
         };
-        if drop_last { mine / batch } else { mine.div_ceil(batch) }
+        if drop_last {
+            mine / batch
+        } else {
+            mine.div_ceil(batch)
+        }
     }
 
-    /// Samples that were left out because they were damaged, and what was wrong with the first of them.
+    /// Samples that were left out because they were damaged, and what was wrong with the first of
+    /// them.
     #[must_use]
     pub fn skipped(&self) -> (u64, Option<&Error>) {
         (self.skipped, self.first_skipped.as_ref())
@@ -349,7 +458,14 @@ impl Loader {
 
     /// The positions of the batch that begins at one; none where the epoch has no more.
     fn positions(&self, from: u64) -> Option<Positions> {
-        let LoaderOptions { batch, rank, ranks, end, drop_last, .. } = self.options;
+        let LoaderOptions {
+            batch,
+            rank,
+            ranks,
+            end,
+            drop_last,
+            ..
+        } = self.options;
         let samples = self.dataset.len();
         let left = samples - from;
         let full = left / ranks >= batch;
@@ -364,32 +480,62 @@ impl Loader {
             return None;
         }
         let end = samples.min(from.saturating_add(batch.saturating_mul(ranks)));
-        Some(Positions { first: from + rank, apart: ranks, count, samples, end })
+        Some(Positions {
+            first: from + rank,
+            apart: ranks,
+            count,
+            samples,
+            end,
+        })
     }
 }
 
 fn check(options: &LoaderOptions) -> Result<()> {
-    let LoaderOptions { batch, rank, ranks, shuffle, .. } = *options;
+    let LoaderOptions {
+        batch,
+        rank,
+        ranks,
+        shuffle,
+        ..
+    } = *options;
     if batch == 0 || rank >= ranks {
-        return Err(Error::value(format!("batches of {batch} samples for rank {rank} of {ranks}: there is none")));
+        return Err(Error::value(format!(
+            "batches of {batch} samples for rank {rank} of {ranks}: there is none"
+        )));
     }
     check_shape(shuffle)
 }
 
 fn check_shape(shuffle: Shuffle) -> Result<()> {
-    let Shuffle::Chunks(Chunks { samples, window, lanes }) = shuffle else { return Ok(()) };
+    let Shuffle::Chunks(Chunks {
+        samples,
+        window,
+        lanes,
+    }) = shuffle
+    else {
+        return Ok(());
+    };
     let fits = |number: u64, most: u64| (1..=most).contains(&number);
-    if fits(samples, CHUNK_SAMPLES_MOST) && fits(window, WINDOW_CHUNKS_MOST) && fits(lanes, LANES_MOST) {
+    if fits(samples, CHUNK_SAMPLES_MOST)
+        && fits(window, WINDOW_CHUNKS_MOST)
+        && fits(lanes, LANES_MOST)
+    {
         return Ok(());
     }
-    Err(Error::value(format!("a chunk shuffle of {lanes} lanes of {window} chunks of {samples} samples: there is none")))
+    Err(Error::value(format!(
+        "a chunk shuffle of {lanes} lanes of {window} chunks of {samples} samples: there is none"
+    )))
 }
 
 /// How many batches are made ready ahead.
 fn ahead(dataset: &Dataset, options: &LoaderOptions) -> usize {
     let enough = || {
-        let bytes = (dataset.bytes() / dataset.len().max(1)).saturating_mul(options.batch).max(1);
-        let busy = (AHEAD_BYTES / bytes).max(AHEAD_MIN).min((AHEAD_SAMPLES / options.batch).max(AHEAD_MIN));
+        let bytes = (dataset.bytes() / dataset.len().max(1))
+            .saturating_mul(options.batch)
+            .max(1);
+        let busy = (AHEAD_BYTES / bytes)
+            .max(AHEAD_MIN)
+            .min((AHEAD_SAMPLES / options.batch).max(AHEAD_MIN));
         busy.min(MemorySplit::new(dataset.session()).free() / AHEAD_PART / bytes) as usize
     };
     options.ahead.unwrap_or_else(enough)
@@ -403,14 +549,16 @@ fn kept(dataset: &Dataset, shuffle: Shuffle) -> Result<Option<Arc<SampleCache>>>
 }
 
 impl Loader {
-    /// Begins batches until more than `ahead` are queued. All but one of them give way where memory is short, and all where one has been
-    /// taken and is not made yet.
+    /// Begins batches until more than `ahead` are queued. All but one of them give way where memory
+    /// is short, and all where one has been taken and is not made yet.
     fn begin(&mut self, has_taken: bool) -> Result<()> {
         while self.queue.len() <= self.ahead {
             match self.positions(self.begun.position) {
                 Some(positions) => {
                     let must = self.queue.is_empty() && !has_taken;
-                    let Some(stage) = self.stage(positions, must)? else { break };
+                    let Some(stage) = self.stage(positions, must)? else {
+                        break;
+                    };
                     self.push(positions, stage);
                 }
                 // Prefetches past one end of an epoch only: the next epoch may be as short.
@@ -424,8 +572,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Has batches made that are there and come soon after the first, which the caller makes: what is made long before it is taken has left
-    /// the caches.
+    /// Has batches made that are there and come soon after the first, which the caller makes: what
+    /// is made long before it is taken has left the caches.
     fn make_early(&mut self) {
         let threads = self.dataset.session().threads();
         for ahead in self.queue.iter_mut().take(threads).skip(1) {
@@ -436,27 +584,45 @@ impl Loader {
     }
 
     fn push(&mut self, positions: Positions, stage: Stage) {
-        self.queue.push_back(Ahead::Batch { end: positions.end, stage });
+        self.queue.push_back(Ahead::Batch {
+            end: positions.end,
+            stage,
+        });
         self.begun.position = positions.end;
     }
 
-    /// A batch on its way; none where there is no memory for it now, or where its windows are still on theirs.
+    /// A batch on its way; none where there is no memory for it now, or where its windows are still
+    /// on theirs.
     fn stage(&mut self, positions: Positions, must: bool) -> Result<Option<Stage>> {
         let samples: Vec<u64> = match &self.order {
             Order::Chunked(_) => return self.stage_of_windows(positions, Duration::ZERO, must),
             Order::Straight => positions.all().collect(),
             Order::Global(order) => positions.all().map(|position| order.at(position)).collect(),
         };
-        // A sample that comes twice in a batch may have gone from where it was kept when it comes again.
-        let kept = self.kept.as_ref().filter(|_| positions.are_different()).map(|kept| kept.open());
-        let entries = kept.as_ref().map_or_else(|| vec![0; samples.len()], |kept| kept.entries(&samples));
+        // A sample that comes twice in a batch may have gone from where it was kept when it comes
+        // again.
+        let kept = self
+            .kept
+            .as_ref()
+            .filter(|_| positions.are_different())
+            .map(|kept| kept.open());
+        let entries = kept
+            .as_ref()
+            .map_or_else(|| vec![0; samples.len()], |kept| kept.entries(&samples));
         let (mut work, mut wanted) = (self.work(positions), Vec::new());
         for (number, (&sample, entry)) in (0..).zip(samples.iter().zip(entries)) {
             let (_, len) = self.dataset.place(sample);
             if let Some(slot) = kept.as_ref().and_then(|kept| kept.slot(entry, len as u32)) {
                 work.set(number, sample, len, Place::SampleCache(slot));
             } else {
-                work.set(number, sample, len, Place::Read { item: wanted.len() as u32 });
+                work.set(
+                    number,
+                    sample,
+                    len,
+                    Place::Read {
+                        item: wanted.len() as u32,
+                    },
+                );
                 wanted.push(sample);
             }
         }
@@ -469,15 +635,28 @@ impl Loader {
                 Err(error) => return Err(error),
             }
         }
-        work.keeping = self.kept.clone().map(|kept| Keeping { kept, gone, future: self.future(positions) });
+        work.keeping = self.kept.clone().map(|kept| Keeping {
+            kept,
+            gone,
+            future: self.future(positions),
+        });
         Ok(Some(Stage::Coming(Box::new(work))))
     }
 
-    fn stage_of_windows(&mut self, positions: Positions, patience: Duration, must: bool) -> Result<Option<Stage>> {
-        let Order::Chunked(order) = &self.order else { return Ok(None) };
+    fn stage_of_windows(
+        &mut self,
+        positions: Positions,
+        patience: Duration,
+        must: bool,
+    ) -> Result<Option<Stage>> {
+        let Order::Chunked(order) = &self.order else {
+            return Ok(None);
+        };
         let mut lanes = mem::take(&mut self.lanes);
         let work = loop {
-            match lanes.gather(&self.dataset, order, positions, patience, must, || self.work(positions)) {
+            match lanes.gather(&self.dataset, order, positions, patience, must, || {
+                self.work(positions)
+            }) {
                 Err(Error::OverBudget { .. }) if must && self.room.leave() => {}
                 gathered => break gathered,
             }
@@ -487,16 +666,29 @@ impl Loader {
     }
 
     fn work(&self, positions: Positions) -> Work {
-        Work::new(&self.dataset, positions.count as usize, &self.room.spare, self.options.skip_damaged)
+        Work::new(
+            &self.dataset,
+            positions.count as usize,
+            &self.room.spare,
+            self.options.skip_damaged,
+        )
     }
 
     fn future(&self, positions: Positions) -> Future {
         let LoaderOptions { rank, ranks, .. } = self.options;
         let next = self.order_of(self.begun.next_epoch().epoch);
-        Future { next, positions, rank, ranks, samples: self.dataset.len(), bytes: self.dataset.bytes() }
+        Future {
+            next,
+            positions,
+            rank,
+            ranks,
+            samples: self.dataset.len(),
+            bytes: self.dataset.bytes(),
+        }
     }
 
-    /// Waits for at most `timeout`; true when the next batch can be had without waiting, as far as that is known.
+    /// Waits for at most `timeout`; true when the next batch can be had without waiting, as far as
+    /// that is known.
     ///
     /// # Errors
     /// As [`next_batch`](Loader::next_batch).
@@ -504,8 +696,14 @@ impl Loader {
         self.begin(false)?;
         self.make_early();
         match self.queue.front() {
-            Some(Ahead::Batch { stage: Stage::Coming(work), .. }) => Ok(work.is_there(timeout)),
-            Some(Ahead::Batch { stage: Stage::Deferred(deferred, _), .. }) => Ok(deferred.wait_timeout(timeout)),
+            Some(Ahead::Batch {
+                stage: Stage::Coming(work),
+                ..
+            }) => Ok(work.is_there(timeout)),
+            Some(Ahead::Batch {
+                stage: Stage::Deferred(deferred, _),
+                ..
+            }) => Ok(deferred.wait_timeout(timeout)),
             Some(_) => Ok(true),
             None => {
                 if let Some(positions) = self.positions(self.begun.position)
@@ -518,13 +716,13 @@ impl Loader {
         }
     }
 
-    /// The next batch; none at the end of an epoch, after which the next one begins. `go_on` is asked now and then; its `false` ends the call,
-    /// and the batch is the next one again.
+    /// The next batch; none at the end of an epoch, after which the next one begins. `go_on` is
+    /// asked now and then; its `false` ends the call, and the batch is the next one again.
     ///
     /// # Errors
-    /// [`Error::OverBudget`] for windows, and pictures, that do not fit in memory; [`Error::Format`] for a damaged sample, unless those are
-    /// left out, and for a picture of a kind that is not decoded;
-    /// [`Error::Device`]; [`Error::Cancelled`].
+    /// [`Error::OverBudget`] for windows, and pictures, that do not fit in memory;
+    /// [`Error::Format`] for a damaged sample, unless those are left out, and for a picture of a
+    /// kind that is not decoded; [`Error::Device`]; [`Error::Cancelled`].
     pub fn next_batch(&mut self, mut go_on: impl FnMut() -> bool) -> Result<Option<Batch>> {
         while !self.ready_within(LOOK_EVERY)? {
             if !go_on() {
@@ -536,7 +734,11 @@ impl Loader {
             return Ok(None);
         };
         // The device is to have work while this one is made.
-        let begun = if self.ahead > 0 { self.begin(true) } else { Ok(()) };
+        let begun = if self.ahead > 0 {
+            self.begin(true)
+        } else {
+            Ok(())
+        };
         if let Err(error) = begun {
             self.queue.push_front(Ahead::Batch { end, stage });
             return Err(error);
@@ -544,17 +746,31 @@ impl Loader {
         let made = match stage {
             Stage::Coming(work) => {
                 // It leaves its memory to those that come.
-                self.room.grow(&self.dataset, work.made_bytes(), self.dataset.session().threads() as u64);
+                self.room.grow(
+                    &self.dataset,
+                    work.made_bytes(),
+                    self.dataset.session().threads() as u64,
+                );
                 work.make(&mut go_on)?
             }
             Stage::Deferred(deferred, bytes) => {
                 self.room.used -= bytes;
-                deferred.get().unwrap_or_else(|work| work.make(&mut go_on))?
+                deferred
+                    .get()
+                    .unwrap_or_else(|work| work.make(&mut go_on))?
             }
             Stage::Alone(samples) => Made::Evicted(samples),
         };
-        match if let Made::Evicted(samples) = made { self.read_alone(samples, go_on)? } else { made } {
-            Made::Batch { batch, skipped, first_skipped } => {
+        match if let Made::Evicted(samples) = made {
+            self.read_alone(samples, go_on)?
+        } else {
+            made
+        } {
+            Made::Batch {
+                batch,
+                skipped,
+                first_skipped,
+            } => {
                 self.skipped += skipped;
                 if self.first_skipped.is_none()
                     && let Some((sample, error)) = first_skipped
@@ -566,7 +782,10 @@ impl Loader {
             }
             Made::Refused(sample, error) => Err(self.dataset.named(sample, error)),
             Made::Stopped(samples) => {
-                self.queue.push_front(Ahead::Batch { end, stage: Stage::Alone(samples) });
+                self.queue.push_front(Ahead::Batch {
+                    end,
+                    stage: Stage::Alone(samples),
+                });
                 Err(Error::Cancelled)
             }
             Made::Evicted(_) => unreachable!("what is read alone is not lost"),
@@ -588,7 +807,11 @@ impl Loader {
             }
         });
         match done {
-            Ok(()) => Ok(Made::Batch { batch, skipped, first_skipped }),
+            Ok(()) => Ok(Made::Batch {
+                batch,
+                skipped,
+                first_skipped,
+            }),
             Err(Error::Cancelled) => Ok(Made::Stopped(samples)),
             Err(error) => match refused {
                 Some(sample) => Ok(Made::Refused(sample, error)),
@@ -606,14 +829,22 @@ impl Drop for Loader {
 
 impl Stage {
     /// Has a thread make the batch, if all its samples are there and memory is.
-    fn make_early(&mut self, dataset: &Dataset, room: &mut Room, batches: usize, given_up: &Arc<AtomicBool>) {
+    fn make_early(
+        &mut self,
+        dataset: &Dataset,
+        room: &mut Room,
+        batches: usize,
+        given_up: &Arc<AtomicBool>,
+    ) {
         let Stage::Coming(work) = self else { return };
         if !work.is_there(Duration::ZERO) {
             return;
         }
         let bytes = work.made_bytes();
         if room.take(dataset, bytes, batches as u64) {
-            let Stage::Coming(work) = mem::replace(self, Stage::Alone(Vec::new())) else { unreachable!("looked above") };
+            let Stage::Coming(work) = mem::replace(self, Stage::Alone(Vec::new())) else {
+                unreachable!("looked above")
+            };
             let given_up = Arc::clone(given_up);
             let make = move |work: Box<Work>| work.make(|| !given_up.load(Ordering::Relaxed));
             *self = Stage::Deferred(dataset.session().engine().defer(work, make), bytes);
@@ -622,15 +853,22 @@ impl Stage {
 }
 
 impl Room {
-    /// Reserves room for `bytes` more, and as much for each of `batches` batches, if memory is free.
+    /// Reserves room for `bytes` more, and as much for each of `batches` batches, if memory is
+    /// free.
     fn grow(&mut self, dataset: &Dataset, bytes: u64, batches: u64) {
         if self.has(bytes) || self.refused {
             return;
         }
         let ready = bytes.saturating_mul(batches);
-        let wanted = [bytes, ready, ready / 4].into_iter().fold(self.used, u64::saturating_add);
+        let wanted = [bytes, ready, ready / 4]
+            .into_iter()
+            .fold(self.used, u64::saturating_add);
         self.refused = true;
-        if let Ok(reserved) = dataset.session().engine().reserve("batches that are ready", wanted.saturating_mul(2)) {
+        if let Ok(reserved) = dataset
+            .session()
+            .engine()
+            .reserve("batches that are ready", wanted.saturating_mul(2))
+        {
             self.spare.set_most(wanted);
             (self.reserved, self.refused) = (Some(reserved), false);
         }

@@ -1,9 +1,10 @@
 //! Which sample has a name: a perfect hash of all names, four bytes a sample or less. Pure.
 //!
-//! Names are hashed to 128 bits (XXH3). The first half says which part of the table a name belongs to, and which bucket of it; each bucket
-//! has a pilot, found when the table was made, that sends all its names to slots that no other name has (Pibiri and Trani, PTHash, SIGIR
-//! 2021). A slot holds the number of a sample. Nothing of a name is in memory: who has looked one up reads the name of the sample found and
-//! compares.
+//! Names are hashed to 128 bits (XXH3). The first half says which part of the table a name belongs
+//! to, and which bucket of it; each bucket has a pilot, found when the table was made, that sends
+//! all its names to slots that no other name has (Pibiri and Trani, PTHash, SIGIR 2021). A slot
+//! holds the number of a sample. Nothing of a name is in memory: who has looked one up reads the
+//! name of the sample found and compares.
 //!
 //! ```text
 //!   name -> hash -> part | bucket -> pilot -> slot -> sample
@@ -16,7 +17,8 @@ use super::packed::take;
 
 /// Names of a part, about: its slots lie in a cache while it is made.
 const PART_NAMES: u64 = 4096;
-/// Names of a bucket, on average. More need longer searches for their pilots, fewer need more pilots.
+/// Names of a bucket, on average. More need longer searches for their pilots, fewer need more
+/// pilots.
 const BUCKET_NAMES: u64 = 4;
 
 /// A name's hash.
@@ -29,7 +31,10 @@ pub(crate) struct Hash {
 impl Hash {
     pub(crate) fn of(name: &[u8], seed: u64) -> Hash {
         let hash = XxHash3_128::oneshot_with_seed(seed, name);
-        Hash { high: (hash >> 64) as u64, low: hash as u64 }
+        Hash {
+            high: (hash >> 64) as u64,
+            low: hash as u64,
+        }
     }
 
     /// Which of `parts` parts it belongs to.
@@ -42,7 +47,10 @@ impl Hash {
     }
 
     fn slot(self, pilot: u16, slots: u64) -> u64 {
-        scale(mix(self.high ^ self.low.rotate_left(32) ^ mix(u64::from(pilot))), slots)
+        scale(
+            mix(self.high ^ self.low.rotate_left(32) ^ mix(u64::from(pilot))),
+            slots,
+        )
     }
 }
 
@@ -99,7 +107,13 @@ impl Lookup {
         };
         let before: Vec<u64> = [0].into_iter().chain(counts.iter().scan(0, sum)).collect();
         let names = *before.last().expect("it begins with 0");
-        let mut lookup = Lookup { seed, bits: bits_of(names), before, pilots: Vec::new(), slots: Vec::new() };
+        let mut lookup = Lookup {
+            seed,
+            bits: bits_of(names),
+            before,
+            pilots: Vec::new(),
+            slots: Vec::new(),
+        };
         let (pilots, slots) = lookup.starts(counts.len());
         lookup.pilots = vec![0; pilots as usize];
         // All ones: empty.
@@ -114,10 +128,14 @@ impl Lookup {
         8 * (parts + 1) + 2 * pilots + 8 * (slots * u64::from(bits_of(names))).div_ceil(64)
     }
 
-    /// Where a part's pilots and slots begin. Parts have a little more room than they need, so that nothing else says where they are.
+    /// Where a part's pilots and slots begin. Parts have a little more room than they need, so that
+    /// nothing else says where they are.
     fn starts(&self, part: usize) -> (u64, u64) {
         let (before, part) = (self.before[part], part as u64);
-        (before / BUCKET_NAMES + part, before + before / 32 + 2 * part)
+        (
+            before / BUCKET_NAMES + part,
+            before + before / 32 + 2 * part,
+        )
     }
 
     /// The part that a hash belongs to.
@@ -125,20 +143,24 @@ impl Lookup {
         hash.part(self.before.len() as u64 - 1) as usize
     }
 
-    /// Finds the pilots of a part, given the hashes of all its names with the numbers of their samples.
+    /// Finds the pilots of a part, given the hashes of all its names with the numbers of their
+    /// samples.
     pub(crate) fn fill(&mut self, part: usize, names: &mut [(Hash, u64)]) -> Result<(), Unplaced> {
         let (buckets, slots) = (buckets_of(names.len() as u64), slots_of(names.len() as u64));
         names.sort_unstable_by_key(|&(hash, sample)| (hash.bucket(buckets), hash, sample));
         if let Some(twins) = names.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(Unplaced::Twins(twins[0].1, twins[1].1));
         }
-        let mut order: Vec<&[(Hash, u64)]> =
-            names.chunk_by(|one, other| one.0.bucket(buckets) == other.0.bucket(buckets)).collect();
+        let mut order: Vec<&[(Hash, u64)]> = names
+            .chunk_by(|one, other| one.0.bucket(buckets) == other.0.bucket(buckets))
+            .collect();
         order.sort_by_key(|bucket| std::cmp::Reverse(bucket.len()));
         let (first_pilot, first_slot) = self.starts(part);
         let mut taken = vec![false; slots as usize];
         for bucket in order {
-            let pilot = (0..=u16::MAX).find(|&pilot| fits(bucket, pilot, slots, &mut taken)).ok_or(Unplaced::Crowd)?;
+            let pilot = (0..=u16::MAX)
+                .find(|&pilot| fits(bucket, pilot, slots, &mut taken))
+                .ok_or(Unplaced::Crowd)?;
             self.pilots[(first_pilot + bucket[0].0.bucket(buckets)) as usize] = pilot;
             for &(hash, sample) in bucket {
                 let at = (first_slot + hash.slot(pilot, slots)) * u64::from(self.bits);
@@ -173,16 +195,27 @@ impl Lookup {
         self.before.last().copied().unwrap_or(0)
     }
 
-    /// As it lies in a file: seed, parts, names before each part and all of them, slots (8 bytes each, little-endian), pilots (2 each).
+    /// As it lies in a file: seed, parts, names before each part and all of them, slots (8 bytes
+    /// each, little-endian), pilots (2 each).
     pub(crate) fn encode(&self) -> Vec<u8> {
         let head = [self.seed, self.before.len() as u64 - 1];
-        let words = head.iter().chain(&self.before).chain(&self.slots).flat_map(|word| word.to_le_bytes());
-        words.chain(self.pilots.iter().flat_map(|pilot| pilot.to_le_bytes())).collect()
+        let words = head
+            .iter()
+            .chain(&self.before)
+            .chain(&self.slots)
+            .flat_map(|word| word.to_le_bytes());
+        words
+            .chain(self.pilots.iter().flat_map(|pilot| pilot.to_le_bytes()))
+            .collect()
     }
 
     /// The table in such a file; `None` where it is none.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Lookup> {
-        let word = |index: usize| Some(u64::from_le_bytes(bytes.get(8 * index..8 * index + 8)?.try_into().ok()?));
+        let word = |index: usize| {
+            Some(u64::from_le_bytes(
+                bytes.get(8 * index..8 * index + 8)?.try_into().ok()?,
+            ))
+        };
         let (seed, parts) = (word(0)?, usize::try_from(word(1)?).ok()?);
         if parts > bytes.len() / 8 {
             return None;
@@ -192,12 +225,23 @@ impl Lookup {
         if before[0] != 0 || !before.is_sorted() || names > 8 * bytes.len() as u64 {
             return None;
         }
-        let mut lookup = Lookup { seed, bits: bits_of(names), before, pilots: Vec::new(), slots: Vec::new() };
+        let mut lookup = Lookup {
+            seed,
+            bits: bits_of(names),
+            before,
+            pilots: Vec::new(),
+            slots: Vec::new(),
+        };
         let (pilots, slots) = lookup.starts(parts);
         let words = (slots * u64::from(lookup.bits)).div_ceil(64) as usize;
-        lookup.slots = (parts + 3..parts + 3 + words).map(word).collect::<Option<Vec<u64>>>()?;
+        lookup.slots = (parts + 3..parts + 3 + words)
+            .map(word)
+            .collect::<Option<Vec<u64>>>()?;
         let rest = bytes.get(8 * (parts + 3 + words)..)?;
-        lookup.pilots = rest.chunks_exact(2).map(|pilot| u16::from_le_bytes([pilot[0], pilot[1]])).collect();
+        lookup.pilots = rest
+            .chunks_exact(2)
+            .map(|pilot| u16::from_le_bytes([pilot[0], pilot[1]]))
+            .collect();
         (rest.len() as u64 == 2 * pilots).then_some(lookup)
     }
 }
@@ -207,7 +251,9 @@ fn fits(bucket: &[(Hash, u64)], pilot: u16, slots: u64, taken: &mut [bool]) -> b
     for (count, (hash, _)) in bucket.iter().enumerate() {
         let slot = &mut taken[hash.slot(pilot, slots) as usize];
         if std::mem::replace(slot, true) {
-            bucket[..count].iter().for_each(|(hash, _)| taken[hash.slot(pilot, slots) as usize] = false);
+            bucket[..count]
+                .iter()
+                .for_each(|(hash, _)| taken[hash.slot(pilot, slots) as usize] = false);
             return false;
         }
     }
@@ -239,12 +285,19 @@ mod tests {
         }
         let counts: Vec<u64> = parts.iter().map(|part| part.len() as u64).collect();
         let mut lookup = Lookup::empty(seed, &counts);
-        parts.iter_mut().enumerate().try_for_each(|(part, names)| lookup.fill(part, names))?;
+        parts
+            .iter_mut()
+            .enumerate()
+            .try_for_each(|(part, names)| lookup.fill(part, names))?;
         Ok(lookup)
     }
 
     fn names(count: u64) -> Vec<Vec<u8>> {
-        (0..count).map(|number| format!("train/{}/image-{number:08}.jpg", mix(number) % 1000).into_bytes()).collect()
+        (0..count)
+            .map(|number| {
+                format!("train/{}/image-{number:08}.jpg", mix(number) % 1000).into_bytes()
+            })
+            .collect()
     }
 
     #[test]
@@ -263,15 +316,26 @@ mod tests {
     fn it_takes_four_bytes_a_name() {
         let file = table(&names(100_000), 0).unwrap().encode();
         assert!(file.len() < 300_000, "{}", file.len());
-        let counts: Vec<u64> = (0..25).map(|part| if part < 24 { 4000 } else { 77 }).collect();
-        assert_eq!(Lookup::bytes_for(&counts) + 16, Lookup::empty(0, &counts).encode().len() as u64);
+        let counts: Vec<u64> = (0..25)
+            .map(|part| if part < 24 { 4000 } else { 77 })
+            .collect();
+        assert_eq!(
+            Lookup::bytes_for(&counts) + 16,
+            Lookup::empty(0, &counts).encode().len() as u64
+        );
     }
 
     #[test]
     fn other_names_find_some_sample_or_none() {
         let lookup = table(&names(1000), 0).unwrap();
-        let found: HashSet<Option<u64>> = (0..2000u64).map(|number| lookup.find(&number.to_le_bytes())).collect();
-        assert!(found.contains(&None) && found.len() > 500 && found.iter().flatten().all(|&sample| sample < 1000));
+        let found: HashSet<Option<u64>> = (0..2000u64)
+            .map(|number| lookup.find(&number.to_le_bytes()))
+            .collect();
+        assert!(
+            found.contains(&None)
+                && found.len() > 500
+                && found.iter().flatten().all(|&sample| sample < 1000)
+        );
         assert_eq!(table(&[], 0).unwrap().find(b"x"), None);
     }
 
@@ -284,9 +348,21 @@ mod tests {
 
     #[test]
     fn any_bytes_and_the_empty_name_are_names() {
-        let names: Vec<Vec<u8>> = [vec![], vec![0], vec![0, 0], b"\xff/\n".to_vec(), vec![7; 100_000]].to_vec();
+        let names: Vec<Vec<u8>> = [
+            vec![],
+            vec![0],
+            vec![0, 0],
+            b"\xff/\n".to_vec(),
+            vec![7; 100_000],
+        ]
+        .to_vec();
         let lookup = table(&names, 9).unwrap();
-        assert!(names.iter().enumerate().all(|(sample, name)| lookup.find(name) == Some(sample as u64)));
+        assert!(
+            names
+                .iter()
+                .enumerate()
+                .all(|(sample, name)| lookup.find(name) == Some(sample as u64))
+        );
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! The order of an epoch: a function of seed, epoch and position, so that it takes no memory, any position is found at once, and what
-//! comes next is known for ever. Pure.
+//! The order of an epoch: a function of seed, epoch and position, so that it takes no memory, any
+//! position is found at once, and what comes next is known for ever. Pure.
 //!
-//! A *global* shuffle is a permutation of all samples: a Feistel network over the least even split of bits that holds them, walked until it
-//! falls inside (Black and Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002).
+//! A *global* shuffle is a permutation of all samples: a Feistel network over the least even split
+//! of bits that holds them, walked until it falls inside (Black and Rogaway, Ciphers with Arbitrary
+//! Finite Domains, CT-RSA 2002).
 //!
-//! A *chunk* shuffle reads neighbours together (Zhu et al., DLFS, CLUSTER 2019; Xu et al., CorgiPile, SIGMOD 2022):
+//! A *chunk* shuffle reads neighbours together (Zhu et al., DLFS, CLUSTER 2019; Xu et al.,
+//! CorgiPile, SIGMOD 2022):
 //!
 //! ```text
 //!   samples    0 1 2 3 | 4 5 6 7 | 8 9 ...        chunks of equally many neighbours
@@ -13,15 +15,18 @@
 //!   lanes      sections of equal length of the sequence; the epoch takes a sample of each in turn
 //! ```
 //!
-//! Lanes are what ranks share: a rank that takes every n-th position of the epoch meets the windows of its own lanes only, if their
-//! number is a multiple of n. Chunks end where samples end, so no sample lies across two of them, as DLFS's edge samples do.
+//! Lanes are what ranks share: a rank that takes every n-th position of the epoch meets the windows
+//! of its own lanes only, if their number is a multiple of n. Chunks end where samples end, so no
+//! sample lies across two of them, as DLFS's edge samples do.
 
 use std::ops::Range;
 
-/// Four suffice for a pseudorandom permutation of a large domain (Luby and Rackoff, 1988); halves of few bits want more.
+/// Four suffice for a pseudorandom permutation of a large domain (Luby and Rackoff, 1988); halves
+/// of few bits want more.
 const ROUNDS: usize = 6;
 
-/// Below this, halves are so short that few of all permutations can come about; walking from here costs little.
+/// Below this, halves are so short that few of all permutations can come about; walking from here
+/// costs little.
 const BITS_MIN: u32 = 10;
 
 /// One step of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
@@ -51,7 +56,12 @@ impl Permutation {
             state = mix(state);
             state
         });
-        Permutation { len, left: bits.div_ceil(2), right: bits / 2, keys }
+        Permutation {
+            len,
+            left: bits.div_ceil(2),
+            right: bits / 2,
+            keys,
+        }
     }
 
     /// Which number is at a position below `len`.
@@ -114,7 +124,8 @@ pub enum Shuffle {
     No,
     /// Each sample may come anywhere in the epoch.
     Global,
-    /// Chunks may come anywhere, and samples with those of other chunks that are in memory at the time.
+    /// Chunks may come anywhere, and samples with those of other chunks that are in memory at the
+    /// time.
     Chunks(Chunks),
 }
 
@@ -162,7 +173,11 @@ impl Positions {
     pub(crate) fn at(&self, number: u64) -> u64 {
         let position = self.first + number * self.apart;
         // Few come again, and to divide takes long.
-        if position < self.samples { position } else { position % self.samples }
+        if position < self.samples {
+            position
+        } else {
+            position % self.samples
+        }
     }
 
     pub(crate) fn are_different(&self) -> bool {
@@ -178,7 +193,8 @@ impl Positions {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turns {
     pub(crate) lane: u64,
-    /// Of the first one: its position in the sequence, and its number in the batch; and how far the next ones are apart.
+    /// Of the first one: its position in the sequence, and its number in the batch; and how far the
+    /// next ones are apart.
     pub(crate) at: u64,
     number: u64,
     at_apart: u64,
@@ -187,9 +203,17 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// Takes out those that are before a position of the sequence: theirs, and their numbers in the batch.
+    /// Takes out those that are before a position of the sequence: theirs, and their numbers in the
+    /// batch.
     pub(crate) fn before(&mut self, end: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
-        let Turns { at, number, at_apart, number_apart, count, .. } = *self;
+        let Turns {
+            at,
+            number,
+            at_apart,
+            number_apart,
+            count,
+            ..
+        } = *self;
         let taken = end.saturating_sub(at).div_ceil(at_apart).min(count);
         self.at = at.saturating_add(taken.saturating_mul(at_apart));
         (self.number, self.count) = (number + taken * number_apart, count - taken);
@@ -202,7 +226,11 @@ impl Turns {
 }
 
 fn greatest_common_divisor(one: u64, other: u64) -> u64 {
-    if other == 0 { one } else { greatest_common_divisor(other, one % other) }
+    if other == 0 {
+        one
+    } else {
+        greatest_common_divisor(other, one % other)
+    }
 }
 
 /// Bytes that a sample of a window takes in its order.
@@ -247,9 +275,21 @@ impl Chunked {
     fn new(samples: u64, shape: Chunks, seed: u64, epoch: u64) -> Chunked {
         let count = samples.div_ceil(shape.samples);
         let order = Permutation::new(count, seed, epoch);
-        let short_at = if count == 0 { 0 } else { order.position_of(count - 1) };
+        let short_at = if count == 0 {
+            0
+        } else {
+            order.position_of(count - 1)
+        };
         let (lane_samples, longer) = (samples / shape.lanes, samples % shape.lanes);
-        Chunked { samples, shape, order, short_at, lane_samples, longer, key: mix(seed) ^ mix(epoch) }
+        Chunked {
+            samples,
+            shape,
+            order,
+            short_at,
+            lane_samples,
+            longer,
+            key: mix(seed) ^ mix(epoch),
+        }
     }
 
     pub(crate) fn lanes(&self) -> u64 {
@@ -271,7 +311,11 @@ impl Chunked {
 
     /// Where the samples of a window begin in the sequence.
     fn start_of(&self, window: u64) -> u64 {
-        let missing = if window > self.short_at / self.shape.window { self.missing() } else { 0 };
+        let missing = if window > self.short_at / self.shape.window {
+            self.missing()
+        } else {
+            0
+        };
         (window * self.window_samples() - missing).min(self.samples)
     }
 
@@ -283,18 +327,31 @@ impl Chunked {
 
     /// The positions of a batch, lane by lane.
     pub(crate) fn by_lane(&self, positions: Positions) -> Vec<Turns> {
-        let Positions { apart, count, samples, .. } = positions;
+        let Positions {
+            apart,
+            count,
+            samples,
+            ..
+        } = positions;
         let common = greatest_common_divisor(self.shape.lanes, apart);
         // After this many positions it is the first one's lane again.
         let round = self.shape.lanes / common;
         let (mut turns, mut begin) = (Vec::new(), 0);
         while begin < count {
-            // Behind the epoch's last position comes its first, in another lane than its turn would be.
+            // Behind the epoch's last position comes its first, in another lane than its turn would
+            // be.
             let end = count.min(begin + (samples - positions.at(begin)).div_ceil(apart));
             for number in begin..end.min(begin + round) {
                 let (lane, at) = self.in_sequence(positions.at(number));
                 let count = (end - number).div_ceil(round);
-                turns.push(Turns { lane, at, number, at_apart: apart / common, number_apart: round, count });
+                turns.push(Turns {
+                    lane,
+                    at,
+                    number,
+                    at_apart: apart / common,
+                    number_apart: round,
+                    count,
+                });
             }
             begin = end;
         }
@@ -315,7 +372,11 @@ impl Chunked {
     pub(crate) fn window_of(&self, position: u64) -> u64 {
         let guess = position / self.window_samples();
         // The short window may have ended before it.
-        if position >= self.start_of(guess + 1) { guess + 1 } else { guess }
+        if position >= self.start_of(guess + 1) {
+            guess + 1
+        } else {
+            guess
+        }
     }
 
     /// Bytes that the order of a window takes.
@@ -326,7 +387,8 @@ impl Chunked {
     /// The samples of a window, in order.
     pub(crate) fn window(&self, number: u64) -> Window {
         let first = number * self.shape.window;
-        let mut places: Vec<u64> = (first..(first + self.shape.window).min(self.chunk_count())).collect();
+        let mut places: Vec<u64> =
+            (first..(first + self.shape.window).min(self.chunk_count())).collect();
         // The short one last: every other sample is where it would be without it.
         if let Some(short) = places.iter().position(|&place| place == self.short_at) {
             let last = places.len() - 1;
@@ -343,11 +405,17 @@ impl Chunked {
             order.extend((0..count as u32).map(|within| (chunk as u32, within)));
         }
         shuffle(&mut order, mix(self.key ^ mix(number)));
-        Window { number, positions: self.start_of(number)..self.start_of(number + 1), chunks, order }
+        Window {
+            number,
+            positions: self.start_of(number)..self.start_of(number + 1),
+            chunks,
+            order,
+        }
     }
 }
 
-/// Fisher and Yates, with bounded numbers by multiplication (Lemire, 2019); lists are so short that its bias is below 2^-32.
+/// Fisher and Yates, with bounded numbers by multiplication (Lemire, 2019); lists are so short that
+/// its bias is below 2^-32.
 fn shuffle<T>(list: &mut [T], mut state: u64) {
     for last in (1..list.len()).rev() {
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -371,14 +439,24 @@ mod tests {
 
     fn is_permutation(mut numbers: Vec<u64>) -> bool {
         numbers.sort_unstable();
-        numbers.iter().enumerate().all(|(index, &number)| index as u64 == number)
+        numbers
+            .iter()
+            .enumerate()
+            .all(|(index, &number)| index as u64 == number)
     }
 
-    /// Whether counts that are to be equal are as equal as chance makes them: chi square, within five standard deviations.
+    /// Whether counts that are to be equal are as equal as chance makes them: chi square, within
+    /// five standard deviations.
     fn is_even(counts: impl IntoIterator<Item = u64>) -> bool {
         let counts: Vec<f64> = counts.into_iter().map(|count| count as f64).collect();
-        let (cells, mean) = (counts.len() as f64, counts.iter().sum::<f64>() / counts.len() as f64);
-        let chi: f64 = counts.iter().map(|count| (count - mean).powi(2) / mean).sum();
+        let (cells, mean) = (
+            counts.len() as f64,
+            counts.iter().sum::<f64>() / counts.len() as f64,
+        );
+        let chi: f64 = counts
+            .iter()
+            .map(|count| (count - mean).powi(2) / mean)
+            .sum();
         (chi - (cells - 1.0)).abs() < 5.0 * (2.0 * (cells - 1.0)).sqrt()
     }
 
@@ -388,7 +466,9 @@ mod tests {
             let permutation = Permutation::new(len, 7, 1);
             assert!(is_permutation(all(len, 7, 1)), "{len}");
             assert!(
-                (0..len).step_by(1 + len as usize / 1000).all(|number| permutation.at(permutation.position_of(number)) == number)
+                (0..len)
+                    .step_by(1 + len as usize / 1000)
+                    .all(|number| permutation.at(permutation.position_of(number)) == number)
             );
         }
         let huge = Permutation::new(u64::MAX / 3, 7, 1);
@@ -408,11 +488,16 @@ mod tests {
         let (mut places, mut distances) = (vec![0; 100], vec![0; 99]);
         for epoch in 0..300 {
             let order = all(len, 11, epoch);
-            order.iter().enumerate().for_each(|(position, number)| places[10 * (position / 100) + (number / 100) as usize] += 1);
+            order.iter().enumerate().for_each(|(position, number)| {
+                places[10 * (position / 100) + (number / 100) as usize] += 1
+            });
             for pair in order.windows(2) {
                 let distance = (pair[1] + len - pair[0]) % len;
                 // Of 999 distances, those of whole tens.
-                distances.get_mut((distance as usize - 1) / 10).into_iter().for_each(|count| *count += 1);
+                distances
+                    .get_mut((distance as usize - 1) / 10)
+                    .into_iter()
+                    .for_each(|count| *count += 1);
             }
         }
         assert!(is_even(distances));
@@ -422,7 +507,12 @@ mod tests {
 
     #[test]
     fn epochs_and_seeds_differ() {
-        let same = |one: Vec<u64>, other: Vec<u64>| one.iter().zip(&other).filter(|(one, other)| one == other).count();
+        let same = |one: Vec<u64>, other: Vec<u64>| {
+            one.iter()
+                .zip(&other)
+                .filter(|(one, other)| one == other)
+                .count()
+        };
         assert!(same(all(10_000, 0, 0), all(10_000, 0, 1)) < 20);
         assert!(same(all(10_000, 0, 0), all(10_000, 1, 0)) < 20);
         assert!(same(all(10_000, 0, 1), all(10_000, 1, 0)) < 20);

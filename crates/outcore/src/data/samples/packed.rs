@@ -1,7 +1,8 @@
 //! Whole numbers in few bits, each found at once: where samples begin, and how long they are. Pure.
 //!
-//! Sixty-four numbers are a group: a line from its base, and how far each number is above it, in as many bits as the farthest needs.
-//! Samples of equal length take no bits at all; a long one widens its own group only. Where all are on one line, that is all there is in memory.
+//! Sixty-four numbers are a group: a line from its base, and how far each number is above it, in as
+//! many bits as the farthest needs. Samples of equal length take no bits at all; a long one widens
+//! its own group only. Where all are on one line, that is all there is in memory.
 //!
 //! ```text
 //!   group   base u64 | slope u64 | first of its bits << 8 | their width, u64        number k = base + k * slope + bits k
@@ -18,15 +19,34 @@ pub(crate) type Group = [u64; 3];
 /// Numbers that never fall lie above the line of their least step, others above their least.
 pub(crate) fn pack(numbers: &[u64], words: u64, bits: &mut Vec<u64>) -> Group {
     let rises = numbers.is_sorted();
-    let slope = if rises { numbers.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap_or(0) } else { 0 };
+    let slope = if rises {
+        numbers
+            .windows(2)
+            .map(|pair| pair[1] - pair[0])
+            .min()
+            .unwrap_or(0)
+    } else {
+        0
+    };
     let base = numbers.iter().copied().min().unwrap_or(0);
     let above = |k: usize| numbers[k] - base - k as u64 * slope;
     let most = (0..numbers.len()).map(above).max().unwrap_or(0);
     let width = 64 - most.leading_zeros();
     let first = bits.len();
     bits.resize(first + (numbers.len() * width as usize).div_ceil(64), 0);
-    (0..numbers.len()).for_each(|k| put(&mut bits[first..], u64::from(width) * k as u64, width, above(k)));
-    [base, slope, (64 * (words + first as u64)) << 8 | u64::from(width)]
+    (0..numbers.len()).for_each(|k| {
+        put(
+            &mut bits[first..],
+            u64::from(width) * k as u64,
+            width,
+            above(k),
+        )
+    });
+    [
+        base,
+        slope,
+        (64 * (words + first as u64)) << 8 | u64::from(width),
+    ]
 }
 
 /// Numbers that were packed.
@@ -45,7 +65,9 @@ impl Packed {
             let (first, width) = (place >> 8, place & 0xff);
             width <= 64 && first + numbers * width <= 64 * bits.len() as u64
         };
-        if groups.len() as u64 != count.div_ceil(GROUP as u64) || !groups.iter().enumerate().all(sound) {
+        if groups.len() as u64 != count.div_ceil(GROUP as u64)
+            || !groups.iter().enumerate().all(sound)
+        {
             return None;
         }
         let [base, slope, _] = groups.first().copied().unwrap_or_default();
@@ -53,10 +75,16 @@ impl Packed {
             let first = (number * GROUP) as u64;
             // One number has any slope.
             let has_slope = group[1] == slope || first + 1 == count;
-            group[0] == base.wrapping_add(first.wrapping_mul(slope)) && has_slope && group[2] & 0xff == 0
+            group[0] == base.wrapping_add(first.wrapping_mul(slope))
+                && has_slope
+                && group[2] & 0xff == 0
         };
         let is_line = groups.iter().enumerate().all(is_on_line);
-        Some(if is_line { Packed::Line(base, slope) } else { Packed::Groups(groups, bits) })
+        Some(if is_line {
+            Packed::Line(base, slope)
+        } else {
+            Packed::Groups(groups, bits)
+        })
     }
 
     /// A number.
@@ -64,24 +92,37 @@ impl Packed {
     pub(crate) fn get(&self, index: u64) -> u64 {
         match self {
             Packed::Line(base, slope) => base.wrapping_add(index.wrapping_mul(*slope)),
-            Packed::Groups(groups, bits) => of_group(groups, bits, (index / GROUP as u64) as usize)(index % GROUP as u64),
+            Packed::Groups(groups, bits) => {
+                of_group(groups, bits, (index / GROUP as u64) as usize)(index % GROUP as u64)
+            }
         }
     }
 
     /// A number, and the one after it.
     #[inline]
     pub(crate) fn two(&self, index: u64) -> (u64, u64) {
-        let Packed::Groups(groups, bits) = self else { return (self.get(index), self.get(index + 1)) };
+        let Packed::Groups(groups, bits) = self else {
+            return (self.get(index), self.get(index + 1));
+        };
         let (group, k) = ((index / GROUP as u64) as usize, index % GROUP as u64);
         let number = of_group(groups, bits, group);
-        (number(k), if k + 1 < GROUP as u64 { number(k + 1) } else { of_group(groups, bits, group + 1)(0) })
+        (
+            number(k),
+            if k + 1 < GROUP as u64 {
+                number(k + 1)
+            } else {
+                of_group(groups, bits, group + 1)(0)
+            },
+        )
     }
 
     /// Bytes of memory besides its own.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Packed::Line(..) => 0,
-            Packed::Groups(groups, bits) => (size_of_val(&groups[..]) + size_of_val(&bits[..])) as u64,
+            Packed::Groups(groups, bits) => {
+                (size_of_val(&groups[..]) + size_of_val(&bits[..])) as u64
+            }
         }
     }
 }
@@ -89,7 +130,13 @@ impl Packed {
 fn of_group(groups: &[Group], bits: &[u64], group: usize) -> impl Fn(u64) -> u64 {
     let [base, slope, place] = groups[group];
     let (first, width) = (place >> 8, (place & 0xff) as u32);
-    move |k| base.wrapping_add(k.wrapping_mul(slope)).wrapping_add(take(bits, first + k * u64::from(width), width))
+    move |k| {
+        base.wrapping_add(k.wrapping_mul(slope)).wrapping_add(take(
+            bits,
+            first + k * u64::from(width),
+            width,
+        ))
+    }
 }
 
 /// Writes the low `width` bits of a number at a place that is zero.
@@ -111,7 +158,11 @@ pub(crate) fn take(bits: &[u64], at: u64, width: u32) -> u64 {
     }
     let (word, shift) = ((at / 64) as usize, (at % 64) as u32);
     let low = bits[word] >> shift;
-    let all = if shift + width > 64 { low | bits[word + 1] << (64 - shift) } else { low };
+    let all = if shift + width > 64 {
+        low | bits[word + 1] << (64 - shift)
+    } else {
+        low
+    };
     all & (u64::MAX >> (64 - width))
 }
 
@@ -153,7 +204,13 @@ mod tests {
         for count in [0, 1, 64, 65, 1000] {
             let starts: Vec<u64> = (0..count).map(|number| 7 + number * 4096).collect();
             let packed = packed(&starts);
-            assert!(packed.bytes() == 0 && starts.iter().zip(0..).all(|(&start, number)| packed.get(number) == start));
+            assert!(
+                packed.bytes() == 0
+                    && starts
+                        .iter()
+                        .zip(0..)
+                        .all(|(&start, number)| packed.get(number) == start)
+            );
         }
         let mut starts: Vec<u64> = (0..1000).map(|number| number * 4096).collect();
         starts[500..].iter_mut().for_each(|start| *start += 1 << 30);

@@ -1,4 +1,5 @@
-//! A batch on its way: where each of its samples is, and how they are put side by side once all of them are in memory.
+//! A batch on its way: where each of its samples is, and how they are put side by side once all of
+//! them are in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +18,13 @@ use crate::error::{Error, Result};
 /// Of pictures that are packed well.
 const PIXELS_PER_BYTE: u64 = 10;
 
-/// The sample so far behind the one that is copied is asked for from memory, and the checksum of one farther behind.
+/// The sample so far behind the one that is copied is asked for from memory, and the checksum of
+/// one farther behind.
 const FETCH_AHEAD: usize = 1;
 const SUMS_AHEAD: usize = 8;
 
-/// This many samples have their checksums made at once, unless one is longer: it takes as long by itself. Those `TOGETHER_AHEAD` behind
-/// are prefetched into the cache meanwhile.
+/// This many samples have their checksums made at once, unless one is longer: it takes as long by
+/// itself. Those `TOGETHER_AHEAD` behind are prefetched into the cache meanwhile.
 const TOGETHER: usize = 3;
 const TOGETHER_AHEAD: usize = 3 * TOGETHER;
 const SHORT_BYTES: usize = 8 << 10;
@@ -57,8 +59,15 @@ pub(super) struct Keeping {
 #[derive(Clone, Copy)]
 pub(super) enum Place {
     SampleCache(Slot),
-    Read { item: u32 },
-    Window { window: u32, stretch: u32, start: u32, len: u32 },
+    Read {
+        item: u32,
+    },
+    Window {
+        window: u32,
+        stretch: u32,
+        start: u32,
+        len: u32,
+    },
 }
 
 /// What became of a batch.
@@ -90,7 +99,12 @@ pub(super) struct Future {
 
 impl Work {
     /// Of `samples` samples, which are not known yet.
-    pub(super) fn new(dataset: &Dataset, samples: usize, spare: &Arc<Spare>, skip_damaged: bool) -> Work {
+    pub(super) fn new(
+        dataset: &Dataset,
+        samples: usize,
+        spare: &Arc<Spare>,
+        skip_damaged: bool,
+    ) -> Work {
         let (dataset, spare) = (dataset.clone(), Arc::clone(spare));
         let (samples, places) = (vec![0; samples], vec![Place::Read { item: 0 }; samples]);
         Work {
@@ -122,28 +136,42 @@ impl Work {
 
     /// Whether all samples that are read for it are there, after waiting for at most `timeout`.
     pub(super) fn is_there(&self, timeout: Duration) -> bool {
-        self.ticket.as_ref().is_none_or(|ticket| ticket.wait_timeout(timeout))
+        self.ticket
+            .as_ref()
+            .is_none_or(|ticket| ticket.wait_timeout(timeout))
     }
 
     /// Bytes of the batch, as far as they are known before pictures of any size are decoded.
     pub(super) fn made_bytes(&self) -> u64 {
-        let decoded = (0..self.dataset.fields().len()).filter_map(|field| self.dataset.decode_of(field));
-        let each = decoded.clone().filter_map(Decode::bytes).fold(0, |sum: u64, bytes| sum.saturating_add(bytes as u64));
-        let times = if decoded.clone().any(|decode| decode.size.is_none()) { PIXELS_PER_BYTE } else { 1 };
+        let decoded =
+            (0..self.dataset.fields().len()).filter_map(|field| self.dataset.decode_of(field));
+        let each = decoded
+            .clone()
+            .filter_map(Decode::bytes)
+            .fold(0, |sum: u64, bytes| sum.saturating_add(bytes as u64));
+        let times = if decoded.clone().any(|decode| decode.size.is_none()) {
+            PIXELS_PER_BYTE
+        } else {
+            1
+        };
         (times * self.bytes_of_all).saturating_add(each.saturating_mul(self.samples.len() as u64))
     }
 
-    /// Puts the samples side by side. Those that were read are compared with their checksums. `go_on` is asked now and then; its `false`
-    /// ends the call.
+    /// Puts the samples side by side. Those that were read are compared with their checksums.
+    /// `go_on` is asked now and then; its `false` ends the call.
     pub(super) fn make(mut self, go_on: impl FnMut() -> bool) -> Result<Made> {
         // Who reads them one by one finds out which one cannot be read.
-        let Ok(gathered) = self.ticket.take().map(Ticket::wait).transpose() else { return Ok(Made::Evicted(self.samples)) };
+        let Ok(gathered) = self.ticket.take().map(Ticket::wait).transpose() else {
+            return Ok(Made::Evicted(self.samples));
+        };
         if self.is_unread {
             return Ok(Made::Evicted(self.samples));
         }
         let Some(keeping) = self.keeping.take() else {
             let bytes = self.bytes(gathered.as_ref(), |_, _| &[]);
-            return Ok(self.side_by_side(&bytes, go_on)?.map_or_else(|| Made::Stopped(self.samples), Made::from));
+            return Ok(self
+                .side_by_side(&bytes, go_on)?
+                .map_or_else(|| Made::Stopped(self.samples), Made::from));
         };
         let kept = keeping.kept.open();
         if kept.gone() != keeping.gone && !self.find_again(&kept) {
@@ -156,12 +184,23 @@ impl Work {
             made
         } else {
             // Decoding takes long: samples are copied, so that the cache is not locked meanwhile.
-            let copy = |place: &Place| if let Place::SampleCache(slot) = *place { kept.at(slot).to_vec() } else { Vec::new() };
+            let copy = |place: &Place| {
+                if let Place::SampleCache(slot) = *place {
+                    kept.at(slot).to_vec()
+                } else {
+                    Vec::new()
+                }
+            };
             let copies: Vec<Vec<u8>> = self.places.iter().map(copy).collect();
             drop(kept);
-            self.side_by_side(&self.bytes(gathered.as_ref(), |number, _| &copies[number]), go_on)?
+            self.side_by_side(
+                &self.bytes(gathered.as_ref(), |number, _| &copies[number]),
+                go_on,
+            )?
         };
-        let Some(made) = made else { return Ok(Made::Stopped(self.samples)) };
+        let Some(made) = made else {
+            return Ok(Made::Stopped(self.samples));
+        };
         if made.refused.is_some() {
             return Ok(made.into());
         }
@@ -171,33 +210,69 @@ impl Work {
 
     /// Where kept samples are that were elsewhere; false if one is not there any more.
     fn find_again(&mut self, kept: &Open<'_>) -> bool {
-        kept.entries(&self.samples).into_iter().zip(&mut self.places).all(|(entry, place)| match place {
-            Place::SampleCache(slot) => kept.slot(entry, slot.len).map(|found| *slot = found).is_some(),
-            _ => true,
-        })
+        kept.entries(&self.samples)
+            .into_iter()
+            .zip(&mut self.places)
+            .all(|(entry, place)| match place {
+                Place::SampleCache(slot) => kept
+                    .slot(entry, slot.len)
+                    .map(|found| *slot = found)
+                    .is_some(),
+                _ => true,
+            })
     }
 
     /// The bytes of each sample. All at once: between two copies, tables have left the caches.
-    fn bytes<'a>(&'a self, gathered: Option<&'a Gathered>, kept: impl Fn(usize, Slot) -> &'a [u8]) -> Vec<&'a [u8]> {
+    fn bytes<'a>(
+        &'a self,
+        gathered: Option<&'a Gathered>,
+        kept: impl Fn(usize, Slot) -> &'a [u8],
+    ) -> Vec<&'a [u8]> {
         let of = |(number, &place): (usize, &Place)| match place {
             Place::SampleCache(slot) => kept(number, slot),
-            Place::Read { item } => gathered.map_or(&[][..], |gathered| gathered.get(item as usize)),
+            Place::Read { item } => {
+                gathered.map_or(&[][..], |gathered| gathered.get(item as usize))
+            }
             // A damaged index may say anything.
-            Place::Window { window, stretch, start, len } => {
+            Place::Window {
+                window,
+                stretch,
+                start,
+                len,
+            } => {
                 let stretch = self.windows[window as usize].get(stretch as usize);
-                stretch.get(start as usize..).and_then(|rest| rest.get(..len as usize)).unwrap_or_default()
+                stretch
+                    .get(start as usize..)
+                    .and_then(|rest| rest.get(..len as usize))
+                    .unwrap_or_default()
             }
         };
         self.places.iter().enumerate().map(of).collect()
     }
 
     /// None where it was not to go on.
-    fn side_by_side(&self, bytes: &[&[u8]], mut go_on: impl FnMut() -> bool) -> Result<Option<SideBySide>> {
-        let batch =
-            Batch::with_room(&self.dataset, self.samples.len(), self.bytes_of_all as usize, |most| self.spare.bytes(most))?;
-        let mut made = SideBySide { batch, skipped: Vec::new(), first_skipped: None, refused: None };
+    fn side_by_side(
+        &self,
+        bytes: &[&[u8]],
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<Option<SideBySide>> {
+        let batch = Batch::with_room(
+            &self.dataset,
+            self.samples.len(),
+            self.bytes_of_all as usize,
+            |most| self.spare.bytes(most),
+        )?;
+        let mut made = SideBySide {
+            batch,
+            skipped: Vec::new(),
+            first_skipped: None,
+            refused: None,
+        };
         let (mut poll, mut scratch, mut sums) = (CancelPoll::of(&self.dataset), Vec::new(), None);
-        bytes.iter().take(TOGETHER_AHEAD).for_each(|bytes| fetch_bytes(bytes));
+        bytes
+            .iter()
+            .take(TOGETHER_AHEAD)
+            .for_each(|bytes| fetch_bytes(bytes));
         for (number, (&sample, place)) in self.samples.iter().zip(&self.places).enumerate() {
             if poll.is_due(bytes[number].len()) && !go_on() {
                 return Ok(None);
@@ -208,17 +283,29 @@ impl Work {
             if sums.is_none() {
                 bytes.get(number + FETCH_AHEAD).copied().map(fetch_bytes);
             }
-            if let Some(&sample) = self.samples.get(number + SUMS_AHEAD).filter(|_| !matches!(place, Place::SampleCache(_))) {
+            if let Some(&sample) = self
+                .samples
+                .get(number + SUMS_AHEAD)
+                .filter(|_| !matches!(place, Place::SampleCache(_)))
+            {
                 self.dataset.fetch_sum(sample);
             }
             let sound = match (place, sums) {
                 (Place::SampleCache(_), _) => Ok(true),
-                (_, Some(sums)) => self.dataset.compare(sample, sums[number % TOGETHER]).map(|()| true),
+                (_, Some(sums)) => self
+                    .dataset
+                    .compare(sample, sums[number % TOGETHER])
+                    .map(|()| true),
                 (_, None) => Ok(false),
             };
             let pushed = sound.and_then(|is_sound| match is_sound {
-                true => made.batch.push(&self.dataset, sample, bytes[number], &mut scratch),
-                false => made.batch.push_verified(&self.dataset, sample, bytes[number], &mut scratch),
+                true => made
+                    .batch
+                    .push(&self.dataset, sample, bytes[number], &mut scratch),
+                false => {
+                    made.batch
+                        .push_verified(&self.dataset, sample, bytes[number], &mut scratch)
+                }
             });
             match pushed {
                 Ok(()) => {}
@@ -239,20 +326,36 @@ impl Work {
     fn sums_of(&self, number: usize, bytes: &[&[u8]]) -> Option<[u32; TOGETHER]> {
         let some = number..number + TOGETHER;
         let pieces: [&[u8]; TOGETHER] = bytes.get(some.clone())?.try_into().expect("as many");
-        let coming = std::array::from_fn(|piece| bytes.get(number + TOGETHER_AHEAD + piece).copied().unwrap_or_default());
+        let coming = std::array::from_fn(|piece| {
+            bytes
+                .get(number + TOGETHER_AHEAD + piece)
+                .copied()
+                .unwrap_or_default()
+        });
         let is_short = pieces.iter().all(|piece| piece.len() <= SHORT_BYTES);
-        let is_read = self.places[some].iter().any(|place| !matches!(place, Place::SampleCache(_)));
-        (is_short && is_read).then(|| crc32c_of_three(pieces, coming)).flatten()
+        let is_read = self.places[some]
+            .iter()
+            .any(|place| !matches!(place, Place::SampleCache(_)));
+        (is_short && is_read)
+            .then(|| crc32c_of_three(pieces, coming))
+            .flatten()
     }
 
     /// Keeps samples that are wanted again soon, and lets go of others.
-    fn keep(&self, Keeping { kept, future, .. }: &Keeping, gathered: Option<&Gathered>, skipped: &[usize]) {
+    fn keep(
+        &self,
+        Keeping { kept, future, .. }: &Keeping,
+        gathered: Option<&Gathered>,
+        skipped: &[usize],
+    ) {
         let mut kept = kept.open();
         let soon = future.soon(kept.part(future.bytes, future.samples));
         for (number, (&sample, &place)) in self.samples.iter().zip(&self.places).enumerate() {
             match (place, soon(sample, number as u64)) {
                 (Place::Read { item }, true) if skipped.binary_search(&number).is_err() => {
-                    gathered.into_iter().for_each(|read| kept.put(sample, read.get(item as usize)));
+                    gathered
+                        .into_iter()
+                        .for_each(|read| kept.put(sample, read.get(item as usize)));
                 }
                 (Place::SampleCache(_), false) => kept.remove(sample),
                 _ => {}
@@ -271,20 +374,36 @@ struct SideBySide {
 }
 
 impl From<SideBySide> for Made {
-    fn from(SideBySide { batch, skipped, first_skipped, refused }: SideBySide) -> Made {
+    fn from(
+        SideBySide {
+            batch,
+            skipped,
+            first_skipped,
+            refused,
+        }: SideBySide,
+    ) -> Made {
         match refused {
             Some((sample, error)) => Made::Refused(sample, error),
-            None => Made::Batch { batch, skipped: skipped.len() as u64, first_skipped },
+            None => Made::Batch {
+                batch,
+                skipped: skipped.len() as u64,
+                first_skipped,
+            },
         }
     }
 }
 
 impl Future {
-    /// Whether the next use of the n-th sample of the batch is soon enough to keep it, where such a part of all can be kept.
+    /// Whether the next use of the n-th sample of the batch is soon enough to keep it, where such a
+    /// part of all can be kept.
     fn soon(&self, part: f64) -> impl Fn(u64, u64) -> bool + use<'_> {
         let (samples, ranks) = (self.samples as f64, self.ranks as f64);
-        // A rank has its part of the samples in one epoch, and of those again its part in the next, unless they come in the same order.
-        let (horizon, first) = (horizon(part * ranks * ranks) * samples, part * ranks * samples);
+        // A rank has its part of the samples in one epoch, and of those again its part in the next,
+        // unless they come in the same order.
+        let (horizon, first) = (
+            horizon(part * ranks * ranks) * samples,
+            part * ranks * samples,
+        );
         move |sample, number| match &self.next {
             Order::Global(_) if horizon >= 2.0 * samples && self.ranks == 1 => true,
             Order::Global(_) if horizon == 0.0 => false,

@@ -1,4 +1,5 @@
-//! Samples as others wrote them: from the bytes of one to those of its fields. Pure; the bytes may be anything.
+//! Samples as others wrote them: from the bytes of one to those of its fields. Pure; the bytes may
+//! be anything.
 //!
 //! ```text
 //!   tar           headers of 512 bytes, each with a member behind it, padded to 512: all members of one key (form/tar.rs). A field is
@@ -8,8 +9,8 @@
 //!   safetensors   the elements of a tensor (form/tensors.rs has the header that tells of them)
 //! ```
 //!
-//! A field is parsed as what it is told to be, whatever its name suggests; what is not told is passed over. Where nothing is told,
-//! [`guess`](Form::guess) says what the fields of a sample are.
+//! A field is parsed as what it is told to be, whatever its name suggests; what is not told is
+//! passed over. Where nothing is told, [`guess`](Form::guess) says what the fields of a sample are.
 
 pub(super) mod example;
 pub(super) mod numbers;
@@ -51,13 +52,19 @@ pub(super) enum Fault {
 
 impl Fault {
     pub(super) fn damaged(at: u64, why: impl Into<String>) -> Fault {
-        Fault::Damaged { at, why: why.into() }
+        Fault::Damaged {
+            at,
+            why: why.into(),
+        }
     }
 
     /// The same of bytes that begin so far on, as words about whose they are.
     fn within(self, start: u64, whose: impl fmt::Display) -> Fault {
         match self {
-            Fault::Damaged { at, why } => Fault::Damaged { at: start.saturating_add(at), why: format!("{whose} {why}") },
+            Fault::Damaged { at, why } => Fault::Damaged {
+                at: start.saturating_add(at),
+                why: format!("{whose} {why}"),
+            },
             Fault::Unfit(why) => Fault::Unfit(format!("{whose} {why}")),
             Fault::Unsupported(why) => Fault::Unsupported(format!("{whose} {why}")),
         }
@@ -67,7 +74,9 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Damaged { why, .. } | Fault::Unfit(why) | Fault::Unsupported(why) => out.write_str(why),
+            Fault::Damaged { why, .. } | Fault::Unfit(why) | Fault::Unsupported(why) => {
+                out.write_str(why)
+            }
         }
     }
 }
@@ -96,19 +105,33 @@ impl Form {
         }
     }
 
-    /// The bytes of each field of a sample, as a schema has them. What it has no field for is passed over.
+    /// The bytes of each field of a sample, as a schema has them. What it has no field for is
+    /// passed over.
     pub(super) fn fields<'a>(self, sample: &'a [u8], schema: &Schema) -> Found<Vec<Cow<'a, [u8]>>> {
         let found = match self {
             Form::Tar => tar::fields(sample, &schema.fields)?,
             Form::TfRecord => example::fields(sample, &schema.fields).map_err(no_example)?,
-            Form::Safetensors => {
-                schema.fields.iter().map(|field| shaped(field, Cow::Borrowed(sample)).map(Some)).collect::<Found<_>>()?
-            }
+            Form::Safetensors => schema
+                .fields
+                .iter()
+                .map(|field| shaped(field, Cow::Borrowed(sample)).map(Some))
+                .collect::<Found<_>>()?,
         };
         let of = |(field, found): (&Field, Option<Cow<'a, [u8]>>)| {
-            found.ok_or_else(|| Fault::Unfit(format!("it has no {}{}", quoted(&field.name), self.hint_of_missing())))
+            found.ok_or_else(|| {
+                Fault::Unfit(format!(
+                    "it has no {}{}",
+                    quoted(&field.name),
+                    self.hint_of_missing()
+                ))
+            })
         };
-        let fields: Vec<Cow<'a, [u8]>> = schema.fields.iter().zip(found).map(of).collect::<Found<_>>()?;
+        let fields: Vec<Cow<'a, [u8]>> = schema
+            .fields
+            .iter()
+            .zip(found)
+            .map(of)
+            .collect::<Found<_>>()?;
         schema.check(&fields).map_err(Fault::Unfit)?;
         Ok(fields)
     }
@@ -120,7 +143,8 @@ impl Form {
         }
     }
 
-    /// What the fields of a sample are, if nothing else is told; no fields for a sample that has none. Tensors are told of by headers.
+    /// What the fields of a sample are, if nothing else is told; no fields for a sample that has
+    /// none. Tensors are told of by headers.
     pub(super) fn guess(self, sample: &[u8]) -> Found<Vec<Field>> {
         match self {
             Form::Tar => tar::guess(sample),
@@ -142,18 +166,28 @@ impl Form {
 /// Says what damaged bytes should be.
 fn no_example(fault: Fault) -> Fault {
     match fault {
-        // Where in it is not told: a record has its own checksum, so it is the record as a whole that is no example.
-        Fault::Damaged { why, .. } => Fault::damaged(0, format!("it is no tf.train.Example: {why}")),
+        // Where in it is not told: a record has its own checksum, so it is the record as a whole
+        // that is no example.
+        Fault::Damaged { why, .. } => {
+            Fault::damaged(0, format!("it is no tf.train.Example: {why}"))
+        }
         other => other,
     }
 }
 
-/// Elements as a field has them, of which nothing is known but their number: before those of a shape that varies, the extents that do. One
-/// that does is as long as all need.
+/// Elements as a field has them, of which nothing is known but their number: before those of a
+/// shape that varies, the extents that do. One that does is as long as all need.
 fn shaped<'a>(field: &Field, elements: Cow<'a, [u8]>) -> Found<Cow<'a, [u8]>> {
-    let Kind::Array { dtype, shape } = &field.kind else { return Ok(elements) };
+    let Kind::Array { dtype, shape } = &field.kind else {
+        return Ok(elements);
+    };
     let varying = shape.iter().filter(|extent| extent.is_none()).count();
-    let known = shape.iter().flatten().try_fold(item_bytes(dtype).unwrap_or(0), |bytes, &extent| bytes.checked_mul(extent));
+    let known = shape
+        .iter()
+        .flatten()
+        .try_fold(item_bytes(dtype).unwrap_or(0), |bytes, &extent| {
+            bytes.checked_mul(extent)
+        });
     let len = elements.len() as u64;
     match known {
         Some(known) if varying == 0 && known == len => Ok(elements),
@@ -161,20 +195,37 @@ fn shaped<'a>(field: &Field, elements: Cow<'a, [u8]>) -> Found<Cow<'a, [u8]>> {
             let extent = len / known;
             Ok(Cow::Owned([&extent.to_le_bytes(), &elements[..]].concat()))
         }
-        _ => Err(unfit_shape(field, &[len / item_bytes(dtype).unwrap_or(1).max(1)])),
+        _ => Err(unfit_shape(
+            field,
+            &[len / item_bytes(dtype).unwrap_or(1).max(1)],
+        )),
     }
 }
 
 /// The same of elements whose shape is known.
 fn with_extents<'a>(field: &Field, have: &[u64], elements: Cow<'a, [u8]>) -> Found<Cow<'a, [u8]>> {
-    let Kind::Array { shape: want, .. } = &field.kind else { return Ok(elements) };
-    let fits = want.len() == have.len() && want.iter().zip(have).all(|(want, have)| want.is_none_or(|want| want == *have));
+    let Kind::Array { shape: want, .. } = &field.kind else {
+        return Ok(elements);
+    };
+    let fits = want.len() == have.len()
+        && want
+            .iter()
+            .zip(have)
+            .all(|(want, have)| want.is_none_or(|want| want == *have));
     if !fits {
         return Err(unfit_shape(field, have));
     }
-    let extents: Vec<u8> =
-        want.iter().zip(have).filter(|(want, _)| want.is_none()).flat_map(|(_, have)| have.to_le_bytes()).collect();
-    Ok(if extents.is_empty() { elements } else { Cow::Owned([&extents, &elements[..]].concat()) })
+    let extents: Vec<u8> = want
+        .iter()
+        .zip(have)
+        .filter(|(want, _)| want.is_none())
+        .flat_map(|(_, have)| have.to_le_bytes())
+        .collect();
+    Ok(if extents.is_empty() {
+        elements
+    } else {
+        Cow::Owned([&extents, &elements[..]].concat())
+    })
 }
 
 /// Numbers of a type as a field has them.
@@ -187,7 +238,9 @@ fn cast_to<'a>(field: &Field, from: &str, numbers: Cow<'a, [u8]>) -> Found<Cow<'
 
 /// Says which shape a field has, and what would let it vary.
 fn unfit_shape(field: &Field, have: &[u64]) -> Fault {
-    let Kind::Array { dtype, shape } = &field.kind else { return Fault::Unfit("has a shape".into()) };
+    let Kind::Array { dtype, shape } = &field.kind else {
+        return Fault::Unfit("has a shape".into());
+    };
     let have: Vec<Option<u64>> = have.iter().copied().map(Some).collect();
     let any = vec![None; have.len().max(1)];
     Fault::Unfit(format!(

@@ -1,6 +1,8 @@
-//! Where the bytes of samples are: in a file of the dataset's own, nothing between them; or in files of others, as those wrote them.
+//! Where the bytes of samples are: in a file of the dataset's own, nothing between them; or in
+//! files of others, as those wrote them.
 //!
-//! Files lie one behind another, so that a sample has one place among all of them; no sample is in two.
+//! Files lie one behind another, so that a sample has one place among all of them; no sample is in
+//! two.
 
 use std::iter;
 use std::path::{Path, PathBuf};
@@ -23,15 +25,27 @@ pub struct ExternalFiles {
 }
 
 impl ExternalFiles {
-    /// Files for the dataset at a path; those in the folder around it may go with it to another place.
+    /// Files for the dataset at a path; those in the folder around it may go with it to another
+    /// place.
     #[must_use]
-    pub fn of(dataset: &Path, form: Form, files: impl IntoIterator<Item = (PathBuf, u64)>) -> ExternalFiles {
+    pub fn of(
+        dataset: &Path,
+        form: Form,
+        files: impl IntoIterator<Item = (PathBuf, u64)>,
+    ) -> ExternalFiles {
         let around = dataset.parent();
-        let relative = |path: PathBuf| match around.and_then(|around| path.strip_prefix(around).ok()) {
-            Some(relative) => relative.to_owned(),
-            None => path,
-        };
-        ExternalFiles { form, files: files.into_iter().map(|(path, bytes)| (relative(path), bytes)).collect() }
+        let relative =
+            |path: PathBuf| match around.and_then(|around| path.strip_prefix(around).ok()) {
+                Some(relative) => relative.to_owned(),
+                None => path,
+            };
+        ExternalFiles {
+            form,
+            files: files
+                .into_iter()
+                .map(|(path, bytes)| (relative(path), bytes))
+                .collect(),
+        }
     }
 
     /// Where each file begins among all of them, and where the last one ends.
@@ -63,12 +77,32 @@ pub(super) struct Body {
 impl Body {
     pub(super) fn own(file: Arc<StoredFile>, samples: u64, begins: Packed) -> Body {
         let starts = vec![0, file.extent().len()];
-        Body { files: vec![file], starts, samples, begins, ends: None, form: None }
+        Body {
+            files: vec![file],
+            starts,
+            samples,
+            begins,
+            ends: None,
+            form: None,
+        }
     }
 
-    pub(super) fn elsewhere(files: Vec<Arc<StoredFile>>, samples: u64, begins: Packed, ends: Packed, form: Form) -> Body {
+    pub(super) fn elsewhere(
+        files: Vec<Arc<StoredFile>>,
+        samples: u64,
+        begins: Packed,
+        ends: Packed,
+        form: Form,
+    ) -> Body {
         let starts = starts(files.iter().map(|file| file.extent().len()));
-        Body { files, starts, samples, begins, ends: Some(ends), form: Some(form) }
+        Body {
+            files,
+            starts,
+            samples,
+            begins,
+            ends: Some(ends),
+            form: Some(form),
+        }
     }
 
     /// Bytes of all files.
@@ -76,7 +110,8 @@ impl Body {
         self.starts[self.files.len()]
     }
 
-    /// Where a sample begins, and its bytes. Places of a damaged file may say anything; what is outside is refused when it is read.
+    /// Where a sample begins, and its bytes. Places of a damaged file may say anything; what is
+    /// outside is refused when it is read.
     #[inline]
     pub(super) fn place(&self, sample: u64) -> (u64, u64) {
         let (start, end) = match &self.ends {
@@ -90,18 +125,29 @@ impl Body {
     /// Bytes at such a place, in their file.
     pub(super) fn item(&self, start: u64, len: u64) -> Item<'_> {
         let file = self.file_of(start);
-        Item { extent: self.files[file].extent(), offset: start - self.starts[file], len: len as usize }
+        Item {
+            extent: self.files[file].extent(),
+            offset: start - self.starts[file],
+            len: len as usize,
+        }
     }
 
     fn file_of(&self, at: u64) -> usize {
         match &self.files[..] {
             [_] => 0,
-            files => self.starts[..files.len()].partition_point(|&start| start <= at).saturating_sub(1),
+            files => self.starts[..files.len()]
+                .partition_point(|&start| start <= at)
+                .saturating_sub(1),
         }
     }
 
-    /// Samples that follow one another, by file: the first of those that are in it, where it begins, and the bytes up to the last one's end.
-    pub(super) fn stretches(&self, first: u64, count: u64) -> impl Iterator<Item = (u64, u64, u64)> {
+    /// Samples that follow one another, by file: the first of those that are in it, where it
+    /// begins, and the bytes up to the last one's end.
+    pub(super) fn stretches(
+        &self,
+        first: u64,
+        count: u64,
+    ) -> impl Iterator<Item = (u64, u64, u64)> {
         let (mut next, end) = (first, first + count);
         iter::from_fn(move || {
             let first = (next < end).then_some(next)?;

@@ -52,8 +52,12 @@ impl Kind {
     /// Bytes of such a field, where that is the same for every sample.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
-        let Kind::Array { dtype, shape } = self else { return None };
-        shape.iter().try_fold(item_bytes(dtype)?, |bytes, &extent| bytes.checked_mul(extent?))
+        let Kind::Array { dtype, shape } = self else {
+            return None;
+        };
+        shape.iter().try_fold(item_bytes(dtype)?, |bytes, &extent| {
+            bytes.checked_mul(extent?)
+        })
     }
 }
 
@@ -70,7 +74,10 @@ impl fmt::Display for Kind {
 
 /// NumPy's long name of a type.
 pub(super) fn numpy_name(dtype: &str) -> String {
-    let (kind, bytes) = (dtype.get(1..2).unwrap_or_default(), item_bytes(dtype).unwrap_or(0));
+    let (kind, bytes) = (
+        dtype.get(1..2).unwrap_or_default(),
+        item_bytes(dtype).unwrap_or(0),
+    );
     match kind {
         "b" => "bool".into(),
         "u" => format!("uint{}", 8 * bytes),
@@ -113,15 +120,25 @@ impl Schema {
     /// Words about a field that cannot be.
     pub(crate) fn new(fields: Vec<Field>) -> Result<Schema, String> {
         for (number, field) in fields.iter().enumerate() {
-            if fields[..number].iter().any(|other| other.name == field.name) {
+            if fields[..number]
+                .iter()
+                .any(|other| other.name == field.name)
+            {
                 return Err(format!("two fields are called {:?}", field.name));
             }
             if let Kind::Array { dtype, shape } = &field.kind {
                 if item_bytes(dtype).is_none() {
-                    return Err(format!("field {:?}: {dtype:?} is no type of numbers of a field", field.name));
+                    return Err(format!(
+                        "field {:?}: {dtype:?} is no type of numbers of a field",
+                        field.name
+                    ));
                 }
                 if shape.len() > AXES_MOST {
-                    return Err(format!("field {:?} has {} axes, where {AXES_MOST} are the most", field.name, shape.len()));
+                    return Err(format!(
+                        "field {:?} has {} axes, where {AXES_MOST} are the most",
+                        field.name,
+                        shape.len()
+                    ));
                 }
             }
         }
@@ -133,26 +150,51 @@ impl Schema {
                 fixed.push(None);
                 continue;
             }
-            let end = field.kind.bytes().and_then(|bytes| head.checked_add(usize::try_from(bytes).ok()?));
+            let end = field
+                .kind
+                .bytes()
+                .and_then(|bytes| head.checked_add(usize::try_from(bytes).ok()?));
             let end = end.ok_or_else(|| format!("field {:?} is too long", field.name))?;
             fixed.push(Some(head..end));
             head = end;
         }
-        Ok(Schema { fields, fixed, varying, head })
+        Ok(Schema {
+            fields,
+            fixed,
+            varying,
+            head,
+        })
     }
 
     /// The pieces of a sample, in order, given the bytes of its fields.
     ///
     /// # Errors
     /// Words about a field that does not have its length.
-    pub(crate) fn pieces<'a>(&self, fields: &[&'a [u8]], lengths: &'a mut Vec<u8>) -> Result<Vec<&'a [u8]>, String> {
+    pub(crate) fn pieces<'a>(
+        &self,
+        fields: &[&'a [u8]],
+        lengths: &'a mut Vec<u8>,
+    ) -> Result<Vec<&'a [u8]>, String> {
         self.check(fields)?;
         let of = |varies: bool| {
-            fields.iter().zip(&self.fixed).filter(move |(_, fixed)| fixed.is_none() == varies).map(|(bytes, _)| *bytes)
+            fields
+                .iter()
+                .zip(&self.fixed)
+                .filter(move |(_, fixed)| fixed.is_none() == varies)
+                .map(|(bytes, _)| *bytes)
         };
         lengths.clear();
-        lengths.extend(of(true).take(self.varying.saturating_sub(1)).flat_map(|bytes| (bytes.len() as u64).to_le_bytes()));
-        Ok([&lengths[..]].into_iter().chain(of(false)).chain(of(true)).filter(|piece| !piece.is_empty()).collect())
+        lengths.extend(
+            of(true)
+                .take(self.varying.saturating_sub(1))
+                .flat_map(|bytes| (bytes.len() as u64).to_le_bytes()),
+        );
+        Ok([&lengths[..]]
+            .into_iter()
+            .chain(of(false))
+            .chain(of(true))
+            .filter(|piece| !piece.is_empty())
+            .collect())
     }
 
     /// Whether bytes make the fields of a sample.
@@ -161,13 +203,24 @@ impl Schema {
     /// Words about a field that does not have its length, or is none.
     pub(crate) fn check(&self, fields: &[impl AsRef<[u8]>]) -> Result<(), String> {
         if fields.len() != self.fields.len() {
-            return Err(format!("{} fields, where a sample has {}", fields.len(), self.fields.len()));
+            return Err(format!(
+                "{} fields, where a sample has {}",
+                fields.len(),
+                self.fields.len()
+            ));
         }
-        for ((bytes, field), fixed) in fields.iter().map(AsRef::as_ref).zip(&self.fields).zip(&self.fixed) {
+        for ((bytes, field), fixed) in fields
+            .iter()
+            .map(AsRef::as_ref)
+            .zip(&self.fields)
+            .zip(&self.fixed)
+        {
             match fixed {
                 Some(place) if place.len() != bytes.len() => {
                     let (name, have, want) = (&field.name, bytes.len(), place.len());
-                    return Err(format!("field {name:?} has {have} bytes, where every sample has {want}"));
+                    return Err(format!(
+                        "field {name:?} has {have} bytes, where every sample has {want}"
+                    ));
                 }
                 None => check_varying(field, bytes)?,
                 Some(_) => {}
@@ -191,12 +244,17 @@ impl Schema {
         self.head
     }
 
-    /// Where each field of a sample is. `places` are empty, or another sample's: where all samples have the same, they stay.
+    /// Where each field of a sample is. `places` are empty, or another sample's: where all samples
+    /// have the same, they stay.
     ///
     /// # Errors
     /// Words about a sample that is none.
     #[inline]
-    pub(crate) fn split(&self, sample: &[u8], places: &mut Vec<Range<usize>>) -> Result<(), String> {
+    pub(crate) fn split(
+        &self,
+        sample: &[u8],
+        places: &mut Vec<Range<usize>>,
+    ) -> Result<(), String> {
         if self.varying == 0 && sample.len() == self.head && places.len() == self.fixed.len() {
             return Ok(());
         }
@@ -206,7 +264,11 @@ impl Schema {
     fn split_anew(&self, sample: &[u8], places: &mut Vec<Range<usize>>) -> Result<(), String> {
         places.clear();
         if sample.len() < self.head || (self.varying == 0 && sample.len() > self.head) {
-            return Err(format!("a sample of {} bytes, whose fields take {}", sample.len(), self.head));
+            return Err(format!(
+                "a sample of {} bytes, whose fields take {}",
+                sample.len(),
+                self.head
+            ));
         }
         let (mut at, mut number) = (self.head, 0);
         for fixed in &self.fixed {
@@ -216,12 +278,24 @@ impl Schema {
             }
             let end = match number + 1 < self.varying {
                 true => {
-                    let length = u64::from_le_bytes(sample[8 * number..8 * number + 8].try_into().expect("eight bytes"));
-                    usize::try_from(length).ok().and_then(|length| at.checked_add(length)).filter(|&end| end <= sample.len())
+                    let length = u64::from_le_bytes(
+                        sample[8 * number..8 * number + 8]
+                            .try_into()
+                            .expect("eight bytes"),
+                    );
+                    usize::try_from(length)
+                        .ok()
+                        .and_then(|length| at.checked_add(length))
+                        .filter(|&end| end <= sample.len())
                 }
                 false => Some(sample.len()),
             };
-            let end = end.ok_or_else(|| format!("a field of a sample of {} bytes ends behind it", sample.len()))?;
+            let end = end.ok_or_else(|| {
+                format!(
+                    "a field of a sample of {} bytes ends behind it",
+                    sample.len()
+                )
+            })?;
             check_varying(&self.fields[places.len()], &sample[at..end])?;
             places.push(at..end);
             (at, number) = (end, number + 1);
@@ -234,22 +308,39 @@ impl Schema {
 fn check_varying(field: &Field, bytes: &[u8]) -> Result<(), String> {
     match &field.kind {
         Kind::Bytes => Ok(()),
-        Kind::Text => std::str::from_utf8(bytes).map(drop).map_err(|error| format!("field {:?}: {error}", field.name)),
+        Kind::Text => std::str::from_utf8(bytes)
+            .map(drop)
+            .map_err(|error| format!("field {:?}: {error}", field.name)),
         Kind::Array { dtype, shape } => match elements(dtype, shape, bytes) {
             Some(_) => Ok(()),
-            None => Err(format!("field {:?}: {} bytes do not make its shape", field.name, bytes.len())),
+            None => Err(format!(
+                "field {:?}: {} bytes do not make its shape",
+                field.name,
+                bytes.len()
+            )),
         },
     }
 }
 
 /// Shape and elements of an array whose shape varies; `None` for bytes that are none.
 #[must_use]
-pub fn elements<'a>(dtype: &str, shape: &[Option<u64>], bytes: &'a [u8]) -> Option<(Vec<u64>, &'a [u8])> {
+pub fn elements<'a>(
+    dtype: &str,
+    shape: &[Option<u64>],
+    bytes: &'a [u8],
+) -> Option<(Vec<u64>, &'a [u8])> {
     let varying = shape.iter().filter(|extent| extent.is_none()).count();
     let (extents, data) = bytes.split_at_checked(8 * varying)?;
-    let mut extents = extents.chunks_exact(8).map(|extent| u64::from_le_bytes(extent.try_into().expect("eight bytes")));
-    let found: Vec<u64> = shape.iter().map(|extent| extent.or_else(|| extents.next())).collect::<Option<_>>()?;
-    let count = found.iter().try_fold(1u64, |count, &extent| count.checked_mul(extent))?;
+    let mut extents = extents
+        .chunks_exact(8)
+        .map(|extent| u64::from_le_bytes(extent.try_into().expect("eight bytes")));
+    let found: Vec<u64> = shape
+        .iter()
+        .map(|extent| extent.or_else(|| extents.next()))
+        .collect::<Option<_>>()?;
+    let count = found
+        .iter()
+        .try_fold(1u64, |count, &extent| count.checked_mul(extent))?;
     (count.checked_mul(item_bytes(dtype)?)? == data.len() as u64).then_some((found, data))
 }
 
@@ -258,11 +349,17 @@ mod tests {
     use super::*;
 
     fn field(name: &str, kind: Kind) -> Field {
-        Field { name: name.into(), kind }
+        Field {
+            name: name.into(),
+            kind,
+        }
     }
 
     fn array(dtype: &str, shape: &[Option<u64>]) -> Kind {
-        Kind::Array { dtype: dtype.into(), shape: shape.to_vec() }
+        Kind::Array {
+            dtype: dtype.into(),
+            shape: shape.to_vec(),
+        }
     }
 
     #[test]
@@ -280,22 +377,36 @@ mod tests {
         let (mut lengths, mut places) = (Vec::new(), Vec::new());
         let sample = schema.pieces(&fields, &mut lengths).unwrap().concat();
         schema.split(&sample, &mut places).unwrap();
-        assert!(places.iter().zip(fields).all(|(place, field)| &sample[place.clone()] == field));
+        assert!(
+            places
+                .iter()
+                .zip(fields)
+                .all(|(place, field)| &sample[place.clone()] == field)
+        );
         for len in 0..sample.len() {
             if schema.split(&sample[..len], &mut places).is_ok() {
                 assert!(len + boxes.len() >= sample.len());
             }
         }
         let refusal = |fields: [&[u8]; 5]| schema.pieces(&fields, &mut Vec::new()).unwrap_err();
-        assert_eq!(refusal([b"", &[1; 7], b"", &boxes, &[1; 6]]), "field \"label\" has 7 bytes, where every sample has 8");
-        assert_eq!(refusal([b"", &[1; 8], b"", &boxes[..9], &[1; 6]]), "field \"boxes\": 9 bytes do not make its shape");
+        assert_eq!(
+            refusal([b"", &[1; 7], b"", &boxes, &[1; 6]]),
+            "field \"label\" has 7 bytes, where every sample has 8"
+        );
+        assert_eq!(
+            refusal([b"", &[1; 8], b"", &boxes[..9], &[1; 6]]),
+            "field \"boxes\": 9 bytes do not make its shape"
+        );
         assert!(refusal([b"", &[1; 8], b"\xff", &boxes, &[1; 6]]).contains("utf-8"));
     }
 
     #[test]
     fn one_field_is_the_sample() {
         let schema = Schema::new(vec![field("x", Kind::Bytes)]).unwrap();
-        assert_eq!(schema.pieces(&[b"abc"], &mut Vec::new()).unwrap().concat(), b"abc");
+        assert_eq!(
+            schema.pieces(&[b"abc"], &mut Vec::new()).unwrap().concat(),
+            b"abc"
+        );
         let schema = Schema::new(vec![field("x", array("<f4", &[Some(1024)]))]).unwrap();
         assert_eq!(schema.head, 4096);
         assert!(Schema::new(vec![field("x", Kind::Bytes), field("x", Kind::Text)]).is_err());

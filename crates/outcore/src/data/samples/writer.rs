@@ -1,9 +1,12 @@
-//! A dataset that is being written: samples go to its files in order, and what finds them again grows beside them.
+//! A dataset that is being written: samples go to its files in order, and what finds them again
+//! grows beside them.
 //!
-//! Memory does not depend on the number of samples until the end, when the table of names is made: four bytes a name, and what is free for
-//! sorting them. Bytes are looked at once, for their checksums.
+//! Memory does not depend on the number of samples until the end, when the table of names is made:
+//! four bytes a name, and what is free for sorting them. Bytes are looked at once, for their
+//! checksums.
 //!
-//! A writer makes what it has durable every 256 MB or ten seconds. One that died or failed goes on there with `resume`.
+//! A writer makes what it has durable every 256 MB or ten seconds. One that died or failed goes on
+//! there with `resume`.
 
 use std::collections::HashSet;
 use std::io::{self, BufReader, Read};
@@ -49,7 +52,10 @@ pub struct WriterOptions {
 
 impl Default for WriterOptions {
     fn default() -> WriterOptions {
-        WriterOptions { resume: false, checkpoint_bytes: CHECKPOINT_BYTES }
+        WriterOptions {
+            resume: false,
+            checkpoint_bytes: CHECKPOINT_BYTES,
+        }
     }
 }
 
@@ -78,7 +84,8 @@ struct State {
     note: String,
 }
 
-/// A dataset that is being written. Dropped without [`finish`](DatasetWriter::finish), it never was; what is durable of it can be gone on with.
+/// A dataset that is being written. Dropped without [`finish`](DatasetWriter::finish), it never
+/// was; what is durable of it can be gone on with.
 pub struct DatasetWriter {
     session: Session,
     path: PathBuf,
@@ -99,11 +106,17 @@ pub struct DatasetWriter {
 }
 
 impl DatasetWriter {
-    /// Begins a dataset at a path: a folder, or below one in a formatted store. One that is there is replaced when this is finished.
+    /// Begins a dataset at a path: a folder, or below one in a formatted store. One that is there
+    /// is replaced when this is finished.
     ///
     /// # Errors
-    /// [`Error::Store`] where it cannot be written, or another writer has it. [`Error::OverBudget`].
-    pub fn create(session: &Session, path: impl AsRef<Path>, options: WriterOptions) -> Result<DatasetWriter> {
+    /// [`Error::Store`] where it cannot be written, or another writer has it.
+    /// [`Error::OverBudget`].
+    pub fn create(
+        session: &Session,
+        path: impl AsRef<Path>,
+        options: WriterOptions,
+    ) -> Result<DatasetWriter> {
         let path = path.as_ref().to_owned();
         let mut home = StagingFolder::claim(session, &path, &parts::all())?;
         let found: Option<State> = if options.resume { home.saved()? } else { None };
@@ -120,13 +133,29 @@ impl DatasetWriter {
             home.folder.discard();
             return Err(opened.err().expect("asked above"));
         }
-        let schema = state.fields.clone().map(Schema::new).transpose().map_err(Error::value)?;
+        let schema = state
+            .fields
+            .clone()
+            .map(Schema::new)
+            .transpose()
+            .map_err(Error::value)?;
         let files = opened?;
-        for (part, file) in files.iter().enumerate().filter(|&(part, _)| part != parts::SAMPLES) {
+        for (part, file) in files
+            .iter()
+            .enumerate()
+            .filter(|&(part, _)| part != parts::SAMPLES)
+        {
             compare(session, file, state.files[part])?;
         }
-        let starts = state.elsewhere.as_ref().map(ExternalFiles::starts).unwrap_or_default();
-        let (session, saved) = (session.clone(), (state.files[parts::SAMPLES].bytes, Instant::now()));
+        let starts = state
+            .elsewhere
+            .as_ref()
+            .map(ExternalFiles::starts)
+            .unwrap_or_default();
+        let (session, saved) = (
+            session.clone(),
+            (state.files[parts::SAMPLES].bytes, Instant::now()),
+        );
         let durable = state.samples;
         Ok(DatasetWriter {
             session,
@@ -194,7 +223,9 @@ impl DatasetWriter {
     pub fn set_fields(&mut self, fields: Vec<Field>) -> Result<()> {
         match &self.schema {
             Some(known) if known.fields == fields => Ok(()),
-            Some(_) if self.state.samples > 0 => Err(self.wrong("other fields than those of the samples before")),
+            Some(_) if self.state.samples > 0 => {
+                Err(self.wrong("other fields than those of the samples before"))
+            }
             _ => {
                 self.schema = Some(Schema::new(fields.clone()).map_err(|why| self.wrong(why))?);
                 self.state.fields = Some(fields);
@@ -212,7 +243,8 @@ impl DatasetWriter {
     /// Says what the numbers of the field `label` are called, from 0 on; before the first sample.
     ///
     /// # Errors
-    /// [`Error::Value`] for a name that comes twice, and for others than those of samples that were written.
+    /// [`Error::Value`] for a name that comes twice, and for others than those of samples that were
+    /// written.
     pub fn set_classes(&mut self, classes: Vec<String>) -> Result<()> {
         if let Some(twin) = twin(&classes) {
             return Err(self.wrong(format!("two classes are called {twin:?}")));
@@ -224,64 +256,94 @@ impl DatasetWriter {
         Ok(())
     }
 
-    /// Appends a sample, given the bytes of its fields in order. Either all samples have names, or none.
+    /// Appends a sample, given the bytes of its fields in order. Either all samples have names, or
+    /// none.
     ///
     /// # Errors
-    /// [`Error::Value`] for a sample that does not have the fields; nothing of it was written. Those of the device, after which the writer
-    /// cannot go on.
+    /// [`Error::Value`] for a sample that does not have the fields; nothing of it was written.
+    /// Those of the device, after which the writer cannot go on.
     pub fn write(&mut self, name: Option<&[u8]>, fields: &[&[u8]]) -> Result<()> {
         self.unless_failed(|writer| writer.push(name, fields))
     }
 
-    /// Does what may leave files in the middle of something. After that nothing goes on, for the same reason, and nothing of it is ever
-    /// taken for whole.
+    /// Does what may leave files in the middle of something. After that nothing goes on, for the
+    /// same reason, and nothing of it is ever taken for whole.
     fn unless_failed<T>(&mut self, act: impl FnOnce(&mut DatasetWriter) -> Result<T>) -> Result<T> {
         if let Some(first) = &self.failure {
             return Err(first.again());
         }
         let done = act(self);
-        self.failure = done.as_ref().err().filter(|error| !matches!(error, Error::Value { .. })).map(Error::again);
+        self.failure = done
+            .as_ref()
+            .err()
+            .filter(|error| !matches!(error, Error::Value { .. }))
+            .map(Error::again);
         done
     }
 
-    /// Appends samples of another dataset, in any order, with their names if they are to keep them, and its classes. `go_on` is asked now and then; its
-    /// `false` ends the call.
+    /// Appends samples of another dataset, in any order, with their names if they are to keep them,
+    /// and its classes. `go_on` is asked now and then; its `false` ends the call.
     ///
     /// # Errors
-    /// As [`write`](DatasetWriter::write); those of the other dataset; [`Error::Cancelled`], after which some of the samples are there.
-    pub fn copy(&mut self, from: &Dataset, samples: &[u64], named: bool, mut go_on: impl FnMut() -> bool) -> Result<()> {
+    /// As [`write`](DatasetWriter::write); those of the other dataset; [`Error::Cancelled`], after
+    /// which some of the samples are there.
+    pub fn copy(
+        &mut self,
+        from: &Dataset,
+        samples: &[u64],
+        named: bool,
+        mut go_on: impl FnMut() -> bool,
+    ) -> Result<()> {
         match self.fields() {
             None => self.set_fields(from.fields().to_vec())?,
             Some(fields) if fields == from.fields() => {}
-            Some(_) => return Err(self.wrong(format!("other fields than those of {}", from.path().display()))),
+            Some(_) => {
+                return Err(self.wrong(format!(
+                    "other fields than those of {}",
+                    from.path().display()
+                )));
+            }
         }
         match (self.classes(), from.classes()) {
             (None, Some(classes)) => self.set_classes(classes.to_vec())?,
             (Some(classes), Some(others)) if classes != others => {
-                return Err(self.wrong(format!("other classes than those of {}", from.path().display())));
+                return Err(self.wrong(format!(
+                    "other classes than those of {}",
+                    from.path().display()
+                )));
             }
             _ => {}
         }
         for part in samples.chunks(COPIED_AT_ONCE) {
-            let names = if named { from.names_of(part)? } else { Vec::new() };
+            let names = if named {
+                from.names_of(part)?
+            } else {
+                Vec::new()
+            };
             let mut names = names.iter().map(Vec::as_slice);
             from.each(part, &mut go_on, |_, found| {
                 let fields = from.split(found?)?;
-                self.write(names.next(), &fields.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>())
+                self.write(
+                    names.next(),
+                    &fields.iter().map(AsRef::as_ref).collect::<Vec<&[u8]>>(),
+                )
             })?;
         }
         Ok(())
     }
 
     fn push(&mut self, name: Option<&[u8]>, fields: &[&[u8]]) -> Result<()> {
-        let Some(schema) = &self.schema else { return Err(self.wrong("its fields are not known yet")) };
+        let Some(schema) = &self.schema else {
+            return Err(self.wrong("its fields are not known yet"));
+        };
         self.check(name)?;
         if self.state.elsewhere.is_some() {
             return Err(self.wrong("its samples are in files of others"));
         }
         let mut lengths = std::mem::take(&mut self.lengths);
-        let pieces =
-            schema.pieces(fields, &mut lengths).map_err(|why| self.wrong(format!("sample {}: {why}", self.state.samples)))?;
+        let pieces = schema
+            .pieces(fields, &mut lengths)
+            .map_err(|why| self.wrong(format!("sample {}: {why}", self.state.samples)))?;
         self.state.named = name.is_some();
         self.state.clustering.add(schema, fields);
         let start = self.state.files[parts::SAMPLES].bytes;
@@ -306,7 +368,10 @@ impl DatasetWriter {
             return Err(self.wrong(what));
         }
         match name.filter(|name| name.len() > NAME_BYTES) {
-            Some(name) => Err(self.wrong(format!("a name of {} bytes, where {NAME_BYTES} are the most", name.len()))),
+            Some(name) => Err(self.wrong(format!(
+                "a name of {} bytes, where {NAME_BYTES} are the most",
+                name.len()
+            ))),
             None => Ok(()),
         }
     }
@@ -317,7 +382,9 @@ impl DatasetWriter {
     /// [`Error::Value`] for other files than those of samples before.
     pub fn set_elsewhere(&mut self, elsewhere: ExternalFiles) -> Result<()> {
         if self.state.samples > 0 && self.state.elsewhere.as_ref() != Some(&elsewhere) {
-            return Err(self.wrong("other files than those of the samples before, or of another length"));
+            return Err(
+                self.wrong("other files than those of the samples before, or of another length")
+            );
         }
         self.starts = elsewhere.starts();
         self.state.elsewhere = Some(elsewhere);
@@ -338,12 +405,17 @@ impl DatasetWriter {
     }
 
     /// Appends a sample of the files of others, which are read up to a place.
-    pub(super) fn write_from(&mut self, name: Option<&[u8]>, fields: &[&[u8]], place: Place) -> Result<()> {
+    pub(super) fn write_from(
+        &mut self,
+        name: Option<&[u8]>,
+        fields: &[&[u8]],
+        place: Place,
+    ) -> Result<()> {
         self.at(place, |writer| writer.write(name, fields))
     }
 
-    /// Appends a sample that is in one of the files of others, by its number, from some byte on, and has these fields; behind the samples
-    /// before.
+    /// Appends a sample that is in one of the files of others, by its number, from some byte on,
+    /// and has these fields; behind the samples before.
     ///
     /// # Errors
     /// As [`write`](DatasetWriter::write).
@@ -356,11 +428,17 @@ impl DatasetWriter {
         fields: &[impl AsRef<[u8]>],
         place: Place,
     ) -> Result<()> {
-        self.at(place, |writer| writer.unless_failed(|writer| writer.push_place(name, file, offset, bytes, fields)))
+        self.at(place, |writer| {
+            writer.unless_failed(|writer| writer.push_place(name, file, offset, bytes, fields))
+        })
     }
 
     /// Does what makes a sample durable together with the place behind it.
-    fn at(&mut self, place: Place, act: impl FnOnce(&mut DatasetWriter) -> Result<()>) -> Result<()> {
+    fn at(
+        &mut self,
+        place: Place,
+        act: impl FnOnce(&mut DatasetWriter) -> Result<()>,
+    ) -> Result<()> {
         let before = self.state.place.replace(place);
         act(self).inspect_err(|_| self.state.place = before)
     }
@@ -373,16 +451,31 @@ impl DatasetWriter {
         bytes: &[u8],
         fields: &[impl AsRef<[u8]>],
     ) -> Result<()> {
-        let Some(schema) = &self.schema else { return Err(self.wrong("its fields are not known yet")) };
-        self.check(name)?;
-        let Some(len) = self.state.elsewhere.as_ref().and_then(|there| Some(there.files.get(file)?.1)) else {
-            return Err(self.wrong(format!("sample {}: there is no file {file}", self.state.samples)));
+        let Some(schema) = &self.schema else {
+            return Err(self.wrong("its fields are not known yet"));
         };
-        let is_inside = offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= len);
+        self.check(name)?;
+        let Some(len) = self
+            .state
+            .elsewhere
+            .as_ref()
+            .and_then(|there| Some(there.files.get(file)?.1))
+        else {
+            return Err(self.wrong(format!(
+                "sample {}: there is no file {file}",
+                self.state.samples
+            )));
+        };
+        let is_inside = offset
+            .checked_add(bytes.len() as u64)
+            .is_some_and(|end| end <= len);
         let start = self.starts[file].saturating_add(offset);
         let end = start.saturating_add(bytes.len() as u64);
         if !is_inside || start < self.state.end {
-            return Err(self.wrong(format!("sample {}: it is not behind the one before, in its file", self.state.samples)));
+            return Err(self.wrong(format!(
+                "sample {}: it is not behind the one before, in its file",
+                self.state.samples
+            )));
         }
         self.state.named = name.is_some();
         self.state.clustering.add(schema, fields);
@@ -441,7 +534,10 @@ impl DatasetWriter {
         let (mut packed, words) = (Vec::new(), self.state.files[bits].bytes / 8);
         let group = pack(numbers, words, &mut packed);
         self.append(groups, bytemuck::cast_slice(&group.map(u64::to_le)))?;
-        self.append(bits, bytemuck::cast_slice(&packed.iter().map(|word| word.to_le()).collect::<Vec<u64>>()))
+        self.append(
+            bits,
+            bytemuck::cast_slice(&packed.iter().map(|word| word.to_le()).collect::<Vec<u64>>()),
+        )
     }
 
     fn save_if_due(&mut self) -> Result<()> {
@@ -480,7 +576,8 @@ impl DatasetWriter {
     /// Makes the dataset whole: all samples durable, their names found, and then it is there.
     ///
     /// # Errors
-    /// Of the job: [`Error::Value`] for a name that two samples have, [`Error::OverBudget`] for a table of names that memory is too small for.
+    /// Of the job: [`Error::Value`] for a name that two samples have, [`Error::OverBudget`] for a
+    /// table of names that memory is too small for.
     pub fn finish(mut self) -> Result<Job<()>> {
         self.unless_failed(|_| Ok(()))?;
         if self.schema.is_none() {
@@ -493,7 +590,12 @@ impl DatasetWriter {
     fn end(mut self, stage: &mut Stage) -> Result<()> {
         let made = self.complete(stage);
         let unused = self.unused();
-        let DatasetWriter { session, path, home, .. } = self;
+        let DatasetWriter {
+            session,
+            path,
+            home,
+            ..
+        } = self;
         if let Err(error) = made {
             // A name that comes twice comes twice again.
             if matches!(error, Error::Value { .. }) || !home.is_saved() {
@@ -506,9 +608,21 @@ impl DatasetWriter {
 
     /// Files that such a dataset does not have.
     fn unused(&self) -> Vec<&'static str> {
-        let unnamed: &[usize] = if self.state.named { &[] } else { &[parts::NAMES, parts::NAME_GROUPS, parts::NAME_SUMS] };
-        let body: &[usize] = if self.state.elsewhere.is_some() { &[parts::SAMPLES] } else { &[parts::ENDS, parts::END_BITS] };
-        unnamed.iter().chain(body).map(|&part| parts::GROWING[part]).collect()
+        let unnamed: &[usize] = if self.state.named {
+            &[]
+        } else {
+            &[parts::NAMES, parts::NAME_GROUPS, parts::NAME_SUMS]
+        };
+        let body: &[usize] = if self.state.elsewhere.is_some() {
+            &[parts::SAMPLES]
+        } else {
+            &[parts::ENDS, parts::END_BITS]
+        };
+        unnamed
+            .iter()
+            .chain(body)
+            .map(|&part| parts::GROWING[part])
+            .collect()
     }
 
     /// All that is not there yet besides the samples.
@@ -516,15 +630,27 @@ impl DatasetWriter {
         if !self.state.group.is_empty() {
             self.close_group()?;
         }
-        self.files.iter_mut().try_for_each(|file| file.finish(stage, &mut self.home.folder))?;
-        let mut files: Vec<(String, File)> = parts::GROWING.iter().map(|name| (*name).to_owned()).zip(self.state.files).collect();
+        self.files
+            .iter_mut()
+            .try_for_each(|file| file.finish(stage, &mut self.home.folder))?;
+        let mut files: Vec<(String, File)> = parts::GROWING
+            .iter()
+            .map(|name| (*name).to_owned())
+            .zip(self.state.files)
+            .collect();
         let unused = self.unused();
         files.retain(|(name, _)| !unused.contains(&name.as_str()));
         if self.state.named {
             let (lookup, _reserved) = self.lookup(stage)?;
             let table = lookup.encode();
             self.put(parts::LOOKUP, &table)?;
-            files.push((parts::LOOKUP.into(), File { bytes: table.len() as u64, crc32c: checksum(&table) }));
+            files.push((
+                parts::LOOKUP.into(),
+                File {
+                    bytes: table.len() as u64,
+                    crc32c: checksum(&table),
+                },
+            ));
         }
         let schema = self.schema.as_ref().expect("known at the end");
         let clustering = self.state.clustering.clone().found(schema);
@@ -539,9 +665,10 @@ impl DatasetWriter {
         );
         let text = manifest.encode();
         if text.len() as u64 > MANIFEST_BYTES {
-            return Err(
-                self.wrong(format!("what is told of its files takes {} bytes, where {MANIFEST_BYTES} are the most", text.len()))
-            );
+            return Err(self.wrong(format!(
+                "what is told of its files takes {} bytes, where {MANIFEST_BYTES} are the most",
+                text.len()
+            )));
         }
         self.put(parts::MANIFEST, &text)
     }
@@ -549,9 +676,17 @@ impl DatasetWriter {
     /// A file that is made in one go.
     fn put(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         let device = self.home.folder.create(name, bytes.len() as u64)?;
-        let file = self.session.device_file(self.path.join(name).display().to_string(), device);
-        let mut stream =
-            self.session.engine().write_stream(file.extent(), 0, StreamOptions { block_bytes: 64 << 10, ahead: 2 })?;
+        let file = self
+            .session
+            .device_file(self.path.join(name).display().to_string(), device);
+        let mut stream = self.session.engine().write_stream(
+            file.extent(),
+            0,
+            StreamOptions {
+                block_bytes: 64 << 10,
+                ahead: 2,
+            },
+        )?;
         stream.write(bytes)?;
         Ok(stream.finish()?)
     }
@@ -562,7 +697,9 @@ impl DatasetWriter {
         let mut seed = 0;
         loop {
             let mut counts = vec![0; parts as usize];
-            self.each_name(stage, |_, name| counts[Hash::of(name, seed).part(parts) as usize] += 1)?;
+            self.each_name(stage, |_, name| {
+                counts[Hash::of(name, seed).part(parts) as usize] += 1
+            })?;
             // It, and its file.
             let reserved = stage.reserve("the table of names", 2 * Lookup::bytes_for(&counts))?;
             let mut lookup = Lookup::empty(seed, &counts);
@@ -570,10 +707,14 @@ impl DatasetWriter {
                 None => return Ok((lookup, reserved)),
                 Some(Unplaced::Twins(one, other)) => {
                     let mut names = Vec::new();
-                    self.each_name(stage, |sample, name| names.extend([one, other].contains(&sample).then(|| name.to_vec())))?;
+                    self.each_name(stage, |sample, name| {
+                        names.extend([one, other].contains(&sample).then(|| name.to_vec()))
+                    })?;
                     if names[0] == names[1] {
                         let name = String::from_utf8_lossy(&names[0]).into_owned();
-                        return Err(self.wrong(format!("samples {one} and {other} are both called {name:?}")));
+                        return Err(self.wrong(format!(
+                            "samples {one} and {other} are both called {name:?}"
+                        )));
                     }
                 }
                 Some(Unplaced::Crowd) => {}
@@ -583,7 +724,13 @@ impl DatasetWriter {
     }
 
     /// What stands against this seed, if anything.
-    fn fill(&self, stage: &Stage, lookup: &mut Lookup, seed: u64, counts: &[u64]) -> Result<Option<Unplaced>> {
+    fn fill(
+        &self,
+        stage: &Stage,
+        lookup: &mut Lookup,
+        seed: u64,
+        counts: &[u64],
+    ) -> Result<Option<Unplaced>> {
         const NAME: u64 = size_of::<(Hash, u64)>() as u64;
         let most = counts.iter().copied().max().unwrap_or(0);
         let at_once = (MemorySplit::new(&self.session).free() / 4 / NAME).max(most);
@@ -596,8 +743,10 @@ impl DatasetWriter {
                 sum > at_once
             });
             let end = end.map_or(counts.len(), |within| first + within);
-            let mut parts: Vec<Vec<(Hash, u64)>> =
-                counts[first..end].iter().map(|&count| Vec::with_capacity(count as usize)).collect();
+            let mut parts: Vec<Vec<(Hash, u64)>> = counts[first..end]
+                .iter()
+                .map(|&count| Vec::with_capacity(count as usize))
+                .collect();
             self.each_name(stage, |sample, name| {
                 let hash = Hash::of(name, seed);
                 let part = hash.part(counts.len() as u64) as usize;
@@ -618,8 +767,17 @@ impl DatasetWriter {
     /// Reads all names again.
     fn each_name(&self, stage: &Stage, mut f: impl FnMut(u64, &[u8])) -> Result<()> {
         let names = &self.files[parts::NAMES];
-        let options = StreamOptions { block_bytes: block_bytes(&self.session), ahead: 2 };
-        let bytes = Bytes::of(&self.session, names.extent(), 0..names.len(), options, &Arc::default())?;
+        let options = StreamOptions {
+            block_bytes: block_bytes(&self.session),
+            ahead: 2,
+        };
+        let bytes = Bytes::of(
+            &self.session,
+            names.extent(),
+            0..names.len(),
+            options,
+            &Arc::default(),
+        )?;
         let mut read = BufReader::new(bytes);
         let failed = |source| failed(names.extent(), source);
         let mut name = Vec::new();
@@ -645,16 +803,32 @@ fn twin(names: &[String]) -> Option<&String> {
 
 /// Holds what an earlier writer left of a file against what it said of it.
 fn compare(session: &Session, file: &Growing, told: File) -> Result<()> {
-    let options = StreamOptions { block_bytes: block_bytes(session), ahead: 2 };
-    let mut bytes = Bytes::of(session, file.extent(), 0..told.bytes, options, &Arc::default())?;
+    let options = StreamOptions {
+        block_bytes: block_bytes(session),
+        ahead: 2,
+    };
+    let mut bytes = Bytes::of(
+        session,
+        file.extent(),
+        0..told.bytes,
+        options,
+        &Arc::default(),
+    )?;
     let (mut sum, mut buffer) = (0, vec![0; 64 << 10]);
     loop {
         match bytes.read(&mut buffer) {
             Ok(0) if sum == told.crc32c => return Ok(()),
             Ok(0) => {
-                let (object, reason) =
-                    (file.extent().name().to_owned(), "it is not what was written: its checksum differs".into());
-                return Err(FormatError::Corrupt { object, offset: 0, reason }.into());
+                let (object, reason) = (
+                    file.extent().name().to_owned(),
+                    "it is not what was written: its checksum differs".into(),
+                );
+                return Err(FormatError::Corrupt {
+                    object,
+                    offset: 0,
+                    reason,
+                }
+                .into());
             }
             Ok(len) => sum = checksum_on(sum, &buffer[..len]),
             Err(error) => return Err(failed(file.extent(), error)),
@@ -672,18 +846,39 @@ fn failed(extent: &Extent, source: io::Error) -> Error {
 
 /// Of the streams beside that of the samples, which is four times as long.
 fn block_bytes(session: &Session) -> usize {
-    (MemorySplit::new(session).free() / 128).next_power_of_two().clamp(16 << 10, 256 << 10) as usize
+    (MemorySplit::new(session).free() / 128)
+        .next_power_of_two()
+        .clamp(16 << 10, 256 << 10) as usize
 }
 
-fn open(session: &Session, home: &mut StagingFolder, path: &Path, state: &State) -> Result<Vec<Growing>> {
+fn open(
+    session: &Session,
+    home: &mut StagingFolder,
+    path: &Path,
+    state: &State,
+) -> Result<Vec<Growing>> {
     let block = block_bytes(session);
     let mut files = Vec::new();
     for (part, name) in parts::GROWING.iter().enumerate() {
         let options = match part {
-            parts::SAMPLES => StreamOptions { block_bytes: 4 * block, ahead: 4 },
-            _ => StreamOptions { block_bytes: block, ahead: 2 },
+            parts::SAMPLES => StreamOptions {
+                block_bytes: 4 * block,
+                ahead: 4,
+            },
+            _ => StreamOptions {
+                block_bytes: block,
+                ahead: 2,
+            },
         };
-        let mut file = Growing::open(session, &mut home.folder, path, name, None, state.files[part].bytes, options)?;
+        let mut file = Growing::open(
+            session,
+            &mut home.folder,
+            path,
+            name,
+            None,
+            state.files[part].bytes,
+            options,
+        )?;
         file.prepare()?;
         files.push(file);
     }

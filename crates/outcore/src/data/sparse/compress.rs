@@ -1,7 +1,7 @@
 //! The tiled form of a sparse matrix, where it takes fewer bytes.
 //!
-//! Cost: reads A twice, the second time with its values, and writes the result. The first pass sizes the tiles; what they come to
-//! decides whether the second is made.
+//! Cost: reads A twice, the second time with its values, and writes the result. The first pass
+//! sizes the tiles; what they come to decides whether the second is made.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -27,36 +27,64 @@ const BLOCK_BYTES: u64 = 256 << 10;
 /// What tiles must take less than, in parts of what arrays take.
 const PAYS: f64 = 0.8;
 
-/// A in tiles, in a new folder or in scratch; nothing where tiles would not take four fifths of the bytes, or cannot hold A: because a
-/// line is too long to be read at once, or has two entries of one place.
+/// A in tiles, in a new folder or in scratch; nothing where tiles would not take four fifths of the
+/// bytes, or cannot hold A: because a line is too long to be read at once, or has two entries of
+/// one place.
 ///
 /// # Errors
 /// [`Error::OverBudget`]; what keeps the output from being made.
-pub fn compress(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job<Option<Sparse>>> {
+pub fn compress(
+    session: &Session,
+    a: &Sparse,
+    out: Option<PathBuf>,
+) -> Result<Job<Option<Sparse>>> {
     with_real!(a.dtype(), T => plan::<T>(session, a, out))
 }
 
 /// Tiles of one block, not yet placed.
 type Sized = Arc<Mutex<Option<Vec<TileSpec>>>>;
 
-fn plan<T: Real>(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job<Option<Sparse>>> {
+fn plan<T: Real>(
+    session: &Session,
+    a: &Sparse,
+    out: Option<PathBuf>,
+) -> Result<Job<Option<Sparse>>> {
     let (plan, sizes, blocks) = sizing::<T>(session, a);
     let (session, a) = (session.clone(), a.clone());
     Job::driven(&session.clone(), vec![plan], move |stage, plans| {
         for plan in plans {
             stage.run(plan, 0.4)?;
         }
-        let Some(tiles) = placed::<T>(&sizes, &a) else { return Ok(None) };
+        let Some(tiles) = placed::<T>(&sizes, &a) else {
+            return Ok(None);
+        };
         let Some(path) = out else {
             let (file, numbers) = write::<T>(&session, stage, &a, &blocks, tiles, None, 1.0)?;
             let shape = SparseShape::of(&a);
             let sides = [shape.lines, shape.width];
             let tiled = Tiled::new("scratch", &numbers, file, shape.dtype, sides, shape.entries)?;
-            return Sparse::tiled(&session, None, shape.format, sides, shape.dtype, shape.entries, tiled).map(Some);
+            return Sparse::tiled(
+                &session,
+                None,
+                shape.format,
+                sides,
+                shape.dtype,
+                shape.entries,
+                tiled,
+            )
+            .map(Some);
         };
         let (store, name) = locate(&path)?;
         let mut objects = store.create_together(&name, &names::ALL)?;
-        write::<T>(&session, stage, &a, &blocks, tiles, Some((&mut *objects, &path)), 1.0)?;
+        write::<T>(
+            &session,
+            stage,
+            &a,
+            &blocks,
+            tiles,
+            Some((&mut *objects, &path)),
+            1.0,
+        )?;
         objects.commit()?;
         session.open_sparse(path).map(Some)
     })
@@ -90,16 +118,23 @@ fn sizing<T: Real>(session: &Session, a: &Sparse) -> (Plan, Vec<Sized>, Vec<Vec<
     let most = free / 16;
     let holds = blocks.iter().all(|block| {
         let lines = block[0].lines();
-        lines.end - lines.start <= BAND && block.iter().map(|piece| a.bytes_of(piece)).sum::<u64>() <= most
+        lines.end - lines.start <= BAND
+            && block.iter().map(|piece| a.bytes_of(piece)).sum::<u64>() <= most
     });
     let mut plan = Plan::new(format!("size the tiles of {}", a.name()));
     plan.bound(a.stored_bytes());
     let sizes: Vec<Sized> = blocks.iter().map(|_| Sized::default()).collect();
     for (block, size) in blocks.iter().zip(&sizes).filter(|_| holds) {
-        let (read, size, lines) = (BlockRead::declare(a, block), Arc::clone(size), block[0].lines());
+        let (read, size, lines) = (
+            BlockRead::declare(a, block),
+            Arc::clone(size),
+            block[0].lines(),
+        );
         let task = read.task(&mut plan, a, block, "size");
         plan.task(task.run(move |cx| {
-            let specs = read.bands::<T>(cx.blocks)?.map(|bands| bands.specs(lines.start, lines.end - lines.start));
+            let specs = read
+                .bands::<T>(cx.blocks)?
+                .map(|bands| bands.specs(lines.start, lines.end - lines.start));
             *size.locked() = specs;
             Ok(())
         }));
@@ -107,7 +142,8 @@ fn sizing<T: Real>(session: &Session, a: &Sparse) -> (Plan, Vec<Sized>, Vec<Vec<
     (plan, sizes, blocks)
 }
 
-/// How a task reads a block: pieces that follow each other, of which each is some whole lines or a part of one.
+/// How a task reads a block: pieces that follow each other, of which each is some whole lines or a
+/// part of one.
 struct BlockRead(Vec<PieceBlocks>);
 
 impl BlockRead {
@@ -119,7 +155,10 @@ impl BlockRead {
         let entries: u64 = block.iter().map(Piece::entries).sum();
         // Bands are made beside, whose vectors grow by doubling, and a line is sorted.
         let task = Task::new(name).flops(entries).held(32 * entries as usize);
-        block.iter().flat_map(|piece| a.regions(plan, piece)).fold(task, Task::read)
+        block
+            .iter()
+            .flat_map(|piece| a.regions(plan, piece))
+            .fold(task, Task::read)
     }
 
     fn count(&self) -> usize {
@@ -157,7 +196,8 @@ fn placed<T: Real>(sizes: &[Sized], a: &Sparse) -> Option<Vec<Vec<TileSpec>>> {
     ((offset + described) as f64 <= PAYS * a.nbytes() as f64).then_some(blocks)
 }
 
-/// Writes tiles to scratch, or into a folder with what describes them: where they are, and what does.
+/// Writes tiles to scratch, or into a folder with what describes them: where they are, and what
+/// does.
 fn write<T: Real>(
     session: &Session,
     stage: &mut Stage,
@@ -176,21 +216,35 @@ fn write<T: Real>(
         None => session.scratch_file(None, len)?,
         Some((objects, path)) => {
             let mut make = |name: &str, len| -> Result<_> {
-                Ok(Arc::new(session.device_file(path.join(name).display().to_string(), objects.create(name, len)?)))
+                Ok(Arc::new(session.device_file(
+                    path.join(name).display().to_string(),
+                    objects.create(name, len)?,
+                )))
             };
             let vector = Vector::new(Element::I64, numbers.len() as u64);
             let tiles = make(names::TILES, vector.file_bytes())?;
             let mut bytes = vector.header_by_rows(NUMBERS as u64);
             bytes.extend_from_slice(bytemuck::cast_slice(&numbers));
             header(&mut plan, tiles.extent(), bytes);
-            let text = Description { layout: Entries::Tiled, ..SparseShape::of(a).description() }.text().into_bytes();
-            header(&mut plan, make(names::DESCRIPTION, text.len() as u64)?.extent(), text);
+            let text = Description {
+                layout: Entries::Tiled,
+                ..SparseShape::of(a).description()
+            }
+            .text()
+            .into_bytes();
+            header(
+                &mut plan,
+                make(names::DESCRIPTION, text.len() as u64)?.extent(),
+                text,
+            );
             make(names::ENTRIES, len)?
         }
     };
     let extent = plan.extent(file.extent());
     for (block, tiles) in blocks.iter().zip(tiles) {
-        let (Some(first), Some(last)) = (tiles.first(), tiles.last()) else { continue };
+        let (Some(first), Some(last)) = (tiles.first(), tiles.last()) else {
+            continue;
+        };
         let begin = first.offset;
         let region = Region::span(extent, begin, last.end(value_bytes) - begin);
         let read = BlockRead::declare(a, block);
@@ -199,8 +253,12 @@ fn write<T: Real>(
             let (blocks, written) = cx.blocks.split_at_mut(read.count());
             let into = written[0].bytes_mut();
             into.fill(0);
-            let changed = || Error::Failed { what: "entries have changed since they were counted".into() };
-            read.bands::<T>(blocks)?.ok_or_else(changed)?.fill(&tiles, begin, into);
+            let changed = || Error::Failed {
+                what: "entries have changed since they were counted".into(),
+            };
+            read.bands::<T>(blocks)?
+                .ok_or_else(changed)?
+                .fill(&tiles, begin, into);
             Ok(())
         }));
     }
@@ -229,7 +287,12 @@ struct Band<T> {
 
 impl<T> Default for Bands<T> {
     fn default() -> Bands<T> {
-        Bands { bands: Vec::new(), line: 0, entries: Vec::new(), has_twins: false }
+        Bands {
+            bands: Vec::new(),
+            line: 0,
+            entries: Vec::new(),
+            has_twins: false,
+        }
     }
 }
 
@@ -249,17 +312,34 @@ impl<T: Real> Bands<T> {
             self.entries.sort_by_key(|entry| entry.0);
             self.has_twins |= self.entries.windows(2).any(|pair| pair[0].0 == pair[1].0);
         }
-        for some in self.entries.chunk_by(|one, other| one.0 as u64 / BAND == other.0 as u64 / BAND) {
+        for some in self
+            .entries
+            .chunk_by(|one, other| one.0 as u64 / BAND == other.0 as u64 / BAND)
+        {
             let number = some[0].0 as u64 / BAND;
-            let at = self.bands.binary_search_by_key(&number, |(band, _)| *band).unwrap_or_else(|at| {
-                self.bands
-                    .insert(at, (number, Band { lines: Vec::new(), counts: Vec::new(), places: Vec::new(), values: Vec::new() }));
-                at
-            });
+            let at = self
+                .bands
+                .binary_search_by_key(&number, |(band, _)| *band)
+                .unwrap_or_else(|at| {
+                    self.bands.insert(
+                        at,
+                        (
+                            number,
+                            Band {
+                                lines: Vec::new(),
+                                counts: Vec::new(),
+                                places: Vec::new(),
+                                values: Vec::new(),
+                            },
+                        ),
+                    );
+                    at
+                });
             let band = &mut self.bands[at].1;
             band.lines.push(self.line as u16);
             band.counts.push((some.len() - 1) as u16);
-            band.places.extend(some.iter().map(|entry| (entry.0 as u64 % BAND) as u16));
+            band.places
+                .extend(some.iter().map(|entry| (entry.0 as u64 % BAND) as u16));
             band.values.extend(some.iter().map(|entry| entry.1));
         }
         self.entries.clear();
@@ -287,7 +367,10 @@ impl<T: Real> Bands<T> {
     /// Into the bytes of the block, which begin at `begin` in the file.
     fn fill(&self, tiles: &[TileSpec], begin: u64, into: &mut [u8]) {
         for ((_, band), tile) in self.bands.iter().zip(tiles) {
-            let (at, len) = ((tile.offset - begin) as usize, tile.bytes(size_of::<T>() as u64) as usize);
+            let (at, len) = (
+                (tile.offset - begin) as usize,
+                tile.bytes(size_of::<T>() as u64) as usize,
+            );
             let [lines, counts, places, values] = tile.split_mut(&mut into[at..at + len]);
             lines.copy_from_slice(bytemuck::cast_slice(&band.lines));
             counts.copy_from_slice(bytemuck::cast_slice(&band.counts));
@@ -299,4 +382,7 @@ impl<T: Real> Bands<T> {
     }
 }
 
-const _: () = assert!(ALIGNMENT.is_multiple_of(8), "values are aligned as far as their tile is");
+const _: () = assert!(
+    ALIGNMENT.is_multiple_of(8),
+    "values are aligned as far as their tile is"
+);

@@ -1,4 +1,5 @@
-//! New sparse matrices: their files, made together and named together, and the regions that plans write.
+//! New sparse matrices: their files, made together and named together, and the regions that plans
+//! write.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -40,20 +41,33 @@ impl SparseShape {
 
     pub(super) fn description(&self) -> Description {
         let shape = self.format.lines_first([self.lines, self.width]);
-        Description { format: self.format, shape, nonzeros: Some(self.entries), dtype: Some(self.dtype), layout: Entries::Arrays }
+        Description {
+            format: self.format,
+            shape,
+            nonzeros: Some(self.entries),
+            dtype: Some(self.dtype),
+            layout: Entries::Arrays,
+        }
     }
 
     fn vectors(&self) -> [(&'static str, Vector); 3] {
         [
             (names::OFFSETS, Vector::new(Element::I64, self.lines + 1)),
             (names::INDICES, Vector::new(self.index, self.entries)),
-            (names::VALUES, Vector::new(Element::Real(self.dtype), self.entries)),
+            (
+                names::VALUES,
+                Vector::new(Element::Real(self.dtype), self.entries),
+            ),
         ]
     }
 
     /// The least type for numbers below `width`.
     pub(crate) fn index_for(width: u64) -> Element {
-        if width <= 1 << 31 { Element::I32 } else { Element::I64 }
+        if width <= 1 << 31 {
+            Element::I32
+        } else {
+            Element::I64
+        }
     }
 }
 
@@ -69,8 +83,16 @@ pub(crate) struct NewSparse {
 
 impl NewSparse {
     /// Makes room, in a new folder or in scratch. The plan writes the headers.
-    pub(crate) fn make(session: &Session, path: Option<PathBuf>, shape: SparseShape, plan: &mut Plan) -> Result<NewSparse> {
-        let vectors = shape.vectors().into_iter().take(if shape.has_values { 3 } else { 2 });
+    pub(crate) fn make(
+        session: &Session,
+        path: Option<PathBuf>,
+        shape: SparseShape,
+        plan: &mut Plan,
+    ) -> Result<NewSparse> {
+        let vectors = shape
+            .vectors()
+            .into_iter()
+            .take(if shape.has_values { 3 } else { 2 });
         let mut objects = match &path {
             Some(path) if !session.plans_only() => {
                 let (store, name) = locate(path)?;
@@ -96,7 +118,13 @@ impl NewSparse {
             let object = path.join(names::DESCRIPTION).display().to_string();
             header(plan, session.device_file(object, device).extent(), text);
         }
-        Ok(NewSparse { session: session.clone(), shape, path, objects, files })
+        Ok(NewSparse {
+            session: session.clone(),
+            shape,
+            path,
+            objects,
+            files,
+        })
     }
 
     pub(crate) fn shape(&self) -> &SparseShape {
@@ -104,13 +132,20 @@ impl NewSparse {
     }
 
     pub(crate) fn nbytes(&self) -> u64 {
-        self.files.iter().map(|(vector, _)| vector.len * vector.element.bytes()).sum()
+        self.files
+            .iter()
+            .map(|(vector, _)| vector.len * vector.element.bytes())
+            .sum()
     }
 
     fn region(&self, plan: &mut Plan, which: usize, range: Range<u64>) -> Region {
         let (vector, file) = &self.files[which];
         let (extent, size): (ExtentRef, u64) = (plan.extent(file.extent()), vector.element.bytes());
-        Region::span(extent, vector.data_offset + range.start * size, (range.end - range.start) * size)
+        Region::span(
+            extent,
+            vector.data_offset + range.start * size,
+            (range.end - range.start) * size,
+        )
     }
 
     /// Offsets, int64, of which the number of lines and one more are.
@@ -130,13 +165,32 @@ impl NewSparse {
 
     /// The matrix, under its name if it is to have one. All is written.
     pub(crate) fn finish(self) -> Result<Sparse> {
-        let NewSparse { session, shape, path, objects, files } = self;
+        let NewSparse {
+            session,
+            shape,
+            path,
+            objects,
+            files,
+        } = self;
         if let (Some(objects), Some(path)) = (objects, path) {
             objects.commit()?;
             return session.open_sparse(path);
         }
-        let SparseShape { lines, width, dtype, format, .. } = shape;
-        Sparse::of_files(&session, "scratch".into(), format, [lines, width], dtype, files)
+        let SparseShape {
+            lines,
+            width,
+            dtype,
+            format,
+            ..
+        } = shape;
+        Sparse::of_files(
+            &session,
+            "scratch".into(),
+            format,
+            [lines, width],
+            dtype,
+            files,
+        )
     }
 }
 

@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 
 /// Bytes of the head of a chunk.
 pub(super) const HEAD_BYTES: usize = 16;
-/// Data and list of a chunk, at most: enough to compress well, little enough to be at hand in a cache of the CPU.
+/// Data and list of a chunk, at most: enough to compress well, little enough to be at hand in a
+/// cache of the CPU.
 pub(super) const CHUNK_BYTES: usize = 512 << 10;
 const ZSTD_LEVEL: i32 = 1;
 
@@ -30,7 +31,9 @@ pub enum Compression {
 
 impl Compression {
     pub(super) fn of(number: u8) -> Option<Compression> {
-        [Compression::None, Compression::Lz4, Compression::Zstd].into_iter().find(|&known| known as u8 == number)
+        [Compression::None, Compression::Lz4, Compression::Zstd]
+            .into_iter()
+            .find(|&known| known as u8 == number)
     }
 }
 
@@ -55,19 +58,32 @@ impl Packer {
     }
 
     fn bound(chunk_bytes: usize) -> usize {
-        HEAD_BYTES + lz4_flex::block::get_maximum_output_size(chunk_bytes).max(zstd::zstd_safe::compress_bound(chunk_bytes))
+        HEAD_BYTES
+            + lz4_flex::block::get_maximum_output_size(chunk_bytes)
+                .max(zstd::zstd_safe::compress_bound(chunk_bytes))
     }
 
     pub(super) fn new(compression: Compression, chunk_bytes: usize) -> Result<Packer> {
-        let memory = |bytes| Buf::anonymous(bytes).map_err(|source| Error::NoMemory { bytes: bytes as u64, source });
+        let memory = |bytes| {
+            Buf::anonymous(bytes).map_err(|source| Error::NoMemory {
+                bytes: bytes as u64,
+                source,
+            })
+        };
         let zstd = match compression {
             Compression::Zstd => Some(zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(failed)?),
             _ => None,
         };
-        Ok(Packer { compression, raw: memory(chunk_bytes)?, packed: memory(Packer::bound(chunk_bytes))?, zstd })
+        Ok(Packer {
+            compression,
+            raw: memory(chunk_bytes)?,
+            packed: memory(Packer::bound(chunk_bytes))?,
+            zstd,
+        })
     }
 
-    /// Bytes of data and list that a chunk has room for: before the list there are some to a multiple of 4.
+    /// Bytes of data and list that a chunk has room for: before the list there are some to a
+    /// multiple of 4.
     pub(super) fn room(&self) -> usize {
         self.raw.len() - 3
     }
@@ -78,12 +94,15 @@ impl Packer {
         let whole = list + 4 * ends.len();
         self.raw[data_bytes..list].fill(0);
         let listed = self.raw[list..whole].chunks_exact_mut(4);
-        listed.zip(ends).for_each(|(at, end)| at.copy_from_slice(&end.to_le_bytes()));
+        listed
+            .zip(ends)
+            .for_each(|(at, end)| at.copy_from_slice(&end.to_le_bytes()));
         let (raw, room) = (&self.raw[..whole], &mut self.packed[HEAD_BYTES..]);
         let packed = match &mut self.zstd {
             Some(zstd) => zstd.compress_to_buffer(raw, room).map_err(failed)?,
-            None => lz4_flex::block::compress_into(raw, room)
-                .map_err(|error| Error::Failed { what: format!("{:?}: {error}", self.compression) })?,
+            None => lz4_flex::block::compress_into(raw, room).map_err(|error| Error::Failed {
+                what: format!("{:?}: {error}", self.compression),
+            })?,
         };
         let is_packed = packed < whole;
         if !is_packed {
@@ -92,14 +111,21 @@ impl Packer {
         let stored = if is_packed { packed } else { whole };
         let end = (HEAD_BYTES + stored).next_multiple_of(8);
         self.packed[HEAD_BYTES + stored..end].fill(0);
-        let head = [stored as u32, data_bytes as u32, ends.len() as u32, is_packed.into()];
+        let head = [
+            stored as u32,
+            data_bytes as u32,
+            ends.len() as u32,
+            is_packed.into(),
+        ];
         self.packed[..HEAD_BYTES].copy_from_slice(&head.map(u32::to_le_bytes).concat());
         Ok(&self.packed[..end])
     }
 }
 
 fn failed(source: std::io::Error) -> Error {
-    Error::Failed { what: format!("zstd: {source}") }
+    Error::Failed {
+        what: format!("zstd: {source}"),
+    }
 }
 
 /// What the head of a chunk says.
@@ -113,10 +139,19 @@ pub(super) struct Head {
 impl Head {
     /// Of the chunk at the start of `bytes`; `None` for what cannot be one.
     pub(super) fn of(bytes: &[u8]) -> Option<Head> {
-        let word =
-            |at: usize| bytes.get(at..at + 4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")) as usize);
-        let head = Head { stored: word(0)?, data_bytes: word(4)?, ends: word(8)?, is_packed: word(12)? == 1 };
-        (head.end() <= bytes.len() && head.whole() <= CHUNK_BYTES && head.stored <= head.whole()).then_some(head)
+        let word = |at: usize| {
+            bytes
+                .get(at..at + 4)
+                .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")) as usize)
+        };
+        let head = Head {
+            stored: word(0)?,
+            data_bytes: word(4)?,
+            ends: word(8)?,
+            is_packed: word(12)? == 1,
+        };
+        (head.end() <= bytes.len() && head.whole() <= CHUNK_BYTES && head.stored <= head.whole())
+            .then_some(head)
     }
 
     /// Bytes of data and list.
@@ -130,16 +165,30 @@ impl Head {
     }
 
     /// Data and list, from the chunk at the start of `bytes`, to the start of `to`.
-    pub(super) fn unpack(&self, compression: Compression, bytes: &[u8], to: &mut [u8]) -> std::result::Result<(), String> {
-        let (from, to) = (&bytes[HEAD_BYTES..HEAD_BYTES + self.stored], &mut to[..self.whole()]);
+    pub(super) fn unpack(
+        &self,
+        compression: Compression,
+        bytes: &[u8],
+        to: &mut [u8],
+    ) -> std::result::Result<(), String> {
+        let (from, to) = (
+            &bytes[HEAD_BYTES..HEAD_BYTES + self.stored],
+            &mut to[..self.whole()],
+        );
         let unpacked = match compression {
             _ if !self.is_packed && from.len() == to.len() => {
                 to.copy_from_slice(from);
                 to.len()
             }
-            Compression::Zstd => zstd::bulk::decompress_to_buffer(from, to).map_err(|error| error.to_string())?,
+            Compression::Zstd => {
+                zstd::bulk::decompress_to_buffer(from, to).map_err(|error| error.to_string())?
+            }
             _ => lz4_flex::block::decompress_into(from, to).map_err(|error| error.to_string())?,
         };
-        if unpacked == to.len() { Ok(()) } else { Err("a chunk is shorter than it says".into()) }
+        if unpacked == to.len() {
+            Ok(())
+        } else {
+            Err("a chunk is shorter than it says".into())
+        }
     }
 }

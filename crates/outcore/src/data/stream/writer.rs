@@ -26,7 +26,8 @@ pub struct StreamWriter {
     about: Vec<u8>,
 }
 
-/// What is in memory of a stream that is being written: a block, or a chunk that is to be compressed.
+/// What is in memory of a stream that is being written: a block, or a chunk that is to be
+/// compressed.
 #[derive(Default)]
 struct Piece {
     /// Bytes that it has room for, list included; 0 before it has begun.
@@ -43,12 +44,17 @@ struct Piece {
 impl Piece {
     /// Whether a record has bytes and no end.
     fn is_open(&self) -> bool {
-        self.ends.last().map_or(self.data_bytes > 0 || self.goes_on, |&end| end as usize != self.data_bytes)
+        self.ends
+            .last()
+            .map_or(self.data_bytes > 0 || self.goes_on, |&end| {
+                end as usize != self.data_bytes
+            })
     }
 
     /// Bytes that are left for data and list.
     fn room(&self) -> usize {
-        self.capacity.saturating_sub(self.data_bytes + 4 * self.ends.len())
+        self.capacity
+            .saturating_sub(self.data_bytes + 4 * self.ends.len())
     }
 
     /// Records that end in it.
@@ -58,7 +64,11 @@ impl Piece {
 
     /// Bytes that the end of a record takes in the list.
     fn end_bytes(&self) -> usize {
-        if self.ends.is_empty() && !self.goes_on { 8 } else { 4 }
+        if self.ends.is_empty() && !self.goes_on {
+            8
+        } else {
+            4
+        }
     }
 
     fn end_record(&mut self) {
@@ -71,24 +81,43 @@ impl Piece {
     fn next(&mut self) {
         let goes_on = self.is_open();
         self.ends.clear();
-        *self = Piece { goes_on, ends: std::mem::take(&mut self.ends), ..Piece::default() };
+        *self = Piece {
+            goes_on,
+            ends: std::mem::take(&mut self.ends),
+            ..Piece::default()
+        };
     }
 }
 
 impl StreamWriter {
-    pub(super) fn begin(session: &Session, store: &Formatted, name: &str, options: StreamOptions) -> Result<StreamWriter> {
+    pub(super) fn begin(
+        session: &Session,
+        store: &Formatted,
+        name: &str,
+        options: StreamOptions,
+    ) -> Result<StreamWriter> {
         let compression = options.compression;
         let packer = match compression {
             Compression::None => None,
             Compression::Lz4 | Compression::Zstd => {
                 let most = options.block_bytes as usize - TRAILER_BYTES - packed::HEAD_BYTES;
                 let chunk_bytes = packed::CHUNK_BYTES.min(most / 8 * 8);
-                let reservation = session.engine().reserve("compressing a stream", Packer::bytes(chunk_bytes) as u64)?;
+                let reservation = session
+                    .engine()
+                    .reserve("compressing a stream", Packer::bytes(chunk_bytes) as u64)?;
                 Some((Packer::new(compression, chunk_bytes)?, reservation))
             }
         };
         let chain = Chain::begin(session, store, name, options)?;
-        Ok(StreamWriter { chain, packer, piece: Piece::default(), compression, bytes: 0, records: 0, about: Vec::new() })
+        Ok(StreamWriter {
+            chain,
+            packer,
+            piece: Piece::default(),
+            compression,
+            bytes: 0,
+            records: 0,
+            about: Vec::new(),
+        })
     }
 
     /// How errors call it: its full path.
@@ -114,7 +143,11 @@ impl StreamWriter {
     /// # Errors
     /// As [`buffer`](StreamWriter::buffer).
     pub fn alignment(&mut self) -> Result<usize> {
-        Ok(if self.room()? == 0 { 0 } else { self.piece.data_bytes % 4096 })
+        Ok(if self.room()? == 0 {
+            0
+        } else {
+            self.piece.data_bytes % 4096
+        })
     }
 
     /// What [`info`](super::StreamStore::info) is to say of it.
@@ -127,23 +160,28 @@ impl StreamWriter {
         self.chain.stream.ready_within(timeout)
     }
 
-    /// Memory for the next bytes, at least one: the block's own, or, of a compressed stream, the chunk's. What of it was filled is said by
-    /// [`advance`](StreamWriter::advance).
+    /// Memory for the next bytes, at least one: the block's own, or, of a compressed stream, the
+    /// chunk's. What of it was filled is said by [`advance`](StreamWriter::advance).
     ///
     /// # Errors
-    /// [`Error::Store`] when the store is full; the first error of the device, at this and every later call.
+    /// [`Error::Store`] when the store is full; the first error of the device, at this and every
+    /// later call.
     pub fn buffer(&mut self) -> Result<&mut [u8]> {
         self.buffer_of(1)
     }
 
-    /// The same, of at least `least` bytes in one piece: in the next block, where the rest of this one is shorter.
+    /// The same, of at least `least` bytes in one piece: in the next block, where the rest of this
+    /// one is shorter.
     ///
     /// # Errors
     /// As [`buffer`](StreamWriter::buffer); [`Error::Value`] for more than a block has.
     pub fn buffer_of(&mut self, least: usize) -> Result<&mut [u8]> {
         let most = self.most();
         if least > most {
-            return Err(Error::value(format!("{}: a block has room for {most} bytes, not for {least}", self.name())));
+            return Err(Error::value(format!(
+                "{}: a block has room for {most} bytes, not for {least}",
+                self.name()
+            )));
         }
         while self.room()? < least {
             self.next_piece()?;
@@ -181,7 +219,8 @@ impl StreamWriter {
     /// Copies bytes in, of which each `unit` lies in one block.
     ///
     /// # Errors
-    /// As [`buffer_of`](StreamWriter::buffer_of); [`Error::Value`] for bytes that are no multiple of `unit`.
+    /// As [`buffer_of`](StreamWriter::buffer_of); [`Error::Value`] for bytes that are no multiple
+    /// of `unit`.
     pub fn write_units(&mut self, mut bytes: &[u8], unit: usize) -> Result<()> {
         while !bytes.is_empty() {
             let written = self.write_some(bytes, unit)?;
@@ -190,15 +229,19 @@ impl StreamWriter {
         Ok(())
     }
 
-    /// Copies as many bytes in as go into one block, of which each `unit` lies in one block, and says how many. Waits for the device only where
-    /// [`ready_within`](StreamWriter::ready_within) says so.
+    /// Copies as many bytes in as go into one block, of which each `unit` lies in one block, and
+    /// says how many. Waits for the device only where [`ready_within`](StreamWriter::ready_within)
+    /// says so.
     ///
     /// # Errors
     /// As [`write_units`](StreamWriter::write_units).
     pub fn write_some(&mut self, bytes: &[u8], unit: usize) -> Result<usize> {
         let unit = unit.max(1);
         if !bytes.len().is_multiple_of(unit) {
-            return Err(Error::value(format!("{} bytes are no multiple of {unit}", bytes.len())));
+            return Err(Error::value(format!(
+                "{} bytes are no multiple of {unit}",
+                bytes.len()
+            )));
         }
         if bytes.is_empty() {
             return Ok(0);
@@ -217,7 +260,8 @@ impl StreamWriter {
         Ok(len)
     }
 
-    /// The bytes since the last record are one. Mixed with bytes that are none, those before the first record count to it.
+    /// The bytes since the last record are one. Mixed with bytes that are none, those before the
+    /// first record count to it.
     ///
     /// # Errors
     /// As [`buffer`](StreamWriter::buffer).
@@ -240,7 +284,8 @@ impl StreamWriter {
         Ok(())
     }
 
-    /// A record, if there is room for it at once: no wait, whatever the device does. False, and nothing happens, where there is none.
+    /// A record, if there is room for it at once: no wait, whatever the device does. False, and
+    /// nothing happens, where there is none.
     ///
     /// # Errors
     /// As [`buffer`](StreamWriter::buffer).
@@ -252,12 +297,15 @@ impl StreamWriter {
         Ok(fits)
     }
 
-    /// Records, as many as go into one block; true when there are more. Waits for the device only where
-    /// [`ready_within`](StreamWriter::ready_within) says so.
+    /// Records, as many as go into one block; true when there are more. Waits for the device only
+    /// where [`ready_within`](StreamWriter::ready_within) says so.
     ///
     /// # Errors
     /// As [`buffer`](StreamWriter::buffer).
-    pub fn write_records<'a>(&mut self, records: &mut impl Iterator<Item = &'a [u8]>) -> Result<bool> {
+    pub fn write_records<'a>(
+        &mut self,
+        records: &mut impl Iterator<Item = &'a [u8]>,
+    ) -> Result<bool> {
         self.room()?;
         let (piece, is_summed) = (&mut self.piece, self.packer.is_none());
         let memory = match &mut self.packer {
@@ -289,13 +337,18 @@ impl StreamWriter {
         Ok(unfit.is_some())
     }
 
-    /// Begins a block if the next `len` bytes lie together in it, and not in this one, of which little is left: an eighth at most.
+    /// Begins a block if the next `len` bytes lie together in it, and not in this one, of which
+    /// little is left: an eighth at most.
     ///
     /// # Errors
     /// As [`buffer`](StreamWriter::buffer).
     pub fn keep_together(&mut self, len: usize) -> Result<()> {
         let (room, most) = (self.room()?, self.most());
-        if room < len && len <= most && room <= most / 8 { self.next_piece() } else { Ok(()) }
+        if room < len && len <= most && room <= most / 8 {
+            self.next_piece()
+        } else {
+            Ok(())
+        }
     }
 
     /// Ends the block, so that what comes next begins one.
@@ -303,7 +356,11 @@ impl StreamWriter {
     /// # Errors
     /// As [`buffer`](StreamWriter::buffer).
     pub fn end_block(&mut self) -> Result<()> {
-        if self.piece.data_bytes == 0 { Ok(()) } else { self.next_piece() }
+        if self.piece.data_bytes == 0 {
+            Ok(())
+        } else {
+            self.next_piece()
+        }
     }
 
     /// Ends the last record and the stream, which is whole and durable when this returns.
@@ -317,7 +374,8 @@ impl StreamWriter {
         if let Some((packer, _)) = &mut self.packer
             && (self.piece.data_bytes > 0 || !self.piece.ends.is_empty())
         {
-            self.chain.append(packer.pack(self.piece.data_bytes, &self.piece.ends)?)?;
+            self.chain
+                .append(packer.pack(self.piece.data_bytes, &self.piece.ends)?)?;
         }
         if self.packer.is_none() {
             self.sum()?;
@@ -325,8 +383,23 @@ impl StreamWriter {
         } else {
             self.chain.sum()?;
         }
-        let StreamWriter { chain, compression, bytes, records, about, .. } = self;
-        chain.finish(&About { compression, bytes, records, about }.encode())
+        let StreamWriter {
+            chain,
+            compression,
+            bytes,
+            records,
+            about,
+            ..
+        } = self;
+        chain.finish(
+            &About {
+                compression,
+                bytes,
+                records,
+                about,
+            }
+            .encode(),
+        )
     }
 
     /// Bytes that the piece has room for.
@@ -342,7 +415,10 @@ impl StreamWriter {
 
     /// Bytes that a whole piece has room for.
     fn most(&self) -> usize {
-        self.packer.as_ref().map_or(self.chain.block_bytes as usize - TRAILER_BYTES, |(packer, _)| packer.room())
+        self.packer.as_ref().map_or(
+            self.chain.block_bytes as usize - TRAILER_BYTES,
+            |(packer, _)| packer.room(),
+        )
     }
 
     fn memory(&mut self) -> Result<&mut [u8]> {
@@ -363,10 +439,17 @@ impl StreamWriter {
 
     fn next_piece(&mut self) -> Result<()> {
         match &mut self.packer {
-            Some((packer, _)) => self.chain.append(packer.pack(self.piece.data_bytes, &self.piece.ends)?)?,
+            Some((packer, _)) => self
+                .chain
+                .append(packer.pack(self.piece.data_bytes, &self.piece.ends)?)?,
             None => {
                 self.sum()?;
-                let Piece { data_bytes, sum, ends, .. } = &self.piece;
+                let Piece {
+                    data_bytes,
+                    sum,
+                    ends,
+                    ..
+                } = &self.piece;
                 self.chain.seal(*data_bytes, ends, *sum)?;
             }
         }
@@ -388,13 +471,27 @@ struct Chain {
 }
 
 impl Chain {
-    fn begin(session: &Session, store: &Formatted, name: &str, options: StreamOptions) -> Result<Chain> {
+    fn begin(
+        session: &Session,
+        store: &Formatted,
+        name: &str,
+        options: StreamOptions,
+    ) -> Result<Chain> {
         let block_bytes = options.block_bytes;
         let new = store.create_stream(name, block_bytes, options.replace)?;
         let extent = Extent::new(new.name(), session.wrap_device(new.device()));
         let ahead = options.ahead(block_bytes);
-        let stream = session.engine().write_stream_with(&extent, 0, ahead, options.supply(1))?;
-        Ok(Chain { new, stream, space: 0..0, block_bytes: block_bytes.into(), number: 0, packed: Piece::default() })
+        let stream = session
+            .engine()
+            .write_stream_with(&extent, 0, ahead, options.supply(1))?;
+        Ok(Chain {
+            new,
+            stream,
+            space: 0..0,
+            block_bytes: block_bytes.into(),
+            number: 0,
+            packed: Piece::default(),
+        })
     }
 
     /// Bytes of the block that is being filled.
@@ -426,7 +523,12 @@ impl Chain {
     }
 
     fn sum(&mut self) -> Result<()> {
-        let Piece { summed, data_bytes, sum, .. } = self.packed;
+        let Piece {
+            summed,
+            data_bytes,
+            sum,
+            ..
+        } = self.packed;
         if summed < data_bytes {
             self.packed.sum = Trailer::sum(sum, &self.block()?[summed..data_bytes]);
             self.packed.summed = data_bytes;
@@ -437,17 +539,35 @@ impl Chain {
     /// Sends the block, which another one is to follow.
     fn seal(&mut self, data_bytes: usize, ends: &[u32], sum: u32) -> Result<()> {
         let after = self.space.start + self.len() as u64;
-        let next = if after < self.space.end { after..self.space.end } else { self.new.extend()? };
+        let next = if after < self.space.end {
+            after..self.space.end
+        } else {
+            self.new.extend()?
+        };
         self.send(self.len(), Some(next.start), data_bytes, ends, sum)?;
         self.stream.go_on_at(next.start)?;
         self.space = next;
         Ok(())
     }
 
-    fn send(&mut self, len: usize, next: Option<u64>, data_bytes: usize, ends: &[u32], sum: u32) -> Result<()> {
+    fn send(
+        &mut self,
+        len: usize,
+        next: Option<u64>,
+        data_bytes: usize,
+        ends: &[u32],
+        sum: u32,
+    ) -> Result<()> {
         let (stream, mark) = self.new.marks();
         let (number, data_bytes, listed) = (self.number, data_bytes as u32, ends.len() as u32);
-        let trailer = Trailer { stream, number, data_bytes, ends: listed, next, mark };
+        let trailer = Trailer {
+            stream,
+            number,
+            data_bytes,
+            ends: listed,
+            next,
+            mark,
+        };
         trailer.seal(&mut self.block()?[..len], ends, sum);
         self.number += 1;
         Ok(self.stream.advance(len)?)
@@ -457,7 +577,12 @@ impl Chain {
     fn finish(mut self, about: &[u8]) -> Result<()> {
         let mut end = self.space.start;
         if !self.space.is_empty() {
-            let Piece { data_bytes, ends, sum, .. } = std::mem::take(&mut self.packed);
+            let Piece {
+                data_bytes,
+                ends,
+                sum,
+                ..
+            } = std::mem::take(&mut self.packed);
             let len = (data_bytes + 4 * ends.len() + TRAILER_BYTES).next_multiple_of(4096);
             self.send(len, None, data_bytes, &ends, sum)?;
             end += len as u64;

@@ -1,10 +1,12 @@
 //! One block of rows: what is known of them between rounds, and what a round does with them.
 //!
-//! Of each row a label and two bounds are kept: `upper` is no less than the distance to the centre of the label, `lower` no more than
-//! that to any other (Hamerly, "Making k-means even faster", 2010). Centres that move relax them by as much. While
-//! `upper < max(lower, half the distance to the next centre)` the label stays, and the row is neither compared nor read. Bounds are
-//! rounded outwards and widened by the error of the distances that they come from, so that pruning changes no label. A row that is
-//! read from the copy, and there so near to the border between two clusters that it may lie on the other side in X, is left
+//! Of each row a label and two bounds are kept: `upper` is no less than the distance to the centre
+//! of the label, `lower` no more than that to any other (Hamerly, "Making k-means even faster",
+//! 2010). Centres that move relax them by as much. While `upper < max(lower, half the distance to
+//! the next centre)` the label stays, and the row is neither compared nor read. Bounds are rounded
+//! outwards and widened by the error of the distances that they come from, so that pruning changes
+//! no label. A row that is read from the copy, and there so near to the border between two clusters
+//! that it may lie on the other side in X, is left
 //! *unsure*, for a look at X itself.
 
 use std::sync::atomic::Ordering;
@@ -20,7 +22,8 @@ use super::piece::{BlockRows, Packed, Piece};
 use super::totals::{Shape, Totals};
 use crate::error::{Error, Result};
 
-/// Rows that are compared together: they stay in the second-level cache, and where rows are long they leave memory for others.
+/// Rows that are compared together: they stay in the second-level cache, and where rows are long
+/// they leave memory for others.
 pub(super) fn part_rows<T>(features: usize) -> usize {
     ((256 << 10) / (features * size_of::<T>()).max(1)).clamp(32, 512)
 }
@@ -68,15 +71,21 @@ impl<T: Real> RowStates<T> {
         &self.upper
     }
 
-    /// Relaxes the bounds by how far centres have moved, and counts the rows that have to be compared.
+    /// Relaxes the bounds by how far centres have moved, and counts the rows that have to be
+    /// compared.
     pub(super) fn relax_bounds(&mut self, moved: &Moved) -> usize {
         if self.upper.is_empty() {
             return self.labels.len();
         }
         let mut active = 0;
-        for ((upper, lower), &label) in self.upper.iter_mut().zip(&mut self.lower).zip(&self.labels) {
+        for ((upper, lower), &label) in self.upper.iter_mut().zip(&mut self.lower).zip(&self.labels)
+        {
             let label = label as usize;
-            let others = if label == moved.farthest { moved.second } else { moved.first };
+            let others = if label == moved.farthest {
+                moved.second
+            } else {
+                moved.first
+            };
             *upper = (*upper + moved.by[label]) * (1.0 + SLACK);
             *lower = (*lower - others) * (1.0 - SLACK);
             active += usize::from(!is_settled(*upper, *lower, moved.gaps[label]));
@@ -93,12 +102,23 @@ impl<T: Real> RowStates<T> {
     /// Rows that have to be compared.
     pub(super) fn active(&self, gaps: &[f32]) -> Vec<u32> {
         let bounds = self.upper.iter().zip(&self.lower).zip(&self.labels);
-        let active = bounds.zip(0..).filter(|(((upper, lower), label), _)| !is_settled(**upper, **lower, gaps[**label as usize]));
+        let active = bounds.zip(0..).filter(|(((upper, lower), label), _)| {
+            !is_settled(**upper, **lower, gaps[**label as usize])
+        });
         active.map(|(_, row)| row).collect()
     }
 
-    /// Keeps what was found in squared distances with an error, of a row that was off by at most `off`.
-    pub(super) fn keep(&mut self, row: usize, label: u32, nearest: f64, second: f64, error: f64, off: f64) {
+    /// Keeps what was found in squared distances with an error, of a row that was off by at most
+    /// `off`.
+    pub(super) fn keep(
+        &mut self,
+        row: usize,
+        label: u32,
+        nearest: f64,
+        second: f64,
+        error: f64,
+        off: f64,
+    ) {
         self.labels[row] = label;
         if let (Some(upper), Some(lower)) = (self.upper.get_mut(row), self.lower.get_mut(row)) {
             *upper = above((nearest.max(0.0) + error).sqrt() + off);
@@ -123,7 +143,8 @@ pub(super) struct Pass<T: Real> {
     pub(super) blas: Blas,
     /// What errors call X.
     pub(super) object: String,
-    /// What has become of the centres since the pass before; `None` while nothing is known of the rows.
+    /// What has become of the centres since the pass before; `None` while nothing is known of the
+    /// rows.
     pub(super) moved: Option<Arc<Moved>>,
 }
 
@@ -156,10 +177,13 @@ impl<T: Real> Pass<T> {
     /// Bytes of scratch of one task.
     pub(super) fn scratch_bytes(shape: Shape) -> usize {
         let rows = part_rows::<T>(shape.features);
-        (rows * (shape.features + 3) + kernels::nearest_scratch::<T>(rows, shape.features, shape.clusters)) * size_of::<T>()
+        (rows * (shape.features + 3)
+            + kernels::nearest_scratch::<T>(rows, shape.features, shape.clusters))
+            * size_of::<T>()
     }
 
-    /// Looks at rows of a block. The blocks of the context: one a piece, the copy where it is to be made, and the totals.
+    /// Looks at rows of a block. The blocks of the context: one a piece, the copy where it is to be
+    /// made, and the totals.
     pub(super) fn compare(
         &self,
         index: usize,
@@ -169,10 +193,15 @@ impl<T: Real> Pass<T> {
         cx: &mut Context<'_>,
     ) -> Result<()> {
         let (read, rest) = cx.blocks.split_at_mut(pieces.len());
-        let Some((totals, copy)) = rest.split_last_mut() else { unreachable!("totals come last") };
+        let Some((totals, copy)) = rest.split_last_mut() else {
+            unreachable!("totals come last")
+        };
         let totals = &mut Totals::of(totals.slice_mut(), self.shape);
-        let rows: Vec<(usize, BlockRows<'_, T>)> =
-            pieces.iter().zip(&*read).map(|(piece, block)| Ok((piece.rows.start, piece.of(block)?))).collect::<Result<_>>()?;
+        let rows: Vec<(usize, BlockRows<'_, T>)> = pieces
+            .iter()
+            .zip(&*read)
+            .map(|(piece, block)| Ok((piece.rows.start, piece.of(block)?)))
+            .collect::<Result<_>>()?;
         let states = &mut *self.states[index].locked();
         let count = states.labels.len();
         if let (Wanted::ActiveOnceRelaxed, Some(moved)) = (&wanted, &self.moved) {
@@ -195,7 +224,9 @@ impl<T: Real> Pass<T> {
             }
             let (from, to) = (some[0] as usize, some[some.len() - 1] as usize);
             if whole && to - from + 1 == some.len() {
-                rows[0].1.take(from..to + 1, &mut part.x[..some.len() * d], &self.shift)?;
+                rows[0]
+                    .1
+                    .take(from..to + 1, &mut part.x[..some.len() * d], &self.shift)?;
             } else {
                 for (row, out) in some.iter().zip(part.x.chunks_exact_mut(d)) {
                     let piece = rows.partition_point(|(start, _)| *start <= *row as usize) - 1;
@@ -204,10 +235,12 @@ impl<T: Real> Pass<T> {
                 }
             }
             let off = rows[0].1.error();
-            nearest += self.label(some, part, states, totals, first_row, off).map_err(|error| match &rows[0].1 {
-                BlockRows::Dense(x) => error.locate(*x, &self.object, first_row),
-                BlockRows::Packed(..) => error.into(),
-            })?;
+            nearest += self
+                .label(some, part, states, totals, first_row, off)
+                .map_err(|error| match &rows[0].1 {
+                    BlockRows::Dense(x) => error.locate(*x, &self.object, first_row),
+                    BlockRows::Packed(..) => error.into(),
+                })?;
         }
         totals.compared(compared.len());
         if let ([copy], Some((_, BlockRows::Dense(x)))) = (copy, rows.first()) {
@@ -226,11 +259,19 @@ impl<T: Real> Pass<T> {
         let (second, rest) = rest.split_at_mut(rows);
         let (squares, scores) = rest.split_at_mut(rows);
         let exact = vec![0.0; if self.is_first() { rows } else { 0 }];
-        Part { x, scores, first, second, squares, labels: vec![0; rows], exact }
+        Part {
+            x,
+            scores,
+            first,
+            second,
+            squares,
+            labels: vec![0; rows],
+            exact,
+        }
     }
 
-    /// Finds the centres of some rows that have been taken, and adds those that have another one to the totals. The sum of the squared
-    /// distances.
+    /// Finds the centres of some rows that have been taken, and adds those that have another one to
+    /// the totals. The sum of the squared distances.
     fn label(
         &self,
         some: &[u32],
@@ -245,7 +286,9 @@ impl<T: Real> Pass<T> {
         if self.is_first() {
             kernels::row_squares(&mut part.exact[..n], x)?;
         }
-        some.iter().zip(&mut part.labels).for_each(|(&row, label)| *label = states.labels[row as usize]);
+        some.iter()
+            .zip(&mut part.labels)
+            .for_each(|(&row, label)| *label = states.labels[row as usize]);
         let into = Nearest {
             label: &mut part.labels[..n],
             first: &mut part.first[..n],
@@ -253,15 +296,19 @@ impl<T: Real> Pass<T> {
             squares: &mut part.squares[..n],
         };
         kernels::nearest(into, x, &self.packed, part.scores, &self.blas)?;
-        // Of two sums of d products, which are different parts of (|x| + |c|)^2, and a few roundings more.
+        // Of two sums of d products, which are different parts of (|x| + |c|)^2, and a few
+        // roundings more.
         let relative = (d + 8) as f64 * T::EPSILON.f64();
-        // A row that is off by e changes the difference of two squared distances by 2 e.(a - b); what either rounds off, a row of X
-        // has as well.
+        // A row that is off by e changes the difference of two squared distances by 2 e.(a - b);
+        // what either rounds off, a row of X has as well.
         let doubt = 2.0 * off * self.centers.span;
         let mut sum = 0.0;
         for (at, &row) in some.iter().enumerate() {
             let square = part.squares[at].f64();
-            let (nearest, second) = (square + part.first[at].f64(), square + part.second[at].f64());
+            let (nearest, second) = (
+                square + part.first[at].f64(),
+                square + part.second[at].f64(),
+            );
             if !nearest.is_finite() {
                 return Err(NoDistance::NotFinite);
             }
@@ -275,7 +322,10 @@ impl<T: Real> Pass<T> {
             states.keep(row, label, nearest, second, error, off);
             sum += nearest.max(0.0);
             if before != label || self.is_first() {
-                let weight = self.weights.as_ref().map_or(1.0, |weights| weights[first_row as usize + row]);
+                let weight = self
+                    .weights
+                    .as_ref()
+                    .map_or(1.0, |weights| weights[first_row as usize + row]);
                 let x = &part.x[at * d..(at + 1) * d];
                 totals.moved(x, weight, (!self.is_first()).then_some(before), label);
                 if self.is_first() {
@@ -296,9 +346,11 @@ pub(super) enum NoDistance {
 impl NoDistance {
     fn locate<T: Real>(self, x: kernels::MatRef<'_, T>, object: &str, first_row: u64) -> Error {
         match (self, kernels::first_non_finite(x)) {
-            (NoDistance::NotFinite, Some((row, column))) => {
-                Error::NotFinite { object: object.to_owned(), row: first_row + row as u64, column: column as u64 }
-            }
+            (NoDistance::NotFinite, Some((row, column))) => Error::NotFinite {
+                object: object.to_owned(),
+                row: first_row + row as u64,
+                column: column as u64,
+            },
             (other, _) => other.into(),
         }
     }
@@ -313,7 +365,9 @@ impl From<kernels::Error> for NoDistance {
 impl From<NoDistance> for Error {
     fn from(error: NoDistance) -> Error {
         match error {
-            NoDistance::NotFinite => Error::Failed { what: "a squared distance overflows the element type".into() },
+            NoDistance::NotFinite => Error::Failed {
+                what: "a squared distance overflows the element type".into(),
+            },
             NoDistance::Other(error) => error,
         }
     }

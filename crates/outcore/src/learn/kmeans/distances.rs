@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use outcore_kernels as kernels;
-use outcore_kernels::{Blas, Lines, MatMut, MatRef, Real, csrmm_flops, gemm_scratch_bytes, view, view_mut};
+use outcore_kernels::{
+    Blas, Lines, MatMut, MatRef, Real, csrmm_flops, gemm_scratch_bytes, view, view_mut,
+};
 
 use super::block::part_rows;
 use crate::data::array::{Array, Output};
@@ -14,18 +16,24 @@ use crate::learn::linalg::short_piece_bytes;
 use crate::pass::{Cost, RowMap, Rows, Work, map_into};
 use crate::session::Session;
 
-/// The distance of each row of x to each of some centres, k x d: n x k, of the element type of x. Computed in f64 of dense rows; products
-/// of sparse ones in the element type of x.
+/// The distance of each row of x to each of some centres, k x d: n x k, of the element type of x.
+/// Computed in f64 of dense rows; products of sparse ones in the element type of x.
 ///
-/// Cost: reads x, writes the result, 2ndk flops (k an entry of sparse rows); the centres stay in memory.
+/// Cost: reads x, writes the result, 2ndk flops (k an entry of sparse rows); the centres stay in
+/// memory.
 ///
 /// # Errors
-/// [`Error::Shape`]; [`Error::Value`] for a matrix in CSC; [`Error::OverBudget`]; what keeps the output from being made.
+/// [`Error::Shape`]; [`Error::Value`] for a matrix in CSC; [`Error::OverBudget`]; what keeps the
+/// output from being made.
 pub fn distances(session: &Session, x: Rows, centers: &[f64], out: Output) -> Result<Job<Array>> {
     x.check_rows_together()?;
     let d = x.width() as usize;
     if d == 0 || centers.is_empty() || !centers.len().is_multiple_of(d) {
-        return Err(Error::shape(format!("{} has {d} columns, the centres {} elements", x.name(), centers.len())));
+        return Err(Error::shape(format!(
+            "{} has {d} columns, the centres {} elements",
+            x.name(),
+            centers.len()
+        )));
     }
     let (dtype, blas) = (x.dtype(), session.blas().clone());
     with_real!(dtype, T => match &x {
@@ -45,9 +53,20 @@ struct Centered {
 impl Centered {
     fn new(centers: &[f64], d: usize, blas: Blas) -> Centered {
         let k = centers.len() / d;
-        let shift: Vec<f64> = (0..d).map(|j| centers.iter().skip(j).step_by(d).sum::<f64>() / k as f64).collect();
-        let values: Vec<f64> = centers.iter().zip(shift.iter().cycle()).map(|(value, shift)| value - shift).collect();
-        Centered { squares: squares(&values, d), values, shift, blas }
+        let shift: Vec<f64> = (0..d)
+            .map(|j| centers.iter().skip(j).step_by(d).sum::<f64>() / k as f64)
+            .collect();
+        let values: Vec<f64> = centers
+            .iter()
+            .zip(shift.iter().cycle())
+            .map(|(value, shift)| value - shift)
+            .collect();
+        Centered {
+            squares: squares(&values, d),
+            values,
+            shift,
+            blas,
+        }
     }
 
     /// -2 x.c for all centres, and |x|^2, of each row.
@@ -64,13 +83,23 @@ impl Centered {
         let rows = view(rows, n, d, d, 1)?;
         kernels::row_squares(squares, rows)?;
         let centers = view(&self.values, k, d, d, 1)?.transpose();
-        kernels::gemm(view_mut(products, n, k, k, 1)?, -2.0, rows, centers, 0.0, &self.blas)?;
+        kernels::gemm(
+            view_mut(products, n, k, k, 1)?,
+            -2.0,
+            rows,
+            centers,
+            0.0,
+            &self.blas,
+        )?;
         Ok(products.chunks_exact(k).zip(squares.iter().copied()))
     }
 }
 
 fn squares(centers: &[f64], d: usize) -> Vec<f64> {
-    centers.chunks(d).map(|center| center.iter().map(|c| c * c).sum()).collect()
+    centers
+        .chunks(d)
+        .map(|center| center.iter().map(|c| c * c).sum())
+        .collect()
 }
 
 impl<T: Real> RowMap<T> for Centered {
@@ -93,13 +122,18 @@ impl<T: Real> RowMap<T> for Centered {
     }
 
     fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: Work<'_>) -> Result<()> {
-        let (part, scratch) = (part_rows::<f64>(x.ncols()), bytemuck::cast_slice_mut(work.scratch));
+        let (part, scratch) = (
+            part_rows::<f64>(x.ncols()),
+            bytemuck::cast_slice_mut(work.scratch),
+        );
         for start in (0..x.nrows()).step_by(part) {
             if work.cancelled.load(Ordering::Relaxed) {
                 return Err(Error::Cancelled);
             }
             let count = part.min(x.nrows() - start);
-            for (row, (products, square)) in self.products(x.subrows(start, count), scratch)?.enumerate() {
+            for (row, (products, square)) in
+                self.products(x.subrows(start, count), scratch)?.enumerate()
+            {
                 for (column, (product, center)) in products.iter().zip(&self.squares).enumerate() {
                     y[(start + row, column)] = T::of((square + center + product).max(0.0).sqrt());
                 }
@@ -118,7 +152,12 @@ struct Across<T> {
 impl<T: Real> Across<T> {
     fn new(centers: &[f64], d: usize) -> Across<T> {
         let k = centers.len() / d;
-        Across { values: (0..d * k).map(|at| T::of(centers[at % k * d + at / k])).collect(), squares: squares(centers, d) }
+        Across {
+            values: (0..d * k)
+                .map(|at| T::of(centers[at % k * d + at / k]))
+                .collect(),
+            squares: squares(centers, d),
+        }
     }
 }
 
@@ -132,7 +171,10 @@ impl<T: Real> RowMap<T> for Across<T> {
     }
 
     fn cost(&self, _rows: usize, entries: usize, _by_rows: bool) -> Cost {
-        Cost { flops: csrmm_flops(entries, self.squares.len()), ..Cost::default() }
+        Cost {
+            flops: csrmm_flops(entries, self.squares.len()),
+            ..Cost::default()
+        }
     }
 
     fn dense(&self, _y: MatMut<'_, T>, _x: MatRef<'_, T>, _work: Work<'_>) -> Result<()> {
@@ -148,16 +190,35 @@ impl<T: Real> RowMap<T> for Across<T> {
     }
 
     /// The products, and |x|^2.
-    fn sparse(&self, y: MatMut<'_, T>, numbers: &mut [f64], lines: impl Lines<T>, _work: Work<'_>) -> Result<()> {
+    fn sparse(
+        &self,
+        y: MatMut<'_, T>,
+        numbers: &mut [f64],
+        lines: impl Lines<T>,
+        _work: Work<'_>,
+    ) -> Result<()> {
         let k = self.squares.len();
-        lines.each_line(|line, entries| entries.each(|_, value| numbers[line] += value.f64() * value.f64()));
-        Ok(kernels::csrmm(y, T::ONE, lines, view(&self.values, self.values.len() / k, k, k, 1)?, 0, T::ONE)?)
+        lines.each_line(|line, entries| {
+            entries.each(|_, value| numbers[line] += value.f64() * value.f64())
+        });
+        Ok(kernels::csrmm(
+            y,
+            T::ONE,
+            lines,
+            view(&self.values, self.values.len() / k, k, k, 1)?,
+            0,
+            T::ONE,
+        )?)
     }
 
     fn finish(&self, mut y: MatMut<'_, T>, numbers: &[f64]) {
         for (row, square) in numbers.iter().enumerate() {
             for (column, center) in self.squares.iter().enumerate() {
-                y[(row, column)] = T::of((square + center - 2.0 * y[(row, column)].f64()).max(0.0).sqrt());
+                y[(row, column)] = T::of(
+                    (square + center - 2.0 * y[(row, column)].f64())
+                        .max(0.0)
+                        .sqrt(),
+                );
             }
         }
     }

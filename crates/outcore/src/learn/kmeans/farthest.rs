@@ -1,4 +1,5 @@
-//! The rows farthest from the centres of their clusters: where centres go that have lost their last row.
+//! The rows farthest from the centres of their clusters: where centres go that have lost their last
+//! row.
 
 use std::sync::{Arc, Mutex};
 
@@ -28,10 +29,20 @@ impl Search {
     /// Keeps a row if it is among the farthest.
     pub(super) fn offer(&self, row: u64, label: u32, distance: f64, x: impl FnOnce() -> Vec<f64>) {
         let mut found = self.found.locked();
-        let at = found.partition_point(|far| far.distance > distance || (far.distance == distance && far.row < row));
+        let at = found.partition_point(|far| {
+            far.distance > distance || (far.distance == distance && far.row < row)
+        });
         if distance > 0.0 && at < self.count {
             found.truncate(self.count - 1);
-            found.insert(at, Far { row, label, x: x(), distance });
+            found.insert(
+                at,
+                Far {
+                    row,
+                    label,
+                    x: x(),
+                    distance,
+                },
+            );
         }
     }
 }
@@ -44,7 +55,10 @@ pub(super) fn find<T: Real, S: Source<T>>(
     count: usize,
     task: impl Fn(&mut Plan, usize, Arc<Search>) -> Task,
 ) -> Result<Vec<Far>> {
-    let search = Arc::new(Search { count, found: Mutex::default() });
+    let search = Arc::new(Search {
+        count,
+        found: Mutex::default(),
+    });
     plan.hold((count * lloyd.shape.features * 8) as u64);
     for block in 0..lloyd.blocks.len() {
         let task = task(&mut plan, block, Arc::clone(&search));

@@ -23,11 +23,16 @@ impl<T: Real> Packed<T> {
     pub(super) fn new(out: &mut [u8], x: MatRef<'_, T>, shift: &[f64]) -> Result<Packed<T>> {
         let packing = Packing::of(x);
         packing.pack(out, x)?;
-        Ok(Packed { base: packing.base(shift), error: packing.error(out, x, shift)?, packing })
+        Ok(Packed {
+            base: packing.base(shift),
+            error: packing.error(out, x, shift)?,
+            packing,
+        })
     }
 }
 
-/// Some rows of a block, and what a task has to read for them. A further kind of matrix is a further source.
+/// Some rows of a block, and what a task has to read for them. A further kind of matrix is a
+/// further source.
 pub(super) struct Piece<T> {
     /// Counted from the first row of the block.
     pub(super) rows: Range<usize>,
@@ -41,11 +46,17 @@ enum Source<T> {
 
 impl<T: Real> Piece<T> {
     pub(super) fn dense(rows: Range<usize>, tile: Tile) -> Piece<T> {
-        Piece { rows, source: Source::Dense(tile) }
+        Piece {
+            rows,
+            source: Source::Dense(tile),
+        }
     }
 
     pub(super) fn packed(rows: Range<usize>, region: Region, packed: Arc<Packed<T>>) -> Piece<T> {
-        Piece { rows, source: Source::Packed(region, packed) }
+        Piece {
+            rows,
+            source: Source::Packed(region, packed),
+        }
     }
 
     pub(super) fn region(&self) -> Region {
@@ -84,11 +95,19 @@ impl<T: Real> BlockRows<'_, T> {
         let d = shift.len();
         match self {
             BlockRows::Dense(x) => {
-                kernels::center_into(view_mut(out, rows.len(), d, d, 1)?, x.subrows(rows.start, rows.len()), shift)?;
+                kernels::center_into(
+                    view_mut(out, rows.len(), d, d, 1)?,
+                    x.subrows(rows.start, rows.len()),
+                    shift,
+                )?;
             }
             BlockRows::Packed(bytes, packed) => {
                 let width = packed_row_bytes::<T>(d);
-                packed.packing.unpack(out, &bytes[rows.start * width..rows.end * width], &packed.base)?;
+                packed.packing.unpack(
+                    out,
+                    &bytes[rows.start * width..rows.end * width],
+                    &packed.base,
+                )?;
             }
         }
         Ok(())

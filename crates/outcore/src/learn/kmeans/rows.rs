@@ -20,14 +20,22 @@ const TASK_ROWS: usize = 64;
 
 /// Rows of x by number, ascending, one after another, with all their zeros, in f64.
 ///
-/// Cost: reads them, each by itself, of a dense matrix; the pieces that they are in, of a sparse one; 8 bytes an element besides the budget.
+/// Cost: reads them, each by itself, of a dense matrix; the pieces that they are in, of a sparse
+/// one; 8 bytes an element besides the budget.
 ///
 /// # Errors
-/// [`Error::Shape`] for a row that there is not, or one that does not follow; [`Error::Value`] for a matrix in CSC; [`Error::OverBudget`].
+/// [`Error::Shape`] for a row that there is not, or one that does not follow; [`Error::Value`] for
+/// a matrix in CSC; [`Error::OverBudget`].
 pub fn take_rows(session: &Session, x: &Rows, rows: &[u64]) -> Result<Job<Vec<f64>>> {
     x.check_rows_together()?;
-    if rows.windows(2).any(|pair| pair[0] >= pair[1]) || rows.last().is_some_and(|&last| last >= x.count()) {
-        return Err(Error::shape(format!("rows to take of {} have to ascend below {}", x.name(), x.count())));
+    if rows.windows(2).any(|pair| pair[0] >= pair[1])
+        || rows.last().is_some_and(|&last| last >= x.count())
+    {
+        return Err(Error::shape(format!(
+            "rows to take of {} have to ascend below {}",
+            x.name(),
+            x.count()
+        )));
     }
     let mut plan = Plan::new("take rows");
     let taken = Arc::new(Mutex::new(vec![0.0; rows.len() * x.width() as usize]));
@@ -35,7 +43,9 @@ pub fn take_rows(session: &Session, x: &Rows, rows: &[u64]) -> Result<Job<Vec<f6
         Rows::Dense(x) => take_dense::<T>(&mut plan, x, rows, &taken),
         Rows::Sparse(x) => take_sparse::<T>(&mut plan, x, MemorySplit::new(session).panel_bytes(), rows, &taken),
     });
-    Job::new(session, vec![plan], move |_| Ok(std::mem::take(&mut *taken.locked())))
+    Job::new(session, vec![plan], move |_| {
+        Ok(std::mem::take(&mut *taken.locked()))
+    })
 }
 
 type Taken = Arc<Mutex<Vec<f64>>>;
@@ -44,9 +54,14 @@ fn take_dense<T: Real>(plan: &mut Plan, x: &Operand, rows: &[u64], taken: &Taken
     let (d, element) = (x.cols() as usize, size_of::<T>() as u64);
     let (extent, layout) = (x.extent(plan), x.layout());
     for (number, some) in rows.chunks(TASK_ROWS).enumerate() {
-        let tiles: Vec<_> = some.iter().map(|&row| layout.tile(extent, row..row + 1, 0..d as u64, element)).collect();
+        let tiles: Vec<_> = some
+            .iter()
+            .map(|&row| layout.tile(extent, row..row + 1, 0..d as u64, element))
+            .collect();
         let taken = Arc::clone(taken);
-        let task = tiles.iter().fold(Task::new("take"), |task, tile| task.read(tile.region));
+        let task = tiles
+            .iter()
+            .fold(Task::new("take"), |task, tile| task.read(tile.region));
         plan.task(task.run(move |cx| {
             let mut taken = taken.locked();
             for (at, (tile, block)) in tiles.iter().zip(&*cx.blocks).enumerate() {
@@ -58,17 +73,32 @@ fn take_dense<T: Real>(plan: &mut Plan, x: &Operand, rows: &[u64], taken: &Taken
     }
 }
 
-fn take_sparse<T: Real>(plan: &mut Plan, x: &Sparse, piece_bytes: u64, rows: &[u64], taken: &Taken) {
+fn take_sparse<T: Real>(
+    plan: &mut Plan,
+    x: &Sparse,
+    piece_bytes: u64,
+    rows: &[u64],
+    taken: &Taken,
+) {
     let d = x.cols() as usize;
     for piece in x.pieces(piece_bytes, |_| 0) {
         let range = piece.lines();
-        let (from, to) = (rows.partition_point(|&row| row < range.start), rows.partition_point(|&row| row < range.end));
+        let (from, to) = (
+            rows.partition_point(|&row| row < range.start),
+            rows.partition_point(|&row| row < range.end),
+        );
         if from == to {
             continue;
         }
-        let wanted: Vec<usize> = rows[from..to].iter().map(|row| (row - range.start) as usize).collect();
+        let wanted: Vec<usize> = rows[from..to]
+            .iter()
+            .map(|row| (row - range.start) as usize)
+            .collect();
         let (lines, taken) = (x.blocks(&piece), Arc::clone(taken));
-        let task = x.regions(plan, &piece).into_iter().fold(Task::new("take"), Task::read);
+        let task = x
+            .regions(plan, &piece)
+            .into_iter()
+            .fold(Task::new("take"), Task::read);
         plan.task(task.run(move |cx| {
             let mut taken = taken.locked();
             with_lines!(lines, cx.blocks, T, a => a.each_line(|line, entries| {

@@ -1,7 +1,8 @@
-//! k-means of sparse rows: products of the lines of a piece with all centres at once, and sums by the entries of what changes.
+//! k-means of sparse rows: products of the lines of a piece with all centres at once, and sums by
+//! the entries of what changes.
 //!
-//! Bounds settle rows as they do dense ones; a piece of which all rows are settled is not read. Centres are dense: k d elements three
-//! times, and 8 k d bytes in each of at most eight lanes.
+//! Bounds settle rows as they do dense ones; a piece of which all rows are settled is not read.
+//! Centres are dense: k d elements three times, and 8 k d bytes in each of at most eight lanes.
 
 use std::sync::Arc;
 
@@ -44,7 +45,11 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
         let (n, element) = (x.rows(), size_of::<T>() as u64);
         let centers = MemorySplit::new(session).hold(4 * start.len() as u64 * element);
         let fixed = label_bytes(n, weights.as_ref());
-        let Division { split, bounds, state_bytes } = Division::new(session, centers, shape, n, fixed, true);
+        let Division {
+            split,
+            bounds,
+            state_bytes,
+        } = Division::new(session, centers, shape, n, fixed, true);
         let k = shape.clusters as u64;
         let piece_bytes = split.panel_bytes().min(short_piece_bytes(k, element));
         let pieces = whole_lines(&x.pieces(piece_bytes, |lines| lines * (k * element + 48)));
@@ -76,12 +81,20 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
         let lines = self.len_of(block);
         let entries: u64 = self.source.pieces[block].iter().map(Piece::entries).sum();
         let task = Task::new("assign").flops(csrmm_flops(entries as usize, self.shape.clusters));
-        let task = task.scratch(lines * self.shape.clusters * size_of::<T>()).held(48 * lines);
-        self.source.pieces[block].iter().flat_map(|piece| self.source.x.regions(plan, piece)).fold(task, Task::read)
+        let task = task
+            .scratch(lines * self.shape.clusters * size_of::<T>())
+            .held(48 * lines);
+        self.source.pieces[block]
+            .iter()
+            .flat_map(|piece| self.source.x.regions(plan, piece))
+            .fold(task, Task::read)
     }
 
     fn read(&self, block: usize) -> Vec<PieceBlocks> {
-        self.source.pieces[block].iter().map(|piece| self.source.x.blocks(piece)).collect()
+        self.source.pieces[block]
+            .iter()
+            .map(|piece| self.source.x.blocks(piece))
+            .collect()
     }
 }
 
@@ -89,7 +102,10 @@ impl<T: Real> Source<T> for SparseBlocks {
     fn explained(lloyd: &Lloyd<T, Self>) -> Vec<Plan> {
         let mut plan = lloyd.empty_plan();
         plan.hold(lloyd.state_bytes);
-        plan.note("state", format!("{} bytes a row", lloyd.state_bytes / lloyd.rows()));
+        plan.note(
+            "state",
+            format!("{} bytes a row", lloyd.state_bytes / lloyd.rows()),
+        );
         let lanes = lloyd.lanes(&mut plan);
         for block in 0..lloyd.blocks.len() {
             let task = lloyd.task(&mut plan, block);
@@ -114,7 +130,11 @@ impl<T: Real> Source<T> for SparseBlocks {
             moved.is_some_and(|moved| states.relax_bounds(moved) == 0)
         };
         let across = Arc::new(centers.across(lloyd.shape));
-        for block in lloyd.order(passes).into_iter().filter(|block| !settled(block)) {
+        for block in lloyd
+            .order(passes)
+            .into_iter()
+            .filter(|block| !settled(block))
+        {
             let comparison = Comparison {
                 shape: lloyd.shape,
                 centers: Arc::clone(centers),
@@ -144,30 +164,53 @@ impl<T: Real> Source<T> for SparseBlocks {
         centers: &Arc<Centers<T>>,
         count: usize,
     ) -> Result<Vec<Far>> {
-        farthest::find(stage, lloyd.empty_plan(), lloyd, count, |plan, block, search| {
-            let (read, first_row, d) = (lloyd.read(block), lloyd.blocks[block].start, lloyd.shape.features);
-            let (states, centers) = (Arc::clone(states), Arc::clone(centers));
-            lloyd.task(plan, block).run(move |cx| {
-                let states = states[block].locked();
-                for (line, entries) in rows_of::<T>(&read, cx.blocks, states.labels.len())?.into_iter().enumerate() {
-                    let label = states.labels[line];
-                    let center = &centers.values[label as usize * d..][..d];
-                    let dense = || {
-                        let mut x = vec![0.0; d];
-                        entries.iter().for_each(|&(column, value)| x[column] += value);
-                        x
-                    };
-                    let square: f64 = dense().iter().zip(center).map(|(x, c)| (x - c.f64()).powi(2)).sum();
-                    search.offer(first_row + line as u64, label, square.sqrt(), dense);
-                }
-                Ok(())
-            })
-        })
+        farthest::find(
+            stage,
+            lloyd.empty_plan(),
+            lloyd,
+            count,
+            |plan, block, search| {
+                let (read, first_row, d) = (
+                    lloyd.read(block),
+                    lloyd.blocks[block].start,
+                    lloyd.shape.features,
+                );
+                let (states, centers) = (Arc::clone(states), Arc::clone(centers));
+                lloyd.task(plan, block).run(move |cx| {
+                    let states = states[block].locked();
+                    for (line, entries) in rows_of::<T>(&read, cx.blocks, states.labels.len())?
+                        .into_iter()
+                        .enumerate()
+                    {
+                        let label = states.labels[line];
+                        let center = &centers.values[label as usize * d..][..d];
+                        let dense = || {
+                            let mut x = vec![0.0; d];
+                            entries
+                                .iter()
+                                .for_each(|&(column, value)| x[column] += value);
+                            x
+                        };
+                        let square: f64 = dense()
+                            .iter()
+                            .zip(center)
+                            .map(|(x, c)| (x - c.f64()).powi(2))
+                            .sum();
+                        search.offer(first_row + line as u64, label, square.sqrt(), dense);
+                    }
+                    Ok(())
+                })
+            },
+        )
     }
 }
 
 /// The entries of each line of a block.
-fn rows_of<T: Real>(pieces: &[PieceBlocks], blocks: &[Block], lines: usize) -> Result<Vec<Entries>> {
+fn rows_of<T: Real>(
+    pieces: &[PieceBlocks],
+    blocks: &[Block],
+    lines: usize,
+) -> Result<Vec<Entries>> {
     let mut rows = vec![Entries::new(); lines];
     for (piece, blocks) in each_piece(pieces, blocks) {
         with_lines!(piece, blocks, T, a => {
@@ -199,10 +242,17 @@ impl<T: Real> Comparison<T> {
         totals: &mut Totals<'_>,
     ) -> Result<()> {
         let states = &mut *self.states[block].locked();
-        let (n, k, d) = (states.labels.len(), self.shape.clusters, self.shape.features);
+        let (n, k, d) = (
+            states.labels.len(),
+            self.shape.clusters,
+            self.shape.features,
+        );
         let mut picked = vec![self.first || !states.has_bounds(); n];
         if !picked.first().copied().unwrap_or(true) {
-            states.active(&self.centers.gaps).into_iter().for_each(|row| picked[row as usize] = true);
+            states
+                .active(&self.centers.gaps)
+                .into_iter()
+                .for_each(|row| picked[row as usize] = true);
         }
         let scores = &mut scores[..n * k];
         scores.fill(T::ZERO);
@@ -218,7 +268,11 @@ impl<T: Real> Comparison<T> {
             });
         }
         let mut changes: Vec<Option<(Option<u32>, u32)>> = vec![None; n];
-        for (line, scores) in scores.chunks_exact(k).enumerate().filter(|(line, _)| picked[*line]) {
+        for (line, scores) in scores
+            .chunks_exact(k)
+            .enumerate()
+            .filter(|(line, _)| picked[*line])
+        {
             let (mut label, mut first, mut second) = (0, f64::INFINITY, f64::INFINITY);
             for (cluster, (score, square)) in scores.iter().zip(&self.centers.squares).enumerate() {
                 let value = square.f64() - 2.0 * score.f64();
@@ -232,7 +286,9 @@ impl<T: Real> Comparison<T> {
             if !(square + first).is_finite() {
                 return Err(self.locate(pieces, blocks, line, n)?);
             }
-            let error = (f64::from(counts[line]) + 8.0) * T::EPSILON.f64() * (square.sqrt() + self.centers.reach).powi(2);
+            let error = (f64::from(counts[line]) + 8.0)
+                * T::EPSILON.f64()
+                * (square.sqrt() + self.centers.reach).powi(2);
             states.keep(line, label, square + first, square + second, error, 0.0);
             if before != label || self.first {
                 changes[line] = Some(((!self.first).then_some(before), label));
@@ -248,7 +304,10 @@ impl<T: Real> Comparison<T> {
         }
         for (line, change) in changes.into_iter().enumerate() {
             let Some((from, to)) = change else { continue };
-            let weight = self.weights.as_ref().map_or(1.0, |weights| weights[self.first_row as usize + line]);
+            let weight = self
+                .weights
+                .as_ref()
+                .map_or(1.0, |weights| weights[self.first_row as usize + line]);
             totals.moved_sparse(&rows[line], weight, from, to);
             if self.first {
                 totals.seen_sparse(&rows[line], weight, squares[line]);
@@ -258,14 +317,27 @@ impl<T: Real> Comparison<T> {
     }
 
     /// Which entry of a row is not finite.
-    fn locate(&self, pieces: &[PieceBlocks], blocks: &[Block], line: usize, lines: usize) -> Result<Error> {
+    fn locate(
+        &self,
+        pieces: &[PieceBlocks],
+        blocks: &[Block],
+        line: usize,
+        lines: usize,
+    ) -> Result<Error> {
         let rows = rows_of::<T>(pieces, blocks, lines)?;
         let found = rows[line].iter().find(|(_, value)| !value.is_finite());
         Ok(match found {
-            Some(&(place, _)) => {
-                Error::NotFinite { object: self.object.clone(), row: self.first_row + line as u64, column: place as u64 }
-            }
-            None => Error::Failed { what: format!("{}: a squared distance overflows the element type", self.object) },
+            Some(&(place, _)) => Error::NotFinite {
+                object: self.object.clone(),
+                row: self.first_row + line as u64,
+                column: place as u64,
+            },
+            None => Error::Failed {
+                what: format!(
+                    "{}: a squared distance overflows the element type",
+                    self.object
+                ),
+            },
         })
     }
 }

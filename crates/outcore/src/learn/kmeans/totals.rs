@@ -5,7 +5,8 @@
 //! | sums of all columns, d | weighted squares | squares | labels changed | rows compared |
 //! ```
 //!
-//! A round adds what changes: a row that leaves a cluster is taken off its sums. Weights and counts of none are exactly zero.
+//! A round adds what changes: a row that leaves a cluster is taken off its sums. Weights and counts
+//! of none are exactly zero.
 
 use std::ops::Range;
 
@@ -62,7 +63,10 @@ impl<'a> Totals<'a> {
         let counts = f64::from(u8::from(weight != 0.0));
         for (cluster, sign) in from.map(|from| (from, -1.0)).into_iter().chain([(to, 1.0)]) {
             let (cluster, weight) = (cluster as usize, sign * weight);
-            self.values[self.shape.sums(cluster)].iter_mut().zip(x).for_each(|(sum, x)| *sum += weight * x.f64());
+            self.values[self.shape.sums(cluster)]
+                .iter_mut()
+                .zip(x)
+                .for_each(|(sum, x)| *sum += weight * x.f64());
             self.values[self.shape.weight(cluster)] += weight;
             self.values[self.shape.count(cluster)] += sign * counts;
         }
@@ -70,12 +74,20 @@ impl<'a> Totals<'a> {
     }
 
     /// The same of a sparse row; `entries` are its places and values.
-    pub(super) fn moved_sparse(&mut self, entries: &[(usize, f64)], weight: f64, from: Option<u32>, to: u32) {
+    pub(super) fn moved_sparse(
+        &mut self,
+        entries: &[(usize, f64)],
+        weight: f64,
+        from: Option<u32>,
+        to: u32,
+    ) {
         let counts = f64::from(u8::from(weight != 0.0));
         for (cluster, sign) in from.map(|from| (from, -1.0)).into_iter().chain([(to, 1.0)]) {
             let (cluster, weight) = (cluster as usize, sign * weight);
             let sums = &mut self.values[self.shape.sums(cluster)];
-            entries.iter().for_each(|&(place, value)| sums[place] += weight * value);
+            entries
+                .iter()
+                .for_each(|&(place, value)| sums[place] += weight * value);
             self.values[self.shape.weight(cluster)] += weight;
             self.values[self.shape.count(cluster)] += sign * counts;
         }
@@ -85,14 +97,19 @@ impl<'a> Totals<'a> {
     /// A sparse row is seen for the first time.
     pub(super) fn seen_sparse(&mut self, entries: &[(usize, f64)], weight: f64, square: f64) {
         let columns = &mut self.values[self.shape.columns()];
-        entries.iter().for_each(|&(place, value)| columns[place] += value);
+        entries
+            .iter()
+            .for_each(|&(place, value)| columns[place] += value);
         self.values[self.shape.last(0)] += weight * square;
         self.values[self.shape.last(1)] += square;
     }
 
     /// A row is seen for the first time.
     pub(super) fn seen<T: Real>(&mut self, x: &[T], weight: f64, square: f64) {
-        self.values[self.shape.columns()].iter_mut().zip(x).for_each(|(sum, x)| *sum += x.f64());
+        self.values[self.shape.columns()]
+            .iter_mut()
+            .zip(x)
+            .for_each(|(sum, x)| *sum += x.f64());
         self.values[self.shape.last(0)] += weight * square;
         self.values[self.shape.last(1)] += square;
     }
@@ -110,14 +127,23 @@ pub(super) struct Sums {
 
 impl Sums {
     pub(super) fn new(shape: Shape) -> Sums {
-        Sums { values: vec![0.0; shape.len()], shape }
+        Sums {
+            values: vec![0.0; shape.len()],
+            shape,
+        }
     }
 
-    /// Adds the lanes of a round, in order. How many labels have changed, and how many rows were compared.
+    /// Adds the lanes of a round, in order. How many labels have changed, and how many rows were
+    /// compared.
     pub(super) fn add<'a>(&mut self, lanes: impl Iterator<Item = &'a [f64]>) -> (u64, u64) {
         let (changed, compared) = (self.shape.last(2), self.shape.last(3));
         (self.values[changed], self.values[compared]) = (0.0, 0.0);
-        lanes.for_each(|lane| self.values.iter_mut().zip(lane).for_each(|(sum, lane)| *sum += lane));
+        lanes.for_each(|lane| {
+            self.values
+                .iter_mut()
+                .zip(lane)
+                .for_each(|(sum, lane)| *sum += lane)
+        });
         for cluster in 0..self.shape.clusters {
             if self.values[self.shape.count(cluster)] != 0.0 {
                 continue;
@@ -138,16 +164,27 @@ impl Sums {
 
     /// Mean of the variances of all columns, over `rows` rows.
     pub(super) fn variance(&self, rows: f64) -> f64 {
-        let means: f64 = self.values[self.shape.columns()].iter().map(|sum| (sum / rows).powi(2)).sum();
+        let means: f64 = self.values[self.shape.columns()]
+            .iter()
+            .map(|sum| (sum / rows).powi(2))
+            .sum();
         (self.values[self.shape.last(1)] / rows - means).max(0.0) / self.shape.features as f64
     }
 
-    /// Weighted sum of squared distances of all rows to the centre of their cluster: |x|^2 - 2 x.c + |c|^2, summed by parts.
+    /// Weighted sum of squared distances of all rows to the centre of their cluster: |x|^2 - 2 x.c
+    /// + |c|^2, summed by parts.
     pub(super) fn inertia<T: Real>(&self, centers: &[T]) -> f64 {
-        let parts = centers.chunks(self.shape.features).enumerate().map(|(cluster, center)| {
-            let weight = self.weight(cluster);
-            center.iter().zip(self.cluster(cluster)).map(|(c, sum)| c.f64() * (weight * c.f64() - 2.0 * sum)).sum::<f64>()
-        });
+        let parts = centers
+            .chunks(self.shape.features)
+            .enumerate()
+            .map(|(cluster, center)| {
+                let weight = self.weight(cluster);
+                center
+                    .iter()
+                    .zip(self.cluster(cluster))
+                    .map(|(c, sum)| c.f64() * (weight * c.f64() - 2.0 * sum))
+                    .sum::<f64>()
+            });
         (self.values[self.shape.last(0)] + parts.sum::<f64>()).max(0.0)
     }
 }

@@ -39,7 +39,9 @@ pub fn affine(session: &Session, x: Operand, map: Affine, out: Output) -> Result
         && [0, k].contains(&(map.after.len() as u64));
     if !fits {
         let (name, taken) = (x.name(), map.matrix.len() as u64 / k.max(1));
-        return Err(Error::shape(format!("{name} has {d} columns, the map takes {taken} and gives {k}")));
+        return Err(Error::shape(format!(
+            "{name} has {d} columns, the map takes {taken} and gives {k}"
+        )));
     }
     let dtype = x.dtype();
     with_real!(dtype, T => {
@@ -71,7 +73,11 @@ impl<T: Real> RowMap<T> for Prepared<T> {
     fn cost(&self, rows: usize, entries: usize, _by_rows: bool) -> Cost {
         Cost {
             flops: kernels::gemm_flops(rows, self.width, self.features),
-            scratch: if self.before.is_empty() { 0 } else { entries * size_of::<T>() },
+            scratch: if self.before.is_empty() {
+                0
+            } else {
+                entries * size_of::<T>()
+            },
             held: gemm_scratch_bytes::<T>(rows, self.width, self.features, &self.blas),
         }
     }
@@ -88,8 +94,20 @@ impl<T: Real> RowMap<T> for Prepared<T> {
         for (column, &after) in self.after.iter().enumerate() {
             kernels::fill(y.as_mut().subcols_mut(column, 1), T::of(after));
         }
-        let beta = if self.after.is_empty() { T::ZERO } else { T::ONE };
+        let beta = if self.after.is_empty() {
+            T::ZERO
+        } else {
+            T::ONE
+        };
         let stop = || work.cancelled.load(Ordering::Relaxed);
-        in_calls(y, T::ONE, x, view(&self.matrix, d, k, k, 1)?, beta, &self.blas, stop)
+        in_calls(
+            y,
+            T::ONE,
+            x,
+            view(&self.matrix, d, k, k, 1)?,
+            beta,
+            &self.blas,
+            stop,
+        )
     }
 }

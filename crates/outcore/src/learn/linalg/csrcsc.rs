@@ -1,23 +1,26 @@
 //! The same matrix compressed along its other side: CSR to CSC, and back.
 //!
-//! Cost: with all entries in a part of the memory, reads A and writes the result. Else entries go by way of scratch, of a matrix little
-//! larger than memory those left out that fit it: reads A, writes and reads six or seven bytes an entry, writes the result. What is known
-//! of scratch takes 20 bytes for each group of buckets and round, entries squared over memory squared: a matrix of 100 times the
-//! budget needs a quarter of it for that.
+//! Cost: with all entries in a part of the memory, reads A and writes the result. Else entries go
+//! by way of scratch, of a matrix little larger than memory those left out that fit it: reads A,
+//! writes and reads six or seven bytes an entry, writes the result. What is known of scratch takes
+//! 20 bytes for each group of buckets and round, entries squared over memory squared: a matrix of
+//! 100 times the budget needs a quarter of it for that.
 //!
-//! Places (columns of CSR) are cut into buckets of about equal entries, by a sample. Rounds of pieces pass by; each piece is sorted by
-//! bucket on its own, and while the next rounds are sorted, what every group of buckets has of it is written to scratch, a segment each.
-//! Then group after group is read, and each of its buckets put together and sorted by place: entries of a place come in the order of
-//! lines, so the result is the same whatever the memory.
+//! Places (columns of CSR) are cut into buckets of about equal entries, by a sample. Rounds of
+//! pieces pass by; each piece is sorted by bucket on its own, and while the next rounds are sorted,
+//! what every group of buckets has of it is written to scratch, a segment each. Then group after
+//! group is read, and each of its buckets put together and sorted by place: entries of a place come
+//! in the order of lines, so the result is the same whatever the memory.
 //!
 //! ```text
 //!   a segment:   where each bucket begins, u32 | (entries, bytes of gaps) of each bucket and piece, u32 | buckets
 //!   a bucket:    values | places, nothing to u32 | gaps, u8
 //! ```
 //!
-//! A place counts from the bucket's first. A gap is how many lines an entry is behind the one before, from the piece's first line on; 255
-//! says that more is to come. A bucket of one place has no places, and is a group by itself, which goes out as it comes in. Source: the
-//! bucket partition of external sorting (Aggarwal and Vitter, 1988).
+//! A place counts from the bucket's first. A gap is how many lines an entry is behind the one
+//! before, from the piece's first line on; 255 says that more is to come. A bucket of one place has
+//! no places, and is a group by itself, which goes out as it comes in. Source: the bucket partition
+//! of external sorting (Aggarwal and Vitter, 1988).
 
 mod bucket;
 mod buckets;
@@ -47,7 +50,8 @@ use crate::session::{PLAN_THREADS, Session};
 const ROUNDS: usize = 3;
 /// So that there is something to read when one of them is done.
 const SORTED_AT_ONCE: usize = 2;
-/// Of more rounds the last do not stay in memory: they would save little, and groups can use the memory.
+/// Of more rounds the last do not stay in memory: they would save little, and groups can use the
+/// memory.
 const KEEPS_WITHIN: u64 = 32;
 /// Buckets are wider than this only where there are too many places.
 const NARROW: u64 = 1 << 16;
@@ -92,31 +96,59 @@ impl Sizes {
     fn new(memory: u64, a: &Sparse) -> Option<Sizes> {
         let value = if a.has_values() { a.dtype().bytes() } else { 0 };
         let index = SparseShape::index_for(a.lines()).bytes();
-        // Of every place a bucket needs an offset and a counter, of as many buckets as are on their way in or out.
+        // Of every place a bucket needs an offset and a counter, of as many buckets as are on their
+        // way in or out.
         let narrow = NARROW.min((memory / 512).next_power_of_two());
         let is_narrow = a.width().div_ceil(narrow) <= BUCKETS_MOST / 2;
-        let widest = if is_narrow { narrow } else { a.width().div_ceil(BUCKETS_MOST / 2) };
+        let widest = if is_narrow {
+            narrow
+        } else {
+            a.width().div_ceil(BUCKETS_MOST / 2)
+        };
         let record = value + if widest <= NARROW { 4 } else { 8 };
         let held = memory / 5 * 3;
         let rounds = (a.nonzeros() * record).div_ceil((held / ROUNDS as u64).max(1));
         let keeps = rounds <= KEEPS_WITHIN;
         // While a group goes out the next comes in.
         let room = (if keeps { memory - held } else { memory }) * 3 / 5;
-        let groups = (a.nonzeros() * 2 * (value + 4 + value + index)).div_ceil(room.max(1)).max(1);
+        let groups = (a.nonzeros() * 2 * (value + 4 + value + index))
+            .div_ceil(room.max(1))
+            .max(1);
         // Fewer where memory is short, but half of them: then nothing comes in meanwhile.
-        let described = if rounds > ROUNDS as u64 { rounds * size_of::<Segment>() as u64 } else { 0 };
-        let most = (memory / 4).checked_div(described).unwrap_or(u64::MAX).min(BUCKETS_MOST / 2 / GROUP);
+        let described = if rounds > ROUNDS as u64 {
+            rounds * size_of::<Segment>() as u64
+        } else {
+            0
+        };
+        let most = (memory / 4)
+            .checked_div(described)
+            .unwrap_or(u64::MAX)
+            .min(BUCKETS_MOST / 2 / GROUP);
         let groups = groups.min(most.max(groups / 2));
-        (groups <= most).then_some(Sizes { record, held, keeps, groups, widest })
+        (groups <= most).then_some(Sizes {
+            record,
+            held,
+            keeps,
+            groups,
+            widest,
+        })
     }
 
     /// # Errors
     /// [`Error::OverBudget`].
     fn within(memory: u64, a: &Sparse, what: &str) -> Result<Sizes> {
         Sizes::new(memory, a).ok_or_else(|| {
-            let needed = (1..32).map(|more| memory + memory / 4 * more).find(|&memory| Sizes::new(memory, a).is_some());
+            let needed = (1..32)
+                .map(|more| memory + memory / 4 * more)
+                .find(|&memory| Sizes::new(memory, a).is_some());
             let needed = needed.unwrap_or(u64::MAX);
-            outcore_engine::Error::OverBudget { what: what.to_owned(), needed, available: memory, budget: memory }.into()
+            outcore_engine::Error::OverBudget {
+                what: what.to_owned(),
+                needed,
+                available: memory,
+                budget: memory,
+            }
+            .into()
         })
     }
 }
@@ -145,7 +177,10 @@ impl Spilled {
     /// Where a segment is.
     fn region(&self, plan: &mut Plan, number: usize) -> Region {
         let begin = |segment: &Segment| SECTOR * u64::from(segment.sector);
-        let (begin, end) = (begin(&self.segments[number]), self.segments.get(number + 1).map_or(self.bytes, begin));
+        let (begin, end) = (
+            begin(&self.segments[number]),
+            self.segments.get(number + 1).map_or(self.bytes, begin),
+        );
         Region::span(plan.extent(&self.extent), begin, end - begin)
     }
 
@@ -193,11 +228,18 @@ impl<T: Real> Transposition<T> {
     fn plan(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job<Sparse>> {
         let (memory, what) = (session.memory_free(), format!("csrcsc {}", a.name()));
         let sizes = Sizes::within(memory, a, &what)?;
-        // Sorted entries take three fifths; a piece on its way in a tenth, buckets on their way out the rest.
+        // Sorted entries take three fifths; a piece on its way in a tenth, buckets on their way out
+        // the rest.
         let share = memory / 10 / (PLAN_THREADS + 1);
         let pieces = a.pieces(share, |lines| if lines > NARROW { share } else { 0 });
-        if pieces.iter().any(|piece| piece.lines().end - piece.lines().start > NARROW) {
-            return Err(Error::value(format!("{} has more lines than can be turned over", a.name())));
+        if pieces
+            .iter()
+            .any(|piece| piece.lines().end - piece.lines().start > NARROW)
+        {
+            return Err(Error::value(format!(
+                "{} has more lines than can be turned over",
+                a.name()
+            )));
         }
         let mut plan = Plan::new(what.clone());
         let shape = SparseShape {
@@ -209,15 +251,25 @@ impl<T: Real> Transposition<T> {
         };
         let new = NewSparse::make(session, out, shape, &mut plan)?;
         let buckets = sizes.groups * GROUP;
-        let rounds = rounds(&pieces, |piece| piece.entries() * sizes.record + 8 * buckets, sizes.held / ROUNDS as u64);
+        let rounds = rounds(
+            &pieces,
+            |piece| piece.entries() * sizes.record + 8 * buckets,
+            sizes.held / ROUNDS as u64,
+        );
         plan.note("rounds", rounds.len());
         plan.note("groups", sizes.groups);
         if rounds.len() > ROUNDS {
-            let spilled = rounds[..kept_from(rounds.len(), sizes.keeps)].iter().flat_map(|round| &pieces[round.clone()]);
+            let spilled = rounds[..kept_from(rounds.len(), sizes.keeps)]
+                .iter()
+                .flat_map(|round| &pieces[round.clone()]);
             let entries = spilled.map(Piece::entries).sum::<u64>();
             plan.note("entries by way of scratch", entries);
             // There an entry has its value, and its line as a gap of a byte at least.
-            let least = if a.has_values() { size_of::<T>() as u64 } else { 0 } + 1;
+            let least = if a.has_values() {
+                size_of::<T>() as u64
+            } else {
+                0
+            } + 1;
             session.expect_scratch(&what, entries * least)?;
         }
         plan.bound(a.stored_bytes() + new.nbytes());
@@ -231,8 +283,19 @@ impl<T: Real> Transposition<T> {
             let sample = std::mem::take(&mut *sample.locked());
             let buckets = Arc::new(Buckets::new(a.width(), buckets, sizes.widest, sample));
             let pieces = Arc::new(pieces);
-            Transposition::<T> { session, a, pieces, buckets, rounds, sizes, step, planned, new, pool: Pool::default() }
-                .run(stage)
+            Transposition::<T> {
+                session,
+                a,
+                pieces,
+                buckets,
+                rounds,
+                sizes,
+                step,
+                planned,
+                new,
+                pool: Pool::default(),
+            }
+            .run(stage)
         })
     }
 
@@ -243,12 +306,15 @@ impl<T: Real> Transposition<T> {
         let described = (kept_from * self.buckets.groups().len() * size_of::<Segment>()) as u64;
         let _described = stage.reserve("what is known of scratch", described)?;
         let done_after = |number: usize| 0.02 + 0.5 * number as f64 / rounds as f64;
-        let (mut spilled, mut sorting, mut leaving, mut kept) = (Vec::new(), VecDeque::new(), VecDeque::new(), Vec::new());
+        let (mut spilled, mut sorting, mut leaving, mut kept) =
+            (Vec::new(), VecDeque::new(), VecDeque::new(), Vec::new());
         let mut entries = vec![0; self.buckets.count()];
         for number in 0..rounds {
             while number + sorting.len() < rounds && sorting.len() < SORTED_AT_ONCE {
                 if sorting.len() + leaving.len() + kept.len() >= ROUNDS {
-                    let Some((begun, sorted)) = leaving.pop_front() else { break };
+                    let Some((begun, sorted)) = leaving.pop_front() else {
+                        break;
+                    };
                     stage.end(begun, done_after(number))?;
                     let mut pool = self.pool.locked();
                     pool.extend(Arc::into_inner(sorted).unwrap_or_default());
@@ -259,10 +325,15 @@ impl<T: Real> Transposition<T> {
             }
             let (begun, slots) = sorting.pop_front().expect("begun above");
             stage.end(begun, done_after(number + 1))?;
-            let sorted = slots.iter().map(|slot| slot.locked().take().ok_or(Error::Cancelled));
+            let sorted = slots
+                .iter()
+                .map(|slot| slot.locked().take().ok_or(Error::Cancelled));
             let sorted = Arc::new(sorted.collect::<Result<Vec<_>>>()?);
             for piece in sorted.iter() {
-                entries.iter_mut().enumerate().for_each(|(bucket, sum)| *sum += piece.entries(bucket).len() as u64);
+                entries
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(bucket, sum)| *sum += piece.entries(bucket).len() as u64);
             }
             if number < kept_from {
                 let (plan, round) = self.spill(self.rounds[number].clone(), &sorted)?;
@@ -277,9 +348,23 @@ impl<T: Real> Transposition<T> {
         }
         self.pool.locked().clear();
         let held = (!kept.is_empty()).then_some(held);
-        let first_kept = self.rounds.get(kept_from).map_or(self.pieces.len(), |round| round.start);
-        let kept: Vec<_> = kept.into_iter().flat_map(|sorted| Arc::into_inner(sorted).expect("its tasks have ended")).collect();
-        self.put_together(stage, &spilled, &Kept { sorted: Arc::new(kept), first: first_kept }, &entries)?;
+        let first_kept = self
+            .rounds
+            .get(kept_from)
+            .map_or(self.pieces.len(), |round| round.start);
+        let kept: Vec<_> = kept
+            .into_iter()
+            .flat_map(|sorted| Arc::into_inner(sorted).expect("its tasks have ended"))
+            .collect();
+        self.put_together(
+            stage,
+            &spilled,
+            &Kept {
+                sorted: Arc::new(kept),
+                first: first_kept,
+            },
+            &entries,
+        )?;
         drop(held);
         self.new.finish()
     }
@@ -290,13 +375,25 @@ impl<T: Real> Transposition<T> {
         let round = self.rounds[number].clone();
         let slots: Vec<Slot<T>> = round.clone().map(|_| Slot::default()).collect();
         for (piece, slot) in self.pieces[round].iter().zip(&slots) {
-            let (lines, slot, buckets) = (self.a.blocks(piece), Arc::clone(slot), Arc::clone(&self.buckets));
+            let (lines, slot, buckets) = (
+                self.a.blocks(piece),
+                Arc::clone(slot),
+                Arc::clone(&self.buckets),
+            );
             let (has_values, pool) = (self.a.has_values(), Arc::clone(&self.pool));
-            let task = self.a.regions(&mut plan, piece).into_iter().fold(Task::new("sort").flops(piece.entries()), Task::read);
+            let task = self
+                .a
+                .regions(&mut plan, piece)
+                .into_iter()
+                .fold(Task::new("sort").flops(piece.entries()), Task::read);
             // Lines that come in parts are put together first.
-            let whole =
-                piece.entries() as usize * (8 + size_of::<T>()) + 8 * (piece.lines().end - piece.lines().start + 1) as usize;
-            let task = if self.a.is_tiled() { task.held(whole) } else { task };
+            let whole = piece.entries() as usize * (8 + size_of::<T>())
+                + 8 * (piece.lines().end - piece.lines().start + 1) as usize;
+            let task = if self.a.is_tiled() {
+                task.held(whole)
+            } else {
+                task
+            };
             plan.task(task.run(move |cx| {
                 let used = pool.locked().pop().unwrap_or_default();
                 let sorted = match lines.index_element() {
@@ -323,7 +420,12 @@ impl<T: Real> Transposition<T> {
             };
             for part in parts {
                 let sorted = &sorted[part.clone()];
-                let of_bucket = |bucket: usize| sorted.iter().map(move |piece| piece.entries(bucket).len()).sum::<usize>();
+                let of_bucket = |bucket: usize| {
+                    sorted
+                        .iter()
+                        .map(move |piece| piece.entries(bucket).len())
+                        .sum::<usize>()
+                };
                 segments.push(Segment {
                     group: group as u32,
                     pieces: part.start as u32..part.end as u32,
@@ -335,22 +437,41 @@ impl<T: Real> Transposition<T> {
         }
         segments.shrink_to_fit();
         let file = self.session.scratch_file(None, offset)?;
-        let round = Spilled { extent: file.extent().clone(), pieces, segments: Arc::new(segments), bytes: offset };
+        let round = Spilled {
+            extent: file.extent().clone(),
+            pieces,
+            segments: Arc::new(segments),
+            bytes: offset,
+        };
         let extent = plan.extent(&round.extent);
-        let bytes: Vec<u64> = (0..round.segments.len()).map(|number| round.region(&mut plan, number).bytes()).collect();
+        let bytes: Vec<u64> = (0..round.segments.len())
+            .map(|number| round.region(&mut plan, number).bytes())
+            .collect();
         let mut offset = 0;
         for step in in_steps(bytes.iter().copied(), self.step) {
             let bytes = bytes[step.clone()].to_vec();
             let region = Region::span(extent, offset, bytes.iter().sum());
             offset = region.end();
-            let (sorted, segments, buckets) = (Arc::clone(sorted), Arc::clone(&round.segments), Arc::clone(&self.buckets));
+            let (sorted, segments, buckets) = (
+                Arc::clone(sorted),
+                Arc::clone(&round.segments),
+                Arc::clone(&self.buckets),
+            );
             let has_values = self.a.has_values();
             plan.task(Task::new("spill").write(region).run(move |cx| {
                 let mut rest = cx.blocks[0].bytes_mut();
                 for (segment, &bytes) in segments[step].iter().zip(&bytes) {
-                    let block = rest.split_off_mut(..bytes as usize).expect("as long as was counted");
+                    let block = rest
+                        .split_off_mut(..bytes as usize)
+                        .expect("as long as was counted");
                     let pieces = segment.pieces.start as usize..segment.pieces.end as usize;
-                    fill_segment(block, &sorted[pieces], &buckets.groups()[segment.group as usize], &buckets, has_values);
+                    fill_segment(
+                        block,
+                        &sorted[pieces],
+                        &buckets.groups()[segment.group as usize],
+                        &buckets,
+                        has_values,
+                    );
                 }
                 Ok(())
             }));
@@ -359,7 +480,13 @@ impl<T: Real> Transposition<T> {
     }
 
     /// Sorts every bucket by place and writes it.
-    fn put_together(&self, stage: &mut Stage, spilled: &[Spilled], kept: &Kept<T>, entries: &[u64]) -> Result<()> {
+    fn put_together(
+        &self,
+        stage: &mut Stage,
+        spilled: &[Spilled],
+        kept: &Kept<T>,
+        entries: &[u64],
+    ) -> Result<()> {
         let new_plan = || Plan::new("csrcsc: sort by place");
         let groups = self.buckets.groups();
         let mut plan = new_plan();
@@ -371,7 +498,12 @@ impl<T: Real> Transposition<T> {
                 true => self.parts_of_place(buckets.start, &segments, spilled, kept),
                 false => {
                     let all = kept.first..self.pieces.len();
-                    let part = |bucket| Part { bucket, segments: &segments, kept: all.clone(), entries: entries[bucket] };
+                    let part = |bucket| Part {
+                        bucket,
+                        segments: &segments,
+                        kept: all.clone(),
+                        entries: entries[bucket],
+                    };
                     buckets.clone().map(part).collect()
                 }
             };
@@ -389,7 +521,9 @@ impl<T: Real> Transposition<T> {
                 }
             }
         }
-        let end = self.new.offsets(&mut plan, self.a.width()..self.a.width() + 1);
+        let end = self
+            .new
+            .offsets(&mut plan, self.a.width()..self.a.width() + 1);
         plan.task(Task::new("end").write(end).run(move |cx| {
             cx.blocks[0].slice_mut::<i64>()[0] = first_entry as i64;
             Ok(())
@@ -406,18 +540,39 @@ impl<T: Real> Transposition<T> {
         spilled: &[Spilled],
         kept: &Kept<T>,
     ) -> Vec<Part<'a>> {
-        let entries = |&(round, number): &(usize, usize)| u64::from(spilled[round].segments[number].entries);
-        let from_scratch =
-            in_steps(segments.iter().map(|segment| ENTRY_BYTES * entries(segment)), self.step).into_iter().map(|step| {
-                let segments = &segments[step];
-                Part { bucket, segments, kept: 0..0, entries: segments.iter().map(entries).sum() }
-            });
+        let entries =
+            |&(round, number): &(usize, usize)| u64::from(spilled[round].segments[number].entries);
+        let from_scratch = in_steps(
+            segments
+                .iter()
+                .map(|segment| ENTRY_BYTES * entries(segment)),
+            self.step,
+        )
+        .into_iter()
+        .map(|step| {
+            let segments = &segments[step];
+            Part {
+                bucket,
+                segments,
+                kept: 0..0,
+                entries: segments.iter().map(entries).sum(),
+            }
+        });
         let sorted = |piece: &Sorted<T>| piece.entries(bucket).len() as u64;
-        let from_memory =
-            in_steps(kept.sorted.iter().map(|piece| ENTRY_BYTES * sorted(piece)), self.step).into_iter().map(|step| {
-                let entries = kept.sorted[step.clone()].iter().map(sorted).sum();
-                Part { bucket, segments: &[], kept: kept.first + step.start..kept.first + step.end, entries }
-            });
+        let from_memory = in_steps(
+            kept.sorted.iter().map(|piece| ENTRY_BYTES * sorted(piece)),
+            self.step,
+        )
+        .into_iter()
+        .map(|step| {
+            let entries = kept.sorted[step.clone()].iter().map(sorted).sum();
+            Part {
+                bucket,
+                segments: &[],
+                kept: kept.first + step.start..kept.first + step.end,
+                entries,
+            }
+        });
         from_scratch.chain(from_memory).collect()
     }
 
@@ -434,7 +589,9 @@ impl<T: Real> Transposition<T> {
     ) {
         let (bucket, places) = (part.bucket, self.buckets.places(part.bucket));
         let held = 8 * (places.end - places.start + 1) as usize;
-        let mut task = Task::new("bucket").flops(2 * (entries.end - entries.start)).held(held);
+        let mut task = Task::new("bucket")
+            .flops(2 * (entries.end - entries.start))
+            .held(held);
         let mut sources = Vec::with_capacity(part.segments.len() + 1);
         for &(round, number) in part.segments {
             task = task.read(spilled[round].region(plan, number));
@@ -447,7 +604,11 @@ impl<T: Real> Transposition<T> {
             task = task.write(self.new.offsets(plan, places.clone()));
         }
         task = task.write(self.new.indices(plan, entries.clone()));
-        task = self.new.values(plan, entries.clone()).into_iter().fold(task, Task::write);
+        task = self
+            .new
+            .values(plan, entries.clone())
+            .into_iter()
+            .fold(task, Task::write);
         let work = Bucket {
             bucket,
             of_group: (bucket - group.start, group.len()),
@@ -469,14 +630,18 @@ impl<T: Real> Transposition<T> {
 fn segments_of(group: usize, spilled: &[Spilled], next: &mut [usize]) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     for (round, (spilled, next)) in spilled.iter().zip(next).enumerate() {
-        let count = spilled.segments[*next..].iter().take_while(|segment| segment.group as usize == group).count();
+        let count = spilled.segments[*next..]
+            .iter()
+            .take_while(|segment| segment.group as usize == group)
+            .count();
         found.extend((*next..*next + count).map(|number| (round, number)));
         *next += count;
     }
     found
 }
 
-/// Cuts items that take `bytes` each into steps of at most `most` bytes, or of one; at least one step.
+/// Cuts items that take `bytes` each into steps of at most `most` bytes, or of one; at least one
+/// step.
 fn in_steps(bytes: impl Iterator<Item = u64>, most: u64) -> Vec<Range<usize>> {
     let (mut steps, mut start, mut sum, mut end) = (Vec::new(), 0, 0, 0);
     for (number, bytes) in bytes.enumerate() {
@@ -493,7 +658,11 @@ fn in_steps(bytes: impl Iterator<Item = u64>, most: u64) -> Vec<Range<usize>> {
 
 /// The first round that stays in memory.
 fn kept_from(rounds: usize, keeps: bool) -> usize {
-    if keeps || rounds <= ROUNDS { rounds.saturating_sub(ROUNDS) } else { rounds }
+    if keeps || rounds <= ROUNDS {
+        rounds.saturating_sub(ROUNDS)
+    } else {
+        rounds
+    }
 }
 
 /// Pieces in order, as many in a round as fit; the last is as full as can be, because it stays.

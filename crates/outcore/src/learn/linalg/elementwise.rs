@@ -23,7 +23,10 @@ pub struct Axpby {
 
 impl Default for Axpby {
     fn default() -> Axpby {
-        Axpby { alpha: 1.0, beta: 1.0 }
+        Axpby {
+            alpha: 1.0,
+            beta: 1.0,
+        }
     }
 }
 
@@ -32,7 +35,8 @@ impl Default for Axpby {
 /// Shapes: x and y are m x n. Cost: reads x and y, writes y, 3mn flops.
 ///
 /// # Errors
-/// [`Error::Shape`], [`Error::DType`], [`Error::OverBudget`]; [`Error::Value`] when x and y share bytes.
+/// [`Error::Shape`], [`Error::DType`], [`Error::OverBudget`]; [`Error::Value`] when x and y share
+/// bytes.
 pub fn axpby(session: &Session, x: Operand, y: &Array, scalars: Axpby) -> Result<Job<Array>> {
     let dtype = common_dtype("axpby", &[&x, &Operand::from(y)])?;
     if (x.rows(), x.cols()) != (y.rows(), y.cols()) {
@@ -70,24 +74,45 @@ fn in_place<T: Real>(
     let element = size_of::<T>() as u64;
     let (alpha, beta) = (T::of(scalars.alpha), T::of(scalars.beta));
     let mut plan = Plan::new(name);
-    let target = Output::InPlace(y.clone()).target(session, y.dtype(), &y.shape(), y.order(), &mut plan)?;
+    let target =
+        Output::InPlace(y.clone()).target(session, y.dtype(), &y.shape(), y.order(), &mut plan)?;
     let extent = plan.extent(&target.extent);
     let other = x.map(|x| (x.extent(&mut plan), x.layout()));
     let share = MemorySplit::new(session).moved_panel_bytes() / 2;
     let by_rows = y.layout().by_rows();
-    let (long, short) = if by_rows { (y.rows(), y.cols()) } else { (y.cols(), y.rows()) };
+    let (long, short) = if by_rows {
+        (y.rows(), y.cols())
+    } else {
+        (y.cols(), y.rows())
+    };
     for outer in panels(long, short * element, share) {
-        let (rows, cols) = if by_rows { (outer, 0..short) } else { (0..short, outer) };
+        let (rows, cols) = if by_rows {
+            (outer, 0..short)
+        } else {
+            (0..short, outer)
+        };
         let y_tile = y.layout().tile(extent, rows.clone(), cols.clone(), element);
         let x_tile = other.map(|(extent, layout)| layout.tile(extent, rows, cols, element));
         let task = Task::new(name).flops(3 * y_tile.region.bytes() / element);
-        let task = if beta == T::ZERO { task.write(y_tile.region) } else { task.update(y_tile.region) };
-        let task = x_tile.map_or_else(Vec::new, |tile| vec![tile.region]).into_iter().fold(task, Task::read);
+        let task = if beta == T::ZERO {
+            task.write(y_tile.region)
+        } else {
+            task.update(y_tile.region)
+        };
+        let task = x_tile
+            .map_or_else(Vec::new, |tile| vec![tile.region])
+            .into_iter()
+            .fold(task, Task::read);
         plan.task(task.run(move |cx| {
             let (y_block, x_block) = cx.blocks.split_at_mut(1);
             let out = y_tile.of_mut::<T>(&mut y_block[0])?;
             match x_tile {
-                Some(tile) => Ok(kernels::axpby(out, alpha, tile.of::<T>(&x_block[0])?, beta)?),
+                Some(tile) => Ok(kernels::axpby(
+                    out,
+                    alpha,
+                    tile.of::<T>(&x_block[0])?,
+                    beta,
+                )?),
                 None => {
                     kernels::scale(out, beta);
                     Ok(())
@@ -95,6 +120,9 @@ fn in_place<T: Real>(
             }
         }));
     }
-    plan.bound(y.nbytes() * if beta == T::ZERO { 1 } else { 2 } + x.filter(|x| x.is_stored()).map_or(0, Operand::bytes));
+    plan.bound(
+        y.nbytes() * if beta == T::ZERO { 1 } else { 2 }
+            + x.filter(|x| x.is_stored()).map_or(0, Operand::bytes),
+    );
     target.job(session, vec![plan])
 }

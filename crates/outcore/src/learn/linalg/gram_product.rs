@@ -1,8 +1,10 @@
-//! Y = A^T (A X): each row of A is looked at once, to make a row of A X and to add it to the rows of Y at once.
+//! Y = A^T (A X): each row of A is looked at once, to make a row of A X and to add it to the rows
+//! of Y at once.
 //!
-//! Shapes: A is m x n, X and Y are n x d. Cost: 4 nnz d flops; reads A and X, writes Y: one pass over A. X and up to eight copies of Y,
-//! summed in order at the end, wait in memory. Where the lines of A are columns, or X and Y do not fit, A X is made in scratch first,
-//! and A passes by twice.
+//! Shapes: A is m x n, X and Y are n x d. Cost: 4 nnz d flops; reads A and X, writes Y: one pass
+//! over A. X and up to eight copies of Y, summed in order at the end, wait in memory. Where the
+//! lines of A are columns, or X and Y do not fit, A X is made in scratch first, and A passes by
+//! twice.
 
 use outcore_engine::{Plan, Task};
 use outcore_kernels as kernels;
@@ -29,10 +31,16 @@ pub fn gram_product(session: &Session, a: &Sparse, x: Operand, out: Output) -> R
     let element = a.dtype().bytes();
     let state_bytes = x.rows() * x.cols() * element;
     // X, the sum, and their padding.
-    let split = MemorySplit::new(session).hold(x.waiting_bytes() + state_bytes + 2 * 4096).states(state_bytes);
-    let panel_bytes = split.panel_bytes().min(short_piece_bytes(2 * x.cols(), element));
+    let split = MemorySplit::new(session)
+        .hold(x.waiting_bytes() + state_bytes + 2 * 4096)
+        .states(state_bytes);
+    let panel_bytes = split
+        .panel_bytes()
+        .min(short_piece_bytes(2 * x.cols(), element));
     let groups = whole_lines(&a.pieces(panel_bytes, |_| 0));
-    let too_long = groups.iter().any(|group| group.iter().map(|piece| a.bytes_of(piece)).sum::<u64>() > 3 * panel_bytes);
+    let too_long = groups
+        .iter()
+        .any(|group| group.iter().map(|piece| a.bytes_of(piece)).sum::<u64>() > 3 * panel_bytes);
     if a.format() == Compressed::Columns || split.left() < session.memory_bytes() / 4 || too_long {
         return in_two_products(session, a, x, out);
     }
@@ -40,7 +48,10 @@ pub fn gram_product(session: &Session, a: &Sparse, x: Operand, out: Output) -> R
     let shape = x.shape();
     let target = out.target(session, a.dtype(), &shape, Order::Row, &mut plan)?;
     let into = plan.extent(&target.extent);
-    let result = target.array.layout().tile(into, 0..x.rows(), 0..x.cols(), element);
+    let result = target
+        .array
+        .layout()
+        .tile(into, 0..x.rows(), 0..x.cols(), element);
     plan.note("lanes", split.lanes());
     with_real!(a.dtype(), T => {
         let lanes = add_pieces::<T>(&mut plan, a, &x, &split, &groups);
@@ -61,19 +72,40 @@ pub fn gram_product(session: &Session, a: &Sparse, x: Operand, out: Output) -> R
 }
 
 /// Adds every piece to a lane.
-fn add_pieces<T: Real>(plan: &mut Plan, a: &Sparse, x: &Operand, split: &MemorySplit, groups: &[Vec<Piece>]) -> Lanes {
+fn add_pieces<T: Real>(
+    plan: &mut Plan,
+    a: &Sparse,
+    x: &Operand,
+    split: &MemorySplit,
+    groups: &[Vec<Piece>],
+) -> Lanes {
     let element = size_of::<T>() as u64;
     let band = Band::new(x, plan, 0..x.rows(), element, None);
     band.load::<T>(plan, x, split.free() / 16);
-    let lanes = Lanes::new(plan, "Y", split.lanes().min(groups.len() as u64), x.rows() * x.cols() * element);
+    let lanes = Lanes::new(
+        plan,
+        "Y",
+        split.lanes().min(groups.len() as u64),
+        x.rows() * x.cols() * element,
+    );
     let (rows, cols) = (x.rows() as usize, x.cols() as usize);
     for (index, group) in groups.iter().enumerate() {
         let lines: Vec<_> = group.iter().map(|piece| a.blocks(piece)).collect();
         let entries: u64 = group.iter().map(|piece| piece.entries()).sum();
-        let rows_between = if a.is_tiled() { group[0].lines().end - group[0].lines().start } else { 1 };
+        let rows_between = if a.is_tiled() {
+            group[0].lines().end - group[0].lines().start
+        } else {
+            1
+        };
         let between_bytes = (rows_between * element) as usize * cols;
-        let task = Task::new("gram").flops(2 * csrmm_flops(entries as usize, cols)).scratch(between_bytes);
-        let task = group.iter().flat_map(|piece| a.regions(plan, piece)).fold(task, Task::read).read(band.region());
+        let task = Task::new("gram")
+            .flops(2 * csrmm_flops(entries as usize, cols))
+            .scratch(between_bytes);
+        let task = group
+            .iter()
+            .flat_map(|piece| a.regions(plan, piece))
+            .fold(task, Task::read)
+            .read(band.region());
         let (task, is_first) = lanes.add(index, task);
         let band = band.clone();
         plan.task(task.run(move |cx| {
@@ -112,7 +144,23 @@ fn add_pieces<T: Real>(plan: &mut Plan, a: &Sparse, x: &Operand, split: &MemoryS
 
 fn in_two_products(session: &Session, a: &Sparse, x: Operand, out: Output) -> Result<Job<Array>> {
     let between = session.temporary(a.dtype(), &[a.rows(), x.cols()], Order::Row)?;
-    let first = csrmm(session, a, x, Csrmm { out: Output::InPlace(between.clone()), ..Csrmm::default() })?;
-    let second = csrmm(session, &a.t(), between.into(), Csrmm { out, ..Csrmm::default() })?;
+    let first = csrmm(
+        session,
+        a,
+        x,
+        Csrmm {
+            out: Output::InPlace(between.clone()),
+            ..Csrmm::default()
+        },
+    )?;
+    let second = csrmm(
+        session,
+        &a.t(),
+        between.into(),
+        Csrmm {
+            out,
+            ..Csrmm::default()
+        },
+    )?;
     Ok(first.then(second))
 }

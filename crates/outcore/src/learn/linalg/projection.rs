@@ -1,8 +1,9 @@
 //! Y = X R for a sparse R in memory: random projection, and any other sparse map.
 //!
-//! Shapes: X is m x n, sparse with rows that lie together or dense; R is n x k, in CSR, and stays in memory; Y is m x k, dense. Cost: reads
-//! X, writes Y; two operations for each entry of X and each entry of the row of R that it meets. Source: Li, Hastie and Church, "Very
-//! Sparse Random Projections" (KDD 2006), for what R may look like.
+//! Shapes: X is m x n, sparse with rows that lie together or dense; R is n x k, in CSR, and stays
+//! in memory; Y is m x k, dense. Cost: reads X, writes Y; two operations for each entry of X and
+//! each entry of the row of R that it meets. Source: Li, Hastie and Church, "Very Sparse Random
+//! Projections" (KDD 2006), for what R may look like.
 
 use outcore_engine::{Plan, Region};
 use outcore_kernels as kernels;
@@ -20,17 +21,25 @@ use crate::session::Session;
 /// Y = X R.
 ///
 /// # Errors
-/// [`Error::Shape`], [`Error::DType`]; [`Error::Value`] for an X in CSC or an R that is not in memory in CSR; [`Error::OverBudget`]; what
-/// keeps the output from being made.
+/// [`Error::Shape`], [`Error::DType`]; [`Error::Value`] for an X in CSC or an R that is not in
+/// memory in CSR; [`Error::OverBudget`]; what keeps the output from being made.
 pub fn project(session: &Session, x: Rows, r: &Sparse, out: Output) -> Result<Job<Array>> {
     let (dtype, name) = (x.dtype(), x.name());
     if dtype != r.dtype() {
-        return Err(Error::DType { what: format!("{name} is {dtype}, the map {}; convert one of them", r.dtype()) });
+        return Err(Error::DType {
+            what: format!(
+                "{name} is {dtype}, the map {}; convert one of them",
+                r.dtype()
+            ),
+        });
     }
     let cols = x.width();
     x.check_rows_together()?;
     if cols != r.rows() {
-        return Err(Error::shape(format!("{name} has {cols} columns, the map takes {}", r.rows())));
+        return Err(Error::shape(format!(
+            "{name} has {cols} columns, the map takes {}",
+            r.rows()
+        )));
     }
     if r.format() != Compressed::Rows || r.is_stored() {
         return Err(Error::value("the map must be a matrix in memory in CSR"));
@@ -62,7 +71,11 @@ impl<T: Real> RowMap<T> for Projection {
 
     fn cost(&self, _rows: usize, entries: usize, by_rows: bool) -> Cost {
         let packed = if by_rows { 0 } else { entries * size_of::<T>() };
-        Cost { flops: csrmm_flops(entries, self.density), scratch: packed, held: 0 }
+        Cost {
+            flops: csrmm_flops(entries, self.density),
+            scratch: packed,
+            held: 0,
+        }
     }
 
     fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: Work<'_>) -> Result<()> {
@@ -71,7 +84,13 @@ impl<T: Real> RowMap<T> for Projection {
         with_csr!(self.map, work.blocks, T, r => Ok(kernels::dense_times_sparse(y, x, r)?))
     }
 
-    fn sparse(&self, y: MatMut<'_, T>, _numbers: &mut [f64], lines: impl Lines<T>, work: Work<'_>) -> Result<()> {
+    fn sparse(
+        &self,
+        y: MatMut<'_, T>,
+        _numbers: &mut [f64],
+        lines: impl Lines<T>,
+        work: Work<'_>,
+    ) -> Result<()> {
         with_csr!(self.map, work.blocks, T, r => Ok(kernels::sparse_times_sparse(y, lines, r)?))
     }
 }

@@ -1,7 +1,7 @@
 //! Numbers about a matrix in one pass: norms, statistics of columns, sums and extremes.
 //!
-//! What is asked of columns is a fold of rows, what is asked of rows a map of them; a matrix whose columns are what is contiguous is passed
-//! over by columns instead.
+//! What is asked of columns is a fold of rows, what is asked of rows a map of them; a matrix whose
+//! columns are what is contiguous is passed over by columns instead.
 
 use bytemuck::{Pod, Zeroable};
 use outcore_kernels as kernels;
@@ -76,7 +76,8 @@ impl<T: Real> Fold<T> for Reduction {
     }
 }
 
-/// The norm of each row, in f64. Cost: reads x; holds 8 bytes a row besides the budget (they are the result).
+/// The norm of each row, in f64. Cost: reads x; holds 8 bytes a row besides the budget (they are
+/// the result).
 ///
 /// # Errors
 /// [`Error::OverBudget`](crate::Error::OverBudget).
@@ -99,7 +100,12 @@ pub fn column_norms(session: &Session, x: Operand, norm: Norm) -> Result<Job<Vec
 }
 
 /// The norm of each row, from whole rows.
-fn separate_norms(session: &Session, name: &'static str, x: Operand, norm: Norm) -> Result<Job<Vec<f64>>> {
+fn separate_norms(
+    session: &Session,
+    name: &'static str,
+    x: Operand,
+    norm: Norm,
+) -> Result<Job<Vec<f64>>> {
     with_real!(x.dtype(), T => map::<T, _>(session, name, &Rows::Dense(x), RowNorms(norm)))
 }
 
@@ -118,7 +124,12 @@ impl<T: Real> Map<T> for RowNorms {
 }
 
 /// The norm of each column, from one panel of rows after the other.
-fn accumulated_norms(session: &Session, name: &'static str, x: Operand, norm: Norm) -> Result<Job<Vec<f64>>> {
+fn accumulated_norms(
+    session: &Session,
+    name: &'static str,
+    x: Operand,
+    norm: Norm,
+) -> Result<Job<Vec<f64>>> {
     let columns = x.cols() as usize;
     with_real!(x.dtype(), T => fold::<T, _>(session, name, &Rows::Dense(x), ColumnNorms { columns, norm }))
 }
@@ -144,7 +155,13 @@ impl<T: Real> Fold<T> for ColumnNorms {
 
     fn merge(&self, into: &mut [f64], other: &[f64]) {
         // `hypot` squares nothing that leaves the range; of infinity and NaN it makes infinity.
-        let root_of_both = |a: f64, b: f64| if a.is_nan() || b.is_nan() { f64::NAN } else { a.hypot(b) };
+        let root_of_both = |a: f64, b: f64| {
+            if a.is_nan() || b.is_nan() {
+                f64::NAN
+            } else {
+                a.hypot(b)
+            }
+        };
         for (sum, &part) in into.iter_mut().zip(other) {
             *sum = match self.norm {
                 Norm::L1 => *sum + part,
@@ -171,7 +188,8 @@ pub fn column_statistics(session: &Session, x: Operand) -> Result<Job<ColumnStat
     })
 }
 
-/// Statistics of columns in one piece: how many rows there were, and the mean, squared deviation, minimum and maximum of each column.
+/// Statistics of columns in one piece: how many rows there were, and the mean, squared deviation,
+/// minimum and maximum of each column.
 struct Statistics {
     columns: usize,
 }
@@ -181,13 +199,22 @@ impl Statistics {
         let (count, parts) = state.split_at(1);
         let columns = parts.len() / 4;
         let part = |number: usize| parts[number * columns..(number + 1) * columns].to_vec();
-        ColumnStatistics { count: count[0] as u64, mean: part(0), m2: part(1), min: part(2), max: part(3) }
+        ColumnStatistics {
+            count: count[0] as u64,
+            mean: part(0),
+            m2: part(1),
+            min: part(2),
+            max: part(3),
+        }
     }
 
     fn write(found: &ColumnStatistics, state: &mut [f64]) {
         state[0] = found.count as f64;
         let columns = found.mean.len();
-        for (number, part) in [&found.mean, &found.m2, &found.min, &found.max].into_iter().enumerate() {
+        for (number, part) in [&found.mean, &found.m2, &found.min, &found.max]
+            .into_iter()
+            .enumerate()
+        {
             state[1 + number * columns..][..columns].copy_from_slice(part);
         }
     }
@@ -213,7 +240,8 @@ impl<T: Real> Fold<T> for Statistics {
 
     fn merge(&self, into: &mut [f64], other: &[f64]) {
         let mut all = Statistics::read(into);
-        all.merge(&Statistics::read(other)).expect("states of one fold have the same columns");
+        all.merge(&Statistics::read(other))
+            .expect("states of one fold have the same columns");
         Statistics::write(&all, into);
     }
 }
@@ -248,7 +276,12 @@ impl<T: Real> Map<T> for RowStatistics {
         let mut found = ColumnStatistics::new(rows.nrows());
         found.update(rows.transpose())?;
         for (row, into) in into.iter_mut().enumerate() {
-            *into = Summary { mean: found.mean[row], m2: found.m2[row], min: found.min[row], max: found.max[row] };
+            *into = Summary {
+                mean: found.mean[row],
+                m2: found.m2[row],
+                min: found.min[row],
+                max: found.max[row],
+            };
         }
         Ok(())
     }

@@ -1,7 +1,9 @@
-//! A copy of a sparse matrix with other values: scaled by rows and columns, dampened, normalised, or just stored.
+//! A copy of a sparse matrix with other values: scaled by rows and columns, dampened, normalised,
+//! or just stored.
 //!
-//! One pass: reads A, writes the result; every entry keeps its place. A row is normalised by its own entries as they come by; where
-//! the lines of A are columns, or a row is cut in several pieces, the squares of rows are added up in a pass before.
+//! One pass: reads A, writes the result; every entry keeps its place. A row is normalised by its
+//! own entries as they come by; where the lines of A are columns, or a row is cut in several
+//! pieces, the squares of rows are added up in a pass before.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -12,7 +14,9 @@ use outcore_kernels::{Lines, Real, Squares};
 
 use crate::data::format::with_real;
 use crate::data::format::{Compressed, DType, Element};
-use crate::data::sparse::{NewSparse, Piece, PieceBlocks, Sparse, SparseShape, in_lines, with_lines};
+use crate::data::sparse::{
+    NewSparse, Piece, PieceBlocks, Sparse, SparseShape, in_lines, with_lines,
+};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::memory_split::MemorySplit;
@@ -38,14 +42,27 @@ pub struct Scaling {
 /// Cost: reads A, writes as much. Values are computed in f64 and rounded once.
 ///
 /// # Errors
-/// [`Error::Shape`] for factors that are not as many as rows or columns; [`Error::OverBudget`]; what keeps the output from being made.
-pub fn scaled(session: &Session, a: &Sparse, scaling: Scaling, out: Option<PathBuf>) -> Result<Job<Sparse>> {
+/// [`Error::Shape`] for factors that are not as many as rows or columns; [`Error::OverBudget`];
+/// what keeps the output from being made.
+pub fn scaled(
+    session: &Session,
+    a: &Sparse,
+    scaling: Scaling,
+    out: Option<PathBuf>,
+) -> Result<Job<Sparse>> {
     let [rows, cols] = a.shape();
-    for (factors, needed, what) in [(&scaling.rows, rows, "rows"), (&scaling.cols, cols, "columns")] {
+    for (factors, needed, what) in [
+        (&scaling.rows, rows, "rows"),
+        (&scaling.cols, cols, "columns"),
+    ] {
         if let Some(factors) = factors
             && factors.len() as u64 != needed
         {
-            return Err(Error::shape(format!("{} has {needed} {what}, there are {} factors for them", a.name(), factors.len())));
+            return Err(Error::shape(format!(
+                "{} has {needed} {what}, there are {} factors for them",
+                a.name(),
+                factors.len()
+            )));
         }
     }
     let dtype = scaling.dtype.unwrap_or(a.dtype());
@@ -71,8 +88,14 @@ enum Unit {
 impl Values {
     #[inline]
     fn of(&self, line: usize, place: usize, value: f64) -> f64 {
-        let value = if self.logarithm { 1.0 + value.ln() } else { value };
-        let by = |factors: &Option<Vec<f64>>, at: usize| factors.as_ref().map_or(1.0, |factors| factors[at]);
+        let value = if self.logarithm {
+            1.0 + value.ln()
+        } else {
+            value
+        };
+        let by = |factors: &Option<Vec<f64>>, at: usize| {
+            factors.as_ref().map_or(1.0, |factors| factors[at])
+        };
         value * by(&self.lines, line) * by(&self.places, place)
     }
 
@@ -88,12 +111,28 @@ fn plan<T: Real, U: Real>(
     dtype: DType,
     out: Option<PathBuf>,
 ) -> Result<Job<Sparse>> {
-    let Scaling { logarithm, rows, cols, unit_rows, .. } = scaling;
-    let held = 8 * [&rows, &cols].map(|factors| factors.as_ref().map_or(0, Vec::len)).iter().sum::<usize>() as u64;
+    let Scaling {
+        logarithm,
+        rows,
+        cols,
+        unit_rows,
+        ..
+    } = scaling;
+    let held = 8 * [&rows, &cols]
+        .map(|factors| factors.as_ref().map_or(0, Vec::len))
+        .iter()
+        .sum::<usize>() as u64;
     let by_rows = a.format() == Compressed::Rows;
     let (lines, places) = if by_rows { (rows, cols) } else { (cols, rows) };
-    let line_bytes = if unit_rows && by_rows { size_of::<Squares>() as u64 } else { 0 };
-    let pieces = a.pieces(MemorySplit::new(session).hold(held).moved_panel_bytes() / 2, |lines| lines * line_bytes);
+    let line_bytes = if unit_rows && by_rows {
+        size_of::<Squares>() as u64
+    } else {
+        0
+    };
+    let pieces = a.pieces(
+        MemorySplit::new(session).hold(held).moved_panel_bytes() / 2,
+        |lines| lines * line_bytes,
+    );
     let cut = pieces.iter().any(|piece| piece.breaks_off);
     let sums = Arc::new(RwLock::new(Vec::new()));
     let unit = unit_rows.then(|| match (by_rows, cut) {
@@ -102,8 +141,18 @@ fn plan<T: Real, U: Real>(
         (false, _) => Unit::Places(Arc::clone(&sums)),
     });
     let summed = matches!(unit, Some(Unit::Lines(_) | Unit::Places(_)));
-    let values = Arc::new(Values { logarithm, lines, places, unit });
-    let held = held + if summed { size_of::<Squares>() as u64 * a.rows() } else { 0 };
+    let values = Arc::new(Values {
+        logarithm,
+        lines,
+        places,
+        unit,
+    });
+    let held = held
+        + if summed {
+            size_of::<Squares>() as u64 * a.rows()
+        } else {
+            0
+        };
     let mut plans = Vec::new();
     if summed {
         plans.push(sums_plan::<T>(a, &pieces, &values, sums, held));
@@ -112,7 +161,11 @@ fn plan<T: Real, U: Real>(
     let mut plan = Plan::new(format!("scale {}", a.name()));
     plan.hold(held);
     let has_values = a.has_values() || !values.is_plain();
-    let shape = SparseShape { dtype, has_values, ..SparseShape::of(a) };
+    let shape = SparseShape {
+        dtype,
+        has_values,
+        ..SparseShape::of(a)
+    };
     let new = NewSparse::make(session, out, shape, &mut plan)?;
     let last = Task::new("end").write(new.offsets(&mut plan, a.lines()..a.lines() + 1));
     let entries = a.nonzeros() as i64;
@@ -126,9 +179,17 @@ fn plan<T: Real, U: Real>(
         at = range.end;
         let written = Written::declare(&mut plan, &new, piece, range.clone());
         let lines = piece.lines().end - piece.lines().start;
-        let task = Task::new("scale").flops(2 * piece.entries()).held((lines * line_bytes) as usize);
-        let task = a.regions(&mut plan, piece).into_iter().fold(task, Task::read);
-        let task = written.regions.iter().fold(task, |task, region| task.write(*region));
+        let task = Task::new("scale")
+            .flops(2 * piece.entries())
+            .held((lines * line_bytes) as usize);
+        let task = a
+            .regions(&mut plan, piece)
+            .into_iter()
+            .fold(task, Task::read);
+        let task = written
+            .regions
+            .iter()
+            .fold(task, |task, region| task.write(*region));
         let (lines, values) = (a.blocks(piece), Arc::clone(&values));
         plan.task(task.run(move |cx| {
             let (read, blocks) = cx.blocks.split_at_mut(lines.count());
@@ -141,14 +202,23 @@ fn plan<T: Real, U: Real>(
 }
 
 /// Sums of squares of rows.
-fn sums_plan<T: Real>(a: &Sparse, pieces: &[Piece], values: &Arc<Values>, sums: Arc<RwLock<Vec<Squares>>>, held: u64) -> Plan {
+fn sums_plan<T: Real>(
+    a: &Sparse,
+    pieces: &[Piece],
+    values: &Arc<Values>,
+    sums: Arc<RwLock<Vec<Squares>>>,
+    held: u64,
+) -> Plan {
     let mut plan = Plan::new(format!("norms of {}", a.name()));
     plan.hold(held);
     plan.bound(a.stored_bytes());
     let (turn, rows) = (plan.serial(), a.rows() as usize);
     for piece in pieces {
         let (lines, values, sums) = (a.blocks(piece), Arc::clone(values), Arc::clone(&sums));
-        let task = a.regions(&mut plan, piece).into_iter().fold(Task::new("norms"), Task::read);
+        let task = a
+            .regions(&mut plan, piece)
+            .into_iter()
+            .fold(Task::new("norms"), Task::read);
         plan.task(task.update(turn).run(move |cx| {
             let mut sums = sums.write().expect("no panic while held");
             sums.resize(rows, Squares::default());

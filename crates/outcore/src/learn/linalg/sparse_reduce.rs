@@ -1,7 +1,7 @@
 //! Numbers about the rows and columns of a sparse matrix in one pass: norms and statistics.
 //!
-//! What is asked of the lines of A is a map of them, what is asked across them a fold with a state of one element a place. Zeros that are not
-//! stored count. Two entries of one place count as two.
+//! What is asked of the lines of A is a map of them, what is asked across them a fold with a state
+//! of one element a place. Zeros that are not stored count. Two entries of one place count as two.
 
 use std::marker::PhantomData;
 
@@ -18,15 +18,19 @@ use crate::session::Session;
 
 /// The norm of each row, in f64. The columns' are the rows' of `a.t()`.
 ///
-/// Cost: reads A; 24 bytes a row, eight times that where the lines of A are columns and memory allows.
+/// Cost: reads A; 24 bytes a row, eight times that where the lines of A are columns and memory
+/// allows.
 ///
 /// # Errors
 /// [`Error::OverBudget`](crate::Error::OverBudget).
 pub fn sparse_row_norms(session: &Session, a: &Sparse, norm: Norm) -> Result<Job<Vec<f64>>> {
     Ok(match norm {
-        Norm::L1 => entries::<Sum>(session, "row norms", a, true)?.map(|all| Ok(all.iter().map(|sum| sum.0).collect())),
-        Norm::L2 => entries::<Squares>(session, "row norms", a, true)?.map(|all| Ok(all.iter().map(Squares::root).collect())),
-        Norm::Max => entries::<Largest>(session, "row norms", a, true)?.map(|all| Ok(all.iter().map(|most| most.0).collect())),
+        Norm::L1 => entries::<Sum>(session, "row norms", a, true)?
+            .map(|all| Ok(all.iter().map(|sum| sum.0).collect())),
+        Norm::L2 => entries::<Squares>(session, "row norms", a, true)?
+            .map(|all| Ok(all.iter().map(Squares::root).collect())),
+        Norm::Max => entries::<Largest>(session, "row norms", a, true)?
+            .map(|all| Ok(all.iter().map(|most| most.0).collect())),
     })
 }
 
@@ -39,26 +43,31 @@ pub struct SparseStatistics {
     pub nonzeros: Vec<u64>,
 }
 
-/// Count, mean, variance, least and greatest element of each column, in f64, and its entries. Cost: reads A; 40 bytes a column, eight
-/// times that where the lines of A are rows and memory allows.
+/// Count, mean, variance, least and greatest element of each column, in f64, and its entries. Cost:
+/// reads A; 40 bytes a column, eight times that where the lines of A are rows and memory allows.
 ///
 /// # Errors
 /// [`Error::OverBudget`](crate::Error::OverBudget).
 pub fn sparse_column_statistics(session: &Session, a: &Sparse) -> Result<Job<SparseStatistics>> {
     let rows = a.rows();
-    Ok(entries::<Moments>(session, "column statistics", a, false)?.map(move |all| {
-        let nonzeros = all.iter().map(|column| column.count).collect();
-        let all: Vec<Moments> = all.into_iter().map(|column| column.with_zeros(rows)).collect();
-        let part = |of: fn(&Moments) -> f64| all.iter().map(of).collect();
-        let columns = ColumnStatistics {
-            count: rows,
-            mean: part(|column| column.mean),
-            m2: part(|column| column.m2),
-            min: part(|column| column.min),
-            max: part(|column| column.max),
-        };
-        Ok(SparseStatistics { columns, nonzeros })
-    }))
+    Ok(
+        entries::<Moments>(session, "column statistics", a, false)?.map(move |all| {
+            let nonzeros = all.iter().map(|column| column.count).collect();
+            let all: Vec<Moments> = all
+                .into_iter()
+                .map(|column| column.with_zeros(rows))
+                .collect();
+            let part = |of: fn(&Moments) -> f64| all.iter().map(of).collect();
+            let columns = ColumnStatistics {
+                count: rows,
+                mean: part(|column| column.mean),
+                m2: part(|column| column.m2),
+                min: part(|column| column.min),
+                max: part(|column| column.max),
+            };
+            Ok(SparseStatistics { columns, nonzeros })
+        }),
+    )
 }
 
 /// What entries come to.
@@ -87,7 +96,11 @@ struct Largest(f64);
 impl Tally for Largest {
     fn add(&mut self, value: f64) {
         // NaN stays.
-        self.0 = if value.is_nan() || self.0.is_nan() { f64::NAN } else { self.0.max(value.abs()) };
+        self.0 = if value.is_nan() || self.0.is_nan() {
+            f64::NAN
+        } else {
+            self.0.max(value.abs())
+        };
     }
     fn merge(&mut self, other: &Largest) {
         self.add(other.0);
@@ -116,7 +129,13 @@ struct Moments {
 
 impl Default for Moments {
     fn default() -> Moments {
-        Moments { count: 0, mean: 0.0, m2: 0.0, min: f64::INFINITY, max: f64::NEG_INFINITY }
+        Moments {
+            count: 0,
+            mean: 0.0,
+            m2: 0.0,
+            min: f64::INFINITY,
+            max: f64::NEG_INFINITY,
+        }
     }
 }
 
@@ -134,7 +153,11 @@ impl Tally for Moments {
         if other.count == 0 {
             return;
         }
-        let (here, there, all) = (self.count as f64, other.count as f64, (self.count + other.count) as f64);
+        let (here, there, all) = (
+            self.count as f64,
+            other.count as f64,
+            (self.count + other.count) as f64,
+        );
         let delta = other.mean - self.mean;
         self.mean += delta * (there / all);
         self.m2 += other.m2 + delta * delta * (here / all) * there;
@@ -156,16 +179,28 @@ impl Moments {
     fn with_zeros(mut self, rows: u64) -> Moments {
         let zeros = rows.saturating_sub(self.count);
         if zeros > 0 {
-            self.merge(&Moments { count: zeros, mean: 0.0, m2: 0.0, min: 0.0, max: 0.0 });
+            self.merge(&Moments {
+                count: zeros,
+                mean: 0.0,
+                m2: 0.0,
+                min: 0.0,
+                max: 0.0,
+            });
         }
         self
     }
 }
 
 /// One tally for each row, or each column.
-fn entries<F: Tally>(session: &Session, name: &'static str, a: &Sparse, of_rows: bool) -> Result<Job<Vec<F>>> {
+fn entries<F: Tally>(
+    session: &Session,
+    name: &'static str,
+    a: &Sparse,
+    of_rows: bool,
+) -> Result<Job<Vec<F>>> {
     let along = of_rows == (a.format() == Compressed::Rows);
-    let width = usize::try_from(a.width()).map_err(|_| Error::shape(format!("{} places", a.width())))?;
+    let width =
+        usize::try_from(a.width()).map_err(|_| Error::shape(format!("{} places", a.width())))?;
     let lines = Rows::Sparse(a.clone());
     with_real!(a.dtype(), T => match along {
         true => map::<T, _>(session, name, &lines, OfLines::<F>(PhantomData)),
@@ -219,6 +254,8 @@ impl<T: Real, F: Tally> Fold<T> for OfPlaces<F> {
     }
 
     fn merge(&self, into: &mut [F], other: &[F]) {
-        into.iter_mut().zip(other).for_each(|(into, other)| into.merge(other));
+        into.iter_mut()
+            .zip(other)
+            .for_each(|(into, other)| into.merge(other));
     }
 }

@@ -1,13 +1,17 @@
-//! Whether a JPEG file is whole: a walk over its markers and all its entropy-coded data, without an inverse transform and without pixels.
+//! Whether a JPEG file is whole: a walk over its markers and all its entropy-coded data, without an
+//! inverse transform and without pixels.
 //!
-//! Decoders fill what is missing with grey, since a viewer is to show what there is. Training wants to know. The walk reads every code of
-//! every scan and compares what it finds with what the headers promise: each interval has all its blocks and nothing behind them, restart
-//! markers count in order, no code is outside its table, no coefficient outside its block, every bit of every coefficient was sent, and the
-//! file has its end marker. That is what libjpeg warns about, and more: it passes over coefficients behind the end of a block and over
-//! scans that never came. What follows the end marker is no part of the picture, and not looked at.
+//! Decoders fill what is missing with grey, since a viewer is to show what there is. Training wants
+//! to know. The walk reads every code of every scan and compares what it finds with what the
+//! headers promise: each interval has all its blocks and nothing behind them, restart markers count
+//! in order, no code is outside its table, no coefficient outside its block, every bit of every
+//! coefficient was sent, and the file has its end marker. That is what libjpeg warns about, and
+//! more: it passes over coefficients behind the end of a block and over scans that never came. What
+//! follows the end marker is no part of the picture, and not looked at.
 //!
-//! The source is ITU-T T.81, annexes B, F and G. A walk takes about a tenth of the time of decoding. Progressive files take 8 bytes for each
-//! block of 64 coefficients while they are walked: which coefficients are not zero decides how later scans are read.
+//! The source is ITU-T T.81, annexes B, F and G. A walk takes about a tenth of the time of
+//! decoding. Progressive files take 8 bytes for each block of 64 coefficients while they are
+//! walked: which coefficients are not zero decides how later scans are read.
 
 use std::mem;
 
@@ -17,14 +21,16 @@ use super::Wrong;
 const LOOK: u32 = 9;
 /// Two codes, and the bits that follow the first, are found at once up to this length.
 const LOOK_AT_TWO: u32 = 11;
-/// From this length of a scan on, tables of two codes save more than they take, which is some ten microseconds.
+/// From this length of a scan on, tables of two codes save more than they take, which is some ten
+/// microseconds.
 const LONG_BYTES: usize = 24 << 10;
 /// Of a Huffman code, and of the bits that follow one.
 const CODE_BITS_MOST: u32 = 16;
 /// Steps that end a block go behind any coefficient that a run reaches.
 const END_OF_BLOCK: u32 = 128;
 const COMPONENTS_MOST: usize = 4;
-/// Blocks of one unit of an interleaved scan, of four components with sampling factors of four: more than the ten of the standard.
+/// Blocks of one unit of an interleaved scan, of four components with sampling factors of four:
+/// more than the ten of the standard.
 const UNIT_BLOCKS_MOST: usize = COMPONENTS_MOST * 16;
 
 const SOI: u8 = 0xD8;
@@ -42,7 +48,8 @@ pub(super) struct Whole<'a> {
     pub(super) lacks_tables: bool,
     /// It has luminance and nothing else.
     pub(super) is_gray: bool,
-    /// No component has more samples than the first, or an unusual number of them, and those of a sequential file come together.
+    /// No component has more samples than the first, or an unusual number of them, and those of a
+    /// sequential file come together.
     pub(super) is_plain: bool,
 }
 
@@ -98,7 +105,8 @@ struct Component {
     blocks: (u64, u64),
     /// Of each coefficient, the lowest bit that has been sent.
     sent: [Option<u8>; 64],
-    /// By block, the coefficients that are not zero; empty before the first scan of AC coefficients.
+    /// By block, the coefficients that are not zero; empty before the first scan of AC
+    /// coefficients.
     seen: Vec<u64>,
 }
 
@@ -149,12 +157,21 @@ impl<'a> Walk<'a> {
                 EOI => {
                     let frame = self.check_sent()?;
                     let Some(is_plain) = frame.is_plain(self.scans) else {
-                        return unsupported("a JPEG of which no component has the most samples both ways");
+                        return unsupported(
+                            "a JPEG of which no component has the most samples both ways",
+                        );
                     };
                     let is_gray = frame.components.len() == 1;
-                    return Ok(Whole { exif: self.exif, lacks_tables: self.lacks_tables, is_gray, is_plain });
+                    return Ok(Whole {
+                        exif: self.exif,
+                        lacks_tables: self.lacks_tables,
+                        is_gray,
+                        is_plain,
+                    });
                 }
-                marker @ (0xC0..=0xC3 | 0xC5..=0xCB | 0xCD..=0xCF | 0xDE | 0xF7) => self.frame(marker)?,
+                marker @ (0xC0..=0xC3 | 0xC5..=0xCB | 0xCD..=0xCF | 0xDE | 0xF7) => {
+                    self.frame(marker)?
+                }
                 0xC4 => self.huffman_tables()?,
                 0xDA => self.scan()?,
                 0xDD => match *self.segment()? {
@@ -183,10 +200,19 @@ impl<'a> Walk<'a> {
                 Ok(marker)
             }
             Some(_) => {
-                let (at, next) = (self.at, rest.windows(2).find(|two| two[0] == 0xFF && !matches!(two[1], 0 | 0xFF)));
+                let (at, next) = (
+                    self.at,
+                    rest.windows(2)
+                        .find(|two| two[0] == 0xFF && !matches!(two[1], 0 | 0xFF)),
+                );
                 match next {
-                    Some(two) => damaged(format!("bytes from {at} on belong to nothing, before marker FF{:02X}", two[1])),
-                    None => damaged(format!("bytes from {at} on belong to nothing, and it has no end marker")),
+                    Some(two) => damaged(format!(
+                        "bytes from {at} on belong to nothing, before marker FF{:02X}",
+                        two[1]
+                    )),
+                    None => damaged(format!(
+                        "bytes from {at} on belong to nothing, and it has no end marker"
+                    )),
                 }
             }
         }
@@ -195,12 +221,16 @@ impl<'a> Walk<'a> {
     /// What a marker has behind it.
     fn segment(&mut self) -> Walked<&'a [u8]> {
         let rest = &self.bytes[self.at..];
-        let Some((length, _)) = rest.split_first_chunk() else { return damaged("it is cut off in its headers") };
+        let Some((length, _)) = rest.split_first_chunk() else {
+            return damaged("it is cut off in its headers");
+        };
         let length = usize::from(u16::from_be_bytes(*length));
         if length < 2 {
             return damaged(format!("the header at byte {} has no length", self.at));
         }
-        let Some(segment) = rest.get(2..length) else { return damaged("it is cut off in its headers") };
+        let Some(segment) = rest.get(2..length) else {
+            return damaged("it is cut off in its headers");
+        };
         self.at += length;
         Ok(segment)
     }
@@ -221,11 +251,16 @@ impl<'a> Walk<'a> {
             return damaged("it has a second frame");
         }
         let segment = self.segment()?;
-        let [bits, h1, h0, w1, w0, count, components @ ..] = segment else { return damaged("its frame header is too short") };
+        let [bits, h1, h0, w1, w0, count, components @ ..] = segment else {
+            return damaged("its frame header is too short");
+        };
         if *bits != 8 {
             return unsupported(format!("a JPEG of {bits} bits a sample"));
         }
-        let (height, width) = (u64::from(u16::from_be_bytes([*h1, *h0])), u64::from(u16::from_be_bytes([*w1, *w0])));
+        let (height, width) = (
+            u64::from(u16::from_be_bytes([*h1, *h0])),
+            u64::from(u16::from_be_bytes([*w1, *w0])),
+        );
         if height == 0 {
             return unsupported("a JPEG that tells its height behind its data");
         }
@@ -238,27 +273,50 @@ impl<'a> Walk<'a> {
         }
         let sampling = |of: &[u8]| (u64::from(of[1] >> 4), u64::from(of[1] & 15));
         let factors: Vec<(u64, u64)> = components.chunks_exact(3).map(sampling).collect();
-        if factors.iter().any(|&(wide, high)| !(1..=4).contains(&wide) || !(1..=4).contains(&high)) {
+        if factors
+            .iter()
+            .any(|&(wide, high)| !(1..=4).contains(&wide) || !(1..=4).contains(&high))
+        {
             return damaged("its sampling factors are none");
         }
         let is_progressive = marker == 0xC2;
-        // A byte of each component, or three of a colour; a progressive one also has its coefficients in memory.
+        // A byte of each component, or three of a colour; a progressive one also has its
+        // coefficients in memory.
         let each = count.max(3) + if is_progressive { 2 * count } else { 0 };
         let needed = width * height * each as u64;
         if needed > self.most {
-            return Err(Wrong::TooLarge { height, width, needed });
+            return Err(Wrong::TooLarge {
+                height,
+                width,
+                needed,
+            });
         }
-        let most = factors.iter().fold((1, 1), |most, &of| (most.0.max(of.0), most.1.max(of.1)));
+        let most = factors
+            .iter()
+            .fold((1, 1), |most, &of| (most.0.max(of.0), most.1.max(of.1)));
         let component = |(of, &sampling): (&[u8], &(u64, u64))| Component {
             id: of[0],
             quantization: of[2],
             sampling,
-            blocks: ((width * sampling.0).div_ceil(8 * most.0), (height * sampling.1).div_ceil(8 * most.1)),
+            blocks: (
+                (width * sampling.0).div_ceil(8 * most.0),
+                (height * sampling.1).div_ceil(8 * most.1),
+            ),
             sent: [None; 64],
             seen: Vec::new(),
         };
-        let components = components.chunks_exact(3).zip(&factors).map(component).collect();
-        self.frame = Some(Frame { is_progressive, width, height, components, most });
+        let components = components
+            .chunks_exact(3)
+            .zip(&factors)
+            .map(component)
+            .collect();
+        self.frame = Some(Frame {
+            is_progressive,
+            width,
+            height,
+            components,
+            most,
+        });
         Ok(())
     }
 
@@ -277,9 +335,16 @@ impl<'a> Walk<'a> {
     fn huffman_tables(&mut self) -> Walked<()> {
         let mut segment = self.segment()?;
         while let [place, rest @ ..] = segment {
-            let codes = rest.get(..16).map(|counts| counts.iter().map(|&count| usize::from(count)).sum::<usize>());
+            let codes = rest.get(..16).map(|counts| {
+                counts
+                    .iter()
+                    .map(|&count| usize::from(count))
+                    .sum::<usize>()
+            });
             let table = codes.and_then(|codes| rest.get(..16 + codes));
-            let (Some(table), 0x00..=0x03 | 0x10..=0x13) = (table, *place) else { return damaged("a Huffman table is none") };
+            let (Some(table), 0x00..=0x03 | 0x10..=0x13) = (table, *place) else {
+                return damaged("a Huffman table is none");
+            };
             let number = usize::from(place >> 4) * 4 + usize::from(place & 3);
             (self.told[number], self.tables[number]) = (Some(table), None);
             segment = &rest[table.len()..];
@@ -296,25 +361,38 @@ impl<'a> Walk<'a> {
             Some(told) => told,
             None => {
                 self.lacks_tables = true;
-                let Some(table) = usual_table(number) else { return damaged("a Huffman table is missing") };
+                let Some(table) = usual_table(number) else {
+                    return damaged("a Huffman table is missing");
+                };
                 table
             }
         };
-        let Some(table) = Table::new(told, number >= 4) else { return damaged("a Huffman table is none") };
+        let Some(table) = Table::new(told, number >= 4) else {
+            return damaged("a Huffman table is none");
+        };
         self.tables[number] = Some(Box::new(table));
         Ok(())
     }
 
     /// Every bit of every coefficient of every component must have come.
     fn check_sent(&self) -> Walked<&Frame> {
-        let Some(frame) = &self.frame else { return damaged("it has no picture in it") };
-        let missing = frame.components.iter().position(|of| of.sent.iter().any(|&low| low != Some(0)));
-        missing.map_or(Ok(frame), |number| damaged(format!("scans of its component {number} are missing")))
+        let Some(frame) = &self.frame else {
+            return damaged("it has no picture in it");
+        };
+        let missing = frame
+            .components
+            .iter()
+            .position(|of| of.sent.iter().any(|&low| low != Some(0)));
+        missing.map_or(Ok(frame), |number| {
+            damaged(format!("scans of its component {number} are missing"))
+        })
     }
 
     fn scan(&mut self) -> Walked<()> {
         let segment = self.segment()?;
-        let Some(mut frame) = self.frame.take() else { return damaged("a scan comes before its frame header") };
+        let Some(mut frame) = self.frame.take() else {
+            return damaged("a scan comes before its frame header");
+        };
         let (parts, band) = scan_header(segment, &mut frame)?;
         self.scans += 1;
         for part in &parts {
@@ -331,7 +409,9 @@ impl<'a> Walk<'a> {
         }
         let mut tables = mem::take(&mut self.tables);
         if !frame.is_progressive && self.is_long() {
-            parts.iter().for_each(|part| tables[part.ac].iter_mut().for_each(|table| table.pair()));
+            parts
+                .iter()
+                .for_each(|part| tables[part.ac].iter_mut().for_each(|table| table.pair()));
         }
         let done = self.data(&mut frame, &parts, band, &tables);
         (self.frame, self.tables) = (Some(frame), tables);
@@ -343,11 +423,20 @@ impl<'a> Walk<'a> {
     }
 
     /// The entropy-coded data of a scan, interval by interval.
-    fn data(&mut self, frame: &mut Frame, parts: &[Part], band: Band, tables: &Tables) -> Walked<()> {
+    fn data(
+        &mut self,
+        frame: &mut Frame,
+        parts: &[Part],
+        band: Band,
+        tables: &Tables,
+    ) -> Walked<()> {
         let alone = (parts.len() == 1).then(|| parts[0].component);
         let (wide, high) = match alone {
             Some(number) => frame.components[number].blocks,
-            None => (frame.width.div_ceil(8 * frame.most.0), frame.height.div_ceil(8 * frame.most.1)),
+            None => (
+                frame.width.div_ceil(8 * frame.most.0),
+                frame.height.div_ceil(8 * frame.most.1),
+            ),
         };
         let units = wide * high;
         let mut seen = Vec::new();
@@ -356,28 +445,51 @@ impl<'a> Walk<'a> {
             seen.resize(units as usize, 0);
         }
         let unit = unit(frame, parts);
-        let dc: Vec<&Table> = unit.iter().filter_map(|part| tables[part.dc].as_deref()).collect();
-        let ac: Vec<&Table> = unit.iter().filter_map(|part| tables[part.ac].as_deref()).collect();
+        let dc: Vec<&Table> = unit
+            .iter()
+            .filter_map(|part| tables[part.dc].as_deref())
+            .collect();
+        let ac: Vec<&Table> = unit
+            .iter()
+            .filter_map(|part| tables[part.ac].as_deref())
+            .collect();
         let (mut bits, is_long) = (Bits::new(self.bytes, self.at), self.is_long());
         let (mut done, mut restarts) = (0, 0);
         loop {
-            let next = if self.interval == 0 { units } else { units.min(done + self.interval) };
+            let next = if self.interval == 0 {
+                units
+            } else {
+                units.min(done + self.interval)
+            };
             let walked = match band {
-                _ if !frame.is_progressive && is_long => bits.sequential::<true>(next - done, &dc, &ac),
+                _ if !frame.is_progressive && is_long => {
+                    bits.sequential::<true>(next - done, &dc, &ac)
+                }
                 _ if !frame.is_progressive => bits.sequential::<false>(next - done, &dc, &ac),
-                Band { start: 0, high: 0, .. } => bits.dc_first(next - done, &dc),
+                Band {
+                    start: 0, high: 0, ..
+                } => bits.dc_first(next - done, &dc),
                 Band { start: 0, .. } => bits.dc_next(next - done, unit.len()),
-                Band { high: 0, .. } => bits.ac_first(ac[0], band, &mut seen[done as usize..next as usize]),
+                Band { high: 0, .. } => {
+                    bits.ac_first(ac[0], band, &mut seen[done as usize..next as usize])
+                }
                 _ => bits.ac_next(ac[0], band, &mut seen[done as usize..next as usize]),
             };
-            walked.and_then(|()| bits.end()).map_err(|bad| Wrong::Damaged(bad.told(self.scans, bits.at)))?;
+            walked
+                .and_then(|()| bits.end())
+                .map_err(|bad| Wrong::Damaged(bad.told(self.scans, bits.at)))?;
             (self.at, done) = (bits.at, next);
             if done == units {
                 break;
             }
             match self.next_marker()? {
                 marker if marker == 0xD0 + restarts => {}
-                marker @ 0xD0..=0xD7 => return damaged(format!("restart marker {} comes in place of {restarts}", marker - 0xD0)),
+                marker @ 0xD0..=0xD7 => {
+                    return damaged(format!(
+                        "restart marker {} comes in place of {restarts}",
+                        marker - 0xD0
+                    ));
+                }
                 _ => return damaged(Bad::Cut.told(self.scans, self.at)),
             }
             restarts = (restarts + 1) % 8;
@@ -398,25 +510,48 @@ impl Frame {
         if scans > 1 && !all().any(|of| of == self.most) {
             return None;
         }
-        Some(all().next() == Some(self.most) && all().all(is_usual) && (self.is_progressive || scans == 1))
+        Some(
+            all().next() == Some(self.most)
+                && all().all(is_usual)
+                && (self.is_progressive || scans == 1),
+        )
     }
 }
 
 /// The components of a scan and what is sent of them, which is noted.
 fn scan_header(segment: &[u8], frame: &mut Frame) -> Walked<(Vec<Part>, Band)> {
     let none = || damaged("a scan header is none");
-    let Some((&count, rest)) = segment.split_first() else { return none() };
-    let Some((of, [start, end, bits])) = rest.split_at_checked(2 * usize::from(count)) else { return none() };
+    let Some((&count, rest)) = segment.split_first() else {
+        return none();
+    };
+    let Some((of, [start, end, bits])) = rest.split_at_checked(2 * usize::from(count)) else {
+        return none();
+    };
     let mut parts = Vec::with_capacity(of.len() / 2);
     for two in of.chunks_exact(2) {
-        let Some(component) = frame.components.iter().position(|component| component.id == two[0]) else { return none() };
+        let Some(component) = frame
+            .components
+            .iter()
+            .position(|component| component.id == two[0])
+        else {
+            return none();
+        };
         let (dc, ac) = (usize::from(two[1] >> 4), usize::from(two[1] & 15));
         if dc > 3 || ac > 3 || parts.iter().any(|part: &Part| part.component == component) {
             return none();
         }
-        parts.push(Part { component, dc, ac: 4 + ac });
+        parts.push(Part {
+            component,
+            dc,
+            ac: 4 + ac,
+        });
     }
-    let band = Band { start: u32::from(*start), end: u32::from(*end), high: bits >> 4, low: bits & 15 };
+    let band = Band {
+        start: u32::from(*start),
+        end: u32::from(*end),
+        high: bits >> 4,
+        low: bits & 15,
+    };
     let may_be = match frame.is_progressive {
         true if band.start == 0 => band.end == 0,
         true => band.start <= band.end && band.end < 64 && parts.len() == 1,
@@ -455,18 +590,19 @@ fn unit(frame: &Frame, parts: &[Part]) -> Vec<Part> {
 
 /// Codes of a Huffman table.
 struct Table {
-    /// By the next bits: bits of a short code and of what follows it, and behind them, from bit 8 on, how many coefficients it takes. Zero for
-    /// longer codes.
+    /// By the next bits: bits of a short code and of what follows it, and behind them, from bit 8
+    /// on, how many coefficients it takes. Zero for longer codes.
     steps: [u16; 1 << LOOK],
     /// By the next bits: length and symbol of a short code.
     short: [(u8, u8); 1 << LOOK],
-    /// By length: behind the last code, moved to the left of 16 bits; and what makes a code's place of a code.
+    /// By length: behind the last code, moved to the left of 16 bits; and what makes a code's place
+    /// of a code.
     ends: [u32; 17],
     places: [i32; 17],
     symbols: [u8; 256],
     is_ac: bool,
-    /// By the next bits, of up to two steps: bits of both, from bit 8 on how many coefficients both take, from bit 16 on how many the first
-    /// takes. Empty for a short scan.
+    /// By the next bits, of up to two steps: bits of both, from bit 8 on how many coefficients both
+    /// take, from bit 16 on how many the first takes. Empty for a short scan.
     twos: Vec<u32>,
 }
 
@@ -483,7 +619,10 @@ impl Table {
             is_ac,
             twos: Vec::new(),
         };
-        table.symbols.get_mut(..values.len())?.copy_from_slice(values);
+        table
+            .symbols
+            .get_mut(..values.len())?
+            .copy_from_slice(values);
         if !is_ac && values.iter().any(|&bits| bits > 15) {
             return None;
         }
@@ -492,8 +631,14 @@ impl Table {
             table.places[length] = place as i32 - code as i32;
             for &symbol in values.get(place..place + usize::from(count))? {
                 if length as u32 <= LOOK {
-                    let (from, many) = ((code as usize) << (LOOK - length as u32), 1 << (LOOK - length as u32));
-                    table.short.get_mut(from..from + many)?.fill((length as u8, symbol));
+                    let (from, many) = (
+                        (code as usize) << (LOOK - length as u32),
+                        1 << (LOOK - length as u32),
+                    );
+                    table
+                        .short
+                        .get_mut(from..from + many)?
+                        .fill((length as u8, symbol));
                     table.steps[from..from + many].fill(step(symbol, is_ac, length as u32));
                 }
                 code += 1;
@@ -538,7 +683,8 @@ impl Table {
     }
 }
 
-/// Of a code of a block of a sequential file: its bits and those behind it, and how many coefficients it takes.
+/// Of a code of a block of a sequential file: its bits and those behind it, and how many
+/// coefficients it takes.
 fn step(symbol: u8, is_ac: bool, length: u32) -> u16 {
     let (run, bits) = (u32::from(symbol >> 4), u32::from(symbol & 15));
     let coefficients = match (is_ac, run, bits) {
@@ -566,7 +712,9 @@ impl Bad {
             Bad::Run => "a run of blocks beyond its end",
             Bad::Cut => return format!("scan {scan} ends before its last block, at byte {at}"),
             Bad::Rest => {
-                return format!("scan {scan} has bytes behind its last block, or one of its codes is wrong, before byte {at}");
+                return format!(
+                    "scan {scan} has bytes behind its last block, or one of its codes is wrong, before byte {at}"
+                );
             }
         };
         format!("scan {scan} has {what}, before byte {at}")
@@ -588,7 +736,13 @@ struct Bits<'a> {
 
 impl<'a> Bits<'a> {
     fn new(bytes: &'a [u8], at: usize) -> Bits<'a> {
-        Bits { bytes, at, next: 0, count: 0, made_up: 0 }
+        Bits {
+            bytes,
+            at,
+            next: 0,
+            count: 0,
+            made_up: 0,
+        }
     }
 
     /// Has at least 32 bits: a code and what follows it.
@@ -597,7 +751,11 @@ impl<'a> Bits<'a> {
         if self.count >= 2 * CODE_BITS_MOST {
             return;
         }
-        if let Some(eight) = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk()) {
+        if let Some(eight) = self
+            .bytes
+            .get(self.at..)
+            .and_then(|rest| rest.first_chunk())
+        {
             let eight = u64::from_be_bytes(*eight);
             if !has_ff(eight) {
                 self.next |= eight >> self.count;
@@ -617,7 +775,9 @@ impl<'a> Bits<'a> {
                     0xFF
                 }
                 // Some pad with more of them, which decoders pass over.
-                Some(&[0xFF, 0xFF, ref rest @ ..]) if rest.iter().find(|&&byte| byte != 0xFF) == Some(&0) => {
+                Some(&[0xFF, 0xFF, ref rest @ ..])
+                    if rest.iter().find(|&&byte| byte != 0xFF) == Some(&0) =>
+                {
                     self.at += 1;
                     continue;
                 }
@@ -671,7 +831,8 @@ impl<'a> Bits<'a> {
         Ok(u32::from(step >> 8))
     }
 
-    /// Goes behind one or two codes of a block, and their bits; returns the coefficient that it is at then.
+    /// Goes behind one or two codes of a block, and their bits; returns the coefficient that it is
+    /// at then.
     #[inline(always)]
     fn steps(&mut self, table: &Table, coefficient: u32) -> Result<u32, Bad> {
         self.refill();
@@ -699,25 +860,43 @@ impl<'a> Bits<'a> {
     /// Whether all bits so far were there.
     #[inline(always)]
     fn check(&self) -> Result<(), Bad> {
-        if self.made_up > self.count { Err(Bad::Cut) } else { Ok(()) }
+        if self.made_up > self.count {
+            Err(Bad::Cut)
+        } else {
+            Ok(())
+        }
     }
 
     /// At the end of an interval, where only bits that fill a byte may be left.
     fn end(&mut self) -> Result<(), Bad> {
         self.check()?;
         let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let is_data = rest.first().is_some_and(|&byte| byte != 0xFF) || rest.iter().find(|&&byte| byte != 0xFF) == Some(&0);
-        if self.count - self.made_up >= 8 || is_data { Err(Bad::Rest) } else { Ok(()) }
+        let is_data = rest.first().is_some_and(|&byte| byte != 0xFF)
+            || rest.iter().find(|&&byte| byte != 0xFF) == Some(&0);
+        if self.count - self.made_up >= 8 || is_data {
+            Err(Bad::Rest)
+        } else {
+            Ok(())
+        }
     }
 
     /// Units of a sequential file, whose blocks have these tables.
-    fn sequential<const IS_LONG: bool>(&mut self, units: u64, dc: &[&Table], ac: &[&Table]) -> Result<(), Bad> {
+    fn sequential<const IS_LONG: bool>(
+        &mut self,
+        units: u64,
+        dc: &[&Table],
+        ac: &[&Table],
+    ) -> Result<(), Bad> {
         for _ in 0..units {
             for (dc, ac) in dc.iter().zip(ac) {
                 self.step(dc)?;
                 let mut coefficient = 1;
                 while coefficient < 64 {
-                    coefficient = if IS_LONG { self.steps(ac, coefficient)? } else { coefficient + self.step(ac)? };
+                    coefficient = if IS_LONG {
+                        self.steps(ac, coefficient)?
+                    } else {
+                        coefficient + self.step(ac)?
+                    };
                 }
                 if coefficient > 64 && coefficient < END_OF_BLOCK {
                     return Err(Bad::Beyond);
@@ -782,7 +961,8 @@ impl<'a> Bits<'a> {
         Ok(())
     }
 
-    /// One more bit of every AC coefficient: each that is not zero has a bit, and some that were zero come to be one or minus one.
+    /// One more bit of every AC coefficient: each that is not zero has a bit, and some that were
+    /// zero come to be one or minus one.
     fn ac_next(&mut self, table: &Table, band: Band, seen: &mut [u64]) -> Result<(), Bad> {
         let (blocks, mut run) = (seen.len(), 0);
         for (block, seen) in seen.iter_mut().enumerate() {
@@ -800,7 +980,9 @@ impl<'a> Bits<'a> {
                     _ => return Err(Bad::Code),
                 };
                 // The zero after `zeros` others.
-                let zero = nth_zero(*seen, coefficient, zeros).filter(|&zero| zero <= band.end).ok_or(Bad::Beyond)?;
+                let zero = nth_zero(*seen, coefficient, zeros)
+                    .filter(|&zero| zero <= band.end)
+                    .ok_or(Bad::Beyond)?;
                 self.skip_many(bits + (*seen & between(coefficient, zero)).count_ones());
                 *seen |= u64::from(bits) << zero;
                 coefficient = zero + 1;
@@ -841,9 +1023,16 @@ fn between(start: u32, end: u32) -> u64 {
 /// A segment with the tables of T.81, annex K, which files without tables mean.
 pub(super) fn usual_tables() -> Vec<u8> {
     let tables = [(0x00, 0), (0x01, 1), (0x10, 4), (0x11, 5)];
-    let body: Vec<u8> =
-        tables.into_iter().flat_map(|(place, number)| [&[place], USUAL[number % 4 + number / 4 * 2]].concat()).collect();
-    [&[0xFF, 0xC4][..], &(body.len() as u16 + 2).to_be_bytes(), &body].concat()
+    let body: Vec<u8> = tables
+        .into_iter()
+        .flat_map(|(place, number)| [&[place], USUAL[number % 4 + number / 4 * 2]].concat())
+        .collect();
+    [
+        &[0xFF, 0xC4][..],
+        &(body.len() as u16 + 2).to_be_bytes(),
+        &body,
+    ]
+    .concat()
 }
 
 fn usual_table(number: usize) -> Option<&'static [u8]> {
@@ -894,22 +1083,37 @@ mod tests {
 
     /// A file of pixels that have all kinds of codes: smooth ones and noise.
     fn file(width: u32, height: u32, gray: bool, quality: u8) -> Vec<u8> {
-        let (channels, color) = if gray { (1, ExtendedColorType::L8) } else { (3, ExtendedColorType::Rgb8) };
-        let noise = |at: u32| (at.wrapping_mul(2_654_435_761) >> 24) % if at % 512 < 300 { 6 } else { 160 };
-        let pixels: Vec<u8> = (0..width * height * channels).map(|at| (at % (width * channels) / 4 + noise(at)) as u8).collect();
+        let (channels, color) = if gray {
+            (1, ExtendedColorType::L8)
+        } else {
+            (3, ExtendedColorType::Rgb8)
+        };
+        let noise =
+            |at: u32| (at.wrapping_mul(2_654_435_761) >> 24) % if at % 512 < 300 { 6 } else { 160 };
+        let pixels: Vec<u8> = (0..width * height * channels)
+            .map(|at| (at % (width * channels) / 4 + noise(at)) as u8)
+            .collect();
         let mut bytes = Vec::new();
-        JpegEncoder::new_with_quality(&mut bytes, quality).write_image(&pixels, width, height, color).unwrap();
+        JpegEncoder::new_with_quality(&mut bytes, quality)
+            .write_image(&pixels, width, height, color)
+            .unwrap();
         bytes
     }
 
     fn outcome(bytes: &[u8], long_bytes: usize) -> Option<String> {
-        let walk = Walk { long_bytes, ..Walk::new(bytes, u64::MAX) };
+        let walk = Walk {
+            long_bytes,
+            ..Walk::new(bytes, u64::MAX)
+        };
         walk.all().err().map(|wrong| format!("{wrong:?}"))
     }
 
     /// From which byte on there is entropy-coded data.
     fn data(bytes: &[u8]) -> usize {
-        let scan = bytes.windows(2).position(|two| two == [0xFF, 0xDA]).unwrap();
+        let scan = bytes
+            .windows(2)
+            .position(|two| two == [0xFF, 0xDA])
+            .unwrap();
         scan + 2 + usize::from(u16::from_be_bytes([bytes[scan + 2], bytes[scan + 3]]))
     }
 
@@ -929,7 +1133,8 @@ mod tests {
             }
         }
 
-        /// Whatever bytes say, there is an outcome, and it does not depend on how codes are looked up.
+        /// Whatever bytes say, there is an outcome, and it does not depend on how codes are looked
+        /// up.
         #[test]
         fn two_codes_at_once_are_two_codes(
             width in 1..80u32, height in 1..60u32, quality in 1..=100u8, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
@@ -954,11 +1159,22 @@ mod tests {
         let (begin, end) = bytes.split_at(bytes.len() - 2);
         let told = |bytes: &[u8]| outcome(bytes, LONG_BYTES).unwrap_or_default();
         assert!(told(begin).contains("it has no end marker"));
-        assert!(told(&[begin, &[0x12, 0x34], end].concat()).contains("scan 1 has bytes behind its last block"));
+        assert!(
+            told(&[begin, &[0x12, 0x34], end].concat())
+                .contains("scan 1 has bytes behind its last block")
+        );
         assert_eq!(told(&[begin, &[0xFF, 0xFF], end].concat()), "");
         let mut other = bytes.clone();
-        let frame = bytes.windows(2).position(|two| two == [0xFF, 0xC0]).unwrap();
-        for (marker, kind) in [(0xC3, "lossless"), (0xC9, "arithmetic"), (0xCD, "hierarchical"), (0xF7, "JPEG-LS")] {
+        let frame = bytes
+            .windows(2)
+            .position(|two| two == [0xFF, 0xC0])
+            .unwrap();
+        for (marker, kind) in [
+            (0xC3, "lossless"),
+            (0xC9, "arithmetic"),
+            (0xCD, "hierarchical"),
+            (0xF7, "JPEG-LS"),
+        ] {
             other[frame + 1] = marker;
             assert!(told(&other).contains(kind) && told(&other).starts_with("Unsupported"));
         }
@@ -966,7 +1182,14 @@ mod tests {
         other[frame + 4] = 12;
         assert!(told(&other).contains("12 bits a sample"));
         let large = walk(&bytes, 40 * 30 * 3 - 1).unwrap_err();
-        assert!(matches!(large, Wrong::TooLarge { height: 30, width: 40, needed: 3600 }));
+        assert!(matches!(
+            large,
+            Wrong::TooLarge {
+                height: 30,
+                width: 40,
+                needed: 3600
+            }
+        ));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Records of TFRecord: `tf.train.Example` and `tf.train.SequenceExample`, as protocol buffers have them. Pure.
+//! Records of TFRecord: `tf.train.Example` and `tf.train.SequenceExample`, as protocol buffers have
+//! them. Pure.
 //!
 //! ```text
 //!   Example           1: features
@@ -8,10 +9,12 @@
 //!   feature           1: byte strings   2: float32   3: int64; each a list, 1, of any length
 //! ```
 //!
-//! Source: `tensorflow/core/example/{example,feature}.proto`. A feature is a field: one byte string, one number, or numbers, whose shape
-//! the field tells (of more axes than one if only one extent varies). A feature list of numbers, with as many in every step, is an array
-//! over steps: of shape (steps,) where a step is one number, else (steps, numbers of a step), of which the second may be told as several
-//! axes. Byte strings that are not exactly one, and steps of different lengths, are refused where they are wanted.
+//! Source: `tensorflow/core/example/{example,feature}.proto`. A feature is a field: one byte
+//! string, one number, or numbers, whose shape the field tells (of more axes than one if only one
+//! extent varies). A feature list of numbers, with as many in every step, is an array over steps:
+//! of shape (steps,) where a step is one number, else (steps, numbers of a step), of which the
+//! second may be told as several axes. Byte strings that are not exactly one, and steps of
+//! different lengths, are refused where they are wanted.
 
 use std::borrow::Cow;
 
@@ -37,9 +40,17 @@ enum List<'a> {
 pub(super) fn fields<'a>(record: &'a [u8], fields: &[Field]) -> Found<Vec<Option<Cow<'a, [u8]>>>> {
     let mut found = vec![None; fields.len()];
     each(record, |name, entry| {
-        if let Some(at) = fields.iter().position(|field| field.name.as_bytes() == name) {
-            if found[at].is_some_and(|known| std::mem::discriminant(&known) != std::mem::discriminant(&entry)) {
-                return Err(Fault::Unsupported(format!("{} is a feature, and a feature list too", quoted(&fields[at].name))));
+        if let Some(at) = fields
+            .iter()
+            .position(|field| field.name.as_bytes() == name)
+        {
+            if found[at].is_some_and(|known| {
+                std::mem::discriminant(&known) != std::mem::discriminant(&entry)
+            }) {
+                return Err(Fault::Unsupported(format!(
+                    "{} is a feature, and a feature list too",
+                    quoted(&fields[at].name)
+                )));
             }
             // Of a map the last one counts.
             found[at] = Some(entry);
@@ -51,7 +62,9 @@ pub(super) fn fields<'a>(record: &'a [u8], fields: &[Field]) -> Found<Vec<Option
             Entry::Feature(feature) => feature_value(field, feature),
             Entry::Steps(steps) => steps_value(field, steps),
         });
-        value.transpose().map_err(|fault| fault.within(0, quoted(&field.name)))
+        value
+            .transpose()
+            .map_err(|fault| fault.within(0, quoted(&field.name)))
     };
     fields.iter().zip(found).map(value).collect()
 }
@@ -60,7 +73,8 @@ pub(super) fn fields<'a>(record: &'a [u8], fields: &[Field]) -> Found<Vec<Option
 pub(super) fn guess(record: &[u8]) -> Found<Vec<Field>> {
     let mut entries: Vec<(String, Entry<'_>)> = Vec::new();
     each(record, |name, entry| {
-        let name = std::str::from_utf8(name).map_err(|_| Fault::damaged(0, "a feature whose name is no text"))?;
+        let name = std::str::from_utf8(name)
+            .map_err(|_| Fault::damaged(0, "a feature whose name is no text"))?;
         match entries.iter_mut().find(|(other, _)| other == name) {
             Some((_, known)) => *known = entry,
             None => entries.push((name.to_owned(), entry)),
@@ -108,7 +122,14 @@ fn each<'a>(record: &'a [u8], mut act: impl FnMut(&'a [u8], Entry<'a>) -> Found<
                 }
             }
             let name = name.ok_or_else(|| Fault::damaged(0, "a feature without a name"))?;
-            act(name, if number == 1 { Entry::Feature(bytes) } else { Entry::Steps(bytes) })?;
+            act(
+                name,
+                if number == 1 {
+                    Entry::Feature(bytes)
+                } else {
+                    Entry::Steps(bytes)
+                },
+            )?;
         }
     }
     Ok(())
@@ -117,12 +138,21 @@ fn each<'a>(record: &'a [u8], mut act: impl FnMut(&'a [u8], Entry<'a>) -> Found<
 const NO_VALUE: &str = "has no value in the first record; fields= tells what it is";
 
 fn array(dtype: &str, shape: &[Option<u64>]) -> Kind {
-    Kind::Array { dtype: dtype.into(), shape: shape.to_vec() }
+    Kind::Array {
+        dtype: dtype.into(),
+        shape: shape.to_vec(),
+    }
 }
 
 fn kind_of_feature(feature: &[u8]) -> Found<Kind> {
     let list = List::of(feature)?;
-    let shape = |count: u64| if count == 1 { Vec::new() } else { vec![Some(count)] };
+    let shape = |count: u64| {
+        if count == 1 {
+            Vec::new()
+        } else {
+            vec![Some(count)]
+        }
+    };
     match &list {
         List::Nothing => Err(Fault::Unfit(NO_VALUE.into())),
         List::Strings(strings) => one_string(strings).map(|_| Kind::Bytes),
@@ -138,7 +168,11 @@ fn kind_of_steps(steps: &[u8]) -> Found<Kind> {
         List::Integers(_) => "<i8",
         List::Nothing | List::Strings(_) => return Err(Fault::Unfit(NO_VALUE.into())),
     };
-    Ok(if each == 1 { array(dtype, &[None]) } else { array(dtype, &[None, Some(each)]) })
+    Ok(if each == 1 {
+        array(dtype, &[None])
+    } else {
+        array(dtype, &[None, Some(each)])
+    })
 }
 
 fn feature_value<'a>(field: &Field, feature: &'a [u8]) -> Found<Cow<'a, [u8]>> {
@@ -160,7 +194,9 @@ fn feature_value<'a>(field: &Field, feature: &'a [u8]) -> Found<Cow<'a, [u8]>> {
 
 fn steps_value<'a>(field: &Field, steps: &'a [u8]) -> Found<Cow<'a, [u8]>> {
     let Steps { list, steps, each } = Steps::of(steps)?;
-    let Kind::Array { shape, .. } = &field.kind else { return Err(list.is_not(field)) };
+    let Kind::Array { shape, .. } = &field.kind else {
+        return Err(list.is_not(field));
+    };
     let numbers = list.numbers(field)?;
     let have = [steps, each];
     match &shape[..] {
@@ -168,15 +204,23 @@ fn steps_value<'a>(field: &Field, steps: &'a [u8]) -> Found<Cow<'a, [u8]>> {
         [_] if each == 1 || steps == 0 => with_extents(field, &[steps], numbers),
         [_] => Err(unfit_shape(field, &have)),
         [first, rest @ ..] => {
-            let known = rest.iter().flatten().try_fold(1u64, |product, &extent| product.checked_mul(extent));
+            let known = rest
+                .iter()
+                .flatten()
+                .try_fold(1u64, |product, &extent| product.checked_mul(extent));
             let varying = rest.iter().filter(|extent| extent.is_none()).count();
             let extent = match (varying, known) {
                 (0, Some(known)) if known == each || steps == 0 => Some(0),
                 (1, Some(known @ 1..)) if each.is_multiple_of(known) => Some(each / known),
                 _ => None,
             };
-            let extent = extent.filter(|_| first.is_none_or(|first| first == steps)).ok_or_else(|| unfit_shape(field, &have))?;
-            let whole: Vec<u64> = [steps].into_iter().chain(rest.iter().map(|known| known.unwrap_or(extent))).collect();
+            let extent = extent
+                .filter(|_| first.is_none_or(|first| first == steps))
+                .ok_or_else(|| unfit_shape(field, &have))?;
+            let whole: Vec<u64> = [steps]
+                .into_iter()
+                .chain(rest.iter().map(|known| known.unwrap_or(extent)))
+                .collect();
             with_extents(field, &whole, numbers)
         }
     }
@@ -201,7 +245,11 @@ struct Steps<'a> {
 
 impl<'a> Steps<'a> {
     fn of(entry: &'a [u8]) -> Found<Steps<'a>> {
-        let mut all = Steps { list: List::Nothing, steps: 0, each: 0 };
+        let mut all = Steps {
+            list: List::Nothing,
+            steps: 0,
+            each: 0,
+        };
         for step in Message(entry).all_of(1) {
             let list = List::of(step?)?;
             let count = list.count();
@@ -226,7 +274,11 @@ impl<'a> Steps<'a> {
                     all.extend(more);
                     List::Integers(all)
                 }
-                _ => return Err(Fault::Unsupported("is a feature list of float32 and of int64".into())),
+                _ => {
+                    return Err(Fault::Unsupported(
+                        "is a feature list of float32 and of int64".into(),
+                    ));
+                }
             };
         }
         Ok(all)
@@ -277,7 +329,10 @@ impl<'a> List<'a> {
             List::Floats(_) => "float32",
             List::Integers(_) => "int64",
         };
-        Fault::Unfit(format!("is a list of {what}, where every sample has {}", field.kind))
+        Fault::Unfit(format!(
+            "is a list of {what}, where every sample has {}",
+            field.kind
+        ))
     }
 }
 
@@ -287,7 +342,12 @@ fn floats(values: Message<'_>) -> Found<Cow<'_, [u8]>> {
         let run = match part? {
             (1, Value::Bytes(run)) if run.len().is_multiple_of(4) => run,
             (1, Value::Fixed(one)) if one.len() == 4 => one,
-            (1, _) => return Err(Fault::damaged(0, "is a list of float32 with something else in it")),
+            (1, _) => {
+                return Err(Fault::damaged(
+                    0,
+                    "is a list of float32 with something else in it",
+                ));
+            }
             _ => continue,
         };
         match numbers.is_empty() {
@@ -308,7 +368,12 @@ fn integers(values: Message<'_>) -> Found<Vec<u8>> {
                     numbers.extend(varint(&mut run)?.to_le_bytes());
                 }
             }
-            (1, Value::Fixed(_)) => return Err(Fault::damaged(0, "is a list of int64 with something else in it")),
+            (1, Value::Fixed(_)) => {
+                return Err(Fault::damaged(
+                    0,
+                    "is a list of int64 with something else in it",
+                ));
+            }
             _ => {}
         }
     }
@@ -353,11 +418,24 @@ impl<'a> Message<'a> {
             5 => 4,
             wire => return Err(Fault::damaged(0, format!("a field of wire type {wire}"))),
         };
-        let split = usize::try_from(len).ok().and_then(|len| self.0.split_at_checked(len));
-        let (bytes, rest) =
-            split.ok_or_else(|| Fault::damaged(0, format!("a field of {len} bytes, where {} are left", self.0.len())))?;
+        let split = usize::try_from(len)
+            .ok()
+            .and_then(|len| self.0.split_at_checked(len));
+        let (bytes, rest) = split.ok_or_else(|| {
+            Fault::damaged(
+                0,
+                format!("a field of {len} bytes, where {} are left", self.0.len()),
+            )
+        })?;
         self.0 = rest;
-        Ok((tag >> 3, if tag & 7 == 2 { Value::Bytes(bytes) } else { Value::Fixed(bytes) }))
+        Ok((
+            tag >> 3,
+            if tag & 7 == 2 {
+                Value::Bytes(bytes)
+            } else {
+                Value::Fixed(bytes)
+            },
+        ))
     }
 }
 
@@ -379,7 +457,9 @@ impl<'a> Iterator for Message<'a> {
 fn varint(bytes: &mut &[u8]) -> Found<u64> {
     let mut value = 0;
     for shift in (0..70).step_by(7) {
-        let (&byte, rest) = bytes.split_first().ok_or_else(|| Fault::damaged(0, "a number without an end"))?;
+        let (&byte, rest) = bytes
+            .split_first()
+            .ok_or_else(|| Fault::damaged(0, "a number without an end"))?;
         *bytes = rest;
         value |= u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(0);
         if byte < 0x80 {

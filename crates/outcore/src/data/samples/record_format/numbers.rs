@@ -1,7 +1,9 @@
-//! Numbers of others as a field has them: text, arrays of NumPy's, and numbers of other types. Pure.
+//! Numbers of others as a field has them: text, arrays of NumPy's, and numbers of other types.
+//! Pure.
 //!
-//! Types follow NumPy's rule of the same kind: whole numbers become whole or real ones, real ones real or complex ones. Whole numbers that
-//! the field's type does not have are refused, where NumPy would wrap them around.
+//! Types follow NumPy's rule of the same kind: whole numbers become whole or real ones, real ones
+//! real or complex ones. Whole numbers that the field's type does not have are refused, where NumPy
+//! would wrap them around.
 
 use std::borrow::Cow;
 
@@ -16,7 +18,10 @@ pub(super) fn member<'a>(field: &Field, data: &'a [u8]) -> Found<Cow<'a, [u8]>> 
     let Kind::Array { dtype, shape } = &field.kind else {
         if field.kind == Kind::Text {
             let hint = |error| {
-                Fault::Unfit(format!("is no text: {error}; fields={{{}: 'bytes', ...}} takes it as it is", quoted(&field.name)))
+                Fault::Unfit(format!(
+                    "is no text: {error}; fields={{{}: 'bytes', ...}} takes it as it is",
+                    quoted(&field.name)
+                ))
             };
             std::str::from_utf8(data).map_err(hint)?;
         }
@@ -28,14 +33,26 @@ pub(super) fn member<'a>(field: &Field, data: &'a [u8]) -> Found<Cow<'a, [u8]>> 
         return with_extents(field, &array.shape, numbers);
     }
     let text = std::str::from_utf8(data).ok().map(str::trim);
-    let number = text.filter(|_| shape.is_empty()).and_then(|text| match &dtype[1..2] {
-        "f" | "c" => text.parse().ok().map(Number::Real),
-        _ => text.parse().ok().map(Number::Whole),
-    });
+    let number = text
+        .filter(|_| shape.is_empty())
+        .and_then(|text| match &dtype[1..2] {
+            "f" | "c" => text.parse().ok().map(Number::Real),
+            _ => text.parse().ok().map(Number::Whole),
+        });
     let number = number.ok_or_else(|| {
-        let what = if shape.is_empty() { format!("number of {}", numpy_name(dtype)) } else { "array of NumPy".into() };
-        let hint = format!("fields={{{}: 'text', ...}} takes it as text", quoted(&field.name));
-        Fault::Unfit(format!("is no {what}: {}; {hint}", shown(&data[..data.len().min(40)])))
+        let what = if shape.is_empty() {
+            format!("number of {}", numpy_name(dtype))
+        } else {
+            "array of NumPy".into()
+        };
+        let hint = format!(
+            "fields={{{}: 'text', ...}} takes it as text",
+            quoted(&field.name)
+        );
+        Fault::Unfit(format!(
+            "is no {what}: {}; {hint}",
+            shown(&data[..data.len().min(40)])
+        ))
     })?;
     let mut bytes = Vec::with_capacity(16);
     number.write(dtype, &mut bytes)?;
@@ -45,7 +62,10 @@ pub(super) fn member<'a>(field: &Field, data: &'a [u8]) -> Found<Cow<'a, [u8]>> 
 /// What a field is that has this array of NumPy's in a sample.
 pub(super) fn kind_of_npy(data: &[u8]) -> Found<Kind> {
     let array = Array::parse(data)?;
-    Ok(Kind::Array { dtype: array.dtype, shape: array.shape.into_iter().map(Some).collect() })
+    Ok(Kind::Array {
+        dtype: array.dtype,
+        shape: array.shape.into_iter().map(Some).collect(),
+    })
 }
 
 /// An array of NumPy's, little-endian and by rows.
@@ -58,20 +78,38 @@ struct Array<'a> {
 impl Array<'_> {
     fn parse(data: &[u8]) -> Found<Array<'_>> {
         let array = parse_npy_array("npy", data).map_err(|error| match error {
-            FormatError::Corrupt { offset, reason, .. } => Fault::damaged(offset, format!("is no .npy file: {reason}")),
-            FormatError::Unsupported { reason, .. } => Fault::Unsupported(format!("is an array that is not read: {reason}")),
-            FormatError::Truncated { expected, actual, .. } => {
-                Fault::damaged(actual, format!("ends within its header of {expected} bytes"))
+            FormatError::Corrupt { offset, reason, .. } => {
+                Fault::damaged(offset, format!("is no .npy file: {reason}"))
             }
+            FormatError::Unsupported { reason, .. } => {
+                Fault::Unsupported(format!("is an array that is not read: {reason}"))
+            }
+            FormatError::Truncated {
+                expected, actual, ..
+            } => Fault::damaged(
+                actual,
+                format!("ends within its header of {expected} bytes"),
+            ),
         })?;
-        let (dtype, is_swapped) = dtype_of(&array.descr)
-            .ok_or_else(|| Fault::Unsupported(format!("is an array of {}, which no field is", shown(array.descr.as_bytes()))))?;
+        let (dtype, is_swapped) = dtype_of(&array.descr).ok_or_else(|| {
+            Fault::Unsupported(format!(
+                "is an array of {}, which no field is",
+                shown(array.descr.as_bytes())
+            ))
+        })?;
         let item = item_bytes(&dtype).unwrap_or(1);
-        let count = array.shape.iter().try_fold(item, |bytes, &extent| bytes.checked_mul(extent));
+        let count = array
+            .shape
+            .iter()
+            .try_fold(item, |bytes, &extent| bytes.checked_mul(extent));
         let elements = data.get(array.data_offset as usize..).unwrap_or_default();
         if count != Some(elements.len() as u64) {
-            let why =
-                format!("has {} bytes, which do not make its shape {:?} of {}", elements.len(), array.shape, numpy_name(&dtype));
+            let why = format!(
+                "has {} bytes, which do not make its shape {:?} of {}",
+                elements.len(),
+                array.shape,
+                numpy_name(&dtype)
+            );
             return Err(Fault::damaged(array.data_offset, why));
         }
         let mut elements = match array.by_columns && array.shape.len() > 1 {
@@ -80,13 +118,21 @@ impl Array<'_> {
         };
         if is_swapped {
             let each = if &dtype[1..2] == "c" { item / 2 } else { item };
-            elements.to_mut().chunks_exact_mut(each as usize).for_each(<[u8]>::reverse);
+            elements
+                .to_mut()
+                .chunks_exact_mut(each as usize)
+                .for_each(<[u8]>::reverse);
         }
-        Ok(Array { dtype, shape: array.shape, elements })
+        Ok(Array {
+            dtype,
+            shape: array.shape,
+            elements,
+        })
     }
 }
 
-/// The little-endian type of a field for one of NumPy's, and whether its bytes lie the other way round.
+/// The little-endian type of a field for one of NumPy's, and whether its bytes lie the other way
+/// round.
 fn dtype_of(descr: &str) -> Option<(String, bool)> {
     let (order, rest) = descr.split_at_checked(1)?;
     let is_single = rest.get(1..) == Some("1");
@@ -98,9 +144,14 @@ fn dtype_of(descr: &str) -> Option<(String, bool)> {
 /// Elements that lie by columns.
 fn by_rows(elements: &[u8], shape: &[u64], item: usize) -> Vec<u8> {
     let shape: Vec<usize> = shape.iter().map(|&extent| extent as usize).collect();
-    let strides: Vec<usize> =
-        shape.iter().scan(item, |stride, &extent| Some(std::mem::replace(stride, *stride * extent))).collect();
-    let (mut index, mut at, mut rows) = (vec![0; shape.len()], 0, Vec::with_capacity(elements.len()));
+    let strides: Vec<usize> = shape
+        .iter()
+        .scan(item, |stride, &extent| {
+            Some(std::mem::replace(stride, *stride * extent))
+        })
+        .collect();
+    let (mut index, mut at, mut rows) =
+        (vec![0; shape.len()], 0, Vec::with_capacity(elements.len()));
     while rows.len() < elements.len() {
         rows.extend_from_slice(&elements[at..at + item]);
         for axis in (0..shape.len()).rev() {
@@ -117,7 +168,10 @@ fn by_rows(elements: &[u8], shape: &[u64], item: usize) -> Vec<u8> {
 
 /// A shape as Python writes it.
 pub(super) fn shape_name(shape: &[Option<u64>]) -> String {
-    let extents: Vec<String> = shape.iter().map(|extent| extent.map_or("None".into(), |extent| extent.to_string())).collect();
+    let extents: Vec<String> = shape
+        .iter()
+        .map(|extent| extent.map_or("None".into(), |extent| extent.to_string()))
+        .collect();
     match &extents[..] {
         [one] => format!("({one},)"),
         all => format!("({})", all.join(", ")),
@@ -141,12 +195,18 @@ pub(super) fn cast<'a>(from: &str, to: &str, numbers: Cow<'a, [u8]>) -> Found<Co
     let both_whole = |dtype: &str| matches!(&dtype[1..2], "u" | "i");
     let fits = rank(from) <= rank(to) || (both_whole(from) && both_whole(to));
     if !fits {
-        return Err(Fault::Unfit(format!("has dtype {}, where every sample has {}", numpy_name(from), numpy_name(to))));
+        return Err(Fault::Unfit(format!(
+            "has dtype {}, where every sample has {}",
+            numpy_name(from),
+            numpy_name(to)
+        )));
     }
     let item = item_bytes(from).unwrap_or(1) as usize;
     let count = numbers.len() / item;
     let mut found = Vec::with_capacity(count * item_bytes(to).unwrap_or(1) as usize);
-    numbers.chunks_exact(item).try_for_each(|bytes| Number::read(from, bytes).write(to, &mut found))?;
+    numbers
+        .chunks_exact(item)
+        .try_for_each(|bytes| Number::read(from, bytes).write(to, &mut found))?;
     Ok(Cow::Owned(found))
 }
 
@@ -199,11 +259,19 @@ impl Number {
                     _ => (0, (1i128 << bits) - 1),
                 };
                 if !(least..=most).contains(&number) {
-                    return Err(Fault::Unfit(format!("has {number}, which is out of the range of {}", numpy_name(dtype))));
+                    return Err(Fault::Unfit(format!(
+                        "has {number}, which is out of the range of {}",
+                        numpy_name(dtype)
+                    )));
                 }
                 into.extend(&number.to_le_bytes()[..bytes]);
             }
-            _ => return Err(Fault::Unfit(format!("is no number of {}", numpy_name(dtype)))),
+            _ => {
+                return Err(Fault::Unfit(format!(
+                    "is no number of {}",
+                    numpy_name(dtype)
+                )));
+            }
         }
         Ok(())
     }

@@ -8,10 +8,11 @@
 //!
 //! Sources: POSIX.1-2017, pax; the GNU tar manual, "Basic Tar Format" and "Storing Sparse Files".
 //!
-//! Headers are read the same way in order, where only some of the archive is in memory, and in the bytes of a sample ([`Feed`]). Samples are
-//! WebDataset's: the key is a name up to the first dot behind its folders, the field what is behind that dot, in lower case. Names without
-//! a dot, or that begin with one, and `__meta__` are of no sample. Files with holes and links are refused where they are wanted: their
-//! bytes are not in the member.
+//! Headers are read the same way in order, where only some of the archive is in memory, and in the
+//! bytes of a sample ([`Feed`]). Samples are WebDataset's: the key is a name up to the first dot
+//! behind its folders, the field what is behind that dot, in lower case. Names without a dot, or
+//! that begin with one, and `__meta__` are of no sample. Files with holes and links are refused
+//! where they are wanted: their bytes are not in the member.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -73,14 +74,20 @@ struct Told {
     sparse: bool,
 }
 
-/// The header of the next member, and all that is told of it; its bytes are still to be taken. None at the end.
-pub(in crate::data::samples) fn next_header<F: Feed>(feed: &mut F) -> Result<Option<Header>, F::Error> {
+/// The header of the next member, and all that is told of it; its bytes are still to be taken. None
+/// at the end.
+pub(in crate::data::samples) fn next_header<F: Feed>(
+    feed: &mut F,
+) -> Result<Option<Header>, F::Error> {
     let (mut told, mut first) = (Told::default(), None);
     loop {
         let Some(block) = feed.block()? else {
             return match first {
                 None => Ok(None),
-                Some((_, at)) => Err(feed.fail(Fault::damaged(at, "a header that tells of a member which does not come"))),
+                Some((_, at)) => Err(feed.fail(Fault::damaged(
+                    at,
+                    "a header that tells of a member which does not come",
+                ))),
             };
         };
         let at = feed.at() - BLOCK;
@@ -94,14 +101,23 @@ pub(in crate::data::samples) fn next_header<F: Feed>(feed: &mut F) -> Result<Opt
             let header = header_of(raw, told).map_err(|why| feed.fail(Fault::damaged(at, why)))?;
             let mut more = kind == b'S' && raw[482] != 0;
             while more {
-                let places = feed.take(BLOCK, &|| format!("the places of holes of {}", shown(&header.name)))?;
+                let places = feed.take(BLOCK, &|| {
+                    format!("the places of holes of {}", shown(&header.name))
+                })?;
                 more = feed.get(places)[504] != 0;
             }
-            return Ok(Some(Header { begin, at: begin_at, ..header }));
+            return Ok(Some(Header {
+                begin,
+                at: begin_at,
+                ..header
+            }));
         }
         let size = number(&raw[124..136]).filter(|&size| size <= EXTENDED_MOST);
         let Some(size) = size else {
-            return Err(feed.fail(Fault::damaged(at, "an extended header without a length that may be")));
+            return Err(feed.fail(Fault::damaged(
+                at,
+                "an extended header without a length that may be",
+            )));
         };
         let data = feed.take(size, &|| "an extended header".into())?;
         let extended = told.extend(kind, feed.get(data));
@@ -112,7 +128,13 @@ pub(in crate::data::samples) fn next_header<F: Feed>(feed: &mut F) -> Result<Opt
 /// Whether a block has the checksum of a header. Some programs have summed signed bytes.
 pub(in crate::data::samples) fn is_header(block: &[u8]) -> bool {
     const SUM: Range<usize> = 148..156;
-    let Some(want) = block.get(SUM).and_then(number).filter(|_| block.len() as u64 == BLOCK) else { return false };
+    let Some(want) = block
+        .get(SUM)
+        .and_then(number)
+        .filter(|_| block.len() as u64 == BLOCK)
+    else {
+        return false;
+    };
     let spaces = 8 * u64::from(b' ');
     let sum = |block: &[u8]| block.iter().map(|&byte| u64::from(byte)).sum::<u64>();
     let high = |block: &[u8]| block.iter().filter(|&&byte| byte >= 0x80).count() as u64;
@@ -127,11 +149,16 @@ pub(in crate::data::samples) fn has_magic(block: &[u8]) -> bool {
 
 fn header_of(raw: &[u8], told: Told) -> Result<Header, String> {
     let kind = raw[156];
-    let name = told.sparse_name.or(told.name).unwrap_or_else(|| name_of(raw));
+    let name = told
+        .sparse_name
+        .or(told.name)
+        .unwrap_or_else(|| name_of(raw));
     let is_folder = kind == 0 && name.ends_with(b"/");
     let what = match kind {
         _ if is_folder => What::Other,
-        b'0' | 0 | b'7' if told.sparse => What::NoFile("is a sparse file, whose holes are told of beside its bytes"),
+        b'0' | 0 | b'7' if told.sparse => {
+            What::NoFile("is a sparse file, whose holes are told of beside its bytes")
+        }
         b'0' | 0 | b'7' => What::File,
         b'S' => What::NoFile("is a sparse file, whose holes are told of beside its bytes"),
         b'1' => What::NoFile("is a hard link, which has its bytes in another member"),
@@ -145,7 +172,13 @@ fn header_of(raw: &[u8], told: Told) -> Result<Header, String> {
         Some(size) => size,
         None => number(&raw[124..136]).ok_or_else(|| format!("{} has no size", shown(&name)))?,
     };
-    Ok(Header { name, what, bytes, begin: 0, at: 0 })
+    Ok(Header {
+        name,
+        what,
+        bytes,
+        begin: 0,
+        at: 0,
+    })
 }
 
 /// Only POSIX has a prefix where GNU has times.
@@ -190,26 +223,52 @@ impl Told {
 
     /// Lines of length, key and value.
     fn records(&mut self, of_all: bool, data: &[u8]) -> Found<()> {
-        let wrong = |rest: &[u8]| Fault::damaged(0, format!("of no lines, {} bytes before its end", rest.len()));
+        let wrong = |rest: &[u8]| {
+            Fault::damaged(
+                0,
+                format!("of no lines, {} bytes before its end", rest.len()),
+            )
+        };
         let mut rest = data;
         while !rest.is_empty() {
-            let space = rest.iter().position(|&byte| byte == b' ').ok_or_else(|| wrong(rest))?;
-            let len: usize =
-                std::str::from_utf8(&rest[..space]).ok().and_then(|len| len.parse().ok()).ok_or_else(|| wrong(rest))?;
-            let line = rest.get(space + 1..len).and_then(|line| line.strip_suffix(b"\n")).ok_or_else(|| wrong(rest))?;
-            let equals = line.iter().position(|&byte| byte == b'=').ok_or_else(|| wrong(rest))?;
+            let space = rest
+                .iter()
+                .position(|&byte| byte == b' ')
+                .ok_or_else(|| wrong(rest))?;
+            let len: usize = std::str::from_utf8(&rest[..space])
+                .ok()
+                .and_then(|len| len.parse().ok())
+                .ok_or_else(|| wrong(rest))?;
+            let line = rest
+                .get(space + 1..len)
+                .and_then(|line| line.strip_suffix(b"\n"))
+                .ok_or_else(|| wrong(rest))?;
+            let equals = line
+                .iter()
+                .position(|&byte| byte == b'=')
+                .ok_or_else(|| wrong(rest))?;
             let (key, value) = (&line[..equals], &line[equals + 1..]);
-            let is_of_one = matches!(key, b"path" | b"size" | b"linkpath") || key.starts_with(b"GNU.sparse.");
+            let is_of_one =
+                matches!(key, b"path" | b"size" | b"linkpath") || key.starts_with(b"GNU.sparse.");
             if of_all && is_of_one {
-                return Err(Fault::Unsupported(format!("tells {} of all members behind it", shown(key))));
+                return Err(Fault::Unsupported(format!(
+                    "tells {} of all members behind it",
+                    shown(key)
+                )));
             }
             match key {
                 b"path" => self.name = Some(value.to_vec()),
                 b"size" => {
-                    let size = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-                    self.size = Some(size.ok_or_else(|| Fault::damaged(0, format!("with a size of {}", shown(value))))?);
+                    let size = std::str::from_utf8(value)
+                        .ok()
+                        .and_then(|text| text.parse().ok());
+                    self.size = Some(size.ok_or_else(|| {
+                        Fault::damaged(0, format!("with a size of {}", shown(value)))
+                    })?);
                 }
-                b"GNU.sparse.name" => (self.sparse, self.sparse_name) = (true, Some(value.to_vec())),
+                b"GNU.sparse.name" => {
+                    (self.sparse, self.sparse_name) = (true, Some(value.to_vec()))
+                }
                 b"SCHILY.realsize" => self.sparse = true,
                 _ => self.sparse |= key.starts_with(b"GNU.sparse."),
             }
@@ -219,10 +278,18 @@ impl Told {
     }
 }
 
-/// Key and field of a member by its name, the field as it is written; none for what is of no sample.
+/// Key and field of a member by its name, the field as it is written; none for what is of no
+/// sample.
 pub(in crate::data::samples) fn key_of(name: &[u8]) -> Option<(&[u8], &[u8])> {
-    let file = name.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
-    let dot = file + name[file..].iter().position(|&byte| byte == b'.').filter(|&dot| dot > 0)?;
+    let file = name
+        .iter()
+        .rposition(|&byte| byte == b'/')
+        .map_or(0, |slash| slash + 1);
+    let dot = file
+        + name[file..]
+            .iter()
+            .position(|&byte| byte == b'.')
+            .filter(|&dot| dot > 0)?;
     let (key, field) = (&name[..dot], &name[dot + 1..]);
     (!field.is_empty() && !is_meta(key)).then_some((key, field))
 }
@@ -240,11 +307,17 @@ pub(in crate::data::samples) fn field_name(field: &[u8]) -> String {
 }
 
 /// Which of some names a field is: the one that is written so, else the one in lower case.
-pub(in crate::data::samples) fn position<'a>(mut names: impl Iterator<Item = &'a str> + Clone, field: &[u8]) -> Option<usize> {
+pub(in crate::data::samples) fn position<'a>(
+    mut names: impl Iterator<Item = &'a str> + Clone,
+    field: &[u8],
+) -> Option<usize> {
     if let Some(at) = names.clone().position(|name| name.as_bytes() == field) {
         return Some(at);
     }
-    if field.iter().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) {
+    if field
+        .iter()
+        .all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase())
+    {
         return None;
     }
     let lower = field_name(field);
@@ -262,7 +335,10 @@ impl Feed for Slice<'_> {
 
     fn block(&mut self) -> Found<Option<Range<usize>>> {
         // The last member's padding may be missing.
-        self.at = self.at.next_multiple_of(BLOCK as usize).min(self.bytes.len());
+        self.at = self
+            .at
+            .next_multiple_of(BLOCK as usize)
+            .min(self.bytes.len());
         if self.at == self.bytes.len() {
             return Ok(None);
         }
@@ -270,8 +346,12 @@ impl Feed for Slice<'_> {
     }
 
     fn take(&mut self, bytes: u64, what: &dyn Fn() -> String) -> Found<Range<usize>> {
-        let end = usize::try_from(bytes).ok().and_then(|bytes| self.at.checked_add(bytes)).filter(|&end| end <= self.bytes.len());
-        let end = end.ok_or_else(|| Fault::damaged(self.at as u64, format!("ends within {}", what())))?;
+        let end = usize::try_from(bytes)
+            .ok()
+            .and_then(|bytes| self.at.checked_add(bytes))
+            .filter(|&end| end <= self.bytes.len());
+        let end =
+            end.ok_or_else(|| Fault::damaged(self.at as u64, format!("ends within {}", what())))?;
         let start = std::mem::replace(&mut self.at, end);
         Ok(start..end)
     }
@@ -289,9 +369,16 @@ impl Feed for Slice<'_> {
     }
 }
 
-/// Does something with each member of a sample: what is told of it, its field as it is written, and its bytes.
-fn each<'a>(sample: &'a [u8], mut act: impl FnMut(&Header, &'a [u8], Range<usize>) -> Found<()>) -> Found<()> {
-    let mut slice = Slice { bytes: sample, at: 0 };
+/// Does something with each member of a sample: what is told of it, its field as it is written, and
+/// its bytes.
+fn each<'a>(
+    sample: &'a [u8],
+    mut act: impl FnMut(&Header, &'a [u8], Range<usize>) -> Found<()>,
+) -> Found<()> {
+    let mut slice = Slice {
+        bytes: sample,
+        at: 0,
+    };
     while let Some(header) = next_header(&mut slice)? {
         let data = slice.take(header.bytes, &|| shown(&header.name))?;
         if header.what != What::Other && key_of(&header.name).is_some() {
@@ -308,28 +395,39 @@ fn written(header: &Header) -> &[u8] {
 /// Refuses members whose bytes are not there.
 fn check(header: &Header) -> Found<()> {
     match header.what {
-        What::NoFile(why) => {
-            Err(Fault::Unsupported(format!("{} {why}; fields= that leave it out pass it over", shown(&header.name))))
-        }
+        What::NoFile(why) => Err(Fault::Unsupported(format!(
+            "{} {why}; fields= that leave it out pass it over",
+            shown(&header.name)
+        ))),
         What::File | What::Other => Ok(()),
     }
 }
 
 fn twice(header: &Header, field: &str) -> Fault {
-    Fault::damaged(header.at, format!("{}: its field {} comes twice", shown(&header.name), quoted(field)))
+    Fault::damaged(
+        header.at,
+        format!(
+            "{}: its field {} comes twice",
+            shown(&header.name),
+            quoted(field)
+        ),
+    )
 }
 
 /// The fields of a sample, where it has them.
 pub(super) fn fields<'a>(sample: &'a [u8], fields: &[Field]) -> Found<Vec<Option<Cow<'a, [u8]>>>> {
     let mut found = vec![None; fields.len()];
     each(sample, |header, data, place| {
-        let Some(at) = position(fields.iter().map(|field| &field.name[..]), written(header)) else { return Ok(()) };
+        let Some(at) = position(fields.iter().map(|field| &field.name[..]), written(header)) else {
+            return Ok(());
+        };
         check(header)?;
         if found[at].is_some() {
             return Err(twice(header, &fields[at].name));
         }
         let value = numbers::member(&fields[at], data);
-        found[at] = Some(value.map_err(|fault| fault.within(place.start as u64, shown(&header.name)))?);
+        found[at] =
+            Some(value.map_err(|fault| fault.within(place.start as u64, shown(&header.name)))?);
         Ok(())
     })?;
     Ok(found)
@@ -345,9 +443,13 @@ pub(super) fn guess(sample: &[u8]) -> Found<Vec<Field>> {
             return Err(twice(header, &name));
         }
         let kind = match name.rsplit('.').next().unwrap_or_default() {
-            "cls" | "cls2" | "index" | "id" => Kind::Array { dtype: "<i8".into(), shape: Vec::new() },
+            "cls" | "cls2" | "index" | "id" => Kind::Array {
+                dtype: "<i8".into(),
+                shape: Vec::new(),
+            },
             "txt" | "text" | "json" | "transcript" => Kind::Text,
-            "npy" => numbers::kind_of_npy(data).map_err(|fault| fault.within(place.start as u64, shown(&header.name)))?,
+            "npy" => numbers::kind_of_npy(data)
+                .map_err(|fault| fault.within(place.start as u64, shown(&header.name)))?,
             _ => Kind::Bytes,
         };
         fields.push(Field { name, kind });
@@ -360,7 +462,9 @@ pub(super) fn guess(sample: &[u8]) -> Found<Vec<Field>> {
 pub(super) fn beyond(sample: &[u8], fields: &[Field]) -> Found<Option<String>> {
     let mut found = None;
     each(sample, |header, _, _| {
-        if found.is_none() && position(fields.iter().map(|field| &field.name[..]), written(header)).is_none() {
+        if found.is_none()
+            && position(fields.iter().map(|field| &field.name[..]), written(header)).is_none()
+        {
             found = Some(field_name(written(header)));
         }
         Ok(())

@@ -88,26 +88,61 @@ impl<'de> Deserialize<'de> for Header {
 pub(in crate::data::samples) fn parse(header: &[u8], start: u64) -> Found<Vec<Tensor>> {
     let Header(told) = serde_json::from_slice(header).map_err(|error| {
         // What is behind the place is in the message too.
-        Fault::damaged(8, format!("its header: {}", error.to_string().chars().take(200).collect::<String>()))
+        Fault::damaged(
+            8,
+            format!(
+                "its header: {}",
+                error.to_string().chars().take(200).collect::<String>()
+            ),
+        )
     })?;
-    let tensor = |(name, Told { dtype, shape, data_offsets: (begin, end) }): (String, Told)| {
-        let bytes = numpy(&dtype)
-            .and_then(item_bytes)
-            .map(|width| shape.iter().try_fold(width, |bytes, &extent| bytes.checked_mul(extent)));
-        let fits = begin <= end && start.checked_add(end).is_some() && bytes.is_none_or(|bytes| bytes == Some(end - begin));
+    let tensor = |(
+        name,
+        Told {
+            dtype,
+            shape,
+            data_offsets: (begin, end),
+        },
+    ): (String, Told)| {
+        let bytes = numpy(&dtype).and_then(item_bytes).map(|width| {
+            shape
+                .iter()
+                .try_fold(width, |bytes, &extent| bytes.checked_mul(extent))
+        });
+        let fits = begin <= end
+            && start.checked_add(end).is_some()
+            && bytes.is_none_or(|bytes| bytes == Some(end - begin));
         match fits {
-            true => Ok(Tensor { name, dtype, shape, first: start + begin, end: start + end }),
+            true => Ok(Tensor {
+                name,
+                dtype,
+                shape,
+                first: start + begin,
+                end: start + end,
+            }),
             false => Err(Fault::damaged(
                 8,
-                format!("its header: {} is said to be bytes {begin} to {end}, as {dtype} of {shape:?}", shown(name.as_bytes())),
+                format!(
+                    "its header: {} is said to be bytes {begin} to {end}, as {dtype} of {shape:?}",
+                    shown(name.as_bytes())
+                ),
             )),
         }
     };
-    let mut tensors = told.into_iter().map(tensor).collect::<Found<Vec<Tensor>>>()?;
+    let mut tensors = told
+        .into_iter()
+        .map(tensor)
+        .collect::<Found<Vec<Tensor>>>()?;
     tensors.sort_by_key(|tensor| (tensor.first, tensor.end));
     if let Some(pair) = tensors.windows(2).find(|pair| pair[0].end > pair[1].first) {
-        let (one, other) = (shown(pair[0].name.as_bytes()), shown(pair[1].name.as_bytes()));
-        return Err(Fault::damaged(8, format!("its header: {one} and {other} have bytes in common")));
+        let (one, other) = (
+            shown(pair[0].name.as_bytes()),
+            shown(pair[1].name.as_bytes()),
+        );
+        return Err(Fault::damaged(
+            8,
+            format!("its header: {one} and {other} have bytes in common"),
+        ));
     }
     Ok(tensors)
 }
@@ -122,11 +157,20 @@ pub(in crate::data::samples) fn value<'a>(
     in_place: bool,
 ) -> Found<Cow<'a, [u8]>> {
     if field.name != FIELD {
-        return Err(Fault::Unfit(format!("it has no {:?}: the only field of tensors is 'tensor'", field.name)));
+        return Err(Fault::Unfit(format!(
+            "it has no {:?}: the only field of tensors is 'tensor'",
+            field.name
+        )));
     }
-    let Kind::Array { dtype, shape } = &field.kind else { return Ok(Cow::Borrowed(bytes)) };
-    let from = numpy(&tensor.dtype)
-        .ok_or_else(|| Fault::Unsupported(format!("it has dtype {}, which NumPy does not have; {AS_BYTES}", tensor.dtype)))?;
+    let Kind::Array { dtype, shape } = &field.kind else {
+        return Ok(Cow::Borrowed(bytes));
+    };
+    let from = numpy(&tensor.dtype).ok_or_else(|| {
+        Fault::Unsupported(format!(
+            "it has dtype {}, which NumPy does not have; {AS_BYTES}",
+            tensor.dtype
+        ))
+    })?;
     if in_place && from != dtype {
         return Err(Fault::Unfit(format!(
             "it has dtype {}, where every sample has {}; pack converts it",
@@ -134,9 +178,12 @@ pub(in crate::data::samples) fn value<'a>(
         )));
     }
     if in_place && shape.iter().filter(|extent| extent.is_none()).count() > 1 {
-        return Err(Fault::Unfit(format!("in place it has more than one extent that varies; pack it, or {AS_BYTES}")));
+        return Err(Fault::Unfit(format!(
+            "in place it has more than one extent that varies; pack it, or {AS_BYTES}"
+        )));
     }
-    let value = cast_to(field, from, Cow::Borrowed(bytes)).and_then(|numbers| with_extents(field, &tensor.shape, numbers));
+    let value = cast_to(field, from, Cow::Borrowed(bytes))
+        .and_then(|numbers| with_extents(field, &tensor.shape, numbers));
     value.map_err(|fault| fault.within(0, "it"))
 }
 
@@ -149,9 +196,15 @@ pub(in crate::data::samples) struct Common {
 
 impl Common {
     pub(in crate::data::samples) fn add(&mut self, tensor: &Tensor) -> Found<()> {
-        let Tensor { name, dtype, shape, .. } = tensor;
+        let Tensor {
+            name, dtype, shape, ..
+        } = tensor;
         let Some((first, known, extents)) = &mut self.first else {
-            self.first = Some((name.clone(), dtype.clone(), shape.iter().copied().map(Some).collect()));
+            self.first = Some((
+                name.clone(),
+                dtype.clone(),
+                shape.iter().copied().map(Some).collect(),
+            ));
             return Ok(());
         };
         if known != dtype || extents.len() != shape.len() {
@@ -164,19 +217,36 @@ impl Common {
                 shape.len(),
             )));
         }
-        extents.iter_mut().zip(shape).filter(|(known, have)| **known != Some(**have)).for_each(|(known, _)| *known = None);
+        extents
+            .iter_mut()
+            .zip(shape)
+            .filter(|(known, have)| **known != Some(**have))
+            .for_each(|(known, _)| *known = None);
         Ok(())
     }
 
     /// The field that they are, if there are any.
     pub(in crate::data::samples) fn field(self, in_place: bool) -> Found<Option<Field>> {
-        let Some((name, dtype, shape)) = self.first else { return Ok(None) };
+        let Some((name, dtype, shape)) = self.first else {
+            return Ok(None);
+        };
         let known = numpy(&dtype).ok_or_else(|| {
-            Fault::Unfit(format!("{} has dtype {dtype}, which NumPy does not have; {AS_BYTES}", shown(name.as_bytes())))
+            Fault::Unfit(format!(
+                "{} has dtype {dtype}, which NumPy does not have; {AS_BYTES}",
+                shown(name.as_bytes())
+            ))
         })?;
         if in_place && shape.iter().filter(|extent| extent.is_none()).count() > 1 {
-            return Err(Fault::Unfit(format!("more than one axis of the tensors varies; pack them, or {AS_BYTES}")));
+            return Err(Fault::Unfit(format!(
+                "more than one axis of the tensors varies; pack them, or {AS_BYTES}"
+            )));
         }
-        Ok(Some(Field { name: FIELD.into(), kind: Kind::Array { dtype: known.into(), shape } }))
+        Ok(Some(Field {
+            name: FIELD.into(),
+            kind: Kind::Array {
+                dtype: known.into(),
+                shape,
+            },
+        }))
     }
 }

@@ -12,7 +12,8 @@ use crate::error::Result;
 
 /// Bytes of a file that tell what it is.
 pub(super) const HEAD: usize = tar::BLOCK as usize;
-/// Of a compressed file: more than any decompressor takes before it has something to show, but bzip2 and xz for large blocks.
+/// Of a compressed file: more than any decompressor takes before it has something to show, but
+/// bzip2 and xz for large blocks.
 const PACKED_HEAD: u64 = 256 << 10;
 
 impl Form {
@@ -33,15 +34,23 @@ impl Form {
     }
 
     pub(super) fn of_head(head: &[u8]) -> Option<Form> {
-        [Form::Tar, Form::TfRecord, Form::Safetensors].into_iter().find(|form| form.is_sure(head))
+        [Form::Tar, Form::TfRecord, Form::Safetensors]
+            .into_iter()
+            .find(|form| form.is_sure(head))
     }
 
     /// Whether bytes can hardly be the start of something else.
     pub(super) fn is_sure(self, head: &[u8]) -> bool {
         match self {
-            Form::Tar => head.get(..HEAD).is_some_and(|block| tar::is_header(block) && block.iter().any(|&byte| byte != 0)),
-            Form::TfRecord => head.get(..12).is_some_and(|head| masked(&head[..8]) == word(&head[8..])),
-            Form::Safetensors => head.len() > 8 && head[4..8] == [0; 4] && head[8] == b'{' && head[..4] != [0; 4],
+            Form::Tar => head
+                .get(..HEAD)
+                .is_some_and(|block| tar::is_header(block) && block.iter().any(|&byte| byte != 0)),
+            Form::TfRecord => head
+                .get(..12)
+                .is_some_and(|head| masked(&head[..8]) == word(&head[8..])),
+            Form::Safetensors => {
+                head.len() > 8 && head[4..8] == [0; 4] && head[8] == b'{' && head[..4] != [0; 4]
+            }
         }
     }
 }
@@ -81,7 +90,10 @@ pub(super) fn packed(head: &[u8]) -> Option<&'static str> {
 /// What a file is that is not what it should be, where that is known.
 pub(super) fn other(head: &[u8]) -> Option<&'static str> {
     let text = head.trim_ascii_start();
-    let begins = |word: &str| text.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()));
+    let begins = |word: &str| {
+        text.get(..word.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(word.as_bytes()))
+    };
     let known: [(&[u8], &str); 10] = [
         (b"\x89PNG", "a PNG picture"),
         (b"\xff\xd8\xff", "a JPEG picture"),
@@ -100,7 +112,10 @@ pub(super) fn other(head: &[u8]) -> Option<&'static str> {
         Some(Form::Tar) => Some("a tar archive"),
         Some(Form::TfRecord) => Some("a TFRecord file"),
         Some(Form::Safetensors) => Some("a safetensors file"),
-        None => known.into_iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, what)| what),
+        None => known
+            .into_iter()
+            .find(|(magic, _)| head.starts_with(magic))
+            .map(|(_, what)| what),
     }
 }
 

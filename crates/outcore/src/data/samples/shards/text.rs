@@ -1,4 +1,5 @@
-//! The bytes of a file in order, decompressed where they are compressed: in memory only from where they are kept.
+//! The bytes of a file in order, decompressed where they are compressed: in memory only from where
+//! they are kept.
 
 use std::io::{Chain, Cursor, Read};
 use std::ops::Range;
@@ -60,12 +61,21 @@ impl Text {
         stop: &Arc<AtomicBool>,
     ) -> Result<Text> {
         let file = session.file(path, false)?;
-        let block_bytes = (MemorySplit::new(session).free() / 128).next_power_of_two().clamp(32 << 10, 1 << 20) as usize;
-        let options = StreamOptions { block_bytes, ahead: 4 };
+        let block_bytes = (MemorySplit::new(session).free() / 128)
+            .next_power_of_two()
+            .clamp(32 << 10, 1 << 20) as usize;
+        let options = StreamOptions {
+            block_bytes,
+            ahead: 4,
+        };
         let (name, len) = (file.extent().name().to_owned(), file.extent().len());
         let mut bytes = Bytes::of(session, file.extent(), 0..len, options, stop)?;
         let mut head = Vec::new();
-        bytes.by_ref().take(HEAD as u64).read_to_end(&mut head).map_err(|error| failed(&name, error))?;
+        bytes
+            .by_ref()
+            .take(HEAD as u64)
+            .read_to_end(&mut head)
+            .map_err(|error| failed(&name, error))?;
         let packed = kind::packed(&head).filter(|_| !form.is_sure(&head));
         let reading = match packed {
             Some(how) if in_place => {
@@ -77,7 +87,11 @@ impl Text {
                 let mut source = Source::open(&name, Cursor::new(head).chain(bytes))?;
                 if source.compression() == Compression::Plain {
                     let reason = format!("it is compressed by {how}, which is not read");
-                    return Err(FormatError::Unsupported { object: name, reason }.into());
+                    return Err(FormatError::Unsupported {
+                        object: name,
+                        reason,
+                    }
+                    .into());
                 }
                 source.skip(at)?;
                 Reading::Packed(Box::new(source))
@@ -90,7 +104,18 @@ impl Text {
             }
         };
         let (session, stop) = (session.clone(), Arc::clone(stop));
-        Ok(Text { session, file, form, stop, options, reading, at, kept: Vec::new(), runs: Vec::new(), reserved: Vec::new() })
+        Ok(Text {
+            session,
+            file,
+            form,
+            stop,
+            options,
+            reading,
+            at,
+            kept: Vec::new(),
+            runs: Vec::new(),
+            reserved: Vec::new(),
+        })
     }
 
     pub(super) fn session(&self) -> &Session {
@@ -121,8 +146,13 @@ impl Text {
 
     /// Which byte of the text one of what is kept is.
     pub(super) fn origin(&self, at: usize) -> u64 {
-        let run = self.runs.partition_point(|&(start, _)| start <= at).saturating_sub(1);
-        self.runs.get(run).map_or(0, |&(start, origin)| origin + (at - start.min(at)) as u64)
+        let run = self
+            .runs
+            .partition_point(|&(start, _)| start <= at)
+            .saturating_sub(1);
+        self.runs
+            .get(run)
+            .map_or(0, |&(start, origin)| origin + (at - start.min(at)) as u64)
     }
 
     /// Lets go of what is kept before some byte of it.
@@ -147,21 +177,40 @@ impl Text {
 
     /// Keeps the next `bytes` bytes, or as many as there are; gives how many.
     pub(super) fn keep(&mut self, bytes: u64) -> Result<u64> {
-        let mut left = bytes.min(self.end().map_or(u64::MAX, |end| end.saturating_sub(self.at)));
+        let mut left = bytes.min(
+            self.end()
+                .map_or(u64::MAX, |end| end.saturating_sub(self.at)),
+        );
         let known = self.end().is_some();
-        if self.runs.last().is_none_or(|&(start, origin)| origin + (self.kept.len() - start) as u64 != self.at) {
+        if self
+            .runs
+            .last()
+            .is_none_or(|&(start, origin)| origin + (self.kept.len() - start) as u64 != self.at)
+        {
             self.runs.push((self.kept.len(), self.at));
         }
         let mut kept = 0;
         while left > 0 {
             // Of a compressed file there may be less than it says: memory grows with what is there.
-            let piece = if known { left } else { left.min(PIECE.max(self.kept.len() as u64)) };
+            let piece = if known {
+                left
+            } else {
+                left.min(PIECE.max(self.kept.len() as u64))
+            };
             self.make_room(piece)?;
             let start = self.kept.len();
             self.kept.resize(start + piece as usize, 0);
-            let read = read(&mut self.reading, self.file.extent().name(), &mut self.kept[start..])?;
+            let read = read(
+                &mut self.reading,
+                self.file.extent().name(),
+                &mut self.kept[start..],
+            )?;
             self.kept.truncate(start + read);
-            (self.at, kept, left) = (self.at + read as u64, kept + read as u64, left - read as u64);
+            (self.at, kept, left) = (
+                self.at + read as u64,
+                kept + read as u64,
+                left - read as u64,
+            );
             if (read as u64) < piece {
                 break;
             }
@@ -181,7 +230,11 @@ impl Text {
         let (mut passed, mut buffer) = (0, vec![0; bytes.min(64 << 10) as usize]);
         while passed < bytes {
             let len = buffer.len().min((bytes - passed) as usize);
-            let read = read(&mut self.reading, self.file.extent().name(), &mut buffer[..len])?;
+            let read = read(
+                &mut self.reading,
+                self.file.extent().name(),
+                &mut buffer[..len],
+            )?;
             passed += read as u64;
             if read < len {
                 break;
@@ -194,7 +247,16 @@ impl Text {
     /// Goes to a byte further on, in a file that is not compressed.
     fn reopen(&mut self, at: u64) -> Result<()> {
         let (extent, options) = (self.file.extent(), self.options);
-        let nothing = Bytes::of(&self.session, extent, 0..0, StreamOptions { block_bytes: 1, ahead: 1 }, &self.stop)?;
+        let nothing = Bytes::of(
+            &self.session,
+            extent,
+            0..0,
+            StreamOptions {
+                block_bytes: 1,
+                ahead: 1,
+            },
+            &self.stop,
+        )?;
         // What is read ahead goes before more is.
         self.reading = Reading::Plain(Cursor::default().chain(nothing));
         let bytes = Bytes::of(&self.session, extent, at..extent.len(), options, &self.stop)?;
@@ -208,42 +270,68 @@ impl Text {
         if need <= self.kept.capacity() as u64 {
             return Ok(());
         }
-        let what = format!("a sample of {}, before byte {},", self.name(), self.at + bytes);
+        let what = format!(
+            "a sample of {}, before byte {},",
+            self.name(),
+            self.at + bytes
+        );
         let held: u64 = self.reserved.iter().map(Reservation::bytes).sum();
-        let reserve = |capacity: u64| self.session.engine().reserve(&what, capacity.saturating_sub(held));
+        let reserve = |capacity: u64| {
+            self.session
+                .engine()
+                .reserve(&what, capacity.saturating_sub(held))
+        };
         let roomy = need.max(2 * self.kept.capacity() as u64).max(LEAST as u64);
         let (capacity, reserved) = match reserve(roomy) {
             Ok(reserved) => (roomy, Some(reserved)),
             Err(_) => match reserve(need) {
                 Ok(reserved) => (need, Some(reserved)),
-                Err(outcore_engine::Error::OverBudget { .. }) if need <= memory_allowed() / 2 => (need, None),
+                Err(outcore_engine::Error::OverBudget { .. }) if need <= memory_allowed() / 2 => {
+                    (need, None)
+                }
                 Err(error) => return Err(error.into()),
             },
         };
         let more = capacity as usize - self.kept.len();
-        self.kept.try_reserve_exact(more).map_err(|_| Error::NoMemory {
-            bytes: capacity,
-            source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, what),
-        })?;
+        self.kept
+            .try_reserve_exact(more)
+            .map_err(|_| Error::NoMemory {
+                bytes: capacity,
+                source: std::io::Error::new(std::io::ErrorKind::OutOfMemory, what),
+            })?;
         self.reserved.extend(reserved);
         Ok(())
     }
 
     /// An error about the text itself.
     pub(super) fn damaged(&self, at: u64, reason: impl Into<String>) -> Error {
-        FormatError::Corrupt { object: self.name().to_owned(), offset: at, reason: reason.into() }.into()
+        FormatError::Corrupt {
+            object: self.name().to_owned(),
+            offset: at,
+            reason: reason.into(),
+        }
+        .into()
     }
 
     /// The file is something else.
     pub(super) fn is_no(&self, what: &str, head: &[u8]) -> Error {
         let reason = format!("it is no {what}{}", but_other(head));
-        FormatError::Unsupported { object: self.name().to_owned(), reason }.into()
+        FormatError::Unsupported {
+            object: self.name().to_owned(),
+            reason,
+        }
+        .into()
     }
 
     /// It ends before something does.
     pub(super) fn ends_within(&self, what: &str, expected: u64) -> Error {
         let object = format!("{}: {what}", self.name());
-        FormatError::Truncated { object, expected, actual: self.at }.into()
+        FormatError::Truncated {
+            object,
+            expected,
+            actual: self.at,
+        }
+        .into()
     }
 
     /// Refuses what is not a header, before anything is taken for one.
@@ -251,14 +339,19 @@ impl Text {
         let head = &self.kept[..];
         match head.len() {
             0 => Err(self.damaged(0, "it is empty, and ends without the mark of an end")),
-            HEAD.. if is_header(head) || has_magic(head) || head.iter().all(|&byte| byte == 0) => Ok(()),
+            HEAD.. if is_header(head) || has_magic(head) || head.iter().all(|&byte| byte == 0) => {
+                Ok(())
+            }
             HEAD.. => Err(self.is_no("tar archive: its first block is not a header", head)),
-            _ if kind::other(head).is_some() || !head.contains(&0) => Err(self.is_no("tar archive", head)),
+            _ if kind::other(head).is_some() || !head.contains(&0) => {
+                Err(self.is_no("tar archive", head))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Behind the mark of the end there are zeros only: what else there is would be lost without a word.
+    /// Behind the mark of the end there are zeros only: what else there is would be lost without a
+    /// word.
     fn check_end(&mut self) -> Result<()> {
         let start = self.kept.len();
         loop {
@@ -284,7 +377,10 @@ fn read(reading: &mut Reading, name: &str, bytes: &mut [u8]) -> Result<usize> {
         Reading::Plain(stored) => {
             let mut filled = 0;
             while filled < bytes.len() {
-                match stored.read(&mut bytes[filled..]).map_err(|error| failed(name, error))? {
+                match stored
+                    .read(&mut bytes[filled..])
+                    .map_err(|error| failed(name, error))?
+                {
                     0 => break,
                     read => filled += read,
                 }
@@ -297,7 +393,10 @@ fn read(reading: &mut Reading, name: &str, bytes: &mut [u8]) -> Result<usize> {
 fn failed(name: &str, source: std::io::Error) -> Error {
     match source.downcast::<Error>() {
         Ok(own) => own,
-        Err(source) => Error::Device { object: name.to_owned(), source },
+        Err(source) => Error::Device {
+            object: name.to_owned(),
+            source,
+        },
     }
 }
 
@@ -309,7 +408,11 @@ impl Feed for Text {
         let padding = self.at.next_multiple_of(tar::BLOCK) - self.at;
         let (is_first, padded) = (self.at == 0 && self.form == Form::Tar, self.keep(padding)?);
         let (start, at) = (self.kept.len(), self.at);
-        let read = if padded < padding { 0 } else { self.keep(tar::BLOCK)? };
+        let read = if padded < padding {
+            0
+        } else {
+            self.keep(tar::BLOCK)?
+        };
         if is_first {
             self.check_first_block()?;
         }
@@ -356,8 +459,13 @@ impl Text {
         let at = self.at;
         match self.skip(bytes)? == bytes {
             // Where its padding is missing, so is what should be behind.
-            true => self.skip(self.at.next_multiple_of(tar::BLOCK) - self.at).map(drop),
-            false => Err(self.damaged(at, format!("it ends within {}, of {bytes} bytes", shown(name)))),
+            true => self
+                .skip(self.at.next_multiple_of(tar::BLOCK) - self.at)
+                .map(drop),
+            false => Err(self.damaged(
+                at,
+                format!("it ends within {}, of {bytes} bytes", shown(name)),
+            )),
         }
     }
 }

@@ -15,7 +15,8 @@ use crate::error::Result;
 
 /// Length of a record, and its checksum.
 const HEAD: u64 = 12;
-/// Memory for what a header of tensors tells, by its bytes: names twice, and less than 200 bytes beside for at least 50 of the header.
+/// Memory for what a header of tensors tells, by its bytes: names twice, and less than 200 bytes
+/// beside for at least 50 of the header.
 const TOLD_OF: u64 = 5;
 
 /// A sample in memory.
@@ -42,7 +43,10 @@ pub(super) enum Ahead {
 pub(super) enum Walk {
     Tar(Ahead),
     TfRecord,
-    Tensors(std::vec::IntoIter<Tensor>, #[expect(dead_code, reason = "held for the tensors")] Reservation),
+    Tensors(
+        std::vec::IntoIter<Tensor>,
+        #[expect(dead_code, reason = "held for the tensors")] Reservation,
+    ),
 }
 
 impl Walk {
@@ -60,16 +64,25 @@ impl Walk {
     }
 
     /// The next sample, where there is one.
-    pub(super) fn next(&mut self, text: &mut Text, options: &ShardOptions, number: u64) -> Result<Option<Sample>> {
+    pub(super) fn next(
+        &mut self,
+        text: &mut Text,
+        options: &ShardOptions,
+        number: u64,
+    ) -> Result<Option<Sample>> {
         match self {
             Walk::Tar(ahead) => members(text, ahead, options),
             Walk::TfRecord => record(text, number),
-            Walk::Tensors(tensors, _) => tensors.next().map(|tensor| elements(text, tensor)).transpose(),
+            Walk::Tensors(tensors, _) => tensors
+                .next()
+                .map(|tensor| elements(text, tensor))
+                .transpose(),
         }
     }
 }
 
-/// All members of a key. Those that are not wanted are passed over, but in place, where they are among the bytes of the sample.
+/// All members of a key. Those that are not wanted are passed over, but in place, where they are
+/// among the bytes of the sample.
 fn members(text: &mut Text, ahead: &mut Ahead, options: &ShardOptions) -> Result<Option<Sample>> {
     let mut next = match std::mem::replace(ahead, Ahead::Nothing) {
         Ahead::Nothing => None,
@@ -104,7 +117,10 @@ fn members(text: &mut Text, ahead: &mut Ahead, options: &ShardOptions) -> Result
             }
             continue;
         };
-        if sample.as_ref().is_some_and(|sample| sample.name.as_deref() != Some(key)) {
+        if sample
+            .as_ref()
+            .is_some_and(|sample| sample.name.as_deref() != Some(key))
+        {
             *ahead = Ahead::Header(header);
             return Ok(sample);
         }
@@ -138,7 +154,11 @@ fn record(text: &mut Text, number: u64) -> Result<Option<Sample>> {
     if at == 0 && read > 0 {
         let sound = read == HEAD && masked(&head[..8]) == word(&head[8..]);
         // No record is that long: it is no length.
-        if !sound && (other(head).is_some() || !head.contains(&0) || (read == HEAD && word(&head[4..]) != 0)) {
+        if !sound
+            && (other(head).is_some()
+                || !head.contains(&0)
+                || (read == HEAD && word(&head[4..]) != 0))
+        {
             return Err(text.is_no("TFRecord file", head));
         }
     }
@@ -149,19 +169,37 @@ fn record(text: &mut Text, number: u64) -> Result<Option<Sample>> {
         _ => return Err(text.ends_within(&which(), at + HEAD + 4)),
     }
     if masked(&head[..8]) != word(&head[8..]) {
-        return Err(text.damaged(at, format!("record {number}: its length is not what was written: its checksum differs")));
+        return Err(text.damaged(
+            at,
+            format!("record {number}: its length is not what was written: its checksum differs"),
+        ));
     }
     let len = u64::from_le_bytes(head[..8].try_into().expect("eight bytes"));
-    let expected = at.saturating_add(HEAD).saturating_add(len).saturating_add(4);
-    if text.end().is_some_and(|end| end < expected) || text.keep(len.saturating_add(4))? < len.saturating_add(4) {
+    let expected = at
+        .saturating_add(HEAD)
+        .saturating_add(len)
+        .saturating_add(4);
+    if text.end().is_some_and(|end| end < expected)
+        || text.keep(len.saturating_add(4))? < len.saturating_add(4)
+    {
         text.skip(u64::MAX)?;
         return Err(text.ends_within(&which(), expected));
     }
     let bytes = HEAD as usize..text.len() - 4;
     if masked(text.get(bytes.clone())) != word(text.get(bytes.end..text.len())) {
-        return Err(text.damaged(at, format!("record {number}: it is not what was written: its checksum differs")));
+        return Err(text.damaged(
+            at,
+            format!("record {number}: it is not what was written: its checksum differs"),
+        ));
     }
-    Ok(Some(Sample { name: None, bytes, first: at + HEAD, shown_at: at, behind: expected, tensor: None }))
+    Ok(Some(Sample {
+        name: None,
+        bytes,
+        first: at + HEAD,
+        shown_at: at,
+        behind: expected,
+        tensor: None,
+    }))
 }
 
 /// The tensors of a file, in order, and memory that is reserved for them.
@@ -171,7 +209,10 @@ pub(super) fn tensors(text: &mut Text) -> Result<(Vec<Tensor>, Reservation)> {
     if read < 8 {
         return Err(match other(&head) {
             Some(_) => text.is_no("safetensors file", &head),
-            None => text.damaged(0, format!("{read} bytes, where 8 tell the length of its header")),
+            None => text.damaged(
+                0,
+                format!("{read} bytes, where 8 tell the length of its header"),
+            ),
         });
     }
     let len = u64::from_le_bytes(head[..8].try_into().expect("eight bytes"));
@@ -181,15 +222,28 @@ pub(super) fn tensors(text: &mut Text) -> Result<(Vec<Tensor>, Reservation)> {
         let head = text.get(0..8 + more as usize);
         return Err(match len > left || word(&head[4..]) != 0 {
             true => text.is_no("safetensors file", head),
-            false => text.damaged(0, format!("a header of {len} bytes, where {HEADER_MOST} are the most")),
+            false => text.damaged(
+                0,
+                format!("a header of {len} bytes, where {HEADER_MOST} are the most"),
+            ),
         });
     }
     let told_bytes = len.min(left) * TOLD_OF;
-    let reserved = text.session().engine().reserve(&format!("the header of {}", text.name()), told_bytes)?;
+    let reserved = text
+        .session()
+        .engine()
+        .reserve(&format!("the header of {}", text.name()), told_bytes)?;
     if len > left || text.keep(len)? < len {
-        return Err(text.damaged(0, format!("a header of {len} bytes, of which {} are there", left.min(text.len() as u64 - 8))));
+        return Err(text.damaged(
+            0,
+            format!(
+                "a header of {len} bytes, of which {} are there",
+                left.min(text.len() as u64 - 8)
+            ),
+        ));
     }
-    let found = parse(text.get(8..text.len()), 8 + len).map_err(|fault| wrong(text.name(), String::new(), 8, fault))?;
+    let found = parse(text.get(8..text.len()), 8 + len)
+        .map_err(|fault| wrong(text.name(), String::new(), 8, fault))?;
     if let (Some(last), Some(end)) = (found.last(), text.end())
         && last.end > end
     {

@@ -40,31 +40,60 @@ pub(super) enum Source {
 
 impl<T: Real> Bucket<T> {
     pub(super) fn run(&self, blocks: &mut [Block]) -> std::result::Result<(), TaskError> {
-        let read = self.sources.iter().filter(|source| matches!(source, Source::Segment(_))).count();
+        let read = self
+            .sources
+            .iter()
+            .filter(|source| matches!(source, Source::Segment(_)))
+            .count();
         let (read, written) = blocks.split_at_mut(read);
         // Where the next entry of each place goes, from the bucket's first.
         let mut next = vec![0u64; (self.places.end - self.places.start) as usize + 1];
-        self.fragments(read, |fragment| fragment.each_place(|place| next[place + 1] += 1));
+        self.fragments(read, |fragment| {
+            fragment.each_place(|place| next[place + 1] += 1)
+        });
         (1..next.len()).for_each(|place| next[place] += next[place - 1]);
         let written = match self.begins {
             true => {
                 let (offsets, rest) = written.split_at_mut(1);
                 let into = offsets[0].slice_mut::<i64>();
-                into.iter_mut().zip(&next).for_each(|(into, &at)| *into = (self.entries.start + at) as i64);
+                into.iter_mut()
+                    .zip(&next)
+                    .for_each(|(into, &at)| *into = (self.entries.start + at) as i64);
                 rest
             }
             false => written,
         };
         let (indices, values) = written.split_at_mut(1);
-        let values = values.first_mut().map_or(&mut [][..], |block| block.slice_mut::<T>());
+        let values = values
+            .first_mut()
+            .map_or(&mut [][..], |block| block.slice_mut::<T>());
         match self.index {
-            Element::I32 => self.place(read, &mut next, indices[0].slice_mut::<i32>(), values, |line| line as i32),
-            _ => self.place(read, &mut next, indices[0].slice_mut::<i64>(), values, |line| line as i64),
+            Element::I32 => self.place(
+                read,
+                &mut next,
+                indices[0].slice_mut::<i32>(),
+                values,
+                |line| line as i32,
+            ),
+            _ => self.place(
+                read,
+                &mut next,
+                indices[0].slice_mut::<i64>(),
+                values,
+                |line| line as i64,
+            ),
         }
         Ok(())
     }
 
-    fn place<I: Pod>(&self, read: &[Block], next: &mut [u64], indices: &mut [I], values: &mut [T], index: impl Fn(u64) -> I) {
+    fn place<I: Pod>(
+        &self,
+        read: &[Block],
+        next: &mut [u64],
+        indices: &mut [I],
+        values: &mut [T],
+        index: impl Fn(u64) -> I,
+    ) {
         self.fragments(read, |fragment| {
             fragment.each(|at, place, line| {
                 let to = next[place] as usize;
@@ -91,7 +120,11 @@ impl<T: Real> Bucket<T> {
                         self.has_values,
                         self.place_bytes,
                         |piece, entries, values| {
-                            f(Fragment { first_line: first_line(piece), entries, values });
+                            f(Fragment {
+                                first_line: first_line(piece),
+                                entries,
+                                values,
+                            });
                         },
                     );
                 }
@@ -100,11 +133,23 @@ impl<T: Real> Bucket<T> {
                         let sorted = &self.kept[piece - number];
                         let range = sorted.entries(self.bucket);
                         let entries = match &sorted.keys {
-                            Keys::Narrow(keys) => Entries::NarrowKeys(&keys[range.clone()], self.places.start),
-                            Keys::Wide(keys) => Entries::WideKeys(&keys[range.clone()], self.places.start),
+                            Keys::Narrow(keys) => {
+                                Entries::NarrowKeys(&keys[range.clone()], self.places.start)
+                            }
+                            Keys::Wide(keys) => {
+                                Entries::WideKeys(&keys[range.clone()], self.places.start)
+                            }
                         };
-                        let values = if self.has_values { &sorted.values[range] } else { &[] };
-                        f(Fragment { first_line: first_line(piece), entries, values });
+                        let values = if self.has_values {
+                            &sorted.values[range]
+                        } else {
+                            &[]
+                        };
+                        f(Fragment {
+                            first_line: first_line(piece),
+                            entries,
+                            values,
+                        });
                     }
                 }
             }

@@ -1,4 +1,5 @@
-//! Places cut into buckets of about equal entries, and buckets into groups that go through scratch together.
+//! Places cut into buckets of about equal entries, and buckets into groups that go through scratch
+//! together.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,8 @@ use crate::data::sparse::{Sparse, with_lines};
 
 /// Places that are looked at to find out how entries lie.
 const SAMPLES: usize = 1 << 16;
-/// Pieces that they are taken from: many, since places may depend on lines; of a small matrix fewer, since they are read for this only.
+/// Pieces that they are taken from: many, since places may depend on lines; of a small matrix
+/// fewer, since they are read for this only.
 const SAMPLED: (usize, usize) = (64, 1024);
 /// Entries of the table that says which bucket a place is in.
 const TABLE_BITS: u32 = 20;
@@ -28,20 +30,34 @@ pub(super) struct Buckets {
 }
 
 impl Buckets {
-    /// Quantiles of the sample, at places that are multiples of 2^shift; none wider than `widest`, if that is not less.
+    /// Quantiles of the sample, at places that are multiples of 2^shift; none wider than `widest`,
+    /// if that is not less.
     pub(super) fn new(width: u64, wanted: u64, widest: u64, mut sample: Vec<u64>) -> Buckets {
         let shift = (64 - width.leading_zeros()).saturating_sub(TABLE_BITS);
         sample.sort_unstable();
         let widest = (widest >> shift << shift).max(1 << shift);
-        let mut quantiles: Vec<u64> =
-            (1..wanted).filter_map(|part| sample.get(sample.len() * part as usize / wanted as usize).copied()).collect();
+        let mut quantiles: Vec<u64> = (1..wanted)
+            .filter_map(|part| {
+                sample
+                    .get(sample.len() * part as usize / wanted as usize)
+                    .copied()
+            })
+            .collect();
         // A place that is met at two quantiles has a bucket to itself.
-        let heavy: Vec<u64> = quantiles.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0] + (1 << shift)).collect();
+        let heavy: Vec<u64> = quantiles
+            .windows(2)
+            .filter(|pair| pair[0] == pair[1])
+            .map(|pair| pair[0] + (1 << shift))
+            .collect();
         quantiles.extend(heavy);
         quantiles.sort_unstable();
         let mut starts = vec![0];
         for start in quantiles.into_iter().chain([width]) {
-            let start = if start >= width { width } else { start >> shift << shift };
+            let start = if start >= width {
+                width
+            } else {
+                start >> shift << shift
+            };
             while start.saturating_sub(*starts.last().expect("never empty")) > widest {
                 starts.push(starts.last().expect("never empty") + widest);
             }
@@ -51,9 +67,15 @@ impl Buckets {
         }
         let mut table = vec![0; (width >> shift) as usize + 1];
         for (bucket, pair) in starts.windows(2).enumerate() {
-            table[(pair[0] >> shift) as usize..pair[1].div_ceil(1 << shift) as usize].fill(bucket as u16);
+            table[(pair[0] >> shift) as usize..pair[1].div_ceil(1 << shift) as usize]
+                .fill(bucket as u16);
         }
-        Buckets { groups: groups(&starts, wanted, &sample), starts, table, shift }
+        Buckets {
+            groups: groups(&starts, wanted, &sample),
+            starts,
+            table,
+            shift,
+        }
     }
 
     pub(super) fn count(&self) -> usize {
@@ -79,7 +101,9 @@ impl Buckets {
     }
 
     pub(super) fn are_narrow(&self) -> bool {
-        self.starts.windows(2).all(|pair| pair[1] - pair[0] <= NARROW)
+        self.starts
+            .windows(2)
+            .all(|pair| pair[1] - pair[0] <= NARROW)
     }
 
     /// Bytes of a place in scratch; nothing where there is one only.
@@ -93,7 +117,8 @@ impl Buckets {
     }
 }
 
-/// Buckets next to each other, as many as are put together at once, or fewer that have as many entries; a place by itself where it has.
+/// Buckets next to each other, as many as are put together at once, or fewer that have as many
+/// entries; a place by itself where it has.
 fn groups(starts: &[u64], wanted: u64, sample: &[u64]) -> Vec<Range<usize>> {
     let weight = |bucket: usize| {
         let before = |place| sample.partition_point(|&other| other < place);
@@ -160,13 +185,30 @@ mod tests {
     fn groups_have_about_equal_entries_and_a_place_of_as_many_is_alone() {
         let even = Buckets::new(1000, 40, NARROW, (0..1000).collect());
         assert_eq!(even.groups().len(), 10);
-        let heavy = Buckets::new(1000, 40, NARROW, (0..500).chain([500; 500]).chain(500..1000).collect());
-        let alone: Vec<_> = heavy.groups().iter().filter(|group| heavy.is_one_place(group)).collect();
+        let heavy = Buckets::new(
+            1000,
+            40,
+            NARROW,
+            (0..500).chain([500; 500]).chain(500..1000).collect(),
+        );
+        let alone: Vec<_> = heavy
+            .groups()
+            .iter()
+            .filter(|group| heavy.is_one_place(group))
+            .collect();
         assert_eq!(alone.len(), 1);
         assert_eq!(heavy.places(alone[0].start), 500..501);
         for buckets in [even, heavy] {
-            assert!(buckets.groups().windows(2).all(|pair| pair[0].end == pair[1].start && pair[0].len() <= GROUP as usize));
-            assert_eq!(buckets.groups().last().map(|group| group.end), Some(buckets.count()));
+            assert!(
+                buckets
+                    .groups()
+                    .windows(2)
+                    .all(|pair| pair[0].end == pair[1].start && pair[0].len() <= GROUP as usize)
+            );
+            assert_eq!(
+                buckets.groups().last().map(|group| group.end),
+                Some(buckets.count())
+            );
         }
     }
 }

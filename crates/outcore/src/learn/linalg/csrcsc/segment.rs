@@ -17,12 +17,16 @@ struct Widths {
 
 impl Widths {
     fn new<T>(has_values: bool, place: usize) -> Widths {
-        Widths { value: if has_values { size_of::<T>() } else { 0 }, place }
+        Widths {
+            value: if has_values { size_of::<T>() } else { 0 },
+            place,
+        }
     }
 
     /// Of a bucket that has so much of each piece: entries and bytes of gaps.
     fn bytes(self, counts: impl Iterator<Item = [u32; 2]>) -> usize {
-        let bytes = counts.map(|[entries, gaps]| entries as usize * (self.value + self.place) + gaps as usize);
+        let bytes = counts
+            .map(|[entries, gaps]| entries as usize * (self.value + self.place) + gaps as usize);
         bytes.sum::<usize>().next_multiple_of(8)
     }
 }
@@ -33,12 +37,18 @@ fn head_bytes(buckets: usize, pieces: usize) -> usize {
 }
 
 /// Bytes of a segment, in whole sectors, so that segments do not wait for each other.
-pub(super) fn segment_bytes<T: Real>(sorted: &[Sorted<T>], group: &Range<usize>, buckets: &Buckets, has_values: bool) -> u64 {
+pub(super) fn segment_bytes<T: Real>(
+    sorted: &[Sorted<T>],
+    group: &Range<usize>,
+    buckets: &Buckets,
+    has_values: bool,
+) -> u64 {
     let bytes = |bucket| {
         let widths = Widths::new::<T>(has_values, buckets.place_bytes(bucket));
         widths.bytes(sorted.iter().map(|piece| piece.counts(bucket)))
     };
-    (head_bytes(group.len(), sorted.len()) + group.clone().map(bytes).sum::<usize>()).next_multiple_of(4096) as u64
+    (head_bytes(group.len(), sorted.len()) + group.clone().map(bytes).sum::<usize>())
+        .next_multiple_of(4096) as u64
 }
 
 /// A segment, as the head of the file above draws it.
@@ -60,13 +70,25 @@ pub(super) fn fill_segment<T: Real>(
         }
         let widths = Widths::new::<T>(has_values, buckets.place_bytes(bucket));
         let len = widths.bytes(sorted.iter().map(|piece| piece.counts(bucket)));
-        fill_bucket(rest.split_off_mut(..len).expect("as long as was counted"), sorted, bucket, buckets, widths);
+        fill_bucket(
+            rest.split_off_mut(..len).expect("as long as was counted"),
+            sorted,
+            bucket,
+            buckets,
+            widths,
+        );
         at += len;
     }
     rest.fill(0);
 }
 
-fn fill_bucket<T: Real>(mut rest: &mut [u8], sorted: &[Sorted<T>], bucket: usize, buckets: &Buckets, widths: Widths) {
+fn fill_bucket<T: Real>(
+    mut rest: &mut [u8],
+    sorted: &[Sorted<T>],
+    bucket: usize,
+    buckets: &Buckets,
+    widths: Widths,
+) {
     let first = buckets.places(bucket).start;
     let mut next = |len: usize| rest.split_off_mut(..len).expect("as long as was counted");
     for piece in sorted.iter().filter(|_| widths.value > 0) {
@@ -94,9 +116,22 @@ fn fill_bucket<T: Real>(mut rest: &mut [u8], sorted: &[Sorted<T>], bucket: usize
 fn fill_places(into: &mut [u8], keys: &[impl Key], first: u64, place_bytes: usize) {
     let places = keys.iter().map(|key| key.place(first));
     match place_bytes {
-        1 => into.iter_mut().zip(places).for_each(|(into, place)| *into = place as u8),
-        2 => into.as_chunks_mut().0.iter_mut().zip(places).for_each(|(into, place)| *into = (place as u16).to_ne_bytes()),
-        _ => into.as_chunks_mut().0.iter_mut().zip(places).for_each(|(into, place)| *into = place.to_ne_bytes()),
+        1 => into
+            .iter_mut()
+            .zip(places)
+            .for_each(|(into, place)| *into = place as u8),
+        2 => into
+            .as_chunks_mut()
+            .0
+            .iter_mut()
+            .zip(places)
+            .for_each(|(into, place)| *into = (place as u16).to_ne_bytes()),
+        _ => into
+            .as_chunks_mut()
+            .0
+            .iter_mut()
+            .zip(places)
+            .for_each(|(into, place)| *into = place.to_ne_bytes()),
     }
 }
 
@@ -116,8 +151,15 @@ fn fill_gaps(into: &mut [u8], keys: &[impl Key]) {
 
 /// One for each line, and one more for each 255 that it is behind the one before.
 pub(super) fn gap_bytes(keys: &[impl Key]) -> u32 {
-    let more = keys.windows(2).map(|pair| u32::from((pair[1].line() - pair[0].line()) / 255)).sum::<u32>();
-    keys.len() as u32 + more + keys.first().map_or(0, |first| u32::from(first.line()) / 255)
+    let more = keys
+        .windows(2)
+        .map(|pair| u32::from((pair[1].line() - pair[0].line()) / 255))
+        .sum::<u32>();
+    keys.len() as u32
+        + more
+        + keys
+            .first()
+            .map_or(0, |first| u32::from(first.line()) / 255)
 }
 
 /// Entries of a bucket and of a piece.
@@ -149,8 +191,12 @@ impl<T> Fragment<'_, T> {
             Entries::Bytes(places, _) => places.iter().for_each(|&place| f(usize::from(place))),
             Entries::Narrow(places, _) => places.iter().for_each(|&place| f(usize::from(place))),
             Entries::Wide(places, _) => places.iter().for_each(|&place| f(place as usize)),
-            Entries::NarrowKeys(keys, first) => keys.iter().for_each(|key| f(key.place(first) as usize)),
-            Entries::WideKeys(keys, first) => keys.iter().for_each(|key| f(key.place(first) as usize)),
+            Entries::NarrowKeys(keys, first) => {
+                keys.iter().for_each(|key| f(key.place(first) as usize))
+            }
+            Entries::WideKeys(keys, first) => {
+                keys.iter().for_each(|key| f(key.place(first) as usize))
+            }
         }
     }
 
@@ -159,7 +205,10 @@ impl<T> Fragment<'_, T> {
         match self.entries {
             Entries::NarrowKeys(keys, first) => self.each_key(keys, first, f),
             Entries::WideKeys(keys, first) => self.each_key(keys, first, f),
-            Entries::OnePlace(_, gaps) | Entries::Bytes(_, gaps) | Entries::Narrow(_, gaps) | Entries::Wide(_, gaps) => {
+            Entries::OnePlace(_, gaps)
+            | Entries::Bytes(_, gaps)
+            | Entries::Narrow(_, gaps)
+            | Entries::Wide(_, gaps) => {
                 let (mut at, mut line, mut gaps) = (0, self.first_line, gaps.iter());
                 self.each_place(|place| {
                     for &gap in gaps.by_ref() {
@@ -177,11 +226,18 @@ impl<T> Fragment<'_, T> {
 
     fn each_key(&self, keys: &[impl Key], first: u64, mut f: impl FnMut(usize, usize, u64)) {
         let entries = keys.iter().enumerate();
-        entries.for_each(|(at, key)| f(at, key.place(first) as usize, self.first_line + u64::from(key.line())));
+        entries.for_each(|(at, key)| {
+            f(
+                at,
+                key.place(first) as usize,
+                self.first_line + u64::from(key.line()),
+            )
+        });
     }
 }
 
-/// Takes a bucket of a segment apart again: entries and values of each piece. `bucket` is its number of `buckets`.
+/// Takes a bucket of a segment apart again: entries and values of each piece. `bucket` is its
+/// number of `buckets`.
 pub(super) fn segment_fragments<T: Real>(
     segment: &[u8],
     (bucket, buckets): (usize, usize),
@@ -197,7 +253,11 @@ pub(super) fn segment_fragments<T: Real>(
     let entries: usize = counts.iter().map(|count| count[0] as usize).sum();
     let (values, rest) = segment[begin..].split_at(entries * widths.value);
     let (places, mut gaps) = rest.split_at(entries * widths.place);
-    let values: &[T] = if values.is_empty() { &[] } else { cast_slice(values) };
+    let values: &[T] = if values.is_empty() {
+        &[]
+    } else {
+        cast_slice(values)
+    };
     let mut at = 0;
     for (piece, &[count, gap_bytes]) in pieces.zip(counts) {
         let range = at..at + count as usize;
@@ -211,6 +271,10 @@ pub(super) fn segment_fragments<T: Real>(
             2 => Entries::Narrow(cast_slice(places), these),
             _ => Entries::Wide(cast_slice(places), these),
         };
-        f(piece, entries, if has_values { &values[range] } else { &[] });
+        f(
+            piece,
+            entries,
+            if has_values { &values[range] } else { &[] },
+        );
     }
 }

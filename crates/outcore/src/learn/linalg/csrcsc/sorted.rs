@@ -10,7 +10,8 @@ use super::segment::gap_bytes;
 use crate::data::sparse::in_lines;
 use crate::error::Result;
 
-/// Entries of one piece, sorted by bucket. Their memory is used again: pages would have to be cleared for every piece.
+/// Entries of one piece, sorted by bucket. Their memory is used again: pages would have to be
+/// cleared for every piece.
 #[derive(Default)]
 pub(super) struct Sorted<T> {
     /// Where each bucket begins.
@@ -52,7 +53,11 @@ impl Key for u32 {
     }
 
     fn used(keys: Keys) -> Vec<u32> {
-        if let Keys::Narrow(keys) = keys { keys } else { Vec::new() }
+        if let Keys::Narrow(keys) = keys {
+            keys
+        } else {
+            Vec::new()
+        }
     }
 }
 
@@ -70,7 +75,11 @@ impl Key for u64 {
     }
 
     fn used(keys: Keys) -> Vec<u64> {
-        if let Keys::Wide(keys) = keys { keys } else { Vec::new() }
+        if let Keys::Wide(keys) = keys {
+            keys
+        } else {
+            Vec::new()
+        }
     }
 }
 
@@ -92,26 +101,69 @@ impl<T: Real> Sorted<T> {
 }
 
 /// The same for lines that come in parts: first put together.
-pub(super) fn sort_tiles<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool, used: Sorted<T>) -> Result<Sorted<T>> {
+pub(super) fn sort_tiles<T: Real>(
+    a: impl Lines<T>,
+    buckets: &Buckets,
+    has_values: bool,
+    used: Sorted<T>,
+) -> Result<Sorted<T>> {
     let (mut places, mut values) = (vec![0i64; a.entries()], vec![T::ZERO; a.entries()]);
-    let offsets = in_lines(a, |at, _, place, value| (places[at], values[at]) = (place as i64, value));
+    let offsets = in_lines(a, |at, _, place, value| {
+        (places[at], values[at]) = (place as i64, value)
+    });
     let offsets: Vec<i64> = offsets.into_iter().map(|offset| offset as i64).collect();
     let entries = *offsets.last().unwrap_or(&0) as usize;
-    Ok(sort_piece(Csr::new(a.width(), &offsets, &places[..entries], &values[..entries])?, buckets, has_values, used))
+    Ok(sort_piece(
+        Csr::new(a.width(), &offsets, &places[..entries], &values[..entries])?,
+        buckets,
+        has_values,
+        used,
+    ))
 }
 
 /// Counts, then puts every entry behind the others of its bucket.
-pub(super) fn sort_piece<T: Real>(a: impl Lines<T>, buckets: &Buckets, has_values: bool, used: Sorted<T>) -> Sorted<T> {
+pub(super) fn sort_piece<T: Real>(
+    a: impl Lines<T>,
+    buckets: &Buckets,
+    has_values: bool,
+    used: Sorted<T>,
+) -> Sorted<T> {
     let count = buckets.count();
     let mut starts = zeros(used.starts, count + 1);
     a.each_line(|_, row| row.each(|place, _| starts[buckets.of(place as u64) + 1] += 1));
     (0..count).for_each(|bucket| starts[bucket + 1] += starts[bucket]);
-    let mut values = zeros(used.values, if has_values { starts[count] as usize } else { 0 });
+    let mut values = zeros(
+        used.values,
+        if has_values {
+            starts[count] as usize
+        } else {
+            0
+        },
+    );
     let (keys, gaps) = match buckets.are_narrow() {
-        true => place_all(&a, buckets, &starts, u32::used(used.keys), &mut values, Keys::Narrow),
-        false => place_all(&a, buckets, &starts, u64::used(used.keys), &mut values, Keys::Wide),
+        true => place_all(
+            &a,
+            buckets,
+            &starts,
+            u32::used(used.keys),
+            &mut values,
+            Keys::Narrow,
+        ),
+        false => place_all(
+            &a,
+            buckets,
+            &starts,
+            u64::used(used.keys),
+            &mut values,
+            Keys::Wide,
+        ),
     };
-    Sorted { starts, gaps, keys, values }
+    Sorted {
+        starts,
+        gaps,
+        keys,
+        values,
+    }
 }
 
 /// The keys, and how many bytes the gaps of each bucket take.
@@ -137,7 +189,10 @@ fn place_all<T: Real, K: Key>(
             }
         });
     });
-    let gaps = starts.windows(2).map(|pair| gap_bytes(&keys[pair[0] as usize..pair[1] as usize])).collect();
+    let gaps = starts
+        .windows(2)
+        .map(|pair| gap_bytes(&keys[pair[0] as usize..pair[1] as usize]))
+        .collect();
     (of(keys), gaps)
 }
 
