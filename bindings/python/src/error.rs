@@ -2,7 +2,7 @@
 //! attributes.
 
 use outcore::Error;
-use outcore::data::format::FormatError;
+use outcore::format::FormatError;
 use outcore::store::Error as StoreError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};

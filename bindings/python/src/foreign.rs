@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use numpy::{PyReadonlyArray1, PyUntypedArray};
-use outcore::data::export::{self, Labels};
-use outcore::data::import::{self, Base, Columns, Documents, Imported, Libsvm, Options, Text};
+use outcore::export::{self, Labels};
+use outcore::import::{self, Base, Columns, Documents, Imported, Libsvm, Options, Text};
 use outcore::{DType, Error};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -1,7 +1,7 @@
 //! k-means: the rounds, nearest centres, distances, and rows to choose centres from.
 
 use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2};
-use outcore::learn::kmeans::{self, Assigned, KMeans, Options};
+use outcore::kmeans::{self, Assigned, KMeans, Options};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

@@ -1,7 +1,7 @@
 //! `outcore.linalg`: each function plans and returns a job.
 
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
-use outcore::learn::linalg::{self, Axpby, Gemm, Reduction, Syrk};
+use outcore::linalg::{self, Axpby, Gemm, Reduction, Syrk};
 use outcore::{ColumnStatistics, Error, Norm, Operand};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

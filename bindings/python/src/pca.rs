@@ -2,8 +2,8 @@
 //! and its inverse.
 
 use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2, PyUntypedArrayMethods};
-use outcore::learn::linalg::{self, Affine};
-use outcore::learn::pca::{self, Components, Pca};
+use outcore::linalg::{self, Affine};
+use outcore::pca::{self, Components, Pca};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 

@@ -12,14 +12,14 @@ use crate::session::Session;
 
 /// A file that is open to be read.
 #[pyclass(frozen, module = "outcore._native")]
-pub(crate) struct FileReader(Owned<outcore::data::reader::FileReader>);
+pub(crate) struct FileReader(Owned<outcore::reader::FileReader>);
 
 #[pymethods]
 impl FileReader {
     #[new]
     fn new(py: Python<'_>, session: &Session, path: PathBuf) -> PyResult<FileReader> {
         let session = session.get()?;
-        let open = || outcore::data::reader::FileReader::open(session, path);
+        let open = || outcore::reader::FileReader::open(session, path);
         Ok(FileReader(Owned::new(py.detach(open).map_err(to_python)?)))
     }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 use numpy::ndarray::ArrayView1;
 use numpy::{PyArray1, PyReadonlyArray1, PyReadwriteArray1};
 use outcore::Error;
-use outcore::data::format::FormatError;
-use outcore::data::samples::{
+use outcore::format::FormatError;
+use outcore::samples::{
     Batch, Bytes, Channels, Column, Decode, End, ExternalFiles, Field, Form, Kind, LoaderOptions,
     LoaderState, ShardOptions, Shuffle, WriterOptions,
 };
@@ -87,14 +87,14 @@ pub(crate) fn shard_form(py: Python<'_>, path: PathBuf) -> PyResult<Option<&'sta
 
 /// Files of others, whose samples come one after the other.
 #[pyclass(frozen, module = "outcore._native")]
-pub(crate) struct Shards(Owned<Mutex<outcore::data::samples::Shards>>);
+pub(crate) struct Shards(Owned<Mutex<outcore::samples::Shards>>);
 
 impl Shards {
     /// Does something on a thread of its own, while this one looks at signals.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
-        act: impl FnOnce(&mut outcore::data::samples::Shards) -> outcore::Result<T> + Send,
+        act: impl FnOnce(&mut outcore::samples::Shards) -> outcore::Result<T> + Send,
     ) -> PyResult<T> {
         let mut guard = lock(py, self.0.get()?);
         let stop = guard.stop();
@@ -133,8 +133,7 @@ impl Shards {
         fields: Option<Vec<String>>,
     ) -> PyResult<Shards> {
         let options = ShardOptions { in_place, fields };
-        let shards =
-            outcore::data::samples::Shards::new(session.get()?, form_of(form)?, files, options);
+        let shards = outcore::samples::Shards::new(session.get()?, form_of(form)?, files, options);
         Ok(Shards(Owned::new(Mutex::new(shards.map_err(to_python)?))))
     }
 
@@ -155,20 +154,20 @@ fn closed() -> PyErr {
 
 /// A dataset that is being written.
 #[pyclass(frozen, module = "outcore._native")]
-pub(crate) struct DatasetWriter(Owned<Mutex<Option<outcore::data::samples::DatasetWriter>>>);
+pub(crate) struct DatasetWriter(Owned<Mutex<Option<outcore::samples::DatasetWriter>>>);
 
 impl DatasetWriter {
     fn with<T: Send>(
         &self,
         py: Python<'_>,
-        act: impl FnOnce(&mut outcore::data::samples::DatasetWriter) -> outcore::Result<T> + Send,
+        act: impl FnOnce(&mut outcore::samples::DatasetWriter) -> outcore::Result<T> + Send,
     ) -> PyResult<T> {
         let mut writer = lock(py, self.0.get()?);
         let writer = writer.as_mut().ok_or_else(closed)?;
         py.detach(|| act(writer)).map_err(to_python)
     }
 
-    fn taken(&self, py: Python<'_>) -> PyResult<outcore::data::samples::DatasetWriter> {
+    fn taken(&self, py: Python<'_>) -> PyResult<outcore::samples::DatasetWriter> {
         lock(py, self.0.get()?).take().ok_or_else(closed)
     }
 }
@@ -187,7 +186,7 @@ impl DatasetWriter {
             resume,
             ..WriterOptions::default()
         };
-        let create = || outcore::data::samples::DatasetWriter::create(session, path, options);
+        let create = || outcore::samples::DatasetWriter::create(session, path, options);
         Ok(DatasetWriter(Owned::new(Mutex::new(Some(
             py.detach(create).map_err(to_python)?,
         )))))
@@ -310,7 +309,7 @@ impl DatasetWriter {
 
 /// A dataset that is open.
 #[pyclass(frozen, module = "outcore._native")]
-pub(crate) struct Dataset(Owned<outcore::data::samples::Dataset>);
+pub(crate) struct Dataset(Owned<outcore::samples::Dataset>);
 
 #[pymethods]
 impl Dataset {
@@ -339,7 +338,7 @@ impl Dataset {
             }
         });
         let decode: Vec<Decode> = decode.collect();
-        let open = || session.open_dataset(path)?.decoding(decode);
+        let open = || outcore::samples::Dataset::open(session, path)?.decoding(decode);
         Ok(Dataset(Owned::new(py.detach(open).map_err(to_python)?)))
     }
 
@@ -488,7 +487,7 @@ struct Memory(Bytes);
 /// vary, and where each ends; lists of bytes and of text.
 fn columns<'py>(
     py: Python<'py>,
-    dataset: &outcore::data::samples::Dataset,
+    dataset: &outcore::samples::Dataset,
     batch: Batch,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     let count = batch.len();
@@ -542,7 +541,7 @@ type Counted<'py> = (usize, Vec<Bound<'py, PyAny>>);
 /// Batches of a dataset.
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct Loader {
-    inner: Owned<Mutex<outcore::data::samples::Loader>>,
+    inner: Owned<Mutex<outcore::samples::Loader>>,
     /// Epoch and position behind the last batch, which a forked child asks for that cannot ask the
     /// loader.
     place: [AtomicU64; 2],
@@ -552,7 +551,7 @@ impl Loader {
     fn with<T>(
         &self,
         py: Python<'_>,
-        act: impl FnOnce(&mut outcore::data::samples::Loader) -> T,
+        act: impl FnOnce(&mut outcore::samples::Loader) -> T,
     ) -> PyResult<T> {
         let mut loader = lock(py, self.inner.get()?);
         let done = act(&mut loader);
@@ -560,7 +559,7 @@ impl Loader {
         Ok(done)
     }
 
-    fn tell(&self, loader: &outcore::data::samples::Loader) {
+    fn tell(&self, loader: &outcore::samples::Loader) {
         let LoaderState {
             epoch, position, ..
         } = loader.state();
@@ -612,7 +611,7 @@ impl Loader {
             ahead,
             skip_damaged,
         };
-        let loader = outcore::data::samples::Loader::new(dataset, options).map_err(to_python)?;
+        let loader = outcore::samples::Loader::new(dataset, options).map_err(to_python)?;
         Ok(Loader {
             inner: Owned::new(Mutex::new(loader)),
             place: Default::default(),

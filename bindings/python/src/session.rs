@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use numpy::PyUntypedArray;
-use outcore::data::sparse::Integers;
-use outcore::{Blas, Choice, DType, Error, Order, Settings};
+use outcore::sparse::Integers;
+use outcore::{Array, Blas, Choice, DType, Error, Order, Settings, Sparse};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -66,9 +66,9 @@ impl Session {
         let session = self.get()?;
         let open = || {
             if interrupted {
-                session.open_interrupted(&path)
+                Array::open_interrupted(session, &path)
             } else {
-                session.open(&path)
+                Array::open(session, &path)
             }
         };
         py.detach(open).map(Matrix::new).map_err(to_python)
@@ -77,7 +77,7 @@ impl Session {
     /// Opens a sparse matrix, a folder.
     fn open_sparse(&self, py: Python<'_>, path: PathBuf) -> PyResult<SparseMatrix> {
         let session = self.get()?;
-        py.detach(|| session.open_sparse(&path))
+        py.detach(|| Sparse::open(session, &path))
             .map(SparseMatrix::new)
             .map_err(to_python)
     }
@@ -95,7 +95,17 @@ impl Session {
         leading_dimension: Option<u64>,
     ) -> PyResult<Matrix> {
         let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
-        let open = || session.open_raw(&path, dtype, &shape, order, offset, leading_dimension);
+        let open = || {
+            Array::open_raw(
+                session,
+                &path,
+                dtype,
+                &shape,
+                order,
+                offset,
+                leading_dimension,
+            )
+        };
         py.detach(open).map(Matrix::new).map_err(to_python)
     }
 
@@ -111,8 +121,8 @@ impl Session {
     ) -> PyResult<Matrix> {
         let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
         let create = || match replace {
-            true => session.create(&path, dtype, &shape, order),
-            false => session.create_new(&path, dtype, &shape, order),
+            true => Array::create(session, &path, dtype, &shape, order),
+            false => Array::create_new(session, &path, dtype, &shape, order),
         };
         py.detach(create).map(Matrix::new).map_err(to_python)
     }
@@ -127,7 +137,7 @@ impl Session {
         order: &str,
     ) -> PyResult<Matrix> {
         let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
-        py.detach(|| session.draft(&path, dtype, &shape, order))
+        py.detach(|| Array::draft(session, &path, dtype, &shape, order))
             .map(Matrix::new)
             .map_err(to_python)
     }
@@ -140,8 +150,8 @@ impl Session {
 
     /// Whether a sparse matrix may lie at a path.
     fn is_sparse(&self, py: Python<'_>, path: PathBuf) -> PyResult<bool> {
-        let session = self.get()?;
-        Ok(py.detach(|| session.is_sparse(&path)))
+        let _session = self.get()?;
+        Ok(py.detach(|| Sparse::is_at(&path)))
     }
 
     /// All bytes of a file or object.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
-use outcore::learn::linalg::{self, Csrmm, Scaling, SparseStatistics};
+use outcore::linalg::{self, Csrmm, Scaling, SparseStatistics};
 use outcore::pass::Rows;
 use outcore::{Compressed, DType, Error, SparseBufs};
 use pyo3::prelude::*;
@@ -315,7 +315,7 @@ pub(crate) fn sparse_tiled(
     out: Option<PathBuf>,
 ) -> PyResult<Job> {
     let (session, a) = (session.get()?, a.get()?);
-    let job = py.detach(|| outcore::data::sparse::compress(session, a, out));
+    let job = py.detach(|| outcore::sparse::compress(session, a, out));
     Job::new(job, |py, found| {
         found.map_or_else(|| Ok(py.None()), |found| made(py, found))
     })

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use numpy::ndarray::ArrayView1;
 use numpy::{PyArray1, PyArrayMethods};
-use outcore::data::stream::{Records, StreamBlock};
 use outcore::store::{Access, State};
+use outcore::streams::{Records, StreamBlock};
 use outcore::{Buf, Compression, Error, StreamInfo, StreamOptions};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;

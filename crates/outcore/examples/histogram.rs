@@ -4,7 +4,9 @@
 //! `cargo run --release -p outcore --example histogram -- X.npy LOW HIGH`
 
 use outcore::pass::{Fold, Rows, fold};
-use outcore::{Operand, Result, Session, Settings, kernels::Lines, kernels::MatRef, kernels::Real};
+use outcore::{
+    Array, Operand, Result, Session, Settings, kernels::Lines, kernels::MatRef, kernels::Real,
+};
 
 /// Counts for each column; the zeros of sparse rows that are not stored are not counted.
 pub(crate) struct Histogram {
@@ -59,7 +61,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         .try_into()
         .map_err(|_| "X.npy LOW HIGH")?;
     let session = Session::new(Settings::default())?;
-    let x: Operand = session.open(path)?.into();
+    let x: Operand = Array::open(&session, path)?.into();
     let histogram = Histogram {
         columns: x.cols() as usize,
         bins: 10,

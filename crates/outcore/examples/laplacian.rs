@@ -4,7 +4,7 @@
 //! `cargo run --release -p outcore --example laplacian -- SIDE COUNT`
 
 use outcore::kernels::{MatMut, MatRef};
-use outcore::learn::linalg::eigh_largest;
+use outcore::linalg::eigh_largest;
 use outcore::operator::Symmetric;
 use outcore::{Result, Session, Settings};
 

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::hint::black_box;
 use std::time::Instant;
 
+use outcore::samples::Dataset;
 use outcore::{Session, Settings};
 
 /// Names that are made before the clock goes on, so that making them is not timed.
@@ -69,7 +70,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 threads: 1,
                 ..Settings::default()
             })?;
-            let dataset = session.open_dataset(path)?;
+            let dataset = Dataset::open(&session, path)?;
             let count: u64 = count.parse()?;
             let strings = count * (name(0).len() as u64 + 8).next_multiple_of(16);
             let map = (count * 8 / 7).next_power_of_two() * (size_of::<(String, u64)>() as u64 + 1)

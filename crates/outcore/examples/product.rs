@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use outcore::learn::linalg::{Gemm, Syrk, gemm, syrk};
+use outcore::linalg::{Gemm, Syrk, gemm, syrk};
 use outcore::{Array, Buf, DType, Order, Output, Result, Session, Settings, Trace};
 
 fn main() -> Result<()> {
@@ -55,10 +55,10 @@ fn main() -> Result<()> {
 }
 
 fn random(session: &Session, path: &Path, rows: u64, cols: u64) -> Result<Array> {
-    if let Ok(known) = session.open(path) {
+    if let Ok(known) = Array::open(session, path) {
         return Ok(known);
     }
-    let array = session.create(path, DType::F32, &[rows, cols], Order::Row)?;
+    let array = Array::create(session, path, DType::F32, &[rows, cols], Order::Row)?;
     let mut state = 1u32;
     for start in (0..rows).step_by(1024) {
         let part = array.slice(start..(start + 1024).min(rows), 0..cols)?;

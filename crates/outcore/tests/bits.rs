@@ -3,13 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use outcore::learn::kmeans::{Options, assign, distances, fit as cluster};
-use outcore::learn::linalg::{
+use outcore::kmeans::{Options, assign, distances, fit as cluster};
+use outcore::linalg::{
     Csrmm, Gemm, Reduction, Scaling, Syrk, column_norms, column_statistics, csrmm, csrmm_into,
     gemm, gemm_into, gram_product, reduce, row_norms, scaled, sparse_column_statistics,
     sparse_row_norms, syrk,
 };
-use outcore::learn::pca::{Components, fit};
+use outcore::pca::{Components, fit};
 use outcore::{
     Array, Buf, Compressed, DType, Element, Norm, Order, Output, Session, Settings, Shared, Sparse,
 };
@@ -62,14 +62,14 @@ impl Place {
     }
 
     fn dense(&self, name: &str, rows: usize, cols: usize, order: Order) -> PathBuf {
-        let array = session(self.folder.path(), BUDGET, 2)
-            .create(
-                self.path(name),
-                DType::F32,
-                &[rows as u64, cols as u64],
-                order,
-            )
-            .unwrap();
+        let array = Array::create(
+            &session(self.folder.path(), BUDGET, 2),
+            self.path(name),
+            DType::F32,
+            &[rows as u64, cols as u64],
+            order,
+        )
+        .unwrap();
         array
             .write(bytes(&numbers(rows * cols, rows as u64)))
             .unwrap()
@@ -142,7 +142,7 @@ fn bits(array: &Array) -> Vec<u32> {
         ..Settings::default()
     })
     .unwrap();
-    let again = array.path().map(|path| reader.open(path).unwrap());
+    let again = array.path().map(|path| Array::open(&reader, path).unwrap());
     let read = again
         .as_ref()
         .unwrap_or(array)
@@ -183,7 +183,7 @@ fn products() {
                 place.dense(&name("b"), k, n, b_order),
             );
             place.check(&format!("gemm {m} x {k} x {n}"), BUDGET, |session| {
-                let operands = [&a, &b].map(|path| session.open(path).unwrap());
+                let operands = [&a, &b].map(|path| Array::open(session, path).unwrap());
                 let [a, b] = operands.map(Into::into);
                 bits(
                     &gemm(
@@ -205,7 +205,7 @@ fn products() {
                     &format!("gemm into memory {m} x {k} x {n}"),
                     BUDGET,
                     |session| {
-                        let operands = [&a, &b].map(|path| session.open(path).unwrap());
+                        let operands = [&a, &b].map(|path| Array::open(session, path).unwrap());
                         let [a, b] = operands.map(Into::into);
                         gemm_into(session, a, b, 0.7, into(m * n))
                             .unwrap()
@@ -232,7 +232,7 @@ fn symmetric_products() {
                 &format!("syrk of {n} x {k}, transposed: {transposed}"),
                 BUDGET,
                 |session| {
-                    let a = session.open(&a).unwrap();
+                    let a = Array::open(session, &a).unwrap();
                     let a = if transposed { a.t() } else { a };
                     if a.rows() > 3000 {
                         return Vec::new();
@@ -269,7 +269,7 @@ fn numbers_about_a_matrix() {
             &format!("numbers of {rows} x {cols} {order:?}"),
             BUDGET,
             |session| {
-                let x = || session.open(&x).unwrap().into();
+                let x = || Array::open(session, &x).unwrap().into();
                 let sum = reduce(session, x(), Reduction::Sum).unwrap().run().unwrap();
                 let squares = reduce(session, x(), Reduction::SumOfSquares)
                     .unwrap()
@@ -299,7 +299,7 @@ fn principal_components() {
             &format!("components of {rows} x {cols}"),
             budget,
             |session| {
-                let x = session.open(&x).unwrap().into();
+                let x = Array::open(session, &x).unwrap().into();
                 let found = fit(session, x, Components::Count(count), 3)
                     .unwrap()
                     .run()
@@ -322,7 +322,7 @@ fn clusters() {
             &format!("{k} clusters of {rows} x {cols}"),
             BUDGET,
             |session| {
-                let x = || session.open(&x).unwrap().into();
+                let x = || Array::open(session, &x).unwrap().into();
                 let options = Options {
                     max_iter: 6,
                     tol: 0.0,
@@ -341,7 +341,7 @@ fn clusters() {
         );
         if rows < 10_000 {
             place.check(&format!("labels of {rows} x {cols}"), BUDGET, |session| {
-                let x = || session.open(&x).unwrap().into();
+                let x = || Array::open(session, &x).unwrap().into();
                 let found = assign(session, x(), &start, None).unwrap().run().unwrap();
                 let far = distances(session, x(), &start, Output::Scratch)
                     .unwrap()
@@ -363,9 +363,9 @@ fn sparse_matrices() {
         place.dense("c.npy", rows, d, Order::Row),
     );
     let budget = 2 * BUDGET;
-    let open = |session: &Session, path: &Path| session.open(path).unwrap();
+    let open = |session: &Session, path: &Path| Array::open(session, path).unwrap();
     place.check("csrmm", budget, |session| {
-        let (a, b) = (session.open_sparse(&a).unwrap(), open(session, &b));
+        let (a, b) = (Sparse::open(session, &a).unwrap(), open(session, &b));
         bits(
             &csrmm(
                 session,
@@ -382,7 +382,7 @@ fn sparse_matrices() {
         )
     });
     place.check("csrmm of a transpose", budget, |session| {
-        let (a, c) = (session.open_sparse(&a).unwrap(), open(session, &c));
+        let (a, c) = (Sparse::open(session, &a).unwrap(), open(session, &c));
         bits(
             &csrmm(
                 session,
@@ -400,7 +400,7 @@ fn sparse_matrices() {
     });
     let wide = place.dense("wide.npy", cols, 64, Order::Row);
     place.check("csrmm in bands", BUDGET / 4, |session| {
-        let (a, b) = (session.open_sparse(&a).unwrap(), open(session, &wide));
+        let (a, b) = (Sparse::open(session, &a).unwrap(), open(session, &wide));
         bits(
             &csrmm(session, &a, b.into(), Csrmm::default())
                 .unwrap()
@@ -413,7 +413,7 @@ fn sparse_matrices() {
             &format!("csrgemv, transposed: {transposed}"),
             budget,
             |session| {
-                let a = session.open_sparse(&a).unwrap();
+                let a = Sparse::open(session, &a).unwrap();
                 let a = if transposed { a.t() } else { a };
                 let x = numbers(a.cols() as usize, 4);
                 let x = outcore::Operand::Memory {
@@ -433,7 +433,7 @@ fn sparse_matrices() {
         );
     }
     place.check("A^T A X", budget, |session| {
-        let (a, b) = (session.open_sparse(&a).unwrap(), open(session, &b));
+        let (a, b) = (Sparse::open(session, &a).unwrap(), open(session, &b));
         bits(
             &gram_product(session, &a, b.into(), Output::Scratch)
                 .unwrap()
@@ -442,7 +442,7 @@ fn sparse_matrices() {
         )
     });
     place.check("numbers about a sparse matrix", budget, |session| {
-        let a = session.open_sparse(&a).unwrap();
+        let a = Sparse::open(session, &a).unwrap();
         let along = sparse_row_norms(session, &a, Norm::L2)
             .unwrap()
             .run()
@@ -466,7 +466,7 @@ fn clusters_of_sparse_rows() {
     let a = place.sparse("a", rows, cols, 10);
     let start: Vec<f64> = numbers(k * cols, 77).into_iter().map(f64::from).collect();
     place.check("clusters of sparse rows", BUDGET, |session| {
-        let a = session.open_sparse(&a).unwrap();
+        let a = Sparse::open(session, &a).unwrap();
         let options = Options {
             max_iter: 5,
             tol: 0.0,

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use outcore::data::samples::{DatasetWriter, Field, Kind, WriterOptions};
-use outcore::data::sparse::compress;
-use outcore::learn::kmeans::{self, Options};
-use outcore::learn::linalg::{
+use outcore::kmeans::{self, Options};
+use outcore::linalg::{
     Affine, Axpby, Csrmm, Gemm, Reduction, Scaling, Syrk, affine, axpby, column_norms,
     column_statistics, csrcsc, csrmm, gemm, gemm_into, gram_product, reduce, row_norms, scale,
     scaled, syrk,
 };
-use outcore::learn::pca::{Components, fit};
+use outcore::pca::{Components, fit};
+use outcore::samples::{Dataset, DatasetWriter, Field, Kind, WriterOptions};
+use outcore::sparse::compress;
 use outcore::{
     Array, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Result, Session,
     Settings, Sparse, WrapDevice,
@@ -190,15 +190,25 @@ fn a_fault_at_each_io_leaves_the_old_output_and_a_clear_error() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let input = folder.path().join("a.npy");
     fill(
-        &session(folder.path(), WrapDevice::default())
-            .create(&input, DType::F32, &[ROWS, COLS], Order::Row)
-            .unwrap(),
+        &Array::create(
+            &session(folder.path(), WrapDevice::default()),
+            &input,
+            DType::F32,
+            &[ROWS, COLS],
+            Order::Row,
+        )
+        .unwrap(),
     );
     for (name, operation) in operations() {
         let output = folder.path().join("out.npy");
         let count = Arc::new(AtomicU64::new(0));
         let whole = session(folder.path(), failing(&count, u64::MAX));
-        operation(&whole, &whole.open(&input).unwrap(), output.clone()).unwrap();
+        operation(
+            &whole,
+            &Array::open(&whole, &input).unwrap(),
+            output.clone(),
+        )
+        .unwrap();
         let total = count.load(Ordering::SeqCst);
         assert!(total > 0, "{name} does no I/O");
         // Every I/O of short operations, about forty of the long ones, the first and the last among
@@ -210,7 +220,11 @@ fn a_fault_at_each_io_leaves_the_old_output_and_a_clear_error() {
             std::fs::write(&output, b"old").unwrap();
             count.store(0, Ordering::SeqCst);
             let session = session(folder.path(), failing(&count, fail));
-            let result = operation(&session, &session.open(&input).unwrap(), output.clone());
+            let result = operation(
+                &session,
+                &Array::open(&session, &input).unwrap(),
+                output.clone(),
+            );
             // How often shared sectors are merged depends on timing, so the last I/O of one run may
             // not be in another.
             if result.is_ok() && count.load(Ordering::SeqCst) <= fail {
@@ -239,7 +253,12 @@ fn a_fault_at_each_io_leaves_the_old_output_and_a_clear_error() {
             assert!(left.len() <= 3, "{name} leaves {left:?}");
             // The session goes on: its memory is free again and the next call succeeds.
             assert_eq!(session.engine().budget().available(), MEMORY);
-            operation(&session, &session.open(&input).unwrap(), output.clone()).unwrap();
+            operation(
+                &session,
+                &Array::open(&session, &input).unwrap(),
+                output.clone(),
+            )
+            .unwrap();
         }
     }
 }
@@ -370,7 +389,7 @@ fn a_fault_at_each_io_of_sparse_work_leaves_nothing_and_a_clear_error() {
             let session = session_of(folder.path(), SPARSE_MEMORY, failing(&count, fail));
             // Not a fault at what comes before.
             count.store(u64::MAX / 2, Ordering::SeqCst);
-            let a = session.open_sparse(&input).unwrap();
+            let a = Sparse::open(&session, &input).unwrap();
             count.store(0, Ordering::SeqCst);
             (operation(&session, &a, output.clone()), a, session)
         };
@@ -398,7 +417,7 @@ fn a_fault_at_each_io_of_sparse_work_leaves_nothing_and_a_clear_error() {
             );
             // Whole where it was the reading of it that failed.
             assert!(
-                !output.exists() || plain.open_sparse(&output).is_ok(),
+                !output.exists() || Sparse::open(&plain, &output).is_ok(),
                 "{name}, fault {fail}"
             );
             remove();
@@ -457,7 +476,7 @@ fn a_dataset_whose_close_fails_anywhere_is_gone_on_with() {
             )
         })
     };
-    let len = |path: &Path| plain.open_dataset(path).unwrap().len();
+    let len = |path: &Path| Dataset::open(&plain, path).unwrap().len();
     for path in [folder.path().join("data"), disk.join("data")] {
         let count = Arc::new(AtomicU64::new(0));
         let close = |fail| {
@@ -499,7 +518,7 @@ fn a_dataset_whose_close_fails_anywhere_is_gone_on_with() {
             again.finish().unwrap().run().unwrap();
             assert_eq!(len(&path), ALL, "fault {fail}");
             assert_eq!(
-                plain.open_dataset(&path).unwrap().find(b"449").unwrap(),
+                Dataset::open(&plain, &path).unwrap().find(b"449").unwrap(),
                 Some(449)
             );
         }
@@ -592,9 +611,14 @@ fn a_disk_that_fills_while_it_is_written_is_called_so_by_all_who_write() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let input = folder.path().join("a.npy");
     fill(
-        &session(folder.path(), WrapDevice::default())
-            .create(&input, DType::F32, &[ROWS, COLS], Order::Row)
-            .unwrap(),
+        &Array::create(
+            &session(folder.path(), WrapDevice::default()),
+            &input,
+            DType::F32,
+            &[ROWS, COLS],
+            Order::Row,
+        )
+        .unwrap(),
     );
     let output = folder.path().join("out.npy");
     for (name, operation) in operations() {
@@ -607,7 +631,11 @@ fn a_disk_that_fills_while_it_is_written_is_called_so_by_all_who_write() {
             }))
         });
         let session = session(folder.path(), full);
-        let Err(error) = operation(&session, &session.open(&input).unwrap(), output.clone()) else {
+        let Err(error) = operation(
+            &session,
+            &Array::open(&session, &input).unwrap(),
+            output.clone(),
+        ) else {
             continue;
         };
         let Error::Store(StoreError::Full { object, needed, .. }) = &error else {
@@ -670,9 +698,14 @@ fn a_fault_at_each_io_in_place_leaves_a_mark_that_open_names() {
     let path = |name: &str| folder.path().join(name);
     let make = |name: &str| {
         fill(
-            &session(folder.path(), WrapDevice::default())
-                .create(path(name), DType::F32, &[ROWS, COLS], Order::Row)
-                .unwrap(),
+            &Array::create(
+                &session(folder.path(), WrapDevice::default()),
+                path(name),
+                DType::F32,
+                &[ROWS, COLS],
+                Order::Row,
+            )
+            .unwrap(),
         );
     };
     make("x.npy");
@@ -685,8 +718,8 @@ fn a_fault_at_each_io_in_place_leaves_a_mark_that_open_names() {
             let session = session(folder.path(), failing(&count, fail));
             let result = change(
                 &session,
-                &session.open(path("x.npy"))?,
-                &session.open(path("y.npy"))?,
+                &Array::open(&session, path("x.npy"))?,
+                &Array::open(&session, path("y.npy"))?,
             );
             assert_eq!(session.engine().budget().available(), MEMORY);
             result
@@ -709,7 +742,7 @@ fn a_fault_at_each_io_in_place_leaves_a_mark_that_open_names() {
                 "{name}, fault {fail}: {error}"
             );
             let plain = session(folder.path(), WrapDevice::default());
-            match plain.open(path("y.npy")) {
+            match Array::open(&plain, path("y.npy")) {
                 // Nothing had been written yet.
                 Ok(_) => assert!(
                     std::fs::read(path("y.npy")).unwrap() == old,
@@ -720,10 +753,10 @@ fn a_fault_at_each_io_in_place_leaves_a_mark_that_open_names() {
                         error.to_string().contains("y.npy"),
                         "{name}, fault {fail}: {error}"
                     );
-                    plain.open_interrupted(path("y.npy")).unwrap();
+                    Array::open_interrupted(&plain, path("y.npy")).unwrap();
                 }
             }
-            plain.open(path("x.npy")).unwrap();
+            Array::open(&plain, path("x.npy")).unwrap();
         }
     }
 }
@@ -733,13 +766,9 @@ fn short_torn_late_and_reordered_transfers_do_not_change_a_result() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let input = folder.path().join("a.npy");
     let plain = session(folder.path(), WrapDevice::default());
-    fill(
-        &plain
-            .create(&input, DType::F32, &[ROWS, COLS], Order::Row)
-            .unwrap(),
-    );
+    fill(&Array::create(&plain, &input, DType::F32, &[ROWS, COLS], Order::Row).unwrap());
     let product = |session: &Session| {
-        let a = session.open(&input).unwrap();
+        let a = Array::open(session, &input).unwrap();
         let c = gemm(session, (&a).into(), a.t().into(), Gemm::default())
             .unwrap()
             .run()

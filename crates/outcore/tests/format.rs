@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use outcore::data::format::{DType, HEAD_BYTES, Order, npy, parse_npy};
+use outcore::format::{DType, HEAD_BYTES, Order, npy, parse_npy};
 
 fn golden(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))

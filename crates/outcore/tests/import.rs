@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use outcore::data::export::{self, Labels, export};
-use outcore::data::import::{Format, Imported, Libsvm, Options, Text, import};
+use outcore::export::{self, Labels, export};
+use outcore::import::{Format, Imported, Libsvm, Options, Text, import};
 use outcore::{Error, Result, Session, Settings, Sparse, WrapDevice};
 use outcore_device::{Blocking, Device, Faults, Faulty, Limits, Route};
 use outcore_store::Error as StoreError;
@@ -487,7 +487,7 @@ fn an_export_at_a_fault_leaves_the_old_file() {
                 MEMORY,
                 failing(&count, fail, std::io::ErrorKind::Other),
             );
-            let a = session.open_sparse(path("a"))?;
+            let a = Sparse::open(&session, path("a"))?;
             export(&session, &a, path("out"), format.clone())?.run()
         };
         attempt(u64::MAX).unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use outcore::learn::linalg::{Affine, Gemm, affine, axpby, gemm};
+use outcore::linalg::{Affine, Gemm, affine, axpby, gemm};
 use outcore_device::write_now;
 use outcore_store::{Folder, Store};
 
@@ -37,11 +37,9 @@ fn arrays_of_one_file_see_each_others_writes() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let session = session(folder.path(), 8 << 20);
     let path = folder.path().join("x.npy");
-    let a = session
-        .create(&path, DType::F32, &[64, 64], Order::Row)
-        .unwrap();
+    let a = Array::create(&session, &path, DType::F32, &[64, 64], Order::Row).unwrap();
     write(&a, 1.0).unwrap();
-    let b = session.open(&path).unwrap();
+    let b = Array::open(&session, &path).unwrap();
     assert_eq!(first(&a), 1.0);
     write(&b, 2.0).unwrap();
     assert_eq!((first(&a), first(&b)), (2.0, 2.0));
@@ -63,14 +61,14 @@ fn arrays_of_one_file_see_each_others_writes() {
 fn a_result_is_changed_in_place_as_any_file() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let session = session(folder.path(), 8 << 20);
-    let a = session
-        .create(
-            folder.path().join("a.npy"),
-            DType::F32,
-            &[64, 64],
-            Order::Row,
-        )
-        .unwrap();
+    let a = Array::create(
+        &session,
+        folder.path().join("a.npy"),
+        DType::F32,
+        &[64, 64],
+        Order::Row,
+    )
+    .unwrap();
     write(&a, 1.0).unwrap();
     let out = || Output::New(folder.path().join("c.npy"));
     let c = gemm(
@@ -86,7 +84,7 @@ fn a_result_is_changed_in_place_as_any_file() {
     .run()
     .unwrap();
     assert_eq!(first(&c), 64.0);
-    let again = session.open(folder.path().join("c.npy")).unwrap();
+    let again = Array::open(&session, folder.path().join("c.npy")).unwrap();
     write(&again, 2.0).unwrap();
     assert_eq!((first(&c), first(&again)), (2.0, 2.0));
     write(&c, 3.0).unwrap();
@@ -117,14 +115,14 @@ fn a_result_is_changed_in_place_as_any_file() {
 fn a_write_that_was_planned_for_a_draft_is_not_for_the_file() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let session = session(folder.path(), 8 << 20);
-    let draft = session
-        .draft(
-            folder.path().join("x.npy"),
-            DType::F32,
-            &[64, 64],
-            Order::Row,
-        )
-        .unwrap();
+    let draft = Array::draft(
+        &session,
+        folder.path().join("x.npy"),
+        DType::F32,
+        &[64, 64],
+        Order::Row,
+    )
+    .unwrap();
     let late = draft
         .write(Buf::anonymous(draft.nbytes() as usize).unwrap().freeze())
         .unwrap();
@@ -145,10 +143,8 @@ fn an_output_that_another_session_has_opened_as_an_operand_is_refused() {
         session(folder.path(), 8 << 20),
     );
     let path = folder.path().join("x.npy");
-    let a = one
-        .create(&path, DType::F32, &[64, 64], Order::Row)
-        .unwrap();
-    let b = other.open(&path).unwrap();
+    let a = Array::create(&one, &path, DType::F32, &[64, 64], Order::Row).unwrap();
+    let b = Array::open(&other, &path).unwrap();
     let clash = gemm(
         &one,
         (&a).into(),
@@ -181,9 +177,7 @@ fn a_file_that_took_the_name_is_not_written_to() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let session = session(folder.path(), 8 << 20);
     let path = folder.path().join("x.npy");
-    let a = session
-        .create(&path, DType::F32, &[64, 64], Order::Row)
-        .unwrap();
+    let a = Array::create(&session, &path, DType::F32, &[64, 64], Order::Row).unwrap();
     std::fs::write(folder.path().join("other"), vec![7; 30_000]).unwrap();
     std::fs::rename(folder.path().join("other"), &path).unwrap();
     let error = write(&a, 1.0).err().unwrap();
@@ -197,9 +191,7 @@ fn a_file_that_was_cut_short_is_not_written_to() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let session = session(folder.path(), 8 << 20);
     let path = folder.path().join("x.npy");
-    let a = session
-        .create(&path, DType::F32, &[64, 64], Order::Row)
-        .unwrap();
+    let a = Array::create(&session, &path, DType::F32, &[64, 64], Order::Row).unwrap();
     std::fs::OpenOptions::new()
         .write(true)
         .open(&path)
@@ -216,28 +208,26 @@ fn a_job_that_never_wrote_leaves_no_mark() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let session = session(folder.path(), 8 << 20);
     let path = folder.path().join("x.npy");
-    let a = session
-        .create(&path, DType::F32, &[64, 64], Order::Row)
-        .unwrap();
+    let a = Array::create(&session, &path, DType::F32, &[64, 64], Order::Row).unwrap();
     let job = axpby(
         &session,
-        session
-            .create(
-                folder.path().join("y.npy"),
-                DType::F32,
-                &[64, 64],
-                Order::Row,
-            )
-            .unwrap()
-            .into(),
+        Array::create(
+            &session,
+            folder.path().join("y.npy"),
+            DType::F32,
+            &[64, 64],
+            Order::Row,
+        )
+        .unwrap()
+        .into(),
         &a,
-        outcore::learn::linalg::Axpby::default(),
+        outcore::linalg::Axpby::default(),
     )
     .unwrap();
     let taken = session.engine().budget().reserve("all", 8 << 20).unwrap();
     assert!(matches!(job.run(), Err(Error::OverBudget { .. })));
     drop((taken, a));
-    session.open(&path).unwrap();
+    Array::open(&session, &path).unwrap();
 }
 
 /// What was left half written could not be written again by any means.
@@ -246,18 +236,14 @@ fn what_was_interrupted_can_be_written_again() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = folder.path().join("x.npy");
     let first_session = session(folder.path(), 8 << 20);
-    drop(
-        first_session
-            .create(&path, DType::F32, &[64, 64], Order::Row)
-            .unwrap(),
-    );
+    drop(Array::create(&first_session, &path, DType::F32, &[64, 64], Order::Row).unwrap());
     let (store, name) = outcore_store::Folder::split(&path).unwrap();
     let object = outcore_store::Store::open_in_place(&store, &name).unwrap();
     drop((object.device(), object));
     let session = session(folder.path(), 8 << 20);
-    assert!(session.open(&path).is_err());
-    write(&session.open_interrupted(&path).unwrap(), 3.0).unwrap();
-    assert_eq!(first(&session.open(&path).unwrap()), 3.0);
+    assert!(Array::open(&session, &path).is_err());
+    write(&Array::open_interrupted(&session, &path).unwrap(), 3.0).unwrap();
+    assert_eq!(first(&Array::open(&session, &path).unwrap()), 3.0);
 }
 
 /// Later panels of an affine map read rows that earlier ones had overwritten.
@@ -265,14 +251,14 @@ fn what_was_interrupted_can_be_written_again() {
 fn a_map_or_copy_onto_its_own_source_is_refused() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let session = session(folder.path(), 8 << 20);
-    let a = session
-        .create(
-            folder.path().join("x.npy"),
-            DType::F32,
-            &[150, 4],
-            Order::Row,
-        )
-        .unwrap();
+    let a = Array::create(
+        &session,
+        folder.path().join("x.npy"),
+        DType::F32,
+        &[150, 4],
+        Order::Row,
+    )
+    .unwrap();
     let (source, out) = (
         a.slice(0..100, 0..4).unwrap(),
         a.slice(50..150, 0..4).unwrap(),
@@ -317,12 +303,10 @@ fn sessions_see_each_others_writes() {
         session(folder.path(), 8 << 20),
     );
     let path = folder.path().join("x.npy");
-    let a = one
-        .create(&path, DType::F32, &[64, 64], Order::Row)
-        .unwrap();
+    let a = Array::create(&one, &path, DType::F32, &[64, 64], Order::Row).unwrap();
     write(&a, 1.0).unwrap();
     assert_eq!(first(&a), 1.0);
-    write(&two.open(&path).unwrap(), 2.0).unwrap();
+    write(&Array::open(&two, &path).unwrap(), 2.0).unwrap();
     assert_eq!(first(&a), 2.0);
     let c = gemm(
         &one,
@@ -335,7 +319,11 @@ fn sessions_see_each_others_writes() {
     );
     let c = c.unwrap().run().unwrap();
     assert_eq!(first(&c), 256.0);
-    write(&two.open(folder.path().join("c.npy")).unwrap(), 5.0).unwrap();
+    write(
+        &Array::open(&two, folder.path().join("c.npy")).unwrap(),
+        5.0,
+    )
+    .unwrap();
     assert_eq!(first(&c), 5.0);
 }
 
@@ -352,7 +340,7 @@ fn a_file_that_is_being_written_is_opened_at_its_exact_length() {
         r#"{"dtype": "float32", "shape": [1251], "order": "C"}"#,
     )
     .unwrap();
-    let whole = session.open(&path).unwrap();
+    let whole = Array::open(&session, &path).unwrap();
     let writer = Folder::new(folder.path())
         .unwrap()
         .open_in_place("x.bin")
@@ -361,8 +349,8 @@ fn a_file_that_is_being_written_is_opened_at_its_exact_length() {
     write_now(&*writer.device(), &block, 0).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 8192);
     for opened in [
-        session.open(&path).unwrap(),
-        session.open_interrupted(&path).unwrap(),
+        Array::open(&session, &path).unwrap(),
+        Array::open_interrupted(&session, &path).unwrap(),
     ] {
         assert_eq!(
             (opened.shape(), opened.read().unwrap().run().unwrap().len()),
@@ -374,12 +362,12 @@ fn a_file_that_is_being_written_is_opened_at_its_exact_length() {
         ));
     }
     drop(writer);
-    let left = session.open_interrupted(&path).unwrap();
+    let left = Array::open_interrupted(&session, &path).unwrap();
     write(&left, 1.0).unwrap();
     assert_eq!(
         (
             std::fs::metadata(&path).unwrap().len(),
-            first(&session.open(&path).unwrap())
+            first(&Array::open(&session, &path).unwrap())
         ),
         (5004, 1.0)
     );

@@ -1,6 +1,6 @@
 //! k-means against Lloyd's algorithm as the textbook has it, in f64.
 
-use outcore::learn::kmeans::{Options, assign, distances, fit, take_rows};
+use outcore::kmeans::{Options, assign, distances, fit, take_rows};
 use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};
 
 struct Place {
@@ -27,10 +27,14 @@ fn store(place: &Place, x: &[f64], cols: usize, dtype: DType, order: Order) -> A
         .folder
         .path()
         .join(format!("{rows} {cols} {dtype} {order:?}.npy"));
-    let array = place
-        .session
-        .create(path, dtype, &[rows as u64, cols as u64], order)
-        .unwrap();
+    let array = Array::create(
+        &place.session,
+        path,
+        dtype,
+        &[rows as u64, cols as u64],
+        order,
+    )
+    .unwrap();
     let mut bytes = Buf::anonymous((x.len() * dtype.bytes() as usize).max(8)).unwrap();
     match dtype {
         DType::F32 => bytemuck::cast_slice_mut::<u8, f32>(&mut bytes)
@@ -392,15 +396,14 @@ fn requests_without_sense_are_refused() {
         Err(Error::Shape { .. })
     ));
     // 4 bytes a row are more than there is.
-    let long = place
-        .session
-        .create(
-            place.folder.path().join("long.npy"),
-            DType::F32,
-            &[400_000, 1],
-            Order::Row,
-        )
-        .unwrap();
+    let long = Array::create(
+        &place.session,
+        place.folder.path().join("long.npy"),
+        DType::F32,
+        &[400_000, 1],
+        Order::Row,
+    )
+    .unwrap();
     let refused = fit(&place.session, long.into(), &[0.0, 1.0], options(5));
     match refused.map(|_| ()) {
         Err(Error::OverBudget { needed, .. }) => assert!(needed > 1_600_000),

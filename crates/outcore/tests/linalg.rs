@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use outcore::learn::linalg::{
+use outcore::linalg::{
     Affine, Axpby, Gemm, Reduction, Syrk, affine, axpby, column_norms, column_statistics, gemm,
     gemm_into, reduce, row_norms, scale, syrk,
 };
-use outcore::learn::pca::{Components, fit};
+use outcore::pca::{Components, fit};
 use outcore::{
     Array, Buf, DType, Error, Job, Norm, Operand, Order, Output, Session, Settings, Shared,
 };
@@ -55,15 +55,14 @@ impl Place {
     }
 
     fn store(&self, name: &str, rows: usize, cols: usize, order: Order, values: &[f32]) -> Array {
-        let array = self
-            .session
-            .create(
-                self.path(name),
-                DType::F32,
-                &[rows as u64, cols as u64],
-                order,
-            )
-            .unwrap();
+        let array = Array::create(
+            &self.session,
+            self.path(name),
+            DType::F32,
+            &[rows as u64, cols as u64],
+            order,
+        )
+        .unwrap();
         array.write(in_memory_bytes(values)).unwrap().run().unwrap();
         array
     }
@@ -152,7 +151,7 @@ proptest! {
         if !full {
             (0..n).for_each(|i| expected[i * n + i + 1..(i + 1) * n].fill(0.0));
         }
-        prop_assert_eq!(values(&place.session.open(place.path("c.npy")).unwrap()), expected);
+        prop_assert_eq!(values(&Array::open(&place.session, place.path("c.npy")).unwrap()), expected);
         drop(c);
     }
 
@@ -477,7 +476,7 @@ fn planning_makes_nothing() {
     assert!(matches!(planned.run(), Err(Error::Value { .. })));
     assert!(matches!(unnamed.run(), Err(Error::Value { .. })));
     assert!(matches!(
-        planner.create(place.path("d.npy"), DType::F32, &[3], Order::Row),
+        Array::create(&planner, place.path("d.npy"), DType::F32, &[3], Order::Row),
         Err(Error::Value { .. })
     ));
     real.run().unwrap();
@@ -490,7 +489,7 @@ fn the_memory_that_an_error_asks_for_is_enough() {
     let x = place.store("x.npy", m, n, Order::Row, &numbers(m * n, 1));
     let tall = place.store("tall.npy", 4000, 700, Order::Row, &numbers(4000 * 700, 2));
     let of = |session: &Session, array: &Array| {
-        Operand::from(session.open(array.path().unwrap()).unwrap())
+        Operand::from(Array::open(session, array.path().unwrap()).unwrap())
     };
     type Work<'a> = &'a dyn Fn(&Session) -> outcore::Result<()>;
     let work: [(&str, Work<'_>); 8] = [
@@ -512,7 +511,7 @@ fn the_memory_that_an_error_asks_for_is_enough() {
                 .map(drop)
         }),
         ("read", &|s| {
-            s.open(x.path().unwrap())?.read()?.run().map(drop)
+            Array::open(s, x.path().unwrap())?.read()?.run().map(drop)
         }),
         ("all components", &|s| {
             fit(s, of(s, &tall), Components::All, 0)?.run().map(drop)
@@ -679,10 +678,14 @@ fn bad_operands_are_named() {
         matches!(&wrong, Error::Shape { what } if what.contains("a.npy")),
         "{wrong}"
     );
-    let other = place
-        .session
-        .create(place.path("d.npy"), DType::F64, &[4, 3], Order::Row)
-        .unwrap();
+    let other = Array::create(
+        &place.session,
+        place.path("d.npy"),
+        DType::F64,
+        &[4, 3],
+        Order::Row,
+    )
+    .unwrap();
     assert!(matches!(
         gemm(
             &place.session,
@@ -703,7 +706,7 @@ fn bad_operands_are_named() {
     );
     assert!(matches!(itself, Err(Error::Value { .. })));
     assert!(matches!(
-        place.session.open(place.path("none.npy")),
+        Array::open(&place.session, place.path("none.npy")),
         Err(Error::Store(_))
     ));
     let beta = gemm(

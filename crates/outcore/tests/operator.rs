@@ -7,10 +7,12 @@ mod laplacian;
 use std::f64::consts::PI;
 
 use outcore::kernels::{Mat, MatRef};
-use outcore::learn::linalg::eigh_largest;
+use outcore::linalg::eigh_largest;
 use outcore::operator::{Centred, Gram, Matrix, Operator, Symmetric};
 use outcore::pass::Rows;
-use outcore::{Buf, Compressed, DType, Element, Error, Order, Session, Settings, Shared, Sparse};
+use outcore::{
+    Array, Buf, Compressed, DType, Element, Error, Order, Session, Settings, Shared, Sparse,
+};
 
 const ROWS: usize = 900;
 const COLUMNS: usize = 70;
@@ -81,9 +83,14 @@ fn a_search_that_has_no_room_or_no_sense_is_refused() {
     };
     assert!(matches!(search(300, 6), Some(Error::OverBudget { .. })));
     assert!(matches!(search(2, 5), Some(Error::Value { .. })));
-    let array = small
-        .create(folder.path().join("x.npy"), DType::F64, &[5, 3], Order::Row)
-        .unwrap();
+    let array = Array::create(
+        &small,
+        folder.path().join("x.npy"),
+        DType::F64,
+        &[5, 3],
+        Order::Row,
+    )
+    .unwrap();
     assert!(matches!(
         eigh_largest(&small, Matrix::new(&small, array), 1, 0).err(),
         Some(Error::Shape { .. })
@@ -198,18 +205,23 @@ fn products_with_matrices_are_those_of_plain_loops_wherever_they_lie() {
         .map(|at| element(at / COLUMNS, at % COLUMNS) as f32)
         .collect();
     let shape = [ROWS as u64, COLUMNS as u64];
-    let dense = place
-        .create(folder.path().join("x.npy"), DType::F32, &shape, Order::Row)
-        .unwrap();
+    let dense = Array::create(
+        &place,
+        folder.path().join("x.npy"),
+        DType::F32,
+        &shape,
+        Order::Row,
+    )
+    .unwrap();
     dense.write(shared(&values)).unwrap().run().unwrap();
-    let by_columns = place
-        .create(
-            folder.path().join("t.npy"),
-            DType::F32,
-            &shape,
-            Order::Column,
-        )
-        .unwrap();
+    let by_columns = Array::create(
+        &place,
+        folder.path().join("t.npy"),
+        DType::F32,
+        &shape,
+        Order::Column,
+    )
+    .unwrap();
     by_columns.write(shared(&values)).unwrap().run().unwrap();
     let compressed = |format, lines: usize, width: usize| {
         let at = |line: usize, place: usize| {
@@ -317,18 +329,18 @@ fn a_search_in_a_small_budget_ends_or_says_before_what_it_needs() {
         .collect();
     let path = folder.path().join("x.npy");
     let place = session(folder.path(), 64 << 20, 2);
-    let made = place
-        .create(
-            &path,
-            DType::F32,
-            &[rows as u64, columns as u64],
-            Order::Row,
-        )
-        .unwrap();
+    let made = Array::create(
+        &place,
+        &path,
+        DType::F32,
+        &[rows as u64, columns as u64],
+        Order::Row,
+    )
+    .unwrap();
     made.write(shared(&values)).unwrap().run().unwrap();
     let search = |memory_bytes: u64| {
         let session = session(folder.path(), memory_bytes, 2);
-        let matrix = Matrix::new(&session, session.open(&path).unwrap());
+        let matrix = Matrix::new(&session, Array::open(&session, &path).unwrap());
         eigh_largest(&session, Gram(matrix), 3, 0)?.run()
     };
     let expected = search(64 << 20).unwrap().values;

@@ -5,7 +5,7 @@ mod histogram;
 
 use histogram::Histogram;
 use outcore::pass::{Rows, fold};
-use outcore::{Buf, Compressed, DType, Element, Order, Session, Settings, Shared, Sparse};
+use outcore::{Array, Buf, Compressed, DType, Element, Order, Session, Settings, Shared, Sparse};
 
 const ROWS: usize = 5_000;
 const COLUMNS: usize = 300;
@@ -37,14 +37,14 @@ fn a_histogram_is_the_same_of_dense_and_sparse_rows_and_any_number_of_threads() 
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let values: Vec<f32> = (0..ROWS * COLUMNS).map(element).collect();
     let path = folder.path().join("x.npy");
-    let array = session(folder.path(), 2)
-        .create(
-            &path,
-            DType::F32,
-            &[ROWS as u64, COLUMNS as u64],
-            Order::Row,
-        )
-        .unwrap();
+    let array = Array::create(
+        &session(folder.path(), 2),
+        &path,
+        DType::F32,
+        &[ROWS as u64, COLUMNS as u64],
+        Order::Row,
+    )
+    .unwrap();
     array.write(shared(&values)).unwrap().run().unwrap();
     let mut expected = vec![0u64; COLUMNS * 7];
     for (at, value) in values.iter().enumerate() {
@@ -68,7 +68,7 @@ fn a_histogram_is_the_same_of_dense_and_sparse_rows_and_any_number_of_threads() 
             Some((DType::F32, shared(&values))),
         );
         for rows in [
-            Rows::Dense(session.open(&path).unwrap().into()),
+            Rows::Dense(Array::open(&session, &path).unwrap().into()),
             Rows::Sparse(sparse.unwrap()),
         ] {
             let histogram = Histogram {
@@ -87,9 +87,14 @@ fn a_histogram_is_the_same_of_dense_and_sparse_rows_and_any_number_of_threads() 
 fn a_fold_of_no_rows_is_what_it_starts_from() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let session = session(folder.path(), 1);
-    let empty = session
-        .create(folder.path().join("x.npy"), DType::F32, &[0, 5], Order::Row)
-        .unwrap();
+    let empty = Array::create(
+        &session,
+        folder.path().join("x.npy"),
+        DType::F32,
+        &[0, 5],
+        Order::Row,
+    )
+    .unwrap();
     let histogram = Histogram {
         columns: 5,
         bins: 2,

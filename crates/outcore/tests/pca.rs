@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use outcore::learn::linalg::{Affine, affine};
-use outcore::learn::pca::{Components, fit};
+use outcore::linalg::{Affine, affine};
+use outcore::pca::{Components, fit};
 use outcore::{Array, Buf, DType, Error, Order, Output, Session, Settings};
 
 struct Place {
@@ -25,15 +25,14 @@ fn place(memory_bytes: u64, threads: usize) -> Place {
 }
 
 fn store(place: &Place, rows: usize, cols: usize, value: impl Fn(usize, usize) -> f64) -> Array {
-    let array = place
-        .session
-        .create(
-            place.folder.path().join("x.npy"),
-            DType::F64,
-            &[rows as u64, cols as u64],
-            Order::Row,
-        )
-        .unwrap();
+    let array = Array::create(
+        &place.session,
+        place.folder.path().join("x.npy"),
+        DType::F64,
+        &[rows as u64, cols as u64],
+        Order::Row,
+    )
+    .unwrap();
     let mut bytes = Buf::anonymous(rows * cols * 8).unwrap();
     for (at, cell) in bytemuck::cast_slice_mut::<u8, f64>(&mut bytes)[..rows * cols]
         .iter_mut()

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use outcore::data::samples::{
-    Channels, Chunks, DatasetWriter, Decode, End, Field, Kind, Loader, LoaderOptions, Shuffle,
-    WriterOptions,
+use outcore::samples::{
+    Channels, Chunks, Dataset, DatasetWriter, Decode, End, Field, Kind, Loader, LoaderOptions,
+    Shuffle, WriterOptions,
 };
 use outcore::{Error, Session, Settings};
 use outcore_store::{Error as StoreError, Formatted};
@@ -85,7 +85,7 @@ fn written(session: &Session, path: &Path, samples: u64, named: bool) {
 }
 
 fn check(session: &Session, path: &Path, samples: u64, named: bool) {
-    let dataset = session.open_dataset(path).unwrap();
+    let dataset = Dataset::open(session, path).unwrap();
     assert_eq!(
         (dataset.len(), dataset.fields(), dataset.is_named()),
         (samples, &fields()[..], named && samples > 0)
@@ -143,7 +143,7 @@ fn samples_that_are_longer_than_memory_are_read_in_pieces() {
             writer.write(None, &[image]).unwrap();
         }
         writer.finish().unwrap().run().unwrap();
-        let dataset = session.open_dataset(path).unwrap();
+        let dataset = Dataset::open(&session, path).unwrap();
         let batch = dataset.load(&[2, 1, 0], || true).unwrap();
         assert!((0..3).map(|index| batch.columns()[0].get(index)).eq([
             &b"behind"[..],
@@ -171,7 +171,7 @@ fn the_directory_takes_few_bytes_a_sample() {
     let (folder, [path, even]) = places();
     let session = session(folder.path());
     written(&session, &path, 20_000, true);
-    let dataset = session.open_dataset(&path).unwrap();
+    let dataset = Dataset::open(&session, &path).unwrap();
     assert!(
         dataset.directory_bytes() < 12 * 20_000,
         "{}",
@@ -194,7 +194,7 @@ fn the_directory_takes_few_bytes_a_sample() {
         .unwrap();
     (0..1000u64).for_each(|number| writer.write(None, &[&number.to_le_bytes()[..6]]).unwrap());
     writer.finish().unwrap().run().unwrap();
-    let dataset = session.open_dataset(&even).unwrap();
+    let dataset = Dataset::open(&session, &even).unwrap();
     assert_eq!((dataset.directory_bytes(), held()), (4 * 1000, 4 * 1000));
 }
 
@@ -267,7 +267,7 @@ fn classes_are_kept_and_gone_on_with() {
         ));
         writer.set_classes(classes.to_vec()).unwrap();
         writer.finish().unwrap().run().unwrap();
-        let dataset = session.open_dataset(place).unwrap();
+        let dataset = Dataset::open(&session, place).unwrap();
         assert_eq!(dataset.classes(), Some(&classes[..]));
         let mut copy = DatasetWriter::create(
             &session,
@@ -293,7 +293,7 @@ fn classes_are_kept_and_gone_on_with() {
     }
     let plain = folder.path().join("plain");
     written(&session, &plain, 3, false);
-    assert_eq!(session.open_dataset(&plain).unwrap().classes(), None);
+    assert_eq!(Dataset::open(&session, &plain).unwrap().classes(), None);
     assert!(
         !std::fs::read_to_string(plain.join("dataset.json"))
             .unwrap()
@@ -348,7 +348,7 @@ fn a_name_that_two_samples_have_is_told_and_nothing_is_made() {
             "{error}"
         );
         assert!(matches!(
-            session.open_dataset(path),
+            Dataset::open(&session, path),
             Err(Error::Store(StoreError::Missing { .. }))
         ));
     }
@@ -370,7 +370,7 @@ fn names_are_any_bytes() {
         .iter()
         .for_each(|name| writer.write(Some(name), &[name]).unwrap());
     writer.finish().unwrap().run().unwrap();
-    let dataset = session.open_dataset(&path).unwrap();
+    let dataset = Dataset::open(&session, &path).unwrap();
     assert!(
         names
             .iter()
@@ -387,7 +387,7 @@ fn damage_is_noticed() {
     let session = session(folder.path());
     written(&session, &path, 70, true);
     let all = |session: &Session| -> outcore::Result<()> {
-        let dataset = session.open_dataset(&path)?;
+        let dataset = Dataset::open(session, &path)?;
         let numbers: Vec<u64> = (0..70).collect();
         let read = dataset.read(&numbers)?.wait()?;
         for (index, &sample) in numbers.iter().enumerate() {
@@ -444,7 +444,7 @@ fn damaged_samples_are_left_out_and_counted_if_asked() {
     let at = bytes.len() / 2;
     bytes[at] ^= 1;
     std::fs::write(&file, &bytes).unwrap();
-    let dataset = session.open_dataset(&path).unwrap();
+    let dataset = Dataset::open(&session, &path).unwrap();
     for shuffle in shuffles() {
         let options = LoaderOptions {
             batch: 7,
@@ -506,7 +506,7 @@ fn long_samples_are_compared_while_they_are_copied() {
         let mut bytes = sound.clone();
         bytes[sound.len() / 2] ^= u8::from(damaged);
         std::fs::write(&file, &bytes).unwrap();
-        let dataset = session.open_dataset(&path).unwrap();
+        let dataset = Dataset::open(&session, &path).unwrap();
         for shuffle in shuffles() {
             let options = LoaderOptions {
                 batch: 100,
@@ -570,7 +570,7 @@ fn epochs_differ_and_are_the_same_every_time() {
     let session = session(folder.path());
     for path in &places {
         written(&session, path, 500, false);
-        let dataset = session.open_dataset(path).unwrap();
+        let dataset = Dataset::open(&session, path).unwrap();
         for shuffle in shuffles() {
             let options = LoaderOptions {
                 batch: 32,
@@ -599,7 +599,7 @@ fn what_is_kept_gives_way_to_others() {
     let session = session(folder.path());
     for path in &places {
         written(&session, path, 4000, false);
-        let dataset = session.open_dataset(path).unwrap();
+        let dataset = Dataset::open(&session, path).unwrap();
         for shuffle in [Shuffle::No, Shuffle::Global] {
             let mut loader = Loader::new(
                 &dataset,
@@ -644,7 +644,7 @@ proptest! {
         let (folder, [path, _]) = places();
         let session = session(folder.path());
         written(&session, &path, samples, false);
-        let dataset = session.open_dataset(&path).unwrap();
+        let dataset = Dataset::open(&session, &path).unwrap();
         let end = [End::Drop, End::Pad, End::Uneven][end];
         let shuffle = shuffles()[which];
         let loader = |rank, ranks, batch| {
@@ -723,8 +723,7 @@ fn a_batch_that_was_not_waited_for_is_the_next_one_again() {
         size: Some((64, 64)),
         turned: false,
     };
-    let dataset = session
-        .open_dataset(&path)
+    let dataset = Dataset::open(&session, &path)
         .unwrap()
         .decoding(vec![decode])
         .unwrap();
@@ -765,7 +764,7 @@ fn the_order_of_a_chunk_shuffle_is_that_of_the_budget() {
     let (folder, [path, _]) = places();
     let session = session(folder.path());
     written(&session, &path, 4000, false);
-    let dataset = session.open_dataset(&path).unwrap();
+    let dataset = Dataset::open(&session, &path).unwrap();
     let shape = dataset.chunk_shuffle(None);
     let held = session.engine().reserve("test", 3 << 20).unwrap();
     assert_eq!(dataset.chunk_shuffle(None), shape);
@@ -816,7 +815,7 @@ fn a_loader_keeps_to_the_budget_and_says_what_it_needs() {
     let long = vec![7; 200 << 10];
     (0..64).for_each(|_| writer.write(None, &[&long]).unwrap());
     writer.finish().unwrap().run().unwrap();
-    let dataset = session.open_dataset(&path).unwrap();
+    let dataset = Dataset::open(&session, &path).unwrap();
     // A chunk of one sample mixes with nothing that a permutation of all does not.
     assert_eq!(dataset.chunk_shuffle(None), Shuffle::Global);
     for shuffle in shuffles() {
@@ -878,7 +877,7 @@ fn a_batch_of_several_windows_a_lane_takes_no_more_than_these() {
     // need it.
     for windows in [13, 18, 24] {
         let session = self::session(folder.path());
-        let dataset = session.open_dataset(&path).unwrap();
+        let dataset = Dataset::open(&session, &path).unwrap();
         let budget = session.engine().budget();
         let _held = session
             .engine()

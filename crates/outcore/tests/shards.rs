@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use outcore::data::format::FormatError;
-use outcore::data::samples::{
+use outcore::format::FormatError;
+use outcore::samples::{
     Dataset, DatasetWriter, ExternalFiles, Field, Form, Kind, ShardOptions, Shards, WriterOptions,
 };
 use outcore::{Error, Session, Settings};
@@ -151,7 +151,7 @@ impl Case {
         let (mut writer, mut shards) = self.begin(path, in_place, false)?;
         while shards.take(&mut writer, true, u64::MAX)? {}
         writer.finish()?.run()?;
-        self.session.open_dataset(path)
+        Dataset::open(&self.session, path)
     }
 }
 
@@ -355,7 +355,7 @@ fn what_died_is_gone_on_with_behind_the_last_sample() {
                 assert!((0.99..=1.0).contains(&shards.fraction()));
                 writer.finish().unwrap().run().unwrap();
                 assert_eq!(
-                    samples(&session.open_dataset(&path).unwrap()).unwrap(),
+                    samples(&Dataset::open(&session, &path).unwrap()).unwrap(),
                     whole
                 );
             }

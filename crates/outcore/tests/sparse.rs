@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use outcore::data::sparse::compress;
-use outcore::learn::linalg::{
+use outcore::linalg::{
     Csrmm, Scaling, csrcsc, csrmm, csrmm_into, gram_product, project, scaled,
     sparse_column_statistics, sparse_row_norms,
 };
 use outcore::pass::Rows;
+use outcore::sparse::compress;
 use outcore::{
     Array, Buf, Compressed, DType, Element, Error, Norm, Operand, Order, Output, Session, Settings,
     Shared, Sparse,
@@ -174,15 +174,14 @@ impl Place {
     }
 
     fn dense(&self, name: &str, rows: usize, cols: usize, order: Order, values: &[f32]) -> Array {
-        let array = self
-            .session
-            .create(
-                self.path(name),
-                DType::F32,
-                &[rows as u64, cols as u64],
-                order,
-            )
-            .unwrap();
+        let array = Array::create(
+            &self.session,
+            self.path(name),
+            DType::F32,
+            &[rows as u64, cols as u64],
+            order,
+        )
+        .unwrap();
         array.write(bytes(values)).unwrap().run().unwrap();
         array
     }
@@ -791,9 +790,7 @@ fn damaged_tiles_are_refused_by_name() {
     for (damage, expected) in cases {
         assert!(place.tiled(&made).is_tiled());
         damage();
-        let found = place
-            .session
-            .open_sparse(&path)
+        let found = Sparse::open(&place.session, &path)
             .and_then(|a| sparse_row_norms(&place.session, &a, Norm::L1)?.run());
         let found = found.expect_err("refused").to_string();
         assert!(
@@ -945,7 +942,7 @@ fn damaged_folders_are_refused_by_the_name_of_the_file() {
     let reason = |damage: &dyn Fn()| {
         place.store(&made);
         damage();
-        let found = place.session.open_sparse(&path).and_then(|a| {
+        let found = Sparse::open(&place.session, &path).and_then(|a| {
             csrmm(
                 &place.session,
                 &a,

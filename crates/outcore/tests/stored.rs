@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outcore::data::export::{self, Labels, export};
-use outcore::data::import::{Format, Libsvm, Options, import};
-use outcore::data::sparse::compress;
-use outcore::learn::linalg::{Axpby, Csrmm, Gemm, Scaling, axpby, csrcsc, csrmm, gemm, scaled};
+use outcore::export::{self, Labels, export};
+use outcore::import::{Format, Libsvm, Options, import};
+use outcore::linalg::{Axpby, Csrmm, Gemm, Scaling, axpby, csrcsc, csrmm, gemm, scaled};
+use outcore::sparse::compress;
 use outcore::{
     Array, Buf, DType, Error, Operand, Order, Output, Session, Settings, Sparse, StreamOptions,
     StreamStore,
@@ -65,7 +65,8 @@ fn dense_work_gives_the_same_bits_in_a_store() {
     let found = places.map(|place| {
         let session = session(folder.path());
         let (rows, cols) = (1500, 1100);
-        let a = session.create(
+        let a = Array::create(
+            &session,
             place.join("deep/down/a.npy").as_path(),
             DType::F32,
             &[rows, cols],
@@ -73,12 +74,17 @@ fn dense_work_gives_the_same_bits_in_a_store() {
         );
         // A store has no folders that would have to be there.
         assert_eq!(a.is_ok(), place.is_file());
-        let a = session
-            .create(place.join("a.npy"), DType::F32, &[rows, cols], Order::Row)
-            .unwrap();
+        let a = Array::create(
+            &session,
+            place.join("a.npy"),
+            DType::F32,
+            &[rows, cols],
+            Order::Row,
+        )
+        .unwrap();
         write(&a, 1);
         drop(a);
-        let a = session.open(place.join("a.npy")).unwrap();
+        let a = Array::open(&session, place.join("a.npy")).unwrap();
         assert_eq!(a.path().unwrap(), place.join("a.npy"));
         let out = Output::New(place.join("c.npy"));
         let product = gemm(
@@ -108,7 +114,7 @@ fn dense_work_gives_the_same_bits_in_a_store() {
         [
             bytes(&c),
             bytes(&columns),
-            bytes(&session.open(place.join("c.npy")).unwrap()),
+            bytes(&Array::open(&session, place.join("c.npy")).unwrap()),
         ]
     });
     assert!(
@@ -122,9 +128,14 @@ fn dense_work_gives_the_same_bits_in_a_store() {
 fn plans_predict_what_runs_in_a_store_move() {
     let (folder, [_, disk]) = places();
     let session = session(folder.path());
-    let a = session
-        .create(disk.join("a.npy"), DType::F32, &[3000, 700], Order::Row)
-        .unwrap();
+    let a = Array::create(
+        &session,
+        disk.join("a.npy"),
+        DType::F32,
+        &[3000, 700],
+        Order::Row,
+    )
+    .unwrap();
     write(&a, 2);
     let job = |session: &Session, name| {
         let out = Output::New(disk.join(name));
@@ -189,13 +200,13 @@ fn sparse_work_gives_the_same_bits_in_a_store() {
             .run()
             .unwrap();
             assert_eq!(
-                session.open_sparse(place.join("a")).unwrap().is_tiled(),
+                Sparse::open(&session, place.join("a")).unwrap().is_tiled(),
                 tiled
             );
         }
-        let a = session.open_sparse(place.join("a")).unwrap();
-        assert!(session.is_sparse(place.join("a")) && !session.is_sparse(place.join("b")));
-        let labels = session.open_sparse(place.join("a/labels")).unwrap();
+        let a = Sparse::open(&session, place.join("a")).unwrap();
+        assert!(Sparse::is_at(place.join("a")) && !Sparse::is_at(place.join("b")));
+        let labels = Sparse::open(&session, place.join("a/labels")).unwrap();
         let turned = csrcsc(&session, &a, Some(place.join("turned")))
             .unwrap()
             .run()
@@ -209,9 +220,14 @@ fn sparse_work_gives_the_same_bits_in_a_store() {
             .run()
             .unwrap()
             .unwrap();
-        let b = session
-            .create(place.join("b.npy"), DType::F32, &[a.cols(), 20], Order::Row)
-            .unwrap();
+        let b = Array::create(
+            &session,
+            place.join("b.npy"),
+            DType::F32,
+            &[a.cols(), 20],
+            Order::Row,
+        )
+        .unwrap();
         write(&b, 3);
         let out = Output::New(place.join("c.npy"));
         let c = csrmm(
@@ -279,14 +295,14 @@ fn an_import_into_a_full_store_leaves_nothing_or_what_can_be_gone_on_with() {
         .unwrap()
         / 4
         - 60_000;
-    session
-        .create(
-            disk.join("rest.npy"),
-            DType::F32,
-            &[rest / 1024 * 1023],
-            Order::Row,
-        )
-        .unwrap();
+    Array::create(
+        &session,
+        disk.join("rest.npy"),
+        DType::F32,
+        &[rest / 1024 * 1023],
+        Order::Row,
+    )
+    .unwrap();
     let source = folder.path().join("rows.svm");
     std::fs::write(&source, "1 5:2 9:3\n".repeat(40_000)).unwrap();
     let run = |options: Options| {
@@ -331,22 +347,18 @@ fn a_matrix_in_a_store_is_whole_or_says_that_it_is_not() {
     let (folder, [_, disk]) = places();
     let session = session(folder.path());
     let path = disk.join("x.npy");
-    let x = session
-        .create(&path, DType::F32, &[500, 300], Order::Row)
-        .unwrap();
+    let x = Array::create(&session, &path, DType::F32, &[500, 300], Order::Row).unwrap();
     write(&x, 4);
     let old = bytes(&x);
-    let draft = session
-        .draft(&path, DType::F32, &[500, 300], Order::Row)
-        .unwrap();
+    let draft = Array::draft(&session, &path, DType::F32, &[500, 300], Order::Row).unwrap();
     write(&draft, 5);
     assert!(
-        bytes(&session.open(&path).unwrap()) == old,
+        bytes(&Array::open(&session, &path).unwrap()) == old,
         "a draft has no name"
     );
     draft.finish().unwrap();
     assert!(bytes(&x) == old, "who has the old matrix open keeps it");
-    assert!(bytes(&session.open(&path).unwrap()) != old);
+    assert!(bytes(&Array::open(&session, &path).unwrap()) != old);
     drop(x);
 
     let store = Formatted::open_shared(&disk, Access::Write).unwrap();
@@ -358,26 +370,28 @@ fn a_matrix_in_a_store_is_whole_or_says_that_it_is_not() {
     );
     assert_eq!(store.stat("x.npy").unwrap().state, State::Interrupted);
     assert!(matches!(
-        session.open(&path),
+        Array::open(&session, &path),
         Err(Error::Store(StoreError::Interrupted { .. }))
     ));
-    assert!(session.open_interrupted(&path).is_ok());
+    assert!(Array::open_interrupted(&session, &path).is_ok());
     session.accept(&path).unwrap();
-    session.open(&path).unwrap();
+    Array::open(&session, &path).unwrap();
 
     for (name, kind) in [("nothing.npy", "Missing"), ("../x.npy", "Name")] {
-        let error = session.open(disk.join(name)).map(drop).unwrap_err();
+        let error = Array::open(&session, disk.join(name))
+            .map(drop)
+            .unwrap_err();
         assert!(format!("{error:?}").contains(kind), "{error:?}");
     }
-    let error = session
-        .create(
-            disk.join("large.npy"),
-            DType::F64,
-            &[1 << 20, 100],
-            Order::Row,
-        )
-        .map(drop)
-        .unwrap_err();
+    let error = Array::create(
+        &session,
+        disk.join("large.npy"),
+        DType::F64,
+        &[1 << 20, 100],
+        Order::Row,
+    )
+    .map(drop)
+    .unwrap_err();
     assert!(
         matches!(&error, Error::Store(StoreError::NoSpace { object, .. }) if object.ends_with("disk.store/large.npy"))
     );
@@ -387,16 +401,21 @@ fn a_matrix_in_a_store_is_whole_or_says_that_it_is_not() {
         .unwrap()
         .finish()
         .unwrap();
-    let error = session.open(disk.join("s")).map(drop).unwrap_err();
+    let error = Array::open(&session, disk.join("s")).map(drop).unwrap_err();
     assert!(error.to_string().contains("a stream"), "{error}");
 }
 
 #[test]
 fn damage_below_a_matrix_is_found_when_it_is_read() {
     let (folder, [_, disk]) = places();
-    let x = session(folder.path())
-        .create(disk.join("x.npy"), DType::F32, &[512, 512], Order::Row)
-        .unwrap();
+    let x = Array::create(
+        &session(folder.path()),
+        disk.join("x.npy"),
+        DType::F32,
+        &[512, 512],
+        Order::Row,
+    )
+    .unwrap();
     let mut noise = Buf::anonymous(x.nbytes() as usize).unwrap();
     bytemuck::cast_slice_mut::<u8, f32>(&mut noise)
         .iter_mut()
@@ -412,7 +431,7 @@ fn damage_below_a_matrix_is_found_when_it_is_read() {
         .unwrap();
     raw[at] ^= 1;
     std::fs::write(&disk, raw).unwrap();
-    let x = session(folder.path()).open(disk.join("x.npy")).unwrap();
+    let x = Array::open(&session(folder.path()), disk.join("x.npy")).unwrap();
     let error = x.read().unwrap().run().map(drop).unwrap_err();
     assert!(
         error.to_string().contains("x.npy") && error.to_string().contains("checksum"),

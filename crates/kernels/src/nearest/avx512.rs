@@ -224,9 +224,10 @@ macro_rules! vectors {
 
         #[target_feature(enable = "avx512f,avx512vl")]
         unsafe fn fold_of<const N: usize>(tile: Tile<Element>) {
-            // SAFETY: the sliver begins with as many squares.
-            let mut sums: [[Vector; 2]; N] =
-                std::array::from_fn(|j| [all(unsafe { *tile.sliver.wrapping_add(j) }); 2]);
+            let mut sums: [[Vector; 2]; N] = std::array::from_fn(|j| {
+                // SAFETY: the sliver begins with N squares.
+                [all(unsafe { *tile.sliver.wrapping_add(j) }); 2]
+            });
             let (mut x, mut centers) = (tile.x, tile.sliver.wrapping_add(N));
             for _ in 0..tile.depth {
                 // SAFETY: group and sliver hold `depth` times two vectors, and N elements.
@@ -253,8 +254,9 @@ macro_rules! vectors {
                 );
                 let label_at = tile.label.wrapping_add(from).cast();
                 // SAFETY: only lanes of the rows are read.
-                let (mut first, mut second) =
-                    unsafe { (masked_load(mask, first_at), masked_load(mask, second_at)) };
+                let mut first = unsafe { masked_load(mask, first_at) };
+                // SAFETY: as above.
+                let mut second = unsafe { masked_load(mask, second_at) };
                 // SAFETY: as above.
                 let mut label = unsafe { masked_load_numbers(mask, label_at) };
                 for (j, sum) in sums.iter().enumerate() {

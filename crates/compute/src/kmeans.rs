@@ -1,0 +1,393 @@
+//! k-means by Lloyd's algorithm, one pass over the rows a round, and as few bytes a pass as keep
+//! the labels right.
+//!
+//! X is n x d, k centres. A round gives each row the label of its nearest centre (the lowest among
+//! equals), then puts each centre in the mean of its rows. Three things make a round cheap:
+//!
+//! - *Bounds* (Hamerly, 2010; a row that they settle is neither looked at nor, where its neighbours
+//!   are settled too, read, as in knor, Mhembere et al., HPDC 2017): 8 bytes a row of memory, left
+//!   out where there is none. See `block.rs`.
+//! - *Sums by difference*, in f64: a row is added to a cluster's sum, and taken off another's, only
+//!   when its label changes.
+//! - *A copy in fewer bits*. In the first rounds nearly all rows are looked at whatever the bounds,
+//!   so that where X is larger than memory a round takes as long as the bytes of a row. The first
+//!   round reads X itself, and writes each block of it to scratch with 18 bits an element instead
+//!   of 32 (32 instead of 64), which later rounds read: `kernels::packed`. A column of a block is
+//!   then off by at most 2^-18 (2^-32) of its range there, 2^-15 of its deviation for normal data.
+//!   Rows that lie so near to the border between two clusters that this could matter, few in most
+//!   data, are read from X once more, so that labels are those of X. Sums are those of X as it was
+//!   labelled first, plus the copies of the rows that changed later: off at random, in a mean over
+//!   n rows by some 2^-16 / sqrt(n) of the deviation. Whole numbers of at most 18 bits, such as the
+//!   bytes of images, are copied exactly. A block where packing would move rows by more than 2^-12
+//!   of the distance to their centre (outliers in it) is read from X instead.
+//!
+//! Rows are cut into blocks, and blocks into lanes, whose sums are added in order, by the budget
+//! and the shape alone: the bits do not depend on the number of threads, nor on who else has
+//! memory. Odd rounds go backwards, so that they begin with what is still in memory.
+//!
+//! Cost: 2ndk flops a round at most; reads X once and then 9/16 (1/2) of it a round at most, or X
+//! each round if `max_iter` is below 3 or it fits; 4 to 12 bytes of memory a row, and 16 (k + 1)(d
+//! + 2) for each of at most 8 lanes.
+
+mod block;
+mod centers;
+mod dense;
+mod distances;
+mod drive;
+mod farthest;
+mod piece;
+mod rows;
+mod sparse;
+mod totals;
+
+use outcore_matrix::Rows;
+use std::ops::Range;
+use std::sync::{Arc, Mutex};
+
+use outcore_core::{Error, Job, MemorySplit, Result, Session, Stage, with_real};
+use outcore_engine::Plan;
+use outcore_kernels::Real;
+
+use self::block::{BOUND_BYTES, LABEL_BYTES, RowStates};
+use self::centers::{Centers, Moved};
+use self::drive::AllStates;
+use self::farthest::Far;
+use self::totals::{Shape, Sums};
+use crate::pass::Lanes;
+
+pub use self::distances::distances;
+pub use self::rows::take_rows;
+
+/// When to stop, and what rows count for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Rounds at most.
+    pub max_iter: u64,
+    /// Stop when the squared distances that centres move add up to at most this part of the mean
+    /// variance of the columns.
+    pub tol: f64,
+    /// A weight a row, none negative; `None` for 1.
+    pub weights: Option<Vec<f64>>,
+}
+
+/// What `fit` finds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KMeans {
+    /// Centres in rows, k x d.
+    pub centers: Vec<f64>,
+    /// The number of the nearest centre of each row, n; empty after an interrupt.
+    pub labels: Vec<u32>,
+    /// Weighted sum of the squared distances of rows to their centres.
+    pub inertia: f64,
+    /// Rounds that were carried out.
+    pub rounds: u64,
+    /// The centres are those of the last whole round before the job was cancelled.
+    pub interrupted: bool,
+    /// Part of the rows, over all passes, that was compared with all centres.
+    pub compared_fraction: f64,
+}
+
+/// What [`assign`] finds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assigned {
+    /// The number of the nearest centre of each row, n.
+    pub labels: Vec<u32>,
+    /// The distance to it, rounded up, n.
+    pub distances: Vec<f32>,
+    /// Weighted sum of the squared distances.
+    pub inertia: f64,
+}
+
+/// Moves centres to the means of the rows that are nearest to them, from the k x d of `start` on.
+///
+/// A cluster that loses its last row gets that which is farthest from its centre, as in
+/// scikit-learn. A job that is cancelled after the first round ends with the centres of the last
+/// one.
+///
+/// # Errors
+/// [`Error::Shape`], [`Error::Value`] for fewer rows than centres, or rows in CSC;
+/// [`Error::NotFinite`] for NaN or infinity; [`Error::OverBudget`].
+pub fn fit(session: &Session, x: Rows, start: &[f64], options: Options) -> Result<Job<KMeans>> {
+    let Options {
+        max_iter,
+        tol,
+        weights,
+    } = options;
+    if max_iter == 0 || tol.is_nan() || tol < 0.0 {
+        return Err(Error::value(format!(
+            "max_iter={max_iter} must be 1 at least, and tol={tol} no less than 0"
+        )));
+    }
+    let (n, d) = (x.count(), x.width());
+    if d > 0 && n < start.len() as u64 / d {
+        return Err(Error::value(format!(
+            "{} clusters of {}, which has {n} rows",
+            start.len() as u64 / d,
+            x.name()
+        )));
+    }
+    with_real!(x.dtype(), T => match x {
+        Rows::Dense(x) => Lloyd::<T, _>::dense(session, x, start, weights, max_iter > 2, true)?.fit(max_iter, tol),
+        Rows::Sparse(x) => Lloyd::<T, _>::sparse(session, x, start, weights)?.fit(max_iter, tol),
+    })
+}
+
+/// Finds the nearest of some centres, k x d, for each row.
+///
+/// Cost: reads x once, 2ndk flops, 12 bytes of memory a row besides what is returned.
+///
+/// # Errors
+/// As [`fit`].
+pub fn assign(
+    session: &Session,
+    x: Rows,
+    centers: &[f64],
+    weights: Option<Vec<f64>>,
+) -> Result<Job<Assigned>> {
+    with_real!(x.dtype(), T => match x {
+        Rows::Dense(x) => Lloyd::<T, _>::dense(session, x, centers, weights, false, true)?.assign(),
+        Rows::Sparse(x) => Lloyd::<T, _>::sparse(session, x, centers, weights)?.assign(),
+    })
+}
+
+/// A fit as it is planned; how rows are read and compared is its source's.
+struct Lloyd<T, S> {
+    session: Session,
+    /// What errors call the rows.
+    name: String,
+    shape: Shape,
+    weights: Option<Arc<Vec<f64>>>,
+    /// Taken off all rows and centres.
+    shift: Arc<Vec<f64>>,
+    /// Centres to start from, less the shift.
+    start: Vec<T>,
+    /// Rows of each block.
+    blocks: Vec<Range<u64>>,
+    lanes: u64,
+    bounds: bool,
+    state_bytes: u64,
+    source: S,
+}
+
+/// Dense or sparse rows, block by block.
+trait Source<T: Real>: Sized + Send + Sync + 'static {
+    /// What the job shows of itself: rounds that read all rows, with nothing in them but what they
+    /// move and hold.
+    fn explained(lloyd: &Lloyd<T, Self>) -> Vec<Plan>;
+
+    /// One pass over the rows that bounds do not settle. `place` is the number of passes before,
+    /// and the part of the job that is done after this one. How many labels have changed, and how
+    /// many rows were compared with all centres.
+    fn assign_pass(
+        lloyd: &Lloyd<T, Self>,
+        stage: &mut Stage,
+        states: &AllStates<T>,
+        centers: &Arc<Centers<T>>,
+        moved: Option<&Arc<Moved>>,
+        sums: &mut Sums,
+        place: (u64, f64),
+    ) -> Result<(u64, u64)>;
+
+    /// The `count` rows farthest from their centres, fewer where others lie in theirs.
+    fn farthest(
+        lloyd: &Lloyd<T, Self>,
+        stage: &mut Stage,
+        states: &AllStates<T>,
+        centers: &Arc<Centers<T>>,
+        count: usize,
+    ) -> Result<Vec<Far>>;
+}
+
+/// How a fit divides memory.
+struct Division {
+    split: MemorySplit,
+    bounds: bool,
+    state_bytes: u64,
+}
+
+impl Division {
+    /// `fixed_bytes` are held whatever is known of rows. Bounds are left out where they have no
+    /// room; they change no bit, so that memory which others have counts too.
+    fn new(
+        session: &Session,
+        split: MemorySplit,
+        shape: Shape,
+        n: u64,
+        fixed_bytes: u64,
+        bounds: bool,
+    ) -> Division {
+        let memory = session.memory_bytes();
+        let bounded_bytes = fixed_bytes + n * BOUND_BYTES;
+        let may_bound = bounds && bounded_bytes <= memory / 2;
+        let lane_bytes = 8 * shape.len() as u64;
+        let held = split
+            .hold(if may_bound {
+                bounded_bytes
+            } else {
+                fixed_bytes
+            })
+            .states(lane_bytes);
+        let room = split.hold(held.lanes() * lane_bytes + memory / 16).free();
+        let bounds = may_bound && bounded_bytes <= room;
+        Division {
+            split: held,
+            bounds,
+            state_bytes: if bounds { bounded_bytes } else { fixed_bytes },
+        }
+    }
+}
+
+/// Checks what is to be clustered.
+fn checked(x: &Rows, start: &[f64], weights: Option<&Vec<f64>>) -> Result<Shape> {
+    x.check_rows_together()?;
+    let (n, d, name) = (x.count(), x.width(), x.name());
+    if n == 0 || d == 0 || start.is_empty() || !start.len().is_multiple_of(d as usize) {
+        return Err(Error::shape(format!(
+            "k-means of {name}, {n} x {d}, with centres of {} elements",
+            start.len()
+        )));
+    }
+    if weights.is_some_and(|weights| weights.len() as u64 != n) {
+        return Err(Error::shape(format!(
+            "{name} has {n} rows, there is another number of weights"
+        )));
+    }
+    if start.iter().any(|value| !value.is_finite()) {
+        return Err(Error::value("the centres to start from are not all finite"));
+    }
+    Ok(Shape {
+        clusters: start.len() / d as usize,
+        features: d as usize,
+    })
+}
+
+/// Bytes of labels and weights.
+fn label_bytes(n: u64, weights: Option<&Vec<f64>>) -> u64 {
+    n * (LABEL_BYTES + if weights.is_some() { 8 } else { 0 })
+}
+
+impl<T: Real, S: Source<T>> Lloyd<T, S> {
+    fn fit(self, max_iter: u64, tol: f64) -> Result<Job<KMeans>> {
+        let (session, plans) = (self.session.clone(), S::explained(&self));
+        Job::driven(&session, plans, move |stage, _| {
+            drive::fit(&self, stage, max_iter, tol)
+        })
+    }
+
+    fn assign(self) -> Result<Job<Assigned>> {
+        let (session, plans) = (self.session.clone(), S::explained(&self));
+        Job::driven(&session, plans, move |stage, _| drive::assign(&self, stage))
+    }
+
+    fn rows(&self) -> u64 {
+        self.blocks.last().map_or(0, |last| last.end)
+    }
+
+    /// Rows of a block.
+    fn len_of(&self, block: usize) -> usize {
+        let rows = &self.blocks[block];
+        (rows.end - rows.start) as usize
+    }
+
+    /// What a row counts for.
+    fn weight(&self, row: u64) -> f64 {
+        self.weights
+            .as_ref()
+            .map_or(1.0, |weights| weights[row as usize])
+    }
+
+    /// Nothing is known of any row.
+    fn states(&self) -> AllStates<T> {
+        let states = |rows: &Range<u64>| {
+            Mutex::new(RowStates::new(
+                (rows.end - rows.start) as usize,
+                self.bounds,
+            ))
+        };
+        Arc::new(self.blocks.iter().map(states).collect())
+    }
+
+    fn lanes(&self, plan: &mut Plan) -> Lanes {
+        Lanes::new(plan, "sums", self.lanes, 8 * self.shape.len() as u64)
+    }
+
+    /// The order of blocks in a pass: odd ones go backwards, so that they begin with what is still
+    /// in memory.
+    fn order(&self, passes: u64) -> Vec<usize> {
+        let forwards = 0..self.blocks.len();
+        if passes.is_multiple_of(2) {
+            forwards.collect()
+        } else {
+            forwards.rev().collect()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outcore_device::Buf;
+
+    use super::*;
+    use outcore_core::DType;
+    use outcore_core::Settings;
+    use outcore_matrix::Operand;
+
+    /// Rows around `clouds` middles, between which they overlap; numbers by a recurrence.
+    fn rows(n: usize, d: usize, clouds: usize) -> Vec<f32> {
+        let mut state = 1u64;
+        let mut next = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let middles: Vec<f32> = (0..clouds * d).map(|_| 1.5 * next()).collect();
+        (0..n * d)
+            .map(|at| middles[at / d * 7 % clouds * d + at % d] + next())
+            .collect()
+    }
+
+    fn operand(x: &[f32], d: usize) -> Operand {
+        let mut bytes = Buf::anonymous(size_of_val(x)).unwrap();
+        bytes[..size_of_val(x)].copy_from_slice(bytemuck::cast_slice(x));
+        let (rows, cols) = ((x.len() / d) as u64, d as u64);
+        Operand::Memory {
+            bytes: bytes.freeze(),
+            dtype: DType::F32,
+            rows,
+            cols,
+            row_stride: cols,
+            col_stride: 1,
+        }
+    }
+
+    #[test]
+    fn bounds_change_nothing_but_the_work() {
+        for (n, d, k) in [(1, 1, 1), (700, 3, 2), (20_000, 12, 40)] {
+            let x = rows(n, d, 13);
+            let start: Vec<f64> = x[..k * d].iter().map(|&x| f64::from(x)).collect();
+            let session = Session::new(Settings {
+                memory_bytes: Some(64 << 20),
+                ..Settings::default()
+            })
+            .unwrap();
+            let run = |bounds| {
+                let lloyd =
+                    Lloyd::<f32, _>::dense(&session, operand(&x, d), &start, None, false, bounds)
+                        .unwrap();
+                lloyd.fit(60, 0.0).unwrap().run().unwrap()
+            };
+            let (pruned, plain) = (run(true), run(false));
+            assert_eq!(
+                (&pruned.labels, pruned.rounds),
+                (&plain.labels, plain.rounds)
+            );
+            assert_eq!(pruned.centers, plain.centers);
+            assert!(
+                plain.compared_fraction == 1.0 && (n < 20_000 || pruned.compared_fraction < 0.7),
+                "{}",
+                pruned.compared_fraction
+            );
+        }
+    }
+}

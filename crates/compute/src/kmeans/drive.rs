@@ -1,0 +1,181 @@
+//! Lloyd's rounds, whatever the rows are: a pass that labels them, then centres in the means of
+//! their rows.
+
+use std::sync::{Arc, Mutex};
+
+use outcore_core::{Error, Result, Stage};
+use outcore_device::Locked;
+use outcore_kernels::Real;
+
+use super::block::RowStates;
+use super::centers::{Centers, distance};
+use super::totals::Sums;
+use super::{Assigned, KMeans, Lloyd, Source};
+
+/// What is known of the rows of all blocks.
+pub(super) type AllStates<T> = Arc<Vec<Mutex<RowStates<T>>>>;
+
+/// The nearest centre of each row.
+pub(super) fn assign<T: Real, S: Source<T>>(
+    lloyd: &Lloyd<T, S>,
+    stage: &mut Stage,
+) -> Result<Assigned> {
+    let _state = stage.reserve("labels", lloyd.state_bytes)?;
+    let states = lloyd.states();
+    let centers = Arc::new(Centers::new(lloyd.start.clone(), lloyd.shape));
+    let mut sums = Sums::new(lloyd.shape);
+    S::assign_pass(lloyd, stage, &states, &centers, None, &mut sums, (0, 1.0))?;
+    let inertia = sums.inertia(&centers.values);
+    let labels = labels_of(&states);
+    let distances = states
+        .iter()
+        .flat_map(|states| states.locked().upper().to_vec())
+        .collect();
+    Ok(Assigned {
+        labels,
+        distances,
+        inertia,
+    })
+}
+
+/// Rounds until nothing changes, or there have been enough.
+pub(super) fn fit<T: Real, S: Source<T>>(
+    lloyd: &Lloyd<T, S>,
+    stage: &mut Stage,
+    max_iter: u64,
+    tol: f64,
+) -> Result<KMeans> {
+    let (shape, n) = (lloyd.shape, lloyd.rows());
+    let _state = stage.reserve("the labels and bounds of k-means", lloyd.state_bytes)?;
+    let states = lloyd.states();
+    let mut sums = Sums::new(shape);
+    let mut centers = Arc::new(Centers::new(lloyd.start.clone(), shape));
+    let mut moved = None;
+    let (mut rounds, mut passes, mut all_compared, mut is_last) = (0, 0, 0, false);
+    loop {
+        let reached = (passes + 1) as f64 / (max_iter + 1) as f64;
+        let (changed, compared) = match S::assign_pass(
+            lloyd,
+            stage,
+            &states,
+            &centers,
+            moved.as_ref(),
+            &mut sums,
+            (passes, reached),
+        ) {
+            Err(Error::Cancelled) if rounds > 0 => {
+                return Ok(model(&lloyd.shift, &centers, &sums, None, rounds, 0.0));
+            }
+            found => found?,
+        };
+        (passes, all_compared) = (passes + 1, all_compared + compared);
+        if is_last {
+            break;
+        }
+        let next = Arc::new(Centers::new(
+            means(lloyd, stage, &states, &centers, &sums)?,
+            shape,
+        ));
+        let pairs = next
+            .values
+            .chunks(shape.features)
+            .zip(centers.values.chunks(shape.features));
+        let total: f64 = pairs.map(|(to, from)| distance(to, from).powi(2)).sum();
+        moved = Some(Arc::new(next.moved_from(&centers, shape)));
+        (centers, rounds) = (next, rounds + 1);
+        if rounds > 1 && changed == 0 {
+            break;
+        }
+        is_last = rounds == max_iter || total <= tol * sums.variance(n as f64);
+    }
+    let compared = all_compared as f64 / (n * passes) as f64;
+    Ok(model(
+        &lloyd.shift,
+        &centers,
+        &sums,
+        Some(labels_of(&states)),
+        rounds,
+        compared,
+    ))
+}
+
+fn labels_of<T: Real>(states: &[Mutex<RowStates<T>>]) -> Vec<u32> {
+    let mut labels = Vec::with_capacity(
+        states
+            .iter()
+            .map(|states| states.locked().labels.len())
+            .sum(),
+    );
+    states
+        .iter()
+        .for_each(|states| labels.extend_from_slice(&states.locked().labels));
+    labels
+}
+
+fn model<T: Real>(
+    shift: &[f64],
+    centers: &Centers<T>,
+    sums: &Sums,
+    labels: Option<Vec<u32>>,
+    rounds: u64,
+    compared_fraction: f64,
+) -> KMeans {
+    KMeans {
+        centers: centers
+            .values
+            .iter()
+            .zip(shift.iter().cycle())
+            .map(|(center, shift)| center.f64() + shift)
+            .collect(),
+        inertia: sums.inertia(&centers.values),
+        interrupted: labels.is_none(),
+        labels: labels.unwrap_or_default(),
+        rounds,
+        compared_fraction,
+    }
+}
+
+/// The mean of each cluster; one that is empty gets the farthest row of another.
+fn means<T: Real, S: Source<T>>(
+    lloyd: &Lloyd<T, S>,
+    stage: &mut Stage,
+    states: &AllStates<T>,
+    centers: &Arc<Centers<T>>,
+    sums: &Sums,
+) -> Result<Vec<T>> {
+    let k = lloyd.shape.clusters;
+    let mut all: Vec<(Vec<f64>, f64)> = (0..k)
+        .map(|cluster| (sums.cluster(cluster).to_vec(), sums.weight(cluster)))
+        .collect();
+    let empty: Vec<usize> = (0..k).filter(|&cluster| all[cluster].1 == 0.0).collect();
+    let empty_count = empty.len();
+    if empty_count > 0 {
+        for (cluster, far) in
+            empty
+                .into_iter()
+                .zip(S::farthest(lloyd, stage, states, centers, empty_count)?)
+        {
+            let weight = lloyd.weight(far.row);
+            for (j, x) in far.x.iter().enumerate() {
+                all[far.label as usize].0[j] -= weight * x;
+                all[cluster].0[j] = weight * x;
+            }
+            all[far.label as usize].1 -= weight;
+            all[cluster].1 = weight;
+        }
+    }
+    let largest = (0..k).fold(
+        0,
+        |most, at| if all[at].1 > all[most].1 { at } else { most },
+    );
+    let mean = |cluster: usize| {
+        // A cluster without rows gets the centre of the largest.
+        let (sum, weight) = if all[cluster].1 > 0.0 {
+            &all[cluster]
+        } else {
+            &all[largest]
+        };
+        sum.iter().map(move |sum| T::of(sum / weight))
+    };
+    Ok((0..k).flat_map(mean).collect())
+}

@@ -1,0 +1,69 @@
+//! The rows farthest from the centres of their clusters: where centres go that have lost their last
+//! row.
+
+use std::sync::{Arc, Mutex};
+
+use outcore_core::{Result, Stage};
+use outcore_device::Locked;
+use outcore_engine::{Plan, Task};
+use outcore_kernels::Real;
+
+use super::{Lloyd, Source};
+
+/// A row, less the shift, and how far it is from its centre.
+pub(super) struct Far {
+    pub(super) row: u64,
+    pub(super) label: u32,
+    pub(super) x: Vec<f64>,
+    pub(super) distance: f64,
+}
+
+/// The farthest so far, by descending distance, then by row.
+pub(super) struct Search {
+    count: usize,
+    found: Mutex<Vec<Far>>,
+}
+
+impl Search {
+    /// Keeps a row if it is among the farthest.
+    pub(super) fn offer(&self, row: u64, label: u32, distance: f64, x: impl FnOnce() -> Vec<f64>) {
+        let mut found = self.found.locked();
+        let at = found.partition_point(|far| {
+            far.distance > distance || (far.distance == distance && far.row < row)
+        });
+        if distance > 0.0 && at < self.count {
+            found.truncate(self.count - 1);
+            found.insert(
+                at,
+                Far {
+                    row,
+                    label,
+                    x: x(),
+                    distance,
+                },
+            );
+        }
+    }
+}
+
+/// One pass over all rows; `task` offers those of a block.
+pub(super) fn find<T: Real, S: Source<T>>(
+    stage: &mut Stage,
+    mut plan: Plan,
+    lloyd: &Lloyd<T, S>,
+    count: usize,
+    task: impl Fn(&mut Plan, usize, Arc<Search>) -> Task,
+) -> Result<Vec<Far>> {
+    let search = Arc::new(Search {
+        count,
+        found: Mutex::default(),
+    });
+    plan.hold((count * lloyd.shape.features * 8) as u64);
+    for block in 0..lloyd.blocks.len() {
+        let task = task(&mut plan, block, Arc::clone(&search));
+        plan.task(task);
+    }
+    let reached = stage.fraction();
+    stage.run(plan, reached)?;
+    Ok(std::mem::take(&mut *search.found.locked()))
+}

@@ -1,0 +1,341 @@
+//! k-means of sparse rows: products of the lines of a piece with all centres at once, and sums by
+//! the entries of what changes.
+//!
+//! Bounds settle rows as they do dense ones; a piece of which all rows are settled is not read.
+//! Centres are dense: k d elements three times, and 8 k d bytes in each of at most eight lanes.
+
+use std::sync::Arc;
+
+use outcore_core::{Error, MemorySplit, Result, Session, Stage};
+use outcore_device::Locked;
+use outcore_engine::{Block, Plan, Task};
+use outcore_kernels as kernels;
+use outcore_kernels::{Lines, Real, csrmm_flops, view, view_mut};
+use outcore_matrix::sparse::{Piece, PieceBlocks, each_piece, whole_lines, with_lines};
+use outcore_matrix::{Rows, Sparse};
+
+use crate::linalg::{numbers, short_piece_bytes};
+
+use super::centers::{Centers, Moved};
+use super::drive::AllStates;
+use super::farthest::{self, Far};
+use super::totals::{Shape, Sums, Totals};
+use super::{Division, Lloyd, Source, checked, label_bytes};
+
+/// Columns and values of one row.
+type Entries = Vec<(usize, f64)>;
+
+/// Rows of a matrix in CSR.
+pub(super) struct SparseBlocks {
+    x: Sparse,
+    /// Of each block: some whole lines, or the parts of one.
+    pieces: Vec<Vec<Piece>>,
+}
+
+impl<T: Real> Lloyd<T, SparseBlocks> {
+    pub(super) fn sparse(
+        session: &Session,
+        x: Sparse,
+        start: &[f64],
+        weights: Option<Vec<f64>>,
+    ) -> Result<Lloyd<T, SparseBlocks>> {
+        let shape = checked(&Rows::Sparse(x.clone()), start, weights.as_ref())?;
+        let (n, element) = (x.rows(), size_of::<T>() as u64);
+        let centers = MemorySplit::new(session).hold(4 * start.len() as u64 * element);
+        let fixed = label_bytes(n, weights.as_ref());
+        let Division {
+            split,
+            bounds,
+            state_bytes,
+        } = Division::new(session, centers, shape, n, fixed, true);
+        let k = shape.clusters as u64;
+        let piece_bytes = split.panel_bytes().min(short_piece_bytes(k, element));
+        let pieces = whole_lines(&x.pieces(piece_bytes, |lines| lines * (k * element + 48)));
+        Ok(Lloyd {
+            session: session.clone(),
+            name: x.name().to_owned(),
+            shape,
+            weights: weights.map(Arc::new),
+            shift: Arc::new(vec![0.0; shape.features]),
+            start: start.iter().map(|&value| T::of(value)).collect(),
+            blocks: pieces.iter().map(|block| block[0].lines()).collect(),
+            lanes: split.lanes(),
+            bounds,
+            state_bytes,
+            source: SparseBlocks { x, pieces },
+        })
+    }
+
+    fn empty_plan(&self) -> Plan {
+        let mut plan = Plan::new("k-means round of sparse rows");
+        plan.keeps();
+        plan.bound(self.source.x.stored_bytes());
+        plan.hold(3 * self.start.len() as u64 * size_of::<T>() as u64);
+        plan
+    }
+
+    /// A task that reads a block; its products go to scratch.
+    fn task(&self, plan: &mut Plan, block: usize) -> Task {
+        let lines = self.len_of(block);
+        let entries: u64 = self.source.pieces[block].iter().map(Piece::entries).sum();
+        let task = Task::new("assign").flops(csrmm_flops(entries as usize, self.shape.clusters));
+        let task = task
+            .scratch(lines * self.shape.clusters * size_of::<T>())
+            .held(48 * lines);
+        self.source.pieces[block]
+            .iter()
+            .flat_map(|piece| self.source.x.regions(plan, piece))
+            .fold(task, Task::read)
+    }
+
+    fn read(&self, block: usize) -> Vec<PieceBlocks> {
+        self.source.pieces[block]
+            .iter()
+            .map(|piece| self.source.x.blocks(piece))
+            .collect()
+    }
+}
+
+impl<T: Real> Source<T> for SparseBlocks {
+    fn explained(lloyd: &Lloyd<T, Self>) -> Vec<Plan> {
+        let mut plan = lloyd.empty_plan();
+        plan.hold(lloyd.state_bytes);
+        plan.note(
+            "state",
+            format!("{} bytes a row", lloyd.state_bytes / lloyd.rows()),
+        );
+        let lanes = lloyd.lanes(&mut plan);
+        for block in 0..lloyd.blocks.len() {
+            let task = lloyd.task(&mut plan, block);
+            plan.task(lanes.add_to_zeros(block, task));
+        }
+        vec![plan]
+    }
+
+    fn assign_pass(
+        lloyd: &Lloyd<T, Self>,
+        stage: &mut Stage,
+        states: &AllStates<T>,
+        centers: &Arc<Centers<T>>,
+        moved: Option<&Arc<Moved>>,
+        sums: &mut Sums,
+        (passes, reached): (u64, f64),
+    ) -> Result<(u64, u64)> {
+        let mut plan = lloyd.empty_plan();
+        let lanes = lloyd.lanes(&mut plan);
+        let settled = |block: &usize| {
+            let states = &mut *states[*block].locked();
+            moved.is_some_and(|moved| states.relax_bounds(moved) == 0)
+        };
+        let across = Arc::new(centers.across(lloyd.shape));
+        for block in lloyd
+            .order(passes)
+            .into_iter()
+            .filter(|block| !settled(block))
+        {
+            let comparison = Comparison {
+                shape: lloyd.shape,
+                centers: Arc::clone(centers),
+                across: Arc::clone(&across),
+                states: Arc::clone(states),
+                weights: lloyd.weights.clone(),
+                object: lloyd.name.clone(),
+                first: moved.is_none(),
+                first_row: lloyd.blocks[block].start,
+            };
+            let (read, task) = (lloyd.read(block), lloyd.task(&mut plan, block));
+            // The same lane in every round, whichever blocks bounds settle.
+            plan.task(lanes.add_to_zeros(block, task).run(move |cx| {
+                let (blocks, totals) = cx.blocks.split_at_mut(cx.blocks.len() - 1);
+                let totals = &mut Totals::of(totals[0].slice_mut(), comparison.shape);
+                Ok(comparison.label(block, &read, blocks, numbers::<T>(cx.scratch), totals)?)
+            }));
+        }
+        let outcome = stage.run(plan, reached)?;
+        Ok(sums.add(lanes.results(&outcome)))
+    }
+
+    fn farthest(
+        lloyd: &Lloyd<T, Self>,
+        stage: &mut Stage,
+        states: &AllStates<T>,
+        centers: &Arc<Centers<T>>,
+        count: usize,
+    ) -> Result<Vec<Far>> {
+        farthest::find(
+            stage,
+            lloyd.empty_plan(),
+            lloyd,
+            count,
+            |plan, block, search| {
+                let (read, first_row, d) = (
+                    lloyd.read(block),
+                    lloyd.blocks[block].start,
+                    lloyd.shape.features,
+                );
+                let (states, centers) = (Arc::clone(states), Arc::clone(centers));
+                lloyd.task(plan, block).run(move |cx| {
+                    let states = states[block].locked();
+                    for (line, entries) in rows_of::<T>(&read, cx.blocks, states.labels.len())?
+                        .into_iter()
+                        .enumerate()
+                    {
+                        let label = states.labels[line];
+                        let center = &centers.values[label as usize * d..][..d];
+                        let dense = || {
+                            let mut x = vec![0.0; d];
+                            entries
+                                .iter()
+                                .for_each(|&(column, value)| x[column] += value);
+                            x
+                        };
+                        let square: f64 = dense()
+                            .iter()
+                            .zip(center)
+                            .map(|(x, c)| (x - c.f64()).powi(2))
+                            .sum();
+                        search.offer(first_row + line as u64, label, square.sqrt(), dense);
+                    }
+                    Ok(())
+                })
+            },
+        )
+    }
+}
+
+/// The entries of each line of a block.
+fn rows_of<T: Real>(
+    pieces: &[PieceBlocks],
+    blocks: &[Block],
+    lines: usize,
+) -> Result<Vec<Entries>> {
+    let mut rows = vec![Entries::new(); lines];
+    for (piece, blocks) in each_piece(pieces, blocks) {
+        with_lines!(piece, blocks, T, a => {
+            a.each_line(|line, entries| entries.each(|place, value| rows[line].push((place, value.f64()))));
+        });
+    }
+    Ok(rows)
+}
+
+/// What a round does with one block.
+struct Comparison<T: Real> {
+    shape: Shape,
+    centers: Arc<Centers<T>>,
+    across: Arc<Vec<T>>,
+    states: AllStates<T>,
+    weights: Option<Arc<Vec<f64>>>,
+    object: String,
+    first: bool,
+    first_row: u64,
+}
+
+impl<T: Real> Comparison<T> {
+    fn label(
+        &self,
+        block: usize,
+        pieces: &[PieceBlocks],
+        blocks: &[Block],
+        scores: &mut [T],
+        totals: &mut Totals<'_>,
+    ) -> Result<()> {
+        let states = &mut *self.states[block].locked();
+        let (n, k, d) = (
+            states.labels.len(),
+            self.shape.clusters,
+            self.shape.features,
+        );
+        let mut picked = vec![self.first || !states.has_bounds(); n];
+        if !picked.first().copied().unwrap_or(true) {
+            states
+                .active(&self.centers.gaps)
+                .into_iter()
+                .for_each(|row| picked[row as usize] = true);
+        }
+        let scores = &mut scores[..n * k];
+        scores.fill(T::ZERO);
+        let (mut squares, mut counts) = (vec![0.0; n], vec![0u32; n]);
+        for (piece, blocks) in each_piece(pieces, blocks) {
+            with_lines!(piece, blocks, T, a => {
+                let some = kernels::Picked::new(a, &picked);
+                kernels::csrmm(view_mut(scores, n, k, k, 1)?, T::ONE, some, view(&self.across, d, k, k, 1)?, 0, T::ONE)?;
+                some.each_line(|line, entries| {
+                    counts[line] += entries.len() as u32;
+                    entries.each(|_, value| squares[line] += value.f64() * value.f64());
+                });
+            });
+        }
+        let mut changes: Vec<Option<(Option<u32>, u32)>> = vec![None; n];
+        for (line, scores) in scores
+            .chunks_exact(k)
+            .enumerate()
+            .filter(|(line, _)| picked[*line])
+        {
+            let (mut label, mut first, mut second) = (0, f64::INFINITY, f64::INFINITY);
+            for (cluster, (score, square)) in scores.iter().zip(&self.centers.squares).enumerate() {
+                let value = square.f64() - 2.0 * score.f64();
+                if value < first {
+                    (label, first, second) = (cluster as u32, value, first);
+                } else {
+                    second = second.min(value);
+                }
+            }
+            let (square, before) = (squares[line], states.labels[line]);
+            if !(square + first).is_finite() {
+                return Err(self.locate(pieces, blocks, line, n)?);
+            }
+            let error = (f64::from(counts[line]) + 8.0)
+                * T::EPSILON.f64()
+                * (square.sqrt() + self.centers.reach).powi(2);
+            states.keep(line, label, square + first, square + second, error, 0.0);
+            if before != label || self.first {
+                changes[line] = Some(((!self.first).then_some(before), label));
+            }
+        }
+        totals.compared(picked.iter().filter(|picked| **picked).count());
+        let changed: Vec<bool> = changes.iter().map(Option::is_some).collect();
+        let mut rows = vec![Entries::new(); n];
+        for (piece, blocks) in each_piece(pieces, blocks) {
+            with_lines!(piece, blocks, T, a => kernels::Picked::new(a, &changed).each_line(|line, entries| {
+                entries.each(|place, value| rows[line].push((place, value.f64())));
+            }));
+        }
+        for (line, change) in changes.into_iter().enumerate() {
+            let Some((from, to)) = change else { continue };
+            let weight = self
+                .weights
+                .as_ref()
+                .map_or(1.0, |weights| weights[self.first_row as usize + line]);
+            totals.moved_sparse(&rows[line], weight, from, to);
+            if self.first {
+                totals.seen_sparse(&rows[line], weight, squares[line]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Which entry of a row is not finite.
+    fn locate(
+        &self,
+        pieces: &[PieceBlocks],
+        blocks: &[Block],
+        line: usize,
+        lines: usize,
+    ) -> Result<Error> {
+        let rows = rows_of::<T>(pieces, blocks, lines)?;
+        let found = rows[line].iter().find(|(_, value)| !value.is_finite());
+        Ok(match found {
+            Some(&(place, _)) => Error::NotFinite {
+                object: self.object.clone(),
+                row: self.first_row + line as u64,
+                column: place as u64,
+            },
+            None => Error::Failed {
+                what: format!(
+                    "{}: a squared distance overflows the element type",
+                    self.object
+                ),
+            },
+        })
+    }
+}

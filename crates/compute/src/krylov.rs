@@ -1,0 +1,145 @@
+//! The largest eigenpairs of a symmetric operator by a block Krylov iteration with restarts: what
+//! principal components beyond small covariances come from.
+//!
+//! Cost: a product with a block of columns for each step, and n times the basis squared flops
+//! beside it. The basis is in memory, in f64. Source: Zhou and Saad, "Block Krylov-Schur method for
+//! large symmetric eigenvalue problems" (Numerical Algorithms 2008).
+
+use outcore_core::{Error, Job, MemorySplit, Result, Session, Stage};
+use outcore_engine::Plan;
+use outcore_kernels as kernels;
+use outcore_kernels::{Eigen, TopOptions};
+
+use crate::operator::Operator;
+
+/// Columns that an operator is applied to at once, where memory is not short.
+pub(crate) const BLOCK: usize = 16;
+
+/// Residuals are not asked to be smaller than this many roundings of a product.
+const ROUNDINGS: f64 = 16.0;
+
+/// How wide blocks are, and how long the basis grows.
+#[derive(Clone)]
+pub(crate) struct Krylov {
+    options: TopOptions,
+}
+
+impl Krylov {
+    /// Blocks of `block` columns; narrow ones need more products.
+    fn new(seed: u64, block: usize, basis: Option<usize>) -> Krylov {
+        let mut options = TopOptions::default();
+        options.products_max *= BLOCK / block;
+        (options.seed, options.block, options.basis) = (seed, block, basis);
+        Krylov { options }
+    }
+
+    pub(crate) fn wide(seed: u64) -> Krylov {
+        Krylov::new(seed, BLOCK, None)
+    }
+
+    /// The widest blocks and the longest basis that fit half of the budget, of which others may
+    /// have the rest, or all of it, or the least there is. `bytes` says what the whole search
+    /// holds.
+    pub(crate) fn that_fits(
+        session: &Session,
+        seed: u64,
+        count: usize,
+        bytes: impl Fn(&Krylov) -> u64,
+    ) -> Krylov {
+        let budget = session.memory_bytes();
+        let shapes = [
+            (BLOCK, None),
+            (8, None),
+            (8, Some(count + 40)),
+            (4, Some(count + 20)),
+        ];
+        let all = shapes.map(|(block, basis)| Krylov::new(seed, block, basis));
+        let fits = |most: u64| all.iter().find(|krylov| bytes(krylov) <= most);
+        fits(budget / 2)
+            .or_else(|| fits(budget))
+            .unwrap_or(&all[3])
+            .clone()
+    }
+
+    pub(crate) fn block(&self) -> usize {
+        self.options.block
+    }
+
+    /// Bytes of the basis and what goes with it, besides those of products.
+    pub(crate) fn basis_bytes(&self, order: usize, count: usize) -> u64 {
+        kernels::eigh_top_scratch_bytes::<f64>(order, count, &self.options) as u64
+    }
+
+    pub(crate) fn largest(
+        &self,
+        session: &Session,
+        operator: &impl Operator,
+        count: usize,
+        stage: &mut Stage,
+    ) -> Result<Eigen<f64>> {
+        let order = operator.shape()[0];
+        let mut options = self.options.clone();
+        options.tolerance = options.tolerance.max(ROUNDINGS * operator.epsilon());
+        kernels::eigh_top_with(
+            order,
+            count,
+            |x, y| operator.apply(x, y, stage),
+            &options,
+            session.blas(),
+        )
+    }
+}
+
+/// The `count` largest eigenvalues of a symmetric operator, descending, and their vectors, n x
+/// count.
+///
+/// Only products with it are used, so that the smallest ones of A are the largest of c I - A.
+/// Residuals are at most 1e-10 of the largest value, or 16 times the operator's
+/// [`epsilon`](Operator::epsilon) where that is more. The same seed gives the same bits.
+///
+/// # Errors
+/// [`Error::Shape`] for an operator that is not square; [`Error::Value`] for more pairs than its
+/// order; [`Error::OverBudget`]; [`Error::Failed`] when the search does not converge; what products
+/// fail with.
+pub fn eigh_largest(
+    session: &Session,
+    operator: impl Operator + Send + 'static,
+    count: usize,
+    seed: u64,
+) -> Result<Job<Eigen<f64>>> {
+    let [order, cols] = operator.shape();
+    if order != cols {
+        return Err(Error::shape(format!(
+            "eigenpairs of an operator of {order} x {cols}"
+        )));
+    }
+    if count > order {
+        return Err(Error::value(format!(
+            "{count} eigenpairs of an operator of order {order}"
+        )));
+    }
+    let bytes =
+        |krylov: &Krylov| krylov.basis_bytes(order, count) + operator.held_bytes(krylov.block());
+    let krylov = Krylov::that_fits(session, seed, count, bytes);
+    let (needed, available) = (bytes(&krylov), MemorySplit::new(session).free());
+    if needed > available {
+        let what = format!("{count} eigenpairs of an operator of order {order}");
+        return Err(Error::OverBudget {
+            what,
+            needed,
+            available,
+            budget: session.memory_bytes(),
+        });
+    }
+    let mut plan = Plan::new("eigenpairs");
+    plan.hold(needed);
+    plan.note("block", krylov.block());
+    let own = session.clone();
+    Job::driven(session, vec![plan], move |stage, _| {
+        let _basis = stage.reserve(
+            "the basis of eigenvectors",
+            krylov.basis_bytes(order, count),
+        )?;
+        krylov.largest(&own, &operator, count, stage)
+    })
+}

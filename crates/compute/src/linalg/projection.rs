@@ -1,0 +1,93 @@
+//! Y = X R for a sparse R in memory: random projection, and any other sparse map.
+//!
+//! Shapes: X is m x n, sparse with rows that lie together or dense; R is n x k, in CSR, and stays
+//! in memory; Y is m x k, dense. Cost: reads X, writes Y; two operations for each entry of X and
+//! each entry of the row of R that it meets. Source: Li, Hastie and Church, "Very Sparse Random
+//! Projections" (KDD 2006), for what R may look like.
+
+use outcore_core::{Error, Job, Result, Session, with_real};
+use outcore_engine::{Plan, Region};
+use outcore_kernels as kernels;
+use outcore_kernels::{Lines, MatMut, MatRef, Real, csrmm_flops};
+use outcore_matrix::sparse::{PieceBlocks, with_csr};
+use outcore_matrix::{Array, Compressed, Output, Rows, Sparse};
+
+use super::csrmm::by_rows;
+use crate::pass::{Cost, RowMap, Work, map_into};
+
+/// Y = X R.
+///
+/// # Errors
+/// [`Error::Shape`], [`Error::DType`]; [`Error::Value`] for an X in CSC or an R that is not in
+/// memory in CSR; [`Error::OverBudget`]; what keeps the output from being made.
+pub fn project(session: &Session, x: Rows, r: &Sparse, out: Output) -> Result<Job<Array>> {
+    let (dtype, name) = (x.dtype(), x.name());
+    if dtype != r.dtype() {
+        return Err(Error::DType {
+            what: format!(
+                "{name} is {dtype}, the map {}; convert one of them",
+                r.dtype()
+            ),
+        });
+    }
+    let cols = x.width();
+    x.check_rows_together()?;
+    if cols != r.rows() {
+        return Err(Error::shape(format!(
+            "{name} has {cols} columns, the map takes {}",
+            r.rows()
+        )));
+    }
+    if r.format() != Compressed::Rows || r.is_stored() {
+        return Err(Error::value("the map must be a matrix in memory in CSR"));
+    }
+    let density = (r.nonzeros() as f64 / r.rows().max(1) as f64).ceil() as usize;
+    with_real!(dtype, T => map_into::<T, _>(session, "projection", &x, Projection { map: r.blocks(&r.whole()), r: r.clone(), density }, dtype, out))
+}
+
+struct Projection {
+    r: Sparse,
+    map: PieceBlocks,
+    /// Entries of a row of R, on average.
+    density: usize,
+}
+
+impl<T: Real> RowMap<T> for Projection {
+    fn width(&self) -> u64 {
+        self.r.cols()
+    }
+
+    /// R is memory of the caller's.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
+
+    fn reads(&self, plan: &mut Plan) -> Vec<Region> {
+        self.r.regions(plan, &self.map.piece)
+    }
+
+    fn cost(&self, _rows: usize, entries: usize, by_rows: bool) -> Cost {
+        let packed = if by_rows { 0 } else { entries * size_of::<T>() };
+        Cost {
+            flops: csrmm_flops(entries, self.density),
+            scratch: packed,
+            held: 0,
+        }
+    }
+
+    fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: Work<'_>) -> Result<()> {
+        let x = by_rows(x, work.scratch)?;
+        kernels::fill(y.as_mut(), T::ZERO);
+        with_csr!(self.map, work.blocks, T, r => Ok(kernels::dense_times_sparse(y, x, r)?))
+    }
+
+    fn sparse(
+        &self,
+        y: MatMut<'_, T>,
+        _numbers: &mut [f64],
+        lines: impl Lines<T>,
+        work: Work<'_>,
+    ) -> Result<()> {
+        with_csr!(self.map, work.blocks, T, r => Ok(kernels::sparse_times_sparse(y, lines, r)?))
+    }
+}

@@ -1,0 +1,109 @@
+//! Linear maps that are known by what they do to a few columns at once: what iterations need of a
+//! matrix.
+//!
+//! Columns and results are in memory, in f64; what a matrix on SSD reads for a product goes through
+//! passes in its own element type.
+
+mod centred;
+mod gram;
+mod matrix;
+
+use outcore_kernels::{Mat, MatMut, MatRef};
+
+pub use centred::Centred;
+pub use gram::Gram;
+pub use matrix::Matrix;
+
+use outcore_core::Stage;
+use outcore_core::{Error, Result};
+
+/// A linear map A, m x n.
+pub trait Operator {
+    /// m and n.
+    fn shape(&self) -> [usize; 2];
+
+    /// Bytes that a product with a block of columns holds, besides the columns and the result.
+    fn held_bytes(&self, columns: usize) -> u64;
+
+    /// What products are rounded to: the machine epsilon of the type that they are computed in.
+    fn epsilon(&self) -> f64 {
+        f64::EPSILON
+    }
+
+    /// Y = A X, for X of n x c and Y of m x c; reads what it needs in the stage.
+    ///
+    /// # Errors
+    /// Those of the computation; [`Error::Cancelled`].
+    fn apply(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()>;
+
+    /// Y = A^T X, for X of m x c and Y of n x c.
+    ///
+    /// # Errors
+    /// As [`apply`](Operator::apply); [`Error::Value`] where it is not known.
+    fn apply_transposed(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()>;
+
+    /// Y = A^T A X, for X and Y of n x c: by two products, or in one pass where a row of A can be
+    /// used twice.
+    ///
+    /// # Errors
+    /// As [`apply_transposed`](Operator::apply_transposed).
+    fn apply_gram(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+        gram_of_two_products(self, x, y, stage)
+    }
+}
+
+fn gram_of_two_products<O: Operator + ?Sized>(
+    operator: &O,
+    x: MatRef<'_, f64>,
+    y: MatMut<'_, f64>,
+    stage: &mut Stage,
+) -> Result<()> {
+    let mut between = Mat::zeros(operator.shape()[0], x.ncols());
+    operator.apply(x, between.as_mut(), stage)?;
+    operator.apply_transposed(between.as_ref(), y, stage)
+}
+
+/// A symmetric map that is a function of the caller's.
+pub struct Symmetric<F> {
+    order: usize,
+    apply: F,
+}
+
+impl<F: Fn(MatRef<'_, f64>, MatMut<'_, f64>) -> Result<()>> Symmetric<F> {
+    /// `apply(x, y)` writes A x to y, both of `order` rows and some columns.
+    pub fn new(order: usize, apply: F) -> Symmetric<F> {
+        Symmetric { order, apply }
+    }
+}
+
+impl<F: Fn(MatRef<'_, f64>, MatMut<'_, f64>) -> Result<()>> Operator for Symmetric<F> {
+    fn shape(&self) -> [usize; 2] {
+        [self.order; 2]
+    }
+
+    fn held_bytes(&self, _columns: usize) -> u64 {
+        0
+    }
+
+    fn apply(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+        if stage.is_cancelled() {
+            Err(Error::Cancelled)
+        } else {
+            (self.apply)(x, y)
+        }
+    }
+
+    fn apply_transposed(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        self.apply(x, y, stage)
+    }
+}

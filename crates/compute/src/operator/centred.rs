@@ -1,0 +1,100 @@
+//! A matrix less the means of its columns, which is never made: sparse rows stay sparse.
+
+use outcore_core::{Error, Result, Stage};
+use outcore_kernels::{MatMut, MatRef};
+
+use super::Operator;
+
+/// A - 1 mean^T, m x n.
+pub struct Centred<O> {
+    operator: O,
+    mean: Vec<f64>,
+}
+
+impl<O: Operator> Centred<O> {
+    /// `mean` has an element for each column of A.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for another number of elements.
+    pub fn new(operator: O, mean: Vec<f64>) -> Result<Centred<O>> {
+        let columns = operator.shape()[1];
+        if mean.len() != columns {
+            return Err(Error::shape(format!(
+                "an operator of {columns} columns, {} means",
+                mean.len()
+            )));
+        }
+        Ok(Centred { operator, mean })
+    }
+
+    /// mean^T x, for each column of x.
+    fn along_mean(&self, x: MatRef<'_, f64>) -> Vec<f64> {
+        let product = |column| {
+            (0..x.nrows())
+                .map(|row| self.mean[row] * x[(row, column)])
+                .sum()
+        };
+        (0..x.ncols()).map(product).collect()
+    }
+
+    /// Takes `factors` times the mean off the columns of y.
+    fn take_off_mean(&self, mut y: MatMut<'_, f64>, factors: &[f64]) {
+        for (column, factor) in factors.iter().enumerate() {
+            (0..y.nrows()).for_each(|row| y[(row, column)] -= factor * self.mean[row]);
+        }
+    }
+}
+
+impl<O: Operator> Operator for Centred<O> {
+    fn shape(&self) -> [usize; 2] {
+        self.operator.shape()
+    }
+
+    fn held_bytes(&self, columns: usize) -> u64 {
+        self.operator.held_bytes(columns) + 8 * (self.mean.len() + columns) as u64
+    }
+
+    fn epsilon(&self) -> f64 {
+        self.operator.epsilon()
+    }
+
+    fn apply(&self, x: MatRef<'_, f64>, mut y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+        self.operator.apply(x, y.as_mut(), stage)?;
+        for (column, along) in self.along_mean(x).into_iter().enumerate() {
+            (0..y.nrows()).for_each(|row| y[(row, column)] -= along);
+        }
+        Ok(())
+    }
+
+    fn apply_transposed(
+        &self,
+        x: MatRef<'_, f64>,
+        mut y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        self.operator.apply_transposed(x, y.as_mut(), stage)?;
+        let sums: Vec<f64> = (0..x.ncols())
+            .map(|column| (0..x.nrows()).map(|row| x[(row, column)]).sum())
+            .collect();
+        self.take_off_mean(y, &sums);
+        Ok(())
+    }
+
+    /// With the true means A^T 1 is m times them, so that one pass over A is enough.
+    fn apply_gram(
+        &self,
+        x: MatRef<'_, f64>,
+        mut y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        self.operator.apply_gram(x, y.as_mut(), stage)?;
+        let rows = self.shape()[0] as f64;
+        let factors: Vec<f64> = self
+            .along_mean(x)
+            .into_iter()
+            .map(|along| rows * along)
+            .collect();
+        self.take_off_mean(y, &factors);
+        Ok(())
+    }
+}

@@ -1,0 +1,393 @@
+//! A matrix on SSD or in memory, dense or sparse, as an operator: each product is a pass over its
+//! rows.
+
+use std::sync::Arc;
+
+use outcore_core::{Error, Job, Result, Session, Stage, with_real};
+use outcore_kernels as kernels;
+use outcore_kernels::{Blas, Lines, MatMut, MatRef, Real, gemm_scratch_bytes, view, view_mut};
+use outcore_matrix::{Compressed, Rows};
+
+use super::{Operator, gram_of_two_products};
+use crate::pass::{Fold, Map, cuts_rows, fold, map};
+
+/// A matrix; products are computed in its element type.
+pub struct Matrix {
+    session: Session,
+    rows: Rows,
+}
+
+impl Matrix {
+    /// Rows of a dense matrix, or the lines of a sparse one, whichever side they are on.
+    pub fn new(session: &Session, rows: impl Into<Rows>) -> Matrix {
+        Matrix {
+            session: session.clone(),
+            rows: rows.into(),
+        }
+    }
+
+    fn is_by_columns(&self) -> bool {
+        matches!(&self.rows, Rows::Sparse(a) if a.format() == Compressed::Columns)
+    }
+
+    fn product<T: Real>(&self, x: MatRef<'_, f64>) -> Product<T> {
+        let (width, row_of) = (x.ncols(), |row| {
+            (0..x.ncols()).map(move |column| T::of(x[(row, column)]))
+        });
+        Product {
+            x: Arc::new((0..x.nrows()).flat_map(row_of).collect()),
+            width,
+            blas: self.session.blas().clone(),
+        }
+    }
+
+    /// Found out from the plans of the passes, which depend on the budget alone.
+    fn pass_bytes<T: Real>(&self, columns: usize) -> u64 {
+        let [count, width] = [self.rows.count(), self.rows.width()].map(|rows| rows as usize);
+        let product = |height: usize| Product {
+            x: Arc::new(vec![T::ZERO; height * columns]),
+            width: columns,
+            blas: self.session.blas().clone(),
+        };
+        let across = Across {
+            product: product(count),
+            height: width,
+        };
+        let passes = [
+            floor_bytes(map::<T, _>(
+                &self.session,
+                "product",
+                &self.rows,
+                Along(product(width)),
+            )),
+            floor_bytes(fold::<T, _>(&self.session, "product", &self.rows, across)),
+            floor_bytes(fold::<T, _>(
+                &self.session,
+                "Gram product",
+                &self.rows,
+                Twice(product(width)),
+            )),
+        ];
+        passes.into_iter().fold(0, u64::max) + ((count + width) * columns * size_of::<T>()) as u64
+    }
+
+    /// A row of the result for each row: one pass.
+    fn along_rows<T: Real>(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        let job = map::<T, _>(&self.session, "product", &self.rows, Along(self.product(x)))?;
+        put(&stage.complete(job)?, y);
+        Ok(())
+    }
+
+    /// Rows times rows of x, added up: one pass.
+    fn across_rows<T: Real>(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        let job = fold::<T, _>(
+            &self.session,
+            "product",
+            &self.rows,
+            Across {
+                product: self.product(x),
+                height: y.nrows(),
+            },
+        )?;
+        put(&stage.complete(job)?, y);
+        Ok(())
+    }
+
+    /// Each row used twice, in one pass; nothing where rows may be cut.
+    fn twice<T: Real>(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<bool> {
+        let state_bytes = (x.nrows() * x.ncols() * size_of::<T>()) as u64;
+        if self.is_by_columns() || cuts_rows(&self.session, &self.rows, state_bytes, state_bytes) {
+            return Ok(false);
+        }
+        let job = fold::<T, _>(
+            &self.session,
+            "Gram product",
+            &self.rows,
+            Twice(self.product(x)),
+        )?;
+        put(&stage.complete(job)?, y);
+        Ok(true)
+    }
+}
+
+impl Operator for Matrix {
+    fn shape(&self) -> [usize; 2] {
+        let [rows, cols] = match &self.rows {
+            Rows::Dense(x) => [x.rows(), x.cols()],
+            Rows::Sparse(a) => a.shape(),
+        };
+        [rows as usize, cols as usize]
+    }
+
+    /// The columns and the result in the matrix's element type, and what the passes reserve.
+    fn held_bytes(&self, columns: usize) -> u64 {
+        with_real!(self.rows.dtype(), T => self.pass_bytes::<T>(columns))
+    }
+
+    fn epsilon(&self) -> f64 {
+        with_real!(self.rows.dtype(), T => T::EPSILON.f64())
+    }
+
+    fn apply(&self, x: MatRef<'_, f64>, y: MatMut<'_, f64>, stage: &mut Stage) -> Result<()> {
+        with_real!(self.rows.dtype(), T => match self.is_by_columns() {
+            false => self.along_rows::<T>(x, y, stage),
+            true => self.across_rows::<T>(x, y, stage),
+        })
+    }
+
+    fn apply_transposed(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        with_real!(self.rows.dtype(), T => match self.is_by_columns() {
+            false => self.across_rows::<T>(x, y, stage),
+            true => self.along_rows::<T>(x, y, stage),
+        })
+    }
+
+    fn apply_gram(
+        &self,
+        x: MatRef<'_, f64>,
+        mut y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        if with_real!(self.rows.dtype(), T => self.twice::<T>(x, y.as_mut(), stage)?) {
+            return Ok(());
+        }
+        gram_of_two_products(self, x, y, stage)
+    }
+}
+
+/// What a planned pass reserves, or would.
+fn floor_bytes<R: Send + 'static>(job: Result<Job<R>>) -> u64 {
+    match job {
+        Ok(job) => job
+            .explain()
+            .iter()
+            .map(|plan| plan.floor_bytes)
+            .max()
+            .unwrap_or(0),
+        Err(Error::OverBudget { needed, .. }) => needed,
+        Err(_) => 0,
+    }
+}
+
+fn put<T: Real>(rows: &[T], mut y: MatMut<'_, f64>) {
+    let columns = y.ncols();
+    for (at, value) in rows.iter().enumerate() {
+        y[(at / columns, at % columns)] = value.f64();
+    }
+}
+
+/// What rows are multiplied by, row after row.
+struct Product<T> {
+    x: Arc<Vec<T>>,
+    width: usize,
+    blas: Blas,
+}
+
+impl<T: Real> Product<T> {
+    fn x(&self) -> Result<MatRef<'_, T>> {
+        self.x_rows(0, self.x.len() / self.width)
+    }
+
+    fn x_rows(&self, first: usize, count: usize) -> Result<MatRef<'_, T>> {
+        Ok(view(
+            &self.x[first * self.width..],
+            count,
+            self.width,
+            self.width,
+            1,
+        )?)
+    }
+
+    fn y<'a>(&self, elements: &'a mut [T]) -> Result<MatMut<'a, T>> {
+        Ok(view_mut(
+            elements,
+            elements.len() / self.width,
+            self.width,
+            self.width,
+            1,
+        )?)
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.x.len() * size_of::<T>()) as u64
+    }
+
+    fn scratch_bytes(&self, rows: usize) -> usize {
+        let height = self.x.len() / self.width;
+        let shapes = [(rows, height), (height, rows)];
+        let bytes = shapes
+            .map(|(rows, depth)| gemm_scratch_bytes::<T>(rows, self.width, depth, &self.blas));
+        rows * self.width * size_of::<T>() + bytes[0].max(bytes[1])
+    }
+}
+
+struct Along<T>(Product<T>);
+
+impl<T: Real> Map<T> for Along<T> {
+    type Element = T;
+
+    fn width(&self) -> usize {
+        self.0.width
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn task_bytes(&self, rows: usize) -> usize {
+        self.0.scratch_bytes(rows)
+    }
+
+    fn dense(&self, into: &mut [T], rows: MatRef<'_, T>) -> Result<()> {
+        Ok(kernels::gemm(
+            self.0.y(into)?,
+            T::ONE,
+            rows,
+            self.0.x()?,
+            T::ZERO,
+            &self.0.blas,
+        )?)
+    }
+
+    fn sparse(&self, into: &mut [T], lines: impl Lines<T>) -> Result<()> {
+        Ok(kernels::csrmm(
+            self.0.y(into)?,
+            T::ONE,
+            lines,
+            self.0.x()?,
+            0,
+            T::ONE,
+        )?)
+    }
+
+    fn merge(&self, into: &mut T, other: &T) {
+        *into += *other;
+    }
+}
+
+struct Across<T> {
+    product: Product<T>,
+    /// Rows of the result.
+    height: usize,
+}
+
+impl<T: Real> Fold<T> for Across<T> {
+    type Element = T;
+
+    fn elements(&self) -> usize {
+        self.height * self.product.width
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.product.bytes()
+    }
+
+    fn task_bytes(&self, rows: usize) -> usize {
+        gemm_scratch_bytes::<T>(self.height, self.product.width, rows, &self.product.blas)
+    }
+
+    fn dense(&self, state: &mut [T], first: u64, rows: MatRef<'_, T>) -> Result<()> {
+        let x = self.product.x_rows(first as usize, rows.nrows())?;
+        Ok(kernels::gemm(
+            self.product.y(state)?,
+            T::ONE,
+            rows.transpose(),
+            x,
+            T::ONE,
+            &self.product.blas,
+        )?)
+    }
+
+    fn sparse(&self, state: &mut [T], first: u64, lines: impl Lines<T>) -> Result<()> {
+        let x = self.product.x_rows(first as usize, lines.lines())?;
+        Ok(kernels::csrmm_transposed(
+            self.product.y(state)?,
+            T::ONE,
+            lines,
+            x,
+            0,
+        )?)
+    }
+
+    fn merge(&self, into: &mut [T], other: &[T]) {
+        into.iter_mut()
+            .zip(other)
+            .for_each(|(into, other)| *into += *other);
+    }
+}
+
+struct Twice<T>(Product<T>);
+
+impl<T: Real> Fold<T> for Twice<T> {
+    type Element = T;
+
+    fn elements(&self) -> usize {
+        self.0.x.len()
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.0.bytes()
+    }
+
+    fn task_bytes(&self, rows: usize) -> usize {
+        self.0.scratch_bytes(rows)
+    }
+
+    fn dense(&self, state: &mut [T], _first: u64, rows: MatRef<'_, T>) -> Result<()> {
+        let (width, blas) = (self.0.width, &self.0.blas);
+        let mut between = vec![T::ZERO; rows.nrows() * width];
+        kernels::gemm(
+            self.0.y(&mut between)?,
+            T::ONE,
+            rows,
+            self.0.x()?,
+            T::ZERO,
+            blas,
+        )?;
+        let between = view(&between, rows.nrows(), width, width, 1)?;
+        Ok(kernels::gemm(
+            self.0.y(state)?,
+            T::ONE,
+            rows.transpose(),
+            between,
+            T::ONE,
+            blas,
+        )?)
+    }
+
+    fn sparse(&self, state: &mut [T], _first: u64, lines: impl Lines<T>) -> Result<()> {
+        let mut between = vec![T::ZERO; kernels::gram_rows(&lines) * self.0.width];
+        Ok(kernels::csr_gram(
+            self.0.y(state)?,
+            lines,
+            self.0.x()?,
+            &mut between,
+        )?)
+    }
+
+    fn merge(&self, into: &mut [T], other: &[T]) {
+        into.iter_mut()
+            .zip(other)
+            .for_each(|(into, other)| *into += *other);
+    }
+}

@@ -1,0 +1,153 @@
+//! Rows added up to a state.
+
+use std::sync::Arc;
+
+use bytemuck::Pod;
+use outcore_core::{Error, Job, MemorySplit, Result, Session};
+use outcore_engine::{Outcome, Plan, Task};
+use outcore_kernels::{Lines, MatRef, Real};
+use outcore_matrix::sparse::with_lines;
+
+use super::{Lanes, Rows};
+
+/// What rows come to. A state is flat memory with a merge: several are added to at once and merged
+/// in order.
+pub trait Fold<T: Real>: Send + Sync + 'static {
+    /// What a state is made of.
+    type Element: Pod + Send + Sync;
+
+    /// Elements of a state.
+    fn elements(&self) -> usize;
+
+    /// Bytes that the fold itself holds.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Bytes that a task holds besides its rows and a state.
+    fn task_bytes(&self, rows: usize) -> usize {
+        let _ = rows;
+        0
+    }
+
+    /// Makes the state of no rows out of zeros.
+    fn start(&self, _state: &mut [Self::Element]) {}
+
+    /// Adds rows of a dense matrix; the first of them has this number.
+    ///
+    /// # Errors
+    /// Those of the computation.
+    fn dense(&self, state: &mut [Self::Element], first: u64, rows: MatRef<'_, T>) -> Result<()>;
+
+    /// Adds lines of a sparse matrix; parts of a line may come one after another.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a fold of dense rows only; those of the computation.
+    fn sparse(&self, state: &mut [Self::Element], first: u64, lines: impl Lines<T>) -> Result<()> {
+        let _ = (state, first, lines);
+        Err(Error::value("this takes dense rows"))
+    }
+
+    /// Adds what another state has come to, of rows that follow.
+    fn merge(&self, into: &mut [Self::Element], other: &[Self::Element]);
+}
+
+/// Whether a fold with such a state, which itself holds `held_bytes`, gets some rows in parts.
+pub(crate) fn cuts_rows(session: &Session, rows: &Rows, held_bytes: u64, state_bytes: u64) -> bool {
+    let panel_bytes = MemorySplit::new(session)
+        .hold(held_bytes)
+        .states(state_bytes)
+        .panel_bytes();
+    matches!(rows, Rows::Sparse(a) if a.pieces(panel_bytes, |_| 0).iter().any(|piece| piece.breaks_off))
+}
+
+/// Adds up all rows. Cost: reads the matrix once; holds up to eight states.
+///
+/// Determinism: the bits depend on the data and the budget.
+///
+/// # Errors
+/// [`Error::OverBudget`].
+pub fn fold<T: Real, F: Fold<T>>(
+    session: &Session,
+    name: &'static str,
+    rows: &Rows,
+    fold: F,
+) -> Result<Job<Vec<F::Element>>> {
+    let len = fold.elements();
+    let state_bytes = (len.max(1) * size_of::<F::Element>()) as u64;
+    let split = MemorySplit::new(session)
+        .hold(fold.held_bytes())
+        .states(state_bytes);
+    let mut plan = Plan::new(name);
+    plan.bound(rows.stored_bytes());
+    plan.hold(fold.held_bytes());
+    plan.note("lanes", split.lanes());
+    let (fold, lanes) = (
+        Arc::new(fold),
+        Lanes::new(&mut plan, "lane", split.lanes(), state_bytes),
+    );
+    let task = |index: usize, flops: u64| lanes.add(index, Task::new(name).flops(flops));
+    let begin = |fold: &F, state: &mut [F::Element], is_first: bool| {
+        if is_first {
+            state.fill(bytemuck::Zeroable::zeroed());
+            fold.start(state);
+        }
+    };
+    match rows {
+        Rows::Dense(x) => {
+            let (extent, layout, element) =
+                (x.extent(&mut plan), x.layout(), size_of::<T>() as u64);
+            for (index, rows) in x.panels(split.panel_bytes()).into_iter().enumerate() {
+                let (first, tile, fold) = (
+                    rows.start,
+                    layout.tile(extent, rows, 0..x.cols(), element),
+                    Arc::clone(&fold),
+                );
+                let (task, is_first) = task(index, 2 * tile.region.bytes() / element);
+                let held = fold.task_bytes(tile.rows);
+                // A kernel makes the numbers of a panel before they are added to the state.
+                plan.task(
+                    task.read(tile.region)
+                        .held(state_bytes as usize + held)
+                        .run(move |cx| {
+                            let (lane, read) = cx.blocks.split_at_mut(1);
+                            let state = &mut lane[0].slice_mut::<F::Element>()[..len];
+                            begin(&fold, state, is_first);
+                            Ok(fold.dense(state, first, tile.of::<T>(&read[0])?)?)
+                        }),
+                );
+            }
+        }
+        Rows::Sparse(a) => {
+            for (index, piece) in a.pieces(split.panel_bytes(), |_| 0).iter().enumerate() {
+                let (lines, fold, first) =
+                    (a.blocks(piece), Arc::clone(&fold), piece.lines().start);
+                let (task, is_first) = task(index, 2 * piece.entries());
+                let held = fold.task_bytes((piece.lines().end - first) as usize);
+                let task = a
+                    .regions(&mut plan, piece)
+                    .into_iter()
+                    .fold(task, Task::read);
+                plan.task(task.held(held).run(move |cx| {
+                    let (lane, read) = cx.blocks.split_at_mut(1);
+                    let state = &mut lane[0].slice_mut::<F::Element>()[..len];
+                    begin(&fold, state, is_first);
+                    with_lines!(lines, read, T, a => Ok(fold.sparse(state, first, a)?))
+                }));
+            }
+        }
+    }
+    Job::new(session, vec![plan], move |outcomes: Vec<Outcome>| {
+        let mut states = lanes
+            .results::<F::Element>(&outcomes[0])
+            .map(|state| &state[..len]);
+        let Some(first) = states.next() else {
+            let mut empty = vec![bytemuck::Zeroable::zeroed(); len];
+            fold.start(&mut empty);
+            return Ok(empty);
+        };
+        let mut all = first.to_vec();
+        states.for_each(|state| fold.merge(&mut all, state));
+        Ok(all)
+    })
+}

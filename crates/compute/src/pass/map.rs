@@ -1,0 +1,137 @@
+//! An element, or a few, made of each row, in memory.
+
+use std::sync::{Arc, Mutex};
+
+use bytemuck::{Pod, Zeroable};
+use outcore_core::{Error, Job, MemorySplit, Result, Session};
+use outcore_device::Locked;
+use outcore_engine::{Plan, Task};
+use outcore_kernels::{Lines, MatRef, Real};
+use outcore_matrix::sparse::with_lines;
+
+use super::Rows;
+
+/// What each row comes to.
+pub(crate) trait Map<T: Real>: Send + Sync + 'static {
+    type Element: Pod + Send;
+
+    /// Elements of a row.
+    fn width(&self) -> usize {
+        1
+    }
+
+    /// Bytes that the map holds all the time.
+    fn held_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Bytes that a task holds besides its rows and their elements.
+    fn task_bytes(&self, rows: usize) -> usize {
+        let _ = rows;
+        0
+    }
+
+    /// What a row without entries is, or a part of a line before anything was added.
+    fn start(&self) -> Self::Element {
+        Zeroable::zeroed()
+    }
+
+    /// The elements of some rows, one row after another.
+    fn dense(&self, into: &mut [Self::Element], rows: MatRef<'_, T>) -> Result<()>;
+
+    /// Adds what some lines have to the elements of each.
+    fn sparse(&self, into: &mut [Self::Element], lines: impl Lines<T>) -> Result<()> {
+        let _ = (into, lines);
+        Err(Error::value("this takes dense rows"))
+    }
+
+    /// Adds the next part of a line that was cut.
+    fn merge(&self, into: &mut Self::Element, other: &Self::Element);
+}
+
+/// The element of each row, in order. Cost: reads the matrix once; the result is held besides the
+/// budget.
+///
+/// # Errors
+/// [`Error::OverBudget`].
+pub(crate) fn map<T: Real, M: Map<T>>(
+    session: &Session,
+    name: &'static str,
+    rows: &Rows,
+    map: M,
+) -> Result<Job<Vec<M::Element>>> {
+    let split = MemorySplit::new(session).hold(map.held_bytes());
+    let mut plan = Plan::new(name);
+    plan.bound(rows.stored_bytes());
+    plan.hold(map.held_bytes());
+    let (width, row_bytes) = (map.width(), (map.width() * size_of::<M::Element>()) as u64);
+    let map = Arc::new(map);
+    let count = rows.count() as usize * width;
+    // Allocated by the first task: a plan holds nothing.
+    let found = Arc::new(Mutex::new(Vec::new()));
+    let put = move |found: &Mutex<Vec<M::Element>>, map: &M, first: u64, part: &[M::Element]| {
+        let mut found = found.locked();
+        found.resize_with(count, || map.start());
+        found[first as usize * width..][..part.len()]
+            .iter_mut()
+            .zip(part)
+            .for_each(|(all, part)| map.merge(all, part));
+    };
+    match rows {
+        Rows::Dense(x) => {
+            let (extent, layout, element) =
+                (x.extent(&mut plan), x.layout(), size_of::<T>() as u64);
+            for rows in x.panels(split.panel_bytes()) {
+                let (first, count) = (rows.start, (rows.end - rows.start) as usize);
+                let (tile, map, found) = (
+                    layout.tile(extent, rows, 0..x.cols(), element),
+                    Arc::clone(&map),
+                    Arc::clone(&found),
+                );
+                let task = Task::new(name)
+                    .flops(2 * tile.region.bytes() / element)
+                    .held(count * row_bytes as usize + map.task_bytes(count));
+                plan.task(task.read(tile.region).run(move |cx| {
+                    let mut part = vec![map.start(); count * width];
+                    map.dense(&mut part, tile.of::<T>(&cx.blocks[0])?)?;
+                    put(&found, &map, first, &part);
+                    Ok(())
+                }));
+            }
+        }
+        Rows::Sparse(a) => {
+            let order = plan.serial();
+            for piece in a.pieces(split.panel_bytes(), |lines| lines * row_bytes) {
+                let (lines, map, found) = (a.blocks(&piece), Arc::clone(&map), Arc::clone(&found));
+                let (first, count) = (
+                    piece.lines().start,
+                    (piece.lines().end - piece.lines().start) as usize,
+                );
+                let task = Task::new(name)
+                    .flops(2 * piece.entries())
+                    .held(count * row_bytes as usize + map.task_bytes(count));
+                let task = a
+                    .regions(&mut plan, &piece)
+                    .into_iter()
+                    .fold(task, Task::read);
+                // The parts of a line are merged in order.
+                let task = if piece.continues || piece.breaks_off {
+                    task.update(order)
+                } else {
+                    task
+                };
+                plan.task(task.run(move |cx| {
+                    let mut part = vec![map.start(); count * width];
+                    with_lines!(lines, cx.blocks, T, a => map.sparse(&mut part, a)?);
+                    put(&found, &map, first, &part);
+                    Ok(())
+                }));
+            }
+        }
+    }
+    Job::new(session, vec![plan], move |_| {
+        let mut found = std::mem::take(&mut *found.locked());
+        found.resize_with(count, || map.start());
+        Ok(found)
+    })
+}

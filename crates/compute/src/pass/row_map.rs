@@ -1,0 +1,204 @@
+//! One row of a matrix made of each row.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use outcore_core::{DType, Error, Job, MemorySplit, Order, Result, Session};
+use outcore_engine::{Block, Plan, Region, Task};
+use outcore_kernels as kernels;
+use outcore_kernels::{Lines, MatMut, MatRef, Real};
+use outcore_matrix::sparse::{Piece, PieceBlocks, each_piece, whole_lines, with_lines};
+use outcore_matrix::{Array, Output};
+
+use super::Rows;
+
+/// What some rows take.
+#[derive(Default)]
+pub(crate) struct Cost {
+    pub(crate) flops: u64,
+    pub(crate) scratch: usize,
+    /// Bytes that the computation holds besides its blocks and scratch.
+    pub(crate) held: usize,
+}
+
+/// What a task lends to a map.
+pub(crate) struct Work<'a> {
+    /// Of what the map reads besides rows.
+    pub(crate) blocks: &'a [Block],
+    pub(crate) scratch: &'a mut [u8],
+    pub(crate) cancelled: &'a AtomicBool,
+}
+
+/// What each row becomes.
+pub(crate) trait RowMap<T: Real>: Send + Sync + 'static {
+    /// Columns of the result.
+    fn width(&self) -> u64;
+
+    /// Bytes that the map holds.
+    fn held_bytes(&self) -> u64;
+
+    /// What a task reads besides rows.
+    fn reads(&self, plan: &mut Plan) -> Vec<Region> {
+        let _ = plan;
+        Vec::new()
+    }
+
+    fn cost(&self, rows: usize, entries: usize, by_rows: bool) -> Cost;
+
+    /// Writes the rows of the result.
+    fn dense(&self, y: MatMut<'_, T>, x: MatRef<'_, T>, work: Work<'_>) -> Result<()>;
+
+    /// Bytes of sparse rows that one call takes at most, since it cannot be interrupted.
+    fn sparse_bytes_max(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Whether [`finish`](RowMap::finish) needs whole rows, else a row may be added to by several
+    /// tasks.
+    fn needs_whole_rows(&self) -> bool {
+        false
+    }
+
+    /// Adds what sparse rows, or parts of them, have to rows of the result, which begin as zeros,
+    /// and to a number for each row.
+    fn sparse(
+        &self,
+        y: MatMut<'_, T>,
+        numbers: &mut [f64],
+        lines: impl Lines<T>,
+        work: Work<'_>,
+    ) -> Result<()> {
+        let _ = (y, numbers, lines, work);
+        Err(Error::value("this takes dense rows"))
+    }
+
+    /// Makes rows of the result of what sparse rows have come to.
+    fn finish(&self, y: MatMut<'_, T>, numbers: &[f64]) {
+        let _ = (y, numbers);
+    }
+}
+
+/// A matrix with a row for each row. Cost: reads the rows once, writes the result once.
+///
+/// # Errors
+/// [`Error::OverBudget`]; what keeps the output from being made.
+pub(crate) fn map_into<T: Real, M: RowMap<T>>(
+    session: &Session,
+    name: &'static str,
+    rows: &Rows,
+    map: M,
+    dtype: DType,
+    out: Output,
+) -> Result<Job<Array>> {
+    if let Rows::Dense(x) = rows {
+        out.check_distinct(&[x])?;
+    }
+    let (width, element) = (map.width(), size_of::<T>() as u64);
+    let mut plan = Plan::new(name);
+    let target = out.target(
+        session,
+        dtype,
+        &[rows.count(), width],
+        Order::Row,
+        &mut plan,
+    )?;
+    if target.array.order() != Order::Row && width > 1 {
+        return Err(Error::value(format!(
+            "{}: the result of a {name} is written by rows",
+            target.array.name()
+        )));
+    }
+    plan.bound(rows.stored_bytes() + target.array.nbytes());
+    plan.hold(map.held_bytes());
+    let panel_bytes = MemorySplit::new(session)
+        .hold(map.held_bytes())
+        .mapped_panel_bytes();
+    let (into, layout) = (plan.extent(&target.extent), target.array.layout());
+    let reads = map.reads(&mut plan);
+    let map = Arc::new(map);
+    match rows {
+        Rows::Dense(x) => {
+            let (extent, x_layout) = (x.extent(&mut plan), x.layout());
+            for rows in x.panels_beside(width * element, panel_bytes) {
+                let (y, map) = (
+                    layout.tile(into, rows.clone(), 0..width, element),
+                    Arc::clone(&map),
+                );
+                let tile = x_layout.tile(extent, rows, 0..x.cols(), element);
+                let cost = map.cost(tile.rows, tile.rows * tile.cols, tile.is_by_rows());
+                let task = task_of(name, &cost).read(tile.region);
+                let task = reads
+                    .iter()
+                    .fold(task, |task, region| task.read(*region))
+                    .write(y.region);
+                plan.task(task.run(move |cx| {
+                    let Some((written, read)) = cx.blocks.split_last_mut() else {
+                        unreachable!("the result is declared")
+                    };
+                    let work = Work {
+                        blocks: &read[1..],
+                        scratch: cx.scratch,
+                        cancelled: cx.cancelled,
+                    };
+                    Ok(map.dense(y.of_mut::<T>(written)?, tile.of::<T>(&read[0])?, work)?)
+                }));
+            }
+        }
+        Rows::Sparse(a) => {
+            a.check_rows_together()?;
+            let pieces = a.pieces(panel_bytes.min(map.sparse_bytes_max()), |lines| {
+                lines * width * element
+            });
+            let groups = if map.needs_whole_rows() {
+                whole_lines(&pieces)
+            } else {
+                pieces.into_iter().map(|piece| vec![piece]).collect()
+            };
+            for group in groups {
+                let (rows, is_first) = (group[0].lines(), !group[0].continues);
+                let (count, entries) = (
+                    (rows.end - rows.start) as usize,
+                    group.iter().map(Piece::entries).sum::<u64>(),
+                );
+                let (y, map) = (layout.tile(into, rows, 0..width, element), Arc::clone(&map));
+                let pieces: Vec<PieceBlocks> = group.iter().map(|piece| a.blocks(piece)).collect();
+                let mut cost = map.cost(count, entries as usize, true);
+                cost.held += 8 * count;
+                let task = group
+                    .iter()
+                    .flat_map(|piece| a.regions(&mut plan, piece))
+                    .fold(task_of(name, &cost), Task::read);
+                let task = reads.iter().fold(task, |task, region| task.read(*region));
+                let task = if is_first {
+                    task.write(y.region)
+                } else {
+                    task.update(y.region)
+                };
+                let piece_blocks: usize = pieces.iter().map(PieceBlocks::count).sum();
+                plan.task(task.run(move |cx| {
+                    let Some((written, read)) = cx.blocks.split_last_mut() else { unreachable!("the result is declared") };
+                    let (read, others) = read.split_at(piece_blocks);
+                    let mut y = y.of_mut::<T>(written)?;
+                    if is_first {
+                        kernels::fill(y.as_mut(), T::ZERO);
+                    }
+                    let mut numbers = vec![0.0; count];
+                    for (piece, blocks) in each_piece(&pieces, read) {
+                        let work = Work { blocks: others, scratch: &mut *cx.scratch, cancelled: cx.cancelled };
+                        with_lines!(piece, blocks, T, lines => map.sparse(y.as_mut(), &mut numbers, lines, work)?);
+                    }
+                    map.finish(y, &numbers);
+                    Ok(())
+                }));
+            }
+        }
+    }
+    target.job(session, vec![plan])
+}
+
+fn task_of(name: &'static str, cost: &Cost) -> Task {
+    Task::new(name)
+        .flops(cost.flops)
+        .scratch(cost.scratch)
+        .held(cost.held)
+}

@@ -1,0 +1,378 @@
+//! Dense matrices in files: how the bytes of a `.npy` or raw file make a matrix, and the headers of
+//! new ones.
+//!
+//! Pure: bytes in, a description out, no I/O. Foreign bytes never panic; each error names the
+//! object and the reason. A raw file has no header: it is described by its opener, or by a small
+//! JSON file beside it, `x.bin.json` for `x.bin`:
+//!
+//! ```text
+//!   {"dtype": "float32", "shape": [3, 4], "order": "row", "offset": 0, "leading_dimension": 4}
+//! ```
+//!
+//! of which the last three may be missing: rows without gaps from the first byte on. A sparse
+//! matrix is a folder; see `sparse`.
+
+mod npy;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+pub use npy::{
+    Element, HEAD_BYTES, Vector, is_npy, npy, npy_head_bytes, parse_npy, parse_npy_array,
+    parse_npy_vector,
+};
+
+/// Why a file is no matrix for us.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// The bytes do not follow the format.
+    #[error("{object}: corrupt at byte {offset}: {reason}")]
+    Corrupt {
+        /// The file.
+        object: String,
+        /// Where in the file.
+        offset: u64,
+        /// What was expected there.
+        reason: String,
+    },
+    /// The file is sound, but not a dense matrix of a kind that we compute with.
+    #[error("{object}: not supported: {reason}")]
+    Unsupported {
+        /// The file.
+        object: String,
+        /// Which property.
+        reason: String,
+    },
+    /// The file is shorter than its header says.
+    #[error("{object}: truncated: {expected} bytes are needed, the file has {actual}")]
+    Truncated {
+        /// The file.
+        object: String,
+        /// Bytes from the file's start to the end of the last element.
+        expected: u64,
+        /// Bytes in the file.
+        actual: u64,
+    },
+}
+
+/// The type of a matrix's elements, little-endian in files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum DType {
+    /// IEEE 754 binary32.
+    #[serde(rename = "float32", alias = "f32", alias = "<f4")]
+    F32,
+    /// IEEE 754 binary64.
+    #[serde(rename = "float64", alias = "f64", alias = "<f8")]
+    F64,
+}
+
+impl DType {
+    /// Bytes of one element.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        match self {
+            DType::F32 => 4,
+            DType::F64 => 8,
+        }
+    }
+
+    fn descr(self) -> &'static str {
+        match self {
+            DType::F32 => "<f4",
+            DType::F64 => "<f8",
+        }
+    }
+}
+
+/// Runs `$body` with `$T` standing for the Rust type of a [`DType`].
+#[macro_export]
+#[doc(hidden)]
+macro_rules! with_real {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            $crate::format::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            $crate::format::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+        }
+    };
+}
+
+/// NumPy's name.
+impl fmt::Display for DType {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            DType::F32 => "float32",
+            DType::F64 => "float64",
+        })
+    }
+}
+
+/// Which elements lie next to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Order {
+    /// Those of a row.
+    #[default]
+    #[serde(rename = "row", alias = "C")]
+    Row,
+    /// Those of a column.
+    #[serde(rename = "column", alias = "F")]
+    Column,
+}
+
+/// Where in a file the elements of a matrix are. Made by this module only, so that no sum of its
+/// numbers overflows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Dense {
+    /// The type of the elements.
+    pub dtype: DType,
+    /// Rows; of a vector, its elements.
+    pub rows: u64,
+    /// Columns; of a vector, 1.
+    pub cols: u64,
+    /// 1 for a vector, 2 for a matrix.
+    pub ndim: u8,
+    /// Which elements lie next to each other; rows, for a vector without gaps of its own.
+    pub order: Order,
+    /// Bytes before the first element.
+    pub data_offset: u64,
+    /// Elements from the start of one row (`Order::Row`) or column (`Order::Column`) to the next;
+    /// no less than it has.
+    pub leading_dimension: u64,
+}
+
+impl Dense {
+    /// The shape as its user gave it: one number for a vector, two for a matrix.
+    #[must_use]
+    pub fn shape(&self) -> Vec<u64> {
+        match self.ndim {
+            1 => vec![self.rows],
+            _ => vec![self.rows, self.cols],
+        }
+    }
+
+    /// Bytes of the elements alone.
+    #[must_use]
+    pub fn element_bytes(&self) -> u64 {
+        self.rows * self.cols * self.dtype.bytes()
+    }
+
+    /// Bytes from the file's start to the end of the last element.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        let (lines, line) = self.lines();
+        match lines == 0 || line == 0 {
+            true => self.data_offset,
+            false => {
+                let elements = (lines - 1) * self.leading_dimension + line;
+                self.data_offset + elements * self.dtype.bytes()
+            }
+        }
+    }
+
+    /// Bytes that are to be left out at the file's beginning so that every element begins at a
+    /// multiple of its size: 0 nearly always.
+    #[must_use]
+    pub fn shift(&self) -> u64 {
+        self.data_offset % self.dtype.bytes()
+    }
+
+    /// Whether the elements follow each other without gaps.
+    #[must_use]
+    pub fn is_compact(&self) -> bool {
+        let (lines, line) = self.lines();
+        lines <= 1 || self.leading_dimension == line
+    }
+
+    /// Whether a file of `file_len` bytes holds all elements. A longer one is fine.
+    ///
+    /// # Errors
+    /// [`FormatError::Truncated`].
+    pub fn check_len(&self, object: &str, file_len: u64) -> Result<(), FormatError> {
+        match file_len < self.file_bytes() {
+            true => Err(FormatError::Truncated {
+                object: object.to_owned(),
+                expected: self.file_bytes(),
+                actual: file_len,
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// How many rows or columns follow each other in the file, and the elements of one.
+    fn lines(&self) -> (u64, u64) {
+        match self.order {
+            Order::Row => (self.rows, self.cols),
+            Order::Column => (self.cols, self.rows),
+        }
+    }
+
+    /// The one place where a description is made, and so where its numbers are checked. The reason
+    /// is the error.
+    fn checked(
+        dtype: DType,
+        shape: &[u64],
+        order: Order,
+        data_offset: u64,
+        leading_dimension: Option<u64>,
+    ) -> Result<Dense, String> {
+        let (rows, cols, ndim) = match *shape {
+            [rows] => (rows, 1, 1),
+            [rows, cols] => (rows, cols, 2),
+            _ => {
+                let dimensions = shape.len();
+                return Err(format!(
+                    "{dimensions} dimensions, where 1 or 2 are possible"
+                ));
+            }
+        };
+        let mut dense = Dense {
+            dtype,
+            rows,
+            cols,
+            ndim,
+            // A vector is one run of elements either way; as rows of one element it may have a
+            // leading dimension.
+            order: if ndim == 1 { Order::Row } else { order },
+            data_offset,
+            leading_dimension: 0,
+        };
+        let line = dense.lines().1;
+        dense.leading_dimension = leading_dimension.unwrap_or(line);
+        if dense.leading_dimension < line {
+            let given = dense.leading_dimension;
+            return Err(format!(
+                "a leading dimension of {given} is less than {line}"
+            ));
+        }
+        match dense.fits_a_file() {
+            true => Ok(dense),
+            false => Err(format!("a shape of {shape:?} is larger than any file")),
+        }
+    }
+
+    /// Whether all sizes stay below the longest file of any file system, 2^63 - 1 bytes, also with
+    /// every gap.
+    fn fits_a_file(&self) -> bool {
+        let (lines, line) = self.lines();
+        let bytes = |elements: Option<u64>| {
+            elements?
+                .checked_mul(self.dtype.bytes())?
+                .checked_add(self.data_offset)
+        };
+        let spanned = bytes(lines.checked_mul(self.leading_dimension.max(1)));
+        let held = bytes(lines.checked_mul(line));
+        let fits = |bytes: Option<u64>| bytes.is_some_and(|bytes| i64::try_from(bytes).is_ok());
+        // An empty matrix may have one dimension of any length that a number can have.
+        fits(spanned) && fits(held) && fits(bytes(Some(line)))
+    }
+}
+
+/// What a raw file's JSON sidecar says.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sidecar {
+    dtype: DType,
+    shape: Vec<u64>,
+    #[serde(default)]
+    order: Order,
+    #[serde(default)]
+    offset: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    leading_dimension: Option<u64>,
+}
+
+/// Where the description of a raw file lies: beside it, its name followed by `.json`.
+#[must_use]
+pub fn sidecar_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".json");
+    PathBuf::from(name)
+}
+
+/// A raw file, described: `offset` bytes before the first element, any number of them, and
+/// `leading_dimension` elements from one row or column to the next, without gaps if `None`.
+///
+/// # Errors
+/// [`FormatError::Unsupported`] for a description that contradicts itself, or is no vector or
+/// matrix.
+pub fn raw(
+    object: &str,
+    dtype: DType,
+    shape: &[u64],
+    order: Order,
+    offset: u64,
+    leading_dimension: Option<u64>,
+) -> Result<Dense, FormatError> {
+    Dense::checked(dtype, shape, order, offset, leading_dimension)
+        .map_err(|reason| unsupported(object, reason))
+}
+
+/// The description of the raw file `object` from the text of its sidecar, and the raw file's
+/// length.
+///
+/// # Errors
+/// [`FormatError::Corrupt`] for what is not such a description, else as [`raw`] and
+/// [`Dense::check_len`].
+pub fn parse_sidecar(object: &str, json: &[u8], file_len: u64) -> Result<Dense, FormatError> {
+    let sidecar: Sidecar = serde_json::from_slice(json).map_err(|error| {
+        let offset = line_offset(json, error.line()) + error.column().saturating_sub(1);
+        corrupt(&format!("{object}.json"), offset, error.to_string())
+    })?;
+    let dense = raw(
+        object,
+        sidecar.dtype,
+        &sidecar.shape,
+        sidecar.order,
+        sidecar.offset,
+        sidecar.leading_dimension,
+    )?;
+    dense.check_len(object, file_len)?;
+    Ok(dense)
+}
+
+/// The text of a raw file's sidecar.
+#[must_use]
+pub fn sidecar(dense: &Dense) -> String {
+    let sidecar = Sidecar {
+        dtype: dense.dtype,
+        shape: dense.shape(),
+        order: dense.order,
+        offset: dense.data_offset,
+        leading_dimension: Some(dense.leading_dimension),
+    };
+    serde_json::to_string(&sidecar).expect("numbers and names have no way to fail") + "\n"
+}
+
+/// A file whose bytes do not follow the format.
+pub fn corrupt(object: &str, offset: usize, reason: String) -> FormatError {
+    FormatError::Corrupt {
+        object: object.to_owned(),
+        offset: offset as u64,
+        reason,
+    }
+}
+
+/// A sound file of a kind that is not used.
+pub fn unsupported(object: &str, reason: String) -> FormatError {
+    FormatError::Unsupported {
+        object: object.to_owned(),
+        reason,
+    }
+}
+
+/// Bytes before a line of a text; lines count from 1.
+pub fn line_offset(text: &[u8], line: usize) -> usize {
+    let lines = text.split_inclusive(|c| *c == b'\n');
+    lines.take(line.saturating_sub(1)).map(<[u8]>::len).sum()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,610 @@
+//! A computation that is planned: look at it, then run it.
+//!
+//! A job is one or more plans, carried out one after another, and what makes the result of them; or
+//! it is driven, where each plan depends on what those before it found ([`Stage`]). Files that it
+//! writes are opened for writing when it starts, and become whole when it ends.
+
+mod segments;
+mod stage;
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use outcore_device::Locked;
+use outcore_engine::{Explanation, Outcome, Plan, Progress, Ticket};
+
+use crate::error::{Error, Result};
+use crate::file::{StoredFile, Writer};
+use crate::session::Session;
+
+pub use segments::Segments;
+pub use stage::Stage;
+use stage::{Traces, Watch};
+
+/// What makes the result.
+enum Finish<T> {
+    /// Of the outcomes of all plans, in no time.
+    Outcomes(Box<dyn FnOnce(Vec<Outcome>) -> Result<Made<T>> + Send>),
+    /// Of the first plans, on a thread of its own, which runs what it needs.
+    Driven(Driver<T>),
+}
+
+type Driver<T> = Box<dyn FnOnce(&mut Stage, Vec<Plan>) -> Result<Made<T>> + Send>;
+
+/// The result, once the files are whole.
+type Made<T> = Box<dyn FnOnce() -> Result<T> + Send>;
+
+fn made<T: Send + 'static>(result: T) -> Made<T> {
+    Box::new(move || Ok(result))
+}
+
+/// What is left of a running job.
+enum Rest<T> {
+    Plans(Finish<T>),
+    Thread(JoinHandle<()>, Receiver<Result<Made<T>>>),
+    /// The result is there, and a thread makes the files whole.
+    Files(Made<T>, Receiver<Result<()>>),
+    Result(Result<Made<T>>),
+    /// A plan failed, and its error has been handed out.
+    Failed,
+}
+
+/// A driven job that has been cancelled is waited for so long: what is in flight drains sooner, but
+/// a dense decomposition, or a file system that makes a file durable, cannot be stopped, and is
+/// left alone. What it holds counts until it ends.
+const LEAVE_ALONE_AFTER: Duration = Duration::from_millis(300);
+
+/// Planned work with a result of type `T`. Nothing has moved yet.
+#[must_use = "a job does nothing until it is run"]
+pub struct Job<T> {
+    session: Session,
+    plans: Vec<Plan>,
+    /// The plans move nothing and take no longer than to wake a thread up for them.
+    is_inline: bool,
+    explanations: Vec<Explanation>,
+    writers: Vec<Writer>,
+    unfinished: Vec<Arc<StoredFile>>,
+    finish: Finish<T>,
+}
+
+impl<T: Send + 'static> Job<T> {
+    /// Checks that each plan fits the memory that is free now.
+    pub fn new(
+        session: &Session,
+        plans: Vec<Plan>,
+        finish: impl FnOnce(Vec<Outcome>) -> Result<T> + Send + 'static,
+    ) -> Result<Job<T>> {
+        Job::planned(
+            session,
+            plans,
+            Finish::Outcomes(Box::new(|outcomes| finish(outcomes).map(made))),
+        )
+    }
+
+    /// A job that decides as it goes: `work`, on a thread of its own, is handed these plans and
+    /// runs them, or what it makes of them. They are what [`explain`](Job::explain) shows; each is
+    /// checked to fit the memory that is free now.
+    pub fn driven(
+        session: &Session,
+        plans: Vec<Plan>,
+        work: impl FnOnce(&mut Stage, Vec<Plan>) -> Result<T> + Send + 'static,
+    ) -> Result<Job<T>> {
+        Job::planned(
+            session,
+            plans,
+            Finish::Driven(Box::new(|stage: &mut Stage, plans| {
+                work(stage, plans).map(made)
+            })),
+        )
+    }
+
+    /// A job of one plan, which `make` fills: in segments where it is long, see [`Segments`].
+    /// `plan` has its extents, perhaps tasks that come before, and no results.
+    pub fn in_segments(
+        session: &Session,
+        plan: Plan,
+        make: impl Fn(&mut Segments<'_>) -> Result<()> + Send + 'static,
+        result: T,
+    ) -> Result<Job<T>> {
+        let head = plan.of_the_same_extents();
+        let (mut first, mut count, mut explanation): (Option<Plan>, _, Option<Explanation>) =
+            (None, 0, None);
+        let mut look = |segment: Plan| {
+            let next = session.engine().explain(&segment)?;
+            match &mut explanation {
+                Some(sum) => sum.append(&next),
+                None => explanation = Some(next),
+            }
+            count += 1;
+            first.get_or_insert(segment);
+            Ok(())
+        };
+        let mut segments = Segments::new(plan, &mut look);
+        make(&mut segments)?;
+        segments.end()?;
+        let explanations = explanation.into_iter().collect();
+        let plans: Vec<Plan> = first.into_iter().collect();
+        if count == 1 {
+            let finish = Finish::Outcomes(Box::new(|_| Ok(made(result))));
+            return Ok(Job::explained(session, plans, explanations, finish));
+        }
+        let work = move |stage: &mut Stage, plans: Vec<Plan>| {
+            // The first one is there, with what its plan had before it was filled.
+            let (mut first, mut done) = (plans.into_iter(), 0);
+            let mut run = |segment| {
+                done += 1;
+                let segment = first.next().unwrap_or(segment);
+                stage
+                    .run(segment, f64::from(done) / f64::from(count))
+                    .map(drop)
+            };
+            let mut segments = Segments::new(head, &mut run);
+            make(&mut segments)?;
+            segments.end()?;
+            Ok(made(result))
+        };
+        Ok(Job::explained(
+            session,
+            plans,
+            explanations,
+            Finish::Driven(Box::new(work)),
+        ))
+    }
+
+    /// Carries out a job that writes no files as a part of another.
+    fn run_within(self, stage: &mut Stage, fraction: f64) -> Result<T> {
+        assert!(
+            self.writers.is_empty() && self.unfinished.is_empty(),
+            "files become whole when the outer job ends"
+        );
+        let made = match self.finish {
+            Finish::Driven(work) => work(stage, self.plans)?,
+            Finish::Outcomes(finish) => {
+                let outcomes = self
+                    .plans
+                    .into_iter()
+                    .map(|plan| stage.run(plan, fraction))
+                    .collect::<Result<_>>()?;
+                finish(outcomes)?
+            }
+        };
+        made()
+    }
+
+    fn planned(session: &Session, plans: Vec<Plan>, finish: Finish<T>) -> Result<Job<T>> {
+        let explanations = plans
+            .iter()
+            .map(|plan| session.engine().explain(plan))
+            .collect::<std::result::Result<_, _>>()?;
+        Ok(Job::explained(session, plans, explanations, finish))
+    }
+
+    fn explained(
+        session: &Session,
+        plans: Vec<Plan>,
+        explanations: Vec<Explanation>,
+        finish: Finish<T>,
+    ) -> Job<T> {
+        let (writers, unfinished) = (Vec::new(), Vec::new());
+        Job {
+            session: session.clone(),
+            plans,
+            is_inline: false,
+            explanations,
+            writers,
+            unfinished,
+            finish,
+        }
+    }
+
+    /// The thread that starts the job computes its plans, which read memory of the caller's and
+    /// write nothing that the engine knows of.
+    pub fn run_inline(mut self) -> Job<T> {
+        self.is_inline = true;
+        self
+    }
+
+    /// Adds a file that the plans write.
+    pub fn writes(mut self, writer: Option<Writer>, file: Option<Arc<StoredFile>>) -> Job<T> {
+        self.writers.extend(writer);
+        self.unfinished.extend(file);
+        self
+    }
+
+    /// What each plan is going to read, write and hold.
+    pub fn explain(&self) -> &[Explanation] {
+        &self.explanations
+    }
+
+    /// Begins.
+    ///
+    /// # Errors
+    /// When a file cannot be opened for writing, or memory has been taken since it was planned;
+    /// [`Error::Value`] for a job of a [`planner`](Session::planner).
+    pub fn start(mut self) -> Result<Running<T>> {
+        if self.session.plans_only() {
+            return Err(Error::value("this job was planned to be looked at only"));
+        }
+        self.writers.iter_mut().try_for_each(Writer::begin)?;
+        let count = self.plans.len();
+        let mut running = Running {
+            session: self.session,
+            ticket: None,
+            plans: self.plans.into_iter(),
+            is_inline: self.is_inline,
+            count,
+            outcomes: Vec::new(),
+            writers: self.writers,
+            unfinished: self.unfinished,
+            rest: Rest::Plans(self.finish),
+            watch: Arc::default(),
+            left_alone_at: None,
+            started: Instant::now(),
+            since: Instant::now(),
+            traces: Traces::default(),
+        };
+        running.next()?;
+        Ok(running)
+    }
+
+    /// Runs to the end, blocking.
+    ///
+    /// # Errors
+    /// Those of the computation.
+    pub fn run(self) -> Result<T> {
+        self.start()?.wait()
+    }
+
+    /// The same job with a result made from its result, once the files are whole.
+    pub fn map<U: Send + 'static>(
+        self,
+        make: impl FnOnce(T) -> Result<U> + Send + 'static,
+    ) -> Job<U> {
+        let Job {
+            session,
+            plans,
+            is_inline,
+            explanations,
+            writers,
+            unfinished,
+            finish,
+        } = self;
+        let mapped = |result: Made<T>| -> Made<U> { Box::new(|| make(result()?)) };
+        let finish =
+            match finish {
+                Finish::Outcomes(finish) => {
+                    Finish::Outcomes(Box::new(|outcomes| finish(outcomes).map(mapped)) as Box<_>)
+                }
+                Finish::Driven(work) => Finish::Driven(Box::new(|stage: &mut Stage, plans| {
+                    work(stage, plans).map(mapped)
+                }) as Box<_>),
+            };
+        Job {
+            session,
+            plans,
+            is_inline,
+            explanations,
+            writers,
+            unfinished,
+            finish,
+        }
+    }
+}
+
+impl<T: Send + 'static> Job<T> {
+    /// Both jobs, one after the other, with the result of the second. Neither is driven.
+    pub fn then<U: Send + 'static>(mut self, next: Job<U>) -> Job<U> {
+        let (Finish::Outcomes(first), Finish::Outcomes(second)) = (self.finish, next.finish) else {
+            unreachable!("driven jobs run their own plans")
+        };
+        let count = self.plans.len();
+        let finish = Finish::Outcomes(Box::new(move |mut outcomes: Vec<Outcome>| {
+            let rest = outcomes.split_off(count);
+            drop(first(outcomes)?);
+            second(rest)
+        }) as Box<_>);
+        self.plans.extend(next.plans);
+        self.explanations.extend(next.explanations);
+        self.writers.extend(next.writers);
+        self.unfinished.extend(next.unfinished);
+        let Job {
+            session,
+            plans,
+            explanations,
+            writers,
+            unfinished,
+            ..
+        } = self;
+        Job {
+            session,
+            plans,
+            is_inline: false,
+            explanations,
+            writers,
+            unfinished,
+            finish,
+        }
+    }
+}
+
+/// Work that has begun. Dropping it cancels it.
+pub struct Running<T> {
+    session: Session,
+    ticket: Option<Ticket<Outcome>>,
+    plans: std::vec::IntoIter<Plan>,
+    is_inline: bool,
+    count: usize,
+    outcomes: Vec<Outcome>,
+    writers: Vec<Writer>,
+    unfinished: Vec<Arc<StoredFile>>,
+    rest: Rest<T>,
+    watch: Arc<Watch>,
+    left_alone_at: Option<Instant>,
+    started: Instant,
+    /// When the plan began that goes on.
+    since: Instant,
+    traces: Traces,
+}
+
+impl<T: Send + 'static> Running<T> {
+    /// Blocks for at most `timeout`, going on to what comes next when something is done. True when
+    /// [`wait`](Running::wait) has nothing left to wait for.
+    ///
+    /// # Errors
+    /// Those of the plan that failed.
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool> {
+        self.wait_for_thread(timeout);
+        self.wait_for_files(timeout);
+        if self
+            .ticket
+            .as_ref()
+            .is_some_and(|ticket| ticket.wait_timeout(timeout))
+        {
+            self.next()?;
+        }
+        self.begin_files();
+        Ok(matches!(self.rest, Rest::Result(_) | Rest::Failed))
+    }
+
+    /// Has a thread make the files whole once the result is there: a file system may take long for
+    /// that, and the caller may interrupt its wait.
+    fn begin_files(&mut self) {
+        if !matches!(self.rest, Rest::Result(Ok(_)))
+            || (self.writers.is_empty() && self.unfinished.is_empty())
+        {
+            return;
+        }
+        let Rest::Result(Ok(result)) = std::mem::replace(&mut self.rest, Rest::Failed) else {
+            unreachable!("looked at above")
+        };
+        let files = Files {
+            session: self.session.clone(),
+            writers: std::mem::take(&mut self.writers),
+            unfinished: std::mem::take(&mut self.unfinished),
+            watch: Arc::clone(&self.watch),
+        };
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let files = Arc::new(Mutex::new(Some(files)));
+        let theirs = Arc::clone(&files);
+        let finish = move || {
+            let files = theirs.locked().take();
+            _ = sender.send(files.map_or(Ok(()), Files::finish));
+        };
+        if std::thread::Builder::new()
+            .name("outcore-job".into())
+            .spawn(finish)
+            .is_ok()
+        {
+            self.rest = Rest::Files(result, receiver);
+            return;
+        }
+        // No thread can be had: this one does it.
+        let files = files.locked().take();
+        self.rest = Rest::Result(files.map_or(Ok(()), Files::finish).map(|()| result));
+    }
+
+    fn wait_for_files(&mut self, timeout: Duration) {
+        let Rest::Files(_, ended) = &self.rest else {
+            return;
+        };
+        let ended = match ended.recv_timeout(timeout) {
+            Ok(ended) => ended,
+            Err(_) if self.is_left_alone() => Err(Error::Cancelled),
+            Err(RecvTimeoutError::Timeout) => return,
+            Err(RecvTimeoutError::Disconnected) => Err(Error::Closed),
+        };
+        if let Rest::Files(result, _) = std::mem::replace(&mut self.rest, Rest::Failed) {
+            self.rest = Rest::Result(ended.map(|()| result));
+        }
+    }
+
+    fn wait_for_thread(&mut self, timeout: Duration) {
+        let Rest::Thread(_, result) = &self.rest else {
+            return;
+        };
+        let result = match result.recv_timeout(timeout) {
+            Ok(result) => result,
+            Err(_) if self.is_left_alone() => Err(Error::Cancelled),
+            Err(RecvTimeoutError::Timeout) => return,
+            Err(RecvTimeoutError::Disconnected) => Err(Error::Closed),
+        };
+        if let Rest::Thread(thread, _) = std::mem::replace(&mut self.rest, Rest::Result(result))
+            && thread.is_finished()
+        {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    }
+
+    fn is_left_alone(&mut self) -> bool {
+        self.watch.is_cancelled()
+            && *self
+                .left_alone_at
+                .get_or_insert_with(|| Instant::now() + LEAVE_ALONE_AFTER)
+                <= Instant::now()
+    }
+
+    /// Takes what a plan has left behind and begins what follows it.
+    fn next(&mut self) -> Result<()> {
+        self.follow().inspect_err(|_| self.rest = Rest::Failed)
+    }
+
+    fn follow(&mut self) -> Result<()> {
+        if matches!(self.rest, Rest::Plans(Finish::Driven(_))) {
+            return self.drive();
+        }
+        if let Some(ticket) = self.ticket.take() {
+            self.keep(ticket.wait()?);
+        }
+        while let Some(plan) = self.plans.next() {
+            self.since = Instant::now();
+            if !self.is_inline {
+                self.ticket = Some(self.session.engine().run(plan)?);
+                return Ok(());
+            }
+            let outcome = self.session.engine().compute(plan)?;
+            self.keep(outcome);
+        }
+        self.traces.keep(&self.session);
+        if let Rest::Plans(Finish::Outcomes(finish)) =
+            std::mem::replace(&mut self.rest, Rest::Failed)
+        {
+            self.rest = Rest::Result(finish(std::mem::take(&mut self.outcomes)));
+        }
+        Ok(())
+    }
+
+    fn drive(&mut self) -> Result<()> {
+        let Rest::Plans(Finish::Driven(work)) = std::mem::replace(&mut self.rest, Rest::Failed)
+        else {
+            return Ok(());
+        };
+        let mut stage = Stage::new(&self.session, Arc::clone(&self.watch));
+        let plans = std::mem::take(&mut self.plans).collect();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let drive = move || {
+            let result = work(&mut stage, plans);
+            stage.keep_trace();
+            _ = sender.send(result);
+        };
+        let thread = std::thread::Builder::new()
+            .name("outcore-job".into())
+            .spawn(drive);
+        let refused = |source| {
+            Error::from(outcore_engine::Error::NoThread {
+                what: "a thread for the job".into(),
+                source,
+            })
+        };
+        self.rest = Rest::Thread(thread.map_err(refused)?, receiver);
+        Ok(())
+    }
+
+    fn keep(&mut self, outcome: Outcome) {
+        self.traces
+            .add(self.since, &outcome.trace, self.session.threads());
+        self.outcomes.push(outcome);
+    }
+
+    /// Blocks to the end: the plans that are left, what makes the result of them, and the files
+    /// made whole.
+    ///
+    /// # Errors
+    /// Those of the computation; [`Error::Closed`] when [`wait_timeout`](Running::wait_timeout) has
+    /// handed them out already.
+    pub fn wait(mut self) -> Result<T> {
+        while matches!(self.rest, Rest::Plans(_)) {
+            self.next()?;
+        }
+        while matches!(self.rest, Rest::Thread(..)) {
+            self.wait_for_thread(LEAVE_ALONE_AFTER);
+        }
+        self.begin_files();
+        while matches!(self.rest, Rest::Files(..)) {
+            self.wait_for_files(LEAVE_ALONE_AFTER);
+        }
+        match std::mem::replace(&mut self.rest, Rest::Failed) {
+            Rest::Result(result) => result?(),
+            _ => Err(Error::Closed),
+        }
+    }
+}
+
+/// What a job has written and what is left to do for it.
+struct Files {
+    session: Session,
+    writers: Vec<Writer>,
+    unfinished: Vec<Arc<StoredFile>>,
+    watch: Arc<Watch>,
+}
+
+impl Files {
+    /// Makes them whole; new ones get their names only if the job is not cancelled before all their
+    /// bytes are durable.
+    fn finish(self) -> Result<()> {
+        for file in &self.unfinished {
+            let device = file.extent().device();
+            let failed = |source| Error::Device {
+                object: device.name().to_owned(),
+                source,
+            };
+            outcore_device::flush_now(&**device).map_err(failed)?;
+        }
+        if self.watch.is_cancelled() {
+            return Err(Error::Cancelled);
+        }
+        self.writers.into_iter().try_for_each(Writer::finish)?;
+        self.unfinished
+            .iter()
+            .try_for_each(|file| self.session.commit(file))
+    }
+}
+
+impl<T> Running<T> {
+    /// Asks it to stop; the result is then [`Error::Cancelled`](crate::Error::Cancelled), or what a
+    /// job that can go on another time has until then.
+    pub fn cancel(&self) {
+        self.watch.cancel();
+        if let Some(ticket) = &self.ticket {
+            ticket.cancel();
+        }
+    }
+
+    /// How far it is; plans count alike, where a driven job does not know better.
+    pub fn progress(&self) -> Progress {
+        let elapsed = self.started.elapsed();
+        let (fraction, runs) = match &self.rest {
+            Rest::Thread(..) => (self.watch.fraction(), true),
+            _ => {
+                let done =
+                    (self.count - self.plans.len() - usize::from(self.ticket.is_some())) as f64;
+                let now = self
+                    .ticket
+                    .as_ref()
+                    .map_or(0.0, |ticket| ticket.progress().fraction);
+                (
+                    (done + now) / self.count.max(1) as f64,
+                    self.ticket.is_some(),
+                )
+            }
+        };
+        let eta = (fraction > 0.0 && runs).then(|| elapsed.mul_f64((1.0 - fraction) / fraction));
+        Progress {
+            fraction,
+            elapsed,
+            eta,
+        }
+    }
+}
+
+impl<T> Drop for Running<T> {
+    fn drop(&mut self) {
+        self.watch.cancel();
+        // Whatever it holds is let go before the files are.
+        self.ticket = None;
+        self.traces.keep(&self.session);
+    }
+}

@@ -1,0 +1,323 @@
+//! Where a driven job carries out its plans: each one made from what those before it found.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use outcore_device::Locked;
+use outcore_engine::{Outcome, Plan, Reservation, Ticket, Trace};
+
+use crate::error::{Error, Result};
+use crate::job::Job;
+use crate::session::Session;
+
+/// Between two looks at whether the job has been cancelled, and how far it is.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What a job and those who wait for it tell each other.
+#[derive(Default)]
+pub(super) struct Watch {
+    cancelled: AtomicBool,
+    /// Bits of an f64.
+    fraction: AtomicU64,
+}
+
+impl Watch {
+    pub(super) fn cancel(&self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn fraction(&self) -> f64 {
+        f64::from_bits(self.fraction.load(Ordering::Relaxed))
+    }
+
+    fn reach(&self, fraction: f64) {
+        self.fraction.store(fraction.to_bits(), Ordering::Relaxed);
+    }
+}
+
+/// A plan that is being run.
+pub struct Begun {
+    since: Instant,
+    ticket: Ticket<Outcome>,
+}
+
+/// The sum of the traces of a job's runs, and when the first of them began.
+#[derive(Default)]
+pub(super) struct Traces(Option<(Instant, Trace)>);
+
+impl Traces {
+    /// Adds a run that began then.
+    pub(super) fn add(&mut self, since: Instant, trace: &Trace, threads: usize) {
+        match &mut self.0 {
+            // Of two that went on at once, the one that began later may have ended first.
+            Some((first, sum)) => sum.append(
+                trace,
+                since.saturating_duration_since(*first).as_secs_f64(),
+                threads,
+            ),
+            None => self.0 = Some((since, trace.clone())),
+        }
+    }
+
+    /// Makes the sum the session's last trace.
+    pub(super) fn keep(&mut self, session: &Session) {
+        if let Some((_, trace)) = self.0.take() {
+            session.keep_trace(trace);
+        }
+    }
+}
+
+/// Runs plans and jobs, most of them one after another, and adds up their traces to that of the
+/// job.
+pub struct Stage {
+    session: Session,
+    watch: Arc<Watch>,
+    traces: Arc<Mutex<Traces>>,
+}
+
+impl Stage {
+    pub(super) fn new(session: &Session, watch: Arc<Watch>) -> Stage {
+        Stage {
+            session: session.clone(),
+            watch,
+            traces: Arc::default(),
+        }
+    }
+
+    /// Runs a plan to its end; the job is then done to `fraction`.
+    ///
+    /// # Errors
+    /// Those of the run; [`Error::Cancelled`] once the job has been cancelled.
+    pub fn run(&mut self, plan: Plan, fraction: f64) -> Result<Outcome> {
+        let begun = self.begin(plan)?;
+        self.end(begun, fraction)
+    }
+
+    /// Carries out a job that writes no files as a part of this one, which stays as far as it is.
+    ///
+    /// # Errors
+    /// Those of the job; [`Error::Cancelled`] once this one has been cancelled.
+    pub fn complete<T: Send + 'static>(&mut self, job: Job<T>) -> Result<T> {
+        let fraction = self.fraction();
+        job.run_within(self, fraction)
+    }
+
+    /// Begins to run a plan that depends on none that go on.
+    ///
+    /// # Errors
+    /// As [`run`](Stage::run).
+    pub fn begin(&self, plan: Plan) -> Result<Begun> {
+        self.check()?;
+        Ok(Begun {
+            since: Instant::now(),
+            ticket: self.session.engine().run(plan)?,
+        })
+    }
+
+    /// Waits for a plan that has begun; the job is then done to `fraction`.
+    ///
+    /// # Errors
+    /// As [`run`](Stage::run).
+    pub fn end(&mut self, begun: Begun, fraction: f64) -> Result<Outcome> {
+        let (done, Begun { since, ticket }) = (self.watch.fraction(), begun);
+        while !ticket.wait_timeout(LOOK) {
+            if self.watch.is_cancelled() {
+                ticket.cancel();
+            }
+            self.watch
+                .reach(done + (fraction - done) * ticket.progress().fraction);
+        }
+        let outcome = ticket.wait()?;
+        self.watch.reach(fraction);
+        self.traces
+            .locked()
+            .add(since, &outcome.trace, self.session.threads());
+        Ok(outcome)
+    }
+
+    /// Reserves memory for what outlasts single plans. Waits for runs that go on, as a plan would.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`] when there will not be so much; [`Error::Cancelled`].
+    pub fn reserve(&self, what: &str, bytes: u64) -> Result<Reservation> {
+        let engine = self.session.engine();
+        loop {
+            self.check()?;
+            match engine.reserve(what, bytes) {
+                Err(outcore_engine::Error::OverBudget { .. })
+                    if bytes <= engine.budget().plannable() =>
+                {
+                    std::thread::sleep(LOOK)
+                }
+                done => return Ok(done?),
+            }
+        }
+    }
+
+    /// Says how far the job is, where it is not a plan that says so.
+    pub fn reach(&self, fraction: f64) {
+        self.watch.reach(fraction);
+    }
+
+    /// The same job's stage for another's hands.
+    pub fn beside(&self) -> Stage {
+        Stage {
+            session: self.session.clone(),
+            watch: Arc::clone(&self.watch),
+            traces: Arc::clone(&self.traces),
+        }
+    }
+
+    /// How much of the job is done, between 0 and 1.
+    pub fn fraction(&self) -> f64 {
+        self.watch.fraction()
+    }
+
+    /// Whether the job has been cancelled; long ways between plans look at it now and then.
+    pub fn is_cancelled(&self) -> bool {
+        self.watch.is_cancelled()
+    }
+
+    /// # Errors
+    /// [`Error::Cancelled`] when the job has been cancelled.
+    pub fn check(&self) -> Result<()> {
+        if self.is_cancelled() {
+            Err(Error::Cancelled)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Makes what was run so far the session's last trace.
+    pub(super) fn keep_trace(&self) {
+        self.traces.locked().keep(&self.session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outcore_engine::{Region, Task};
+
+    use super::*;
+    use crate::session::Settings;
+
+    fn session() -> Session {
+        Session::new(Settings {
+            memory_bytes: Some(1 << 20),
+            ..Settings::default()
+        })
+        .expect("a budget is all it takes")
+    }
+
+    /// Leaves a number behind.
+    fn number(value: u64) -> (Plan, Region) {
+        let mut plan = Plan::new("number");
+        let region = Region::span(plan.volatile("number", 8), 0, 8);
+        plan.task(Task::new("number").flops(1).write(region).run(move |cx| {
+            cx.blocks[0].slice_mut::<u64>()[0] = value;
+            Ok(())
+        }));
+        (plan, region)
+    }
+
+    #[test]
+    fn what_a_plan_finds_makes_the_next_and_the_trace_is_that_of_all() {
+        let session = session();
+        let job = Job::driven(&session, vec![number(0).0], |stage, plans| {
+            assert_eq!(plans.len(), 1);
+            let mut values = vec![1];
+            for round in 1..=5 {
+                let (plan, region) = number(3 * values[values.len() - 1]);
+                let outcome = stage.run(plan, f64::from(round) / 5.0)?;
+                values.push(bytemuck::pod_read_unaligned(
+                    outcome.result(&region).expect("it was written"),
+                ));
+            }
+            Ok(values)
+        });
+        assert_eq!(
+            job.expect("it fits").run().expect("nothing can fail"),
+            [1, 3, 9, 27, 81, 243]
+        );
+        let trace = session.last_trace().expect("something was run");
+        assert_eq!(
+            (trace.flops, trace.runs, trace.plan.as_str()),
+            (5, 5, "number")
+        );
+        assert_eq!(trace.spans.len(), 5);
+        assert!(
+            trace
+                .spans
+                .windows(2)
+                .all(|pair| pair[0].end_s <= pair[1].start_s)
+        );
+        assert!(trace.spans[4].end_s <= trace.wall_s);
+    }
+
+    #[test]
+    fn the_trace_of_a_job_of_several_plans_is_that_of_all() {
+        let session = session();
+        let job = Job::new(
+            &session,
+            (0..3).map(|value| number(value).0).collect(),
+            |outcomes| Ok(outcomes.len()),
+        );
+        assert_eq!(job.expect("it fits").run().expect("nothing can fail"), 3);
+        let trace = session.last_trace().expect("something was run");
+        assert_eq!((trace.runs, trace.flops, trace.spans.len()), (3, 3, 3));
+    }
+
+    #[test]
+    fn a_cancelled_job_ends_with_what_it_makes_of_that() {
+        let job = Job::driven(&session(), Vec::new(), |stage, _| {
+            let mut rounds = 0;
+            while stage.run(number(0).0, 0.5).is_ok() {
+                rounds += 1;
+            }
+            assert!(matches!(stage.check(), Err(Error::Cancelled)));
+            Ok(rounds)
+        });
+        let mut running = job.expect("it fits").start().expect("a thread can be had");
+        while !running
+            .wait_timeout(Duration::from_millis(1))
+            .expect("nothing fails")
+        {
+            if running.progress().fraction > 0.0 {
+                running.cancel();
+            }
+        }
+        assert!(running.wait().expect("the job decides") > 0);
+    }
+
+    #[test]
+    fn a_job_that_cannot_be_stopped_is_left_alone() {
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let job = Job::driven(&session(), Vec::new(), move |_, _| {
+            _ = receiver.recv();
+            Ok(())
+        });
+        let running = job.expect("it fits").start().expect("a thread can be had");
+        running.cancel();
+        assert!(matches!(running.wait(), Err(Error::Cancelled)));
+        drop(sender);
+    }
+
+    #[test]
+    fn what_outlasts_plans_takes_from_the_budget_of_plans() {
+        let job = Job::driven(&session(), Vec::new(), |stage, _| {
+            let held = stage.reserve("the first half", 1 << 19)?;
+            assert!(matches!(
+                stage.reserve("more than is left", (1 << 19) + 1),
+                Err(Error::OverBudget { .. })
+            ));
+            drop(held);
+            stage.reserve("everything", 1 << 20).map(|all| all.bytes())
+        });
+        assert_eq!(job.expect("it fits").run().expect("it fits"), 1 << 20);
+    }
+}

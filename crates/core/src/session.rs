@@ -1,0 +1,406 @@
+//! A session: one budget, its threads, its scratch folder, and the files that it has open.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use outcore_device::{Choice, Device, Limits, Locked};
+use outcore_engine::{Config, Engine, Trace};
+use outcore_kernels::Blas;
+use outcore_store::{Folder, Identity, Scratch, Tmpfs, locate};
+
+use crate::error::{Error, Result};
+use crate::file::{FILE_BLOCK_BYTES, StoredFile, WrapDevice, read_text};
+use crate::limits::memory_allowed;
+
+/// Plans are cut for this many threads, however many workers there are: the bits of a result depend
+/// on how it was cut.
+pub const PLAN_THREADS: u64 = 8;
+
+/// How a session is made.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Bytes that the library may hold; `None` for a quarter of what the process may use.
+    pub memory_bytes: Option<u64>,
+    /// Folder for unnamed results; `None` for `$OUTCORE_SCRATCH`, else `$TMPDIR`, else `/var/tmp`.
+    pub scratch: Option<PathBuf>,
+    /// Accept a scratch folder that lies in memory.
+    pub allow_tmpfs_scratch: bool,
+    /// Compute threads; 0 for one a core.
+    pub threads: usize,
+    /// How bytes reach devices.
+    pub driver: Choice,
+    /// Who multiplies.
+    pub blas: Blas,
+    /// What stands between the library and its devices; for tests with faults.
+    pub wrap_device: WrapDevice,
+}
+
+/// Budget, threads, scratch and open files. Clones are the same session; it may be used from any
+/// thread.
+#[derive(Clone)]
+pub struct Session {
+    inner: Arc<Inner>,
+    /// Its jobs are only looked at.
+    plans_only: bool,
+}
+
+struct Inner {
+    engine: Engine,
+    blas: Blas,
+    wrap_device: WrapDevice,
+    scratch_folder: PathBuf,
+    tmpfs: Tmpfs,
+    scratch: OnceLock<Scratch>,
+    swept: AtomicBool,
+    /// By the bytes that are left out of them, too.
+    files: Mutex<HashMap<(Identity, u64), Weak<StoredFile>>>,
+    last_trace: Mutex<Option<Arc<Trace>>>,
+}
+
+/// What a session runs on.
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// Budget, bytes.
+    pub memory_bytes: u64,
+    /// Compute threads.
+    pub threads: usize,
+    /// `"io_uring"` or `"threads"`.
+    pub driver: &'static str,
+    /// Requests that the driver keeps at the device.
+    pub queue_depth: usize,
+    /// Bytes of memory registered with the ring.
+    pub registered_bytes: usize,
+    /// Why io_uring is not used, where it is not.
+    pub fallback: Option<String>,
+    /// Name of the BLAS.
+    pub blas: String,
+    /// Its version.
+    pub blas_version: String,
+    /// Folder for unnamed results.
+    pub scratch: PathBuf,
+}
+
+impl Session {
+    /// A session; threads, rings and the scratch folder come into being with first use, which also
+    /// sweeps scratch of dead processes.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a budget below 1 MiB.
+    pub fn new(settings: Settings) -> Result<Session> {
+        let memory_bytes = settings
+            .memory_bytes
+            .unwrap_or_else(|| memory_allowed() / 4);
+        if memory_bytes < 1 << 20 {
+            return Err(Error::value(format!(
+                "memory must be at least 1 MiB, not {memory_bytes} bytes"
+            )));
+        }
+        let scratch_folder = settings.scratch.unwrap_or_else(|| {
+            let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+            variable("OUTCORE_SCRATCH")
+                .or_else(|| variable("TMPDIR"))
+                .map_or_else(|| "/var/tmp".into(), PathBuf::from)
+        });
+        let inner = Arc::new(Inner {
+            engine: Engine::new(Config {
+                memory_bytes,
+                threads: settings.threads,
+                driver: settings.driver,
+            }),
+            blas: settings.blas,
+            wrap_device: settings.wrap_device,
+            scratch_folder,
+            tmpfs: if settings.allow_tmpfs_scratch {
+                Tmpfs::Allow
+            } else {
+                Tmpfs::Refuse
+            },
+            scratch: OnceLock::new(),
+            swept: AtomicBool::new(false),
+            files: Mutex::default(),
+            last_trace: Mutex::default(),
+        });
+        Ok(Session {
+            inner,
+            plans_only: false,
+        })
+    }
+
+    /// The same session for jobs that are only looked at: they make no file, take no space, and do
+    /// not start.
+    #[must_use]
+    pub fn planner(&self) -> Session {
+        Session {
+            plans_only: true,
+            ..self.clone()
+        }
+    }
+
+    /// Whether it is a [`planner`](Session::planner).
+    pub fn plans_only(&self) -> bool {
+        self.plans_only
+    }
+
+    /// The engine below.
+    pub fn engine(&self) -> &Engine {
+        self.begin();
+        &self.inner.engine
+    }
+
+    /// With the first use of a session goes what dead processes have left in its scratch folder, on
+    /// a thread that nothing waits for.
+    fn begin(&self) {
+        if self.plans_only
+            || self.inner.swept.load(Ordering::Relaxed)
+            || self.inner.swept.swap(true, Ordering::Relaxed)
+        {
+            return;
+        }
+        let folder = self.inner.scratch_folder.clone();
+        // Without a thread it is left to whatever makes scratch.
+        drop(
+            std::thread::Builder::new()
+                .name("outcore-sweep".into())
+                .spawn(move || Scratch::sweep(&folder)),
+        );
+    }
+
+    /// Budget, bytes. It alone decides how what is added up is cut, so that the bits of a result do
+    /// not depend on who else has memory.
+    pub fn memory_bytes(&self) -> u64 {
+        self.inner.engine.budget().total()
+    }
+
+    /// Bytes of it that a run may have, if need be after those that go on now: what is only moved,
+    /// and what is added up elsewhere, may be cut by it.
+    pub fn memory_free(&self) -> u64 {
+        self.inner.engine.budget().plannable()
+    }
+
+    /// Compute threads.
+    pub fn threads(&self) -> usize {
+        self.inner.engine.threads()
+    }
+
+    /// Who multiplies.
+    pub fn blas(&self) -> &Blas {
+        &self.inner.blas
+    }
+
+    /// Starts the engine if need be, and says what it runs on.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when there is no driver.
+    pub fn info(&self) -> Result<Info> {
+        let engine = self.inner.engine.info()?;
+        Ok(Info {
+            memory_bytes: engine.memory_bytes,
+            threads: engine.threads,
+            driver: engine.driver.name,
+            queue_depth: engine.driver.depth,
+            registered_bytes: engine.driver.registered_bytes,
+            fallback: engine.driver.fallback,
+            blas: self.inner.blas.name().to_owned(),
+            blas_version: self.inner.blas.version().to_owned(),
+            scratch: self.inner.scratch_folder.clone(),
+        })
+    }
+
+    /// How the last run of this session went.
+    pub fn last_trace(&self) -> Option<Arc<Trace>> {
+        self.inner.last_trace.locked().clone()
+    }
+
+    pub(crate) fn keep_trace(&self, trace: Trace) {
+        *self.inner.last_trace.locked() = Some(Arc::new(trace));
+    }
+
+    /// All bytes of a file or object that lies beside a matrix, such as its vocabulary.
+    ///
+    /// # Errors
+    /// [`Error::Store`] for one that is not there.
+    pub fn read_all(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
+        read_text(path.as_ref(), u64::MAX)
+    }
+
+    /// The open file behind a path; one for each file, so that all views of it see each other's
+    /// writes.
+    pub fn file(&self, path: &Path, interrupted: bool) -> Result<Arc<StoredFile>> {
+        self.file_from(path, interrupted, 0)
+    }
+
+    /// The same without its first `shift` bytes.
+    pub fn file_from(&self, path: &Path, interrupted: bool, shift: u64) -> Result<Arc<StoredFile>> {
+        self.begin();
+        let (store, name) = locate(path)?;
+        let object = if interrupted {
+            store.open_interrupted(&name)?
+        } else {
+            store.open(&name)?
+        };
+        let stat = store.stat(&name)?;
+        let mut files = self.inner.files.locked();
+        files.retain(|_, file| file.strong_count() > 0);
+        let key = (object.identity(), shift);
+        if let Some(known) = files.get(&key).and_then(Weak::upgrade)
+            && known.is_current(&stat)
+        {
+            return Ok(known);
+        }
+        let wrap_device = self.inner.wrap_device.clone();
+        let file = Arc::new(StoredFile::named(
+            path,
+            store,
+            name,
+            &object,
+            &stat,
+            interrupted,
+            wrap_device,
+            shift,
+        ));
+        files.insert(key, Arc::downgrade(&file));
+        Ok(file)
+    }
+
+    /// Gives a new file its name; who opens it finds this one.
+    pub fn commit(&self, file: &Arc<StoredFile>) -> Result<()> {
+        file.commit()?;
+        if let Some(identity) = file.identity() {
+            self.inner
+                .files
+                .locked()
+                .insert((identity, 0), Arc::downgrade(file));
+        }
+        Ok(())
+    }
+
+    /// Takes a file for whole that a writer in place has left half written, because another program
+    /// has written it anew since.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn accept(&self, path: impl AsRef<Path>) -> Result<()> {
+        let (store, name) = locate(path.as_ref())?;
+        Ok(store.clear_mark(&name)?)
+    }
+
+    /// A device as the session uses it.
+    pub fn wrap_device(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
+        self.inner.wrap_device.wrap(device)
+    }
+
+    /// A file on a device whose object the caller names.
+    pub fn device_file(&self, name: String, device: Arc<dyn Device>) -> StoredFile {
+        StoredFile::unnamed_as(name, device, self.inner.wrap_device.clone())
+    }
+
+    /// A file of the scratch folder, or what a plan that is only looked at takes for it; then
+    /// `path` says where it would be.
+    pub fn scratch_file(&self, path: Option<&Path>, len: u64) -> Result<Arc<StoredFile>> {
+        Ok(Arc::new(match self.plans_only {
+            true => {
+                let name = path.map_or_else(|| "scratch".into(), |path| path.display().to_string());
+                self.imagined(path.unwrap_or(&self.inner.scratch_folder), name, len)
+            }
+            false => StoredFile::unnamed(
+                &self.scratch()?.create(len)?,
+                self.inner.wrap_device.clone(),
+            ),
+        }))
+    }
+
+    /// Whether the scratch folder has room for `needed` bytes, of which files are going to be made
+    /// one after another.
+    pub fn expect_scratch(&self, what: &str, needed: u64) -> Result<()> {
+        match needed > 0 && !self.plans_only {
+            true => Ok(self.scratch()?.check_space(
+                &format!("{what}, scratch in {}", self.inner.scratch_folder.display()),
+                needed,
+            )?),
+            false => Ok(()),
+        }
+    }
+
+    /// A file that a plan would make at a path: with the limits of the store there, or of files
+    /// that are open on the same file system.
+    fn imagined(&self, path: &Path, name: String, len: u64) -> StoredFile {
+        let there = path
+            .ancestors()
+            .find_map(|folder| Identity::of_path(folder).ok());
+        let files = self.inner.files.locked();
+        let near = files
+            .iter()
+            .filter(|((identity, _), _)| there.is_some_and(|there| there.is_near(identity)));
+        let near = near
+            .filter_map(|(_, file)| file.upgrade())
+            .map(|file| file.extent().device().limits())
+            .next();
+        let limits = locate(path)
+            .ok()
+            .and_then(|(store, _)| store.limits())
+            .or(near);
+        StoredFile::imagined(
+            name,
+            len,
+            limits.unwrap_or(Limits {
+                block: FILE_BLOCK_BYTES as u32,
+                max_transfer: 1 << 30,
+            }),
+        )
+    }
+
+    /// A new file of a store, or what a plan that is only looked at takes for it: it has its name
+    /// once it is committed. With `is_new` nothing may be at the path, then as now.
+    ///
+    /// # Errors
+    /// [`Error::Store`] when there is no room, or the folder cannot be written.
+    pub fn new_file(&self, path: &Path, len: u64, is_new: bool) -> Result<Arc<StoredFile>> {
+        let (store, name) = locate(path)?;
+        if self.plans_only {
+            let file = self.imagined(path, path.display().to_string(), len);
+            return Ok(Arc::new(file));
+        }
+        let object = if is_new {
+            store.create_new(&name, len)?
+        } else {
+            store.create(&name, len)?
+        };
+        let wrap_device = self.inner.wrap_device.clone();
+        Ok(Arc::new(StoredFile::unfinished(
+            path,
+            store,
+            name,
+            object,
+            wrap_device,
+        )))
+    }
+
+    fn scratch(&self) -> Result<&Scratch> {
+        if let Some(scratch) = self.inner.scratch.get() {
+            return Ok(scratch);
+        }
+        let object = self.inner.scratch_folder.display().to_string();
+        std::fs::create_dir_all(&self.inner.scratch_folder).map_err(|source| {
+            match source.kind() {
+                ErrorKind::AlreadyExists | ErrorKind::NotADirectory => {
+                    Error::Store(outcore_store::Error::NotAFolder { object })
+                }
+                ErrorKind::PermissionDenied => Error::Store(outcore_store::Error::Denied {
+                    object,
+                    action: "create it",
+                }),
+                _ => Error::of_io(object, source),
+            }
+        })?;
+        let made = Scratch::new(&self.inner.scratch_folder, self.inner.tmpfs)?;
+        Ok(self.inner.scratch.get_or_init(|| made))
+    }
+
+    /// A folder for what may be gone on with when this process has died.
+    pub(crate) fn lasting_scratch(&self) -> Result<Folder> {
+        Ok(self.scratch()?.lasting()?)
+    }
+}

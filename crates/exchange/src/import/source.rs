@@ -1,0 +1,174 @@
+//! Foreign files through the engine: as text in order, or at any place. Nothing of them stays in
+//! the page cache.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use outcore_core::bytes::Bytes;
+use outcore_core::{Error, Result, Session, StoredFile};
+use outcore_engine::{Plan, Region, StreamOptions, Task};
+use outcore_formats::{Compression, ReadAt, Source};
+use serde::{Deserialize, Serialize};
+
+/// A foreign file, and how to tell whether it is still the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Identity {
+    pub(super) path: PathBuf,
+    pub(super) bytes: u64,
+    /// Seconds and nanoseconds since 1970; none where the file system does not tell.
+    modified: Option<(u64, u32)>,
+}
+
+/// A foreign file. It is open only while it is read: there may be more of them than a process may
+/// have open.
+pub(super) struct Foreign {
+    pub(super) identity: Identity,
+    path: PathBuf,
+    name: String,
+}
+
+impl Foreign {
+    /// Looks at a file, which has to be one.
+    pub(super) fn open(session: &Session, path: &Path) -> Result<Foreign> {
+        let file = session.file(path, false)?;
+        let identity = identity_of(path, &file)?;
+        Ok(Foreign {
+            identity,
+            path: path.to_owned(),
+            name: file.extent().name().to_owned(),
+        })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The file, opened.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for one that has changed since it was looked at.
+    pub(super) fn file(&self, session: &Session) -> Result<Arc<StoredFile>> {
+        let file = session.file(&self.path, false)?;
+        match identity_of(&self.path, &file)? == self.identity {
+            true => Ok(file),
+            false => Err(Error::value(format!(
+                "{} has changed since the import was begun",
+                self.name
+            ))),
+        }
+    }
+
+    /// Its text from byte `at` on; in a compressed file, what is before is decompressed and
+    /// dropped.
+    pub(super) fn text(
+        &self,
+        session: &Session,
+        options: StreamOptions,
+        stop: &Arc<AtomicBool>,
+        at: u64,
+    ) -> Result<Source<Bytes>> {
+        let file = self.file(session)?;
+        let open = |from: u64| -> Result<Source<Bytes>> {
+            let bytes = Bytes::of(
+                session,
+                file.extent(),
+                from..self.identity.bytes,
+                options,
+                stop,
+            )?;
+            Ok(Source::open(self.name(), bytes)?)
+        };
+        let mut source = open(0)?;
+        if at == 0 {
+            return Ok(source);
+        }
+        if source.compression() == Compression::Plain && at <= self.identity.bytes {
+            drop(source);
+            return open(at);
+        }
+        source.skip(at)?;
+        Ok(source)
+    }
+}
+
+fn identity_of(path: &Path, file: &StoredFile) -> Result<Identity> {
+    let about = std::fs::metadata(path).map_err(|source| Error::Device {
+        object: path.display().to_string(),
+        source,
+    })?;
+    let since = about
+        .modified()
+        .ok()
+        .and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+    let modified = since.map(|since| (since.as_secs(), since.subsec_nanos()));
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    Ok(Identity {
+        path,
+        bytes: file.extent().len(),
+        modified,
+    })
+}
+
+/// A file at any place: each read is a plan of one task, which waits for its memory as plans do.
+pub(super) struct Anywhere {
+    session: Session,
+    file: Arc<StoredFile>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Anywhere {
+    const MOST: usize = 1 << 20;
+
+    pub(super) fn new(
+        session: &Session,
+        file: &Arc<StoredFile>,
+        stop: &Arc<AtomicBool>,
+    ) -> Arc<Anywhere> {
+        Arc::new(Anywhere {
+            session: session.clone(),
+            file: Arc::clone(file),
+            stop: Arc::clone(stop),
+        })
+    }
+
+    fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Error::Cancelled);
+        }
+        let mut plan = Plan::new(format!("read {}", self.file.extent().name()));
+        let extent = plan.extent(self.file.extent());
+        let (sender, receiver) = std::sync::mpsc::channel();
+        plan.task(
+            Task::new("read")
+                .held(len)
+                .read(Region::span(extent, offset, len as u64))
+                .run(move |cx| {
+                    _ = sender.send(cx.blocks[0].bytes().to_vec());
+                    Ok(())
+                }),
+        );
+        self.session.engine().run(plan)?.wait()?;
+        receiver.recv().map_err(|_| Error::Closed)
+    }
+}
+
+impl ReadAt for Anywhere {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        let left = self.file.extent().len().saturating_sub(offset);
+        let len = bytes
+            .len()
+            .min(Self::MOST)
+            .min(usize::try_from(left).unwrap_or(usize::MAX));
+        if len > 0 {
+            bytes[..len].copy_from_slice(&self.read(offset, len).map_err(io::Error::other)?);
+        }
+        Ok(len)
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.file.extent().len())
+    }
+}

@@ -1,0 +1,143 @@
+//! Copies of a matrix with another element type, order or place.
+
+use std::ops::Range;
+
+use outcore_core::panels::{cut, panels};
+use outcore_core::{DType, Job, MemorySplit, Order, Result, Session};
+use outcore_engine::{Plan, Task};
+use outcore_kernels::{Real, convert_into};
+
+use crate::array::Array;
+use crate::layout::Layout;
+use crate::operand::Operand;
+use crate::output::Output;
+
+impl Array {
+    /// A copy with another element type, order or place.
+    ///
+    /// # Errors
+    /// As [`convert`].
+    pub fn convert(&self, out: Output, dtype: DType, order: Order) -> Result<Job<Array>> {
+        convert(self.session(), self.into(), out, dtype, order)
+    }
+}
+
+/// A copy of an operand with another element type, order or place; of one in memory, the way to
+/// store it.
+///
+/// Cost: reads x, writes the result.
+///
+/// # Errors
+/// [`Value`](outcore_core::Error::Value) when both share bytes,
+/// [`OverBudget`](outcore_core::Error::OverBudget); what keeps the output from being
+/// created.
+pub fn convert(
+    session: &Session,
+    x: Operand,
+    out: Output,
+    dtype: DType,
+    order: Order,
+) -> Result<Job<Array>> {
+    match (x.dtype(), dtype) {
+        (DType::F32, DType::F32) => convert_as::<f32, f32>(session, &x, out, dtype, order),
+        (DType::F32, DType::F64) => convert_as::<f32, f64>(session, &x, out, dtype, order),
+        (DType::F64, DType::F32) => convert_as::<f64, f32>(session, &x, out, dtype, order),
+        (DType::F64, DType::F64) => convert_as::<f64, f64>(session, &x, out, dtype, order),
+    }
+}
+
+fn convert_as<T: Real, U: Real>(
+    session: &Session,
+    x: &Operand,
+    out: Output,
+    dtype: DType,
+    order: Order,
+) -> Result<Job<Array>> {
+    out.check_distinct(&[x])?;
+    let mut plan = Plan::new(format!("convert {}", x.name()));
+    let target = out.target(session, dtype, &x.shape(), order, &mut plan)?;
+    // The way to write comes first: a file that is also read is read by the same way.
+    let into = plan.extent(&target.extent);
+    let from = x.extent(&mut plan);
+    let (layout, out_layout) = (x.layout(), target.array.layout());
+    for (rows, cols) in convert_tiles(
+        session,
+        &layout,
+        &out_layout,
+        [x.dtype().bytes(), dtype.bytes()],
+    ) {
+        let source = layout.tile(from, rows.clone(), cols.clone(), x.dtype().bytes());
+        let sink = out_layout.tile(into, rows, cols, dtype.bytes());
+        plan.task(
+            Task::new("convert")
+                .read(source.region)
+                .write(sink.region)
+                .run(move |cx| {
+                    let [source_block, sink_block] = cx.blocks else {
+                        unreachable!("two were declared")
+                    };
+                    Ok(convert_into(
+                        sink.of_mut::<U>(sink_block)?,
+                        source.of::<T>(source_block)?,
+                    )?)
+                }),
+        );
+    }
+    plan.bound(target.array.nbytes() + if x.is_stored() { x.bytes() } else { 0 });
+    target.job(session, vec![plan])
+}
+
+/// Panels where both sides agree on what lies next to each other, else squares as large as memory
+/// allows.
+fn convert_tiles(
+    session: &Session,
+    layout: &Layout,
+    out: &Layout,
+    [source, sink]: [u64; 2],
+) -> Vec<(Range<u64>, Range<u64>)> {
+    let (rows, cols) = (layout.rows, layout.cols);
+    let share = MemorySplit::new(session).moved_panel_bytes();
+    let both = source + sink;
+    if layout.by_rows() == out.by_rows() {
+        return match out.by_rows() {
+            true => panels(rows, cols * both, share)
+                .into_iter()
+                .map(|rows| (rows, 0..cols))
+                .collect(),
+            false => panels(cols, rows * both, share)
+                .into_iter()
+                .map(|cols| (0..rows, cols))
+                .collect(),
+        };
+    }
+    let (across, along) = sides_of_whole_sectors(share / both, source, sink);
+    let (height, width) = if layout.by_rows() {
+        (along, across)
+    } else {
+        (across, along)
+    };
+    cut(0..rows, height)
+        .into_iter()
+        .flat_map(|rows| {
+            cut(0..cols, width)
+                .into_iter()
+                .map(move |cols| (rows.clone(), cols))
+        })
+        .collect()
+}
+
+/// Sides of a tile of at most `elements` elements, the first along the runs of a source and the
+/// second along those of a sink: near-square, and where there is room for any such, with runs of
+/// whole sectors in both.
+fn sides_of_whole_sectors(elements: u64, source_bytes: u64, sink_bytes: u64) -> (u64, u64) {
+    const SECTOR_BYTES: u64 = 512;
+    let (source, sink) = (SECTOR_BYTES / source_bytes, SECTOR_BYTES / sink_bytes);
+    let side = ((elements as f64).sqrt() as u64).max(1);
+    match elements >= source * sink {
+        true => {
+            let first = (side / source * source).max(source);
+            (first, (elements / first / sink * sink).max(sink))
+        }
+        false => (side, side),
+    }
+}

@@ -1,0 +1,179 @@
+//! How the elements of a dense matrix lie in an extent, and blocks of them.
+//!
+//! A layout says where element (0, 0) is, and how far it is to the next row and the next column.
+//! One of the two is a single element away, so every block of it is a strided region.
+
+use std::ops::Range;
+
+use outcore_core::file::FILE_BLOCK_BYTES;
+use outcore_core::format::Dense;
+use outcore_core::{Order, Result};
+use outcore_engine::{Block, ExtentRef, Region};
+use outcore_kernels::{MatMut, MatRef, Real, view, view_mut};
+
+/// Element (i, j) is `i * row_stride + j * col_stride` elements behind `offset` bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Bytes before element (0, 0).
+    pub offset: u64,
+    /// Rows.
+    pub rows: u64,
+    /// Columns.
+    pub cols: u64,
+    /// Elements from one row to the next.
+    pub row_stride: u64,
+    /// Elements from one column to the next.
+    pub col_stride: u64,
+}
+
+impl Layout {
+    /// Rows follow each other without a gap, and not all of them begin where a block of the file
+    /// system does.
+    pub fn is_dense_by_rows_across_blocks(&self, element: u64) -> bool {
+        let aligned = |bytes: u64| bytes.is_multiple_of(FILE_BLOCK_BYTES);
+        let aligned = aligned(self.offset) && aligned(self.row_stride * element);
+        self.col_stride == 1 && self.row_stride == self.cols && !aligned
+    }
+
+    /// In a file without the bytes that [`Dense::shift`] says.
+    pub fn of(dense: &Dense) -> Layout {
+        let (row_stride, col_stride) = match dense.order {
+            Order::Row => (dense.leading_dimension, 1),
+            Order::Column => (1, dense.leading_dimension),
+        };
+        let offset = dense.data_offset - dense.shift();
+        Layout {
+            offset,
+            rows: dense.rows,
+            cols: dense.cols,
+            row_stride,
+            col_stride,
+        }
+    }
+
+    /// Rows as columns.
+    pub fn transposed(&self) -> Layout {
+        Layout {
+            rows: self.cols,
+            cols: self.rows,
+            row_stride: self.col_stride,
+            col_stride: self.row_stride,
+            ..*self
+        }
+    }
+
+    /// Some of its rows and columns.
+    pub(crate) fn sliced(&self, rows: Range<u64>, cols: Range<u64>, element: u64) -> Layout {
+        let skipped = rows.start * self.row_stride + cols.start * self.col_stride;
+        Layout {
+            offset: self.offset + skipped * element,
+            rows: rows.end - rows.start,
+            cols: cols.end - cols.start,
+            ..*self
+        }
+    }
+
+    /// Whether the elements of a row lie next to each other (else those of a column do).
+    pub fn by_rows(&self) -> bool {
+        match (self.col_stride == 1, self.row_stride == 1) {
+            (true, true) => self.cols > 1 || self.rows == 1,
+            (by_rows, _) => by_rows,
+        }
+    }
+
+    /// A block of it, as a region of an extent.
+    pub fn tile(
+        &self,
+        extent: ExtentRef,
+        rows: Range<u64>,
+        cols: Range<u64>,
+        element: u64,
+    ) -> Tile {
+        let part = self.sliced(rows, cols, element);
+        let by_rows = self.by_rows();
+        let (runs, length, stride) = match by_rows {
+            true => (part.rows, part.cols, part.row_stride),
+            false => (part.cols, part.rows, part.col_stride),
+        };
+        let row_bytes = length * element;
+        let stride = if runs <= 1 {
+            row_bytes
+        } else {
+            (stride * element).max(row_bytes)
+        };
+        let region = Region {
+            extent,
+            offset: part.offset,
+            row_bytes,
+            stride,
+            rows: runs,
+        };
+        Tile {
+            region,
+            rows: part.rows as usize,
+            cols: part.cols as usize,
+            by_rows,
+        }
+    }
+}
+
+/// A block of a matrix: which bytes, and how they are rows and columns once in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Tile {
+    /// Its bytes.
+    pub region: Region,
+    /// Rows.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+    by_rows: bool,
+}
+
+impl Tile {
+    /// Whether rows are runs of memory.
+    pub fn is_by_rows(&self) -> bool {
+        self.by_rows || self.cols <= 1 && self.rows <= 1
+    }
+
+    /// The same bytes as the transposed block.
+    pub fn transposed(self) -> Tile {
+        Tile {
+            rows: self.cols,
+            cols: self.rows,
+            by_rows: !self.by_rows,
+            ..self
+        }
+    }
+
+    fn strides<T>(&self, block: &Block) -> (usize, usize) {
+        if self.by_rows {
+            (block.pitch::<T>(), 1)
+        } else {
+            (1, block.pitch::<T>())
+        }
+    }
+
+    /// The block's elements.
+    pub fn of<'a, T: Real>(&self, block: &'a Block) -> Result<MatRef<'a, T>> {
+        let (row_stride, col_stride) = self.strides::<T>(block);
+        Ok(view(
+            block.slice::<T>(),
+            self.rows,
+            self.cols,
+            row_stride,
+            col_stride,
+        )?)
+    }
+
+    /// The block's elements, to be changed.
+    pub fn of_mut<'a, T: Real>(&self, block: &'a mut Block) -> Result<MatMut<'a, T>> {
+        let (row_stride, col_stride) = self.strides::<T>(block);
+        Ok(view_mut(
+            block.slice_mut::<T>(),
+            self.rows,
+            self.cols,
+            row_stride,
+            col_stride,
+        )?)
+    }
+}

@@ -1,0 +1,187 @@
+//! What an operation reads: a matrix on SSD, or one in the caller's memory.
+
+use std::ops::Range;
+
+use outcore_core::DType;
+use outcore_core::panels::panels_that_fit;
+use outcore_device::Shared;
+use outcore_engine::{ExtentRef, Plan};
+
+use crate::array::Array;
+use crate::layout::Layout;
+
+/// A matrix that an operation reads: on SSD, or in memory where it fits.
+#[derive(Clone)]
+pub enum Operand {
+    /// On SSD.
+    Stored(Array),
+    /// In the caller's memory.
+    Memory {
+        /// The bytes from the first to the last element.
+        bytes: Shared,
+        /// Element type.
+        dtype: DType,
+        /// Rows.
+        rows: u64,
+        /// Columns.
+        cols: u64,
+        /// Elements from one row to the next.
+        row_stride: u64,
+        /// Elements from one column to the next; this or `row_stride` is 1.
+        col_stride: u64,
+    },
+}
+
+impl From<Array> for Operand {
+    fn from(array: Array) -> Operand {
+        Operand::Stored(array)
+    }
+}
+
+impl From<&Array> for Operand {
+    fn from(array: &Array) -> Operand {
+        Operand::Stored(array.clone())
+    }
+}
+
+impl Operand {
+    /// Rows.
+    pub fn rows(&self) -> u64 {
+        self.layout().rows
+    }
+
+    /// Columns.
+    pub fn cols(&self) -> u64 {
+        self.layout().cols
+    }
+
+    /// As of an array; what is in memory is a matrix.
+    pub fn shape(&self) -> Vec<u64> {
+        match self {
+            Operand::Stored(array) => array.shape(),
+            Operand::Memory { rows, cols, .. } => vec![*rows, *cols],
+        }
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Operand::Stored(array) => array.dtype(),
+            Operand::Memory { dtype, .. } => *dtype,
+        }
+    }
+
+    /// What errors call it.
+    pub fn name(&self) -> &str {
+        match self {
+            Operand::Stored(array) => array.name(),
+            Operand::Memory { .. } => "array in memory",
+        }
+    }
+
+    /// The transpose.
+    #[must_use]
+    pub fn t(&self) -> Operand {
+        match self.clone() {
+            Operand::Stored(array) => Operand::Stored(array.transposed()),
+            Operand::Memory {
+                bytes,
+                dtype,
+                rows,
+                cols,
+                row_stride,
+                col_stride,
+            } => Operand::Memory {
+                bytes,
+                dtype,
+                rows: cols,
+                cols: rows,
+                row_stride: col_stride,
+                col_stride: row_stride,
+            },
+        }
+    }
+
+    /// How its elements lie.
+    pub fn layout(&self) -> Layout {
+        match self {
+            Operand::Stored(array) => array.layout(),
+            &Operand::Memory {
+                rows,
+                cols,
+                row_stride,
+                col_stride,
+                ..
+            } => Layout {
+                offset: 0,
+                rows,
+                cols,
+                row_stride,
+                col_stride,
+            },
+        }
+    }
+
+    /// Bytes of the budget that some rows of it take.
+    pub fn frame_bytes(&self, rows: Range<u64>) -> u64 {
+        let Operand::Stored(array) = self else {
+            return 0;
+        };
+        let extent = Plan::new("frame").extent(array.extent());
+        array
+            .layout()
+            .tile(extent, rows, 0..array.cols(), array.dtype().bytes())
+            .region
+            .frame_bytes(u64::from(array.extent().block()))
+    }
+
+    /// Its rows in panels that take at most `panel_bytes` bytes of frames, or one row.
+    pub fn panels(&self, panel_bytes: u64) -> Vec<Range<u64>> {
+        self.panels_beside(0, panel_bytes)
+    }
+
+    /// The same with `row_bytes` bytes of something else beside each row.
+    pub fn panels_beside(&self, row_bytes: u64, panel_bytes: u64) -> Vec<Range<u64>> {
+        let bytes_each = self.cols() * self.dtype().bytes() + row_bytes;
+        panels_that_fit(self.rows(), bytes_each, panel_bytes, |rows| {
+            self.frame_bytes(rows)
+        })
+    }
+
+    /// Whether it lies on SSD.
+    pub fn is_stored(&self) -> bool {
+        matches!(self, Operand::Stored(_))
+    }
+
+    /// Bytes of its elements.
+    pub fn bytes(&self) -> u64 {
+        self.rows() * self.cols() * self.dtype().bytes()
+    }
+
+    /// Bytes of its elements if they lie on SSD, else none.
+    pub fn stored_bytes(&self) -> u64 {
+        if self.is_stored() { self.bytes() } else { 0 }
+    }
+
+    /// Bytes of the budget that all of it takes, row by row.
+    pub fn waiting_bytes(&self) -> u64 {
+        if self.layout().by_rows() {
+            self.frame_bytes(0..self.rows())
+        } else {
+            self.bytes()
+        }
+    }
+
+    /// Whether it has one dimension.
+    pub fn is_vector(&self) -> bool {
+        self.shape().len() == 1
+    }
+
+    /// The operand as an extent of a plan.
+    pub fn extent(&self, plan: &mut Plan) -> ExtentRef {
+        match self {
+            Operand::Stored(array) => plan.extent(array.extent()),
+            Operand::Memory { bytes, .. } => plan.resident("array in memory", bytes.clone()),
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Where the result of an operation goes.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use outcore_core::file::Writer;
+use outcore_core::{DType, Error, Job, Order, Result, Segments, Session, StoredFile};
+use outcore_engine::{Extent, Plan};
+
+use crate::array::Array;
+use crate::operand::Operand;
+
+/// Where a result goes.
+#[derive(Clone, Default)]
+pub enum Output {
+    /// The session's scratch folder; it goes with its last view.
+    #[default]
+    Scratch,
+    /// A new `.npy` file, there when it is whole.
+    New(PathBuf),
+    /// A matrix that is there, changed in place.
+    InPlace(Array),
+}
+
+/// An output that a plan writes to.
+pub struct Target {
+    /// The result.
+    pub array: Array,
+    /// What plans write to.
+    pub extent: Extent,
+    writer: Option<Writer>,
+    unfinished: Option<Arc<StoredFile>>,
+}
+
+impl Output {
+    /// Refuses an output in place that an operand may still be read from.
+    pub fn check_distinct(&self, operands: &[&Operand]) -> Result<()> {
+        let Output::InPlace(out) = self else {
+            return Ok(());
+        };
+        let shares = |operand: &&&Operand| matches!(operand, Operand::Stored(array) if out.shares_bytes(array));
+        match operands.iter().find(shares) {
+            Some(_) => Err(Error::value(format!(
+                "{} is both an operand and the output; write to another matrix",
+                out.name()
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes room for a result, or checks what is there.
+    pub fn target(
+        self,
+        session: &Session,
+        dtype: DType,
+        shape: &[u64],
+        order: Order,
+        plan: &mut Plan,
+    ) -> Result<Target> {
+        match self {
+            Output::Scratch => {
+                let array = Array::temporary(session, dtype, shape, order)?;
+                Ok(Target {
+                    extent: array.extent().clone(),
+                    array,
+                    writer: None,
+                    unfinished: None,
+                })
+            }
+            Output::New(path) => {
+                let array = Array::unfinished(session, &path, dtype, shape, order, plan)?;
+                Ok(Target {
+                    extent: array.extent().clone(),
+                    unfinished: Some(Arc::clone(&array.file)),
+                    array,
+                    writer: None,
+                })
+            }
+            Output::InPlace(array) => {
+                if array.dtype() != dtype {
+                    return Err(Error::DType {
+                        what: format!(
+                            "the result is {dtype}, {} is {}",
+                            array.name(),
+                            array.dtype()
+                        ),
+                    });
+                }
+                if array.shape() != shape {
+                    return Err(Error::shape(format!(
+                        "the result is {shape:?}, {} is {:?}",
+                        array.name(),
+                        array.shape()
+                    )));
+                }
+                let writer = Writer::plan(&array.file);
+                Ok(Target {
+                    extent: writer.extent(),
+                    array,
+                    writer: Some(writer),
+                    unfinished: None,
+                })
+            }
+        }
+    }
+}
+
+impl Target {
+    /// The job that fills it; its result is the array.
+    pub fn job(self, session: &Session, plans: Vec<Plan>) -> Result<Job<Array>> {
+        let array = self.array.clone();
+        let job = Job::new(session, plans, move |_| Ok(array))?;
+        self.filled_by(session, job)
+    }
+
+    /// The same, in segments.
+    pub fn job_in_segments(
+        self,
+        session: &Session,
+        plan: Plan,
+        make: impl Fn(&mut Segments<'_>) -> Result<()> + Send + 'static,
+    ) -> Result<Job<Array>> {
+        let job = Job::in_segments(session, plan, make, self.array.clone())?;
+        self.filled_by(session, job)
+    }
+
+    fn filled_by(self, session: &Session, job: Job<Array>) -> Result<Job<Array>> {
+        let Target {
+            writer, unfinished, ..
+        } = self;
+        let (new, session_of) = (unfinished.is_some(), session.clone());
+        let job = job.writes(writer, unfinished);
+        Ok(match new {
+            // Opened like any other, it is written in place like any other.
+            true => job.map(move |array| {
+                array
+                    .path()
+                    .map_or_else(|| Ok(array.clone()), |path| Array::open(&session_of, path))
+            }),
+            false => job,
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! Rows of a matrix, wherever they are.
+
+use outcore_core::{DType, Result};
+
+use crate::array::Array;
+use crate::operand::Operand;
+use crate::sparse::Sparse;
+
+/// Rows to pass over.
+pub enum Rows {
+    /// Lines of a sparse matrix: its rows in CSR, its columns in CSC.
+    Sparse(Sparse),
+    /// On SSD or in memory.
+    Dense(Operand),
+}
+
+impl Rows {
+    /// Rows; lines, of a sparse matrix.
+    pub fn count(&self) -> u64 {
+        match self {
+            Rows::Sparse(a) => a.lines(),
+            Rows::Dense(x) => x.rows(),
+        }
+    }
+
+    /// Elements of a row, zeros among them.
+    pub fn width(&self) -> u64 {
+        match self {
+            Rows::Sparse(a) => a.width(),
+            Rows::Dense(x) => x.cols(),
+        }
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Rows::Sparse(a) => a.dtype(),
+            Rows::Dense(x) => x.dtype(),
+        }
+    }
+
+    /// What errors call it.
+    pub fn name(&self) -> &str {
+        match self {
+            Rows::Sparse(a) => a.name(),
+            Rows::Dense(x) => x.name(),
+        }
+    }
+
+    /// Refuses a matrix that is compressed by columns.
+    pub fn check_rows_together(&self) -> Result<()> {
+        match self {
+            Rows::Sparse(a) => a.check_rows_together(),
+            Rows::Dense(_) => Ok(()),
+        }
+    }
+
+    /// Bytes of it on SSD.
+    pub fn stored_bytes(&self) -> u64 {
+        match self {
+            Rows::Sparse(a) => a.stored_bytes(),
+            Rows::Dense(x) => x.stored_bytes(),
+        }
+    }
+}
+
+impl From<Operand> for Rows {
+    fn from(x: Operand) -> Rows {
+        Rows::Dense(x)
+    }
+}
+
+impl From<Array> for Rows {
+    fn from(x: Array) -> Rows {
+        Rows::Dense(x.into())
+    }
+}
+
+impl From<&Array> for Rows {
+    fn from(x: &Array) -> Rows {
+        Rows::Dense(x.into())
+    }
+}
+
+impl From<&Sparse> for Rows {
+    fn from(a: &Sparse) -> Rows {
+        Rows::Sparse(a.clone())
+    }
+}
+
+impl From<Sparse> for Rows {
+    fn from(a: Sparse) -> Rows {
+        Rows::Sparse(a)
+    }
+}

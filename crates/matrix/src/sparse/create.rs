@@ -1,0 +1,213 @@
+//! New sparse matrices: their files, made together and named together, and the regions that plans
+//! write.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use outcore_core::format::Vector;
+use outcore_core::{DType, Element, Result, Session, StoredFile};
+use outcore_engine::{Extent, ExtentRef, Plan, Region, Task};
+use outcore_store::{NewObjects, locate};
+
+use super::{Sparse, names};
+use crate::sparse::format::{Compressed, Description, Entries};
+
+/// What a new matrix is going to be.
+#[derive(Clone, Copy, Debug)]
+pub struct SparseShape {
+    /// Rows or columns as lines.
+    pub format: Compressed,
+    /// Lines.
+    pub lines: u64,
+    /// Places of a line.
+    pub width: u64,
+    /// Entries.
+    pub entries: u64,
+    /// The type of indices.
+    pub index: Element,
+    /// The type of values.
+    pub dtype: DType,
+    /// Whether values are stored; else all are one.
+    pub has_values: bool,
+}
+
+impl SparseShape {
+    /// The shape of a matrix that is there.
+    pub fn of(matrix: &Sparse) -> SparseShape {
+        SparseShape {
+            format: matrix.format(),
+            lines: matrix.lines(),
+            width: matrix.width(),
+            entries: matrix.nonzeros(),
+            index: matrix.index_element(),
+            dtype: matrix.dtype(),
+            has_values: matrix.has_values(),
+        }
+    }
+
+    pub(super) fn description(&self) -> Description {
+        let shape = self.format.lines_first([self.lines, self.width]);
+        Description {
+            format: self.format,
+            shape,
+            nonzeros: Some(self.entries),
+            dtype: Some(self.dtype),
+            layout: Entries::Arrays,
+        }
+    }
+
+    fn vectors(&self) -> [(&'static str, Vector); 3] {
+        [
+            (names::OFFSETS, Vector::new(Element::I64, self.lines + 1)),
+            (names::INDICES, Vector::new(self.index, self.entries)),
+            (
+                names::VALUES,
+                Vector::new(Element::Real(self.dtype), self.entries),
+            ),
+        ]
+    }
+
+    /// The least type for numbers below `width`.
+    pub fn index_for(width: u64) -> Element {
+        if width <= 1 << 31 {
+            Element::I32
+        } else {
+            Element::I64
+        }
+    }
+}
+
+/// A matrix whose files are there but not yet written.
+pub struct NewSparse {
+    session: Session,
+    shape: SparseShape,
+    path: Option<PathBuf>,
+    objects: Option<Box<dyn NewObjects>>,
+    /// Offsets, indices and, where there are any, values.
+    files: Vec<(Vector, Arc<StoredFile>)>,
+}
+
+impl NewSparse {
+    /// Makes room, in a new folder or in scratch. The plan writes the headers.
+    pub fn make(
+        session: &Session,
+        path: Option<PathBuf>,
+        shape: SparseShape,
+        plan: &mut Plan,
+    ) -> Result<NewSparse> {
+        let vectors = shape
+            .vectors()
+            .into_iter()
+            .take(if shape.has_values { 3 } else { 2 });
+        let mut objects = match &path {
+            Some(path) if !session.plans_only() => {
+                let (store, name) = locate(path)?;
+                Some(store.create_together(&name, &names::ALL)?)
+            }
+            _ => None,
+        };
+        let mut files = Vec::new();
+        for (name, vector) in vectors {
+            let file = match (&mut objects, &path) {
+                (Some(objects), Some(path)) => {
+                    let device = objects.create(name, vector.file_bytes())?;
+                    Arc::new(session.device_file(path.join(name).display().to_string(), device))
+                }
+                _ => session.scratch_file(path.as_deref(), vector.file_bytes())?,
+            };
+            header(plan, file.extent(), vector.header());
+            files.push((vector, file));
+        }
+        if let (Some(objects), Some(path)) = (&mut objects, &path) {
+            let text = shape.description().text().into_bytes();
+            let device = objects.create(names::DESCRIPTION, text.len() as u64)?;
+            let object = path.join(names::DESCRIPTION).display().to_string();
+            header(plan, session.device_file(object, device).extent(), text);
+        }
+        Ok(NewSparse {
+            session: session.clone(),
+            shape,
+            path,
+            objects,
+            files,
+        })
+    }
+
+    /// What it is going to be.
+    pub fn shape(&self) -> &SparseShape {
+        &self.shape
+    }
+
+    /// Bytes of its arrays.
+    pub fn nbytes(&self) -> u64 {
+        self.files
+            .iter()
+            .map(|(vector, _)| vector.len * vector.element.bytes())
+            .sum()
+    }
+
+    fn region(&self, plan: &mut Plan, which: usize, range: Range<u64>) -> Region {
+        let (vector, file) = &self.files[which];
+        let (extent, size): (ExtentRef, u64) = (plan.extent(file.extent()), vector.element.bytes());
+        Region::span(
+            extent,
+            vector.data_offset + range.start * size,
+            (range.end - range.start) * size,
+        )
+    }
+
+    /// Offsets, int64, of which the number of lines and one more are.
+    pub fn offsets(&self, plan: &mut Plan, range: Range<u64>) -> Region {
+        self.region(plan, 0, range)
+    }
+
+    /// Indices of some entries.
+    pub fn indices(&self, plan: &mut Plan, entries: Range<u64>) -> Region {
+        self.region(plan, 1, entries)
+    }
+
+    /// Values of some entries, where there are any.
+    pub fn values(&self, plan: &mut Plan, entries: Range<u64>) -> Option<Region> {
+        self.shape.has_values.then(|| self.region(plan, 2, entries))
+    }
+
+    /// The matrix, under its name if it is to have one. All is written.
+    pub fn finish(self) -> Result<Sparse> {
+        let NewSparse {
+            session,
+            shape,
+            path,
+            objects,
+            files,
+        } = self;
+        if let (Some(objects), Some(path)) = (objects, path) {
+            objects.commit()?;
+            return Sparse::open(&session, path);
+        }
+        let SparseShape {
+            lines,
+            width,
+            dtype,
+            format,
+            ..
+        } = shape;
+        Sparse::of_files(
+            &session,
+            "scratch".into(),
+            format,
+            [lines, width],
+            dtype,
+            files,
+        )
+    }
+}
+
+/// A task that writes bytes to the start of a file.
+pub(super) fn header(plan: &mut Plan, extent: &Extent, bytes: Vec<u8>) {
+    let region = Region::span(plan.extent(extent), 0, bytes.len() as u64);
+    plan.task(Task::new("header").write(region).run(move |cx| {
+        cx.blocks[0].bytes_mut().copy_from_slice(&bytes);
+        Ok(())
+    }));
+}

@@ -1,0 +1,681 @@
+//! Samples: many small pieces of training data in one place, each found at once by number or by
+//! name.
+//!
+//! A dataset is a folder, or objects below a name in a formatted store:
+//!
+//! ```text
+//!   dataset.json          what samples are made of, how many there are, and length and checksum of every other file
+//!   samples               their bytes, one after another, nothing between them
+//!   places, places.bits   where each begins, in few bits (packed.rs)
+//!   sums                  CRC-32C of each, u32
+//!   names, names.groups   of each, length u32 and bytes; where every 64th begins, u64
+//!   names.sums            CRC-32C of the names of every 64, u32
+//!   lookup                which sample has a name (names.rs)
+//!   ends, ends.bits       where each ends, instead of `samples`, where samples are in files of others (sample_storage.rs, record_format.rs)
+//! ```
+//!
+//! All but `samples` and `names` is in memory while a dataset is open: 4 bytes a sample for its
+//! checksum, up to 4 for its place (none where all are of one length), 4 more for its end in files
+//! of others, and 4 where samples have names. Samples are read by one gather: deduplicated, sorted,
+//! completed in any order, each checked.
+//!
+//! After Zhu et al., Efficient User-Level Storage Disaggregation for Deep Learning (CLUSTER 2019).
+
+mod batch;
+mod buffer_pool;
+mod clustering;
+mod images;
+mod lanes;
+mod loader;
+mod names;
+mod opening;
+mod order;
+mod packed;
+mod pending_batch;
+mod reading;
+mod record_format;
+mod sample_cache;
+mod sample_storage;
+mod schema;
+mod shards;
+mod writer;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use outcore_core::{Error, FormatError, Result, Session};
+use outcore_engine::{Item, Reservation};
+use outcore_kernels::fetch_from;
+use outcore_store::checksum;
+use serde::{Deserialize, Serialize};
+
+use self::clustering::CHUNK_BYTES;
+use self::images::Wrong;
+use self::opening::Names;
+use self::order::ORDER_BYTES;
+use self::packed::GROUP;
+use self::sample_storage::Body;
+use self::schema::Schema;
+
+pub use self::batch::{Batch, Column};
+pub use self::buffer_pool::Bytes;
+pub use self::images::{Channels, Decode};
+pub use self::loader::{End, Loader, LoaderOptions, LoaderState};
+pub use self::order::{Chunks, Shuffle};
+pub use self::reading::{Reading, Samples};
+pub use self::record_format::Form;
+pub use self::sample_storage::ExternalFiles;
+pub use self::schema::{Field, Kind, elements, item_bytes};
+pub use self::shards::{ShardOptions, Shards};
+pub use self::writer::{DatasetWriter, WriterOptions};
+
+const FORMAT: &str = "outcore dataset";
+const VERSION: u32 = 1;
+/// Of `dataset.json`, at most: the paths of some million files.
+const MANIFEST_BYTES: u64 = 256 << 20;
+/// Chunks of a chunk shuffle in memory, at most.
+const CHUNKS_AT_ONCE: u64 = 144;
+/// Its lanes: numbers that many numbers of ranks divide.
+const LANES: [u64; 8] = [48, 24, 16, 12, 8, 6, 4, 2];
+/// Of a name, in an error.
+const SHOWN_CHARACTERS: usize = 80;
+/// Who waits asks so often whether to go on.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The files of a dataset.
+mod parts {
+    pub(super) const MANIFEST: &str = "dataset.json";
+    pub(super) const LOOKUP: &str = "lookup";
+    /// Those that grow with the samples, by number.
+    pub(super) const GROWING: [&str; 9] = [
+        "samples",
+        "places",
+        "places.bits",
+        "sums",
+        "ends",
+        "ends.bits",
+        "names",
+        "names.groups",
+        "names.sums",
+    ];
+    pub(super) fn all() -> Vec<&'static str> {
+        GROWING.into_iter().chain([MANIFEST, LOOKUP]).collect()
+    }
+    pub(super) const SAMPLES: usize = 0;
+    pub(super) const PLACES: usize = 1;
+    pub(super) const BITS: usize = 2;
+    pub(super) const SUMS: usize = 3;
+    pub(super) const ENDS: usize = 4;
+    pub(super) const END_BITS: usize = 5;
+    pub(super) const NAMES: usize = 6;
+    pub(super) const NAME_GROUPS: usize = 7;
+    pub(super) const NAME_SUMS: usize = 8;
+}
+
+/// Length and checksum of a file. That of the samples has none as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct File {
+    bytes: u64,
+    crc32c: u32,
+}
+
+/// `dataset.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Manifest {
+    format: String,
+    version: u32,
+    samples: u64,
+    named: bool,
+    fields: Vec<Field>,
+    files: Vec<(String, File)>,
+    /// Where the bytes of samples are, if not in `samples`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    elsewhere: Option<ExternalFiles>,
+    /// By field with a whole number in it: how much more alike neighbours are than samples far
+    /// apart; 1 where they are not.
+    clustering: Vec<(String, f64)>,
+    /// The names of the numbers of `label`, from 0 on, where samples come from folders that are
+    /// their classes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    classes: Option<Vec<String>>,
+    /// Of all bytes of the file before this member's name.
+    crc32c: u32,
+}
+
+/// Samples, open to be read. Clones are the same; it may be used from any thread.
+#[derive(Clone)]
+pub struct Dataset {
+    inner: Arc<Inner>,
+    /// By field, if it is decoded; empty where none is.
+    decoded: Arc<[Option<Decode>]>,
+}
+
+impl fmt::Debug for Dataset {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Dataset")
+            .field("path", &self.inner.path)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Inner {
+    session: Session,
+    path: PathBuf,
+    manifest: Manifest,
+    schema: Schema,
+    digest: u64,
+    body: Body,
+    sums: Vec<u32>,
+    names: Option<Names>,
+    /// Bytes of `places`, `sums` and `names`.
+    directory: Reservation,
+}
+
+impl Dataset {
+    /// The same samples, of which some fields are decoded where they are put side by side
+    /// ([`Batch`]).
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a field that is not there, or is not bytes.
+    pub fn decoding(&self, fields: Vec<Decode>) -> Result<Dataset> {
+        let mut decoded = vec![
+            None;
+            if fields.is_empty() {
+                0
+            } else {
+                self.fields().len()
+            }
+        ];
+        for decode in fields {
+            let is_it = |field: &Field| field.name == decode.field && field.kind == Kind::Bytes;
+            let Some(field) = self.fields().iter().position(is_it) else {
+                return Err(Error::value(format!(
+                    "{}: {:?} is no field of bytes",
+                    self.path().display(),
+                    decode.field
+                )));
+            };
+            decoded[field] = Some(decode);
+        }
+        Ok(Dataset {
+            inner: Arc::clone(&self.inner),
+            decoded: decoded.into(),
+        })
+    }
+
+    /// How a field is decoded.
+    fn decode_of(&self, field: usize) -> Option<&Decode> {
+        self.decoded.get(field)?.as_ref()
+    }
+
+    /// Whether a field, by its number, comes as numbers: it is an array, or decoded.
+    #[must_use]
+    pub fn is_array(&self, field: usize) -> bool {
+        matches!(self.fields()[field].kind, Kind::Array { .. }) || self.decode_of(field).is_some()
+    }
+
+    /// Number of samples.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.inner.manifest.samples
+    }
+
+    /// Whether it has none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What samples are made of.
+    #[must_use]
+    pub fn fields(&self) -> &[Field] {
+        &self.inner.manifest.fields
+    }
+
+    /// Whether samples have names.
+    #[must_use]
+    pub fn is_named(&self) -> bool {
+        self.inner.manifest.named
+    }
+
+    /// Bytes of all samples; of the files that they are in, where those are others'.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.body().bytes()
+    }
+
+    /// What samples are in files of others, which the dataset only points to.
+    #[must_use]
+    pub fn form(&self) -> Option<Form> {
+        self.body().form
+    }
+
+    /// Bytes of memory that it takes while it is open.
+    #[must_use]
+    pub fn directory_bytes(&self) -> u64 {
+        self.inner.directory.bytes()
+    }
+
+    /// For each field with a whole number in it: how much more alike neighbours are than samples
+    /// far apart, as the variance of the means of chunks of 256 KiB over that of as many samples
+    /// taken anywhere. About 1 for samples in no order; samples of a chunk, where it is sorted.
+    #[must_use]
+    pub fn clustering(&self) -> &[(String, f64)] {
+        &self.inner.manifest.clustering
+    }
+
+    /// A chunk shuffle of this dataset: of chunks of 256 KiB, `at_once` of them in memory. Their
+    /// number is part of the order; `None` for as many as an eighth of the memory has room for,
+    /// while as many are on their way: 144 at most, which is as good as a global shuffle for data
+    /// that is not sorted. Where most chunks would have one sample it is a global shuffle, which
+    /// needs no windows for the same.
+    #[must_use]
+    pub fn chunk_shuffle(&self, at_once: Option<u64>) -> Shuffle {
+        let mean = (self.bytes() / self.len().max(1)).max(1);
+        let samples = CHUNK_BYTES / mean;
+        if samples < 2 {
+            return Shuffle::Global;
+        }
+        // Not of what is free: the order is to be the same whatever else goes on.
+        // Of the shortest samples, their order takes more than they do.
+        let fit = || {
+            (self.session().memory_bytes() / 8 / (samples * mean.max(2 * ORDER_BYTES)))
+                .min(CHUNKS_AT_ONCE)
+        };
+        let at_once = at_once.unwrap_or_else(fit).max(1);
+        let lanes = LANES
+            .into_iter()
+            .find(|lanes| 2 * lanes <= at_once)
+            .unwrap_or(1);
+        Shuffle::Chunks(Chunks {
+            samples,
+            window: at_once / lanes,
+            lanes,
+        })
+    }
+
+    /// The names of the numbers of the field `label`, from 0 on, where the writer of the dataset
+    /// has told them.
+    #[must_use]
+    pub fn classes(&self) -> Option<&[String]> {
+        self.inner.manifest.classes.as_deref()
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    fn body(&self) -> &Body {
+        &self.inner.body
+    }
+
+    /// Which bytes a sample is: the first, and their number.
+    fn place(&self, sample: u64) -> (u64, u64) {
+        self.body().place(sample)
+    }
+
+    /// The bytes of a sample in their file.
+    ///
+    /// # Errors
+    /// [`Error::Format`] for a place that is none.
+    fn item(&self, sample: u64) -> Result<Item<'_>> {
+        let (start, len) = self.place(sample);
+        let item = self.body().item(start, len);
+        item.extent.check(item.offset, len)?;
+        Ok(item)
+    }
+
+    /// Bytes of a sample, as it is stored.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for one that is not there.
+    pub fn bytes_of(&self, sample: u64) -> Result<u64> {
+        self.check(sample)?;
+        Ok(self.place(sample).1)
+    }
+
+    fn check(&self, sample: u64) -> Result<()> {
+        if sample < self.len() {
+            return Ok(());
+        }
+        Err(Error::value(format!(
+            "{}: sample {sample} of {}",
+            self.inner.path.display(),
+            self.len()
+        )))
+    }
+
+    fn schema(&self) -> &Schema {
+        &self.inner.schema
+    }
+
+    fn session(&self) -> &Session {
+        &self.inner.session
+    }
+
+    /// Tells datasets apart.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        self.inner.digest
+    }
+
+    /// Which sample has a name.
+    ///
+    /// # Errors
+    /// Those of the device: the name of the one sample that may have it is read and compared.
+    pub fn find(&self, name: &[u8]) -> Result<Option<u64>> {
+        let Some(names) = &self.inner.names else {
+            return Ok(None);
+        };
+        let Some(sample) = names.lookup.find(name) else {
+            return Ok(None);
+        };
+        Ok((self.name(sample)?.as_deref() == Some(name)).then_some(sample))
+    }
+
+    /// The sample that has a name if any has; another one, or none, for a name that no sample has.
+    #[must_use]
+    pub fn candidate(&self, name: &[u8]) -> Option<u64> {
+        self.inner.names.as_ref()?.lookup.find(name)
+    }
+
+    /// The name of a sample, where samples have names.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a sample that is not there, [`Error::Format`] for a damaged file, those
+    /// of the device.
+    pub fn name(&self, sample: u64) -> Result<Option<Vec<u8>>> {
+        self.check(sample)?;
+        let (group, within) = (sample / GROUP as u64, (sample % GROUP as u64) as usize);
+        Ok(self
+            .names(group..group + 1)?
+            .into_iter()
+            .flatten()
+            .nth(within))
+    }
+
+    /// The names of some groups of 64 samples, group by group; none where samples have none.
+    ///
+    /// # Errors
+    /// As [`name`](Dataset::name).
+    pub fn names(&self, groups: Range<u64>) -> Result<Vec<Vec<Vec<u8>>>> {
+        let Some(names) = &self.inner.names else {
+            return Ok(Vec::new());
+        };
+        let all = self.len().div_ceil(GROUP as u64);
+        let groups: Vec<usize> = (groups.start..groups.end.min(all))
+            .map(|group| group as usize)
+            .collect();
+        names.of_groups(self.session(), &groups, self.len())
+    }
+
+    /// The names of some samples, by one batch of reads; none where samples have none.
+    ///
+    /// # Errors
+    /// As [`name`](Dataset::name).
+    pub fn names_of(&self, samples: &[u64]) -> Result<Vec<Vec<u8>>> {
+        samples.iter().try_for_each(|&sample| self.check(sample))?;
+        let Some(names) = &self.inner.names else {
+            return Ok(Vec::new());
+        };
+        let mut groups: Vec<usize> = samples
+            .iter()
+            .map(|&sample| sample as usize / GROUP)
+            .collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let found = names.of_groups(self.session(), &groups, self.len())?;
+        let name = |&sample: &u64| {
+            let group = groups
+                .binary_search(&(sample as usize / GROUP))
+                .expect("it is among them");
+            found[group][sample as usize % GROUP].clone()
+        };
+        Ok(samples.iter().map(name).collect())
+    }
+}
+
+impl Dataset {
+    /// The bytes of each field of a sample.
+    ///
+    /// # Errors
+    /// [`Error::Format`] for bytes that are no sample.
+    pub fn split<'a>(&self, sample: &'a [u8]) -> Result<Vec<Cow<'a, [u8]>>> {
+        let split = match self.form() {
+            Some(form) => form
+                .fields(sample, self.schema())
+                .map_err(|fault| fault.to_string()),
+            None => {
+                let mut places = Vec::new();
+                let split = self.schema().split(sample, &mut places);
+                split.map(|()| {
+                    places
+                        .into_iter()
+                        .map(|place| Cow::Borrowed(&sample[place]))
+                        .collect()
+                })
+            }
+        };
+        split.map_err(|reason| {
+            FormatError::Corrupt {
+                object: self.path().display().to_string(),
+                offset: 0,
+                reason: format!("a sample: {reason}"),
+            }
+            .into()
+        })
+    }
+
+    /// Says what is wrong with a sample.
+    fn wrong(&self, sample: u64, reason: impl std::fmt::Display) -> Error {
+        let item = self.body().item(self.place(sample).0, 0);
+        let (object, reason) = (
+            item.extent.name().to_owned(),
+            format!("sample {sample}: {reason}"),
+        );
+        FormatError::Corrupt {
+            object,
+            offset: item.offset,
+            reason,
+        }
+        .into()
+    }
+
+    /// Says why a field of a sample is not decoded.
+    fn undecoded(&self, sample: u64, decode: &Decode, wrong: Wrong) -> Error {
+        let field = format!("field {:?}", decode.field);
+        match wrong {
+            Wrong::Damaged(what) => self.wrong(sample, format!("{field} is {what}")),
+            Wrong::Size { height, width } => {
+                let (high, wide) = decode.size.unwrap_or_default();
+                let asked = format!("where {high} by {wide} were asked for");
+                self.wrong(
+                    sample,
+                    format!("{field} is a picture of {height} by {width} pixels, {asked}"),
+                )
+            }
+            Wrong::Unsupported(kind) => {
+                let object = self
+                    .body()
+                    .item(self.place(sample).0, 0)
+                    .extent
+                    .name()
+                    .to_owned();
+                FormatError::Unsupported {
+                    object,
+                    reason: format!("sample {sample}: {field} is {kind}, which is not decoded"),
+                }
+                .into()
+            }
+            Wrong::TooLarge {
+                height,
+                width,
+                needed,
+            } => {
+                let object = self
+                    .body()
+                    .item(self.place(sample).0, 0)
+                    .extent
+                    .name()
+                    .to_owned();
+                let budget = self.session().memory_bytes();
+                let size = if height == 0 {
+                    String::new()
+                } else {
+                    format!(" of {height} by {width} pixels")
+                };
+                let what = format!("{object}: sample {sample}: {field}, a picture{size},");
+                Error::OverBudget {
+                    what,
+                    needed,
+                    available: budget,
+                    budget,
+                }
+            }
+        }
+    }
+
+    /// The same error with the name of the sample that it is about, where that has one and it can
+    /// be read.
+    fn named(&self, sample: u64, error: Error) -> Error {
+        let Ok(Some(name)) = self.name(sample) else {
+            return error;
+        };
+        let name = shown(&name);
+        let number = format!("sample {sample}");
+        let told = |what: &str| match what.rfind(&number) {
+            Some(at) => format!(
+                "{} ({name}){}",
+                &what[..at + number.len()],
+                &what[at + number.len()..]
+            ),
+            None => what.to_owned(),
+        };
+        match error {
+            Error::Format(FormatError::Corrupt {
+                object,
+                offset,
+                reason,
+            }) => FormatError::Corrupt {
+                object,
+                offset,
+                reason: told(&reason),
+            }
+            .into(),
+            Error::Format(FormatError::Unsupported { object, reason }) => {
+                FormatError::Unsupported {
+                    object,
+                    reason: told(&reason),
+                }
+                .into()
+            }
+            Error::OverBudget {
+                what,
+                needed,
+                available,
+                budget,
+            } => Error::OverBudget {
+                what: told(&what),
+                needed,
+                available,
+                budget,
+            },
+            Error::Device { object, source } => Error::Device {
+                object: told(&object),
+                source,
+            },
+            other => other,
+        }
+    }
+
+    /// Says which sample cannot be read.
+    fn unreadable(&self, sample: u64, error: Error) -> Error {
+        match error {
+            Error::Device { object, source } => Error::Device {
+                object: format!("{object}: sample {sample}"),
+                source,
+            },
+            Error::Format(damage) => self.wrong(sample, damage),
+            other => other,
+        }
+    }
+
+    /// Asks for the checksum of a sample from memory, without waiting for it.
+    fn fetch_sum(&self, sample: u64) {
+        fetch_from(&self.inner.sums, sample as usize);
+    }
+
+    /// Compares a sample with its checksum.
+    fn verify(&self, sample: u64, bytes: &[u8]) -> Result<()> {
+        self.compare(sample, checksum(bytes))
+    }
+
+    fn compare(&self, sample: u64, sum: u32) -> Result<()> {
+        if sum == self.inner.sums[sample as usize] {
+            return Ok(());
+        }
+        Err(self.wrong(sample, "it is not what was written: its checksum differs"))
+    }
+}
+
+/// A name in an error: what there is room for.
+fn shown(name: &[u8]) -> String {
+    let name = String::from_utf8_lossy(name);
+    let end = name
+        .char_indices()
+        .nth(SHOWN_CHARACTERS)
+        .map_or(name.len(), |(at, _)| at);
+    format!(
+        "{:?}{}",
+        &name[..end],
+        if end < name.len() { "..." } else { "" }
+    )
+}
+
+/// What the checksum of a manifest is of; none for what is no manifest.
+fn summed(text: &[u8]) -> Option<&[u8]> {
+    const NAME: &[u8] = b"\"crc32c\"";
+    text.windows(NAME.len())
+        .rposition(|window| window == NAME)
+        .map(|at| &text[..at])
+}
+
+impl Manifest {
+    fn new(
+        fields: Vec<Field>,
+        samples: u64,
+        named: bool,
+        files: Vec<(String, File)>,
+        elsewhere: Option<ExternalFiles>,
+        clustering: Vec<(String, f64)>,
+        classes: Option<Vec<String>>,
+    ) -> Manifest {
+        let (format, version) = (FORMAT.into(), VERSION);
+        Manifest {
+            format,
+            version,
+            samples,
+            named,
+            fields,
+            files,
+            elsewhere,
+            clustering,
+            classes,
+            crc32c: 0,
+        }
+    }
+
+    /// As it lies in `dataset.json`.
+    fn encode(&mut self) -> Vec<u8> {
+        let text = |manifest: &Manifest| {
+            serde_json::to_vec_pretty(manifest).expect("numbers and names have no way to fail")
+        };
+        self.crc32c = summed(&text(self)).map_or(0, checksum);
+        [text(self), b"\n".to_vec()].concat()
+    }
+}
