@@ -24,9 +24,10 @@
 //! destroy.
 //!
 //! ```
-//! use outcore::{Session, Settings, StreamOptions, StreamStore};
+//! use outcore_core::{Session, Settings};
+//! use outcore_streams::{StreamOptions, StreamStore};
 //!
-//! # fn main() -> outcore::Result<()> {
+//! # fn main() -> outcore_core::Result<()> {
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let path = folder.path().join("cache.store");
 //! let session = Session::new(Settings { memory_bytes: Some(64 << 20), ..Settings::default() })?;
