@@ -135,7 +135,6 @@ impl Buf {
     /// Adds the range that follows this one in the same memory.
     ///
     /// # Errors
-    ///
     /// `next` again, if it is not that range.
     pub fn try_join(&mut self, mut next: Buf) -> Result<(), Buf> {
         let follows = self.pointer.as_ptr().wrapping_add(self.len) == next.pointer.as_ptr();

@@ -24,7 +24,6 @@ impl MemoryDevice {
     /// hardware.
     ///
     /// # Panics
-    ///
     /// If `block` is not a power of two or the memory cannot be allocated.
     pub fn with_block(name: impl Into<String>, len: u64, block: u32) -> MemoryDevice {
         assert!(

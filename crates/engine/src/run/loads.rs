@@ -1,10 +1,10 @@
-//! The way into a run: stays get frames in the order of the schedule, and what they are to hold.
+//! Loads of a run: residencies get frames in the order of the schedule, and their content.
 
 use super::*;
 
-/// Bytes that are admitted before a task uses them, at first: enough to keep any device busy.
-/// Memory that was never touched costs more than to read into it, so a run begins with little and
-/// takes more where it finds that it should have looked further ahead.
+/// Initial limit of the bytes that are admitted before a task uses them: enough to keep any device
+/// busy. Using untouched memory costs more than reading into it, so a run begins with little and
+/// raises the limit when it has waited for the device.
 pub(super) const AHEAD_BYTES: u64 = 64 << 20;
 
 impl Run {
@@ -41,8 +41,8 @@ impl Run {
         }
     }
 
-    /// Whether there is cause to look further ahead: threads have nothing to do, and there was a
-    /// time when nothing was under way for them, although there is more to be done.
+    /// Whether to raise the limit: threads are idle, and at some time no request was in flight
+    /// because the limit held further loads back.
     pub(super) fn looks_further(&mut self, core: &Core<'_>) -> bool {
         let is_held_up = self.admitted < self.stays.len()
             && self.ahead >= self.ahead_most
@@ -58,8 +58,7 @@ impl Run {
         further
     }
 
-    /// A frame now, or none because it has to wait (or because the system refused, which ends the
-    /// run).
+    /// A frame, or `None` if it has to wait (or if the system refused, which ends the run).
     fn take(&mut self, core: &mut Core<'_>, bytes: usize) -> Option<Buf> {
         let frame = core
             .memory
@@ -75,7 +74,7 @@ impl Run {
         frame
     }
 
-    /// A load that an idle block spares.
+    /// The bytes of an idle block, in place of a load.
     fn reuse(&mut self, core: &mut Core<'_>, stay: u32) -> Option<Shared> {
         let scheduled = &self.schedule.stays[stay as usize];
         if !scheduled.load || !scheduled.after.is_empty() {

@@ -1,13 +1,13 @@
-//! The way out of a run: blocks and shared sectors to their device, frames back to the memory.
+//! Stores of a run: blocks and shared sectors go to their device, frames return to the memory.
 
 use super::*;
 
 impl Run {
-    /// Gives a frame back. Its bytes stay known where nothing in this run can change them and a
-    /// later one may find them: not where the area is larger than memory, so that its first bytes
-    /// would be gone when its last ones have come, unless the plan says that the next one goes
-    /// backwards. Else each of them would take memory that was never touched, which can cost more
-    /// than to read them.
+    /// Returns a frame. Its bytes are kept as an idle block if no task of this run can change them
+    /// and a later run can reuse them. That excludes areas larger than memory, whose first blocks
+    /// would be evicted before the last have been read, unless the plan says that the next one runs
+    /// backwards: each idle block would make the run use untouched memory, which can cost more than
+    /// reading.
     pub(super) fn retire(&mut self, core: &mut Core<'_>, stay: u32, bytes: Shared) {
         let block = self.block_of(stay);
         let fits =
@@ -41,7 +41,7 @@ impl Run {
         self.store_what_may(core);
     }
 
-    /// Goes on with stores in the order in which they began, as far as there is room for shared
+    /// Continues stores in the order in which they began, as far as there is room for shared
     /// sectors.
     pub(super) fn store_what_may(&mut self, core: &mut Core<'_>) {
         while let Some(&stay) = self.to_store.front().filter(|_| self.error.is_none()) {
@@ -59,7 +59,7 @@ impl Run {
         }
     }
 
-    /// True when the last row of a stay is on its way.
+    /// True when the last row of a residency has been sent.
     pub(super) fn store_rows(
         &mut self,
         core: &mut Core<'_>,
@@ -129,7 +129,7 @@ impl Run {
         room
     }
 
-    /// Everything of a stay is with the device or the shared sectors.
+    /// All bytes of a residency are on the device or in the shared sectors.
     pub(super) fn stay_stored(&mut self, core: &mut Core<'_>, stay: u32) {
         let State::Storing { bytes, .. } =
             std::mem::replace(&mut self.stays[stay as usize].state, State::Gone)
@@ -160,7 +160,8 @@ impl Run {
         }
     }
 
-    /// True when no shared sector stands between the device and these bytes; else sends those on.
+    /// True if no shared sector with these bytes is pending; otherwise sends such sectors to the
+    /// device.
     pub(super) fn sectors_clear(&mut self, core: &mut Core<'_>, region: Option<&Region>) -> bool {
         if self.sectors.is_clear(region) {
             return true;
@@ -184,7 +185,7 @@ impl Run {
         Error::Device { object, source }
     }
 
-    /// The requests of a stay that were under way have ended.
+    /// The requests of a residency that were in flight have completed.
     pub(super) fn stay_moved(&mut self, core: &mut Core<'_>, stay: u32) {
         let region = self.block_of(stay).region;
         let name = &self.areas[region.extent.0 as usize].name;
