@@ -87,7 +87,7 @@ enum State {
     Gone,
 }
 
-struct StayState {
+struct ResidencyState {
     state: State,
     /// Bytes admitted for it and not used yet.
     ahead: u64,
@@ -101,7 +101,7 @@ struct NodeState {
     position: u32,
     done: bool,
     /// Without duplicates.
-    stays: Vec<u32>,
+    residencies: Vec<u32>,
     name: &'static str,
     weight: u64,
 }
@@ -161,7 +161,7 @@ pub(crate) struct Run {
     written: BTreeSet<ExtentRef>,
     ticket: Arc<ticket::Shared<Outcome>>,
     recorder: Recorder,
-    stays: Vec<StayState>,
+    residencies: Vec<ResidencyState>,
     nodes: Vec<NodeState>,
     admitted: usize,
     to_load: VecDeque<u32>,
@@ -248,7 +248,7 @@ impl Run {
             may_wait,
             written,
             recorder: Recorder::new(),
-            stays: Vec::new(),
+            residencies: Vec::new(),
             nodes: Vec::new(),
             admitted: 0,
             to_load: VecDeque::new(),
@@ -278,19 +278,19 @@ impl Run {
             self.covered[block.region.extent.0 as usize] += block.bytes;
         }
         self.blocks_known = self.schedule.blocks.len();
-        self.stays.extend(
-            self.schedule.stays[self.stays.len()..]
+        self.residencies.extend(
+            self.schedule.residencies[self.residencies.len()..]
                 .iter()
-                .map(|stay| StayState {
+                .map(|residency| ResidencyState {
                     state: State::Away,
                     ahead: 0,
-                    uses_left: stay.uses,
+                    uses_left: residency.uses,
                     users: Vec::new(),
                 }),
         );
         for node in first_node..self.schedule.nodes.len() {
             let scheduled = &self.schedule.nodes[node];
-            let distinct = scheduled.distinct_stays();
+            let distinct = scheduled.distinct_residencies();
             let done_before = |need: &&u32| {
                 self.nodes
                     .get(**need as usize)
@@ -306,7 +306,7 @@ impl Run {
                 missing: distinct.len() as u32,
                 position: 0,
                 done: false,
-                stays: distinct,
+                residencies: distinct,
                 name,
                 weight,
             });
@@ -315,10 +315,13 @@ impl Run {
         for position in first_position..self.schedule.order.len() {
             let node = self.schedule.order[position];
             self.nodes[node as usize].position = position as u32;
-            for index in 0..self.nodes[node as usize].stays.len() {
-                let stay = self.nodes[node as usize].stays[index] as usize;
-                self.stays[stay].users.push(node);
-                if matches!(self.stays[stay].state, State::Ready(_) | State::Lent) {
+            for index in 0..self.nodes[node as usize].residencies.len() {
+                let residency = self.nodes[node as usize].residencies[index] as usize;
+                self.residencies[residency].users.push(node);
+                if matches!(
+                    self.residencies[residency].state,
+                    State::Ready(_) | State::Lent
+                ) {
                     self.nodes[node as usize].missing -= 1;
                 }
             }
@@ -334,12 +337,12 @@ impl Run {
         }
     }
 
-    fn block_of(&self, stay: u32) -> &crate::schedule::BlockInfo {
-        &self.schedule.blocks[self.schedule.stays[stay as usize].block as usize]
+    fn block_of(&self, residency: u32) -> &crate::schedule::BlockInfo {
+        &self.schedule.blocks[self.schedule.residencies[residency as usize].block as usize]
     }
 
-    fn area_of(&self, stay: u32) -> &Area {
-        &self.areas[self.block_of(stay).region.extent.0 as usize]
+    fn area_of(&self, residency: u32) -> &Area {
+        &self.areas[self.block_of(residency).region.extent.0 as usize]
     }
 
     fn begin_requests(&mut self, requests: usize) {
@@ -397,13 +400,13 @@ impl Run {
             scheduled
                 .blocks
                 .iter()
-                .zip(&scheduled.stays)
-                .map(|(&(block, mode), &stay)| (block, mode, stay))
+                .zip(&scheduled.residencies)
+                .map(|(&(block, mode), &residency)| (block, mode, residency))
                 .collect()
         };
         let mut blocks: Vec<Block> = uses
             .into_iter()
-            .map(|(block, mode, stay)| self.lend(block, mode, stay))
+            .map(|(block, mode, residency)| self.lend(block, mode, residency))
             .collect();
         self.running += 1;
         let (mailbox, cancelled, scratch) = (
@@ -445,11 +448,11 @@ impl Run {
         });
     }
 
-    fn lend(&mut self, block: u32, mode: Mode, stay: u32) -> Block {
+    fn lend(&mut self, block: u32, mode: Mode, residency: u32) -> Block {
         let info = &self.schedule.blocks[block as usize];
         let (region, layout) = (info.region, info.layout);
-        self.ahead -= std::mem::take(&mut self.stays[stay as usize].ahead);
-        let state = &mut self.stays[stay as usize].state;
+        self.ahead -= std::mem::take(&mut self.residencies[residency as usize].ahead);
+        let state = &mut self.residencies[residency as usize].state;
         let data = match (mode, std::mem::replace(state, State::Lent)) {
             (Mode::Read, State::Ready(bytes)) => {
                 *state = State::Ready(bytes.clone());
@@ -463,7 +466,7 @@ impl Run {
                     .try_thaw()
                     .unwrap_or_else(|_| unreachable!("dependencies leave one holder")),
             ),
-            _ => unreachable!("a ready task has ready stays"),
+            _ => unreachable!("a ready task has ready residencies"),
         };
         Block {
             data,
@@ -491,10 +494,10 @@ impl Run {
         self.running -= 1;
         // The results of a skipped task are not stored.
         self.look_for_cancel();
-        let stays = self.schedule.nodes[node as usize].stays.clone();
-        for (block, &stay) in blocks.into_iter().zip(&stays) {
+        let residencies = self.schedule.nodes[node as usize].residencies.clone();
+        for (block, &residency) in blocks.into_iter().zip(&residencies) {
             if let Data::Owned(buf) = block.data {
-                self.stays[stay as usize].state = State::Ready(buf.freeze());
+                self.residencies[residency as usize].state = State::Ready(buf.freeze());
             }
         }
         self.recorder
@@ -512,9 +515,9 @@ impl Run {
             self.ticket.cancelled.store(true, Ordering::Release);
             return;
         }
-        for index in 0..self.nodes[node as usize].stays.len() {
-            let stay = self.nodes[node as usize].stays[index];
-            self.release_use(core, stay);
+        for index in 0..self.nodes[node as usize].residencies.len() {
+            let residency = self.nodes[node as usize].residencies[index];
+            self.release_use(core, residency);
         }
         for index in 0..self.schedule.nodes[node as usize].then.len() {
             let then = self.schedule.nodes[node as usize].then[index];
@@ -613,23 +616,23 @@ impl Run {
         }
     }
 
-    fn release_use(&mut self, core: &mut Core<'_>, stay: u32) {
-        let state = &mut self.stays[stay as usize];
+    fn release_use(&mut self, core: &mut Core<'_>, residency: u32) {
+        let state = &mut self.residencies[residency as usize];
         state.uses_left = state.uses_left.saturating_sub(1);
-        if state.uses_left > 0 || self.block_of(stay).pinned {
+        if state.uses_left > 0 || self.block_of(residency).pinned {
             return;
         }
         let State::Ready(bytes) =
-            std::mem::replace(&mut self.stays[stay as usize].state, State::Gone)
+            std::mem::replace(&mut self.residencies[residency as usize].state, State::Gone)
         else {
             unreachable!("its tasks have given it back")
         };
         match (
-            &self.area_of(stay).backing,
-            self.schedule.stays[stay as usize].store,
+            &self.area_of(residency).backing,
+            self.schedule.residencies[residency as usize].store,
         ) {
-            (Backing::Device(_), true) => self.start_store(core, stay, bytes),
-            (Backing::Device(_), false) => self.retire(core, stay, bytes),
+            (Backing::Device(_), true) => self.start_store(core, residency, bytes),
+            (Backing::Device(_), false) => self.retire(core, residency, bytes),
             (Backing::Resident(_) | Backing::Volatile, _) => {}
         }
     }
@@ -674,11 +677,14 @@ impl Run {
     /// Ends the run: releases memory and locks and delivers the result.
     fn finish(&mut self, core: &mut Core<'_>) {
         let mut results = HashMap::new();
-        for stay in 0..self.stays.len() as u32 {
-            let (region, layout) = (self.block_of(stay).region, self.block_of(stay).layout);
-            let pinned = self.block_of(stay).pinned && self.error.is_none();
-            let device = self.area_of(stay).is_device() || self.block_of(stay).pinned;
-            match std::mem::replace(&mut self.stays[stay as usize].state, State::Gone) {
+        for residency in 0..self.residencies.len() as u32 {
+            let (region, layout) = (
+                self.block_of(residency).region,
+                self.block_of(residency).layout,
+            );
+            let pinned = self.block_of(residency).pinned && self.error.is_none();
+            let device = self.area_of(residency).is_device() || self.block_of(residency).pinned;
+            match std::mem::replace(&mut self.residencies[residency as usize].state, State::Gone) {
                 State::Admitted(frame) => core.memory.give(&mut self.account, frame),
                 State::Ready(bytes) if pinned => {
                     core.memory.release(&mut self.account, &bytes);
@@ -809,13 +815,13 @@ impl Activity for Run {
         }
         drop(op);
         let (State::Loading { requests, .. } | State::Storing { requests, .. }) =
-            &mut self.stays[token as usize].state
+            &mut self.residencies[token as usize].state
         else {
             unreachable!("only what moves completes")
         };
         *requests -= 1;
         if *requests == 0 {
-            self.stay_moved(core, token);
+            self.residency_moved(core, token);
         }
     }
 

@@ -43,7 +43,7 @@ impl Totals {
     }
 }
 
-pub(crate) struct Stay {
+pub(crate) struct Residency {
     pub(crate) block: u32,
     pub(crate) load: bool,
     pub(crate) store: bool,
@@ -64,7 +64,7 @@ pub(crate) struct BlockInfo {
     readers: Vec<u32>,
     last_store: Option<u32>,
     uses: VecDeque<usize>,
-    stay: Option<u32>,
+    residency: Option<u32>,
     dirty: bool,
 }
 
@@ -73,17 +73,17 @@ pub(crate) struct Node {
     pub(crate) waits_for: u32,
     pub(crate) then: Vec<u32>,
     pub(crate) blocks: Vec<(u32, Mode)>,
-    pub(crate) stays: Vec<u32>,
+    pub(crate) residencies: Vec<u32>,
     pub(crate) needs: Vec<u32>,
 }
 
 impl Node {
     /// The residencies of the task, without duplicates.
-    pub(crate) fn distinct_stays(&self) -> Vec<u32> {
-        let mut stays = self.stays.clone();
-        stays.sort_unstable();
-        stays.dedup();
-        stays
+    pub(crate) fn distinct_residencies(&self) -> Vec<u32> {
+        let mut residencies = self.residencies.clone();
+        residencies.sort_unstable();
+        residencies.dedup();
+        residencies
     }
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Schedule {
     by_offset: HashMap<ExtentRef, ByOffset>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) order: Vec<u32>,
-    pub(crate) stays: Vec<Stay>,
+    pub(crate) residencies: Vec<Residency>,
     held: u64,
     pinned: u64,
     blocks_at_once: u64,
@@ -112,7 +112,7 @@ pub(crate) struct Schedule {
     pub(crate) sector_bytes: u64,
     /// Most concurrent tasks: scratch for more would reduce the memory for blocks.
     pub(crate) concurrency: usize,
-    stays_bytes: u64,
+    residency_bytes: u64,
     coverage: Coverage,
     /// Blocks in memory when the next group begins.
     recent: Recent,
@@ -162,7 +162,7 @@ impl Schedule {
     /// Traffic, and the most memory that the run can hold within `memory_bytes` when it prefetches.
     pub(crate) fn totals(&self, memory_bytes: u64) -> Totals {
         let merged = self.coverage.incomplete_bytes();
-        let all = self.stays_bytes + self.beside_bytes;
+        let all = self.residency_bytes + self.beside_bytes;
         Totals {
             bytes_read: self.bytes_read + merged,
             bytes_written: self.bytes_written + merged,
@@ -267,7 +267,7 @@ impl Schedule {
             readers: Vec::new(),
             last_store: None,
             uses: VecDeque::new(),
-            stay: None,
+            residency: None,
             dirty: false,
         });
         self.by_region.insert(region, id);
@@ -356,12 +356,12 @@ impl Schedule {
             self.check_fits(plan, &blocks)?;
             for &(block, mode) in &blocks {
                 self.end_overlapping(areas, block, mode, &mut evictable);
-                if self.blocks[block as usize].stay.is_some() {
+                if self.blocks[block as usize].residency.is_some() {
                     evictable.remove(&(position, block));
                 }
             }
             for &(block, mode) in &blocks {
-                if self.blocks[block as usize].stay.is_none() {
+                if self.blocks[block as usize].residency.is_none() {
                     self.make_room(areas, self.blocks[block as usize].bytes, &mut evictable);
                     self.begin(areas, block, mode);
                 }
@@ -370,8 +370,8 @@ impl Schedule {
             self.blocks_at_once = self.blocks_at_once.max(self.held);
             blocks.iter().for_each(|&(block, _)| {
                 self.nodes[node]
-                    .stays
-                    .push(self.blocks[block as usize].stay.expect("begun above"))
+                    .residencies
+                    .push(self.blocks[block as usize].residency.expect("begun above"))
             });
             blocks.sort_by_key(|&(block, _)| block);
             blocks.dedup_by_key(|&mut (block, _)| block);
@@ -383,7 +383,7 @@ impl Schedule {
     }
 
     fn check_fits(&self, plan: &str, blocks: &[(u32, Mode)]) -> Result<()> {
-        let new = |block: &BlockInfo| !(block.pinned && block.stay.is_some());
+        let new = |block: &BlockInfo| !(block.pinned && block.residency.is_some());
         if self.pinned + self.distinct_bytes(blocks, new) <= self.capacity {
             return Ok(());
         }
@@ -436,7 +436,7 @@ impl Schedule {
         for index in 0..self.blocks[block as usize].overlapping.len() {
             let other = self.blocks[block as usize].overlapping[index];
             let info = &self.blocks[other as usize];
-            if info.stay.is_some() && (mode != Mode::Read || info.dirty) {
+            if info.residency.is_some() && (mode != Mode::Read || info.dirty) {
                 evictable.remove(&(info.uses.front().copied().unwrap_or(NEVER), other));
                 self.end(areas, other);
             }
@@ -469,12 +469,12 @@ impl Schedule {
             self.bytes_read += info.region.load_bytes(area.block());
         }
         self.held += info.bytes;
-        self.stays_bytes += info.bytes;
+        self.residency_bytes += info.bytes;
         self.pinned += if info.pinned { info.bytes } else { 0 };
         let info = &mut self.blocks[block as usize];
-        info.stay = Some(self.stays.len() as u32);
+        info.residency = Some(self.residencies.len() as u32);
         info.dirty = false;
-        self.stays.push(Stay {
+        self.residencies.push(Residency {
             block,
             load,
             store: false,
@@ -494,8 +494,8 @@ impl Schedule {
         let info = &mut self.blocks[block as usize];
         debug_assert_eq!(info.uses.front(), Some(&position));
         info.uses.pop_front();
-        let stay = info.stay.expect("in use");
-        self.stays[stay as usize].uses += 1;
+        let residency = info.residency.expect("in use");
+        self.residencies[residency as usize].uses += 1;
         match (info.pinned, info.uses.front()) {
             (true, _) => {}
             (false, Some(&next)) => _ = evictable.insert((next, block)),
@@ -505,12 +505,15 @@ impl Schedule {
 
     fn end(&mut self, areas: &[Area], block: u32) {
         let info = &mut self.blocks[block as usize];
-        let stay = info.stay.take().expect("only what is in memory leaves it");
+        let residency = info
+            .residency
+            .take()
+            .expect("only what is in memory leaves it");
         self.held -= info.bytes;
         let area = &areas[info.region.extent.0 as usize];
         if std::mem::take(&mut info.dirty) && area.is_device() {
-            self.stays[stay as usize].store = true;
-            info.last_store = Some(stay);
+            self.residencies[residency as usize].store = true;
+            info.last_store = Some(residency);
             self.bytes_written += self.coverage.store(info.region, area.block(), area.bytes);
         }
     }
@@ -745,7 +748,7 @@ mod tests {
             plan.task(Task::new("step").update(Region::span(extent, row * 1000 + 100, 700)));
         }
         let schedule = plan.schedule(8 << 20, 2).unwrap();
-        assert_eq!(schedule.stays.len() as u64, TASKS);
+        assert_eq!(schedule.residencies.len() as u64, TASKS);
         assert!(
             schedule.coverage.looked_at.get() <= 4 * TASKS,
             "{}",
@@ -760,7 +763,7 @@ mod tests {
         plan.explain(8 << 20, 2).unwrap();
         assert!(
             plan.take_schedule(8 << 20, 2)
-                .is_some_and(|schedule| schedule.stays.len() == 2)
+                .is_some_and(|schedule| schedule.residencies.len() == 2)
         );
         plan.explain(8 << 20, 2).unwrap();
         assert!(
