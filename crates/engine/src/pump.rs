@@ -1,7 +1,7 @@
 //! The engine's thread: it owns the driver, the frames and every activity, and waits in the driver.
 //!
-//! One loop: take messages, let activities act, submit, reap. Other threads send a
-//! message and wake the driver; there is no other way in, so nothing here needs a lock.
+//! One loop: take messages, let activities act, submit, reap. Other threads send a message and wake
+//! the driver; there is no other way in, so nothing here needs a lock.
 //!
 //! If the driver fails, the current activities end with its error; the engine goes on, and later
 //! activities try the driver again.

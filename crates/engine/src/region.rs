@@ -370,7 +370,6 @@ mod tests {
     /// Each unaligned row took two sectors of padding in its frame and a request, so that one
     /// column of a narrow matrix of 2,000,000 rows needed 2 GB and read each sector again for every
     /// row in it.
-    /// row in it.
     #[test]
     fn short_rows_close_together_are_read_as_one() {
         let column = Region {

@@ -183,7 +183,6 @@ impl Batch {
 ///
 /// Takes at most 12 bytes of memory for every byte of the largest chunk, 24 for symmetric text;
 /// with real data 2 to 4.
-/// real data 2 to 4.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Triplets {
     /// Row of every entry, below 2^63.

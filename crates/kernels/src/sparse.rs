@@ -309,8 +309,8 @@ impl<'a, T: Real> Tile<'a, T> {
     /// A tile of the band that begins at `base`, of a block of `block_lines` lines from
     /// `first_line` on, in a matrix of `width` places; checks every number.
     ///
+    /// # Errors
     /// [`Error::Sparse`] with the first invalid number.
-    /// [`Error::Sparse`] with the first number that is wrong.
     #[expect(clippy::too_many_arguments, reason = "what a tile is made of")]
     pub fn new(
         first_line: usize,

@@ -3,7 +3,6 @@
 //! A test names the step that fails, or a seed that chooses it; in production the hook is absent
 //! and a step costs one branch. Faults of reads and writes are injected by the device crate; these
 //! are the steps that only a store takes.
-//! steps that only a store takes.
 
 use std::fmt;
 use std::io;

@@ -2,7 +2,6 @@
 //!
 //! Both undo themselves when they are dropped early, but only in the process that began them: a
 //! forked child inherits the descriptors, not the write.
-//! forked child inherits the descriptors, not the write.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;

@@ -44,7 +44,6 @@ impl Formatted {
     /// # Errors
     /// That of the device; a wrong checksum is not an error but one of the faults. [`Error::Io`] of
     /// kind `Interrupted` if the check was ended.
-    /// of kind `Interrupted` when it is ended.
     pub fn check(&self, mut progress: impl FnMut(u64, u64) -> bool) -> Result<Findings, Error> {
         let store = &self.0;
         let entries: Vec<Arc<Entry>> = store
