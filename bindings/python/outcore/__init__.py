@@ -6,11 +6,11 @@ An SSD is used as working memory, within a memory budget that holds::
 
     oc.configure(memory="2GiB", scratch="/mnt/ssd")
     a = oc.open("a.npy")            # a matrix on SSD; nothing is read
-    c = a @ a.T                     # another one
+    c = a @ a.T                     # a new matrix on SSD
     c[:10, :10]                     # a NumPy array
 
-`outcore.linalg` has products, norms and statistics, `outcore.decomposition` the scikit-learn estimator PCA, `outcore.errors` what
-can go wrong. Every call that takes long shows progress, on a terminal or in a notebook, and ends within half a second of Ctrl-C.
+`outcore.linalg` has products, norms and statistics, `outcore.decomposition` the scikit-learn estimator PCA, `outcore.errors` the
+exceptions. Long calls show progress, on a terminal or in a notebook, and stop within half a second of Ctrl-C.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _MODULES = ("cluster", "data", "decomposition", "filesystem", "random_projection
 
 
 def __dir__() -> list[str]:
-    # Of the modules that are imported by themselves, those that have been: what is told is there.
+    # Modules that are imported on demand are listed once they have been imported.
     return sorted([*__all__, *(name for name in _MODULES if name in globals())])
 
 
@@ -94,9 +94,9 @@ def configure(
     blas: PathLike | None = None,
     allow_tmpfs_scratch: bool = False,
 ) -> Session:
-    """Sets the default session: what the functions of this package use for arrays that have no other.
+    """Sets the default session, which the functions of this package use for operands in memory.
 
-    Arrays that are open keep the session that they were opened with. Parameters, errors: see `Session`.
+    Open arrays keep the session with which they were opened. Parameters, errors: see `Session`.
 
     Returns
     -------
@@ -141,7 +141,7 @@ def open(
     leading_dimension: int | None = None,
     interrupted: bool = False,
 ) -> Array | Sparse:
-    """Opens a matrix or vector on SSD. Only its header is read; of a sparse matrix, also where its lines begin.
+    """Opens a matrix or vector on SSD. Reads only its header; for a sparse matrix, also the offsets of its lines.
 
     Parameters
     ----------
@@ -175,9 +175,9 @@ def open(
 
 
 def accept(path: PathLike) -> None:
-    """Takes a file for whole that a write in place has left unfinished; its content is not touched.
+    """Accepts a file in which a write in place was interrupted: clears its mark and leaves its content as it is.
 
-    The mark of an unfinished write belongs to the file, and stays when others write it: a program that rewrites the file (as
+    The mark of an unfinished write belongs to the file, and stays when another program writes it: rewriting the file (as
     `np.save` does) leaves the mark on it, and only its user knows that the content is whole. Where the file is made anew by this
     library, or a write to `open(path, interrupted=True)` ends, the mark goes by itself.
 
@@ -202,7 +202,7 @@ def create(
     order : {"C", "F"}
         Whether the elements of a row or of a column lie next to each other.
     mode : {"x", "w"}
-        "x": what has the name already stays, and the call fails. "w": a file that has the name is replaced, at once and whole;
+        "x": the call fails if the file exists. "w": an existing file is replaced atomically;
         arrays that have it open keep it. What writes all of a file (`from_numpy`, `convert`, results with a path) replaces.
 
     Raises
@@ -223,9 +223,9 @@ def from_numpy(
     order: Order | None = None,
     progress: bool | None = None,
 ) -> Array:
-    """Writes a NumPy array to a new `.npy` file, which has its name when it is whole; a file that had the name is replaced.
+    """Writes a NumPy array to a new `.npy` file, which gets its name when it is complete; an existing file is replaced.
 
-    The array is read where it lies. One that is not aligned, or whose rows and columns both have gaps, is copied first;
+    The array is read in place. An unaligned one, or one with gaps in both rows and columns, is copied first;
     elements of another type are converted a few MiB at a time.
 
     Parameters
@@ -241,13 +241,13 @@ def from_numpy(
 
 
 def from_scipy(path: PathLike, x: Any, *, dtype: npt.DTypeLike | None = None, progress: bool | None = None) -> Sparse:
-    """Writes a SciPy sparse matrix to a new folder, there when it is whole; a matrix that had the name is replaced.
+    """Writes a SciPy sparse matrix to a new folder, which gets its name when it is complete; an existing matrix is replaced.
 
     Parameters
     ----------
     path : path
     x : scipy.sparse matrix or array
-        CSR and CSC are kept; another format becomes CSR. Entries of one place are added up.
+        CSR and CSC are kept; another format becomes CSR. Duplicate entries are added.
     dtype : float32 or float64, optional
         Default: that of `x`; float64 for other numbers.
     """
@@ -263,13 +263,13 @@ def convert(
     memory: int | str | None = None,
     progress: bool | None = None,
 ) -> Array:
-    """A copy with another element type, order or place.
+    """Copies a matrix with another element type, order or path.
 
     Parameters
     ----------
     a : Array
     out : path or Array, optional
-        A `.npy` file, which takes the place of one that has the name when it is whole; an array of the same shape; or
+        A `.npy` file, which replaces an existing one when it is complete; an array of the same shape; or
         (default) an unnamed array.
     dtype : float32 or float64, optional
     order : {"C", "F"}, optional
@@ -291,12 +291,12 @@ def convert(
 
 
 def info() -> Info:
-    """What the default session runs on: budget in bytes, threads, driver, BLAS, scratch folder."""
+    """The settings of the default session: budget in bytes, threads, driver, BLAS, scratch folder."""
     return default_session().info()
 
 
 def last_trace() -> Trace:
-    """How the last call of this process went, whichever session it was in: all that it ran, and all of a `fit`.
+    """The trace of the last call of this process, in any session: all of its runs, and all of a `fit`.
 
     Raises
     ------

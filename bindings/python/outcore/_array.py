@@ -1,7 +1,7 @@
 """Matrices and vectors on SSD, with the habits of NumPy's arrays.
 
-An `Array` is a view of a file: which rows and columns of it, and whether they are swapped. What leaves it is a NumPy array that
-belongs to the caller; what enters it is written through to the file. Indexing is in `_index`.
+An `Array` is a view of a file: a range of rows and columns, possibly transposed. Reading returns NumPy arrays of the caller;
+assignments are written through to the file. Indexing is in `_index`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CHUNK_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Origin:
-    """How a file is opened, again where need be."""
+    """Arguments to open a file, for the first time or again."""
 
     path: str
     raw: tuple[str, list[int], Order, int, int | None] | None = None
@@ -51,7 +51,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Part:
-    """Which part of a file a view is: rows and columns as the file counts them, and whether they are swapped afterwards."""
+    """The part of a file that a view covers: rows and columns in the order of the file, and whether they are transposed."""
 
     rows: tuple[int, int]
     cols: tuple[int, int]
@@ -76,7 +76,7 @@ class Array(Stored[_native.Matrix]):
     """A dense matrix (two dimensions) or vector (one) of float32 or float64 on SSD, or a view of one.
 
     Made by `outcore.open`, `outcore.create`, `outcore.from_numpy` and by computations. Views share the file and see each other's
-    writes. A result without a name lives in the scratch folder and goes with its last view. An array may be used from any
+    writes. A result without a name is in the scratch folder and is removed with its last view. An array may be used from any
     thread; pickled, it travels as its path; in a forked child it opens its file again on first use.
 
     Examples
@@ -105,7 +105,7 @@ class Array(Stored[_native.Matrix]):
 
     @classmethod
     def _result(cls, session: Session, matrix: _native.Matrix) -> Array:
-        """What a computation made: unnamed, or a file of its own."""
+        """The result of a computation: unnamed, or a file of its own."""
         path = absolute(matrix.path)
         return cls(session, matrix, None if path is None else Origin(path))
 
@@ -136,12 +136,12 @@ class Array(Stored[_native.Matrix]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements, gaps left out."""
+        """Bytes of the elements, without gaps."""
         return self.size * self.dtype.itemsize
 
     @property
     def order(self) -> Order:
-        """`"C"` where the elements of a row lie next to each other, `"F"` where those of a column do."""
+        """`"C"` if rows are contiguous, `"F"` if columns are."""
         return self._inner.order
 
     def __len__(self) -> int:
@@ -153,7 +153,7 @@ class Array(Stored[_native.Matrix]):
         return f"<outcore array {self._shape} {self.dtype}, {show_bytes(self.nbytes)}, {self._where}>"
 
     def _repr_html_(self) -> str:
-        """What notebooks show. Nothing is read, and no file is opened."""
+        """HTML for notebooks. Nothing is read, and no file is opened."""
         if self._matrix is None:
             return _html.card("outcore array, closed", [])
         facts = [("shape", str(self._shape)), ("dtype", str(self.dtype)), ("bytes", show_bytes(self.nbytes))]
@@ -200,12 +200,12 @@ class Array(Stored[_native.Matrix]):
     # Out of it
 
     def numpy(self, *, force: bool = False, progress: bool | None = None) -> Floats:
-        """All of it as a NumPy array that belongs to the caller, in the order that it has on SSD.
+        """The whole matrix as a NumPy array, in its order on SSD.
 
         Parameters
         ----------
         force : bool
-            Read it even where it is larger than the memory available now.
+            Read it even if it is larger than the memory available now.
         progress : bool, optional
             Show a progress bar; default on a terminal and in a notebook, where it takes more than a second.
 
@@ -230,7 +230,7 @@ class Array(Stored[_native.Matrix]):
         return found.T if by_columns else found
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """All of it, as `numpy` reads it: what NumPy and scikit-learn call when they are given the array.
+        """The whole matrix, as `numpy` reads it; called by NumPy and scikit-learn.
 
         Raises
         ------
@@ -250,7 +250,7 @@ class Array(Stored[_native.Matrix]):
     @overload
     def __getitem__(self, key: Key) -> Floats: ...
     def __getitem__(self, key: Key) -> Floats | np.float32 | np.float64:
-        """The elements that integers, slices and `...` pick, as NumPy picks them, read now. They belong to the caller.
+        """The elements that integers, slices and `...` pick, as NumPy picks them, read at once into a new array.
 
         Raises
         ------
@@ -282,9 +282,9 @@ class Array(Stored[_native.Matrix]):
     # Into it
 
     def __setitem__(self, key: Key, value: Array | npt.ArrayLike) -> None:
-        """Writes now, in place, to the elements that a key picks. Values are broadcast and converted as NumPy does.
+        """Writes at once, in place, to the elements that a key picks. Values are broadcast and converted as NumPy does.
 
-        A write that does not end, by Ctrl-C too, leaves the file marked: some of its elements are new, and opening it says so.
+        An interrupted write (Ctrl-C included) leaves the file marked as partly new, which opening it reports.
 
         Raises
         ------
@@ -369,7 +369,7 @@ def _bounds(part: slice, length: int) -> tuple[int, int]:
 
 
 def numbers(value: Any, name: str = "the value") -> npt.NDArray[Any]:
-    """Anything that NumPy takes for an array of real numbers, as one.
+    """Converts array-like real numbers to a NumPy array.
 
     Raises
     ------
@@ -384,7 +384,7 @@ def numbers(value: Any, name: str = "the value") -> npt.NDArray[Any]:
 
 
 def refuse_sparse(x: object, name: str, advice: str | None = None) -> None:
-    """Refuses a sparse matrix, on SSD or SciPy's, where only dense ones are taken, before anything of it is read.
+    """Refuses a sparse matrix, on SSD or SciPy's, where a dense one is required, before any of it is read.
 
     Raises
     ------
@@ -394,14 +394,14 @@ def refuse_sparse(x: object, name: str, advice: str | None = None) -> None:
 
     if isinstance(x, Sparse):
         advice = advice or f"{name}.scipy().toarray() makes a dense one in memory"
-        raise DTypeError(f"{name} is sparse, where dense matrices are taken: {x!r}; {advice}")
+        raise DTypeError(f"{name} is sparse, but must be dense: {x!r}; {advice}")
     if is_scipy(x):
         advice = advice or f"{name}.toarray() makes a dense one"
-        raise DTypeError(f"{name} is a sparse matrix of SciPy, where dense matrices are taken; {advice}")
+        raise DTypeError(f"{name} is a sparse matrix of SciPy, but must be dense; {advice}")
 
 
 def unmasked(x: Any, name: str) -> Any:
-    """`x` itself; a masked array is refused, because its mask would be lost without a word."""
+    """`x` itself; a masked array is refused, because its mask would be lost silently."""
     if isinstance(x, np.ma.MaskedArray):
         raise ArgumentError(f"{name} is a masked array, and masks are not supported; fill it first, as with x.filled(0)")
     return x
@@ -442,7 +442,7 @@ def _packed(values: npt.NDArray[Any], dtype: npt.DTypeLike | None = None) -> npt
 
 
 def native_operand(x: Any, name: str) -> Any:
-    """What the native functions take: the matrix of an `Array`, or a NumPy array, copied only if the engine cannot read it.
+    """An operand of the native functions: the matrix of an `Array`, or a NumPy array, copied only if the engine cannot read it.
 
     Raises
     ------
@@ -456,7 +456,7 @@ def native_operand(x: Any, name: str) -> Any:
         raise ArgumentError(f"{name} must be an outcore array or a NumPy array, not {type(x).__name__}")
     type_name(unmasked(x, name).dtype)
     if x.ndim not in (1, 2):
-        raise ShapeError(f"{name} has {x.ndim} dimensions, where 1 or 2 are possible")
+        raise ShapeError(f"{name} has {x.ndim} dimensions, but must have 1 or 2")
     return x if _mapped(x) else _packed(x)
 
 
@@ -471,7 +471,7 @@ def memory_operand(values: npt.NDArray[Any], kind: str) -> npt.NDArray[Any] | No
 
 
 def native_output(out: Any) -> Any:
-    """What the native functions take: nothing, a path, or the matrix of an `Array`."""
+    """The destination for the native functions: None, a path, or the matrix of an `Array`."""
     if out is None:
         return None
     if isinstance(out, Array):
@@ -482,12 +482,12 @@ def native_output(out: Any) -> Any:
 
 
 def result_of(session: Session, found: Any, out: Any) -> Array:
-    """What a computation made, as an array: `out` itself where it was given as one."""
+    """The result of a computation as an array: `out` itself if it is one."""
     return out if isinstance(out, Array) else Array._result(session, found)
 
 
 def session_of(*operands: Any, memory: int | str | None = None) -> Session:
-    """The session of the first operand on SSD, else the default one, with the budget asked for."""
+    """The session of the first operand on SSD, else the default one, with the given budget."""
     from ._sparse import Sparse
 
     arrays = (x for x in operands if isinstance(x, (Array, Sparse)))

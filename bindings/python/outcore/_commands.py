@@ -1,4 +1,4 @@
-"""What the commands share: their common options, the session that these make, and how results are printed."""
+"""Common options of the commands, their session, and printing of results."""
 
 from __future__ import annotations
 

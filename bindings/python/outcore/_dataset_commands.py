@@ -87,7 +87,7 @@ def pack(
 @click.option("--name", help="Show the sample with this name.")
 @session_options
 def inspect(path: str, sample: int | None, name: str | None, as_json: bool, **options: Any) -> None:
-    """What is in the dataset PATH, or in one sample of it."""
+    """Describe the dataset PATH, or one sample of it."""
     from . import data
 
     dataset = data.Dataset(path, session=session_of(options))
@@ -107,10 +107,10 @@ def inspect(path: str, sample: int | None, name: str | None, as_json: bool, **op
 @click.option("--decode", multiple=True, metavar="FIELD", help="Also decode the pictures in this field.")
 @session_options
 def verify(path: str, decode: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Read every sample of the dataset PATH and every name, and name those that are not what was written.
+    """Verify every sample and name of the dataset PATH, and list the damaged ones.
 
-    Pictures of kinds that are not decoded, or too large for the memory, are named and counted apart. Exit status 1 if there is
-    a sample of any kind to name.
+    Images of unsupported kinds, or too large for the memory, are listed and counted separately. Exit status 1 if any sample is
+    listed.
     """
     from . import data
 
@@ -149,7 +149,7 @@ def bench_data(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """How fast batches of the dataset PATH come: from opening it to the first, and then on, epoch after epoch."""
+    """Measure batches of the dataset PATH: the time to the first one, and the rate over several epochs."""
     from ._loading import measure
 
     session = session_of(options)

@@ -1,4 +1,4 @@
-"""What all estimators have in common: session, checks of what is in memory and on SSD, tags, plans, and what a pickle holds."""
+"""The base of all estimators: session, checks of data in memory and on SSD, tags, plans, and pickling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     _TAKES_SPARSE: ClassVar[bool] = False
 
     def explain(self, X: Any) -> Plan:
-        """What `fit` is going to read, write and hold. Nothing is moved, and what has been fitted stays.
+        """The plan of `fit`: its reads, writes and memory. No data is moved, and a fitted model is kept.
 
         Returns
         -------
@@ -51,9 +51,9 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             found = validate_data(self, X, reset=reset, dtype=dtypes, accept_sparse=accepted, ensure_min_samples=least)
             return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
         if X.ndim != 2:
-            raise ShapeError(f"{X!r} has one dimension, where rows (samples) and columns (features) are expected")
+            raise ShapeError(f"{X!r} has one dimension, but rows (samples) and columns (features) are expected")
         if X.shape[0] < least:
-            raise ArgumentError(f"{X!r} has {X.shape[0]} sample(s), where at least {least} are needed")
+            raise ArgumentError(f"{X!r} has {X.shape[0]} sample(s), but at least {least} are needed")
         if reset:
             self.n_features_in_ = X.shape[1]
             if hasattr(self, "feature_names_in_"):

@@ -1,8 +1,8 @@
-"""Files of others: opened only where they are regular files, read through the engine or without a trace in the page cache, and
-told by their first bytes.
+"""Foreign files: opened only if they are regular files, read through the engine or without leaving pages in the page cache, and
+recognized by their first bytes.
 
-A pipe would be waited for, a device read for ever; both are refused by their names before a byte is asked for. What the native
-half opens, it looks at itself in the same way.
+Opening a pipe would block and reading a device may never end; both are refused before they are opened. The native half checks
+the files that it opens in the same way.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ HEAD_BYTES = 512
 
 
 def refusal(error: OSError, path: str) -> OutcoreError:
-    """What the system has said of a path, as an error of this library that names it."""
+    """An error of the system about a path, as an error of this library that names the path."""
     kinds = {
         errno.ENOENT: MissingError,
         errno.EACCES: DeniedError,
@@ -81,7 +81,7 @@ def refusal(error: OSError, path: str) -> OutcoreError:
 
 
 def regular(path: str) -> os.stat_result:
-    """What a regular file is; links are followed.
+    """The status of a regular file; links are followed.
 
     Raises
     ------
@@ -98,11 +98,11 @@ def regular(path: str) -> os.stat_result:
 def _check(path: str, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
         kind = KINDS.get(stat.S_IFMT(found.st_mode), "something else")
-        raise NotAFileError(f"{path}: {kind}, where a file is needed", object=path)
+        raise NotAFileError(f"{path}: {kind}, not a file", object=path)
 
 
 def open_regular(path: str) -> io.FileIO:
-    """A regular file, to be read by Python itself.
+    """Opens a regular file for reading by Python.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def open_regular(path: str) -> io.FileIO:
     """
     regular(path)
     try:
-        # What has become a pipe since then would be waited for.
+        # The file may have been replaced by a pipe since the check, and opening a pipe would block.
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise refusal(error, path) from error
@@ -124,7 +124,7 @@ def open_regular(path: str) -> io.FileIO:
 
 
 def read_regular(path: str) -> bytes:
-    """All bytes of a regular file, which leaves none of them in the page cache.
+    """All bytes of a regular file, leaving no pages in the page cache.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def read_regular(path: str) -> bytes:
 
 
 class EngineFile(io.RawIOBase):
-    """A regular file that is read through the engine: within the budget, and nothing of it stays in the page cache.
+    """A regular file read through the engine: within the budget, and without the page cache.
 
     Raises
     ------
@@ -179,7 +179,7 @@ class EngineFile(io.RawIOBase):
         return len(into)
 
     def head(self) -> bytes:
-        """The first bytes, by which a file is told."""
+        """The first bytes, by which a file is recognized."""
         at, self._at = self._at, 0
         try:
             return self.read(HEAD_BYTES) or b""
@@ -188,7 +188,7 @@ class EngineFile(io.RawIOBase):
 
 
 def seems(head: bytes) -> str:
-    """What a file is, by its first bytes."""
+    """The kind of a file, by its first bytes."""
     if not head:
         return "empty"
     for at, mark, kind in MARKS:
@@ -211,12 +211,12 @@ def _is_text(head: bytes) -> bool:
 
 
 def compression_of(path: str) -> tuple[str, str] | None:
-    """By its name: a file without compression, and how it is compressed."""
+    """Splits a file name into the name without compression and the kind of compression."""
     stem, ending = os.path.splitext(path)
     return (stem, COMPRESSIONS[ending.lower()]) if ending.lower() in COMPRESSIONS else None
 
 
 def text_of(error: BaseException, most: int = 240) -> str:
-    """What an error of another library says, in one line that fits a screen."""
+    """The message of an error of another library, in one line that fits a screen."""
     words = " ".join(str(error).split()) or type(error).__name__
     return words if len(words) <= most else f"{words[:most]}..."

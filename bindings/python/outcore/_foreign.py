@@ -1,7 +1,7 @@
 """Import of foreign sparse data, and export.
 
-An import reads text, an archive or a table of any size, within the memory budget, to a new folder with a sparse matrix and what
-comes with it: labels, words, names of classes. An export writes one file.
+An import reads text, an archive or a table of any size, within the memory budget, into a new folder with a sparse matrix and its
+labels, words or names of classes. An export writes one file.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def import_libsvm(
 ) -> Sparse:
     """Imports LIBSVM (svmlight) text: a row a line, its label, then `feature:value` pairs; `#` begins a comment.
 
-    What a row has as `qid:`, the query that it belongs to in ranking data, is kept as a number of 64 bits: `Sparse.queries`.
+    The `qid:` of a row, its query in ranking data, is kept as a 64-bit integer: `Sparse.queries`.
     All rows have one, or none has. Features may come in any order; zeros that are written are kept as entries.
 
     Parameters
     ----------
     path : path
-        The new folder. A matrix that had the name is replaced when the new one is whole.
+        The new folder. An existing matrix is replaced when the new one is complete.
     source : path or list of paths
         Text, plain or compressed by gzip, bzip2, xz or zstd, told by its first bytes (windows of up to 32 MiB: all levels of
         gzip and bzip2, xz up to level 8, zstd up to level 20). Several are read one after another as if they were one.
@@ -259,7 +259,7 @@ def import_text(
     memory: int | str | None = None,
     progress: bool | None = None,
 ) -> Sparse:
-    r"""Counts the words of raw text (UTF-8), a document a line or a document a file.
+    r"""Counts the words of raw text (UTF-8), with one document a line or one a file.
 
     A word is what scikit-learn's `CountVectorizer` takes for one: runs of two or more letters, numbers and `_` (``\w\w+``) of the
     text in lower case. Columns are words in order of first appearance.
@@ -267,7 +267,7 @@ def import_text(
     Parameters
     ----------
     documents : "lines" or "files"
-        What a row is of: "lines" of all sources, one after another, or whole sources, whose lines are only blanks between words
+        Unit of a row: "lines" of all sources, one after another, or whole sources, whose lines are only blanks between words
         (each has to fit a part of the memory). Default: lines, of one source; of a list of several it has to be said.
     text_column, label_column : int, optional
         Columns, from 0, of lines whose columns have tabs between them: that with the text, and one with a label. Default: the
@@ -300,8 +300,8 @@ def import_text(
         raise ArgumentError(f"documents must be 'lines' or 'files', not {documents!r}")
     if documents is None and len(sources) > 1:
         raise ArgumentError(
-            f"{len(sources)} sources: say documents='lines' where each of their lines is a document, "
-            "or documents='files' where each of them is"
+            f"{len(sources)} sources: give documents='lines' if each line is a document, "
+            "or documents='files' if each source is one"
         )
     options = {
         "files": documents == "files",
@@ -351,13 +351,13 @@ def export_libsvm(
 ) -> None:
     """Writes LIBSVM (svmlight) text, features from 1; compressed if the name ends in `.gz` or `.zst`.
 
-    Names that end in `.bz2` or `.xz`, which are read but not written, are refused.
+    Names that end in `.bz2` or `.xz` are refused: these compressions are read only.
 
     Parameters
     ----------
     a : Sparse in CSR, or SciPy sparse matrix
     target : path
-        The new file. One that had the name is replaced when the new one is whole.
+        The new file. An existing one is replaced when the new one is complete.
     labels : array_like of one number a row, or sparse matrix of many labels (columns) a row, optional
         Default: 0 for every row; `a.labels()` are those that were imported.
     queries : array_like of one whole number a row, optional
@@ -377,7 +377,7 @@ def export_libsvm(
     if queries is not None:
         queries = np.asarray(queries)
         if queries.ndim != 1 or (queries.dtype.kind not in "iu" and queries.size):
-            raise ArgumentError(f"queries must be one whole number a row, not {queries.dtype} of shape {queries.shape}")
+            raise ArgumentError(f"queries must be one integer a row, not {queries.dtype} of shape {queries.shape}")
         if queries.size and queries.max() > np.iinfo(np.int64).max:
             raise ArgumentError(f"the query {queries.max()} is larger than 2^63 - 1")
         queries = np.ascontiguousarray(queries, np.int64)
@@ -434,14 +434,14 @@ def _session_of(a: Any, memory: int | str | None) -> Session:
 def _words(words: Iterable[str], name: str) -> list[str]:
     found = [words] if isinstance(words, str) else list(words)
     if isinstance(words, str) or not all(isinstance(word, str) for word in found):
-        raise ArgumentError(f"{name} must be words, not {words!r:.100}")
+        raise ArgumentError(f"{name} must be a list of words, not {words!r:.100}")
     broken = next((word for word in found if "\n" in word or "\r" in word), None)
     if broken is not None:
-        raise ArgumentError(f"{name} has a word with the end of a line in it: {broken!r:.100}")
+        raise ArgumentError(f"{name} has a word that contains a line end: {broken!r:.100}")
     return found
 
 
 def _count(value: Any, name: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value < 1 << 63:
-        raise ArgumentError(f"{name} must be a whole number, none negative, not {value!r}")
+        raise ArgumentError(f"{name} must be a non-negative integer, not {value!r}")
     return int(value)

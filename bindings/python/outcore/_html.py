@@ -1,4 +1,4 @@
-"""How notebooks show matrices and datasets: a table of facts, and a picture of how the data compare with the memory budget."""
+"""HTML of matrices and datasets for notebooks: a table of facts, and a picture of the data compared to the memory budget."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key such as `a[3, ::-2]` picks of an array. Pure: no array is touched."""
+"""The elements that a key such as `a[3, ::-2]` selects. Pure: no array is accessed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Pick", "parse_key", "spans"]
 
 @dataclass(frozen=True)
 class Pick:
-    """A key, understood.
+    """A parsed key.
 
     `bounds`: the first element and the one behind the last, for each dimension. `steps`: their distance, negative if backwards.
     `counts`: how many there are. `taken`: whether an integer chose the dimension, which the result then does not have.

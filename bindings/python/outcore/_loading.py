@@ -1,4 +1,4 @@
-"""Measures how fast batches come, for `outcore bench-data`."""
+"""Measures the rate of batches, for `outcore bench-data`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def measure(
     begin = time.perf_counter()
     dataset = Dataset(path, decode=dict.fromkeys(decode, "RGB"), exif_orientation=exif_orientation, session=session)
     if not len(dataset):
-        raise ArgumentError(f"{dataset.path}: it has no samples")
+        raise ArgumentError(f"{dataset.path}: has no samples")
     kind: Any = {"no": False}.get(shuffle, shuffle)
     loader = Loader(dataset, batch_size, shuffle=kind, seed=seed, rank=0, world_size=1)
     loader._next()

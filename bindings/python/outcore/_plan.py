@@ -1,4 +1,4 @@
-"""What a call is going to do: its plan, as a value."""
+"""The plan of a call, as a value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Plan", "explain"]
 
 
 class Plan:
-    """What a call is going to read, write and hold. It prints as some lines of words; nothing has been moved for it.
+    """The predicted reads, writes and memory of a call. It prints as a few lines of text; making it moves no data.
 
     Attributes
     ----------
@@ -26,15 +26,15 @@ class Plan:
     bytes_read, bytes_written : int
         Traffic between device and memory.
     peak_bytes : int
-        The most that is held at once; at most `memory_bytes`.
+        Peak memory; at most `memory_bytes`.
     floor_bytes : int
-        What is reserved before anything is read.
+        Bytes reserved before anything is read.
     memory_bytes : int
-        The budget that the plan is made for.
+        The budget for which the plan is made.
     bound_bytes : int
         The least traffic known for this work and budget.
     notes : dict of str to str
-        What the planner chose.
+        Choices of the planner.
     parts : tuple of Plan
         Of work in several plans, each of them; numbers above are then their sums, or the highest of what they hold.
     """
@@ -82,7 +82,7 @@ class Plan:
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Plan:
-    """What `function(*args, **kwargs)` is going to read, write and hold. Nothing is moved, and no result is made.
+    """The plan of `function(*args, **kwargs)`: its reads, writes and memory. No data is moved, and no result is made.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Plan:
         A function of outcore or a method of one of its objects, such as `outcore.linalg.gemm`, `outcore.convert` or `pca.fit`; or
         one that calls such a function.
     *args, **kwargs
-        What it is to be called with.
+        Its arguments.
 
     Returns
     -------
@@ -109,11 +109,11 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Plan:
     """
     owner = getattr(function, "__self__", None)
     if hasattr(owner, "get_params"):
-        # An estimator: its copy learns the shape of the data, and it keeps what has been fitted.
+        # A copy of the estimator learns the shape of the data, so that a fitted model is kept.
         function = getattr(copy.copy(owner), function.__name__)
     with planning():
         try:
             function(*args, **kwargs)
         except Planned as planned:
             return Plan._of(planned.job)
-    raise ArgumentError(f"{getattr(function, '__qualname__', function)} makes no run that could be planned")
+    raise ArgumentError(f"{getattr(function, '__qualname__', function)} makes no run, so there is nothing to plan")

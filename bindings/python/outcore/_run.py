@@ -21,9 +21,9 @@ BAR_AFTER_S = 1.0
 
 
 def execute(job: Job, label: str, progress: bool | None = None, partial: Callable[[Any], None] | None = None) -> Any:
-    """The result of `job`. Whatever ends the wait from outside, Ctrl-C first of all, also ends the work before it is raised.
+    """The result of `job`. An exception that ends the wait, such as Ctrl-C, also ends the work before it is raised.
 
-    A job that can go on another time has something to show for it all the same, which is handed to `partial`.
+    The partial result of an interrupted job that can be resumed is passed to `partial`.
     """
     running = job.start()
     try:
@@ -39,7 +39,7 @@ def execute(job: Job, label: str, progress: bool | None = None, partial: Callabl
 
 
 def _stop(running: Running, partial: Callable[[Any], None] | None) -> None:
-    """Cancels and waits until nothing is in flight. A second Ctrl-C during the wait is not lost, only later."""
+    """Cancels and waits until nothing is in flight. A second Ctrl-C during the wait is delayed, not lost."""
     interrupted: KeyboardInterrupt | None = None
     running.cancel()
     while True:
@@ -59,7 +59,7 @@ def _stop(running: Running, partial: Callable[[Any], None] | None) -> None:
 
 
 def in_notebook() -> bool:
-    """Whether this is a kernel of Jupyter, which shows what is written although it is no terminal."""
+    """Whether this is a kernel of Jupyter, which shows output although it is no terminal."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return "IPKernelApp" in (getattr(shell, "config", None) or {})
 

@@ -45,7 +45,7 @@ _LIBRARIES = {
 
 
 class Info(TypedDict):
-    """What a session runs on."""
+    """The settings of a session."""
 
     version: str
     memory_bytes: int
@@ -61,7 +61,7 @@ class Info(TypedDict):
 
 @dataclass(frozen=True)
 class Settings:
-    """How a session is made. Bytes; `None` and 0 for the library's choice."""
+    """Arguments of a session, in bytes; `None` and 0 for the library's choice."""
 
     memory_bytes: int | None = None
     scratch: str | None = None
@@ -77,16 +77,16 @@ class Settings:
 
 
 class Session:
-    """A memory budget with the threads and the scratch folder that work within it.
+    """A memory budget with compute threads and a scratch folder.
 
-    Most programs need none: the functions of `outcore` use a default session, made on first use, which `outcore.configure`
+    Most programs do not need one: the functions of `outcore` use a default session, made on first use, which `outcore.configure`
     changes. Sessions are independent of each other, and may be used from any thread. A forked child that uses one gets a fresh
     one with the same settings.
 
     Parameters
     ----------
     memory : int or str, optional
-        Bytes that the library may hold at any time (`"2GiB"`, `512 << 20`). Default: a quarter of what the process may use.
+        Bytes that the library may hold at any time (`"2GiB"`, `512 << 20`). Default: a quarter of the memory of the process.
     scratch : path, optional
         Folder on SSD for unnamed results. Default: `$OUTCORE_SCRATCH`, else `$TMPDIR`, else `/var/tmp`.
     threads : int, optional
@@ -116,9 +116,7 @@ class Session:
     ) -> None:
         whole = isinstance(threads, int) and not isinstance(threads, bool)
         if threads is not None and not (whole and 1 <= threads <= MOST_THREADS):
-            raise ArgumentError(
-                f"threads must be a whole number from 1 to {MOST_THREADS}, or None for one a core, not {threads!r}"
-            )
+            raise ArgumentError(f"threads must be an integer from 1 to {MOST_THREADS}, or None for one a core, not {threads!r}")
         self._start(
             Settings(
                 memory_bytes=None if memory is None else parse_bytes(memory),
@@ -151,7 +149,7 @@ class Session:
         return self._engine.planner() if is_planning() else self._engine
 
     def _with(self, memory: int | str | None) -> Session:
-        """This session, or one like it with another budget."""
+        """This session, or an equal one with another budget."""
         if memory is None:
             return self
         size = parse_bytes(memory)
@@ -207,12 +205,12 @@ class Session:
         return self._inner.threads
 
     def info(self) -> Info:
-        """What the session runs on: budget, threads, driver (and why it is not io_uring, if so), BLAS, scratch folder."""
+        """The settings of the session: budget, threads, driver (and why it is not io_uring, if so), BLAS, scratch folder."""
         found: Info = {"version": _native.VERSION, **self._inner.info()}  # type: ignore[typeddict-item]
         return found
 
     def last_trace(self) -> Trace:
-        """How the last call of this session went: all that it ran, and all of a `fit`."""
+        """The trace of the last call of this session: all of its runs, and all of a `fit`."""
         return _some(self._trace)
 
     @overload
@@ -262,7 +260,7 @@ class Session:
             return Sparse._open(self, full_path(path))
 
         if (dtype is None) != (shape is None):
-            raise ArgumentError("a raw file needs both dtype and shape, a .npy file neither")
+            raise ArgumentError("a raw file needs both dtype and shape; a .npy file takes neither")
         raw = None
         if dtype is not None and shape is not None:
             leading = None if leading_dimension is None else _whole(leading_dimension, "leading_dimension", "elements")
@@ -287,7 +285,7 @@ class Session:
         try:
             matrix = self._inner.create(absolute, type_name(dtype), shape_of(shape), order, mode == "w")
         except ExistsError as error:
-            raise ExistsError(f"{error}; mode='w' replaces what has the name", object=absolute) from None
+            raise ExistsError(f"{error}; mode='w' replaces it", object=absolute) from None
         return Array(self, matrix, Origin(absolute))
 
     def from_numpy(
@@ -313,7 +311,7 @@ class Session:
         return Array._open(self, Origin(full_path(path)))
 
     def _written(self, path: str, values: npt.NDArray[Any], kind: str, order: Order, progress: bool | None) -> Array:
-        """A new file written in pieces, which has its name when all are there."""
+        """A new file written in pieces, which gets its name when it is complete."""
         from ._array import Array, Origin
 
         draft = self._engine.draft(path, kind, shape_of(values.shape), order)
@@ -321,7 +319,7 @@ class Session:
             Array(self, draft, None)._assign(..., values, progress)
             draft.finish()
         finally:
-            # A traceback that is kept must not keep the file.
+            # A stored traceback must not keep the file open.
             draft.discard()
         return Array._open(self, Origin(path))
 
@@ -417,7 +415,7 @@ def _some(trace: Trace | None) -> Trace:
 
 
 def _fresh_lock() -> None:
-    """A forked child may have inherited the lock held by a thread that it does not have."""
+    """A forked child may have inherited the lock while another thread held it."""
     global _default_lock
     _default_lock = threading.Lock()
 
@@ -437,7 +435,7 @@ def type_name(dtype: npt.DTypeLike | None) -> str:
     try:
         found = np.dtype(dtype)
     except TypeError:
-        raise DTypeError(f"{dtype!r} is no dtype; float32 and float64 are possible") from None
+        raise DTypeError(f"{dtype!r} is not a dtype; use float32 or float64") from None
     if found not in (np.float32, np.float64) or not found.isnative:
         raise DTypeError(f"dtype {found} is neither float32 nor float64; convert it first, as with x.astype('float32')")
     return str(found.name)
@@ -448,9 +446,9 @@ def shape_of(shape: int | Sequence[int]) -> list[int]:
     try:
         numbers = [operator.index(n) for n in (shape if isinstance(shape, Sequence) else (shape,))]
     except TypeError:
-        raise ArgumentError(f"shape must be one or two whole numbers, not {shape!r}") from None
+        raise ArgumentError(f"shape must be one or two integers, not {shape!r}") from None
     if not 1 <= len(numbers) <= 2 or any(n < 0 or n >= 1 << 63 for n in numbers):
-        raise ArgumentError(f"shape must be one or two whole numbers, none negative, not {shape!r}")
+        raise ArgumentError(f"shape must be one or two non-negative integers, not {shape!r}")
     return numbers
 
 

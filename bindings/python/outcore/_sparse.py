@@ -1,7 +1,7 @@
 """Sparse matrices on SSD, with the habits of SciPy's.
 
 A `Sparse` is a folder of arrays, compressed by rows (CSR) or by columns (CSC), or a view of it: its transpose, or some of its
-rows. What leaves it is a SciPy matrix that belongs to the caller.
+rows. Reading returns SciPy matrices of the caller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ._array import Array, Floats
 
-    # Without stubs for SciPy a checker takes it for anything.
+    # Without stubs for SciPy a type checker treats it as Any.
     ScipyMatrix: TypeAlias = csr_matrix | csc_matrix
 
 __all__ = ["Sparse", "is_scipy", "native_sparse"]
@@ -96,7 +96,7 @@ class Sparse(Stored[_native.SparseMatrix]):
 
     @property
     def nnz(self) -> int:
-        """Entries that are stored."""
+        """Number of stored entries."""
         return self._inner.nonzeros
 
     @property
@@ -106,12 +106,12 @@ class Sparse(Stored[_native.SparseMatrix]):
 
     @property
     def format(self) -> Literal["csr", "csc"]:
-        """Whether entries of a row or of a column lie together."""
+        """`"csr"` if the entries of a row are contiguous, `"csc"` if those of a column are."""
         return self._inner.format
 
     @property
     def is_tiled(self) -> bool:
-        """Whether entries lie in tiles, of two to six bytes each; see `tiled`."""
+        """Whether entries are in tiles, of two to six bytes each; see `tiled`."""
         return self._inner.is_tiled
 
     @property
@@ -129,12 +129,12 @@ class Sparse(Stored[_native.SparseMatrix]):
         if self._is_open:
             about = f"{self.format} matrix {about}, {self.nnz} entries, {show_bytes(self.nbytes)}"
         else:
-            # Nothing is opened again only to be shown.
+            # No file is opened again just for display.
             about = f"sparse matrix {about}"
         return f"<outcore {about}, {self._where}>"
 
     def _repr_html_(self) -> str:
-        """What notebooks show. Nothing is read, and no file is opened."""
+        """HTML for notebooks. Nothing is read, and no file is opened."""
         if self._matrix is None:
             return _html.card("outcore sparse matrix, closed", [])
         facts = [("shape", str(self._shape)), ("dtype", str(self.dtype))]
@@ -180,7 +180,7 @@ class Sparse(Stored[_native.SparseMatrix]):
         Parameters
         ----------
         out : path, optional
-            A folder, which takes the place of a matrix that has the name when it is whole. Default: an unnamed matrix in scratch.
+            A folder, which replaces an existing matrix when it is complete. Default: an unnamed matrix in scratch.
 
         Returns
         -------
@@ -195,12 +195,12 @@ class Sparse(Stored[_native.SparseMatrix]):
     # Out of it
 
     def scipy(self, *, force: bool = False, progress: bool | None = None) -> ScipyMatrix:
-        """All of it as a `scipy.sparse` matrix that belongs to the caller, in the format that it has on SSD.
+        """The whole matrix as a `scipy.sparse` matrix, in its format on SSD.
 
         Parameters
         ----------
         force : bool
-            Read it even where it is larger than the memory available now.
+            Read it even if it is larger than the memory available now.
         progress : bool, optional
             Show a progress bar; default on a terminal and in a notebook, where it takes more than a second.
 
@@ -230,7 +230,7 @@ class Sparse(Stored[_native.SparseMatrix]):
         def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
             """Refuses: NumPy would otherwise take the matrix for a sequence, and read it row by row into an array of objects."""
             raise DTypeError(
-                f"{self!r} is sparse, and becomes no dense NumPy array by itself; use .scipy() for a SciPy matrix, "
+                f"{self!r} is sparse and is not converted to a dense NumPy array implicitly; use .scipy() for a SciPy matrix, "
                 ".scipy().toarray() for a dense array in memory"
             )
 
@@ -258,7 +258,7 @@ class Sparse(Stored[_native.SparseMatrix]):
     # What lies beside it
 
     def labels(self) -> npt.NDArray[np.float64] | ScipyMatrix | None:
-        """What an importer has put beside the matrix: labels of its rows.
+        """The labels of the rows, if they were imported with the matrix.
 
         Returns
         -------
@@ -279,7 +279,7 @@ class Sparse(Stored[_native.SparseMatrix]):
         return np.asarray(found[first:last], np.float64)
 
     def queries(self) -> npt.NDArray[np.int64] | None:
-        """The query that each row belongs to (`qid:` of LIBSVM text), where an importer has put them beside the matrix.
+        """The query of each row (`qid:` of LIBSVM text), if they were imported with the matrix.
 
         Returns
         -------
@@ -308,15 +308,15 @@ class Sparse(Stored[_native.SparseMatrix]):
             wanted = self.shape[1 if self._turned else 0]
             rows, fits = (0, wanted), count == wanted
         if not fits:
-            raise CorruptError(f"{beside}: it is about {count} rows, the matrix has {wanted}", object=beside, offset=0)
+            raise CorruptError(f"{beside}: has {count} rows, but the matrix has {wanted}", object=beside, offset=0)
         return rows
 
     def vocabulary(self) -> list[str] | None:
-        """The word of each column, where an importer has put them beside the matrix."""
+        """The word of each column, if they were imported with the matrix."""
         return self._list("vocabulary.txt")
 
     def classes(self) -> list[str] | None:
-        """The names of the labels, where an importer has put them beside the matrix: a label is a number in this list."""
+        """The names of the labels, if they were imported with the matrix: a label is an index into this list."""
         return self._list("classes.txt")
 
     def _list(self, name: str) -> list[str] | None:
@@ -365,7 +365,7 @@ def _unpickle(path: str, lines: tuple[int, int] | None, turned: bool) -> Sparse:
 
 
 def _part(matrix: _native.SparseMatrix, lines: tuple[int, int] | None, turned: bool) -> _native.SparseMatrix:
-    """Lines are what lies together in the files, whichever way the view is turned."""
+    """Lines are contiguous in the files, also for a transposed view."""
     if lines is not None:
         matrix = matrix.slice(lines) if matrix.format == "csr" else matrix.t().slice(lines).t()
     return matrix.t() if turned else matrix
@@ -376,7 +376,7 @@ def _whole(row: Any, count: int) -> int:
         found = range(count)[row]
     except (TypeError, IndexError):
         raise IndexError(
-            f"rows of a sparse matrix are picked by a number or a slice without steps within {count}, not by {row!r}"
+            f"rows of a sparse matrix are indexed by an integer or a slice without steps within {count}, not by {row!r}"
         ) from None
     return int(found)
 
@@ -398,18 +398,18 @@ def native_sparse(x: Any, session: Session, name: str = "A") -> _native.SparseMa
         refuse_dense(x, name)
         raise ArgumentError(f"{name} must be an outcore or SciPy sparse matrix, not {type(x).__name__}")
     if x.ndim != 2:
-        raise ShapeError(f"{name} has {x.ndim} dimensions, where 2 are needed")
+        raise ShapeError(f"{name} has {x.ndim} dimensions, but must have 2")
     if x.format not in ("csr", "csc"):
         x = x.tocsr()
     if x.dtype.kind not in "fiub":
-        raise DTypeError(f"{name} has {x.dtype} values, where real numbers are needed")
+        raise DTypeError(f"{name} has {x.dtype} values, but must have real numbers")
     values = x.data if x.dtype in (np.float32, np.float64) and x.dtype.isnative else x.data.astype(np.float64)
     indptr, indices, values = (np.ascontiguousarray(part) for part in (x.indptr, x.indices, values))
     return _native.sparse_in_memory(session._inner, x.format, x.shape, indptr, indices, values)
 
 
 def refuse_dense(x: object, name: str) -> None:
-    """Refuses a dense matrix where only sparse ones are taken, before anything of it is read.
+    """Refuses a dense matrix where a sparse one is required, before any of it is read.
 
     Raises
     ------
@@ -419,9 +419,7 @@ def refuse_dense(x: object, name: str) -> None:
 
     if isinstance(x, (Array, np.ndarray)):
         what = repr(x) if isinstance(x, Array) else "a NumPy array"
-        raise DTypeError(
-            f"{name} is dense, where sparse matrices are taken: {what}; scipy.sparse.csr_matrix makes one of what is in memory"
-        )
+        raise DTypeError(f"{name} is dense, but must be sparse: {what}; scipy.sparse.csr_matrix converts arrays in memory")
 
 
 def canonical(x: Any) -> Any:

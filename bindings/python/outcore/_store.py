@@ -1,4 +1,4 @@
-"""Formatted stores as wholes: made, listed, checked and mended, for the command line."""
+"""Formatting, listing, checking and repairing of stores, for the command line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .errors import ArgumentError, ExistsError
 
 
 def is_store(path: str) -> bool:
-    """Whether a file or block device was formatted. What is neither is not opened."""
+    """Whether a file or block device was formatted. Other kinds of files are not opened."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -23,7 +23,7 @@ def is_store(path: str) -> bool:
 
 
 def format_store(path: str, size: int | str | None, *, overwrite: bool) -> None:
-    """A new file of `size`; what is there already, a file or block device, loses everything, and only where that is asked for.
+    """Formats a new file of `size`; or, only if requested, an existing file or block device, whose content is lost.
 
     Raises
     ------
@@ -31,18 +31,18 @@ def format_store(path: str, size: int | str | None, *, overwrite: bool) -> None:
     """
     if not os.path.lexists(path):
         if size is None:
-            raise ArgumentError(f"{path}: there is no such file; say how long it is to be")
+            raise ArgumentError(f"{path}: no such file; give its size to create it")
         _native.store_format(full_path(path), parse_bytes(size, "size"))
         return
     if not overwrite:
-        raise ExistsError(f"{path}: is there already, and would lose everything that is on it; --overwrite", object=path)
+        raise ExistsError(f"{path}: already exists, and its content would be lost; --overwrite formats it", object=path)
     if size is not None:
-        raise ArgumentError(f"{path}: is there already, and stays as long as it is; no size")
+        raise ArgumentError(f"{path}: already exists and keeps its length; give no size")
     _native.store_format(full_path(path), None)
 
 
 def list_store(path: str) -> dict[str, Any]:
-    """What a store holds: `objects` with name, kind, bytes, state and the time of their last change, and `free_bytes`."""
+    """The content of a store: `objects` with name, kind, bytes, state and the time of their last change, and `free_bytes`."""
     objects, free = _native.store_list(full_path(path))
     return {"objects": objects, "free_bytes": free}
 
@@ -55,8 +55,8 @@ def check_store(path: str, progress: bool | None = None) -> dict[str, Any]:
 
 
 def repair_store(path: str, progress: bool | None = None) -> list[dict[str, str]]:
-    """Mends what can be: superblocks and catalog are written anew from what is left of them, and objects with damaged bytes are
-    marked, so that they are not taken for whole. What was wrong, by name; no name where it is the catalog.
+    """Repairs a store as far as possible: superblocks and catalog are rewritten from their remains, and damaged objects are
+    marked. Returns the faults by name, without a name for those of the catalog.
     """
     with Bar("repairing", progress) as bar:
         faults = _native.store_repair(full_path(path), lambda done, whole: bar.update(lambda: done / max(1, whole)))

@@ -1,4 +1,4 @@
-"""What dense and sparse matrices on SSD have in common."""
+"""The base of dense and sparse matrices on SSD."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Stored(ABC, Generic[Native]):
 
     def _refuse_pickling(self) -> None:
         if self._file is None:
-            raise TypeError(f"an unnamed {self._NOUN} cannot be pickled: it goes with this process; give it a path first")
+            raise TypeError(f"an unnamed {self._NOUN} cannot be pickled: it is removed with this process; give it a path first")
 
 
 def absolute(path: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""How the last run went."""
+"""The trace of the last run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Trace"]
 
 
 class Trace:
-    """Prediction and fact of one call: bytes moved, time of device and cores, a timeline.
+    """Predicted and measured traffic of one call, times of device and cores, and a timeline.
 
     Of a call that makes several runs it is the sum, with the highest of their peaks.
 

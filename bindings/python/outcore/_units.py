@@ -1,4 +1,4 @@
-"""Sizes as people write them, and how much memory there is now."""
+"""Parsing and printing of sizes, and the memory available now."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CHECK_BYTES = 16 << 20
 
 
 def check_room(size: int, what: object, advice: str) -> None:
-    """Refuses to read `size` bytes of `what` where they do not fit the memory available."""
+    """Refuses to read `size` bytes of `what` if they do not fit into the available memory."""
     if size <= CHECK_BYTES:
         return
     free = memory_available()

@@ -72,7 +72,7 @@ def cli() -> None:
 @click.argument("path", type=MATRIX, required=False)
 @session_options
 def info(path: str | None, as_json: bool, **options: Any) -> None:
-    """What outcore runs on here; with PATH, what matrix that is."""
+    """Show the settings of outcore on this machine; with PATH, describe that matrix."""
     session = session_of(options)
     if path is None:
         about = session.info()
@@ -169,7 +169,7 @@ def import_(source: tuple[str, ...], target: str, kind: str | None, as_json: boo
         given |= {"columns": about["columns"].split(",")}
     elif kind == "text":
         if about["documents"] is None and len(source) > 1:
-            raise click.UsageError(f"{len(source)} sources: say --documents lines or --documents files")
+            raise click.UsageError(f"{len(source)} sources: give --documents lines or --documents files")
         given |= {"documents": about["documents"]}
         given |= {"text_column": about["text_column"], "label_column": about["label_column"], "min_length": about["min_length"]}
         given |= {name: _lines_of(about[name]) for name in ("stop_words", "vocabulary")} | {"ngram_range": about["ngrams"]}
@@ -359,7 +359,7 @@ def kmeans(
 
 def _npy(path: str) -> str:
     if not path.endswith(".npy"):
-        raise errors.ArgumentError(f"{path} is to be a new .npy file; let its name end so")
+        raise errors.ArgumentError(f"{path} will be a new .npy file, so its name must end in .npy")
     return path
 
 
@@ -369,7 +369,7 @@ def _npy(path: str) -> str:
 @click.option("--seconds", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Least time of the random reads.")
 @session_options
 def bench_device(folder: str, size: str, seconds: float, as_json: bool, **options: Any) -> None:
-    """How fast FOLDER's device is through this library: sequential write and read, random reads of 4 KiB."""
+    """Measure FOLDER's device through this library: sequential write and read, random reads of 4 KiB."""
     from ._device import measure
 
     found = measure(session_of(options), folder, size, seconds)
@@ -395,7 +395,7 @@ def format_(path: str, size: str | None, overwrite: bool) -> None:
 @click.argument("path", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
 def list_(path: str, as_json: bool) -> None:
-    """What the store PATH holds."""
+    """List the content of the store PATH."""
     found = _store.list_store(path)
     if as_json:
         say(found, True)
@@ -411,9 +411,9 @@ def list_(path: str, as_json: bool) -> None:
 @click.argument("path", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
 def repair(path: str, as_json: bool) -> None:
-    """Mend what can be mended of the store PATH, and say what was wrong.
+    """Repair the store PATH as far as possible, and list its faults.
 
-    Damaged objects are marked, so that they are not taken for whole.
+    Damaged objects are marked as such.
     """
     faults = _store.repair_store(path)
     if as_json:
@@ -434,9 +434,9 @@ def _fault(fault: dict[str, str]) -> str:
 @click.option("--values", is_flag=True, help="Also read all elements and look for NaN and infinity.")
 @session_options
 def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -> None:
-    """Whether each of PATHS is whole: of a matrix, header, length, and mark of an unfinished write; of a store, every block.
+    """Check each of PATHS: of a matrix, header, length, and mark of an unfinished write; of a store, every block.
 
-    Exit status 1 if one is not.
+    Exit status 1 if one has a fault.
     """
     session = session_of(options)
     found = [_checked(session, path, values) for path in paths]
@@ -477,7 +477,7 @@ def check(paths: tuple[str, ...], values: bool, as_json: bool, **options: Any) -
 @click.option("--explain", is_flag=True, help="Say what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON value.")
 def demo(explain: bool, as_json: bool, **options: Any) -> None:
-    """Principal components of images and clusters of texts, larger than the memory allowed, told in one HTML page."""
+    """Compute components of images and clusters of texts, larger than the memory allowed, and write an HTML report."""
     if explain:
         say({name: value for name, value in options.items() if value is not None}, as_json)
         return
@@ -501,7 +501,7 @@ def _kind_of(name: str) -> str:
     if os.path.basename(name).lower().startswith("docword."):
         return "bow"
     if ending not in ENDINGS:
-        raise click.UsageError(f"the format of {name} is not clear from its name; say it with --format")
+        raise click.UsageError(f"the format of {name} is not clear from its name; give --format")
     return ENDINGS[ending]
 
 
@@ -542,13 +542,13 @@ def _say_plan(plan: _plan.Plan, as_json: bool) -> None:
 
 def _dense(matrix: Array | Sparse) -> Array:
     if isinstance(matrix, Sparse):
-        raise errors.DTypeError(f"{matrix!r} is sparse, where a dense matrix is needed")
+        raise errors.DTypeError(f"{matrix!r} is sparse, but a dense matrix is needed")
     return matrix
 
 
 def _sparse(matrix: Array | Sparse) -> Sparse:
     if isinstance(matrix, Array):
-        raise errors.DTypeError(f"{matrix!r} is dense, where a sparse matrix is needed, which is a folder")
+        raise errors.DTypeError(f"{matrix!r} is dense, but a sparse matrix (a folder) is needed")
     return matrix
 
 
@@ -628,7 +628,7 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no whole number", param_hint="--raw-shape") from None
+        raise click.BadParameter(f"{text!r} is not an integer", param_hint="--raw-shape") from None
 
 
 for _command in _dataset_commands.COMMANDS:

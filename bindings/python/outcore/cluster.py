@@ -141,7 +141,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
         y : ignored
         sample_weight : array_like of shape (n_samples,), optional
-            What each row counts for; none negative. A row of weight w counts as w equal rows; for k-means++ it does so where X
+            Weight of each row; not negative. A row of weight w counts as w equal rows; for k-means++ it does so where X
             takes 16 MiB at most in float64.
 
         Raises
@@ -201,7 +201,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         ----------
         X : Array or array_like of shape (n_samples, n_features)
         out : path or Array of shape (n_samples, n_clusters), optional
-            Where the result goes: a `.npy` file, which replaces one that has the name when it is whole, or an array that is
+            Where the result goes: a `.npy` file, which replaces an existing one when it is complete, or an array that is
             changed in place. Default: an unnamed array on SSD for an `Array`, a NumPy array for anything else.
 
         Returns
@@ -238,9 +238,9 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         for name in ("n_clusters", "max_iter"):
             value = getattr(self, name)
             if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-                raise ArgumentError(f"{name}={value!r} must be a whole number from 1 on")
+                raise ArgumentError(f"{name}={value!r} must be a positive integer")
         if not isinstance(self.tol, Real) or not 0 <= float(self.tol) < np.inf:
-            raise ArgumentError(f"tol={self.tol!r} must be a number from 0 on")
+            raise ArgumentError(f"tol={self.tol!r} must be a non-negative number")
         if X.shape[0] < self.n_clusters:
             raise ArgumentError(f"n_samples={X.shape[0]} should be >= n_clusters={self.n_clusters}.")
         named = isinstance(self.init, str)
@@ -249,22 +249,22 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         if self.n_init == "auto":
             return 10 if callable(self.init) or (named and self.init == "random") else 1
         if not isinstance(self.n_init, Integral) or isinstance(self.n_init, bool) or self.n_init < 1:
-            raise ArgumentError(f"n_init={self.n_init!r} must be a whole number from 1 on, or 'auto'")
+            raise ArgumentError(f"n_init={self.n_init!r} must be a positive integer or 'auto'")
         return int(self.n_init) if named or callable(self.init) else 1
 
     def _start(self, X: Any, weights: Any, session: Session, random: np.random.RandomState) -> npt.NDArray[np.float64]:
         k = int(self.n_clusters)
         if is_planning():
-            # A plan is the same wherever centres begin.
+            # The plan does not depend on the initial centres.
             return np.zeros((k, X.shape[1]))
         if not isinstance(self.init, str):
             found = self.init(X, k, random_state=random) if callable(self.init) else self.init
             start = np.array(found, dtype=np.float64, order="C")
             if start.shape != (k, X.shape[1]):
-                raise ShapeError(f"init has shape {start.shape}, where {(k, X.shape[1])} is expected")
+                raise ShapeError(f"init has shape {start.shape}, but must have shape {(k, X.shape[1])}")
             if not np.isfinite(start).all():
                 raise ArgumentError("init has values that are not finite")
-            # As X has them: scikit-learn begins there too.
+            # In the dtype of X, as in scikit-learn.
             return start.astype(X.dtype).astype(np.float64)
         if self.init == "random":
             return _rows(session, X, _drawn(X.shape[0], k, random, weights), self.progress)
@@ -306,7 +306,7 @@ def _weights(sample_weight: Any, X: Any) -> npt.NDArray[np.float64] | None:
     if len(weights) != X.shape[0]:
         raise ShapeError(f"sample_weight.shape == {weights.shape}, expected {(X.shape[0],)}!")
     if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
-        raise ArgumentError("sample_weight must be finite, none negative, and not all zero")
+        raise ArgumentError("sample_weight must be finite, non-negative and not all zero")
     return weights
 
 
@@ -328,7 +328,7 @@ def _assign(session: Session, X: Any, centers: Any, weights: Any, label: str, pr
 
 
 def _rows(session: Session, X: Any, picked: npt.NDArray[Any], progress: bool | None) -> npt.NDArray[np.float64]:
-    """Rows by number, in the order asked for."""
+    """Rows by number, in the given order."""
     if is_scipy(X):
         return np.asarray(X[picked].toarray(), np.float64)
     if not isinstance(X, (Array, Sparse)):
@@ -375,13 +375,13 @@ def _scalable(
 
 
 def _in_order(rows: Any, weights: Any) -> tuple[npt.NDArray[np.float64], Any]:
-    """Equal rows side by side, in an order that nothing but the rows decides: a seed then takes a row of weight w for w rows."""
+    """Sorts rows so that equal rows are adjacent, independent of the original order: a row of weight w counts as w rows."""
     dense = np.ascontiguousarray(rows.toarray() if is_scipy(rows) else rows, np.float64)
     factors = np.random.default_rng(0).integers(1 << 63, size=dense.shape[1], dtype=np.uint64)
     hashes = np.empty(len(dense), np.uint64)
     for start in range(0, len(dense), HASHED_ROWS):
         part = slice(start, start + HASHED_ROWS)
-        # Both zeros are one.
+        # -0.0 equals 0.0.
         bits = (dense[part] + 0.0).view(np.uint64)
         hashes[part] = (bits ^ (bits >> np.uint64(32))) @ factors
     order = np.argsort(hashes, kind="stable")

@@ -34,8 +34,8 @@ ADVICE = "PCA takes dense rows only. outcore.random_projection reduces sparse on
 class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type: ignore[misc]
     """Principal component analysis of a matrix that may be larger than memory.
 
-    One pass over the data for the mean and the covariance (more where that is larger than the budget, one for each part of it
-    that fits), and one for each `transform`. Takes an `outcore.Array` (its result is an `outcore.Array` too) or what
+    One pass over the data for the mean and the covariance (if the covariance exceeds the budget, one pass for each part that
+    fits), and one for each `transform`. Takes an `outcore.Array` (its result is an `outcore.Array` too) or what
     scikit-learn's PCA takes (the result is a NumPy array).
 
     Parameters
@@ -140,7 +140,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
         if isinstance(wanted, Real) and not isinstance(wanted, bool) and 0 < float(wanted) < 1:
             return None, float(wanted)
         raise ArgumentError(
-            f"n_components={wanted!r} must be a whole number from 1 to {most}, a part of the variance between 0 and 1, or None"
+            f"n_components={wanted!r} must be an integer from 1 to {most}, a fraction of the variance between 0 and 1, or None"
         )
 
     def _keep(self, found: dict[str, Any], dtype: np.dtype[Any]) -> None:
@@ -172,7 +172,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
         ----------
         X : Array or array_like of shape (n_samples, n_features)
         out : path or Array of shape (n_samples, n_components), optional
-            Where the result goes: a `.npy` file, which replaces one that has the name when it is whole, or an array that is
+            Where the result goes: a `.npy` file, which replaces an existing one when it is complete, or an array that is
             changed in place. Default: an unnamed array on SSD for an `Array`, a NumPy array for anything else.
 
         Returns
@@ -208,9 +208,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
         refuse_sparse(X, "X", ADVICE)
         X = X if isinstance(X, Array) else _floats(np.asarray(unmasked(X, "X")))
         if X.ndim != 2 or X.shape[1] != self.n_components_:
-            raise ShapeError(
-                f"X has shape {tuple(X.shape)}, where {self.n_components_} columns, one for each component, are expected"
-            )
+            raise ShapeError(f"X has shape {tuple(X.shape)}, but must have {self.n_components_} columns, one for each component")
         components = self.components_.astype(np.float64, copy=False)
         matrix = components * self._scale()[:, None] if self.whiten else components
         return self._map(X, np.empty(0), matrix, self.mean_, out, "reconstructing")
@@ -280,7 +278,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
 
 def _floats(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if x.dtype.kind not in "fiub":
-        raise DTypeError(f"X is {x.dtype}, where numbers are expected")
+        raise DTypeError(f"X is {x.dtype}, but must be numbers")
     return x if x.dtype in (np.float32, np.float64) else x.astype(np.float64)
 
 

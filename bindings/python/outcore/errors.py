@@ -1,6 +1,6 @@
-"""What can go wrong: one class for each thing that a caller could do differently, under the builtin that one would catch.
+"""Exceptions: one class for each action that a caller could take, derived from the builtin that one would catch.
 
-All derive from `OutcoreError`. The fields of an error are attributes; every message names the object that it is about.
+All derive from `OutcoreError`. The fields of an error are attributes; every message names its object.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class OverBudgetError(OutcoreError, MemoryError):
     Attributes
     ----------
     needed, available, budget : int
-        Bytes that would be enough, bytes not reserved by others, bytes of the whole budget.
+        Bytes that would be sufficient, bytes not reserved by others, bytes of the whole budget.
     """
 
     needed: int
@@ -138,7 +138,7 @@ class BadLineError(OutcoreError, ValueError):
 
 
 class UnsupportedError(OutcoreError, ValueError):
-    """`object` is sound, but of a kind that is not read or computed with, or something else than it should be."""
+    """`object` is intact, but of an unsupported or unexpected kind."""
 
     object: str
 
@@ -164,7 +164,7 @@ class MissingError(_FileError, FileNotFoundError):
 
 
 class NotAFileError(_FileError, IsADirectoryError):
-    """There is something of that name, but no regular file."""
+    """The path exists, but is not a regular file."""
 
     _errno = _errno.EISDIR
 
@@ -188,10 +188,10 @@ class ReadOnlyError(_FileError, PermissionError):
 
 
 class NoSpaceError(_FileError):
-    """The disk is full, or this user's quota of it is used up.
+    """The disk is full, or this user's quota is exhausted.
 
-    Where it is known how long the file is going to be, this is found before the first byte is written. `needed` bytes did not
-    fit, and `free` bytes are left; either is None where that is not known.
+    If the length of the file is known, this is found before the first byte is written. `needed` bytes did not fit, and `free`
+    bytes are left; either is None if unknown.
     """
 
     _errno = _errno.ENOSPC
@@ -217,23 +217,23 @@ class LockedError(_FileError, BlockingIOError):
 
 
 class InterruptedWriteError(_FileError):
-    """A write in place did not finish, so the content is neither the old nor the new one; or a stream was not finished.
+    """A write in place was interrupted, so the content is partly old and partly new; or a stream is incomplete.
 
-    `outcore.open(path, interrupted=True)` opens it all the same, and a write to it that ends makes it whole again; so does a new
-    file of that name. Another program that rewrites the file leaves the mark on it: `outcore.accept(path)` takes it off.
+    `outcore.open(path, interrupted=True)` opens it nevertheless. A complete write to it, or a new file of that name, clears the
+    mark. Another program that rewrites the file leaves the mark on it: `outcore.accept(path)` clears it.
     """
 
     _errno = _errno.EIO
 
 
 class ExistsError(_FileError, FileExistsError):
-    """The name is taken, or about to be by another writer; or it is that of a folder with more in it than would replace it."""
+    """The name exists, or another writer is about to use it; or it is a folder with files that its replacement does not have."""
 
     _errno = _errno.EEXIST
 
 
 class TmpfsScratchError(OutcoreError, ValueError):
-    """The scratch folder lies in memory, where it would take what it is meant to save."""
+    """The scratch folder is in memory, which defeats its purpose."""
 
     object: str
 
@@ -251,7 +251,7 @@ class BlasError(OutcoreError, OSError):
 
 
 class LentError(OutcoreError, BufferError):
-    """All memory that a stream may have is in use by what it has lent: drop blocks, and what was made of them, or lend more."""
+    """All memory of a stream is lent: drop blocks and arrays made of them, or give the stream more memory."""
 
 
 class CancelledError(OutcoreError, RuntimeError):
@@ -259,7 +259,7 @@ class CancelledError(OutcoreError, RuntimeError):
 
 
 class ClosedError(OutcoreError, ValueError):
-    """The array is closed, or belongs to the process that this one was forked from and has no path to open again."""
+    """The array is closed, or belongs to the parent of this forked process and has no path to reopen."""
 
 
 class FailedError(OutcoreError, RuntimeError):

@@ -44,7 +44,7 @@ READ_BYTES = 16 << 20
 
 
 def _content(field: Field, value: Any) -> bytes:
-    """What is in the file of a field."""
+    """The content of the file of a field."""
     if field.kind == "array":
         file = io.BytesIO()
         np.save(file, np.asarray(value), allow_pickle=False)
@@ -127,7 +127,7 @@ class DatasetFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return found[0], found[1]
 
     def _in(self, folder: str) -> dict[str, int | None] | None:
-        """What is in a folder: the numbers of samples, or none for folders, by path."""
+        """The content of a folder: the numbers of samples, or none for folders, by path."""
         if self._folders is None:
             folders: dict[str, dict[str, int | None]] = {"": {}}
             names = self.dataset.names() if self._named else map(str, range(len(self.dataset)))
@@ -153,7 +153,7 @@ class DatasetFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return [len(content) for part in parts for content in self._contents([(sample, name) for sample in part])]
 
     def _contents(self, files: Sequence[tuple[int, str]]) -> list[bytes]:
-        """What is in files, by one native call."""
+        """The content of files, by one native call."""
         batch = self.dataset[[sample for sample, _ in files]]
         return [_content(self.dataset.fields[name], batch[name][index]) for index, (_, name) in enumerate(files)]
 
@@ -164,7 +164,7 @@ class DatasetFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return [self._entry(path, size) for path, size in zip(samples, found, strict=True)]
 
     def _fields_of(self, path: str, sample: int, sizes: bool) -> list[Entry]:
-        """What is in the folder of a sample, which is read once."""
+        """The content of the folder of a sample, which is read once."""
         batch = self.dataset[[sample]] if sizes else {}
         found = {
             file: len(_content(self.dataset.fields[name], batch[name][0])) if sizes else None

@@ -1,7 +1,7 @@
 """Linear algebra on matrices bigger than memory.
 
 Operands are arrays on SSD or NumPy arrays, their transposes and slices, of float32 or float64, all of one type. NumPy arrays are
-read where they lie; one that is not aligned, or whose rows and columns both have gaps, is copied first. Sparse matrices are on
+read in place; an unaligned one, or one with gaps in both rows and columns, is copied first. Sparse matrices are on
 SSD (`outcore.Sparse`) or SciPy's. All functions take
 
 memory : int or str, optional
@@ -67,12 +67,12 @@ class ColumnStatistics(_Statistics, total=False):
 
 
 def _check_memory_out(out: npt.NDArray[Any], dtype: Any, beta: float, *operands: Any) -> None:
-    """Refuses a NumPy array that a result cannot be written to as it lies."""
+    """Refuses a NumPy array into which a result cannot be written in place."""
     if beta:
         raise ArgumentError("beta needs an array on SSD as out, not a NumPy array")
     unmasked(out, "out")
     if out.dtype != dtype:
-        raise DTypeError(f"out is {out.dtype}, where the result is {dtype}")
+        raise DTypeError(f"out is {out.dtype}, but the result is {dtype}")
     if not (out.flags.c_contiguous and out.flags.writeable and out.flags.aligned):
         raise ArgumentError("out must be a C-contiguous, aligned and writable NumPy array")
     if any(np.may_share_memory(out, x) for x in operands if isinstance(x, np.ndarray)):
@@ -124,7 +124,7 @@ def gemm(
     a : Array or ndarray of shape (m, k), or (k, m) with `trans_a`
     b : Array or ndarray of shape (k, n), or (n, k) with `trans_b`
     out : path, Array or ndarray of shape (m, n), optional
-        A `.npy` file, which takes the place of one that has the name when it is whole; an array that is changed in place; or a
+        A `.npy` file, which replaces an existing one when it is complete; an array that is changed in place; or a
         C-contiguous NumPy array for a result that fits in memory. Default: an unnamed array in the scratch folder.
     alpha, beta : float
         `beta` other than 0 needs an Array as `out`.
@@ -248,8 +248,8 @@ def row_norms(
 
     Returns
     -------
-    ndarray of shape (m,), float64. A Euclidean norm is right also where squares leave the range of float64: it is infinite only
-    where it is beyond 1.8e308 itself, or an element is infinite. NaN wins.
+    ndarray of shape (m,), float64. A Euclidean norm neither overflows nor underflows by its squares: it is infinite only if
+    the norm itself is beyond 1.8e308 or an element is infinite. Any NaN makes it NaN.
     """
     session = session_of(x, memory=memory)
     if isinstance(x, Sparse) or is_scipy(x):
@@ -304,7 +304,7 @@ def column_statistics(
 
     Notes
     -----
-    Merged by the formula of Chan, Golub and LeVeque (1979), which loses nothing when the mean is large against the deviation.
+    Merged by the formula of Chan, Golub and LeVeque (1979), accurate if the mean is much larger than the deviation.
     A variance has the square of the data's unit: it is infinite where deviations are beyond 1e154, and loses digits or is 0 where
     they are below 1e-154. The mean of elements near 1e308 overflows in its sum.
     """
@@ -335,7 +335,7 @@ def reduce(
     memory: int | str | None = None,
     progress: bool | None = None,
 ) -> float:
-    """All elements to one number, in float64. NaN wins.
+    """Reduces all elements to one number, in float64. Any NaN makes it NaN.
 
     Parameters
     ----------
@@ -479,7 +479,7 @@ def csrgemv(
     """
     refuse_sparse(x, "x")
     if x.ndim != 1:
-        raise ArgumentError(f"x has {x.ndim} dimensions, where csrgemv takes a vector; see csrmm")
+        raise ArgumentError(f"x has {x.ndim} dimensions, but csrgemv takes a vector; see csrmm")
     rows = a.shape[1 if trans_a else 0]
     y: Floats = np.empty(rows, x.dtype)
     csrmm(a, x, y, trans_a=trans_a, memory=memory, progress=progress)
@@ -535,7 +535,7 @@ def scaled(
     ----------
     a : Sparse or SciPy sparse matrix of shape (m, n)
     out : path, optional
-        A folder, which takes the place of a matrix that has the name when it is whole. Default: an unnamed matrix in scratch.
+        A folder, which replaces an existing matrix when it is complete. Default: an unnamed matrix in scratch.
     rows, columns : array_like of shape (m,), (n,), optional
         Factors of rows and columns.
     logarithm : bool
@@ -572,7 +572,7 @@ def csrcsc(
     ----------
     a : Sparse or SciPy sparse matrix of shape (m, n)
     out : path, optional
-        A folder, which takes the place of a matrix that has the name when it is whole. Default: an unnamed matrix in scratch.
+        A folder, which replaces an existing matrix when it is complete. Default: an unnamed matrix in scratch.
 
     Returns
     -------

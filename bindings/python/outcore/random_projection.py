@@ -87,7 +87,7 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     _TAKES_SPARSE = True
 
     def explain(self, X: Any) -> Plan:
-        """What `fit_transform` is going to read, write and hold; `fit` alone reads nothing. Nothing is moved.
+        """The plan of `fit_transform`; `fit` alone reads nothing. No data is moved.
 
         Returns
         -------
@@ -119,7 +119,7 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         elif isinstance(self.n_components, Integral) and not isinstance(self.n_components, bool) and self.n_components >= 1:
             count = int(self.n_components)
         else:
-            raise ArgumentError(f"n_components={self.n_components!r} must be a whole number of at least 1, or 'auto'")
+            raise ArgumentError(f"n_components={self.n_components!r} must be a positive integer or 'auto'")
         if self.density == "auto":
             density = 1 / np.sqrt(features)
         elif isinstance(self.density, Real) and 0 < float(self.density) <= 1:
@@ -144,7 +144,7 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         ----------
         X : Array, Sparse, array_like or sparse matrix of shape (n_samples, n_features)
         out : path or Array of shape (n_samples, n_components), optional
-            A `.npy` file, which replaces one that has the name when it is whole, or an array that is changed in place. Default:
+            A `.npy` file, which replaces an existing one when it is complete, or an array that is changed in place. Default:
             an unnamed array on SSD for what is there, a NumPy array for anything else.
 
         Returns

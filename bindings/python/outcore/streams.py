@@ -1,11 +1,11 @@
 """Streams: data that is written once, in order, and read in order, any number of times.
 
-What a program makes once and passes over again and again (parsed, normalised, shuffled rows of a training set, the output of one
-stage that the next one reads) need not stay in memory: read ahead of its use, it is there when it is wanted::
+Data that a program produces once and reads several times (parsed, normalised, shuffled rows of a training set, the output of one
+stage for the next) need not be kept in memory: a stream prefetches it::
 
     from outcore.streams import StreamStore
 
-    store = StreamStore("/mnt/ssd/cache.store", size="200GiB")      # a file, made with the first use; or a block device
+    store = StreamStore("/mnt/ssd/cache.store", size="200GiB")      # a file, created on first use, or a block device
     with store.create("rows") as writer:
         for part in parts:
             writer.write_array(part)                                # NumPy arrays, the same number of columns each
@@ -70,7 +70,7 @@ _PART = struct.Struct("<QQ")
 
 @dataclass(frozen=True)
 class StreamInfo:
-    """What is known of a stream.
+    """State of a stream.
 
     Attributes
     ----------
@@ -78,13 +78,13 @@ class StreamInfo:
     state : {"whole", "being written", "unfinished"}
         Only whole streams can be read. One that is unfinished was being written when its writer died, or was found damaged.
     nbytes, record_count : int
-        What was written to it; 0 records for a stream of bytes.
+        Bytes and records written; 0 records for a stream of bytes.
     stored_bytes : int
-        What it takes of the store.
+        Bytes that it takes in the store.
     block_bytes : int
     compression : {None, "lz4", "zstd"}
     about : dict
-        What its writer said of it.
+        Metadata of its writer.
     """
 
     name: str
@@ -104,9 +104,9 @@ class StreamInfo:
 class StreamStore:
     """Named streams in one file or block device, which may hold other objects too.
 
-    Streams are made with `create` and read with `open`. As a context, or with `close`, it lets go of the file.
+    Streams are made with `create` and read with `open`. Leaving its context, or `close`, closes the file.
 
-    May be used from any thread. One process at a time has a store open to write, and then no other has it open; any number may
+    May be used from any thread. A store is open in one process that writes, or in any number of processes that
     read. A path that this process has open already is the same store.
 
     Parameters
@@ -114,7 +114,7 @@ class StreamStore:
     path : path
         A file or block device that was formatted (also by `outcore format`).
     size : int or str, optional
-        Bytes of the file, which is made and formatted if there is none (`"200GiB"`). Its space is set aside at once.
+        Bytes of the file, which is created and formatted if it does not exist (`"200GiB"`). Its space is set aside at once.
     session : Session, optional
         Whose memory budget streams use. Default: the default session.
     read_only : bool
@@ -144,7 +144,7 @@ class StreamStore:
     def close(self) -> None:
         """Lets go of the store, which others may then write once the streams that are read have been closed too.
 
-        Streams that are still being written are given up; a `ResourceWarning` names each of them. To close it again does nothing.
+        Streams still being written are discarded; a `ResourceWarning` names each of them. Closing it again has no effect.
         """
         self._store = None
         for writer in list(self._writers):
@@ -170,14 +170,14 @@ class StreamStore:
         frames: Sequence[Bytes] = (),
         about: dict[str, Any] | None = None,
     ) -> StreamWriter:
-        """Begins a stream, which is there when it was closed.
+        """Begins a stream, which gets its name when it is closed.
 
         Parameters
         ----------
         name : str
             Relative, with `/` between its parts.
         overwrite : bool
-            Take the name from a stream that has it, when the new one is whole. Otherwise such a name is an error.
+            Replace an existing stream of the name when the new one is complete. Otherwise an existing name is an error.
         compression : {None, "lz4", "zstd"}
             Of data, in pieces of 512 KiB.
         block : int or str
@@ -210,7 +210,7 @@ class StreamStore:
         ----------
         name : str
         destroy : bool
-            For the last time: the name is gone now, and space is free as soon as it is read.
+            Remove the stream now, and free its space as it is read.
         ahead, frames
             As for `create`.
 
@@ -222,15 +222,15 @@ class StreamStore:
         return StreamReader(self._opened.read(name, _ahead(ahead, 2), list(frames), destroy))
 
     def destroy(self, name: str) -> None:
-        """Removes a stream, finished or not. Its space is used again once no reader has it open."""
+        """Removes a stream, complete or not. Its space is reused once no reader has it open."""
         self._opened.destroy(name)
 
     def rename(self, name: str, new: str) -> None:
-        """Gives a stream another name, in one step also where that was taken."""
+        """Renames a stream atomically, also to a name that exists."""
         self._opened.rename(name, new)
 
     def info(self, name: str) -> StreamInfo:
-        """What is known of a stream."""
+        """State of a stream."""
         return StreamInfo._of(self._opened.info(name))
 
     def streams(self) -> list[StreamInfo]:
@@ -253,8 +253,8 @@ class StreamStore:
 
 
 class StreamWriter:
-    """A stream that is being written. Use it with `with`, or `close` it: it is whole then, and durable. What leaves the `with` by
-    an error, or is never closed, leaves no stream; the latter warns (`ResourceWarning`) of what is lost.
+    """A stream that is being written. Leaving its `with` block, or `close`, completes it durably. After an error in the `with`
+    block, or without `close`, there is no stream; the latter warns of the loss (`ResourceWarning`).
     """
 
     def __init__(self, native: _native.StreamWriter, about: dict[str, Any], path: str) -> None:
@@ -268,11 +268,11 @@ class StreamWriter:
     # bytes
 
     def write(self, data: Buffer) -> None:
-        """Copies bytes in, of anything that has some."""
+        """Copies the bytes of any buffer."""
         self._native.write(_flat(data), 1)
 
     def buffer(self, least: int = 1) -> memoryview:
-        """The memory of the next bytes, at least `least` of them, to be filled in place; `advance` says how many were.
+        """The memory of the next bytes, at least `least` of them, to be filled in place; `advance` counts those that were filled.
 
         It is the block's own, so nothing is copied. Drop it, and whatever was made of it, before the writer goes on.
 
@@ -292,7 +292,7 @@ class StreamWriter:
         self._native.advance(count)
 
     def end_block(self) -> None:
-        """What is written next begins a block."""
+        """Starts a new block for the next data."""
         self._native.end_block()
 
     # arrays
@@ -321,11 +321,11 @@ class StreamWriter:
     # records
 
     def end_record(self) -> None:
-        """What was written since the last record is one. It may be longer than a block."""
+        """Ends a record: the bytes since the last one. It may be longer than a block."""
         self._native.end_record()
 
     def write_record(self, record: Buffer) -> None:
-        """A record. Many are written faster by `write_records`."""
+        """Writes one record. Several are written faster by `write_records`."""
         self._native.write_record(record if isinstance(record, bytes) else _flat(record))
 
     def write_records(self, records: Iterable[Buffer] | npt.NDArray[Any] | pa.BinaryArray) -> None:
@@ -380,7 +380,7 @@ class StreamWriter:
         try:
             memory = self._native.buffer(length + ALIGNED)
         except ArgumentError:
-            # It lies in several blocks.
+            # It spans several blocks.
             lead = ALIGNED - self._native.alignment() % ALIGNED
             sink = pa.BufferOutputStream()
             _write_ipc(pa, sink, batch)
@@ -409,14 +409,14 @@ class StreamWriter:
         return self._native.so_far()[2]
 
     def close(self) -> None:
-        """Ends the stream: it is whole, and durable. To close it again does nothing."""
+        """Completes the stream durably. Closing it again has no effect."""
         if self._closed:
             return
         self._native.set_about(json.dumps(self._about).encode() if self._about else b"")
         try:
             self._native.finish()
         except (BufferError, KeyboardInterrupt):
-            # It goes on: what is lent can be dropped, and the wait begun again.
+            # Not an end: lent memory can be dropped and the wait repeated.
             raise
         except BaseException:
             self._closed = True
@@ -424,18 +424,18 @@ class StreamWriter:
         self._closed = True
 
     def discard(self) -> None:
-        """Gives the stream up: it never was."""
+        """Discards the stream."""
         self._native.discard()
         self._closed = True
 
     def _give_up(self) -> None:
-        # What a traceback has of the buffer goes with it, and the writer then.
+        # Clearing the traceback drops its references to the buffer, and then the writer.
         with contextlib.suppress(BufferError):
             self._closed = True
             self._native.discard()
 
     def _lose(self, warn: Callable[..., None] = warnings.warn) -> None:
-        # A forked child has a copy that was never its own.
+        # A forked child must not touch its copy.
         if self._closed or self._process != os.getpid():
             return
         with contextlib.suppress(OutcoreError):
@@ -462,7 +462,7 @@ class StreamWriter:
 
 
 class Records(Sequence[memoryview]):
-    """Records that lie one after another in memory: a sequence of memoryviews, or `data` and `offsets` for who takes them all.
+    """Records that lie one after another in memory: a sequence of memoryviews, or `data` and `offsets` to use them all at once.
 
     Attributes
     ----------
@@ -525,8 +525,8 @@ class Records(Sequence[memoryview]):
 class StreamReader:
     """A stream from its beginning to its end, once. Iterating it gives arrays, if it was written as arrays, else its blocks.
 
-    What it lends is read-only and stays as it is; memory is used again when it, and everything made of it, was dropped. Who keeps
-    more than `ahead` blocks, or more than the budget allows, gets a LentError.
+    Lent blocks are read-only and do not change; their memory is reused when they, and all arrays made of them, have been dropped.
+    Holding more than `ahead` blocks, or more than the budget allows, raises LentError.
     """
 
     def __init__(self, native: _native.StreamReader) -> None:
@@ -564,13 +564,13 @@ class StreamReader:
         """
         if dtype is None:
             if "dtype" not in self.about:
-                raise ArgumentError(f"{self.name} was not written as arrays; say dtype and shape")
+                raise ArgumentError(f"{self.name} was not written as arrays; give dtype and shape")
             dtype = _dtype(self.about["dtype"])
         kind, row = np.dtype(dtype), tuple(self.about.get("shape", ()) if shape is None else shape)
         length = kind.itemsize * int(np.prod(row))
         for block in self._blocks():
             if length == 0 or len(block) % length:
-                raise ArgumentError(f"{self.name}: a block has {len(block)} bytes, no whole number of rows of {length}")
+                raise ArgumentError(f"{self.name}: a block has {len(block)} bytes, not a multiple of rows of {length}")
             yield block.view(kind).reshape(-1, *row)
             del block
 
@@ -586,7 +586,7 @@ class StreamReader:
     def records(self) -> Iterator[memoryview]:
         """The records one by one. `record_batches` is faster for short ones."""
         while True:
-            # What one iterator has left over, the next goes on with.
+            # The next iterator continues with the rest of the last one.
             yield from self._records
             self._records = iter(())
             batch = next(self.record_batches(), None)
@@ -598,7 +598,7 @@ class StreamReader:
     def load(self) -> Iterator[Any]:
         """The objects that `StreamWriter.dump` was given. Their arrays are in memory that the stream lends, and read-only.
 
-        Like every pickle, only of streams that one trusts.
+        As with every pickle, use it only on trusted streams.
         """
         for record in self.records():
             yield _unpickled(self.name, record)
@@ -642,7 +642,7 @@ class StreamReader:
         return _Source(self)
 
     def close(self) -> None:
-        """Ends it early. What it has lent stays."""
+        """Ends it early. Lent blocks stay valid."""
         self._left = memoryview(b"")
         self._native.close()
 
@@ -679,7 +679,7 @@ class _Sink(io.RawIOBase):
         super().__exit__(kind, error, trace)
 
     def __del__(self) -> None:
-        # What was never closed is not whole.
+        # A stream that was never closed is incomplete.
         if not self.closed:
             super().close()
             self._writer._lose()
@@ -742,7 +742,7 @@ def _unpickled(name: str, record: memoryview) -> Any:
         places = [_PART.unpack_from(record, _PICKLED.size + _PART.size * at) for at in range(count)]
         head, *bodies = [record[begin : begin + length] for begin, length in places]
     except (struct.error, ValueError) as error:
-        raise CorruptError(f"{name}: not a record that was made by dump", object=name, offset=0) from error
+        raise CorruptError(f"{name}: not a record made by dump", object=name, offset=0) from error
     return pickle.loads(head, buffers=bodies)
 
 

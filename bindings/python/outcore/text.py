@@ -111,7 +111,7 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, Estimator):  # ty
         ----------
         X : Sparse or sparse matrix of shape (n_samples, n_features)
         out : path, optional
-            A folder for the result, which replaces a matrix that has the name when it is whole. Default: an unnamed matrix on SSD
+            A folder for the result, which replaces an existing matrix when it is complete. Default: an unnamed matrix on SSD
             for a `Sparse`, a SciPy matrix for anything else.
 
         Returns
@@ -145,7 +145,7 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, Estimator):  # ty
 
     def _checked(self, X: Any, *, reset: bool, least: int = 1) -> Any:
         if isinstance(X, Array):
-            # What is in memory and dense is taken, as scikit-learn's takes it; on SSD it may be any size.
+            # Dense arrays in memory are accepted, as in scikit-learn; on SSD they could be of any size.
             refuse_dense(X, "X")
         found = super()._checked(X, reset=reset, least=least)
         return found if isinstance(found, Sparse) or is_scipy(found) else scipy.sparse.csr_matrix(found)

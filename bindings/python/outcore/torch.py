@@ -1,6 +1,6 @@
 """Datasets of samples for PyTorch.
 
-The fast path needs no worker processes, since samples are read, checked and put side by side by threads of outcore's own::
+The fast path needs no worker processes, since threads of outcore read, verify and collate samples::
 
     from outcore.torch import Loader
 
@@ -120,7 +120,7 @@ class MapDataset(Samples):
     ----------
     dataset : outcore.data.Dataset or path
     transform : callable, optional
-        What each sample goes through.
+        Applied to each sample.
     """
 
     def __init__(self, dataset: data.Dataset | PathLike, transform: Transform | None = None) -> None:
@@ -153,7 +153,7 @@ class IterableDataset(Batches):
     batch_size : int
         Samples of a batch.
     transform : callable, optional
-        What each batch goes through.
+        Applied to each batch.
     **options
         Those of `outcore.data.Loader`. Where there is one rank, `end` is "uneven" by default: its workers have every sample once.
     """
@@ -196,13 +196,13 @@ class IterableDataset(Batches):
             yield tensors if self.transform is None else self.transform(tensors)
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch the next pass is."""
+        """Sets the epoch of the next pass."""
         self._epochs.fill_(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this is, in the process that asks: a few numbers."""
+        """The position in the calling process: a few numbers."""
         return dict(self._state) if self._state is not None else self._here().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from there in the next pass."""
+        """Continues from a state in the next pass."""
         self._state = dict(state)

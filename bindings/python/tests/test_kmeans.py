@@ -77,7 +77,7 @@ def test_weights_are_those_of_scikit_learn(tmp_path: Path, x: npt.NDArray[Any], 
     np.testing.assert_allclose(km.score(data, sample_weight=weights), reference.score(x, sample_weight=weights), rtol=1e-9)
     with pytest.raises(errors.ShapeError):
         km.fit(data, sample_weight=weights[1:])
-    with pytest.raises(errors.ArgumentError, match="none negative"):
+    with pytest.raises(errors.ArgumentError, match="non-negative"):
         km.fit(data, sample_weight=-weights)
 
 

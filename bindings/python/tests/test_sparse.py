@@ -317,7 +317,7 @@ def test_a_description_that_claims_other_lengths_is_refused(tmp_path: Path) -> N
                 oc.open(path)
         description.write_text(text)
         np.save(path / "labels.npy", np.zeros(299))
-        with pytest.raises(errors.CorruptError, match=r"labels\.npy: it is about 299 rows, the matrix has 300"):
+        with pytest.raises(errors.CorruptError, match=r"labels\.npy: has 299 rows, but the matrix has 300"):
             oc.open(path).labels()
         assert oc.open(path).slice(0, 100).labels().shape == (100,)
     entries = tmp_path / "xTrue" / "tiles.bin"

@@ -93,7 +93,7 @@ def test_arrays(disk: Path, rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(oc.open(disk / "a.npy"))).numpy(), values)
     with pytest.raises(errors.MissingError, match=r"disk\.store/b\.npy"):
         oc.open(disk / "b.npy")
-    with pytest.raises(errors.ExistsError, match=r"disk\.store/a\.npy: is there already; mode='w' replaces"):
+    with pytest.raises(errors.ExistsError, match=r"disk\.store/a\.npy: already exists; mode='w' replaces"):
         oc.create(disk / "a.npy", 3)
     assert oc.create(disk / "zeros.npy", 3).shape == (3,)
     assert oc.create(disk / "zeros.npy", 5, mode="w").shape == oc.open(disk / "zeros.npy").shape == (5,)

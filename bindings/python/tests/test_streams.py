@@ -127,9 +127,9 @@ def test_rows_have_to_fit(store: StreamStore) -> None:
         writer.write_array(np.zeros((2, 1000)))
     with store.create("y", block=4096) as writer:
         writer.write(bytes(10_000))
-    with pytest.raises(errors.ArgumentError, match="no whole number of rows"):
+    with pytest.raises(errors.ArgumentError, match="not a multiple of rows"):
         list(store.open("y").arrays("float64", (3,)))
-    with pytest.raises(errors.ArgumentError, match="say dtype"):
+    with pytest.raises(errors.ArgumentError, match="give dtype"):
         list(store.open("y").arrays())
 
 

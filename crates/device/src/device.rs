@@ -1,9 +1,9 @@
-//! What a device is: an address space with limits, and a way to reach it.
+//! An address space with limits, and the route by which a driver reaches it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
-/// What requests to a device must respect.
+/// Constraints on the requests to a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Offsets, lengths and memory addresses must be multiples of this power of two. 1 means no
@@ -15,12 +15,12 @@ pub struct Limits {
 
 /// An address space on some hardware.
 pub trait Device: Send + Sync + 'static {
-    /// What errors call this device; a path, for files.
+    /// The name of the device in errors; a path, for files.
     fn name(&self) -> &str;
-    /// What requests must respect. Constant for the life of the device.
+    /// Constraints on requests. Constant for the life of the device.
     fn limits(&self) -> Limits;
-    /// How many bytes there are. Requests may run past the end by less than one block: what a read
-    /// finds there is zeroed, and what a write leaves there is the owner's to cut off.
+    /// Length in bytes. Requests may run past the end by less than one block: a read returns zeros
+    /// there, and the owner of the device truncates what a write leaves there.
     fn len(&self) -> u64;
     /// Whether there is no byte at all.
     fn is_empty(&self) -> bool {
@@ -45,15 +45,15 @@ pub enum Route<'a> {
 /// Transfers may be short, as in POSIX: the driver continues them, at a multiple of the block. A
 /// transfer of 0 bytes means that nothing more can be moved.
 pub trait Blocking: Send + Sync {
-    /// Reads at `offset` into `destination` and says how many bytes.
+    /// Reads at `offset` into `destination` and returns the number of bytes read.
     fn read_at(&self, destination: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Writes `source` at `offset` and says how many bytes.
+    /// Writes `source` at `offset` and returns the number of bytes written.
     fn write_at(&self, source: &[u8], offset: u64) -> io::Result<usize>;
     /// Makes durable every write that was completed before this call.
     fn flush(&self) -> io::Result<()>;
-    /// Gives up a range; its bytes read as zero afterwards.
+    /// Deallocates a range; its bytes read as zero afterwards.
     fn discard(&self, offset: u64, len: u64) -> io::Result<()>;
-    /// Work done near the data, of a meaning that the device's owner knows: bytes in, bytes out.
+    /// Work done near the data: bytes in, bytes out. The owner of the device defines the opcodes.
     fn offload(&self, opcode: u8, input: &[u8], destination: &mut [u8]) -> io::Result<usize> {
         let _ = (opcode, input, destination);
         Err(io::ErrorKind::Unsupported.into())

@@ -1,4 +1,4 @@
-//! The face of a driver, and how one is chosen.
+//! The interface of a driver, and how one is chosen.
 //!
 //! A driver multiplexes many devices: whole batches go in, completions come out in any order, each
 //! request exactly once. `submit` never blocks; `reap` is the only place to wait, and a [`Waker`]
@@ -14,67 +14,68 @@ use std::time::Duration;
 
 /// Carries requests to devices. One session has one driver, used by one thread at a time.
 ///
-/// Dropping a driver waits for what is in flight, so that no memory is freed under a running
+/// Dropping a driver waits for the requests in flight, so that no memory is freed under a running
 /// transfer.
 pub trait Driver: Send {
-    /// Takes all the requests and starts as many as there is room for; the rest waits inside. Never
-    /// blocks. A request that breaks its device's limits is answered by a completion like any
-    /// other.
+    /// Takes all requests and starts as many as the depth allows; the others are queued inside.
+    /// Never blocks. A request that violates the limits of its device is answered by a completion
+    /// like any other.
     fn submit(&mut self, requests: &mut Vec<Request>);
 
     /// Appends completions to `out`. Returns as soon as there is one, a [`Waker`] was used since
     /// the last call, or `wait` has passed; `None` waits without limit, `Some(Duration::ZERO)` only
-    /// looks.
+    /// polls.
     ///
-    /// An error means that the driver itself cannot go on; requests in flight stay in flight.
+    /// An error means that the driver itself has failed; requests in flight stay in flight.
     fn reap(
         &mut self,
         wait: Option<Duration>,
         out: &mut Vec<Completion>,
     ) -> Result<(), DeviceError>;
 
-    /// Gives up the requests whose tags are `wanted`, as far as they have not begun: they complete
-    /// like any other, with an error. What has begun goes on.
+    /// Cancels the requests whose tags are `wanted` and that have not started: each completes with
+    /// an error. Requests that have started run to their end.
     fn cancel(&mut self, wanted: &dyn Fn(u64) -> bool);
 
-    /// Whether it goes on in another way than it began; [`info`](Driver::info) tells.
+    /// Whether the driver has fallen back to threads since it was made; [`info`](Driver::info)
+    /// gives the reason.
     fn has_fallen_back(&self) -> bool {
         false
     }
 
-    /// A handle that ends a waiting [`reap`](Driver::reap), or the next one if none waits now.
+    /// A handle that ends a waiting [`reap`](Driver::reap), or the next one if none is waiting.
     fn waker(&self) -> Waker;
 
     /// How many requests were submitted and not yet reaped.
     fn in_flight(&self) -> usize;
 
-    /// What this driver is.
+    /// Name, depth and state of this driver.
     fn info(&self) -> DriverInfo;
 
-    /// Tells the driver that much I/O will use this memory, so that it may prepare it once instead
-    /// of at each transfer. Returns how many bytes, from the start, were prepared: as many as the
-    /// system allows, possibly none. They stay in memory, even of pieces that are dropped, until
-    /// [`unregister`](Driver::unregister) or drop.
+    /// Registers memory that many transfers will use, so that the driver can prepare it once
+    /// instead of at each transfer. Returns the number of bytes, from the start, that were
+    /// prepared: as many as the system allows, possibly none. They stay resident, even after their
+    /// pieces are dropped, until [`unregister`](Driver::unregister) or drop.
     fn register(&mut self, memory: Anchor) -> usize {
         let _ = memory;
         0
     }
 
-    /// Undoes every [`register`](Driver::register). Not while the kernel is too busy to take what
-    /// was submitted; [`info`](Driver::info) tells.
+    /// Undoes every [`register`](Driver::register), unless the kernel is too busy to take the
+    /// submitted requests; [`info`](Driver::info) shows what is still registered.
     fn unregister(&mut self) {}
 }
 
-/// What a driver is, for people who read reports.
+/// Name, depth and state of a driver, for reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverInfo {
     /// `io_uring` or `threads`.
     pub name: &'static str,
-    /// How many transfers it keeps in flight at most.
+    /// Most transfers in flight.
     pub depth: usize,
     /// How many bytes of memory are registered with the kernel.
     pub registered_bytes: usize,
-    /// Why io_uring was not chosen, where it was not.
+    /// Why io_uring is not used, where it is not.
     pub fallback: Option<String>,
 }
 
@@ -82,7 +83,7 @@ pub struct DriverInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Choice {
     /// io_uring where it works, else threads. The environment variable `OUTCORE_DRIVER` (`io_uring`
-    /// or `threads`) decides where it is set.
+    /// or `threads`) overrides this choice.
     #[default]
     Auto,
     /// io_uring or an error.
@@ -94,15 +95,15 @@ pub enum Choice {
 /// Bounds of a driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// How many transfers io_uring keeps in flight at most; rounded up to a power of two.
+    /// Most transfers that io_uring keeps in flight; rounded up to a power of two.
     pub depth: u32,
-    /// How many threads serve blocking calls at most; they are started when needed.
+    /// Most threads that serve blocking calls; they are started on demand.
     pub threads: usize,
 }
 
 impl Default for Options {
-    /// 256 transfers saturate today's SSDs several times over. Blocking threads need one thread a
-    /// transfer; 16 is where one SSD comes close to its best and the stacks still cost nothing.
+    /// 256 transfers saturate today's SSDs several times over. Blocking calls need one thread a
+    /// transfer; one SSD comes close to its best with 16, and the stacks of 16 threads are cheap.
     fn default() -> Self {
         Options {
             depth: 256,
@@ -135,7 +136,7 @@ pub fn driver_with(choice: Choice, options: Options) -> Result<Box<dyn Driver>, 
     }
 }
 
-/// The environment variable that decides where the program does not.
+/// Chooses the driver where the program leaves the choice open.
 const DRIVER_VARIABLE: &str = "OUTCORE_DRIVER";
 
 fn resolve(choice: Choice, variable: Option<OsString>) -> Result<Choice, DeviceError> {
@@ -176,7 +177,8 @@ fn uring(_: Options) -> io::Result<Box<dyn Driver>> {
 pub struct Waker(pub(crate) Arc<Outbox>);
 
 impl Waker {
-    /// Ends the wait that is under way, or else the next one. Several calls may count as one.
+    /// Ends the wait that is in progress, or else the next one. Several calls may end one wait
+    /// only.
     pub fn wake(&self) {
         self.0.wake();
     }

@@ -1,9 +1,9 @@
-//! The one error of this crate: which device, which operation, where, and what the system said.
+//! The one error of this crate: device, operation, offset, and the error of the system.
 
 use std::fmt;
 use std::io;
 
-/// What was being done when a [`DeviceError`] arose.
+/// The operation in which a [`DeviceError`] arose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OpKind {
     /// Opening or creating the device.
@@ -14,11 +14,11 @@ pub enum OpKind {
     Write,
     /// Making written bytes durable.
     Flush,
-    /// Giving up a range of bytes.
+    /// Deallocating a range of bytes.
     Discard,
     /// Work done near the data.
     Offload,
-    /// Setting up a driver or waiting for it; no single device is to blame.
+    /// Setting up a driver or waiting for it; no single device is at fault.
     Drive,
 }
 
@@ -39,20 +39,20 @@ impl fmt::Display for OpKind {
 /// An operation on a device failed.
 ///
 /// The kind of `source` tells what a caller can do about it: `InvalidInput` is a request that
-/// breaks the device's limits, `UnexpectedEof` and `WriteZero` a transfer that stopped making
-/// progress, `StorageFull` a full medium.
+/// violates the limits of the device, `UnexpectedEof` and `WriteZero` a transfer that stopped
+/// making progress, `StorageFull` a full medium.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}", self.place())]
 pub struct DeviceError {
     /// The device's name.
     pub device: String,
-    /// What was being done.
+    /// The operation.
     pub op: OpKind,
     /// Where the operation began, in bytes from the device's start.
     pub offset: u64,
-    /// How many bytes the operation was about.
+    /// Length of the operation in bytes.
     pub len: u64,
-    /// What the system said.
+    /// The error of the system.
     pub source: io::Error,
 }
 
@@ -68,7 +68,7 @@ impl DeviceError {
         }
     }
 
-    /// What was being done where, as far as it means anything.
+    /// Operation, range and device, without the parts that have no meaning for the operation.
     fn place(&self) -> String {
         let DeviceError {
             device,

@@ -1,9 +1,9 @@
-//! A device that fails on purpose: the bad days of hardware, replayed from a seed.
+//! A device that injects faults, reproducible from a seed.
 //!
-//! It wraps any device. What happens to an operation depends on the seed, the operation, its range
-//! and how often that range was asked for before, not on the order in which threads arrive; so a
-//! run with the same operations meets the same faults. Only `fail_nth`, `crash_after_writes` and
-//! `space_bytes` count operations as they come.
+//! It wraps any device. The fault of an operation depends on the seed, the operation, its range and
+//! how often that range was requested before, not on the order in which threads arrive; so a run
+//! with the same operations meets the same faults. Only `fail_nth`, `crash_after_writes` and
+//! `space_bytes` count operations in order of arrival.
 
 use crate::transfer::{discard_now, flush_now, read_once, write_once};
 use crate::{Blocking, Device, Limits, OpKind, Route};
@@ -15,16 +15,16 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Media tear writes at sectors, even where a device has no block of its own.
+/// Media tear writes at sectors, even if the device has no block of its own.
 const SECTOR_BYTES: usize = 512;
 
-/// An operation that is held back lets others pass, if there are any, for this long at most.
+/// Longest time for which an operation is held back to let others pass.
 const HOLD_BACK: Duration = Duration::from_millis(3);
 
-/// What shall go wrong. The default is nothing. Probabilities lie between 0 and 1.
+/// The faults to inject. The default is none. Probabilities lie between 0 and 1.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    /// Where all chance comes from.
+    /// Seed of all random choices.
     pub seed: u64,
     /// Probability that a read fails with EIO.
     pub read_error: f64,
@@ -32,21 +32,21 @@ pub struct Faults {
     pub write_error: f64,
     /// Probability that a write fails with EIO after a prefix of its sectors reached the medium.
     pub torn: f64,
-    /// Probability that a read or write moves less than it was asked to.
+    /// Probability that a read or write moves fewer bytes than requested.
     pub short: f64,
-    /// Probability that an operation lets a later one finish first.
+    /// Probability that an operation is held back until a later one has finished.
     pub reorder: f64,
-    /// How long each operation takes longer.
+    /// Additional time of each operation.
     pub latency: Option<Range<Duration>>,
-    /// How many bytes can be written until the medium is full (ENOSPC).
+    /// Bytes that can be written until the medium is full (ENOSPC).
     pub space_bytes: Option<u64>,
-    /// Exactly this operation of any kind fails with EIO, counted from 0 as they come.
+    /// Exactly this operation of any kind fails with EIO, counted from 0 in order of arrival.
     pub fail_nth: Option<u64>,
-    /// After this many writes nothing reaches the medium any more, and every operation fails.
+    /// After this many writes no bytes reach the medium, and every operation fails.
     pub crash_after_writes: Option<u64>,
 }
 
-/// What went wrong with one operation.
+/// The fault of one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// EIO; nothing was moved.
@@ -57,7 +57,7 @@ pub enum Fault {
     Torn(usize),
     /// ENOSPC; nothing was moved.
     Full,
-    /// It let a later operation finish first.
+    /// The operation was held back until a later one had finished.
     HeldBack,
     /// The device is gone.
     Crashed,
@@ -66,19 +66,19 @@ pub enum Fault {
 /// One operation that reached the device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The operation's number, counted from 0 as they come.
+    /// The number of the operation, counted from 0 in order of arrival.
     pub sequence: u64,
-    /// What was asked for.
+    /// The requested operation.
     pub op: OpKind,
-    /// Where.
+    /// Its offset.
     pub offset: u64,
-    /// How much.
+    /// Its length.
     pub len: u64,
-    /// What went wrong, if anything.
+    /// The injected fault, if any.
     pub fault: Option<Fault>,
 }
 
-/// A device that passes operations on to another one and fails on purpose.
+/// A device that passes operations on to another one and injects faults.
 pub struct Faulty {
     inner: Arc<dyn Device>,
     faults: Faults,
@@ -112,12 +112,12 @@ impl Faulty {
         self.state().log.clone()
     }
 
-    /// How many operations arrived so far: a run without faults tells the range of `fail_nth`.
+    /// Number of operations so far: a run without faults gives the range for `fail_nth`.
     pub fn operations(&self) -> u64 {
         self.state().log.len() as u64
     }
 
-    /// Whether nothing reaches the medium any more.
+    /// Whether the injected crash has happened.
     pub fn crashed(&self) -> bool {
         self.state().crashed
     }
@@ -126,7 +126,7 @@ impl Faulty {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Logs an operation, chooses its fate, and lets the time pass that it takes.
+    /// Logs an operation, chooses its fault, and waits for its injected latency.
     fn begin(&self, op: OpKind, offset: u64, len: u64) -> Option<Fault> {
         let mut state = self.state();
         let count = state.seen.entry((op, offset, len)).or_default();
@@ -149,7 +149,6 @@ impl Faulty {
         }
         if fault == Some(Fault::HeldBack) {
             let others = |state: &mut State| state.finished == finished;
-            // Whether others came or the time ran out, this operation goes on.
             drop(
                 self.finished
                     .wait_timeout_while(self.state(), HOLD_BACK, others),
@@ -201,7 +200,7 @@ impl Faulty {
         }
     }
 
-    /// Lets a write use up the medium's space.
+    /// Charges a write to the space of the medium.
     fn charge(
         &self,
         state: &mut State,
@@ -237,7 +236,7 @@ impl Faulty {
         result
     }
 
-    /// For operations that happen whole or not at all.
+    /// For operations that are atomic.
     fn whole<T>(
         &self,
         op: OpKind,
@@ -320,12 +319,12 @@ impl Blocking for Faulty {
     }
 }
 
-/// Splitmix64, seeded by whatever identifies an operation.
+/// Splitmix64, seeded by the fields that identify an operation.
 struct Chance(u64);
 
 impl Chance {
     fn new(key: impl Hash) -> Chance {
-        // Its keys are fixed, unlike those of a map's hasher.
+        // Its keys are fixed, unlike those of the hasher of a `HashMap`.
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
         Chance(hasher.finish())

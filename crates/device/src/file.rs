@@ -15,8 +15,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The longest single transfer. The kernel takes up to 2 GiB at once; a file's transfers are cut so
-/// that the pieces of a large one run side by side.
+/// The longest single transfer. The kernel accepts up to 2 GiB; shorter transfers let the parts of
+/// a long request run in parallel.
 const MAX_TRANSFER_BYTES: usize = 1 << 20;
 
 /// How to open a file.
@@ -26,7 +26,7 @@ pub enum Mode {
     Read,
     /// It must exist; it will be read and written.
     ReadWrite,
-    /// It is made, or emptied if it exists, with this many zero bytes, for reading and writing.
+    /// It is created, or emptied if it exists, with this many zero bytes, for reading and writing.
     Create(u64),
 }
 
@@ -39,9 +39,9 @@ pub struct FileDevice {
     block: u32,
 }
 
-/// An open file, and what closes it if not its drop.
+/// An open file, and the owner that closes it, if it has one.
 struct Held {
-    /// Until it is dropped.
+    /// `Some` until the drop.
     file: Option<File>,
     closer: Option<Closer>,
 }
@@ -86,8 +86,8 @@ impl FileDevice {
             })
     }
 
-    /// A device of a file that was opened elsewhere; `mode` says what it may be used for. The
-    /// file's flags are changed: direct I/O is switched on where it works.
+    /// A device on a file that is already open; `mode` says how it may be used. Changes the flags
+    /// of the file: direct I/O is switched on where it works.
     pub fn from_file(
         file: File,
         name: impl Into<String>,
@@ -112,7 +112,7 @@ impl FileDevice {
             file.set_len(0)?;
             file.set_len(len)?;
         }
-        // A block device's metadata says 0; its end does not.
+        // The metadata of a block device reports a length of 0; seeking to its end does not.
         let len = file.seek(SeekFrom::End(0))?;
         let block = direct::switch_on(&file, mode)?;
         let direct = block.is_some();
@@ -135,32 +135,32 @@ impl FileDevice {
         })
     }
 
-    /// With an owner that closes the file.
+    /// Sets an owner that closes the file.
     #[must_use]
     pub fn closed_by(mut self, closer: impl FnOnce(File) + Send + Sync + 'static) -> FileDevice {
         self.file.closer = Some(Box::new(closer));
         self
     }
 
-    /// As a device of `len` bytes, whatever the length of the file: its owner knows where its data
-    /// ends.
+    /// Sets the length of the device, whatever the length of the file: its owner knows where its
+    /// data ends.
     #[must_use]
     pub fn sized(self, len: u64) -> FileDevice {
         self.len.store(len, Ordering::Release);
         self
     }
 
-    /// Whether transfers go past the page cache.
+    /// Whether transfers bypass the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// The file, for what an address space does not know: locks, attributes, renames.
+    /// The file, for operations beyond an address space: locks, attributes, renames.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Cuts or extends the file. The caller keeps requests beyond the new end away.
+    /// Truncates or extends the file. The caller keeps requests beyond the new end away.
     pub fn set_len(&self, len: u64) -> Result<(), DeviceError> {
         self.file.set_len(len).map_err(|source| DeviceError {
             device: self.name.clone(),
@@ -180,7 +180,8 @@ fn open_options(mode: Mode) -> OpenOptions {
     match mode {
         Mode::Read => {}
         Mode::ReadWrite => drop(options.write(true)),
-        // Emptied once it is open, so that a name which is not a file stays as it is.
+        // Truncated only after it is open, so that opening something other than a file changes
+        // nothing.
         Mode::Create(_) => drop(options.write(true).create(true).truncate(false)),
     }
     options
@@ -211,7 +212,7 @@ impl Device for FileDevice {
     }
 }
 
-/// The way through the page cache.
+/// Transfers through the page cache.
 impl Blocking for FileDevice {
     fn read_at(&self, destination: &mut [u8], offset: u64) -> io::Result<usize> {
         let len = rustix::io::pread(&*self.file, destination, offset)?;
@@ -235,7 +236,7 @@ impl Blocking for FileDevice {
     }
 }
 
-/// Direct I/O: whether it works and what it asks for.
+/// Direct I/O: whether it works, and which alignment it requires.
 #[cfg(target_os = "linux")]
 mod direct {
     use super::Mode;
@@ -244,10 +245,10 @@ mod direct {
     use std::fs::File;
     use std::io;
 
-    /// Safe where the true block is unknown: no medium in use has larger ones.
+    /// Safe if the true block is unknown: no medium in use has larger ones.
     const LARGEST_BLOCK: u32 = 4096;
 
-    /// Switches direct I/O on and says the block, or `None` where the file system refuses it.
+    /// Switches direct I/O on and returns its block, or `None` if the file system refuses it.
     pub(super) fn switch_on(file: &File, mode: Mode) -> io::Result<Option<u32>> {
         let flags = fcntl_getfl(file)?;
         let block = match stated_block(file) {
@@ -260,9 +261,10 @@ mod direct {
         // Some file systems accept the flag and refuse the transfer, so one is tried.
         let candidates = match (block, mode) {
             (Some(block), _) => vec![block],
-            // A file opened to be read has its bytes already, so a read of 512 tells the truth.
+            // A file opened for reading holds its bytes already, so a read of 512 shows whether 512
+            // works.
             (None, Mode::Read) => vec![512, LARGEST_BLOCK],
-            // In a hole a small read succeeds where a small write would not.
+            // In a hole, a small read succeeds even if a small write would not.
             (None, _) => vec![LARGEST_BLOCK],
         };
         for block in candidates {
@@ -274,8 +276,8 @@ mod direct {
         Ok(None)
     }
 
-    /// What `statx` says (Linux 6.1 and later): the block, 0 where there is no direct I/O, `None`
-    /// where it is silent.
+    /// The block that `statx` reports (Linux 6.1 and later): 0 if there is no direct I/O, `None` if
+    /// it does not report one.
     fn stated_block(file: &File) -> Option<u32> {
         let stat = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
         if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
@@ -289,8 +291,8 @@ mod direct {
         Some(if block.is_power_of_two() { block } else { 0 })
     }
 
-    /// Whether the file lives in memory. Newer kernels accept direct I/O there and serve it from
-    /// the page cache all the same; saying so makes such files free of alignment.
+    /// Whether the file system is in memory. Newer kernels accept direct I/O there and still serve
+    /// it from the page cache; treating such files as not direct frees them from alignment.
     fn is_memory_backed(file: &File) -> bool {
         const TMPFS_MAGIC: u64 = 0x0102_1994;
         const RAMFS_MAGIC: u64 = 0x8584_58f6;
@@ -303,8 +305,8 @@ mod direct {
         Ok(rustix::io::pread(file, &mut buf[..], 0).is_ok())
     }
 
-    /// Gives the file its room on the medium now: a full disk shows before the first byte is
-    /// written, and writes do not have to wait for one another to find room.
+    /// Allocates the space of the file: a full disk is detected before the first byte is written,
+    /// and concurrent writes do not wait for each other to allocate.
     pub(super) fn allocate(file: &File, len: u64) -> io::Result<()> {
         if len == 0 {
             return Ok(());
@@ -316,7 +318,7 @@ mod direct {
     }
 }
 
-/// Elsewhere every transfer goes through the page cache.
+/// On other systems every transfer uses the page cache.
 #[cfg(not(target_os = "linux"))]
 mod direct {
     use super::Mode;
@@ -332,7 +334,7 @@ mod direct {
     }
 }
 
-/// Keeping the page cache empty.
+/// Keeps the page cache empty.
 #[cfg(target_os = "linux")]
 mod page_cache {
     use rustix::fs::{Advice, fadvise};
@@ -340,8 +342,8 @@ mod page_cache {
     use std::num::NonZeroU64;
     use std::os::fd::BorrowedFd;
 
-    /// Switches read-ahead off: its pages would be in no transfer's range, so they would stay in
-    /// the page cache.
+    /// Switches read-ahead off: it would leave pages outside the range of any transfer in the page
+    /// cache.
     pub(super) fn expect_no_order(file: BorrowedFd<'_>) {
         advise(file, 0, 0, Advice::Random);
     }
@@ -352,7 +354,7 @@ mod page_cache {
             return Ok(());
         }
         match crate::linux::write_out_pages(file, offset, len) {
-            // A file system without pages to write out has none to drop either.
+            // A file system without pages to write out has none to drop.
             Err(error)
                 if matches!(
                     error.raw_os_error(),
@@ -378,14 +380,14 @@ mod page_cache {
     }
 
     fn advise(file: BorrowedFd<'_>, offset: u64, len: u64, advice: Advice) {
-        // Advice that is not taken costs memory or speed, never a byte.
+        // The advice is optional: if it is refused, memory or speed suffers, never the content.
         if let Err(error) = fadvise(file, offset, NonZeroU64::new(len), advice) {
             log::trace!("page cache advice refused: {error}");
         }
     }
 }
 
-/// Elsewhere the page cache is the system's own business.
+/// On other systems the page cache is left to the system.
 #[cfg(not(target_os = "linux"))]
 mod page_cache {
     use std::io;
@@ -460,13 +462,14 @@ mod tests {
     fn buffered_transfers_leave_nothing_in_the_page_cache() {
         use rustix::io::{Errno, ReadWriteFlags, preadv2};
         const LEN: usize = 4 << 20;
-        // Of 1024; one that two pieces share may be on its way to the disk when it is to go.
+        // Of 1024 pages. A page that two pieces share may be under write-back when it should be
+        // dropped.
         const FEW: usize = 64;
         let folder = tempfile::tempdir().unwrap();
         let mut device =
             FileDevice::open(&folder.path().join("object"), Mode::Create(LEN as u64)).unwrap();
         if !device.is_direct() {
-            // A file that lives in memory has nowhere else to be.
+            // The pages of a file in memory cannot be dropped.
             return;
         }
         let path = folder.path().join("object");

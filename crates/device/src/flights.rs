@@ -1,12 +1,12 @@
-//! The bookkeeping of a ring: which requests wait, which parts of them the kernel has, and how
-//! results add up.
+//! The bookkeeping of a ring: which requests wait, which parts of them the kernel has, and how the
+//! results of the parts are combined.
 //!
 //! A request becomes a *job*. A job is carried out in *flights*, each one transfer of at most the
-//! device's limit; the flights of a long job run side by side. Nothing here touches the kernel, and
-//! after the tables have grown to the depth in use, nothing here allocates.
+//! device's limit; the flights of a long job run in parallel. Nothing here calls the kernel, and
+//! once the tables have grown to the depth in use, nothing here allocates.
 //!
 //! Invariant: a job's request, and with it the buffer and the descriptor, stays in `jobs` until the
-//! last of its flights has landed. The ring's `unsafe` code leans on that.
+//! last of its flights has landed. The `unsafe` code of the ring relies on it.
 
 use crate::threads::cancelled;
 use crate::transfer::{advance, needed};
@@ -16,14 +16,14 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-/// The kernel counts one transfer's bytes in 31 bits.
+/// The kernel counts the bytes of one transfer in 31 bits.
 const MAX_FLIGHT_BYTES: usize = 1 << 30;
 
-/// How often one flight may be told "not now" before that counts as an error.
+/// How often the kernel may answer one flight with EAGAIN or EINTR before it fails.
 const MAX_RETRIES: u8 = 100;
 
-/// Bytes that the kernel has at a time, at most: they keep any device busy, and a slow one (100
-/// MB/s) is done with them before a caller who cancels has waited for long.
+/// Most bytes in flight: enough to keep any device busy, and few enough that a slow one (100 MB/s)
+/// completes them before a caller that cancels has waited for long.
 const MAX_BYTES: usize = 32 << 20;
 
 struct Job {
@@ -31,17 +31,17 @@ struct Job {
     descriptor: RawFd,
     kind: OpKind,
     block: u32,
-    /// The longest flight.
+    /// Length of the longest flight.
     part: usize,
-    /// Where the next flight begins.
+    /// Offset at which the next flight begins.
     next: usize,
-    /// Where the last flight may end.
+    /// End of the last flight.
     len: usize,
-    /// The bytes from here on need not be moved.
+    /// Length that must be moved; the bytes behind it need not be.
     needed: usize,
     live_flights: u32,
     error: Option<io::Error>,
-    /// It did not take off as a whole before the ring was given up.
+    /// The ring was given up before all flights of the job had started.
     grounded: bool,
 }
 
@@ -53,16 +53,16 @@ struct Flight {
     retries: u8,
 }
 
-/// What the kernel is to do for one flight.
+/// One operation for the kernel.
 pub(crate) struct Transfer<'a> {
-    /// Comes back with the result.
+    /// Returned with the result.
     pub(crate) flight: usize,
     pub(crate) descriptor: RawFd,
     pub(crate) offset: u64,
     pub(crate) action: Action<'a>,
 }
 
-/// The kernel's operation and its memory.
+/// The operation and its memory.
 pub(crate) enum Action<'a> {
     Read(&'a mut [u8]),
     Write(&'a [u8]),
@@ -70,13 +70,13 @@ pub(crate) enum Action<'a> {
     Discard { len: u64 },
 }
 
-/// What became of an admitted request.
+/// The outcome of admitting a request.
 pub(crate) enum Admission {
-    /// It will fly.
+    /// It is queued.
     Queued,
-    /// There is nothing to move.
+    /// It has no bytes to move and is complete.
     Done(Completion),
-    /// Only blocking calls can do it.
+    /// It needs blocking calls.
     Blocking(Request),
 }
 
@@ -86,20 +86,20 @@ pub(crate) struct Flights {
     flights: Slab<Flight>,
     /// Jobs with flights that have not begun, oldest first.
     waiting: VecDeque<usize>,
-    /// Flights that landed short and go on.
+    /// Flights that ended short and continue.
     again: Vec<usize>,
     depth: usize,
-    /// Of all flights.
+    /// Bytes of all flights.
     bytes: usize,
-    /// Nothing takes off any more.
+    /// No further flight starts.
     closed: bool,
 }
 
-/// What became of a request when its last flight has landed.
+/// The outcome of a request after its last flight has landed.
 pub(crate) enum Landed {
     Done(Completion),
-    /// The ring was given up before all of it was carried out: the pool of threads repeats it from
-    /// the start.
+    /// The ring was given up before the whole request was carried out: the thread pool repeats it
+    /// from the start.
     Grounded(Request),
 }
 
@@ -117,7 +117,7 @@ impl Flights {
         }
     }
 
-    /// Whether the kernel has nothing of ours and nothing waits.
+    /// Whether the kernel has no flight and no job waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
@@ -215,7 +215,7 @@ impl Flights {
         self.jobs[job].live_flights -= 1;
     }
 
-    /// What comes of a job that has no flight any more, and will have none.
+    /// The outcome of a job that has no flight and starts none.
     fn finish(&mut self, index: usize) -> Option<Landed> {
         let job = &self.jobs[index];
         let over = job.live_flights == 0 && job.next >= job.needed;
@@ -228,8 +228,9 @@ impl Flights {
         })
     }
 
-    /// Ends what has not begun of the requests whose tags are `wanted`: they fail with "cancelled",
-    /// those of which the kernel has a part when that has landed.
+    /// Cancels the flights that have not started of the requests whose tags are `wanted`. The
+    /// requests fail with "cancelled"; those with flights in the kernel fail when these have
+    /// landed.
     pub(crate) fn cancel(&mut self, wanted: &dyn Fn(u64) -> bool, out: &mut Vec<Completion>) {
         let (jobs, waiting) = (&mut self.jobs, &mut self.waiting);
         let mut ended = Vec::new();
@@ -250,9 +251,9 @@ impl Flights {
         }
     }
 
-    /// Gives the ring up: nothing takes off any more. `untaken` are the flights that the kernel has
-    /// never seen. Requests of which it has nothing go to the pool of threads at once; the others
-    /// do when what it has of them has landed.
+    /// Closes the ring: no further flight starts. `untaken` are the flights that the kernel has
+    /// never seen. Requests without a flight in the kernel go to the thread pool at once, the
+    /// others when their flights have landed.
     pub(crate) fn close(
         &mut self,
         untaken: impl IntoIterator<Item = usize>,
@@ -279,8 +280,8 @@ impl Flights {
         grounded.into_iter().filter_map(ground).collect()
     }
 
-    /// Notes what the kernel said of a flight: bytes moved, or a negative error number. The answer
-    /// is there when that was the job's last flight.
+    /// Records the result of a flight: bytes moved, or a negative error number. Returns the outcome
+    /// of the job after its last flight.
     pub(crate) fn land(&mut self, flight: usize, result: i32) -> Option<Landed> {
         let state = &mut self.flights[flight];
         let index = state.job;
@@ -295,7 +296,7 @@ impl Flights {
             Ok(None) => {}
             Err(error) => {
                 if job.next < job.needed {
-                    // The rest of a failed job never begins.
+                    // The rest of a failed job is not started.
                     job.next = job.len;
                     self.waiting.retain(|&waiting| waiting != index);
                 }
@@ -307,7 +308,7 @@ impl Flights {
     }
 }
 
-/// Where a flight goes on, if it does.
+/// The offset at which a flight continues, if it does.
 fn outcome(job: &Job, flight: &mut Flight, result: i32) -> io::Result<Option<usize>> {
     if result < 0 {
         let error = io::Error::from_raw_os_error(-result);
@@ -340,7 +341,7 @@ impl Job {
     fn complete(mut self) -> Completion {
         let result = self.error.take().map_or(Ok(()), Err);
         if let (Op::Read(buf), Ok(())) = (&mut self.request.op, &result) {
-            // Only a read that runs past the device's end has anything here.
+            // Has an effect only for a read that runs past the end of the device.
             buf[self.needed..].fill(0);
         }
         self.request.complete(result)

@@ -26,12 +26,12 @@
 //! This crate knows descriptors, rings, alignment and queue depth. It knows nothing of names,
 //! shapes, tasks or caches.
 //!
-//! Buffers move: a [`Request`] takes its [`Buf`] and the [`Completion`] brings it back. Memory is
-//! freed only when its last piece is dropped, and a driver drains what is in flight before it lets
-//! go of its pieces; so no safe program can free memory under a running transfer.
+//! Buffers move: a [`Request`] takes its [`Buf`] and the [`Completion`] returns it. Memory is freed
+//! only when its last piece is dropped, and a driver waits for the requests in flight before it
+//! drops its pieces; so no safe program can free memory under a running transfer.
 //!
-//! `unsafe` lives in three files: `memory.rs` (what a piece of memory is), `uring.rs` (what the
-//! kernel may do with it) and `linux.rs` (system calls that no safe crate offers).
+//! `unsafe` is in three files: `memory.rs` (pieces of memory), `uring.rs` (memory that the kernel
+//! uses) and `linux.rs` (system calls that no safe crate offers).
 
 mod device;
 mod driver;
@@ -62,7 +62,7 @@ pub use ram::MemoryDevice;
 pub use request::{Completion, Op, Request};
 pub use transfer::{discard_now, flush_now, read_now, write_now};
 
-/// Gives freed memory of the heap back to the system, where an allocator keeps it otherwise.
+/// Returns freed heap memory to the system where an allocator would keep it.
 pub fn trim_heap() {
     #[cfg(target_os = "linux")]
     linux::trim_heap();

@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Gives pages of freed heap memory back to the system: the allocator of the C library keeps what
-/// threads have freed, each for itself.
+/// Returns pages of freed heap memory to the system: the allocator of the C library keeps freed
+/// memory in an arena for each thread.
 pub(crate) fn trim_heap() {
     // SAFETY: it touches free memory only, and takes no argument that could be wrong.
     #[cfg(target_env = "gnu")]
@@ -13,8 +13,8 @@ pub(crate) fn trim_heap() {
     }
 }
 
-/// Writes a file's dirty pages in a range to the medium and waits for them. Makes no promise of
-/// durability; it makes the pages clean, so that they can be dropped from the page cache.
+/// Writes a file's dirty pages in a range to the medium and waits for them. This makes the pages
+/// clean, so that they can be dropped from the page cache; it does not make them durable.
 pub(crate) fn write_out_pages(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE

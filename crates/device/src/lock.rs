@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard};
 
-/// A mutex that is locked without a look at poison.
+/// A mutex that is locked without handling poison.
 pub trait Locked<T: ?Sized> {
     /// Waits for the lock.
     ///

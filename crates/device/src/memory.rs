@@ -1,12 +1,12 @@
 //! Pieces of memory that may be lent to the hardware.
 //!
-//! A [`Buf`] is an exclusive range of some [`Memory`]; a [`Shared`] is a read-only range that many
-//! may hold. Both keep their memory alive, so it is freed when the last piece of it goes, wherever
-//! that piece is at the time.
+//! A [`Buf`] is an exclusive range of some [`Memory`]; a [`Shared`] is a read-only range with any
+//! number of holders. Both keep their memory alive: it is freed when its last piece is dropped, by
+//! whichever thread or driver holds that piece.
 //!
 //! Invariant, kept by this file alone: the ranges of all live `Buf`s of one origin are disjoint,
-//! and a `Shared` lies inside a `Buf` that no other code can reach. All of the `unsafe` below rests
-//! on it.
+//! and a `Shared` lies inside a `Buf` that no other code can access. All `unsafe` below relies on
+//! it.
 
 use std::fmt;
 use std::io;
@@ -18,12 +18,12 @@ use std::sync::Arc;
 ///
 /// # Safety
 /// From construction until drop, `pointer()` must be valid for reads and writes of `len()`
-/// initialised bytes, must not change, and the bytes must not be reached by any other way while a
-/// [`Buf`] made of this memory exists.
+/// initialised bytes and must not change, and the bytes must not be accessed in any other way while
+/// a [`Buf`] made of this memory exists.
 pub unsafe trait Memory: Send + Sync {
     /// The first byte.
     fn pointer(&self) -> NonNull<u8>;
-    /// How many bytes there are.
+    /// Length in bytes.
     fn len(&self) -> usize;
     /// Whether there is no byte at all.
     fn is_empty(&self) -> bool {
@@ -31,7 +31,7 @@ pub unsafe trait Memory: Send + Sync {
     }
 }
 
-/// What keeps the bytes of a piece alive.
+/// Owner of the bytes of a piece.
 enum Origin {
     Map(Map),
     Memory(#[expect(dead_code, reason = "held for its Drop")] Box<dyn Memory>),
@@ -86,9 +86,9 @@ impl Buf {
         }
     }
 
-    /// Fresh zeroed memory, page aligned, taken from the system page by page on first touch. From 2
-    /// MiB on it is aligned to huge pages, and they are asked for. The pages of a piece go back to
-    /// the system when that piece is dropped.
+    /// Fresh zeroed memory, page aligned, allocated by the system page by page on first touch. From
+    /// 2 MiB on it is aligned to huge pages, and huge pages are requested. The pages of a piece are
+    /// returned to the system when that piece is dropped.
     pub fn anonymous(len: usize) -> io::Result<Buf> {
         if len == 0 {
             return Ok(Buf::default());
@@ -135,7 +135,7 @@ impl Buf {
     /// Adds the range that follows this one in the same memory.
     ///
     /// # Errors
-    /// `next` again, when it is another.
+    /// `next` again, if it is not that range.
     pub fn try_join(&mut self, mut next: Buf) -> Result<(), Buf> {
         let follows = self.pointer.as_ptr().wrapping_add(self.len) == next.pointer.as_ptr();
         match (&self.origin, &next.origin) {
@@ -147,16 +147,16 @@ impl Buf {
         }
     }
 
-    /// Gives the pages of an [`anonymous`](Buf::anonymous) range back to the system, which takes
-    /// fresh ones from then on. Contents are unspecified afterwards.
+    /// Returns the pages of an [`anonymous`](Buf::anonymous) range to the system; the next access
+    /// allocates fresh ones. Contents are unspecified afterwards.
     pub fn give_back(&mut self) {
         if let Some(Origin::Map(map)) = self.origin.as_deref() {
             map.give_back(self.pointer, self.len);
         }
     }
 
-    /// Lends the range: the returned `Buf` may be cut and sent anywhere, and [`Whole::reclaim`]
-    /// gives the range back once every piece of it was dropped.
+    /// Lends the range: the returned `Buf` may be cut and moved anywhere, and [`Whole::reclaim`]
+    /// returns the range once every piece of it was dropped.
     pub fn lend(self) -> (Whole, Buf) {
         let (pointer, len) = (self.pointer, self.len);
         let origin = Arc::new(Origin::Lent(self));
@@ -170,7 +170,7 @@ impl Buf {
         )
     }
 
-    /// Makes the range read-only so that many may hold it.
+    /// Makes the range read-only, so that it can have several holders.
     pub fn freeze(self) -> Shared {
         let (pointer, len) = (self.pointer, self.len);
         Shared {
@@ -180,7 +180,7 @@ impl Buf {
         }
     }
 
-    /// Keeps the range where it is.
+    /// Keeps the range mapped at its address.
     pub fn anchor(&self) -> Anchor {
         let start = self.pointer.as_ptr() as usize;
         Anchor {
@@ -202,7 +202,8 @@ impl Drop for Buf {
     }
 }
 
-/// An empty range lies where any type may: it can be looked at as a slice of it.
+/// An empty range has an address aligned for any type, so that it can be cast to an empty slice of
+/// that type.
 #[repr(align(4096))]
 struct Page;
 
@@ -278,7 +279,7 @@ impl fmt::Debug for Whole {
     }
 }
 
-/// A read-only range that many may hold.
+/// A read-only range with any number of holders.
 #[derive(Clone)]
 pub struct Shared {
     frozen: Arc<Buf>,
@@ -310,8 +311,8 @@ impl Shared {
         }
     }
 
-    /// The whole [`Buf`] that was frozen, whatever part of it `self` is; only for the sole holder,
-    /// else `self` again.
+    /// The whole [`Buf`] that was frozen, whatever part of it `self` is; only for the sole holder.
+    /// Otherwise returns `self`.
     pub fn try_thaw(self) -> Result<Buf, Shared> {
         let Shared {
             frozen,
@@ -358,8 +359,8 @@ impl Map {
             0
         };
         let reserved = len.saturating_add(slack);
-        // SAFETY: a fresh anonymous map at an address of the kernel's choice touches no memory of
-        // anyone else.
+        // SAFETY: a fresh anonymous map at an address of the kernel's choice overlaps no other
+        // memory.
         let address = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -401,14 +402,15 @@ impl Map {
         self.len = len;
     }
 
-    /// Gives whole pages back to the system, of a range with no other owner. They stay mapped, and
-    /// would read as zero.
+    /// Returns whole pages to the system, of a range without another owner. They stay mapped and
+    /// read as zero.
     fn give_back(&self, pointer: NonNull<u8>, len: usize) {
         #[cfg(target_os = "linux")]
         self.advise(pointer, len, rustix::mm::Advice::LinuxDontNeed);
     }
 
-    /// The system would make a huge page of what was given back again where its neighbours are one.
+    /// Without this, the system would collapse returned pages into huge pages where their
+    /// neighbours are huge.
     fn keep_small(&self, pointer: NonNull<u8>, len: usize) {
         #[cfg(target_os = "linux")]
         if self.len >= HUGE_PAGE_BYTES {

@@ -1,4 +1,4 @@
-//! A device that is memory: for tests, and for objects that need no disk.
+//! A device in memory: for tests, and for objects that need no disk.
 
 use crate::{Blocking, Device, Limits, Route};
 use std::io;
@@ -10,7 +10,7 @@ pub struct MemoryDevice {
     name: String,
     len: u64,
     block: u32,
-    /// Whole blocks, so that a transfer past the end by less than a block has room.
+    /// Whole blocks, so that a transfer may run past the end by less than a block.
     bytes: RwLock<Vec<u8>>,
 }
 
@@ -20,10 +20,11 @@ impl MemoryDevice {
         MemoryDevice::with_block(name, len, 1)
     }
 
-    /// The same with requests bound to multiples of `block`, as hardware has it.
+    /// As [`new`](MemoryDevice::new), with requests restricted to multiples of `block`, as on
+    /// hardware.
     ///
     /// # Panics
-    /// If `block` is not a power of two or the memory cannot be had.
+    /// If `block` is not a power of two or the memory cannot be allocated.
     pub fn with_block(name: impl Into<String>, len: u64, block: u32) -> MemoryDevice {
         assert!(
             block.is_power_of_two(),

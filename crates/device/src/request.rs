@@ -1,11 +1,11 @@
-//! What a driver is asked to do, and what it answers.
+//! Requests to a driver, and their completions.
 
 use crate::{Buf, Device, DeviceError, OpKind, Shared};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// An operation with the buffers it needs; they come back in the [`Completion`].
+/// An operation with its buffers, which the [`Completion`] returns.
 #[derive(Debug)]
 pub enum Op {
     /// Fill the buffer from the device.
@@ -14,18 +14,19 @@ pub enum Op {
     Write(Shared),
     /// Make durable every write that was completed before this operation was submitted.
     Flush,
-    /// Give up a range; its bytes read as zero afterwards.
+    /// Deallocate a range; its bytes read as zero afterwards.
     Discard {
-        /// How many bytes.
+        /// Length in bytes.
         len: u64,
     },
-    /// Work done near the data. On success `destination` is cut to the bytes that the device wrote.
+    /// Work done near the data. On success `destination` is truncated to the bytes that the device
+    /// wrote.
     Offload {
-        /// What to do, in the device's own numbering.
+        /// The operation, in the numbering of the device.
         opcode: u8,
-        /// What the device is told.
+        /// Input of the operation.
         input: Shared,
-        /// Where the answer goes.
+        /// Output of the operation.
         destination: Buf,
     },
 }
@@ -42,7 +43,7 @@ impl Op {
         }
     }
 
-    /// How many bytes it is about.
+    /// Length of the operation in bytes.
     pub fn len(&self) -> u64 {
         match self {
             Op::Read(buf) => buf.len() as u64,
@@ -53,7 +54,7 @@ impl Op {
         }
     }
 
-    /// Whether it is about no byte at all.
+    /// Whether it moves no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -61,13 +62,13 @@ impl Op {
 
 /// One operation on one device.
 pub struct Request {
-    /// Comes back in the completion; drivers give it no meaning.
+    /// Returned in the completion; drivers do not interpret it.
     pub tag: u64,
-    /// Where to do it.
+    /// The device.
     pub device: Arc<dyn Device>,
-    /// Where on the device, in bytes.
+    /// Offset on the device, in bytes.
     pub offset: u64,
-    /// What to do.
+    /// The operation.
     pub op: Op,
 }
 
@@ -87,7 +88,7 @@ impl fmt::Debug for Request {
     }
 }
 
-/// The answer to one [`Request`].
+/// The result of one [`Request`].
 #[derive(Debug)]
 pub struct Completion {
     /// The request's tag.
@@ -95,12 +96,12 @@ pub struct Completion {
     /// The request's operation with its buffers. After an error the contents of a read buffer are
     /// unspecified.
     pub op: Op,
-    /// Whether every byte was moved.
+    /// Success if every byte was moved.
     pub result: Result<(), DeviceError>,
 }
 
 impl Request {
-    /// Turns the request into its answer.
+    /// Turns the request into its completion.
     pub(crate) fn complete(self, result: io::Result<()>) -> Completion {
         let Request {
             tag,
@@ -118,8 +119,8 @@ impl Request {
         Completion { tag, op, result }
     }
 
-    /// Refuses what the device's limits do not allow, so that nothing ill-formed reaches the
-    /// hardware.
+    /// Rejects a request that violates the limits of the device, so that no ill-formed request
+    /// reaches the hardware.
     pub(crate) fn check(&self) -> io::Result<()> {
         let address = match &self.op {
             Op::Read(buf) => buf.as_ptr() as u64,

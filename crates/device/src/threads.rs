@@ -1,11 +1,10 @@
 //! Blocking calls on a bounded pool of threads.
 //!
 //! The pool serves devices with a blocking route under every driver, and is a whole driver where
-//! there is no io_uring. Its threads start when work finds none idle, and end with the pool, after
-//! the work that was queued.
+//! there is no io_uring. A thread starts when a job finds none idle; all threads end with the pool,
+//! after the queued jobs.
 //!
-//! Invariant: a job that was queued puts exactly one completion into the outbox, whatever its
-//! device does, even panic.
+//! Invariant: a queued job puts exactly one completion into the outbox, even if its device panics.
 
 use crate::transfer::perform;
 use crate::{Completion, DeviceError, Driver, DriverInfo, Options, Request, Waker};
@@ -16,16 +15,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Ample for `pread` and a device's own bookkeeping.
+/// Enough for `pread` and the bookkeeping of a device.
 const STACK_BYTES: usize = 256 << 10;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every critical section below leaves its state whole at each step, so a panic elsewhere does
-    // no harm here.
+    // Every critical section below keeps its state consistent at each step, so a panic of another
+    // holder is harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where the pool puts completions and where wakes are noted, for the one thread that reaps.
+/// Completions of the pool, and wakes, for the one thread that reaps.
 pub(crate) struct Outbox {
     state: Mutex<Arrived>,
     arrival: Condvar,
@@ -38,7 +37,7 @@ struct Arrived {
     woken: bool,
 }
 
-/// What to ring when the outbox stops being empty, for a driver that waits somewhere else.
+/// Called when the outbox stops being empty, for a driver that waits on something else.
 pub(crate) type Bell = Option<Box<dyn Fn() + Send + Sync>>;
 
 impl Outbox {
@@ -64,20 +63,20 @@ impl Outbox {
         change(&mut state);
         drop(state);
         self.arrival.notify_one();
-        // Rung once until the next `take`, so that a burst of completions costs one system call.
+        // Called once until the next `take`, so that a burst of completions costs one system call.
         if was_quiet && let Some(ring) = &self.bell {
             ring();
         }
     }
 
-    /// Moves what arrived into `out`, for a driver that waits on the bell; whether anything
-    /// arrived, a wake included.
+    /// Moves the completions into `out`, for a driver that waits on the bell; returns whether a
+    /// completion or a wake had arrived.
     #[cfg(target_os = "linux")]
     pub(crate) fn take(&self, out: &mut Vec<Completion>) -> bool {
         drain(&mut lock(&self.state), out)
     }
 
-    /// As `take`, after waiting until something arrives or `wait` has passed.
+    /// As `take`, after waiting until a completion or wake arrives or `wait` has passed.
     pub(crate) fn take_within(&self, wait: Option<Duration>, out: &mut Vec<Completion>) -> bool {
         let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
         let mut state = lock(&self.state);
@@ -172,7 +171,7 @@ impl Pool {
             .spawn(move || queue.serve());
         match started {
             Ok(thread) => self.threads.push(thread),
-            // The threads that exist will get to the job.
+            // The existing threads will take the job.
             Err(error) if !self.threads.is_empty() => log::debug!("no further I/O thread: {error}"),
             Err(error) => self.fail_queued(&error),
         }
@@ -189,7 +188,7 @@ impl Pool {
         }
     }
 
-    /// Ends what no thread has begun of the requests whose tags are `wanted`.
+    /// Cancels the requests whose tags are `wanted` and that no thread has started.
     pub(crate) fn cancel(&self, wanted: &dyn Fn(u64) -> bool) {
         let mut state = lock(&self.queue.state);
         let (ended, left): (Vec<Request>, _) = state
@@ -208,15 +207,15 @@ impl Drop for Pool {
     fn drop(&mut self) {
         if self.process != std::process::id() {
             // The threads do not exist in this process: a join would wait forever, as would a lock
-            // that was held during the fork.
+            // that another thread held during the fork.
             std::mem::forget(std::mem::take(&mut self.threads));
             return;
         }
         lock(&self.queue.state).closed = true;
         self.queue.work.notify_all();
         for thread in self.threads.drain(..) {
-            // A worker catches its device's panics; if it died all the same there is nothing left
-            // to wait for.
+            // A worker catches panics of devices; if it has panicked all the same, the join has
+            // nothing to report.
             let _ = thread.join();
         }
     }
@@ -248,7 +247,7 @@ impl Queue {
     }
 }
 
-/// What a request fails with that its caller has given up.
+/// The error of a request that its caller has cancelled.
 pub(crate) fn cancelled() -> io::Error {
     io::Error::from_raw_os_error(rustix::io::Errno::CANCELED.raw_os_error())
 }
@@ -259,7 +258,7 @@ fn carry_out(mut request: Request) -> Completion {
     request.complete(result)
 }
 
-/// The driver that only has the pool.
+/// The driver that consists of the pool.
 pub(crate) struct Threads {
     pool: Pool,
     outbox: Arc<Outbox>,

@@ -1,15 +1,15 @@
-//! How a transfer that stopped short goes on, and the blocking way to carry out a whole request.
+//! Continuing a transfer that stopped short, and carrying out a whole request with blocking calls.
 //!
-//! Invariant: a request is complete when every byte up to `needed` was moved; a read's bytes from
-//! there on (past the device's end) are zeroed. Each continuation starts at a multiple of the block
-//! and beyond the last one, so a transfer ends or makes progress.
+//! Invariant: a request is complete when every byte up to `needed` was moved; the bytes of a read
+//! behind that (past the end of the device) are zeroed. Each continuation starts at a multiple of
+//! the block and beyond the previous one, so a transfer ends or makes progress.
 
 use crate::{Device, Op, OpKind, Request, Route};
 use std::io;
 use std::ops::Range;
 
-/// Where a transfer stands after `moved` more bytes from `position`: `Some(next)` where to go on,
-/// or `None` when it is complete.
+/// The state of a transfer after `moved` more bytes from `position`: `Some(next)` to continue
+/// there, or `None` when it is complete.
 pub(crate) fn advance(
     kind: OpKind,
     position: usize,
@@ -21,7 +21,8 @@ pub(crate) fn advance(
     if reached >= needed {
         return Ok(None);
     }
-    // A short transfer may end inside a block; direct I/O can only go on from the block's start.
+    // A short transfer may end inside a block; direct I/O can continue only from the start of the
+    // block.
     let next = reached & !(block as usize - 1);
     if next > position {
         return Ok(Some(next));
@@ -32,8 +33,8 @@ pub(crate) fn advance(
     })
 }
 
-/// How many of the `len` bytes at `offset` a transfer must move: all of a write, and of a read what
-/// lies before the device's end.
+/// How many of the `len` bytes at `offset` a transfer must move: for a write all of them, for a
+/// read those before the end of the device.
 pub(crate) fn needed(kind: OpKind, device_len: u64, offset: u64, len: usize) -> usize {
     match kind {
         OpKind::Read => {
@@ -92,8 +93,8 @@ fn move_all(
     Ok(())
 }
 
-/// Reads on this thread, with calls that may block. Offset, length and address are multiples of the
-/// device's block; what lies past its end reads as zero.
+/// Reads on this thread with blocking calls. Offset, length and address are multiples of the block
+/// of the device; bytes past its end read as zero.
 ///
 /// # Errors
 /// That of the device.
@@ -108,7 +109,7 @@ pub fn read_now(device: &dyn Device, destination: &mut [u8], offset: u64) -> io:
     Ok(())
 }
 
-/// Writes on this thread, as [`read_now`] reads.
+/// Writes on this thread with blocking calls, under the conditions of [`read_now`].
 ///
 /// # Errors
 /// That of the device.
@@ -139,7 +140,7 @@ pub(crate) fn write_once(device: &dyn Device, source: &[u8], offset: u64) -> io:
     }
 }
 
-/// Makes every write durable that was completed before, on this thread.
+/// Makes every completed write durable, on this thread.
 ///
 /// # Errors
 /// That of the device.
@@ -150,7 +151,7 @@ pub fn flush_now(device: &dyn Device) -> io::Result<()> {
     }
 }
 
-/// Gives up a range on this thread; its bytes read as zero afterwards.
+/// Deallocates a range on this thread; its bytes read as zero afterwards.
 ///
 /// # Errors
 /// That of the device.
@@ -162,7 +163,7 @@ pub fn discard_now(device: &dyn Device, offset: u64, len: u64) -> io::Result<()>
     }
 }
 
-/// Makes a file's written bytes durable, and what is needed to find them.
+/// Makes the written bytes of a file durable, with the metadata needed to find them.
 pub(crate) fn flush_descriptor(descriptor: std::os::fd::BorrowedFd<'_>) -> io::Result<()> {
     #[cfg(not(target_vendor = "apple"))]
     rustix::fs::fdatasync(descriptor)?;

@@ -1,17 +1,17 @@
 //! The io_uring driver: one ring, many devices, one system call for a whole batch.
 //!
 //! Devices with a descriptor are served by the ring; blocking ones by the pool of `threads.rs`,
-//! whose outbox rings an eventfd that the ring reads. So `reap` waits in one place for the
+//! whose outbox signals an eventfd that the ring reads. So `reap` waits in one place for the
 //! hardware, the pool, and wakes.
 //!
-//! What the kernel is given, it may use until the flight's completion is seen. The invariant that
-//! makes this sound has two halves: `Flights` keeps a request (its buffer, its descriptor) until
-//! its last flight has landed, and `Uring` never drops `Flights`, nor the bell's buffer, before
-//! everything has landed; where the kernel refuses to say, it leaks them instead.
+//! The kernel may use the memory of a flight until its completion is seen. The invariant that makes
+//! this sound has two halves: `Flights` keeps a request (its buffer, its descriptor) until its last
+//! flight has landed, and `Uring` never drops `Flights`, nor the buffer of the bell, before
+//! everything has landed; if it cannot wait for that, it leaks them.
 //!
-//! A kernel that refuses `io_uring_enter` for good does not end the session: the ring is given up,
-//! what it has not taken is carried out by the pool, what it has is drained by looking at the
-//! shared queue, and every later request goes to the pool.
+//! If the kernel refuses `io_uring_enter` permanently, the session continues: the ring is given up,
+//! the pool carries out the requests that the kernel has not taken, the others are drained by
+//! polling the shared completion queue, and every later request goes to the pool.
 
 use crate::flights::{Action, Admission, Flights, Landed, Transfer};
 use crate::threads::{Outbox, Pool};
@@ -26,7 +26,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The name that errors and reports use.
+/// The name in errors and reports.
 const NAME: &str = "io_uring";
 
 /// Marks the completion of the read on the bell; flights are numbered from 0.
@@ -35,15 +35,15 @@ const BELL: u64 = u64::MAX;
 /// An eventfd is read as one 64-bit number.
 const BELL_BYTES: usize = 8;
 
-/// The bell's own entry must find room beside a full depth of flights.
+/// Room for the entry of the bell beside a full depth of flights.
 const SPARE_ENTRIES: u32 = 1;
 
-/// How long the kernel may say that it cannot take anything now before the ring is given up: memory
-/// that is short for a moment comes back.
+/// How long the kernel may refuse requests before the ring is given up: a shortage of memory can be
+/// temporary.
 const REFUSED_MAX: Duration = Duration::from_millis(300);
-/// Between two tries, and between two looks at a ring that has been given up.
+/// Pause between two tries, and between two polls of a ring that has been given up.
 const PAUSE: Duration = Duration::from_millis(1);
-/// What is in flight on a ring that has been given up is waited for so long before its memory is.
+/// How long a ring that was given up is drained before the memory of its flights is leaked.
 const DRAIN_MAX: Duration = Duration::from_secs(60);
 
 /// A driver that owns one ring.
@@ -55,26 +55,26 @@ pub(crate) struct Uring {
     bell_armed: bool,
     outbox: Arc<Outbox>,
     pool: Pool,
-    /// Answers that needed no hardware.
+    /// Completions that needed no hardware.
     ready: Vec<Completion>,
     in_flight: usize,
     depth: u32,
     registered: Registered,
     /// A forked child must not touch its parent's ring.
     process: u32,
-    /// What stands in the queue and the kernel has not taken, in order.
+    /// Entries in the queue that the kernel has not taken, in order.
     untaken: VecDeque<u64>,
     /// Since when the kernel has refused every try.
     refused_since: Option<Instant>,
     /// Why the ring was given up.
     given_up: Option<String>,
-    /// What `io_uring_enter` is to fail with, in tests.
+    /// Error injected into `io_uring_enter`, in tests.
     #[cfg(test)]
     fault: Option<Box<dyn FnMut() -> Option<i32> + Send>>,
 }
 
 impl Uring {
-    /// Makes a ring and proves that it works; the error says what does not.
+    /// Makes a ring and checks that it works; the error says what does not.
     pub(crate) fn new(options: Options) -> io::Result<Uring> {
         let depth = options.depth.clamp(1, 4096).next_power_of_two();
         let mut ring = build_ring(depth + SPARE_ENTRIES)?;
@@ -106,7 +106,7 @@ impl Uring {
         })
     }
 
-    /// Queues for the kernel whatever there is room for.
+    /// Queues flights for the kernel while there is room.
     fn fill(&mut self) {
         if self.given_up.is_some() {
             return;
@@ -133,8 +133,8 @@ impl Uring {
         }
     }
 
-    /// Takes what the kernel finished, and what arrived in the outbox; whether there was anything,
-    /// a wake included.
+    /// Collects the completions of the kernel and of the outbox; returns whether a completion or a
+    /// wake had arrived.
     fn collect(&mut self, out: &mut Vec<Completion>) -> bool {
         let before = out.len();
         out.append(&mut self.ready);
@@ -163,8 +163,8 @@ impl Uring {
         rung || out.len() > before
     }
 
-    /// Hands queued entries to the kernel, lets it finish its own work, and waits for a completion
-    /// if asked to. An error means that the kernel will not do so any more.
+    /// Submits queued entries to the kernel, lets it finish completions, and waits for one if asked
+    /// to. An error means that the kernel refuses permanently.
     fn enter(&mut self, wait: Wait) -> io::Result<()> {
         let entered = self.try_enter(wait);
         let left = self.ring.submission().len();
@@ -175,10 +175,9 @@ impl Uring {
         };
         let is_first = self.refused_since.is_none();
         match error.raw_os_error() {
-            // A signal came, or the time is over: these end this wait, and the caller's loop goes
-            // on from what it finds.
+            // A signal or the timeout ends this wait; the caller's loop continues.
             Some(libc::EINTR | libc::ETIME) => Ok(()),
-            // The kernel wants completions taken first, or is short of something.
+            // The completion queue is full, or the kernel is short of memory.
             Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM)
                 if self
                     .refused_since
@@ -211,11 +210,12 @@ impl Uring {
         }
     }
 
-    /// Goes on without the ring.
+    /// Continues without the ring.
     fn give_up(&mut self, error: &io::Error) {
         log::warn!("io_uring_enter: {error}; going on with threads");
         self.given_up = Some(format!("io_uring failed: {error}"));
-        // The kernel reads its queue only when it is told to, which does not happen any more.
+        // The kernel reads the submission queue only in `io_uring_enter`, which is not called any
+        // more.
         let untaken = std::mem::take(&mut self.untaken);
         if untaken.contains(&BELL) {
             self.bell_armed = false;
@@ -235,8 +235,8 @@ impl Uring {
             let arrived = self.collect(out);
             self.fill();
             if arrived {
-                // What waited for room starts now; whatever else the kernel has can be had at the
-                // next call.
+                // Requests that waited for room start now; further completions can be collected at
+                // the next call.
                 return if self.ring.submission().is_empty() {
                     Ok(())
                 } else {
@@ -266,7 +266,7 @@ impl Uring {
         }
     }
 
-    /// What the pool has done, and what still lands of the ring that was given up.
+    /// Collects the completions of the pool and those of the ring that was given up.
     fn reap_pool(&mut self, wait: Option<Duration>, out: &mut Vec<Completion>) {
         let deadline = wait.and_then(|wait| Instant::now().checked_add(wait));
         loop {
@@ -352,7 +352,7 @@ impl Driver for Uring {
         self.flights.cancel(wanted, &mut self.ready);
         self.pool.cancel(wanted);
         if !self.ready.is_empty() {
-            // They are there for a `reap` that would otherwise wait for the kernel.
+            // These are ready for a `reap` that would otherwise wait for the kernel.
             self.outbox.wake();
         }
     }
@@ -395,11 +395,11 @@ impl Driver for Uring {
     }
 
     fn unregister(&mut self) {
-        // Even what it cannot let go of yet is not named any more: its addresses may get other
-        // pages.
+        // Pieces that cannot be unregistered yet are not used any more either: their addresses may
+        // get other pages.
         self.registered.pieces.clear();
-        // What the kernel has not taken yet names registered memory by its number; it does not look
-        // at the queue of a ring that was given up.
+        // Entries that the kernel has not taken refer to registered memory by its number. The queue
+        // of a ring that was given up is never read.
         let taken = self.given_up.is_some()
             || self.ring.submission().is_empty()
             || self.enter(Wait::No).is_ok() && self.ring.submission().is_empty();
@@ -423,7 +423,7 @@ impl Drop for Uring {
                 break;
             }
             if self.flights.is_empty() {
-                // The bell's read ends like everything else: by being answered.
+                // Like any other operation, the read of the bell ends by completing.
                 ring_bell(&self.bell);
             } else {
                 self.fill();

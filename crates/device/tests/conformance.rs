@@ -48,7 +48,8 @@ conformance! {
     threads: Threads => disk, tmpfs, memory, memory_in_blocks, faulty, nervous;
 }
 
-/// Everything again as a user without privileges who may lock 8 MiB: the default of many systems.
+/// The whole suite again as a user without privileges who may lock 8 MiB, the default of many
+/// systems.
 #[cfg(target_os = "linux")]
 #[test]
 fn all_of_it_holds_for_an_unprivileged_user_with_8_mib_of_lockable_memory() {

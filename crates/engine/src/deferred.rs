@@ -1,5 +1,5 @@
-//! Tasks that an idle compute thread starts ahead of time; one that none has started runs on the
-//! thread that asks for its result.
+//! Tasks that an idle compute thread starts ahead of time. A task that no worker has started runs
+//! on the thread that asks for its result.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -25,7 +25,7 @@ struct Between<I, T> {
 pub struct Deferred<I, T>(Option<Arc<Between<I, T>>>);
 
 impl Engine {
-    /// Queues a task. It must not wait for anything.
+    /// Queues a task. It must not block.
     pub fn defer<I: Send + 'static, T: Send + 'static>(
         &self,
         input: I,
@@ -50,7 +50,7 @@ impl Engine {
 }
 
 impl<I, T> Between<I, T> {
-    /// The input, for the thread that starts the task.
+    /// Takes the input; only the thread that starts the task gets it.
     fn take(&self) -> Option<I> {
         let mut state = self.state.locked();
         match std::mem::replace(&mut *state, State::Begun) {
@@ -62,7 +62,7 @@ impl<I, T> Between<I, T> {
         }
     }
 
-    /// The result of a task that has been started.
+    /// Waits for the result of a task that has been started.
     fn wait(&self) -> Result<T, Box<dyn Any + Send>> {
         let state = self.state.locked();
         let mut state = self
@@ -77,7 +77,7 @@ impl<I, T> Between<I, T> {
 }
 
 impl<I, T> Deferred<I, T> {
-    /// Waits for at most `timeout` for the worker that runs it; true if none does.
+    /// Waits for at most `timeout` for the worker that runs the task; true if none does.
     #[must_use]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         let Some(between) = &self.0 else { return true };

@@ -1,9 +1,10 @@
 //! Sectors that two blocks share.
 //!
-//! Devices move whole sectors, regions start and end anywhere. What a store leaves over at the ends
-//! of its rows waits here until the neighbours have supplied the rest of the sector; bytes that no
-//! task supplies are read from the device. A sector in this table is written through it only,
-//! so no byte is lost whatever the order. `Coverage` is the arithmetic, shared with the prediction.
+//! Devices transfer whole sectors, while regions start and end anywhere. The ends of stored rows
+//! that do not fill a sector wait here until the neighbouring blocks have supplied the rest of the
+//! sector; bytes that no task supplies are read from the device. A sector in this table is written
+//! through it only, so no byte is lost whatever the order. `Coverage` is the arithmetic, shared
+//! with the prediction.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +17,7 @@ pub(crate) struct Coverage {
     known: BTreeMap<(ExtentRef, u64), Sector>,
     /// Bytes of the sectors of each extent.
     blocks: BTreeMap<ExtentRef, u64>,
-    /// Sectors that were looked at to find those of a region.
+    /// Number of sectors inspected to find those of a region.
     #[cfg(test)]
     pub(crate) looked_at: std::cell::Cell<u64>,
 }
@@ -27,7 +28,7 @@ struct Sector {
 }
 
 impl Coverage {
-    /// Adds a range of one sector; true when that completes it (and it is forgotten).
+    /// Adds a range of one sector; true if that completes the sector, which is then removed.
     pub(crate) fn add(
         &mut self,
         extent: ExtentRef,
@@ -51,7 +52,7 @@ impl Coverage {
         whole
     }
 
-    /// Bytes that storing a region writes now, sectors that it completes included.
+    /// Bytes that storing a region writes at once, including the sectors that it completes.
     pub(crate) fn store(&mut self, region: Region, block: u64, extent_bytes: u64) -> u64 {
         region
             .runs()
@@ -66,7 +67,7 @@ impl Coverage {
             .sum()
     }
 
-    /// Bytes of the sectors that are not whole.
+    /// Bytes of the incomplete sectors.
     pub(crate) fn incomplete_bytes(&self) -> u64 {
         self.known
             .values()
@@ -111,7 +112,8 @@ impl Coverage {
         })
     }
 
-    /// Forgets the sectors with bytes of a region, and says how many bytes it takes to merge them.
+    /// Removes the sectors with bytes of a region; returns the bytes moved by merging them with the
+    /// device.
     pub(crate) fn merge(&mut self, region: &Region) -> u64 {
         let keys = self.touching(region);
         keys.iter()
@@ -120,7 +122,7 @@ impl Coverage {
             .sum()
     }
 
-    /// The known ranges of one sector, which is then forgotten.
+    /// Removes a sector and returns its known ranges.
     pub(crate) fn take(&mut self, extent: ExtentRef, sector: u64) -> Vec<Range<u32>> {
         self.known
             .remove(&(extent, sector))
@@ -137,13 +139,13 @@ fn insert(ranges: &mut Vec<Range<u32>>, new: Range<u32>) {
     ranges.splice(from..to, [merged]);
 }
 
-/// A run cut into whole sectors and what is left over at its ends.
+/// A run cut into whole sectors and the partial ones at its ends.
 pub(crate) struct Split {
     pub(crate) direct: Range<u64>,
     pub(crate) edges: [Option<Edge>; 2],
 }
 
-/// A part of one sector. `source` is where the run has these bytes.
+/// A part of one sector. `source` is the position of these bytes in the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Edge {
     pub(crate) sector: u64,
@@ -151,7 +153,7 @@ pub(crate) struct Edge {
     pub(crate) bytes: Range<u64>,
 }
 
-/// Cuts a run. Bytes behind the end of the extent have no owner, so the last sector counts as
+/// Cuts a run. Bytes behind the end of the extent belong to no block, so the last sector counts as
 /// covered to its end.
 pub(crate) fn split(run: &Range<u64>, block: u64, extent_bytes: u64) -> Split {
     let start = run.start.next_multiple_of(block);

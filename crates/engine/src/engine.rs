@@ -1,4 +1,4 @@
-//! The engine's face: a budget, and the verbs on it.
+//! The engine: a budget, and the operations on it.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,17 +15,18 @@ use crate::schedule::{Explanation, concurrency};
 use crate::ticket::{self, Ticket};
 use crate::workers::in_task;
 
-/// Who has more than it needs gives it back within this time, or counts against the next.
+/// How long `reserve` waits for activities to return elastic memory, before it counts that memory
+/// against the reservation.
 const MAKE_ROOM_WITHIN: Duration = Duration::from_millis(100);
 
-/// How an engine is made.
+/// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Bytes that it may hold.
+    /// The budget, bytes.
     pub memory_bytes: u64,
     /// Compute threads; 0 for one for each core that the process may use.
     pub threads: usize,
-    /// How bytes reach devices.
+    /// The driver that carries requests to devices.
     pub driver: Choice,
 }
 
@@ -39,7 +40,7 @@ impl Default for Config {
     }
 }
 
-/// What an engine runs on.
+/// What an engine consists of.
 #[derive(Clone, Debug)]
 pub struct Info {
     /// The driver of its devices.
@@ -50,8 +51,8 @@ pub struct Info {
     pub memory_bytes: u64,
 }
 
-/// A budget, a driver, compute threads, and what goes on with them. Clones are the same engine.
-/// Threads and rings come into being with the first call that needs them.
+/// A budget, a driver and compute threads, with the activities on them. Clones are the same engine.
+/// Threads and rings are created by the first call that needs them.
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
 
@@ -64,7 +65,7 @@ struct Inner {
 }
 
 impl Engine {
-    /// Nothing starts yet.
+    /// An engine without threads; the first call that needs them creates them.
     pub fn new(config: Config) -> Engine {
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
         Engine(Arc::new(Inner {
@@ -80,7 +81,7 @@ impl Engine {
         }))
     }
 
-    /// The budget that everything here shares.
+    /// The budget shared by all activities of this engine.
     pub fn budget(&self) -> &Budget {
         &self.0.budget
     }
@@ -90,10 +91,10 @@ impl Engine {
         self.0.threads
     }
 
-    /// Starts the engine if need be and says what it runs on.
+    /// Starts the engine if necessary and describes it.
     ///
     /// # Errors
-    /// [`Error::Device`] when no driver can be had.
+    /// [`Error::Device`] if no driver can be created.
     pub fn info(&self) -> Result<Info> {
         let (driver, threads) = self.with_handle(|handle, info| {
             let driver = handle.gauge().driver().unwrap_or_else(|| info.clone());
@@ -110,8 +111,8 @@ impl Engine {
         })
     }
 
-    /// Reserves bytes for memory of the caller's own, all or nothing. Idle blocks are evicted for
-    /// it.
+    /// Reserves bytes for memory of the caller, all or nothing. Idle blocks are evicted if
+    /// necessary.
     ///
     /// # Errors
     /// [`Error::OverBudget`], naming `what` and the bytes.
@@ -126,7 +127,7 @@ impl Engine {
         Ok(reservation)
     }
 
-    /// Predicts a run of the plan with the memory that it may have. No I/O.
+    /// Predicts a run of the plan within the memory available to it. No I/O.
     ///
     /// # Errors
     /// See [`Plan::explain`].
@@ -134,12 +135,12 @@ impl Engine {
         plan.explain(self.0.budget.plannable(), self.0.threads)
     }
 
-    /// Starts a plan. What it needs while other runs go on it gets when they end; from inside a
-    /// task, which such a run may be waiting for, it fails instead.
+    /// Starts a plan. If it needs memory that other runs hold, it waits until they end. From inside
+    /// a task it fails instead, because such a run may be waiting for that task.
     ///
     /// # Errors
     /// Before any I/O: [`Error::OverBudget`], [`Error::Plan`], [`Error::Closed`] in a forked child.
-    /// The ticket has the others.
+    /// All others are returned by the ticket.
     pub fn run(&self, mut plan: Plan) -> Result<Ticket<Outcome>> {
         let (memory_bytes, threads) = (self.0.budget.plannable(), self.0.threads);
         let kept = plan.take_schedule(memory_bytes, threads);
@@ -160,9 +161,10 @@ impl Engine {
         })
     }
 
-    /// Carries out a plan that moves nothing: its tasks read memory of the caller's and none waits
-    /// for another or adds any. The caller computes with the compute threads, so that no thread has
-    /// to be woken first; it cannot be cancelled. For work that ends in a moment.
+    /// Carries out a plan without I/O: its tasks read memory of the caller, do not depend on each
+    /// other and add no tasks. The calling thread computes together with the compute threads, so
+    /// that it need not wait for one to wake up. The call cannot be cancelled and is meant for work
+    /// of less than a millisecond or so.
     ///
     /// # Errors
     /// [`Error::Plan`] for another plan, [`Error::Task`]; else those of [`run`](Engine::run).
@@ -180,13 +182,13 @@ impl Engine {
         let (Ok(reservation), true) =
             (reservation, gauge.mapped_bytes() + bytes <= budget.inside())
         else {
-            // It waits for memory that runs give back, or takes that of idle blocks.
+            // A run can wait for memory of other runs and evict idle blocks.
             return self.run(plan)?.wait();
         };
         let outcome = inline::compute(plan, at_once, &workers);
         drop(reservation);
         if gauge.is_busy() {
-            // An activity may have waited for what is free again.
+            // An activity may be waiting for the memory that is free again.
             let look = self.with_handle(|handle, _| Ok(handle.poller()))?;
             look();
         }
@@ -219,7 +221,7 @@ impl Engine {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Threads are not inherited by a forked child: there is nothing to join there.
+        // A forked child does not inherit threads: there is nothing to join.
         if std::process::id() != self.process {
             std::mem::forget(self.started.get_mut().ok().and_then(Option::take));
         }
@@ -282,7 +284,7 @@ mod tests {
         }
     }
 
-    /// The session died with it: every call, then and later, said only that it was closed.
+    /// A failing driver closed the session: every later call reported only that it was closed.
     #[test]
     fn a_driver_that_fails_is_named_and_later_calls_go_on() {
         let engine = Engine::new(Config {

@@ -1,4 +1,4 @@
-//! What can go wrong in the engine, by what a caller could do about it.
+//! Errors of the engine, one variant for each action that a caller could take.
 
 use std::io;
 
@@ -10,14 +10,14 @@ pub type TaskError = Box<dyn std::error::Error + Send + Sync>;
 /// Engine errors.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// More memory is needed than the budget can give; nothing was read or written.
+    /// More memory is needed than the budget can grant; nothing was read or written.
     #[error(
         "{what} needs {needed} bytes of memory, but {available} of the budget of {budget} are free"
     )]
     OverBudget {
-        /// Who asked.
+        /// The activity that needs the memory.
         what: String,
-        /// Bytes that would be enough.
+        /// Bytes that would be sufficient.
         needed: u64,
         /// Bytes not yet reserved by others.
         available: u64,
@@ -29,32 +29,33 @@ pub enum Error {
     Device {
         /// Name of the object that was read or written.
         object: String,
-        /// What the device said, with operation, offset and length.
+        /// The error of the device, with operation, offset and length.
         source: DeviceError,
     },
-    /// Bytes were asked for that an object does not have.
+    /// A range is not inside its object.
     #[error("{object}: {len} bytes at offset {offset} are not inside its {object_len} bytes")]
     OutOfRange {
         /// Name of the object.
         object: String,
-        /// The first byte asked for.
+        /// First byte of the range.
         offset: u64,
-        /// Bytes asked for.
+        /// Length of the range.
         len: u64,
-        /// Bytes that there are.
+        /// Length of the object.
         object_len: u64,
     },
-    /// The caller keeps all memory of a stream; it goes on once some of it was dropped.
+    /// The caller holds all memory of a stream; the stream continues once the caller has dropped
+    /// some of it.
     #[error(
         "all {bytes} bytes of memory of the stream over {object} are lent to its caller; drop a block before the next is taken"
     )]
     Lent {
         /// Name of the object that is streamed.
         object: String,
-        /// Bytes that the caller keeps.
+        /// Bytes that the caller holds.
         bytes: u64,
     },
-    /// Memory that a caller has brought for a stream does not suit it.
+    /// Memory that the caller supplied for a stream has the wrong length or alignment.
     #[error(
         "the frames for the stream over {object} must have {bytes} bytes each, at addresses that are multiples of {unit}"
     )]
@@ -63,23 +64,23 @@ pub enum Error {
         object: String,
         /// Bytes of a frame.
         bytes: u64,
-        /// What addresses are multiples of.
+        /// Required alignment of the addresses.
         unit: usize,
     },
-    /// The system refused memory that the budget allows.
+    /// The system refused memory within the budget.
     #[error("the system has no {bytes} bytes of memory left: {source}")]
     NoMemory {
         /// Bytes asked for.
         bytes: u64,
-        /// What it said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// The system refused a thread.
     #[error("outcore needs {what}, and the system refused it: {source}")]
     NoThread {
-        /// What for.
+        /// Purpose of the thread.
         what: String,
-        /// What it said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A task failed.
@@ -87,7 +88,7 @@ pub enum Error {
     Task {
         /// Name of the task.
         task: String,
-        /// Its own error.
+        /// The error of the task.
         source: TaskError,
     },
     /// A plan that cannot be carried out as it is declared.
@@ -95,20 +96,20 @@ pub enum Error {
     Plan {
         /// Name of the plan.
         plan: String,
-        /// What is wrong with it.
+        /// What makes it invalid.
         reason: String,
     },
-    /// The caller cancelled; what was in flight has been drained.
+    /// The caller cancelled; the requests in flight have been drained.
     #[error("cancelled")]
     Cancelled,
-    /// The session is closed, or belongs to the process this one was forked from.
+    /// The session is closed, or belongs to the parent of this forked process.
     #[error("the session is closed")]
     Closed,
 }
 
 impl Error {
-    /// The same error for another caller. Causes that cannot be copied become text; their kinds
-    /// stay.
+    /// The same error for another caller. Causes that cannot be cloned become text and keep their
+    /// kinds.
     pub(crate) fn again(&self) -> Error {
         match self {
             Error::OverBudget {

@@ -3,8 +3,8 @@
 //! Inside a run, dependencies order accesses byte by byte. Between runs that go on at once this
 //! table does, extent by extent: a run starts when all its extents are free for what it declares.
 //! Writers stand in line: runs that come after a waiting writer wait behind it, so a sequence of
-//! readers without a gap does not starve it. Only what a task starts passes the line,
-//! since the run of that task may be what the line waits for.
+//! readers without a gap does not starve it. Only what a task starts passes the line, since the run
+//! of that task may be what the line waits for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

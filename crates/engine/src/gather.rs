@@ -1,8 +1,8 @@
 //! Many small pieces at once: look-ups in a table, samples of an epoch, rows of a sparse matrix.
 //!
-//! A batch is planned on the caller's thread and read by the engine's, everything in flight at once
-//! and completed in any order; the caller is woken once. To keep a device busy from one batch to
-//! the next, start the next before waiting for the first.
+//! A batch is planned on the caller's thread and read by the engine's thread, with all requests in
+//! flight at once and completed in any order; the caller is woken once. To keep a device busy from
+//! one batch to the next, start the next batch before waiting for the first.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,30 +17,30 @@ use crate::layout::{Item, Layout, Shape};
 use crate::memory::Reservation;
 use crate::ticket::{self, Ticket};
 
-/// Frames of [`Engine::gather_into`] that are under way at once: a full queue of 4 KiB reads takes
-/// 1 MiB, one of 64 KiB reads, of which fewer saturate a device, not much more.
+/// Bytes of the frames of [`Engine::gather_into`] in flight at once: a full queue of 4 KiB reads
+/// takes 1 MiB; of 64 KiB reads, fewer saturate a device.
 const WINDOW_BYTES: u64 = 8 << 20;
 
 /// Enough to fill a device's queue, in 16 KiB of tables.
 const ITEMS_MIN: usize = 128;
 
-/// How long [`Engine::gather_into`] waits before it asks whether to go on.
+/// How often [`Engine::gather_into`] calls `go_on` while it waits.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
-/// How a batch is read.
+/// Options of a gather.
 #[derive(Clone, Copy, Debug)]
 pub struct GatherOptions {
     /// Items with at most this many unwanted bytes between them are read by one request.
     pub gap_bytes: u64,
     /// Longest request made of several items.
     pub request_bytes: u64,
-    /// Keep items in unused memory, and look for them there.
+    /// Keep items in unused memory, and look them up there first.
     pub cache: bool,
 }
 
 impl Default for GatherOptions {
-    /// Up to some 8 KiB, reading the gap costs less than another request; at 128 KiB a request
-    /// costs as good as nothing.
+    /// Up to about 8 KiB, reading a gap costs less than another request; at 128 KiB the cost of a
+    /// request is negligible.
     fn default() -> GatherOptions {
         GatherOptions {
             gap_bytes: 8 << 10,
@@ -71,8 +71,8 @@ impl Gathered {
         self.len() == 0
     }
 
-    /// The bytes of an item, where they were read to. Their address has the alignment of the item's
-    /// offset, up to 64.
+    /// The bytes of an item, in the frame into which they were read. Their address has the
+    /// alignment of the item's offset, up to 64.
     ///
     /// # Panics
     /// Without such an item.
@@ -83,7 +83,7 @@ impl Gathered {
         }
     }
 
-    /// All items, in the order in which they were asked for.
+    /// All items, in the order of the call.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         (0..self.len()).map(|item| self.get(item))
     }
@@ -102,7 +102,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// Copies the items that came with these pieces to their places.
+    /// Copies the items of these pieces to their destinations.
     fn scatter(&self, starts: &[usize], destination: &mut [u8]) {
         for (index, piece) in self.pieces.bufs.iter().enumerate() {
             for &item in self.layout.items_of(self.pieces.first_read + index) {
@@ -123,7 +123,7 @@ fn total_len(items: &[Item<'_>]) -> usize {
         .fold(0, usize::saturating_add)
 }
 
-/// What [`Engine::gather_into`] holds for `items` items besides their bytes.
+/// Bytes of tables that [`Engine::gather_into`] holds for `items` items.
 fn table_bytes(items: usize) -> u64 {
     Layout::overhead_bytes(items) + (items * size_of::<usize>()) as u64
 }
@@ -144,10 +144,11 @@ fn check_destination(len: usize, destination: &[u8]) -> Result<()> {
 }
 
 /// A batch whose items are used as they arrive. Iterates over the indices of items, each once, in
-/// the order of arrival. An error ends it. Dropping it cancels what has not arrived.
+/// the order of arrival, and ends after an error. Dropping it cancels the items that have not
+/// arrived.
 pub struct Arrivals {
     layout: Arc<Layout>,
-    /// Dropped before `inbox`, which then has the last references to its pieces.
+    /// Dropped before `inbox`, which then holds the last references to its pieces.
     pieces: Pieces,
     inbox: Arc<Inbox>,
     fresh: VecDeque<usize>,
@@ -165,8 +166,8 @@ impl Arrivals {
         self.len() == 0
     }
 
-    /// The bytes of an item, `None` before it was returned by the iterator (or another item of the
-    /// same request).
+    /// The bytes of an item; `None` before the iterator has returned it, or another item of the
+    /// same request.
     ///
     /// # Panics
     /// Without such an item.
@@ -177,8 +178,7 @@ impl Arrivals {
         }
     }
 
-    /// Waits for at most `timeout`; true when the next item, the end or an error can be had without
-    /// waiting.
+    /// Waits for at most `timeout`; true if the next item, the end or an error is available.
     pub fn ready_within(&self, timeout: Duration) -> bool {
         let quiet =
             |state: &mut crate::gathering::Arrived| state.pieces.is_empty() && state.end.is_none();
@@ -194,7 +194,7 @@ impl Arrivals {
         self.over || !self.fresh.is_empty() || ready()
     }
 
-    /// Waits for more; false when there is no more.
+    /// Waits for further items; false at the end.
     fn receive(&mut self) -> Result<bool> {
         let mut state = self.inbox.state.locked();
         while state.pieces.is_empty() && state.end.is_none() {
@@ -241,19 +241,19 @@ impl Iterator for Arrivals {
 }
 
 impl Engine {
-    /// Reads a batch of items: deduplicated, sorted, neighbours by one request.
+    /// Reads a batch of items: deduplicated, sorted, with neighbours in one request.
     ///
     /// # Errors
-    /// Before any I/O: [`Error::OutOfRange`] for an item that is not inside its extent,
-    /// [`Error::OverBudget`] for a batch that does not fit in memory at once (see
-    /// [`Engine::gather_into`]). The ticket has [`Error::Device`].
+    /// Before any I/O: [`Error::OutOfRange`] for an item outside its extent, [`Error::OverBudget`]
+    /// for a batch that does not fit into memory at once (see [`Engine::gather_into`]). The ticket
+    /// returns [`Error::Device`].
     pub fn gather(&self, items: &[Item<'_>], options: &GatherOptions) -> Result<Ticket<Gathered>> {
         let (layout, floor, beside) = self.lay_out(items, options)?;
         let frames = 0..layout.frames.len();
         self.start_gather(&layout, frames, floor, beside, options.cache)
     }
 
-    /// The same, for items that are used as they arrive.
+    /// As [`Engine::gather`], for items that are used as they arrive.
     ///
     /// # Errors
     /// As [`Engine::gather`].
@@ -287,15 +287,15 @@ impl Engine {
         })
     }
 
-    /// Reads items, one after another, to where the caller wants them. The batch may be larger than
-    /// the memory: what is left of the budget bounds only how much of it is under way at once.
+    /// Reads items, one after another, into memory of the caller. The batch may be larger than the
+    /// memory: the free budget limits only the part in flight at once.
     ///
-    /// `go_on` is asked every 50 ms or so; its `false` ends the call with [`Error::Cancelled`].
-    /// After an error the contents of `destination` are unspecified.
+    /// `go_on` is called every 50 ms or so; if it returns `false`, the call ends with
+    /// [`Error::Cancelled`]. After an error the contents of `destination` are unspecified.
     ///
     /// # Errors
-    /// As [`Engine::gather`]; [`Error::OutOfRange`] also when `destination` is too short,
-    /// [`Error::OverBudget`] when not even the longest item fits.
+    /// As [`Engine::gather`]; [`Error::OutOfRange`] also if `destination` is too short,
+    /// [`Error::OverBudget`] if the longest item does not fit.
     pub fn gather_into(
         &self,
         items: &[Item<'_>],
@@ -348,8 +348,8 @@ impl Engine {
             .unwrap_or(0);
         let window = window.max(longest).min(layout.frames_bytes());
         let floor = self.budget().reserve_floor("gather", beside + window)?;
-        // Frames that do not exist have nothing to wait for: this one only holds what the tables
-        // take.
+        // A gather without frames completes at once: this one only holds the reservation of the
+        // tables.
         let _tables = self.start_gather(&layout, 0..0, floor.part(beside), beside, false)?;
         let (mut rounds, mut under_way, mut next) = (VecDeque::new(), 0, 0);
         let mut asked = Instant::now();
@@ -381,14 +381,14 @@ impl Engine {
         }
     }
 
-    /// Layout and reservation of a whole batch, and how much of that is bookkeeping.
+    /// The layout of a whole batch, its reservation, and the part of that for tables.
     fn lay_out(
         &self,
         items: &[Item<'_>],
         options: &GatherOptions,
     ) -> Result<(Arc<Layout>, Reservation, u64)> {
         let beside = Layout::overhead_bytes(items.len());
-        // Tables that do not fit are not even made.
+        // Tables that do not fit are not allocated.
         drop(self.budget().reserve_floor("gather", beside)?);
         let layout = Layout::new(items, Shape::new(options.gap_bytes, options.request_bytes))?;
         let floor = self

@@ -1,8 +1,8 @@
-//! A gather under way, on the engine's thread.
+//! A gather in progress, on the engine's thread.
 //!
-//! Frames are taken as memory allows, each is cut into its requests, and all of them go to the
-//! driver at once. When the last is done the pieces go to the caller; the activity stays, asleep,
-//! until the caller has dropped them, because the frames are its own to give back.
+//! Frames are taken as memory allows, each is cut into its requests, and all requests go to the
+//! driver at once. After the last one the pieces go to the caller. The activity sleeps until the
+//! caller has dropped them, because it has to return their frames.
 
 use std::any::Any;
 use std::ops::Range;
@@ -25,7 +25,7 @@ struct Returned;
 
 /// Bytes of requests, lent to the caller.
 pub(crate) struct Pieces {
-    /// Number of the request that the first of them belongs to.
+    /// Number of the request of the first piece.
     pub(crate) first_read: usize,
     pub(crate) bufs: Vec<Buf>,
     mailbox: Mailbox,
@@ -56,7 +56,7 @@ impl Drop for Pieces {
     }
 }
 
-/// Where requests arrive one by one.
+/// Receives requests one by one.
 #[derive(Default)]
 pub(crate) struct Inbox {
     pub(crate) state: Mutex<Arrived>,
@@ -83,41 +83,42 @@ impl Inbox {
     }
 }
 
-/// Who is told.
+/// Receiver of the results.
 pub(crate) enum Sink {
-    /// Once, of everything. Emptied then, so that the result does not outlive a dropped ticket.
+    /// Told once, of the whole batch. Emptied then, so that the result does not outlive a dropped
+    /// ticket.
     Whole(Option<Arc<ticket::Shared<Gathered>>>),
-    /// Of each request as it arrives.
+    /// Told of each request as it completes.
     Each(Arc<Inbox>),
 }
 
 pub(crate) struct Gathering {
     layout: Arc<Layout>,
-    /// Those of the layout that this gather is about.
+    /// The frames of the layout that this gather reads.
     frames: Range<usize>,
     reads: Range<usize>,
     account: Account,
-    /// Bytes that are held besides the frames.
+    /// Bytes held besides the frames.
     beside_bytes: u64,
-    /// For the caller to keep as long as the pieces.
+    /// Kept by the caller as long as the pieces.
     floor: Option<Reservation>,
     extent_lock: ExtentLock,
     cache: bool,
     sink: Sink,
     started: bool,
-    /// The extents of the layout as they were before the first byte was read: what changes
-    /// meanwhile is not remembered under its new version.
+    /// The extents of the layout with their versions before the first byte was read: bytes that
+    /// change meanwhile are not cached under a new version.
     dated: Vec<Dated>,
     wholes: Vec<Whole>,
     bufs: Vec<Buf>,
     fresh: Vec<(u32, Buf)>,
     in_flight: usize,
     error: Option<Error>,
-    /// What no device has begun was given up, because of the error.
+    /// Requests that no device had started were cancelled, because of the error.
     has_withdrawn: bool,
-    /// The caller has been told the end.
+    /// The caller has the result or the error.
     settled: bool,
-    /// The caller has no piece any more.
+    /// The caller has dropped all pieces.
     returned: bool,
     closing: bool,
 }
@@ -245,7 +246,7 @@ impl Gathering {
         }
     }
 
-    /// Fills a request from items that are known, if all of them are.
+    /// Fills a request from cached items, if all of its items are cached.
     fn recall(&self, core: &mut Core<'_>, index: usize, piece: &mut [u8]) -> bool {
         self.layout.items_of(index).iter().all(|&item| {
             let (extent, offset, range) = self.find(index, item);
@@ -260,7 +261,7 @@ impl Gathering {
         }
     }
 
-    /// Where an item is, on its extent and in its request.
+    /// The extent of an item, its offset there, and its range in the request.
     fn find(&self, index: usize, item: u32) -> (Dated, u64, Range<usize>) {
         let read = &self.layout.reads[index];
         let (_, range) = self
@@ -279,7 +280,7 @@ impl Gathering {
             || matches!(&self.sink, Sink::Whole(Some(ticket)) if ticket.cancelled.load(Ordering::Acquire))
     }
 
-    /// Tells the caller how it ended.
+    /// Delivers the result or the error to the caller.
     fn settle(&mut self, core: &mut Core<'_>) {
         self.settled = true;
         core.extent_locks.release(&mut self.extent_lock);
@@ -288,7 +289,7 @@ impl Gathering {
         match &mut self.sink {
             Sink::Each(inbox) => inbox.end(result),
             Sink::Whole(ticket) => {
-                // The reservation is free before anybody can know that the gather has failed.
+                // The reservation is released before the caller can see the error.
                 let floor = self.floor.take().filter(|_| result.is_ok());
                 self.returned |= result.is_err();
                 let ticket = ticket.take().expect("settled once");
@@ -300,7 +301,7 @@ impl Gathering {
         }
     }
 
-    /// Gives the frames back once no piece of them is referenced. True when that is done.
+    /// Returns the frames once no piece of them is referenced; true when that is done.
     fn take_back(&mut self, core: &mut Core<'_>) -> bool {
         if !self.returned {
             if self.closing {
@@ -397,7 +398,7 @@ impl Activity for Gathering {
     }
 }
 
-/// A waiting caller learns that the engine is gone, also when its thread panicked.
+/// If the engine ends, or its thread panics, a waiting caller is told.
 impl Drop for Gathering {
     fn drop(&mut self) {
         match &self.sink {

@@ -1,8 +1,8 @@
-//! Short work on what is in memory already: the calling thread computes too.
+//! Short work on data in memory: the calling thread computes too.
 //!
-//! A run takes four messages between threads that sleep, a tenth of a millisecond in all: nothing
-//! beside I/O, much beside the product of two matrices of 512 x 512. Here the caller begins with
-//! the first task while compute threads wake up and take the others.
+//! A run takes four messages between sleeping threads, a tenth of a millisecond in all: negligible
+//! beside I/O, but not beside the product of two matrices of 512 x 512. Here the caller starts with
+//! the first task while the compute threads wake up and take the others.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
@@ -19,14 +19,14 @@ use crate::schedule::Totals;
 use crate::trace::{Recorder, Trace};
 use crate::workers::Workers;
 
-/// What another thread still computes is waited for so long without sleeping: to be woken takes as
+/// How long the caller polls for the results of other threads before it sleeps: waking up takes as
 /// long.
 const AWAKE: Duration = Duration::from_micros(100);
 
-/// Tasks that no thread has begun, with the blocks that they read.
+/// Tasks that no thread has started, with the blocks that they read.
 type Tasks = Mutex<VecDeque<(Task, Vec<Block>)>>;
 
-/// A task that has ended.
+/// A finished task.
 struct Done {
     name: &'static str,
     core: usize,
@@ -35,7 +35,7 @@ struct Done {
     result: std::result::Result<(), TaskError>,
 }
 
-/// Refuses a plan whose tasks do more than to read what the caller holds.
+/// Refuses a plan whose tasks do more than read memory of the caller.
 pub(crate) fn check(plan: &Plan) -> Result<()> {
     plan.tasks
         .iter()
@@ -58,16 +58,18 @@ pub(crate) fn check(plan: &Plan) -> Result<()> {
 fn refusal(plan: &str, task: &str) -> Error {
     Error::Plan {
         plan: plan.to_owned(),
-        reason: format!("task {task} needs more than memory of the caller's; run it instead"),
+        reason: format!(
+            "task {task} does more than read memory of the caller: use `run` for this plan"
+        ),
     }
 }
 
-/// Bytes that the plan holds with `at_once` tasks at a time.
+/// Bytes that the plan holds with `at_once` concurrent tasks.
 pub(crate) fn bytes(plan: &Plan, at_once: usize) -> u64 {
     held_bytes(&plan.tasks) * at_once as u64 + plan.held_bytes
 }
 
-/// Carries out a plan that has been checked, `at_once` tasks at a time.
+/// Carries out a checked plan with `at_once` concurrent tasks.
 pub(crate) fn compute(plan: Plan, at_once: usize, workers: &Workers) -> Result<Outcome> {
     let mut recorder = Recorder::new();
     let totals = Totals {
@@ -135,7 +137,7 @@ fn work(core: usize, tasks: &Tasks, done: &Sender<Done>) {
         } else {
             Err("adds tasks, which only a run can carry out".into())
         };
-        // Before the waiting caller is told: what the task borrowed is then free.
+        // Dropped before the waiting caller is told, so that borrowed memory is free by then.
         drop(blocks);
         let _ = done.send(Done {
             name: task.name,

@@ -1,6 +1,6 @@
-//! Which requests bring a batch of items, and where in memory they come to lie. Pure.
+//! The requests that read a batch of items, and the positions of items in memory. Pure.
 //!
-//! Items are sorted by place on their device; neighbours within a small gap become one request;
+//! Items are sorted by position on their device; neighbours within a small gap become one request;
 //! requests are packed into frames one after another, none across the end of a frame. An item's
 //! address has the alignment of its offset, up to [`ALIGN`] bytes.
 //!
@@ -17,21 +17,21 @@ use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::memory::frame_bytes;
 
-/// Bytes of an extent, wanted in one piece.
+/// A range of bytes of an extent, delivered contiguously.
 #[derive(Clone, Copy)]
 pub struct Item<'a> {
-    /// Where they are.
+    /// The extent.
     pub extent: &'a Extent,
-    /// The first of them.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Their number.
+    /// Number of bytes.
     pub len: usize,
 }
 
 /// A cache line: numbers of any size at aligned offsets are aligned in memory too.
 const ALIGN: u64 = 64;
 
-/// Frames hold many requests, so that a batch costs few of them; 1 MiB is 256 pages of 4 KiB.
+/// A frame holds many requests, so that a batch needs few frames; 1 MiB is 256 pages of 4 KiB.
 const FRAME_BYTES: usize = 1 << 20;
 
 /// Stands for the request of an item without bytes.
@@ -41,14 +41,14 @@ const NO_READ: u32 = u32::MAX;
 pub(crate) struct Read {
     pub(crate) offset: u64,
     pub(crate) len: usize,
-    /// Where in its frame.
+    /// Position in its frame.
     pub(crate) at: usize,
     pub(crate) extent: u32,
-    /// Its first item, in `order`.
+    /// Index of its first item in `order`.
     first: u32,
 }
 
-/// Where an item is.
+/// Position of an item.
 #[derive(Clone, Copy)]
 struct Place {
     start: usize,
@@ -66,16 +66,16 @@ pub(crate) struct Layout {
     pub(crate) extents: Vec<Extent>,
     pub(crate) reads: Vec<Read>,
     pub(crate) frames: Vec<Frame>,
-    /// Items with bytes, by request.
+    /// Indices of items with bytes, grouped by request.
     order: Vec<u32>,
-    /// By item.
+    /// Position of each item.
     places: Vec<Place>,
 }
 
-/// How requests are made of items.
+/// Parameters for combining items into requests.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
-    /// Unwanted bytes that are read rather than starting another request.
+    /// Longest gap that is read to avoid another request.
     pub(crate) gap: u64,
     /// Longest request made of several items.
     pub(crate) request_bytes: u64,
@@ -123,7 +123,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Bytes of bookkeeping for `items` items, at most: what this type and a run of it hold, and
+    /// Upper bound of the bytes of bookkeeping for `items` items: this type, a gather of it, and
     /// the keys of the sort.
     pub(crate) fn overhead_bytes(items: usize) -> u64 {
         let each = size_of::<Read>()
@@ -142,13 +142,13 @@ impl Layout {
         self.places.len()
     }
 
-    /// Number of an item's request and where in it the item is; `None` for an item without bytes.
+    /// Request of an item, and its range there; `None` for an empty item.
     pub(crate) fn find(&self, item: usize) -> Option<(usize, Range<usize>)> {
         let Place { start, len, read } = self.places[item];
         (read != NO_READ).then_some((read as usize, start..start + len))
     }
 
-    /// Items that a request brings.
+    /// Items of a request.
     pub(crate) fn items_of(&self, read: usize) -> &[u32] {
         let end = self
             .reads
@@ -157,7 +157,7 @@ impl Layout {
         &self.order[self.reads[read].first as usize..end]
     }
 
-    /// Items without bytes, which no request brings.
+    /// Empty items, which belong to no request.
     pub(crate) fn empty_items(&self) -> impl Iterator<Item = usize> + '_ {
         self.places
             .iter()
@@ -217,7 +217,7 @@ impl Layout {
             at = start + len;
         }
         if at > 0 {
-            // Few sizes, so that frames are found again by the next batch.
+            // Few different sizes, so that the next batch can reuse frames.
             let bytes = if at <= most {
                 at.next_power_of_two().clamp(frame_bytes(1) as usize, most)
             } else {

@@ -1,8 +1,9 @@
-//! When bytes move: one memory budget, and what goes on within it.
+//! When bytes move: one memory budget, and the runs, streams and gathers within it.
 //!
 //! A [`Plan`] is a graph of tasks that declare the strided bytes they read and write. The engine
-//! derives their order, prefetches, computes, writes back, and records how close it came to the
-//! plan's prediction. It knows budgets, tasks and extents; it does not know dtypes or algorithms.
+//! derives their order, prefetches, computes, writes back, and compares the traffic with the
+//! prediction of the plan. It knows budgets, tasks and extents; it does not know dtypes or
+//! algorithms.
 //!
 //! ```
 //! use std::sync::Arc;

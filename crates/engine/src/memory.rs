@@ -23,15 +23,15 @@ use crate::error::{Error, Result};
 use crate::items::{Dated, Items};
 use crate::reclaimable::{PoolHandle, ReclaimablePools};
 
-/// Above their floors, streams that share memory have so much of it together: what is moved and
-/// used at once. More would only be memory that has to be cleared first.
+/// Elastic memory of all streams together: the working set of transfers and consumers. With more,
+/// streams would only use memory that has to be cleared first.
 const SHARED_BYTES: u64 = 128 << 20;
 
-/// Unused memory stays up to this when the engine is idle: enough to begin with, and little beside
-/// what other processes need.
+/// Unused memory that is kept while the engine is idle: enough to begin with, and little compared
+/// to the needs of other processes.
 const RESTING_BYTES: u64 = 32 << 20;
 
-/// What one activity may hold and holds.
+/// What one activity may hold, and what it holds.
 pub(crate) struct Account {
     pub(crate) reservation: Reservation,
     pub(crate) held: u64,
@@ -55,9 +55,9 @@ pub(crate) struct Memory {
     budget: Budget,
     held: u64,
     above_floors: u64,
-    /// Streams that share what is above their floors.
+    /// Number of streams that share elastic memory.
     sharers: usize,
-    /// Something was given back since this was last read.
+    /// Memory has been returned since this flag was last cleared.
     pub(crate) released: bool,
     frames: Frames,
     items: Items,
@@ -80,16 +80,16 @@ impl Memory {
         }
     }
 
-    /// Before transfers begin: tells the driver which frames may be named by a number. True when
-    /// something has changed.
+    /// Before transfers begin: registers frames with the driver. True if a registration has
+    /// changed.
     pub(crate) fn register(&mut self, driver: &mut dyn Driver) -> bool {
         self.frames.register(driver)
     }
 
-    /// A frame of at least `bytes` bytes, contents unspecified; `None` when it has to wait.
+    /// A frame of at least `bytes` bytes, contents unspecified; `None` if the activity has to wait.
     ///
     /// # Errors
-    /// The system's, when it has no memory although the budget has.
+    /// That of the system, if it refuses memory within the budget.
     pub(crate) fn take(&mut self, account: &mut Account, bytes: usize) -> io::Result<Option<Buf>> {
         let size = frame_bytes(bytes);
         let above = (account.held + size).saturating_sub(account.reservation.bytes())
@@ -109,8 +109,8 @@ impl Memory {
         Ok(Some(frame))
     }
 
-    /// A frame whose pages are there already: an empty one, or of idle blocks that would have to
-    /// go.
+    /// A frame with resident pages: an empty one, or that of idle blocks which have to be evicted
+    /// anyway.
     fn used_frame(&mut self, size: u64) -> Option<Buf> {
         if !self.frames.has(size) {
             self.drop_dead();
@@ -139,13 +139,13 @@ impl Memory {
         Some(block)
     }
 
-    /// Gives a frame back.
+    /// Returns a frame.
     pub(crate) fn give(&mut self, account: &mut Account, frame: Buf) {
         self.charge(account, -(frame.len() as i64));
         self.frames.keep(frame);
     }
 
-    /// Gives a frame back whose bytes may be wanted again while its extent lives.
+    /// Returns a frame whose bytes are kept as an idle block while its extent lives.
     pub(crate) fn give_idle(
         &mut self,
         account: &mut Account,
@@ -160,7 +160,7 @@ impl Memory {
         }
     }
 
-    /// The budget less what is held elsewhere, bytes.
+    /// The budget minus memory held outside the engine, bytes.
     pub(crate) fn total(&self) -> u64 {
         self.budget.inside()
     }
@@ -170,8 +170,7 @@ impl Memory {
         self.held + bytes <= self.total()
     }
 
-    /// Refuses `bytes` more that can be held only when other activities give back what they have
-    /// above their floors.
+    /// Refuses `bytes` more if they need memory that other activities hold above their floors.
     ///
     /// # Errors
     /// [`Error::OverBudget`].
@@ -188,8 +187,8 @@ impl Memory {
         })
     }
 
-    /// Whether everything that is counted as held is there: others have given back what they had
-    /// above their floors.
+    /// Whether the memory that is counted as held exists: other activities have returned what they
+    /// had above their floors.
     pub(crate) fn is_settled(&mut self) -> bool {
         let settled = self.has_room(0);
         if settled {
@@ -198,35 +197,35 @@ impl Memory {
         settled
     }
 
-    /// Copies an item out that was gathered before; false where it is not known.
+    /// Copies a cached item out; false if it is not cached.
     pub(crate) fn recall(&mut self, extent: Dated, offset: u64, destination: &mut [u8]) -> bool {
         self.items.get(extent, offset, destination)
     }
 
-    /// Keeps a copy of an item in unused memory.
+    /// Caches a copy of an item in unused memory.
     pub(crate) fn remember(&mut self, extent: Dated, offset: u64, item: &[u8]) {
         let room = self.room();
         self.items.put(extent, offset, item, room);
     }
 
-    /// Adds a pool to those that get unused memory.
+    /// Adds a reclaimable pool.
     pub(crate) fn add_pool(&mut self, pool: PoolHandle) {
         self.pools.add_pool(pool);
     }
 
-    /// Gives unused memory to pools.
+    /// Gives unused memory to the pools.
     pub(crate) fn fill_pools(&mut self) {
         self.pools.drop_dead();
         let room = self.room();
         self.pools.fill(room);
     }
 
-    /// Everything that is mapped, bytes.
+    /// All mapped memory, bytes.
     pub(crate) fn mapped_bytes(&self) -> u64 {
         self.held + self.unused_bytes()
     }
 
-    /// What may be mapped besides, bytes.
+    /// Memory that may still be mapped, bytes.
     fn room(&self) -> u64 {
         self.total().saturating_sub(self.mapped_bytes())
     }
@@ -235,16 +234,16 @@ impl Memory {
         self.frames.empty_bytes() + self.items.bytes() + self.pools.bytes() + self.idle.bytes
     }
 
-    /// Counts memory that the activity has from elsewhere, within its floor.
+    /// Charges memory from elsewhere to the floor of the activity.
     pub(crate) fn hold(&mut self, account: &mut Account, bytes: u64) {
         self.make_room(bytes);
         self.charge(account, bytes as i64);
     }
 
-    /// Raises the floor of an activity that goes on.
+    /// Raises the floor of a running activity.
     ///
     /// # Errors
-    /// [`Error::OverBudget`] when others have reserved too much; the floor is then what it was.
+    /// [`Error::OverBudget`] if others have reserved too much; the floor is then unchanged.
     pub(crate) fn raise_floor(
         &mut self,
         account: &mut Account,
@@ -259,19 +258,19 @@ impl Memory {
         raised
     }
 
-    /// Counts a floor that its owner has raised.
+    /// Records a floor that its owner has raised.
     pub(crate) fn set_floor(&mut self, account: &mut Account, bytes: u64) {
         self.above_floors -= account.above_floor();
         account.reservation.covers(bytes);
         self.above_floors += account.above_floor();
     }
 
-    /// Whether an activity has more than its floor although others have reserved that memory since.
+    /// Whether an activity holds memory above its floor that others have reserved since.
     pub(crate) fn is_owed(&self, account: &Account) -> bool {
         account.above_floor() > 0 && self.above_floors > self.budget.available()
     }
 
-    /// One stream more, or one less, shares what is above floors.
+    /// A stream joins, or leaves, those that share elastic memory.
     pub(crate) fn shares(&mut self, joins: bool) {
         self.sharers = if joins {
             self.sharers + 1
@@ -280,31 +279,31 @@ impl Memory {
         };
     }
 
-    /// Frames of `frame_bytes` bytes that a stream may have, if all streams that share are to have
-    /// as many: what keeps any device busy, and two at least, of which one is filled or used while
-    /// the other moves, where the budget has them.
+    /// Frames of `frame_bytes` bytes for a stream if all sharing streams get the same number:
+    /// enough to keep any device busy, and at least two, if the budget has them, so that one can be
+    /// filled or used while the other moves.
     pub(crate) fn share(&self, frame_bytes: usize) -> usize {
         let of = |bytes: u64| (bytes / (frame_bytes.max(1) * self.sharers.max(1)) as u64) as usize;
         of(SHARED_BYTES).max(of(self.total()).min(2))
     }
 
-    /// Whether memory will come back from a run that goes on.
+    /// Whether a run will return memory.
     pub(crate) fn has_runs(&self) -> bool {
         self.budget.has_runs()
     }
 
-    /// Lets go of a frame that belongs to the caller from now on.
+    /// Releases a frame to the caller, who owns it from now on.
     pub(crate) fn release(&mut self, account: &mut Account, frame: &[u8]) {
         self.frames.leaves(frame);
         self.uncharge(account, frame.len());
     }
 
-    /// Forgets bytes that are held elsewhere, or go with the engine.
+    /// Stops charging bytes that are held elsewhere, or are freed with the engine.
     pub(crate) fn uncharge(&mut self, account: &mut Account, bytes: usize) {
         self.charge(account, -(bytes as i64));
     }
 
-    /// Evicts idle blocks of extents that have no handle any more.
+    /// Evicts idle blocks of extents without a handle.
     fn drop_dead(&mut self) {
         let lives = self.idle.lives.iter();
         let dead: Vec<u64> = lives
@@ -314,7 +313,7 @@ impl Memory {
         dead.into_iter().for_each(|extent| self.forget(extent));
     }
 
-    /// Forgets idle blocks and items of an extent.
+    /// Evicts idle blocks and items of an extent.
     pub(crate) fn forget(&mut self, extent_id: u64) {
         self.items.forget(extent_id);
         self.idle.lives.remove(&extent_id);
@@ -360,8 +359,8 @@ impl Memory {
         ) {}
     }
 
-    /// Unmaps unused memory, but for a little and for the caches of open objects, when the engine
-    /// is idle.
+    /// Unmaps unused memory when the engine is idle, except for a small rest and the caches of open
+    /// objects.
     pub(crate) fn rest(&mut self) {
         while self.let_go(
             (self.unused_bytes() - self.pools.bytes()).saturating_sub(RESTING_BYTES),
@@ -369,7 +368,7 @@ impl Memory {
         ) {}
     }
 
-    /// Unmaps some unused memory, if `missing` is not 0; false when there is nothing.
+    /// Unmaps some unused memory, if `missing` is not 0; false if there is none.
     fn let_go(&mut self, missing: u64, pools: bool) -> bool {
         missing > 0
             && (self.frames.give_back_units(missing)

@@ -1,9 +1,9 @@
 //! A plan: tasks that declare the strided bytes they read and write. Pure; no I/O.
 //!
-//! Dependencies are not stated but follow from the declarations, in the order in which tasks were
-//! added: a read waits for the write before it (RAW), a write for the reads (WAR) and the write
-//! (WAW) before it, wherever bytes overlap. The idea is BLAS-on-flash's (section 3.2 of the paper);
-//! that code left the hazards to its users.
+//! Dependencies are derived from the declarations, in the order in which tasks were added: a read
+//! waits for the write before it (RAW), a write for the reads (WAR) and the write (WAW) before it,
+//! wherever bytes overlap. The idea is from BLAS-on-flash (section 3.2 of the paper), whose code
+//! leaves the hazards to its users.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,7 +22,7 @@ use crate::schedule::Schedule;
 pub enum Mode {
     /// Bytes are read.
     Read,
-    /// Every byte is overwritten; what was there is not loaded.
+    /// Every byte is overwritten; the old content is not loaded.
     Write,
     /// Bytes are read and may be changed.
     Update,
@@ -40,15 +40,15 @@ pub struct Access {
 pub(crate) type Work =
     Box<dyn FnOnce(&mut Context<'_>) -> std::result::Result<(), TaskError> + Send>;
 
-/// What a running task sees.
+/// The view of a running task.
 pub struct Context<'a> {
     /// One block for each declared access, in the order of declaration.
     pub blocks: &'a mut [Block],
     /// The scratch that the task asked for; its contents are unspecified. Aligned to 4096 bytes.
     pub scratch: &'a mut [u8],
-    /// Set when the run has been cancelled; long tasks look at it now and then.
+    /// Set when the run has been cancelled; long tasks poll it.
     pub cancelled: &'a AtomicBool,
-    /// Tasks put here join the run behind all that it knows.
+    /// Tasks pushed here join the run, ordered behind all its other tasks.
     pub more: &'a mut Vec<Task>,
 }
 
@@ -63,7 +63,7 @@ pub struct Task {
 }
 
 impl Task {
-    /// A task that does nothing yet.
+    /// A task without accesses and without a closure.
     pub fn new(name: &'static str) -> Task {
         Task {
             name,
@@ -115,7 +115,7 @@ impl Task {
         self
     }
 
-    /// What it does.
+    /// Sets the closure.
     pub fn run(
         mut self,
         work: impl FnOnce(&mut Context<'_>) -> std::result::Result<(), TaskError> + Send + 'static,
@@ -134,7 +134,7 @@ impl fmt::Debug for Task {
     }
 }
 
-/// The most that one of some tasks allocates itself, bytes.
+/// The largest allocation of one of the tasks, bytes.
 pub(crate) fn held_bytes(tasks: &[Task]) -> u64 {
     tasks.iter().map(|task| task.held as u64).max().unwrap_or(0)
 }
@@ -152,8 +152,8 @@ pub(crate) enum Data {
 }
 
 impl Block {
-    /// From the first byte of the first row to the last byte of the last; what lies between rows is
-    /// unspecified.
+    /// From the first byte of the first row to the last byte of the last; the bytes between rows
+    /// are unspecified.
     pub fn bytes(&self) -> &[u8] {
         let bytes: &[u8] = match &self.data {
             Data::Shared(shared) => shared,
@@ -162,10 +162,10 @@ impl Block {
         &bytes[self.layout.lead..self.layout.lead + self.reach()]
     }
 
-    /// The same, to be changed. Between rows nothing may be written that matters.
+    /// As [`bytes`](Block::bytes), mutable. Writes between rows have no effect.
     ///
     /// # Panics
-    /// When the access was declared as a read.
+    /// If the access was declared as a read.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let (lead, reach) = (self.layout.lead, self.reach());
         match &mut self.data {
@@ -174,10 +174,10 @@ impl Block {
         }
     }
 
-    /// What a region of the caller's memory holds.
+    /// The content of a region of the caller's memory.
     ///
     /// # Panics
-    /// When it is not in the caller's memory.
+    /// If the region is not in the caller's memory.
     pub(crate) fn resident(areas: &[Area], region: Region) -> Block {
         let Backing::Resident(all) = &areas[region.extent.0 as usize].backing else {
             unreachable!("checked before")
@@ -202,7 +202,7 @@ impl Block {
     /// The elements of the block, [`pitch`](Block::pitch) apart from row to row.
     pub fn slice<T: bytemuck::Pod>(&self) -> &[T] {
         let bytes = self.bytes();
-        // Nothing has no alignment.
+        // An empty slice may have any alignment.
         if bytes.is_empty() {
             &[]
         } else {
@@ -210,7 +210,7 @@ impl Block {
         }
     }
 
-    /// The same, to be changed.
+    /// As [`slice`](Block::slice), mutable.
     pub fn slice_mut<T: bytemuck::Pod>(&mut self) -> &mut [T] {
         let bytes = self.bytes_mut();
         if bytes.is_empty() {
@@ -236,14 +236,14 @@ impl Block {
     }
 }
 
-/// What an extent of a plan is made of.
+/// Backing of an extent of a plan.
 #[derive(Clone)]
 pub(crate) enum Backing {
     /// Bytes on a device.
     Device(Extent),
-    /// Bytes that live in memory while the plan runs, zero at first.
+    /// Memory that lives as long as the run, zero at first.
     Volatile,
-    /// Bytes that the caller holds; read only.
+    /// Memory of the caller; read only.
     Resident(Shared),
 }
 
@@ -282,12 +282,12 @@ pub struct Plan {
     pub(crate) keeps: bool,
     pub(crate) notes: Vec<(String, String)>,
     by_id: HashMap<u64, ExtentRef>,
-    /// What [`explain`](Plan::explain) has found out, for the run that follows it; gone with the
-    /// next change.
+    /// The schedule found by [`explain`](Plan::explain), for the run that follows it; dropped by
+    /// the next change.
     explained: OnceLock<Explained>,
 }
 
-/// A schedule, and what it was made for.
+/// A schedule, and the memory and threads for which it was made.
 pub(crate) struct Explained {
     pub(crate) memory_bytes: u64,
     pub(crate) threads: usize,
@@ -311,19 +311,19 @@ impl Plan {
         }
     }
 
-    /// Keeps a schedule that was made of the plan as it is.
+    /// Keeps the schedule of the plan in its present state.
     pub(crate) fn keep_schedule(&self, explained: Explained) {
         _ = self.explained.set(explained);
     }
 
-    /// The schedule that was kept, if it is for this much memory and this number of threads.
+    /// The kept schedule, if it is for this much memory and this number of threads.
     pub(crate) fn take_schedule(&mut self, memory_bytes: u64, threads: usize) -> Option<Schedule> {
         let explained = self.explained.take()?;
         (explained.memory_bytes == memory_bytes && explained.threads == threads)
             .then_some(explained.schedule)
     }
 
-    /// A plan without tasks, for which references to extents of this one are good.
+    /// A plan without tasks in which references to extents of this one are valid.
     pub fn of_the_same_extents(&self) -> Plan {
         let (areas, by_id) = (self.areas.clone(), self.by_id.clone());
         Plan {
@@ -348,18 +348,19 @@ impl Plan {
         reference
     }
 
-    /// Memory that lasts as long as the run, zero at first; its regions are results of the run.
+    /// Memory that lives as long as the run, zero at first; its regions are results of the run.
     /// Regions of it may be equal or disjoint, and are never written to a device.
     pub fn volatile(&mut self, name: impl Into<String>, bytes: u64) -> ExtentRef {
         self.area(name.into(), bytes, Backing::Volatile)
     }
 
-    /// A region of no use but that tasks which update it run one after another, in order.
+    /// An empty region whose only purpose is that tasks which update it run one after another, in
+    /// order.
     pub fn serial(&mut self) -> Region {
         Region::span(self.volatile("order", 1), 0, 1)
     }
 
-    /// Memory of the caller's, read in place.
+    /// Memory of the caller, read in place.
     pub fn resident(&mut self, name: impl Into<String>, bytes: Shared) -> ExtentRef {
         self.area(name.into(), bytes.len() as u64, Backing::Resident(bytes))
     }
@@ -374,13 +375,13 @@ impl Plan {
         ExtentRef(self.areas.len() as u32 - 1)
     }
 
-    /// Adds a task behind those already there.
+    /// Adds a task after the existing ones.
     pub fn task(&mut self, task: Task) {
         self.explained.take();
         self.tasks.push(task);
     }
 
-    /// Tasks added from here on are ordered after those added before.
+    /// Orders tasks added from here on after those added before.
     pub fn group(&mut self) {
         self.explained.take();
         if *self.group_starts.last().expect("never empty") < self.tasks.len() {
@@ -388,19 +389,19 @@ impl Plan {
         }
     }
 
-    /// States the least number of bytes that any plan for this work would move.
+    /// Declares a lower bound of the bytes that any plan for this work moves.
     pub fn bound(&mut self, bytes: u64) {
         self.bound_bytes = bytes;
     }
 
-    /// Counts memory that tasks bring with them, bytes, against the budget while the plan runs.
+    /// Charges memory that tasks bring with them, bytes, to the budget while the plan runs.
     pub fn hold(&mut self, bytes: u64) {
         self.explained.take();
         self.held_bytes += bytes;
     }
 
-    /// Says that another run begins where this one ends: blocks stay in memory even of extents that
-    /// are larger.
+    /// Declares that another run begins with the data with which this one ends: blocks are kept in
+    /// memory even of extents that are larger than memory.
     pub fn keeps(&mut self) {
         self.keeps = true;
     }
@@ -457,8 +458,7 @@ pub(crate) fn check_task(plan: &str, areas: &[Area], task: &Task) -> Result<()> 
         if access.mode != Mode::Read && matches!(area.backing, Backing::Resident(_)) {
             return refuse(format!("writes to {}, which is read only", area.name));
         }
-        // Equal regions are one block, which cannot be lent twice: also where they have no byte
-        // that could overlap.
+        // Equal regions are one block, which cannot be lent twice, even if it is empty.
         let shares =
             |other: &Access| access.region == other.region || access.region.overlaps(&other.region);
         let clash = |other: &Access| {
@@ -466,7 +466,7 @@ pub(crate) fn check_task(plan: &str, areas: &[Area], task: &Task) -> Result<()> 
         };
         if task.accesses[..index].iter().any(clash) {
             return refuse(format!(
-                "writes bytes of {} that it also declares elsewhere",
+                "writes bytes of {} that another of its accesses also declares",
                 area.name
             ));
         }

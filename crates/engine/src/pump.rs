@@ -1,11 +1,10 @@
-//! The engine's thread: it owns the driver, the frames and every activity, and sleeps in the
-//! driver.
+//! The engine's thread: it owns the driver, the frames and every activity, and waits in the driver.
 //!
-//! One loop: take messages, let activities act, submit, reap. Other threads send a
-//! message and wake the driver; there is no other way in, so nothing here needs a lock.
+//! One loop: take messages, let activities act, submit, reap. Other threads send a message and wake
+//! the driver; there is no other way in, so nothing here needs a lock.
 //!
-//! A driver that fails ends what goes on with its error, not the engine: what is started later
-//! finds out for itself.
+//! If the driver fails, the current activities end with its error; the engine goes on, and later
+//! activities try the driver again.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -22,23 +21,23 @@ use crate::memory::{Budget, Memory};
 use crate::reclaimable::PoolHandle;
 use crate::workers::Workers;
 
-/// Something that goes on: a run, a stream, a gather.
+/// A run, a stream or a gather in progress.
 pub(crate) trait Activity: Send {
-    /// Goes on as far as it can without waiting. True when it has ended.
+    /// Makes progress as far as possible without waiting. True when the activity has ended.
     fn advance(&mut self, core: &mut Core<'_>) -> bool;
-    /// One of its requests is done.
+    /// Handles the completion of one of its requests.
     fn complete(&mut self, core: &mut Core<'_>, token: u32, completion: Completion);
     /// A message from another thread.
     fn receive(&mut self, core: &mut Core<'_>, message: Box<dyn std::any::Any + Send>);
-    /// Whether nothing but a message brings it further.
+    /// Whether only a message can make it progress.
     fn is_asleep(&self) -> bool {
         false
     }
-    /// The engine is closing: end with this error once nothing is in flight.
+    /// The engine is closing: end with this error once no request is in flight.
     fn fail(&mut self, error: Error);
 }
 
-/// What an activity may use while it acts.
+/// Resources of an activity while it acts.
 pub(crate) struct Core<'a> {
     pub(crate) memory: &'a mut Memory,
     pub(crate) mailbox: &'a Mailbox,
@@ -49,7 +48,7 @@ pub(crate) struct Core<'a> {
 }
 
 impl Core<'_> {
-    /// Gives up what this activity has submitted and no device has begun: it completes with an
+    /// Cancels the requests of this activity that no device has started: they complete with an
     /// error.
     pub(crate) fn withdraw(&mut self) {
         self.withdrawn.push(self.mailbox.activity);
@@ -74,7 +73,7 @@ pub(crate) enum Message {
     Close,
 }
 
-/// Where to send messages for one activity, from any thread.
+/// Address of one activity for messages from any thread.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
     activity: u32,
@@ -83,7 +82,7 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    /// Makes the pump look at every activity again, unless it is asleep.
+    /// Makes the pump advance every activity again, except the sleeping ones.
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }
@@ -99,7 +98,7 @@ impl Mailbox {
     }
 }
 
-/// The far end of the pump.
+/// The handle of the pump for other threads.
 pub(crate) struct Handle {
     sender: Sender<Message>,
     waker: Waker,
@@ -109,24 +108,24 @@ pub(crate) struct Handle {
     next: AtomicU32,
 }
 
-/// What other threads may know of the engine's thread.
+/// State of the engine's thread that other threads may read.
 #[derive(Default)]
 pub(crate) struct Gauge {
     activities: AtomicUsize,
     mapped_bytes: AtomicU64,
     registered_bytes: AtomicUsize,
-    /// Where it is not as it was at first.
+    /// Set once it differs from that at the start.
     driver: Mutex<Option<DriverInfo>>,
 }
 
 impl Gauge {
-    /// What the driver is since it fell back on another way.
+    /// Description of the driver after it has fallen back to threads.
     pub(crate) fn driver(&self) -> Option<DriverInfo> {
         self.driver.locked().clone()
     }
 
-    /// Whether something goes on, or waits to. Whatever fails to reserve memory has been counted
-    /// before.
+    /// Whether an activity runs or waits to start. It is counted before it can fail to reserve
+    /// memory.
     pub(crate) fn is_busy(&self) -> bool {
         self.activities.load(Ordering::SeqCst) > 0
     }
@@ -136,7 +135,7 @@ impl Gauge {
         self.mapped_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the driver has registered.
+    /// Bytes registered with the driver.
     pub(crate) fn registered_bytes(&self) -> usize {
         self.registered_bytes.load(Ordering::Relaxed)
     }
@@ -152,7 +151,7 @@ impl Handle {
             waker: waker.clone(),
         };
         let gauge = Arc::new(Gauge::default());
-        // Before the compute threads, of which fewer do as well.
+        // Started before the compute threads, since fewer of those suffice.
         let (hand_over, pump) = crossbeam_channel::bounded::<Pump>(1);
         let run = move || pump.iter().for_each(Pump::run);
         let refused = |source| Error::NoThread {
@@ -206,12 +205,12 @@ impl Handle {
         Arc::clone(&self.workers)
     }
 
-    /// What the engine's thread tells of itself.
+    /// State of the engine's thread.
     pub(crate) fn gauge(&self) -> Arc<Gauge> {
         Arc::clone(&self.gauge)
     }
 
-    /// A mailbox for an activity that is yet to start.
+    /// A mailbox for an activity that has yet to start.
     pub(crate) fn mailbox(&self) -> Mailbox {
         let activity = self.next.fetch_add(1, Ordering::Relaxed);
         Mailbox {
@@ -229,14 +228,14 @@ impl Handle {
         Ok(())
     }
 
-    /// Puts a pool up.
+    /// Adds a reclaimable pool.
     pub(crate) fn add_pool(&self, pool: impl Into<PoolHandle>) -> Result<()> {
         self.sender
             .send(Message::PoolHandle(pool.into()))
             .map_err(|_| Error::Closed)
     }
 
-    /// Makes the pump look at every activity again, unless it is asleep.
+    /// Makes the pump advance every activity again, except the sleeping ones.
     pub(crate) fn poller(&self) -> impl Fn() + Send + Sync + use<> {
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
         move || {
@@ -270,26 +269,26 @@ struct Pump {
     gauge: Arc<Gauge>,
     receiver: Receiver<Message>,
     mailbox: Mailbox,
-    /// In the order in which they began, which is the order in which those that wait for the same
-    /// get it.
+    /// In the order in which they began, which is the order in which activities get memory or locks
+    /// that several wait for.
     activities: Activities,
-    /// Those that are not looked at until a message comes.
+    /// Those that are not advanced until a message arrives.
     asleep: Activities,
     closing: bool,
-    /// Activities whose requests are given up.
+    /// Activities whose requests are to be cancelled.
     withdrawn: Vec<u32>,
     has_fallen_back: bool,
-    /// When freed memory of the heap last went back to the system.
+    /// When freed heap memory was last returned to the system.
     trimmed: Instant,
     is_resting: bool,
 }
 
-/// An engine without work for this long is idle: its unused memory goes back to the system.
+/// After this time without work an engine is idle, and returns its unused memory to the system.
 const REST: Duration = Duration::from_millis(600);
-/// Between two times that freed memory of the heap does, while runs end one after another.
+/// Least time between two returns of freed heap memory, while runs end one after another.
 const TRIM: Duration = Duration::from_millis(200);
 
-/// After the driver has failed, before it is asked again.
+/// Pause after a failure of the driver, before it is used again.
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Pump {
@@ -300,7 +299,7 @@ impl Pump {
                 self.receive(message, &mut requests);
             }
             self.advance(&mut requests);
-            // Something may be held elsewhere since.
+            // Memory may have been reserved outside the engine since.
             self.memory.make_room(0);
             self.memory.fill_pools();
             if self.memory.register(&mut *self.driver) {
@@ -387,7 +386,7 @@ impl Pump {
         self.fail_all(&Error::Closed);
     }
 
-    /// Ends all that goes on.
+    /// Ends all activities.
     fn fail_all(&mut self, error: &Error) {
         self.activities.append(&mut self.asleep);
         self.activities
@@ -397,7 +396,7 @@ impl Pump {
     }
 
     fn advance(&mut self, requests: &mut Vec<Request>) {
-        // An activity that gives something back may be what another waits for.
+        // Memory or locks that one activity releases may let another proceed.
         loop {
             let ids: Vec<u32> = self.activities.keys().copied().collect();
             let (mut ended, mut asleep) = (Vec::new(), Vec::new());

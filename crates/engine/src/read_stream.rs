@@ -1,9 +1,9 @@
 //! Reading in order, ahead of the caller.
 //!
 //! Blocks are requested in order as far ahead as there are frames, may arrive in any order, and are
-//! handed out in order, each in the frame that it was read into. A frame that its holder drops, on
-//! whatever thread, is requested again for the next block. What the caller keeps is within what is
-//! reserved for the stream; it grows with what the caller keeps, where the budget has more.
+//! handed out in order, each in the frame that it was read into. When a frame is dropped, on any
+//! thread, it is requested again for the next block. Frames that the caller holds are part of the
+//! stream's reservation, which grows with them if the budget allows.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -23,21 +23,21 @@ use crate::pump::{Activity, Core, Mailbox};
 use crate::stream::{Between, Frames, Shares, StreamOptions, Supply, frame_for};
 
 struct State {
-    /// Blocks that the caller may take.
+    /// Blocks ready for the caller.
     filled: VecDeque<Filled>,
     /// Frames that the caller has dropped.
     returned: Vec<Buf>,
-    /// Frames that the caller has.
+    /// Number of frames that the caller holds.
     lent: usize,
-    /// Frames that are reserved.
+    /// Number of frames that are reserved.
     least: usize,
     /// No block comes after those in `filled`.
     end: Option<Result<()>>,
-    /// The caller is gone.
+    /// The caller has dropped the stream.
     closed: bool,
-    /// The caller is gone, and nothing is moved to its frames any more.
+    /// The caller has dropped the stream, and no transfer to its frames is in flight.
     quiet: bool,
-    /// Returned frames for which the engine is woken.
+    /// Number of returned frames at which the engine is woken.
     wake_at: usize,
 }
 
@@ -61,16 +61,16 @@ fn reclaim(frame: Whole, bytes: Buf) -> Buf {
         .unwrap_or_else(|_| unreachable!("a frame is read in one piece"))
 }
 
-/// Where a block lies, and its part of the sectors that are read for it.
+/// The position of a block, and its part of the sectors that are read for it.
 struct BlockRequest {
     part: u32,
-    /// Of the extent.
+    /// In the extent.
     offset: u64,
-    /// Of the sectors.
+    /// In the sectors.
     range: Range<usize>,
 }
 
-/// What the caller's half and its blocks hold together.
+/// Shared by the caller's half and its blocks.
 struct Pool {
     between: Arc<Between<State>>,
     mailbox: Mailbox,
@@ -90,19 +90,19 @@ impl Pool {
     }
 }
 
-/// Blocks of one or more extents, in order. Dropping it cancels what is under way.
+/// Blocks of one or more extents, in order. Dropping it cancels the requests in flight.
 pub struct ReadStream {
     pool: Arc<Pool>,
     names: Vec<String>,
     frame_bytes: usize,
     most: usize,
-    /// The frames are the caller's.
+    /// Whether the frames are memory of the caller.
     has_given: bool,
     over: bool,
 }
 
 /// One block, in the memory that it was read into, which counts as lent until this is dropped. May
-/// be sent to and dropped on any thread.
+/// be moved to and dropped on any thread.
 pub struct Lent {
     /// Taken by drop only.
     filled: Option<Filled>,
@@ -114,12 +114,12 @@ impl Lent {
         self.filled.as_ref().expect("taken by drop only")
     }
 
-    /// Where the block starts in its extent.
+    /// Offset of the block in its extent.
     pub fn offset(&self) -> u64 {
         self.filled().block.offset
     }
 
-    /// Which of the extents of the stream it belongs to.
+    /// Index of its extent in the stream.
     pub fn part(&self) -> usize {
         self.filled().block.part as usize
     }
@@ -156,8 +156,7 @@ impl Drop for Lent {
 }
 
 impl ReadStream {
-    /// Waits for at most `timeout`; true when the next block, the end or an error can be had
-    /// without waiting.
+    /// Waits for at most `timeout`; true if the next block, the end or an error is available.
     pub fn ready_within(&self, timeout: Duration) -> bool {
         self.over
             || self
@@ -166,8 +165,8 @@ impl ReadStream {
                 .ready_within(timeout, |state| state.is_quiet())
     }
 
-    /// The next block if it is there and what is reserved has it besides those that the caller
-    /// keeps.
+    /// The next block, if it is available and fits into the reservation beside those that the
+    /// caller holds.
     pub fn next_if_ready(&mut self) -> Option<Lent> {
         let mut state = self.pool.between.lock();
         let filled = if state.lent < state.least {
@@ -202,7 +201,7 @@ impl ReadStream {
         }
     }
 
-    /// What the caller keeps is reserved, and one frame more for the next block.
+    /// Reserves the frames that the caller holds, and one more for the next block.
     fn reserve_one_more(&self) -> Result<()> {
         let mut state = self.pool.between.lock();
         if state.lent < state.least || state.filled.is_empty() && state.end.is_some() {
@@ -224,21 +223,21 @@ impl ReadStream {
 }
 
 impl State {
-    /// From here on, this many returned frames wake the engine. False when as many are there
-    /// already: their return woke no thread.
+    /// From here on, this many returned frames wake the engine. False if that many have been
+    /// returned already: their return woke no thread.
     fn wakes_at(&mut self, frames: usize) -> bool {
         self.wake_at = frames;
         self.returned.len() < frames
     }
 
-    /// True when the caller can only wait.
+    /// True if the caller can only wait.
     fn is_quiet(&mut self) -> bool {
         self.filled.is_empty() && self.end.is_none() && self.lent < self.least
     }
 }
 
-/// An error ends it, except for [`Error::Lent`]: that says that the caller keeps every block that
-/// the stream has memory for, and would wait for itself.
+/// An error ends it, except for [`Error::Lent`]: the caller holds all blocks for which the stream
+/// has memory, and would wait for itself.
 impl Iterator for ReadStream {
     type Item = Result<Lent>;
 
@@ -259,12 +258,12 @@ impl Drop for ReadStream {
         state.returned.extend(unused);
         let lent_bytes = (state.lent * self.frame_bytes) as u64;
         drop(state);
-        // What is under way keeps others waiting until it is drained; what is lent stays reserved
-        // until it is dropped.
+        // Transfers in flight keep their memory charged until they are drained; lent blocks stay
+        // reserved until they are dropped.
         self.pool.floor.locked().shrink(lent_bytes);
         self.pool.mailbox.wake();
         if self.has_given {
-            // The caller may use its frames for something else now.
+            // From here on the caller may reuse its frames.
             drop(self.pool.between.wait_while(|state| !state.quiet));
         }
     }
@@ -272,11 +271,11 @@ impl Drop for ReadStream {
 
 impl Engine {
     /// Reads a range in blocks, in order, ahead of the caller. Each block has exactly `block_bytes`
-    /// bytes, the last what is left.
+    /// bytes, except a shorter last one.
     ///
     /// # Errors
-    /// Before any I/O: [`Error::OverBudget`] when `ahead` blocks are not free,
-    /// [`Error::OutOfRange`]. The iterator has [`Error::Device`], after the blocks before it.
+    /// Before any I/O: [`Error::OverBudget`] if the memory for `ahead` blocks is not free,
+    /// [`Error::OutOfRange`]. The iterator returns [`Error::Device`], after the blocks before it.
     pub fn read_stream(
         &self,
         extent: &Extent,
@@ -286,7 +285,8 @@ impl Engine {
         self.read_streams(&[(extent.clone(), range)], options)
     }
 
-    /// The same for ranges of several extents, one after another. No block has bytes of two.
+    /// As [`Engine::read_stream`], for ranges of several extents, one after another. No block has
+    /// bytes of two.
     ///
     /// # Errors
     /// As [`Engine::read_stream`].
@@ -298,7 +298,7 @@ impl Engine {
         self.read_streams_with(parts, options, Supply::Reserved)
     }
 
-    /// The same with frames from elsewhere.
+    /// As [`Engine::read_streams`], with a choice of where frames come from.
     ///
     /// # Errors
     /// As [`Engine::read_stream`]; [`Error::Frames`].
@@ -322,7 +322,7 @@ impl Engine {
             .map(|(_, range)| range.end.saturating_sub(range.start))
             .max()
             .unwrap_or(0);
-        // Never more memory than what there is to read.
+        // At most as much memory as there are bytes to read.
         let block_bytes = block_bytes.min(usize::try_from(longest).unwrap_or(usize::MAX).max(1));
         let blocks = |(_, range): &(Extent, Range<u64>)| {
             range
@@ -420,32 +420,31 @@ enum Slot {
 struct Reader {
     between: Arc<Between<State>>,
     parts: Vec<(Extent, Range<u64>)>,
-    /// The next block starts here.
+    /// Start of the next block.
     part: usize,
     position: u64,
     block_bytes: usize,
     frames: Frames,
-    /// They are the caller's.
+    /// Whether the frames are memory of the caller.
     has_given: bool,
     account: Account,
     extent_lock: ExtentLock,
     free: Vec<Buf>,
-    /// Frames that were taken and not given back.
+    /// Number of frames taken and not yet returned.
     taken: usize,
-    /// Blocks from the one that the caller has to get next.
+    /// Slots of blocks, beginning with the one that the caller gets next.
     slots: VecDeque<Slot>,
-    /// Number of the first of them; tokens are these numbers.
+    /// Number of the first slot; tokens are slot numbers.
     first_slot: u32,
     loading: usize,
-    /// Nothing more is requested: something failed, or the reader was dropped.
+    /// Nothing more is requested: a transfer failed, or the stream was dropped.
     over: bool,
     error: Option<Error>,
     closing: bool,
 }
 
 impl Reader {
-    /// Goes to the next part as long as there is nothing left of this one. True when there is more
-    /// to read.
+    /// Moves on to the next part if the current one is finished. True if there is more to read.
     fn has_more(&mut self) -> bool {
         while let Some((_, range)) = self.parts.get(self.part) {
             if self.over {
@@ -464,7 +463,7 @@ impl Reader {
     }
 
     fn request(&mut self, core: &mut Core<'_>) {
-        // A writer that waits has its turn once what is under way has come.
+        // A waiting writer gets the extent once the reads in flight have completed.
         while self.has_more()
             && (self.loading == 0 || !core.extent_locks.is_wanted(&self.extent_lock))
         {
@@ -492,8 +491,8 @@ impl Reader {
             self.loading += 1;
         }
         if self.loading == 0 {
-            // Between two bursts of reads the lock is free, so no writer ever waits for this
-            // stream's caller.
+            // Between two bursts of reads the lock is released, so that no writer waits for the
+            // caller of this stream.
             core.extent_locks.release(&mut self.extent_lock);
         }
     }
@@ -526,8 +525,8 @@ impl Reader {
         frame
     }
 
-    /// Gives back what others have reserved: free frames, then blocks that the caller has not got,
-    /// from the last on, which are read again later.
+    /// Releases memory that others have reserved: free frames first, then prefetched blocks from
+    /// the last one on, which are read again later.
     fn shed(&mut self, core: &mut Core<'_>) {
         while core.memory.is_owed(&self.account) || self.taken > self.frames.allowed(core.memory) {
             let Some(frame) = self.free.pop().or_else(|| self.let_go()) else {
@@ -538,7 +537,7 @@ impl Reader {
         }
     }
 
-    /// The frame of the last block that was read, unless one behind it is under way.
+    /// The frame of the last prefetched block, unless a block behind it is in flight.
     fn let_go(&mut self) -> Option<Buf> {
         let filled = match self.slots.back() {
             Some(Slot::Filled(_)) => match self.slots.pop_back() {
@@ -549,7 +548,7 @@ impl Reader {
             None => {
                 let mut state = self.between.lock();
                 let filled = state.filled.pop_back()?;
-                // Before an error it is lost, and the error comes sooner.
+                // A block before an error is dropped, and the error is reported earlier.
                 state.end = state.end.take().filter(Result::is_err);
                 filled
             }
@@ -558,8 +557,8 @@ impl Reader {
         Some(filled.into_frame())
     }
 
-    /// Hands over the blocks whose turn it is, and takes back what was returned. True when the
-    /// caller is gone.
+    /// Hands over the blocks that are next in order, and takes back returned frames. True if the
+    /// caller has dropped the stream.
     fn exchange(&mut self, core: &mut Core<'_>) -> bool {
         let mut state = self.between.lock();
         self.free.append(&mut state.returned);
@@ -601,7 +600,7 @@ impl Reader {
         closed
     }
 
-    /// Gives back the frames that will not be needed. True when none is left.
+    /// Returns the frames that are no longer needed. True when none is left.
     fn give_back(&mut self, core: &mut Core<'_>) -> bool {
         self.taken -= self.free.len();
         for frame in self.free.drain(..) {
@@ -612,7 +611,7 @@ impl Reader {
         }
         self.frames.given.clear();
         if self.closing {
-            // The rest is with the caller, who outlives the engine.
+            // The others are held by the caller, whose blocks may outlive the engine.
             let held = self.account.held as usize;
             core.memory.uncharge(&mut self.account, held);
             self.taken = 0;
@@ -631,7 +630,7 @@ impl Activity for Reader {
                 }
                 self.over = true;
                 if self.loading == 0 {
-                    // What the caller still keeps needs nothing of them.
+                    // Blocks that the caller still holds do not need the extents.
                     self.parts.clear();
                     self.part = 0;
                     self.between.lock().quiet = true;
@@ -640,7 +639,8 @@ impl Activity for Reader {
             }
             self.shed(core);
             self.request(core);
-            // Few in flight: any frame helps. Many: their completions wake the engine often enough.
+            // With few requests in flight every frame counts; with many, completions wake the
+            // engine often enough.
             let ahead = self.frames.most;
             let wake_at = if self.loading > ahead / 2 {
                 (ahead / 4).max(1)
@@ -703,7 +703,7 @@ impl Activity for Reader {
     }
 }
 
-/// A waiting caller learns that the engine is gone, also when its thread panicked.
+/// If the engine ends, or its thread panics, a waiting caller is told.
 impl Drop for Reader {
     fn drop(&mut self) {
         let mut state = self.between.lock();

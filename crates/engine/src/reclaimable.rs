@@ -1,5 +1,5 @@
-//! Unused memory for caches: pieces of equal size, which are added while there is room and
-//! reclaimed, the last one first, when a run, reader or gather needs theirs.
+//! Unused memory for caches: pieces of equal size, added while memory is free, and reclaimed, last
+//! one first, when a run, reader or gather needs their memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,7 +9,7 @@ use outcore_device::{Buf, Locked};
 use crate::engine::Engine;
 use crate::error::Result;
 
-/// Pieces that may come and go. Dropped, they are free at once.
+/// A pool of pieces. Dropping it frees them at once.
 pub struct ReclaimablePool {
     between: Arc<Between>,
     look: Box<dyn Fn() + Send + Sync>,
@@ -17,32 +17,33 @@ pub struct ReclaimablePool {
 
 struct Between {
     piece_bytes: usize,
-    /// What a piece takes besides, in tables of its owner.
+    /// Bytes that the owner's tables take for each piece.
     beside_bytes: u64,
-    /// The number of pieces that would be of use.
+    /// Number of pieces that the owner can use.
     wanted: AtomicUsize,
     pieces: Mutex<Pieces>,
 }
 
-/// The pieces of a pool. None comes or goes while this is looked at.
+/// The pieces of a pool. None is added or reclaimed while this guard is held.
 #[derive(Default)]
 pub struct Pieces {
-    /// Their bytes.
+    /// The memory of the pieces.
     pub bufs: Vec<Buf>,
-    /// The fewest that there were since the owner looked.
+    /// The lowest number of pieces since the owner last called `lost_from`.
     least: usize,
 }
 
 impl Pieces {
-    /// The pieces from this one on have gone, and others may have come, since it was asked before.
+    /// Pieces from this index on have been reclaimed since the last call, and may have been
+    /// replaced by others.
     pub fn lost_from(&mut self) -> usize {
         std::mem::replace(&mut self.least, self.bufs.len())
     }
 }
 
 impl Engine {
-    /// A pool without pieces. Each of them counts as `piece_bytes` and what its owner needs
-    /// besides.
+    /// A pool without pieces. Each piece counts as `piece_bytes` plus the bytes of the owner's
+    /// tables.
     ///
     /// # Errors
     /// Those of an engine that cannot start.
@@ -69,15 +70,15 @@ impl Engine {
 }
 
 impl ReclaimablePool {
-    /// The pieces. While the guard is held, the caller must not wait for anything.
+    /// The pieces. While the guard is held, the caller must not block.
     ///
     /// # Panics
-    /// When a thread has panicked that held the guard.
+    /// If a thread has panicked while it held the guard.
     pub fn pieces(&self) -> MutexGuard<'_, Pieces> {
         self.between.pieces.locked()
     }
 
-    /// Asks for `count` pieces in all; they are added as memory is free.
+    /// Requests `count` pieces in total; they are added as memory becomes free.
     pub fn want(&self, count: usize) {
         self.between.wanted.store(count, Ordering::Relaxed);
         (self.look)();
@@ -100,7 +101,7 @@ impl Drop for ReclaimablePool {
 #[derive(Default)]
 pub(crate) struct ReclaimablePools(Vec<PoolHandle>);
 
-/// A pool that was put up: until its owner has dropped it.
+/// The engine's handle of a pool, valid until its owner has dropped the pool.
 pub(crate) struct PoolHandle {
     between: Weak<Between>,
     bytes: u64,
@@ -117,12 +118,12 @@ impl ReclaimablePools {
         self.0.push(pool);
     }
 
-    /// Held on them, with what belongs to it.
+    /// Bytes held, including the owner's tables.
     pub(crate) fn bytes(&self) -> u64 {
         self.0.iter().map(|pool| pool.bytes).sum()
     }
 
-    /// Forgets pools whose owners have dropped them.
+    /// Removes pools that their owners have dropped.
     pub(crate) fn drop_dead(&mut self) {
         let is_wanted = |between: Arc<Between>| between.wanted.load(Ordering::Relaxed) > 0;
         self.0.retain(|pool| match pool.bytes {
@@ -157,7 +158,7 @@ impl ReclaimablePools {
         }
     }
 
-    /// Takes a piece away; false where there is none.
+    /// Reclaims a piece; false if there is none.
     pub(crate) fn shrink(&mut self) -> bool {
         let Some(pool) = self
             .0

@@ -10,7 +10,7 @@
 //! In memory every byte keeps its address modulo the device's block, so that any region, however
 //! unaligned, is read straight into place: the sectors around a row land around it, and rows are
 //! far enough apart that no two share a sector. The distance between rows is congruent to the
-//! stride on the device, so kernels still see one constant leading dimension.
+//! stride on the device, so kernels see one constant leading dimension.
 
 use std::ops::Range;
 
@@ -47,12 +47,12 @@ impl Region {
         }
     }
 
-    /// Number of bytes, gaps left out.
+    /// Number of bytes, without gaps.
     pub fn bytes(&self) -> u64 {
         self.row_bytes * self.rows
     }
 
-    /// True when there is nothing in it.
+    /// True if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes() == 0
     }
@@ -97,7 +97,7 @@ impl Region {
         self.stride == self.row_bytes || self.rows == 1
     }
 
-    /// Whether any byte belongs to both. Exact; in constant time for equal strides, else
+    /// Whether the regions have a byte in common. Exact; in constant time for equal strides, else
     /// proportional to the smaller number of runs.
     pub fn overlaps(&self, other: &Region) -> bool {
         if self.extent != other.extent || self.is_empty() || other.is_empty() {
@@ -117,8 +117,8 @@ impl Region {
         few.runs().any(|run| many.touches(&run))
     }
 
-    /// Bytes that belong to both. Exact for equal strides and for up to a million runs; else no
-    /// less.
+    /// Number of bytes in common. Exact for equal strides and for up to a million runs, otherwise
+    /// an upper bound.
     pub fn shared_bytes(&self, other: &Region) -> u64 {
         const RUNS_MAX: u64 = 1 << 20;
         let common =
@@ -127,8 +127,8 @@ impl Region {
             return 0;
         }
         if self.run_count() > 1 && other.run_count() > 1 && self.stride == other.stride {
-            // As in `overlaps_in_step`: a row meets the one that it starts in and, where it reaches
-            // round, the one after that.
+            // As in `overlaps_in_step`: a row overlaps only the row in which it starts and, if it
+            // extends beyond the stride, the one after it.
             let (early, late) = if self.offset <= other.offset {
                 (self, other)
             } else {
@@ -163,9 +163,9 @@ impl Region {
         bytes
     }
 
-    /// Whether any byte belongs to both, for equal strides. With the later one `skipped` rows and
-    /// `column` bytes behind the earlier, its rows can only meet the row that they start in and,
-    /// where they reach round, the one after that.
+    /// Whether the regions have a byte in common, for equal strides. If the later one starts
+    /// `skipped` rows and `column` bytes behind the earlier, its rows overlap only the row in which
+    /// they start and, if they extend beyond the stride, the one after it.
     fn overlaps_in_step(&self, other: &Region) -> bool {
         let (early, late) = if self.offset <= other.offset {
             (self, other)
@@ -181,7 +181,7 @@ impl Region {
         same || next
     }
 
-    /// Whether a byte range of the same extent has a byte of the region.
+    /// Whether a byte range of the same extent overlaps the region.
     pub(crate) fn touches(&self, run: &Range<u64>) -> bool {
         let first_end = self.offset + self.row_bytes;
         let row = if run.start < first_end {
@@ -192,7 +192,7 @@ impl Region {
         row < self.rows && self.offset + row * self.stride < run.end
     }
 
-    /// How the region lies in a frame, for a device that transfers multiples of `block` bytes.
+    /// Layout of the region in a frame, for a device that transfers multiples of `block` bytes.
     pub fn layout(&self, block: u64) -> Layout {
         let lead = self.offset % block;
         let apart = self.pitch_apart(block);
@@ -211,13 +211,13 @@ impl Region {
         }
     }
 
-    /// Bytes of budget that it takes to have the region in memory: its frame, padding and gaps that
-    /// are read included.
+    /// Bytes of budget for holding the region in memory: its frame, with padding and the gaps that
+    /// are read.
     pub fn frame_bytes(&self, block: u64) -> u64 {
         frame_bytes(self.layout(block).bytes)
     }
 
-    /// Distance in a frame of rows that are read one by one: no two may share a sector.
+    /// Distance in a frame between rows that are read one by one: no two may share a sector.
     fn pitch_apart(&self, block: u64) -> u64 {
         if (self.offset | self.stride | self.row_bytes).is_multiple_of(block) {
             return self.row_bytes;
@@ -227,23 +227,24 @@ impl Region {
         residue + least.saturating_sub(residue).next_multiple_of(block)
     }
 
-    /// Whether one request for the span costs less than one a row, at `apart` bytes of frame each.
+    /// Whether one request for the span costs less than one request a row with `apart` bytes of
+    /// frame each.
     fn is_dense(&self, apart: u64) -> bool {
         let gap = self.stride - self.row_bytes;
         let near = gap <= REQUEST_COST_BYTES.min(self.row_bytes / 8);
-        // Padding that takes more than the gaps; long rows are still not to be read with as many
-        // bytes beside them.
+        // Reading the gaps takes no more memory than the padding of separate rows. For long rows,
+        // at most half of the transfer may be gaps.
         let padded =
             self.stride <= apart && (self.row_bytes < LONG_ROW_BYTES || gap <= self.row_bytes);
-        // Rows so short that their requests are what costs, as long as the frame does not outgrow
-        // their padding twice.
+        // Rows so short that the number of requests dominates, as long as the frame is at most
+        // twice as large as with padding.
         let short = self.row_bytes <= SHORT_ROW_BYTES
             && gap <= REQUEST_COST_BYTES
             && self.stride <= 2 * apart;
         near || (apart > self.row_bytes && (padded || short))
     }
 
-    /// How the region lies in memory that is not read from a device: as it is.
+    /// Layout of a region that is used in place, without a transfer.
     pub(crate) fn in_place(&self) -> Layout {
         Layout {
             lead: 0,
@@ -253,7 +254,7 @@ impl Region {
         }
     }
 
-    /// Device ranges, widened to whole blocks, and where each lands in the frame.
+    /// Device ranges, widened to whole blocks, and their positions in the frame.
     pub fn loads(
         &self,
         layout: &Layout,
@@ -284,15 +285,15 @@ impl Region {
     }
 }
 
-/// Rows with a gap of more than this are never read as one run: at 1 GB/s and 100,000 operations a
-/// second, a request costs what 10 KB of transfer cost.
+/// Rows with longer gaps are never read as one run: at 1 GB/s and 100,000 operations a second, a
+/// request costs as much as a transfer of 10 KB.
 const REQUEST_COST_BYTES: u64 = 8192;
-/// From here on, a row's transfer costs about what its request does.
+/// From this length on, the transfer of a row costs about as much as its request.
 const LONG_ROW_BYTES: u64 = 4096;
-/// Up to here, a row's transfer costs little beside its request.
+/// Up to this length, the transfer of a row is cheap compared to its request.
 const SHORT_ROW_BYTES: u64 = 1024;
 
-/// Where the rows of a region are in a frame.
+/// Positions of the rows of a region in a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Bytes before the first byte of the first row.
@@ -385,7 +386,7 @@ mod tests {
             column.frame_bytes(512)
         );
         assert!(column.load_bytes(512) <= 80_001_024);
-        // Far apart, they are read one by one.
+        // Rows that are far apart are read one by one.
         let sparse = Region {
             stride: 40_000,
             ..column
@@ -394,8 +395,8 @@ mod tests {
     }
 
     proptest! {
-        /// What callers size their panels by is what a frame takes, and neither it nor the traffic
-        /// runs away.
+        /// Callers size their panels by the bytes of a frame; neither these nor the traffic may
+        /// exceed a small multiple of the rows.
         #[test]
         fn frames_and_traffic_stay_near_the_rows(
             offset in 0u64..9000, row_bytes in 1u64..20_000, gap in 0u64..20_000, rows in 2u64..9, power in 9u32..13,

@@ -1,9 +1,10 @@
 //! A schedule carried out.
 //!
-//! Stays are admitted in the order of the schedule, as far ahead as it takes and memory goes; a
-//! stay is loaded once the stores that it must see have ended; a task is handed to a free thread
-//! once its stays are ready and the tasks before it are done; a stay whose tasks are done is stored
-//! if it was changed, and its frame goes to the next. Nothing waits for anything but I/O and tasks.
+//! Residencies are admitted in the order of the schedule, as far ahead as useful and as memory
+//! allows. A residency is loaded once the stores that it must see have ended; a task is handed to a
+//! free thread once its residencies are ready and the tasks before it are done; a residency whose
+//! tasks are done is stored if it was changed, and its frame is reused. Nothing waits for anything
+//! but I/O and tasks.
 
 mod loads;
 mod stores;
@@ -35,15 +36,15 @@ use crate::trace::{Recorder, Trace};
 /// Longest single request: long enough for any device, short enough that reads overlap writes.
 const REQUEST_BYTES: u64 = 1 << 20;
 
-/// What a run leaves behind.
+/// The result of a run.
 pub struct Outcome {
-    /// How it went.
+    /// Traffic and times of the run.
     pub trace: Trace,
     results: HashMap<Region, (Shared, usize)>,
 }
 
 impl Outcome {
-    /// Of work that leaves nothing but how it went.
+    /// The result of work that leaves only a trace.
     pub(crate) fn computed(trace: Trace) -> Outcome {
         Outcome {
             trace,
@@ -52,7 +53,7 @@ impl Outcome {
     }
 
     /// The bytes of a region of a volatile extent, rows one after another at the region's stride.
-    /// `None` when no task named exactly this region.
+    /// `None` if no task declared exactly this region.
     pub fn result(&self, region: &Region) -> Option<&[u8]> {
         let (bytes, reach) = self.results.get(region)?;
         Some(&bytes[..*reach])
@@ -60,11 +61,11 @@ impl Outcome {
 }
 
 enum State {
-    /// Not yet in memory.
+    /// Not in memory yet.
     Away,
-    /// Has a frame; waits for stores of others before it loads.
+    /// Has a frame; waits for stores of others before its load.
     Admitted(Buf),
-    /// Requests under way.
+    /// Load requests are in flight.
     Loading {
         whole: Whole,
         requests: usize,
@@ -74,21 +75,21 @@ enum State {
     Ready(Shared),
     /// A task is changing it.
     Lent,
-    /// Requests under way; `rows` are still to be sent, once there is room for the sectors that
-    /// they share.
+    /// Store requests are in flight; `rows` are still to be sent, once there is room for their
+    /// shared sectors.
     Storing {
         bytes: Shared,
         requests: usize,
         since: Instant,
         rows: Range<u64>,
     },
-    /// Has left memory, and what was changed is with the device or the shared sectors.
+    /// Evicted; its changes are on the device or in the shared sectors.
     Gone,
 }
 
-struct StayState {
+struct ResidencyState {
     state: State,
-    /// Bytes that were admitted for it and are not used yet.
+    /// Bytes admitted for it and not used yet.
     ahead: u64,
     uses_left: u32,
     users: Vec<u32>,
@@ -99,8 +100,8 @@ struct NodeState {
     missing: u32,
     position: u32,
     done: bool,
-    /// Each once.
-    stays: Vec<u32>,
+    /// Without duplicates.
+    residencies: Vec<u32>,
     name: &'static str,
     weight: u64,
 }
@@ -116,7 +117,7 @@ struct Done {
     result: std::result::Result<(), TaskError>,
 }
 
-/// Memory for tasks that need scratch, as much as can run at once.
+/// Scratch memory of tasks, for as many as can run at once.
 #[derive(Default)]
 struct Scratch(Mutex<Vec<Buf>>);
 
@@ -140,49 +141,49 @@ pub(crate) struct Run {
     tasks: Vec<Option<Task>>,
     schedule: Schedule,
     scratch_bytes: usize,
-    /// The most that one task may allocate itself.
+    /// Largest allocation of one task.
     task_bytes: u64,
     predicted: Totals,
     bound_bytes: u64,
     account: Account,
     extent_lock: ExtentLock,
     started: bool,
-    /// Tasks were added for which the run has yet to wait until others have given memory back.
+    /// Tasks were added whose memory other activities have yet to return.
     awaits_memory: bool,
     /// Nodes before this one have all the memory that they need besides their blocks.
     funded_nodes: usize,
-    /// Of each area when the run began.
+    /// Version of each area when the run began.
     versions: Vec<u64>,
-    /// Leaves blocks in memory even of what is larger than memory.
+    /// Keeps blocks in memory even of extents that are larger than memory.
     keeps: bool,
-    /// Waits for memory that other runs have.
+    /// Whether it may wait for memory of other runs.
     may_wait: bool,
     written: BTreeSet<ExtentRef>,
     ticket: Arc<ticket::Shared<Outcome>>,
     recorder: Recorder,
-    stays: Vec<StayState>,
+    residencies: Vec<ResidencyState>,
     nodes: Vec<NodeState>,
     admitted: usize,
     to_load: VecDeque<u32>,
     to_store: VecDeque<u32>,
     ready: BTreeSet<(u32, u32)>,
-    /// Tasks that threads have, or are about to take.
+    /// Number of tasks running on threads or queued for them.
     running: usize,
     tasks_left: usize,
     scratch: Arc<Scratch>,
     scratch_count: usize,
     sectors: Sectors,
     requests: usize,
-    /// Bytes of the blocks of each area, as far as they are known.
+    /// Bytes of the known blocks of each area.
     covered: Vec<u64>,
     blocks_known: usize,
-    /// Bytes that are admitted and not used by any task yet, and how many they may be.
+    /// Bytes admitted and not used by any task yet, and their limit.
     ahead: u64,
     ahead_most: u64,
-    /// Nothing was under way, for there were as many.
+    /// At some time no request was in flight, because the limit held further loads back.
     has_paused: bool,
     error: Option<Error>,
-    /// What it has submitted and no device has begun was given up, because of the error.
+    /// Requests that no device had started were cancelled, because of the error.
     has_withdrawn: bool,
     moved: Vec<(u64, u64)>,
     peak: u64,
@@ -190,7 +191,7 @@ pub(crate) struct Run {
     flops: u64,
 }
 
-/// Token of requests that belong to shared sectors, not to a stay.
+/// Token of requests that belong to shared sectors, not to a residency.
 const SECTOR_TOKENS: u32 = 1 << 31;
 
 impl Run {
@@ -247,7 +248,7 @@ impl Run {
             may_wait,
             written,
             recorder: Recorder::new(),
-            stays: Vec::new(),
+            residencies: Vec::new(),
             nodes: Vec::new(),
             admitted: 0,
             to_load: VecDeque::new(),
@@ -271,25 +272,25 @@ impl Run {
         run
     }
 
-    /// Takes over what the schedule gained.
+    /// Adopts the tasks that were added to the schedule.
     fn adopt_new(&mut self, first_node: usize, first_position: usize) {
         for block in &self.schedule.blocks[self.blocks_known..] {
             self.covered[block.region.extent.0 as usize] += block.bytes;
         }
         self.blocks_known = self.schedule.blocks.len();
-        self.stays.extend(
-            self.schedule.stays[self.stays.len()..]
+        self.residencies.extend(
+            self.schedule.residencies[self.residencies.len()..]
                 .iter()
-                .map(|stay| StayState {
+                .map(|residency| ResidencyState {
                     state: State::Away,
                     ahead: 0,
-                    uses_left: stay.uses,
+                    uses_left: residency.uses,
                     users: Vec::new(),
                 }),
         );
         for node in first_node..self.schedule.nodes.len() {
             let scheduled = &self.schedule.nodes[node];
-            let distinct = scheduled.distinct_stays();
+            let distinct = scheduled.distinct_residencies();
             let done_before = |need: &&u32| {
                 self.nodes
                     .get(**need as usize)
@@ -305,7 +306,7 @@ impl Run {
                 missing: distinct.len() as u32,
                 position: 0,
                 done: false,
-                stays: distinct,
+                residencies: distinct,
                 name,
                 weight,
             });
@@ -314,10 +315,13 @@ impl Run {
         for position in first_position..self.schedule.order.len() {
             let node = self.schedule.order[position];
             self.nodes[node as usize].position = position as u32;
-            for index in 0..self.nodes[node as usize].stays.len() {
-                let stay = self.nodes[node as usize].stays[index] as usize;
-                self.stays[stay].users.push(node);
-                if matches!(self.stays[stay].state, State::Ready(_) | State::Lent) {
+            for index in 0..self.nodes[node as usize].residencies.len() {
+                let residency = self.nodes[node as usize].residencies[index] as usize;
+                self.residencies[residency].users.push(node);
+                if matches!(
+                    self.residencies[residency].state,
+                    State::Ready(_) | State::Lent
+                ) {
                     self.nodes[node as usize].missing -= 1;
                 }
             }
@@ -333,12 +337,12 @@ impl Run {
         }
     }
 
-    fn block_of(&self, stay: u32) -> &crate::schedule::BlockInfo {
-        &self.schedule.blocks[self.schedule.stays[stay as usize].block as usize]
+    fn block_of(&self, residency: u32) -> &crate::schedule::BlockInfo {
+        &self.schedule.blocks[self.schedule.residencies[residency as usize].block as usize]
     }
 
-    fn area_of(&self, stay: u32) -> &Area {
-        &self.areas[self.block_of(stay).region.extent.0 as usize]
+    fn area_of(&self, residency: u32) -> &Area {
+        &self.areas[self.block_of(residency).region.extent.0 as usize]
     }
 
     fn begin_requests(&mut self, requests: usize) {
@@ -351,8 +355,8 @@ impl Run {
             (self.awaits_memory, self.funded_nodes) = (false, self.nodes.len());
             self.sectors.raise_limit(self.schedule.sector_bytes);
         }
-        // The next task is at hand when a thread has done one, where memory is no reason to have
-        // fewer at once than threads.
+        // Twice as many tasks as threads, so that the next one is at hand when a thread has
+        // finished one, unless memory limits the concurrent tasks to fewer than threads.
         let (at_once, threads) = (self.schedule.concurrency, core.workers.count());
         let most = if at_once < threads {
             at_once
@@ -377,8 +381,7 @@ impl Run {
         }
     }
 
-    /// Sees to it that a task which needs scratch finds some, in memory that was set aside when the
-    /// run began.
+    /// Provides scratch for a task that needs it, in memory that was reserved when the run began.
     fn provide_scratch(&mut self, node: u32) -> io::Result<()> {
         let needs = self.tasks[node as usize]
             .as_ref()
@@ -397,13 +400,13 @@ impl Run {
             scheduled
                 .blocks
                 .iter()
-                .zip(&scheduled.stays)
-                .map(|(&(block, mode), &stay)| (block, mode, stay))
+                .zip(&scheduled.residencies)
+                .map(|(&(block, mode), &residency)| (block, mode, residency))
                 .collect()
         };
         let mut blocks: Vec<Block> = uses
             .into_iter()
-            .map(|(block, mode, stay)| self.lend(block, mode, stay))
+            .map(|(block, mode, residency)| self.lend(block, mode, residency))
             .collect();
         self.running += 1;
         let (mailbox, cancelled, scratch) = (
@@ -445,11 +448,11 @@ impl Run {
         });
     }
 
-    fn lend(&mut self, block: u32, mode: Mode, stay: u32) -> Block {
+    fn lend(&mut self, block: u32, mode: Mode, residency: u32) -> Block {
         let info = &self.schedule.blocks[block as usize];
         let (region, layout) = (info.region, info.layout);
-        self.ahead -= std::mem::take(&mut self.stays[stay as usize].ahead);
-        let state = &mut self.stays[stay as usize].state;
+        self.ahead -= std::mem::take(&mut self.residencies[residency as usize].ahead);
+        let state = &mut self.residencies[residency as usize].state;
         let data = match (mode, std::mem::replace(state, State::Lent)) {
             (Mode::Read, State::Ready(bytes)) => {
                 *state = State::Ready(bytes.clone());
@@ -463,7 +466,7 @@ impl Run {
                     .try_thaw()
                     .unwrap_or_else(|_| unreachable!("dependencies leave one holder")),
             ),
-            _ => unreachable!("a ready task has ready stays"),
+            _ => unreachable!("a ready task has ready residencies"),
         };
         Block {
             data,
@@ -489,12 +492,12 @@ impl Run {
             result,
         } = done;
         self.running -= 1;
-        // What a task leaves that has been skipped is nothing to be stored.
+        // The results of a skipped task are not stored.
         self.look_for_cancel();
-        let stays = self.schedule.nodes[node as usize].stays.clone();
-        for (block, &stay) in blocks.into_iter().zip(&stays) {
+        let residencies = self.schedule.nodes[node as usize].residencies.clone();
+        for (block, &residency) in blocks.into_iter().zip(&residencies) {
             if let Data::Owned(buf) = block.data {
-                self.stays[stay as usize].state = State::Ready(buf.freeze());
+                self.residencies[residency as usize].state = State::Ready(buf.freeze());
             }
         }
         self.recorder
@@ -507,14 +510,14 @@ impl Run {
             self.error.get_or_insert(Error::Task { task, source });
         }
         if self.error.is_some() {
-            // Nothing starts any more, and what has begun may stop. The schedule may know tasks
-            // that the run never took over.
+            // Nothing is started any more, and running tasks may stop. The schedule may contain
+            // tasks that the run never adopted.
             self.ticket.cancelled.store(true, Ordering::Release);
             return;
         }
-        for index in 0..self.nodes[node as usize].stays.len() {
-            let stay = self.nodes[node as usize].stays[index];
-            self.release_use(core, stay);
+        for index in 0..self.nodes[node as usize].residencies.len() {
+            let residency = self.nodes[node as usize].residencies[index];
+            self.release_use(core, residency);
         }
         for index in 0..self.schedule.nodes[node as usize].then.len() {
             let then = self.schedule.nodes[node as usize].then[index];
@@ -524,7 +527,7 @@ impl Run {
         self.extend(core, more);
     }
 
-    /// Adds what a task asked for.
+    /// Adds the tasks that a task has pushed.
     fn extend(&mut self, core: &mut Core<'_>, more: Vec<Task>) {
         if more.is_empty() || self.error.is_some() {
             return;
@@ -538,7 +541,7 @@ impl Run {
             self.error.get_or_insert(error);
             return;
         }
-        // What was left idle because nothing in the run overlapped it may now be changed.
+        // Blocks that were left idle because no task of the run overlapped them may now be changed.
         let changed = more
             .iter()
             .flat_map(|task| &task.accesses)
@@ -556,8 +559,8 @@ impl Run {
         self.adopt_new(first_node, first_position);
     }
 
-    /// Reserves what the longer schedule needs above the floor that the run began with: it must not
-    /// depend on others to give way later.
+    /// Reserves the additional memory of the longer schedule above the first floor: the run must
+    /// not depend on others to release it later.
     fn raise_floor(&mut self, core: &mut Core<'_>, more: &[Task]) -> Result<()> {
         let task_bytes = held_bytes(more);
         let shared =
@@ -571,7 +574,7 @@ impl Run {
         }
         core.memory
             .raise_floor(&mut self.account, &self.name, missing)?;
-        // Counted now, so that others take nothing more above their floors; used once it is there.
+        // Charged now, so that others take no more elastic memory; used once it is free.
         core.memory.hold(&mut self.account, beside);
         self.awaits_memory |= beside > 0;
         self.schedule.beside_bytes += beside;
@@ -581,7 +584,7 @@ impl Run {
         Ok(())
     }
 
-    /// A task that joins later must live with what the run has reserved and locked.
+    /// A task that joins later is limited to the memory and the locks of the run.
     fn check_addition(&self, task: &Task) -> Result<()> {
         check_task(&self.name, &self.areas, task)?;
         let refuse = |reason: String| {
@@ -613,28 +616,28 @@ impl Run {
         }
     }
 
-    fn release_use(&mut self, core: &mut Core<'_>, stay: u32) {
-        let state = &mut self.stays[stay as usize];
+    fn release_use(&mut self, core: &mut Core<'_>, residency: u32) {
+        let state = &mut self.residencies[residency as usize];
         state.uses_left = state.uses_left.saturating_sub(1);
-        if state.uses_left > 0 || self.block_of(stay).pinned {
+        if state.uses_left > 0 || self.block_of(residency).pinned {
             return;
         }
         let State::Ready(bytes) =
-            std::mem::replace(&mut self.stays[stay as usize].state, State::Gone)
+            std::mem::replace(&mut self.residencies[residency as usize].state, State::Gone)
         else {
             unreachable!("its tasks have given it back")
         };
         match (
-            &self.area_of(stay).backing,
-            self.schedule.stays[stay as usize].store,
+            &self.area_of(residency).backing,
+            self.schedule.residencies[residency as usize].store,
         ) {
-            (Backing::Device(_), true) => self.start_store(core, stay, bytes),
-            (Backing::Device(_), false) => self.retire(core, stay, bytes),
+            (Backing::Device(_), true) => self.start_store(core, residency, bytes),
+            (Backing::Device(_), false) => self.retire(core, residency, bytes),
             (Backing::Resident(_) | Backing::Volatile, _) => {}
         }
     }
 
-    /// Reserves the floor. True when there is room for what is held all the time, too.
+    /// Reserves the floor. True if the memory that is held throughout the run is also free.
     fn reserve(&mut self, core: &mut Core<'_>) -> Result<bool> {
         let missing = self
             .schedule
@@ -651,8 +654,8 @@ impl Run {
 
     fn begin(&mut self, core: &mut Core<'_>) {
         self.started = true;
-        // As they are before the first byte is read: what changes meanwhile is not remembered under
-        // its new version.
+        // Versions before the first byte is read: bytes that change meanwhile are not cached under
+        // a new version.
         let version = |area: &Area| {
             if let Backing::Device(extent) = &area.backing {
                 extent.version()
@@ -671,14 +674,17 @@ impl Run {
         }
     }
 
-    /// Ends the run: hands back memory, extents and the result.
+    /// Ends the run: releases memory and locks and delivers the result.
     fn finish(&mut self, core: &mut Core<'_>) {
         let mut results = HashMap::new();
-        for stay in 0..self.stays.len() as u32 {
-            let (region, layout) = (self.block_of(stay).region, self.block_of(stay).layout);
-            let pinned = self.block_of(stay).pinned && self.error.is_none();
-            let device = self.area_of(stay).is_device() || self.block_of(stay).pinned;
-            match std::mem::replace(&mut self.stays[stay as usize].state, State::Gone) {
+        for residency in 0..self.residencies.len() as u32 {
+            let (region, layout) = (
+                self.block_of(residency).region,
+                self.block_of(residency).layout,
+            );
+            let pinned = self.block_of(residency).pinned && self.error.is_none();
+            let device = self.area_of(residency).is_device() || self.block_of(residency).pinned;
+            match std::mem::replace(&mut self.residencies[residency as usize].state, State::Gone) {
                 State::Admitted(frame) => core.memory.give(&mut self.account, frame),
                 State::Ready(bytes) if pinned => {
                     core.memory.release(&mut self.account, &bytes);
@@ -710,7 +716,7 @@ impl Run {
                 results,
             }),
         };
-        // The reservation is free before anybody can know that the run has ended.
+        // The reservation is released before the caller can see the end of the run.
         self.account.reservation.shrink(0);
         self.ticket.fill(result);
     }
@@ -744,7 +750,7 @@ impl Run {
     }
 }
 
-/// A waiting caller learns that the engine is gone, also when its thread panicked.
+/// If the engine ends, or its thread panics, a waiting caller is told.
 impl Drop for Run {
     fn drop(&mut self) {
         self.ticket.fill(Err(Error::Closed));
@@ -775,7 +781,7 @@ impl Activity for Run {
             self.load_what_may(core);
             let ahead = self.ahead;
             self.dispatch(core);
-            // What tasks took makes room for what comes after it.
+            // The memory that the tasks have used makes room for further residencies.
             if self.ahead == ahead && !self.looks_further(core) {
                 break;
             }
@@ -809,13 +815,13 @@ impl Activity for Run {
         }
         drop(op);
         let (State::Loading { requests, .. } | State::Storing { requests, .. }) =
-            &mut self.stays[token as usize].state
+            &mut self.residencies[token as usize].state
         else {
             unreachable!("only what moves completes")
         };
         *requests -= 1;
         if *requests == 0 {
-            self.stay_moved(core, token);
+            self.residency_moved(core, token);
         }
     }
 
@@ -853,7 +859,7 @@ pub(crate) fn run_task(
     })
 }
 
-/// What a task counts for in the progress of its run.
+/// Weight of a task in the progress of its run.
 fn weight(task: &Task) -> u64 {
     task.flops
         .max(

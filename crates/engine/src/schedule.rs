@@ -1,15 +1,15 @@
 //! From a plan to a schedule: the order of tasks, and when each block comes into memory and leaves
 //! it.
 //!
-//! Everything is known before the first byte moves, so eviction is decided here, by next use
-//! (Belady), and the run only carries it out. A *residency* is one stay of a block in memory: it
-//! begins with a load (or empty, when its first task overwrites it) and ends, written back if it
-//! was changed, when the tasks that share it are done. The run admits residencies in order and runs
-//! ahead of the schedule as far as it takes and memory goes; since the sum of the residencies at
-//! any one task is at most `floor_bytes`, it can always go on.
+//! All accesses are known before the first byte moves, so eviction is decided here, by next use
+//! (Belady), and the run only carries it out. A *residency* is the time of a block in memory: it
+//! begins with a load (or empty, if its first task overwrites it) and ends, written back if it was
+//! changed, when the tasks that share it are done. The run admits residencies in order and
+//! prefetches as far as useful and as memory allows. It can always proceed, since the sum of the
+//! residencies at any one task is at most `floor_bytes`.
 //!
-//! Within a group, the next task is the one among the ready that needs the fewest bytes which are
-//! not in memory (BLAS-on-flash, section 3.3), the one added first when equal.
+//! Within a group, the next task is the ready one with the fewest bytes that are not in memory
+//! (BLAS-on-flash, section 3.3); ties go to the one added first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -19,11 +19,11 @@ use crate::memory::frame_bytes;
 use crate::plan::{Area, Backing, Explained, Mode, Plan, Task, check_task, held_bytes};
 use crate::region::{ExtentRef, Layout, Region};
 
-/// Ready tasks that the ordering compares with each other.
+/// Number of ready tasks that the ordering compares.
 const WINDOW: usize = 48;
 const NEVER: usize = usize::MAX;
 
-/// What a run is going to move and hold.
+/// Predicted or measured traffic and memory of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Totals {
     /// Bytes from devices.
@@ -35,7 +35,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds those of what runs later.
+    /// Adds the totals of a later run.
     pub(crate) fn append(&mut self, next: &Totals) {
         self.bytes_read += next.bytes_read;
         self.bytes_written += next.bytes_written;
@@ -43,20 +43,20 @@ impl Totals {
     }
 }
 
-pub(crate) struct Stay {
+pub(crate) struct Residency {
     pub(crate) block: u32,
     pub(crate) load: bool,
     pub(crate) store: bool,
-    /// Tasks that use it.
+    /// Number of tasks that use it.
     pub(crate) uses: u32,
-    /// Stays whose bytes must have reached the device before this one begins.
+    /// Residencies whose bytes must have reached the device before this one begins.
     pub(crate) after: Vec<u32>,
 }
 
 pub(crate) struct BlockInfo {
     pub(crate) region: Region,
     pub(crate) layout: Layout,
-    /// Bytes of the budget; nothing for memory that the caller holds.
+    /// Bytes charged to the budget; 0 for memory of the caller.
     pub(crate) bytes: u64,
     pub(crate) pinned: bool,
     pub(crate) overlapping: Vec<u32>,
@@ -64,7 +64,7 @@ pub(crate) struct BlockInfo {
     readers: Vec<u32>,
     last_store: Option<u32>,
     uses: VecDeque<usize>,
-    stay: Option<u32>,
+    residency: Option<u32>,
     dirty: bool,
 }
 
@@ -73,22 +73,22 @@ pub(crate) struct Node {
     pub(crate) waits_for: u32,
     pub(crate) then: Vec<u32>,
     pub(crate) blocks: Vec<(u32, Mode)>,
-    pub(crate) stays: Vec<u32>,
+    pub(crate) residencies: Vec<u32>,
     pub(crate) needs: Vec<u32>,
 }
 
 impl Node {
-    /// The stays it uses, each once.
-    pub(crate) fn distinct_stays(&self) -> Vec<u32> {
-        let mut stays = self.stays.clone();
-        stays.sort_unstable();
-        stays.dedup();
-        stays
+    /// The residencies of the task, without duplicates.
+    pub(crate) fn distinct_residencies(&self) -> Vec<u32> {
+        let mut residencies = self.residencies.clone();
+        residencies.sort_unstable();
+        residencies.dedup();
+        residencies
     }
 }
 
-/// Ends of blocks by offset and index, for each power of two that bounds their lengths: one long
-/// block must not make all short ones neighbours.
+/// Ends of blocks by offset and index, one map for each power of two that bounds their lengths, so
+/// that one long block does not make all short ones its neighbours.
 type ByOffset = BTreeMap<u64, BTreeMap<(u64, u32), u64>>;
 
 /// Order, residencies and totals; grows when tasks are added.
@@ -101,27 +101,27 @@ pub(crate) struct Schedule {
     by_offset: HashMap<ExtentRef, ByOffset>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) order: Vec<u32>,
-    pub(crate) stays: Vec<Stay>,
+    pub(crate) residencies: Vec<Residency>,
     held: u64,
     pinned: u64,
     blocks_at_once: u64,
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
-    /// Bytes that the run holds besides its blocks: scratch, and sectors that blocks share.
+    /// Bytes that the run holds besides its blocks: scratch and shared sectors.
     pub(crate) beside_bytes: u64,
     pub(crate) sector_bytes: u64,
-    /// Tasks that may run at once: scratch for more would take the memory of blocks.
+    /// Most concurrent tasks: scratch for more would reduce the memory for blocks.
     pub(crate) concurrency: usize,
-    stays_bytes: u64,
+    residency_bytes: u64,
     coverage: Coverage,
-    /// What is in memory when the next group begins.
+    /// Blocks in memory when the next group begins.
     recent: Recent,
 }
 
 impl Schedule {
-    /// For blocks of at most `capacity` bytes together.
+    /// A schedule for blocks of at most `capacity` bytes together.
     pub(crate) fn new(capacity: u64) -> Schedule {
-        // A part is left to blocks on their way in while others are in use.
+        // The rest is for blocks that are loaded while others are in use.
         let retained = capacity - capacity / 6;
         Schedule {
             capacity,
@@ -134,7 +134,7 @@ impl Schedule {
         }
     }
 
-    /// Adds tasks behind all that is known. `group_starts` are indices into `tasks`.
+    /// Adds tasks after the existing ones. `group_starts` are indices into `tasks`.
     pub(crate) fn extend(
         &mut self,
         plan: &str,
@@ -154,16 +154,15 @@ impl Schedule {
         self.place(plan, areas, ordered_before)
     }
 
-    /// What the run reserves.
+    /// Bytes that the run reserves.
     pub(crate) fn floor_bytes(&self) -> u64 {
         self.blocks_at_once + self.beside_bytes
     }
 
-    /// Traffic, and the most that the run can hold within `memory_bytes` when it runs ahead of
-    /// itself.
+    /// Traffic, and the most memory that the run can hold within `memory_bytes` when it prefetches.
     pub(crate) fn totals(&self, memory_bytes: u64) -> Totals {
         let merged = self.coverage.incomplete_bytes();
-        let all = self.stays_bytes + self.beside_bytes;
+        let all = self.residency_bytes + self.beside_bytes;
         Totals {
             bytes_read: self.bytes_read + merged,
             bytes_written: self.bytes_written + merged,
@@ -268,14 +267,14 @@ impl Schedule {
             readers: Vec::new(),
             last_store: None,
             uses: VecDeque::new(),
-            stay: None,
+            residency: None,
             dirty: false,
         });
         self.by_region.insert(region, id);
         id
     }
 
-    /// Fewest missing bytes first, against a cache that keeps what was used last.
+    /// Picks the task with the fewest missing bytes, against an LRU cache.
     fn order_group(&mut self, areas: &[Area], start: usize, end: usize) {
         let mut waiting: HashMap<u32, u32> = HashMap::new();
         let mut ready = BTreeSet::new();
@@ -349,7 +348,7 @@ impl Schedule {
                 }
             }
         }
-        // Blocks in memory that may leave it, by next use.
+        // Blocks that may be evicted, by next use.
         let mut evictable: BTreeSet<(usize, u32)> = BTreeSet::new();
         for position in from..self.order.len() {
             let node = self.order[position] as usize;
@@ -357,12 +356,12 @@ impl Schedule {
             self.check_fits(plan, &blocks)?;
             for &(block, mode) in &blocks {
                 self.end_overlapping(areas, block, mode, &mut evictable);
-                if self.blocks[block as usize].stay.is_some() {
+                if self.blocks[block as usize].residency.is_some() {
                     evictable.remove(&(position, block));
                 }
             }
             for &(block, mode) in &blocks {
-                if self.blocks[block as usize].stay.is_none() {
+                if self.blocks[block as usize].residency.is_none() {
                     self.make_room(areas, self.blocks[block as usize].bytes, &mut evictable);
                     self.begin(areas, block, mode);
                 }
@@ -371,8 +370,8 @@ impl Schedule {
             self.blocks_at_once = self.blocks_at_once.max(self.held);
             blocks.iter().for_each(|&(block, _)| {
                 self.nodes[node]
-                    .stays
-                    .push(self.blocks[block as usize].stay.expect("begun above"))
+                    .residencies
+                    .push(self.blocks[block as usize].residency.expect("begun above"))
             });
             blocks.sort_by_key(|&(block, _)| block);
             blocks.dedup_by_key(|&mut (block, _)| block);
@@ -384,7 +383,7 @@ impl Schedule {
     }
 
     fn check_fits(&self, plan: &str, blocks: &[(u32, Mode)]) -> Result<()> {
-        let new = |block: &BlockInfo| !(block.pinned && block.stay.is_some());
+        let new = |block: &BlockInfo| !(block.pinned && block.residency.is_some());
         if self.pinned + self.distinct_bytes(blocks, new) <= self.capacity {
             return Ok(());
         }
@@ -397,7 +396,7 @@ impl Schedule {
         })
     }
 
-    /// Bytes of those blocks that are wanted, each once.
+    /// Bytes of the wanted blocks, each counted once.
     fn distinct_bytes(&self, blocks: &[(u32, Mode)], wanted: impl Fn(&BlockInfo) -> bool) -> u64 {
         let mut distinct: Vec<u32> = blocks.iter().map(|&(block, _)| block).collect();
         distinct.sort_unstable();
@@ -409,7 +408,7 @@ impl Schedule {
             .sum()
     }
 
-    /// Bytes for all that stays to the end, and the largest task beside it.
+    /// Bytes of all pinned blocks and of the largest task beside them.
     fn enough_bytes(&self) -> u64 {
         let pinned: u64 = self
             .blocks
@@ -425,7 +424,8 @@ impl Schedule {
         pinned + largest.unwrap_or(0)
     }
 
-    /// No byte may be in memory in two shapes once one of them changes.
+    /// Ends the residencies that overlap a block: no byte may be in memory in two layouts once one
+    /// of them is changed.
     fn end_overlapping(
         &mut self,
         areas: &[Area],
@@ -436,7 +436,7 @@ impl Schedule {
         for index in 0..self.blocks[block as usize].overlapping.len() {
             let other = self.blocks[block as usize].overlapping[index];
             let info = &self.blocks[other as usize];
-            if info.stay.is_some() && (mode != Mode::Read || info.dirty) {
+            if info.residency.is_some() && (mode != Mode::Read || info.dirty) {
                 evictable.remove(&(info.uses.front().copied().unwrap_or(NEVER), other));
                 self.end(areas, other);
             }
@@ -469,12 +469,12 @@ impl Schedule {
             self.bytes_read += info.region.load_bytes(area.block());
         }
         self.held += info.bytes;
-        self.stays_bytes += info.bytes;
+        self.residency_bytes += info.bytes;
         self.pinned += if info.pinned { info.bytes } else { 0 };
         let info = &mut self.blocks[block as usize];
-        info.stay = Some(self.stays.len() as u32);
+        info.residency = Some(self.residencies.len() as u32);
         info.dirty = false;
-        self.stays.push(Stay {
+        self.residencies.push(Residency {
             block,
             load,
             store: false,
@@ -483,7 +483,7 @@ impl Schedule {
         });
     }
 
-    /// After a task used a block: keep it for the next use, or let it go.
+    /// After a task has used a block: keeps it for the next use, or ends its residency.
     fn used(
         &mut self,
         areas: &[Area],
@@ -494,8 +494,8 @@ impl Schedule {
         let info = &mut self.blocks[block as usize];
         debug_assert_eq!(info.uses.front(), Some(&position));
         info.uses.pop_front();
-        let stay = info.stay.expect("in use");
-        self.stays[stay as usize].uses += 1;
+        let residency = info.residency.expect("in use");
+        self.residencies[residency as usize].uses += 1;
         match (info.pinned, info.uses.front()) {
             (true, _) => {}
             (false, Some(&next)) => _ = evictable.insert((next, block)),
@@ -505,18 +505,21 @@ impl Schedule {
 
     fn end(&mut self, areas: &[Area], block: u32) {
         let info = &mut self.blocks[block as usize];
-        let stay = info.stay.take().expect("only what is in memory leaves it");
+        let residency = info
+            .residency
+            .take()
+            .expect("only what is in memory leaves it");
         self.held -= info.bytes;
         let area = &areas[info.region.extent.0 as usize];
         if std::mem::take(&mut info.dirty) && area.is_device() {
-            self.stays[stay as usize].store = true;
-            info.last_store = Some(stay);
+            self.residencies[residency as usize].store = true;
+            info.last_store = Some(residency);
             self.bytes_written += self.coverage.store(info.region, area.block(), area.bytes);
         }
     }
 }
 
-/// Blocks used last, up to a number of bytes.
+/// The blocks used last, up to a number of bytes.
 #[derive(Default)]
 struct Recent {
     capacity: u64,
@@ -547,8 +550,8 @@ impl Recent {
     }
 }
 
-/// Bytes to keep for sectors that some of the tasks store parts of: `wanted` within bounds, nothing
-/// when there are none.
+/// Bytes to reserve for sectors of which some tasks store parts: `wanted` within bounds, 0 if there
+/// are none.
 pub(crate) fn shared_sector_bytes(areas: &[Area], tasks: &[Task], wanted: u64) -> u64 {
     let stored = tasks
         .iter()
@@ -569,14 +572,14 @@ pub(crate) fn shared_sector_bytes(areas: &[Area], tasks: &[Task], wanted: u64) -
             !(offset | stride | if whole { 0 } else { row_bytes }).is_multiple_of(area.block());
         parts.then_some(area.block())
     });
-    // Eight at least: two ends of a row, what the device holds of them, and some that wait for
-    // their neighbours.
+    // At least eight sectors: the two ends of a row, the device's content of both, and some that
+    // wait for their neighbours.
     shared
         .max()
         .map_or(0, |block| wanted.clamp(128 << 10, 32 << 20).max(8 * block))
 }
 
-/// As many threads as find their scratch in a twelfth of the memory; two in any case, if there are
+/// The number of threads whose scratch fits into a twelfth of the memory, at least two if there are
 /// two.
 pub(crate) fn concurrency(memory_bytes: u64, scratch_bytes: u64, threads: usize) -> usize {
     ((memory_bytes / 12) / scratch_bytes.max(1))
@@ -584,7 +587,7 @@ pub(crate) fn concurrency(memory_bytes: u64, scratch_bytes: u64, threads: usize)
         .min(threads as u64) as usize
 }
 
-/// What `explain` shows: a plan's prediction for one budget.
+/// The result of `explain`: a plan's prediction for one budget.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Explanation {
     /// Name of the plan.
@@ -593,7 +596,7 @@ pub struct Explanation {
     pub tasks: usize,
     /// Arithmetic operations.
     pub flops: u64,
-    /// Bytes that the plan may use, scratch included.
+    /// Bytes that the plan may use, including scratch.
     pub memory_bytes: u64,
     /// Bytes that it reserves before it starts.
     pub floor_bytes: u64,
@@ -601,13 +604,12 @@ pub struct Explanation {
     pub predicted: Totals,
     /// Least traffic known for this work and budget, bytes.
     pub bound_bytes: u64,
-    /// What the planner chose, as name and value.
+    /// Choices of the planner, by name and value.
     pub notes: Vec<(String, String)>,
 }
 
 impl Explanation {
-    /// Adds another plan that runs after this one: sums of what they do and move, the most of what
-    /// they hold.
+    /// Adds a plan that runs after this one: sums of operations and traffic, the maximum of memory.
     pub fn append(&mut self, next: &Explanation) {
         self.tasks += next.tasks;
         self.flops += next.flops;
@@ -689,7 +691,7 @@ impl Plan {
                 })?;
             Ok(schedule)
         };
-        // Memory that is too small for several tasks at once may do for one.
+        // Memory that is too small for several concurrent tasks may suffice for one.
         match at_once(concurrency(memory_bytes, scratch + held, threads)) {
             Err(Error::OverBudget { .. }) => at_once(1),
             other => other,
@@ -697,11 +699,10 @@ impl Plan {
     }
 
     /// Predicts a run within `memory_bytes` on `threads` threads. Nothing is read or written. The
-    /// plan keeps what was found out, so that a run under the same conditions does not schedule it
-    /// again.
+    /// plan keeps the schedule, so that a run under the same conditions does not compute it again.
     ///
     /// # Errors
-    /// [`Error::OverBudget`] with the bytes that would be enough, [`Error::Plan`] for a task
+    /// [`Error::OverBudget`] with the bytes that would be sufficient, [`Error::Plan`] for a task
     /// outside its extents.
     pub fn explain(&self, memory_bytes: u64, threads: usize) -> Result<Explanation> {
         let schedule = self.schedule(memory_bytes, threads)?;
@@ -733,8 +734,8 @@ mod tests {
     use super::*;
     use crate::extent::Extent;
 
-    /// Each stay that loads looked at every shared sector which was not whole yet: 100,000 tasks on
-    /// unaligned rows took 5,000,000,000 looks before the first byte moved.
+    /// Each residency that is loaded examined every incomplete shared sector: 100,000 tasks on
+    /// unaligned rows made 5,000,000,000 comparisons before the first byte moved.
     #[test]
     fn unaligned_rows_are_scheduled_in_linear_work() {
         const TASKS: u64 = 100_000;
@@ -747,7 +748,7 @@ mod tests {
             plan.task(Task::new("step").update(Region::span(extent, row * 1000 + 100, 700)));
         }
         let schedule = plan.schedule(8 << 20, 2).unwrap();
-        assert_eq!(schedule.stays.len() as u64, TASKS);
+        assert_eq!(schedule.residencies.len() as u64, TASKS);
         assert!(
             schedule.coverage.looked_at.get() <= 4 * TASKS,
             "{}",
@@ -755,14 +756,14 @@ mod tests {
         );
     }
 
-    /// A job showed its plan and then scheduled it again.
+    /// A job explained its plan and then scheduled it again.
     #[test]
     fn a_plan_keeps_the_schedule_that_it_was_explained_with_until_it_changes() {
         let mut plan = reads(&[0, 1, 0], false);
         plan.explain(8 << 20, 2).unwrap();
         assert!(
             plan.take_schedule(8 << 20, 2)
-                .is_some_and(|schedule| schedule.stays.len() == 2)
+                .is_some_and(|schedule| schedule.residencies.len() == 2)
         );
         plan.explain(8 << 20, 2).unwrap();
         assert!(
@@ -793,7 +794,7 @@ mod tests {
 
     #[test]
     fn the_block_whose_next_use_is_farthest_leaves_first() {
-        // Room for two blocks. Evicting the least recently used reads nine times; six is the least.
+        // Room for two blocks. LRU reads nine times; six is the minimum.
         let plan = reads(&[0, 1, 2, 0, 1, 2, 0, 1, 2], true);
         let schedule = plan.schedule((5 << 20) / 2, 1).unwrap();
         assert_eq!(schedule.bytes_read, 6 << 20);

@@ -1,9 +1,9 @@
 //! The bytes of sectors that blocks share, on their way to the device.
 //!
-//! Each sector here goes through: parts come in; when it is whole it is written; when it has to go
-//! before that, the device's bytes are read, the parts laid over them, and the result is written.
-//! One sector has at most one transfer under way. All of them together stay within the bytes that
-//! the run reserved: a store asks for room first, and sectors that go early go a few at a time.
+//! Each sector here collects parts; when it is complete it is written. If it must be written before
+//! that, the device's bytes are read, the parts are copied over them, and the result is written. A
+//! sector has at most one transfer in flight. All sectors together stay within the bytes that the
+//! run reserved: a store asks for room first, and incomplete sectors are written a few at a time.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io;
@@ -16,7 +16,7 @@ use crate::region::{ExtentRef, Region};
 
 type Key = (ExtentRef, u64);
 
-/// A transfer that the run is to submit.
+/// A transfer for the run to submit.
 pub(crate) struct Transfer {
     pub(crate) token: u32,
     pub(crate) extent: ExtentRef,
@@ -29,7 +29,7 @@ enum Step {
     Write,
 }
 
-/// Parts of a sector, and when the first of them came.
+/// Parts of a sector, and the age of the first of them.
 struct Pending {
     age: u64,
     parts: Buf,
@@ -45,18 +45,18 @@ pub(crate) struct Sectors {
     queued: VecDeque<(Key, Shared)>,
     next_token: u32,
     spare: Vec<Buf>,
-    /// By the length of the sectors that are cut from them.
+    /// Frames by the length of the sectors that are cut from them.
     frames: HashMap<usize, Buf>,
-    /// Bytes of sectors that wait or move.
+    /// Bytes of pending and moving sectors.
     used: usize,
     pending_bytes: usize,
-    /// Bytes that were reserved for them.
+    /// Bytes reserved for them.
     limit: usize,
     allocate: fn(usize) -> io::Result<Buf>,
 }
 
 impl Sectors {
-    /// For at most `limit` bytes of sectors, whichever way they are.
+    /// A table for at most `limit` bytes of sectors, pending and moving together.
     pub(crate) fn new(limit: u64) -> Sectors {
         Sectors {
             coverage: Coverage::default(),
@@ -76,13 +76,13 @@ impl Sectors {
         }
     }
 
-    /// More may be held from here on.
+    /// Raises the limit.
     pub(crate) fn raise_limit(&mut self, limit: u64) {
         self.limit = self.limit.max(limit as usize);
     }
 
-    /// Whether both ends of a row may be put now, with room left to send one sector on. When not,
-    /// sectors move or are sent on, so that the answer changes.
+    /// Whether both ends of a row may be put now, with room left to write one sector. If not,
+    /// sectors are moving or are sent, so that the answer changes.
     pub(crate) fn has_room(
         &mut self,
         block: u32,
@@ -97,7 +97,7 @@ impl Sectors {
         Ok(false)
     }
 
-    /// Takes a part of a sector; the transfer of the sector when that completes it.
+    /// Takes a part of a sector; returns the transfer of the sector if that completes it.
     pub(crate) fn put(
         &mut self,
         extent: ExtentRef,
@@ -131,7 +131,8 @@ impl Sectors {
             let sector = self.take_pending(key);
             self.write(key, sector.freeze(), transfers);
         }
-        // Each that is sent on before it is whole takes a second buffer, for what the device holds.
+        // A sector that is written before it is complete takes a second buffer, for the device's
+        // content.
         if self.pending_bytes > self.limit / 2 && self.busy.is_empty() {
             self.flush_oldest(transfers)?;
         }
@@ -154,8 +155,8 @@ impl Sectors {
         let sector = match spare {
             Some(spare) => spare,
             None => {
-                // Sectors of another device are cut from another frame: what these leave over
-                // begins where those may not.
+                // Sectors of another device are cut from another frame, because the rest of this
+                // frame may not have their alignment.
                 let frame = self.frames.entry(block).or_default();
                 if frame.len() < block {
                     *frame = (self.allocate)(FRAME_BYTES.max(block))?;
@@ -193,7 +194,7 @@ impl Sectors {
         self.next_token
     }
 
-    /// Sends sectors on that are not whole: all, or those with parts that a region overlaps; as
+    /// Sends incomplete sectors to the device: all, or those with parts that a region overlaps; as
     /// many as there is room for.
     pub(crate) fn flush(
         &mut self,
@@ -204,7 +205,7 @@ impl Sectors {
         self.send_on(keys, transfers)
     }
 
-    /// The older half: the neighbours of what came last are likely to come next.
+    /// Sends the older half: the neighbours of the newest parts are likely to come next.
     fn flush_oldest(&mut self, transfers: &mut Vec<Transfer>) -> io::Result<()> {
         let idle = self
             .by_age
@@ -245,7 +246,7 @@ impl Sectors {
             .collect()
     }
 
-    /// True when nothing waits or moves: at all, or for the bytes of a region.
+    /// True if no sector is pending or moving: at all, or with bytes of a region.
     pub(crate) fn is_clear(&self, region: Option<&Region>) -> bool {
         if self.pending.is_empty() && self.busy.is_empty() {
             return true;
@@ -259,7 +260,7 @@ impl Sectors {
         })
     }
 
-    /// The next step of a sector whose transfer has ended.
+    /// The next step of a sector whose transfer has completed.
     pub(crate) fn completed(&mut self, token: u32, op: Op, transfers: &mut Vec<Transfer>) {
         let (key, step) = self
             .busy
@@ -325,8 +326,8 @@ mod tests {
         read
     }
 
-    /// A sector of a device with blocks of 4096 bytes was cut from what one of 512 had left over,
-    /// and the device refused its address.
+    /// A sector of a device with blocks of 4096 bytes was cut from the rest of a frame of sectors
+    /// of 512, and the device refused its address.
     #[test]
     fn sectors_of_devices_with_different_blocks_are_aligned() {
         let mut sectors = Sectors::new(1 << 20);
@@ -337,8 +338,8 @@ mod tests {
         }
     }
 
-    /// Sectors that had to go early took a second buffer each, all at once and on top of a table
-    /// that nothing held back: they outgrew what the run had reserved for them.
+    /// Sectors that were written early took a second buffer each, all at once and on top of a table
+    /// without a limit: they exceeded the reservation of the run.
     #[test]
     fn sectors_stay_within_their_share() {
         let (mut sectors, limit) = (Sectors::new(64 << 10), 64 << 10);
@@ -359,7 +360,7 @@ mod tests {
                 .unwrap();
             peak = peak.max(sectors.used);
         }
-        // The oldest go first, and those that came last are still there for their neighbours.
+        // The oldest go first; the newest wait for their neighbours.
         assert!(!early.is_empty() && early.iter().all(|&sector| sector < 4980));
         while !sectors.is_clear(None) {
             sectors.flush(None, &mut transfers).unwrap();

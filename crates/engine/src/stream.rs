@@ -1,12 +1,12 @@
-//! Sequences of blocks: what reading and writing have in common.
+//! Sequences of blocks: the common part of reading and writing.
 //!
-//! A stream has as many frames as it runs ahead, reserved when it is made. A frame is with the
-//! device, with the engine, or with the caller; it goes round. The engine's half is an activity,
-//! the caller's half a handle, and between them is a small state under a lock.
+//! A stream has as many frames as blocks ahead, reserved when it is made. Each frame cycles between
+//! the device, the engine and the caller. The engine's half is an activity, the caller's half a
+//! handle, and they share a small state under a lock.
 //!
-//! Where many streams share a budget, a stream reserves a part of its frames only
-//! ([`Supply::Elastic`]). The others it has until their memory is reclaimed: blocks that were
-//! prefetched and not yet handed out are evicted, and read again later.
+//! If many streams share a budget, a stream reserves only a part of its frames
+//! ([`Supply::Elastic`]). It keeps the others until their memory is reclaimed: prefetched blocks
+//! that were not handed out are evicted, and read again later.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::memory::{Memory, frame_bytes};
 
-/// How a stream moves.
+/// Options of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamOptions {
     /// Bytes of a block.
     pub block_bytes: usize,
-    /// Blocks in memory at once: under way, waiting, or lent. At least 1; below 2 device and caller
-    /// take turns.
+    /// Blocks in memory at once: in flight, waiting, or lent. At least 1; below 2, device and
+    /// caller alternate.
     pub ahead: usize,
 }
 
 impl Default for StreamOptions {
-    /// Some 8 MiB keep a fast SSD busy while the caller computes; with smaller blocks, have 4 MiB
-    /// of them at least.
+    /// About 8 MiB keep a fast SSD busy while the caller computes; with smaller blocks, use at
+    /// least 4 MiB of them.
     fn default() -> StreamOptions {
         StreamOptions {
             block_bytes: 1 << 20,
@@ -47,28 +47,28 @@ impl StreamOptions {
     }
 }
 
-/// Where the frames of a stream come from.
+/// The source of the frames of a stream.
 #[derive(Debug, Default)]
 pub enum Supply {
-    /// From the budget, which has them reserved.
+    /// The budget, which reserves all of them.
     #[default]
     Reserved,
-    /// From the budget: this many are reserved, at least 1; the others may be reclaimed.
+    /// The budget, which reserves this many, at least 1; the others may be reclaimed.
     Elastic(usize),
-    /// From the caller, as many as blocks are to be in memory at once: each is as long as a block
-    /// and lies at an address that is a multiple of the device's block. The budget is charged for
-    /// them. They are dropped when the stream is over.
+    /// The caller, who supplies as many as blocks are to be in memory at once: each as long as a
+    /// block, at an address that is a multiple of the device's block. The budget is charged for
+    /// them. They are dropped when the stream ends.
     Given(Vec<Buf>),
 }
 
-/// What a stream reserves, and what it may have.
+/// The frames that a stream reserves, and its limit.
 pub(crate) struct Frames {
     pub(crate) bytes: usize,
-    /// That are reserved.
+    /// Number of reserved frames.
     pub(crate) least: usize,
     pub(crate) most: usize,
     pub(crate) given: Vec<Buf>,
-    /// Those above the least are shared with other streams.
+    /// Whether those above `least` are shared with other streams.
     pub(crate) shares: Shares,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Frames {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shares {
     Not,
-    /// And has not said so yet.
+    /// It has not joined yet.
     Will,
     Does,
 }
@@ -111,7 +111,7 @@ impl Supply {
                         unit,
                     });
                 }
-                // What is behind a block is of no use.
+                // Bytes behind a block are not used.
                 let given: Vec<Buf> = given
                     .into_iter()
                     .map(|mut frame| frame.split_to(bytes))
@@ -129,7 +129,7 @@ impl Supply {
 }
 
 impl Frames {
-    /// At the start: the stream shares memory from now on, if it does at all.
+    /// At the start: joins the streams that share memory, if it is to share.
     pub(crate) fn join(&mut self, memory: &mut Memory) {
         if self.shares == Shares::Will {
             self.shares = Shares::Does;
@@ -137,7 +137,7 @@ impl Frames {
         }
     }
 
-    /// At the end.
+    /// At the end: leaves them.
     pub(crate) fn leave(&mut self, memory: &mut Memory) {
         if self.shares == Shares::Does {
             self.shares = Shares::Not;
@@ -145,12 +145,12 @@ impl Frames {
         }
     }
 
-    /// Whether others have what this stream does not.
+    /// Whether the frames above `least` are shared with other streams.
     pub(crate) fn is_shared(&self) -> bool {
         self.shares == Shares::Does
     }
 
-    /// Frames that the stream may have now.
+    /// Number of frames that the stream may have now.
     pub(crate) fn allowed(&self, memory: &Memory) -> usize {
         if self.is_shared() {
             memory.share(self.bytes).clamp(self.least, self.most)
@@ -159,13 +159,13 @@ impl Frames {
         }
     }
 
-    /// Bytes that are reserved.
+    /// Reserved bytes.
     pub(crate) fn floor_bytes(&self) -> u64 {
         (self.bytes as u64).saturating_mul(self.least as u64)
     }
 }
 
-/// Bytes of a frame for blocks that start anywhere.
+/// Bytes of a frame for blocks at any offset.
 pub(crate) fn frame_for(block_bytes: usize, extent: &Extent, start: u64) -> usize {
     let unit = extent.block() as usize;
     let aligned = start.is_multiple_of(unit as u64) && block_bytes.is_multiple_of(unit);
@@ -177,7 +177,7 @@ pub(crate) fn frame_for(block_bytes: usize, extent: &Extent, start: u64) -> usiz
     frame_bytes(sectors) as usize
 }
 
-/// State between the two halves of a stream, and what either waits for.
+/// State shared by the two halves of a stream, with a condition variable for either.
 pub(crate) struct Between<T> {
     state: Mutex<T>,
     changed: Condvar,
@@ -206,7 +206,7 @@ impl<T> Between<T> {
             .expect("no panic while held")
     }
 
-    /// The same for at most `timeout`; true when it is over.
+    /// As `wait_while`, for at most `timeout`; true if the condition has ended.
     pub(crate) fn ready_within(
         &self,
         timeout: Duration,

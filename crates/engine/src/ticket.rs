@@ -1,4 +1,4 @@
-//! What a call that was started hands back: wait for it, look at it, cancel it.
+//! The handle of a call in progress: wait for it, poll it, cancel it.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,18 +10,18 @@ use outcore_device::Locked;
 
 use crate::error::{Error, Result};
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
     /// Between 0 and 1.
     pub fraction: f64,
     /// Since the start.
     pub elapsed: Duration,
-    /// Expected time to the end; `None` before anything can be said.
+    /// Expected time to the end; `None` while it is unknown.
     pub eta: Option<Duration>,
 }
 
-/// State that both ends see.
+/// State shared by both ends.
 pub(crate) struct Shared<T> {
     slot: Mutex<Slot<T>>,
     filled: Condvar,
@@ -29,11 +29,11 @@ pub(crate) struct Shared<T> {
     done: AtomicU64,
     total: AtomicU64,
     start: Instant,
-    /// Made on first request, under the lock of the slot.
+    /// Created on first request, under the lock of the slot.
     event: OnceLock<Option<Event>>,
 }
 
-/// What becomes readable once it has been rung.
+/// A descriptor that becomes readable once it is signalled.
 struct Event {
     readable: OwnedFd,
     #[cfg(not(target_os = "linux"))]
@@ -110,7 +110,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// A call under way. Dropping it cancels the call.
+/// A call in progress. Dropping it cancels the call.
 pub struct Ticket<T> {
     shared: Arc<Shared<T>>,
     wake: Box<dyn Fn() + Send + Sync>,
@@ -127,7 +127,7 @@ impl<T> Ticket<T> {
         }
     }
 
-    /// Blocks until the result is there.
+    /// Blocks until the result is available.
     ///
     /// # Errors
     /// The run's.
@@ -143,8 +143,7 @@ impl<T> Ticket<T> {
         }
     }
 
-    /// Blocks for at most `timeout`; true when the result is there for [`wait`](Ticket::wait) to
-    /// take.
+    /// Blocks for at most `timeout`; true if the result is available to [`wait`](Ticket::wait).
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         let slot = self.shared.slot.locked();
         let empty = |slot: &mut Slot<T>| matches!(slot, Slot::Empty);
@@ -156,18 +155,18 @@ impl<T> Ticket<T> {
         !matches!(*slot, Slot::Empty)
     }
 
-    /// True when the result is there.
+    /// True if the result is available.
     pub fn poll(&self) -> bool {
         self.wait_timeout(Duration::ZERO)
     }
 
-    /// Asks the run to stop. It drains what is in flight; the result is then [`Error::Cancelled`].
+    /// Cancels the run. It drains the requests in flight; the result is then [`Error::Cancelled`].
     pub fn cancel(&self) {
         self.shared.cancelled.store(true, Ordering::Release);
         (self.wake)();
     }
 
-    /// How far it is.
+    /// Progress of the run.
     pub fn progress(&self) -> Progress {
         let (done, total) = (
             self.shared.done.load(Ordering::Relaxed),
@@ -187,7 +186,8 @@ impl<T> Ticket<T> {
         }
     }
 
-    /// Becomes readable when the result is there; `None` when the system gave no descriptor.
+    /// A descriptor that becomes readable when the result is available; `None` if the system
+    /// refused one.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         let slot = self.shared.slot.locked();
         let made = || {

@@ -1,4 +1,4 @@
-//! What happened when: spans of device and cores, totals against the prediction.
+//! A timeline of device and cores, and totals against the prediction.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use crate::schedule::Totals;
 
-/// Spans kept of one run, some 150 bytes each, beside the budget; a longer run keeps its first ones
-/// and counts the rest in the sums.
+/// Most spans kept of one run, of about 150 bytes each, outside the budget; a longer run keeps its
+/// first ones and counts the others in the sums.
 const SPANS_MAX: usize = 50_000;
 
-/// Names of different plans that a trace of several runs gives, bytes.
+/// Most bytes of plan names in a trace of several runs.
 const PLAN_NAMES_BYTES: usize = 120;
 
-/// Something that took time on one lane.
+/// A span of time on one lane.
 #[derive(Clone, Debug, Serialize)]
 pub struct Span {
     /// `"device"`, or `"core 0"` and so on.
@@ -29,19 +29,19 @@ pub struct Span {
     pub bytes: u64,
 }
 
-/// How a run went.
+/// Traffic, memory and times of a run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Trace {
-    /// Name of the plan; of several, their names, each once.
+    /// Name of the plan; for several, their names without duplicates.
     pub plan: String,
-    /// How many runs this is of.
+    /// Number of runs.
     pub runs: u64,
-    /// What the plans said; the most of any for the peak.
+    /// Predictions of the plans: sums, and the maximum for the peak.
     pub predicted: Totals,
-    /// What the devices and the budget saw.
+    /// Measured traffic and memory.
     pub actual: Totals,
-    /// Bytes that were wanted and still in memory; `predicted.bytes_read` is `actual.bytes_read`
-    /// and these.
+    /// Bytes found in memory in place of a load; `predicted.bytes_read` is the sum of
+    /// `actual.bytes_read` and these.
     pub bytes_reused: u64,
     /// Least traffic known for this work and budget, bytes.
     pub bound_bytes: u64,
@@ -49,26 +49,26 @@ pub struct Trace {
     pub flops: u64,
     /// Elapsed seconds.
     pub wall_s: f64,
-    /// Seconds with at least one request at a device.
+    /// Seconds with at least one request on a device.
     pub device_busy_s: f64,
-    /// The others.
+    /// Seconds without a request.
     pub device_idle_s: f64,
     /// Seconds of tasks, summed over threads.
     pub cores_busy_s: f64,
-    /// Threads times elapsed seconds, less the busy ones.
+    /// Threads times elapsed seconds, minus the busy seconds.
     pub cores_idle_s: f64,
     /// Bytes of each object that moved: name, read, written.
     pub objects: Vec<(String, u64, u64)>,
     /// The timeline.
     pub spans: Vec<Span>,
-    /// Spans that the timeline left out.
+    /// Number of spans that the timeline left out.
     pub spans_dropped: u64,
 }
 
 impl Trace {
-    /// Adds a run that began `start_s` seconds after the first one, on `threads` threads. Where
-    /// runs overlap, the device counts as busy for each of them, but never for longer than all
-    /// took.
+    /// Adds a run that began `start_s` seconds after the first one, on `threads` threads. If runs
+    /// overlap, the device counts as busy for each of them, but for no longer than all runs
+    /// together took.
     pub fn append(&mut self, next: &Trace, start_s: f64, threads: usize) {
         self.runs += next.runs;
         self.name_also(&next.plan);
@@ -101,7 +101,7 @@ impl Trace {
         self.spans_dropped += next.spans_dropped + (next.spans.len() - kept) as u64;
     }
 
-    /// Adds the names of further plans, as far as a line has room for them.
+    /// Adds the names of further plans, as long as they fit into a line.
     fn name_also(&mut self, plans: &str) {
         const MORE: &str = ", ...";
         for name in plans.split(", ") {
@@ -116,7 +116,7 @@ impl Trace {
         }
     }
 
-    /// Writes the timeline in the trace event format that browsers' trace viewers open.
+    /// Writes the timeline in the trace event format of browsers' trace viewers.
     ///
     /// # Errors
     /// Those of the writer.
@@ -147,7 +147,7 @@ impl Trace {
     }
 }
 
-/// Collects while a run goes on.
+/// Records spans while a run is in progress.
 pub(crate) struct Recorder {
     start: Instant,
     spans: Vec<Span>,
@@ -219,7 +219,7 @@ impl Recorder {
         });
     }
 
-    /// Adds times and spans to what the run counted.
+    /// Adds times and spans to the counts of the run.
     pub(crate) fn finish(self, threads: usize, counted: Trace) -> Trace {
         let wall_s = self.start.elapsed().as_secs_f64();
         let (device_busy_s, cores_busy_s) = (
@@ -292,7 +292,7 @@ mod tests {
         );
         assert_eq!((all.cores_busy_s, all.cores_idle_s), (3.0, 9.0));
         assert_eq!(all.objects, [("x".to_owned(), 300, 3)]);
-        // A sum of sums names each plan once, and no more of them than fit a line.
+        // A sum of sums names each plan once, up to the length of a line.
         all.append(&all.clone(), 6.0, 2);
         assert_eq!((all.plan.as_str(), all.runs), ("first round, round", 6));
         (0..100).for_each(|number| all.append(&run(&format!("plan {number}"), 0, 0), 0.0, 2));

@@ -7,15 +7,15 @@ use crossbeam_channel::Sender;
 type Job = Box<dyn FnOnce(usize) + Send>;
 type Spawn = dyn Fn(Builder, Box<dyn FnOnce() + Send>) -> std::io::Result<JoinHandle<()>>;
 
-/// Threads that are left to others where the system gives too few: a job's, one for I/O, one that a
-/// caller has.
+/// Threads that are left to others if the system allows too few: one of a job, one for I/O, one of
+/// the caller.
 const SPARE: usize = 3;
 
 thread_local! {
     static IN_TASK: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Whether this is a compute thread: what it waits for must not wait for it.
+/// Whether this is a compute thread: an activity that it waits for must not wait for it.
 pub(crate) fn in_task() -> bool {
     IN_TASK.get()
 }
@@ -27,7 +27,7 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// `count` threads. Where the system does not give as many: at least one, and few enough that
+    /// `count` threads. If the system does not allow as many: at least one, and few enough that
     /// other code can start some.
     pub(crate) fn new(count: usize) -> std::io::Result<Workers> {
         Workers::spawned(count, &|builder, work| builder.spawn(work))
@@ -71,7 +71,7 @@ impl Workers {
         self.threads.len()
     }
 
-    /// Runs a job on a free thread; it learns the thread's index.
+    /// Runs a job on a free thread and passes it the index of the thread.
     pub(crate) fn run(&self, job: impl FnOnce(usize) + Send + 'static) {
         let sender = self.sender.as_ref().expect("open until dropped");
         let _ = sender.send(Box::new(job));

@@ -1,9 +1,9 @@
 //! Writing in order, behind the caller.
 //!
-//! The caller fills frames, the engine writes them while it fills the next; when all are under way
-//! the caller waits for the device. Blocks are cut at sectors of the device, so only the first and
-//! the last sector of a stream can be shared with bytes that are not its own; those two are merged
-//! with what the device holds.
+//! The caller fills frames; the engine writes them while the caller fills the next. When all are in
+//! flight, the caller waits for the device. Blocks are cut at sectors of the device, so only the
+//! first and the last sector of a stream can contain bytes of others; those two are merged with the
+//! device's content.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -23,7 +23,7 @@ use crate::region::ExtentRef;
 use crate::sectors::{Sectors, Transfer};
 use crate::stream::{Between, Frames, StreamOptions, Supply};
 
-/// What shared sectors take: the two at the ends, with what they are merged with.
+/// Bytes for shared sectors: the two at the ends, and the device's content to merge with.
 const EDGE_BYTES: u64 = 64 << 10;
 
 /// Token of requests for shared sectors.
@@ -34,31 +34,31 @@ struct State {
     free: Vec<Buf>,
     /// Blocks to write.
     full: VecDeque<Full>,
-    /// The first one.
+    /// The first error.
     error: Option<Error>,
     /// No block comes after those in `full`.
     finishing: bool,
-    /// All is written.
+    /// All blocks are written.
     done: bool,
-    /// The caller is gone.
+    /// The caller has dropped the stream.
     closed: bool,
-    /// The engine's half is gone.
+    /// The engine's half has ended.
     over: bool,
 }
 
 struct Full {
     frame: Buf,
-    /// Where the frame starts on the device.
+    /// Position of the frame on the device.
     base: u64,
-    /// What of it is to be written.
+    /// First byte of it to write.
     from: usize,
     to: usize,
 }
 
-/// Bytes on their way to an extent, in order.
+/// Writes to an extent, in order.
 ///
-/// Dropping it waits for nothing: blocks that were filled are still written, the one under way is
-/// given up.
+/// Dropping it waits for nothing: filled blocks are still written, the block in progress is
+/// discarded.
 pub struct WriteStream {
     between: Arc<Between<State>>,
     mailbox: Mailbox,
@@ -67,17 +67,17 @@ pub struct WriteStream {
     current: Option<Full>,
     frame_bytes: usize,
     position: u64,
-    /// The frames are the caller's.
+    /// Whether the frames are memory of the caller.
     has_given: bool,
 }
 
 impl WriteStream {
-    /// Where the next byte goes.
+    /// Offset of the next byte.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// The next byte goes elsewhere, and what was filled so far to the device.
+    /// Continues at another offset, and sends the bytes filled so far to the device.
     ///
     /// # Errors
     /// As [`buffer`](WriteStream::buffer).
@@ -96,12 +96,12 @@ impl WriteStream {
         }
     }
 
-    /// Memory for the next bytes, at least one; how many of them were filled is said by
-    /// [`advance`](WriteStream::advance). Waits when every frame is on its way.
+    /// Memory for the next bytes, at least one byte; [`advance`](WriteStream::advance) tells how
+    /// many of them were filled. Waits if every frame is in flight.
     ///
     /// # Errors
-    /// The first one of this stream, at this and every later call. [`Error::OutOfRange`] at the end
-    /// of the extent.
+    /// The first error of this stream, at this and every later call. [`Error::OutOfRange`] at the
+    /// end of the extent.
     pub fn buffer(&mut self) -> Result<&mut [u8]> {
         self.extent.check(self.position, 1)?;
         if let Some(error) = &self.between.lock().error {
@@ -129,7 +129,7 @@ impl WriteStream {
         Ok(self.full(frame))
     }
 
-    /// A frame for what comes next.
+    /// A frame ready to be written.
     fn full(&self, frame: Buf) -> Full {
         let lead = self.position % u64::from(self.extent.block());
         Full {
@@ -140,8 +140,8 @@ impl WriteStream {
         }
     }
 
-    /// Counts the first `len` bytes of [`buffer`](WriteStream::buffer) as filled. A full block goes
-    /// to the device.
+    /// Counts the first `len` bytes of [`buffer`](WriteStream::buffer) as filled. A full block is
+    /// sent to the device.
     ///
     /// # Errors
     /// As [`buffer`](WriteStream::buffer).
@@ -165,7 +165,7 @@ impl WriteStream {
     /// Copies bytes in.
     ///
     /// # Errors
-    /// As [`buffer`](WriteStream::buffer); [`Error::OutOfRange`] before any of them is taken.
+    /// As [`buffer`](WriteStream::buffer); [`Error::OutOfRange`] before any of them is copied.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         self.extent.check(self.position, bytes.len() as u64)?;
         while !bytes.is_empty() {
@@ -178,7 +178,7 @@ impl WriteStream {
         Ok(())
     }
 
-    /// Waits for at most `timeout`; true when [`buffer`](WriteStream::buffer) would not wait.
+    /// Waits for at most `timeout`; true if [`buffer`](WriteStream::buffer) would not wait.
     pub fn ready_within(&self, timeout: Duration) -> bool {
         let quiet = |state: &mut State| state.free.is_empty() && state.error.is_none();
         self.current.is_some() || self.between.ready_within(timeout, quiet)
@@ -197,11 +197,11 @@ impl WriteStream {
         result
     }
 
-    /// Writes the rest and waits until the device has taken everything. It is durable once the
+    /// Writes the rest and waits until the device has written everything. It is durable once the
     /// device was flushed.
     ///
     /// # Errors
-    /// The first one of this stream.
+    /// The first error of this stream.
     pub fn finish(mut self) -> Result<()> {
         self.send(true)?;
         let state = self
@@ -222,11 +222,11 @@ impl Drop for WriteStream {
             .free
             .extend(self.current.take().map(|current| current.frame));
         drop(state);
-        // What is under way keeps others waiting until it is drained.
+        // Transfers in flight keep their memory charged until they are drained.
         self.floor = None;
         self.mailbox.wake();
         if self.has_given {
-            // The caller may use its frames for something else now.
+            // From here on the caller may reuse its frames.
             drop(self.between.wait_while(|state| !state.over));
         }
     }
@@ -236,7 +236,7 @@ impl Engine {
     /// Writes from an offset on, in order, behind the caller.
     ///
     /// # Errors
-    /// Before any I/O: [`Error::OverBudget`] when `ahead` blocks are not free,
+    /// Before any I/O: [`Error::OverBudget`] if the memory for `ahead` blocks is not free,
     /// [`Error::OutOfRange`].
     pub fn write_stream(
         &self,
@@ -247,8 +247,8 @@ impl Engine {
         self.write_stream_with(extent, offset, options, Supply::Reserved)
     }
 
-    /// The same with frames from elsewhere. What is written in one piece then begins and ends with
-    /// blocks of the device.
+    /// As [`Engine::write_stream`], with a choice of where frames come from. A contiguous write
+    /// then begins and ends at a block of the device.
     ///
     /// # Errors
     /// As [`Engine::write_stream`]; [`Error::Frames`].
@@ -264,7 +264,7 @@ impl Engine {
         let longest = usize::try_from(extent.len() - offset)
             .unwrap_or(usize::MAX)
             .max(1);
-        // Never more memory than what there is to write.
+        // At most as much memory as there are bytes to write.
         let unit = extent.block() as usize;
         let frame_bytes = block_bytes
             .min(longest.next_multiple_of(unit) + unit)
@@ -334,14 +334,14 @@ struct Writer {
     extent: Extent,
     frames: Frames,
     beside_bytes: u64,
-    /// Of frames that are the caller's.
+    /// Bytes of frames that are memory of the caller.
     given_bytes: u64,
-    /// Frames that were taken and not given back.
+    /// Number of frames taken and not yet returned.
     taken: usize,
     account: Account,
     extent_lock: ExtentLock,
     has_lock: bool,
-    /// Blocks on their way; tokens are places here.
+    /// Blocks in flight; tokens are indices here.
     blocks: Vec<Option<Shared>>,
     sectors: Sectors,
     requests: usize,
@@ -359,7 +359,7 @@ impl Writer {
         }
         self.frames.join(core.memory);
         let allowed = self.frames.allowed(core.memory);
-        // What others have reserved goes back, as soon as it is free.
+        // Memory that others have reserved is returned as soon as it is free.
         while core.memory.is_owed(&self.account) || self.taken > allowed {
             let Some(frame) = self.between.lock().free.pop() else {
                 break;
@@ -367,7 +367,7 @@ impl Writer {
             core.memory.give(&mut self.account, frame);
             self.taken -= 1;
         }
-        // Where memory is shared, a frame more only when all are on their way.
+        // If memory is shared, takes another frame only when all others are in flight.
         let is_eager = !self.frames.is_shared();
         while self.started
             && self.taken < allowed
@@ -419,7 +419,7 @@ impl Writer {
             to,
         } = full;
         let unit = self.extent.block();
-        // The device takes whole sectors; what lies behind the end of the extent reads as zero.
+        // The device writes whole sectors; bytes behind the end of the extent are zero.
         let whole = to.next_multiple_of(unit as usize);
         frame[to..whole].fill(0);
         let bytes = frame.freeze();
@@ -465,8 +465,8 @@ impl Writer {
         }
     }
 
-    /// True when no shared sector waits; else sends them on, to be merged with what the device
-    /// holds.
+    /// True if no shared sector is pending; otherwise sends them to the device, merged with its
+    /// content.
     fn sectors_clear(&mut self, core: &mut Core<'_>) -> bool {
         if self.error.is_some() || self.sectors.is_clear(None) {
             return true;
@@ -487,7 +487,7 @@ impl Writer {
         }
     }
 
-    /// Says what there is to say. True when the caller is gone.
+    /// Reports errors and the end. True if the caller has dropped the stream.
     fn report(&mut self) -> bool {
         let quiet = self.requests == 0;
         let mut state = self.between.lock();
@@ -505,7 +505,7 @@ impl Writer {
         closed
     }
 
-    /// Gives everything back.
+    /// Returns all frames.
     fn give_back(&mut self, core: &mut Core<'_>) {
         let mut state = self.between.lock();
         let unsent: Vec<Buf> = state.full.drain(..).map(|full| full.frame).collect();
@@ -527,8 +527,8 @@ impl Activity for Writer {
         self.submit(core);
         let quiet = self.sectors_clear(core) && self.requests == 0;
         if quiet && std::mem::take(&mut self.has_lock) {
-            // Between two bursts of writes the lock is free, so no run ever waits for this stream's
-            // caller.
+            // Between two bursts of writes the lock is released, so that no run waits for the
+            // caller of this stream.
             core.extent_locks.release(&mut self.extent_lock);
         }
         if self.error.is_some() {
@@ -580,7 +580,7 @@ fn thaw(bytes: Shared) -> Buf {
         .unwrap_or_else(|_| unreachable!("a block is written in one piece"))
 }
 
-/// A waiting caller learns that the engine is gone, also when its thread panicked.
+/// If the engine ends, or its thread panics, a waiting caller is told.
 impl Drop for Writer {
     fn drop(&mut self) {
         let mut state = self.between.lock();

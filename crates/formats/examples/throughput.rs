@@ -1,9 +1,9 @@
-//! How fast each parser is on one core: `cargo run --release --example throughput -- libsvm a9a.gz
-//! xc bibtex.xc.gz ...`.
+//! Speed of each parser on one core: `cargo run --release --example throughput -- libsvm a9a.gz xc
+//! bibtex.xc.gz ...`.
 //!
-//! A format and a file by turns. The text is repeated to 100 MB in memory, cut into chunks of 1
-//! MiB, and parsed five times; the best counts. Seconds are those of the thread's own processor
-//! time, so that other work on the machine does not count.
+//! Arguments are pairs of a format and a file. The text is repeated to 100 MB in memory, cut into
+//! chunks of 1 MiB, and parsed five times; the best counts. Seconds are processor time of the
+//! thread, so that other work on the machine does not count.
 
 use std::fs::File;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! UCI bag of words: three lines with a number each, then a document, a word and a count a line,
-//! from 1.
+//! UCI bag of words: three lines with a number each, then one line an entry: document, word and
+//! count, numbered from 1.
 //!
 //! ```text
 //!   1500                    documents
@@ -30,7 +30,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Takes the header off the text.
+    /// Reads the header off the text.
     pub fn read<R: Read>(lines: &mut Lines<R>) -> Result<Header> {
         let mut number = |what: &str| {
             let line = lines.line()?.ok_or_else(|| {
@@ -61,17 +61,17 @@ impl Header {
         out.extend_from_slice(format!("{rows}\n{columns}\n{entries}\n").as_bytes());
     }
 
-    /// To count [`Triplets::entries`] of all chunks with.
+    /// A count to check [`Triplets::entries`] of all chunks against.
     #[must_use]
     pub fn tally(&self, object: &str) -> Tally {
         Tally::new(object, "entries", self.entries)
     }
 }
 
-/// Bytes that the line of an entry has at least.
+/// Least bytes of the line of an entry.
 pub const LEAST_LINE_BYTES: usize = "1 1 1\n".len();
 
-/// Bytes of memory that [`Triplets`] come to hold at most while a chunk is read into them.
+/// Upper bound of the memory of [`Triplets`] while a chunk is read into them, bytes.
 #[must_use]
 pub fn bytes_to_parse(chunk: &Chunk) -> usize {
     24 * chunk.lines_of(LEAST_LINE_BYTES)
@@ -108,7 +108,7 @@ fn entries(mut text: Cursor, header: &Header, triplets: &mut Triplets) -> Parsed
 
 /// Appends the entries of rows as text; the first row of `batch` is document `first_row` (from 0).
 ///
-/// Errors: [`Error::Unsupported`] for a value that is no count.
+/// Errors: [`Error::Unsupported`] for a value that is not a count.
 pub fn write(batch: &Batch, first_row: u64, out: &mut Vec<u8>) -> Result<()> {
     const LARGEST: f64 = (1_u64 << 53) as f64;
     for row in 0..batch.rows() {

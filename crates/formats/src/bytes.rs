@@ -1,14 +1,13 @@
-//! Files that are read at several places at once.
+//! Files that are read at several positions at once.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Bytes that can be read from any place, by several readers at a time.
+/// Random access to bytes, by several readers at a time.
 pub trait ReadAt: Send + Sync {
-    /// Reads up to `bytes.len()` bytes from `offset` on, fewer only at the end or for reasons of
-    /// its own; 0 only at the end.
+    /// Reads up to `bytes.len()` bytes at `offset`; may read fewer, and 0 only at the end.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
 
     /// Bytes in all.
@@ -36,7 +35,7 @@ impl ReadAt for Vec<u8> {
     }
 }
 
-/// One reader, with its place.
+/// One reader, with its own position.
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) file: Arc<dyn ReadAt>,

@@ -1,8 +1,8 @@
-//! The one error type of the crate, and how a parser of bytes says where it stopped.
+//! The one error type of the crate, and the position at which a parser stopped.
 
 use std::io;
 
-/// What is wrong with a file, by what its owner could do about it.
+/// What is wrong with a file, one variant for each action that its owner could take.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,12 +18,12 @@ pub enum Error {
         /// What was found, and what was expected.
         reason: String,
     },
-    /// An entry of a binary file that cannot be one of a sparse matrix.
+    /// An entry of a binary file that is invalid in a sparse matrix.
     #[error("{object}, entry {entry}: {reason}")]
     Entry {
         /// The file.
         object: String,
-        /// From 0, in the file's order.
+        /// Counted from 0, in the order of the file.
         entry: u64,
         /// What was found, and what was expected.
         reason: String,
@@ -45,14 +45,14 @@ pub enum Error {
         object: String,
         /// Rows or entries.
         what: &'static str,
-        /// What the header says.
+        /// Number in the header.
         expected: u64,
-        /// What was seen.
+        /// Number found.
         seen: u64,
-        /// Whether counting ended before the file did.
+        /// Whether counting ended before the end of the file.
         more: bool,
     },
-    /// A header that says more than the file has bytes for.
+    /// A header that announces more than the file has room for.
     #[error(
         "{object}: the header says {expected} {what}, but {text_bytes} bytes of text have room for {most} at most"
     )]
@@ -61,19 +61,19 @@ pub enum Error {
         object: String,
         /// Rows or entries.
         what: &'static str,
-        /// What the header says.
+        /// Number in the header.
         expected: u64,
         /// Bytes of the file.
         text_bytes: u64,
-        /// Rows or entries that as many bytes can be.
+        /// Most rows or entries that fit into these bytes.
         most: u64,
     },
-    /// A sound file of a kind that is no sparse matrix for us, or rows that a format cannot hold.
+    /// A valid file that is not a supported sparse matrix, or rows that a format cannot hold.
     #[error("{object}: not supported: {reason}")]
     Unsupported {
         /// The file.
         object: String,
-        /// Which property, and what would do instead.
+        /// The unsupported property, and an alternative.
         reason: String,
     },
     /// The file could not be read or written.
@@ -81,7 +81,7 @@ pub enum Error {
     Io {
         /// The file.
         object: String,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -121,8 +121,8 @@ impl Error {
     }
 }
 
-/// Where in a chunk a parser stopped, and why. Lines are counted only now, so that parsers do not
-/// have to.
+/// Position in a chunk at which a parser stopped, and the reason. Lines are counted only for an
+/// error, not by the parsers.
 #[derive(Debug)]
 pub(crate) struct Fault {
     /// Byte of the chunk.
@@ -140,7 +140,7 @@ impl Fault {
     }
 }
 
-/// What a foreign file says, for errors: long text is cut.
+/// Content of a foreign file for errors; long text is shortened.
 pub(crate) fn shown(text: &str) -> String {
     const SHOWN: usize = 40;
     match text.char_indices().nth(SHOWN) {

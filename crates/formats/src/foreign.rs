@@ -1,4 +1,4 @@
-//! Foreign bytes given to every parser: what the property tests and a fuzzer call.
+//! All parsers on foreign bytes, for property tests and fuzzing.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::{bag_of_words, libsvm, matrix_market, npz, parquet, xc};
 const CHUNK_BYTES: usize = 64;
 const LONGEST_LINE: usize = 1 << 12;
 
-/// Reads `bytes` as every format there is. Nothing may panic; what is read must hold what [`Batch`]
-/// promises.
+/// Reads `bytes` in every format. Nothing may panic, and each result must keep the promises of
+/// [`Batch`].
 pub fn read_as_everything(bytes: &[u8]) {
     let _ = [
         read_libsvm(bytes, LabelKind::One),
@@ -30,7 +30,7 @@ pub fn read_as_everything(bytes: &[u8]) {
 }
 
 fn lines(bytes: &[u8]) -> Lines<&[u8]> {
-    // What is packed in a way that is not read is read as nothing.
+    // Input compressed in an unsupported way is read as empty.
     let source = Source::open("fuzz", bytes)
         .or_else(|_| Source::open("fuzz", &[][..]))
         .expect("memory can be read");

@@ -1,7 +1,7 @@
 //! Foreign formats of sparse data: bytes in, rows out; rows in, bytes out.
 //!
-//! It knows text and containers, and nothing of where rows go: no engine, no budget, no types on
-//! disk. Three kinds of files:
+//! This crate knows text and containers; it does not know the destination of rows: no engine, no
+//! budget, no formats of this project. Three kinds of files:
 //!
 //! - **Text of whole lines**: [`libsvm`], [`xc`], [`matrix_market`], [`bag_of_words`], and raw
 //!   [`text`]. [`Source`] decompresses, [`Lines`] cuts chunks at line ends, and a parser is a pure
@@ -10,9 +10,9 @@
 //! - **Archives** of arrays, [`npz`], read from start to end in batches.
 //! - **Tables**, [`parquet`], read row group by row group, at once if need be.
 //!
-//! Memory is bounded by what the caller asks for: the size of chunks, or entries of a batch. Values
-//! are finite `f64`, rows and columns `u64` below 2^63. Whatever is wrong with foreign bytes is an
-//! [`Error`] that says where; nothing panics.
+//! Memory is bounded by the size of chunks, or the entries of a batch, that the caller asks for.
+//! Values are finite `f64`, rows and columns `u64` below 2^63. Invalid bytes are an [`Error`] with
+//! a position; nothing panics.
 //!
 //! ```
 //! use outcore_formats::libsvm::{self, Base, LabelKind};

@@ -1,4 +1,4 @@
-//! LIBSVM (svmlight) text: a row a line, labels first, then `feature:value`.
+//! LIBSVM (svmlight) text: one line a row, labels first, then `feature:value`.
 //!
 //! ```text
 //!   +1 3:0.5 7:1            one label            # what follows is a comment
@@ -7,9 +7,9 @@
 //!   3:0.5                   many labels, of which this row has none
 //! ```
 //!
-//! Lines that are blank but for a comment are no rows. Features may come in any order and are
-//! sorted; one that comes twice in a row is refused, since nothing tells which of them is meant.
-//! `qid:` is kept, and either all rows of a chunk have it or none. Source: LIBSVM's README, and
+//! Blank lines, with or without a comment, are not rows. Features may come in any order and are
+//! sorted; a feature that is repeated in a row is refused, since it is ambiguous. `qid:` is kept,
+//! and either all rows of a chunk have it or none. Source: LIBSVM's README, and
 //! `sklearn.datasets.load_svmlight_file`.
 
 use crate::error::Fault;
@@ -19,9 +19,9 @@ use crate::{Batch, Chunk, Error, Precision, Result};
 
 /// Number of the first feature.
 ///
-/// To find out, read as [`Base::Zero`]: if no feature of the whole file is 0, it is one-based, and
-/// all are to be lowered by one. That is what scikit-learn's `zero_based="auto"` does;
-/// [`Batch::index_range`] has the smallest of a chunk.
+/// To detect it, read as [`Base::Zero`]: if no feature of the whole file is 0, the file is
+/// one-based, and all columns have to be lowered by one, as scikit-learn's `zero_based="auto"`
+/// does; [`Batch::index_range`] has the smallest of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Base {
     /// Features are columns.
@@ -30,7 +30,7 @@ pub enum Base {
     One,
 }
 
-/// What stands before the features.
+/// The labels before the features.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelKind {
     /// One number, into [`Batch::labels`].
@@ -39,19 +39,19 @@ pub enum LabelKind {
     Many,
 }
 
-/// How text is read.
+/// Options of the parser.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Number of the first feature.
     pub base: Base,
-    /// What stands before the features.
+    /// The labels before the features.
     pub labels: LabelKind,
-    /// Columns that there may be; none: any number.
+    /// Number of columns; `None`: any.
     pub columns: Option<u64>,
-    /// Read as [`Base::Zero`] to find out: one more column is let through, which is the last one of
-    /// features from 1.
+    /// Read as [`Base::Zero`] to detect the base: one more column is accepted, which is the last
+    /// one of features from 1.
     pub finds_base: bool,
-    /// What values have to fit in.
+    /// The precision that has to represent the values.
     pub precision: Precision,
 }
 
@@ -73,7 +73,7 @@ pub fn parse(chunk: &Chunk, base: Base, labels: LabelKind, batch: &mut Batch) ->
     )
 }
 
-/// The same with further wishes: a line with a column or a value beyond them is an [`Error::Line`].
+/// As [`parse`], with options: a line that violates them is an [`Error::Line`].
 pub fn parse_as(chunk: &Chunk, options: &Options, batch: &mut Batch) -> Result<()> {
     parse_rows(
         chunk,
@@ -98,26 +98,26 @@ pub fn line_of(chunk: &Chunk, row: usize) -> u64 {
     rows.nth(row).map_or(chunk.position.line, |(_, line)| line)
 }
 
-/// Bytes of memory that a [`Batch`] comes to hold at most while a chunk of LIBSVM or XC text is
-/// read into it, besides what it holds already. Two passes over the text, at the speed of memory.
+/// Upper bound of the additional memory of a [`Batch`] while a chunk of LIBSVM or XC text is read
+/// into it, bytes. Costs two passes over the text, at the speed of memory.
 #[must_use]
 pub fn bytes_to_parse(chunk: &Chunk) -> usize {
-    // An entry has a column and a value, and both again while its row is sorted.
+    // An entry has a column and a value, and a copy of both while its row is sorted.
     32 * chunk.count(b':') + 8 * chunk.count(b',') + 64 * (chunk.line_count() + 1)
 }
 
-/// Appends rows as text. Data without labels get the label 0; labels are exact, whatever the
+/// Appends rows as text. Data without labels gets the label 0; labels are exact, whatever the
 /// precision of values.
 ///
-/// Errors: [`Error::Unsupported`] for a row of data with many labels that has neither labels nor
-/// entries, which the format lacks.
+/// Errors: [`Error::Unsupported`] for a row with neither labels nor entries in data with many
+/// labels, which the format cannot express.
 pub fn write(batch: &Batch, base: Base, precision: Precision, out: &mut Vec<u8>) -> Result<()> {
     for row in 0..batch.rows() {
         match (batch.labels.get(row), batch.label_offsets.is_empty()) {
             (Some(&label), _) => push_number(out, label, Precision::Double),
             (None, true) => out.push(b'0'),
             (None, false) if batch.row_labels(row).is_empty() && batch.row(row).0.is_empty() => {
-                let reason = "a row without labels and without entries is a blank line in LIBSVM text, and lost; the XC format keeps it";
+                let reason = "a row without labels and entries would be a blank line in LIBSVM text, which is not a row; the XC format keeps it";
                 return Err(Error::unsupported("LIBSVM text", reason));
             }
             (None, false) => write_labels(batch.row_labels(row), out),
@@ -140,7 +140,7 @@ pub(crate) fn write_labels(labels: &[u64], out: &mut Vec<u8>) {
     }
 }
 
-/// Features with a blank before each, and the end of the line.
+/// Features, each after a blank, and the end of the line.
 pub(crate) fn write_features(
     batch: &Batch,
     row: usize,
@@ -158,18 +158,17 @@ pub(crate) fn write_features(
     out.push(b'\n');
 }
 
-/// What a line may have.
+/// Rules for a line.
 pub(crate) struct Rules {
     pub(crate) options: Options,
     /// Labels are below this.
     pub(crate) label_count: u64,
-    /// As in XC text: blank lines are rows, and a blank at the beginning says that there are no
-    /// labels.
+    /// As in XC text: blank lines are rows, and a leading blank means that there are no labels.
     pub(crate) every_line_is_a_row: bool,
 }
 
 impl Rules {
-    /// What columns are below.
+    /// Exclusive bound of the columns.
     fn limit(&self) -> u64 {
         self.options.columns.map_or(u64::MAX, |columns| {
             columns.saturating_add(u64::from(self.options.finds_base))
@@ -214,7 +213,7 @@ fn label(text: &mut Cursor, batch: &mut Batch) -> Parsed<()> {
     let start = text.at;
     let label = text.number("the label")?;
     let reason = match text.peek() {
-        b',' => "several labels, in data that are read with one label a row",
+        b',' => "several labels in data that is read with one label a row",
         b':' => "a label is expected before the features",
         _ => {
             batch.labels.push(label);
@@ -234,7 +233,7 @@ fn labels(text: &mut Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
         let label = text.index("the label")?;
         let after = text.peek();
         if after == b':' && at == start {
-            // What was read is the first feature.
+            // The number already read is the first feature.
             text.at = start;
             break;
         }
@@ -288,14 +287,11 @@ fn features(text: &mut Cursor, rules: &Rules, batch: &mut Batch) -> Parsed<()> {
     }
     if !batch.queries.is_empty() && batch.queries.len() < batch.offsets.len() {
         text.at = line;
-        return Err(text.fault("this row has no qid, the rows before it have"));
+        return Err(text.fault("this row has no qid, but the rows before it have one"));
     }
     batch.end_row(ascending).map_err(|twice| {
         text.at = line;
-        text.fault(format!(
-            "feature {} is there twice in this row",
-            twice + first
-        ))
+        text.fault(format!("feature {} is repeated in this row", twice + first))
     })
 }
 
@@ -305,7 +301,7 @@ enum Next {
     EndOfRow,
 }
 
-/// What a row has besides pairs of short numbers.
+/// The general case of a row: anything besides pairs of short numbers.
 #[inline(always)]
 fn after_short_pairs(text: &mut Cursor, precision: Precision, batch: &mut Batch) -> Parsed<Next> {
     match text.peek() {
@@ -364,7 +360,7 @@ fn query(text: &mut Cursor, batch: &mut Batch) -> Parsed<()> {
         return Err(not_a_pair(text));
     }
     if batch.queries.len() + 1 != batch.offsets.len() {
-        return Err(text.fault("a second qid in this row, or rows before it that have none"));
+        return Err(text.fault("a second qid in this row, or rows without one before it"));
     }
     text.at += "qid:".len();
     batch.queries.push(text.index("the qid")?);

@@ -7,7 +7,7 @@ use crate::error::Fault;
 use crate::number::{Cursor, Parsed};
 use crate::{Error, Result, Source};
 
-/// A place in a text.
+/// A position in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Decompressed bytes before it.
@@ -17,7 +17,7 @@ pub struct Position {
 }
 
 impl Position {
-    /// Where every text begins.
+    /// The beginning of every text.
     pub const START: Position = Position { byte: 0, line: 1 };
 }
 
@@ -43,7 +43,7 @@ impl Default for Chunk {
 }
 
 impl Chunk {
-    /// A whole text that is in memory.
+    /// A whole text in memory.
     #[must_use]
     pub fn new(object: &str, bytes: Vec<u8>) -> Chunk {
         Chunk {
@@ -53,7 +53,7 @@ impl Chunk {
         }
     }
 
-    /// How often a byte is there: what a parser needs to know to make room for what it will find.
+    /// Number of occurrences of a byte, to size the result of a parser.
     pub(crate) fn count(&self, byte: u8) -> usize {
         memchr::memchr_iter(byte, &self.bytes).count()
     }
@@ -62,14 +62,14 @@ impl Chunk {
         self.count(b'\n') + usize::from(self.bytes.last().is_some_and(|&byte| byte != b'\n'))
     }
 
-    /// Lines of at least `least_bytes` bytes that the chunk has room for, their ends included: room
-    /// for more would be for blank ones.
+    /// Most lines of at least `least_bytes` bytes, with their ends, in this chunk: sizing for more
+    /// would only be for blank lines.
     pub(crate) fn lines_of(&self, least_bytes: usize) -> usize {
         self.line_count().min((self.bytes.len() + 1) / least_bytes)
     }
 
-    /// Runs a parser of the bytes, and says in which line it failed. The mark that some editors put
-    /// before UTF-8 is passed over.
+    /// Runs a parser on the bytes, and adds the line number to its error. A byte order mark of
+    /// UTF-8 is skipped.
     pub(crate) fn parsed<T>(&self, parser: impl FnOnce(Cursor) -> Parsed<T>) -> Result<T> {
         const MARK: &[u8] = b"\xef\xbb\xbf";
         let marked = self.position == Position::START && self.bytes.starts_with(MARK);
@@ -99,20 +99,20 @@ pub struct Lines<R: Read> {
     source: Source<R>,
     object: Arc<str>,
     position: Position,
-    /// Read already, and not given out: from `position` on.
+    /// Bytes read from the source and not returned yet, from `position` on.
     ahead: Vec<u8>,
     chunk_bytes: usize,
     longest_line: usize,
     ended: bool,
-    /// As a whole.
+    /// Whether the text was returned as a whole.
     given: bool,
 }
 
 impl<R: Read> Lines<R> {
-    /// Chunks of about `chunk_bytes`, more only for a single line that is longer; lines of more
-    /// than `longest_line` bytes are refused where they do not fit a chunk. `position` says where
-    /// in the text the source stands: [`Position::START`], or where an earlier reader stopped. To
-    /// get there, [`Source::skip`] the bytes; a plain file may be opened at that byte at once.
+    /// Chunks of about `chunk_bytes`, longer only for a single longer line; a line that does not
+    /// fit a chunk and has more than `longest_line` bytes is refused. `position` is that of the
+    /// source in the text: [`Position::START`], or the end of an earlier reader. To get there,
+    /// [`Source::skip`] the bytes; a plain file may be opened at that byte.
     #[must_use]
     pub fn new(
         source: Source<R>,
@@ -140,20 +140,20 @@ impl<R: Read> Lines<R> {
         &self.object
     }
 
-    /// Where the next chunk begins.
+    /// Position of the next chunk.
     #[must_use]
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// What the bytes come from.
+    /// The source of the bytes.
     #[must_use]
     pub fn source(&self) -> &Source<R> {
         &self.source
     }
 
-    /// The next lines; false at the end of the text. What `chunk` held is replaced, its memory is
-    /// used again.
+    /// Reads the next lines; false at the end of the text. The content of `chunk` is replaced and
+    /// its memory is reused.
     pub fn next(&mut self, chunk: &mut Chunk) -> Result<bool> {
         let bytes = &mut chunk.bytes;
         bytes.clear();
@@ -183,10 +183,10 @@ impl<R: Read> Lines<R> {
         Ok(length > 0)
     }
 
-    /// All of a text at once; false when it was given already, so that an empty text is given once
-    /// too.
+    /// Reads a whole text at once; false if it was read already, so that an empty text is also
+    /// returned once.
     ///
-    /// Errors: [`Error::Line`] for one of more than the longest line.
+    /// Errors: [`Error::Line`] for a text longer than the longest line.
     pub fn whole(&mut self, chunk: &mut Chunk) -> Result<bool> {
         if std::mem::replace(&mut self.given, true) {
             return Ok(false);
@@ -202,7 +202,7 @@ impl<R: Read> Lines<R> {
             }
             if wanted >= self.longest_line {
                 let reason = format!(
-                    "the text has more than {wanted} bytes, the most of one document in this memory; give it more"
+                    "the text has more than {wanted} bytes, the longest document for this memory; give it more memory"
                 );
                 return Err(Error::Line {
                     object: self.object.to_string(),
@@ -220,7 +220,7 @@ impl<R: Read> Lines<R> {
         Ok(true)
     }
 
-    /// The next line by itself, with its end; none at the end of the text. For headers.
+    /// The next line, with its end; `None` at the end of the text. For headers.
     pub fn line(&mut self) -> Result<Option<Chunk>> {
         const STEP: usize = 1 << 12;
         let length = loop {

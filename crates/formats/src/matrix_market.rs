@@ -15,10 +15,11 @@
 //!   2
 //! ```
 //!
-//! Of symmetric matrices only one half is stored; both are given. Integers beyond 2^53 are rounded
-//! to the nearest `f64`. Of an array the values that are not zero are given: [`parse`] only knows
-//! which value of its chunk each one is, [`place_values`] where it belongs. Source: Boisvert, Pozo,
-//! Remington, "The Matrix Market exchange formats: initial design", NISTIR 5935, 1996.
+//! Of symmetric matrices only one half is stored; both halves are returned. Integers beyond 2^53
+//! are rounded to the nearest `f64`. Of an array the non-zero values are returned: [`parse`] only
+//! counts the values of its chunk, [`place_values`] computes their rows and columns. Source:
+//! Boisvert, Pozo, Remington, "The Matrix Market exchange formats: initial design", NISTIR 5935,
+//! 1996.
 
 use std::io::Read;
 
@@ -27,56 +28,56 @@ use crate::number::{Cursor, Parsed};
 use crate::print::{push_index, push_number};
 use crate::{Batch, Chunk, Error, Lines, Precision, Result, Tally, Triplets};
 
-/// How the entries lie in the text.
+/// Layout of the entries in the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Single entries with their places.
+    /// Single entries with row and column.
     Coordinate,
     /// All values, column after column.
     Array,
 }
 
-/// What the values are.
+/// Type of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// Any number.
     Real,
     /// Whole numbers.
     Integer,
-    /// Not there: all are 1.
+    /// No values: all are 1.
     Pattern,
 }
 
-/// Which entries are not stored.
+/// Symmetry, which implies the entries that are not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symmetry {
-    /// None.
+    /// All entries are stored.
     General,
-    /// Those of the other half, which are the same.
+    /// The other half is equal.
     Symmetric,
-    /// Those of the other half, which have the opposite sign; the diagonal is 0.
+    /// The other half has the opposite sign; the diagonal is 0.
     SkewSymmetric,
 }
 
-/// What stands before the entries.
+/// The header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// How the entries lie in the text.
+    /// Layout of the entries in the text.
     pub layout: Layout,
-    /// What the values are.
+    /// Type of the values.
     pub field: Field,
-    /// Which entries are not stored.
+    /// Symmetry, which implies the entries that are not stored.
     pub symmetry: Symmetry,
     /// Rows.
     pub rows: u64,
     /// Columns.
     pub columns: u64,
-    /// Stored entries; of an array its stored values.
+    /// Number of stored entries; for an array, of stored values.
     pub entries: u64,
 }
 
 impl Header {
-    /// Takes the banner, the comments and the line with the size off the text.
+    /// Reads the banner, the comments and the line with the size off the text.
     pub fn read<R: Read>(lines: &mut Lines<R>) -> Result<Header> {
         let banner = lines.line()?.ok_or_else(|| {
             missing(
@@ -135,13 +136,13 @@ impl Header {
         })
     }
 
-    /// Bytes of memory that [`Triplets`] come to hold at most while a chunk is read into them.
+    /// Upper bound of the memory of [`Triplets`] while a chunk is read into them, bytes.
     #[must_use]
     pub fn bytes_to_parse(&self, chunk: &Chunk) -> usize {
         24 * self.room(chunk)
     }
 
-    /// Entries that a chunk has at most, both halves counted.
+    /// Most entries of a chunk, counting both halves.
     fn room(&self, chunk: &Chunk) -> usize {
         let halves = if self.symmetry == Symmetry::General {
             1
@@ -151,7 +152,7 @@ impl Header {
         halves * chunk.lines_of(self.least_line_bytes())
     }
 
-    /// Bytes that the line of an entry has at least.
+    /// Least bytes of the line of an entry.
     #[must_use]
     pub fn least_line_bytes(&self) -> usize {
         match (self.layout, self.field) {
@@ -190,7 +191,7 @@ impl Header {
         out.extend_from_slice(text.as_bytes());
     }
 
-    /// To count [`Triplets::entries`] of all chunks with.
+    /// A count to check [`Triplets::entries`] of all chunks against.
     #[must_use]
     pub fn tally(&self, object: &str) -> Tally {
         let what = if self.layout == Layout::Array {
@@ -202,7 +203,7 @@ impl Header {
     }
 }
 
-/// Values that an array has, if any file can have as many.
+/// Number of values of an array; `None` if no file can hold as many.
 fn stored_values(rows: u64, columns: u64, symmetry: Symmetry) -> Option<u64> {
     let (rows, columns) = (u128::from(rows), u128::from(columns));
     let count = match symmetry {
@@ -217,7 +218,7 @@ fn missing<R: Read>(lines: &Lines<R>, reason: &str) -> Error {
     Error::corrupt(lines.object(), lines.source().stored_bytes(), reason)
 }
 
-/// A banner that is none is a fault; one of a matrix that we do not read is an error in words.
+/// An invalid banner is a fault; the banner of an unsupported matrix is an error text.
 fn read_banner(text: Cursor) -> Parsed<std::result::Result<(Layout, Field, Symmetry), String>> {
     let line = String::from_utf8_lossy(&text.bytes[text.at..]).to_lowercase();
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -279,7 +280,7 @@ fn read_banner(text: Cursor) -> Parsed<std::result::Result<(Layout, Field, Symme
 }
 
 /// Reads the entries of a chunk into `triplets`, both halves of symmetric matrices; values have to
-/// fit in `precision`. Of an array, [`place_values`] is still to be called.
+/// fit in `precision`. For an array, call [`place_values`] next.
 ///
 /// Cost: one pass over the text. Errors: [`Error::Line`] for the first line that does not follow
 /// the format or the header.
@@ -335,7 +336,7 @@ fn entries(
     Ok(())
 }
 
-/// The values of an array that are not zero, each with its number in the chunk for a row.
+/// The non-zero values of an array, each with its number in the chunk in place of a row.
 fn values(
     mut text: Cursor,
     header: &Header,
@@ -358,12 +359,12 @@ fn values(
     Ok(())
 }
 
-/// Gives the values that [`parse`] has found in a chunk of an array their rows and columns;
-/// `before` values are in chunks before it. Both halves of symmetric matrices are there afterwards.
-/// What is beyond the last value of the header is dropped.
+/// Computes rows and columns of the values that [`parse`] has found in a chunk of an array;
+/// `before` values are in the chunks before it. Adds the other half of symmetric matrices, and
+/// drops values beyond the last one of the header.
 pub fn place_values(header: &Header, before: u64, triplets: &mut Triplets) {
     let n = header.rows;
-    // Where a column begins.
+    // Number of the first value of a column.
     let start = |column: u64| match header.symmetry {
         Symmetry::General => u128::from(column) * u128::from(n),
         Symmetry::Symmetric => u128::from(column) * u128::from(2 * n + 1 - column) / 2,
@@ -416,7 +417,7 @@ fn first_column(columns: u64, number: Option<u64>, start: impl Fn(u64) -> u128) 
     low
 }
 
-/// A row or column from 1 to `count`, given from 0.
+/// A row or column number from 1 to `count`, returned from 0.
 #[inline(always)]
 pub(crate) fn place(text: &mut Cursor, what: &str, count: u64) -> Parsed<u64> {
     let start = text.at;
@@ -451,7 +452,7 @@ fn value(text: &mut Cursor, field: Field, precision: Precision) -> Parsed<f64> {
 }
 
 /// Appends the entries of rows as text; the first row of `batch` is row `first_row` (from 0) of the
-/// matrix. The header has to say `general`, and fit the values.
+/// matrix. The header has to say `general` and to fit the values.
 pub fn write(batch: &Batch, first_row: u64, field: Field, precision: Precision, out: &mut Vec<u8>) {
     for row in 0..batch.rows() {
         let (indices, values) = batch.row(row);

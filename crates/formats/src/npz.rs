@@ -7,8 +7,8 @@
 //! ```
 //!
 //! All arrays are streamed at once, each by its own reader of the file, stored or deflated; an
-//! archive of any size is read in some 600 KiB besides the rows asked for. Sums are checked when an
-//! array ends. Source: `scipy/sparse/_matrix_io.py`.
+//! archive of any size is read with about 600 KiB besides the requested rows. Checksums are
+//! verified at the end of an array. Source: `scipy/sparse/_matrix_io.py`.
 
 mod member;
 mod writer;
@@ -21,12 +21,12 @@ use crate::bytes::ReadAt;
 use crate::error::shown;
 use crate::{Batch, Error, Result, Triplets};
 
-/// How the entries lie in the file.
+/// Layout of the entries in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Rows in compressed form: [`Reader::rows`].
     Csr,
-    /// Columns in compressed form: [`Reader::rows`] gives columns.
+    /// Columns in compressed form: [`Reader::rows`] returns columns.
     Csc,
     /// Single entries: [`Reader::entries`].
     Coo,
@@ -34,7 +34,7 @@ pub enum Layout {
 
 /// Reads an archive from its first entry to its last.
 pub struct Reader {
-    /// How the entries lie in the file.
+    /// Layout of the entries in the file.
     pub layout: Layout,
     /// Rows.
     pub row_count: u64,
@@ -43,19 +43,19 @@ pub struct Reader {
     /// Entries.
     pub entry_count: u64,
     object: String,
-    /// First entries of csr and csc, rows of coo.
+    /// First entries (csr and csc), or rows (coo).
     places: Numbers,
     indices: Numbers,
     values: Numbers,
     next_line: u64,
     next_entry: u64,
-    /// Ends of the next rows, read ahead; those before `end` are used.
+    /// Ends of the next rows, read ahead; those before `end` are consumed.
     ends: Vec<u64>,
     end: usize,
 }
 
 impl Reader {
-    /// Looks at the archive. `object` is the file's name in errors.
+    /// Opens an archive. `object` is the file's name in errors.
     ///
     /// Errors: [`Error::Corrupt`], [`Error::Unsupported`] for bsr, dia and dense arrays.
     pub fn open(object: &str, file: Arc<dyn ReadAt>) -> Result<Reader> {
@@ -141,8 +141,8 @@ impl Reader {
         })
     }
 
-    /// The next rows (of csc, columns), as many as have `most` entries together, and no more than
-    /// `most`; false at the end. Rows that are not in order are sorted.
+    /// The next rows (columns of csc), as many as have at most `most` entries together, and at most
+    /// `most`; false at the end. Unsorted rows are sorted.
     ///
     /// Errors: [`Error::Entry`] for an entry outside the matrix, twice in a row or not finite, and
     /// for a row of more than `most` entries.
@@ -166,7 +166,7 @@ impl Reader {
         Ok(batch.rows() > 0)
     }
 
-    /// Takes row ends while their entries are no more than `most`.
+    /// Takes row ends while their entries number at most `most`.
     fn take_rows(&mut self, most: usize, batch: &mut Batch) -> Result<()> {
         const AHEAD: u64 = 1 << 13;
         let (_, lines, line) = self.words();
@@ -247,7 +247,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What indices are below, and what the compressed lines are.
+    /// Exclusive bound of the indices, and the name of a compressed line.
     fn words(&self) -> (u64, &'static str, &'static str) {
         match self.layout {
             Layout::Csc => (self.row_count, "columns", "column"),

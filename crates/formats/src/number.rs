@@ -1,15 +1,15 @@
 //! Numbers in text: a cursor over the bytes of a chunk.
 //!
-//! Exact: a number is the `f64` that [`str::parse`] gives for the same characters. Short ones,
-//! which is nearly all, take a path that is exact by arithmetic: a whole number up to 2^53 and a
-//! power of ten up to 10^22 are both exact as `f64`, so one division or multiplication rounds once,
-//! as it should (Clinger, "How to read floating point numbers accurately", 1990). All others go to
-//! [`str::parse`]. The end of the bytes reads as an end of line.
+//! Exact: a number is the `f64` that [`str::parse`] returns for the same characters. Short ones,
+//! nearly all, take a path that is exact by arithmetic: an integer up to 2^53 and a power of ten up
+//! to 10^22 are both exact as `f64`, so one division or multiplication rounds once, correctly
+//! (Clinger, "How to read floating point numbers accurately", 1990). All others are passed to
+//! [`str::parse`]. The end of the bytes is read as an end of line.
 
 use crate::Precision;
 use crate::error::{Fault, shown};
 
-/// What a parser gives.
+/// Result of a parser.
 pub(crate) type Parsed<T> = std::result::Result<T, Fault>;
 
 const EXACT_POWERS: [f64; 23] = [
@@ -28,7 +28,7 @@ pub(crate) struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// From a byte on.
+    /// A cursor at a byte.
     pub(crate) fn new(bytes: &'a [u8], at: usize) -> Self {
         Cursor { bytes, at }
     }
@@ -42,7 +42,7 @@ impl<'a> Cursor<'a> {
         self.bytes.get(self.at).copied().unwrap_or(b'\n')
     }
 
-    /// Passes spaces, tabs, and the carriage return of a line's end.
+    /// Skips spaces, tabs, and the carriage return of a line's end.
     #[inline(always)]
     pub(crate) fn skip_blanks(&mut self) {
         while matches!(self.peek(), b' ' | b'\t' | b'\r') {
@@ -50,14 +50,14 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Passes the rest of the line and its end.
+    /// Skips the rest of the line and its end.
     pub(crate) fn skip_line(&mut self) {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
         self.at =
             memchr::memchr(b'\n', rest).map_or(self.bytes.len(), |length| self.at + length + 1);
     }
 
-    /// Passes blanks and the end of the line, and nothing else.
+    /// Skips blanks and the end of the line; anything else is an error.
     #[inline(always)]
     pub(crate) fn end_line(&mut self) -> Parsed<()> {
         self.skip_blanks();
@@ -67,7 +67,7 @@ impl<'a> Cursor<'a> {
                 Ok(())
             }
             _ => Err(self.fault(format!(
-                "{} is more than the line should have",
+                "{} is more than expected in the line",
                 self.token()
             ))),
         }
@@ -104,9 +104,9 @@ impl<'a> Cursor<'a> {
         }))
     }
 
-    /// `index:value` with a blank or the end of the line after it, if neither has more than seven
-    /// digits in a row: nearly all entries of real files, read by one check of bounds and few
-    /// branches. Nothing is read if it is anything else.
+    /// `index:value`, followed by a blank or the end of the line, with at most seven consecutive
+    /// digits in either: nearly all entries of real files, read with one bounds check and few
+    /// branches. Consumes nothing if the text has another form.
     #[inline(always)]
     pub(crate) fn short_pair(&mut self) -> Option<(u64, f64)> {
         let window: &[u8; 24] = self.bytes.get(self.at..)?.first_chunk()?;
@@ -135,11 +135,11 @@ impl<'a> Cursor<'a> {
         Some((index, value))
     }
 
-    /// Digits from here on, appended to `value`; wraps beyond 19 of them.
+    /// Appends the following digits to `value`; wraps beyond 19 digits.
     #[inline(always)]
     fn digits(&mut self, mut value: u64) -> u64 {
-        // Eight at once: indices have one to seven digits in no order a branch predictor could
-        // learn.
+        // Eight at once: the lengths of indices, one to seven digits, are unpredictable for a
+        // branch predictor.
         if let Some(eight) = self.bytes.get(self.at..self.at + 8) {
             let (digits, count) = leading_digits(eight.try_into().expect("eight bytes"));
             if count < 8 {
@@ -229,7 +229,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The bytes from here on as text, if they are.
+    /// The rest of the bytes as text, if it is UTF-8.
     pub(crate) fn utf8(&mut self) -> Parsed<&'a str> {
         std::str::from_utf8(&self.bytes[self.at..]).map_err(|error| {
             let at = self.at + error.valid_up_to();
@@ -243,7 +243,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// What stands here up to the next blank, in quotes and shortened, for errors.
+    /// The text up to the next blank, quoted and shortened, for errors.
     #[cold]
     pub(crate) fn token(&self) -> String {
         let rest = self.bytes.get(self.at..).unwrap_or_default();
@@ -269,13 +269,13 @@ impl<'a> Cursor<'a> {
 
 const WHOLE_POWERS: [u64; 8] = [1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000];
 
-/// The digits that eight bytes begin with, as a number, and how many they are.
+/// The leading digits of eight bytes as a number, and their count.
 #[inline(always)]
 fn leading_digits(bytes: [u8; 8]) -> (u64, usize) {
     let eight = u64::from_le_bytes(bytes) ^ 0x3030_3030_3030_3030;
     let no_digit = (eight.wrapping_add(0x7676_7676_7676_7676) | eight) & 0x8080_8080_8080_8080;
     let count = no_digit.trailing_zeros() as usize / 8;
-    // In two steps, because a shift by 64 is none.
+    // In two steps, because a shift by 64 is undefined.
     let digits = if count == 8 {
         eight
     } else {
@@ -289,8 +289,8 @@ fn short_digits(window: &[u8; 24], start: usize) -> (u64, usize) {
     leading_digits(window[start..start + 8].try_into().expect("eight bytes"))
 }
 
-/// The number of eight digits, the first in the lowest byte, each already less `'0'`: neighbours
-/// are joined three times.
+/// The number of eight digits, the first in the lowest byte, each already minus `'0'`: neighbours
+/// are combined three times.
 #[inline(always)]
 fn eight_digits(digits: u64) -> u64 {
     let pairs = (digits.wrapping_mul(10) + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;

@@ -4,7 +4,7 @@
 //! Rows and columns are integers of any type, from 0; values are numbers or booleans, finite;
 //! without a third column all are 1. Nulls are refused. Row groups are read independently of each
 //! other, each page by page: a group in progress holds a page of each column (1 MiB before
-//! compression, as most writers have it), and what dictionaries its columns have.
+//! compression with most writers) and the dictionaries of its columns.
 
 use std::io::{BufReader, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,7 +27,7 @@ use crate::error::shown;
 use crate::source::refuse_packed;
 use crate::{Batch, Error, Result, Triplets};
 
-/// Which columns of the file are meant.
+/// Selection of the columns.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Columns {
     /// The first two, and the third if there is one.
@@ -39,7 +39,7 @@ pub enum Columns {
         row: String,
         /// Columns of the matrix.
         column: String,
-        /// Values; none: all are 1.
+        /// Values; `None`: all are 1.
         value: Option<String>,
     },
 }
@@ -54,7 +54,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Looks at the file's end, where its description is. `object` is the file's name in errors.
+    /// Opens a file and reads its footer. `object` is the file's name in errors.
     ///
     /// Errors: [`Error::Corrupt`], [`Error::Unsupported`] for columns that are missing or of other
     /// types.
@@ -171,9 +171,9 @@ impl Group {
 
 struct Column {
     reader: ColumnReader,
-    /// Whether negative numbers stand for those from 2^63 on.
+    /// Whether negative numbers represent those from 2^63 on.
     unsigned: bool,
-    /// Byte of the file where the group's part of it begins.
+    /// Offset of the group's part of it in the file.
     start: u64,
 }
 
@@ -270,10 +270,10 @@ impl Column {
     }
 }
 
-/// Why a column gave no numbers.
+/// Why a column returned no numbers.
 enum Stop {
     Parquet(ParquetError),
-    /// Where.
+    /// Its position.
     Null(usize),
 }
 
@@ -283,7 +283,7 @@ impl From<ParquetError> for Stop {
     }
 }
 
-/// Exactly `count` values. A page ends a read, so there are several.
+/// Reads exactly `count` values; a read ends at each page, so there are several.
 fn read_column<T: DataType>(
     reader: &mut ColumnReaderImpl<T>,
     count: usize,
@@ -400,12 +400,12 @@ fn is_unsigned(column: &ColumnDescriptor) -> bool {
     )
 }
 
-/// Foreign bytes never panic here, though the library below does on some: a negative place in the
-/// description, a page without its dictionary.
+/// Catches panics of the library below, which some invalid bytes cause: a negative offset in the
+/// metadata, a page without its dictionary.
 fn guarded<T, E: From<ParquetError>>(
     read: impl FnOnce() -> std::result::Result<T, E>,
 ) -> std::result::Result<T, E> {
-    // What the panic left half done is not used again: the caller gets an error and drops it.
+    // The reader that panicked is not used again: the caller gets an error and drops it.
     catch_unwind(AssertUnwindSafe(read))
         .unwrap_or_else(|_| Err(ParquetError::General("the file is damaged".into()).into()))
 }
@@ -424,7 +424,7 @@ fn failure(object: &str, offset: u64, error: ParquetError) -> Error {
     }
 }
 
-/// What the library reads from.
+/// The source of the library.
 struct Stored {
     file: Arc<dyn ReadAt>,
     length: u64,
@@ -462,9 +462,9 @@ impl ChunkReader for Stored {
     }
 }
 
-/// Writes entries as the columns `row` and `column` (int64) and `value` (double), packed with zstd;
-/// a row group for every batch, which should have some hundred thousand entries. A batch is held
-/// once more, packed, while it is written.
+/// Writes entries as the columns `row` and `column` (int64) and `value` (double), compressed with
+/// zstd; one row group a batch, which should have some hundred thousand entries. A second,
+/// compressed copy of a batch is held while it is written.
 pub struct Writer<W: Write + Send> {
     object: String,
     file: SerializedFileWriter<W>,
@@ -534,7 +534,7 @@ impl<W: Write + Send> Writer<W> {
             .map_err(|error| failure(&self.object, 0, error))
     }
 
-    /// Writes the file's end, and gives the sink back.
+    /// Writes the footer, and returns the sink.
     pub fn finish(self) -> Result<W> {
         self.file
             .into_inner()

@@ -1,10 +1,10 @@
 //! Numbers as text: the shortest that reads back as the same number.
 
-/// For which numbers the text has to be exact.
+/// The type for which the text has to be exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// float32: values that came from there are written as `0.1`, not `0.10000000149011612`; text
-    /// has larger ones as float64.
+    /// float32: its values are written as `0.1`, not `0.10000000149011612`; values beyond its range
+    /// are written as float64.
     Single,
     /// float64.
     #[default]

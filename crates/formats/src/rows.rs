@@ -1,4 +1,4 @@
-//! What the parsers give and the writers take: rows in compressed form, or single entries.
+//! Results of parsers and input of writers: rows in compressed form, or single entries.
 //!
 //! ```text
 //!   offsets  0        2     3                 row i has the entries offsets[i] .. offsets[i + 1]
@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// Rows in compressed form. Reused from chunk to chunk: a parser empties it first and keeps its
 /// memory.
 ///
-/// At most 32 bytes of memory for every byte that the largest chunk had; with real data 3 to 5.
+/// Takes at most 32 bytes of memory for every byte of the largest chunk; with real data 3 to 5.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
     /// First entry of every row, and the number of entries: rows + 1 numbers, the first is 0.
@@ -33,8 +33,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Empties it, and reserves room for all rows and entries at once, so that memory does not grow
-    /// step by step.
+    /// Empties it, and reserves room for all rows and entries at once, so that it does not grow in
+    /// steps.
     pub fn clear(&mut self, rows: usize, entries: usize) {
         let Batch {
             offsets,
@@ -62,13 +62,13 @@ impl Batch {
         offsets.push(0);
     }
 
-    /// Rows.
+    /// Number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Drops the first rows, of those without labels. Panics if there are fewer.
+    /// Drops the first rows of a batch without labels. Panics if there are fewer.
     pub fn drop_rows(&mut self, count: usize) {
         let entries = self.offsets[count];
         self.offsets.drain(..count);
@@ -98,7 +98,7 @@ impl Batch {
         self.values.iter().all(|&value| value == 1.0)
     }
 
-    /// Smallest and largest column; none without entries.
+    /// Smallest and largest column; `None` without entries.
     #[must_use]
     pub fn index_range(&self) -> Option<(u64, u64)> {
         let rows = self.offsets.windows(2).filter(|ends| ends[0] < ends[1]);
@@ -111,7 +111,7 @@ impl Batch {
         .reduce(|(low, high), (first, last)| (low.min(first), high.max(last)))
     }
 
-    /// Bytes of memory that it holds, used or not.
+    /// Allocated bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let Batch {
@@ -130,9 +130,8 @@ impl Batch {
         8 * (eights + values.capacity() + labels.capacity())
     }
 
-    /// Ends the row whose entries were pushed since the last one. `ascending` says whether they are
-    /// known to be in order; if not, they are put in order, and a column that is there twice is
-    /// given back.
+    /// Ends the row of the entries pushed since the last one. `ascending` says whether they are
+    /// known to be sorted; if not, they are sorted, and a repeated column is returned.
     #[inline(always)]
     pub(crate) fn end_row(&mut self, ascending: bool) -> std::result::Result<(), u64> {
         let start = self.offsets.last().map_or(0, |&start| start as usize);
@@ -144,7 +143,7 @@ impl Batch {
         }
     }
 
-    /// Puts entries in order; a column that is there twice is given back.
+    /// Sorts entries; returns a repeated column.
     #[cold]
     pub(crate) fn sort_row(&mut self, entries: Range<usize>) -> std::result::Result<(), u64> {
         let (indices, values) = (
@@ -166,7 +165,7 @@ impl Batch {
         }
     }
 
-    /// Ends the labels of a row: they are a set, so order and repetition mean nothing.
+    /// Ends the labels of a row, which are sorted and deduplicated, since they are a set.
     #[inline(always)]
     pub(crate) fn end_labels(&mut self) {
         let start = self.label_offsets.last().map_or(0, |&start| start as usize);
@@ -182,8 +181,8 @@ impl Batch {
 
 /// Single entries in the order of the file, rows and columns from 0. Reused from chunk to chunk.
 ///
-/// At most 12 bytes of memory for every byte that the largest chunk had, of symmetric text 24; with
-/// real data 2 to 4.
+/// Takes at most 12 bytes of memory for every byte of the largest chunk, 24 for symmetric text;
+/// with real data 2 to 4.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Triplets {
     /// Row of every entry, below 2^63.
@@ -192,7 +191,7 @@ pub struct Triplets {
     pub columns: Vec<u64>,
     /// Value of every entry, finite.
     pub values: Vec<f64>,
-    /// Entries of the file that were read; of a symmetric matrix fewer than those above.
+    /// Entries read from the file; for a symmetric matrix fewer than those above.
     pub entries: u64,
 }
 
@@ -223,7 +222,7 @@ impl Triplets {
         self.values.push(value);
     }
 
-    /// Whether entries ascend by row, then column, and no two are at one place.
+    /// Whether entries ascend by row, then column, without duplicates.
     #[must_use]
     pub fn is_ascending(&self) -> bool {
         let places = self.rows.iter().zip(&self.columns);
@@ -236,14 +235,14 @@ impl Triplets {
         self.values.iter().all(|&value| value == 1.0)
     }
 
-    /// Bytes of memory that it holds, used or not.
+    /// Allocated bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         8 * (self.rows.capacity() + self.columns.capacity() + self.values.capacity())
     }
 }
 
-/// Rows or entries counted against what a header says.
+/// A count of rows or entries, compared with the header.
 #[derive(Clone, Debug)]
 pub struct Tally {
     object: String,
@@ -262,9 +261,9 @@ impl Tally {
         }
     }
 
-    /// Whether a text of this length can have all of them, each in a line of `least` bytes, the
-    /// last of which may lack its end: a header that claims more is refused before anything is done
-    /// about it.
+    /// Checks that a text of this length can hold all of them, each in a line of at least `least`
+    /// bytes, of which the last may lack its end: a header that announces more is refused before
+    /// anything is allocated.
     pub fn check_room(&self, text_bytes: u64, least: usize) -> Result<()> {
         let most = text_bytes.saturating_add(1) / least.max(1) as u64;
         match self.expected > most {
@@ -279,7 +278,7 @@ impl Tally {
         }
     }
 
-    /// Counts those of one chunk; an error as soon as there are too many.
+    /// Adds those of one chunk; an error as soon as there are too many.
     pub fn add(&mut self, count: u64) -> Result<()> {
         self.seen = self.seen.saturating_add(count);
         if self.seen > self.expected {
@@ -289,7 +288,7 @@ impl Tally {
         }
     }
 
-    /// To be called at the end of the file; an error if there were too few.
+    /// Called at the end of the file; an error if there were too few.
     pub fn finish(self) -> Result<()> {
         if self.seen < self.expected {
             Err(self.error(false))

@@ -1,14 +1,14 @@
-//! Bytes written to a file, compressed as its name says.
+//! Bytes written to a file, compressed according to its name.
 
 use std::io::{self, Write};
 
 use flate2::write::GzEncoder;
 use zstd::stream::write::Encoder as ZstdEncoder;
 
-/// Compresses what is written if the name ends in `.gz` or `.zst`. The file is whole only after
+/// Compresses the output if the name ends in `.gz` or `.zst`. The file is complete only after
 /// [`finish`](Sink::finish).
 pub enum Sink<W: Write> {
-    /// As it is.
+    /// Not compressed.
     Plain(W),
     /// RFC 1952, level 6.
     Gzip(GzEncoder<W>),
@@ -17,7 +17,7 @@ pub enum Sink<W: Write> {
 }
 
 impl<W: Write> Sink<W> {
-    /// What `name` asks for, on top of `writer`.
+    /// The sink for `name`, on top of `writer`.
     pub fn new(name: &str, writer: W) -> io::Result<Sink<W>> {
         Ok(match name.rsplit('.').next() {
             Some("gz") => Sink::Gzip(GzEncoder::new(writer, flate2::Compression::default())),
@@ -30,7 +30,7 @@ impl<W: Write> Sink<W> {
         })
     }
 
-    /// Writes what is left, and gives the writer back.
+    /// Writes the rest, and returns the writer.
     pub fn finish(self) -> io::Result<W> {
         let mut writer = match self {
             Sink::Plain(writer) => writer,

@@ -1,12 +1,12 @@
-//! Bytes of a file, decompressed as they are read. What the file is, its first bytes say, not its
-//! name.
+//! Bytes of a file, decompressed as they are read. The format is recognized by the first bytes of
+//! the file, not by its name.
 //!
-//! Gzip of several members, bzip2 and xz of several streams and zstd of several frames read as one
-//! stream, as their own tools do. A decompressor holds some 100 KiB, bzip2 4 MB, and zstd and xz
-//! their window besides: zstd up to 8 MiB at levels up to 19 and 32 MiB at level 20, xz 8 MiB at
-//! its level 6 and 32 MiB at level 8. Larger ones are refused, so that a file cannot make memory
-//! grow beyond that. Archives and what other programs pack are told by their first bytes too, and
-//! refused by name: as text they would be an error in line 1 that says nothing.
+//! Gzip of several members, bzip2 and xz of several streams and zstd of several frames are read as
+//! one stream, as their own tools do. A decompressor holds about 100 KiB, bzip2 4 MB, and zstd and
+//! xz their window in addition: zstd up to 8 MiB at levels up to 19 and 32 MiB at level 20, xz 8
+//! MiB at its level 6 and 32 MiB at level 8. Larger windows are refused, so that a file cannot make
+//! memory grow further. Archives and unsupported compressions are recognized by their first bytes
+//! too, and refused by name: read as text they would be a misleading error in line 1.
 
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 
@@ -19,14 +19,14 @@ use zstd::stream::read::Decoder as ZstdDecoder;
 use crate::bytes::ReadAt;
 use crate::{Error, Result};
 
-/// How the bytes of a file are packed.
+/// Compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// None.
     Plain,
     /// RFC 1952.
     Gzip,
-    /// bzip2's own format.
+    /// The format of bzip2.
     Bzip2,
     /// The .xz format, version 1.
     Xz,
@@ -40,8 +40,8 @@ impl Compression {
     fn of(first: &[u8]) -> Compression {
         match *first {
             [0x1f, 0x8b, ..] => Compression::Gzip,
-            // A level, and the number that a block or the end of the stream begins with: text may
-            // begin with BZh.
+            // A level, and the number at the beginning of a block or at the end of the stream: text
+            // may begin with BZh.
             [
                 b'B',
                 b'Z',
@@ -83,7 +83,7 @@ impl Compression {
     }
 }
 
-/// What is packed in a way that is not read, and so no text.
+/// The name of an unsupported compression or archive, if it is one.
 fn not_read(first: &[u8]) -> Option<&'static str> {
     match *first {
         [b'P', b'K', 3, 4, ..] => Some("a zip archive"),
@@ -94,8 +94,7 @@ fn not_read(first: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Refuses a file that is read at any place, and so cannot be read through a decompressor, where
-/// one has packed it.
+/// Refuses a compressed file where random access is needed.
 pub(crate) fn refuse_packed(object: &str, file: &dyn ReadAt) -> Result<()> {
     let mut first = [0; Compression::MAGIC_BYTES as usize];
     let read = file.read_at(&mut first, 0).map_err(Error::io(object))?;
@@ -114,7 +113,7 @@ pub(crate) fn refuse_packed(object: &str, file: &dyn ReadAt) -> Result<()> {
 /// 32 MiB.
 const LARGEST_WINDOW_LOG: u32 = 25;
 
-/// The window, and what liblzma holds besides: some 64 KiB.
+/// The window, and about 64 KiB of liblzma itself.
 const LARGEST_XZ_BYTES: u64 = (1 << LARGEST_WINDOW_LOG) + (1 << 20);
 
 type Stored<R> = Counted<BufReader<Chain<Cursor<Vec<u8>>, R>>>;
@@ -127,14 +126,15 @@ enum Unpacked<R: Read> {
     Zstd(ZstdDecoder<'static, Stored<R>>),
 }
 
-/// A file that is read from its start to its end.
+/// A file read from its start to its end.
 pub struct Source<R: Read> {
     object: String,
     unpacked: Unpacked<R>,
 }
 
 impl<R: Read> Source<R> {
-    /// Looks at the first bytes of `reader`. `object` is the file's name in errors.
+    /// Recognizes the compression by the first bytes of `reader`. `object` is the file's name in
+    /// errors.
     pub fn open(object: &str, mut reader: R) -> Result<Source<R>> {
         let mut first = Vec::new();
         reader
@@ -144,7 +144,7 @@ impl<R: Read> Source<R> {
             .map_err(Error::io(object))?;
         if let Some(packed) = not_read(&first) {
             let reason = format!(
-                "it is {packed}; text is read plain, or compressed by gzip, bzip2, xz or zstd"
+                "it is {packed}; text may be plain, or compressed by gzip, bzip2, xz or zstd"
             );
             return Err(Error::unsupported(object, reason));
         }
@@ -183,7 +183,7 @@ impl<R: Read> Source<R> {
         &self.object
     }
 
-    /// How the file is packed.
+    /// Compression of the file.
     #[must_use]
     pub fn compression(&self) -> Compression {
         match self.unpacked {
@@ -195,7 +195,8 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// Bytes of the file used so far, as stored: against the file's length this is the progress.
+    /// Bytes of the file consumed so far, as stored: compared with the file's length this is the
+    /// progress.
     #[must_use]
     pub fn stored_bytes(&self) -> u64 {
         self.stored().consumed
@@ -211,8 +212,8 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// Reads until `bytes` is full or the file ends; gives how many it read. A file that ends in
-    /// the middle of its compressed data is an error, not an end.
+    /// Reads until `bytes` is full or the file ends; returns the number of bytes read. A file that
+    /// ends in the middle of its compressed data is an error, not an end.
     pub fn read_full(&mut self, bytes: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < bytes.len() {
@@ -252,14 +253,14 @@ impl<R: Read> Source<R> {
         let packed = packed.name();
         let reason = match error.kind() {
             io::ErrorKind::UnexpectedEof => {
-                format!("the {packed} data end in the middle, the file is truncated")
+                format!("the {packed} data is truncated")
             }
             _ => format!("damaged {packed} data: {error}"),
         };
         Error::corrupt(&self.object, self.stored_bytes(), reason)
     }
 
-    /// Passes decompressed bytes, to go on where an earlier reader stopped.
+    /// Skips decompressed bytes, to continue at the end of an earlier reader.
     pub fn skip(&mut self, bytes: u64) -> Result<()> {
         let mut passed = vec![0; 1 << 16];
         let mut left = bytes;
@@ -269,7 +270,7 @@ impl<R: Read> Source<R> {
             left -= read as u64;
             if read < wanted {
                 let reason = format!(
-                    "the file ends at byte {} of its text, before byte {bytes} from where to go on",
+                    "the file ends at byte {} of its text, before byte {bytes} at which to continue",
                     bytes - left
                 );
                 return Err(Error::corrupt(&self.object, self.stored_bytes(), reason));
@@ -279,21 +280,20 @@ impl<R: Read> Source<R> {
     }
 }
 
-/// Whether an error says that a window is larger than what is allowed; if so, the highest level
-/// whose windows are not.
+/// If an error says that a window exceeds the limit, the highest level whose windows do not.
 fn window_is_larger(packed: Compression, error: &io::Error) -> Option<u32> {
     let inner = error
         .get_ref()
         .and_then(|inner| inner.downcast_ref::<liblzma::stream::Error>());
     match packed {
         Compression::Xz if inner == Some(&liblzma::stream::Error::MemLimit) => Some(8),
-        // zstd's own words for a frame with a larger window.
+        // zstd's own message for a frame with a larger window.
         Compression::Zstd if error.to_string().contains("too much memory") => Some(20),
         _ => None,
     }
 }
 
-/// Counts the bytes that are used up, and remembers whether an error was the device's own.
+/// Counts the consumed bytes, and records whether an error came from the device.
 struct Counted<B> {
     inner: B,
     consumed: u64,

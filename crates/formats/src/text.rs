@@ -1,11 +1,11 @@
-//! Words of raw text, a document a line, or a document a text.
+//! Words of raw text, with one document a line or one a text.
 //!
-//! A word is what scikit-learn's `CountVectorizer` takes for one: the text in lower case, then
-//! every run of two or more word characters (`\w\w+`: letters, numbers and `_` of Unicode). Lines
-//! of tab-separated columns can have the text in one and a label in another.
+//! A word is one of scikit-learn's `CountVectorizer`: in the lower-case text, every run of two or
+//! more word characters (`\w\w+`: letters, numbers and `_` of Unicode). Lines of tab-separated
+//! columns can have the text in one and a label in another.
 //!
-//! Chunks are parsed independently: each has its own list of words. [`Vocabulary::merge`] gives
-//! them their numbers, in order, so that numbers depend on the text alone:
+//! Chunks are parsed independently: each has its own list of words. [`Vocabulary::merge`] numbers
+//! them in order, so that numbers depend on the text alone:
 //!
 //! ```
 //! use outcore_formats::{Batch, Chunk, Vocabulary};
@@ -30,22 +30,21 @@ use unicode_properties::{GeneralCategoryGroup, UnicodeGeneralCategory};
 use crate::number::{Cursor, Parsed};
 use crate::{Batch, Chunk, Error, Result, Vocabulary};
 
-/// What the words of a line are.
+/// Definition of the words of a line.
 #[derive(Clone)]
 pub struct Tokenizer {
-    /// Characters that a word has at least.
+    /// Least number of characters of a word.
     pub minimum_length: usize,
     /// Words that are left out, in lower case.
     pub stop_words: Vocabulary,
-    /// How many neighbouring words are one: `1..=2` gives words, and pairs of words with a blank
-    /// between them. At least 1.
+    /// Range of the number of neighbouring words in an n-gram: `1..=2` gives words, and pairs of
+    /// words with a blank between them. At least 1.
     pub ngrams: RangeInclusive<usize>,
-    /// Column with the text, from 0, of lines whose columns have tabs between them; none: the whole
-    /// line.
+    /// Column of the text, from 0, in lines of tab-separated columns; `None`: the whole line.
     pub text_column: Option<usize>,
-    /// Column with a label.
+    /// Column of the label.
     pub label_column: Option<usize>,
-    /// A chunk is one document, whose lines are only blanks between words
+    /// Whether a chunk is one document, in which line ends only separate words
     /// ([`Lines::whole`](crate::Lines::whole)). There are no columns then.
     pub whole: bool,
 }
@@ -67,18 +66,18 @@ impl Default for Tokenizer {
 
 /// The words of the lines of a chunk, with numbers of their own. Reused from chunk to chunk.
 ///
-/// About twice as large as the chunk with English words; n-grams multiply it.
-/// [`bytes`](Self::bytes) says it.
+/// About twice as large as a chunk of English words; n-grams multiply it. [`bytes`](Self::bytes)
+/// returns its size.
 #[derive(Clone, Default)]
 pub struct Documents {
     words: Vocabulary,
     labels: Vocabulary,
     /// First entry of every line, and the number of entries.
     offsets: Vec<usize>,
-    /// Different words of a line, in order of first appearance, and how often each is there.
+    /// Distinct words of a line, in order of first appearance, with their counts.
     entries: Vec<(u32, u32)>,
     row_labels: Vec<u32>,
-    /// For every word the last line that has it, and the entry there.
+    /// For every word the last line that contains it, and the entry there.
     last_seen: Vec<(usize, usize)>,
     lower_case: String,
     kept: Vec<(usize, usize)>,
@@ -147,7 +146,7 @@ impl Documents {
         self.last_seen.clear();
     }
 
-    /// Documents: the lines of the chunk.
+    /// Number of documents: the lines of the chunk.
     #[must_use]
     pub fn len(&self) -> usize {
         self.offsets.len().saturating_sub(1)
@@ -171,7 +170,7 @@ impl Documents {
         &self.labels
     }
 
-    /// Bytes of memory that it holds, used or not.
+    /// Allocated bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let Documents {
@@ -195,8 +194,8 @@ impl Documents {
             + ngram.capacity()
     }
 
-    /// The documents as rows: counts of words under the numbers that [`Vocabulary::merge`] or
-    /// [`Vocabulary::look_up`] gave, without those that are unknown. Labels become the numbers in
+    /// The documents as rows: counts of words by the numbers of [`Vocabulary::merge`] or
+    /// [`Vocabulary::look_up`], without unknown words. Labels become the numbers in
     /// `label_numbers`, -1 if unknown.
     pub fn rows(&self, numbers: &[u64], label_numbers: &[u64], batch: &mut Batch) {
         batch.clear(self.len(), self.entries.len());
@@ -366,8 +365,7 @@ fn is_letter_or_number(character: char) -> bool {
     )
 }
 
-/// A bit for every character below 2^16: the search in the tables of Unicode takes ten times
-/// longer.
+/// A bit for every character below 2^16: a search in the tables of Unicode takes ten times as long.
 static BASIC_PLANE: LazyLock<Vec<u64>> = LazyLock::new(|| {
     let mut bits = vec![0; 0x1_0000 / 64];
     for character in ('\u{80}'..='\u{ffff}').filter(|&character| is_letter_or_number(character)) {

@@ -28,11 +28,11 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// What [`look_up`](Self::look_up) gives for a word that is not there.
+    /// The result of [`look_up`](Self::look_up) for an unknown word.
     pub const UNKNOWN: u64 = u64::MAX;
     const LARGEST: u64 = u32::MAX as u64;
 
-    /// Words.
+    /// Number of words.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.ends.len() as u64
@@ -44,7 +44,7 @@ impl Vocabulary {
         self.ends.is_empty()
     }
 
-    /// The word with a number. Panics if there is none.
+    /// The word of a number. Panics if there is none.
     #[must_use]
     pub fn word(&self, number: u64) -> &str {
         let number = number as usize;
@@ -74,7 +74,7 @@ impl Vocabulary {
             .copied()
     }
 
-    /// The number of a word, which is added if it is new. There must be room for one more (see
+    /// The number of a word, which is added if it is new. The caller has reserved room for it (see
     /// [`merge`](Self::merge)).
     #[inline]
     pub(crate) fn number_or_insert(&mut self, word: &str) -> u32 {
@@ -104,8 +104,8 @@ impl Vocabulary {
         number
     }
 
-    /// Adds the words of a chunk that are new, in their order, and gives the number here of each of
-    /// them. Merging chunks in the order of the text numbers words as one pass over the text would.
+    /// Adds the new words of a chunk, in their order, and returns the number of each word. Merging
+    /// chunks in the order of the text numbers words like one pass over the text.
     ///
     /// Errors: [`Error::Unsupported`] beyond 2^32 - 1 words.
     pub fn merge(&mut self, words: &Vocabulary, numbers: &mut Vec<u64>) -> Result<()> {
@@ -145,8 +145,8 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// The number here of each word of a chunk, [`Self::UNKNOWN`] for those that are not there: for
-    /// data that are to have the columns of others.
+    /// The number of each word of a chunk, [`Self::UNKNOWN`] for unknown ones: for data with the
+    /// columns of other data.
     pub fn look_up(&self, words: &Vocabulary, numbers: &mut Vec<u64>) {
         numbers.clear();
         numbers.extend(
@@ -156,7 +156,7 @@ impl Vocabulary {
         );
     }
 
-    /// Bytes of memory that it holds, used or not.
+    /// Allocated bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.text.capacity()
@@ -164,16 +164,16 @@ impl Vocabulary {
             + self.table.allocation_size()
     }
 
-    /// The most bytes of memory that it holds while it [`merge`](Self::merge)s these words: what
-    /// grows is there twice for a moment.
+    /// Upper bound of the memory while it [`merge`](Self::merge)s these words, bytes: a table that
+    /// grows exists twice for a moment.
     #[must_use]
     pub fn bytes_to_merge(&self, words: &Vocabulary) -> usize {
         let Growth { text, ends, table } = self.growth(words);
         self.bytes() + text.unwrap_or(0) + ends.unwrap_or(0) * size_of::<u64>() + table.unwrap_or(0)
     }
 
-    /// What has to grow if all of the words are new. By a quarter at least, so that growing costs a
-    /// constant number of copies a word.
+    /// The tables that have to grow if all words are new. They grow by at least a quarter, so that
+    /// growing costs a constant number of copies a word.
     fn growth(&self, words: &Vocabulary) -> Growth {
         let grown =
             |held: usize, needed: usize| (needed > held).then(|| needed.max(held + held / 4));
@@ -181,22 +181,22 @@ impl Vocabulary {
             text: grown(self.text.capacity(), self.text.len() + words.text.len()),
             ends: grown(self.ends.capacity(), self.ends.len() + words.ends.len()),
             table: grown(self.table.capacity(), self.ends.len() + words.ends.len()).map(|_| {
-                // The table keeps an eighth free and has a power of two of places, of 4 + 1 bytes;
-                // its ends take some more.
+                // The table keeps an eighth free and has a power of two of slots, of 4 + 1 bytes,
+                // plus a constant.
                 let words = (self.ends.len() + words.ends.len()).max(self.table.capacity() + 1);
                 (words * 8).div_ceil(7).next_power_of_two() * 5 + 64
             }),
         }
     }
 
-    /// Forgets the words and keeps the memory.
+    /// Removes the words and keeps the memory.
     pub fn clear(&mut self) {
         self.text.clear();
         self.ends.clear();
         self.table.clear();
     }
 
-    /// One word a line.
+    /// Writes one word a line.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         self.iter().try_for_each(|word| {
             out.write_all(word.as_bytes())?;
@@ -204,7 +204,7 @@ impl Vocabulary {
         })
     }
 
-    /// Reads one word a line, until the text ends. A word that is there twice is an error.
+    /// Reads one word a line, until the text ends. A repeated word is an error.
     pub fn read<R: Read>(lines: &mut Lines<R>) -> Result<Vocabulary> {
         let mut vocabulary = Vocabulary::default();
         let mut chunk = Chunk::default();
@@ -223,7 +223,7 @@ impl Vocabulary {
                 if let Some(number) = self.find(hash, word) {
                     let word = shown(word);
                     return Err(text.fault(format!(
-                        "the word '{word}' is there already, with number {number} (from 0)"
+                        "the word '{word}' is repeated; it has number {number} (from 0)"
                     )));
                 }
                 if self.len() == Self::LARGEST {
@@ -237,14 +237,13 @@ impl Vocabulary {
     }
 }
 
-/// The file of words beside a matrix: one a line, as many as the matrix has columns, whatever its
-/// line ends. Empty lines at its end are none; words may be there twice, since they only name
-/// columns.
+/// The file of words beside a matrix: one a line, as many as the matrix has columns, with any line
+/// ends. Empty lines at its end are ignored; words may be repeated, since they only name columns.
 pub struct WordLines {
     object: String,
     columns: u64,
     words: u64,
-    /// First empty line of those that were read last.
+    /// First of the empty lines read last.
     blank: Option<u64>,
 }
 
@@ -260,10 +259,10 @@ impl WordLines {
         }
     }
 
-    /// The words of a chunk as text, one a line with a newline behind each, in place of what `out`
-    /// held.
+    /// The words of a chunk as text, one a line with a newline behind each, in place of the content
+    /// of `out`.
     ///
-    /// Errors: [`Error::Line`] for what is not UTF-8, and for an empty line with words behind it;
+    /// Errors: [`Error::Line`] for text that is not UTF-8, and for an empty line before a word;
     /// [`Error::Unsupported`] for too many words.
     pub fn read(&mut self, chunk: &Chunk, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
@@ -276,7 +275,7 @@ impl WordLines {
                     self.blank.get_or_insert(number);
                 } else if let Some(blank) = self.blank {
                     return Err(text.fault(format!(
-                        "a word behind line {blank}, which is empty: every column needs a word"
+                        "a word after line {blank}, which is empty: every column needs a word"
                     )));
                 } else {
                     out.extend_from_slice(word.as_bytes());
@@ -293,7 +292,7 @@ impl WordLines {
         }
     }
 
-    /// To be called at the end of the file. Errors: [`Error::Unsupported`] for too few words.
+    /// Called at the end of the file. Errors: [`Error::Unsupported`] for too few words.
     pub fn finish(self) -> Result<()> {
         if self.words < self.columns {
             Err(self.error(""))
@@ -310,7 +309,7 @@ impl WordLines {
     }
 }
 
-/// New capacities of what has to grow; of the table its bytes.
+/// New capacities of the growing tables; for the hash table its bytes.
 struct Growth {
     text: Option<usize>,
     ends: Option<usize>,
@@ -318,7 +317,7 @@ struct Growth {
 }
 
 impl<'a> FromIterator<&'a str> for Vocabulary {
-    /// Words that are there again keep their first number.
+    /// Repeated words keep their first number.
     fn from_iter<I: IntoIterator<Item = &'a str>>(words: I) -> Vocabulary {
         let mut vocabulary = Vocabulary::default();
         words.into_iter().for_each(|word| {
@@ -413,7 +412,7 @@ mod tests {
             (
                 b"a\nbbbbbbbb\n\n\nc\n",
                 3,
-                "words, line 5, column 1: a word behind line 3, which is empty",
+                "words, line 5, column 1: a word after line 3, which is empty",
             ),
         ] {
             let error = words_of(text, columns).unwrap_err().to_string();

@@ -7,9 +7,9 @@
 //!    382:1 1044:1           a row without labels begins with a blank
 //! ```
 //!
-//! Every line is a row, blank ones too. Features and labels may come in any order; a feature that
-//! comes twice in a row is refused. Source: Bhatia et al., "The extreme classification repository",
-//! 2016.
+//! Every line is a row, including blank ones. Features and labels may come in any order; a feature
+//! that is repeated in a row is refused. Source: Bhatia et al., "The extreme classification
+//! repository", 2016.
 
 use std::io::Read;
 
@@ -29,7 +29,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Takes the header off the text.
+    /// Reads the header off the text.
     pub fn read<R: Read>(lines: &mut Lines<R>) -> Result<Header> {
         let line = lines.line()?.ok_or_else(|| {
             Error::corrupt(lines.object(), 0, "the file is empty, a header is expected")
@@ -59,7 +59,7 @@ impl Header {
         out.extend_from_slice(format!("{rows} {columns} {labels}\n").as_bytes());
     }
 
-    /// To count [`Batch::rows`] of all chunks with.
+    /// A count to check [`Batch::rows`] of all chunks against.
     #[must_use]
     pub fn tally(&self, object: &str) -> Tally {
         Tally::new(object, "rows", self.rows)
@@ -95,8 +95,8 @@ pub fn parse(
     )
 }
 
-/// Appends rows as text. One label a row is written as that label if it is a whole number from 0,
-/// and refused otherwise.
+/// Appends rows as text. A single label a row is written if it is an integer from 0, and refused
+/// otherwise.
 pub fn write(batch: &Batch, precision: Precision, out: &mut Vec<u8>) -> Result<()> {
     for row in 0..batch.rows() {
         match batch.labels.get(row) {

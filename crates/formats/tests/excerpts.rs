@@ -1,4 +1,5 @@
-//! Excerpts of real data (`data/README.md`), packed or not, against facts counted by other tools.
+//! Excerpts of real data (`data/README.md`), compressed or not, against facts counted by other
+//! tools.
 
 mod common;
 

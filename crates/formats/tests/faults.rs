@@ -1,4 +1,4 @@
-//! Every fault of a text is found, and named by its line and in words.
+//! Every fault of a text is found, and reported with its line and reason.
 
 mod common;
 
@@ -37,7 +37,7 @@ fn a_whole_text_is_one_document_with_words_across_lines() {
     }
 }
 
-/// The line, and whether the reason has these words.
+/// Checks the line, and that the reason contains these words.
 fn check<T>(result: Result<T>, expected_line: u64, words: &str, text: &str) {
     match result.err() {
         Some(Error::Line { line, reason, .. }) => {
@@ -66,7 +66,7 @@ fn libsvm_faults_are_named() {
         ("nan 1:1\n", 1, "not finite"),
         ("1 0:1\n", 1, "begin with 1"),
         ("1 -1:1\n", 1, "negative"),
-        ("1 3:1 2:1 3:2\n", 1, "feature 3 is there twice"),
+        ("1 3:1 2:1 3:2\n", 1, "feature 3 is repeated"),
         ("1 99999999999999999999:1\n", 1, "larger than 2^63"),
         ("1 1\n", 1, "feature:value"),
         ("1 1:\n", 1, "the end of the line"),
@@ -155,7 +155,7 @@ fn columns_beyond_those_asked_for_are_named_with_the_number_asked_for() {
 
 #[test]
 fn values_beyond_float32_are_named_where_float32_is_asked_for() {
-    // The first decimal number that is rounded to infinity, and the last that is not.
+    // The smallest decimal number that is rounded to infinity, and the largest that is not.
     let (beyond, within) = ("3.4028235677973366e38", "-3.4028235677973362e38");
     let libsvm = |value: &str, precision| {
         let (base, labels) = (Base::One, LabelKind::One);
@@ -329,7 +329,7 @@ fn xc_faults_are_named() {
     check(
         read_xc("2 3 4 5\n"),
         1,
-        "more than the line should have",
+        "more than expected in the line",
         "long header",
     );
     check(
@@ -353,7 +353,7 @@ fn xc_faults_are_named() {
     check(
         read_xc("1 3 4\n0 1:1 1:2\n"),
         2,
-        "feature 1 is there twice",
+        "feature 1 is repeated",
         "twice",
     );
     assert!(matches!(read_xc(""), Err(Error::Corrupt { .. })));
@@ -400,7 +400,7 @@ fn matrix_market_faults_are_named() {
         ("2 2 1\n1 -1 1\n", 4, "negative"),
         ("2 2 1\n1 1\n", 4, "the end of the line"),
         ("2 2 1\n1 1 inf\n", 4, "not finite"),
-        ("2 2 1\n1 1 1 1\n", 4, "more than the line should have"),
+        ("2 2 1\n1 1 1 1\n", 4, "more than expected in the line"),
         (
             "2 2 1\n\n\n1.5 1 1\n",
             6,
@@ -478,7 +478,7 @@ fn matrix_market_faults_are_named() {
     check(
         array("2 2\n1\n2\n3 4\n"),
         5,
-        "more than the line should have",
+        "more than expected in the line",
         "two values in a line",
     );
     check(array("2 2\n1\n2\n0.5\n"), 5, "whole numbers", "fraction");
@@ -514,7 +514,7 @@ fn bag_of_words_faults_are_named() {
     };
     for (text, line, words) in [
         ("2\nx\n", 2, "the number of words"),
-        ("2\n3\n4 5\n", 3, "more than the line should have"),
+        ("2\n3\n4 5\n", 3, "more than expected in the line"),
         ("2\n3\n1\n3 1 1\n", 4, "document '3'"),
         ("2\n3\n1\n1 0 1\n", 4, "word '0'"),
         ("2\n3\n1\n1 1 -1\n", 4, "negative"),

@@ -1,5 +1,5 @@
-//! Files written by SciPy, scikit-learn and PyArrow (`golden/make_golden.py`) are read as what was
-//! written.
+//! Files written by SciPy, scikit-learn and PyArrow (`golden/make_golden.py`) are read back
+//! correctly.
 
 mod common;
 
@@ -63,7 +63,7 @@ fn open_npz(name: &str) -> Result<npz::Reader> {
     )
 }
 
-/// Everything in batches of at most `most` entries, and how many batches there were.
+/// The matrix read in batches of at most `most` entries, and the number of batches.
 fn read_npz(name: &str, most: usize) -> Result<(Matrix, usize)> {
     let (mut matrix, mut batch, mut triplets, mut count) =
         (Matrix::new(), Batch::default(), Triplets::default(), 0);

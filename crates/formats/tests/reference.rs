@@ -1,5 +1,5 @@
-//! The fast parsers against plain ones that split at blanks, and results that do not depend on how
-//! the text is cut.
+//! The fast parsers against plain ones that split at blanks, with results independent of how the
+//! text is cut.
 
 mod common;
 
@@ -8,7 +8,7 @@ use outcore_formats::text::{Documents, Tokenizer};
 use outcore_formats::{Batch, Chunk, Lines, Position, Source, Vocabulary};
 use proptest::prelude::*;
 
-/// Label, then columns and values in order; none for a line that is no row.
+/// Label, then columns and values in order; `None` for a line that is no row.
 fn reference_row(line: &str) -> Option<(f64, Vec<(u64, f64)>)> {
     let mut tokens = line.split('#').next()?.split_whitespace();
     let label = tokens.next()?.parse().ok()?;
@@ -31,7 +31,7 @@ fn number() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Lines as people write them: blanks of all kinds, comments, features in any order.
+/// Lines as they occur in practice: blanks of all kinds, comments, features in any order.
 fn line() -> impl Strategy<Value = String> {
     let entries = proptest::collection::hash_map(0_u64..10_000_000_000, number(), 0..6);
     (number(), entries, "[ \t]{1,2}", "( ?#[a-z:1 ]{0,5})?\r?").prop_map(

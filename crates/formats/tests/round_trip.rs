@@ -1,4 +1,4 @@
-//! What a writer writes, the parser of the same format reads back.
+//! The output of each writer is read back by the parser of the same format.
 
 mod common;
 

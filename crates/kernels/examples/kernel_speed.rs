@@ -1,12 +1,11 @@
-//! How fast the kernels are on this machine, one thread, best of five: GFLOP/s of products, GB/s of
-//! what memory bounds.
+//! Speed of the kernels on this machine, one thread, best of five: GFLOP/s of products, GB/s of
+//! memory-bound work.
 //!
 //! `cargo run --release -p outcore-kernels --example kernel_speed [-- [--eigen] [path of a
 //! BLAS]...]`
 //!
-//! Bounds: products by the core's multiply-adds a second; narrow products and element-wise work by
-//! the memory that one core reads and writes, for which the first element-wise lines (sum, fill)
-//! stand.
+//! Bounds: products are bound by the multiply-adds of a core; narrow products and element-wise work
+//! by the memory bandwidth of a core, which the first element-wise lines (sum, fill) show.
 
 use outcore_kernels::*;
 use std::hint::black_box;
@@ -118,8 +117,8 @@ fn product<T: Real>(n: usize, ld: usize, blas: &Blas) -> f64 {
     gemm_flops(n, n, n) as f64 / seconds / 1e9
 }
 
-/// Counted with the flops of the triangle, so that twice the time of gemm's half shows as half the
-/// number.
+/// Counted with the flops of the triangle: the number is half that of gemm if it takes as long as
+/// the full product.
 fn symmetric(n: usize, k: usize, blas: &Blas) -> f64 {
     let (a, mut c) = (numbers::<f32>(n * k), numbers::<f32>(n * n));
     let a = view(&a, k, n, n, 1).unwrap().transpose();

@@ -1,9 +1,9 @@
-//! Which library multiplies: the built-in kernel, or a BLAS that the user brings at run time.
+//! The library that multiplies: the built-in kernel, or a BLAS that the user loads at run time.
 //!
-//! A library is opened with the dynamic loader and asked for the C interface (`cblas_sgemm` and
-//! friends) under the names that MKL, OpenBLAS, BLIS and the wheels of numpy and scipy give it,
-//! with 32- or 64-bit integers. It is told to use one thread, since the engine runs one call a
-//! core, and must pass a small product before it is accepted.
+//! A library is opened with the dynamic loader and searched for the C interface (`cblas_sgemm` and
+//! others) under the names that MKL, OpenBLAS, BLIS and the wheels of numpy and scipy give it, with
+//! 32- or 64-bit integers. It is set to one thread, since the engine runs one call a core, and must
+//! compute a small product correctly before it is accepted.
 #![allow(unsafe_code)]
 
 use crate::{Dtype, Error, Real};
@@ -21,7 +21,7 @@ pub enum Blas {
     /// The kernel that is compiled in.
     #[default]
     Builtin,
-    /// A library that the user brought, made by [`Blas::load`].
+    /// A library of the user, made by [`Blas::load`].
     Loaded(Arc<Loaded>),
 }
 
@@ -29,12 +29,12 @@ impl Blas {
     /// Opens a BLAS by path, or by a name that the dynamic loader finds (`libmkl_rt.so.2`,
     /// `libopenblas.so.0`).
     ///
-    /// The library is set to one thread for the whole process, which other users of the same file
-    /// (numpy, when its own copy is named) will notice. It stays loaded until the process ends.
+    /// The library is set to one thread for the whole process, which affects other users of the
+    /// same file (numpy, if its own copy is named). It stays loaded until the process ends.
     ///
     /// # Errors
-    /// [`Error::BlasLoad`] when the loader refuses it, [`Error::BlasUnusable`] when a product is
-    /// missing or wrong.
+    /// [`Error::BlasLoad`] if the loader refuses it, [`Error::BlasUnusable`] if a function is
+    /// missing or its result is wrong.
     pub fn load(library: impl AsRef<Path>) -> Result<Self, Error> {
         Loaded::open(library.as_ref()).map(|loaded| Self::Loaded(Arc::new(loaded)))
     }
@@ -47,7 +47,7 @@ impl Blas {
         }
     }
 
-    /// The version as the library tells it.
+    /// The version that the library reports.
     pub fn version(&self) -> &str {
         match self {
             Self::Builtin => concat!("outcore ", env!("CARGO_PKG_VERSION")),
@@ -62,7 +62,7 @@ impl fmt::Debug for Blas {
     }
 }
 
-/// How wide the library's integers are.
+/// Width of the library's integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Integers {
     Bits32,
@@ -95,8 +95,8 @@ type Gemm<I, T> =
     unsafe extern "C" fn(c_int, c_int, c_int, I, I, I, T, *const T, I, *const T, I, T, *mut T, I);
 type Syrk<I, T> = unsafe extern "C" fn(c_int, c_int, c_int, I, I, T, *const T, I, T, *mut T, I);
 
-/// Names of the C interface: before and after `sgemm`, and the integers that the name implies
-/// (None: ask the library). Names that say 64 come first, because MKL has both and the plain one
+/// Names of the C interface: prefix and suffix of `sgemm`, and the integers that the name implies
+/// (None: ask the library). Names with 64 come first, because MKL has both and the plain one
 /// depends on an environment variable.
 const SPELLINGS: [(&str, &str, Option<Integers>); 7] = [
     ("cblas_", "_64", Some(Integers::Bits64)),
@@ -153,7 +153,7 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// A product whose result is known, so that a library with other integers or other meaning is
+    /// A product with a known result, so that a library with other integers or other semantics is
     /// refused here.
     fn probe<T: Real>(&self) -> Result<(), String> {
         let a = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0].map(T::of);
@@ -172,8 +172,8 @@ impl Loaded {
     }
 
     /// Memory that calls may hold a thread. OpenBLAS and MKL pack panels of a few MiB into buffers
-    /// that they keep, and neither tells how many: this is what was seen resident with both,
-    /// rounded up; for small calls most of the operands.
+    /// that they keep, and neither reports the size: this is the resident memory observed with
+    /// both, rounded up; for small calls it is bounded by the operands.
     pub(crate) fn scratch_bytes(&self, m: usize, n: usize, k: usize, element: usize) -> usize {
         const LEAST: usize = 2 << 20;
         const MOST: usize = 24 << 20;
@@ -184,7 +184,7 @@ impl Loaded {
         (packed / 4 * 3).saturating_add(LEAST).min(MOST)
     }
 
-    /// The call that computes C = A B, if the strides can be said in BLAS.
+    /// The call that computes C = A B, if BLAS can express the strides.
     pub(crate) fn plan_gemm<T: Real>(
         &self,
         c: MatRef<'_, T>,
@@ -248,8 +248,8 @@ impl Operand {
 
 fn operand<T: Real>(a: MatRef<'_, T>) -> Option<Operand> {
     let (rows, cols) = a.shape();
-    // The stride of a direction with one element says nothing; BLAS still wants a leading dimension
-    // as long as the line.
+    // The stride of a dimension with one element is arbitrary; BLAS still requires a leading
+    // dimension of at least the length of a line.
     let leading = |lines: usize, stride: isize, length: usize| -> Option<usize> {
         if lines <= 1 {
             return Some(length.max(1));
@@ -410,7 +410,7 @@ fn symbol(library: &'static Library, name: &str) -> Option<*const c_void> {
         .into()
 }
 
-/// Calls `int f(void)`-like questions by one of several names.
+/// The address of the first of several names that exists.
 fn first(library: &'static Library, names: &[&str]) -> Option<*const c_void> {
     names.iter().find_map(|name| symbol(library, name))
 }
@@ -483,7 +483,7 @@ fn version_of(library: &'static Library, config: Option<&str>) -> String {
     "unknown".to_owned()
 }
 
-/// The integers of a `cblas_sgemm` whose name does not say.
+/// The integers of a `cblas_sgemm` whose name does not imply them.
 fn integers_of(library: &'static Library, config: Option<&str>) -> Integers {
     if config.is_some_and(|config| config.contains("USE64BITINT")) {
         return Integers::Bits64;
@@ -504,8 +504,8 @@ fn integers_of(library: &'static Library, config: Option<&str>) -> Integers {
     Integers::Bits32
 }
 
-/// One thread a call, by the setter that the library has; one that has none is single-threaded or
-/// keeps its own counsel.
+/// Sets one thread a call, by the setter that the library has; a library without one is
+/// single-threaded or not configurable.
 fn one_thread(library: &'static Library) {
     // MKL's threaded layer wants an OpenMP runtime beside it and ends the process without one; the
     // sequential layer needs nothing. The choice only counts before MKL's first call, and is

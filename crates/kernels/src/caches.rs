@@ -1,16 +1,16 @@
-//! What is to be in a processor's caches soon, and what is not.
+//! Prefetching into the processor's caches, and writing around them.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 
 pub(crate) const LINE: usize = 64;
-/// Of a piece, asked for before it is used.
+/// Bytes of a piece that are prefetched.
 pub(crate) const FETCHED_BYTES: usize = 8 * LINE;
 
 pub(crate) type Line = [u8; LINE];
 pub(crate) type Room = [MaybeUninit<u8>; LINE];
 
-/// Asks for the cache line at an address, whatever lies there, without waiting for it.
+/// Prefetches the cache line at any address, without waiting for it.
 #[inline(always)]
 pub(crate) fn fetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -22,9 +22,8 @@ pub(crate) fn fetch<T>(at: *const T) {
     let _ = at;
 }
 
-/// Asks for the beginning of bytes that are copied next, without waiting for it. Processors find
-/// the rest by themselves, and sooner than where all lines are asked for at once: those that wait
-/// for memory are few.
+/// Prefetches the beginning of bytes that are copied next. Hardware prefetchers follow with the
+/// rest, and sooner than if software prefetched all lines: a core can wait for few lines at a time.
 pub fn fetch_bytes(bytes: &[u8]) {
     bytes[..bytes.len().min(FETCHED_BYTES)]
         .iter()
@@ -32,7 +31,7 @@ pub fn fetch_bytes(bytes: &[u8]) {
         .for_each(|byte| fetch(byte));
 }
 
-/// Asks for an element that is used soon, without waiting for it; for none where there is none.
+/// Prefetches an element that is used soon, if it exists.
 #[inline(always)]
 pub fn fetch_from<T>(list: &[T], index: usize) {
     list.get(index)
@@ -40,8 +39,8 @@ pub fn fetch_from<T>(list: &[T], index: usize) {
         .for_each(|element| fetch(element));
 }
 
-/// Appends bytes that are used only after the caches have had others: they go past these to memory,
-/// whose lines need not be read first.
+/// Appends bytes that are not read soon: they are written around the caches to memory, whose lines
+/// need not be read first.
 pub fn append_past_caches(list: &mut Vec<u8>, bytes: &[u8]) {
     let (head, lines, tail) = lines(list, bytes);
     list.extend_from_slice(head);
@@ -57,8 +56,8 @@ pub fn append_past_caches(list: &mut Vec<u8>, bytes: &[u8]) {
     list.extend_from_slice(tail);
 }
 
-/// Bytes that are appended to a list, which has room for them from now on, cut where lines of the
-/// list begin.
+/// Splits bytes to be appended to a list, at the cache lines of the list, and reserves room for
+/// them.
 pub(crate) fn lines<'a>(list: &mut Vec<u8>, bytes: &'a [u8]) -> (&'a [u8], &'a [Line], &'a [u8]) {
     list.reserve(bytes.len());
     let (head, rest) = bytes.split_at(
@@ -71,7 +70,7 @@ pub(crate) fn lines<'a>(list: &mut Vec<u8>, bytes: &'a [u8]) -> (&'a [u8], &'a [
     (head, lines, tail)
 }
 
-/// Writes a line past the caches.
+/// Writes a line around the caches.
 ///
 /// # Safety
 /// `room` begins at a multiple of [`LINE`], and is not read before [`stored`].
@@ -95,7 +94,7 @@ pub(crate) unsafe fn store(line: &Line, room: &mut Room) {
     room.write_copy_of_slice(line);
 }
 
-/// Counts lines that were written behind the end of a list as its own.
+/// Sets the length of a list after lines were written behind its end.
 ///
 /// # Safety
 /// `lines` lines were written.

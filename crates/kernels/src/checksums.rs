@@ -1,15 +1,15 @@
-//! CRC-32C (Castagnoli, as iSCSI has it) of several pieces at once.
+//! CRC-32C (Castagnoli, as in iSCSI) of several pieces at once.
 //!
-//! Processors take in eight bytes a cycle, and give the result three cycles later: a piece by
-//! itself waits for two of three.
+//! The instruction takes eight bytes a cycle and has a latency of three cycles: with one piece, the
+//! processor waits for two of three.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
 mod sse42;
 
-/// The checksums of three pieces, which are best of one length; none where this processor has no
-/// instruction for them. The beginnings of those that come later are asked for from memory
-/// meanwhile, line by line: a processor that is asked for many lines at once waits.
+/// The checksums of three pieces, preferably of equal length; `None` if this processor has no
+/// instruction for them. Meanwhile the beginnings of the pieces in `coming` are prefetched, line by
+/// line, since a processor stalls if too many lines are requested at once.
 pub fn crc32c_of_three(pieces: [&[u8]; 3], coming: [&[u8]; 3]) -> Option<[u32; 3]> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("sse4.2") {
@@ -20,9 +20,9 @@ pub fn crc32c_of_three(pieces: [&[u8]; 3], coming: [&[u8]; 3]) -> Option<[u32; 3
     None
 }
 
-/// Appends bytes past the caches ([`append_past_caches`](crate::append_past_caches)), and returns
-/// the checksum of these behind bytes of such a checksum, from the same pass; nothing is appended
-/// where this processor has no instruction for it.
+/// Appends bytes around the caches ([`append_past_caches`](crate::append_past_caches)), and returns
+/// the checksum of the bytes so far, of which those before have the checksum `before`, in one pass.
+/// Appends nothing if this processor has no instruction for it.
 pub fn append_with_crc32c(list: &mut Vec<u8>, bytes: &[u8], before: u32) -> Option<u32> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("sse4.2") {

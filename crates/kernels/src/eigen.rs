@@ -14,8 +14,8 @@ use faer::dyn_stack::{MemBuffer, MemStack};
 use faer::linalg::evd::{ComputeEigenvectors, self_adjoint_evd, self_adjoint_evd_scratch};
 use faer::{Mat, MatMut, MatRef, Par};
 
-/// Most that faer packs: it reserves twice the last-level cache a thread and touches half of that
-/// at most.
+/// Most memory that faer packs into: it reserves twice the last-level cache a thread and touches at
+/// most half of that.
 const FAER_THREAD_BYTES: usize = 64 << 20;
 
 /// Eigenvalues, largest first, and their orthonormal eigenvectors as columns.
@@ -31,17 +31,17 @@ pub struct Eigen<T> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct TopOptions {
-    /// A pair counts as found when |C v - lambda v| <= tolerance * lambda_1. Not below what the
-    /// type can reach.
+    /// A pair has converged if |C v - lambda v| <= tolerance * lambda_1. Raised to the precision of
+    /// the type.
     pub tolerance: f64,
     /// Seed of the first block.
     pub seed: u64,
-    /// Columns that C is multiplied by at once.
+    /// Columns of a product with C.
     pub block: usize,
     /// Columns at which the basis is contracted, no fewer than k and three blocks; `None` for 2k
     /// and four blocks. Fewer take less memory and more products.
     pub basis: Option<usize>,
-    /// Products with a block before the search is given up.
+    /// Products with a block before the search ends without convergence.
     pub products_max: usize,
 }
 
@@ -117,7 +117,7 @@ pub fn eigh<T: Real>(c: MatRef<'_, T>, k: Option<usize>) -> Result<Eigen<T>, Err
 
 /// Bytes that [`eigh`] allocates at its peak for an n x n matrix and k pairs, the result included.
 pub fn eigh_scratch_bytes<T: Real>(n: usize, k: usize) -> usize {
-    // faer rounds columns up to whole cache lines of the longest kind.
+    // faer rounds columns up to whole cache lines of the longest size.
     let column = (n + 16) * size_of::<T>();
     let square = n * column + column;
     let result = k * column;
@@ -131,7 +131,7 @@ fn evd_scratch<T: Real>(n: usize) -> faer::dyn_stack::StackReq {
 }
 
 /// The k largest eigenvalues of a symmetric matrix with their vectors, by products with it; the
-/// dense [`eigh`] where these do not converge or k is not small.
+/// dense [`eigh`] if these do not converge or k is not small.
 ///
 /// Shapes: c is n x n, both triangles filled.
 ///
@@ -180,13 +180,12 @@ pub fn eigh_top_scratch_bytes<T: Real>(n: usize, k: usize, options: &TopOptions)
     elements * size_of::<T>() + product.into_iter().fold(0, usize::max)
 }
 
-/// As [`eigh_top`], for a matrix that is known only by `apply(v, cv)`, which writes C v into cv;
-/// both are n x block at most. `apply` may fail, which ends the search: this is where a caller
-/// cancels.
+/// As [`eigh_top`], for a matrix that is given by `apply(v, cv)`, which writes C v into cv; both
+/// are n x block at most. `apply` may fail, which ends the search: a caller cancels this way.
 ///
 /// # Errors
-/// What `apply` returns; [`Error::Shape`] when k > n; [`Error::NotConverged`] when `products_max`
-/// is spent or numbers are not finite.
+/// Those of `apply`; [`Error::Shape`] if k > n; [`Error::NotConverged`] after `products_max`
+/// products or if numbers are not finite.
 pub fn eigh_top_with<T: Real, E: From<Error>>(
     n: usize,
     k: usize,
@@ -227,7 +226,7 @@ pub fn eigh_top_with<T: Real, E: From<Error>>(
     .into())
 }
 
-/// Columns at which the space is contracted: room for the kept ones and several blocks.
+/// Columns at which the space is contracted: the kept ones and several blocks.
 fn basis_columns(k: usize, options: &TopOptions) -> usize {
     let block = options.block.max(1);
     options
@@ -294,7 +293,8 @@ impl<'a, T: Real> Basis<'a, T> {
             .max(4.0 * T::EPSILON.f64() * (self.n as f64).sqrt())
     }
 
-    /// Applies C to the newest block and appends what is new in the result as the next block.
+    /// Applies C to the newest block and appends the new directions of the result as the next
+    /// block.
     fn extend<E: From<Error>>(
         &mut self,
         apply: &mut impl FnMut(MatRef<'_, T>, MatMut<'_, T>) -> Result<(), E>,
@@ -309,14 +309,14 @@ impl<'a, T: Real> Basis<'a, T> {
         Ok(())
     }
 
-    /// Makes `w` orthonormal to the basis and appends it; a whole space leaves nothing to append.
+    /// Makes `w` orthonormal to the basis and appends it, unless the basis spans the whole space.
     fn append(&mut self, mut w: Mat<T>) -> Result<(), Error> {
         let room = self.v.ncols() - self.used;
         let block = self.block.min(room);
         let old = self.v.as_ref().subcols(0, self.used);
         let mut coefficients = Mat::<T>::zeros(self.used, w.ncols());
         // Classical Gram-Schmidt against the basis, three times with a QR between: twice is enough
-        // (Giraud et al.), the third is for columns that had nothing new and were replaced by
+        // (Giraud et al.), the third is for columns without a new direction, which are replaced by
         // noise.
         for _pass in 0..3 {
             gemm(
@@ -351,7 +351,7 @@ impl<'a, T: Real> Basis<'a, T> {
         Ok(())
     }
 
-    /// The eigenpairs of C seen from the imaged part of the basis.
+    /// The eigenpairs of C projected on the imaged part of the basis.
     fn rayleigh_ritz(&self) -> Result<Eigen<T>, Error> {
         let columns = self.imaged();
         let (v, cv) = (
@@ -475,8 +475,8 @@ impl SplitMix {
         z ^ (z >> 31)
     }
 
-    /// The sum of four uniform numbers, centred: near enough to a normal one for a start vector,
-    /// and the same on every CPU.
+    /// The sum of four uniform numbers, centred: close enough to a normal distribution for a start
+    /// vector, and the same on every CPU.
     fn normal_like(&mut self) -> f64 {
         let uniform = |bits: u64| (bits >> 11) as f64 / (1u64 << 53) as f64 - 0.5;
         (0..4).map(|_| uniform(self.next())).sum()

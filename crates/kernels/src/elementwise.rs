@@ -44,7 +44,7 @@ pub fn axpby<T: Real>(y: MatMut<'_, T>, alpha: T, x: MatRef<'_, T>, beta: T) -> 
     Ok(())
 }
 
-/// x = alpha x; 0 fills with zeros, whatever was there.
+/// x = alpha x; 0 fills with zeros, even in place of NaN.
 pub fn scale<T: Real>(x: MatMut<'_, T>, alpha: T) {
     if alpha == T::ZERO {
         fill(x, T::ZERO);
@@ -66,8 +66,8 @@ pub fn fill<T: Real>(x: MatMut<'_, T>, value: T) {
     );
 }
 
-/// y = x between any two layouts and types: f64 to f32 rounds to nearest, too large becomes
-/// infinite.
+/// y = x between any two layouts and types: f64 to f32 rounds to nearest; overflow becomes
+/// infinity.
 ///
 /// # Errors
 /// [`Error::Shape`] when the shapes differ.
@@ -130,7 +130,7 @@ pub fn convert_from_f64<T: Real>(y: &mut [T], x: &[f64]) -> Result<(), Error> {
     convert_into(y, x)
 }
 
-/// sum += x, exact in the conversion: how products computed in T are accumulated over many blocks.
+/// sum += x, with an exact conversion: accumulates products computed in T over many blocks.
 ///
 /// # Errors
 /// [`Error::Shape`] when the shapes differ.
@@ -285,8 +285,8 @@ fn each_line<T: Real, U: Real>(
 }
 
 /// Any strides, in blocks that keep both operands in the first-level cache. A block of `x` is
-/// copied first, along the lines in which it lies: lines a power of two apart share few places in
-/// the cache, and would throw each other out before they are used up.
+/// copied first, along its lines: lines whose distance is a power of two share few sets of the
+/// cache and would evict each other before they are used up.
 #[inline(always)]
 fn each_block<T: Real, U: Real>(
     y: &mut MatMut<'_, U>,

@@ -1,10 +1,9 @@
-//! What can go wrong in arithmetic: a shape that does not fit, a library that cannot be used, no
-//! convergence.
+//! Errors of the arithmetic: a shape mismatch, an unusable library, no convergence.
 
 use std::fmt::Debug;
 
-/// An error of the kernels. Numbers are never an error here: NaN and infinity propagate as IEEE 754
-/// says.
+/// An error of the kernels. Values are never an error here: NaN and infinity propagate as in IEEE
+/// 754.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,17 +12,17 @@ pub enum Error {
     Shape {
         /// The function that was called.
         operation: &'static str,
-        /// The shapes in words.
+        /// The shapes, as text.
         what: String,
     },
-    /// A view that would reach outside its slice, or whose elements would share memory.
+    /// A view that would exceed its slice, or whose elements would share memory.
     #[error(
         "view of {rows} x {cols} elements with strides ({row_stride}, {col_stride}) in a slice of {len}: {why}"
     )]
     View {
-        /// Rows asked for.
+        /// Requested rows.
         rows: usize,
-        /// Columns asked for.
+        /// Requested columns.
         cols: usize,
         /// Elements from one row to the next.
         row_stride: usize,
@@ -31,17 +30,17 @@ pub enum Error {
         col_stride: usize,
         /// Elements in the slice.
         len: usize,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
-    /// A sparse matrix with a number that cannot be.
+    /// A sparse matrix with an invalid number.
     #[error("{part} of a sparse matrix, number {at}: {why}")]
     Sparse {
         /// `offsets`, `indices` or `values`.
         part: &'static str,
         /// Which of them, counted from 0.
         at: usize,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// A BLAS library that cannot be loaded.
@@ -49,7 +48,7 @@ pub enum Error {
     BlasLoad {
         /// Path or name as the caller gave it.
         library: String,
-        /// What the dynamic loader said.
+        /// The error of the dynamic loader.
         source: libloading::Error,
     },
     /// A library that was loaded but is not a BLAS that can be used here.
@@ -57,7 +56,7 @@ pub enum Error {
     BlasUnusable {
         /// Path or name as the caller gave it.
         library: String,
-        /// Which symbol is missing, or which check failed.
+        /// The missing symbol, or the failed check.
         why: String,
     },
     /// A decomposition that did not converge; NaN or infinity in the matrix is the usual cause.
@@ -65,13 +64,13 @@ pub enum Error {
     NotConverged {
         /// The function that was called.
         operation: &'static str,
-        /// What was reached.
+        /// The residual that was reached.
         why: String,
     },
 }
 
 impl Error {
-    /// A shape error in words, from named shapes.
+    /// A shape error with a text of the named shapes.
     pub(crate) fn shape(operation: &'static str, shapes: &[(&str, &dyn Debug)]) -> Self {
         let parts: Vec<String> = shapes
             .iter()

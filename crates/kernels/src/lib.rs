@@ -1,30 +1,30 @@
-//! Arithmetic on slices in memory: the room that knows shapes, element types and instruction sets,
-//! and nothing of files, tasks or threads.
+//! Arithmetic on slices in memory: knows shapes, element types and instruction sets; does not know
+//! files, tasks or threads.
 //!
-//! Every function here works on views ([`MatRef`], [`MatMut`]) or slices that the caller owns, runs
-//! on the calling thread, and either needs no scratch or says how much it takes
-//! ([`gemm_scratch_bytes`], [`eigh_scratch_bytes`]), so that the caller's memory budget can count
-//! it. Instruction sets are chosen at run time; the plain twin of each fast kernel lives in
-//! [`reference`](mod@reference) and the tests hold one against the other.
+//! Every function here works on views ([`MatRef`], [`MatMut`]) or slices of the caller, runs on the
+//! calling thread, and either needs no scratch or reports its size ([`gemm_scratch_bytes`],
+//! [`eigh_scratch_bytes`]), so that the caller's memory budget can count it. Instruction sets are
+//! chosen at run time; the plain twin of each fast kernel is in [`reference`](mod@reference), and
+//! the tests compare the two.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`mod@view`] | checked strided views of slices |
-//! | [`mod@gemm`] | matrix products on the built-in kernel or a BLAS that the user brings ([`Blas`]) |
+//! | [`mod@gemm`] | matrix products on the built-in kernel or a BLAS of the user ([`Blas`]) |
 //! | [`mod@syrk`] | symmetric products at half the cost |
 //! | [`elementwise`] | axpby, scale, fill, convert, center, accumulate in f64, transpose |
 //! | [`reduce`] | sums, dots, extrema, norms, non-finite search |
-//! | [`squares`] | sums of squares that leave no range |
+//! | [`squares`] | sums of squares that neither overflow nor underflow |
 //! | [`sparse`] | products of sparse matrices with dense ones |
 //! | [`mod@nearest`] | the nearest two centres of each row |
 //! | [`packed`] | rows in fewer bits |
 //! | [`statistics`] | mean, variance and range of columns, mergeable |
 //! | [`eigen`] | symmetric eigenproblems, thin orthonormal bases |
 //! | `checksums` | CRC-32C of short pieces
-//! | `caches` | what is to be in them soon, and what is not
+//! | `caches` | prefetching, and writing around the caches
 //!
-//! Determinism: the same arguments on the same kind of CPU give the same bits, with one exception:
-//! a BLAS that the user brings keeps its own promises.
+//! Determinism: the same arguments on the same kind of CPU give the same bits, except on a BLAS of
+//! the user, which may not be deterministic.
 #![deny(unsafe_code)]
 
 pub mod blas;

@@ -54,7 +54,7 @@ pub trait Real:
     const ONE: Self;
     /// The distance from 1 to the next larger number.
     const EPSILON: Self;
-    /// Rounds to nearest; too large becomes infinity.
+    /// Rounds to nearest; overflow becomes infinity.
     fn of(value: f64) -> Self;
     /// Exact.
     fn f64(self) -> f64;
@@ -65,22 +65,22 @@ pub trait Real:
     type Vector<S: Simd>: Copy;
     /// How many those are.
     fn lanes<S: Simd>() -> usize;
-    /// All alike.
+    /// All lanes equal.
     fn splat<S: Simd>(simd: S, value: Self) -> Self::Vector<S>;
     /// The first elements as `N` vectors; `from` has at least as many.
     fn vectors<S: Simd, const N: usize>(simd: S, from: &[Self]) -> &[Self::Vector<S>; N];
-    /// The same, to write to.
+    /// As `vectors`, mutable.
     fn vectors_mut<S: Simd, const N: usize>(
         simd: S,
         into: &mut [Self],
     ) -> &mut [Self::Vector<S>; N];
-    /// Fewer elements than a vector has, and zeros.
+    /// Fewer elements than a vector has, padded with zeros.
     fn load<S: Simd>(simd: S, from: &[Self]) -> Self::Vector<S>;
-    /// The first elements of a vector, as many as there is room for.
+    /// The first elements of a vector, as many as fit into the slice.
     fn store<S: Simd>(simd: S, into: &mut [Self], value: Self::Vector<S>);
     /// a b.
     fn times<S: Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
-    /// a b + c, rounded once where the processor can.
+    /// a b + c, rounded once if the processor supports it.
     fn fma<S: Simd>(
         simd: S,
         a: Self::Vector<S>,

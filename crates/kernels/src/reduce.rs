@@ -1,12 +1,12 @@
-//! Many elements to one: sums, dots, extrema, norms of rows and columns, and the search for what is
+//! Reductions: sums, dots, extrema, norms of rows and columns, and the search for elements that are
 //! not finite.
 //!
 //! Sums run in f64 over sixteen lanes that are added pairwise at the end: the order is fixed, so
 //! the bits are the same on every CPU, and the error grows with n / 16. NaN anywhere makes the
 //! result NaN, in extrema too.
 //!
-//! Cost: each reads every element once; no scratch. Norms are found wherever f64 can hold them:
-//! where the plain sum of squares turns out to have left the range, the line is read again
+//! Cost: each reads every element once; no scratch. Norms neither overflow nor underflow if f64 can
+//! represent them: if the plain sum of squares has left the range, the line is read again
 //! ([`Squares`]). Other sums are plain: squares of f64 beyond 1e154 overflow.
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ use faer::MatRef;
 /// of an addition.
 const LANES: usize = 16;
 
-/// Which norm of a row or a column.
+/// Kind of the norm of a row or a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Norm {
     /// Sum of absolute values.
@@ -39,7 +39,7 @@ pub fn sum<T: Real>(x: MatRef<'_, T>) -> f64 {
     )
 }
 
-/// Sum of the squares of all elements; infinite where that is more than f64 holds.
+/// Sum of the squares of all elements; infinite on overflow.
 pub fn sum_of_squares<T: Real>(x: MatRef<'_, T>) -> f64 {
     add_up(
         x,
@@ -168,9 +168,9 @@ pub fn column_norms<T: Real>(out: &mut [f64], x: MatRef<'_, T>, norm: Norm) -> R
     Ok(())
 }
 
-/// The norms of columns in the place of their sums of squares.
+/// Replaces sums of squares of columns by their norms.
 fn column_roots<T: Real>(sums: &mut [f64], x: MatRef<'_, T>) {
-    /// Columns that are looked at together: their sums are 8 KiB.
+    /// Columns computed together: their sums are 8 KiB.
     const TOGETHER: usize = 256;
     for (group, sums) in sums.chunks_mut(TOGETHER).enumerate() {
         let x = x.subcols(group * TOGETHER, sums.len());
@@ -196,8 +196,8 @@ fn column_roots<T: Real>(sums: &mut [f64], x: MatRef<'_, T>) {
     }
 }
 
-/// Whether a plain sum of `count` squares is accurate enough. Those of f32 are all within the range
-/// of f64.
+/// Whether a plain sum of `count` squares is accurate enough. Squares of f32 are always within the
+/// range of f64.
 fn is_plain<T: Real>(sum: f64, count: usize) -> bool {
     T::DTYPE == Dtype::F32 || is_faithful(sum, count)
 }
@@ -230,8 +230,8 @@ pub fn column_sums<T: Real>(sums: &mut [f64], x: MatRef<'_, T>) -> Result<(), Er
 
 /// Row and column of the first element, in row order, that is NaN or infinite.
 pub fn first_non_finite<T: Real>(x: MatRef<'_, T>) -> Option<(usize, usize)> {
-    // x * 0 is 0 for what is finite and NaN for all else, so a sum of a line's zeros tells whether
-    // to look closer.
+    // x * 0 is 0 for a finite x and NaN otherwise, so the sum of these products over a line shows
+    // whether it has to be searched.
     let suspicious = |line: MatRef<'_, T>| {
         add_up(
             line,
@@ -250,8 +250,8 @@ pub fn first_non_finite<T: Real>(x: MatRef<'_, T>) -> Option<(usize, usize)> {
     if x.row_stride() == 1 && x.col_stride() != 1 {
         return if suspicious(x) { search(x) } else { None };
     }
-    // Strips of some 64 KiB: still in cache when one has to be searched again, and long enough that
-    // the call is free.
+    // Strips of about 64 KiB: still in cache if one has to be searched again, and long enough to
+    // make the cost of the call negligible.
     let height = (65536 / size_of::<T>() / x.ncols().max(1)).max(1);
     let mut top = 0;
     while top < x.nrows() {
@@ -343,7 +343,7 @@ fn extreme<T: Real>(
     f: impl Fn(f64) -> f64 + Copy,
     better: impl Fn(f64, f64) -> bool + Copy,
 ) -> f64 {
-    // A NaN is taken always and never given up again, because nothing compares with it.
+    // A NaN is always taken and never replaced, since every comparison with it is false.
     let pick = move |best: f64, x: f64| {
         let x = f(x);
         if better(x, best) || x.is_nan() {

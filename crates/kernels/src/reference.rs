@@ -1,7 +1,6 @@
-//! Plain twins of the fast kernels: what each means, in the fewest lines, for the tests of this and
-//! other rooms.
+//! Plain twins of the fast kernels: their definitions, in the fewest lines, for tests.
 //!
-//! Everything is computed in f64 from the definitions; no speed is meant. They panic when shapes
+//! Everything is computed in f64 from the definitions, without optimisation. They panic if shapes
 //! differ.
 #![forbid(unsafe_code)]
 

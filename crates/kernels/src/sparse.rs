@@ -1,16 +1,16 @@
 //! Products of a sparse matrix with dense ones.
 //!
-//! A sparse matrix lies in compressed rows (CSR): `offsets` say where the entries of each row
-//! begin, `indices` in which column an entry is, `values` what it is; without values every entry is
-//! one. A matrix in compressed columns is the transpose of one in compressed rows. All work goes
-//! row after row: for A X the rows of X that a row of A names are added up in registers, for A^T X
-//! a row of X is added to the rows of the result that a row of A names, and A^T (A X) does one
-//! after the other, so that each row of A is looked at once.
+//! A sparse matrix is in compressed rows (CSR): `offsets` of the entries of each row, `indices`
+//! with the column of each entry, and `values`; without values every entry is one. A matrix in
+//! compressed columns is the transpose of one in compressed rows. All work proceeds row by row: for
+//! A X the rows of X named by a row of A are summed in registers, for A^T X a row of X is added to
+//! the rows of the result named by a row of A, and A^T (A X) does both in turn, so that each row of
+//! A is read once.
 //!
-//! Dense operands lie by rows: a row of X is what an entry moves, and it is one run of memory. An
-//! operand may be a window, the rows from `first` on of one that is not all in memory; entries
-//! outside it are passed over. Cost: 2 nnz d operations and nnz rows of X, of which those in cache
-//! are free; no scratch but where it is said. Determinism: entries are added up in their order.
+//! Dense operands are row-major: an entry moves a contiguous row of X. An operand may be a window,
+//! the rows from `first` on of one that is not all in memory; entries outside it are skipped. Cost:
+//! 2 nnz d operations and nnz rows of X, of which cached ones are free; no scratch unless stated.
+//! Determinism: entries are added in their order.
 #![forbid(unsafe_code)]
 
 use crate::caches::fetch;
@@ -28,10 +28,10 @@ mod sealed {
     impl Sealed for i64 {}
 }
 
-/// The type of column numbers: 32 or 64 bits, signed as SciPy has them, or 16 where columns are
-/// counted from a tile's first.
+/// The type of column numbers: 32 or 64 bits, signed as in SciPy, or 16 bits counted from the first
+/// column of a tile.
 pub trait Index: sealed::Sealed + Pod + Ord + Send + Sync + 'static {
-    /// The column; of a negative number, one that no matrix has.
+    /// The column; for a negative number, a column beyond every matrix.
     fn column(self) -> usize;
 }
 
@@ -56,12 +56,12 @@ impl Index for i64 {
     }
 }
 
-/// The entries of one line: where they are in it, and what; no values where all are one.
+/// The entries of one line: their places and values; no values if all are one.
 #[derive(Clone, Copy, Debug)]
 pub struct Entries<'a, I, T> {
     indices: &'a [I],
     values: &'a [T],
-    /// What indices count from.
+    /// The place that indices count from.
     base: usize,
 }
 
@@ -69,8 +69,7 @@ impl<I: Index, T: Real> Entries<'_, I, T> {
     /// Calls `f` with place and value of each entry.
     #[inline(always)]
     pub fn each(self, mut f: impl FnMut(usize, T)) {
-        // Plain loops: what a closure of theirs holds would be compiled for the least of all
-        // processors.
+        // Plain loops: the body of a closure would be compiled for the baseline processor.
         if self.values.is_empty() {
             for index in self.indices {
                 f(self.base + index.column(), T::ONE);
@@ -82,7 +81,7 @@ impl<I: Index, T: Real> Entries<'_, I, T> {
         }
     }
 
-    /// The same for those in a window, with their places counted from its first.
+    /// Calls `f` with the entries in a window, with places counted from its first.
     #[inline(always)]
     fn each_in(self, window: Window, mut f: impl FnMut(usize, T)) {
         match window.is_all {
@@ -99,7 +98,7 @@ impl<I: Index, T: Real> Entries<'_, I, T> {
         }
     }
 
-    /// The same; if asked to, `ahead` sees the places of those some way in front.
+    /// As above; if requested, `ahead` is called with the places of later entries.
     #[inline(always)]
     fn each_ahead(
         self,
@@ -125,18 +124,18 @@ impl<I: Index, T: Real> Entries<'_, I, T> {
         }
     }
 
-    /// How many there are.
+    /// Number of entries.
     pub fn len(self) -> usize {
         self.indices.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     pub fn is_empty(self) -> bool {
         self.indices.is_empty()
     }
 }
 
-/// The places that an operand in memory covers.
+/// The range of places that an operand in memory covers.
 #[derive(Clone, Copy)]
 struct Window {
     first: usize,
@@ -153,7 +152,7 @@ impl Window {
         })
     }
 
-    /// A place counted from the first, if it is inside.
+    /// The place counted from the first, if it is inside.
     #[inline(always)]
     fn place(self, k: usize) -> Option<usize> {
         let place = k.wrapping_sub(self.first);
@@ -161,25 +160,25 @@ impl Window {
     }
 }
 
-/// Lines of a sparse matrix in memory, checked when they were made: no entry lies outside.
+/// Lines of a sparse matrix in memory, checked when they are made: no entry is outside.
 pub trait Lines<T: Real>: Copy {
     /// The type of the places in a line.
     type Index: Index;
-    /// Whether every line comes up once, also one without entries; else only parts of lines that
-    /// have entries.
+    /// Whether every line is visited once, including those without entries; otherwise only parts of
+    /// lines with entries.
     const WHOLE_LINES: bool;
 
-    /// Lines.
+    /// Number of lines.
     fn lines(&self) -> usize;
 
-    /// Places in a line.
+    /// Number of places in a line.
     fn width(&self) -> usize;
 
-    /// Entries.
+    /// Number of entries.
     fn entries(&self) -> usize;
 
-    /// Calls `f` with the number and the entries of each line, in order; of parts of lines, as they
-    /// lie.
+    /// Calls `f` with the number and the entries of each line, in order; parts of lines are visited
+    /// as they are stored.
     fn each_line(self, f: impl FnMut(usize, Entries<'_, Self::Index, T>));
 }
 
@@ -195,11 +194,11 @@ pub struct Csr<'a, I, T> {
 }
 
 impl<'a, I: Index, T: Real> Csr<'a, I, T> {
-    /// Rows of a matrix with `cols` columns; checks every number, so that nothing later can reach
-    /// outside. `offsets` has one more than there are rows, and may count from any number.
+    /// Rows of a matrix with `cols` columns; checks every number, so that later accesses are
+    /// inside. `offsets` has one more element than there are rows, and may start at any number.
     ///
     /// # Errors
-    /// [`Error::Sparse`] with the first number that is wrong.
+    /// [`Error::Sparse`] with the first invalid number.
     pub fn new(
         cols: usize,
         offsets: &'a [i64],
@@ -292,14 +291,14 @@ impl<I: Index, T: Real> Lines<T> for Csr<'_, I, T> {
     }
 }
 
-/// A tile: the entries of some lines in a band of 65,536 places, which it counts in 16 bits.
+/// A tile: the entries of some lines in a band of 65,536 places, which are stored in 16 bits.
 #[derive(Clone, Copy, Debug)]
 pub struct Tile<'a, T> {
-    /// The line that its lines count from.
+    /// The line from which its lines are counted.
     first_line: usize,
     base: usize,
     lines: &'a [u16],
-    /// Entries of each of its lines, less one.
+    /// Number of entries of each of its lines, minus one.
     counts: &'a [u16],
     places: &'a [u16],
     /// Empty where all entries are one.
@@ -311,7 +310,7 @@ impl<'a, T: Real> Tile<'a, T> {
     /// `first_line` on, in a matrix of `width` places; checks every number.
     ///
     /// # Errors
-    /// [`Error::Sparse`] with the first number that is wrong.
+    /// [`Error::Sparse`] with the first invalid number.
     #[expect(clippy::too_many_arguments, reason = "what a tile is made of")]
     pub fn new(
         first_line: usize,
@@ -369,7 +368,7 @@ impl<'a, T: Real> Tile<'a, T> {
     }
 }
 
-/// Tiles as lines of which some, from `first` on, are looked at.
+/// Lines in tiles, of which a range from `first` on is visited.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiles<'a, T> {
     tiles: &'a [Tile<'a, T>],
@@ -431,7 +430,7 @@ impl<T: Real> Lines<T> for Tiles<'_, T> {
     }
 }
 
-/// Only some of the lines of others.
+/// A selection of lines.
 #[derive(Clone, Copy, Debug)]
 pub struct Picked<'a, A> {
     lines: A,
@@ -439,7 +438,7 @@ pub struct Picked<'a, A> {
 }
 
 impl<'a, A> Picked<'a, A> {
-    /// Those for which `picked` is true; it says so of every line.
+    /// The lines for which `picked` is true; it has one element a line.
     pub fn new<T: Real>(lines: A, picked: &'a [bool]) -> Self
     where
         A: Lines<T>,
@@ -480,7 +479,7 @@ impl<T: Real, A: Lines<T>> Lines<T> for Picked<'_, A> {
 
 /// Rows of the dense operand are prefetched this many entries ahead.
 const AHEAD: usize = 8;
-/// Vectors of a row that are worth it; fewer arrive in time.
+/// Most vectors of a row that are prefetched by software; hardware fetches the others in time.
 const FETCHED: usize = 16;
 
 /// Operations of a product of `entries` entries with `width` dense columns.
@@ -591,7 +590,7 @@ pub fn csrmm_transposed<T: Real>(
     Ok(())
 }
 
-/// c += A^T (A x), looking at each row of A once, where they come whole. `between` has room for
+/// c += A^T (A x), reading each row of A once if rows are whole. `between` has room for
 /// [`gram_rows`] rows of A x.
 ///
 /// Shapes: A is m x n, x and c are n x d, by rows.
@@ -630,7 +629,7 @@ pub fn csr_gram<T: Real>(
     Ok(())
 }
 
-/// Rows of A x that [`csr_gram`] keeps at once: one, or all where rows come in parts.
+/// Rows of A x that [`csr_gram`] keeps at once: one, or all if rows come in parts.
 pub fn gram_rows<T: Real, A: Lines<T>>(a: &A) -> usize {
     if A::WHOLE_LINES { 1 } else { a.lines() }
 }
@@ -704,8 +703,8 @@ pub fn dense_times_sparse<T: Real>(
     Ok(())
 }
 
-// What is done for the processor at hand. Not closures: the call of a closure once is a function of
-// its own, compiled for the least of all processors where it is too long to be taken in.
+// Functions compiled for the processor at hand. They are not closures: a closure that is too long
+// to be inlined would be compiled for the baseline processor.
 
 struct Combine<'a, A, T: Real> {
     c: MatMut<'a, T>,
@@ -834,7 +833,7 @@ impl<A: Lines<T>, T: Real> WithSimd for Both<'_, A, T> {
     }
 }
 
-/// Runs `$step` with `$N` vectors from column `$at` on, as many at a time as stay in registers,
+/// Runs `$step` with `$N` vectors from column `$at` on, as many at a time as fit into registers,
 /// until fewer than one is left; then `$rest`.
 macro_rules! in_vectors {
     ($len:expr, $lanes:expr, $at:ident, $N:ident => $step:expr, $rest:expr) => {{
@@ -860,15 +859,15 @@ macro_rules! in_vectors {
     }};
 }
 
-/// Rows that lie together, each a run.
+/// Contiguous rows.
 trait Rows<T: Real>: Copy {
     /// Row `k`.
     fn row(&self, k: usize) -> &[T];
 
-    /// Where row `k` begins.
+    /// Address of row `k`.
     fn place(&self, k: usize) -> *const T;
 
-    /// Asks for `len` elements of row `k` from `at` on, without waiting for them.
+    /// Prefetches `len` elements of row `k` from `at` on.
     #[inline(always)]
     fn fetch(&self, k: usize, at: usize, len: usize) {
         let start = self.place(k).wrapping_add(at);
@@ -891,7 +890,7 @@ impl<T: Real> Rows<T> for MatRef<'_, T> {
     }
 }
 
-/// Rows without gaps: one is found by one product.
+/// Rows without gaps, whose addresses take one multiplication.
 #[derive(Clone, Copy)]
 struct Whole<'a, T> {
     all: &'a [T],
@@ -959,7 +958,7 @@ fn combine<S: Simd, I: Index, T: Real>(
     });
 }
 
-/// Adds alpha times a row of x to the rows of c that a line of the sparse matrix names, each times
+/// Adds alpha times a row of x to the rows of c named by a line of the sparse matrix, each times
 /// its entry.
 #[inline(always)]
 fn scatter<S: Simd, I: Index, T: Real>(

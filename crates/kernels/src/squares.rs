@@ -1,10 +1,10 @@
-//! Sums of squares that leave no range: a norm which f64 can hold is found though its square is
-//! beyond it.
+//! Sums of squares without overflow or underflow: a norm that f64 can represent is found even if
+//! its square is out of range.
 //!
-//! Three sums: of what is squared as it is, and of what is brought into the range by a power of two
-//! before, from above and from below. Nothing is divided, and a power of two rounds nothing. After
-//! Blue, "A Portable Fortran Program to Find the Euclidean Norm of a Vector" (1978), as LAPACK's
-//! `nrm2` has it since 3.10 (Anderson, "Safe Scaling in the Level 1 BLAS", 2017).
+//! Three sums: of plain squares, and of squares of numbers that were scaled into the range by a
+//! power of two, from above and from below. There is no division, and scaling by a power of two is
+//! exact. After Blue, "A Portable Fortran Program to Find the Euclidean Norm of a Vector" (1978),
+//! as in LAPACK's `nrm2` since 3.10 (Anderson, "Safe Scaling in the Level 1 BLAS", 2017).
 #![forbid(unsafe_code)]
 
 /// 2^n, for a normal number.
@@ -12,18 +12,18 @@ const fn power(n: i64) -> f64 {
     f64::from_bits(((1023 + n) as u64) << 52)
 }
 
-/// Squares of what is larger are scaled: 2^52 of the largest that are not add up to less than
+/// Larger numbers are scaled down: 2^52 squares of the largest unscaled ones sum to less than
 /// 2^1024.
 const LARGE: f64 = power(486);
-/// Squares of what is smaller are scaled: they would have fewer than 53 bits.
+/// Smaller numbers are scaled up: their squares would have fewer than 53 bits.
 const SMALL: f64 = power(-511);
-/// Times this, the largest numbers have squares of which 2^176 are below 2^1024, and what is barely
-/// large one above 2^-230.
+/// With this factor, 2^176 squares of the largest numbers sum to less than 2^1024, and the square
+/// of the smallest large one is above 2^-230.
 const DOWN: f64 = power(-600);
-/// Times this, the smallest number there is, 2^-1074, has a square of 2^-948.
+/// With this factor, the square of the smallest positive number, 2^-1074, is 2^-948.
 const UP: f64 = power(600);
 
-/// A sum of squares, kept so that its root is found wherever f64 can hold that.
+/// A sum of squares whose root is found wherever f64 can represent it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 pub struct Squares {
@@ -33,7 +33,7 @@ pub struct Squares {
 }
 
 impl Squares {
-    /// Adds the square of a number. A NaN stays.
+    /// Adds the square of a number. A NaN is kept.
     #[inline(always)]
     pub fn add(&mut self, value: f64) {
         let size = value.abs();
@@ -46,15 +46,14 @@ impl Squares {
         }
     }
 
-    /// Adds what another sum has.
+    /// Adds another sum.
     pub fn merge(&mut self, other: &Squares) {
         self.large += other.large;
         self.middle += other.middle;
         self.small += other.small;
     }
 
-    /// The root of the sum, infinite only where no f64 is that large or something infinite was
-    /// added.
+    /// The root of the sum, infinite only on overflow of the root or after an infinite number.
     #[must_use]
     pub fn root(&self) -> f64 {
         if self.middle.is_nan() {
@@ -77,9 +76,9 @@ impl FromIterator<f64> for Squares {
     }
 }
 
-/// Whether the root of a plain sum of `count` squares is that of the numbers: none was beyond the
-/// range, and what was lost below it is half a unit in the last place at most. Zero is not told
-/// from what is too small for its square. NaN is what it is.
+/// Whether the root of a plain sum of `count` squares is accurate: no square overflowed, and those
+/// that underflowed change it by half a unit in the last place at most. False for zero, which may
+/// be the result of underflow. True for NaN.
 #[inline(always)]
 pub(crate) fn is_faithful(sum: f64, count: usize) -> bool {
     sum.is_nan() || (sum.is_finite() && sum >= count as f64 * f64::MIN_POSITIVE)
@@ -107,7 +106,7 @@ mod tests {
         ] {
             assert_eq!(root(&[3.0 * power, -4.0 * power]), 5.0 * power, "{power}");
         }
-        // The smallest number that there is, four times: twice that.
+        // The smallest positive number, four times: the norm is twice that.
         assert_eq!(root(&[5e-324; 4]), 1e-323);
         assert_eq!(root(&[]), 0.0);
         assert_eq!(root(&[0.0, -0.0]), 0.0);

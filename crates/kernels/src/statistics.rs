@@ -1,10 +1,10 @@
 //! Count, mean, variance and range of every column in one pass, and the merge of two such
 //! summaries.
 //!
-//! Blocks that fit the cache are summed twice (for the mean, then for the squares about it) and
+//! Blocks that fit the cache are read twice (for the mean, then for the squared deviations) and
 //! merged by the formula of Chan, Golub and LeVeque, "Updating Formulae and a Pairwise Algorithm
-//! for Computing Sample Variances" (1979), which loses nothing when the mean is large against the
-//! deviation. All accumulators are f64.
+//! for Computing Sample Variances" (1979), which loses no precision if the mean is large compared
+//! to the deviation. All accumulators are f64.
 #![forbid(unsafe_code)]
 
 use crate::view::row_slice;
@@ -15,8 +15,8 @@ use faer::MatRef;
 const BLOCK_ROWS: usize = 64;
 const BLOCK_COLUMNS: usize = 512;
 
-/// What is known of the columns of a matrix after some of its rows. NaN in a column makes its
-/// numbers NaN.
+/// Summary of the columns of a matrix after some of its rows. A NaN in a column makes its numbers
+/// NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ColumnStatistics {
     /// Rows seen.
@@ -32,7 +32,7 @@ pub struct ColumnStatistics {
 }
 
 impl ColumnStatistics {
-    /// Nothing seen yet of `columns` columns. Holds 32 bytes a column.
+    /// An empty summary of `columns` columns. Holds 32 bytes a column.
     pub fn new(columns: usize) -> Self {
         Self {
             count: 0,
@@ -43,7 +43,7 @@ impl ColumnStatistics {
         }
     }
 
-    /// Takes in the rows of `x`.
+    /// Adds the rows of `x`.
     ///
     /// Shapes: x is rows x columns, any strides. Cost: reads x once from memory (a second time from
     /// cache); 16 KiB of stack.
@@ -105,7 +105,7 @@ impl ColumnStatistics {
         Ok(())
     }
 
-    /// Adds columns behind those that are there, of which as many rows have been seen.
+    /// Appends columns, of which the same number of rows has been seen.
     pub fn append(&mut self, other: &Self) {
         self.mean.extend(&other.mean);
         self.m2.extend(&other.m2);
@@ -113,8 +113,8 @@ impl ColumnStatistics {
         self.max.extend(&other.max);
     }
 
-    /// Variance of column j with `ddof` degrees of freedom taken off (0: population, 1: sample);
-    /// NaN when too few rows were seen.
+    /// Variance of column j with `ddof` degrees of freedom subtracted (0: population, 1: sample);
+    /// NaN after too few rows.
     pub fn variance(&self, column: usize, ddof: u64) -> f64 {
         match self.count.checked_sub(ddof) {
             None | Some(0) => f64::NAN,
@@ -161,7 +161,7 @@ impl ColumnStatistics {
             |best, x: T, _| if x > best { x } else { best },
         );
         for j in 0..columns {
-            // A NaN compares with nothing, so the extrema passed it by; the squares did not.
+            // Comparisons with NaN are false, so the extrema skipped it; the squares did not.
             let nan = m2[j].is_nan() && (0..x.nrows()).any(|i| x[(i, j)].f64().is_nan());
             let range = if nan {
                 (f64::NAN, f64::NAN)
@@ -237,8 +237,8 @@ fn fold_columns<T: Real, U: Real>(
     }
 }
 
-/// The same where each column is a line in memory: eight columns advance together, so that
-/// additions need not wait for each other.
+/// As `down`, if each column is contiguous: eight columns advance together, to hide the latency of
+/// additions.
 #[inline(always)]
 fn fold_lines<T: Real, U: Real>(
     out: &mut [U],

@@ -1,9 +1,9 @@
 //! C = alpha A A^T + beta C on the lower triangle: half the flops of the general product.
 //!
-//! On AVX-512 the tiles above the diagonal are left out. Elsewhere the triangle is halved
+//! On AVX-512 the tiles above the diagonal are skipped. Elsewhere the triangle is halved
 //! recursively: the square below the diagonal is a [`gemm`](crate::gemm()), the two triangles are
-//! smaller problems, and a triangle of at most 64 rows is computed as a full square into scratch,
-//! of which the lower part is added. Extra flops are 64 nk, of n^2 k.
+//! smaller problems, and a triangle of at most 64 rows is computed as a full square in scratch, of
+//! which the lower part is added. The additional flops are 64 nk, compared to n^2 k.
 #![forbid(unsafe_code)]
 
 use crate::{Blas, Error, Real, gemm_until, view_mut};
@@ -12,8 +12,7 @@ use faer::{MatMut, MatRef};
 
 /// Rows of the triangle that is computed as a square: 64 x 64 f64 are 32 KiB of stack.
 const LEAF: usize = 64;
-/// The most that one call of a library that the user brings computes: 0.1 s on half a core. Longer
-/// ones are halved first.
+/// Most flops of one call of a user's library: 0.1 s on half a core. Longer ones are halved first.
 const CALL_FLOPS: u64 = 1 << 30;
 
 /// Lower triangle of c (diagonal included) = alpha a a^T + beta c; the strict upper triangle is
@@ -39,8 +38,8 @@ pub fn syrk<T: Real>(
     syrk_until(c, alpha, a, beta, blas, &|| false)
 }
 
-/// As [`syrk`](crate::syrk()), unless `stop` says so, which is asked now and then, some 0.1 s apart
-/// at most; c is then of no use.
+/// As [`syrk`](crate::syrk()), until `stop` returns true; it is called at least every 0.1 s or so.
+/// The content of c is then unspecified.
 ///
 /// # Errors
 /// [`Error::Shape`].
@@ -74,7 +73,7 @@ pub fn syrk_until<T: Real>(
     halves(c, alpha, a, beta, blas, stop)
 }
 
-/// n(n+1)k, the flops that the lower triangle needs.
+/// n(n+1)k, the flops of the lower triangle.
 pub fn syrk_flops(n: usize, k: usize) -> u64 {
     (n as u64)
         .saturating_mul(n as u64 + 1)
@@ -105,7 +104,7 @@ fn halves<T: Real>(
     smaller(bottom, alpha, a_bottom, beta, blas, stop)
 }
 
-/// A smaller triangle: a library's where there is one.
+/// A smaller triangle, by the user's library if there is one.
 fn smaller<T: Real>(
     c: MatMut<'_, T>,
     alpha: T,

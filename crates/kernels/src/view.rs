@@ -1,7 +1,7 @@
 //! Strided views of slices, checked once when they are made.
 //!
-//! One of the few files with `unsafe`: everything else works on the views made here and trusts that
-//! each element lies inside its slice and, in a mutable view, that no two elements share memory.
+//! One of the few files with `unsafe`: all other code works on the views made here and relies on
+//! each element being inside its slice and, in a mutable view, on no two elements sharing memory.
 #![allow(unsafe_code)]
 
 use crate::{Error, Real};
@@ -36,11 +36,11 @@ pub fn view<T: Real>(
     })
 }
 
-/// The same as [`view`], to write into.
+/// As [`view`], mutable.
 ///
 /// # Errors
-/// [`Error::View`] when an element would lie outside `data`, or when two elements may be one and
-/// the same: one stride must be at least the extent of the other direction.
+/// [`Error::View`] if an element would be outside `data`, or if two elements would be the same: one
+/// stride must be at least the extent of the other dimension.
 pub fn view_mut<T: Real>(
     data: &mut [T],
     rows: usize,
@@ -116,7 +116,7 @@ fn check(
     }
 }
 
-/// The whole matrix as one slice, rows one after the other, if it lies so.
+/// The whole matrix as one slice, if its rows are contiguous without gaps.
 #[inline(always)]
 pub(crate) fn whole<T: Real>(a: MatRef<'_, T>) -> Option<&[T]> {
     let (rows, cols) = a.shape();
@@ -131,7 +131,7 @@ pub(crate) fn whole<T: Real>(a: MatRef<'_, T>) -> Option<&[T]> {
     Some(unsafe { std::slice::from_raw_parts(a.as_ptr(), rows * cols) })
 }
 
-/// The whole matrix as one slice to write into.
+/// As `whole`, mutable.
 #[inline(always)]
 pub(crate) fn whole_mut<'a, T: Real>(a: &'a mut MatMut<'_, T>) -> Option<&'a mut [T]> {
     let len = whole(a.as_ref())?.len();
@@ -158,7 +158,7 @@ pub(crate) fn row_slice<T: Real>(a: MatRef<'_, T>, row: usize) -> Option<&[T]> {
     Some(unsafe { std::slice::from_raw_parts(a.ptr_at(row, 0), a.ncols()) })
 }
 
-/// The rows of a matrix as slices to write into, if they are contiguous.
+/// As `row_slice`, mutable.
 #[inline(always)]
 pub(crate) fn row_slice_mut<'a, T: Real>(
     a: &'a mut MatMut<'_, T>,

@@ -100,13 +100,13 @@ proptest! {
                 prop_assert!((gram[(i, j)] - expected).abs() <= 8.0 * f64::EPSILON * (rows + 1) as f64);
             }
         }
-        // What was spanned stays spanned.
+        // The span is unchanged.
         let back = &q * (q.transpose() * &a);
         prop_assert!((&back - &a).norm_max() <= 64.0 * f64::EPSILON * (rows + 1) as f64 * (a.norm_max() + 1.0));
     }
 }
 
-/// Spectra that covariances have, and those that trouble Krylov methods.
+/// Spectra of covariances, and spectra that are hard for Krylov methods.
 fn spectra(n: usize) -> Vec<(&'static str, Vec<f64>)> {
     let by = |f: &dyn Fn(f64) -> f64| (0..n).map(|i| f(i as f64)).collect::<Vec<f64>>();
     vec![

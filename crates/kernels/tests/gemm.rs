@@ -8,15 +8,14 @@ use outcore_kernels::{
 };
 use proptest::prelude::*;
 
-/// A buffer with a matrix of numbers in [-1, 1) somewhere in it.
+/// A buffer that contains a matrix of numbers in [-1, 1).
 struct Strided<T> {
     data: Vec<T>,
     shape: (usize, usize),
     strides: (usize, usize),
 }
 
-/// How a matrix lies: 0 row-major, 1 column-major, 2 rows apart, 3 columns apart, 4 neither stride
-/// is one.
+/// Layouts: 0 row-major, 1 column-major, 2 rows apart, 3 columns apart, 4 neither stride is one.
 fn strided<T: Real>(rows: usize, cols: usize, layout: u8, seed: u64) -> Strided<T> {
     let strides = match layout {
         0 => (cols.max(1), 1),
@@ -98,7 +97,7 @@ fn check_gemm<T: Real>(
     let (alpha, beta) = (T::of(alpha), T::of(beta));
     gemm(c.get_mut(), alpha, a.get(), b.get(), beta, blas).unwrap();
     reference::gemm(expected.get_mut(), alpha, a.get(), b.get(), beta);
-    // The whole buffer: what lies between the elements of C must be untouched.
+    // The whole buffer: memory between the elements of C must be unchanged.
     assert_close(&c.data, &expected.data, k);
 }
 

@@ -6,8 +6,7 @@
 use outcore_kernels::*;
 use proptest::prelude::*;
 
-/// How a matrix lies: 0 row-major, 1 column-major, 2 rows apart, 3 columns apart, 4 neither stride
-/// is one.
+/// Layouts: 0 row-major, 1 column-major, 2 rows apart, 3 columns apart, 4 neither stride is one.
 fn strides(rows: usize, cols: usize, layout: u8) -> (usize, usize) {
     match layout {
         0 => (cols.max(1), 1),
@@ -64,7 +63,7 @@ impl<T: Real> Strided<T> {
     }
 }
 
-/// All elements of the buffer that are not the matrix's must be as `before`.
+/// Elements of the buffer outside the matrix must be as `before`.
 fn assert_gaps_kept<T: Real>(after: &Strided<T>, before: &[T]) {
     let mut inside = vec![false; before.len()];
     for i in 0..after.shape.0 {

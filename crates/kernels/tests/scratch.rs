@@ -1,4 +1,4 @@
-//! Scratch is what the functions that predict it say: every allocation of this process is counted.
+//! Predicted scratch is compared with the allocations of this process.
 #![allow(unsafe_code)]
 
 use outcore_kernels::*;
@@ -37,10 +37,10 @@ fn peak(work: impl FnOnce()) -> usize {
     (PEAK.load(Ordering::Relaxed) - start) as usize
 }
 
-/// One test: the counters are the whole process's.
+/// One test: the counters are those of the whole process.
 ///
-/// The buffers that a thread keeps are made by a first call and not counted: they are as large as
-/// the caches, and what of them is touched is predicted.
+/// The buffers that a thread keeps are allocated by a first call and not counted: they are as large
+/// as the caches, and the part that is touched is predicted.
 #[test]
 fn scratch_is_what_was_predicted() {
     products::<f32>();

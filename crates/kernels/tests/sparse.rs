@@ -6,7 +6,7 @@
 use outcore_kernels::{Csr, Error, Index, Real, csr_gram, csrmm, csrmm_transposed, view, view_mut};
 use proptest::prelude::*;
 
-/// A sparse matrix and the same numbers with all their zeros.
+/// A sparse matrix, and the same matrix with its zeros.
 struct Sparse<I, T> {
     cols: usize,
     offsets: Vec<i64>,
@@ -32,7 +32,8 @@ fn numbers<T: Real>(count: usize, seed: u64) -> Vec<T> {
         .collect()
 }
 
-/// Every fifth row is empty; columns may come twice and in any order, and count twice then.
+/// Every fifth row is empty; columns may be in any order and repeated, in which case their entries
+/// are added.
 fn sparse<I: Index + TryFrom<usize>, T: Real>(
     rows: usize,
     cols: usize,
@@ -40,7 +41,7 @@ fn sparse<I: Index + TryFrom<usize>, T: Real>(
     seed: u64,
 ) -> Sparse<I, T> {
     let mut next = random(seed);
-    // Offsets of a part count from where it begins.
+    // Offsets of a part start at any number.
     let (mut offsets, mut indices, mut values) = (vec![1000], Vec::new(), Vec::new());
     let mut dense = vec![0.0; rows * cols];
     for row in 0..rows {
@@ -80,7 +81,7 @@ impl<I: Index, T: Real> Sparse<I, T> {
     }
 }
 
-/// A x of plain numbers, m x n by n x d.
+/// The product of plain numbers, m x n by n x d.
 fn product<T: Real>(a: &[f64], x: &[T], [m, n, d]: [usize; 3]) -> Vec<f64> {
     let mut c = vec![0.0; m * d];
     for i in 0..m {
@@ -113,7 +114,7 @@ fn check<I: Index + TryFrom<usize>, T: Real>(m: usize, n: usize, d: usize, ones:
     let a = sparse::<I, T>(m, n, ones, seed);
     let (x, y) = (numbers::<T>(n * d, seed + 1), numbers::<T>(m * d, seed + 2));
     let (alpha, beta) = (T::of(0.5), T::of(-1.0));
-    // Rows of the result have a gap behind each.
+    // Rows of the result have gaps behind them.
     let mut c = vec![T::of(2.0); m * (d + 3)];
     let across = |c: &[T], rows: usize| -> Vec<T> {
         (0..rows * d)
@@ -173,7 +174,7 @@ fn check<I: Index + TryFrom<usize>, T: Real>(m: usize, n: usize, d: usize, ones:
         81 * m,
     );
 
-    // In windows, first without the last third of the operand and then with nothing but it.
+    // In windows, first without the last third of the operand and then with only that third.
     let cut = n * 2 / 3;
     let (head, tail) = x_view.split_at_row(cut);
     let mut c = vec![T::of(2.0); m * d];

@@ -400,7 +400,7 @@ fn a_damaged_bit_anywhere_is_seen() {
         read(&store, "x")
             .unwrap_err()
             .to_string()
-            .contains("another block is in its place")
+            .contains("in its place")
     );
     drop((store, below));
     let faults = Formatted::repair_device(device.clone(), |_, _| true).unwrap();

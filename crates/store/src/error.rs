@@ -1,7 +1,6 @@
-//! What can go wrong with a named object, one variant for each thing that a caller could do
-//! differently.
+//! Errors of named objects, one variant for each action that a caller could take.
 //!
-//! Every variant names the object by its full path, because the one who reads it gave a path.
+//! Every variant names the object by its full path, as the caller gave it.
 
 use std::io;
 use std::path::Path;
@@ -15,29 +14,29 @@ pub enum Error {
     /// The name cannot be the name of an object: absolute, empty, outside the folder, too long.
     #[error("{name:?} cannot name an object: {reason}")]
     Name {
-        /// The name as it was given.
+        /// The given name.
         name: String,
-        /// Which rule it breaks.
+        /// The rule that it breaks.
         reason: &'static str,
     },
     /// There is no such object or folder.
     #[error("{object}: no such file or folder")]
     Missing {
-        /// What was looked for.
+        /// The missing object or folder.
         object: String,
     },
-    /// There is something of that name, but it is not a regular file.
+    /// The name exists, but does not lead to a regular file.
     #[error("{object}: not a regular file, but {kind}")]
     NotAFile {
-        /// What was looked for.
+        /// The name.
         object: String,
-        /// What it is instead.
+        /// What it leads to.
         kind: &'static str,
     },
     /// A folder was needed, and this is none.
     #[error("{object}: not a folder")]
     NotAFolder {
-        /// What was to be a folder.
+        /// The path that is not a folder.
         object: String,
     },
     /// The permissions of the file or of its folder do not allow it.
@@ -59,36 +58,36 @@ pub enum Error {
     /// The object does not fit; found before its first byte was written.
     #[error("{object}: needs {needed} bytes on disk, {free} are free")]
     NoSpace {
-        /// The object that was to be written.
+        /// The object to be written.
         object: String,
         /// Its length in bytes.
         needed: u64,
-        /// The bytes that this user may still write on that file system.
+        /// Bytes that this user may still write on that file system.
         free: u64,
     },
-    /// The disk, or what this user may have of it, is used up; found while something was written.
+    /// The disk, or the quota of this user, is full; found during a write.
     #[error("{object}: cannot {action}: {}", what_is_full(*is_quota, free))]
     Full {
         /// The object that was written.
         object: String,
         /// What was attempted.
         action: String,
-        /// The bytes that this was to take, where that is known.
+        /// Bytes that the write would take, if known.
         needed: Option<u64>,
-        /// The bytes that are free on that file system, where that is known.
+        /// Free bytes on that file system, if known.
         free: Option<u64>,
-        /// It is the quota of this user that is used up.
+        /// Whether it is the quota that is exhausted.
         is_quota: bool,
     },
-    /// The object is longer than a file may be; found before its first byte was written.
+    /// The object is longer than the longest possible file; found before its first byte was
+    /// written.
     #[error("{object}: needs {needed} bytes, and {}", what_limits(limit))]
     TooLarge {
-        /// The object that was to be written.
+        /// The object to be written.
         object: String,
         /// Its length in bytes.
         needed: u64,
-        /// What this process may give a file (`RLIMIT_FSIZE`); `None` where the file system has a
-        /// limit of its own.
+        /// The limit of this process (`RLIMIT_FSIZE`); `None` if the file system imposes the limit.
         limit: Option<u64>,
     },
     /// Another writer, in this process or in another, holds the object.
@@ -99,69 +98,68 @@ pub enum Error {
     },
     /// A write in place did not finish, so the content is neither the old nor the new one.
     #[error(
-        "{object}: a write in place was interrupted, its content is neither the old nor the new one; \
-         write it anew, or accept it if another program has"
+        "{object}: a write in place was interrupted, so its content is partly old and partly new; \
+         write it again, or accept it if another program has rewritten it"
     )]
     Interrupted {
         /// The object.
         object: String,
     },
-    /// The name is taken.
-    #[error("{object}: is there already")]
+    /// The name is in use.
+    #[error("{object}: already exists")]
     Exists {
         /// The object.
         object: String,
     },
-    /// A folder that was to be replaced has something in it that is no part of what replaces it.
-    #[error(
-        "{object}: there is {part:?} in it already, which would be lost; take another name, or remove what is there"
-    )]
+    /// A folder that was to be replaced contains a file that is no part of its replacement.
+    #[error("{object}: contains {part:?}, which would be lost; choose another name, or remove it")]
     Foreign {
         /// The folder.
         object: String,
-        /// What is in it.
+        /// The file that would be lost.
         part: String,
     },
-    /// It is no stream but an object of another kind.
+    /// The object is not a stream.
     #[error("{object}: not a stream")]
     NotAStream {
         /// The object.
         object: String,
     },
-    /// A stream whose writer died before it was whole, or that was found damaged.
-    #[error("{object}: the stream was not finished, or has been found damaged; write it anew")]
+    /// A stream whose writer ended before it was complete, or that is damaged.
+    #[error("{object}: the stream is incomplete or damaged; write it again")]
     Unfinished {
         /// The stream.
         object: String,
     },
-    /// A file or device that is no store, or of a version that this program does not know.
+    /// A file or device that is no store, or whose version is unknown to this program.
     #[error("{object}: not a store: {reason}")]
     Unformatted {
         /// The file or device.
         object: String,
-        /// What it lacks.
+        /// Why it is not one.
         reason: String,
     },
-    /// What a store has written about itself, or bytes of an object, are not what they were.
+    /// Metadata of a store, or bytes of an object, do not match their checksums or are
+    /// inconsistent.
     #[error("{object}: corrupt at byte {offset}: {reason}")]
     Corrupt {
         /// The store or object.
         object: String,
-        /// Where, in bytes.
+        /// Offset in bytes.
         offset: u64,
         /// What is wrong.
         reason: String,
     },
-    /// A change of a store failed, and whether it was made only opening it again can tell.
+    /// A change of a store failed; whether it was made is known only after opening the store again.
     #[error("{object}: an earlier change failed; open the store again")]
     Lost {
         /// The store.
         object: String,
     },
-    /// The scratch folder lies in memory, where it would defeat its purpose.
+    /// The scratch folder is in memory, which defeats its purpose.
     #[error("{folder}: scratch on tmpfs takes the memory that it is meant to save")]
     TmpfsScratch {
-        /// The folder that was asked for.
+        /// The chosen folder.
         folder: String,
     },
     /// Any other failure of the operating system.
@@ -171,13 +169,13 @@ pub enum Error {
         object: String,
         /// What was attempted.
         action: &'static str,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl Error {
-    /// Sorts an error of the operating system into the variant that a caller can act on.
+    /// Maps an error of the operating system to the variant that a caller can act on.
     pub(crate) fn from_io(object: &str, action: &'static str, source: io::Error) -> Error {
         let object = object.to_owned();
         match source.kind() {
@@ -200,9 +198,9 @@ impl Error {
         }
     }
 
-    /// What a full disk, or an exhausted quota, is to those who write `object`: a path, or a name
-    /// that ends in one. Free bytes are asked for where it was the operating system that refused,
-    /// which leaves out devices that count for themselves.
+    /// The error of writing `object` on a full disk or with an exhausted quota; `object` is a path,
+    /// or a name that ends in one. Free bytes are determined only if the operating system refused
+    /// the write, not if a device counts its own space.
     #[must_use]
     pub fn full(
         object: &str,
@@ -226,8 +224,8 @@ impl Error {
         }
     }
 
-    /// Of an object that grows in the folder `at` and has come to the end of what was free when it
-    /// was begun, or of what a file may be.
+    /// The error of an object that grows in the folder `at` and has reached the free space at its
+    /// start, or the longest possible file.
     #[must_use]
     pub fn no_room(object: &str, at: &Path, needed: u64) -> Error {
         let object = object.to_owned();
@@ -246,7 +244,8 @@ impl Error {
         }
     }
 
-    /// A file that was to have `needed` bytes or more, which is more than a file may have.
+    /// The error of a file of `needed` bytes or more, which is longer than the longest possible
+    /// file.
     #[must_use]
     pub fn too_large(object: &str, needed: u64) -> Error {
         let limit = os::file_size_limit().filter(|limit| *limit < needed);
@@ -257,8 +256,7 @@ impl Error {
         }
     }
 
-    /// As [`Error::from_io`], where a full disk or an exhausted quota has to say how much was
-    /// needed.
+    /// As [`Error::from_io`]; a full disk or an exhausted quota is reported with the bytes needed.
     pub(crate) fn from_allocation(
         object: &str,
         needed: u64,
@@ -292,7 +290,7 @@ fn what_limits(limit: &Option<u64>) -> String {
     }
 }
 
-/// A path as errors show it.
+/// A path as shown in errors.
 pub(crate) fn shown(path: &Path) -> String {
     path.display().to_string()
 }

@@ -1,9 +1,8 @@
-//! Faults on purpose: every step that the store asks of the operating system passes through here
-//! first.
+//! Injected faults: every step of the store on the operating system passes through here first.
 //!
-//! A test names the step that fails, or a seed that chooses it; in real use the hook is absent and
-//! a step costs one branch. Faults of reads and writes belong to the device room; these are the
-//! steps that only a store takes.
+//! A test names the step that fails, or a seed that chooses it; in production the hook is absent
+//! and a step costs one branch. Faults of reads and writes are injected by the device crate; these
+//! are the steps that only a store takes.
 
 use std::fmt;
 use std::io;
@@ -16,9 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Step {
     /// Open or create a file.
     Open,
-    /// Take a writer's lock.
+    /// Take the lock of a writer.
     Lock,
-    /// Ask for the free space.
+    /// Query the free space.
     Space,
     /// Allocate the length of a new object.
     Allocate,
@@ -26,25 +25,25 @@ pub enum Step {
     Truncate,
     /// Make a file's content durable.
     Sync,
-    /// Put an object under its name.
+    /// Rename an object to its name.
     Rename,
-    /// Make a folder's names durable.
+    /// Make the names in a folder durable.
     SyncFolder,
     /// Mark an object as being written, on the object itself.
     Mark,
-    /// The same by a file beside it, where the file system has no extended attributes.
+    /// Mark it by a file beside it, if the file system has no extended attributes.
     MarkBeside,
     /// Clear the mark.
     Unmark,
     /// Remove a file.
     Remove,
-    /// Move a file of a new folder to where it is not seen, or back.
+    /// Hide a file of a new folder, or bring it back.
     SetAside,
 }
 
 type Hook = Box<dyn Fn(u64, Step) -> io::Result<()> + Send + Sync>;
 
-/// Which steps fail, and the log of those that were taken.
+/// The steps that fail, and a log of all steps.
 #[derive(Default)]
 pub struct Faults {
     hook: Option<Hook>,
@@ -63,13 +62,13 @@ impl fmt::Debug for Faults {
 }
 
 impl Faults {
-    /// No faults and no log: what every store has unless told otherwise.
+    /// No faults and no log: the default of every store.
     #[must_use]
     pub fn none() -> Faults {
         Faults::default()
     }
 
-    /// Every step asks `hook`, with its number from 0, whether it may be taken.
+    /// Calls `hook` before every step, with its number from 0; an error makes the step fail.
     pub fn hook(hook: impl Fn(u64, Step) -> io::Result<()> + Send + Sync + 'static) -> Faults {
         Faults {
             hook: Some(Box::new(hook)),
@@ -92,8 +91,7 @@ impl Faults {
         })
     }
 
-    /// Each step fails with a chance of `one_in`, as the seed has it: the same seed, the same
-    /// faults.
+    /// Each step fails with a probability of 1 / `one_in`, reproducible from the seed.
     #[must_use]
     pub fn seeded(seed: u64, one_in: u64) -> Faults {
         Faults::hook(move |step, _| {
@@ -113,7 +111,7 @@ impl Faults {
         self
     }
 
-    /// The steps taken so far, failed ones included. Empty for [`Faults::none`].
+    /// The steps so far, including failed ones. Empty for [`Faults::none`].
     pub fn log(&self) -> Vec<Step> {
         self.log.lock().expect("no panic holds the log").clone()
     }

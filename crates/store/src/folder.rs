@@ -6,9 +6,8 @@
 //!   open_in_place   x is locked -> mark -> fsync;   finish: exact length -> fsync -> mark cleared -> fsync
 //! ```
 //!
-//! The invariant: at every instant, a name without a mark leads to the whole bytes of one committed
-//! write. Names that are links are followed first, so the link stays and what it leads to is
-//! replaced.
+//! Invariant: at every instant, a name without a mark leads to the complete bytes of one committed
+//! write. Symbolic links are followed first, so the link is kept and its target is replaced.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -34,7 +33,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// The objects in the folder `root`, which exists.
+    /// The objects in the existing folder `root`.
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::NotAFolder`], or that of the file system.
@@ -42,7 +41,7 @@ impl Folder {
         Folder::with_faults(root, Arc::new(Faults::none()))
     }
 
-    /// As [`Folder::new`], with faults on purpose.
+    /// As [`Folder::new`], with injected faults.
     ///
     /// # Errors
     /// As [`Folder::new`].
@@ -61,10 +60,10 @@ impl Folder {
         Ok(Folder { root, faults })
     }
 
-    /// The folder that `path` lies in, and its name there.
+    /// The folder of `path`, and its name there.
     ///
     /// # Errors
-    /// [`Error::Name`] for a path that cannot be an object's, and as [`Folder::new`].
+    /// [`Error::Name`] for a path that cannot name an object; otherwise as [`Folder::new`].
     pub fn split(path: &Path) -> Result<(Folder, String), Error> {
         let refuse = |reason| Error::Name {
             name: shown(path),
@@ -78,7 +77,7 @@ impl Folder {
         Ok((folder, name.to_owned()))
     }
 
-    /// Where the folder is.
+    /// Path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.root
@@ -105,7 +104,7 @@ impl Folder {
         })
     }
 
-    /// Makes the folders between the root and the object, durably.
+    /// Creates the folders between the root and the object, durably.
     fn make_folders(&self, place: &Place) -> Result<(), Error> {
         let missing: Vec<&Path> = place
             .folder
@@ -126,12 +125,12 @@ impl Folder {
         Ok(())
     }
 
-    /// Begins a folder of objects, which takes the name when it is [committed](NewFolder::commit);
-    /// another folder may have it until then, if it has no other parts than these.
+    /// Begins a folder of objects, which gets its name when it is [committed](NewFolder::commit).
+    /// Until then another folder may have the name, if it contains no parts other than these.
     ///
     /// # Errors
-    /// [`Error::Foreign`] for one that has; [`Error::Locked`] while another writer holds the name,
-    /// [`Error::NotAFolder`] for the name of a file, or that of the file system.
+    /// [`Error::Foreign`] for a folder with other parts; [`Error::Locked`] while another writer
+    /// holds the name, [`Error::NotAFolder`] for the name of a file, or that of the file system.
     pub fn create_folder(
         &self,
         name: &str,
@@ -144,8 +143,8 @@ impl Folder {
         NewFolder::claim(place, unfinished, parts, Arc::clone(&self.faults))
     }
 
-    /// Begins an object that grows as it is written, up to all the space that is free now;
-    /// [`NewObject::cut`] says where it ends.
+    /// Begins an object that grows as it is written, up to the space that is free at its start;
+    /// [`NewObject::cut`] sets its length.
     ///
     /// # Errors
     /// As [`Store::create`].
@@ -165,7 +164,7 @@ impl Folder {
         self.begun(place, partial, len)
     }
 
-    /// Begins a file at a path that nothing has, however it is called.
+    /// Begins a file of any name at a path that does not exist.
     ///
     /// # Errors
     /// [`Error::Exists`], and as [`Store::create`].
@@ -200,8 +199,8 @@ impl Folder {
         })
     }
 
-    /// A free-space check that a caller can still act on; the allocation that follows is the one
-    /// that counts.
+    /// Checks the free space early, while the caller can still react; the allocation that follows
+    /// is decisive.
     fn check_space(&self, place: &Place, needed: u64) -> Result<u64, Error> {
         let asked = self
             .faults
@@ -220,8 +219,8 @@ impl Folder {
         }
     }
 
-    /// Opens an object to read it, with what its mark says. Tried again if the name meanwhile leads
-    /// elsewhere.
+    /// Opens an object for reading, with the state of its mark. Repeated if the name leads to
+    /// another file meanwhile.
     fn open_with_mark(&self, place: &Place) -> Result<(Object, State), Error> {
         loop {
             let file = self.open_to_read(place)?;
@@ -236,7 +235,7 @@ impl Folder {
 
     fn open_to_read(&self, place: &Place) -> Result<File, Error> {
         let fail = |error| Error::from_io(&place.object, "open", error);
-        // Looked at before it is opened: opening a pipe would wait for its writer.
+        // Checked before it is opened: opening a pipe would wait for its writer.
         lock::require_file(&std::fs::metadata(&place.path).map_err(fail)?, place)?;
         self.faults
             .step(Step::Open)
@@ -348,7 +347,7 @@ impl Store for Folder {
         let source = lock::lock_object(&from, &self.faults)?;
         self.make_folders(&to)?;
         lock::sweep_partials(&to.folder, &self.faults);
-        // Claimed for its locks only; it goes when it is dropped.
+        // Claimed for its locks only; dropping it removes it.
         let claim = Partial::claim(&to, 0, Arc::clone(&self.faults))?;
         let (stat, mark) = stat_locked(&source, &from)?;
         let moved = self.move_with_mark(&source, &from, &to, mark.map(|_| stat.len));
@@ -370,7 +369,7 @@ impl Store for Folder {
                     continue;
                 }
                 let name = format!("{prefix}{file_name}");
-                // Links to folders are not followed, so that none is walked twice.
+                // Links to folders are not followed, so that no folder is visited twice.
                 match entry.file_type().map_err(fail)? {
                     kind if kind.is_dir() => folders.push((entry.path(), format!("{name}/"))),
                     kind if kind.is_file() || entry.path().is_file() => names.push(name),
@@ -398,8 +397,8 @@ impl Store for Folder {
 }
 
 impl Folder {
-    /// A mark beside the object cannot move in the same step; the new name gets its own first, so
-    /// that it is never without.
+    /// A mark beside the object cannot be renamed in the same step; the new name is marked first,
+    /// so that the object is never without a mark.
     fn move_with_mark(
         &self,
         source: &File,
@@ -425,14 +424,14 @@ impl Folder {
     }
 }
 
-/// One of the store's own files, which are no objects.
+/// Whether the file belongs to the store itself and is not an object.
 pub(crate) fn is_own(file_name: &str) -> bool {
     lock::is_partial(file_name)
         || lock::is_unfinished(file_name)
         || (file_name.starts_with('.') && file_name.ends_with(mark::BESIDE_SUFFIX))
 }
 
-/// The folder that a path lies in.
+/// The folder of a path.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent()
         .filter(|parent| !parent.as_os_str().is_empty())
@@ -440,8 +439,7 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), Error> {
-    // The longest file name that common file systems take, and room for the longest of the suffixes
-    // and the dot.
+    // The longest file name of common file systems, minus the dot and the longest suffix.
     const LONGEST_BYTES: usize = 255 - ".".len() - ".outcore-unfinished".len();
     let refuse = |reason| {
         Err(Error::Name {
@@ -472,7 +470,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is known of an open object whose lock the caller holds.
+/// The state of an open object whose lock the caller holds.
 fn stat_locked(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Error> {
     let found = file
         .metadata()
@@ -491,8 +489,8 @@ fn stat_locked(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Error
     Ok((stat, mark))
 }
 
-/// What is known of an open object that a writer may be changing. A mark alone does not tell a
-/// living writer from a dead one; under a shared lock it does.
+/// The state of an open object that a writer may be changing. A mark alone does not tell a running
+/// writer from a dead one; a shared lock does.
 fn stat(file: &File, place: &Place) -> Result<Stat, Error> {
     let (mut stat, mark) = stat_settled(file, place)?;
     if mark.is_none() {
@@ -509,8 +507,8 @@ fn stat(file: &File, place: &Place) -> Result<Stat, Error> {
     Ok(looked?.0)
 }
 
-/// Looks until length and mark belong together: a length seen while a writer had run past the end,
-/// with the mark looked for just after it finished, would be that of no object.
+/// Repeats until length and mark are consistent: a length read while a writer had extended the
+/// file, combined with a mark read after it had finished, would be wrong.
 fn stat_settled(file: &File, place: &Place) -> Result<(Stat, Option<Mark>), Error> {
     let mut last = stat_locked(file, place)?;
     while last.1.is_none() {
@@ -532,9 +530,9 @@ fn object(place: &Place, device: Arc<FileDevice>, stat: &Stat) -> Object {
     }
 }
 
-/// The file as a device of its own descriptor, so that its flags and its life are not those of the
-/// lock. It has the object's length: a writer in place may have run past the end. `None` if the
-/// name leads to another file by now.
+/// The file as a device with a descriptor of its own, so that its flags and lifetime are
+/// independent of the lock. It has the object's length, since a writer in place may have extended
+/// the file. `None` if the name leads to another file meanwhile.
 fn device(
     file: &File,
     place: &Place,

@@ -1,11 +1,11 @@
-//! The formatted backend: one file, or a block device, or any other device, holds all objects.
+//! The formatted backend: all objects in one file, block device, or other device.
 //!
 //! ```text
 //!   superblocks | catalog | next catalog | blocks of objects, and of their checksums, wherever they were free ...
 //! ```
 //!
-//! `docs/format.md` draws it byte by byte. Every change is one change of the catalog, which a crash
-//! undoes or leaves whole:
+//! `docs/format.md` draws it byte by byte. Every change is one change of the catalog, which is
+//! atomic under a crash:
 //!
 //! ```text
 //!   create          free blocks are taken, and nothing written that says so
@@ -14,8 +14,8 @@
 //!   open_in_place   the object is marked;   finish: checksums -> flush -> the mark is cleared
 //! ```
 //!
-//! One process at a time has a store open to write, and then no other has it open to
-//! [read](Access). Blocks of an object that is no more are used again once no handle has it open.
+//! A store is open in one process that writes, or in any number that [read](Access). Blocks of a
+//! removed object are reused once no handle has it open.
 
 mod body;
 mod catalog;
@@ -54,15 +54,14 @@ use crate::folder::{Folder, check_name};
 use crate::os::Identity;
 use crate::{Ending, Faults, InPlace, NewObject, NewObjects, Object, Stat, State, Store};
 
-/// What a store is opened for.
+/// How a store is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
-    /// To read; others may too.
+    /// To read, in parallel with other readers.
     Read,
-    /// To read, as others may, until something is to be changed; from then on to read and write,
-    /// alone.
+    /// To read, in parallel with other readers, until the first change; from then on exclusively.
     AsNeeded,
-    /// To read and write, alone.
+    /// To read and write, exclusively.
     Write,
 }
 
@@ -73,7 +72,7 @@ pub struct Formatted(Arc<Inner>);
 struct Inner {
     device: Arc<dyn Device>,
     owner: u32,
-    /// Of the device, for identities of objects.
+    /// Number of the device, for identities of objects.
     number: u64,
     state: Mutex<Inside>,
     returned: Returned,
@@ -82,10 +81,10 @@ struct Inner {
 
 struct Inside {
     access: Access,
-    /// To the file below, if it is one.
+    /// The claim of the file, if the device is one.
     claim: Option<Claim>,
     catalog: Catalog,
-    /// The log ends in a change that is not whole.
+    /// Whether the log ends in an incomplete change.
     is_torn: bool,
     space: Space,
     /// Names that are being written, and whether in place.
@@ -93,25 +92,25 @@ struct Inside {
     open: HashMap<u64, Held>,
 }
 
-/// What a name of a store leads to.
+/// A name of a store and its object.
 #[derive(Clone, Debug)]
 pub struct Listed {
     /// The name.
     pub name: String,
-    /// As of any object; its length is what it takes of the device where it is a stream.
+    /// State of the object; for a stream, the length is the space that it takes on the device.
     pub stat: Stat,
-    /// Bytes of a block of a stream, and what its owner said of it; `None` for other objects.
+    /// For a stream: bytes of a block, and metadata of its owner. `None` for other objects.
     pub stream: Option<(u32, Vec<u8>)>,
 }
 
-/// What is known of an object that is open, in this version or an earlier one.
+/// State shared by the handles of an open object, in this version or an earlier one.
 struct Held {
     body: Weak<Body>,
     garbage: Weak<Garbage>,
 }
 
 impl Formatted {
-    /// Formats a device; what was on it is gone.
+    /// Formats a device; its content is lost.
     ///
     /// # Errors
     /// [`Error::NoSpace`] for a device of less than some 40 KiB; that of the device.
@@ -119,13 +118,13 @@ impl Formatted {
         Catalog::format(device, draw())
     }
 
-    /// Formats a new file of `len` bytes, which has its name when it is a store; or, without a
-    /// length, a file or block device that is there. Where that ends half way, what is there is
-    /// what it was, or says that it is to be formatted again.
+    /// Formats a new file of `len` bytes, which gets its name when it is complete; or, without a
+    /// length, an existing file or block device. If that is interrupted, the existing content is
+    /// unchanged, or opening it reports that it has to be formatted again.
     ///
     /// # Errors
-    /// [`Error::Locked`] while it is open; [`Error::Exists`] for a length and a path where
-    /// something is; as [`format_device`](Formatted::format_device).
+    /// [`Error::Locked`] while it is open; [`Error::Exists`] for a length and an existing path;
+    /// otherwise as [`format_device`](Formatted::format_device).
     pub fn format(path: impl AsRef<Path>, len: Option<u64>) -> Result<(), Error> {
         let path = path.as_ref();
         let Some(len) = len else {
@@ -135,7 +134,7 @@ impl Formatted {
         Formatted::format_with_faults(path, len, Arc::new(Faults::none()))
     }
 
-    /// Formats a new file, with faults on purpose.
+    /// Formats a new file, with injected faults.
     ///
     /// # Errors
     /// As [`format`](Formatted::format).
@@ -152,15 +151,15 @@ impl Formatted {
     /// Opens a file or block device that was formatted.
     ///
     /// # Errors
-    /// [`Error::Unformatted`], [`Error::Corrupt`]; [`Error::Locked`] while another process has it
-    /// open and one of the two writes.
+    /// [`Error::Unformatted`], [`Error::Corrupt`]; [`Error::Locked`] while another process has the
+    /// store open and one of the two writes.
     pub fn open_path(path: impl AsRef<Path>, access: Access) -> Result<Formatted, Error> {
         let (device, claim) = Claim::open(path.as_ref(), access)?;
         Formatted::begin(device, access, Some(claim))
     }
 
-    /// As [`open_path`](Formatted::open_path), once for all of this process: while it is open,
-    /// opening it again gives the same store.
+    /// As [`open_path`](Formatted::open_path), but shared in this process: while it is open,
+    /// opening it again returns the same store.
     ///
     /// # Errors
     /// As [`open_path`](Formatted::open_path).
@@ -192,7 +191,7 @@ impl Formatted {
         }
     }
 
-    /// Opens a device that was formatted. The caller ensures that no other process writes it.
+    /// Opens a formatted device. The caller ensures that no other process writes it.
     ///
     /// # Errors
     /// [`Error::Unformatted`], [`Error::Corrupt`], or that of the device.
@@ -226,7 +225,7 @@ impl Formatted {
         Ok(store)
     }
 
-    /// A store that is only read so far.
+    /// A store that has not been written yet.
     fn with(
         device: Arc<dyn Device>,
         claim: Option<Claim>,
@@ -260,7 +259,7 @@ impl Formatted {
         }))
     }
 
-    /// Everything that has a name, in order.
+    /// All names, in order.
     #[must_use]
     pub fn listing(&self) -> Vec<Listed> {
         let state = self.0.lock();
@@ -268,7 +267,7 @@ impl Formatted {
         state.catalog.names().map(listed).collect()
     }
 
-    /// What one name leads to.
+    /// The object of a name.
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::Name`].
@@ -292,9 +291,9 @@ impl Inner {
         state
     }
 
-    /// The same to change something.
+    /// Locks the state for a change.
     fn lock_to_write(&self, name: &str) -> Result<MutexGuard<'_, Inside>, Error> {
-        // A forked child has the parent's handles, and not its changes.
+        // A forked child has the parent's handles, but not its changes.
         if !self.is_mine() {
             return Err(Error::Locked {
                 object: self.full(name),
@@ -315,7 +314,7 @@ impl Inner {
         self.owner == std::process::id()
     }
 
-    /// How errors call an object.
+    /// The full name of an object, for errors.
     fn full(&self, name: &str) -> String {
         format!("{}/{name}", self.device.name())
     }
@@ -383,12 +382,12 @@ impl Inner {
 }
 
 impl Inside {
-    /// Allows so much from now on, and no less than before.
+    /// Raises the access; never lowers it.
     fn allow(&mut self, device: &Arc<dyn Device>, access: Access) -> Result<(), Error> {
         if access == Access::Write && self.access != Access::Write {
             self.claim.as_mut().map_or(Ok(()), Claim::raise)?;
-            // A writer that was killed may not have made durable what was found here; all that
-            // follows builds on it.
+            // A writer that was killed may not have made durable what was found here; later changes
+            // rely on it.
             catalog::flush(device)?;
             if std::mem::take(&mut self.is_torn) {
                 self.catalog
@@ -443,7 +442,7 @@ impl Inside {
         }
     }
 
-    /// What keeps blocks of an object or stream from being used again.
+    /// A handle that keeps the blocks of an object or stream from being reused.
     fn hold_open(&mut self, store: &Inner, entry: &Entry) -> Arc<Garbage> {
         if !entry.is_stream {
             return Arc::clone(&self.body(store, entry).garbage);
@@ -464,7 +463,7 @@ impl Inside {
         garbage
     }
 
-    /// What all who have an object open share.
+    /// The state shared by all handles of an object.
     fn body(&mut self, store: &Inner, entry: &Entry) -> Arc<Body> {
         let held = self.open.get(&entry.id);
         if let Some(body) = held.and_then(|held| held.body.upgrade()) {
@@ -497,7 +496,8 @@ impl Inside {
         }
     }
 
-    /// Locks a name, unless `act` fails. `mine` are those that its writer has locked.
+    /// Locks a name, and unlocks it if `act` fails. `mine` are the names that its writer has
+    /// locked.
     fn claim<T>(
         &mut self,
         store: &Inner,
@@ -512,7 +512,7 @@ impl Inside {
         Ok(done)
     }
 
-    /// A name is locked with all that is above and below it.
+    /// Locking a name also locks all names above and below it.
     fn check_lock(&self, store: &Inner, name: &str, mine: &[String]) -> Result<(), Error> {
         let is_near = |other: &str| is_below(other, name) || is_below(name, other);
         let is_locked = |other: &String| other == name || (is_near(other) && !mine.contains(other));
@@ -524,7 +524,7 @@ impl Inside {
         }
     }
 
-    /// Whether an object may have a name: none has one above it or below it, as in a folder.
+    /// Whether an object may have a name: no object may be above or below another, as in a folder.
     fn check_place(&self, store: &Inner, name: &str) -> Result<(), Error> {
         if let Some(above) = name
             .match_indices('/')
@@ -544,7 +544,7 @@ impl Inside {
         }
     }
 
-    /// Marks an object, and says whether it was marked before.
+    /// Marks an object; returns whether it was marked before.
     fn begin_in_place(
         &mut self,
         store: &Inner,
@@ -560,7 +560,7 @@ impl Inside {
         }
         let body = self.body(store, &entry);
         if Arc::strong_count(&body.garbage) > 1 {
-            // A reader has an earlier version open, which has blocks of this one.
+            // A reader has an earlier version open, which shares blocks with this one.
             return Err(Error::Locked {
                 object: store.full(name),
             });
@@ -753,16 +753,15 @@ impl Drop for Writing {
             return;
         }
         if !self.ended && !*self.lent.get_mut() {
-            // A mark that cannot be cleared calls a whole object interrupted, which is the safe
-            // side.
+            // A mark that cannot be cleared makes a complete object appear interrupted, which is
+            // the safe side.
             let _ = self.settle();
         }
         self.store.lock().writers.remove(&self.name);
     }
 }
 
-/// Those who are done with something are gone a moment before their last transfers are, and what
-/// these hold is free again.
+/// Retries for a moment: transfers in flight keep a dropped handle's resources for a short time.
 fn patiently<T>(
     mut act: impl FnMut() -> Result<T, Error>,
     is_passing: impl Fn(&Error) -> bool,
@@ -779,13 +778,13 @@ fn patiently<T>(
     }
 }
 
-/// Whether one name goes on where another ends.
+/// Whether one name is below another.
 fn is_below(name: &str, above: &str) -> bool {
     name.strip_prefix(above)
         .is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The name of an object as the catalog has it.
+/// The normalized name of an object in the catalog.
 fn named(name: &str) -> Result<String, Error> {
     check_name(name)?;
     Ok(normal(name))
@@ -798,7 +797,7 @@ fn now_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Draws numbers that were not drawn before.
+/// Draws unique random numbers.
 fn draw() -> Box<dyn FnMut() -> u64 + Send> {
     let random = RandomState::new();
     let mut drawn = 0u64;

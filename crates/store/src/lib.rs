@@ -1,17 +1,17 @@
-//! What bytes mean: named objects, whole or not at all.
+//! What bytes mean: named objects, each complete or absent.
 //!
-//! A [`Store`] holds named objects and hands each out as a device to read or write. There are
-//! three ways to get one:
+//! A [`Store`] holds named objects and returns each as a device to read or write. There are three
+//! ways to get one:
 //!
 //! * [`Store::open`] to read it,
-//! * [`Store::create`] to write it anew: the object appears under its name when it is whole and
-//!   durable, and until then an object that had the name before is untouched,
-//! * [`Store::open_in_place`] to change parts of it: a durable mark tells, should the writer die,
-//!   that the content is neither old nor new.
+//! * [`Store::create`] to write a new one: the object gets its name when it is complete and durable;
+//!   until then an object that had the name before is unchanged,
+//! * [`Store::open_in_place`] to change parts of it: a durable mark records that the content is
+//!   partly old and partly new, in case the writer dies.
 //!
-//! Writers of one object exclude each other, in all processes. Readers lock nothing: who reads
-//! while another writes in place gets old bytes, new bytes or both, and who has an object open
-//! while a new one takes its name keeps reading the old one.
+//! Writers of one object exclude each other, in all processes. Readers take no lock: a reader
+//! concurrent with a write in place sees old bytes, new bytes or both, and a reader of an object
+//! that is replaced keeps reading the old one.
 //!
 //! [`Folder`] keeps objects as plain files that other tools read, [`Formatted`] keeps them in one
 //! file or device; [`Scratch`] is a folder for unnamed results.
@@ -49,40 +49,39 @@ pub use scratch::{Scratch, Tmpfs};
 
 /// Named objects. Names are relative paths with `/` between their parts.
 pub trait Store: Send + Sync {
-    /// Begins an object of `len` bytes, which takes the name at [`NewObject::commit`]. Free space
-    /// is checked and, where the file system can, set aside before this returns. The bytes are zero
-    /// until written.
+    /// Begins an object of `len` bytes, which gets its name at [`NewObject::commit`]. Free space is
+    /// checked and, if the file system supports it, allocated before this returns. The bytes are
+    /// zero until written.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Locked`] while another writer holds the name, or that of the
     /// file system.
     fn create(&self, name: &str, len: u64) -> Result<NewObject, Error>;
 
-    /// As [`Store::create`], for a name that is free: an object that has it, or takes it before the
-    /// commit, is never replaced.
+    /// As [`Store::create`], for a name that is free: an object that has the name, or gets it
+    /// before the commit, is never replaced.
     ///
     /// # Errors
-    /// [`Error::Exists`] for a name that is taken, or that another writer is about to take; at the
-    /// commit too, where a program that knows nothing of these locks was faster. Otherwise as
-    /// [`Store::create`].
+    /// [`Error::Exists`] for a name that is in use, or that another writer is about to use; at the
+    /// commit too, if a program without these locks has created it. Otherwise as [`Store::create`].
     fn create_new(&self, name: &str, len: u64) -> Result<NewObject, Error>;
 
     /// Begins objects whose names are `name`, `/`, and a part of their own. At
-    /// [`NewObjects::commit`] they are all there is below that name: what is there until then may
-    /// only have parts of these names.
+    /// [`NewObjects::commit`] they become the only objects below that name: until then, only
+    /// objects with these names may exist there.
     ///
     /// # Errors
-    /// [`Error::Foreign`] where there is something else; [`Error::Locked`] while another writer
-    /// holds the name, [`Error::NotAFolder`] for the name of an object, or that of the file system.
+    /// [`Error::Foreign`] if there are other objects; [`Error::Locked`] while another writer holds
+    /// the name, [`Error::NotAFolder`] for the name of an object, or that of the file system.
     fn create_together(&self, name: &str, parts: &[&str]) -> Result<Box<dyn NewObjects>, Error>;
 
     /// Opens an object to read it.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if a writer in place died; [`Error::Missing`] and the like.
+    /// [`Error::Interrupted`] if a writer in place died; [`Error::Missing`] and others.
     fn open(&self, name: &str) -> Result<Object, Error>;
 
-    /// Opens an object to read it, whole or not. [`Store::stat`] tells which.
+    /// Opens an object to read it, complete or not. [`Store::stat`] returns its state.
     ///
     /// # Errors
     /// As [`Store::open`], without [`Error::Interrupted`].
@@ -91,10 +90,10 @@ pub trait Store: Send + Sync {
     /// Opens an object to change it in place, locked and durably marked until [`InPlace::finish`].
     ///
     /// # Errors
-    /// [`Error::Locked`], [`Error::Interrupted`], [`Error::Missing`] and the like.
+    /// [`Error::Locked`], [`Error::Interrupted`], [`Error::Missing`] and others.
     fn open_in_place(&self, name: &str) -> Result<InPlace, Error>;
 
-    /// As [`Store::open_in_place`], also where an earlier writer was interrupted: the way to write
+    /// As [`Store::open_in_place`], also if an earlier writer was interrupted: the way to write
     /// such an object again.
     ///
     /// # Errors
@@ -107,13 +106,13 @@ pub trait Store: Send + Sync {
     /// [`Error::Locked`] while a writer holds it, or that of the file system.
     fn clear_mark(&self, name: &str) -> Result<(), Error>;
 
-    /// Removes an object. Those who have it open keep it until they close it.
+    /// Removes an object. Open handles of it stay valid.
     ///
     /// # Errors
     /// [`Error::Locked`] while a writer holds it, [`Error::Missing`], or that of the file system.
     fn remove(&self, name: &str) -> Result<(), Error>;
 
-    /// Gives an object another name, in one step also where that name was taken.
+    /// Renames an object atomically, also to a name that is in use.
     ///
     /// # Errors
     /// [`Error::Locked`] while a writer holds either name, [`Error::Missing`], or that of the file
@@ -126,35 +125,34 @@ pub trait Store: Send + Sync {
     /// That of the file system.
     fn list(&self) -> Result<Vec<String>, Error>;
 
-    /// What is known of an object without opening it as a device.
+    /// State of an object, without opening it as a device.
     ///
     /// # Errors
-    /// [`Error::Missing`] and the like.
+    /// [`Error::Missing`] and others.
     fn stat(&self, name: &str) -> Result<Stat, Error>;
 
-    /// What the devices of its objects can do, where that is the same for all.
+    /// Limits of the devices of its objects, if they are the same for all.
     fn limits(&self) -> Option<Limits> {
         None
     }
 
-    /// The bytes that may still be written.
+    /// Bytes that may still be written.
     ///
     /// # Errors
     /// That of the file system.
     fn free_bytes(&self) -> Result<u64, Error>;
 }
 
-/// Objects that come into being together. Dropped without [`NewObjects::commit`], none of them
-/// does.
+/// Objects that are created together. Dropped without [`NewObjects::commit`], none of them is.
 pub trait NewObjects: Send {
-    /// A new object of `len` zero bytes, called `part` below the name of all. A write may run past
+    /// A new object of `len` zero bytes, called `part` below the common name. A write may run past
     /// its end by less than one block.
     ///
     /// # Errors
     /// As [`Store::create`].
     fn create(&mut self, part: &str, len: u64) -> Result<Arc<dyn Device>, Error>;
 
-    /// Makes all of them durable, and puts them in one step where others may have been. All writes
+    /// Makes all of them durable, and replaces the objects below the name atomically. All writes
     /// have completed before; none may follow.
     ///
     /// # Errors
@@ -167,18 +165,18 @@ pub trait NewObjects: Send {
 pub enum State {
     /// No writer is changing it in place, and the last one has finished.
     Whole,
-    /// A living writer is changing it in place.
+    /// A running writer is changing it in place.
     BeingWritten,
-    /// A writer in place died or gave up.
+    /// A writer in place died or was dropped.
     Interrupted,
 }
 
-/// What is known of an object.
+/// State of an object.
 #[derive(Clone, Debug)]
 pub struct Stat {
     /// Its exact length in bytes.
     pub len: u64,
-    /// When its content last changed, where the file system tells.
+    /// When its content last changed, if known.
     pub modified: Option<SystemTime>,
     /// Equal for two names of the same bytes.
     pub identity: Identity,
@@ -186,7 +184,7 @@ pub struct Stat {
     pub state: State,
 }
 
-/// An object as a device.
+/// An object, as a device.
 #[derive(Clone)]
 pub struct Object {
     object: String,
@@ -196,14 +194,14 @@ pub struct Object {
 }
 
 impl Object {
-    /// How errors call it: its full path.
+    /// Its full path, for errors.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.object
     }
 
-    /// The address space of its bytes. Lives as long as anyone holds it, whatever becomes of the
-    /// name.
+    /// The address space of its bytes. Lives as long as it is held, even if the name is removed or
+    /// replaced.
     #[must_use]
     pub fn device(&self) -> Arc<dyn Device> {
         Arc::clone(&self.device)
@@ -237,19 +235,19 @@ impl std::fmt::Debug for Object {
     }
 }
 
-/// How a write ends; a backend's half of [`NewObject`] and [`InPlace`]. Dropped before `end`
+/// How a write ends; the backend of [`NewObject`] and [`InPlace`]. Dropped before `end` has
 /// succeeded, it undoes what it can.
 trait Ending: Send + Sync {
     /// The device was handed out, so from now on a write may have happened.
     fn lent(&self) {}
-    /// The object is to be of this length.
+    /// Sets the length of the object.
     fn ends_at(&mut self, _len: u64) {}
     /// Makes the write durable and visible. All its I/O has completed.
     fn end(&mut self) -> Result<(), Error>;
 }
 
 /// An object that is being written and has no name yet. Dropped without [`NewObject::commit`], it
-/// never was.
+/// is removed.
 #[must_use = "dropping a new object removes it"]
 pub struct NewObject {
     object: Object,
@@ -257,14 +255,14 @@ pub struct NewObject {
 }
 
 impl NewObject {
-    /// How errors call it: the full path that it will have.
+    /// The full path that it will have, for errors.
     #[must_use]
     pub fn name(&self) -> &str {
         self.object.name()
     }
 
-    /// Where to write its bytes; also to read them again. A write may run past the end by less than
-    /// one block.
+    /// The device to write its bytes, or to read them back. A write may run past the end by less
+    /// than one block.
     #[must_use]
     pub fn device(&self) -> Arc<dyn Device> {
         self.object.device()
@@ -288,19 +286,19 @@ impl NewObject {
         self.object.identity()
     }
 
-    /// Says where an object [that grows](Folder::create_growing) ends.
+    /// Sets the length of an object [that grows](Folder::create_growing).
     pub fn cut(&mut self, len: u64) {
         self.object.len = len;
         self.ending.ends_at(len);
     }
 
-    /// Gives the object its exact length, makes its bytes durable, and only then puts it under its
-    /// name, durably. All writes have completed before; none may follow.
+    /// Sets the exact length of the object, makes its bytes durable, and then gives it its name,
+    /// durably. All writes have completed before; none may follow.
     ///
     /// # Errors
-    /// That of the file system. The name then leads to what it led to before, with one exception:
-    /// when the folder cannot be made durable, the name already leads to the new object, which is
-    /// whole.
+    /// That of the file system. The name then leads to the same object as before, with one
+    /// exception: if the folder cannot be made durable, the name already leads to the new object,
+    /// which is complete.
     pub fn commit(mut self) -> Result<Object, Error> {
         self.ending.end()?;
         Ok(self.object.clone())
@@ -314,7 +312,7 @@ impl std::fmt::Debug for NewObject {
 }
 
 /// An object that is being changed in place. Dropped without [`InPlace::finish`], it stays marked
-/// as interrupted, unless its device was never asked for.
+/// as interrupted, unless its device was never requested.
 #[must_use = "dropping a write in place interrupts it"]
 pub struct InPlace {
     object: Object,
@@ -322,13 +320,13 @@ pub struct InPlace {
 }
 
 impl InPlace {
-    /// How errors call it: its full path.
+    /// Its full path, for errors.
     #[must_use]
     pub fn name(&self) -> &str {
         self.object.name()
     }
 
-    /// Where to read and write its bytes. A write may run past the end by less than one block.
+    /// The device to read and write its bytes. A write may run past the end by less than one block.
     #[must_use]
     pub fn device(&self) -> Arc<dyn Device> {
         self.ending.lent();
@@ -353,8 +351,8 @@ impl InPlace {
         self.object.identity()
     }
 
-    /// Cuts off what ran past the end, makes the bytes durable and only then clears the mark. All
-    /// writes have completed before; none may follow.
+    /// Truncates bytes past the end, makes the bytes durable and then clears the mark. All writes
+    /// have completed before; none may follow.
     ///
     /// # Errors
     /// That of the file system; the object then stays marked as interrupted.

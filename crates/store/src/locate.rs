@@ -1,4 +1,4 @@
-//! Where a path leads.
+//! The store and the name of a path.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::sync::Arc;
 use crate::error::{Error, shown};
 use crate::{Access, Folder, Formatted, Store};
 
-/// The store that a path leads into, and the name there: the folder around it, or, where the path
-/// goes on behind a file or block device, the store that this was formatted as. That one is opened
-/// once for all of this process, and read with others until something in it is changed.
+/// The store that a path leads into, and the name there: the surrounding folder, or, for a path
+/// that continues behind a file or block device, the store on it. That store is opened once in this
+/// process, and shared with other readers until it is changed.
 ///
 /// # Errors
-/// [`Error::Name`] for a path that cannot be an object's, as [`Folder::new`], and as
+/// [`Error::Name`] for a path that cannot name an object, as [`Folder::new`], and as
 /// [`Formatted::open_shared`].
 pub fn locate(path: &Path) -> Result<(Arc<dyn Store>, String), Error> {
     let around = path

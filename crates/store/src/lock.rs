@@ -1,4 +1,4 @@
-//! Writers lock a path against each other, across processes and within one.
+//! Locks of writers on a path, across processes and within one.
 //!
 //! Two locks make up the lock of a path, each a `flock` on a file of its own:
 //!
@@ -7,11 +7,11 @@
 //!   folder/.x.outcore-partial     the next object x: locked by who creates it; there is at most one
 //! ```
 //!
-//! The partial has a fixed name so that two creations of one name meet on it, also where no object
-//! exists yet. A lock goes with the process that held it, however it died; a partial without a lock
-//! is therefore a dead one, and process numbers, which are used again, never have to be trusted.
-//! Since a name may lead to another file by the time its file is locked, each lock is followed by a
-//! look at where the name leads now. Readers do not lock.
+//! The partial has a fixed name so that two creations of one name conflict on it, even if no object
+//! exists yet. A lock ends with its process, however that ends; so a partial without a lock belongs
+//! to a dead process, and process numbers, which are reused, need not be trusted. Since a name may
+//! lead to another file by the time its file is locked, each lock is followed by a check of where
+//! the name leads. Readers do not lock.
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
@@ -24,15 +24,15 @@ use crate::new_folder::is_hopeless;
 use crate::os;
 
 const PARTIAL_SUFFIX: &str = ".outcore-partial";
-/// Of a new folder that stays when its writer dies.
+/// Suffix of a new folder that is kept when its writer dies.
 pub(crate) const UNFINISHED_SUFFIX: &str = ".outcore-unfinished";
 
-/// A sweep or a look at an object's state holds a lock for microseconds. Writers outwait them; what
-/// lasts longer is a writer.
+/// Sweeping, and reading an object's state, hold a lock for microseconds. Writers wait that long; a
+/// lock held longer belongs to a writer.
 const PATIENCE: Duration = Duration::from_millis(50);
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// An object's place: its path with links followed, its folder, and how errors name it.
+/// Place of an object: its path with links followed, its folder, and its name in errors.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) object: String,
@@ -41,7 +41,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The hidden file beside the object whose name is the object's with `suffix`.
+    /// The hidden file beside the object, named after the object with `suffix`.
     pub(crate) fn beside(&self, suffix: &str) -> PathBuf {
         let mut name = std::ffi::OsString::from(".");
         name.push(self.path.file_name().unwrap_or_default());
@@ -53,13 +53,13 @@ impl Place {
         self.beside(PARTIAL_SUFFIX)
     }
 
-    /// Whether there is anything of this name.
+    /// Whether the name exists.
     pub(crate) fn is_taken(&self) -> bool {
         std::fs::symlink_metadata(&self.path).is_ok()
     }
 }
 
-/// Whether `file_name` is that of a new folder which stays when its writer dies.
+/// Whether `file_name` is that of a new folder that is kept when its writer dies.
 pub(crate) fn is_unfinished(file_name: &str) -> bool {
     file_name.starts_with('.') && file_name.ends_with(UNFINISHED_SUFFIX)
 }
@@ -78,7 +78,7 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     })
 }
 
-/// Tries to lock until that succeeds or patience ends.
+/// Retries the lock until it succeeds or the patience is over.
 pub(crate) fn outwait(mut lock: impl FnMut() -> io::Result<bool>) -> io::Result<bool> {
     let start = Instant::now();
     loop {
@@ -89,7 +89,7 @@ pub(crate) fn outwait(mut lock: impl FnMut() -> io::Result<bool>) -> io::Result<
     }
 }
 
-/// Locks a file against its writers for the moment of a look; false if a writer holds it.
+/// Locks a file against its writers while its state is read; false if a writer holds it.
 pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
     match file.try_lock_shared() {
         Ok(()) => Ok(true),
@@ -98,9 +98,9 @@ pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Unlocks at once: a forked child may hold the same lock open for as long as it lives.
+/// Unlocks explicitly: a forked child may hold the same lock open for as long as it lives.
 pub(crate) fn release(file: &File) {
-    // A descriptor that cannot be unlocked is closed next, and the lock goes with it.
+    // If unlocking fails, the descriptor is closed next, which ends the lock.
     let _ = file.unlock();
 }
 
@@ -116,8 +116,8 @@ pub(crate) fn require_file(metadata: &Metadata, place: &Place) -> Result<(), Err
     })
 }
 
-/// Opens and locks the object that exists. Its file must be writable: who may not write an object
-/// may not replace it either.
+/// Opens and locks the existing object. Its file must be writable: without permission to write an
+/// object, a process may not replace it either.
 pub(crate) fn lock_object(place: &Place, faults: &Faults) -> Result<File, Error> {
     let found = std::fs::metadata(&place.path);
     let found = found.map_err(|error| Error::from_io(&place.object, "open for writing", error))?;
@@ -127,7 +127,7 @@ pub(crate) fn lock_object(place: &Place, faults: &Faults) -> Result<File, Error>
     lock_path(place, &place.path, &options, faults)
 }
 
-/// Creates (or takes over from a dead process) the partial of an object, empty and locked.
+/// Creates the partial of an object, or takes it over from a dead process, empty and locked.
 pub(crate) fn claim_partial(place: &Place, faults: &Faults) -> Result<File, Error> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -139,7 +139,7 @@ pub(crate) fn claim_partial(place: &Place, faults: &Faults) -> Result<File, Erro
     Ok(file)
 }
 
-/// Makes (or takes over from a dead process) the partial of a folder, locked.
+/// Creates the partial of a folder, or takes it over from a dead process, locked.
 pub(crate) fn claim_folder(place: &Place, partial: &Path, faults: &Faults) -> Result<File, Error> {
     loop {
         let made = faults
@@ -151,8 +151,8 @@ pub(crate) fn claim_folder(place: &Place, partial: &Path, faults: &Faults) -> Re
                 _ => Err(error),
             });
         match made {
-            // The partial of a file of this name, which a living writer holds: dead ones have been
-            // swept.
+            // The partial of a file of this name, held by a running writer: those of dead processes
+            // have been swept.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return Err(Error::Locked {
                     object: place.object.clone(),
@@ -162,15 +162,14 @@ pub(crate) fn claim_folder(place: &Place, partial: &Path, faults: &Faults) -> Re
         }
         let mut options = OpenOptions::new();
         match lock_path(place, partial, options.read(true), faults) {
-            // A sweep was faster.
+            // It was swept in between.
             Err(Error::Missing { .. }) if place.folder.is_dir() => {}
             locked => return locked,
         }
     }
 }
 
-/// Opens `path` and locks it, again and again until the name still leads to the file once it is
-/// locked.
+/// Opens `path` and locks it; repeated until the name still leads to the file after locking.
 fn lock_path(
     place: &Place,
     path: &Path,
@@ -196,8 +195,8 @@ fn lock_path(
     }
 }
 
-/// Removes the partials that dead processes left in `folder`, and unfinished folders that cannot be
-/// resumed. Those that cannot be removed are left to their owners.
+/// Removes the partials of dead processes in `folder`, and unfinished folders that cannot be
+/// resumed. Errors are ignored.
 pub(crate) fn sweep_partials(folder: &Path, faults: &Faults) {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return;

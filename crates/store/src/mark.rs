@@ -6,9 +6,9 @@
 //! block until the writer truncates. It is durable before the first write and cleared only after
 //! the last one is durable; an object without a mark is whole.
 //!
-//! The mark belongs to the file, not to its bytes: a program that knows nothing of it and rewrites
-//! the file leaves it where it is, and whether that program finished cannot be told. The object
-//! stays interrupted until it is created anew, written in place to the end, or accepted
+//! The mark belongs to the file, not to its bytes: a program that does not know it and rewrites the
+//! file leaves the mark in place, and whether that program finished is unknown. The object stays
+//! interrupted until it is created anew, written in place to the end, or accepted
 //! (`Store::clear_mark`).
 
 use std::fs::File;
@@ -19,22 +19,22 @@ use crate::faults::{Faults, Step};
 use crate::lock::Place;
 use crate::os::{attribute, sync_folder};
 
-/// Direct writes to common devices are cut in blocks of at most this many bytes.
+/// Direct writes to common devices use blocks of at most this many bytes.
 const LONGEST_BLOCK: u64 = 4096;
 const ATTRIBUTE: &str = "user.outcore.writing";
 pub(crate) const BESIDE_SUFFIX: &str = ".outcore-writing";
 
-/// What a mark says.
+/// Content of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// The object's exact length; `None` where the mark does not say.
+    /// The object's exact length; `None` if the mark does not record it.
     pub(crate) len: Option<u64>,
 }
 
 impl Mark {
-    /// The object's length, in a file of this length. The writer has left the file as long as the
-    /// object or less than a block longer; any other length is another program's, which has written
-    /// the file since and not touched the mark.
+    /// The object's length, in a file of this length. The writer leaves the file as long as the
+    /// object or less than a block longer; with any other length, another program has written the
+    /// file since without changing the mark.
     pub(crate) fn len_of(self, file_len: u64) -> u64 {
         self.len
             .filter(|&len| (len..len.saturating_add(LONGEST_BLOCK)).contains(&file_len))
@@ -81,7 +81,8 @@ pub(crate) fn set(file: &File, place: &Place, len: u64, faults: &Faults) -> io::
     }
 }
 
-/// No attributes at all, none on this kind of file, or no room left for one.
+/// Whether the mark has to be a file: no attributes at all, none on this kind of file, or no room
+/// for one.
 fn wants_a_file(error: &io::Error) -> bool {
     use io::ErrorKind::{PermissionDenied, StorageFull, Unsupported};
     matches!(
@@ -90,8 +91,8 @@ fn wants_a_file(error: &io::Error) -> bool {
     )
 }
 
-/// Marks the name `place` for an object that carries another name yet: its own attribute goes with
-/// it, a file beside does not.
+/// Marks the name `place` before an object is renamed to it: an attribute is renamed with its file,
+/// a mark beside it is not.
 pub(crate) fn set_for_rename(
     file: &File,
     place: &Place,
@@ -114,7 +115,7 @@ fn set_beside(place: &Place, value: &str, faults: &Faults) -> io::Result<()> {
     sync_folder(&place.folder)
 }
 
-/// Clears the mark, of whichever kind, and waits until that is durable.
+/// Clears the mark, of either kind, and waits until that is durable.
 pub(crate) fn clear(file: &File, place: &Place, faults: &Faults) -> io::Result<()> {
     faults.step(Step::Unmark)?;
     attribute::clear(file, ATTRIBUTE)?;

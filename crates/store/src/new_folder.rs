@@ -1,4 +1,4 @@
-//! A new folder whose objects come into being together.
+//! A new folder whose objects are created together.
 //!
 //! ```text
 //!   create_folder   .x.outcore-partial/ is made and locked; objects are made inside
@@ -6,11 +6,11 @@
 //!                   was there -> fsync of the folder around it -> what was there is removed
 //! ```
 //!
-//! A folder that is to be gone on with after a crash is made as `.x.outcore-unfinished/` instead:
-//! as long as a [checkpoint](CHECKPOINT) is in it, it is not swept, and the next one to create x so
-//! finds what is there. The checkpoint, and files that only those need who go on, must not be seen
-//! in x and must not be lost before x is certain. They are put aside, inside, and go when the name
-//! is durable:
+//! A folder that can be resumed after a crash is made as `.x.outcore-unfinished/` instead: as long
+//! as a [checkpoint](CHECKPOINT) is in it, it is not swept, and the next writer that creates x in
+//! this way finds its content. The checkpoint, and files needed only for resuming, must neither
+//! appear in x nor be lost before x is durable. They are set aside, inside the folder, and removed
+//! when the name is durable:
 //!
 //! ```text
 //!   .x.outcore-unfinished/{a, b, checkpoint}
@@ -33,22 +33,22 @@ use crate::folder::is_own;
 use crate::lock::{self, Place};
 use crate::{NewObjects, os};
 
-/// The file of an unfinished folder that says how far it is: where it is, there is something to go
-/// on with.
+/// The file of an unfinished folder that records its progress. A folder with this file can be
+/// resumed.
 pub const CHECKPOINT: &str = "checkpoint.json";
-/// The same on its way to its name.
+/// The checkpoint while it is being written.
 const NEW_CHECKPOINT: &str = "checkpoint.json.new";
-/// Where files are put aside.
+/// The folder for files that are set aside.
 const ASIDE: &str = lock::UNFINISHED_SUFFIX;
 
-/// What becomes of a new folder whose writer dies or gives up.
+/// What happens to a new folder whose writer dies or drops it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unfinished {
     /// It is removed.
     #[default]
     Removed,
-    /// It stays if there is a [`CHECKPOINT`] in it, for the next one to go on with who creates the
-    /// same folder.
+    /// It is kept if there is a [`CHECKPOINT`] in it, and resumed by the next writer that creates
+    /// the same folder.
     Kept,
 }
 
@@ -59,9 +59,10 @@ pub struct NewFolder {
     partial: PathBuf,
     lock: File,
     parts: Vec<Part>,
-    /// Names of parts that the folder which it replaces may have.
+    /// Names of parts that the folder to be replaced may have.
     replaced: Vec<String>,
-    /// Bytes of objects that are to be there, and that the file system has not set aside.
+    /// Bytes of objects that will be written, and for which the file system has not allocated
+    /// space.
     promised: u64,
     faults: Arc<Faults>,
     unfinished: Unfinished,
@@ -76,7 +77,7 @@ struct Part {
 }
 
 impl NewFolder {
-    /// Claims the folder of a place that may be taken already by another folder.
+    /// Claims the folder of a place where another folder may exist.
     pub(crate) fn claim(
         place: Place,
         unfinished: Unfinished,
@@ -115,36 +116,36 @@ impl NewFolder {
         Ok(new)
     }
 
-    /// Whether there is something in it to go on with.
+    /// Whether it contains something to resume.
     #[must_use]
     pub fn has_checkpoint(&self) -> bool {
         self.partial.join(CHECKPOINT).exists()
     }
 
-    /// How errors call it: the full path that it will have.
+    /// The full path that it will have, for errors.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.place.object
     }
 
-    /// Where its objects lie until it has its name.
+    /// The folder of its objects until it has its name.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.partial
     }
 
-    /// Removes every object that an earlier, unfinished writer left.
+    /// Removes all objects of an earlier, unfinished writer.
     ///
     /// # Errors
     /// That of the file system.
     pub fn empty(&self) -> Result<(), Error> {
-        // First what the others would be counted by.
+        // The checkpoint first, since it counts the others.
         let forgotten = remove_if_there(&self.partial.join(CHECKPOINT));
         forgotten.map_err(|error| Error::from_io(self.name(), "empty its partial", error))?;
         self.empty_but(&[])
     }
 
-    /// Removes what an earlier writer has left besides these files, which its checkpoint counts.
+    /// Removes all files of an earlier writer except these, which its checkpoint counts.
     ///
     /// # Errors
     /// That of the file system.
@@ -166,8 +167,8 @@ impl NewFolder {
         emptied.map_err(|error| Error::from_io(self.name(), "empty its partial", error))
     }
 
-    /// Puts files back that an earlier writer has put aside and then did not come to give the
-    /// folder its name; the checkpoint last.
+    /// Brings back files that an earlier writer has set aside before it failed to give the folder
+    /// its name; the checkpoint last.
     fn bring_back(&self) -> Result<(), Error> {
         let aside = self.partial.join(ASIDE);
         let back = |name: &OsStr| {
@@ -195,8 +196,8 @@ impl NewFolder {
         brought.map_err(|error| Error::from_io(self.name(), "go on with its partial", error))
     }
 
-    /// Moves files to where they are not seen under the folder's name; those that cannot be resumed
-    /// are removed.
+    /// Hides files so that they do not appear under the folder's name; files that cannot be used
+    /// for resuming are removed.
     fn set_aside(&self, without: &[&str]) -> Result<(), Error> {
         let is_kept = self.unfinished == Unfinished::Kept && self.has_checkpoint();
         let aside = self.partial.join(ASIDE);
@@ -204,7 +205,7 @@ impl NewFolder {
             if is_kept {
                 std::fs::create_dir(&aside)?;
             }
-            // The checkpoint first: as long as it is in its place, what it counts is too.
+            // The checkpoint first: as long as it is in place, the files that it counts are too.
             for name in [CHECKPOINT, NEW_CHECKPOINT].iter().chain(without) {
                 self.faults.step(Step::SetAside)?;
                 let from = self.partial.join(name);
@@ -225,14 +226,14 @@ impl NewFolder {
                 self.faults.step(Step::SyncFolder)?;
                 os::sync_folder(&aside)?;
             }
-            // What an earlier folder of this name has aside is nothing to go on with for this one,
-            // with which it changes places.
+            // Files set aside by an earlier folder of this name do not belong to this one, with
+            // which it changes places.
             remove_all_if_there(&self.place.path.join(ASIDE))
         })();
         set.map_err(|error| Error::from_io(self.name(), "put it in place", error))
     }
 
-    /// A new object of `len` zero bytes, whose space is set aside where the file system can. A
+    /// A new object of `len` zero bytes, with its space allocated if the file system supports it. A
     /// write may run past the end by less than one block.
     ///
     /// # Errors
@@ -248,10 +249,11 @@ impl NewFolder {
         Ok(device)
     }
 
-    /// Whether this many bytes more are free, besides those that its objects are going to take.
+    /// Checks that this many bytes are free, besides those that its objects are going to take.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], which calls what does not fit `name`; or that of the file system.
+    /// [`Error::NoSpace`], which names `name` as the object that does not fit; or that of the file
+    /// system.
     pub fn check_space(&self, name: &str, needed: u64) -> Result<(), Error> {
         let free = self.free_bytes()?.saturating_sub(self.promised);
         match free < needed {
@@ -264,8 +266,8 @@ impl NewFolder {
         }
     }
 
-    /// An object that grows as it is written, up to all the space that is free now;
-    /// [`cut`](NewFolder::cut) says where it ends. What an earlier writer left of it stays.
+    /// An object that grows as it is written, up to the space that is free at its start;
+    /// [`cut`](NewFolder::cut) sets its length. Content of an earlier writer is kept.
     ///
     /// # Errors
     /// That of the file system.
@@ -319,7 +321,7 @@ impl NewFolder {
         Ok(Arc::new(device))
     }
 
-    /// Gives an object its exact length at [`commit`](NewFolder::commit).
+    /// Sets the exact length that an object gets at [`commit`](NewFolder::commit).
     pub fn cut(&mut self, name: &str, len: u64) {
         let object = self.object(name);
         self.parts
@@ -328,7 +330,7 @@ impl NewFolder {
             .for_each(|part| part.len = len);
     }
 
-    /// Makes what has been written so far durable.
+    /// Makes the bytes written so far durable.
     ///
     /// # Errors
     /// That of the file system.
@@ -343,7 +345,7 @@ impl NewFolder {
         self.sync_names()
     }
 
-    /// Gives all objects their exact lengths, and makes them durable.
+    /// Sets the exact lengths of all objects and makes them durable.
     ///
     /// # Errors
     /// That of the file system.
@@ -366,18 +368,18 @@ impl NewFolder {
         synced.map_err(|error| Error::from_io(self.name(), "make its names durable", error))
     }
 
-    /// Gives all objects their exact lengths, makes them durable, and puts the folder under its
-    /// name in one step, also where another folder has that name. All writes have completed before;
-    /// none may follow.
+    /// Sets the exact lengths of all objects, makes them durable, and gives the folder its name
+    /// atomically, also if another folder has that name. All writes have completed before; none may
+    /// follow.
     ///
     /// # Errors
-    /// That of the file system. The name then leads to what it led to before.
+    /// That of the file system. The name then leads to the same folder as before.
     pub fn commit(self) -> Result<(), Error> {
         self.commit_without(&[])
     }
 
-    /// As [`commit`](NewFolder::commit), without some of its files, and without its checkpoint.
-    /// Where that fails, a kept folder can be gone on with: nothing of it goes before its name is
+    /// As [`commit`](NewFolder::commit), without some of its files, and without its checkpoint. If
+    /// that fails, a kept folder can be resumed: its files are removed only after its name is
     /// durable.
     ///
     /// # Errors
@@ -402,7 +404,7 @@ impl NewFolder {
             return Err(Error::from_io(self.name(), "make its name durable", error));
         }
         self.gone = true;
-        // What cannot be removed now goes with the next folder of this name.
+        // Files that cannot be removed now are removed with the next folder of this name.
         let _ = self
             .faults
             .step(Step::Remove)
@@ -416,10 +418,10 @@ impl NewFolder {
         Ok(())
     }
 
-    /// Gives the folder up, also one that would be kept.
+    /// Discards the folder, also one that would be kept.
     pub fn discard(mut self) {
         self.unfinished = Unfinished::Removed;
-        // First what the others would be counted by, should not all of it go.
+        // The checkpoint first, since it counts the others, in case not all can be removed.
         let _ = remove_if_there(&self.partial.join(CHECKPOINT));
     }
 
@@ -427,7 +429,7 @@ impl NewFolder {
         shown(&self.place.path.join(name))
     }
 
-    /// Bytes that are free where it is made.
+    /// Free bytes on the file system of the folder.
     ///
     /// # Errors
     /// That of the file system.
@@ -484,7 +486,7 @@ fn remove_all_if_there(path: &Path) -> io::Result<()> {
     })
 }
 
-/// Whether a folder that was to be gone on with has nothing in it to go on with.
+/// Whether an unfinished folder has no checkpoint to resume from.
 pub(crate) fn is_hopeless(unfinished: &Path) -> bool {
     !unfinished.join(CHECKPOINT).exists() && !unfinished.join(ASIDE).join(CHECKPOINT).exists()
 }
@@ -519,7 +521,7 @@ impl Drop for NewFolder {
                 .step(Step::Remove)
                 .and_then(|()| std::fs::remove_dir_all(&self.partial));
             if removed.is_err() {
-                // The name is for the next one to sweep; the space comes back now.
+                // The name is left for the next sweep; the space is freed now.
                 self.parts.iter().for_each(|part| _ = part.file.set_len(0));
             }
         }

@@ -1,5 +1,4 @@
-//! The few calls where operating systems or file systems differ, each with what to do where it is
-//! missing.
+//! Calls that differ between operating systems or file systems, each with a fallback.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -8,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-/// Which file this is, whatever path led to it: two names with the same identity are the same
+/// Identity of a file, independent of its path: two names with the same identity are the same
 /// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
@@ -24,7 +23,7 @@ impl Identity {
         }
     }
 
-    /// That of an object inside a store.
+    /// Identity of an object inside a store.
     pub(crate) fn inside(store: u64, object: u64) -> Identity {
         Identity {
             file_system: store,
@@ -32,7 +31,7 @@ impl Identity {
         }
     }
 
-    /// That of the file or folder which a path leads to.
+    /// Identity of the file or folder at a path.
     ///
     /// # Errors
     /// That of the file system.
@@ -47,7 +46,7 @@ impl Identity {
     }
 }
 
-/// Whether `path` still leads to the file that is open.
+/// Whether `path` leads to the open file.
 pub(crate) fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
     match std::fs::metadata(path) {
         Ok(there) => Ok(Identity::of(&there) == Identity::of(&file.metadata()?)),
@@ -56,9 +55,9 @@ pub(crate) fn leads_to(path: &Path, file: &File) -> io::Result<bool> {
     }
 }
 
-/// Locks an open file, with others or alone; what holds the lock is the opening, in whichever
-/// process it is. A lock that is held already is raised without being let go. False where others
-/// are in the way, and what was held then stays.
+/// Locks an open file, shared or exclusively. The lock belongs to the open file description, in
+/// every process that inherits it. Raising a held lock does not release it. False if other locks
+/// conflict; a lock held before is then kept.
 #[cfg(target_os = "linux")]
 pub(crate) fn lock_open(file: &File, alone: bool) -> io::Result<bool> {
     set_lock(
@@ -71,7 +70,7 @@ pub(crate) fn lock_open(file: &File, alone: bool) -> io::Result<bool> {
     )
 }
 
-/// Unlocks it.
+/// Releases the lock.
 #[cfg(target_os = "linux")]
 pub(crate) fn unlock_open(file: &File) -> io::Result<bool> {
     set_lock(file, nix::libc::F_UNLCK)
@@ -80,7 +79,7 @@ pub(crate) fn unlock_open(file: &File) -> io::Result<bool> {
 #[cfg(target_os = "linux")]
 fn set_lock(file: &File, kind: nix::libc::c_int) -> io::Result<bool> {
     use nix::fcntl::{FcntlArg, fcntl};
-    // All of the file, however long.
+    // The whole file, whatever its length.
     let (l_type, l_whence) = (
         kind as nix::libc::c_short,
         nix::libc::SEEK_SET as nix::libc::c_short,
@@ -99,7 +98,7 @@ fn set_lock(file: &File, kind: nix::libc::c_int) -> io::Result<bool> {
     }
 }
 
-/// Elsewhere a lock would be let go to be raised: all are alone from the beginning.
+/// Other systems would release a lock to raise it, so every lock is exclusive from the beginning.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn lock_open(file: &File, _: bool) -> io::Result<bool> {
     match file.try_lock() {
@@ -109,7 +108,7 @@ pub(crate) fn lock_open(file: &File, _: bool) -> io::Result<bool> {
     }
 }
 
-/// Unlocks it.
+/// Releases the lock.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn unlock_open(file: &File) -> io::Result<bool> {
     file.unlock().map(|()| true)
@@ -121,7 +120,7 @@ pub(crate) fn free_bytes(path: &Path) -> io::Result<u64> {
     Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// The same of the file system of whatever exists of the path that an object is called by.
+/// As `free_bytes`, for the longest existing part of the path in an object's name.
 pub(crate) fn free_bytes_near(name: &str) -> Option<u64> {
     let path = Path::new(name.strip_prefix(crate::scratch::OBJECT).unwrap_or(name));
     path.ancestors()
@@ -129,19 +128,19 @@ pub(crate) fn free_bytes_near(name: &str) -> Option<u64> {
         .and_then(|there| free_bytes(there).ok())
 }
 
-/// Bytes that one file in `folder` may grow to: what is free, and no more than this process may
-/// write to a file.
+/// Bytes to which a file in `folder` may grow: the free space, limited by the longest file that
+/// this process may write.
 pub(crate) fn most_bytes(free: u64) -> u64 {
     free.min(file_size_limit().unwrap_or(u64::MAX))
 }
 
-/// The longest file that this process may write, where it has a limit.
+/// The longest file that this process may write, if limited.
 pub(crate) fn file_size_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Fsize).current
 }
 
-/// Gives `file` its length, with its space where the file system can promise it, else as a hole:
-/// then false.
+/// Sets the length of `file` and allocates its space; false if the file system cannot allocate and
+/// the file has a hole instead.
 pub(crate) fn allocate(file: &File, len: u64) -> io::Result<bool> {
     if len == 0 {
         return Ok(true);
@@ -155,14 +154,14 @@ pub(crate) fn allocate(file: &File, len: u64) -> io::Result<bool> {
     file.set_len(len).map(|()| false)
 }
 
-/// Gives a file another name, which may be another file's.
+/// Renames a file, also to the name of another file.
 pub(crate) fn rename(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::rename(from, to)
 }
 
-/// Gives a file another name, which must be free. Where the system cannot hold that in one step, it
-/// is looked at just before: our own writers hold the lock of the name, so only another program
-/// could come in between.
+/// Renames a file to a name that must be free. If the system cannot do that atomically, the name is
+/// checked just before: writers of this library hold the lock of the name, so only another program
+/// could create it in between.
 pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
@@ -174,9 +173,9 @@ pub(crate) fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts a folder under a name, which may be another folder's: the two then change places, and where
-/// that one is now is returned. Where the system cannot exchange names, that one first goes out of
-/// the way, and a crash in between leaves the name free.
+/// Renames a folder. If another folder has the name, the two are exchanged, and the new path of the
+/// other one is returned. If the system cannot exchange names, the other folder is renamed first,
+/// and a crash in between leaves the name free.
 pub(crate) fn put_folder(from: &Path, to: &Path) -> io::Result<Option<PathBuf>> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     if !to.try_exists()? {
@@ -197,7 +196,7 @@ pub(crate) fn put_folder(from: &Path, to: &Path) -> io::Result<Option<PathBuf>> 
     }
 }
 
-/// Undoes [`put_folder`]: `replaced` is what it has returned.
+/// Undoes [`put_folder`]: `replaced` is its return value.
 pub(crate) fn take_folder_back(from: &Path, to: &Path, replaced: Option<&Path>) -> io::Result<()> {
     match replaced {
         Some(replaced) if replaced == from => put_folder(from, to).map(drop),
@@ -209,8 +208,8 @@ pub(crate) fn take_folder_back(from: &Path, to: &Path, replaced: Option<&Path>) 
     }
 }
 
-/// Makes the names in a folder durable. File systems that cannot sync a folder say `EINVAL`: theirs
-/// is not worse for it.
+/// Makes the names in a folder durable. File systems that cannot sync a folder return `EINVAL`,
+/// which is ignored.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     match File::open(folder)?.sync_all() {
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
@@ -218,7 +217,7 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether files in `folder` live in memory.
+/// Whether files in `folder` are in memory.
 #[cfg(target_os = "linux")]
 pub(crate) fn in_memory(folder: &Path) -> io::Result<bool> {
     // Magic numbers of `man 2 statfs`.
@@ -229,7 +228,7 @@ pub(crate) fn in_memory(folder: &Path) -> io::Result<bool> {
     Ok(magic == TMPFS || magic == RAMFS)
 }
 
-/// Only Linux tells; elsewhere a scratch folder is what its user says it is.
+/// Known on Linux only; on other systems the user's choice is trusted.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn in_memory(_folder: &Path) -> io::Result<bool> {
     Ok(false)
@@ -244,12 +243,13 @@ pub(crate) mod attribute {
     /// Longest value that is ever written: a decimal `u64`.
     const VALUE_BYTES: usize = 32;
 
-    /// The value, `None` where there is none or the file system has no attributes.
+    /// The value; `None` if there is none or the file system has no attributes.
     pub(crate) fn get(file: &File, name: &str) -> io::Result<Option<Vec<u8>>> {
         let mut value = [0u8; VALUE_BYTES];
         match rustix::fs::fgetxattr(file, name, &mut value) {
             Ok(len) => Ok(Some(value[..len].to_vec())),
-            // A value too long for the buffer is not ours, but the attribute is there.
+            // A value too long for the buffer was not written by this library, but the attribute
+            // exists.
             Err(Errno::RANGE) => Ok(Some(Vec::new())),
             Err(error) if is_absent(error) || !is_supported(error) => Ok(None),
             Err(error) => Err(error.into()),
@@ -287,7 +287,7 @@ pub(crate) mod attribute {
     }
 }
 
-/// Elsewhere the mark always lies beside the object.
+/// On other systems the mark is always a file beside the object.
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
 pub(crate) mod attribute {
     use super::{File, io};

@@ -1,15 +1,15 @@
-//! Where unnamed results live: a folder of this process's own inside a folder that its user chose.
+//! Unnamed results: a folder of this process inside a folder that its user chose.
 //!
 //! ```text
 //!   chosen/outcore-scratch-<pid>-<random>/lock     locked for the life of the process
 //! ```
 //!
-//! Unnamed objects lose their file name as soon as they are open, so the space comes back with the
-//! last holder of the device, however it goes. That is done on a thread of its own: a file system
-//! takes a while to free what was written.
+//! Unnamed objects lose their file name as soon as they are open, so the space is freed with the
+//! last handle of the device, however that ends. It is freed on a separate thread: a file system
+//! takes a while to free written blocks.
 //!
-//! Folders of dead processes are known by their lock, which dies with its holder; the process
-//! number in the name is for people. The random part keeps two folders of one process apart.
+//! Folders of dead processes are recognized by their lock, which ends with its holder; the process
+//! number in the name is informative. The random part distinguishes two folders of one process.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -30,22 +30,22 @@ use crate::{Folder, Object, lock};
 
 const PREFIX: &str = "outcore-scratch-";
 const LOCK: &str = "lock";
-/// What errors call an unnamed object, before the path that it has had.
+/// Prefix of an unnamed object in errors, before its former path.
 pub(crate) const OBJECT: &str = "scratch object ";
-/// Nothing takes longer to be freed.
+/// Longest wait for space to be freed.
 const FREE_WITHIN: Duration = Duration::from_secs(60);
 
-/// Whether scratch may lie in memory.
+/// Whether scratch may be in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tmpfs {
-    /// Refused: it would take the memory that it is meant to save.
+    /// Refused: it would take the memory that scratch is meant to save.
     #[default]
     Refuse,
-    /// Its user knows and wants it.
+    /// Allowed on request of the user.
     Allow,
 }
 
-/// A process's scratch folder. Removed when it is dropped; its unnamed objects live on as long as
+/// The scratch folder of a process. Removed when it is dropped; its unnamed objects live as long as
 /// they are held.
 #[derive(Debug)]
 pub struct Scratch {
@@ -57,7 +57,7 @@ pub struct Scratch {
     owner: u32,
 }
 
-/// How many unnamed objects are being freed.
+/// Number of unnamed objects that are being freed.
 #[derive(Debug, Default)]
 struct Freeing {
     objects: Mutex<usize>,
@@ -65,8 +65,8 @@ struct Freeing {
 }
 
 impl Freeing {
-    /// Until all of them are freed. A child of a fork has none of the threads that do it, hence the
-    /// limit.
+    /// Waits until all of them are freed. A forked child has none of the threads that free them,
+    /// hence the limit.
     fn wait(&self) {
         let objects = self.objects.locked();
         drop(
@@ -93,9 +93,9 @@ impl Drop for BeingFreed {
     }
 }
 
-/// Closes the last handle of an unnamed object, on a thread of its own.
+/// Closes the last handle of an unnamed object, on a separate thread.
 fn free_aside(file: File, freeing: Arc<Freeing>) {
-    // Dropped in this order; here, where there is no thread to be had.
+    // Dropped in this order; on this thread if no other can be started.
     let freed = (file, BeingFreed::new(freeing));
     drop(
         std::thread::Builder::new()
@@ -105,7 +105,7 @@ fn free_aside(file: File, freeing: Arc<Freeing>) {
 }
 
 impl Scratch {
-    /// Makes a scratch folder inside `chosen`, which exists, after sweeping those of dead
+    /// Makes a scratch folder inside the existing folder `chosen`, after sweeping those of dead
     /// processes.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Scratch {
         Scratch::with_faults(chosen, tmpfs, Arc::new(Faults::none()))
     }
 
-    /// As [`Scratch::new`], with faults on purpose.
+    /// As [`Scratch::new`], with injected faults.
     ///
     /// # Errors
     /// As [`Scratch::new`].
@@ -143,24 +143,25 @@ impl Scratch {
         })
     }
 
-    /// The folder, for intermediate objects that need a name; they go when the scratch is dropped.
+    /// The folder, for intermediate objects that need a name; it is removed when the scratch is
+    /// dropped.
     #[must_use]
     pub fn folder(&self) -> &Folder {
         &self.folder
     }
 
-    /// Removes what dead processes have left in a folder that is chosen for scratch, if it exists:
-    /// what [`Scratch::new`] does too, without the need for any.
+    /// Removes the scratch of dead processes in a chosen folder, if it exists, as [`Scratch::new`]
+    /// does too.
     pub fn sweep(chosen: &Path) {
         sweep(chosen, &Faults::none());
         lock::sweep_partials(&lasting_in(chosen), &Faults::none());
     }
 
-    /// A folder beside it for what this user may go on with when the process has died; no other
-    /// user may look into it.
+    /// A folder beside it for objects that this user may resume after the process has died; no
+    /// other user may read it.
     ///
     /// # Errors
-    /// [`Error::Denied`] where another user has made one of its name; that of the file system.
+    /// [`Error::Denied`] if another user has made a folder of its name; that of the file system.
     pub fn lasting(&self) -> Result<Folder, Error> {
         let user = rustix::process::getuid().as_raw();
         let path = lasting_in(folder_of(self.folder.path()));
@@ -186,8 +187,8 @@ impl Scratch {
         Folder::new(path)
     }
 
-    /// An unnamed object of `len` zero bytes, gone with the last holder of its device. A write may
-    /// run past the end by less than one block.
+    /// An unnamed object of `len` zero bytes, removed with the last handle of its device. A write
+    /// may run past the end by less than one block.
     ///
     /// # Errors
     /// [`Error::NoSpace`], or that of the file system.
@@ -205,7 +206,7 @@ impl Scratch {
                 options.read(true).write(true).create_new(true).open(&path)
             })
             .map_err(fail)?;
-        // From here on nothing is left behind, whatever happens.
+        // From here on nothing is left behind after an error.
         let unnamed = self.faults.step(Step::Remove);
         let unnamed = std::fs::remove_file(&path).and(unnamed);
         unnamed.map_err(fail)?;
@@ -229,7 +230,7 @@ impl Scratch {
         })
     }
 
-    /// Whether this many bytes are free, for what is going to be made bit by bit; errors call it
+    /// Checks that this many bytes are free, for an object that will grow in steps; errors call it
     /// `name`.
     ///
     /// # Errors
@@ -264,7 +265,7 @@ impl Drop for Scratch {
         if self.owner != std::process::id() {
             return;
         }
-        // What cannot be removed now is swept by the next process that makes scratch here.
+        // A folder that cannot be removed now is swept by the next process that makes scratch here.
         let _ = std::fs::remove_dir_all(self.folder.path());
         let _ = self.lock.unlock();
     }
@@ -277,8 +278,8 @@ fn lasting_in(chosen: &Path) -> PathBuf {
     ))
 }
 
-/// A fresh folder and its lock, held. A sweep may take the folder between its making and its
-/// locking; then another is made.
+/// A fresh folder and its lock, held. A sweep may remove the folder before it is locked; then
+/// another is made.
 fn make_locked(chosen: &Path, faults: &Faults) -> io::Result<(PathBuf, File)> {
     loop {
         let random = RandomState::new().build_hasher().finish();
@@ -297,7 +298,7 @@ fn make_locked(chosen: &Path, faults: &Faults) -> io::Result<(PathBuf, File)> {
     }
 }
 
-/// The folder's lock, held; `None` if a sweep was faster.
+/// The folder's lock, held; `None` if the folder was swept in between.
 fn lock_inside(folder: &Path, faults: &Faults) -> io::Result<Option<File>> {
     let path = folder.join(LOCK);
     let Some(file) = open_lock(&path)? else {
@@ -318,8 +319,8 @@ fn open_lock(path: &Path) -> io::Result<Option<File>> {
     }
 }
 
-/// Removes the scratch folders whose processes are dead. Those that cannot be removed belong to
-/// other users.
+/// Removes the scratch folders of dead processes. Folders that cannot be removed belong to other
+/// users.
 fn sweep(chosen: &Path, faults: &Faults) {
     let Ok(entries) = std::fs::read_dir(chosen) else {
         return;
@@ -358,7 +359,7 @@ mod tests {
         drop(last);
         scratch.freeing.wait();
         assert_eq!(*scratch.freeing.objects.lock().unwrap(), 0);
-        // The device that had the counter has gone, and the thread that had it soon.
+        // The device that had the counter is dropped, and the thread that had it will end soon.
         (0..1000)
             .take_while(|_| Arc::strong_count(&scratch.freeing) > 1)
             .for_each(|_| std::thread::sleep(FREE_WITHIN / 60_000));

@@ -1,4 +1,4 @@
-//! The two ways in which a folder's object is written, from the lock to the end.
+//! The two ways to write an object of a folder, from the lock to the end.
 //!
 //! Both undo themselves when they are dropped early, but only in the process that began them: a
 //! forked child inherits the descriptors, not the write.
@@ -17,13 +17,13 @@ use crate::lock::{self, Place};
 use crate::mark;
 use crate::os;
 
-/// A new object on its way to its name.
+/// A new object before it has its name.
 pub(crate) struct Partial {
     place: Place,
     file: File,
     /// The object that has the name now, locked so that no writer changes it in place meanwhile.
     replaced: Option<File>,
-    /// The name is to be free.
+    /// Whether the name must be free.
     is_new: bool,
     len: u64,
     faults: Arc<Faults>,
@@ -38,8 +38,8 @@ impl Partial {
         Ok(partial)
     }
 
-    /// Of an object that replaces none. One that another writer makes now has as good as taken the
-    /// name.
+    /// The partial of an object that replaces none. An object that another writer is creating
+    /// counts as existing.
     pub(crate) fn claim_new(
         place: &Place,
         len: u64,
@@ -52,7 +52,7 @@ impl Partial {
             Error::Locked { .. } => exists(),
             error => error,
         })?;
-        // Looked at once the name is locked, so that of two creations one sees the other.
+        // Checked after the name is locked, so that of two concurrent creations one sees the other.
         if place.is_taken() {
             Err(exists())
         } else {
@@ -98,7 +98,7 @@ impl Partial {
             .map_err(|error| Error::from_allocation(&self.place.object, self.len, free, error))
     }
 
-    /// Makes it as long as it may become, without setting space aside.
+    /// Sets the greatest possible length without allocating space.
     pub(crate) fn stretch(&self) -> Result<(), Error> {
         let stretched = self
             .faults
@@ -112,7 +112,7 @@ impl Partial {
         found.map_err(|error| Error::from_io(&self.place.object, "look at", error))
     }
 
-    /// The partial as a device that errors call by the object's name.
+    /// The partial as a device, which errors call by the object's name.
     pub(crate) fn device(&self) -> Result<Arc<FileDevice>, Error> {
         let fail = |error| Error::from_io(&self.place.object, "open for writing", error);
         let file = self
@@ -173,8 +173,8 @@ impl Ending for Partial {
             _ => Error::from_io(&place.object, "put it in place", error),
         })?;
         self.renamed = true;
-        // A mark beside the name was that of the object which is gone. Until it is removed, a whole
-        // object is taken for an interrupted one; the other order would do the opposite.
+        // A mark beside the name belonged to the object that was replaced. Until it is removed, a
+        // complete object appears interrupted; the opposite order would be unsafe.
         let durable = mark::clear_beside(place)
             .and_then(|_| self.faults.step(Step::SyncFolder))
             .and_then(|()| os::sync_folder(&place.folder));
@@ -193,7 +193,7 @@ impl Drop for Partial {
                 .step(Step::Remove)
                 .and_then(|()| std::fs::remove_file(self.place.partial()));
             if removed.is_err() {
-                // The name is swept by the next creation in this folder; the space comes back now.
+                // The name is swept by the next creation in this folder; the space is freed now.
                 let _ = self.file.set_len(0);
             }
         }
@@ -212,13 +212,13 @@ pub(crate) struct Writing {
     faults: Arc<Faults>,
     owner: u32,
     marked: bool,
-    /// Whether the content may differ from what it was before the mark.
+    /// Whether the content may differ from that before the mark.
     lent: AtomicBool,
     ended: bool,
 }
 
 impl Writing {
-    /// Of an object that the caller has locked.
+    /// A write in place of an object that the caller has locked.
     pub(crate) fn new(file: File, place: Place, len: u64, faults: Arc<Faults>) -> Writing {
         Writing {
             place,
@@ -284,8 +284,8 @@ impl Drop for Writing {
             return;
         }
         if self.marked && !self.ended && !*self.lent.get_mut() {
-            // A mark that cannot be cleared calls a whole object interrupted, which is the safe
-            // side.
+            // A mark that cannot be cleared makes a complete object appear interrupted, which is
+            // the safe side.
             let _ = mark::clear(&self.file, &self.place, &self.faults);
         }
         lock::release(&self.file);

@@ -1,5 +1,5 @@
 //! Many writers and readers of few names at once. Threads stand for processes: their locks exclude
-//! each other just the same.
+//! each other in the same way.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! What every store promises, whatever is below it.
+//! Promises of every store, whatever its backend.
 
 mod common;
 
@@ -345,7 +345,7 @@ fn objects_come_into_being_together() {
             .unwrap();
         assert!(store.create_together("../x", &PARTS).is_err());
 
-        // What would be lost that is no part of it.
+        // Objects that are no part of it would be lost.
         for part in ["precious", "deep/precious"] {
             put(store, &format!("x/{part}"), 10, 7).unwrap();
             let refused = store.create_together("x", &PARTS).map(drop).unwrap_err();

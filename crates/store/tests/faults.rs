@@ -1,5 +1,5 @@
-//! Every step of every write fails once, and by seeds several at a time: what existed stays, or
-//! says that it did not.
+//! Every step of every write fails once, and by seeds several at a time: existing objects are
+//! intact, or marked.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn with_old() -> TempDir {
     dir
 }
 
-/// Does `work` on a folder that holds an old `x`, once for each of its steps, which then fails.
+/// Runs `work` on a folder that holds an old `x`, once for each of its steps, which then fails.
 fn fail_each_step(
     no_attributes: bool,
     work: impl Fn(&Folder) -> Result<(), Error>,

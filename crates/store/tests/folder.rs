@@ -1,4 +1,4 @@
-//! What a folder of objects promises when nothing goes wrong but its user.
+//! Promises of a folder of objects without faults of the system.
 
 mod common;
 
@@ -169,7 +169,7 @@ fn a_folder_or_object_that_may_not_be_written_is_left_as_it_is() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
     set_mode(&dir.path().join("x"), 0o444);
-    // Who is not bound by permissions cannot test them.
+    // A superuser is not bound by permissions and cannot test them.
     if fs::File::options()
         .write(true)
         .open(dir.path().join("x"))
@@ -271,7 +271,7 @@ fn a_user_path_splits_into_folder_and_name() {
     );
 }
 
-/// A file that is being written is as long as blocks of its device are; that was taken for the
+/// A file that is being written is as long as whole blocks of its device; that was taken for the
 /// length of the object.
 #[test]
 fn an_object_that_is_written_past_its_end_has_its_exact_length_for_those_who_open_it() {

@@ -1,5 +1,5 @@
-//! What a formatted device promises besides: versions, names, when it is full, to other processes,
-//! and for ever.
+//! Promises of a formatted device: versions, names, a full device, other processes, and the format
+//! itself.
 
 mod common;
 
@@ -12,7 +12,7 @@ use outcore_store::{Access, Error, Folder, Formatted, State, Store};
 
 const LEN: u64 = 256 * 4096;
 
-/// As memory of a device has to lie.
+/// Aligned like the memory of a device.
 #[repr(align(4096))]
 struct Aligned([u8; 8192]);
 
@@ -328,11 +328,11 @@ fn who_reads_begins_to_write_when_nobody_else_reads() {
     assert!(locked(Formatted::open_path(&path, Access::Read).map(drop)));
 }
 
-/// Sums of a version that was not open stayed in memory, and were taken for those of the object
-/// that had their blocks next.
+/// Checksums of a version that was not open stayed cached, and were used for the object that had
+/// their blocks next.
 #[test]
 fn sums_of_an_object_that_is_gone_are_forgotten() {
-    // One of these lengths leads to the block where they were.
+    // One of these lengths uses the block where they were.
     for blocks in 20..60 {
         let (_, store) = fresh();
         put(&store, "x", 100_000, 1).unwrap();
@@ -372,7 +372,7 @@ fn what_is_no_store_is_told() {
     for (bytes, reason) in [
         (0, "too short"),
         (100, "too short"),
-        (100_000, "does not begin as a store does"),
+        (100_000, "does not begin with the signature of a store"),
     ] {
         let path = dir.path().join("x");
         std::fs::write(&path, vec![1; bytes]).unwrap();
@@ -395,7 +395,7 @@ fn what_is_no_store_is_told() {
     let error = Formatted::open_path(&path, Access::Read)
         .map(drop)
         .unwrap_err();
-    assert!(error.to_string().contains("it is cut"), "{error}");
+    assert!(error.to_string().contains("it is truncated"), "{error}");
     let small = dir.path().join("small");
     assert!(
         matches!(

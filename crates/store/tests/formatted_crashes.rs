@@ -1,5 +1,5 @@
-//! What a formatted device promises after a crash at any point, and after damage: every prefix of
-//! the writes of an eventful history.
+//! Promises of a formatted device after a crash at any point, and after damage: every prefix of the
+//! writes of a long history.
 
 mod common;
 
@@ -17,7 +17,7 @@ const SECTOR: usize = 512;
 const BLOCKS: u64 = 256;
 const LEN: u64 = BLOCKS * 4096;
 
-/// A device that remembers what was written when.
+/// A device that records the order of writes.
 struct Recorder {
     medium: MemoryDevice,
     log: Mutex<Vec<Event>>,
@@ -86,7 +86,7 @@ impl Blocking for Recorder {
     }
 }
 
-/// What a name is to lead to: a number of bytes of one value, or, `None`, an interrupted object.
+/// Expected content of a name: a number of bytes of one value, or, `None`, an interrupted object.
 type Model = BTreeMap<String, (u64, Option<u8>)>;
 
 /// A history of changes, each of which is made or not.
@@ -125,7 +125,7 @@ impl History {
         );
     }
 
-    /// The writer is killed once its change is written, and before it is durable; the next one
+    /// The writer is killed after its change is written and before it is durable; the next writer
     /// finds it.
     fn killed(&mut self, name: &str, len: u64, value: u8) {
         let events = self.device.events();
@@ -212,7 +212,7 @@ impl History {
         );
     }
 
-    /// A stream; its name is one that says so.
+    /// A stream; its name says so.
     fn stream(&mut self, name: &str, blocks: u64, value: u8) {
         let is_new = !self.states.last().unwrap().1.contains_key(name);
         let new = self.step(
@@ -234,7 +234,7 @@ impl History {
         );
     }
 
-    /// New, replaced, changed, renamed and removed objects; streams; logs that are begun anew, and
+    /// New, replaced, changed, renamed and removed objects; streams; logs that are begun anew and
     /// outgrow their room.
     fn eventful() -> History {
         let mut history = History::new();
@@ -282,7 +282,7 @@ impl History {
     }
 }
 
-/// Numbers that look drawn, and are the same in every run.
+/// Reproducible pseudo-random numbers.
 struct Chance(u64);
 
 impl Chance {
@@ -300,8 +300,8 @@ fn on_image(image: &[u8]) -> Arc<MemoryDevice> {
     Arc::new(device)
 }
 
-/// Calls `check` for the image that a crash after each event may leave: of writes since the last
-/// flush that counts, all sectors, none, or some. `is_lost` says which flushes do nothing.
+/// Calls `check` for each image that a crash after each event may leave: all sectors of the writes
+/// since the last effective flush, none, or some. `is_lost` says which flushes have no effect.
 fn crashes(
     history: &History,
     is_lost: impl Fn(usize) -> bool,
@@ -317,7 +317,7 @@ fn crashes(
     );
 }
 
-/// The same where the device had something on it.
+/// As `crashes`, for a device that held data before.
 fn crashes_on(
     mut durable: Vec<u8>,
     device: &Recorder,
@@ -362,7 +362,7 @@ fn crashes_on(
                     },
                 );
                 for (part, bytes) in bytes.chunks(unit).enumerate() {
-                    // All, none, some, or some of which the power went while they were written.
+                    // All, none, some, or some of which were torn.
                     let end = match (how, chance.next() % 3) {
                         (0, _) | (2.., 0) => bytes.len(),
                         (1, _) | (2.., 1) | (2 | 3, _) => 0,
@@ -376,7 +376,7 @@ fn crashes_on(
     }
 }
 
-/// What a store holds, once it was opened after a crash; it has to work, too.
+/// The content of a store opened after a crash, which has to work, too.
 fn found(image: &[u8]) -> Result<Model, Error> {
     let device = on_image(image);
     let read = |store: &Formatted| -> Result<Model, Error> {
@@ -662,7 +662,7 @@ fn a_check_names_what_is_damaged_and_a_repair_marks_it() {
     assert!(all_kept * 2 >= in_catalog, "{all_kept} of {in_catalog}");
 }
 
-/// A damaged end of the log is taken for a change that was under way.
+/// Damage at the end of the log is indistinguishable from an uncommitted change.
 fn in_last_change(history: &History, model: &Model) -> bool {
     history.states[history.states.len() - 2].1 == *model
 }
@@ -699,7 +699,7 @@ fn without_its_superblocks_a_store_is_found_again() {
     ));
 }
 
-/// Formatting that was ended half way left a device that could not be identified.
+/// Interrupted formatting left a device that could not be identified.
 #[test]
 fn formatting_again_is_the_old_store_or_the_new_one_or_says_that_it_has_not_finished() {
     let history = History::eventful();

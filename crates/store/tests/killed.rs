@@ -1,8 +1,8 @@
-//! A process is killed at each step of its writes; those who come after find everything whole, or
+//! A process is killed at each step of its writes; later processes find every object complete, or
 //! marked.
 //!
 //! The test runs its own binary again as the child, on the one test that does the child's work. The
-//! child stops at the step it was told, says so, and is killed there.
+//! child stops at the given step, reports it, and is killed there.
 
 mod common;
 
@@ -101,7 +101,7 @@ fn put_folder(folder: &Folder, value: u8) {
     new.commit().unwrap();
 }
 
-/// The same, begun by an earlier writer; what it has beside is not to be in the folder.
+/// A group begun by an earlier writer, with files that must not appear in the folder.
 fn leave_unfinished(folder: &Folder) {
     let mut new = folder
         .create_folder("group", Unfinished::Kept, &["a", "b"])
@@ -130,7 +130,7 @@ fn say_and_wait(word: &str) {
     }
 }
 
-/// A child that has come to its step, or to the end. Killed when it is dropped.
+/// A child that has reached its step, or the end. Killed when it is dropped.
 struct Stopped {
     child: Child,
     done: bool,
@@ -160,7 +160,7 @@ fn run_to(work: &str, folder: &Path, step: u64) -> Stopped {
     Stopped { child, done }
 }
 
-/// Kills a child at each of its steps, then looks at what it left.
+/// Kills a child at each of its steps, then checks what it left.
 fn kill_at_each_step(work: &str, check: impl Fn(&Folder, bool, u64)) {
     for step in 0.. {
         let dir = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ fn killed_while_it_commits_what_can_be_gone_on_with_a_process_loses_none_of_it()
         };
         assert!(all(OLD) || all(NEW), "step {step}");
         assert!(!done || all(NEW));
-        // What others create meanwhile sweeps the dead.
+        // Creating another object sweeps the partials of dead processes.
         put(&folder, "next", 1, 0).unwrap();
         if all(OLD) {
             let new = folder

@@ -1,4 +1,4 @@
-//! Folders whose objects come into being together: all of them or none, whatever fails on the way.
+//! Folders whose objects are created together: all of them or none, whatever fails.
 
 mod common;
 
@@ -36,7 +36,7 @@ fn a_committed_folder_has_all_its_objects_at_their_exact_lengths() {
     assert_eq!(leftovers(root.path()), [""; 0]);
 }
 
-/// A dataset that was written to a folder of photographs once took their place.
+/// A dataset once replaced a folder of photographs.
 #[test]
 fn a_folder_with_something_else_in_it_is_not_replaced() {
     let root = tempfile::tempdir().unwrap();
@@ -52,7 +52,7 @@ fn a_folder_with_something_else_in_it_is_not_replaced() {
     std::fs::create_dir(&deep).unwrap();
     foreign(put(&folder, 2));
     std::fs::remove_dir(&deep).unwrap();
-    // Also what has come meanwhile.
+    // Also files that have appeared meanwhile.
     let new = folder
         .create_folder("x", Unfinished::Removed, &["a", "b"])
         .unwrap();
@@ -98,11 +98,11 @@ fn whatever_step_fails_the_name_leads_to_the_old_folder_or_to_the_new_one() {
             );
             assert!(result.is_err() || whole(root.path(), 2), "step {fails}");
             drop(faulty);
-            // The next one sweeps what was left.
+            // The next creation sweeps the rest.
             put(&Folder::new(root.path()).unwrap(), 3).unwrap();
             assert!(whole(root.path(), 3), "step {fails}");
             assert_eq!(leftovers(root.path()), [""; 0], "step {fails}");
-            // The last one failed nothing: there were no more steps.
+            // The last one met no fault: there were no more steps.
             if faults.log().len() as u64 <= fails {
                 assert!(result.is_ok());
                 break;
@@ -111,8 +111,8 @@ fn whatever_step_fails_the_name_leads_to_the_old_folder_or_to_the_new_one() {
     }
 }
 
-/// A folder that an earlier writer has left with a checkpoint: two objects, and one that only those
-/// need who go on.
+/// A folder that an earlier writer has left with a checkpoint: two objects, and one that is needed
+/// only for resuming.
 fn leave(folder: &Folder, value: u8) {
     let mut new = folder
         .create_folder("x", Unfinished::Kept, &["a", "b"])
@@ -124,14 +124,14 @@ fn leave(folder: &Folder, value: u8) {
     std::fs::write(new.path().join(CHECKPOINT), "far").unwrap();
 }
 
-/// Goes on with it, and makes it whole.
+/// Resumes it, and completes it.
 fn go_on(folder: &Folder, value: u8) -> Result<(), Error> {
     let mut new = folder.create_folder("x", Unfinished::Kept, &["a", "b"])?;
     for name in ["a", "b", "more"] {
         let path = new.path().join(name);
         new.create_growing(name)?;
         new.cut(name, LEN);
-        // It is as long as it may become.
+        // It has its greatest possible length.
         let mut found = vec![0; LEN as usize];
         std::fs::File::open(path)
             .unwrap()
@@ -151,7 +151,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Progress that was durable went with a commit that failed.
+/// Durable progress was lost with a commit that failed.
 #[test]
 fn whatever_step_of_a_commit_fails_a_checkpoint_is_lost_only_to_the_new_folder() {
     for (kind, is_there) in [
@@ -183,7 +183,7 @@ fn whatever_step_of_a_commit_fails_a_checkpoint_is_lost_only_to_the_new_folder()
                     assert!(error.to_string().contains("/x"), "{error}");
                     assert_eq!(is_there, root.path().join("x").exists(), "step {fails}");
                     assert!(!is_there || whole(root.path(), 1), "step {fails}");
-                    // Others that are created meanwhile sweep the dead, not this.
+                    // Creating other objects meanwhile sweeps dead partials, but not this one.
                     common::put(&plain, "y", 1, 1).unwrap();
                     go_on(&plain, 2).unwrap();
                     assert!(whole(root.path(), 2), "step {fails}");
@@ -220,7 +220,7 @@ fn what_could_not_be_removed_goes_with_the_next_folder_of_the_name() {
     .unwrap();
     assert!(whole(root.path(), 1));
     assert_eq!(plain.list().unwrap(), ["x/a", "x/b"]);
-    // It is nothing to go on with.
+    // There is nothing to resume.
     let new = plain
         .create_folder("x", Unfinished::Kept, &["a", "b"])
         .unwrap();
@@ -270,7 +270,7 @@ fn an_unfinished_folder_that_is_kept_can_be_gone_on_with() {
     std::fs::write(new.path().join(CHECKPOINT), "far").unwrap();
     drop(new);
     assert_eq!(folder.list().unwrap(), [""; 0]);
-    // Others that are created meanwhile sweep the dead, not this.
+    // Creating other objects meanwhile sweeps dead partials, but not this one.
     common::put(&folder, "y", 1, 1).unwrap();
 
     let mut again = folder

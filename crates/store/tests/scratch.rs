@@ -1,4 +1,4 @@
-//! Scratch is found, cleaned, and never where it defeats its purpose.
+//! Scratch is found, cleaned, and refused where it defeats its purpose.
 
 mod common;
 
@@ -119,7 +119,7 @@ fn a_sweep_removes_what_the_dead_have_left_and_nothing_of_the_living() {
         std::fs::write(folder.join(file), "").unwrap();
     }
     std::fs::create_dir(lasting.path().join(".y.outcore-unfinished")).unwrap();
-    std::fs::create_dir(dir.path().join("of somebody else")).unwrap();
+    std::fs::create_dir(dir.path().join("of another user")).unwrap();
     Scratch::sweep(dir.path());
     assert_eq!(count(dir.path()), 3);
     assert_eq!(count(lasting.path()), 1);

@@ -282,7 +282,7 @@ pub(crate) fn a_driver_moves_between_threads(subject: &mut Subject) {
         offset,
         op: Op::Read(Buf::anonymous(4096).unwrap()),
     };
-    // Submitted by a thread that ends before anybody waits.
+    // Submitted by a thread that ends before its completion is reaped.
     let driver = std::thread::scope(|scope| {
         let submit = || {
             driver.submit(&mut (0..16).map(|index| read(index * 4096)).collect());

@@ -1,5 +1,5 @@
-//! The devices under test. Each function makes a fresh one of `len` zero bytes, or says that there
-//! is none here.
+//! The devices under test. Each function makes a fresh one of `len` zero bytes, or returns `None`
+//! if this system lacks it.
 
 use outcore_device::{Device, Faults, Faulty, MemoryDevice, Mode, open_file};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn file_in(parent: &Path, len: u64) -> Option<Made> {
     })
 }
 
-/// A file on a disk, by direct I/O where its file system has it.
+/// A file on a disk, by direct I/O if its file system supports it.
 pub(crate) fn disk(len: u64) -> Option<Made> {
     file_in(&disk_folder(), len)
 }

@@ -1,4 +1,4 @@
-//! What the checks share: a driver, a device, and ways to do one thing at a time.
+//! Helpers of the checks: a driver, a device, and single operations.
 
 pub(crate) mod checks;
 pub(crate) mod devices;
@@ -20,7 +20,7 @@ pub(crate) struct Subject {
 }
 
 impl Subject {
-    /// `None` where this system does not have the pair.
+    /// `None` if this system lacks the pair.
     pub(crate) fn new(choice: Choice, make: fn(u64) -> Option<Made>) -> Option<Subject> {
         let driver = match driver(choice) {
             Ok(driver) => driver,
@@ -47,7 +47,7 @@ impl Subject {
         driver(self.choice).expect("it could be made before")
     }
 
-    /// Does one operation and waits for its answer.
+    /// Performs one operation and waits for its completion.
     pub(crate) fn perform(&mut self, device: &Arc<dyn Device>, offset: u64, op: Op) -> Completion {
         perform(&mut *self.driver, device, offset, op)
     }
@@ -59,7 +59,7 @@ impl Subject {
         len: usize,
     ) -> Result<Buf, DeviceError> {
         let mut buf = Buf::anonymous(len).unwrap();
-        // What a read does not set must not look as if it had.
+        // Bytes that a read does not set must not look as if it had.
         buf.fill(0xee);
         let completion = self.perform(device, offset, Op::Read(buf));
         match (completion.result, completion.op) {
@@ -107,7 +107,7 @@ pub(crate) fn reap_all(driver: &mut dyn Driver) -> Vec<Completion> {
     out
 }
 
-/// Bytes that tell their place.
+/// Bytes that depend on their position.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|index| (index.wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)

@@ -35,7 +35,7 @@ pub(crate) fn run_again() {
             .unwrap()
             .success()
         {
-            // `ulimit` counts in KiB. Who may lock less than 8 MiB shows more.
+            // `ulimit` counts in KiB. A system whose users may lock less than 8 MiB tests more.
             let script = "ulimit -l 8192 2>/dev/null || true; exec \"$0\" --quiet";
             let mut command = unprivileged(script, &binary, folder.path());
             let output = command

@@ -1,4 +1,4 @@
-//! How many bytes may be held, and who has reserved what of them.
+//! The bytes that may be held, and their reservations.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +6,7 @@ use outcore_device::Locked;
 
 use crate::error::{Error, Result};
 
-/// A number of bytes that a session may hold, and who has reserved what of it.
+/// The bytes that a session may hold, and their reservations.
 #[derive(Clone)]
 pub struct Budget(Arc<Inner>);
 
@@ -18,9 +18,9 @@ struct Inner {
 #[derive(Default)]
 struct Reserved {
     all: u64,
-    /// The part of it that runs have, and give back without anybody's doing.
+    /// The part reserved by runs, which release it by themselves.
     runs: u64,
-    /// The part of it that is for memory which the engine knows nothing of.
+    /// The part reserved for memory outside the engine.
     outside: u64,
 }
 
@@ -33,7 +33,7 @@ impl Budget {
         }))
     }
 
-    /// All of it, bytes.
+    /// The whole budget, bytes.
     pub fn total(&self) -> u64 {
         self.0.total
     }
@@ -43,18 +43,18 @@ impl Budget {
         self.0.total - self.0.reserved.locked().all
     }
 
-    /// What a run may have, if need be after those that go on now, bytes.
+    /// Bytes available to a run, if necessary after the current runs have ended.
     pub fn plannable(&self) -> u64 {
         let reserved = self.0.reserved.locked();
         self.0.total - (reserved.all - reserved.runs)
     }
 
-    /// Whether a run goes on that will give memory back.
+    /// Whether a run will release memory.
     pub(crate) fn has_runs(&self) -> bool {
         self.0.reserved.locked().runs > 0
     }
 
-    /// Nothing yet, for a run.
+    /// An empty reservation for a run.
     pub(crate) fn for_run(&self) -> Reservation {
         Reservation {
             budget: self.clone(),
@@ -64,14 +64,14 @@ impl Budget {
         }
     }
 
-    /// Reserves bytes that come back without anybody's doing, as those of a run do.
+    /// Reserves bytes that are released by themselves, as those of a run are.
     pub(crate) fn reserve_for_run(&self, what: &str, bytes: u64) -> Result<Reservation> {
         let mut reservation = self.for_run();
         reservation.grow(what, bytes)?;
         Ok(reservation)
     }
 
-    /// Reserves bytes for memory of the caller's own, all or nothing.
+    /// Reserves bytes for memory of the caller, all or nothing.
     ///
     /// # Errors
     /// [`Error::OverBudget`], naming `what` and the bytes.
@@ -86,7 +86,7 @@ impl Budget {
         Ok(reservation)
     }
 
-    /// What is left to the engine, bytes.
+    /// Bytes available to the engine.
     pub(crate) fn inside(&self) -> u64 {
         self.0.total - self.0.reserved.locked().outside
     }
@@ -108,7 +108,7 @@ impl Budget {
 }
 
 impl Reserved {
-    /// The part of it that is counted apart.
+    /// The part of the budget that is counted separately.
     fn of(&mut self, holder: Holder) -> Option<&mut u64> {
         match holder {
             Holder::Activity => None,
@@ -118,14 +118,14 @@ impl Reserved {
     }
 }
 
-/// Whose memory it is.
+/// Owner of a reservation.
 #[derive(Clone, Copy)]
 enum Holder {
     /// Frames of an activity that its caller ends.
     Activity,
-    /// Of one that ends by itself.
+    /// Frames of an activity that ends by itself.
     Run,
-    /// Not the engine's.
+    /// Memory outside the engine.
     Caller,
 }
 
@@ -133,18 +133,18 @@ enum Holder {
 pub struct Reservation {
     budget: Budget,
     bytes: u64,
-    /// What of it goes back to the budget from here.
+    /// Bytes that return to the budget when this is dropped.
     owned: u64,
     holder: Holder,
 }
 
 impl Reservation {
-    /// How many.
+    /// Number of bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Keeps at most `bytes` of them.
+    /// Keeps at most `bytes` bytes.
     pub fn shrink(&mut self, bytes: u64) {
         let mut reserved = self.budget.0.reserved.locked();
         let back = self.owned - self.owned.min(bytes);
@@ -179,14 +179,15 @@ impl Reservation {
         Ok(())
     }
 
-    /// Says of a [part](Reservation::part) how much the whole is now.
+    /// Sets the size of the reservation that this is a [part](Reservation::part) of.
     pub(super) fn covers(&mut self, bytes: u64) {
         debug_assert!(self.owned == 0);
         self.bytes = bytes;
     }
 
-    /// A floor of `bytes` for an activity of the owner of this reservation. It may outlast it: what
-    /// the activity then still holds keeps others waiting, not above the budget.
+    /// A floor of `bytes` for an activity of the owner of this reservation. It may outlive the
+    /// reservation: memory that the activity then still holds delays others, and never exceeds the
+    /// budget.
     pub(crate) fn part(&self, bytes: u64) -> Reservation {
         debug_assert!(bytes <= self.bytes);
         Reservation {

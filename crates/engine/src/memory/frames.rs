@@ -1,9 +1,9 @@
-//! Memory that is mapped and not in use.
+//! Mapped memory that is not in use.
 //!
-//! Fresh pages have to be cleared, which can cost more than to read into them. So frames are cut
-//! from ranges as long as can be, and join their neighbours when they come back: pages that are
-//! there serve frames of any size. Pages come and go in units of one huge page, which a device
-//! moves in one piece.
+//! Fresh pages have to be cleared, which can cost more than reading into them. So frames are cut
+//! from ranges that are as long as possible, and are merged with their neighbours when they return:
+//! resident pages serve frames of any size. Pages are allocated and returned in units of one huge
+//! page, which is contiguous for a device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,15 +13,16 @@ use outcore_device::{Anchor, Buf, Driver};
 
 const PAGE: usize = 4096;
 const UNIT: usize = 2 << 20;
-/// Addresses that are asked for at once.
+/// Bytes of address space that are mapped at once.
 const ADDRESSES: usize = 256 << 20;
-/// Longer frames are exact: there are few of them, and a sixteenth of them is much.
+/// Longer frames have exactly the requested size: there are few of them, and a sixteenth of one is
+/// a lot.
 const ALIKE_BYTES_MAX: usize = 16 << 20;
-/// Shorter frames have no unit made for them.
+/// Shorter frames are cut from existing units only.
 const UNIT_FRAME_BYTES_MIN: usize = 64 << 10;
 
-/// Bytes that a frame for `bytes` bytes takes. Frames of nearly the same size become equal, at most
-/// an eighth or a page larger, so that one can be used after the other.
+/// Bytes of a frame for `bytes` bytes. Requests of similar size get frames of equal size, at most
+/// an eighth or a page larger, so that one can reuse the frame of another.
 pub(crate) fn frame_bytes(bytes: usize) -> u64 {
     let bytes = bytes.max(1);
     let step = if bytes <= ALIKE_BYTES_MAX {
@@ -34,9 +35,9 @@ pub(crate) fn frame_bytes(bytes: usize) -> u64 {
 
 #[derive(Default)]
 pub(super) struct Frames {
-    /// Pages are there, or may be.
+    /// Ranges whose pages are resident, or may be.
     empty: Ranges,
-    /// Whole units of addresses without a page.
+    /// Whole units of address space without pages.
     bare: Ranges,
     registered: Registered,
 }
@@ -57,8 +58,8 @@ impl Frames {
         self.empty.take(size as usize)
     }
 
-    /// A frame of untouched pages. What is left of its last unit becomes an empty frame, if there
-    /// is `room` for it.
+    /// A frame of untouched pages. The rest of its last unit becomes an empty frame, if it fits
+    /// into `room`.
     pub(super) fn fresh(&mut self, size: u64, room: u64) -> io::Result<Buf> {
         let (size, room) = (size as usize, room as usize);
         let units = size.next_multiple_of(UNIT);
@@ -84,14 +85,14 @@ impl Frames {
         Ok(frame)
     }
 
-    /// Takes a frame back that is unused.
+    /// Takes an unused frame back.
     pub(super) fn keep(&mut self, frame: Buf) {
         self.registered.touched(&frame);
         self.empty.put(frame);
     }
 
-    /// Gives pages of empty frames back to the system: up to `bytes` bytes in whole units, of those
-    /// that lie together. False when there is no whole unit.
+    /// Returns pages of adjacent empty frames to the system: up to `bytes` bytes in whole units.
+    /// False if there is no whole unit.
     pub(super) fn give_back_units(&mut self, bytes: u64) -> bool {
         let Some((start, mut units)) = self.empty.longest_first().find_map(|range| {
             let units = range.start.next_multiple_of(UNIT)..range.end / UNIT * UNIT;
@@ -114,7 +115,7 @@ impl Frames {
         true
     }
 
-    /// An empty frame to let go of: the shortest of at least `bytes` bytes, or else the longest.
+    /// An empty frame to unmap: the shortest of at least `bytes` bytes, or else the longest.
     pub(super) fn take_for_good(&mut self, bytes: u64) -> Option<Buf> {
         let start = self
             .empty
@@ -125,36 +126,36 @@ impl Frames {
         Some(frame)
     }
 
-    /// Its memory is the caller's from now on.
+    /// The caller owns its memory from now on.
     pub(super) fn leaves(&mut self, frame: &[u8]) {
         self.registered.leaves(frame);
     }
 
-    /// Before transfers begin: tells the driver of new units, or to let go of all because one has
-    /// left, whose pages are to go too. True when something has changed.
+    /// Before transfers begin: registers new units with the driver, or unregisters all, if one has
+    /// left whose pages must be freed. True if a registration has changed.
     pub(super) fn register(&mut self, driver: &mut dyn Driver) -> bool {
         self.registered.tell(driver)
     }
 }
 
-/// Units that the driver knows. It keeps their pages, so that it has to forget them when a frame of
-/// one leaves.
+/// Units registered with the driver. The driver pins their pages, so it has to unregister them when
+/// a frame of one leaves.
 #[derive(Default)]
 struct Registered {
-    /// Units that have been used once: they are there, and need not be cleared before anything else
-    /// can go on.
+    /// Units to register: they have been used once, so their pages are resident and need not be
+    /// cleared by the registration.
     fresh: Vec<Anchor>,
-    /// Those that will be, by their start.
+    /// Units that have not been used, by start address.
     untouched: BTreeMap<usize, Anchor>,
     known: Vec<Range<usize>>,
-    /// The system allows no more.
+    /// The system refuses further registrations.
     is_full: bool,
-    /// A frame has left.
+    /// A frame has left a registered unit.
     has_left: bool,
 }
 
 impl Registered {
-    /// A frame has been used.
+    /// Marks the units of a frame as used.
     fn touched(&mut self, frame: &[u8]) {
         self.fresh.extend(
             self.untouched
@@ -196,11 +197,11 @@ impl Registered {
     }
 }
 
-/// Ranges of memory; those that follow one another in the same map are one.
+/// Ranges of memory; adjacent ones in the same map are merged.
 #[derive(Default)]
 struct Ranges {
     by_start: BTreeMap<usize, Buf>,
-    /// Length and start.
+    /// Length and start of each.
     by_len: BTreeSet<(usize, usize)>,
     bytes: u64,
 }
@@ -235,7 +236,7 @@ impl Ranges {
         self.insert(range);
     }
 
-    /// The first `bytes` bytes of the shortest range that has as many.
+    /// The first `bytes` bytes of the shortest range that is long enough.
     fn take(&mut self, bytes: usize) -> Option<Buf> {
         let mut range = self.remove(self.shortest(bytes)?);
         let taken = range.split_to(bytes);

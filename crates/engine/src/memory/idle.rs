@@ -1,4 +1,4 @@
-//! Idle blocks: in use by no task, kept in case their bytes are wanted again.
+//! Idle blocks: in use by no task, kept in case their bytes are read again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Weak;
@@ -7,17 +7,17 @@ use outcore_device::Shared;
 
 use crate::region::Region;
 
-/// How many of the oldest are searched for one whose frame has the wanted size.
+/// How many of the oldest blocks are searched for one of the wanted frame size.
 const NEXT_TO_GO: usize = 64;
 
 /// Extent, its version, and region.
 pub(crate) type IdleKey = (u64, u64, Region);
 
-/// Clean idle blocks, oldest first out.
+/// Clean idle blocks, evicted oldest first.
 #[derive(Default)]
 pub(super) struct Idle {
     pub(super) blocks: HashMap<IdleKey, (u64, Shared)>,
-    /// Of the extents that have been seen here.
+    /// Handles of the extents that have blocks here.
     pub(super) lives: HashMap<u64, Weak<()>>,
     by_age: BTreeMap<u64, IdleKey>,
     clock: u64,
@@ -41,7 +41,7 @@ impl Idle {
         Some(block)
     }
 
-    /// The oldest of a length, if one is among those that are next to go.
+    /// The oldest block of a length among those that are evicted next.
     pub(super) fn pop_oldest_of(&mut self, len: usize) -> Option<Shared> {
         let key = self
             .by_age

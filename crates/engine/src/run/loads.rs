@@ -1,50 +1,50 @@
-//! The way into a run: stays get frames in the order of the schedule, and what they are to hold.
+//! Loads of a run: residencies get frames in the order of the schedule, and their content.
 
 use super::*;
 
-/// Bytes that are admitted before a task uses them, at first: enough to keep any device busy.
-/// Memory that was never touched costs more than to read into it, so a run begins with little and
-/// takes more where it finds that it should have looked further ahead.
+/// Initial limit of the bytes that are admitted before a task uses them: enough to keep any device
+/// busy. Using untouched memory costs more than reading into it, so a run begins with little and
+/// raises the limit when it has waited for the device.
 pub(super) const AHEAD_BYTES: u64 = 64 << 20;
 
 impl Run {
     pub(super) fn admit(&mut self, core: &mut Core<'_>) {
-        while self.admitted < self.stays.len()
+        while self.admitted < self.residencies.len()
             && self.ahead < self.ahead_most
             && self.error.is_none()
         {
-            let stay = self.admitted as u32;
-            match &self.area_of(stay).backing {
+            let residency = self.admitted as u32;
+            match &self.area_of(residency).backing {
                 Backing::Resident(bytes) => {
                     let bytes = bytes.clone();
                     self.admitted += 1;
-                    self.becomes_ready(stay, bytes);
+                    self.becomes_ready(residency, bytes);
                     continue;
                 }
                 Backing::Device(_) | Backing::Volatile => {}
             }
-            if let Some(bytes) = self.reuse(core, stay) {
+            if let Some(bytes) = self.reuse(core, residency) {
                 self.admitted += 1;
-                self.becomes_ready(stay, bytes);
+                self.becomes_ready(residency, bytes);
                 continue;
             }
-            let bytes = self.block_of(stay).layout.bytes;
+            let bytes = self.block_of(residency).layout.bytes;
             let Some(frame) = self.take(core, bytes) else {
                 return;
             };
             self.admitted += 1;
-            let state = &mut self.stays[stay as usize];
+            let state = &mut self.residencies[residency as usize];
             state.ahead = frame.len() as u64;
             self.ahead += state.ahead;
             state.state = State::Admitted(frame);
-            self.to_load.push_back(stay);
+            self.to_load.push_back(residency);
         }
     }
 
-    /// Whether there is cause to look further ahead: threads have nothing to do, and there was a
-    /// time when nothing was under way for them, although there is more to be done.
+    /// Whether to raise the limit: threads are idle, and at some time no request was in flight
+    /// because the limit held further loads back.
     pub(super) fn looks_further(&mut self, core: &Core<'_>) -> bool {
-        let is_held_up = self.admitted < self.stays.len()
+        let is_held_up = self.admitted < self.residencies.len()
             && self.ahead >= self.ahead_most
             && self.error.is_none();
         self.has_paused |= is_held_up && self.requests == 0;
@@ -58,8 +58,7 @@ impl Run {
         further
     }
 
-    /// A frame now, or none because it has to wait (or because the system refused, which ends the
-    /// run).
+    /// A frame, or `None` if it has to wait (or if the system refused, which ends the run).
     fn take(&mut self, core: &mut Core<'_>, bytes: usize) -> Option<Buf> {
         let frame = core
             .memory
@@ -75,25 +74,25 @@ impl Run {
         frame
     }
 
-    /// A load that an idle block spares.
-    fn reuse(&mut self, core: &mut Core<'_>, stay: u32) -> Option<Shared> {
-        let scheduled = &self.schedule.stays[stay as usize];
+    /// The bytes of an idle block, in place of a load.
+    fn reuse(&mut self, core: &mut Core<'_>, residency: u32) -> Option<Shared> {
+        let scheduled = &self.schedule.residencies[residency as usize];
         if !scheduled.load || !scheduled.after.is_empty() {
             return None;
         }
-        let key = self.idle_key(stay)?;
+        let key = self.idle_key(residency)?;
         let bytes = core.memory.reuse(&mut self.account, &key)?;
         self.peak = self.peak.max(self.account.held);
-        let block = self.block_of(stay);
-        self.reused += block.region.load_bytes(self.area_of(stay).block());
+        let block = self.block_of(residency);
+        self.reused += block.region.load_bytes(self.area_of(residency).block());
         Some(bytes)
     }
 
-    pub(super) fn idle_key(&self, stay: u32) -> Option<IdleKey> {
-        let Backing::Device(extent) = &self.area_of(stay).backing else {
+    pub(super) fn idle_key(&self, residency: u32) -> Option<IdleKey> {
+        let Backing::Device(extent) = &self.area_of(residency).backing else {
             return None;
         };
-        let region = self.block_of(stay).region;
+        let region = self.block_of(residency).region;
         Some((
             extent.id(),
             self.versions[region.extent.0 as usize],
@@ -106,45 +105,57 @@ impl Run {
 
     pub(super) fn load_what_may(&mut self, core: &mut Core<'_>) {
         for _ in 0..self.to_load.len() {
-            let stay = self.to_load.pop_front().expect("counted");
-            if self.error.is_some() || !self.try_load(core, stay) {
-                self.to_load.push_back(stay);
+            let residency = self.to_load.pop_front().expect("counted");
+            if self.error.is_some() || !self.try_load(core, residency) {
+                self.to_load.push_back(residency);
             }
         }
     }
 
-    fn try_load(&mut self, core: &mut Core<'_>, stay: u32) -> bool {
-        let gone = |other: &u32| matches!(self.stays[*other as usize].state, State::Gone);
-        if !self.schedule.stays[stay as usize].after.iter().all(gone) {
+    fn try_load(&mut self, core: &mut Core<'_>, residency: u32) -> bool {
+        let gone = |other: &u32| matches!(self.residencies[*other as usize].state, State::Gone);
+        if !self.schedule.residencies[residency as usize]
+            .after
+            .iter()
+            .all(gone)
+        {
             return false;
         }
-        let region = self.block_of(stay).region;
-        let load = self.schedule.stays[stay as usize].load;
-        let older_stores = !self.schedule.stays[stay as usize].after.is_empty();
+        let region = self.block_of(residency).region;
+        let load = self.schedule.residencies[residency as usize].load;
+        let older_stores = !self.schedule.residencies[residency as usize]
+            .after
+            .is_empty();
         if (load || older_stores) && !self.sectors_clear(core, Some(&region)) {
             return false;
         }
         let State::Admitted(mut frame) =
-            std::mem::replace(&mut self.stays[stay as usize].state, State::Lent)
+            std::mem::replace(&mut self.residencies[residency as usize].state, State::Lent)
         else {
-            unreachable!("only admitted stays wait to load")
+            unreachable!("only admitted residencies wait to load")
         };
-        match &self.area_of(stay).backing {
+        match &self.area_of(residency).backing {
             Backing::Device(extent) if load => {
                 let device = Arc::clone(extent.device());
-                self.start_load(core, stay, &device, frame);
+                self.start_load(core, residency, &device, frame);
             }
             Backing::Volatile => {
                 frame.fill(0);
-                self.becomes_ready(stay, frame.freeze());
+                self.becomes_ready(residency, frame.freeze());
             }
-            _ => self.becomes_ready(stay, frame.freeze()),
+            _ => self.becomes_ready(residency, frame.freeze()),
         }
         true
     }
 
-    fn start_load(&mut self, core: &mut Core<'_>, stay: u32, device: &Arc<dyn Device>, frame: Buf) {
-        let block = self.block_of(stay);
+    fn start_load(
+        &mut self,
+        core: &mut Core<'_>,
+        residency: u32,
+        device: &Arc<dyn Device>,
+        frame: Buf,
+    ) {
+        let block = self.block_of(residency);
         let (whole, mut rest) = frame.lend();
         let (mut at, mut requests) = (0, 0);
         let mut bytes = 0;
@@ -157,7 +168,7 @@ impl Run {
             bytes += place.len() as u64;
             for (offset, length) in pieces(offset..offset + place.len() as u64) {
                 core.submit(
-                    stay,
+                    residency,
                     device,
                     offset,
                     Op::Read(rest.split_to(length as usize)),
@@ -171,24 +182,24 @@ impl Run {
         self.begin_requests(requests);
         if requests == 0 {
             return self.becomes_ready(
-                stay,
+                residency,
                 whole
                     .reclaim()
                     .unwrap_or_else(|_| unreachable!("no piece is out"))
                     .freeze(),
             );
         }
-        self.stays[stay as usize].state = State::Loading {
+        self.residencies[residency as usize].state = State::Loading {
             whole,
             requests,
             since: Instant::now(),
         };
     }
 
-    pub(super) fn becomes_ready(&mut self, stay: u32, bytes: Shared) {
-        self.stays[stay as usize].state = State::Ready(bytes);
-        for index in 0..self.stays[stay as usize].users.len() {
-            let node = self.stays[stay as usize].users[index];
+    pub(super) fn becomes_ready(&mut self, residency: u32, bytes: Shared) {
+        self.residencies[residency as usize].state = State::Ready(bytes);
+        for index in 0..self.residencies[residency as usize].users.len() {
+            let node = self.residencies[residency as usize].users[index];
             self.nodes[node as usize].missing -= 1;
             self.enlist(node);
         }

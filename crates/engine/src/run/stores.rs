@@ -1,19 +1,19 @@
-//! The way out of a run: blocks and shared sectors to their device, frames back to the memory.
+//! Stores of a run: blocks and shared sectors go to their device, frames return to the memory.
 
 use super::*;
 
 impl Run {
-    /// Gives a frame back. Its bytes stay known where nothing in this run can change them and a
-    /// later one may find them: not where the area is larger than memory, so that its first bytes
-    /// would be gone when its last ones have come, unless the plan says that the next one goes
-    /// backwards. Else each of them would take memory that was never touched, which can cost more
-    /// than to read them.
-    pub(super) fn retire(&mut self, core: &mut Core<'_>, stay: u32, bytes: Shared) {
-        let block = self.block_of(stay);
+    /// Returns a frame. Its bytes are kept as an idle block if no task of this run can change them
+    /// and a later run can reuse them. That excludes areas larger than memory, whose first blocks
+    /// would be evicted before the last have been read, unless the plan says that the next one runs
+    /// backwards: each idle block would make the run use untouched memory, which can cost more than
+    /// reading.
+    pub(super) fn retire(&mut self, core: &mut Core<'_>, residency: u32, bytes: Shared) {
+        let block = self.block_of(residency);
         let fits =
             self.keeps || self.covered[block.region.extent.0 as usize] <= core.memory.total();
         let steady = !self.written.contains(&block.region.extent) || block.overlapping.is_empty();
-        match (&self.area_of(stay).backing, self.idle_key(stay)) {
+        match (&self.area_of(residency).backing, self.idle_key(residency)) {
             (Backing::Device(extent), Some(key)) if steady && fits => {
                 let life = extent.life();
                 core.memory.give_idle(&mut self.account, key, life, bytes);
@@ -29,24 +29,24 @@ impl Run {
         core.memory.give(&mut self.account, frame);
     }
 
-    pub(super) fn start_store(&mut self, core: &mut Core<'_>, stay: u32, bytes: Shared) {
-        let rows = 0..self.block_of(stay).region.run_count();
-        self.stays[stay as usize].state = State::Storing {
+    pub(super) fn start_store(&mut self, core: &mut Core<'_>, residency: u32, bytes: Shared) {
+        let rows = 0..self.block_of(residency).region.run_count();
+        self.residencies[residency as usize].state = State::Storing {
             bytes,
             requests: 0,
             since: Instant::now(),
             rows,
         };
-        self.to_store.push_back(stay);
+        self.to_store.push_back(residency);
         self.store_what_may(core);
     }
 
-    /// Goes on with stores in the order in which they began, as far as there is room for shared
+    /// Continues stores in the order in which they began, as far as there is room for shared
     /// sectors.
     pub(super) fn store_what_may(&mut self, core: &mut Core<'_>) {
-        while let Some(&stay) = self.to_store.front().filter(|_| self.error.is_none()) {
+        while let Some(&residency) = self.to_store.front().filter(|_| self.error.is_none()) {
             let mut transfers = Vec::new();
-            let sent = self.store_rows(core, stay, &mut transfers);
+            let sent = self.store_rows(core, residency, &mut transfers);
             self.submit_sectors(core, transfers);
             match sent {
                 Ok(true) => _ = self.to_store.pop_front(),
@@ -59,14 +59,15 @@ impl Run {
         }
     }
 
-    /// True when the last row of a stay is on its way.
+    /// True when the last row of a residency has been sent.
     pub(super) fn store_rows(
         &mut self,
         core: &mut Core<'_>,
-        stay: u32,
+        residency: u32,
         transfers: &mut Vec<Transfer>,
     ) -> io::Result<bool> {
-        let block = &self.schedule.blocks[self.schedule.stays[stay as usize].block as usize];
+        let block =
+            &self.schedule.blocks[self.schedule.residencies[residency as usize].block as usize];
         let (region, layout, area) = (
             block.region,
             block.layout,
@@ -81,7 +82,7 @@ impl Run {
             requests,
             rows,
             ..
-        } = &mut self.stays[stay as usize].state
+        } = &mut self.residencies[residency as usize].state
         else {
             unreachable!("it is being stored")
         };
@@ -109,7 +110,7 @@ impl Run {
             for (offset, length) in pieces(direct) {
                 let from = in_frame(offset);
                 core.submit(
-                    stay,
+                    residency,
                     device,
                     offset,
                     Op::Write(bytes.slice(from..from + length as usize)),
@@ -124,19 +125,19 @@ impl Run {
         self.moved[region.extent.0 as usize].1 += moved;
         self.begin_requests(begun);
         if over {
-            self.stay_stored(core, stay);
+            self.residency_stored(core, residency);
         }
         room
     }
 
-    /// Everything of a stay is with the device or the shared sectors.
-    pub(super) fn stay_stored(&mut self, core: &mut Core<'_>, stay: u32) {
+    /// All bytes of a residency are on the device or in the shared sectors.
+    pub(super) fn residency_stored(&mut self, core: &mut Core<'_>, residency: u32) {
         let State::Storing { bytes, .. } =
-            std::mem::replace(&mut self.stays[stay as usize].state, State::Gone)
+            std::mem::replace(&mut self.residencies[residency as usize].state, State::Gone)
         else {
             unreachable!("it is being stored")
         };
-        self.retire(core, stay, bytes);
+        self.retire(core, residency, bytes);
     }
 
     pub(super) fn submit_sectors(&mut self, core: &mut Core<'_>, transfers: Vec<Transfer>) {
@@ -160,7 +161,8 @@ impl Run {
         }
     }
 
-    /// True when no shared sector stands between the device and these bytes; else sends those on.
+    /// True if no shared sector with these bytes is pending; otherwise sends such sectors to the
+    /// device.
     pub(super) fn sectors_clear(&mut self, core: &mut Core<'_>, region: Option<&Region>) -> bool {
         if self.sectors.is_clear(region) {
             return true;
@@ -184,21 +186,21 @@ impl Run {
         Error::Device { object, source }
     }
 
-    /// The requests of a stay that were under way have ended.
-    pub(super) fn stay_moved(&mut self, core: &mut Core<'_>, stay: u32) {
-        let region = self.block_of(stay).region;
+    /// The requests of a residency that were in flight have completed.
+    pub(super) fn residency_moved(&mut self, core: &mut Core<'_>, residency: u32) {
+        let region = self.block_of(residency).region;
         let name = &self.areas[region.extent.0 as usize].name;
-        match &self.stays[stay as usize].state {
+        match &self.residencies[residency as usize].state {
             State::Storing { rows, .. } if !rows.is_empty() => return,
             State::Storing { since, .. } => {
                 self.recorder
                     .moved(|| format!("write {name}"), *since, region.bytes());
-                return self.stay_stored(core, stay);
+                return self.residency_stored(core, residency);
             }
             _ => {}
         }
         let State::Loading { whole, since, .. } =
-            std::mem::replace(&mut self.stays[stay as usize].state, State::Lent)
+            std::mem::replace(&mut self.residencies[residency as usize].state, State::Lent)
         else {
             unreachable!("only what moves completes")
         };
@@ -208,8 +210,8 @@ impl Run {
             .reclaim()
             .unwrap_or_else(|_| unreachable!("every piece has come back"));
         match self.error.is_some() {
-            true => self.stays[stay as usize].state = State::Ready(frame.freeze()),
-            false => self.becomes_ready(stay, frame.freeze()),
+            true => self.residencies[residency as usize].state = State::Ready(frame.freeze()),
+            false => self.becomes_ready(residency, frame.freeze()),
         }
     }
 }

@@ -19,8 +19,7 @@ enum Packed {
     Deflated(DeflateDecoder<BufReader<Take<Place>>>),
 }
 
-/// The bytes of one file in the archive. Its length and checksum are checked when its last byte is
-/// read.
+/// The bytes of one file in the archive. Its length and checksum are verified at its last byte.
 struct Member {
     object: String,
     start: u64,
@@ -105,7 +104,7 @@ impl Members {
         })
     }
 
-    /// The array `name`, from its first number on.
+    /// The array `name`, at its first number.
     pub(super) fn array(&mut self, name: &str) -> Result<Numbers> {
         let object = format!("{}, array {name}", self.object);
         let file = self.archive.index_for_name(&format!("{name}.npy"));
@@ -154,7 +153,7 @@ impl Members {
     }
 }
 
-/// What the numbers are in the file.
+/// Type of the numbers in the file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Signed,
@@ -193,7 +192,7 @@ impl Numbers {
         }
         let mut header = vec![0; length];
         member.fill(&mut header)?;
-        // Either quote is Python's.
+        // Python accepts either quote.
         let header = String::from_utf8_lossy(&header).replace('"', "'");
         let (kind, item_bytes, big_endian) = match descr(&header) {
             Some(descr) => number_kind(descr).ok_or_else(|| {
@@ -223,7 +222,7 @@ impl Numbers {
         })
     }
 
-    /// Appends the next `count` numbers, which must be whole and from 0 to 2^63 - 1.
+    /// Appends the next `count` numbers, which must be integers from 0 to 2^63 - 1.
     pub(super) fn read_indices(&mut self, count: usize, out: &mut Vec<u64>) -> Result<()> {
         let at = self.next;
         match self.kind {
@@ -273,7 +272,7 @@ impl Numbers {
         }
     }
 
-    /// A short string, as `format.npy` has.
+    /// A short string, as in `format.npy`.
     pub(super) fn read_text(mut self) -> Result<String> {
         let step = match self.kind {
             Kind::Text => 1,
@@ -290,8 +289,7 @@ impl Numbers {
             .collect())
     }
 
-    /// `decode` makes a number of up to eight bytes, little-endian, the lowest first and `bytes` of
-    /// them used.
+    /// `decode` converts a number of up to eight bytes, little-endian, of which `bytes` are used.
     #[inline(always)]
     fn read<T>(
         &mut self,
@@ -342,7 +340,7 @@ fn float(bytes: [u8; 8], used: usize) -> f64 {
     }
 }
 
-/// The string after `'descr':`.
+/// The value of `'descr':`.
 fn descr(header: &str) -> Option<&str> {
     let (_, after) = header.split_once("'descr':")?;
     after.trim_start().strip_prefix('\'')?.split('\'').next()

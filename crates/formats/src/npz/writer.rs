@@ -1,4 +1,4 @@
-//! Writing what `scipy.sparse.load_npz` reads.
+//! Writes the archives of `scipy.sparse.load_npz`.
 
 use std::io::Write;
 
@@ -8,8 +8,8 @@ use zip::{CompressionMethod, ZipWriter};
 use super::Layout;
 use crate::{Error, Precision, Result};
 
-/// Deflate at this level takes a third of the time of the usual 6, and sparse matrices shrink
-/// nearly as much.
+/// Deflate at this level takes a third of the time of the default 6, and compresses sparse matrices
+/// nearly as well.
 const LEVEL: i64 = 3;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -29,12 +29,12 @@ impl Array {
     }
 }
 
-/// Writes a matrix in compressed rows (CSR) or columns (CSC), one array after the other, each in as
-/// many pieces as is convenient: [`offsets`](Self::offsets), [`indices`](Self::indices) and
-/// [`values`](Self::values) in any order. Holds some 300 KiB.
+/// Writes a matrix in compressed rows (CSR) or columns (CSC), one array after the other in any
+/// order, each in any number of pieces: [`offsets`](Self::offsets), [`indices`](Self::indices) and
+/// [`values`](Self::values). Holds about 300 KiB.
 ///
-/// Indices are int32 where they fit, as SciPy has it, else int64; values float32 or float64 as
-/// `precision` says.
+/// Indices are int32 if they fit, as in SciPy, else int64; values are float32 or float64 according
+/// to `precision`.
 pub struct Writer<W: Write> {
     object: String,
     zip: ZipWriter<StreamWriter<W>>,
@@ -43,7 +43,7 @@ pub struct Writer<W: Write> {
     wide: bool,
     precision: Precision,
     current: Option<Array>,
-    /// Numbers that the current array still needs.
+    /// Numbers still missing from the current array.
     left: u64,
     done: Vec<Array>,
     buffer: Vec<u8>,
@@ -92,8 +92,8 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// The next pieces of the first entries of all rows, and the number of entries: rows + 1
-    /// numbers in all (of CSC, columns + 1).
+    /// The next offsets of first entries of rows, and finally the number of entries: rows + 1
+    /// numbers in all (columns + 1 for CSC).
     pub fn offsets(&mut self, offsets: &[u64]) -> Result<()> {
         self.array(Array::Offsets, offsets.len())?;
         self.write_indices(offsets)
@@ -130,7 +130,7 @@ impl<W: Write> Writer<W> {
         self.write_buffer()
     }
 
-    /// Writes the end of the archive, and gives the sink back. All numbers must have been given.
+    /// Writes the end of the archive, and returns the sink. All numbers must have been written.
     pub fn finish(mut self) -> Result<W> {
         for array in [Array::Offsets, Array::Indices, Array::Values] {
             if !self.done.contains(&array) {
@@ -192,7 +192,7 @@ impl<W: Write> Writer<W> {
         match self.current {
             Some(array) if self.left > 0 => Err(Error::unsupported(
                 &self.object,
-                format!("{} numbers of {} were not given", self.left, array.name()),
+                format!("{} numbers of {} are missing", self.left, array.name()),
             )),
             _ => Ok(()),
         }

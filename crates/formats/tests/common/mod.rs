@@ -1,4 +1,4 @@
-//! What the tests share: files beside them, and all chunks of a text.
+//! Helpers of the tests: files beside them, and all chunks of a text.
 #![allow(dead_code)] // Every test file takes what it needs.
 
 use std::path::PathBuf;

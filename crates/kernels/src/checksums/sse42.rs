@@ -1,4 +1,4 @@
-//! The instruction of x86 for it, since SSE 4.2.
+//! CRC-32C by the instruction of SSE 4.2.
 
 use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u64};
 
@@ -9,12 +9,12 @@ use crate::caches::{
 /// The polynomial, lowest power first.
 pub(super) const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// Long bytes are cut into blocks of three lanes of this length: two pages and a third. Processors
-/// take the low twelve bits of an address for the whole, so that what is stored in one lane would
-/// hold up what is loaded in another at the same place of a page.
+/// Long input is cut into blocks of three lanes of this length: two pages and a third. Processors
+/// compare only the low twelve bits of addresses at first, so a store in one lane would delay a
+/// load at the same page offset in another.
 pub(super) const LANE: usize = 149 * 64;
 
-/// What the sum of bytes is multiplied by when a lane follows them.
+/// Factor of the checksum of bytes that are followed by a lane.
 const BEHIND_A_LANE: u32 = power(8 * LANE);
 
 #[target_feature(enable = "sse4.2")]
@@ -107,7 +107,7 @@ const fn multiply(one: u32, mut other: u32) -> u32 {
     product
 }
 
-/// x to such a power.
+/// x to the power of `exponent`.
 const fn power(mut exponent: usize) -> u32 {
     let (mut power, mut square) = (1 << 31, 1 << 30);
     while exponent > 0 {

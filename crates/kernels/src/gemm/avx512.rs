@@ -1,9 +1,9 @@
 //! The product on AVX-512: both operands packed into panels, tiles of C in registers.
 //!
-//! Loops as Goto and van de Geijn order them: a panel of B lies packed in memory, a block of A in
-//! the second-level cache, of which all tiles meet one sliver of B that stays in the first-level
-//! cache; a tile of C stays in 24 registers for the whole depth. Memory moves a byte for a hundred
-//! operations, so that a core keeps its speed where memory is slow.
+//! The loops have the order of Goto and van de Geijn: a packed panel of B in memory, a block of A
+//! in the second-level cache, and for all its tiles one sliver of B in the first-level cache; a
+//! tile of C is kept in 24 registers for the whole depth. There are about a hundred operations for
+//! each byte from memory, so that slow memory does not slow a core down.
 #![allow(unsafe_code)]
 
 use crate::{Dtype, Real};
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const TILE_COLS: usize = 12;
 /// Bytes of a column of a tile: two vectors.
 const TILE_BYTES: usize = 128;
-/// Bytes of a row of packed B, and of a column of packed A, which is the depth: a sliver of B takes
-/// 24 KiB.
+/// Bytes of a row of packed B, and of a column of packed A, over the whole depth: a sliver of B
+/// takes 24 KiB.
 const DEPTH_BYTES: usize = 2048;
 /// Rows of the packed block of A: 768 KiB, below the second-level cache of every CPU with AVX-512.
 const BLOCK_ROWS: usize = 384;
@@ -62,8 +62,8 @@ impl Part {
         }
     }
 
-    /// Whether any and whether all of a block belong to it: one corner does first, the opposite one
-    /// last.
+    /// Whether any and whether all elements of a block belong to it: decided by two opposite
+    /// corners.
     fn holds_block(self, (row, rows): (usize, usize), (col, cols): (usize, usize)) -> (bool, bool) {
         let (left, right) = (
             self.holds(row + rows - 1, col),
@@ -73,8 +73,8 @@ impl Part {
     }
 }
 
-/// c = alpha a b + beta c, where the elements of each column of c lie next to each other. `stop` is
-/// asked before each block of rows, 2^29 operations at most.
+/// c = alpha a b + beta c, with contiguous columns of c. `stop` is called before each block of
+/// rows, 2^29 operations at most.
 ///
 /// # Panics
 /// Another layout of c, other shapes, a CPU without AVX-512.
@@ -133,7 +133,7 @@ pub(crate) fn gemm<T: Real>(
     }
 }
 
-/// The length of equal steps of at most `most` through `length`, a multiple of `unit`.
+/// The length of equal steps through `length`, at most `most`, as a multiple of `unit`.
 fn even(length: usize, most: usize, unit: usize) -> usize {
     length
         .div_ceil(length.div_ceil(most).max(1))
@@ -146,7 +146,7 @@ fn steps(length: usize, step: usize) -> impl Iterator<Item = (usize, usize)> {
         .map(move |start| (start, step.min(length - start)))
 }
 
-/// What all threads together keep of their rooms, bytes.
+/// Most memory that all threads together keep for packed operands, bytes.
 const KEPT_BYTES_MOST: usize = 16 << 20;
 static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -165,8 +165,7 @@ impl Drop for Kept {
 }
 
 /// Memory for packed operands, not written yet. A thread keeps it for its next product as long as
-/// all threads together keep little: the system would take as long to make it anew as a small
-/// product takes.
+/// all threads together keep little: mapping it again takes the system as long as a small product.
 struct Room(Vec<u8>);
 
 impl Room {
@@ -181,7 +180,7 @@ impl Room {
         Room(Vec::with_capacity(bytes + ALIGNMENT))
     }
 
-    /// Where two packed operands go, the first, of `first` elements, on a cache line's boundary.
+    /// Splits the room for two packed operands, the first, of `first` elements, at a cache line.
     fn split<T>(&mut self, first: usize) -> (*mut T, *mut T) {
         let start = self.0.as_mut_ptr();
         let start = start
@@ -307,7 +306,7 @@ unsafe fn multiply<T: Real>(
             let a = block
                 .wrapping_add(index * depth * tile_rows::<T>())
                 .cast_const();
-            // The first tiles fetch the next sliver, each its part.
+            // The first tiles prefetch the next sliver, a part each.
             let next = b.wrapping_add(if index < TILE_COLS {
                 (TILE_COLS + index) * depth
             } else {
@@ -359,7 +358,7 @@ unsafe fn multiply<T: Real>(
     }
 }
 
-/// A tile of C from packed groups: `operands` are those of A and B, and what to fetch meanwhile.
+/// A tile of C from packed groups: `operands` are those of A and B, and the addresses to prefetch.
 ///
 /// # Safety
 /// The CPU has AVX-512; `c` has these rows and columns, at most a tile's, contiguous in columns;
@@ -398,9 +397,9 @@ unsafe fn tile<T: Real>(
     }
 }
 
-/// The three functions that know vectors, for the module that says what a vector is. `copy` and
-/// `transpose` pack one group of `rows` (at most `group`) at `depth` columns of a matrix that lies
-/// by columns or by rows; `tile` multiplies one group of each operand.
+/// The three functions that use vectors, for the module that defines the vector type. `copy` and
+/// `transpose` pack one group of `rows` (at most `group`) at `depth` columns of a matrix that is
+/// column-major or row-major; `tile` multiplies one group of each operand.
 macro_rules! vectors {
     () => {
         /// A mask of the first `count` lanes, at most all.

@@ -1,5 +1,5 @@
-//! Which kernel a product takes, and in which orientation; and the call into the `gemm` crate, cut
-//! so that its packing buffer stays small.
+//! Chooses the kernel and the orientation of a product, and calls the `gemm` crate in parts, so
+//! that its packing buffer is small.
 //!
 //! Both kernels write columns of C. The crate packs `depth` x `columns` of the right operand into
 //! one buffer, with columns up to what the last-level cache holds: tens of MiB a thread. Cut into
@@ -20,7 +20,7 @@ const PANEL_DEPTH: usize = 512;
 /// core. The panel is packed for each.
 const CALL_ROWS: usize = 1024;
 
-/// Packing of both operands pays from this side of C on.
+/// From this side length of C on, packing both operands pays.
 #[cfg(target_arch = "x86_64")]
 const PACKED: usize = 64;
 
@@ -50,9 +50,9 @@ pub(super) fn gemm<T: Real>(
     }
 }
 
-/// The tall operand is read fastest in the direction in which it lies, which decides the layout
-/// that C should have; a C of the other layout is written by way of a buffer. Without this, reading
-/// is up to five times slower.
+/// The tall operand is read fastest along its contiguous direction, which determines the layout
+/// that C should have; a C of the other layout is written through a buffer. Otherwise reading is up
+/// to five times slower.
 fn narrow<T: Real>(
     mut c: MatMut<'_, T>,
     alpha: T,
@@ -137,8 +137,8 @@ fn columns<T: Real>(
     panels(c, alpha, a, b, beta, stop);
 }
 
-/// The lower triangle of c = alpha a a^T + beta c, if there is a kernel that leaves the rest of the
-/// tiles out.
+/// The lower triangle of c = alpha a a^T + beta c, if there is a kernel that skips tiles above the
+/// diagonal.
 pub(crate) fn syrk<T: Real>(
     c: &mut MatMut<'_, T>,
     alpha: T,
@@ -179,7 +179,7 @@ fn panels<T: Real>(
     stop: &dyn Fn() -> bool,
 ) {
     let (m, n, k) = (c.nrows(), c.ncols(), a.ncols());
-    // Equal parts: a last one of a single row or column would be added up in another order.
+    // Equal parts: a last part of a single row or column would be summed in another order.
     for (column, columns) in parts(n, PANEL_COLUMNS) {
         for depth in (0..k).step_by(PANEL_DEPTH) {
             let run = PANEL_DEPTH.min(k - depth);
@@ -201,7 +201,8 @@ fn panels<T: Real>(
     }
 }
 
-/// Starts and lengths of as few parts as there may be of at most `most`, which differ by one.
+/// Starts and lengths of as few parts as possible, of at most `most`, whose lengths differ by at
+/// most one.
 fn parts(length: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     let count = length.div_ceil(most);
     let start = move |part: usize| length / count.max(1) * part + (length % count.max(1)).min(part);
@@ -239,9 +240,9 @@ fn call<T: Real>(c: MatMut<'_, T>, alpha: T, a: MatRef<'_, T>, b: MatRef<'_, T>,
     }
 }
 
-/// The crate packs the right panel, the left operand as a whole where that is at most two blocks of
-/// its rows, and else block by block into a slab as large as the second-level cache, of which it
-/// touches [`SLAB_BYTES`]. The kernel for AVX-512 packs less.
+/// The crate packs the right panel. It packs the left operand as a whole if that is at most two
+/// blocks of its rows, and otherwise block by block into a slab as large as the second-level cache,
+/// of which it touches [`SLAB_BYTES`]. The kernel for AVX-512 packs less.
 pub(super) fn scratch_bytes(m: usize, n: usize, k: usize, element: usize) -> usize {
     if m == 0 || n == 0 || k == 0 {
         return 0;

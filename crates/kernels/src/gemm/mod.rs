@@ -1,12 +1,11 @@
-//! C = alpha A B + beta C for every layout, on the built-in kernel or on a BLAS that the user
-//! brings.
+//! C = alpha A B + beta C for every layout, on the built-in kernel or on a BLAS of the user.
 //!
 //! One call runs on one thread: the engine keeps the cores busy with one call each. Transposes are
 //! views (`a.transpose()`), so nothing here has transpose flags.
 //!
 //! Source of the blocking: Goto and van de Geijn, "Anatomy of High-Performance Matrix
-//! Multiplication", ACM TOMS 34(3), 2008; the micro-kernels are our own on AVX-512, which most of
-//! the time goes to on machines that have it, and those of the `gemm` crate elsewhere.
+//! Multiplication", ACM TOMS 34(3), 2008. The micro-kernels are our own on AVX-512, and those of
+//! the `gemm` crate elsewhere.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
@@ -17,8 +16,8 @@ use crate::{Blas, Error, Real};
 use faer::{MatMut, MatRef};
 use std::mem::size_of;
 
-/// Sides of what one call of a library that the user brings computes: 2^30 operations, 0.1 s on
-/// half a core, which such a call cannot be interrupted in.
+/// Sides of one call of a user's library: 2^30 operations, 0.1 s on half a core. Such a call cannot
+/// be interrupted.
 const CALL_SIDES: [usize; 3] = [1024, 1024, 512];
 
 /// c = alpha a b + beta c.
@@ -43,8 +42,8 @@ pub fn gemm<T: Real>(
     gemm_until(c, alpha, a, b, beta, blas, &|| false)
 }
 
-/// As [`gemm`](crate::gemm()), unless `stop` says so, which is asked now and then, some 0.1 s apart
-/// at most; c is then of no use.
+/// As [`gemm`](crate::gemm()), until `stop` returns true; it is called at least every 0.1 s or so.
+/// The content of c is then unspecified.
 ///
 /// # Errors
 /// [`Error::Shape`].
@@ -72,8 +71,8 @@ pub fn gemm_until<T: Real>(
         crate::scale(c, beta);
         return Ok(());
     }
-    // Element-wise orders of a narrow product are the built-in kernel's business; a BLAS takes what
-    // its strides can say.
+    // Buffered layouts of narrow products belong to the built-in kernel; a BLAS gets the strides
+    // that it can express.
     if let Blas::Loaded(library) = blas
         && library.plan_gemm(c.as_ref(), a, b).is_some()
     {
@@ -84,7 +83,7 @@ pub fn gemm_until<T: Real>(
     Ok(())
 }
 
-/// A product by a library of the user's, in calls short enough to be interrupted between.
+/// A product by a library of the user, in calls short enough to check `stop` between them.
 fn in_calls<T: Real>(
     library: &Loaded,
     mut c: MatMut<'_, T>,
@@ -114,7 +113,8 @@ fn in_calls<T: Real>(
                 let beta = if depth == 0 { beta } else { T::ONE };
                 match library.plan_gemm(part.as_ref(), a, b) {
                     Some(call) => call.run(part, alpha, a, b, beta),
-                    // A single row or column may lie in a way that the whole does not.
+                    // BLAS may be able to express a single row or column of a product that it
+                    // cannot express as a whole.
                     None => builtin::gemm(part, alpha, a, b, beta, stop),
                 }
             }
@@ -128,8 +128,8 @@ pub fn gemm_flops(m: usize, n: usize, k: usize) -> u64 {
 }
 
 /// Bytes that a thread holds while it runs [`gemm`](crate::gemm()) on these shapes, whatever the
-/// layout: packed panels and the slab that the thread keeps. For a library that the user brings it
-/// is an allowance, since the library does not tell.
+/// layout: packed panels and the slab that the thread keeps. For a library of the user it is an
+/// estimate, since the library does not report it.
 pub fn gemm_scratch_bytes<T: Real>(m: usize, n: usize, k: usize, blas: &Blas) -> usize {
     match blas {
         Blas::Builtin => builtin::scratch_bytes(m, n, k, size_of::<T>()),

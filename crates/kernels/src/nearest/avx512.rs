@@ -1,9 +1,10 @@
-//! The nearest centres on AVX-512: sixteen rows of f32 in a vector, and distances that never leave
-//! the registers.
+//! The nearest centres on AVX-512: sixteen rows of f32 in a vector, with distances in registers
+//! only.
 //!
-//! A tile is two vectors of rows against eight to twelve centres, as many as divide k best: its
-//! sums start as |c|^2 and gain x.(-2c) in each step of depth, as in [`gemm`](crate::gemm()); then
-//! each sum meets the least two so far, lane by lane. Nothing is stored but what is found.
+//! A tile is two vectors of rows against eight to twelve centres, the number that divides k best:
+//! its sums start as |c|^2 and gain x.(-2c) in each step of depth, as in [`gemm`](crate::gemm());
+//! then each sum is compared with the two smallest so far, lane by lane. Only the results are
+//! stored.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -15,15 +16,15 @@ use super::Nearest;
 use crate::gemm::avx512::{pack, tile_rows};
 use crate::{Dtype, Real};
 
-/// Centres of a tile at most, with two sums each in registers; and at least, for sums that wait for
-/// their last step.
+/// Centres of a tile, limited by registers for two sums each; at least enough to hide the latency
+/// of an addition.
 const TILE_CENTERS: RangeInclusive<usize> = 8..=12;
-/// Rows packed at a time at most, whose tiles all meet one sliver of centres: 128 KiB at 64
-/// features of f32, in the second-level cache. Callers with long rows come with fewer.
+/// Most rows packed at a time, whose tiles all use one sliver of centres: 128 KiB at 64 features of
+/// f32, in the second-level cache. Callers with long rows pass fewer.
 const BLOCK_ROWS: usize = 512;
 /// A vector.
 const ALIGNMENT: usize = 64;
-/// Rows of a tile that are longer leave the second-level cache.
+/// Longer rows of a tile exceed the second-level cache.
 const DEPTH_MAX: usize = 4096;
 
 /// Whether [`nearest`] runs on this CPU, for rows of `features` elements.
@@ -33,8 +34,8 @@ pub(super) fn serves(features: usize) -> bool {
         && is_x86_feature_detected!("avx512vl")
 }
 
-/// Centres in slivers of a tile's: their squares, then -2 c, column by column, the elements of all
-/// side by side.
+/// Centres in slivers of a tile: their squares, then -2 c, column by column, the elements of all
+/// centres side by side.
 pub(super) struct Slivers<T> {
     width: usize,
     numbers: Vec<T>,
@@ -51,7 +52,7 @@ impl<T: Real> Slivers<T> {
         let mut numbers = Vec::with_capacity(padded(&width) * (d + 1));
         for first in (0..squares.len()).step_by(width) {
             let each = first..first + width;
-            // Padding is nearest to nothing.
+            // Padding is infinitely far from every row.
             numbers.extend(
                 each.clone()
                     .map(|center| squares.get(center).copied().unwrap_or(T::of(f64::INFINITY))),
@@ -141,7 +142,7 @@ pub(super) fn nearest<T: Real>(
     }
 }
 
-/// What one tile takes and gives.
+/// Arguments and results of one tile.
 struct Tile<E> {
     x: *const E,
     sliver: *const E,
@@ -179,7 +180,7 @@ impl<T> Tile<T> {
     }
 }
 
-/// The functions that know vectors, for the module that says what a vector is.
+/// The functions that use vectors, for the module that defines the vector type.
 macro_rules! vectors {
     () => {
         /// # Safety
@@ -261,7 +262,7 @@ macro_rules! vectors {
                 let mut label = unsafe { masked_load_numbers(mask, label_at) };
                 for (j, sum) in sums.iter().enumerate() {
                     let (value, number) = (sum[half], all_numbers((tile.start + j as u32) as i32));
-                    // Among equals the first stays; what is not a number is nearer than nothing.
+                    // On equality the first wins; a NaN is never nearer.
                     let nearer = compare::<_CMP_LT_OQ>(value, first);
                     second = least(choose(nearer, value, first), second);
                     first = choose(nearer, first, value);

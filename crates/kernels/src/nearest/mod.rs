@@ -1,8 +1,8 @@
-//! The nearest two of some centres for each row of a matrix.
+//! The nearest two of several centres for each row of a matrix.
 //!
-//! |x - c|^2 = |x|^2 + |c|^2 - 2 x.c: products whose sums stay in registers on AVX-512; elsewhere a
-//! product of blocks small enough that it stays in the second-level cache, and a running minimum
-//! over it, sixteen centres at a time.
+//! |x - c|^2 = |x|^2 + |c|^2 - 2 x.c. On AVX-512 these products are summed in registers; elsewhere
+//! a product of blocks is small enough for the second-level cache, followed by a running minimum
+//! over sixteen centres at a time.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -15,10 +15,10 @@ use crate::{Blas, Error, Real, gemm, gemm_flops, gemm_scratch_bytes, view, view_
 /// Rows and centres of one product: 512 x 128 f32 are 256 KiB.
 const BLOCK_ROWS: usize = 512;
 const BLOCK_CENTERS: usize = 128;
-/// Centres that are compared at a time: a vector of f32, two of f64, on the widest instruction set.
+/// Centres compared at a time: a vector of f32, or two of f64, on the widest instruction set.
 const LANES: usize = 16;
 
-/// Centres as [`nearest`] takes them, made once for as many rows as come.
+/// Centres in the form of [`nearest`], made once for all rows.
 pub struct PackedCenters<T> {
     features: usize,
     clusters: usize,
@@ -33,10 +33,10 @@ enum Form<T> {
 }
 
 impl<T: Real> PackedCenters<T> {
-    /// Of k centres one after another and their squared lengths, k.
+    /// From k centres one after another, their squared lengths, and k.
     ///
     /// # Errors
-    /// [`Error::Shape`] where there are not k of one length.
+    /// [`Error::Shape`] unless there are k of equal length.
     pub fn new(centers: &[T], squares: &[T]) -> Result<PackedCenters<T>, Error> {
         let k = squares.len();
         if k == 0 || !centers.len().is_multiple_of(k) {
@@ -69,13 +69,13 @@ impl<T: Real> Form<T> {
     }
 }
 
-/// What is found for each row: which centre is nearest, and |x - c|^2 - |x|^2 for it and for the
-/// second nearest.
+/// The results for each row: the nearest centre, and |x - c|^2 - |x|^2 for it and for the second
+/// nearest.
 pub struct Nearest<'a, T> {
-    /// Number of the nearest centre, the lowest among equals. What is there before is taken for a
-    /// guess, which may save a search where it is right.
+    /// Number of the nearest centre, the lowest of equals. Its previous value is used as a guess,
+    /// which may save a search if it is right.
     pub label: &'a mut [u32],
-    /// Of the nearest. Where it is not finite, the label says nothing.
+    /// Of the nearest. If it is not finite, the label is meaningless.
     pub first: &'a mut [T],
     /// Of the second nearest; infinity with fewer than two centres.
     pub second: &'a mut [T],
@@ -172,8 +172,8 @@ fn by_products<T: Real>(
             if start == 0 && k > BLOCK_CENTERS {
                 known.label.fill(u32::MAX);
             }
-            // What is moved into the closure makes it one that the dispatch inlines: else it would
-            // stay on the plain instruction set.
+            // Values moved into the closure let the dispatch inline it; otherwise it would be
+            // compiled for the plain instruction set.
             pulp::Arch::new().dispatch(
                 #[inline(always)]
                 move || fold(known, product, squares, start as u32),
@@ -201,7 +201,7 @@ pub fn nearest_held_bytes<T: Real>(n: usize, d: usize, k: usize, blas: &Blas) ->
     }
 }
 
-/// Whether this CPU has a kernel of its own for rows of d.
+/// Whether this CPU has a kernel for rows of d.
 fn is_fused(d: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
     return avx512::serves(d);
@@ -231,14 +231,14 @@ fn fold<T: Real>(known: Nearest<'_, T>, product: &[T], squares: &[T], start: u32
     }
 }
 
-/// The least of what is known and the sums of two lines, its number, and the next. What is known of
-/// nothing yet is a guess.
+/// The smallest of the known value and the sums of two lines, with its number, and the second
+/// smallest. A known value of nothing yet is a guess.
 #[inline(always)]
 fn least<T: Real>(known: (T, u32, T), line: &[T], squares_of: &[T], start: u32) -> (T, u32, T) {
     let infinity = T::of(f64::INFINITY);
     let (lines, line_rest) = line.as_chunks::<LANES>();
     let (groups, squares_rest) = squares_of.as_chunks::<LANES>();
-    // Padding that is nearest to nothing.
+    // Padding that is infinitely far from every row.
     let (mut last, mut last_squares) = ([T::ZERO; LANES], [infinity; LANES]);
     last[..line_rest.len()].copy_from_slice(line_rest);
     last_squares[..line_rest.len()].copy_from_slice(squares_rest);
@@ -298,8 +298,8 @@ fn least<T: Real>(known: (T, u32, T), line: &[T], squares_of: &[T], start: u32) 
     (best, number.into_iter().fold(u32::MAX, u32::min), next)
 }
 
-/// The least two of each two lanes: all at once, because one after another each would wait for the
-/// one before.
+/// The smallest two of each two lanes: all at once, since one after another each would wait for the
+/// previous one.
 #[inline(always)]
 fn halve<T: Real, const N: usize, const HALF: usize>(
     first: [T; N],
@@ -557,7 +557,7 @@ mod tests {
         }
     }
 
-    /// As this CPU takes them, and as every CPU can.
+    /// The kernel of this CPU and that of every CPU.
     fn forms<T: Real>(centers: &[T], squares: &[T]) -> [PackedCenters<T>; 2] {
         let own = PackedCenters::new(centers, squares).unwrap();
         let across = PackedCenters {

@@ -1,5 +1,5 @@
 //! Rows of f32 to 18 bits and back on AVX-512, sixteen elements of each quarter at a time; the same
-//! bits as everywhere.
+//! bits as on every CPU.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -9,10 +9,10 @@ use crate::Dtype;
 use crate::caches::fetch;
 
 const LANES: usize = 16;
-/// Added to a smaller number, it leaves that rounded to a whole one in the low bits.
+/// Added to a smaller number, it leaves that number rounded to an integer in the low bits.
 const ROUNDING: f32 = 8_388_608.0;
 
-/// Bytes so far ahead are asked for: they come from the device, not through the cache.
+/// Prefetch distance in bytes: the data comes from the device, not from a cache.
 const FETCHED_BYTES: usize = 2048;
 
 /// Whether this CPU can run them.
@@ -104,7 +104,7 @@ unsafe fn unpack_row(
     }
 }
 
-/// How many elements have the lower bits of this place in their bytes.
+/// Number of elements whose lower bits are at this position in their bytes.
 fn in_part(d: usize, part: usize) -> usize {
     let shared = d.div_ceil(SHARERS);
     d.saturating_sub(part * shared).min(shared)

@@ -1,9 +1,9 @@
-//! Rows of a matrix in fewer bits: each column of a block as whole steps above its least element.
+//! Rows of a matrix in fewer bits: each column of a block as integer steps above its minimum.
 //!
-//! f32 takes 18 bits an element, f64 takes 32. A step is the least power of two, times 1, 5/4, 3/2
-//! or 7/4, of which 2^18 (2^32) reach over the range of the column in that block: with so few bits
-//! its multiples are exact. In a block of whole numbers it is a power of two, so that those up to
-//! 2^18, such as the bytes of an image, come back as they were.
+//! f32 takes 18 bits an element, f64 takes 32. The step is the smallest power of two, times 1, 5/4,
+//! 3/2 or 7/4, of which 2^18 (2^32) cover the range of the column in that block: with so short a
+//! significand its multiples are exact. In a block of integers it is a power of two, so that
+//! integers up to 2^18, such as the bytes of an image, are unpacked unchanged.
 //!
 //! ```text
 //! a row of d f32:  | u16 x d: upper 16 bits | u8 x q: lower 2 bits of elements j, j + q, j + 2q and j + 3q | to an even byte
@@ -21,13 +21,13 @@ use crate::elementwise::center_into;
 use crate::view::{row_slice, view_mut};
 use crate::{Dtype, Error, Real};
 
-/// Elements that share a byte of lower bits, and how many bits of it each has.
+/// Elements that share a byte of lower bits, and the number of bits of each.
 const SHARERS: usize = 4;
 const LOW_BITS: u32 = 2;
-/// Rows that are compared before others are looked at.
+/// Rows that are compared at a time.
 const ROWS_AT_ONCE: usize = 16;
 
-/// How the columns of one block are packed.
+/// Minimum and step of each column of one block.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Packing<T> {
     least: Vec<T>,
@@ -48,7 +48,7 @@ pub fn packing_held_bytes<T: Real>(d: usize) -> usize {
     (2 * ROWS_AT_ONCE + 1) * d * size_of::<T>()
 }
 
-/// Whether rows have a kernel of their own on this CPU.
+/// Whether this CPU has a kernel for these rows.
 fn is_wide<T: Real>() -> bool {
     #[cfg(target_arch = "x86_64")]
     return T::DTYPE == Dtype::F32 && avx512::serves();
@@ -64,7 +64,7 @@ const fn bits(dtype: Dtype) -> u32 {
 }
 
 impl<T: Real> Packing<T> {
-    /// Looks over a block; its elements have to be finite. 2d elements are kept.
+    /// Finds minima and steps of a block of finite elements. Keeps 2d elements.
     pub fn of(x: MatRef<'_, T>) -> Packing<T> {
         let d = x.ncols();
         let (mut least, mut most) = (
@@ -94,8 +94,7 @@ impl<T: Real> Packing<T> {
         Packing { least, step }
     }
 
-    /// The most that a row which was packed is away from where [`center_into`] puts it, as a
-    /// length.
+    /// The largest distance between a row that was packed and the result of [`center_into`] for it.
     ///
     /// Shapes: x is n x d, `bytes` n times [`packed_row_bytes`], `shift` d.
     ///
@@ -130,7 +129,7 @@ impl<T: Real> Packing<T> {
         Ok(most.sqrt() * (1.0 + d as f64 * f64::EPSILON))
     }
 
-    /// What [`unpack`](Packing::unpack) adds to the steps so that a shift is taken off.
+    /// The values that [`unpack`](Packing::unpack) adds to the steps to subtract a shift.
     pub fn base(&self, shift: &[f64]) -> Vec<T> {
         self.least
             .iter()
@@ -201,9 +200,9 @@ impl<T: Real> Packing<T> {
                 );
                 let (high, low) = out.split_at_mut(2 * d);
                 let high = &mut high.as_chunks_mut::<2>().0[..d];
-                // Added to 2^23, a smaller number is rounded to a whole one, which is then the low
-                // bits of the sum: conversions that look at the range first are not vectorised. By
-                // no more than rounding is it above what there is.
+                // Added to 2^23, a smaller number is rounded to an integer, which is then the low
+                // bits of the sum: conversions that check the range first are not vectorised. It
+                // exceeds the range by at most the rounding.
                 let steps = |x: f32, least: f32, per_step: f32| {
                     (((x - least) * per_step + 8_388_608.0).to_bits() & 0x7f_ffff)
                         .min((1 << bits(Dtype::F32)) - 1)
@@ -236,7 +235,7 @@ impl<T: Real> Packing<T> {
         }
     }
 
-    /// Rows that were packed, less the shift that `base` was made for.
+    /// Unpacks rows, minus the shift for which `base` was made.
     ///
     /// Shapes: `bytes` n times [`packed_row_bytes`], `out` n x d, rows one after another.
     ///
@@ -305,7 +304,7 @@ impl<T: Real> Packing<T> {
     }
 }
 
-/// Whether there is nothing but whole numbers. Most blocks of others show that in their first row.
+/// Whether all elements are integers. Most other blocks fail in their first row.
 fn are_whole<T: Real>(x: MatRef<'_, T>) -> bool {
     (0..x.nrows()).all(|i| (0..x.ncols()).all(|j| x[(i, j)].f64().fract() == 0.0))
 }
@@ -354,7 +353,7 @@ fn spread(out: &mut [f32], high: &[[u8; 2]], low: &[u8], step: &[f32], base: &[f
     }
 }
 
-/// The least and the most of each column so far. Moved into the closures that a dispatch inlines.
+/// Minima and maxima of the columns so far. Moved into the closures that a dispatch inlines.
 struct Ranges<'a, T> {
     least: &'a mut [T],
     most: &'a mut [T],
@@ -470,7 +469,7 @@ mod tests {
             let mut bytes = vec![0; n * packed_row_bytes::<f32>(d)];
             packing.pack(&mut bytes, view).unwrap();
             let error = packing.error(&bytes, view, &vec![0.0; d]).unwrap();
-            // Half a step of 2^-18 of the range, and an eighth that is rounded off on the way in.
+            // Half a step of 2^-18 of the range, and an eighth for rounding while packing.
             prop_assert!(error < 6.8e-3 * (d as f64).sqrt());
             for i in 0..n {
                 let at = |j| if by_columns { x[j * n + i] } else { x[i * d + j] };

@@ -1,5 +1,5 @@
-//! The bytes of an object as a device: blocks that lie somewhere on the device below, each checked
-//! when it is read.
+//! The bytes of an object as a device: its blocks lie anywhere on the underlying device, and each
+//! is verified when it is read.
 
 use std::io;
 use std::ops::Range;
@@ -14,15 +14,15 @@ use super::Inner;
 use super::layout::{BLOCK, Condition, Entry, Run};
 use super::sums::{Cache, Places, Sums, sum_of, wrong};
 
-/// Pieces of a long transfer go side by side.
+/// Pieces of a long transfer run in parallel.
 const MAX_TRANSFER_BYTES: usize = 1 << 20;
 
-/// Blocks that were freed, for the next search for free ones.
+/// Freed blocks, for the next search for free ones.
 pub(super) type Returned = Arc<Mutex<Vec<Run>>>;
 
 /// Blocks of one version of an object that no later version has. They are freed when no handle has
-/// this version or an earlier one open: each holds that of the next, as each earlier one may have
-/// the same blocks.
+/// this version or an earlier one open: each version holds the next, because earlier ones may share
+/// blocks with it.
 #[derive(Default)]
 pub(super) struct Garbage {
     left: Mutex<(Vec<Run>, Option<Arc<Garbage>>)>,
@@ -37,12 +37,12 @@ impl Garbage {
         }
     }
 
-    /// Blocks that are to come back too.
+    /// Adds blocks to be freed.
     pub(super) fn add(&self, run: Run) {
         self.left.locked().0.push(run);
     }
 
-    /// Blocks that come back now. They begin one of the runs.
+    /// Frees blocks now. They are the beginning of one of the runs.
     pub(super) fn give(&self, run: Run) {
         let mut left = self.left.locked();
         if let Some(first) = left
@@ -58,7 +58,7 @@ impl Garbage {
         }
     }
 
-    /// What is to come back, and what comes next.
+    /// Sets the blocks to be freed, and the next version.
     pub(super) fn leave(&self, runs: Vec<Run>, next: Option<Arc<Garbage>>) {
         *self.left.locked() = (runs, next);
     }
@@ -68,7 +68,7 @@ impl Drop for Garbage {
     fn drop(&mut self) {
         let (mut runs, mut next) =
             std::mem::take(self.left.get_mut().expect("no panic while held"));
-        // In a loop: there may be very many.
+        // A loop, since the chain may be long.
         while let Some(mut after) = next.and_then(Arc::into_inner) {
             let (more, then) = std::mem::take(after.left.get_mut().expect("no panic while held"));
             runs.extend(more);
@@ -78,14 +78,14 @@ impl Drop for Garbage {
     }
 }
 
-/// What all who have one version of an object open share.
+/// State shared by all handles of one version of an object.
 pub(super) struct Body {
     pub(super) device: Arc<dyn Device>,
     pub(super) id: u64,
     pub(super) len: u64,
     pub(super) places: Places,
     pub(super) sums: Sums,
-    /// It is being written: it is new, or changed in place.
+    /// Whether it is being written: it is new, or changed in place.
     is_written: AtomicBool,
     pub(super) garbage: Arc<Garbage>,
 }
@@ -121,7 +121,7 @@ impl Body {
         self.is_written.store(true, Ordering::Release);
     }
 
-    /// Nothing is written from now on.
+    /// Ends writing.
     pub(super) fn end(&self) {
         self.is_written.store(false, Ordering::Release);
     }
@@ -145,8 +145,8 @@ impl Body {
         Ok(())
     }
 
-    /// Calls `f` with where each part of the bytes begins, the sums of its blocks, and its blocks
-    /// as they are.
+    /// Calls `f` with the offset of each part of the bytes, the stored sums of its blocks, and the
+    /// content of its blocks.
     pub(super) fn each_part(
         &self,
         mut f: impl FnMut(u64, &[u32], &[u8]) -> io::Result<()>,
@@ -166,8 +166,7 @@ impl Body {
         Ok(())
     }
 
-    /// Gives all bytes, whatever they are, the checksums that they have. There is no writer
-    /// meanwhile.
+    /// Recomputes the checksums of all bytes. There is no concurrent writer.
     pub(super) fn sum_anew(&self) -> io::Result<()> {
         self.each_part(|at, sums, bytes| {
             let new = bytes
@@ -205,14 +204,14 @@ impl Body {
             .try_for_each(|(place, part)| discard_now(&*self.device, place, part.len() as u64))
     }
 
-    /// Writes the sums to where they belong; a change of the catalog makes them durable, and the
-    /// bytes too.
+    /// Writes the sums to their blocks; a change of the catalog makes them durable together with
+    /// the bytes.
     pub(super) fn write_sums(&self) -> io::Result<()> {
         self.sums.write()
     }
 }
 
-/// Pieces that lie together: where they are below, and which of the bytes they are.
+/// Contiguous pieces: the position of each on the underlying device, and its range of the bytes.
 pub(super) fn pieces(
     places: &Places,
     offset: u64,
@@ -230,7 +229,7 @@ pub(super) fn pieces(
     Ok(found)
 }
 
-/// Where blocks are not what their sums say.
+/// Blocks that do not match their sums.
 pub(super) fn wrong_blocks(sums: &[u32], bytes: &[u8]) -> impl Iterator<Item = u64> {
     let blocks = bytes.chunks(BLOCK).zip(sums).enumerate();
     blocks
@@ -238,7 +237,7 @@ pub(super) fn wrong_blocks(sums: &[u32], bytes: &[u8]) -> impl Iterator<Item = u
         .map(|(number, _)| (number * BLOCK) as u64)
 }
 
-/// Whether a block is not what its sum says. One that was never written is made zero.
+/// Whether a block does not match its sum. A block that was never written is filled with zeros.
 pub(super) fn differs(block: &mut [u8], sum: u32) -> bool {
     if sum == 0 {
         block.fill(0);
@@ -254,12 +253,12 @@ pub(super) fn damaged(at: u64) -> io::Error {
     wrong(format!("the checksum of the block at byte {at} is wrong"))
 }
 
-/// One who has an object open.
+/// A handle of an object.
 pub(super) struct ObjectDevice {
     pub(super) body: Arc<Body>,
     pub(super) name: String,
     pub(super) may_write: bool,
-    /// Open as long as one of its objects is.
+    /// Keeps the store open as long as one of its objects is.
     pub(super) _store: Arc<Inner>,
 }
 

@@ -1,20 +1,20 @@
-//! The catalog of a formatted device: all objects in memory, every change of them in a log.
+//! The catalog of a formatted device: all objects in memory, and a log of their changes.
 //!
 //! ```text
 //!   superblock -> | all objects, as one change | change | change | ... |            and room for the next log
 //! ```
 //!
-//! Each of two steps is one that a crash undoes or leaves whole:
+//! Each of two steps is atomic under a crash:
 //!
-//! * a change is appended: its blocks, then a flush. Blocks of a change that is not whole are at
-//!   the end of the log, where they count for nothing;
-//! * before that, where the log is full, it is begun anew in the other room: all objects as they
-//!   are, a flush, then the superblock that leads there, a flush. Every log has an epoch of its
-//!   own, so that no block of an older one is taken for its.
+//! * a change is appended: its blocks, then a flush. Blocks of an incomplete change are at the end
+//!   of the log, where they have no effect;
+//! * before that, if the log is full, a new log is begun in the other room: a snapshot of all
+//!   objects, a flush, then the superblock that leads to it, a flush. Every log has an epoch of its
+//!   own, which distinguishes its blocks from those of an older log.
 //!
-//! The invariant: what the superblock with the highest generation leads to is the catalog as it was
-//! after some change, and no earlier one than the last that was reported. After an error it is not
-//! known which; then nothing is changed until the device is opened again.
+//! Invariant: the superblock with the highest generation leads to the catalog in its state after
+//! some change, and not before the last change that was reported. After an error it is unknown
+//! which; then nothing is changed until the device is opened again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,8 +28,7 @@ use super::layout::{
 use super::space::Space;
 use crate::error::Error;
 
-/// Blocks of the first log, where the device is not so small that they would be more than a 16th of
-/// it.
+/// Blocks of the first log, unless they would be more than a 16th of a small device.
 const LOG_BLOCKS: u64 = 256;
 const LOG_BLOCKS_MIN: u64 = 4;
 /// Blocks that are read at once.
@@ -39,14 +38,14 @@ const READ_BLOCKS: u64 = 256;
 pub(super) struct Catalog {
     device: Arc<dyn Device>,
     superblock: Superblock,
-    /// Blocks of the log that are written.
+    /// Blocks of the log in use.
     used: u64,
     entries: BTreeMap<u64, Arc<Entry>>,
     names: BTreeMap<String, u64>,
     next_id: u64,
     /// Bytes of all objects as records.
     bytes: usize,
-    /// A change failed, and whether it was made is not known.
+    /// A change failed, and whether it was made is unknown.
     is_lost: bool,
     /// Draws the lower halves of epochs.
     random: Random,
@@ -54,19 +53,19 @@ pub(super) struct Catalog {
 
 pub(super) type Random = Box<dyn FnMut() -> u64 + Send>;
 
-/// How the catalog was found.
+/// The result of opening a catalog.
 pub(super) struct Found {
     pub(super) catalog: Catalog,
     pub(super) space: Space,
-    /// A change was under way when the last writer ended.
+    /// The last writer ended during a change.
     pub(super) is_torn: bool,
-    /// Of a catalog that was salvaged: they stay until the new one is there, if there is room
-    /// without them.
+    /// Logs of a catalog that was salvaged: they are kept until the new one is written, if there is
+    /// enough room without them.
     pub(super) old_logs: Vec<Run>,
 }
 
 impl Catalog {
-    /// Formats a device: whatever was on it is gone.
+    /// Formats a device; its content is lost.
     ///
     /// # Errors
     /// [`Error::NoSpace`] for a device that is too small; that of the device.
@@ -90,7 +89,7 @@ impl Catalog {
             start: catalog.end(),
             blocks: log,
         };
-        // Nothing that an older store has left here is later than what is to come.
+        // The new generation is higher than any that an older store has left here.
         let found = generations(&device)?;
         let generation = found.iter().flatten().max().map_or(1, |last| last + 1);
         let epoch = epoch(generation, random());
@@ -102,8 +101,8 @@ impl Catalog {
             spare,
             epoch,
         };
-        // The old superblocks go first, the one that counts last: until the new ones are there, it
-        // is a store that is being formatted.
+        // The old superblocks are overwritten first, the valid one last: until the new ones are
+        // written, the device is a store that is being formatted.
         let counts = u64::from(found[1] > found[0]);
         for place in [SUPERBLOCKS - 1 - counts, counts] {
             write(&device, place, &superblock.encode_begun())?;
@@ -123,7 +122,7 @@ impl Catalog {
         write_superblocks(&device, &superblock)
     }
 
-    /// Reads the catalog; writes nothing.
+    /// Reads the catalog without writing.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Unformatted`], or that of the device.
@@ -175,11 +174,10 @@ impl Catalog {
         })
     }
 
-    /// What is left of a catalog that cannot be opened, and what was lost of it. Nothing is
-    /// written.
+    /// The remains of a catalog that cannot be opened, and a list of losses. Nothing is written.
     ///
     /// # Errors
-    /// [`Error::Unformatted`] where nothing is left; that of the device.
+    /// [`Error::Unformatted`] if nothing remains; that of the device.
     pub(super) fn salvage(
         device: Arc<dyn Device>,
         mut random: Random,
@@ -195,7 +193,7 @@ impl Catalog {
         if read.is_none() {
             lost.push("the superblocks; the latest catalog was looked for".to_owned());
         }
-        // A later one than the superblock leads to was never begun.
+        // The log of the superblock is the latest that was begun.
         let latest = read
             .as_ref()
             .map_or(u64::MAX, |superblock| superblock.epoch);
@@ -221,7 +219,7 @@ impl Catalog {
                     place * BLOCK as u64
                 ));
             }
-            // A log begins with what the one before it ended with.
+            // A log begins with a snapshot of the log before it.
             records.extend(log.records);
             last = epoch.max(last);
             old_logs.push(run);
@@ -249,9 +247,9 @@ impl Catalog {
         };
         let mut space = superblock
             .space(device.len())
-            .expect("nothing is where it cannot be");
+            .expect("no position is outside the device");
         let mut catalog = Catalog::new(device, superblock, 0, records, random);
-        // Of two that have the same blocks the later one is right.
+        // If two objects claim the same blocks, the later one is right.
         let ids: Vec<u64> = catalog.entries.keys().rev().copied().collect();
         for id in ids {
             let entry = Arc::clone(&catalog.entries[&id]);
@@ -332,14 +330,14 @@ impl Catalog {
         &self.superblock
     }
 
-    /// All names, in order, with the objects that have them.
+    /// All names and their objects, in order.
     pub(super) fn names(&self) -> impl Iterator<Item = (&str, &Arc<Entry>)> {
         self.names
             .iter()
             .map(|(name, id)| (name.as_str(), &self.entries[id]))
     }
 
-    /// Whether names go on where this one ends.
+    /// Whether any name is below this one.
     pub(super) fn has_below(&self, name: &str) -> bool {
         let below = format!("{name}/");
         self.names
@@ -362,22 +360,22 @@ impl Catalog {
         self.next_id - 1
     }
 
-    /// A number that was not drawn before.
+    /// A unique random number.
     pub(super) fn draw(&mut self) -> u64 {
         (self.random)()
     }
 
-    /// Makes a change durable, all of it or nothing. What the caller wrote before is durable with
-    /// it.
+    /// Makes a change durable, atomically. Everything that the caller wrote before is made durable
+    /// first.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], and nothing has changed; that of the device, and then the outcome is
-    /// unknown until it is opened again.
+    /// [`Error::NoSpace`] without any change; that of the device, after which the outcome is
+    /// unknown until the device is opened again.
     pub(super) fn change(&mut self, records: Vec<Record>, space: &mut Space) -> Result<(), Error> {
         self.check_lost()?;
         let bytes = encode(&records);
         let blocks = log_blocks(bytes.len());
-        // What is new leaves room for a change that removes something, in whichever log.
+        // A change that adds something leaves room for one that removes something, in either log.
         let (is_new, Run { blocks: room, .. }) = (
             records
                 .iter()
@@ -390,7 +388,7 @@ impl Catalog {
         }
         let log = self.superblock.catalog;
         self.is_lost = true;
-        // Data that the change speaks of come first.
+        // Data to which the change refers comes first.
         flush(&self.device)?;
         write(
             &self.device,
@@ -404,14 +402,13 @@ impl Catalog {
         Ok(())
     }
 
-    /// Begins the log anew, with all objects as they are, so that there is room for `more` further
-    /// blocks.
+    /// Begins a new log with a snapshot of all objects, with room for `more` further blocks.
     ///
     /// # Errors
     /// As [`change`](Catalog::change).
     pub(super) fn begin_anew(&mut self, space: &mut Space, more: u64) -> Result<(), Error> {
         self.check_lost()?;
-        // The first says which numbers have been used.
+        // The first record keeps the highest number used.
         let mut records = vec![Record::Gone(self.next_id - 1)];
         records.extend(
             self.entries
@@ -421,7 +418,7 @@ impl Catalog {
         let records = encode(&records);
         let blocks = log_blocks(records.len());
         let old = [self.superblock.catalog, self.superblock.spare];
-        // Half of a log is for changes, so that it is not begun anew with each.
+        // Half of a log is left for changes, so that not every change begins a new one.
         let least = blocks + more;
         let wanted = if blocks * 2 + more > old[1].blocks {
             Some([4, 2, 1])
@@ -492,17 +489,17 @@ fn bytes_of(entry: &Entry) -> usize {
         + RUN_BYTES * (entry.runs.len() + entry.sums.len())
 }
 
-/// What a log says.
+/// The content of a log.
 struct Log {
-    /// Of all changes that are whole.
+    /// Records of all committed changes.
     records: Vec<Record>,
     /// Blocks up to the end of the last of them.
     used: u64,
-    /// Blocks of a change that is not whole follow.
+    /// Whether blocks of an uncommitted change follow.
     is_torn: bool,
-    /// Its first change, which has all objects, is whole.
+    /// Whether its first change, the snapshot, is complete.
     begins_whole: bool,
-    /// Something that no crash can have left so.
+    /// Damage that no crash can have caused.
     damage: Option<(u64, Wrong)>,
 }
 
@@ -542,7 +539,7 @@ impl Log {
                     (Ok(records), wrong) => {
                         log.begins_whole |= found.first == 0;
                         log.records.extend(records);
-                        // A crash leaves blocks of one change at most, at the end.
+                        // A crash leaves blocks of at most one uncommitted change, at the end.
                         let follow =
                             |wrong| (wrong, "a block is damaged, and changes follow it".into());
                         log.damage = log.damage.or_else(|| wrong.map(follow));
@@ -559,7 +556,7 @@ impl Log {
     }
 }
 
-/// All logs that begin somewhere on the device, whole or not, by their epochs.
+/// All logs that begin anywhere on the device, complete or not, by epoch.
 fn find_logs(device: &Arc<dyn Device>) -> Result<BTreeMap<u64, Run>, Error> {
     let blocks = device.len() / BLOCK as u64;
     let mut logs: BTreeMap<u64, Run> = BTreeMap::new();
@@ -589,12 +586,12 @@ fn identity(random: &mut Random) -> [u8; 16] {
     (u128::from(random()) << 64 | u128::from(random())).to_le_bytes()
 }
 
-/// Later logs have higher ones, and no two the same.
+/// Later logs have higher epochs; no two logs have the same.
 fn epoch(generation: u64, random: u64) -> u64 {
     generation << 32 | random & 0xffff_ffff
 }
 
-/// The superblock that counts, and whether the other one says something else.
+/// The valid superblock, and whether the other one differs.
 fn read_superblock(device: &Arc<dyn Device>) -> Result<(Superblock, bool), Error> {
     let object = || device.name().to_owned();
     if device.len() < SUPERBLOCKS * BLOCK as u64 {
@@ -603,7 +600,7 @@ fn read_superblock(device: &Arc<dyn Device>) -> Result<(Superblock, bool), Error
             reason: "it is too short".into(),
         });
     }
-    // One at a time: a bad sector is in one of them.
+    // Read one at a time: a bad sector affects only one of them.
     let blocks: Vec<Result<Buf, Error>> = (0..SUPERBLOCKS)
         .map(|place| read(device, place, 1))
         .collect();
@@ -656,11 +653,11 @@ fn read_superblock(device: &Arc<dyn Device>) -> Result<(Superblock, bool), Error
     }
 }
 
-/// Generations of the superblocks, where they are some, also of one that was never finished.
+/// Generations of the superblocks, including those of unfinished formatting.
 fn generations(device: &Arc<dyn Device>) -> Result<[Option<u64>; SUPERBLOCKS as usize], Error> {
     let mut found = [None; SUPERBLOCKS as usize];
     for (place, generation) in (0..).zip(&mut found) {
-        // What cannot be read is written over.
+        // A block that cannot be read is overwritten.
         *generation = read(device, place, 1)
             .ok()
             .and_then(|block| Superblock::generation_of(&block));
@@ -668,7 +665,7 @@ fn generations(device: &Arc<dyn Device>) -> Result<[Option<u64>; SUPERBLOCKS as 
     Ok(found)
 }
 
-/// One after the other, so that one of them is whole at any time.
+/// Written one after the other, so that one of them is intact at any time.
 fn write_superblocks(device: &Arc<dyn Device>, superblock: &Superblock) -> Result<(), Error> {
     let bytes = superblock.encode();
     let first = superblock.generation % SUPERBLOCKS;
@@ -679,7 +676,7 @@ fn write_superblocks(device: &Arc<dyn Device>, superblock: &Superblock) -> Resul
     Ok(())
 }
 
-/// Blocks of a device.
+/// Reads blocks of a device.
 pub(super) fn read(device: &Arc<dyn Device>, start: u64, blocks: u64) -> Result<Buf, Error> {
     let found = Buf::anonymous(blocks as usize * BLOCK).and_then(|mut buf| {
         read_now(&**device, &mut buf, start * BLOCK as u64)?;
@@ -688,7 +685,7 @@ pub(super) fn read(device: &Arc<dyn Device>, start: u64, blocks: u64) -> Result<
     found.map_err(|error| Error::from_io(device.name(), "read", error))
 }
 
-/// Whole blocks of a device.
+/// Writes whole blocks of a device.
 pub(super) fn write(device: &Arc<dyn Device>, start: u64, bytes: &[u8]) -> Result<(), Error> {
     let written = Buf::anonymous(bytes.len()).and_then(|mut buf| {
         buf.copy_from_slice(bytes);

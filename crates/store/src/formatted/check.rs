@@ -1,4 +1,4 @@
-//! Whether all of a store is what it was, and what can be done where it is not.
+//! Verification and repair of a store.
 
 use std::io;
 use std::path::Path;
@@ -15,35 +15,35 @@ use super::{Access, Formatted, Inner, draw, stream};
 use crate::Store;
 use crate::error::Error;
 
-/// What a [check](Formatted::check) has found.
+/// The result of a [check](Formatted::check).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Objects that were looked at.
+    /// Number of objects checked.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Bytes that are free.
     pub free_bytes: u64,
-    /// What is not as it should be; nothing, in a store that is whole.
+    /// Faults found; empty for an intact store.
     pub faults: Vec<Fault>,
 }
 
-/// Something that is not as it should be.
+/// A fault of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The object's name.
     pub name: String,
-    /// What is wrong.
+    /// The reason.
     pub reason: String,
 }
 
 impl Formatted {
-    /// Reads every block of every object. `progress` is told how many of how many bytes are done,
-    /// and ends it by returning false.
+    /// Reads every block of every object. `progress` is called with the bytes done and the total,
+    /// and ends the check by returning false.
     ///
     /// # Errors
-    /// That of the device; what a checksum finds is no error, but among the faults. [`Error::Io`]
-    /// of kind `Interrupted` when it is ended.
+    /// That of the device; a wrong checksum is not an error but one of the faults. [`Error::Io`] of
+    /// kind `Interrupted` if the check was ended.
     pub fn check(&self, mut progress: impl FnMut(u64, u64) -> bool) -> Result<Findings, Error> {
         let store = &self.0;
         let entries: Vec<Arc<Entry>> = store
@@ -60,7 +60,7 @@ impl Formatted {
         for entry in entries {
             let held = {
                 let mut state = store.lock();
-                // It may have been replaced meanwhile, or be written now.
+                // It may have been replaced meanwhile, or be being written.
                 let is_same = state
                     .catalog
                     .get(entry.id)
@@ -110,7 +110,7 @@ impl Formatted {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                     return Err(Error::from_io(&store.full(&entry.name), "check", error));
                 }
-                // A write in place has begun since, or it is no more.
+                // A write in place has begun since, or the object was removed.
                 _ if !is_same => {}
                 Err(error) => fault(error.to_string()),
                 Ok(found) => found.into_iter().for_each(fault),
@@ -119,14 +119,12 @@ impl Formatted {
         Ok(findings)
     }
 
-    /// Opens a file or block device that may be damaged, and mends what can be: superblocks and
-    /// catalog are written anew from what is left of them; objects with damaged bytes are marked as
-    /// [interrupted](Error::Interrupted), so that they are not taken for whole. Says what was
-    /// wrong.
+    /// Opens a file or block device that may be damaged, and repairs it as far as possible:
+    /// superblocks and catalog are rewritten from their remains; objects with damaged bytes are
+    /// marked as [interrupted](Error::Interrupted). Returns the damage found.
     ///
     /// # Errors
-    /// [`Error::Unformatted`] where nothing is left of a store; [`Error::Locked`]; that of the
-    /// device.
+    /// [`Error::Unformatted`] if nothing remains of a store; [`Error::Locked`]; that of the device.
     pub fn repair(
         path: impl AsRef<Path>,
         progress: impl FnMut(u64, u64) -> bool,
@@ -135,7 +133,7 @@ impl Formatted {
         Formatted::repair_opened(device, Some(claim), progress)
     }
 
-    /// The same for a device without another user.
+    /// As [`repair`](Formatted::repair), for a device without another user.
     ///
     /// # Errors
     /// As [`repair`](Formatted::repair).
@@ -170,7 +168,7 @@ impl Formatted {
             }
             Err(error) => return Err(error),
         };
-        // What was found is durable before anything is built on it.
+        // The state that was found is made durable before later changes rely on it.
         super::catalog::flush(&device)?;
         if is_torn {
             match catalog.begin_anew(&mut space, 0) {
@@ -198,13 +196,13 @@ impl Formatted {
     }
 }
 
-/// What is wrong with the blocks of an object. `told` hears how many of its bytes were read.
+/// The fault in the blocks of an object, if any. `told` is called with the bytes read.
 fn fault_of(
     store: &Inner,
     entry: &Entry,
     told: &mut impl FnMut(u64) -> io::Result<()>,
 ) -> io::Result<Option<String>> {
-    // Of its own, with nothing that was read before.
+    // A separate body without cached checksums.
     let body = Body::new(
         &store.device,
         &Cache::new(&store.device),
@@ -226,7 +224,7 @@ fn fault_of(
     )
 }
 
-/// The same of a stream.
+/// The fault in the blocks of a stream, if any.
 fn fault_of_stream(
     store: &Inner,
     entry: &Entry,

@@ -1,10 +1,10 @@
-//! Who may use the file or block device of a store: any number of processes that read it, or one
-//! that writes it.
+//! Access to the file or block device of a store: any number of processes that read it, or one that
+//! writes it.
 //!
-//! A lock on the file says so. It goes with the process that has it, however it dies (and the
-//! children that it has forked), and can be raised from a reader's to a writer's without being let
-//! go, so that nothing changes in between. A `flock` that all share keeps those away who would
-//! write the file as an [object](crate::Folder).
+//! A lock on the file enforces this. It ends with its process, however that ends (and with its
+//! forked children), and can be raised from a reader's to a writer's lock without releasing it, so
+//! that nothing changes in between. A shared `flock` excludes processes that would write the file
+//! as an [object](crate::Folder).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,19 +18,19 @@ use super::Access;
 use crate::error::{Error, shown};
 use crate::{lock, os};
 
-/// The right to a store, for as long as it is held.
+/// The right to use a store, for as long as it is held.
 pub(super) struct Claim {
     path: PathBuf,
     lock: File,
     /// Why it can only be read.
     refused: Option<io::Error>,
-    /// A block device is open alone: the system refuses that of one that is mounted.
+    /// A block device opened exclusively: the system refuses that for a mounted one.
     alone: Option<File>,
     owner: u32,
 }
 
 impl Claim {
-    /// Opens a file or block device: to write it, alone; else with others who read it.
+    /// Opens a file or block device: exclusively to write it, else shared with other readers.
     pub(super) fn open(path: &Path, access: Access) -> Result<(Arc<dyn Device>, Claim), Error> {
         let fail = |error| Error::from_io(&shown(path), "open", error);
         let open = |write| OpenOptions::new().read(true).write(write).open(path);
@@ -66,7 +66,7 @@ impl Claim {
         Ok((Arc::new(device), claim))
     }
 
-    /// From now on it is written, and no other process reads it.
+    /// Raises the claim to writing; no other process reads from then on.
     pub(super) fn raise(&mut self) -> Result<(), Error> {
         if let Some(refused) = &self.refused {
             return Err(Error::from_io(
@@ -105,8 +105,8 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if self.owner == std::process::id() {
-            // At once: a forked child may hold the same lock open for as long as it lives. What
-            // cannot be unlocked is closed next.
+            // Unlocked explicitly: a forked child may hold the same lock open for as long as it
+            // lives. If unlocking fails, the file is closed next.
             let _ = os::unlock_open(&self.lock);
             lock::release(&self.lock);
         }

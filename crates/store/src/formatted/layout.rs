@@ -1,7 +1,7 @@
-//! What lies where on a formatted device, byte by byte; `docs/format.md` draws it.
+//! Layout of a formatted device, byte by byte; `docs/format.md` draws it.
 //!
-//! Pure: bytes to values and back. Numbers are little-endian, places and lengths count blocks of
-//! 4096 bytes.
+//! Pure: converts bytes to values and back. Numbers are little-endian; positions and lengths count
+//! blocks of 4096 bytes.
 
 use bytes::{Buf, BufMut};
 use crc_fast::{CrcAlgorithm, Digest};
@@ -13,32 +13,32 @@ use crate::folder::check_name;
 
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 4096;
-/// Superblocks lie in this many blocks at the start of the device, alike but for a crash between
-/// writing one and the other.
+/// Number of superblocks at the start of the device. They are equal, except after a crash between
+/// the two writes.
 pub(super) const SUPERBLOCKS: u64 = 2;
 pub(super) const VERSION: u32 = 1;
-/// The version of what is in the place of a superblock while a device is formatted.
+/// The version in a superblock while the device is being formatted.
 const BEGUN: u32 = 0;
-/// Added to the condition of a stream.
+/// Added to the state of a stream.
 const STREAM: u8 = 16;
 const MAGIC: &[u8; 8] = b"OUTCORE\n";
-/// A superblock is one sector of any device, which is written whole or not at all.
+/// A superblock is one sector of any device, which is written atomically.
 const SUPERBLOCK_BYTES: usize = 512;
-/// Of a block of the catalog, before its records.
+/// Header of a block of the catalog.
 const HEADER_BYTES: usize = 32;
 const RECORD_BYTES: usize = BLOCK - HEADER_BYTES;
 
-/// Of the record of an object without name, owner's words and runs.
+/// Bytes of the record of an object, without its name, metadata and runs.
 pub(super) const ENTRY_BYTES: usize = 1 + 8 + 8 + 8 + 1 + 2 + 4 + 4 + 4;
 pub(super) const RUN_BYTES: usize = 16;
 
-/// CRC-32C (Castagnoli), as iSCSI has it.
+/// CRC-32C (Castagnoli), as in iSCSI.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u32 {
     checksum_on(0, bytes)
 }
 
-/// The same of bytes that go on from others.
+/// The checksum of bytes that follow others with the checksum `before`.
 #[must_use]
 pub fn checksum_on(before: u32, bytes: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!before));
@@ -46,7 +46,7 @@ pub fn checksum_on(before: u32, bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// Blocks that follow one another.
+/// A contiguous range of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) start: u64,
@@ -59,10 +59,10 @@ impl Run {
     }
 }
 
-/// Why bytes are not what they should be.
+/// Why bytes are invalid.
 pub(super) type Wrong = String;
 
-/// Where everything else is.
+/// The superblock: positions of everything else.
 ///
 /// ```text
 ///     0   8  "OUTCORE\n"
@@ -92,8 +92,8 @@ impl Superblock {
         self.encode_as(VERSION)
     }
 
-    /// What stands in its place while the device is formatted: neither what was there before nor
-    /// yet a store.
+    /// The block that replaces it while the device is being formatted: neither the old superblock
+    /// nor the new one.
     pub(super) fn encode_begun(&self) -> Vec<u8> {
         self.encode_as(BEGUN)
     }
@@ -115,7 +115,7 @@ impl Superblock {
         bytes
     }
 
-    /// Whether a block is the superblock of a format that this program does not know.
+    /// Whether a block is the superblock of an unknown version of the format.
     pub(super) fn is_of_another_version(block: &[u8]) -> bool {
         version_of(block).is_some_and(|version| ![VERSION, BEGUN].contains(&version))
     }
@@ -125,8 +125,7 @@ impl Superblock {
         version_of(block) == Some(BEGUN)
     }
 
-    /// The generation of a superblock, or of what stands in its place while the device is
-    /// formatted.
+    /// The generation of a superblock, or of the block that replaces it during formatting.
     pub(super) fn generation_of(block: &[u8]) -> Option<u64> {
         let is_known = version_of(block).is_some_and(|version| [VERSION, BEGUN].contains(&version));
         is_known.then(|| (&block[32..]).get_u64_le())
@@ -136,7 +135,7 @@ impl Superblock {
         let (covered, sum) = block[..SUPERBLOCK_BYTES].split_at(SUPERBLOCK_BYTES - 4);
         let mut bytes = covered;
         if bytes[..8] != MAGIC[..] {
-            return Err("it does not begin as a store does".into());
+            return Err("it does not begin with the signature of a store".into());
         }
         if checksum(covered).to_le_bytes() != sum {
             return Err("the checksum of its superblock is wrong".into());
@@ -144,7 +143,7 @@ impl Superblock {
         bytes.advance(8);
         let (version, block_bytes) = (bytes.get_u32_le(), bytes.get_u32_le());
         if version == BEGUN {
-            return Err("formatting it was begun and has not finished; format it again".into());
+            return Err("formatting it was interrupted; format it again".into());
         }
         if version != VERSION || block_bytes != BLOCK as u32 {
             return Err(format!(
@@ -167,12 +166,12 @@ impl Superblock {
 }
 
 impl Superblock {
-    /// Blocks that objects may have, on a device of `device_bytes` bytes.
+    /// The blocks available to objects on a device of `device_bytes` bytes.
     pub(super) fn space(&self, device_bytes: u64) -> Result<Space, Wrong> {
         if self.blocks > device_bytes / BLOCK as u64 {
             let formatted = self.blocks.saturating_mul(BLOCK as u64);
             return Err(format!(
-                "it is cut: {formatted} bytes were formatted, {device_bytes} are there"
+                "it is truncated: {formatted} bytes were formatted, {device_bytes} are left"
             ));
         }
         let mut space = Space::new(Run {
@@ -181,12 +180,12 @@ impl Superblock {
         });
         match space.claim(self.catalog) && space.claim(self.spare) {
             true => Ok(space),
-            false => Err("the superblock has the catalog where it cannot be".into()),
+            false => Err("the superblock places the catalog outside the device".into()),
         }
     }
 }
 
-/// The version that a superblock says it has, if it is one.
+/// The version of a superblock, if the block is one.
 fn version_of(block: &[u8]) -> Option<u32> {
     let (covered, sum) = block[..SUPERBLOCK_BYTES].split_at(SUPERBLOCK_BYTES - 4);
     let is_whole = covered[..8] == MAGIC[..] && checksum(covered).to_le_bytes() == sum;
@@ -197,7 +196,7 @@ fn version_of(block: &[u8]) -> Option<u32> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     Whole,
-    /// A writer in place has begun and not finished.
+    /// A writer in place has begun and has not finished.
     Marked,
     /// A stream that has its name and no blocks yet.
     Unfinished,
@@ -217,7 +216,7 @@ pub(super) struct Entry {
     pub(super) len: u64,
     pub(super) changed_ns: i64,
     pub(super) condition: Condition,
-    /// Its blocks check themselves.
+    /// Whether it is a stream, whose blocks carry their own checksums.
     pub(super) is_stream: bool,
     pub(super) name: String,
     pub(super) about: Vec<u8>,
@@ -226,7 +225,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether all that it says can be.
+    /// Checks that the entry is consistent.
     pub(super) fn check(&self) -> Result<(), Wrong> {
         let count = |runs: &[Run]| {
             runs.iter()
@@ -234,11 +233,11 @@ impl Entry {
         };
         let blocks = self.len.div_ceil(BLOCK as u64);
         if self.id >= u64::MAX / 2 {
-            return Err(format!("object {} has a number that none has", self.id));
+            return Err(format!("object {} has an invalid number", self.id));
         }
         if check_name(&self.name).is_err() || normal(&self.name) != self.name {
             return Err(format!(
-                "object {} has a name that none has, {:?}",
+                "object {} has an invalid name, {:?}",
                 self.id, self.name
             ));
         }
@@ -249,7 +248,7 @@ impl Entry {
         };
         if (count(&self.runs), count(&self.sums)) != (Some(blocks), Some(sum_blocks)) {
             return Err(format!(
-                "{:?} has {} bytes and other blocks than those take",
+                "{:?} has {} bytes, which do not match its blocks",
                 self.name, self.len
             ));
         }
@@ -262,13 +261,13 @@ impl Entry {
         Ok(())
     }
 
-    /// What blocks of a stream are like, and what its owner says of it.
+    /// Form of the blocks of a stream, and metadata of its owner.
     pub(super) fn about_stream(&self) -> Option<(Form, &[u8])> {
         Form::of(&self.about).filter(|_| self.is_stream)
     }
 }
 
-/// A name without what says nothing: `a//b` and `a/./b` are `a/b`.
+/// A normalized name: `a//b` and `a/./b` become `a/b`.
 pub(super) fn normal(name: &str) -> String {
     name.split('/')
         .filter(|part| !part.is_empty() && *part != ".")
@@ -279,9 +278,9 @@ pub(super) fn normal(name: &str) -> String {
 /// A change of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
-    /// 1, then an entry, which takes the place of one with its number.
+    /// 1, then an entry, which replaces the one with its number.
     Put(Entry),
-    /// 2, then 8: the number of an object that is no more.
+    /// 2, then 8: the number of a removed object.
     Gone(u64),
 }
 
@@ -394,7 +393,7 @@ fn get_run(bytes: &mut &[u8]) -> Result<Run, Wrong> {
     }
 }
 
-/// Blocks that records of `bytes` bytes take.
+/// Blocks of the catalog for records of `bytes` bytes.
 pub(super) fn log_blocks(bytes: usize) -> u64 {
     bytes.div_ceil(RECORD_BYTES).max(1) as u64
 }
@@ -434,7 +433,7 @@ fn part_of(records: &[u8], number: u64) -> &[u8] {
     &records[start..records.len().min(start + RECORD_BYTES)]
 }
 
-/// A block of the catalog.
+/// A decoded block of the catalog.
 pub(super) struct LogBlock<'a> {
     pub(super) first: u64,
     pub(super) is_last: bool,

@@ -1,32 +1,32 @@
-//! Which blocks are free.
+//! The free blocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::layout::Run;
 
-/// Free blocks as runs that do not touch.
+/// Free blocks as maximal runs.
 #[derive(Default)]
 pub(super) struct Space {
     by_start: BTreeMap<u64, u64>,
-    /// Blocks and start.
+    /// Length and start of each run.
     by_len: BTreeSet<(u64, u64)>,
     blocks: u64,
 }
 
 impl Space {
-    /// All blocks of a range.
+    /// All blocks of a range, free.
     pub(super) fn new(run: Run) -> Space {
         let mut space = Space::default();
         space.give(run);
         space
     }
 
-    /// Free blocks.
+    /// Number of free blocks.
     pub(super) fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// `blocks` blocks in as few runs as can be, or nothing.
+    /// Takes `blocks` blocks in as few runs as possible, or nothing.
     pub(super) fn take(&mut self, blocks: u64) -> Option<Vec<Run>> {
         if blocks > self.blocks {
             return None;
@@ -41,17 +41,17 @@ impl Space {
         Some(runs)
     }
 
-    /// `blocks` blocks in one piece, or nothing.
+    /// Takes `blocks` contiguous blocks, or nothing.
     pub(super) fn take_one(&mut self, blocks: u64) -> Option<Run> {
         self.by_len.range((blocks, 0)..).next()?;
         Some(self.take_up_to(blocks))
     }
 
-    /// Blocks in one piece: `blocks`, or fewer down to `least`, or, where there is no such piece,
-    /// all of the longest.
+    /// Takes contiguous blocks: `blocks`, or fewer down to `least`; if there is no such run, all of
+    /// the longest one.
     pub(super) fn take_some(&mut self, blocks: u64, least: u64) -> Option<Run> {
         let &(longest, _) = self.by_len.last()?;
-        // Whole pieces of the least size, as long as there is one.
+        // A multiple of the least size, if there is such a run.
         let most = if longest >= least {
             longest - longest % least
         } else {
@@ -60,7 +60,8 @@ impl Space {
         Some(self.take_up_to(blocks.min(most)))
     }
 
-    /// The start of the shortest run that has `blocks` blocks, or all of the longest; there is one.
+    /// Takes from the shortest run of at least `blocks` blocks, or else all of the longest; there
+    /// is one.
     fn take_up_to(&mut self, blocks: u64) -> Run {
         let found = self
             .by_len
@@ -76,7 +77,7 @@ impl Space {
         run
     }
 
-    /// Takes these very blocks; false, and nothing happens, where not all of them are free.
+    /// Takes exactly these blocks; false, without any change, if not all of them are free.
     pub(super) fn claim(&mut self, run: Run) -> bool {
         if run.blocks == 0 {
             return true;
@@ -93,7 +94,7 @@ impl Space {
         true
     }
 
-    /// Takes blocks back.
+    /// Frees blocks.
     pub(super) fn give(&mut self, run: Run) {
         if run.blocks == 0 {
             return;

@@ -1,4 +1,4 @@
-//! Streams: what is written once, in order, and read in order.
+//! Streams: written once, in order, and read in order.
 //!
 //! ```text
 //!   create        the name is taken by a stream that is not finished and has no blocks
@@ -7,11 +7,11 @@
 //!   take          a reader has it for itself: the name leads nowhere; blocks come back one after another, as they are read
 //! ```
 //!
-//! A stream is a chain of blocks of a fixed length, several MiB, of which the last of a run of free
-//! space may be shorter. Each ends with a trailer that says whose it is, how much is in it, where
-//! the next one lies, and has the checksum of all of it; so a block is moved in one transfer
-//! between the device and the memory where it is made or used, and nothing else is read or written
-//! for it. What was not finished when its writer died has no blocks, and is known by its name.
+//! A stream is a chain of blocks of a fixed length, several MiB; the last block of a run of free
+//! space may be shorter. Each ends with a trailer: the number of its stream, the length of its
+//! data, the position of the next block, and a checksum of the whole block. So a block is moved in
+//! one transfer between the device and the memory where it is made or used, without other reads or
+//! writes. A stream whose writer died has no blocks, and is known by its name.
 
 use std::io;
 use std::ops::Range;
@@ -26,14 +26,14 @@ use super::transaction::End;
 use super::{Formatted, Inner, Inside, named, now_ns, patiently};
 use crate::error::Error;
 
-/// Bytes at the end of a block that say what it is.
+/// Bytes of the trailer of a block.
 pub const TRAILER_BYTES: usize = 64;
-/// Lengths that blocks of a stream may have.
+/// Allowed lengths of the blocks of a stream.
 pub const STREAM_BLOCK_BYTES: Range<u32> = BLOCK as u32..(1 << 30) + 1;
-/// Free space is taken in pieces of up to this many bytes.
+/// Most bytes of free space taken at once.
 const MOST_AT_ONCE: u64 = 64 << 20;
 
-/// What a block of a stream says of itself.
+/// The trailer of a block of a stream.
 ///
 /// ```text
 ///    0  8  number of the stream            8  8  number of the block, from 0
@@ -53,20 +53,21 @@ pub struct Trailer {
     pub number: u64,
     /// Bytes of data.
     pub data_bytes: u32,
-    /// Ends of records that are listed.
+    /// Number of listed ends of records.
     pub ends: u32,
-    /// Where the next block begins on the device, bytes; `None` for the last.
+    /// Offset of the next block on the device, bytes; `None` for the last.
     pub next: Option<u64>,
-    /// Of the stream, drawn when it was begun: no block that another store has left behind is taken
-    /// for one of its own.
+    /// Mark of the stream, drawn when it was begun: it distinguishes its blocks from those that
+    /// another store has left behind.
     pub mark: u64,
 }
 
 impl Trailer {
-    /// Completes a block whose data is in place: `data_sum` is the [`sum`](Trailer::sum) of it.
+    /// Completes a block whose data is in place: `data_sum` is the [`sum`](Trailer::sum) of the
+    /// data.
     ///
     /// # Panics
-    /// When data and ends do not fit.
+    /// If data and ends do not fit.
     pub fn seal(&self, block: &mut [u8], ends: &[u32], data_sum: u32) {
         let (data, listed) = (self.data_bytes as usize, 4 * ends.len());
         let trailer_at = block.len() - TRAILER_BYTES;
@@ -95,16 +96,17 @@ impl Trailer {
         block[sum_at..].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// The sum of data, of which the beginning has the sum `before`; that of nothing is 0.
+    /// The checksum of data, of which the beginning has the checksum `before`; that of no data is
+    /// 0.
     #[must_use]
     pub fn sum(before: u32, data: &[u8]) -> u32 {
         checksum_on(before, data)
     }
 
-    /// Looks at a block: what it says of itself, where all of it is as it was written.
+    /// Verifies a block and returns its trailer.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why it is invalid.
     pub fn of(block: &[u8]) -> Result<Trailer, String> {
         let sum_at = block
             .len()
@@ -134,7 +136,7 @@ impl Trailer {
         })
     }
 
-    /// Where the ends of records are listed in a block.
+    /// Position of the list of ends of records in a block.
     #[must_use]
     pub fn list(&self, block_bytes: usize) -> Range<usize> {
         let end = block_bytes - TRAILER_BYTES;
@@ -142,7 +144,7 @@ impl Trailer {
     }
 }
 
-/// Blocks of a stream, where each begins and ends on the device, bytes.
+/// Begin and end of each block of a stream on the device, bytes.
 pub fn blocks_of(runs: &[Range<u64>], block_bytes: u32) -> impl Iterator<Item = Range<u64>> + '_ {
     let step = u64::from(block_bytes);
     runs.iter().flat_map(move |run| {
@@ -152,8 +154,7 @@ pub fn blocks_of(runs: &[Range<u64>], block_bytes: u32) -> impl Iterator<Item = 
     })
 }
 
-/// The bytes of the device by way of one stream, which has its blocks as long as one is being
-/// moved.
+/// The device, limited to one stream, whose blocks are kept while a transfer is in flight.
 struct StreamDevice {
     name: String,
     store: Arc<Inner>,
@@ -178,7 +179,7 @@ impl Device for StreamDevice {
     }
 }
 
-/// A stream that is being written. Dropped without [`NewStream::commit`], it never was.
+/// A stream that is being written. Dropped without [`NewStream::commit`], it is removed.
 #[must_use = "dropping a new stream removes it"]
 pub struct NewStream {
     store: Arc<Inner>,
@@ -187,12 +188,12 @@ pub struct NewStream {
     number: u64,
     form: Form,
     runs: Vec<Run>,
-    /// The name leads to it, as to something unfinished.
+    /// Whether the catalog has it, as an unfinished stream.
     is_recorded: bool,
     is_over: bool,
 }
 
-/// What the catalog has of every stream.
+/// The form of a stream in the catalog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Form {
     pub(super) block_bytes: u32,
@@ -200,7 +201,7 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// Of the owner's words of an entry, and what is behind it.
+    /// Splits the metadata of an entry into the form and the owner's part.
     pub(super) fn of(about: &[u8]) -> Option<(Form, &[u8])> {
         let (block_bytes, rest) = about.split_first_chunk()?;
         let (mark, rest) = rest.split_first_chunk()?;
@@ -222,7 +223,7 @@ impl Form {
         .concat()
     }
 
-    /// Blocks of 4096 in a block.
+    /// Blocks of 4096 bytes in a stream block.
     fn blocks(self) -> u64 {
         u64::from(self.block_bytes) / BLOCK as u64
     }
@@ -235,20 +236,20 @@ pub struct Stream {
     form: Form,
     runs: Vec<Range<u64>>,
     about: Vec<u8>,
-    /// No other handle reads it or ever will.
+    /// Whether no other handle reads it or ever will.
     is_taken: bool,
 }
 
 impl Formatted {
-    /// Begins a stream of blocks of `block_bytes`, a multiple of 4096. With `replace`, one that has
-    /// the name now keeps it until the new one is whole.
+    /// Begins a stream of blocks of `block_bytes`, a multiple of 4096. With `replace`, an existing
+    /// stream keeps the name until the new one is complete.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::Locked`], [`Error::Name`]; [`Error::NoSpace`] of the catalog;
     /// that of the device.
     ///
     /// # Panics
-    /// For a length of blocks outside [`STREAM_BLOCK_BYTES`], or no multiple of 4096.
+    /// For a block length outside [`STREAM_BLOCK_BYTES`], or not a multiple of 4096.
     pub fn create_stream(
         &self,
         name: &str,
@@ -263,7 +264,7 @@ impl Formatted {
         state.check_lock(store, &name, &[])?;
         state.check_place(store, &name)?;
         let old = state.catalog.find(&name).cloned();
-        // One that was not finished will not be read.
+        // An unfinished stream will not be read.
         let is_recorded = old
             .as_deref()
             .is_none_or(|old| old.is_stream && old.condition == Condition::Unfinished);
@@ -383,19 +384,19 @@ fn entry(id: u64, name: &str, condition: Condition, about: Vec<u8>, runs: Vec<Ru
 }
 
 impl NewStream {
-    /// How errors call it: the full path that it will have.
+    /// The full path that it will have, for errors.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.device.name
     }
 
-    /// Where to write its blocks.
+    /// The device to which its blocks are written.
     #[must_use]
     pub fn device(&self) -> Arc<dyn Device> {
         Arc::clone(&self.device) as Arc<dyn Device>
     }
 
-    /// What its blocks are to say of it: its number and its mark.
+    /// Number and mark for the trailers of its blocks.
     #[must_use]
     pub fn marks(&self) -> (u64, u64) {
         (self.number, self.form.mark)
@@ -412,8 +413,8 @@ impl NewStream {
         let take = || {
             let mut state = self.store.lock_to_write(&self.name)?;
             let free = state.space.blocks();
-            // In whole blocks of its own, a quarter of what it has: runs are few, and little is set
-            // aside in vain, least where little is free.
+            // Whole stream blocks, a quarter of the present length: this keeps runs few and the
+            // reserve small, above all when little space is free.
             let wanted = (had / 4).min(MOST_AT_ONCE / BLOCK as u64).min(free / 64) / block * block;
             let needed = u64::from(self.form.block_bytes);
             let no_space = || Error::NoSpace {
@@ -432,12 +433,12 @@ impl NewStream {
         Ok(run.start * BLOCK as u64..run.end() * BLOCK as u64)
     }
 
-    /// Ends the stream at a byte of the device, in the last run, where its last block ends; `about`
-    /// is what its owner says of it. Durable when this returns. All writes have completed before.
+    /// Ends the stream at a byte of the device, in the last run, at the end of its last block;
+    /// `about` is metadata of its owner. Durable on return. All writes have completed before.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] of the catalog, and there is no stream; that of the device, and then
-    /// opening the store again tells.
+    /// [`Error::NoSpace`] of the catalog, in which case there is no stream; that of the device,
+    /// after which the outcome is unknown until the store is opened again.
     pub fn commit(mut self, end: u64, about: &[u8]) -> Result<(), Error> {
         let store = Arc::clone(&self.store);
         let end = end / BLOCK as u64;
@@ -482,7 +483,7 @@ impl NewStream {
     }
 }
 
-/// Runs that follow one another as one, unless blocks of the stream would then be cut elsewhere.
+/// Merges adjacent runs, unless that would change how blocks of the stream are cut.
 fn joined(runs: Vec<Run>, block: u64) -> Vec<Run> {
     let mut joined: Vec<Run> = Vec::new();
     for run in runs.into_iter().filter(|run| run.blocks > 0) {
@@ -503,7 +504,7 @@ impl Drop for NewStream {
         }
         let mut state = self.store.lock();
         if !self.is_over && self.is_recorded {
-            // One that stays is an unfinished stream, which it is.
+            // If the removal fails, an unfinished stream remains.
             let Inside { catalog, space, .. } = &mut *state;
             let _ = catalog.change(vec![Record::Gone(self.number)], space);
         }
@@ -512,13 +513,13 @@ impl Drop for NewStream {
 }
 
 impl Stream {
-    /// How errors call it: its full path.
+    /// The full path, for errors.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.device.name
     }
 
-    /// Where its blocks are.
+    /// The device of its blocks.
     #[must_use]
     pub fn device(&self) -> Arc<dyn Device> {
         Arc::clone(&self.device) as Arc<dyn Device>
@@ -530,19 +531,19 @@ impl Stream {
         self.form.block_bytes
     }
 
-    /// Bytes of the device that have its blocks, in order.
+    /// Ranges of the device with its blocks, in order.
     #[must_use]
     pub fn runs(&self) -> &[Range<u64>] {
         &self.runs
     }
 
-    /// What its owner said of it.
+    /// Metadata of its owner.
     #[must_use]
     pub fn about(&self) -> &[u8] {
         &self.about
     }
 
-    /// Which block is to be at a place, for the reader to compare.
+    /// The expected block at a position, for the reader to compare.
     #[must_use]
     pub fn expected(&self, number: u64, place: &Range<u64>, next: Option<u64>) -> ExpectedBlock {
         let expected = Expected {
@@ -558,12 +559,12 @@ impl Stream {
         }
     }
 
-    /// Reads it for the last time: it cannot be opened any more, and its blocks are used again as
-    /// they are [let go](Stream::let_go).
+    /// Takes the stream for its last reading: it cannot be opened any more, and its blocks are
+    /// reused as they are [released](Stream::let_go).
     ///
     /// # Errors
     /// [`Error::Locked`] while another handle has it open or writes one of its name;
-    /// [`Error::Missing`] when it has been removed; that of the device.
+    /// [`Error::Missing`] if it has been removed; that of the device.
     pub fn take(&mut self) -> Result<(), Error> {
         patiently(
             || self.try_take(),
@@ -592,8 +593,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Gives back a run, or the beginning of one, of a stream that was [taken](Stream::take) and
-    /// will not be read again.
+    /// Releases a run, or the beginning of one, of a stream that was [taken](Stream::take). The
+    /// range will not be read again.
     pub fn let_go(&self, bytes: Range<u64>) {
         if self.is_taken {
             let start = bytes.start / BLOCK as u64;
@@ -611,7 +612,7 @@ impl Stream {
     }
 }
 
-/// A block of a stream that is to be read.
+/// A block of a stream to be read.
 #[derive(Debug)]
 pub struct ExpectedBlock {
     expected: Expected,
@@ -620,7 +621,7 @@ pub struct ExpectedBlock {
 }
 
 impl ExpectedBlock {
-    /// Whether this very block was read, whole.
+    /// Whether this is the expected block, intact.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -636,7 +637,7 @@ impl ExpectedBlock {
     }
 }
 
-/// Which block is to be where it was looked for.
+/// The expected block at a position.
 #[derive(Debug)]
 pub(super) struct Expected {
     pub(super) stream: u64,
@@ -650,7 +651,7 @@ impl Expected {
         let trailer = Trailer::of(block)?;
         if (trailer.stream, trailer.mark, trailer.number) != (self.stream, self.mark, self.number) {
             return Err(format!(
-                "another block is in its place, {} of stream {}",
+                "found block {} of stream {} in its place",
                 trailer.number, trailer.stream
             ));
         }
@@ -661,8 +662,8 @@ impl Expected {
     }
 }
 
-/// Calls `f` with each block of a stream, in order: how many bytes are behind it, and what is wrong
-/// with it, if anything.
+/// Calls `f` with each block of a stream, in order: the bytes read so far, and what is wrong with
+/// the block, if anything.
 pub(super) fn each_block(
     store: &Inner,
     entry: &Entry,

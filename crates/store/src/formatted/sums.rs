@@ -1,7 +1,7 @@
-//! Checksums of an object's bytes, and where its bytes lie.
+//! Checksums of an object's bytes, and the positions of its blocks.
 //!
-//! Every block has a CRC-32C; those of 1023 blocks make a block of their own, in order in runs of
-//! their own:
+//! Every block has a CRC-32C. The checksums of 1023 blocks make a block of checksums; these are in
+//! order, in runs of their own:
 //!
 //! ```text
 //!      0  4  sum of the first block; 0: never written, reads as zeros
@@ -9,9 +9,8 @@
 //!   4092  4  CRC-32C of the bytes before
 //! ```
 //!
-//! A sum that would be 0 is stored as 1. Blocks of sums are read when they are needed; some [stay
-//! in memory](Cache). They are written at the end of a write, or before, when others need their
-//! room.
+//! A checksum of 0 is stored as 1. Blocks of checksums are read when they are needed and
+//! [cached](Cache). They are written at the end of a write, or before, when the cache evicts them.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
@@ -23,17 +22,17 @@ use outcore_device::{Buf, Device, Locked, read_now, write_now};
 
 use super::layout::{BLOCK, Run, checksum};
 
-/// Sums in a block of them.
+/// Checksums in a block of them.
 pub(super) const SUMS: u64 = (BLOCK / 4 - 1) as u64;
-/// Blocks of sums of a store that are in memory, 4 MiB: the sums of 4 GiB.
+/// Blocks of checksums that the cache of a store holds, 4 MiB: the checksums of 4 GiB.
 const CACHED_PAGES: usize = 1024;
 
-/// Blocks of sums that an object of `blocks` blocks has.
+/// Blocks of checksums of an object of `blocks` blocks.
 pub(super) fn sum_blocks(blocks: u64) -> u64 {
     blocks.div_ceil(SUMS)
 }
 
-/// Where blocks of an object lie on the device.
+/// Positions of the blocks of an object on the device.
 #[derive(Default)]
 pub(super) struct Places(BTreeMap<u64, Run>);
 
@@ -48,14 +47,14 @@ impl Places {
         places
     }
 
-    /// Says where blocks from `first` on lie, of which nothing was said before.
+    /// Sets the position of blocks from `first` on, which had none before.
     pub(super) fn put(&mut self, first: u64, run: Run) {
         if run.blocks > 0 {
             self.0.insert(first, run);
         }
     }
 
-    /// Where a block lies, and how many from it on lie together.
+    /// The position of a block, and the number of contiguous blocks from it on.
     pub(super) fn find(&self, block: u64) -> Option<Run> {
         let (&first, &run) = self.0.range(..=block).next_back()?;
         let inside = block - first;
@@ -65,7 +64,7 @@ impl Places {
         })
     }
 
-    /// How many blocks from this one on have no place, of `most`.
+    /// The number of blocks from this one on without a position, up to `most`.
     pub(super) fn missing(&self, block: u64, most: u64) -> u64 {
         match self.find(block) {
             Some(_) => 0,
@@ -82,8 +81,8 @@ impl Places {
         self.0.values().copied()
     }
 
-    /// All runs, in order, where those of `newer` count before these; and of these, what counts no
-    /// longer.
+    /// All runs, in order, with those of `newer` in place of these; and the parts of these that are
+    /// replaced.
     pub(super) fn with(&self, newer: &Places) -> (Vec<Run>, Vec<Run>) {
         let (mut runs, mut replaced) = (Vec::new(), Vec::new());
         for (&first, &run) in &self.0 {
@@ -123,8 +122,8 @@ impl Places {
     }
 }
 
-/// Blocks of sums in memory, of all objects of a store: a bounded number, whatever the size of the
-/// objects.
+/// Cached blocks of checksums, of all objects of a store: a bounded number, whatever the size of
+/// the objects.
 pub(super) struct Cache {
     device: Arc<dyn Device>,
     most: usize,
@@ -134,17 +133,17 @@ pub(super) struct Cache {
 
 #[derive(Default)]
 struct Cached {
-    /// By the block of the device where they belong.
+    /// By their block on the device.
     pages: HashMap<u64, Page>,
-    /// As they came; who was used meanwhile comes again.
+    /// In the order of arrival; a page that was used since is moved to the end.
     order: VecDeque<u64>,
-    /// Where pages are being read: by how many, and how often one was put or written there since
-    /// the first of them began.
+    /// Pages that are being read: number of readers, and how often the page was put or written
+    /// since the first of them began.
     reading: HashMap<u64, (usize, u64)>,
 }
 
 impl Cached {
-    /// Who reads a page there may have an old one.
+    /// Makes concurrent reads of the page stale.
     fn outdate(&mut self, place: u64) {
         if let Some((_, changes)) = self.reading.get_mut(&place) {
             *changes += 1;
@@ -160,7 +159,7 @@ struct Page {
 }
 
 impl Cache {
-    /// Those of the last few GiB that were used.
+    /// A cache for the last few GiB used.
     pub(super) fn new(device: &Arc<dyn Device>) -> Arc<Cache> {
         Cache::of(device, CACHED_PAGES)
     }
@@ -178,8 +177,8 @@ impl Cache {
         self.inside.locked()
     }
 
-    /// Acts on a page that is on the device or was [put](Cache::put) here. Where it may be damaged,
-    /// it is all ones then: which blocks were ever written is not known.
+    /// Calls a function on a page that is on the device or was [put](Cache::put) here. A page that
+    /// may be damaged is all ones then, since it is unknown which blocks were ever written.
     fn with<T>(
         &self,
         place: u64,
@@ -197,7 +196,7 @@ impl Cache {
                 *readers += 1;
                 *changes
             };
-            // Others go on meanwhile.
+            // The lock is released during the read.
             let page = self.read(place, may_be_damaged);
             let mut cached = self.lock();
             let (readers, changes) = cached
@@ -215,7 +214,7 @@ impl Cache {
         }
     }
 
-    /// A page that is not on the device yet.
+    /// Adds a page that is not on the device yet.
     fn put(&self, place: u64, page: Page) -> io::Result<()> {
         let mut cached = self.lock();
         cached.outdate(place);
@@ -240,7 +239,7 @@ impl Cache {
                 cached.order.push_back(oldest);
                 continue;
             }
-            // A forked child has the parent's pages, and not its right to write them.
+            // A forked child has the parent's pages, but must not write them.
             if page.is_changed && self.owner == std::process::id() {
                 if let Err(error) = page.write(&*self.device, oldest) {
                     cached.order.push_back(oldest);
@@ -259,7 +258,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Writes a page to where it belongs, if it was changed.
+    /// Writes a page to its block, if it was changed.
     fn settle(&self, place: u64) -> io::Result<()> {
         let mut cached = self.lock();
         match cached.pages.get_mut(&place) {
@@ -270,7 +269,7 @@ impl Cache {
         Ok(())
     }
 
-    /// The blocks of these runs are no sums any longer, or are not read any more.
+    /// The blocks of these runs are no checksums any longer, or are not read any more.
     fn forget(&self, runs: impl Iterator<Item = Run>) {
         let mut cached = self.lock();
         let before = cached.pages.len();
@@ -326,14 +325,14 @@ impl Page {
     }
 }
 
-/// Sums of one object.
+/// Checksums of one object.
 pub(super) struct Sums {
     cache: Arc<Cache>,
     places: Places,
-    /// Which blocks of a new object's sums were begun; the others are not on the device.
+    /// Which blocks of checksums of a new object were begun; the others are not on the device.
     begun: Option<Mutex<Vec<bool>>>,
-    /// False while a writer changes it in place, and of an object whose writer died: bytes and sums
-    /// are old, new or both then.
+    /// False while a writer changes it in place, and for an object whose writer died: bytes and
+    /// checksums may then be old or new.
     are_settled: AtomicBool,
 }
 
@@ -342,7 +341,7 @@ impl Sums {
         let count = runs.iter().map(|run| run.blocks).sum::<u64>() as usize;
         let begun = are_new.then(|| Mutex::new(vec![false; count]));
         if are_new {
-            // Pages of an object that had these blocks before may still be there.
+            // Pages of an object that had these blocks before may still be cached.
             cache.forget(runs.iter().copied());
         }
         Sums {
@@ -353,7 +352,7 @@ impl Sums {
         }
     }
 
-    /// Whether bytes have to be what their sums say.
+    /// Whether bytes have to match their checksums.
     pub(super) fn are_settled(&self) -> bool {
         self.are_settled.load(Ordering::Acquire)
     }
@@ -366,7 +365,7 @@ impl Sums {
         &self.places
     }
 
-    /// The sums of blocks from `first` on.
+    /// The checksums of blocks from `first` on.
     pub(super) fn get(&self, first: u64, count: usize) -> io::Result<Vec<u32>> {
         let mut sums = vec![0; count];
         for (number, here, part) in pages(first, count) {
@@ -408,7 +407,7 @@ impl Sums {
             .with(place_of(&self.places, number)?, !self.are_settled(), act)
     }
 
-    /// Writes what has changed to where it belongs; of a new object, all.
+    /// Writes changed pages to their blocks; for a new object, all.
     pub(super) fn write(&self) -> io::Result<()> {
         for (number, place) in self
             .places
@@ -436,8 +435,8 @@ impl Drop for Sums {
     }
 }
 
-/// Sums of an object of which a new version is written: blocks of them that change, and where these
-/// go.
+/// Checksums of an object while a new version is written: the changed blocks of checksums, and
+/// their new positions.
 pub(super) struct NewSums {
     cache: Arc<Cache>,
     places: Mutex<Places>,
@@ -455,7 +454,7 @@ impl NewSums {
         self.places.locked()
     }
 
-    /// Takes blocks for those sums of some blocks that were not changed yet.
+    /// Allocates new blocks for the checksums of these blocks, as far as they were not changed yet.
     pub(super) fn begin(
         &self,
         old: &Sums,
@@ -474,7 +473,7 @@ impl NewSums {
         Ok(())
     }
 
-    /// After [`begin`](NewSums::begin).
+    /// Sets checksums after [`begin`](NewSums::begin).
     pub(super) fn set(&self, first: u64, sums: &[u32]) -> io::Result<()> {
         for (number, here, part) in pages(first, sums.len()) {
             let place = place_of(&self.places(), number)?;
@@ -484,14 +483,14 @@ impl NewSums {
         Ok(())
     }
 
-    /// The sum of a block that was written.
+    /// The checksum of a block that was written.
     pub(super) fn get(&self, block: u64) -> io::Result<u32> {
         let place = place_of(&self.places(), block / SUMS)?;
         self.cache
             .with(place, false, |page| page.sums[(block % SUMS) as usize])
     }
 
-    /// Writes all to where it belongs.
+    /// Writes all pages to their blocks.
     pub(super) fn write(&self) -> io::Result<()> {
         self.places()
             .runs()
@@ -499,7 +498,7 @@ impl NewSums {
             .try_for_each(|place| self.cache.settle(place))
     }
 
-    /// Gives up, and gives back which blocks were taken.
+    /// Gives up, and returns the blocks that were taken.
     pub(super) fn abandon(&self) -> Places {
         let places = std::mem::take(&mut *self.places());
         self.cache.forget(places.runs());
@@ -514,8 +513,8 @@ impl Page {
     }
 }
 
-/// Which blocks of sums these blocks have theirs in, which of it are theirs, and which of them
-/// these are.
+/// The blocks of checksums for these blocks, each with the range of its checksums and the range of
+/// these blocks.
 fn pages(first: u64, count: usize) -> impl Iterator<Item = (u64, Range<usize>, Range<usize>)> {
     let end = first + count as u64;
     (first / SUMS..end.div_ceil(SUMS))
@@ -534,12 +533,12 @@ fn place_of(places: &Places, number: u64) -> io::Result<u64> {
         .ok_or_else(|| wrong("its checksums are missing".into()))
 }
 
-/// The sum of a block as it is stored.
+/// The checksum of a block as it is stored.
 pub(super) fn sum_of(block: &[u8]) -> u32 {
     checksum(block).max(1)
 }
 
-/// Bytes are not what they were.
+/// An error for bytes that do not match.
 pub(super) fn wrong(reason: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason)
 }
@@ -677,7 +676,8 @@ mod tests {
         }
     }
 
-    /// Of two who read a block of sums at once, the later put it over what the earlier had changed.
+    /// When two threads read a block of checksums at once, the second overwrote changes of the
+    /// first.
     #[test]
     fn sums_that_two_threads_read_at_once_are_one() {
         let (device, runs) = (

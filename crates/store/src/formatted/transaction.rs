@@ -1,4 +1,4 @@
-//! Changes of several objects that are made together or not at all.
+//! Atomic changes of several objects.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,18 +14,18 @@ use crate::error::Error;
 use crate::os::Identity;
 use crate::{Ending, NewObjects, Object};
 
-/// Changes of several objects of a [`Formatted`] store that are made together or not at all. Its
-/// names are locked until it ends; dropped without [`Transaction::commit`], none of them is made.
+/// Atomic changes of several objects of a [`Formatted`] store. Its names are locked until it ends;
+/// dropped without [`Transaction::commit`], none of the changes is made.
 #[must_use = "dropping a transaction gives it up"]
 pub struct Transaction {
     store: Arc<Inner>,
-    /// Locked for it.
+    /// Names locked by this transaction.
     names: Vec<String>,
     parts: Vec<Part>,
 }
 
 enum Part {
-    /// An object that takes its name, also from another one.
+    /// An object that gets its name, also from another object.
     New(Entry, Arc<Body>),
     /// The same object with other bytes.
     Updated(Arc<Entry>, Arc<NewVersion>),
@@ -109,12 +109,12 @@ impl Transaction {
         Ok(object)
     }
 
-    /// A new version of an object, of the same length: what is written to it goes elsewhere, what
-    /// is not is what it was. Who has the old version open keeps it.
+    /// A new version of an object, of the same length: writes go to new blocks, all other blocks
+    /// are those of the old version. Handles of the old version stay valid.
     ///
     /// # Errors
-    /// [`Error::Missing`], [`Error::Interrupted`], [`Error::Locked`]. Writes fail where there is no
-    /// room.
+    /// [`Error::Missing`], [`Error::Interrupted`], [`Error::Locked`]. Writes fail if no space is
+    /// free.
     pub fn update(&mut self, name: &str) -> Result<Object, Error> {
         let name = named(name)?;
         let (entry, old, id) = self.claim(&name, |store, state| {
@@ -163,7 +163,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Gives an object another name, also where that is taken.
+    /// Renames an object, also to a name that is in use.
     ///
     /// # Errors
     /// [`Error::Missing`], [`Error::Locked`].
@@ -183,8 +183,8 @@ impl Transaction {
     /// Makes all changes, durably. All writes have completed before; none may follow.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], and nothing has changed; that of the device, and then opening the store
-    /// again tells.
+    /// [`Error::NoSpace`] without any change; that of the device, after which the outcome is
+    /// unknown until the store is opened again.
     pub fn commit(mut self) -> Result<(), Error> {
         self.end()
     }
@@ -198,8 +198,8 @@ impl Transaction {
         self.claim_as(name, false, act)
     }
 
-    /// The same, where need be of a name that is free: not that of an object, of a part of one's
-    /// name, or of what another writer makes.
+    /// As `claim`; with the flag, only a free name: one that is not that of an object, of a part of
+    /// an object's name, or of an object that another writer is creating.
     fn claim_as<T>(
         &mut self,
         name: &str,
@@ -224,7 +224,7 @@ impl Transaction {
     }
 }
 
-/// New objects of a transaction that are to be all there is below a name.
+/// New objects of a transaction that are to be the only ones below a name.
 pub(super) struct Below {
     transaction: Transaction,
     name: String,
@@ -351,7 +351,7 @@ impl Ending for Transaction {
         let changed = catalog.change(records, space);
         match &changed {
             Err(Error::NoSpace { .. }) => return changed,
-            // Which object owns which blocks is unknown until the store is opened again.
+            // The owners of blocks are unknown until the store is opened again.
             Err(_) => {}
             Ok(()) => ends.into_iter().for_each(|end| state.end(&store, end)),
         }
@@ -376,13 +376,13 @@ impl Drop for Transaction {
     }
 }
 
-/// What becomes of blocks once a change was made.
+/// What happens to blocks after a change was made.
 pub(super) enum End {
-    /// A new object has them.
+    /// They belong to a new object.
     Begins(Arc<Body>),
-    /// An object of this number, with these blocks, is no more.
+    /// The object of this number, with these blocks, was removed.
     Gone(u64, Vec<Run>),
-    /// These were of the old version only; number of the new one.
+    /// These belonged to the old version only; number of the new one.
     Replaced(u64, Vec<Run>, u64),
 }
 
@@ -395,24 +395,23 @@ impl End {
     }
 }
 
-/// A new version of an object on its way.
+/// A new version of an object that is being written.
 struct NewVersion {
     id: u64,
     name: String,
     old: Arc<Body>,
-    /// Of what was written.
+    /// Positions of the blocks written.
     places: Mutex<Places>,
     sums: NewSums,
-    /// It is the object now, or may be; nothing more is written, and its blocks stay where they
-    /// are.
+    /// It has become the object, or may have; nothing more is written, and its blocks are kept.
     is_over: AtomicBool,
-    /// A write did not reach the device whole.
+    /// Whether a write did not reach the device completely.
     has_failed: AtomicBool,
     store: Arc<Inner>,
 }
 
 impl NewVersion {
-    /// The entry that the new version is to have, and blocks that only the old one has.
+    /// The entry of the new version, and blocks that only the old one has.
     fn finish(&self, old: &Entry) -> Result<(Entry, Vec<Run>), Error> {
         let fail = |source| Error::from_io(&self.name, "write it", source);
         if self.has_failed.load(Ordering::Acquire) {
@@ -444,9 +443,9 @@ impl NewVersion {
         self.sums.set(first, &sums)
     }
 
-    /// Makes room for blocks that have none yet.
+    /// Allocates blocks that have no position yet.
     fn place(&self, first: u64, count: u64) -> io::Result<()> {
-        // In this order, as at the end.
+        // Locked in the same order as at the end.
         let mut state = self.store.lock();
         let mut places = self.places.locked();
         let mut block = first;

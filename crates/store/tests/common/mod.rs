@@ -1,4 +1,4 @@
-//! Bytes through a device without a driver, and what must be true of a folder whatever happened.
+//! Bytes through a device without a driver, and checks of a folder's invariants.
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 use std::path::Path;
@@ -8,8 +8,7 @@ use outcore_store::{
     Error, Folder, Formatted, NewStream, Object, State, Store, TRAILER_BYTES, Trailer, blocks_of,
 };
 
-/// Direct I/O wants no more than this anywhere; writes past the end by less than it are the store's
-/// to cut.
+/// The largest alignment of direct I/O; the store truncates writes past the end by less than it.
 pub(crate) const BLOCK: u64 = 4096;
 
 /// Fills a device with one byte value, past its end up to a whole block.
@@ -56,7 +55,7 @@ pub(crate) fn holds(path: &Path, len: u64, value: u8) -> bool {
     bytes.len() as u64 == len && bytes.iter().all(|byte| *byte == value)
 }
 
-/// Files of the store's own that lie in a folder.
+/// Files of the store itself in a folder.
 pub(crate) fn leftovers(folder: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(folder)
         .unwrap()
@@ -67,7 +66,7 @@ pub(crate) fn leftovers(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A mark tells the truth: without one, the object is wholly one value or the other.
+/// Checks that an object without a mark is wholly one value or the other.
 pub(crate) fn assert_whole_or_marked(
     folder: &Folder,
     name: &str,
@@ -89,8 +88,8 @@ pub(crate) fn assert_whole_or_marked(
     }
 }
 
-/// Writes a stream of `blocks` blocks of 8192 bytes, the last half as long, that are full of one
-/// byte value.
+/// Writes a stream of `blocks` blocks of 8192 bytes, the last half as long, filled with one byte
+/// value.
 pub(crate) fn write_stream(new: NewStream, blocks: u64, value: u8) -> Result<(), Error> {
     const LEN: usize = 8192;
     let mut new = new;
@@ -129,7 +128,7 @@ pub(crate) fn write_stream(new: NewStream, blocks: u64, value: u8) -> Result<(),
     new.commit(space.start, &[value])
 }
 
-/// The one byte value that all blocks of a stream are full of, each checked.
+/// The byte value that fills all blocks of a stream, each verified.
 pub(crate) fn value_of_stream(store: &Formatted, name: &str) -> Result<u8, Error> {
     let stream = store.open_stream(name)?;
     let places: Vec<_> = blocks_of(stream.runs(), stream.block_bytes()).collect();
