@@ -37,7 +37,7 @@ class Stored(ABC, Generic[Native]):
     _NOUN: ClassVar[str]
 
     def __init__(self, session: Session, matrix: Native) -> None:
-        self._session = session
+        self._session = session._whole
         self._matrix: Native | None = matrix
         self._dtype: DType = np.dtype(np.float32) if matrix.dtype == "float32" else np.dtype(np.float64)
         self._process = os.getpid()

@@ -42,7 +42,7 @@ pub use data::stream::{
 };
 pub use error::{Error, Result};
 pub use job::{Job, Running, Stage};
-pub use limits::memory_allowed;
+pub use limits::{memory_allowed, memory_cap};
 pub use outcore_device as device;
 pub use outcore_device::{Buf, Choice, Memory, Shared};
 pub use outcore_engine as engine;
