@@ -39,7 +39,19 @@ from ._foreign import (
 )
 from ._native import VERSION as __version__  # noqa: N811
 from ._plan import Plan, explain
-from ._session import Driver, Info, Mode, Order, PathLike, Session, default_session, last_run, replace_default, settings_of, type_name
+from ._session import (
+    Driver,
+    Info,
+    Mode,
+    Order,
+    PathLike,
+    Session,
+    default_session,
+    last_run,
+    replace_default,
+    settings_of,
+    type_name,
+)
 from ._sparse import Sparse
 from ._trace import Trace
 

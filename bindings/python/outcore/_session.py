@@ -30,6 +30,8 @@ from ._units import parse_bytes
 from .errors import ArgumentError, ClosedError, DTypeError, ExistsError, OverBudgetError
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ._array import Array
     from ._sparse import Sparse
 
@@ -94,8 +96,8 @@ class Session:
     changes. Sessions may be used from any thread, and work independently of each other, but they divide what the process may use
     (the memory of the machine, or less where a control group or a resource limit says so; of that, the part that
     `$OUTCORE_MEMORY_SHARE` says, such as `1/4` for each of four processes). A session takes its share when it is made, and gives
-    it back when it is closed or dropped and nothing is open in it any more. A forked child begins with nothing taken: what it uses
-    of a session is a fresh one with the same settings, which takes its share of what the child may use.
+    it back when it is closed or dropped and nothing is open in it any more. A forked child begins with nothing taken: what it
+    uses of a session is a fresh one with the same settings, which takes its share of what the child may use.
 
     Parameters
     ----------
@@ -155,11 +157,15 @@ class Session:
         return self._session
 
     def close(self) -> None:
-        """Gives its share of the memory back, once nothing is open in it any more. Using it afterwards raises ClosedError;
-        matrices, datasets and streams that were opened with it stay open."""
+        """Gives its share of the memory back, once the matrices, datasets and streams that were opened with it are closed or
+        dropped, too. Using it or one of its matrices afterwards raises ClosedError."""
         self._session = None
 
-    def __enter__(self) -> Session:
+    @property
+    def _is_closed(self) -> bool:
+        return self._session is None
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -365,11 +371,13 @@ class Session:
     def __repr__(self) -> str:
         from ._units import show_bytes
 
+        if self._is_closed:
+            return "<outcore session, closed>"
         return f"<outcore session: {show_bytes(self.memory)}, {self.threads} threads>"
 
 
 class _Part(Session):
-    """A session, for calls that may have a part of its budget. While one of them goes on, the part is taken from the budget."""
+    """A session, for calls that may have a part of its budget: taken from it while anything of such a call is reserved."""
 
     def __init__(self, whole: Session, size: int) -> None:
         self._settings = whole._settings
@@ -438,9 +446,9 @@ def default_session() -> Session:
     """The session of the functions of `outcore`, made on first use."""
     global _default
     found = _default
-    if found is None or found._session is None:
+    if found is None or found._is_closed:
         with _default_lock:
-            if _default is None or _default._session is None:
+            if _default is None or _default._is_closed:
                 _default = Session._of(_default_settings)
             found = _default
     return found
@@ -449,10 +457,10 @@ def default_session() -> Session:
 def session_like(settings: Settings) -> Session:
     """The session of this process with such settings: the default one, if it has them, or one that all who ask for it share."""
     with _default_lock:
-        if _default is not None and _default._settings == settings and _default._session is not None:
+        if _default is not None and _default._settings == settings and not _default._is_closed:
             return _default
         found = _alike.get(settings)
-        if found is None:
+        if found is None or found._is_closed:
             found = _alike[settings] = Session._of(settings)
         return found
 
@@ -472,7 +480,7 @@ def replace_default(settings: Settings) -> Session:
             # Where nothing else has kept it, the next call makes it again.
             _default = before()
             stays = isinstance(error, OverBudgetError) and _default is not None and settings == _default_settings
-            if not stays or _default is None or _default._session is None:
+            if not stays or _default is None or _default._is_closed:
                 raise
         _default_settings = settings
         return _default
@@ -509,9 +517,7 @@ def settings_of(
     """The arguments of `Session`, checked."""
     whole = isinstance(threads, int) and not isinstance(threads, bool)
     if threads is not None and not (whole and 1 <= threads <= MOST_THREADS):
-        raise ArgumentError(
-            f"threads must be a whole number from 1 to {MOST_THREADS}, or None for one a core, not {threads!r}"
-        )
+        raise ArgumentError(f"threads must be a whole number from 1 to {MOST_THREADS}, or None for one a core, not {threads!r}")
     return Settings(
         memory_bytes=None if memory is None else parse_bytes(memory),
         scratch=None if scratch is None else full_path(scratch),

@@ -54,6 +54,8 @@ class Stored(ABC, Generic[Native]):
     @property
     def _inner(self) -> Native:
         """The matrix, opened again in a forked child."""
+        if self._session._is_closed:
+            self._matrix = None
         if self._matrix is None:
             raise ClosedError(f"the {self._NOUN} is closed")
         if self._process != os.getpid():

@@ -47,6 +47,12 @@ fn describe(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str>
             fields.set_item("budget", cap)?;
             "OverBudgetError"
         }
+        Error::OverPart { needed, budget } => {
+            fields.set_item("needed", needed)?;
+            fields.set_item("available", budget)?;
+            fields.set_item("budget", budget)?;
+            "OverBudgetError"
+        }
         Error::Format(error) => describe_format(error, fields)?,
         Error::Line {
             object,

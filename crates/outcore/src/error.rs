@@ -56,6 +56,16 @@ pub enum Error {
         /// Bytes that all sessions may have together.
         cap: u64,
     },
+    /// A call wants more memory for itself than its session has.
+    #[error(
+        "a call may have a part of its session's memory: {needed} bytes are more than the session's budget of {budget}"
+    )]
+    OverPart {
+        /// Bytes asked for.
+        needed: u64,
+        /// The session's whole budget, bytes.
+        budget: u64,
+    },
     /// A file that is no matrix, or not one that can be used here.
     #[error(transparent)]
     Format(#[from] FormatError),

@@ -138,21 +138,27 @@ impl Session {
 
     /// The same session for calls that may have `bytes` of its budget: their plans, and so their
     /// bits, are those of a session with that budget; files, views and caches are this one's. The
-    /// bytes are taken from the session's budget while such a call goes on, all or nothing: runs of
-    /// other calls wait for them, and they for those. An array that a call makes has the part, too,
-    /// until it is asked for [the whole](Array::with_whole_budget).
+    /// bytes are taken from the session's budget while anything of such a call is reserved, all or
+    /// nothing: runs wait for those of other runs, and fail with [`Error::OverBudget`] where a job
+    /// or a reader holds them. An array that a call makes has the part, too, until it is asked for
+    /// [the whole](Array::with_whole_budget).
     ///
     /// # Errors
-    /// [`Error::Value`] for less than 1 MiB, [`Error::OverBudget`] for more than the budget.
+    /// [`Error::Value`] for less than 1 MiB, [`Error::OverPart`] for more than the budget.
     pub fn part(&self, bytes: u64) -> Result<Session> {
         if bytes < SESSION_BYTES_MIN {
             return Err(Error::value(format!(
                 "memory must be at least 1 MiB, not {bytes} bytes"
             )));
         }
-        let what = "a call with a budget of its own, a part of its session's,";
+        let whole = &self.inner.engine;
+        let budget = whole.budget().total();
+        if bytes > budget {
+            let needed = bytes;
+            return Err(Error::OverPart { needed, budget });
+        }
         Ok(Session {
-            engine: self.inner.engine.part(what, bytes)?,
+            engine: whole.part("a call", bytes)?,
             ..self.clone()
         })
     }

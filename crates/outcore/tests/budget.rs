@@ -232,7 +232,7 @@ fn a_part_beyond_the_budget_is_refused_with_both_numbers() {
     let _alone = alone();
     let whole = session(64 * MIB).unwrap();
     for size in [65 * MIB, u64::MAX] {
-        let Err(Error::OverBudget { needed, budget, .. }) = whole.part(size) else {
+        let Err(Error::OverPart { needed, budget }) = whole.part(size) else {
             panic!("{size} bytes of 64 MiB")
         };
         assert_eq!((needed, budget), (size, 64 * MIB));
