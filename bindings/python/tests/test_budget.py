@@ -152,8 +152,7 @@ def test_calls_in_threads_whose_parts_do_not_fit_together_take_turns(
 def test_a_call_that_others_leave_no_room_for_fails_at_once(operands: tuple[oc.Array, oc.Sparse], tmp_path: Path) -> None:
     """A loaded stream is ended by its caller, for whom no call waits."""
     a, _ = operands
-    (tmp_path / "streams").mkdir()
-    store = StreamStore(tmp_path / "streams")
+    store = StreamStore(tmp_path / "streams", size="100MiB")
     with store.create("rows", block="8MiB") as writer:
         writer.write(bytes(64 * MIB))
     reader = store.open("rows", ahead=4)
