@@ -384,17 +384,14 @@ class _Part(Session):
         self._trace = None
         self._bytes = size
         self._of_whole = whole
-        self._take()
-
-    def _take(self) -> None:
         self._process = os.getpid()
-        self._session = self._of_whole._engine.part(self._bytes)
+        self._session = whole._engine.part(size)
 
     @property
     def _engine(self) -> _native.Session:
         if self._session is None or self._process != os.getpid():
-            self._take()
-        assert self._session is not None
+            self._process = os.getpid()
+            self._session = self._of_whole._engine.part(self._bytes)
         return self._session
 
     @property
