@@ -39,7 +39,19 @@ from ._foreign import (
 )
 from ._native import VERSION as __version__  # noqa: N811
 from ._plan import Plan, explain
-from ._session import Driver, Info, Mode, Order, PathLike, Session, default_session, last_run, set_default, type_name
+from ._session import (
+    Driver,
+    Info,
+    Mode,
+    Order,
+    PathLike,
+    Session,
+    default_session,
+    last_run,
+    replace_default,
+    settings_of,
+    type_name,
+)
 from ._sparse import Sparse
 from ._trace import Trace
 
@@ -96,15 +108,15 @@ def configure(
 ) -> Session:
     """Sets the default session, which the functions of this package use for operands in memory.
 
-    Open arrays keep the session with which they were opened. Parameters, errors: see `Session`.
+    The default session before gives its memory back first, if nothing is open in it; arrays that are open keep it, and its
+    memory. Where both do not fit what the process may use, the same settings keep the session that there is, and others are
+    refused. Parameters, errors: see `Session`.
 
     Returns
     -------
     The new default session.
     """
-    session = Session(memory, scratch, threads, driver=driver, blas=blas, allow_tmpfs_scratch=allow_tmpfs_scratch)
-    set_default(session)
-    return session
+    return replace_default(settings_of(memory, scratch, threads, driver, blas, allow_tmpfs_scratch))
 
 
 @overload

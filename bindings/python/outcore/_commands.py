@@ -22,7 +22,7 @@ def session_options(command: F) -> F:
     for option in reversed(
         (
             click.option(
-                "--memory", metavar="SIZE", help="Budget, such as 512MiB or 2GiB; default a quarter of what is allowed."
+                "--memory", metavar="SIZE", help="Budget, such as 512MiB or 2GiB; default a quarter of what the process may use."
             ),
             click.option("--scratch", type=click.Path(file_okay=False), help="Folder on SSD for what is in between."),
             click.option("--threads", type=THREADS, help="Cores to use; default all."),

@@ -79,7 +79,7 @@ def import_libsvm(
         Go on with an import of the same source and options that died or failed; it begins anew where there is nothing. Every
         256 MB of text, or ten seconds, it leaves a place to go on from. The result is the same.
     memory : int or str, optional
-        Budget of this import; default that of the session.
+        The part of the session's budget that this import may have; default all of it.
     progress : bool, optional
         Show a progress bar; default on a terminal and in a notebook, where it takes more than a second.
 

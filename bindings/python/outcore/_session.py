@@ -1,17 +1,23 @@
-"""Sessions: one budget, its threads, its scratch folder."""
+"""Sessions: one budget, its threads, its scratch folder.
+
+The sessions of a process divide what it may use. A call's `memory=` is a part of its session's budget: `Session._with`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import operator
 import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy as np
@@ -21,9 +27,11 @@ from . import _native
 from ._run import execute
 from ._trace import Trace
 from ._units import parse_bytes
-from .errors import ArgumentError, DTypeError, ExistsError
+from .errors import ArgumentError, ClosedError, DTypeError, ExistsError, OverBudgetError
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from ._array import Array
     from ._sparse import Sparse
 
@@ -71,22 +79,31 @@ class Settings:
     allow_tmpfs_scratch: bool = False
 
     def native(self) -> _native.Session:
-        return _native.Session(
-            self.memory_bytes, self.scratch, self.allow_tmpfs_scratch, self.threads, self.driver, _find_blas(self.blas)
-        )
+        blas = _find_blas(self.blas)
+        make = (self.memory_bytes, self.scratch, self.allow_tmpfs_scratch, self.threads, self.driver, blas)
+        try:
+            return _native.Session(*make)
+        except OverBudgetError:
+            # A session that only a cycle of references keeps, such as that of an exception, has its share still.
+            gc.collect()
+            return _native.Session(*make)
 
 
 class Session:
     """A memory budget with compute threads and a scratch folder.
 
-    Most programs do not need one: the functions of `outcore` use a default session, made on first use, which `outcore.configure`
-    changes. Sessions are independent of each other, and may be used from any thread. A forked child that uses one gets a fresh
-    one with the same settings.
+    Most programs need none: the functions of `outcore` use a default session, made on first use, which `outcore.configure`
+    changes. Sessions may be used from any thread, and work independently of each other, but they divide what the process may use
+    (the memory of the machine, or less where a control group or a resource limit says so; of that, the part that
+    `$OUTCORE_MEMORY_SHARE` says, such as `1/4` for each of four processes). A session takes its share when it is made, and gives
+    it back when it is closed or dropped and nothing is open in it any more. A forked child begins with nothing taken: what it
+    uses of a session is a fresh one with the same settings, which takes its share of what the child may use.
 
     Parameters
     ----------
     memory : int or str, optional
-        Bytes that the library may hold at any time (`"2GiB"`, `512 << 20`). Default: a quarter of the memory of the process.
+        Bytes that the library may hold at any time (`"2GiB"`, `512 << 20`). Default: a quarter of what all sessions may have
+        together, or what is left of it if that is less.
     scratch : path, optional
         Folder on SSD for unnamed results. Default: `$OUTCORE_SCRATCH`, else `$TMPDIR`, else `/var/tmp`.
     threads : int, optional
@@ -101,7 +118,8 @@ class Session:
     Raises
     ------
     ArgumentError
-        For a value outside its range. BlasError, if the library cannot be used.
+        For a value outside its range. BlasError, if the library cannot be used. OverBudgetError, if other sessions of the process
+        have no room left for it: it names the bytes asked for, those that others have taken, and what all may have together.
     """
 
     def __init__(
@@ -114,53 +132,67 @@ class Session:
         blas: PathLike | None = None,
         allow_tmpfs_scratch: bool = False,
     ) -> None:
-        whole = isinstance(threads, int) and not isinstance(threads, bool)
-        if threads is not None and not (whole and 1 <= threads <= MOST_THREADS):
-            raise ArgumentError(f"threads must be an integer from 1 to {MOST_THREADS}, or None for one a core, not {threads!r}")
-        self._start(
-            Settings(
-                memory_bytes=None if memory is None else parse_bytes(memory),
-                scratch=None if scratch is None else full_path(scratch),
-                threads=threads or 0,
-                driver=driver,
-                blas=None if blas is None else os.fsdecode(blas),
-                allow_tmpfs_scratch=allow_tmpfs_scratch,
-            )
-        )
+        self._start(settings_of(memory, scratch, threads, driver, blas, allow_tmpfs_scratch))
+
+    @classmethod
+    def _of(cls, settings: Settings) -> Session:
+        made = cls.__new__(cls)
+        made._start(settings)
+        return made
 
     def _start(self, settings: Settings) -> None:
         self._settings = settings
-        self._lock = threading.Lock()
         self._process = os.getpid()
-        self._session = settings.native()
+        self._session: _native.Session | None = settings.native()
         self._trace: Trace | None = None
-        self._others: dict[int, Session] = {}
+        self._bytes = self._session.memory_bytes
 
     @property
     def _engine(self) -> _native.Session:
         """The engine's session; a fresh one in a forked child."""
+        if self._session is None:
+            raise ClosedError("the session is closed")
         if self._process != os.getpid():
             self._start(self._settings)
         return self._session
+
+    def close(self) -> None:
+        """Gives its share of the memory back, once the matrices, datasets and streams that were opened with it are closed or
+        dropped, too. Using it or one of its matrices afterwards raises ClosedError."""
+        self._session = None
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._session is None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
 
     @property
     def _inner(self) -> _native.Session:
         """The same; while a plan is only looked at, one that makes no result for it."""
         return self._engine.planner() if is_planning() else self._engine
 
+    @property
+    def _whole(self) -> Session:
+        """The session with all of its budget: what outlasts a call belongs to it."""
+        return self
+
     def _with(self, memory: int | str | None) -> Session:
-        """This session, or an equal one with another budget."""
+        """This session, for a call that may have a part of its budget.
+
+        Raises
+        ------
+        OverBudgetError
+            For more than the budget.
+        """
         if memory is None:
             return self
         size = parse_bytes(memory)
-        if size == self.memory:
-            return self
-        with self._lock:
-            if size not in self._others:
-                other = Session.__new__(Session)
-                other._start(replace(self._settings, memory_bytes=size))
-                self._others = {size: other}
-            return self._others[size]
+        return self if size == self.memory else _Part(self._whole, size)
 
     def _run(self, job: _native.Job, label: str, progress: bool | None, partial: Callable[[Any], None] | None = None) -> Any:
         if is_planning():
@@ -339,7 +371,36 @@ class Session:
     def __repr__(self) -> str:
         from ._units import show_bytes
 
+        if self._is_closed:
+            return "<outcore session, closed>"
         return f"<outcore session: {show_bytes(self.memory)}, {self.threads} threads>"
+
+
+class _Part(Session):
+    """A session, for calls that may have a part of its budget: taken from it while anything of such a call is reserved."""
+
+    def __init__(self, whole: Session, size: int) -> None:
+        self._settings = whole._settings
+        self._trace = None
+        self._bytes = size
+        self._of_whole = whole
+        self._process = os.getpid()
+        self._session = whole._engine.part(size)
+
+    @property
+    def _engine(self) -> _native.Session:
+        if self._session is None or self._process != os.getpid():
+            self._process = os.getpid()
+            self._session = self._of_whole._engine.part(self._bytes)
+        return self._session
+
+    @property
+    def _whole(self) -> Session:
+        return self._of_whole
+
+    def _keep(self, trace: _native.Trace) -> None:
+        super()._keep(trace)
+        self._of_whole._trace = self._trace
 
 
 class Planned(BaseException):
@@ -369,9 +430,10 @@ def planning() -> Iterator[None]:
 
 
 _default: Session | None = None
+_default_settings = Settings()
 _default_lock = threading.Lock()
-_alike: dict[Settings, Session] = {}
-"""Made for what came from other processes."""
+_alike: weakref.WeakValueDictionary[Settings, Session] = weakref.WeakValueDictionary()
+"""Made for what came from other processes, as long as it is used."""
 _last: Trace | None = None
 _parts: ContextVar[list[tuple[_native.Trace, float]] | None] = ContextVar("_parts", default=None)
 """Runs that are to have one trace, each with when it began."""
@@ -381,27 +443,44 @@ def default_session() -> Session:
     """The session of the functions of `outcore`, made on first use."""
     global _default
     found = _default
-    if found is None:
+    if found is None or found._is_closed:
         with _default_lock:
-            found = _default = _default or Session()
+            if _default is None or _default._is_closed:
+                _default = Session._of(_default_settings)
+            found = _default
     return found
 
 
 def session_like(settings: Settings) -> Session:
     """The session of this process with such settings: the default one, if it has them, or one that all who ask for it share."""
     with _default_lock:
-        if _default is not None and _default._settings == settings:
+        if _default is not None and _default._settings == settings and not _default._is_closed:
             return _default
-        if settings not in _alike:
-            _alike[settings] = Session.__new__(Session)
-            _alike[settings]._start(settings)
-        return _alike[settings]
+        found = _alike.get(settings)
+        if found is None or found._is_closed:
+            found = _alike[settings] = Session._of(settings)
+        return found
 
 
-def set_default(session: Session) -> None:
-    global _default
+def replace_default(settings: Settings) -> Session:
+    """A default session with these settings; the share of the one before goes back first, if nothing is open in it.
+
+    Where that is not so and both do not fit, a default session with the same settings stays, and any other is refused.
+    """
+    global _default, _default_settings
     with _default_lock:
-        _default = session
+        before = weakref.ref(_default) if _default is not None else lambda: None
+        _default = None
+        try:
+            _default = Session._of(settings)
+        except BaseException as error:
+            # Where nothing else has kept it, the next call makes it again.
+            _default = before()
+            stays = isinstance(error, OverBudgetError) and _default is not None and settings == _default_settings
+            if not stays or _default is None or _default._is_closed:
+                raise
+        _default_settings = settings
+        return _default
 
 
 def last_run() -> Trace:
@@ -422,6 +501,28 @@ def _fresh_lock() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_fresh_lock)
+
+
+def settings_of(
+    memory: int | str | None,
+    scratch: PathLike | None,
+    threads: int | None,
+    driver: Driver,
+    blas: PathLike | None,
+    allow_tmpfs_scratch: bool,
+) -> Settings:
+    """The arguments of `Session`, checked."""
+    whole = isinstance(threads, int) and not isinstance(threads, bool)
+    if threads is not None and not (whole and 1 <= threads <= MOST_THREADS):
+        raise ArgumentError(f"threads must be a integer from 1 to {MOST_THREADS}, or None for one a core, not {threads!r}")
+    return Settings(
+        memory_bytes=None if memory is None else parse_bytes(memory),
+        scratch=None if scratch is None else full_path(scratch),
+        threads=threads or 0,
+        driver=driver,
+        blas=None if blas is None else os.fsdecode(blas),
+        allow_tmpfs_scratch=allow_tmpfs_scratch,
+    )
 
 
 def type_name(dtype: npt.DTypeLike | None) -> str:

@@ -37,7 +37,7 @@ class Stored(ABC, Generic[Native]):
     _NOUN: ClassVar[str]
 
     def __init__(self, session: Session, matrix: Native) -> None:
-        self._session = session
+        self._session = session._whole
         self._matrix: Native | None = matrix
         self._dtype: DType = np.dtype(np.float32) if matrix.dtype == "float32" else np.dtype(np.float64)
         self._process = os.getpid()
@@ -54,6 +54,8 @@ class Stored(ABC, Generic[Native]):
     @property
     def _inner(self) -> Native:
         """The matrix, opened again in a forked child."""
+        if self._session._is_closed:
+            self._matrix = None
         if self._matrix is None:
             raise ClosedError(f"the {self._NOUN} is closed")
         if self._process != os.getpid():

@@ -66,7 +66,7 @@ class KMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Es
         A run ends when the squared distances that centres move in a round add up to at most this part of the mean variance of the
         features, or when no label changes.
     memory : int or str, optional
-        A budget instead of that of the session, such as "2GiB".
+        The part of the session's budget that each call may have, such as "2GiB"; default all of it.
     random_state : int, RandomState or None
         Seed of the choice of the first centres. None stands for 0: the same data and budget give the same bits, whatever the
         number of threads.

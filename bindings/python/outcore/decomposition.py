@@ -46,7 +46,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Estimator):  # type
     whiten : bool
         Scale the result of `transform` to unit variance.
     memory : int or str, optional
-        A budget for `fit` and `transform` instead of that of the session, such as "2GiB".
+        The part of the session's budget that `fit` and `transform` may have, such as "2GiB"; default all of it.
     random_state : int, RandomState or None
         Seed of the iteration that finds a few components of many features. None stands for 0: the same data and budget give the
         same bits, whatever the number of threads.

@@ -96,6 +96,8 @@ class ArgumentError(OutcoreError, ValueError):
 class OverBudgetError(OutcoreError, MemoryError):
     """The memory budget is too small; nothing was read or written.
 
+    The budget is that of the session; for a new session, what all sessions of the process may have together.
+
     Attributes
     ----------
     needed, available, budget : int

@@ -5,7 +5,10 @@ read in place; an unaligned one, or one with gaps in both rows and columns, is c
 SSD (`outcore.Sparse`) or SciPy's. All functions take
 
 memory : int or str, optional
-    A budget for this call, beside that of the session.
+    The part of its session's budget that the call may have, such as "2GiB"; default all of it. The call does what it would in a
+    session of that budget, and takes the bytes from the session's while it runs, all or nothing. For those of other calls it
+    waits if they come back with the pass over the data that goes on; where they are held for longer (by k-means, by what is
+    streamed or loaded), and for more than the session's budget, it is an OverBudgetError.
 progress : bool, optional
     Show a progress bar; default on a terminal and in a notebook, where it takes more than a second.
 

@@ -52,7 +52,7 @@ class SparseRandomProjection(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     random_state : int, RandomState or None
         Seed of the map.
     memory : int or str, optional
-        A budget for `transform` instead of that of the session.
+        The part of the session's budget that `transform` may have; default all of it.
     progress : bool, optional
         Show progress bars; default on a terminal and in a notebook, where it takes more than a second.
 

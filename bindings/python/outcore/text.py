@@ -44,7 +44,7 @@ class TfidfTransformer(OneToOneFeatureMixin, TransformerMixin, Estimator):  # ty
     sublinear_tf : bool
         1 + ln(tf) in place of tf.
     memory : int or str, optional
-        A budget for `fit` and `transform` instead of that of the session.
+        The part of the session's budget that `fit` and `transform` may have; default all of it.
     progress : bool, optional
         Show progress bars; default on a terminal and in a notebook, where it takes more than a second.
 

@@ -41,6 +41,18 @@ fn describe(error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str>
             fields.set_item("budget", budget)?;
             "OverBudgetError"
         }
+        Error::OverCap { needed, taken, cap } => {
+            fields.set_item("needed", needed)?;
+            fields.set_item("available", cap.saturating_sub(*taken))?;
+            fields.set_item("budget", cap)?;
+            "OverBudgetError"
+        }
+        Error::OverPart { needed, budget } => {
+            fields.set_item("needed", needed)?;
+            fields.set_item("available", budget)?;
+            fields.set_item("budget", budget)?;
+            "OverBudgetError"
+        }
         Error::Format(error) => describe_format(error, fields)?,
         Error::Line {
             object,

@@ -18,7 +18,8 @@ pub(crate) struct Matrix(Owned<Array>);
 
 impl Matrix {
     pub(crate) fn new(array: Array) -> Matrix {
-        Matrix(Owned::new(array))
+        // What outlasts the call that made it belongs to the whole session.
+        Matrix(Owned::new(array.with_whole_budget()))
     }
 
     pub(crate) fn array(&self) -> PyResult<&Array> {

@@ -60,6 +60,12 @@ impl Session {
         Ok(Session(Owned::new(self.get()?.planner())))
     }
 
+    /// The same for calls that may have a part of its budget.
+    fn part(&self, memory_bytes: u64) -> PyResult<Session> {
+        let part = self.get()?.part(memory_bytes).map_err(to_python)?;
+        Ok(Session(Owned::new(part)))
+    }
+
     /// Opens a `.npy` file, or a raw one with its description beside it; `interrupted` also one
     /// left half written.
     fn open(&self, py: Python<'_>, path: PathBuf, interrupted: bool) -> PyResult<Matrix> {

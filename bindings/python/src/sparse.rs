@@ -22,7 +22,8 @@ pub(crate) struct SparseMatrix(Owned<outcore::Sparse>);
 
 impl SparseMatrix {
     pub(crate) fn new(sparse: outcore::Sparse) -> SparseMatrix {
-        SparseMatrix(Owned::new(sparse))
+        // What outlasts the call that made it belongs to the whole session.
+        SparseMatrix(Owned::new(sparse.with_whole_budget()))
     }
 
     pub(crate) fn get(&self) -> PyResult<&outcore::Sparse> {

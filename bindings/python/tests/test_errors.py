@@ -124,7 +124,7 @@ def test_wrong_types(eye: Path) -> None:
 
 
 def test_too_small_a_budget_is_found_before_anything_moves(tmp_path: Path) -> None:
-    a = oc.create(tmp_path / "wide.npy", (3, 1 << 20))
+    a = oc.create(tmp_path / "wide.npy", (3, 1 << 19))
     with pytest.raises(MemoryError, match=r"needs .* bytes of memory") as caught:
         linalg.column_statistics(a, memory="1MiB")
     error = caught.value

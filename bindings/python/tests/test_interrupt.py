@@ -37,6 +37,7 @@ from outcore.decomposition import PCA
 folder = sys.argv[1]
 oc.configure("24MiB", folder, allow_tmpfs_scratch=True)
 a, s = oc.open(folder + "/a.npy"), oc.open(folder + "/s")
+more = lambda memory: oc.Session(memory, folder, allow_tmpfs_scratch=True).open(folder + "/a.npy")
 """
 
 CALLS = {
@@ -49,8 +50,8 @@ CALLS = {
     "from_numpy": "x = np.ones((4000, 4000), 'f')\nwhile True: oc.from_numpy(folder + '/old.npy', x)",
     "convert": "while True: oc.convert(a, dtype='float64')",
     "statistics": "while True: oc.linalg.column_statistics(a)",
-    "pca": "while True: PCA(20, memory='160MiB').fit(a)",
-    "pca of all components": "while True: PCA(memory='512MiB').fit(a.slice(columns=(0, 2000)))",
+    "pca": "a = more('160MiB')\nwhile True: PCA(20).fit(a)",
+    "pca of all components": "a = more('512MiB').slice(columns=(0, 2000))\nwhile True: PCA().fit(a)",
     "kmeans": "while True: KMeans(30, init=a[:30], tol=0, max_iter=1000).fit(a)",
     "kmeans, choosing": "while True: KMeans(20, init='k-means||').fit(a)",
     "sparse kmeans": "while True: KMeans(20, init=a[:20].repeat(10, 1), tol=0, max_iter=1000).fit(s)",

@@ -55,6 +55,10 @@ WORK = {
     "[len(b['x']) for s in (True, 'chunk') for b in Loader(Dataset(folder + '/d'), 32, shuffle=s)]",
     "stores": "c = oc.linalg.gemm(a, a, folder + '/m.store/c.npy'); oc.linalg.syrk(c); c[:100] = 1; "
     "oc.linalg.csrcsc(s, folder + '/m.store/s')",
+    # Parts of the budget, in four threads: together they would be four times as much, beside that of the session.
+    "parts of calls": "from concurrent.futures import ThreadPoolExecutor as Pool; c = a.slice(columns=(0, 700)); "
+    "work = lambda i: (oc.linalg.gemm(a, b.slice(0, 6000), memory='31MiB'), PCA(10, memory='30MiB').fit(c)); "
+    "list(Pool(4).map(work, range(8)))",
     "slices": "for i in range(0, 6000, 500): a[i : i + 500] = a[i : i + 500] * 2",
 }
 

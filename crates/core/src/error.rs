@@ -43,6 +43,29 @@ pub enum Error {
         /// The session's whole budget, bytes.
         budget: u64,
     },
+    /// A session wants more of the memory that the sessions of a process share than others have
+    /// left of it.
+    #[error(
+        "a session of {needed} bytes does not fit: other sessions of this process have taken {taken} of the {cap} bytes that it may use; a session gives its memory back when it, and all that was opened with it, is closed"
+    )]
+    OverCap {
+        /// Bytes asked for.
+        needed: u64,
+        /// Bytes that other sessions have.
+        taken: u64,
+        /// Bytes that all sessions may have together.
+        cap: u64,
+    },
+    /// A call wants more memory for itself than its session has.
+    #[error(
+        "a call may have a part of its session's memory: {needed} bytes are more than the session's budget of {budget}"
+    )]
+    OverPart {
+        /// Bytes asked for.
+        needed: u64,
+        /// The session's whole budget, bytes.
+        budget: u64,
+    },
     /// A file that is no matrix, or not one that can be used here.
     #[error(transparent)]
     Format(#[from] FormatError),

@@ -1,7 +1,74 @@
-//! How much memory this process may use.
+//! How much memory this process may use, and what its sessions have taken of it.
 
 use std::fs;
 use std::path::Path;
+
+use outcore_engine::{Cap, Share};
+
+use crate::error::{Error, Result};
+
+/// What part of the memory belongs to this process, where several on a machine divide it: a number
+/// such as `0.25`, or `1/4`.
+const SHARE_VARIABLE: &str = "OUTCORE_MEMORY_SHARE";
+
+/// The least that a session can work with.
+pub(crate) const SESSION_BYTES_MIN: u64 = 1 << 20;
+
+/// What the sessions of this process have taken.
+static TAKEN: Cap = Cap::new();
+
+/// The share of a session: `bytes`, or without them a quarter of what all sessions may have, or
+/// what is left if that is less.
+///
+/// # Errors
+/// [`Error::Value`] for less than 1 MiB, [`Error::OverCap`] for more than is left.
+pub(crate) fn take_share(bytes: Option<u64>) -> Result<Share> {
+    if let Some(bytes) = bytes.filter(|&bytes| bytes < SESSION_BYTES_MIN) {
+        return Err(Error::value(format!(
+            "memory must be at least 1 MiB, not {bytes} bytes"
+        )));
+    }
+    let cap = memory_cap()?;
+    TAKEN.take(|taken| {
+        let left = cap.saturating_sub(taken);
+        let asked = bytes.unwrap_or_else(|| (cap / 4).min(left).max(SESSION_BYTES_MIN));
+        match asked <= left {
+            true => Ok(asked),
+            false => Err(Error::OverCap {
+                needed: asked,
+                taken,
+                cap,
+            }),
+        }
+    })
+}
+
+/// Bytes that all sessions of this process may have together: what the process may use, or the part
+/// of it that `$OUTCORE_MEMORY_SHARE` says.
+///
+/// # Errors
+/// [`Error::Value`] for a variable that is no number above 0 and up to 1.
+pub fn memory_cap() -> Result<u64> {
+    let allowed = memory_allowed();
+    let Some(text) = std::env::var_os(SHARE_VARIABLE).filter(|text| !text.is_empty()) else {
+        return Ok(allowed);
+    };
+    let share = text.to_str().and_then(parse_share).ok_or_else(|| {
+        Error::value(format!(
+            "{SHARE_VARIABLE} must be a number above 0 and up to 1, such as 0.25 or 1/4, not {text:?}"
+        ))
+    })?;
+    Ok((allowed as f64 * share) as u64)
+}
+
+fn parse_share(text: &str) -> Option<f64> {
+    let number = |text: &str| text.trim().parse::<f64>().ok();
+    let share = match text.split_once('/') {
+        Some((part, whole)) => number(part)? / number(whole)?,
+        None => number(text)?,
+    };
+    (share > 0.0 && share <= 1.0).then_some(share)
+}
 
 /// Bytes of memory that the process may use: the machine's, or less where a cgroup or a resource
 /// limit says so.
@@ -97,5 +164,22 @@ pub fn allow_files(more: u64) {
                 maximum,
             },
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_fraction_of_one() {
+        assert_eq!(parse_share("0.25"), Some(0.25));
+        assert_eq!(parse_share(" 1 / 8 "), Some(0.125));
+        assert_eq!(parse_share("1"), Some(1.0));
+        for wrong in [
+            "0", "-0.5", "1.5", "4/2", "1/0", "0/0", "nan", "half", "1/4/2",
+        ] {
+            assert_eq!(parse_share(wrong), None, "{wrong}");
+        }
     }
 }

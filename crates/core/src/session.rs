@@ -1,4 +1,8 @@
 //! A session: one budget, its threads, its scratch folder, and the files that it has open.
+//!
+//! The sessions of a process divide what it may use: each takes its share when it is made, and
+//! gives it back when the last clone, and the last of what was opened with it, is dropped. A call
+//! with a budget of its own has a part of its session's ([`Session::part`]).
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -13,7 +17,7 @@ use outcore_store::{Folder, Identity, Scratch, Tmpfs, locate};
 
 use crate::error::{Error, Result};
 use crate::file::{FILE_BLOCK_BYTES, StoredFile, WrapDevice, read_text};
-use crate::limits::memory_allowed;
+use crate::limits::{SESSION_BYTES_MIN, take_share};
 
 /// Plans are cut for this many threads, however many workers there are: the bits of a result depend
 /// on how it was cut.
@@ -22,7 +26,8 @@ pub const PLAN_THREADS: u64 = 8;
 /// How a session is made.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// Bytes that the library may hold; `None` for a quarter of what the process may use.
+    /// Bytes that the library may hold, a share of what all sessions of the process may have
+    /// together; `None` for a quarter of that, or what other sessions have left if that is less.
     pub memory_bytes: Option<u64>,
     /// Folder for unnamed results; `None` for `$OUTCORE_SCRATCH`, else `$TMPDIR`, else `/var/tmp`.
     pub scratch: Option<PathBuf>,
@@ -43,6 +48,8 @@ pub struct Settings {
 #[derive(Clone)]
 pub struct Session {
     inner: Arc<Inner>,
+    /// That of all its calls, or with a part of its budget.
+    engine: Engine,
     /// Its jobs are only looked at.
     plans_only: bool,
 }
@@ -88,28 +95,24 @@ impl Session {
     /// sweeps scratch of dead processes.
     ///
     /// # Errors
-    /// [`Error::Value`] for a budget below 1 MiB.
+    /// [`Error::Value`] for a budget below 1 MiB, [`Error::OverCap`] for one that other sessions of
+    /// the process have no room for.
     pub fn new(settings: Settings) -> Result<Session> {
-        let memory_bytes = settings
-            .memory_bytes
-            .unwrap_or_else(|| memory_allowed() / 4);
-        if memory_bytes < 1 << 20 {
-            return Err(Error::value(format!(
-                "memory must be at least 1 MiB, not {memory_bytes} bytes"
-            )));
-        }
+        let share = take_share(settings.memory_bytes)?;
         let scratch_folder = settings.scratch.unwrap_or_else(|| {
             let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
             variable("OUTCORE_SCRATCH")
                 .or_else(|| variable("TMPDIR"))
                 .map_or_else(|| "/var/tmp".into(), PathBuf::from)
         });
+        let config = Config {
+            memory_bytes: share.bytes(),
+            threads: settings.threads,
+            driver: settings.driver,
+        };
+        let engine = Engine::sharing(config, share);
         let inner = Arc::new(Inner {
-            engine: Engine::new(Config {
-                memory_bytes,
-                threads: settings.threads,
-                driver: settings.driver,
-            }),
+            engine: engine.clone(),
             blas: settings.blas,
             wrap_device: settings.wrap_device,
             scratch_folder,
@@ -125,8 +128,45 @@ impl Session {
         });
         Ok(Session {
             inner,
+            engine,
             plans_only: false,
         })
+    }
+
+    /// The same session for calls that may have `bytes` of its budget: their plans, and so their
+    /// bits, are those of a session with that budget; files, views and caches are this one's. The
+    /// bytes are taken from the session's budget while anything of such a call is reserved, all or
+    /// nothing: runs wait for those of other runs, and fail with [`Error::OverBudget`] where a job
+    /// or a reader holds them. An array that a call makes has the part, too, until it is asked for
+    /// [the whole](Array::with_whole_budget).
+    ///
+    /// # Errors
+    /// [`Error::Value`] for less than 1 MiB, [`Error::OverPart`] for more than the budget.
+    pub fn part(&self, bytes: u64) -> Result<Session> {
+        if bytes < SESSION_BYTES_MIN {
+            return Err(Error::value(format!(
+                "memory must be at least 1 MiB, not {bytes} bytes"
+            )));
+        }
+        let whole = &self.inner.engine;
+        let budget = whole.budget().total();
+        if bytes > budget {
+            let needed = bytes;
+            return Err(Error::OverPart { needed, budget });
+        }
+        Ok(Session {
+            engine: whole.part("a call", bytes)?,
+            ..self.clone()
+        })
+    }
+
+    /// The session with all of its budget.
+    #[must_use]
+    pub fn whole(&self) -> Session {
+        Session {
+            engine: self.inner.engine.clone(),
+            ..self.clone()
+        }
     }
 
     /// The same session for jobs that are only looked at: they make no file, take no space, and do
@@ -147,7 +187,7 @@ impl Session {
     /// The engine below.
     pub fn engine(&self) -> &Engine {
         self.begin();
-        &self.inner.engine
+        &self.engine
     }
 
     /// With the first use of a session goes what dead processes have left in its scratch folder, on
@@ -171,18 +211,18 @@ impl Session {
     /// Budget, bytes. It alone decides how what is added up is cut, so that the bits of a result do
     /// not depend on who else has memory.
     pub fn memory_bytes(&self) -> u64 {
-        self.inner.engine.budget().total()
+        self.engine.budget().total()
     }
 
     /// Bytes of it that a run may have, if need be after those that go on now: what is only moved,
     /// and what is added up elsewhere, may be cut by it.
     pub fn memory_free(&self) -> u64 {
-        self.inner.engine.budget().plannable()
+        self.engine.budget().plannable()
     }
 
     /// Compute threads.
     pub fn threads(&self) -> usize {
-        self.inner.engine.threads()
+        self.engine.threads()
     }
 
     /// Who multiplies.
@@ -195,7 +235,7 @@ impl Session {
     /// # Errors
     /// [`Error::Device`] when there is no driver.
     pub fn info(&self) -> Result<Info> {
-        let engine = self.inner.engine.info()?;
+        let engine = self.engine.info()?;
         Ok(Info {
             memory_bytes: engine.memory_bytes,
             threads: engine.threads,

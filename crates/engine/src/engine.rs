@@ -7,7 +7,7 @@ use outcore_device::{Choice, DriverInfo, Locked};
 
 use crate::error::{Error, Result};
 use crate::inline;
-use crate::memory::{Account, Budget, Reservation};
+use crate::memory::{Account, Budget, Reservation, Share};
 use crate::plan::Plan;
 use crate::pump::Handle;
 use crate::run::{Outcome, Run};
@@ -54,9 +54,14 @@ pub struct Info {
 /// A budget, a driver and compute threads, with the activities on them. Clones are the same engine.
 /// Threads and rings are created by the first call that needs them.
 #[derive(Clone)]
-pub struct Engine(Arc<Inner>);
+pub struct Engine {
+    inner: Arc<Inner>,
+    /// That of the engine, or a part of it.
+    budget: Budget,
+}
 
 struct Inner {
+    /// All of it, whatever part of it a handle has.
     budget: Budget,
     threads: usize,
     driver: Choice,
@@ -67,9 +72,27 @@ struct Inner {
 impl Engine {
     /// An engine without threads; the first call that needs them creates them.
     pub fn new(config: Config) -> Engine {
+        Engine::made(config, None)
+    }
+
+    /// An engine whose budget is a share of what several divide, which it keeps as long as anything
+    /// of the budget may be in use. Nothing starts yet.
+    pub fn sharing(config: Config, share: Share) -> Engine {
+        let memory_bytes = share.bytes();
+        Engine::made(
+            Config {
+                memory_bytes,
+                ..config
+            },
+            Some(share),
+        )
+    }
+
+    fn made(config: Config, share: Option<Share>) -> Engine {
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        Engine(Arc::new(Inner {
-            budget: Budget::new(config.memory_bytes),
+        let budget = Budget::new(config.memory_bytes, share);
+        let inner = Arc::new(Inner {
+            budget: budget.clone(),
             threads: if config.threads == 0 {
                 cores()
             } else {
@@ -78,17 +101,31 @@ impl Engine {
             driver: config.driver,
             process: std::process::id(),
             started: Mutex::new(None),
-        }))
+        });
+        Engine { inner, budget }
+    }
+
+    /// The same engine for a call that may have `bytes` bytes of its budget. They are taken from
+    /// it, all or nothing, while anything is reserved through this handle: a run waits for them as
+    /// it would for its own floor.
+    ///
+    /// # Errors
+    /// [`Error::OverBudget`] for more than the budget has.
+    pub fn part(&self, what: &str, bytes: u64) -> Result<Engine> {
+        Ok(Engine {
+            inner: Arc::clone(&self.inner),
+            budget: self.budget.part(what, bytes)?,
+        })
     }
 
     /// The budget shared by all activities of this engine.
     pub fn budget(&self) -> &Budget {
-        &self.0.budget
+        &self.budget
     }
 
     /// Number of compute threads.
     pub fn threads(&self) -> usize {
-        self.0.threads
+        self.inner.threads
     }
 
     /// Starts the engine if necessary and describes it.
@@ -107,7 +144,7 @@ impl Engine {
         Ok(Info {
             driver,
             threads,
-            memory_bytes: self.0.budget.total(),
+            memory_bytes: self.budget.total(),
         })
     }
 
@@ -117,11 +154,11 @@ impl Engine {
     /// # Errors
     /// [`Error::OverBudget`], naming `what` and the bytes.
     pub fn reserve(&self, what: &str, bytes: u64) -> Result<Reservation> {
-        let reservation = self.0.budget.reserve(what, bytes)?;
+        let reservation = self.budget.reserve(what, bytes)?;
         let (gauge, look) = self.with_handle(|handle, _| Ok((handle.gauge(), handle.poller())))?;
         look();
         let until = Instant::now() + MAKE_ROOM_WITHIN;
-        while gauge.mapped_bytes() > self.0.budget.inside() && Instant::now() < until {
+        while gauge.mapped_bytes() > self.inner.budget.inside() && Instant::now() < until {
             std::thread::sleep(Duration::from_micros(200));
         }
         Ok(reservation)
@@ -132,7 +169,8 @@ impl Engine {
     /// # Errors
     /// See [`Plan::explain`].
     pub fn explain(&self, plan: &Plan) -> Result<Explanation> {
-        plan.explain(self.0.budget.plannable(), self.0.threads)
+        self.budget.check_around(plan.name())?;
+        plan.explain(self.budget.plannable(), self.inner.threads)
     }
 
     /// Starts a plan. If it needs memory that other runs hold, it waits until they end. From inside
@@ -142,7 +180,8 @@ impl Engine {
     /// Before any I/O: [`Error::OverBudget`], [`Error::Plan`], [`Error::Closed`] in a forked child.
     /// All others are returned by the ticket.
     pub fn run(&self, mut plan: Plan) -> Result<Ticket<Outcome>> {
-        let (memory_bytes, threads) = (self.0.budget.plannable(), self.0.threads);
+        self.budget.check_around(plan.name())?;
+        let (memory_bytes, threads) = (self.budget.plannable(), self.inner.threads);
         let kept = plan.take_schedule(memory_bytes, threads);
         let schedule = kept.map_or_else(|| plan.schedule(memory_bytes, threads), Ok)?;
         let predicted = schedule.totals(memory_bytes);
@@ -150,7 +189,7 @@ impl Engine {
         let run = Run::new(
             plan,
             schedule,
-            Account::new(self.0.budget.for_run()),
+            Account::new(self.budget.for_run()),
             predicted,
             Arc::clone(&shared),
             !in_task(),
@@ -171,18 +210,19 @@ impl Engine {
     pub fn compute(&self, plan: Plan) -> Result<Outcome> {
         inline::check(&plan)?;
         let at_once = concurrency(
-            self.0.budget.total(),
+            self.budget.total(),
             inline::bytes(&plan, 1),
-            self.0.threads,
+            self.inner.threads,
         );
         let (workers, gauge) =
             self.with_handle(|handle, _| Ok((handle.workers(), handle.gauge())))?;
-        let (bytes, budget) = (inline::bytes(&plan, at_once), &self.0.budget);
-        let reservation = budget.reserve_for_run(plan.name(), bytes);
-        let (Ok(reservation), true) =
-            (reservation, gauge.mapped_bytes() + bytes <= budget.inside())
-        else {
-            // A run can wait for memory of other runs and evict idle blocks.
+        let bytes = inline::bytes(&plan, at_once);
+        let reservation = self.budget.reserve_for_run(plan.name(), bytes);
+        let (Ok(reservation), true) = (
+            reservation,
+            gauge.mapped_bytes() + bytes <= self.inner.budget.inside(),
+        ) else {
+            // It waits for memory that runs give back, or takes that of idle blocks.
             return self.run(plan)?.wait();
         };
         let outcome = inline::compute(plan, at_once, &workers);
@@ -199,18 +239,19 @@ impl Engine {
         &self,
         act: impl FnOnce(&Handle, &DriverInfo) -> Result<T>,
     ) -> Result<T> {
-        if std::process::id() != self.0.process {
+        if std::process::id() != self.inner.process {
             return Err(Error::Closed);
         }
-        let mut started = self.0.started.locked();
+        let mut started = self.inner.started.locked();
         if started.is_none() {
-            let driver = outcore_device::driver(self.0.driver).map_err(|source| Error::Device {
-                object: "driver".into(),
-                source,
-            })?;
+            let driver =
+                outcore_device::driver(self.inner.driver).map_err(|source| Error::Device {
+                    object: "driver".into(),
+                    source,
+                })?;
             let info = driver.info();
             *started = Some((
-                Handle::new(driver, self.0.budget.clone(), self.0.threads)?,
+                Handle::new(driver, self.inner.budget.clone(), self.inner.threads)?,
                 info,
             ));
         }
@@ -295,7 +336,7 @@ mod tests {
         let inner = outcore_device::driver(Choice::Threads).unwrap();
         let driver = Box::new(Failing { inner, times: 2 });
         let info = driver.info();
-        *engine.0.started.lock().unwrap() = Some((
+        *engine.inner.started.lock().unwrap() = Some((
             Handle::new(driver, engine.budget().clone(), 1).unwrap(),
             info,
         ));

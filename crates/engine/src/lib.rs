@@ -56,7 +56,7 @@ pub use error::{Error, Result, TaskError};
 pub use extent::Extent;
 pub use gather::{Arrivals, GatherOptions, Gathered};
 pub use layout::Item;
-pub use memory::{Budget, Reservation};
+pub use memory::{Budget, Cap, Reservation, Share};
 pub use plan::{Access, Block, Context, Mode, Plan, Task};
 pub use read_stream::{Lent, ReadStream};
 pub use reclaimable::{Pieces, ReclaimablePool};

@@ -8,6 +8,7 @@
 mod budget;
 mod frames;
 mod idle;
+mod share;
 
 use std::io;
 use std::sync::Weak;
@@ -19,6 +20,7 @@ use self::frames::Frames;
 pub(crate) use self::frames::frame_bytes;
 use self::idle::Idle;
 pub(crate) use self::idle::IdleKey;
+pub use self::share::{Cap, Share};
 use crate::error::{Error, Result};
 use crate::items::{Dated, Items};
 use crate::reclaimable::{PoolHandle, ReclaimablePools};
@@ -94,8 +96,7 @@ impl Memory {
         let size = frame_bytes(bytes);
         let above = (account.held + size).saturating_sub(account.reservation.bytes())
             - account.above_floor();
-        let spare = self.budget.available().saturating_sub(self.above_floors);
-        if above > spare || self.held + size > self.total() {
+        if above > spare(account) || self.held + size > self.total() {
             return Ok(None);
         }
         let frame = match self.used_frame(size) {
@@ -130,8 +131,7 @@ impl Memory {
         let size = self.idle.blocks.get(key)?.1.len() as u64;
         let above = (account.held + size).saturating_sub(account.reservation.bytes())
             - account.above_floor();
-        if above > self.budget.available().saturating_sub(self.above_floors) || !self.has_room(size)
-        {
+        if above > spare(account) || !self.has_room(size) {
             return None;
         }
         let block = self.idle.remove(key)?;
@@ -250,24 +250,34 @@ impl Memory {
         what: &str,
         bytes: u64,
     ) -> Result<()> {
-        self.above_floors -= account.above_floor();
-        let raised = account.reservation.grow(what, bytes);
-        self.above_floors += account.above_floor();
+        let raised = self.recount(account, |account| account.reservation.grow(what, bytes));
         // Activities above their floors were last asked when no other needed memory.
-        self.released |= bytes > 0 && raised.is_ok() && self.above_floors > self.budget.available();
+        self.released |= bytes > 0 && raised.is_ok() && account.reservation.budget().is_overdrawn();
         raised
     }
 
     /// Records a floor that its owner has raised.
     pub(crate) fn set_floor(&mut self, account: &mut Account, bytes: u64) {
-        self.above_floors -= account.above_floor();
-        account.reservation.covers(bytes);
-        self.above_floors += account.above_floor();
+        self.recount(account, |account| account.reservation.covers(bytes));
+    }
+
+    /// Changes an account, and what activities have above their floors with it.
+    fn recount<T>(&mut self, account: &mut Account, change: impl FnOnce(&mut Account) -> T) -> T {
+        let before = account.above_floor();
+        let changed = change(account);
+        let after = account.above_floor();
+        self.above_floors = self.above_floors - before + after;
+        account
+            .reservation
+            .budget()
+            .count_above_floor(before, after);
+        changed
     }
 
     /// Whether an activity holds memory above its floor that others have reserved since.
     pub(crate) fn is_owed(&self, account: &Account) -> bool {
-        account.above_floor() > 0 && self.above_floors > self.budget.available()
+        let budget = account.reservation.budget();
+        account.above_floor() > 0 && budget.above_floors() > budget.elastic()
     }
 
     /// A stream joins, or leaves, those that share elastic memory.
@@ -287,9 +297,9 @@ impl Memory {
         of(SHARED_BYTES).max(of(self.total()).min(2))
     }
 
-    /// Whether a run will return memory.
-    pub(crate) fn has_runs(&self) -> bool {
-        self.budget.has_runs()
+    /// Whether memory that the account may have will come back from a run that goes on.
+    pub(crate) fn has_runs(&self, account: &Account) -> bool {
+        account.reservation.budget().has_runs()
     }
 
     /// Releases a frame to the caller, who owns it from now on.
@@ -339,16 +349,16 @@ impl Memory {
 
     fn charge(&mut self, account: &mut Account, bytes: i64) {
         self.released |= bytes < 0;
-        self.above_floors -= account.above_floor();
-        account.held = account
-            .held
-            .checked_add_signed(bytes)
-            .expect("a frame is given back once");
+        self.recount(account, |account| {
+            account.held = account
+                .held
+                .checked_add_signed(bytes)
+                .expect("a frame is given back once");
+        });
         self.held = self
             .held
             .checked_add_signed(bytes)
             .expect("a frame is given back once");
-        self.above_floors += account.above_floor();
     }
 
     /// Unmaps unused memory until `bytes` more stay within the budget.
@@ -383,6 +393,12 @@ impl Memory {
     }
 }
 
+/// What an activity may take above its floor, bytes.
+fn spare(account: &Account) -> u64 {
+    let budget = account.reservation.budget();
+    budget.elastic().saturating_sub(budget.above_floors())
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -393,7 +409,7 @@ mod tests {
     #[test]
     fn the_frame_of_an_idle_block_that_has_to_go_is_used_again() {
         const SIZE: usize = 8 << 10;
-        let budget = Budget::new(2 * SIZE as u64);
+        let budget = Budget::new(2 * SIZE as u64, None);
         let mut memory = Memory::new(budget.clone());
         let mut account = Account::new(budget.reserve_floor("test", 2 * SIZE as u64).unwrap());
         let key = |index| (index, 0, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
@@ -417,7 +433,7 @@ mod tests {
     #[test]
     fn the_frame_of_an_idle_block_whose_extent_has_gone_is_used_again() {
         const SIZE: usize = 8 << 10;
-        let budget = Budget::new(16 * SIZE as u64);
+        let budget = Budget::new(16 * SIZE as u64, None);
         let mut memory = Memory::new(budget.clone());
         let mut account = Account::new(budget.reserve_floor("test", SIZE as u64).unwrap());
         let key = (1, 0, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
@@ -435,9 +451,47 @@ mod tests {
     }
 
     #[test]
+    fn what_is_held_above_floors_is_within_the_part() {
+        const SIZE: usize = 8 << 10;
+        let frames = |count: usize| (count * SIZE) as u64;
+        let budget = Budget::new(frames(16), None);
+        let part = budget.part("part", frames(4)).unwrap();
+        let mut memory = Memory::new(budget.clone());
+        let floor =
+            |budget: &Budget| Account::new(budget.reserve_floor("test", frames(1)).unwrap());
+        let (mut first, mut second) = (floor(&part), floor(&part));
+        let mut outside = floor(&budget);
+        let mut take = |account: &mut Account, most: usize| -> Vec<Buf> {
+            let mut frame = || memory.take(account, SIZE).unwrap();
+            std::iter::from_fn(&mut frame).take(most).collect()
+        };
+        // The floor of the second is left, and no more.
+        let mut held = take(&mut first, 99);
+        assert_eq!(held.len(), 3);
+        assert_eq!(take(&mut second, 99).len(), 1);
+        // What is outside has what the part has not.
+        let more = take(&mut outside, 99);
+        assert_eq!(more.len(), 12);
+        memory.give(&mut first, held.pop().unwrap());
+        assert!(memory.take(&mut outside, SIZE).unwrap().is_none());
+        assert!(memory.take(&mut second, SIZE).unwrap().is_some());
+        // Another part is asked for: those outside owe, those inside do not.
+        let other = budget.part("other", frames(2)).unwrap();
+        let mut late = Account::new(other.for_run());
+        memory.raise_floor(&mut late, "late", frames(1)).unwrap();
+        assert!(memory.released && memory.is_owed(&outside));
+        assert!(!memory.is_owed(&first) && !memory.is_owed(&second));
+        assert!(memory.take(&mut late, SIZE).unwrap().is_none());
+        for frame in more.into_iter().take(1) {
+            memory.give(&mut outside, frame);
+        }
+        assert!(memory.take(&mut late, SIZE).unwrap().is_some());
+    }
+
+    #[test]
     fn frames_of_any_size_are_cut_from_the_same_pages() {
         const KIB: u64 = 1 << 10;
-        let budget = Budget::new(8192 * KIB);
+        let budget = Budget::new(8192 * KIB, None);
         let mut memory = Memory::new(budget.clone());
         let mut account = Account::new(budget.reserve_floor("test", 8192 * KIB).unwrap());
         let (mut lowest, mut highest) = (usize::MAX, 0);
@@ -473,7 +527,7 @@ mod tests {
     #[test]
     fn pages_that_went_back_are_made_anew() {
         const MIB: u64 = 1 << 20;
-        let budget = Budget::new(8 * MIB);
+        let budget = Budget::new(8 * MIB, None);
         let mut memory = Memory::new(budget.clone());
         let mut account = Account::new(budget.reserve_floor("test", 2 * MIB).unwrap());
         let mut take = |memory: &mut Memory, mib: u64| {

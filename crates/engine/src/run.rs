@@ -767,7 +767,7 @@ impl Activity for Run {
             match self.reserve(core) {
                 Ok(true) => self.begin(core),
                 Ok(false) => return false,
-                Err(_) if self.may_wait && core.memory.has_runs() => return false,
+                Err(_) if self.may_wait && core.memory.has_runs(&self.account) => return false,
                 Err(error) => self.error = Some(error),
             }
         }

@@ -51,6 +51,14 @@ impl Array {
         self.layout
     }
 
+    /// The same array for calls that may have all of its session's budget, where a
+    /// [part](Session::part) of it made the array.
+    #[must_use]
+    pub fn with_whole_budget(self) -> Array {
+        let session = self.session.whole();
+        Array { session, ..self }
+    }
+
     /// The session that it belongs to.
     pub fn session(&self) -> &Session {
         &self.session

@@ -578,6 +578,14 @@ impl Sparse {
         Sparse::new(session, parts, format)
     }
 
+    /// The same matrix for calls that may have all of its session's budget, where a
+    /// [part](Session::part) of it made the matrix.
+    #[must_use]
+    pub fn with_whole_budget(self) -> Sparse {
+        let session = self.session.whole();
+        Sparse { session, ..self }
+    }
+
     /// The session that it belongs to.
     pub fn session(&self) -> &Session {
         &self.session

@@ -28,7 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub use outcore_compute::{kmeans, linalg, operator, pass, pca};
-pub use outcore_core::limits::memory_allowed;
+pub use outcore_core::limits::{memory_allowed, memory_cap};
 pub use outcore_core::{
     DType, Element, Error, FormatError, Info, Job, Order, Result, Running, Session, Settings,
     Stage, WrapDevice, format, reader,

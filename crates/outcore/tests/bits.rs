@@ -132,6 +132,13 @@ impl Place {
                 drop(held);
             }
         }
+        let whole = session(self.folder.path(), 5 * budget, 2);
+        let held = whole.engine().reserve("another", 3 * budget).unwrap();
+        assert!(
+            run(&whole.part(budget).unwrap()) == alone,
+            "{what}: other bits in a part of a larger budget"
+        );
+        drop(held);
     }
 }
 

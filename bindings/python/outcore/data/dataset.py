@@ -6,6 +6,7 @@ import io
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -120,7 +121,11 @@ class Dataset:
     def _share(self, parts: int) -> None:
         """From here on in this process, has one of `parts` equal parts of its session's budget."""
         if self._sharing != os.getpid():
-            self._session = self._session._with(self._session.memory // parts)
+            settings = replace(self._session._settings, memory_bytes=self._session._bytes // parts)
+            # The whole of it goes back before a part of it is taken.
+            del self._session
+            self._native_dataset = None
+            self._session = session_like(settings)
             self._open_here()
             self._sharing = os.getpid()
 

@@ -150,7 +150,7 @@ impl Stage {
             self.check()?;
             match engine.reserve(what, bytes) {
                 Err(outcore_engine::Error::OverBudget { .. })
-                    if bytes <= engine.budget().plannable() =>
+                    if engine.budget().will_have(bytes) =>
                 {
                     std::thread::sleep(LOOK)
                 }
