@@ -12,13 +12,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use outcore_device::{Buf, Completion, Locked, Op, Whole};
 
 use crate::error::{Error, Result};
-use crate::extent_locks::ExtentLock;
+use crate::extent_locks::{Claim, ExtentLock};
 use crate::gather::Gathered;
-use crate::items::Dated;
 use crate::layout::Layout;
 use crate::memory::{Account, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
 use crate::ticket;
+use crate::written::Dated;
 
 /// Message: the caller has dropped its pieces.
 struct Returned;
@@ -105,8 +105,8 @@ pub(crate) struct Gathering {
     cache: bool,
     sink: Sink,
     started: bool,
-    /// The extents of the layout as they were before the first byte was read: what changes
-    /// meanwhile is not remembered under its new version.
+    /// The extents of the layout and when the first byte was asked for: what changes meanwhile is
+    /// not remembered.
     dated: Vec<Dated>,
     wholes: Vec<Whole>,
     bufs: Vec<Buf>,
@@ -136,17 +136,7 @@ impl Gathering {
             Some([only]) => only.reads.clone(),
             _ => 0..0,
         };
-        let extents = layout.frames[frames.clone()]
-            .iter()
-            .flat_map(|frame| &layout.reads[frame.reads.clone()])
-            .map(|read| read.extent);
-        let mut extents: Vec<u32> = extents.collect();
-        extents.dedup();
-        let extent_lock = ExtentLock::new(
-            extents
-                .into_iter()
-                .map(|extent| (layout.extents[extent as usize].id(), false)),
-        );
+        let extent_lock = ExtentLock::new(Claim::of_reads(&layout, reads.clone()));
         let whole = matches!(sink, Sink::Whole(_));
         if let Sink::Whole(Some(ticket)) = &sink {
             ticket.expect(reads.len() as u64);
@@ -189,7 +179,7 @@ impl Gathering {
                 .layout
                 .extents
                 .iter()
-                .map(|extent| (extent.id(), extent.version()))
+                .map(|extent| (extent.id(), core.memory.date(extent)))
                 .collect();
             self.started = true;
         }
@@ -249,7 +239,7 @@ impl Gathering {
     fn recall(&self, core: &mut Core<'_>, index: usize, piece: &mut [u8]) -> bool {
         self.layout.items_of(index).iter().all(|&item| {
             let (extent, offset, range) = self.find(index, item);
-            core.memory.recall(extent, offset, &mut piece[range])
+            core.memory.recall(extent.0, offset, &mut piece[range])
         })
     }
 

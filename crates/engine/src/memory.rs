@@ -10,6 +10,7 @@ mod frames;
 mod idle;
 
 use std::io;
+use std::ops::Range;
 use std::sync::Weak;
 
 use outcore_device::{Buf, Driver, Shared};
@@ -20,8 +21,10 @@ pub(crate) use self::frames::frame_bytes;
 use self::idle::Idle;
 pub(crate) use self::idle::IdleKey;
 use crate::error::{Error, Result};
-use crate::items::{Dated, Items};
+use crate::extent::Extent;
+use crate::items::Items;
 use crate::reclaimable::{PoolHandle, ReclaimablePools};
+use crate::written::{Dated, Written};
 
 /// Above their floors, streams that share memory have so much of it together: what is moved and
 /// used at once. More would only be memory that has to be cleared first.
@@ -63,6 +66,7 @@ pub(crate) struct Memory {
     items: Items,
     pools: ReclaimablePools,
     idle: Idle,
+    written: Written,
 }
 
 impl Memory {
@@ -77,6 +81,45 @@ impl Memory {
             items: Items::default(),
             pools: ReclaimablePools::default(),
             idle: Idle::default(),
+            written: Written::new(),
+        }
+    }
+
+    /// Number of the engine, unique in the process.
+    pub(crate) fn engine(&self) -> u64 {
+        self.written.engine()
+    }
+
+    /// The date of what is read from an extent from here on.
+    pub(crate) fn date(&mut self, extent: &Extent) -> u64 {
+        let changed = self.written.by_others(extent);
+        if !changed.is_empty() {
+            self.begins_to_write();
+            self.writes(extent, changed.into_iter());
+        }
+        self.written.now()
+    }
+
+    /// Something is written from now on, by who has locked it.
+    pub(crate) fn begins_to_write(&mut self) {
+        self.written.begin();
+    }
+
+    /// What is known of these bytes is forgotten: they are written from now on, by who has locked
+    /// them and has [begun](Memory::begins_to_write).
+    pub(crate) fn writes(&mut self, extent: &Extent, all: impl Iterator<Item = Range<u64>>) {
+        let mut all: Vec<Range<u64>> = all.collect();
+        all.sort_unstable_by_key(|bytes| bytes.start);
+        for block in self.idle.remove_touched(extent.id(), &all) {
+            self.recycle(block);
+        }
+        let mut is_much = false;
+        for bytes in all {
+            is_much |= self.written.note(extent.id(), bytes);
+        }
+        if is_much {
+            self.items.drop_stale(extent.id(), &self.written);
+            self.written.forget(extent.id());
         }
     }
 
@@ -145,15 +188,23 @@ impl Memory {
         self.frames.keep(frame);
     }
 
-    /// Gives a frame back whose bytes may be wanted again while its extent lives.
+    /// Gives a frame back whose bytes may be wanted again while its extent lives and nothing was
+    /// written to them after `date`.
     pub(crate) fn give_idle(
         &mut self,
         account: &mut Account,
         key: IdleKey,
+        date: u64,
         life: Weak<()>,
         block: Shared,
     ) {
         self.charge(account, -(block.len() as i64));
+        if self
+            .written
+            .is_stale((key.0, date), key.1.offset..key.1.end())
+        {
+            return self.recycle(block);
+        }
         self.idle.lives.insert(key.0, life);
         if let Some(old) = self.idle.insert(key, block) {
             self.recycle(old);
@@ -199,14 +250,14 @@ impl Memory {
     }
 
     /// Copies an item out that was gathered before; false where it is not known.
-    pub(crate) fn recall(&mut self, extent: Dated, offset: u64, destination: &mut [u8]) -> bool {
-        self.items.get(extent, offset, destination)
+    pub(crate) fn recall(&mut self, extent: u64, offset: u64, destination: &mut [u8]) -> bool {
+        self.items.get(extent, offset, destination, &self.written)
     }
 
     /// Keeps a copy of an item in unused memory.
     pub(crate) fn remember(&mut self, extent: Dated, offset: u64, item: &[u8]) {
         let room = self.room();
-        self.items.put(extent, offset, item, room);
+        self.items.put(extent, offset, item, room, &self.written);
     }
 
     /// Adds a pool to those that get unused memory.
@@ -311,24 +362,15 @@ impl Memory {
             .filter(|(_, life)| life.strong_count() == 0)
             .map(|(&extent, _)| extent)
             .collect();
-        dead.into_iter().for_each(|extent| self.forget(extent));
+        dead.into_iter().for_each(|extent| self.evict_idle(extent));
     }
 
-    /// Forgets idle blocks and items of an extent.
-    pub(crate) fn forget(&mut self, extent_id: u64) {
-        self.items.forget(extent_id);
-        self.idle.lives.remove(&extent_id);
-        let stale: Vec<IdleKey> = self
-            .idle
-            .blocks
-            .keys()
-            .filter(|key| key.0 == extent_id)
-            .copied()
-            .collect();
-        for key in stale {
-            let block = self.idle.remove(&key).expect("listed above");
+    /// Evicts idle blocks of an extent.
+    fn evict_idle(&mut self, extent_id: u64) {
+        for block in self.idle.remove_touched(extent_id, &[0..u64::MAX]) {
             self.recycle(block);
         }
+        self.idle.lives.remove(&extent_id);
     }
 
     fn recycle(&mut self, block: Shared) {
@@ -397,7 +439,7 @@ mod tests {
         let budget = Budget::new(2 * SIZE as u64);
         let mut memory = Memory::new(budget.clone());
         let mut account = Account::new(budget.reserve_floor("test", 2 * SIZE as u64).unwrap());
-        let key = |index| (index, 0, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
+        let key = |index| (index, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
         let mut take = |memory: &mut Memory| memory.take(&mut account, SIZE).unwrap().unwrap();
         let frames = [take(&mut memory), take(&mut memory)];
         let places = [frames[0].as_ptr(), frames[1].as_ptr()];
@@ -406,6 +448,7 @@ mod tests {
             memory.give_idle(
                 &mut account,
                 key(index as u64),
+                0,
                 Arc::downgrade(&life),
                 frame.freeze(),
             );
@@ -421,10 +464,10 @@ mod tests {
         let budget = Budget::new(16 * SIZE as u64);
         let mut memory = Memory::new(budget.clone());
         let mut account = Account::new(budget.reserve_floor("test", SIZE as u64).unwrap());
-        let key = (1, 0, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
+        let key = (1, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
         let frame = memory.take(&mut account, SIZE).unwrap().unwrap();
         let (place, life) = (frame.as_ptr(), Arc::new(()));
-        memory.give_idle(&mut account, key, Arc::downgrade(&life), frame.freeze());
+        memory.give_idle(&mut account, key, 0, Arc::downgrade(&life), frame.freeze());
         let other = memory.take(&mut account, SIZE).unwrap().unwrap();
         assert_ne!(other.as_ptr(), place);
         drop(life);

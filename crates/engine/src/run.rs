@@ -9,7 +9,7 @@ mod loads;
 mod stores;
 
 use std::any::Any;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,7 +20,7 @@ use outcore_device::{Buf, Completion, Device, DeviceError, Locked, Op, Shared, W
 
 use crate::edges::{Split, split};
 use crate::error::{Error, Result, TaskError};
-use crate::extent_locks::ExtentLock;
+use crate::extent_locks::{Claim, ExtentLock};
 use crate::memory::{Account, IdleKey};
 use crate::plan::{
     Access, Area, Backing, Block, Context, Data, Mode, Plan, Task, Work, check_task, held_bytes,
@@ -151,8 +151,8 @@ pub(crate) struct Run {
     awaits_memory: bool,
     /// Nodes before this one have all the memory that they need besides their blocks.
     funded_nodes: usize,
-    /// Of each area when the run began.
-    versions: Vec<u64>,
+    /// Of each area, when the run began.
+    dates: Vec<u64>,
     /// Leaves blocks in memory even of what is larger than memory.
     keeps: bool,
     /// Waits for memory that other runs have.
@@ -205,24 +205,20 @@ impl Run {
         let scratch_bytes = plan.scratch_bytes() as usize;
         let task_bytes = held_bytes(&plan.tasks);
         let flops = plan.flops();
-        let written = schedule.written_extents();
+        let written = schedule.accesses().chain(plan.locks.iter().copied());
+        let written = written.filter(|access| access.mode != Mode::Read);
+        let written = written.map(|access| access.region.extent).collect();
         let Plan {
             name,
             areas,
             tasks,
             bound_bytes,
             keeps,
+            locks,
             ..
         } = plan;
-        let extent_lock =
-            ExtentLock::new(areas.iter().enumerate().filter_map(
-                |(index, area)| match &area.backing {
-                    Backing::Device(extent) => {
-                        Some((extent.id(), written.contains(&ExtentRef(index as u32))))
-                    }
-                    _ => None,
-                },
-            ));
+        let declared = schedule.accesses().chain(locks.iter().copied());
+        let extent_lock = ExtentLock::new(claims(&areas, declared).into_iter());
         let mut run = Run {
             moved: vec![(0, 0); areas.len()],
             covered: vec![0; areas.len()],
@@ -242,7 +238,7 @@ impl Run {
             started: false,
             awaits_memory: false,
             funded_nodes: 0,
-            versions: Vec::new(),
+            dates: Vec::new(),
             keeps,
             may_wait,
             written,
@@ -531,6 +527,7 @@ impl Run {
         }
         let (first_node, first_position) = (self.schedule.nodes.len(), self.schedule.order.len());
         let checked = more.iter().try_for_each(|task| self.check_addition(task));
+        let checked = checked.and_then(|()| self.lock_more(core, &more));
         let extended =
             checked.and_then(|()| self.schedule.extend(&self.name, &self.areas, &more, &[0]));
         let extended = extended.and_then(|()| self.raise_floor(core, &more));
@@ -539,16 +536,11 @@ impl Run {
             return;
         }
         // What was left idle because nothing in the run overlapped it may now be changed.
-        let changed = more
-            .iter()
-            .flat_map(|task| &task.accesses)
-            .filter(|access| access.mode != Mode::Read);
-        for extent in changed
-            .map(|access| access.region.extent)
-            .collect::<BTreeSet<_>>()
-        {
-            if let Backing::Device(extent) = &self.areas[extent.0 as usize].backing {
-                core.memory.forget(extent.id());
+        core.memory.begins_to_write();
+        let accesses = more.iter().flat_map(|task| &task.accesses).copied();
+        for claim in claims(&self.areas, accesses) {
+            if claim.write {
+                core.memory.writes(&claim.extent, claim.spans());
             }
         }
         self.flops += more.iter().map(|task| task.flops).sum::<u64>();
@@ -579,6 +571,21 @@ impl Run {
         self.task_bytes = self.task_bytes.max(task_bytes);
         self.peak = self.peak.max(self.account.held);
         Ok(())
+    }
+
+    /// Locks what added tasks declare, if that is free: to wait for it while others may wait for
+    /// this run would be no end.
+    fn lock_more(&mut self, core: &mut Core<'_>, more: &[Task]) -> Result<()> {
+        let accesses = more.iter().flat_map(|task| &task.accesses).copied();
+        let more = claims(&self.areas, accesses);
+        match core.extent_locks.grow(&mut self.extent_lock, more) {
+            true => Ok(()),
+            false => Err(Error::Plan {
+                plan: self.name.clone(),
+                reason: "a task was added to it for bytes that another run has locked; have the plan lock them"
+                    .into(),
+            }),
+        }
     }
 
     /// A task that joins later must live with what the run has reserved and locked.
@@ -651,24 +658,28 @@ impl Run {
 
     fn begin(&mut self, core: &mut Core<'_>) {
         self.started = true;
-        // As they are before the first byte is read: what changes meanwhile is not remembered under
-        // its new version.
-        let version = |area: &Area| {
-            if let Backing::Device(extent) = &area.backing {
-                extent.version()
-            } else {
-                0
-            }
-        };
-        self.versions = self.areas.iter().map(version).collect();
         core.memory
             .hold(&mut self.account, self.schedule.beside_bytes);
         self.recorder = Recorder::new();
-        for &written in &self.written {
-            if let Backing::Device(extent) = &self.areas[written.0 as usize].backing {
-                core.memory.forget(extent.id());
-            }
+        self.forget_written(core);
+        self.look_at_dates(core);
+    }
+
+    /// What is known of the bytes that the run writes is forgotten.
+    fn forget_written(&self, core: &mut Core<'_>) {
+        core.memory.begins_to_write();
+        for claim in self.extent_lock.writes() {
+            core.memory.writes(&claim.extent, claim.spans());
         }
+    }
+
+    /// Before the first byte is read: what changes meanwhile is not remembered.
+    fn look_at_dates(&mut self, core: &mut Core<'_>) {
+        let date = |area: &Area| match &area.backing {
+            Backing::Device(extent) => core.memory.date(extent),
+            _ => 0,
+        };
+        self.dates = self.areas.iter().map(date).collect();
     }
 
     /// Ends the run: hands back memory, extents and the result.
@@ -691,12 +702,9 @@ impl Run {
             }
         }
         self.scratch.clear();
-        if self.error.is_some() {
-            for area in &self.areas {
-                if let Backing::Device(extent) = &area.backing {
-                    core.memory.forget(extent.id());
-                }
-            }
+        if self.error.is_some() && self.started {
+            // Of blocks that were stored, sectors at their ends may not have been.
+            self.forget_written(core);
         }
         if self.started {
             core.memory
@@ -863,6 +871,25 @@ fn weight(task: &Task) -> u64 {
                 .sum(),
         )
         .max(1)
+}
+
+/// What accesses lock: all bytes from the first to the last of each region.
+fn claims(areas: &[Area], accesses: impl Iterator<Item = Access>) -> Vec<Claim> {
+    let mut by_extent: BTreeMap<(ExtentRef, bool), Vec<Range<u64>>> = BTreeMap::new();
+    for Access { region, mode } in accesses {
+        let bytes = by_extent
+            .entry((region.extent, mode != Mode::Read))
+            .or_default();
+        bytes.push(region.offset..region.end());
+    }
+    let claim = |((extent, write), bytes): ((ExtentRef, bool), Vec<Range<u64>>)| match &areas
+        [extent.0 as usize]
+        .backing
+    {
+        Backing::Device(extent) => Some(Claim::new(extent, write, bytes.into_iter())),
+        _ => None,
+    };
+    by_extent.into_iter().filter_map(claim).collect()
 }
 
 fn pieces(range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {

@@ -96,7 +96,6 @@ impl Run {
         let region = self.block_of(stay).region;
         Some((
             extent.id(),
-            self.versions[region.extent.0 as usize],
             Region {
                 extent: ExtentRef(0),
                 ..region
