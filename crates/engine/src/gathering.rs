@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::extent_locks::{Claim, ExtentLock};
 use crate::gather::Gathered;
 use crate::layout::Layout;
-use crate::memory::{Account, Reservation};
+use crate::memory::{Account, FrameUse, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
 use crate::ticket;
 use crate::written::Dated;
@@ -103,6 +103,7 @@ pub(crate) struct Gathering {
     floor: Option<Reservation>,
     extent_lock: ExtentLock,
     cache: bool,
+    for_use: FrameUse,
     sink: Sink,
     started: bool,
     /// The extents of the layout and when the first byte was asked for: what changes meanwhile is
@@ -129,6 +130,7 @@ impl Gathering {
         floor: Reservation,
         beside_bytes: u64,
         cache: bool,
+        for_use: FrameUse,
         sink: Sink,
     ) -> Gathering {
         let reads = match layout.frames.get(frames.clone()) {
@@ -152,6 +154,7 @@ impl Gathering {
             beside_bytes,
             extent_lock,
             cache,
+            for_use,
             sink,
             started: false,
             dated: Vec::new(),
@@ -185,7 +188,7 @@ impl Gathering {
         }
         while !self.frames.is_empty() {
             let bytes = self.layout.frames[self.frames.start].bytes;
-            match core.memory.take(&mut self.account, bytes) {
+            match core.memory.take(&mut self.account, bytes, self.for_use) {
                 Ok(Some(frame)) => self.submit_frame(core, frame),
                 Ok(None) => return,
                 Err(source) => {

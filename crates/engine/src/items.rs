@@ -244,7 +244,7 @@ impl Class {
     }
 
     fn grow(&mut self) -> bool {
-        let Ok(chunk) = Buf::anonymous(CHUNK_BYTES) else {
+        let Ok(chunk) = Buf::not_inherited(CHUNK_BYTES) else {
             return false;
         };
         self.chunks.push(chunk);

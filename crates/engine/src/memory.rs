@@ -17,7 +17,7 @@ use outcore_device::{Buf, Driver, Shared};
 
 pub use self::budget::{Budget, Reservation};
 use self::frames::Frames;
-pub(crate) use self::frames::frame_bytes;
+pub(crate) use self::frames::{FrameUse, frame_bytes};
 use self::idle::Idle;
 pub(crate) use self::idle::IdleKey;
 use crate::error::{Error, Result};
@@ -133,7 +133,12 @@ impl Memory {
     ///
     /// # Errors
     /// The system's, when it has no memory although the budget has.
-    pub(crate) fn take(&mut self, account: &mut Account, bytes: usize) -> io::Result<Option<Buf>> {
+    pub(crate) fn take(
+        &mut self,
+        account: &mut Account,
+        bytes: usize,
+        for_use: FrameUse,
+    ) -> io::Result<Option<Buf>> {
         let size = frame_bytes(bytes);
         let above = (account.held + size).saturating_sub(account.reservation.bytes())
             - account.above_floor();
@@ -141,11 +146,11 @@ impl Memory {
         if above > spare || self.held + size > self.total() {
             return Ok(None);
         }
-        let frame = match self.used_frame(size) {
+        let frame = match self.used_frame(size, for_use) {
             Some(frame) => frame,
             None => {
                 self.make_room(size);
-                self.frames.fresh(size, self.room())?
+                self.frames.fresh(size, self.room(), for_use)?
             }
         };
         self.charge(account, size as i64);
@@ -154,18 +159,18 @@ impl Memory {
 
     /// A frame whose pages are there already: an empty one, or of idle blocks that would have to
     /// go.
-    fn used_frame(&mut self, size: u64) -> Option<Buf> {
-        if !self.frames.has(size) {
+    fn used_frame(&mut self, size: u64, for_use: FrameUse) -> Option<Buf> {
+        if !self.frames.has(size, for_use) {
             self.drop_dead();
         }
-        while !self.frames.has(size) && self.held + self.idle.bytes + size > self.total() {
+        while !self.frames.has(size, for_use) && self.held + self.idle.bytes + size > self.total() {
             let block = self
                 .idle
                 .pop_oldest_of(size as usize)
                 .or_else(|| self.idle.pop_oldest())?;
             self.recycle(block);
         }
-        self.frames.take(size)
+        self.frames.take(size, for_use)
     }
 
     /// Takes an idle block back into use.
@@ -440,7 +445,12 @@ mod tests {
         let mut memory = Memory::new(budget.clone());
         let mut account = Account::new(budget.reserve_floor("test", 2 * SIZE as u64).unwrap());
         let key = |index| (index, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
-        let mut take = |memory: &mut Memory| memory.take(&mut account, SIZE).unwrap().unwrap();
+        let mut take = |memory: &mut Memory| {
+            memory
+                .take(&mut account, SIZE, FrameUse::Internal)
+                .unwrap()
+                .unwrap()
+        };
         let frames = [take(&mut memory), take(&mut memory)];
         let places = [frames[0].as_ptr(), frames[1].as_ptr()];
         let life = Arc::new(());
@@ -453,7 +463,13 @@ mod tests {
                 frame.freeze(),
             );
         }
-        let mut take = || memory.take(&mut account, SIZE).unwrap().unwrap().as_ptr();
+        let mut take = || {
+            memory
+                .take(&mut account, SIZE, FrameUse::Internal)
+                .unwrap()
+                .unwrap()
+                .as_ptr()
+        };
         assert_eq!([take(), take()], places);
         assert!(memory.idle.blocks.is_empty() && memory.idle.bytes == 0);
     }
@@ -465,14 +481,24 @@ mod tests {
         let mut memory = Memory::new(budget.clone());
         let mut account = Account::new(budget.reserve_floor("test", SIZE as u64).unwrap());
         let key = (1, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
-        let frame = memory.take(&mut account, SIZE).unwrap().unwrap();
+        let frame = memory
+            .take(&mut account, SIZE, FrameUse::Internal)
+            .unwrap()
+            .unwrap();
         let (place, life) = (frame.as_ptr(), Arc::new(()));
         memory.give_idle(&mut account, key, 0, Arc::downgrade(&life), frame.freeze());
-        let other = memory.take(&mut account, SIZE).unwrap().unwrap();
+        let other = memory
+            .take(&mut account, SIZE, FrameUse::Internal)
+            .unwrap()
+            .unwrap();
         assert_ne!(other.as_ptr(), place);
         drop(life);
         assert_eq!(
-            memory.take(&mut account, SIZE).unwrap().unwrap().as_ptr(),
+            memory
+                .take(&mut account, SIZE, FrameUse::Internal)
+                .unwrap()
+                .unwrap()
+                .as_ptr(),
             place
         );
         assert!(memory.idle.blocks.is_empty() && memory.idle.lives.is_empty());
@@ -488,7 +514,11 @@ mod tests {
         let mut take = |kib: u64, count: usize| {
             let mut frames = Vec::new();
             for _ in 0..count {
-                frames.extend(memory.take(&mut account, (kib * KIB) as usize).unwrap());
+                frames.extend(
+                    memory
+                        .take(&mut account, (kib * KIB) as usize, FrameUse::Internal)
+                        .unwrap(),
+                );
                 assert!(memory.mapped_bytes() <= budget.total());
             }
             let held = (memory.held / KIB, memory.unused_bytes() / KIB);
@@ -514,6 +544,35 @@ mod tests {
         assert_eq!((highest - lowest) as u64, 8192 * KIB);
     }
 
+    /// What one use has left empty makes room for the other, and goes back to its own.
+    #[test]
+    fn frames_of_both_uses_share_the_budget_and_no_page() {
+        const MIB: u64 = 1 << 20;
+        let budget = Budget::new(8 * MIB);
+        let mut memory = Memory::new(budget.clone());
+        let mut account = Account::new(budget.reserve_floor("test", 8 * MIB).unwrap());
+        let mut places = [Vec::new(), Vec::new()];
+        for round in 0..4 {
+            let for_use = [FrameUse::Internal, FrameUse::Lent][round % 2];
+            let mut frames = Vec::new();
+            while let Some(frame) = memory.take(&mut account, MIB as usize, for_use).unwrap() {
+                assert_eq!(frame.is_inherited(), for_use == FrameUse::Lent);
+                assert!(memory.mapped_bytes() <= budget.total());
+                frames.push(frame);
+            }
+            assert_eq!(frames.len(), 8);
+            places[round % 2].extend(frames.iter().map(|frame| frame.as_ptr() as usize));
+            for frame in frames {
+                memory.give(&mut account, frame);
+            }
+        }
+        places.iter_mut().for_each(|places| {
+            places.sort_unstable();
+            places.dedup();
+        });
+        assert!(places[0].iter().all(|place| !places[1].contains(place)));
+    }
+
     #[test]
     fn pages_that_went_back_are_made_anew() {
         const MIB: u64 = 1 << 20;
@@ -521,7 +580,9 @@ mod tests {
         let mut memory = Memory::new(budget.clone());
         let mut account = Account::new(budget.reserve_floor("test", 2 * MIB).unwrap());
         let mut take = |memory: &mut Memory, mib: u64| {
-            let mut frame = memory.take(&mut account, (mib * MIB) as usize).unwrap()?;
+            let mut frame = memory
+                .take(&mut account, (mib * MIB) as usize, FrameUse::Internal)
+                .unwrap()?;
             frame.fill(1);
             let place = frame.as_ptr();
             memory.give(&mut account, frame);

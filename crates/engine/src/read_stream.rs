@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::extent_locks::{Claim, ExtentLock};
-use crate::memory::{Account, Reservation};
+use crate::memory::{Account, FrameUse, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
 use crate::stream::{Between, Frames, Shares, StreamOptions, Supply, frame_for};
 
@@ -517,7 +517,7 @@ impl Reader {
             }
             None => core
                 .memory
-                .take(&mut self.account, self.frames.bytes)
+                .take(&mut self.account, self.frames.bytes, FrameUse::Lent)
                 .unwrap_or_else(|source| {
                     self.error = Some(Error::NoMemory {
                         bytes: self.frames.bytes as u64,

@@ -21,7 +21,7 @@ use outcore_device::{Buf, Completion, Device, DeviceError, Locked, Op, Shared, W
 use crate::edges::{Split, split};
 use crate::error::{Error, Result, TaskError};
 use crate::extent_locks::{Claim, ExtentLock};
-use crate::memory::{Account, IdleKey};
+use crate::memory::{Account, FrameUse, IdleKey};
 use crate::plan::{
     Access, Area, Backing, Block, Context, Data, Mode, Plan, Task, Work, check_task, held_bytes,
 };
@@ -380,7 +380,7 @@ impl Run {
             .as_ref()
             .is_some_and(|task| task.scratch > 0);
         if needs && self.scratch_count < self.schedule.concurrency {
-            self.scratch.put(Buf::anonymous(self.scratch_bytes)?);
+            self.scratch.put(Buf::not_inherited(self.scratch_bytes)?);
             self.scratch_count += 1;
         }
         Ok(())

@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::extent_locks::{Claim, ExtentLock};
-use crate::memory::{Account, Reservation};
+use crate::memory::{Account, FrameUse, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
 use crate::region::ExtentRef;
 use crate::sectors::{Sectors, Transfer};
@@ -380,7 +380,10 @@ impl Writer {
             && self.error.is_none()
             && (is_eager || self.between.lock().free.is_empty())
         {
-            match core.memory.take(&mut self.account, self.frames.bytes) {
+            match core
+                .memory
+                .take(&mut self.account, self.frames.bytes, FrameUse::Lent)
+            {
                 Ok(Some(frame)) => {
                     self.taken += 1;
                     self.offer(frame);

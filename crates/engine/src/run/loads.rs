@@ -29,7 +29,12 @@ impl Run {
                 continue;
             }
             let bytes = self.block_of(stay).layout.bytes;
-            let Some(frame) = self.take(core, bytes) else {
+            // The caller gets volatile blocks as results.
+            let for_use = match self.area_of(stay).is_device() {
+                true => FrameUse::Internal,
+                false => FrameUse::Lent,
+            };
+            let Some(frame) = self.take(core, bytes, for_use) else {
                 return;
             };
             self.admitted += 1;
@@ -60,10 +65,10 @@ impl Run {
 
     /// A frame now, or none because it has to wait (or because the system refused, which ends the
     /// run).
-    fn take(&mut self, core: &mut Core<'_>, bytes: usize) -> Option<Buf> {
+    fn take(&mut self, core: &mut Core<'_>, bytes: usize, for_use: FrameUse) -> Option<Buf> {
         let frame = core
             .memory
-            .take(&mut self.account, bytes)
+            .take(&mut self.account, bytes, for_use)
             .unwrap_or_else(|source| {
                 self.error.get_or_insert(Error::NoMemory {
                     bytes: bytes as u64,
