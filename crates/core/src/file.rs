@@ -2,12 +2,11 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 use std::time::SystemTime;
 
 use outcore_device::{Buf, Device, Limits, Locked, Route, read_now};
-use outcore_engine::Extent;
+use outcore_engine::{Changes, Extent};
 use outcore_store::{Identity, InPlace, NewObject, Object, Stat, Store, locate};
 
 use crate::error::{Error, Result};
@@ -101,9 +100,9 @@ impl StoredFile {
         wrap_device: WrapDevice,
         shift: u64,
     ) -> StoredFile {
-        let version = version_of(object.identity());
+        let changes = changes_of(object.identity());
         let device = Shifted::device(wrap_device.wrap(object.device()), shift);
-        let extent = Extent::versioned(path.display().to_string(), device, version);
+        let extent = Extent::with_changes(path.display().to_string(), device, changes, shift);
         let (identity, seen) = (object.identity(), Mutex::new((stat.modified, stat.len)));
         let kind = Kind::Named(Named {
             store,
@@ -151,7 +150,8 @@ impl StoredFile {
         wrap_device: WrapDevice,
     ) -> StoredFile {
         let (device, identity) = (wrap_device.wrap(object.device()), object.identity());
-        let extent = Extent::versioned(path.display().to_string(), device, version_of(identity));
+        let changes = changes_of(identity);
+        let extent = Extent::with_changes(path.display().to_string(), device, changes, 0);
         let (writing, seen) = (Mutex::default(), Mutex::default());
         let named = Named {
             store,
@@ -267,13 +267,13 @@ impl Named {
     }
 }
 
-/// Changes with every write in place of this process, whichever session it belongs to.
-fn version_of(identity: Identity) -> Arc<AtomicU64> {
-    static VERSIONS: LazyLock<Mutex<HashMap<Identity, Arc<AtomicU64>>>> =
+/// What this process has written to a file, whichever session wrote it.
+fn changes_of(identity: Identity) -> Arc<Changes> {
+    static CHANGES: LazyLock<Mutex<HashMap<Identity, Arc<Changes>>>> =
         LazyLock::new(Mutex::default);
-    let mut versions = VERSIONS.locked();
-    versions.retain(|_, version| Arc::strong_count(version) > 1);
-    Arc::clone(versions.entry(identity).or_default())
+    let mut changes = CHANGES.locked();
+    changes.retain(|_, changes| Arc::strong_count(changes) > 1);
+    Arc::clone(changes.entry(identity).or_default())
 }
 
 /// The right to write to a file. Planned first, begun when the job starts, finished when it is
@@ -378,7 +378,6 @@ impl Writer {
         if !std::mem::take(&mut self.begun) {
             return Ok(());
         }
-        version_of(named.identity).fetch_add(1, Ordering::AcqRel);
         let mut writing = named.writing.locked();
         writing.writers -= 1;
         writing.failed |= failed;

@@ -93,13 +93,37 @@ impl Buf {
         if len == 0 {
             return Ok(Buf::default());
         }
-        let map = Map::anonymous(len)?;
+        Ok(Buf::of_map(Map::anonymous(len)?, len))
+    }
+
+    /// The same, of pages that a forked child does not get: for memory that a device moves bytes to
+    /// while a fork may copy it. In the child the addresses are not mapped, so no code there may
+    /// look at the bytes; to drop the range there does nothing.
+    pub fn not_inherited(len: usize) -> io::Result<Buf> {
+        if len == 0 {
+            return Ok(Buf::default());
+        }
+        let mut map = Map::anonymous(len)?;
+        map.keep_from_children();
+        Ok(Buf::of_map(map, len))
+    }
+
+    fn of_map(map: Map, len: usize) -> Buf {
         let pointer = map.pointer;
-        Ok(Buf {
+        Buf {
             origin: Some(Arc::new(Origin::Map(map))),
             pointer,
             len,
-        })
+        }
+    }
+
+    /// Whether a forked child has the pages too.
+    pub fn is_inherited(&self) -> bool {
+        match self.origin.as_deref() {
+            Some(Origin::Map(map)) => map.owner.is_none(),
+            Some(Origin::Lent(buf)) => buf.is_inherited(),
+            Some(Origin::Memory(_)) | None => true,
+        }
     }
 
     /// Cuts off and returns the first `at` bytes; `self` keeps the rest.
@@ -345,6 +369,9 @@ impl fmt::Debug for Shared {
 struct Map {
     pointer: NonNull<u8>,
     len: usize,
+    /// The process whose pages these are, where its children do not have them: there the addresses
+    /// may belong to something else.
+    owner: Option<u32>,
 }
 
 /// Below this size a huge page cannot be used whole.
@@ -373,6 +400,7 @@ impl Map {
         let mut map = Map {
             pointer,
             len: reserved,
+            owner: None,
         };
         if slack > 0 {
             map.trim(len);
@@ -402,8 +430,27 @@ impl Map {
         self.len = len;
     }
 
-    /// Returns whole pages to the system, of a range without another owner. They stay mapped and
-    /// read as zero.
+    /// The advice is for the map as a whole, so that it is not split and huge pages stay whole.
+    fn keep_from_children(&mut self) {
+        #[cfg(target_os = "linux")]
+        {
+            use rustix::mm::{Advice, madvise};
+            let (address, len) = (self.pointer.as_ptr().cast(), self.len);
+            // SAFETY: the map is ours, and this advice changes what a fork copies, never contents.
+            match unsafe { madvise(address, len, Advice::LinuxDontFork) } {
+                Ok(()) => self.owner = Some(std::process::id()),
+                Err(error) => log::debug!("a child will have {len} bytes: {error}"),
+            }
+        }
+    }
+
+    /// Whether the pages are there: not in a child that did not get them.
+    fn is_here(&self) -> bool {
+        self.owner.is_none_or(|owner| owner == std::process::id())
+    }
+
+    /// Gives whole pages back to the system, of a range with no other owner. They stay mapped, and
+    /// would read as zero.
     fn give_back(&self, pointer: NonNull<u8>, len: usize) {
         #[cfg(target_os = "linux")]
         self.advise(pointer, len, rustix::mm::Advice::LinuxDontNeed);
@@ -423,7 +470,7 @@ impl Map {
         let page = rustix::param::page_size();
         let from = pointer.align_offset(page);
         let bytes = len.saturating_sub(from) / page * page;
-        if bytes == 0 {
+        if bytes == 0 || !self.is_here() {
             return;
         }
         // SAFETY: the caller's range is its own and lies in this map; its bytes are unspecified
@@ -453,6 +500,9 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
+        if !self.is_here() {
+            return;
+        }
         // SAFETY: the map was made with this address and length, and no piece of it is left: this
         // is the last owner.
         let unmapped = unsafe { rustix::mm::munmap(self.pointer.as_ptr().cast(), self.len) };
@@ -566,6 +616,42 @@ mod tests {
                 .iter()
                 .all(|piece| piece.iter().all(|&byte| byte == 3))
         );
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn children_are_kept_from_all_of_a_map_or_nothing_of_it() {
+        let mut buf = Buf::not_inherited(64 << 20).unwrap();
+        let inherited = Buf::anonymous(8 << 20).unwrap();
+        assert!(!buf.is_inherited() && inherited.is_inherited());
+        let piece = buf.split_to(1 << 20);
+        let (whole, lent) = piece.lend();
+        assert!(!lent.is_inherited());
+        drop((whole, lent));
+        assert!(Buf::not_inherited(0).unwrap().is_empty());
+        // `dc`: do not copy on fork.
+        let is_kept = |buf: &Buf| {
+            let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let (start, mut inside, mut flags) = (buf.as_ptr() as usize, false, Vec::new());
+            for line in maps.lines() {
+                let range = line
+                    .split(' ')
+                    .next()
+                    .and_then(|range| range.split_once('-'));
+                let address = |text| usize::from_str_radix(text, 16).ok();
+                if let Some((Some(from), Some(to))) =
+                    range.map(|(from, to)| (address(from), address(to)))
+                {
+                    inside = from < start + buf.len() && start < to;
+                } else if inside && line.starts_with("VmFlags:") {
+                    flags.push(line.split(' ').any(|flag| flag == "dc"));
+                }
+            }
+            assert!(!flags.is_empty());
+            flags
+        };
+        assert!(is_kept(&buf).iter().all(|&kept| kept));
+        assert!(is_kept(&inherited).iter().all(|&kept| !kept));
     }
 
     #[test]

@@ -89,7 +89,7 @@ impl Uring {
             ring: ManuallyDrop::new(ring),
             flights: ManuallyDrop::new(Flights::new(depth as usize)),
             bell,
-            bell_buffer: ManuallyDrop::new(Buf::anonymous(BELL_BYTES)?),
+            bell_buffer: ManuallyDrop::new(Buf::not_inherited(BELL_BYTES)?),
             bell_armed: false,
             pool: Pool::new(options.threads, Arc::clone(&outbox)),
             outbox,
@@ -528,12 +528,14 @@ fn has_pages(buffer: &[u8]) -> bool {
 /// The ring is not bound to one thread (`SINGLE_ISSUER`): a driver may move between threads, and
 /// whichever drops it must be able to drain it.
 fn build_ring(entries: u32) -> io::Result<IoUring> {
+    // A child has no use for the ring, which stays its parent's.
     IoUring::builder()
+        .dontfork()
         .setup_coop_taskrun()
         .setup_taskrun_flag()
         .setup_submit_all()
         .build(entries)
-        .or_else(|_| IoUring::builder().build(entries))
+        .or_else(|_| IoUring::builder().dontfork().build(entries))
 }
 
 fn check_features(ring: &IoUring) -> io::Result<()> {

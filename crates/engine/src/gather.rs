@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::gathering::{Gathering, Inbox, Pieces, Sink};
 use crate::layout::{Item, Layout, Shape};
-use crate::memory::Reservation;
+use crate::memory::{FrameUse, Reservation};
 use crate::ticket::{self, Ticket};
 
 /// Bytes of the frames of [`Engine::gather_into`] in flight at once: a full queue of 4 KiB reads
@@ -250,7 +250,14 @@ impl Engine {
     pub fn gather(&self, items: &[Item<'_>], options: &GatherOptions) -> Result<Ticket<Gathered>> {
         let (layout, floor, beside) = self.lay_out(items, options)?;
         let frames = 0..layout.frames.len();
-        self.start_gather(&layout, frames, floor, beside, options.cache)
+        self.start_gather(
+            &layout,
+            frames,
+            floor,
+            beside,
+            options.cache,
+            FrameUse::Lent,
+        )
     }
 
     /// As [`Engine::gather`], for items that are used as they arrive.
@@ -268,6 +275,7 @@ impl Engine {
             part,
             beside,
             options.cache,
+            FrameUse::Lent,
             Sink::Each(Arc::clone(&inbox)),
         );
         let mut bufs = Vec::new();
@@ -348,9 +356,11 @@ impl Engine {
             .unwrap_or(0);
         let window = window.max(longest).min(layout.frames_bytes());
         let floor = self.budget().reserve_floor("gather", beside + window)?;
-        // A gather without frames completes at once: this one only holds the reservation of the
-        // tables.
-        let _tables = self.start_gather(&layout, 0..0, floor.part(beside), beside, false)?;
+        // Frames that do not exist have nothing to wait for: this one only holds what the tables
+        // take.
+        let internal = FrameUse::Internal;
+        let _tables =
+            self.start_gather(&layout, 0..0, floor.part(beside), beside, false, internal)?;
         let (mut rounds, mut under_way, mut next) = (VecDeque::new(), 0, 0);
         let mut asked = Instant::now();
         loop {
@@ -362,7 +372,7 @@ impl Engine {
                 let part = floor.part(frame.bytes as u64);
                 rounds.push_back((
                     frame.bytes as u64,
-                    self.start_gather(&layout, next..next + 1, part, 0, options.cache)?,
+                    self.start_gather(&layout, next..next + 1, part, 0, options.cache, internal)?,
                 ));
                 under_way += frame.bytes as u64;
                 next += 1;
@@ -404,6 +414,7 @@ impl Engine {
         floor: Reservation,
         beside: u64,
         cache: bool,
+        for_use: FrameUse,
     ) -> Result<Ticket<Gathered>> {
         let shared = ticket::Shared::new();
         let gathering = Gathering::new(
@@ -412,6 +423,7 @@ impl Engine {
             floor,
             beside,
             cache,
+            for_use,
             Sink::Whole(Some(Arc::clone(&shared))),
         );
         self.with_handle(|handle, _| {

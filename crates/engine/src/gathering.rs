@@ -12,13 +12,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use outcore_device::{Buf, Completion, Locked, Op, Whole};
 
 use crate::error::{Error, Result};
-use crate::extent_locks::ExtentLock;
+use crate::extent_locks::{Claim, ExtentLock};
 use crate::gather::Gathered;
-use crate::items::Dated;
 use crate::layout::Layout;
-use crate::memory::{Account, Reservation};
+use crate::memory::{Account, FrameUse, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
 use crate::ticket;
+use crate::written::Dated;
 
 /// Message: the caller has dropped its pieces.
 struct Returned;
@@ -104,6 +104,7 @@ pub(crate) struct Gathering {
     floor: Option<Reservation>,
     extent_lock: ExtentLock,
     cache: bool,
+    for_use: FrameUse,
     sink: Sink,
     started: bool,
     /// The extents of the layout with their versions before the first byte was read: bytes that
@@ -130,6 +131,7 @@ impl Gathering {
         floor: Reservation,
         beside_bytes: u64,
         cache: bool,
+        for_use: FrameUse,
         sink: Sink,
     ) -> Gathering {
         let reads = match layout.frames.get(frames.clone()) {
@@ -137,17 +139,7 @@ impl Gathering {
             Some([only]) => only.reads.clone(),
             _ => 0..0,
         };
-        let extents = layout.frames[frames.clone()]
-            .iter()
-            .flat_map(|frame| &layout.reads[frame.reads.clone()])
-            .map(|read| read.extent);
-        let mut extents: Vec<u32> = extents.collect();
-        extents.dedup();
-        let extent_lock = ExtentLock::new(
-            extents
-                .into_iter()
-                .map(|extent| (layout.extents[extent as usize].id(), false)),
-        );
+        let extent_lock = ExtentLock::new(Claim::of_reads(&layout, reads.clone()));
         let whole = matches!(sink, Sink::Whole(_));
         if let Sink::Whole(Some(ticket)) = &sink {
             ticket.expect(reads.len() as u64);
@@ -163,6 +155,7 @@ impl Gathering {
             beside_bytes,
             extent_lock,
             cache,
+            for_use,
             sink,
             started: false,
             dated: Vec::new(),
@@ -190,13 +183,13 @@ impl Gathering {
                 .layout
                 .extents
                 .iter()
-                .map(|extent| (extent.id(), extent.version()))
+                .map(|extent| (extent.id(), core.memory.date(extent)))
                 .collect();
             self.started = true;
         }
         while !self.frames.is_empty() {
             let bytes = self.layout.frames[self.frames.start].bytes;
-            match core.memory.take(&mut self.account, bytes) {
+            match core.memory.take(&mut self.account, bytes, self.for_use) {
                 Ok(Some(frame)) => self.submit_frame(core, frame),
                 Ok(None) => return,
                 Err(source) => {
@@ -250,7 +243,7 @@ impl Gathering {
     fn recall(&self, core: &mut Core<'_>, index: usize, piece: &mut [u8]) -> bool {
         self.layout.items_of(index).iter().all(|&item| {
             let (extent, offset, range) = self.find(index, item);
-            core.memory.recall(extent, offset, &mut piece[range])
+            core.memory.recall(extent.0, offset, &mut piece[range])
         })
     }
 

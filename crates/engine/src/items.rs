@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use outcore_device::Buf;
 
+use crate::written::{Dated, Written};
+
 /// Long enough to make slots out of, short enough to be given back without losing much.
 const CHUNK_BYTES: usize = 256 << 10;
 /// Longer items cost the device little more than one request each.
@@ -21,12 +23,12 @@ const SLOT_OVERHEAD_BYTES: usize = 256;
 /// Wanted more often than this counts as this often.
 const FREQUENCY_MAX: u8 = 3;
 
-/// An extent as it was at some time: its id and version. The bytes of an earlier version are never
-/// found again, and are evicted like others that are not asked for.
-pub(crate) type Dated = (u64, u64);
-
 /// Extent, offset, length.
-type Key = (Dated, u64, usize);
+type Key = (u64, u64, usize);
+
+fn is_stale(written: &Written, key: &Key, date: u64) -> bool {
+    written.is_stale((key.0, date), key.1..key.1 + key.2 as u64)
+}
 
 #[derive(Default)]
 pub(crate) struct Items {
@@ -40,17 +42,32 @@ impl Items {
         self.bytes
     }
 
-    /// Copies an item out; false where it is not known.
-    pub(crate) fn get(&mut self, extent: Dated, offset: u64, destination: &mut [u8]) -> bool {
+    /// Copies an item out; false where it is not known, or was written since.
+    pub(crate) fn get(
+        &mut self,
+        extent: u64,
+        offset: u64,
+        destination: &mut [u8],
+        written: &Written,
+    ) -> bool {
         let Some(class) = self.classes.get_mut(&slot_bytes(destination.len())) else {
             return false;
         };
-        class.get((extent, offset, destination.len()), destination)
+        class.get((extent, offset, destination.len()), destination, written)
     }
 
-    /// Takes an item in; grows by a chunk at most, and only within `room` bytes.
-    pub(crate) fn put(&mut self, extent: Dated, offset: u64, item: &[u8], room: u64) {
-        if item.is_empty() || item.len() > ITEM_BYTES_MAX {
+    /// Takes an item in, unless it was written since its date; grows by a chunk at most, and only
+    /// within `room` bytes.
+    pub(crate) fn put(
+        &mut self,
+        (extent, date): Dated,
+        offset: u64,
+        item: &[u8],
+        room: u64,
+        written: &Written,
+    ) {
+        let key = (extent, offset, item.len());
+        if item.is_empty() || item.len() > ITEM_BYTES_MAX || is_stale(written, &key, date) {
             return;
         }
         let slot_bytes = slot_bytes(item.len());
@@ -61,7 +78,7 @@ impl Items {
         if class.free.is_empty() && room >= class.chunk_cost() && class.grow() {
             self.bytes += class.chunk_cost();
         }
-        class.put((extent, offset, item.len()), item);
+        class.put(key, item, date, written);
     }
 
     /// Gives a chunk back to the system; false where there is none.
@@ -78,11 +95,12 @@ impl Items {
         shrunk
     }
 
-    /// Forgets the items of an extent.
-    pub(crate) fn forget(&mut self, extent: u64) {
+    /// Drops the items of an extent that were written since they were read; the others are as
+    /// good as new.
+    pub(crate) fn drop_stale(&mut self, extent: u64, written: &Written) {
         self.classes
             .values_mut()
-            .for_each(|class| class.forget(extent));
+            .for_each(|class| class.drop_stale(extent, written));
     }
 }
 
@@ -96,6 +114,8 @@ fn slot_bytes(len: usize) -> usize {
 struct Slot {
     key: Option<Key>,
     frequency: u8,
+    /// Not stale by what was written before this.
+    date: u64,
 }
 
 /// Items of about one size.
@@ -143,18 +163,26 @@ impl Class {
         &mut self.chunks[chunk][within * self.slot_bytes..][..len]
     }
 
-    fn get(&mut self, key: Key, destination: &mut [u8]) -> bool {
+    fn get(&mut self, key: Key, destination: &mut [u8], written: &Written) -> bool {
         let Some(&slot) = self.index.get(&key) else {
             return false;
         };
         let state = &mut self.slots[slot as usize];
+        if is_stale(written, &key, state.date) {
+            return false;
+        }
+        state.date = written.now();
         state.frequency = FREQUENCY_MAX.min(state.frequency + 1);
         destination.copy_from_slice(self.bytes_of(slot, key.2));
         true
     }
 
-    fn put(&mut self, key: Key, item: &[u8]) {
-        if self.index.contains_key(&key) {
+    fn put(&mut self, key: Key, item: &[u8], date: u64, written: &Written) {
+        if let Some(&slot) = self.index.get(&key) {
+            if is_stale(written, &key, self.slots[slot as usize].date) {
+                self.bytes_of(slot, item.len()).copy_from_slice(item);
+                self.slots[slot as usize].date = date;
+            }
             return;
         }
         let Some(slot) = self.free.pop().or_else(|| self.evict()) else {
@@ -164,6 +192,7 @@ impl Class {
         self.slots[slot as usize] = Slot {
             key: Some(key),
             frequency: 0,
+            date,
         };
         self.index.insert(key, slot);
         match self.ghost_set.remove(&key) {
@@ -215,7 +244,7 @@ impl Class {
     }
 
     fn grow(&mut self) -> bool {
-        let Ok(chunk) = Buf::anonymous(CHUNK_BYTES) else {
+        let Ok(chunk) = Buf::not_inherited(CHUNK_BYTES) else {
             return false;
         };
         self.chunks.push(chunk);
@@ -225,6 +254,7 @@ impl Class {
             Slot {
                 key: None,
                 frequency: 0,
+                date: 0,
             },
         );
         self.free.extend((first..self.slots.len() as u32).rev());
@@ -250,11 +280,17 @@ impl Class {
         true
     }
 
-    fn forget(&mut self, extent: u64) {
-        let of_extent = |slot: &Slot| slot.key.is_some_and(|((id, _), ..)| id == extent);
-        let stale: HashSet<u32> = (0..self.slots.len() as u32)
-            .filter(|&slot| of_extent(&self.slots[slot as usize]))
-            .collect();
+    fn drop_stale(&mut self, extent: u64, written: &Written) {
+        let mut stale = HashSet::new();
+        for (slot, state) in self.slots.iter_mut().enumerate() {
+            let Some(key) = state.key.filter(|key| key.0 == extent) else {
+                continue;
+            };
+            match is_stale(written, &key, state.date) {
+                true => _ = stale.insert(slot as u32),
+                false => state.date = written.now(),
+            }
+        }
         for queue in [&mut self.small, &mut self.main] {
             queue.retain(|slot| !stale.contains(slot));
         }
@@ -273,12 +309,12 @@ mod tests {
     const LEN: usize = 4096;
 
     fn put(items: &mut Items, key: u64, room: u64) {
-        items.put((1, 0), key, &vec![key as u8; LEN], room);
+        items.put((1, 0), key, &vec![key as u8; LEN], room, &Written::new());
     }
 
     fn holds(items: &mut Items, key: u64) -> bool {
         let mut bytes = vec![0; LEN];
-        let found = items.get((1, 0), key, &mut bytes);
+        let found = items.get(1, key, &mut bytes, &Written::new());
         assert!(!found || bytes == vec![key as u8; LEN]);
         found
     }
@@ -312,27 +348,46 @@ mod tests {
     }
 
     #[test]
-    fn an_extent_is_forgotten_whole() {
-        let mut items = Items::default();
-        (0..20).for_each(|key| put(&mut items, key, ROOM));
-        items.put((2, 0), 7, &[9; LEN], ROOM);
-        items.forget(1);
-        assert!((0..20).all(|key| !holds(&mut items, key)));
-        assert!(items.get((2, 0), 7, &mut [0; LEN]));
-        (0..500).for_each(|key| put(&mut items, key, 0));
-        assert!((0..500).filter(|&key| holds(&mut items, key)).count() > 40);
-    }
-
-    #[test]
-    fn what_has_another_version_is_not_known() {
-        let mut items = Items::default();
-        put(&mut items, 7, ROOM);
-        assert!(!items.get((1, 1), 7, &mut [0; LEN]));
-        items.put((1, 1), 7, &[9; LEN], ROOM);
-        let mut bytes = vec![0; LEN];
-        assert!(items.get((1, 1), 7, &mut bytes) && bytes == [9; LEN]);
-        items.forget(1);
-        assert!(!holds(&mut items, 7) && !items.get((1, 1), 7, &mut bytes));
+    fn a_write_throws_away_the_items_that_it_touches() {
+        let device = std::sync::Arc::new(outcore_device::MemoryDevice::new("memory", 1 << 20));
+        let extent = crate::extent::Extent::new("memory", device);
+        let (mut items, mut written, id) = (Items::default(), Written::new(), extent.id());
+        let at = |number: u64| number * LEN as u64;
+        let put = |items: &mut Items, written: &Written, number, byte, date| {
+            items.put((id, date), at(number), &[byte; LEN], ROOM, written);
+        };
+        let get = |items: &mut Items, written: &Written, number| {
+            let mut bytes = [0; LEN];
+            items
+                .get(id, at(number), &mut bytes, written)
+                .then_some(bytes[0])
+        };
+        (0..20).for_each(|number| put(&mut items, &written, number, 1, 0));
+        written.by_others(&extent);
+        written.begin();
+        written.note(id, at(3) + 1..at(5) - 1);
+        let known = |items: &mut Items, written: &Written| {
+            (0..20)
+                .filter_map(|number| get(items, written, number))
+                .sum::<u8>()
+        };
+        assert_eq!(known(&mut items, &written), 18);
+        assert_eq!(
+            [3, 4].map(|number| get(&mut items, &written, number)),
+            [None; 2]
+        );
+        put(&mut items, &written, 3, 1, 0);
+        assert_eq!(
+            get(&mut items, &written, 3),
+            None,
+            "it was read before the write"
+        );
+        put(&mut items, &written, 3, 2, 1);
+        assert_eq!(get(&mut items, &written, 3), Some(2));
+        items.drop_stale(id, &written);
+        written.forget(id);
+        assert_eq!(known(&mut items, &written), 20);
+        assert_eq!(get(&mut items, &written, 4), None);
     }
 
     #[test]

@@ -49,11 +49,12 @@ mod ticket;
 mod trace;
 mod workers;
 mod write_stream;
+mod written;
 
 pub use deferred::Deferred;
 pub use engine::{Config, Engine, Info};
 pub use error::{Error, Result, TaskError};
-pub use extent::Extent;
+pub use extent::{Changes, Extent};
 pub use gather::{Arrivals, GatherOptions, Gathered};
 pub use layout::Item;
 pub use memory::{Budget, Cap, Reservation, Share};

@@ -11,19 +11,22 @@ mod idle;
 mod share;
 
 use std::io;
+use std::ops::Range;
 use std::sync::Weak;
 
 use outcore_device::{Buf, Driver, Shared};
 
 pub use self::budget::{Budget, Reservation};
 use self::frames::Frames;
-pub(crate) use self::frames::frame_bytes;
+pub(crate) use self::frames::{FrameUse, frame_bytes};
 use self::idle::Idle;
 pub(crate) use self::idle::IdleKey;
 pub use self::share::{Cap, Share};
 use crate::error::{Error, Result};
-use crate::items::{Dated, Items};
+use crate::extent::Extent;
+use crate::items::Items;
 use crate::reclaimable::{PoolHandle, ReclaimablePools};
+use crate::written::{Dated, Written};
 
 /// Elastic memory of all streams together: the working set of transfers and consumers. With more,
 /// streams would only use memory that has to be cleared first.
@@ -65,6 +68,7 @@ pub(crate) struct Memory {
     items: Items,
     pools: ReclaimablePools,
     idle: Idle,
+    written: Written,
 }
 
 impl Memory {
@@ -79,6 +83,45 @@ impl Memory {
             items: Items::default(),
             pools: ReclaimablePools::default(),
             idle: Idle::default(),
+            written: Written::new(),
+        }
+    }
+
+    /// Number of the engine, unique in the process.
+    pub(crate) fn engine(&self) -> u64 {
+        self.written.engine()
+    }
+
+    /// The date of what is read from an extent from here on.
+    pub(crate) fn date(&mut self, extent: &Extent) -> u64 {
+        let changed = self.written.by_others(extent);
+        if !changed.is_empty() {
+            self.begins_to_write();
+            self.writes(extent, changed.into_iter());
+        }
+        self.written.now()
+    }
+
+    /// Something is written from now on, by who has locked it.
+    pub(crate) fn begins_to_write(&mut self) {
+        self.written.begin();
+    }
+
+    /// What is known of these bytes is forgotten: they are written from now on, by who has locked
+    /// them and has [begun](Memory::begins_to_write).
+    pub(crate) fn writes(&mut self, extent: &Extent, all: impl Iterator<Item = Range<u64>>) {
+        let mut all: Vec<Range<u64>> = all.collect();
+        all.sort_unstable_by_key(|bytes| bytes.start);
+        for block in self.idle.remove_touched(extent.id(), &all) {
+            self.recycle(block);
+        }
+        let mut is_much = false;
+        for bytes in all {
+            is_much |= self.written.note(extent.id(), bytes);
+        }
+        if is_much {
+            self.items.drop_stale(extent.id(), &self.written);
+            self.written.forget(extent.id());
         }
     }
 
@@ -91,39 +134,44 @@ impl Memory {
     /// A frame of at least `bytes` bytes, contents unspecified; `None` if the activity has to wait.
     ///
     /// # Errors
-    /// That of the system, if it refuses memory within the budget.
-    pub(crate) fn take(&mut self, account: &mut Account, bytes: usize) -> io::Result<Option<Buf>> {
+    /// The system's, when it has no memory although the budget has.
+    pub(crate) fn take(
+        &mut self,
+        account: &mut Account,
+        bytes: usize,
+        for_use: FrameUse,
+    ) -> io::Result<Option<Buf>> {
         let size = frame_bytes(bytes);
         let above = (account.held + size).saturating_sub(account.reservation.bytes())
             - account.above_floor();
         if above > spare(account) || self.held + size > self.total() {
             return Ok(None);
         }
-        let frame = match self.used_frame(size) {
+        let frame = match self.used_frame(size, for_use) {
             Some(frame) => frame,
             None => {
                 self.make_room(size);
-                self.frames.fresh(size, self.room())?
+                self.frames.fresh(size, self.room(), for_use)?
             }
         };
         self.charge(account, size as i64);
         Ok(Some(frame))
     }
 
-    /// A frame with resident pages: an empty one, or that of idle blocks which have to be evicted
-    /// anyway.
-    fn used_frame(&mut self, size: u64) -> Option<Buf> {
-        if !self.frames.has(size) {
+    /// A frame whose pages are there already: an empty one, or of idle blocks that would have to
+    /// go.
+    fn used_frame(&mut self, size: u64, for_use: FrameUse) -> Option<Buf> {
+        if !self.frames.has(size, for_use) {
             self.drop_dead();
         }
-        while !self.frames.has(size) && self.held + self.idle.bytes + size > self.total() {
+        while !self.frames.has(size, for_use) && self.held + self.idle.bytes + size > self.total() {
             let block = self
                 .idle
                 .pop_oldest_of(size as usize)
                 .or_else(|| self.idle.pop_oldest())?;
             self.recycle(block);
         }
-        self.frames.take(size)
+        self.frames.take(size, for_use)
     }
 
     /// Takes an idle block back into use.
@@ -150,10 +198,17 @@ impl Memory {
         &mut self,
         account: &mut Account,
         key: IdleKey,
+        date: u64,
         life: Weak<()>,
         block: Shared,
     ) {
         self.charge(account, -(block.len() as i64));
+        if self
+            .written
+            .is_stale((key.0, date), key.1.offset..key.1.end())
+        {
+            return self.recycle(block);
+        }
         self.idle.lives.insert(key.0, life);
         if let Some(old) = self.idle.insert(key, block) {
             self.recycle(old);
@@ -197,15 +252,15 @@ impl Memory {
         settled
     }
 
-    /// Copies a cached item out; false if it is not cached.
-    pub(crate) fn recall(&mut self, extent: Dated, offset: u64, destination: &mut [u8]) -> bool {
-        self.items.get(extent, offset, destination)
+    /// Copies an item out that was gathered before; false where it is not known.
+    pub(crate) fn recall(&mut self, extent: u64, offset: u64, destination: &mut [u8]) -> bool {
+        self.items.get(extent, offset, destination, &self.written)
     }
 
     /// Caches a copy of an item in unused memory.
     pub(crate) fn remember(&mut self, extent: Dated, offset: u64, item: &[u8]) {
         let room = self.room();
-        self.items.put(extent, offset, item, room);
+        self.items.put(extent, offset, item, room, &self.written);
     }
 
     /// Adds a reclaimable pool.
@@ -320,24 +375,15 @@ impl Memory {
             .filter(|(_, life)| life.strong_count() == 0)
             .map(|(&extent, _)| extent)
             .collect();
-        dead.into_iter().for_each(|extent| self.forget(extent));
+        dead.into_iter().for_each(|extent| self.evict_idle(extent));
     }
 
-    /// Evicts idle blocks and items of an extent.
-    pub(crate) fn forget(&mut self, extent_id: u64) {
-        self.items.forget(extent_id);
-        self.idle.lives.remove(&extent_id);
-        let stale: Vec<IdleKey> = self
-            .idle
-            .blocks
-            .keys()
-            .filter(|key| key.0 == extent_id)
-            .copied()
-            .collect();
-        for key in stale {
-            let block = self.idle.remove(&key).expect("listed above");
+    /// Evicts idle blocks of an extent.
+    fn evict_idle(&mut self, extent_id: u64) {
+        for block in self.idle.remove_touched(extent_id, &[0..u64::MAX]) {
             self.recycle(block);
         }
+        self.idle.lives.remove(&extent_id);
     }
 
     fn recycle(&mut self, block: Shared) {
@@ -412,8 +458,13 @@ mod tests {
         let budget = Budget::new(2 * SIZE as u64, None);
         let mut memory = Memory::new(budget.clone());
         let mut account = Account::new(budget.reserve_floor("test", 2 * SIZE as u64).unwrap());
-        let key = |index| (index, 0, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
-        let mut take = |memory: &mut Memory| memory.take(&mut account, SIZE).unwrap().unwrap();
+        let key = |index| (index, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
+        let mut take = |memory: &mut Memory| {
+            memory
+                .take(&mut account, SIZE, FrameUse::Internal)
+                .unwrap()
+                .unwrap()
+        };
         let frames = [take(&mut memory), take(&mut memory)];
         let places = [frames[0].as_ptr(), frames[1].as_ptr()];
         let life = Arc::new(());
@@ -421,11 +472,18 @@ mod tests {
             memory.give_idle(
                 &mut account,
                 key(index as u64),
+                0,
                 Arc::downgrade(&life),
                 frame.freeze(),
             );
         }
-        let mut take = || memory.take(&mut account, SIZE).unwrap().unwrap().as_ptr();
+        let mut take = || {
+            memory
+                .take(&mut account, SIZE, FrameUse::Internal)
+                .unwrap()
+                .unwrap()
+                .as_ptr()
+        };
         assert_eq!([take(), take()], places);
         assert!(memory.idle.blocks.is_empty() && memory.idle.bytes == 0);
     }
@@ -436,15 +494,25 @@ mod tests {
         let budget = Budget::new(16 * SIZE as u64, None);
         let mut memory = Memory::new(budget.clone());
         let mut account = Account::new(budget.reserve_floor("test", SIZE as u64).unwrap());
-        let key = (1, 0, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
-        let frame = memory.take(&mut account, SIZE).unwrap().unwrap();
+        let key = (1, Region::span(crate::ExtentRef(0), 0, SIZE as u64));
+        let frame = memory
+            .take(&mut account, SIZE, FrameUse::Internal)
+            .unwrap()
+            .unwrap();
         let (place, life) = (frame.as_ptr(), Arc::new(()));
-        memory.give_idle(&mut account, key, Arc::downgrade(&life), frame.freeze());
-        let other = memory.take(&mut account, SIZE).unwrap().unwrap();
+        memory.give_idle(&mut account, key, 0, Arc::downgrade(&life), frame.freeze());
+        let other = memory
+            .take(&mut account, SIZE, FrameUse::Internal)
+            .unwrap()
+            .unwrap();
         assert_ne!(other.as_ptr(), place);
         drop(life);
         assert_eq!(
-            memory.take(&mut account, SIZE).unwrap().unwrap().as_ptr(),
+            memory
+                .take(&mut account, SIZE, FrameUse::Internal)
+                .unwrap()
+                .unwrap()
+                .as_ptr(),
             place
         );
         assert!(memory.idle.blocks.is_empty() && memory.idle.lives.is_empty());
@@ -462,7 +530,7 @@ mod tests {
         let (mut first, mut second) = (floor(&part), floor(&part));
         let mut outside = floor(&budget);
         let mut take = |account: &mut Account, most: usize| -> Vec<Buf> {
-            let mut frame = || memory.take(account, SIZE).unwrap();
+            let mut frame = || memory.take(account, SIZE, FrameUse::Internal).unwrap();
             std::iter::from_fn(&mut frame).take(most).collect()
         };
         // The floor of the second is left, and no more.
@@ -473,19 +541,39 @@ mod tests {
         let more = take(&mut outside, 99);
         assert_eq!(more.len(), 12);
         memory.give(&mut first, held.pop().unwrap());
-        assert!(memory.take(&mut outside, SIZE).unwrap().is_none());
-        assert!(memory.take(&mut second, SIZE).unwrap().is_some());
+        assert!(
+            memory
+                .take(&mut outside, SIZE, FrameUse::Internal)
+                .unwrap()
+                .is_none()
+        );
+        assert!(
+            memory
+                .take(&mut second, SIZE, FrameUse::Internal)
+                .unwrap()
+                .is_some()
+        );
         // Another part is asked for: those outside owe, those inside do not.
         let other = budget.part("other", frames(2)).unwrap();
         let mut late = Account::new(other.for_run());
         memory.raise_floor(&mut late, "late", frames(1)).unwrap();
         assert!(memory.released && memory.is_owed(&outside));
         assert!(!memory.is_owed(&first) && !memory.is_owed(&second));
-        assert!(memory.take(&mut late, SIZE).unwrap().is_none());
+        assert!(
+            memory
+                .take(&mut late, SIZE, FrameUse::Internal)
+                .unwrap()
+                .is_none()
+        );
         for frame in more.into_iter().take(1) {
             memory.give(&mut outside, frame);
         }
-        assert!(memory.take(&mut late, SIZE).unwrap().is_some());
+        assert!(
+            memory
+                .take(&mut late, SIZE, FrameUse::Internal)
+                .unwrap()
+                .is_some()
+        );
     }
 
     #[test]
@@ -498,7 +586,11 @@ mod tests {
         let mut take = |kib: u64, count: usize| {
             let mut frames = Vec::new();
             for _ in 0..count {
-                frames.extend(memory.take(&mut account, (kib * KIB) as usize).unwrap());
+                frames.extend(
+                    memory
+                        .take(&mut account, (kib * KIB) as usize, FrameUse::Internal)
+                        .unwrap(),
+                );
                 assert!(memory.mapped_bytes() <= budget.total());
             }
             let held = (memory.held / KIB, memory.unused_bytes() / KIB);
@@ -524,6 +616,35 @@ mod tests {
         assert_eq!((highest - lowest) as u64, 8192 * KIB);
     }
 
+    /// What one use has left empty makes room for the other, and goes back to its own.
+    #[test]
+    fn frames_of_both_uses_share_the_budget_and_no_page() {
+        const MIB: u64 = 1 << 20;
+        let budget = Budget::new(8 * MIB, None);
+        let mut memory = Memory::new(budget.clone());
+        let mut account = Account::new(budget.reserve_floor("test", 8 * MIB).unwrap());
+        let mut places = [Vec::new(), Vec::new()];
+        for round in 0..4 {
+            let for_use = [FrameUse::Internal, FrameUse::Lent][round % 2];
+            let mut frames = Vec::new();
+            while let Some(frame) = memory.take(&mut account, MIB as usize, for_use).unwrap() {
+                assert_eq!(frame.is_inherited(), for_use == FrameUse::Lent);
+                assert!(memory.mapped_bytes() <= budget.total());
+                frames.push(frame);
+            }
+            assert_eq!(frames.len(), 8);
+            places[round % 2].extend(frames.iter().map(|frame| frame.as_ptr() as usize));
+            for frame in frames {
+                memory.give(&mut account, frame);
+            }
+        }
+        places.iter_mut().for_each(|places| {
+            places.sort_unstable();
+            places.dedup();
+        });
+        assert!(places[0].iter().all(|place| !places[1].contains(place)));
+    }
+
     #[test]
     fn pages_that_went_back_are_made_anew() {
         const MIB: u64 = 1 << 20;
@@ -531,7 +652,9 @@ mod tests {
         let mut memory = Memory::new(budget.clone());
         let mut account = Account::new(budget.reserve_floor("test", 2 * MIB).unwrap());
         let mut take = |memory: &mut Memory, mib: u64| {
-            let mut frame = memory.take(&mut account, (mib * MIB) as usize).unwrap()?;
+            let mut frame = memory
+                .take(&mut account, (mib * MIB) as usize, FrameUse::Internal)
+                .unwrap()?;
             frame.fill(1);
             let place = frame.as_ptr();
             memory.give(&mut account, frame);

@@ -280,6 +280,8 @@ pub struct Plan {
     pub(crate) bound_bytes: u64,
     pub(crate) held_bytes: u64,
     pub(crate) keeps: bool,
+    /// Beyond what its tasks declare.
+    pub(crate) locks: Vec<Access>,
     pub(crate) notes: Vec<(String, String)>,
     by_id: HashMap<u64, ExtentRef>,
     /// The schedule found by [`explain`](Plan::explain), for the run that follows it; dropped by
@@ -305,6 +307,7 @@ impl Plan {
             bound_bytes: 0,
             held_bytes: 0,
             keeps: false,
+            locks: Vec::new(),
             notes: Vec::new(),
             by_id: HashMap::new(),
             explained: OnceLock::new(),
@@ -400,8 +403,15 @@ impl Plan {
         self.held_bytes += bytes;
     }
 
-    /// Declares that another run begins with the data with which this one ends: blocks are kept in
-    /// memory even of extents that are larger than memory.
+    /// Locks bytes beyond those that the tasks declare, from the start to the end of the run: for
+    /// tasks that are added to it later. Without it, a task that is added for bytes which another
+    /// run has locked meanwhile ends the run.
+    pub fn lock(&mut self, region: Region, mode: Mode) {
+        self.locks.push(Access { region, mode });
+    }
+
+    /// Says that another run begins where this one ends: blocks stay in memory even of extents that
+    /// are larger.
     pub fn keeps(&mut self) {
         self.keeps = true;
     }

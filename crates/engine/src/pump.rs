@@ -172,10 +172,11 @@ impl Handle {
             what: compute(),
             source,
         })?);
+        let memory = Memory::new(budget);
         let pump = Pump {
             driver,
-            memory: Memory::new(budget),
-            extent_locks: ExtentLocks::default(),
+            extent_locks: ExtentLocks::new(memory.engine()),
+            memory,
             workers: Arc::clone(&workers),
             gauge: Arc::clone(&gauge),
             receiver,

@@ -6,7 +6,7 @@
 //! stream's reservation, which grows with them if the budget allows.
 
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Mutex};
@@ -17,8 +17,8 @@ use outcore_device::{Buf, Completion, Locked, Op, Whole};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
-use crate::extent_locks::ExtentLock;
-use crate::memory::{Account, Reservation};
+use crate::extent_locks::{Claim, ExtentLock};
+use crate::memory::{Account, FrameUse, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
 use crate::stream::{Between, Frames, Shares, StreamOptions, Supply, frame_for};
 
@@ -367,13 +367,7 @@ impl Engine {
         let between = Arc::new(Between::new(state));
         let reader = Reader {
             between: Arc::clone(&between),
-            extent_lock: ExtentLock::new(
-                parts
-                    .iter()
-                    .map(|(extent, _)| (extent.id(), false))
-                    .collect::<std::collections::BTreeMap<_, _>>()
-                    .into_iter(),
-            ),
+            extent_lock: ExtentLock::new(claims(parts)),
             parts: parts.to_vec(),
             part: 0,
             position: parts.first().map_or(0, |(_, range)| range.start),
@@ -408,6 +402,17 @@ impl Engine {
             })
         })
     }
+}
+
+/// An extent each, for all of its ranges.
+fn claims(parts: &[(Extent, Range<u64>)]) -> impl Iterator<Item = Claim> {
+    let mut by_extent: BTreeMap<u64, (&Extent, Vec<Range<u64>>)> = BTreeMap::new();
+    for (extent, range) in parts {
+        let (_, ranges) = by_extent.entry(extent.id()).or_insert((extent, Vec::new()));
+        ranges.push(range.clone());
+    }
+    let claim = |(extent, ranges): (&Extent, Vec<_>)| Claim::new(extent, false, ranges.into_iter());
+    by_extent.into_values().map(claim)
 }
 
 enum Slot {
@@ -511,7 +516,7 @@ impl Reader {
             }
             None => core
                 .memory
-                .take(&mut self.account, self.frames.bytes)
+                .take(&mut self.account, self.frames.bytes, FrameUse::Lent)
                 .unwrap_or_else(|source| {
                     self.error = Some(Error::NoMemory {
                         bytes: self.frames.bytes as u64,

@@ -10,7 +10,7 @@ mod loads;
 mod stores;
 
 use std::any::Any;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +21,8 @@ use outcore_device::{Buf, Completion, Device, DeviceError, Locked, Op, Shared, W
 
 use crate::edges::{Split, split};
 use crate::error::{Error, Result, TaskError};
-use crate::extent_locks::ExtentLock;
-use crate::memory::{Account, IdleKey};
+use crate::extent_locks::{Claim, ExtentLock};
+use crate::memory::{Account, FrameUse, IdleKey};
 use crate::plan::{
     Access, Area, Backing, Block, Context, Data, Mode, Plan, Task, Work, check_task, held_bytes,
 };
@@ -152,9 +152,9 @@ pub(crate) struct Run {
     awaits_memory: bool,
     /// Nodes before this one have all the memory that they need besides their blocks.
     funded_nodes: usize,
-    /// Version of each area when the run began.
-    versions: Vec<u64>,
-    /// Keeps blocks in memory even of extents that are larger than memory.
+    /// Of each area, when the run began.
+    dates: Vec<u64>,
+    /// Leaves blocks in memory even of what is larger than memory.
     keeps: bool,
     /// Whether it may wait for memory of other runs.
     may_wait: bool,
@@ -206,24 +206,20 @@ impl Run {
         let scratch_bytes = plan.scratch_bytes() as usize;
         let task_bytes = held_bytes(&plan.tasks);
         let flops = plan.flops();
-        let written = schedule.written_extents();
+        let written = schedule.accesses().chain(plan.locks.iter().copied());
+        let written = written.filter(|access| access.mode != Mode::Read);
+        let written = written.map(|access| access.region.extent).collect();
         let Plan {
             name,
             areas,
             tasks,
             bound_bytes,
             keeps,
+            locks,
             ..
         } = plan;
-        let extent_lock =
-            ExtentLock::new(areas.iter().enumerate().filter_map(
-                |(index, area)| match &area.backing {
-                    Backing::Device(extent) => {
-                        Some((extent.id(), written.contains(&ExtentRef(index as u32))))
-                    }
-                    _ => None,
-                },
-            ));
+        let declared = schedule.accesses().chain(locks.iter().copied());
+        let extent_lock = ExtentLock::new(claims(&areas, declared).into_iter());
         let mut run = Run {
             moved: vec![(0, 0); areas.len()],
             covered: vec![0; areas.len()],
@@ -243,7 +239,7 @@ impl Run {
             started: false,
             awaits_memory: false,
             funded_nodes: 0,
-            versions: Vec::new(),
+            dates: Vec::new(),
             keeps,
             may_wait,
             written,
@@ -387,7 +383,7 @@ impl Run {
             .as_ref()
             .is_some_and(|task| task.scratch > 0);
         if needs && self.scratch_count < self.schedule.concurrency {
-            self.scratch.put(Buf::anonymous(self.scratch_bytes)?);
+            self.scratch.put(Buf::not_inherited(self.scratch_bytes)?);
             self.scratch_count += 1;
         }
         Ok(())
@@ -534,6 +530,7 @@ impl Run {
         }
         let (first_node, first_position) = (self.schedule.nodes.len(), self.schedule.order.len());
         let checked = more.iter().try_for_each(|task| self.check_addition(task));
+        let checked = checked.and_then(|()| self.lock_more(core, &more));
         let extended =
             checked.and_then(|()| self.schedule.extend(&self.name, &self.areas, &more, &[0]));
         let extended = extended.and_then(|()| self.raise_floor(core, &more));
@@ -541,17 +538,12 @@ impl Run {
             self.error.get_or_insert(error);
             return;
         }
-        // Blocks that were left idle because no task of the run overlapped them may now be changed.
-        let changed = more
-            .iter()
-            .flat_map(|task| &task.accesses)
-            .filter(|access| access.mode != Mode::Read);
-        for extent in changed
-            .map(|access| access.region.extent)
-            .collect::<BTreeSet<_>>()
-        {
-            if let Backing::Device(extent) = &self.areas[extent.0 as usize].backing {
-                core.memory.forget(extent.id());
+        // What was left idle because nothing in the run overlapped it may now be changed.
+        core.memory.begins_to_write();
+        let accesses = more.iter().flat_map(|task| &task.accesses).copied();
+        for claim in claims(&self.areas, accesses) {
+            if claim.write {
+                core.memory.writes(&claim.extent, claim.spans());
             }
         }
         self.flops += more.iter().map(|task| task.flops).sum::<u64>();
@@ -584,7 +576,22 @@ impl Run {
         Ok(())
     }
 
-    /// A task that joins later is limited to the memory and the locks of the run.
+    /// Locks what added tasks declare, if that is free: to wait for it while others may wait for
+    /// this run would be no end.
+    fn lock_more(&mut self, core: &mut Core<'_>, more: &[Task]) -> Result<()> {
+        let accesses = more.iter().flat_map(|task| &task.accesses).copied();
+        let more = claims(&self.areas, accesses);
+        match core.extent_locks.grow(&mut self.extent_lock, more) {
+            true => Ok(()),
+            false => Err(Error::Plan {
+                plan: self.name.clone(),
+                reason: "a task was added to it for bytes that another run has locked; have the plan lock them"
+                    .into(),
+            }),
+        }
+    }
+
+    /// A task that joins later must live with what the run has reserved and locked.
     fn check_addition(&self, task: &Task) -> Result<()> {
         check_task(&self.name, &self.areas, task)?;
         let refuse = |reason: String| {
@@ -654,27 +661,31 @@ impl Run {
 
     fn begin(&mut self, core: &mut Core<'_>) {
         self.started = true;
-        // Versions before the first byte is read: bytes that change meanwhile are not cached under
-        // a new version.
-        let version = |area: &Area| {
-            if let Backing::Device(extent) = &area.backing {
-                extent.version()
-            } else {
-                0
-            }
-        };
-        self.versions = self.areas.iter().map(version).collect();
         core.memory
             .hold(&mut self.account, self.schedule.beside_bytes);
         self.recorder = Recorder::new();
-        for &written in &self.written {
-            if let Backing::Device(extent) = &self.areas[written.0 as usize].backing {
-                core.memory.forget(extent.id());
-            }
+        self.forget_written(core);
+        self.look_at_dates(core);
+    }
+
+    /// What is known of the bytes that the run writes is forgotten.
+    fn forget_written(&self, core: &mut Core<'_>) {
+        core.memory.begins_to_write();
+        for claim in self.extent_lock.writes() {
+            core.memory.writes(&claim.extent, claim.spans());
         }
     }
 
-    /// Ends the run: releases memory and locks and delivers the result.
+    /// Before the first byte is read: what changes meanwhile is not remembered.
+    fn look_at_dates(&mut self, core: &mut Core<'_>) {
+        let date = |area: &Area| match &area.backing {
+            Backing::Device(extent) => core.memory.date(extent),
+            _ => 0,
+        };
+        self.dates = self.areas.iter().map(date).collect();
+    }
+
+    /// Ends the run: hands back memory, extents and the result.
     fn finish(&mut self, core: &mut Core<'_>) {
         let mut results = HashMap::new();
         for residency in 0..self.residencies.len() as u32 {
@@ -697,12 +708,9 @@ impl Run {
             }
         }
         self.scratch.clear();
-        if self.error.is_some() {
-            for area in &self.areas {
-                if let Backing::Device(extent) = &area.backing {
-                    core.memory.forget(extent.id());
-                }
-            }
+        if self.error.is_some() && self.started {
+            // Of blocks that were stored, sectors at their ends may not have been.
+            self.forget_written(core);
         }
         if self.started {
             core.memory
@@ -869,6 +877,25 @@ fn weight(task: &Task) -> u64 {
                 .sum(),
         )
         .max(1)
+}
+
+/// What accesses lock: all bytes from the first to the last of each region.
+fn claims(areas: &[Area], accesses: impl Iterator<Item = Access>) -> Vec<Claim> {
+    let mut by_extent: BTreeMap<(ExtentRef, bool), Vec<Range<u64>>> = BTreeMap::new();
+    for Access { region, mode } in accesses {
+        let bytes = by_extent
+            .entry((region.extent, mode != Mode::Read))
+            .or_default();
+        bytes.push(region.offset..region.end());
+    }
+    let claim = |((extent, write), bytes): ((ExtentRef, bool), Vec<Range<u64>>)| match &areas
+        [extent.0 as usize]
+        .backing
+    {
+        Backing::Device(extent) => Some(Claim::new(extent, write, bytes.into_iter())),
+        _ => None,
+    };
+    by_extent.into_iter().filter_map(claim).collect()
 }
 
 fn pieces(range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use crate::edges::Coverage;
 use crate::error::{Error, Result};
 use crate::memory::frame_bytes;
-use crate::plan::{Area, Backing, Explained, Mode, Plan, Task, check_task, held_bytes};
+use crate::plan::{Access, Area, Backing, Explained, Mode, Plan, Task, check_task, held_bytes};
 use crate::region::{ExtentRef, Layout, Region};
 
 /// Number of ready tasks that the ordering compares.
@@ -170,16 +170,22 @@ impl Schedule {
         }
     }
 
-    /// Extents with a task that changes them.
-    pub(crate) fn written_extents(&self) -> BTreeSet<ExtentRef> {
-        let changed = self
-            .nodes
-            .iter()
-            .flat_map(|node| &node.blocks)
-            .filter(|(_, mode)| *mode != Mode::Read);
-        changed
-            .map(|&(block, _)| self.blocks[block as usize].region.extent)
-            .collect()
+    /// What the tasks declare, each region once: as changed or as read.
+    pub(crate) fn accesses(&self) -> impl Iterator<Item = Access> {
+        let mut modes = vec![[false; 2]; self.blocks.len()];
+        for (block, mode) in self.nodes.iter().flat_map(|node| &node.blocks) {
+            modes[*block as usize][usize::from(*mode != Mode::Read)] = true;
+        }
+        let of = |(block, [read, changed]): (&BlockInfo, [bool; 2])| {
+            let region = block.region;
+            let read = (read && !changed).then_some(Access {
+                region,
+                mode: Mode::Read,
+            });
+            let mode = Mode::Update;
+            read.or_else(|| changed.then_some(Access { region, mode }))
+        };
+        self.blocks.iter().zip(modes).filter_map(of)
     }
 
     fn add_node(&mut self, areas: &[Area], task: &Task) {

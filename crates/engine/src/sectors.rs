@@ -72,7 +72,7 @@ impl Sectors {
             used: 0,
             pending_bytes: 0,
             limit: limit as usize,
-            allocate: Buf::anonymous,
+            allocate: Buf::not_inherited,
         }
     }
 

@@ -16,8 +16,8 @@ use crate::edges::{Split, split};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
-use crate::extent_locks::ExtentLock;
-use crate::memory::{Account, Reservation};
+use crate::extent_locks::{Claim, ExtentLock};
+use crate::memory::{Account, FrameUse, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
 use crate::region::ExtentRef;
 use crate::sectors::{Sectors, Transfer};
@@ -302,8 +302,8 @@ impl Engine {
             beside_bytes,
             given_bytes,
             account: Account::new(floor.part(needed)),
-            extent_lock: ExtentLock::new([(extent.id(), true)].into_iter()),
-            has_lock: false,
+            extent_lock: ExtentLock::new(std::iter::once(claim(extent, offset))),
+            locked_from: offset,
             blocks: Vec::new(),
             sectors: Sectors::new(beside_bytes),
             requests: 0,
@@ -328,6 +328,11 @@ impl Engine {
     }
 }
 
+/// All that a stream may write which begins at `from`.
+fn claim(extent: &Extent, from: u64) -> Claim {
+    Claim::new(extent, true, std::iter::once(from..extent.len()))
+}
+
 /// The engine's half.
 struct Writer {
     between: Arc<Between<State>>,
@@ -340,8 +345,9 @@ struct Writer {
     taken: usize,
     account: Account,
     extent_lock: ExtentLock,
-    has_lock: bool,
-    /// Blocks in flight; tokens are indices here.
+    /// The lock is for what lies from here on.
+    locked_from: u64,
+    /// Blocks on their way; tokens are places here.
     blocks: Vec<Option<Shared>>,
     sectors: Sectors,
     requests: usize,
@@ -374,7 +380,10 @@ impl Writer {
             && self.error.is_none()
             && (is_eager || self.between.lock().free.is_empty())
         {
-            match core.memory.take(&mut self.account, self.frames.bytes) {
+            match core
+                .memory
+                .take(&mut self.account, self.frames.bytes, FrameUse::Lent)
+            {
                 Ok(Some(frame)) => {
                     self.taken += 1;
                     self.offer(frame);
@@ -396,19 +405,42 @@ impl Writer {
     }
 
     fn submit(&mut self, core: &mut Core<'_>) {
-        while self.error.is_none() && (self.has_lock || !self.between.lock().full.is_empty()) {
-            if !self.has_lock {
-                if !core.extent_locks.acquire(&mut self.extent_lock) {
-                    return;
-                }
-                self.has_lock = true;
-                core.memory.forget(self.extent.id());
+        loop {
+            let next = self
+                .between
+                .lock()
+                .full
+                .front()
+                .map(|full| full.base + full.from as u64);
+            let Some(next) = next.filter(|_| self.error.is_none()) else {
+                return;
+            };
+            if next < self.locked_from && self.extent_lock.is_held() {
+                // The lock does not grow while others may wait for it: it is taken anew once what
+                // is under way is done.
+                return;
+            }
+            if next < self.locked_from {
+                self.locked_from = 0;
+                let all = claim(&self.extent, 0);
+                core.extent_locks.widen(&mut self.extent_lock, all);
+            }
+            if !self.extent_lock.is_held() && !self.lock(core) {
+                return;
             }
             let Some(full) = self.between.lock().full.pop_front() else {
                 return;
             };
             self.submit_block(core, full);
         }
+    }
+
+    fn lock(&mut self, core: &mut Core<'_>) -> bool {
+        let is_held = core.extent_locks.acquire(&mut self.extent_lock);
+        if is_held {
+            core.memory.begins_to_write();
+        }
+        is_held
     }
 
     fn submit_block(&mut self, core: &mut Core<'_>, full: Full) {
@@ -423,6 +455,8 @@ impl Writer {
         let whole = to.next_multiple_of(unit as usize);
         frame[to..whole].fill(0);
         let bytes = frame.freeze();
+        let sectors = base..base + whole as u64;
+        core.memory.writes(&self.extent, std::iter::once(sectors));
         let run = base + from as u64..base + to as u64;
         let Split { direct, edges } = split(&run, u64::from(unit), self.extent.len());
         let mut transfers = Vec::new();
@@ -526,9 +560,9 @@ impl Activity for Writer {
         self.take_frames(core);
         self.submit(core);
         let quiet = self.sectors_clear(core) && self.requests == 0;
-        if quiet && std::mem::take(&mut self.has_lock) {
-            // Between two bursts of writes the lock is released, so that no run waits for the
-            // caller of this stream.
+        if quiet {
+            // Between two bursts of writes the lock is free, so no run ever waits for this stream's
+            // caller.
             core.extent_locks.release(&mut self.extent_lock);
         }
         if self.error.is_some() {

@@ -6,11 +6,10 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use outcore_device::{Blocking, Choice, Device, Faults, Faulty, MemoryDevice, Mode, open_file};
-use outcore_engine::{Config, Engine, Error, Extent, GatherOptions, Item, StreamOptions};
+use outcore_engine::{Changes, Config, Engine, Error, Extent, GatherOptions, Item, StreamOptions};
 use proptest::prelude::*;
 
 const BUDGET: u64 = 1 << 20;
@@ -388,13 +387,10 @@ fn what_others_wrote_is_gathered() {
     let (before, after) = (pattern(100_000, 1), pattern(100_000, 2));
     let device = Arc::new(MemoryDevice::new("memory", 100_000));
     device.write_at(&before, 0).unwrap();
-    let version = Arc::new(AtomicU64::new(0));
+    let changes: Arc<Changes> = Arc::default();
     let [ours, theirs] = ["ours", "theirs"].map(|name| {
-        Extent::versioned(
-            name,
-            Arc::clone(&device) as Arc<dyn Device>,
-            Arc::clone(&version),
-        )
+        let device = Arc::clone(&device) as Arc<dyn Device>;
+        Extent::with_changes(name, device, Arc::clone(&changes), 0)
     });
     let ranges: Vec<_> = (0..20).map(|item| item * 4999..item * 4999 + 700).collect();
     let items = items(&ours, &ranges);
@@ -417,7 +413,6 @@ fn what_others_wrote_is_gathered() {
         .unwrap();
     writer.write(&after).unwrap();
     writer.finish().unwrap();
-    version.fetch_add(1, Ordering::AcqRel);
     expect(&after);
     assert_all_back(&engine);
 }

@@ -33,95 +33,129 @@ pub(crate) fn frame_bytes(bytes: usize) -> u64 {
     bytes.next_multiple_of(step.max(PAGE)) as u64
 }
 
+/// Who looks at the bytes of a frame, which decides whether a forked child has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrameUse {
+    /// The engine and its tasks: a child gets no such frame, so that a fork neither copies it nor
+    /// takes its pages from under a transfer.
+    Internal,
+    /// A caller too, whose child may read what the caller was lent.
+    Lent,
+}
+
+/// Frames of both uses come from maps of their own, since advice on a part of a map splits it, and
+/// huge pages with it.
 #[derive(Default)]
 pub(super) struct Frames {
-    /// Ranges whose pages are resident, or may be.
-    empty: Ranges,
-    /// Whole units of address space without pages.
-    bare: Ranges,
+    internal: Pages,
+    lent: Pages,
     registered: Registered,
 }
 
+#[derive(Default)]
+struct Pages {
+    /// Pages are there, or may be.
+    empty: Ranges,
+    /// Whole units of address space without pages.
+    bare: Ranges,
+}
+
 impl Frames {
+    fn of(&mut self, for_use: FrameUse) -> &mut Pages {
+        match for_use {
+            FrameUse::Internal => &mut self.internal,
+            FrameUse::Lent => &mut self.lent,
+        }
+    }
+
+    fn of_frame(&mut self, frame: &Buf) -> &mut Pages {
+        self.of(match frame.is_inherited() {
+            true => FrameUse::Lent,
+            false => FrameUse::Internal,
+        })
+    }
+
+    /// Those with more bytes that are unused.
+    fn fuller(&mut self) -> &mut Pages {
+        match self.internal.empty.bytes >= self.lent.empty.bytes {
+            true => &mut self.internal,
+            false => &mut self.lent,
+        }
+    }
+
     /// Bytes of unused frames.
     pub(super) fn empty_bytes(&self) -> u64 {
-        self.empty.bytes
+        self.internal.empty.bytes + self.lent.empty.bytes
     }
 
     /// Whether there is an empty frame of `size` bytes.
-    pub(super) fn has(&self, size: u64) -> bool {
-        self.empty.shortest(size as usize).is_some()
+    pub(super) fn has(&mut self, size: u64, for_use: FrameUse) -> bool {
+        self.of(for_use).empty.shortest(size as usize).is_some()
     }
 
     /// An empty frame.
-    pub(super) fn take(&mut self, size: u64) -> Option<Buf> {
-        self.empty.take(size as usize)
+    pub(super) fn take(&mut self, size: u64, for_use: FrameUse) -> Option<Buf> {
+        self.of(for_use).empty.take(size as usize)
     }
 
-    /// A frame of untouched pages. The rest of its last unit becomes an empty frame, if it fits
-    /// into `room`.
-    pub(super) fn fresh(&mut self, size: u64, room: u64) -> io::Result<Buf> {
+    /// A frame of untouched pages. What is left of its last unit becomes an empty frame, if there
+    /// is `room` for it.
+    pub(super) fn fresh(&mut self, size: u64, room: u64, for_use: FrameUse) -> io::Result<Buf> {
+        let map = match for_use {
+            FrameUse::Internal => Buf::not_inherited,
+            FrameUse::Lent => Buf::anonymous,
+        };
         let (size, room) = (size as usize, room as usize);
         let units = size.next_multiple_of(UNIT);
         if size < UNIT_FRAME_BYTES_MIN || units > room {
-            return Buf::anonymous(size);
+            return map(size);
         }
-        let mut frame = match self.bare.take(units) {
+        let pages = self.of(for_use);
+        let mut frame = match pages.bare.take(units) {
             Some(range) => range,
             None => {
-                let mut range = Buf::anonymous(units.max(room.min(ADDRESSES) / UNIT * UNIT))
-                    .or_else(|_| Buf::anonymous(units))?;
+                let mut range =
+                    map(units.max(room.min(ADDRESSES) / UNIT * UNIT)).or_else(|_| map(units))?;
                 let frame = range.split_to(units);
-                self.bare.put(range);
+                pages.bare.put(range);
                 frame
             }
         };
+        pages.empty.put(frame.split_off(size));
         if size < UNIT {
             self.registered
                 .untouched
                 .insert(frame.as_ptr() as usize, frame.anchor());
         }
-        self.empty.put(frame.split_off(size));
         Ok(frame)
     }
 
     /// Takes an unused frame back.
     pub(super) fn keep(&mut self, frame: Buf) {
         self.registered.touched(&frame);
-        self.empty.put(frame);
+        self.of_frame(&frame).empty.put(frame);
     }
 
     /// Returns pages of adjacent empty frames to the system: up to `bytes` bytes in whole units.
     /// False if there is no whole unit.
     pub(super) fn give_back_units(&mut self, bytes: u64) -> bool {
-        let Some((start, mut units)) = self.empty.longest_first().find_map(|range| {
-            let units = range.start.next_multiple_of(UNIT)..range.end / UNIT * UNIT;
-            (!units.is_empty()).then_some((range.start, units))
-        }) else {
+        let range = self
+            .fuller()
+            .take_units(bytes)
+            .or_else(|| self.internal.take_units(bytes))
+            .or_else(|| self.lent.take_units(bytes));
+        let Some(mut range) = range else {
             return false;
         };
-        units.start = units.start.max(
-            units
-                .end
-                .saturating_sub((bytes as usize).next_multiple_of(UNIT)),
-        );
-        let mut head = self.empty.remove(start);
-        let mut range = head.split_off(units.start - start);
-        self.empty.put(range.split_off(units.len()));
-        self.empty.put(head);
         self.registered.leaves(&range);
         range.give_back();
-        self.bare.put(range);
+        self.of_frame(&range).bare.put(range);
         true
     }
 
     /// An empty frame to unmap: the shortest of at least `bytes` bytes, or else the longest.
     pub(super) fn take_for_good(&mut self, bytes: u64) -> Option<Buf> {
-        let start = self
-            .empty
-            .shortest(bytes as usize)
-            .or_else(|| self.empty.longest_first().next().map(|range| range.start))?;
-        let frame = self.empty.remove(start);
+        let frame = self.fuller().empty.take_whole(bytes as usize)?;
         self.registered.leaves(&frame);
         Some(frame)
     }
@@ -138,8 +172,28 @@ impl Frames {
     }
 }
 
-/// Units registered with the driver. The driver pins their pages, so it has to unregister them when
-/// a frame of one leaves.
+impl Pages {
+    /// Whole units of the longest empty range that has any, up to `bytes` bytes.
+    fn take_units(&mut self, bytes: u64) -> Option<Buf> {
+        let (start, mut units) = self.empty.longest_first().find_map(|range| {
+            let units = range.start.next_multiple_of(UNIT)..range.end / UNIT * UNIT;
+            (!units.is_empty()).then_some((range.start, units))
+        })?;
+        units.start = units.start.max(
+            units
+                .end
+                .saturating_sub((bytes as usize).next_multiple_of(UNIT)),
+        );
+        let mut head = self.empty.remove(start);
+        let mut range = head.split_off(units.start - start);
+        self.empty.put(range.split_off(units.len()));
+        self.empty.put(head);
+        Some(range)
+    }
+}
+
+/// Units that the driver knows. It keeps their pages, so that it has to forget them when a frame of
+/// one leaves.
 #[derive(Default)]
 struct Registered {
     /// Units to register: they have been used once, so their pages are resident and need not be
@@ -242,6 +296,14 @@ impl Ranges {
         let taken = range.split_to(bytes);
         self.put(range);
         Some(taken)
+    }
+
+    /// The shortest range of at least `bytes` bytes, or else the longest.
+    fn take_whole(&mut self, bytes: usize) -> Option<Buf> {
+        let start = self
+            .shortest(bytes)
+            .or_else(|| self.longest_first().next().map(|range| range.start))?;
+        Some(self.remove(start))
     }
 
     /// Start of the shortest range of at least `bytes` bytes.

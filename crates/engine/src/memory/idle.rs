@@ -1,6 +1,7 @@
 //! Idle blocks: in use by no task, kept in case their bytes are read again.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Weak;
 
 use outcore_device::Shared;
@@ -10,8 +11,8 @@ use crate::region::Region;
 /// How many of the oldest blocks are searched for one of the wanted frame size.
 const NEXT_TO_GO: usize = 64;
 
-/// Extent, its version, and region.
-pub(crate) type IdleKey = (u64, u64, Region);
+/// Extent and region.
+pub(crate) type IdleKey = (u64, Region);
 
 /// Clean idle blocks, evicted oldest first.
 #[derive(Default)]
@@ -41,7 +42,24 @@ impl Idle {
         Some(block)
     }
 
-    /// The oldest block of a length among those that are evicted next.
+    /// The blocks of an extent with any of these bytes, which are in order.
+    pub(super) fn remove_touched(&mut self, extent: u64, written: &[Range<u64>]) -> Vec<Shared> {
+        if !self.lives.contains_key(&extent) {
+            return Vec::new();
+        }
+        let is_touched = |region: &Region| {
+            let first = written.partition_point(|bytes| bytes.end <= region.offset);
+            let near = written[first..]
+                .iter()
+                .take_while(|bytes| bytes.start < region.end());
+            region.is_empty() || near.into_iter().any(|bytes| region.touches(bytes))
+        };
+        let touched = |key: &&IdleKey| key.0 == extent && is_touched(&key.1);
+        let keys: Vec<IdleKey> = self.blocks.keys().filter(touched).copied().collect();
+        keys.iter().filter_map(|key| self.remove(key)).collect()
+    }
+
+    /// The oldest of a length, if one is among those that are next to go.
     pub(super) fn pop_oldest_of(&mut self, len: usize) -> Option<Shared> {
         let key = self
             .by_age

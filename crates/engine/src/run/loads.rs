@@ -29,7 +29,12 @@ impl Run {
                 continue;
             }
             let bytes = self.block_of(residency).layout.bytes;
-            let Some(frame) = self.take(core, bytes) else {
+            // The caller gets volatile blocks as results.
+            let for_use = match self.area_of(residency).is_device() {
+                true => FrameUse::Internal,
+                false => FrameUse::Lent,
+            };
+            let Some(frame) = self.take(core, bytes, for_use) else {
                 return;
             };
             self.admitted += 1;
@@ -58,11 +63,12 @@ impl Run {
         further
     }
 
-    /// A frame, or `None` if it has to wait (or if the system refused, which ends the run).
-    fn take(&mut self, core: &mut Core<'_>, bytes: usize) -> Option<Buf> {
+    /// A frame now, or none because it has to wait (or because the system refused, which ends the
+    /// run).
+    fn take(&mut self, core: &mut Core<'_>, bytes: usize, for_use: FrameUse) -> Option<Buf> {
         let frame = core
             .memory
-            .take(&mut self.account, bytes)
+            .take(&mut self.account, bytes, for_use)
             .unwrap_or_else(|source| {
                 self.error.get_or_insert(Error::NoMemory {
                     bytes: bytes as u64,
@@ -95,7 +101,6 @@ impl Run {
         let region = self.block_of(residency).region;
         Some((
             extent.id(),
-            self.versions[region.extent.0 as usize],
             Region {
                 extent: ExtentRef(0),
                 ..region

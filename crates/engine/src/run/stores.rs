@@ -16,7 +16,9 @@ impl Run {
         match (&self.area_of(residency).backing, self.idle_key(residency)) {
             (Backing::Device(extent), Some(key)) if steady && fits => {
                 let life = extent.life();
-                core.memory.give_idle(&mut self.account, key, life, bytes);
+                let date = self.dates[block.region.extent.0 as usize];
+                core.memory
+                    .give_idle(&mut self.account, key, date, life, bytes);
             }
             _ => self.give(core, bytes),
         }
