@@ -56,7 +56,13 @@ def own_legs(context: Context, file: DataFile, memory: int) -> tuple[Leg, Leg]:
     rows = min(file.rows, GIB // (4 * file.cols))
     kernel = {**ours, "memory": 8 * GIB, "rows": rows, "seconds": context.seconds(KERNEL_SECONDS)}
     return (
-        Leg(OURS, "ours.pca", {**ours, "components": COMPONENTS, "memory": memory}, cold=(file.path,), limited=True),
+        Leg(
+            OURS,
+            "ours.pca",
+            {**ours, "components": COMPONENTS, "memory": memory, "imports": ["outcore.decomposition"]},
+            cold=(file.path,),
+            limited=True,
+        ),
         Leg("covariance kernel in memory", "ours.syrk_memory", kernel),
     )
 

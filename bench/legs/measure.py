@@ -19,6 +19,7 @@ SHORTEST_SAMPLE_S = 0.05
 
 CHECKED_ROWS = 4
 CHECKED_COLS = 16
+CHECKED_AT_ONCE = 512
 
 Array = npt.NDArray[Any]
 
@@ -176,9 +177,14 @@ def captured_variance(path: str, components: Array, mean: Array, rows: int = 819
     """The share of variance that the components hold, of the same rows for everyone, spread over the whole file."""
     x = np.load(path, mmap_mode="r")
     chosen = np.unique(np.linspace(0, len(x) - 1, rows).astype(np.int64))
-    centred = np.asarray(x[chosen], np.float64) - np.asarray(mean, np.float64)
-    projected = centred @ np.linalg.qr(np.asarray(components, np.float64).T)[0]
-    return float((projected**2).sum() / (centred**2).sum())
+    axes = np.linalg.qr(np.asarray(components, np.float64).T)[0]
+    captured = total = 0.0
+    # Some at a time, for the memory of the whole leg is limited.
+    for part in np.array_split(chosen, -(-rows // CHECKED_AT_ONCE)):
+        centred = np.asarray(x[part], np.float64) - np.asarray(mean, np.float64)
+        captured += float(((centred @ axes) ** 2).sum())
+        total += float((centred**2).sum())
+    return captured / total
 
 
 def start_centers(path: str, clusters: int) -> Array:
