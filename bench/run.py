@@ -18,6 +18,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,15 @@ def measured(names: list[str], context: Context, arguments: argparse.Namespace, 
     return 0
 
 
+def remove(path: Path) -> None:
+    """Folders side by side: the system reads what it has to know of each file, and 100,000 would take a minute one by one."""
+    if path.is_dir():
+        with ThreadPoolExecutor(32) as pool:
+            list(pool.map(shutil.rmtree, [part for part in path.iterdir() if part.is_dir()]))
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+
+
 def results_folder(arguments: argparse.Namespace, context: Context, facts: dict[str, Any]) -> Path:
     """Trials are not kept beside the sources."""
     if arguments.results:
@@ -140,9 +150,7 @@ def needed(names: Sequence[str], context: Context) -> set[str]:
 def remove_all_but(kept: set[str], case: Case) -> None:
     """The disk has no room for the files of all cases at once."""
     for path in (Path(file.path) for file in case.files if file.path not in kept):
-        if path.is_dir():
-            shutil.rmtree(path)
-        path.unlink(missing_ok=True)
+        remove(path)
         for made in path.parent.glob(f"{path.name}.*made"):
             made.unlink()
 

@@ -24,12 +24,10 @@ def limit_file(context: Context) -> RandomFile:
     return RandomFile(context.path("fio.bin"), max(64 * MIB, MIB * context.count(FILE_BYTES // MIB)))
 
 
-def limit_legs(
-    context: Context, *accesses: str, file: tuple[str, int] | None = None, core: int | None = None, count: str = "bytes"
-) -> list[Leg]:
-    """Legs for each of `accesses`: `read`, `write`, `randread 4096`. `file`: path and bytes; `core`: the one that it may use."""
+def limit_legs(context: Context, *accesses: str, file: tuple[str, int] | None = None, count: str = "bytes") -> list[Leg]:
+    """Legs for each of `accesses`: `read`, `write`, `randread 4096`. `file`: path and bytes."""
     path, size = file or (limit_file(context).path, limit_file(context).nbytes)
-    spec: dict[str, Any] = {"file": path, "size_bytes": size, "seconds": context.seconds(SECONDS), "count": count, "core": core}
+    spec: dict[str, Any] = {"file": path, "size_bytes": size, "seconds": context.seconds(SECONDS), "count": count}
     return [
         Leg(
             limit_name(access, pages),

@@ -71,7 +71,7 @@ def gather(context: Context, size: int) -> Case:
         f"gather-{size}B",
         f"gather of {size} B at random from a cold file of {file.nbytes / 2**30:.1f} GiB, one core",
         "IOPS",
-        [ours, *limit_legs(context, access, file=whole, core=CORE, count="requests")],
+        [ours, *limit_legs(context, access, file=whole, count="requests")],
         [Comparison(ours.name, limit_names(access), "the device's limit, random reads", 0.9)],
         Bound(note="the device's random reads"),
         [file],

@@ -1,8 +1,8 @@
 """Bytes, transfers and copies of the main operations, derived from shapes and budget: what times would tell is asserted here.
 
 A transfer is a load or a store of a block, as the trace has it on the device's lane: one request where its bytes are contiguous,
-one a row where they are not. Bytes are those of the trace, which counts whole sectors; where the kernel charges a process for what
-it moves, both must agree. Streams and loaders leave no trace, so that their bytes are the kernel's.
+one a row where they are not. Bytes are those of the trace, which counts whole sectors; where the kernel charges a process for
+what it moves, both must agree. Streams and loaders leave no trace, so that their bytes are the kernel's.
 """
 
 from __future__ import annotations
