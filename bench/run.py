@@ -24,7 +24,7 @@ from typing import Any
 
 from cases import BUILDERS, HEADLINE
 from cases.pca import TALL_FILE
-from harness import machine
+from harness import device, machine
 from harness.model import ROOT, Case, Context, Skip, relative
 
 QUICK_SCALE = 0.02
@@ -44,7 +44,8 @@ def main(words: list[str]) -> int:
         return listed(names, context)
     data.mkdir(parents=True, exist_ok=True)
     try:
-        return measured(names, context, arguments, [relative(sys.executable), "-m", "bench", *words])
+        with device.huge_pages_restored():
+            return measured(names, context, arguments, [relative(sys.executable), "-m", "bench", *words])
     finally:
         if not arguments.keep:
             clean(data)

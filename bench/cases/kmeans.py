@@ -81,8 +81,8 @@ def kmeans(context: Context, name: str) -> Case:
         bound(file),
         [file],
         notes=(
-            "inertia is computed in f64 from centres and labels, for everyone alike: scikit-learn's own sum in float32 keeps "
-            "three digits of so many rows.",
+            "Inertia is computed in f64 from centres and labels, alike for all: scikit-learn's own sum in float32 keeps three "
+            "digits of eight million rows.",
         ),
         headline=(
             f"k-means of {file.rows / 1e6:.0f} M rows of {COLS}, k = {CLUSTERS}, {ROUNDS} rounds, "

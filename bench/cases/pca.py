@@ -72,7 +72,7 @@ def bound_of(file: DataFile, kernel: Leg, *, headline: bool = False) -> Bound:
     return Bound(float(n) * d * (d + 1), float(file.nbytes), 0.0, kernel.name, None, "every row read once", headline=headline)
 
 
-VARIANCE_NOTE = "Captured variance is measured on the same 8192 rows for everyone; explained_variance_ratio_ is what each says."
+VARIANCE_NOTE = "Captured variance is measured on the same 8192 rows for all; explained_variance_ratio_ is what each says."
 
 
 def pca(context: Context) -> Case:

@@ -191,7 +191,7 @@ def iterative(context: Context, algorithm: str, title: str, hides: bool) -> Case
             "The process limit counts the page cache too. Two levels keep three quarters of it as objects, the first that fit, "
             "as a block of Spark's never evicts another one of its own data set; ours has a budget of 64 MiB. Writing counts "
             "pickling and reading counts unpickling, for all. Making the rows is not timed; writing and syncing them is.",
-            *(("NumPy multiplies with one thread in all models: a core is free for whoever moves bytes.",) if hides else ()),
+            *(("NumPy multiplies with one thread in all models: the other core is free for moving bytes.",) if hides else ()),
         ),
     )
 

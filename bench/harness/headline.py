@@ -13,14 +13,15 @@ HEADS = ["work", "against", "ratio", "lowest to highest", "runs"]
 def document(runs: list[results.Run], names: Sequence[str]) -> str:
     """A case in some lines: one each for the comparisons that are marked, and one for the share of its bound."""
     found = results.by_case([run for run in runs if not run["quick"]])
-    rows, missing = [], []
+    rows, missing, gaps = [], [], []
     for name in names:
         counted = results.counted(found.get(name, []))
         rows += case_rows(counted) if counted else []
         missing += [] if counted else [name]
+        gaps += tables.missing_words(counted)
     if not rows:
         return "Not measured yet.\n"
-    parts = [tables.conditions(runs[-1]), code_words(runs, names), tables.table(HEADS, rows)]
+    parts = [tables.conditions(runs[-1]), code_words(runs, names), tables.table(HEADS, rows), *gaps]
     if missing:
         parts.append(f"Not measured: {', '.join(missing)}.")
     return "\n\n".join(parts) + "\n"

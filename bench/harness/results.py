@@ -197,6 +197,11 @@ def limits(run: Run, access: str) -> list[float | None]:
     return found
 
 
+def missing_limits(run: Run) -> list[str]:
+    """The device's legs that did not go through all rounds: a limit without them may be too low."""
+    return [leg["name"] for leg in run["legs"] if leg["access"] and endings(leg)]
+
+
 def bound_seconds(run: Run) -> list[dict[str, float]]:
     """Of each round, the seconds that cores, reading and writing need at least; what has no measured speed is left out.
 

@@ -57,7 +57,13 @@ def case_section(runs: list[Case]) -> str:
     together = (
         table(["against", "at least", "ratio, median (lowest to highest)", "in words"], rows) if rows else "No complete run."
     )
-    return "\n\n".join([*heads, together, runs_table(runs)])
+    return "\n\n".join([*heads, together, *missing_words(counted), runs_table(runs)])
+
+
+def missing_words(runs: list[Case]) -> list[str]:
+    missing = {name for run in runs for name in results.missing_limits(run)}
+    case = runs[-1]["case"] if runs else ""
+    return [f"**{case}: the device's limit may be too low, for these failed: {'; '.join(sorted(missing))}.**"] if missing else []
 
 
 def runs_table(runs: list[Case]) -> str:

@@ -174,7 +174,7 @@ def product_error(c: Array, a: Array, b: Array) -> float:
 
 
 def captured_variance(path: str, components: Array, mean: Array, rows: int = 8192) -> float:
-    """The share of variance that the components hold, of the same rows for everyone, spread over the whole file."""
+    """The share of variance that the components hold, of the same rows for all, spread over the whole file."""
     x = np.load(path, mmap_mode="r")
     chosen = np.unique(np.linspace(0, len(x) - 1, rows).astype(np.int64))
     axes = np.linalg.qr(np.asarray(components, np.float64).T)[0]
@@ -188,7 +188,7 @@ def captured_variance(path: str, components: Array, mean: Array, rows: int = 819
 
 
 def start_centers(path: str, clusters: int) -> Array:
-    """Rows to begin with, the same for everyone: different ones of the first twenty thousand, in which all kinds of rows are."""
+    """Rows to begin with, the same for all: different ones of the first twenty thousand, in which all kinds of rows are."""
     x = np.load(path, mmap_mode="r")
     chosen = np.random.default_rng(0).choice(min(len(x), 20_000), clusters, replace=False)
     return np.asarray(x[np.sort(chosen)])

@@ -54,7 +54,7 @@ def gemm(spec: Spec) -> Result:
 
 
 def gemm_memory(spec: Spec) -> Result:
-    """The same kernel with everything in memory: NumPy arrays in and out. `cols`: so many columns of B only."""
+    """The same kernel with everything in memory: NumPy arrays in and out. `cols`: a number of columns of B instead of all."""
     configure(spec)
     a, b = np.load(spec["a"]), np.load(spec["b"], mmap_mode="r")
     b = np.array(b[:, : spec.get("cols")])

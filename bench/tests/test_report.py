@@ -71,6 +71,15 @@ def test_the_headline_has_a_line_for_each_marked_ratio_and_the_bound(folder: Pat
     assert "Not measured: pca." in text
 
 
+def test_a_limit_that_failed_is_told_in_the_headline_and_in_the_details(tmp_path: Path) -> None:
+    run = made()
+    run["legs"].append({**leg("fio, huge pages", ended(0, "failed", 1.0)), "access": "read"})
+    runner.claim(tmp_path, run)
+    words = "**gemm: the device's limit may be too low, for these failed: fio, huge pages.**"
+    assert words in text_of(tmp_path) and words in headline.document(results.load(tmp_path), ["gemm"])
+    assert "too low" not in headline.document([made()], ["gemm"])
+
+
 def test_a_trial_is_marked_and_has_no_place_in_the_headline(tmp_path: Path) -> None:
     runner.claim(tmp_path, {**made(), "quick": True})
     assert "a trial of small size" in text_of(tmp_path)
