@@ -34,6 +34,8 @@ RULES = 2
 LARGEST_ERROR = 10.0
 """In units of legs.measure.product_error; a fast wrong answer is no answer."""
 
+NO_FIO = "fio is not installed; it comes with the system's package manager"
+
 EXAMPLES = {
     "example": ["-p", "outcore-engine", "--example", "stream_and_gather"],
     "look_up": ["-p", "outcore", "--example", "look_up"],
@@ -45,6 +47,7 @@ Facts = dict[str, Any]
 def run_case(case: Case, context: Context, facts: Facts, folder: Path, say: Callable[[str], None]) -> Facts:
     """Measure `case` and leave `<folder>/<case>.<start>.json`."""
     check_needs(case)
+    case = without_device(case) if not device.available() else case
     for file in case.files:
         say(f"{case.name}: making {file.path}")
         make(file)
@@ -233,9 +236,19 @@ def remove_outputs(leg: Leg) -> None:
         path.unlink(missing_ok=True)
 
 
+def without_device(case: Case) -> Case:
+    """The case without its limit; what is held against nothing else is left out."""
+    kept = [leg for leg in case.legs if not leg.access]
+    names = {leg.name for leg in kept}
+    comparisons = [entry for entry in case.comparisons if names & set(entry.rivals)]
+    if case.comparisons and not comparisons:
+        raise Skip(NO_FIO)
+    files = [file for file in case.files if not isinstance(file, RandomFile)]
+    notes = case.notes if len(kept) == len(case.legs) else (*case.notes, f"The device's limit is not known: {NO_FIO}.")
+    return dataclasses.replace(case, legs=kept, comparisons=comparisons, files=files, notes=notes)
+
+
 def check_needs(case: Case) -> None:
-    if any(leg.access for leg in case.legs) and not device.available():
-        raise Skip("fio is not installed; it comes with the system's package manager")
     if "cc" in case.needs and shutil.which("cc") is None:
         raise Skip("no C compiler is installed")
     for package in ("torch", "dask_ml", "pyarrow"):

@@ -6,7 +6,7 @@ import pytest
 
 import run
 from cases import BUILDERS, HEADLINE, limits, pca, products, reads, sparse
-from harness import data, device
+from harness import data, device, runner
 from harness.model import GIB, MIB, ROOT, Case, Context, DataFile, Skip, SparseFolder
 
 CONTEXT = Context("scratch/outcore-bench", scale=0.02)
@@ -53,6 +53,16 @@ def test_the_device_is_measured_with_small_and_with_huge_pages() -> None:
         ("randread 512", False),
         ("randread 512", True),
     ]
+
+
+def test_without_fio_a_case_has_its_rivals_left_or_is_skipped() -> None:
+    case = runner.without_device(BUILDERS["csrmm-256"](CONTEXT))
+    assert not any(leg.access for leg in case.legs) and case.comparisons and len(case.files) == 2
+    assert any("limit is not known" in note for note in case.notes)
+    with pytest.raises(Skip, match="fio"):
+        runner.without_device(BUILDERS["streams-read"](CONTEXT))
+    hot = BUILDERS["samples-hot"](CONTEXT)
+    assert runner.without_device(hot).notes == hot.notes
 
 
 def test_a_name_chooses_its_case_and_a_beginning_all_that_begin_so() -> None:
