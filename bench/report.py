@@ -1,8 +1,7 @@
 """Tables and plots from raw results: `python bench/report.py [--results FOLDER]`.
 
 Each folder gets a README.md beside the raw numbers, with every run of every case. Without FOLDER, and for a folder under
-bench/results, the headline table in bench/README.md is made too, between its markers, of the newest folder there. Running it
-again changes nothing.
+bench/results, the headline table in bench/README.md is made too, between its markers. Running it again changes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ def main(words: list[str]) -> int:
         write_details(one)
         print(relative(one / "README.md"))
     if is_kept:
-        write_headline(folders[0], ROOT / "bench" / "README.md")
+        write_headline(most_complete(folders), ROOT / "bench" / "README.md")
         print("bench/README.md")
     return 0
 
@@ -51,6 +50,15 @@ def write_details(folder: Path) -> None:
 RULES = """Made by `bench/report.py` from the files beside it; [PROTOCOL.md](../../PROTOCOL.md) says how they were taken.
 Each run of a case has a file of its own, with the exact command of every leg, and is told here; none is replaced by a later
 one. What a case says in one number counts every complete run of the code that was measured last."""
+
+
+def most_complete(folders: list[Path]) -> Path:
+    """The newest of those that have the most cases of the headline: to measure one case alone does not take away the others."""
+
+    def measured(folder: Path) -> int:
+        return len(headline.measured(results.load(folder), HEADLINE))
+
+    return max(sorted(folders), key=lambda folder: (measured(folder), folder.name))
 
 
 def write_headline(folder: Path, readme: Path) -> None:

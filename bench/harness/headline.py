@@ -12,24 +12,24 @@ HEADS = ["work", "against", "ratio", "lowest to highest", "runs"]
 
 def document(runs: list[results.Run], names: Sequence[str]) -> str:
     """A case in some lines: one each for the comparisons that are marked, and one for the share of its bound."""
-    found = results.by_case([run for run in runs if not run["quick"]])
-    rows, missing, gaps = [], [], []
-    for name in names:
-        counted = results.counted(found.get(name, []))
-        rows += case_rows(counted) if counted else []
-        missing += [] if counted else [name]
-        gaps += tables.missing_words(counted)
+    found = measured(runs, names)
+    rows = [row for counted in found.values() for row in case_rows(counted)]
     if not rows:
         return "Not measured yet.\n"
-    parts = [tables.conditions(runs[-1]), code_words(runs, names), tables.table(HEADS, rows), *gaps]
+    code = ", ".join(dict.fromkeys(tables.code(run) for counted in found.values() for run in counted))
+    gaps = [words for counted in found.values() for words in tables.missing_words(counted)]
+    missing = [name for name in names if name not in found]
+    parts = [tables.conditions(runs[-1]), f"Code: {code}.", tables.table(HEADS, rows), *gaps]
     if missing:
         parts.append(f"Not measured: {', '.join(missing)}.")
     return "\n\n".join(parts) + "\n"
 
 
-def code_words(runs: list[results.Run], names: Sequence[str]) -> str:
-    counted = [run for name in names for run in results.counted(results.by_case(runs).get(name, []))]
-    return f"Code: {', '.join(dict.fromkeys(map(tables.code, counted)))}."
+def measured(runs: list[results.Run], names: Sequence[str]) -> dict[str, list[results.Run]]:
+    """The runs that count of each case that has some; trials do not."""
+    found = results.by_case([run for run in runs if not run["quick"]])
+    counted = {name: results.counted(found.get(name, [])) for name in names}
+    return {name: runs for name, runs in counted.items() if runs}
 
 
 def case_rows(runs: list[results.Run]) -> list[list[str]]:

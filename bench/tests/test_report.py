@@ -80,6 +80,14 @@ def test_a_limit_that_failed_is_told_in_the_headline_and_in_the_details(tmp_path
     assert "too low" not in headline.document([made()], ["gemm"])
 
 
+def test_the_headline_is_of_the_newest_folder_that_has_the_most_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "HEADLINE", ("gemm", "pca"))
+    for name, cases in {"2026-01-01": ("gemm", "pca"), "2026-01-02": ("pca", "gemm"), "2026-01-03": ("gemm",)}.items():
+        for case_name in cases:
+            runner.claim(tmp_path / name, {**made(), "case": case_name})
+    assert report.most_complete(results.all_in(tmp_path)).name == "2026-01-02"
+
+
 def test_a_trial_is_marked_and_has_no_place_in_the_headline(tmp_path: Path) -> None:
     runner.claim(tmp_path, {**made(), "quick": True})
     assert "a trial of small size" in text_of(tmp_path)
