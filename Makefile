@@ -1,7 +1,8 @@
 # build   the environment in .venv, with the package and what the demo needs
 # demo    components of 70,000 images within 32 MiB, clusters of 63,436 texts within 256 MiB, told in report.html
 # test    everything; ends with the counts
-# bench   measurements against the device's limit and other libraries; see bench/README.md
+# bench   the headline table of bench/README.md, measured here: 55 minutes, 15 GB of disk, and fio from the system's packages
+# rivals  what the other cases of `python -m bench --all` need besides: other libraries in environments of their own
 # lint    formats, lints and types
 # clean   remove what the others made
 
@@ -11,7 +12,7 @@ export PIP_QUIET := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SOURCES := $(shell find crates bindings/python -name '*.rs' -o -name Cargo.toml) Cargo.toml Cargo.lock pyproject.toml
 
-.PHONY: build demo test bench lint clean
+.PHONY: build demo test bench rivals lint clean
 .DELETE_ON_ERROR:
 
 build: .venv/built
@@ -36,10 +37,13 @@ test: build .venv/tested
 	.ci/test
 
 bench: build
-	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/maturin develop --release --quiet --extras demo,bench,torch
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/maturin develop --release --quiet --extras demo,bench
+	$(BIN)/python -m bench
+
+rivals: build
+	VIRTUAL_ENV=$(CURDIR)/.venv $(BIN)/maturin develop --release --quiet --extras demo,bench,rivals
 	$(PYTHON) -m venv .venv/rivals
 	.venv/rivals/bin/python -m pip install -r bench/rivals.txt
-	$(BIN)/python -m bench
 
 lint: build .venv/tested
 	.ci/lint

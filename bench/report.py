@@ -1,7 +1,7 @@
 """Tables and plots from raw results: `python bench/report.py [--results FOLDER]`.
 
-Without FOLDER: all under bench/results, one a day and machine, the newest first, told in bench/README.md between its markers.
-Results that lie elsewhere get a README of their own beside them. Running it again changes nothing.
+Each folder gets a README.md beside the raw numbers, with every run of every case. Without FOLDER, and for a folder under
+bench/results, the headline table in bench/README.md is made too, between its markers. Running it again changes nothing.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from harness import plots, results, tables
+from cases import HEADLINE
+from harness import headline, plots, results, tables
 from harness.model import ROOT, relative
 
-BEGIN = "<!-- results: made by bench/report.py from the raw numbers, not written by hand -->"
-END = "<!-- end of results -->"
+BEGIN = "<!-- headline: made by bench/report.py from the raw numbers, not written by hand -->"
+END = "<!-- end of headline -->"
 
 KEPT = ROOT / "bench" / "results"
 
@@ -27,38 +27,50 @@ def main(words: list[str]) -> int:
     given = parser.parse_args(words).results
     folder = Path(given).resolve() if given else KEPT
     is_kept = folder.is_relative_to(KEPT)
-    folders = [one for one in (results.all_in(KEPT) if is_kept else [folder]) if any(one.glob("*.json"))]
-    if not folders:
+    folders = results.all_in(KEPT) if is_kept else [folder]
+    if not any(any(one.glob("*.json")) for one in folders):
         print(f"no results in {relative(folder)}", file=sys.stderr)
         return 1
-    readme = ROOT / "bench" / "README.md" if is_kept else folder / "README.md"
-    write(folders, readme)
-    print(relative(readme))
+    for one in folders:
+        write_details(one)
+        print(relative(one / "README.md"))
+    if is_kept:
+        write_headline(most_complete(folders), ROOT / "bench" / "README.md")
+        print("bench/README.md")
     return 0
 
 
-def write(folders: Sequence[Path], readme: Path) -> None:
-    blocks = [told(folder, readme) for folder in folders]
-    if len(folders) > 1:
-        blocks = [f"## {folder.name}\n\n{block}" for folder, block in zip(folders, blocks, strict=True)]
-    readme.write_text(between_markers(readme.read_text() if readme.exists() else "", "\n".join(blocks)))
+def write_details(folder: Path) -> None:
+    runs = results.load(folder)
+    drawn = plots.draw(runs, folder / "plots")
+    links = {name: os.path.relpath(path, folder) for name, path in drawn.items()}
+    (folder / "README.md").write_text(f"# {folder.name}\n\n{RULES}\n\n{tables.document(runs, links)}")
 
 
-def told(folder: Path, readme: Path) -> str:
-    """The results in a folder; their plots are drawn beside them."""
-    cases = results.load(folder)
-    drawn = plots.draw(cases, folder / "plots")
-    links = {name: os.path.relpath(path, readme.parent) for name, path in drawn.items()}
-    raw = os.path.relpath(folder, readme.parent)
-    return f"{tables.document(cases, links)}\nRaw numbers, with the exact command of every leg: [{raw}]({raw}).\n"
+RULES = """Made by `bench/report.py` from the files beside it; [PROTOCOL.md](../../PROTOCOL.md) says how they were taken.
+Each run of a case has a file of its own, with the exact command of every leg, and is told here; none is replaced by a later
+one. What a case says in one number counts every complete run of the code that was measured last."""
+
+
+def most_complete(folders: list[Path]) -> Path:
+    """The newest of those that have the most cases of the headline: to measure one case alone does not take away the others."""
+
+    def measured(folder: Path) -> int:
+        return len(headline.measured(results.load(folder), HEADLINE))
+
+    return max(sorted(folders), key=lambda folder: (measured(folder), folder.name))
+
+
+def write_headline(folder: Path, readme: Path) -> None:
+    details = os.path.relpath(folder, readme.parent)
+    made = headline.document(results.load(folder), HEADLINE)
+    block = f"{made}\nEvery run of every case, with all legs: [{details}]({details}/README.md).\n"
+    readme.write_text(between_markers(readme.read_text(), block))
 
 
 def between_markers(text: str, block: str) -> str:
-    """`text` with `block` in place of what stood between the markers; without markers, at its end."""
-    if BEGIN in text and END in text:
-        before, after = text[: text.index(BEGIN)], text[text.index(END) + len(END) :]
-    else:
-        before, after = text + ("\n" if text and not text.endswith("\n\n") else ""), "\n"
+    """`text` with `block` in place of what stood between the markers."""
+    before, after = text[: text.index(BEGIN)], text[text.index(END) + len(END) :]
     return f"{before}{BEGIN}\n\n{block}\n{END}{after}"
 
 

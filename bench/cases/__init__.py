@@ -18,3 +18,19 @@ BUILDERS: dict[str, Callable[[Context], Case]] = {
     **reads.BUILDERS,
     **fits.BUILDERS,
 }
+
+HEADLINE = (
+    "gemm-512MiB",
+    "csrmm-256",
+    "gram-16",
+    "csrcsc",
+    "libsvm",
+    "pca",
+    "kmeans-clouds",
+    "streams-read",
+    "streams-write",
+    "samples-512B",
+    "samples-4096B",
+    "samples-hot",
+)
+"""What `make bench` measures, in this order: files are shared by neighbours."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from cases.limits import limit_file, limit_legs
 from cases.products import (
     GEMM_BOUND,
     KERNEL,
@@ -24,8 +25,8 @@ from harness.model import GIB, Bound, Case, Comparison, Context, DataFile, Leg
 SIDES = (512, 1024, 2048, 4096, 8192)
 DISK_SIDES = (4096, 8192)
 MEMORY = 4 * GIB
-SHARE_OF_SECONDS = 1 / 3
-"""Short calls settle in ten seconds; five sizes at thirty each would be an hour for nothing."""
+SECONDS = 10.0
+"""Short calls settle in them."""
 
 
 def square_files(context: Context, n: int) -> tuple[DataFile, DataFile]:
@@ -36,7 +37,7 @@ def square_files(context: Context, n: int) -> tuple[DataFile, DataFile]:
 def in_memory(context: Context, side: int) -> Case:
     n = context.side(side)
     a, b = square_files(context, n)
-    spec: dict[str, Any] = {"a": a.path, "b": b.path, "short": True, "seconds": context.seconds * SHARE_OF_SECONDS}
+    spec: dict[str, Any] = {"a": a.path, "b": b.path, "short": True, "seconds": context.seconds(SECONDS)}
     ours = {**spec, "memory": MEMORY, "scratch": context.path("scratch")}
     flops = 2.0 * n**3
     legs = with_mkl(
@@ -66,27 +67,27 @@ def on_disk(context: Context, side: int) -> Case:
     n = context.side(side)
     a, b = square_files(context, n)
     out = context.path("c.npy")
-    spec: dict[str, Any] = {"a": a.path, "b": b.path, "out": out, "seconds": context.seconds * SHARE_OF_SECONDS}
+    spec: dict[str, Any] = {"a": a.path, "b": b.path, "out": out, "seconds": context.seconds(SECONDS)}
     cold = (a.path, b.path)
     ours = Leg(OURS, "ours.gemm", {**spec, "memory": MEMORY, "scratch": context.path("scratch")}, cold=cold, outputs=(out,))
     rival = Leg("numpy load, matmul, save", "with_numpy.gemm_load_save", spec, cold=cold, outputs=(out,), unset=steering())
     durable = Leg(
         "numpy load, matmul, save, fsync", rival.function, {**spec, "durable": True}, cold=cold, outputs=(out,), unset=steering()
     )
-    memory = {"a": a.path, "b": b.path, "short": True, "seconds": context.seconds * SHARE_OF_SECONDS, "memory": MEMORY}
+    memory = {"a": a.path, "b": b.path, "short": True, "seconds": context.seconds(SECONDS), "memory": MEMORY}
     kernel = Leg(KERNEL, "ours.gemm_memory", {**memory, "scratch": context.path("scratch")}, 2.0 * n**3)
     read, written = gemm_bytes(n, n, n, MEMORY)
     return Case(
         f"fits-disk-{side}",
         f"gemm f32 {side}^3 from file to file, everything fits in memory",
         "s",
-        [ours, rival, durable, kernel],
+        [ours, rival, durable, kernel, *limit_legs(context, "read", "write")],
         [
             Comparison(ours.name, (durable.name,), "numpy, result on the device", 1.0),
             Comparison(ours.name, (rival.name,), "numpy, result left in the kernel's cache", 1.0),
         ],
         Bound(2.0 * n**3, read, written, KERNEL, None, GEMM_BOUND),
-        [a, b],
+        [a, b, limit_file(context)],
         notes=(
             "outcore returns when the result is durable on the device; numpy runs with OpenBLAS unsteered.",
             *steering_notes(),

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cases.limits import limit_legs, limit_names
 from cases.pca import tall_file
 from harness.model import MIB, Bound, Case, Comparison, Context, Leg, Measure, relative
 
 BLOCK = MIB
 STREAM_DEPTHS = (4, 8, 16, 32)
-GATHER_DEPTHS = (32, 64, 128, 256)
 GATHER_BATCHES = (1024, 4096, 16384)
 PLACES_PER_REQUEST = 256
 """A batch that holds more of the file's places has neighbours and repeats, which gather reads once: no like for like with fio."""
+SECONDS = 30.0
 CORE = 0
 EXAMPLE_BUDGET = 256 * MIB
 """What the example gives its engine."""
@@ -29,7 +30,7 @@ def program() -> str:
 
 def stream(context: Context) -> Case:
     file = tall_file(context)
-    timing: dict[str, Any] = {"seconds": context.seconds}
+    timing: dict[str, Any] = {"seconds": context.seconds(SECONDS)}
     ours = Leg(
         "outcore stream",
         "tools.example",
@@ -38,24 +39,18 @@ def stream(context: Context) -> Case:
         limited=True,
         sweep=tuple({"arguments": ["stream", file.path, BLOCK, depth]} for depth in STREAM_DEPTHS),
     )
-    fio = Leg(
-        "fio io_uring read",
-        "tools.fio",
-        {**timing, "file": file.path, "size_bytes": file.nbytes // BLOCK * BLOCK, "rw": "read", "bs": BLOCK, "count": "bytes"},
-        cold=(file.path,),
-        sweep=tuple({"iodepth": depth} for depth in STREAM_DEPTHS),
-    )
+    size = file.nbytes // BLOCK * BLOCK
     return Case(
         "stream",
         f"stream over {file.nbytes / 2**30:.1f} GiB in blocks of 1 MiB, budget 256 MiB, process limited to 64 MiB more",
         "GB/s",
-        [ours, fio],
-        [Comparison(ours.name, (fio.name,), "fio io_uring, same block size, direct", 0.95)],
+        [ours, *limit_legs(context, "read", file=(file.path, size))],
+        [Comparison(ours.name, limit_names("read"), "the device's limit, sequential read", 0.95)],
         Bound(note="the device's sequential read"),
         [file],
         limit_over_bytes=EXAMPLE_BUDGET,
-        needs=("fio", "example"),
-        notes=("Read-ahead and fio's depth are each chosen by a sweep.",),
+        needs=("example",),
+        notes=("Read-ahead is chosen by a sweep.",),
         measures=(Measure(ours.name, "cores", "one core", at_most=0.10),),
     )
 
@@ -63,7 +58,7 @@ def stream(context: Context) -> Case:
 def gather(context: Context, size: int) -> Case:
     file = tall_file(context)
     count = context.count(1_000_000)
-    timing: dict[str, Any] = {"seconds": context.seconds, "core": CORE}
+    timing: dict[str, Any] = {"seconds": context.seconds(SECONDS), "core": CORE}
     ours = Leg(
         "outcore gather",
         "tools.example",
@@ -71,33 +66,17 @@ def gather(context: Context, size: int) -> Case:
         cold=(file.path,),
         sweep=tuple({"arguments": ["gather", file.path, size, count, batch]} for batch in batches(file.nbytes // size)),
     )
-    registered = {"fixedbufs": 1, "registerfiles": 1}
-    fio = Leg(
-        "fio io_uring randread",
-        "tools.fio",
-        {
-            **timing,
-            "file": file.path,
-            "size_bytes": file.nbytes // size * size,
-            "rw": "randread",
-            "bs": size,
-            "count": "requests",
-        },
-        cold=(file.path,),
-        sweep=tuple({"iodepth": depth, **more} for depth in GATHER_DEPTHS for more in ({}, registered)),
-    )
+    access, whole = f"randread {size}", (file.path, file.nbytes // size * size)
     return Case(
         f"gather-{size}B",
         f"gather of {size} B at random from a cold file of {file.nbytes / 2**30:.1f} GiB, one core",
         "IOPS",
-        [ours, fio],
-        [Comparison(ours.name, (fio.name,), "fio io_uring randread at its best depth", 0.9)],
+        [ours, *limit_legs(context, access, file=whole, count="requests")],
+        [Comparison(ours.name, limit_names(access), "the device's limit, random reads", 0.9)],
         Bound(note="the device's random reads"),
         [file],
-        needs=("fio", "example"),
-        notes=(
-            "fio's depth, with and without registered buffers and files, and the batch of gather are each chosen by a sweep.",
-        ),
+        needs=("example",),
+        notes=("The batch of gather is chosen by a sweep.",),
     )
 
 

@@ -6,19 +6,22 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from harness import device
+from cases.limits import limit_legs, limit_names
 from harness.model import GIB, KIB, MIB, Bound, Case, Comparison, Context, Leg, Measure, SampleSet, relative
 
-TOTAL = 4 * GIB
-"""Of a dataset; the budget is an eighth."""
+TOTAL, MOST_SAMPLES = 4 * GIB, 4_194_304
+"""Of a dataset, 2 GiB of the smallest; the budget is an eighth."""
 BATCH = 256
 PASS_BYTES, PASS_SAMPLES = 2 * GIB, 1_000_000
 """Of one timed pass, at most: less than an epoch, so that no sample comes again."""
 FILES = 100_000
 """Files of one sample each, at most."""
-DEPTHS, STREAM_DEPTHS = (32, 64, 128, 256), (4, 8, 16, 32)
+THREADS = 32
+"""Of the program that reads a file a sample, besides one."""
+SECONDS = 5.0
+"""Of a leg: several passes of a chunk shuffle, or a part of one of a global shuffle of small samples."""
+HEADLINE_SIZES = (512, 4 * KIB)
 LARGE = 128 * KIB
-"""From here on a depth of 64 fills every queue."""
 CORE = (os.cpu_count() or 1) - 1
 """The first one has most of the machine's interrupts."""
 
@@ -57,10 +60,10 @@ OPENABLE, OPENED = 1_000_000, 2000
 
 
 def cold(context: Context, size: int) -> Case:
-    total = max(64 * MIB, int(TOTAL * context.scale)) // size * size
+    total = max(64 * MIB, int(min(TOTAL, MOST_SAMPLES * size) * context.scale)) // size * size
     data = SampleSet(context.path(f"samples-{size}"), size, total // size)
     files = SampleSet(context.path(f"files-{size}"), size, min(FILES, data.count), "files")
-    timing: dict[str, Any] = {"seconds": context.seconds / 3, "core": CORE}
+    timing: dict[str, Any] = {"seconds": context.seconds(SECONDS), "core": CORE}
     taken = max(BATCH, min(PASS_SAMPLES, PASS_BYTES // size, data.count))
     spec = {
         **timing,
@@ -81,57 +84,64 @@ def cold(context: Context, size: int) -> Case:
         )
         for shuffle in ("global", "chunk")
     )
-    there = {"file": f"{data.path}/samples", "size_bytes": total, "count": "bytes"}
-
-    def fio(rw: str, block: int, depths: tuple[int, ...], **options: Any) -> Leg:
-        return Leg(
-            f"fio io_uring {rw}{', 1 MiB' if rw == 'read' else ''}{', into huge pages' if options else ''}",
-            "tools.fio",
-            {**timing, **there, "rw": rw, "bs": block, **options},
-            cold=(data.path,),
-            sweep=tuple({"iodepth": depth} for depth in depths),
-        )
-
-    depths = DEPTHS if size < LARGE else STREAM_DEPTHS
-    random, stream = fio("randread", size, depths), fio("read", MIB, STREAM_DEPTHS)
-    random_huge, stream_huge = fio("randread", size, depths, **device.HUGE), fio("read", MIB, STREAM_DEPTHS, **device.HUGE)
-    huge = ((everywhere, random_huge), (chunks, stream_huge)) if device.has_huge_pages() else ()
+    access, whole = f"randread {size}", (f"{data.path}/samples", total // MIB * MIB)
     alone, together = (
         Leg(
-            f"a file a sample, {threads} thread{'s' if threads > 1 else ''}",
-            "samples.files",
-            {"path": files.path, "size": size, "count": files.count, "threads": threads, "seconds": context.seconds / 3},
+            f"a file a sample, in C, {threads} thread{'s' if threads > 1 else ''}",
+            "tools.file_reader",
+            {
+                "path": files.path,
+                "size": size,
+                "count": files.count,
+                "threads": threads,
+                "seconds": context.seconds(SECONDS),
+                "program": context.path("programs/file_reader"),
+            },
             cold=(files.path,),
         )
-        for threads in (1, 32)
+        for threads in (1, THREADS)
     )
+    in_headline = size in HEADLINE_SIZES
     return Case(
         f"samples-{size}B",
         f"samples of {size} B in random order out of {total / GIB:.1f} GiB, batches as NumPy arrays, checksums on, one core, "
         f"budget {total // 8 // MIB} MiB, process limited to 64 MiB more",
         "GB/s",
-        [everywhere, chunks, random, stream, *(leg for _, leg in huge), alone, together],
+        [everywhere, chunks, alone, together, *limit_legs(context, access, "read", file=whole)],
         [
-            Comparison(everywhere.name, (random.name,), "fio io_uring randread at its best depth, ours by global shuffle", 0.9),
-            Comparison(chunks.name, (stream.name,), "the device's sequential read, ours by chunk shuffle", 0.9),
             Comparison(
-                chunks.name,
-                (alone.name,),
-                "a file a sample on ext4, one thread, ours by chunk shuffle",
-                28 if size == 512 else None,
+                everywhere.name,
+                limit_names(access),
+                f"the device's limit, random reads of {size:,} B; global shuffle",
+                0.9,
+                headline=in_headline,
             ),
-            Comparison(chunks.name, (together.name,), "a file a sample on ext4, 32 threads, ours by chunk shuffle"),
-            *(Comparison(ours.name, (leg.name,), f"{leg.name}, which computes nothing") for ours, leg in huge),
+            Comparison(
+                chunks.name, limit_names("read"), "the device's limit, sequential read; chunk shuffle", 0.9, headline=in_headline
+            ),
+            Comparison(
+                everywhere.name,
+                (together.name,),
+                f"a file a sample, {THREADS} threads in C; global shuffle",
+                headline=in_headline,
+            ),
+            Comparison(
+                chunks.name, (alone.name,), "a file a sample, one thread in C; chunk shuffle", 28 if size == 512 else None
+            ),
+            Comparison(chunks.name, (together.name,), f"a file a sample, {THREADS} threads in C; chunk shuffle"),
         ],
         Bound(note="the device's random, and its sequential read"),
         [data, files],
         limit_over_bytes=total // 8,
-        needs=("fio",),
+        needs=("cc",),
         notes=(
             f"A pass takes {taken:,} samples of a new epoch, less than all; that none came twice is checked after it. fio reads "
-            f"the same file, its depth by a sweep. The files are {files.count:,}, a thousand a folder, opened, read and closed "
-            "in random order.",
+            f"the same file and may use all cores. The files are {files.count:,}, a thousand a folder, opened, read and closed "
+            "in random order by a program in C that may use all cores.",
         ),
+        headline=f"samples of {size:,} B in random order, {total / GIB:.0f} GiB within {total // 8 // MIB} MiB"
+        if in_headline
+        else "",
     )
 
 
@@ -139,37 +149,51 @@ def hot(context: Context) -> Case:
     count = context.count(HOT_SAMPLES)
     data = SampleSet(context.path("samples-hot"), HOT_BYTES, count)
     array = SampleSet(context.path("samples-hot.npy"), HOT_BYTES, count, "npy")
-    spec: dict[str, Any] = {"seconds": context.seconds / 3, "core": CORE, "batch": BATCH, "count": count, "size": HOT_BYTES}
-    chunks = SampleSet(context.path("hot-litdata"), HOT_BYTES, count, "loader litdata")
+    spec: dict[str, Any] = {"seconds": context.seconds(10), "core": CORE, "batch": BATCH, "count": count, "size": HOT_BYTES}
     memory = 2 * count * HOT_BYTES
     ours = Leg("outcore, kept in memory", "samples.hot", {**spec, "path": data.path, "memory": memory})
     numpy = Leg("numpy, indices into a memory map", "samples.memory_map", {**spec, "path": array.path})
     torch = Leg("PyTorch DataLoader over a memory map", "samples.torch_map", {**spec, "path": array.path})
     whole = Leg(f"{torch.name}, whole batches", "samples.torch_map", {**spec, "path": array.path, "whole": True})
-    litdata = Leg(
-        "LitData",
-        "loaders.hot",
-        {**spec, "path": chunks.path, "loader": "litdata", "seed": 1, "workers": 0, "threads": 1},
-        rival=True,
-    )
     return Case(
         "samples-hot",
         f"{count:,} samples of {HOT_BYTES} B in memory, global shuffle, batches of {BATCH}, one core",
         "IOPS",
-        [ours, numpy, torch, whole, litdata],
+        [ours, numpy, torch, whole],
         [
-            Comparison(ours.name, (numpy.name,), "numpy's indices into a memory map", 0.7),
-            Comparison(ours.name, (torch.name,), torch.name, 5),
-            Comparison(ours.name, (whole.name,), whole.name),
-            Comparison(ours.name, (litdata.name,), "LitData, its chunks in the kernel's cache", 5),
+            Comparison(ours.name, (numpy.name,), "numpy's indices into a memory map", 0.7, headline=True),
+            Comparison(ours.name, (torch.name,), torch.name, 5, headline=True),
+            Comparison(ours.name, (whole.name,), whole.name, headline=True),
         ],
         Bound(note="memory"),
-        [data, array, chunks],
-        needs=("rivals",),
+        [data, array],
+        needs=("torch",),
         notes=(
             "All bytes are in memory before the clock starts: in ours by a first epoch, for the others in the page cache. "
             "PyTorch's loader collates rows, as most people have it; whole batches come by one index each, by BatchSampler.",
         ),
+        headline=f"{count:,} samples of {HOT_BYTES:,} B kept in memory, global shuffle",
+    )
+
+
+def hot_litdata(context: Context) -> Case:
+    """Apart, for LitData is in an environment of its own."""
+    count = context.count(HOT_SAMPLES)
+    data = SampleSet(context.path("samples-hot"), HOT_BYTES, count)
+    chunks = SampleSet(context.path("hot-litdata"), HOT_BYTES, count, "loader litdata")
+    spec: dict[str, Any] = {"seconds": context.seconds(10), "core": CORE, "batch": BATCH, "count": count, "size": HOT_BYTES}
+    ours = Leg("outcore, kept in memory", "samples.hot", {**spec, "path": data.path, "memory": 2 * count * HOT_BYTES})
+    theirs = {"path": chunks.path, "loader": "litdata", "seed": 1, "workers": 0, "threads": 1}
+    litdata = Leg("LitData", "loaders.hot", {**spec, **theirs}, rival=True)
+    return Case(
+        "samples-hot-litdata",
+        f"{count:,} samples of {HOT_BYTES} B in memory, global shuffle, batches of {BATCH}, one core",
+        "IOPS",
+        [ours, litdata],
+        [Comparison(ours.name, (litdata.name,), "LitData, its chunks in the kernel's cache", 5)],
+        Bound(note="memory"),
+        [data, chunks],
+        needs=("rivals",),
     )
 
 
@@ -178,7 +202,7 @@ def epoch(context: Context) -> Case:
     total = count * EPOCH_BYTES
     ours = SampleSet(context.path("epoch-outcore"), EPOCH_BYTES, count, labelled=True)
     theirs = {name: SampleSet(context.path(f"epoch-{name}"), EPOCH_BYTES, count, f"loader {name}") for name in LOADERS}
-    spec = {"size": EPOCH_BYTES, "count": count, "batch": BATCH, "seed": 1, "core": CORE, "seconds": 4 * context.seconds}
+    spec = {"size": EPOCH_BYTES, "count": count, "batch": BATCH, "seed": 1, "core": CORE, "seconds": context.seconds(120)}
     global_, chunk = (
         Leg(
             f"outcore.torch.Loader, {shuffle} shuffle",
@@ -214,7 +238,7 @@ def epoch(context: Context) -> Case:
             for shuffle, leg, held in (("global", global_, tuple(rivals)), ("chunk", chunk, PARTLY))
             for name in held
         ],
-        Bound(read_bytes=total),
+        Bound(note="the device"),
         [ours, *theirs.values()],
         limit_over_bytes=total // 8,
         needs=("rivals",),
@@ -278,7 +302,7 @@ def names(context: Context) -> Case:
     data = SampleSet(context.path("samples-names"), 1, count, named=True)
     files = SampleSet(context.path("files-names"), 0, context.count(OPENABLE), "files")
     program = relative("target/release/examples/look_up")
-    spec: dict[str, Any] = {"seconds": context.seconds / 3, "core": CORE, "program": program}
+    spec: dict[str, Any] = {"seconds": context.seconds(10), "core": CORE, "program": program}
     ours = Leg("outcore, directory in memory", "tools.look_up", {**spec, "arguments": ["dataset", data.path, count]})
     found = Leg(
         "outcore, found, and its name read and compared",
@@ -300,16 +324,16 @@ def names(context: Context) -> Case:
         "IOPS",
         [ours, found, map_, system],
         [
-            Comparison(ours.name, (system.name,), opening, 100),
-            Comparison(found.name, (system.name,), f"{opening}, each name read and compared by ours"),
+            Comparison(found.name, (system.name,), f"{opening}; each name read and compared by ours"),
             Comparison(ours.name, (map_.name,), "a HashMap of strings, and no less", 1),
         ],
         Bound(note="memory"),
         [data, files],
         needs=("look_up",),
         notes=(
-            "A look-up in the directory leads to one candidate, whose name is compared when it is read: by whoever reads the "
-            "sample, or by `find`, which reads it at once; 20,000 random names at most, cold, one after another.",
+            "A look-up in the directory leads to one candidate, whose name is compared when it is read: with the sample, or by "
+            "`find`, which reads it at once; 20,000 random names at most, cold, one after another. Only `find` does the work "
+            "of an open, and is compared with it.",
         ),
         measures=(Measure(ours.name, "part_of_map", "the memory of the map", at_most=0.1),),
     )
@@ -318,6 +342,7 @@ def names(context: Context) -> Case:
 BUILDERS: dict[str, Callable[[Context], Case]] = {
     **{f"samples-{size}B": (lambda context, size=size: cold(context, size)) for size in (512, 4 * KIB, 16 * KIB, LARGE, MIB)},
     "samples-hot": hot,
+    "samples-hot-litdata": hot_litdata,
     "samples-epoch": epoch,
     "samples-resume": resume,
     "samples-names": names,

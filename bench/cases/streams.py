@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cases.limits import buffers, limit_file, limit_legs
+from harness.device import REGISTERED
 from harness.model import GIB, MIB, Bound, Case, Comparison, Context, Leg, Measure
 
 BLOCK = 4 * MIB
 MANY_BLOCK = MIB
-AHEAD, DEPTHS = (2, 4), (2, 4, 8)
-"""Blocks in memory at once, ours and fio's: more of ours are no faster, and out of the core's cache when they are summed."""
+AHEAD = (2, 4)
+"""Blocks in memory at once: more are no faster, and out of the core's cache when they are summed."""
 TOTAL = 8 * GIB
 BUDGET = 64 * MIB
 MANY_BUDGET = 256 * MIB
@@ -43,36 +45,49 @@ def whole(context: Context, kind: str) -> Case:
         )
         for name, copy in (("outcore, lent buffers", False), ("outcore, one copy", True))
     )
-    fio = Leg(
-        f"fio io_uring {kind}, new file",
-        "tools.fio_once",
-        {"file": file, "size_bytes": total, "rw": kind, "bs": BLOCK},
-        work=total,
-        outputs=(file,),
-        sweep=tuple({"iodepth": depth} for depth in DEPTHS),
-    )
+    limits = limit_legs(context, "read") if kind == "read" else new_file_legs(file, total)
+    device = tuple(leg.name for leg in limits)
+    against = "the device's limit, " + ("sequential read" if kind == "read" else "a new file written and synced")
     bound = {"read": Bound(read_bytes=total), "write": Bound(written_bytes=total)}[kind]
     return Case(
         f"streams-{kind}",
         f"{kind} a stream of {total / GIB:.1f} GiB, blocks of 4 MiB, checksums on, budget 64 MiB, process limited to 64 MiB more",
         "GB/s",
-        [lent, copied, fio],
+        [lent, copied, *limits],
         [
-            Comparison(lent.name, (fio.name,), "fio io_uring, same block size, direct, new file", 0.95),
-            Comparison(copied.name, (fio.name,), "fio io_uring, same block size, direct, new file", 0.95),
+            Comparison(lent.name, device, against, 0.95, headline=True),
+            Comparison(copied.name, device, f"{against}; one copy of ours", 0.95),
         ],
         bound,
+        [limit_file(context)] if kind == "read" else [],
         limit_over_bytes=BUDGET,
-        needs=("fio",),
         notes=(
             "Space is set aside before the clock starts and what is written is durable when it stops, on both sides; our blocks "
-            "carry checksums, which are checked when they are read. Blocks ahead and fio's depth are each chosen by a sweep.",
+            "carry checksums, which are checked when they are read. Blocks ahead of ours are chosen by a sweep.",
         ),
+        headline=f"a stream of {total / GIB:.0f} GiB, {kind}, within {BUDGET >> 20} MiB, checksums on",
         measures=(
             Measure(lent.name, "cores", "one core, with lent buffers", at_most=0.20),
             Measure(copied.name, "cores", "one core, with one copy", at_most=0.35),
         ),
     )
+
+
+def new_file_legs(file: str, total: int) -> list[Leg]:
+    """The device's limit of writing, by fio, under the conditions of ours: a new file, its space set aside, synced at the end."""
+    settings = ({"bs": MIB, "iodepth": 8}, {"bs": MIB, "iodepth": 32}, {"bs": BLOCK, "iodepth": 4})
+    return [
+        Leg(
+            f"fio, new file, {pages}",
+            "tools.fio_once",
+            {"file": file, "size_bytes": total, "rw": "write", **memory},
+            work=total,
+            outputs=(file,),
+            sweep=(*({**setting, **REGISTERED} for setting in settings), settings[0]),
+            access="write",
+        )
+        for pages, memory in buffers().items()
+    ]
 
 
 def many(context: Context) -> Case:
@@ -88,7 +103,6 @@ def many(context: Context) -> Case:
         "GB/s",
         [together, alone],
         [Comparison(together.name, (alone.name,), "one stream", 0.9)],
-        Bound(read_bytes=total, written_bytes=total),
         limit_over_bytes=MANY_BUDGET,
         notes=("A thread each reads the streams. Their rates, the slowest's against the fastest's, tell how fair that is.",),
         measures=(Measure(together.name, "slowest", "the fastest stream, by the slowest", at_least=0.7),),
@@ -109,7 +123,6 @@ def records(context: Context) -> Case:
         leg("pickle, lists of 10,000", "pickle lists"),
     )
     arrow, joblib = leg("Arrow IPC, batches of 10,000", "arrow"), leg("joblib, lists of 10,000", "joblib")
-    moved = total * RECORD_BYTES
     return Case(
         "streams-records",
         f"write, fsync and read {total:,} records of {RECORD_BYTES} B, bytes objects on both sides, one core",
@@ -121,7 +134,7 @@ def records(context: Context) -> Case:
             Comparison(ours.name, (arrow.name,), "Arrow IPC", 2),
             Comparison(ours.name, (joblib.name,), "joblib"),
         ],
-        Bound(read_bytes=moved, written_bytes=moved),
+        needs=("pyarrow",),
         notes=("A rate counts records that were both written and read. Files leave the kernel's cache in between.",),
     )
 
@@ -163,20 +176,22 @@ def iterative(context: Context, algorithm: str, title: str, hides: bool) -> Case
         f"iterative-{algorithm}",
         f"{title}: {epochs} passes over {total / GIB:.1f} GiB within {limit >> 20} MiB",
         "s",
-        [ours, two, files, prefetching, direct, memory],
+        [ours, two, files, prefetching, direct, memory, *limit_legs(context, "read", "write")],
         [
-            Comparison(ours.name, (two.name,), "two-level caching", 1.5),
+            Comparison(ours.name, (two.name,), "two-level caching by Spark's rule"),
             Comparison(ours.name, (files.name,), "plain files", 1.34),
             Comparison(ours.name, (prefetching.name,), "prefetching without direct I/O"),
             Comparison(ours.name, (direct.name,), "direct I/O without prefetching"),
             Comparison(ours.name, (memory.name,), "all in memory", 1 / 1.1 if hides else None),
         ],
         Bound(read_bytes=total * epochs, written_bytes=total, note="written once, read once a pass"),
+        [limit_file(context)],
         limit_over_bytes=limit,
         notes=(
-            "The process limit counts the page cache too. Two levels keep three quarters of it as objects, ours has a budget of "
-            "64 MiB. Making the rows is not timed; writing them is, and making them durable.",
-            *(("NumPy multiplies with one thread in all models: a core is free for whoever moves bytes.",) if hides else ()),
+            "The process limit counts the page cache too. Two levels keep three quarters of it as objects, the first that fit, "
+            "as a block of Spark's never evicts another one of its own data set; ours has a budget of 64 MiB. Writing counts "
+            "pickling and reading counts unpickling, for all. Making the rows is not timed; writing and syncing them is.",
+            *(("NumPy multiplies with one thread in all models: the other core is free for moving bytes.",) if hides else ()),
         ),
     )
 

@@ -1,4 +1,4 @@
-"""The device's limit, by fio: what every share in the results is a share of."""
+"""fio: what measures the device's limit, of which the shares in the results are shares."""
 
 from __future__ import annotations
 
@@ -11,20 +11,15 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from harness.model import MIB, Context
+from harness.model import MIB, RandomFile
 
-TESTS: dict[str, dict[str, Any]] = {
-    "sequential read": {"rw": "read", "bs": MIB, "iodepth": 32},
-    "sequential write": {"rw": "write", "bs": MIB, "iodepth": 32},
-    "random read 4 KiB": {"rw": "randread", "bs": 4096, "iodepth": 128},
-    "random read 512 B": {"rw": "randread", "bs": 512, "iodepth": 128},
-}
-HUGE_PAGES, HUGE_PAGE_BYTES = Path("/proc/sys/vm/nr_hugepages"), 2 * MIB
+HUGE_PAGES, COMPACT, HUGE_PAGE_BYTES = Path("/proc/sys/vm/nr_hugepages"), Path("/proc/sys/vm/compact_memory"), 2 * MIB
 HUGE = {"iomem": "mmaphuge"}
 """Buffers that are one piece for the device; of small pages they are many, at a quarter of the speed on some virtual disks."""
 SPARE_PAGES = 2
 """fio asks for a little more than its buffers."""
-HUGE_TESTS: dict[str, dict[str, Any]] = {"sequential read into huge pages": {"rw": "read", "bs": MIB, "iodepth": 4, **HUGE}}
+REGISTERED = {"fixedbufs": 1, "registerfiles": 1}
+"""Neither pages are pinned nor descriptors looked up for each request."""
 
 
 def available() -> bool:
@@ -37,12 +32,29 @@ def has_huge_pages() -> bool:
 
 
 @contextmanager
+def huge_pages_restored() -> Iterator[None]:
+    """Around all legs: one that is killed leaves its huge pages set aside."""
+    before = HUGE_PAGES.read_text() if has_huge_pages() else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            HUGE_PAGES.write_text(before)
+
+
+@contextmanager
 def huge_pages(size_bytes: int) -> Iterator[None]:
     before = int(HUGE_PAGES.read_text())
     wanted = before + -(-size_bytes // HUGE_PAGE_BYTES) + SPARE_PAGES
-    HUGE_PAGES.write_text(str(wanted))
     try:
-        if int(HUGE_PAGES.read_text()) < wanted:
+        # The first try takes what is free; then memory is moved together, so that no round goes without its limit.
+        for compact in (False, True, True):
+            if compact:
+                COMPACT.write_text("1")
+            HUGE_PAGES.write_text(str(wanted))
+            if int(HUGE_PAGES.read_text()) >= wanted:
+                break
+        else:
             raise RuntimeError(f"the system has no {wanted} huge pages")
         yield
     finally:
@@ -91,35 +103,21 @@ def run(path: str, size_bytes: int, seconds: float | None, options: Mapping[str,
     }
 
 
-def limits(context: Context, root: Path) -> dict[str, Any]:
-    """Every test once, on a file of its own that is filled first; a test that the device refuses says so."""
-    path = context.path("fio.bin")
-    size = max(64 * MIB, MIB * context.count(8192))
-    (root / path).parent.mkdir(parents=True, exist_ok=True)
-    fill(root / path, size)
-    found: dict[str, Any] = {}
-    try:
-        for name, options in {**TESTS, **(HUGE_TESTS if has_huge_pages() else {})}.items():
-            try:
-                found[name] = run(path, size, context.seconds, options, root)
-            except RuntimeError as error:
-                found[name] = {"command": command(path, size, context.seconds, options), "error": str(error)}
-    finally:
-        (root / path).unlink(missing_ok=True)
-    return found
-
-
-def new_file(path: str, size_bytes: int, *, filled: bool) -> None:
-    """A file that was not there before, its space set aside, or written by fio."""
+def new_file(path: str, size_bytes: int) -> None:
+    """A file that was not there before, its space set aside."""
     Path(path).unlink(missing_ok=True)
     with open(path, "wb") as file:
         os.posix_fallocate(file.fileno(), 0, size_bytes)
-    if filled:
-        run(path, size_bytes, None, {"rw": "write", "bs": MIB, "iodepth": 16})
+
+
+def make(file: RandomFile, root: Path) -> None:
+    path = root / file.path
+    if not path.exists() or path.stat().st_size != file.nbytes:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fill(path, file.nbytes)
 
 
 def fill(path: Path, size_bytes: int) -> None:
-    """Bytes that no layer can compress or leave out."""
     done = subprocess.run(
         ["dd", "if=/dev/urandom", f"of={path}", f"bs={MIB}", f"count={size_bytes // MIB}", "conv=fsync", "status=none"],
         check=False,

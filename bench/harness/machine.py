@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import os
 import platform
@@ -14,7 +15,9 @@ from typing import Any
 
 from harness.model import ROOT
 
-PACKAGES = ("outcore", "numpy", "scipy", "scikit-learn", "dask", "dask-ml", "mkl", "matplotlib")
+PACKAGES = ("outcore", "numpy", "scipy", "scikit-learn", "torch", "dask", "dask-ml", "mkl", "matplotlib")
+MADE_HERE = ("bench/results/", "bench/README.md")
+"""By every run: neither is code."""
 VARIABLES = re.compile(r"^(OPENBLAS|MKL|OMP|BLIS|GOTO|OUTCORE|MALLOC)")
 
 
@@ -90,10 +93,13 @@ def versions() -> dict[str, str]:
 
 
 def sources() -> dict[str, Any]:
-    """The commit; `changed` lists tracked files that differ from it."""
-    changed = output(["git", "status", "--porcelain", "--untracked-files=no"]).splitlines()
-    paths = [line[2:].strip() for line in changed]
-    return {"commit": output(["git", "rev-parse", "HEAD"]), "changed": [path for path in paths if not path.startswith("bench/")]}
+    """The commit; `changed` lists files that differ from it or are not in it, this harness included, but not what it makes."""
+    found = output(["git", "status", "--porcelain", "--untracked-files=all"]).splitlines()
+    paths = [line[2:].strip().rpartition(" -> ")[2] for line in found]
+    changed = [path for path in paths if not path.startswith(MADE_HERE)]
+    # Two runs with the same files changed may have run different code.
+    difference = hashlib.sha256(output(["git", "diff", "HEAD", "--", *changed]).encode()).hexdigest() if changed else None
+    return {"commit": output(["git", "rev-parse", "HEAD"]), "changed": changed, "difference": difference}
 
 
 def environment() -> dict[str, str]:

@@ -99,6 +99,14 @@ class SampleSet:
 
 
 @dataclass(frozen=True)
+class RandomFile:
+    """Bytes that no layer can compress or leave out, for fio."""
+
+    path: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class Leg:
     name: str
     function: str
@@ -121,17 +129,21 @@ class Leg:
     """Specs tried once, briefly, before the rounds; the fastest is kept."""
     sweep_s: float = 5.0
     """Of each of them, where the leg takes `seconds`."""
+    access: str | None = None
+    """Of a leg that measures the device: the access whose limit it tells, `read`, `write` or `randread 4096`."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ours against the fastest of some rivals, or the slowest: where each of them is a limit, and the lower one counts."""
+    """Ours against the rival that was fastest in the same round, or the slowest where each is a limit: the lower one counts."""
 
     ours: str
     rivals: tuple[str, ...]
     against: str
     at_least: float | None = None
     slowest: bool = False
+    headline: bool = False
+    """A line of the table in bench/README.md."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +159,10 @@ class Measure:
 
 @dataclass(frozen=True)
 class Bound:
-    """What no program can beat: operations at the speed of the cores, bytes at the speed of the device."""
+    """What no program can beat: operations at the speed of the cores, bytes read and bytes written at the device's limits.
+
+    The three overlap, so that the longest of them is the bound.
+    """
 
     flops: float = 0.0
     read_bytes: float = 0.0
@@ -158,7 +173,9 @@ class Bound:
     """The share of bound bytes that a leg of ours may move."""
     note: str = ""
     speed_at_least: float | None = None
-    """The share of the device's speed that ours must reach where the device binds, not the cores."""
+    """The share of the device's limit that ours must reach where the device binds, not the cores."""
+    headline: bool = False
+    """The share of the bound is a line of the table in bench/README.md."""
 
 
 @dataclass(frozen=True)
@@ -169,29 +186,33 @@ class Case:
     legs: Sequence[Leg]
     comparisons: Sequence[Comparison]
     bound: Bound = field(default_factory=Bound)
-    files: Sequence[DataFile | SparseFolder | LibsvmFile | SampleSet] = ()
+    files: Sequence[DataFile | SparseFolder | LibsvmFile | SampleSet | RandomFile] = ()
     limit_over_bytes: int | None = None
     """The process limit, without the margin and without what interpreter and imports of a leg take."""
     needs: tuple[str, ...] = ()
     """`fio`, `example`, `look_up`: what the runner must find or build first."""
-    rounds: int | None = None
-    """Rounds where they are fewer than usual because a rival takes long."""
+    rounds: int = 3
+    """Part of the case, so that no run of it has more or fewer."""
     notes: tuple[str, ...] = ()
     measures: tuple[Measure, ...] = ()
+    headline: str = ""
+    """What is done, in the words of the table in bench/README.md."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """Sizes and places of one invocation. At `scale` 1 every size is that of the protocol."""
+    """Sizes and places of one invocation. At `scale` 1 every size is that of the protocol; trials are smaller."""
 
     data: str
     scale: float = 1.0
-    seconds: float = 30.0
     room_bytes: int = 1 << 62
     """What the disk holds when nothing of an earlier invocation is left."""
 
     def side(self, n: int) -> int:
         return max(48, round(n * self.scale))
+
+    def seconds(self, full: float) -> float:
+        return max(0.1, full * self.scale)
 
     def count(self, n: int) -> int:
         return max(1, round(n * self.scale))

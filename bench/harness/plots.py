@@ -1,4 +1,4 @@
-"""Results as SVG: a bar a leg, and one picture of all targets. The same results give the same bytes."""
+"""Results as SVG: a bar a leg. The same results give the same bytes."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from harness import results  # noqa: E402
 from harness.model import UNIT_SIZE  # noqa: E402
 
 OURS, RIVAL, MISSED = "#1b6ca8", "#b8b8b8", "#c0392b"
-PARTS = {"computing": "#1b6ca8", "serialising": "#e0a030", "waiting": "#c0392b", "writing": "#8a8a8a"}
-"""What time goes by for; computing and waiting side by side are what a reader looks for."""
+PARTS = {"computing": "#1b6ca8", "reading": "#c0392b", "writing": "#8a8a8a"}
+"""What time goes by for; computing and reading side by side are what a reader looks for."""
 
 
-def draw(cases: list[dict[str, Any]], folder: Path) -> dict[str, Path]:
-    """A file a case that has numbers, and `targets`."""
+def draw(runs: list[dict[str, Any]], folder: Path) -> dict[str, Path]:
+    """A file a case: its last complete run."""
     folder.mkdir(parents=True, exist_ok=True)
     files: dict[str, Path] = {}
-    for case in cases:
-        if case["case"] != "device" and draw_case(case, folder / f"{case['case']}.svg"):
-            files[case["case"]] = folder / f"{case['case']}.svg"
-    if draw_targets(cases, folder / "targets.svg"):
-        files["targets"] = folder / "targets.svg"
+    for name, found in results.by_case(runs).items():
+        counted = results.counted(found)
+        if counted and draw_case(counted[-1], folder / f"{name}.svg"):
+            files[name] = folder / f"{name}.svg"
     return files
 
 
@@ -38,7 +37,7 @@ def draw_case(case: dict[str, Any], path: Path) -> bool:
     if any(results.parts(leg) for leg in case["legs"]):
         return draw_parts(case, path)
     other_work = case["bound"]["core_leg"] if case["unit"] == "s" else None
-    legs = [leg for leg in reversed(case["legs"]) if leg["name"] != other_work]
+    legs = [leg for leg in reversed(case["legs"]) if leg["name"] != other_work and not is_device(case, leg)]
     found = [results.rate_spread(case, leg) for leg in legs]
     if not any(found):
         return False
@@ -67,9 +66,14 @@ def draw_case(case: dict[str, Any], path: Path) -> bool:
     return save(figure, path)
 
 
+def is_device(case: dict[str, Any], leg: dict[str, Any]) -> bool:
+    """Where the case does not count what the device does."""
+    return bool(leg["access"]) and case["unit"] in ("s", "GFLOP/s")
+
+
 def draw_parts(case: dict[str, Any], path: Path) -> bool:
     """A bar a leg, split into what its time went by for."""
-    legs = list(reversed(case["legs"]))
+    legs = [leg for leg in reversed(case["legs"]) if not is_device(case, leg)]
     figure, axes = plt.subplots(figsize=(8.5, 1.0 + 0.38 * len(legs)))
     for row, leg in enumerate(legs):
         found, left = results.parts(leg), 0.0
@@ -85,28 +89,6 @@ def draw_parts(case: dict[str, Any], path: Path) -> bool:
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
     axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1.0), ncols=len(PARTS), frameon=False)
-    return save(figure, path)
-
-
-def draw_targets(cases: list[dict[str, Any]], path: Path) -> bool:
-    """How far each ratio lies from what it must reach, on a logarithmic axis: right of the line is reached."""
-    rows = []
-    for case in cases:
-        for comparison in case.get("comparisons", ()):
-            found = results.compare(case, comparison)
-            if comparison["at_least"] and found and found.ratio:
-                rows.append((f"{case['case']}: {comparison['against']}", comparison["at_least"], found.ratio))
-    if not rows:
-        return False
-    figure, axes = plt.subplots(figsize=(9, 0.8 + 0.3 * len(rows)))
-    for row, (_, target, ratio) in enumerate(reversed(rows)):
-        middle, low, high = (value / target for value in (ratio.median, ratio.low, ratio.high))
-        color = OURS if middle >= 1 else MISSED
-        axes.errorbar(middle, row, xerr=[[middle - low], [high - middle]], fmt="o", color=color, capsize=2)
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_xscale("log")
-    axes.set_yticks(range(len(rows)), [name for name, *_ in reversed(rows)])
-    axes.set_xlabel("ratio over what it must reach (median, lowest to highest pair)")
     return save(figure, path)
 
 

@@ -1,31 +1,62 @@
-"""Raw results read back: rates, ratios and bounds of a case, all worked out from the numbers that the legs wrote."""
+"""Raw results read back: rates, ratios and limits of a run of a case, all worked out from the numbers that the legs wrote.
+
+A case may have been run several times; each run has a file. What is said of a case counts every complete run of the same code.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.spread import Spread, pair_ratios, spread
+from harness.spread import Spread, spread
+
+Run = dict[str, Any]
+Leg = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Ours over the fastest rival that finished, or the slowest of limits.
+    """Ours over the fastest rival of each round, or the slowest of limits; `rival`: which that was most often.
 
     `at_least` where none finished and one was stopped by its time limit.
     """
 
     rival: str
-    ratio: Spread | None
+    rounds: tuple[float, ...] = ()
     at_least: float | None = None
 
+    @property
+    def ratio(self) -> Spread | None:
+        return spread(self.rounds) if self.rounds else None
 
-def load(folder: Path) -> list[dict[str, Any]]:
-    """The cases of a folder, in the order in which they ran."""
+
+def load(folder: Path) -> list[Run]:
+    """The runs in a folder, in the order in which they began."""
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    return sorted(found, key=lambda case: str(case["started"]))
+    return sorted(found, key=lambda run: str(run["started"]))
+
+
+def by_case(runs: list[Run]) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run["case"], []).append(run)
+    return found
+
+
+def is_complete(run: Run) -> bool:
+    """Every leg went through all its rounds, or ended in one of them for good."""
+    return bool(run["legs"]) and all(
+        len(leg["rounds"]) == run["rounds"] or any(outcome["status"] != "ok" for outcome in leg["rounds"]) for leg in run["legs"]
+    )
+
+
+def counted(runs: list[Run]) -> list[Run]:
+    """Of the runs of a case, those that are told in one number: all complete ones of the code that was measured last."""
+    complete = [run for run in runs if is_complete(run)]
+    return [run for run in complete if run["sources"] == complete[-1]["sources"]]
 
 
 def leg_of(case: dict[str, Any], name: str) -> dict[str, Any] | None:
@@ -41,8 +72,11 @@ def finished(leg: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def rates(case: dict[str, Any], leg: dict[str, Any]) -> list[float | None]:
-    """A rate a round, None where the leg did not finish it."""
-    return [work_rate(leg, outcome, case["unit"] == "s") if outcome["status"] == "ok" else None for outcome in leg["rounds"]]
+    """A rate a round, None where the leg did not finish it. Of the device in bytes or requests, of others as the case counts."""
+    return [
+        work_rate(leg, outcome, case["unit"] == "s" and not leg["access"]) if outcome["status"] == "ok" else None
+        for outcome in leg["rounds"]
+    ]
 
 
 def work_rate(leg: dict[str, Any], outcome: dict[str, Any], per_run: bool) -> float:
@@ -55,23 +89,49 @@ def rate_spread(case: dict[str, Any], leg: dict[str, Any]) -> Spread | None:
     return spread(values) if values else None
 
 
-def compare(case: dict[str, Any], comparison: dict[str, Any]) -> Ratio | None:
-    """None where ours did not run."""
-    ours = leg_of(case, comparison["ours"])
-    own = rate_spread(case, ours) if ours else None
-    rivals = [leg for name in comparison["rivals"] if (leg := leg_of(case, name)) is not None]
-    if ours is None or own is None or not rivals:
-        return None
-    speeds = [(found.median, leg) for leg in rivals if (found := rate_spread(case, leg)) is not None]
-    if speeds:
-        pick = min if comparison.get("slowest") else max
-        _, rival = pick(speeds, key=lambda pair: pair[0])
-        return Ratio(rival["name"], spread(pair_ratios(rates(case, ours), rates(case, rival))))
-    late = [
-        (1.0 if case["unit"] == "s" else leg["work"]) / stop["wall_s"] for leg in rivals for stop in stopped(leg, "timed out")
+def compare(runs: list[Run], against: str) -> Ratio | None:
+    """One comparison of some runs of a case, all rounds of all runs; None where ours did not run."""
+    found = [
+        ratio
+        for run in runs
+        for comparison in run["comparisons"]
+        if comparison["against"] == against
+        if (ratio := compare_run(run, comparison)) is not None
     ]
-    names = " and ".join(f"{leg['name']} ({endings(leg)})" for leg in rivals)
-    return Ratio(names, None, own.median / max(late) if late else None)
+    if not found:
+        return None
+    rounds = tuple(value for ratio in found for value in ratio.rounds)
+    least = [ratio.at_least for ratio in found if ratio.at_least is not None]
+    return Ratio(
+        Counter(ratio.rival for ratio in found).most_common(1)[0][0], rounds, min(least) if least and not rounds else None
+    )
+
+
+def compare_run(run: Run, comparison: dict[str, Any]) -> Ratio | None:
+    ours = leg_of(run, comparison["ours"])
+    own = rates(run, ours) if ours else []
+    rivals = [leg for name in comparison["rivals"] if (leg := leg_of(run, name)) is not None]
+    if ours is None or not any(own) or not rivals:
+        return None
+    pick = min if comparison.get("slowest") else max
+    names, ratios = [], []
+    for number, rate in enumerate(own):
+        there = [(found, leg["name"]) for leg in rivals if (found := rate_in(run, leg, number))]
+        if rate and there:
+            best, name = pick(there)
+            ratios.append(rate / best)
+            names.append(name)
+    if ratios:
+        return Ratio(Counter(names).most_common(1)[0][0], tuple(ratios))
+    late = [(1.0 if run["unit"] == "s" else leg["work"]) / stop["wall_s"] for leg in rivals for stop in stopped(leg, "timed out")]
+    told = " and ".join(f"{leg['name']} ({endings(leg)})" for leg in rivals)
+    median = spread([rate for rate in own if rate]).median
+    return Ratio(told, (), median / max(late) if late else None)
+
+
+def rate_in(run: Run, leg: Leg, number: int) -> float | None:
+    found = rates(run, leg)
+    return found[number] if number < len(found) else None
 
 
 def stopped(leg: dict[str, Any], status: str) -> list[dict[str, Any]]:
@@ -126,23 +186,48 @@ def moved_bytes(leg: dict[str, Any]) -> float | None:
     return None if read is None else read + (written or 0.0)
 
 
-def bound_seconds(case: dict[str, Any]) -> dict[str, float]:
-    """Seconds that the cores and the device need at least; a part whose speed is unknown is left out."""
-    bound, device, found = case["bound"], case["device"], {}
-    core = leg_of(case, bound["core_leg"]) if bound["core_leg"] else None
-    speeds = [work_rate(core, outcome, False) for outcome in finished(core)] if core else []
-    if speeds and bound["flops"]:
-        found["cores"] = bound["flops"] / spread(speeds).median
-    parts = ((bound["read_bytes"], "sequential read"), (bound["written_bytes"], "sequential write"))
-    needed = [(size, device_rate(device, test, "bytes")) for size, test in parts if size]
-    if needed and all(speed for _, speed in needed):
-        found["device"] = sum(size / speed for size, speed in needed if speed)
+def limits(run: Run, access: str) -> list[float | None]:
+    """Bytes a second that the device did at most in each round, by the best of its legs."""
+    legs = [leg for leg in run["legs"] if leg["access"] == access]
+    found: list[float | None] = []
+    for number in range(run["rounds"]):
+        outcomes = [leg["rounds"][number] for leg in legs if number < len(leg["rounds"])]
+        speeds = [one["result"]["bytes"] / samples(one).median for one in outcomes if one["status"] == "ok"]
+        found.append(max(speeds, default=None))
     return found
 
 
-def device_rate(device: dict[str, Any], test: str, what: str) -> float | None:
-    entry = device.get(test, {})
-    return entry[what] / entry["seconds"] if isinstance(entry, dict) and entry.get("seconds") else None
+def missing_limits(run: Run) -> list[str]:
+    """The device's legs that did not go through all rounds: a limit without them may be too low."""
+    return [leg["name"] for leg in run["legs"] if leg["access"] and endings(leg)]
+
+
+def bound_seconds(run: Run) -> list[dict[str, float]]:
+    """Of each round, the seconds that cores, reading and writing need at least; what has no measured speed is left out.
+
+    They overlap, so that the longest of them is the bound.
+    """
+    bound, core = run["bound"], leg_of(run, run["bound"]["core_leg"] or "")
+    found: list[dict[str, float]] = [{} for _ in range(run["rounds"])]
+    for number, parts in enumerate(found):
+        outcome = core["rounds"][number] if core and number < len(core["rounds"]) else None
+        if core and outcome and outcome["status"] == "ok" and bound["flops"]:
+            parts["cores"] = bound["flops"] / work_rate(core, outcome, False)
+        for access, size in (("read", bound["read_bytes"]), ("write", bound["written_bytes"])):
+            speed = limits(run, access)[number]
+            if size and speed:
+                parts["reading" if access == "read" else "writing"] = size / speed
+    return found
+
+
+def bound_shares(run: Run, leg: Leg) -> list[tuple[str, float]]:
+    """Of each round that the leg finished: what binds, and the seconds of the bound over those of the leg."""
+    found = []
+    for parts, outcome in zip(bound_seconds(run), leg["rounds"], strict=False):
+        if parts and outcome["status"] == "ok":
+            binds = max(parts, key=lambda part: parts[part])
+            found.append((binds, parts[binds] / samples(outcome).median))
+    return found
 
 
 def all_in(folder: Path) -> list[Path]:

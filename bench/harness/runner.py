@@ -1,7 +1,8 @@
 """Runs the legs of a case in turn, A B A B ..., each a fresh process, and keeps everything they said.
 
 A leg that the kernel killed, that ran out of time, that failed or that answered wrongly is not run again: it counts as not
-finished, with the time it lasted. The result is written after every round, so that an interrupted invocation keeps what it has.
+finished, with the time it lasted. Each run of a case has a file of its own, which is written after every round, so that an
+interrupted run is kept too, and never replaced by a later one.
 """
 
 from __future__ import annotations
@@ -21,14 +22,19 @@ from typing import Any
 
 from outcore.demo import limit
 
-from harness import corpus, data, device, samples
-from harness.model import MIB, RIVALS, ROOT, UNIT_SIZE, Case, Context, DataFile, Leg, SampleSet, Skip, relative
+from harness import corpus, data, device, machine, samples
+from harness.model import MIB, RIVALS, ROOT, UNIT_SIZE, Case, Context, DataFile, Leg, RandomFile, SampleSet, Skip, relative
 
 MARGIN_BYTES = 64 * MIB
 """What outcore may need on top of its budget; every contestant under a limit gets it."""
 
+RULES = 2
+"""Of PROTOCOL.md, by which the result was taken. Results of the first rules lie apart and are not compared with these."""
+
 LARGEST_ERROR = 10.0
 """In units of legs.measure.product_error; a fast wrong answer is no answer."""
+
+NO_FIO = "fio is not installed; it comes with the system's package manager"
 
 EXAMPLES = {
     "example": ["-p", "outcore-engine", "--example", "stream_and_gather"],
@@ -38,22 +44,26 @@ EXAMPLES = {
 Facts = dict[str, Any]
 
 
-def run_case(case: Case, context: Context, rounds: int, facts: Facts, folder: Path, say: Callable[[str], None]) -> Facts:
-    """Measure `case` and leave `<folder>/<case>.json`."""
+def run_case(case: Case, context: Context, facts: Facts, folder: Path, say: Callable[[str], None]) -> Facts:
+    """Measure `case` and leave `<folder>/<case>.<start>.json`."""
     check_needs(case)
+    case = without_device(case) if not device.available() else case
     for file in case.files:
         say(f"{case.name}: making {file.path}")
-        made_by = {DataFile: data.make, SampleSet: samples.make}.get(type(file), corpus.make)
-        made_by(file, ROOT)  # type: ignore[arg-type]
+        make(file)
     way = limit.best_way()
     limits = process_limit(case, way)
     result: Facts = {
         **facts,
+        "rules": RULES,
         "case": case.name,
         "title": case.title,
+        "headline": case.headline,
         "unit": case.unit,
         "started": now(),
-        "scale": context.scale,
+        "load_before": os.getloadavg()[0],
+        "sources": machine.sources(),
+        "rounds": case.rounds,
         "bound": dataclasses.asdict(case.bound),
         "comparisons": [dataclasses.asdict(comparison) for comparison in case.comparisons],
         "measures": [dataclasses.asdict(measure) for measure in case.measures],
@@ -61,18 +71,24 @@ def run_case(case: Case, context: Context, rounds: int, facts: Facts, folder: Pa
         "limit": limits,
         "legs": [],
     }
+    path = claim(folder, result)
     legs = [chosen(leg, case.unit, context, way, limit_of(leg, limits), say) for leg in case.legs]
     result["legs"] = [described(leg, sweep) for leg, sweep in legs]
-    for number in range(min(rounds, case.rounds or rounds)):
+    for number in range(case.rounds):
         for (leg, _), entry in zip(legs, result["legs"], strict=True):
             if any(done["status"] != "ok" for done in entry["rounds"]):
                 continue
-            say(f"{case.name}: round {number + 1}: {leg.name}")
             outcome = {"round": number, **run_leg(leg, context, way, limit_of(leg, limits))}
             entry["rounds"].append(outcome)
             say(f"{case.name}: round {number + 1}: {leg.name}: {told(leg, outcome, case.unit)}")
-        write(result, folder)
+        result["ended"] = now()
+        write(result, path)
     return result
+
+
+def make(file: Any) -> None:
+    made_by = {DataFile: data.make, SampleSet: samples.make, RandomFile: device.make}.get(type(file), corpus.make)
+    made_by(file, ROOT)  # type: ignore[operator]
 
 
 def run_leg(leg: Leg, context: Context, way: limit.Way, limit_bytes: int | None) -> Facts:
@@ -123,9 +139,9 @@ def chosen(
     """The leg with the fastest spec of its sweep, under the leg's own limit, and what the sweep measured."""
     tried: list[Facts] = []
     for options in leg.sweep:
-        spec = {**leg.spec, **options, "seconds": min(leg.sweep_s, context.seconds)}
+        spec = {**leg.spec, **options, "seconds": min(leg.sweep_s, context.seconds(leg.sweep_s))}
         outcome = run_leg(dataclasses.replace(leg, spec=spec), context, way, limit_bytes)
-        tried.append({"options": dict(options), "rate": rate(unit, leg.work, outcome), "status": outcome["status"]})
+        tried.append({"options": dict(options), "rate": rate(unit_of(leg, unit), leg, outcome), "status": outcome["status"]})
         say(f"{leg.name}: trying {dict(options)}: {tried[-1]['rate'] or outcome.get('output', 'no number')}")
     finished = [entry for entry in tried if entry["rate"] is not None]
     if not finished:
@@ -134,17 +150,23 @@ def chosen(
     return dataclasses.replace(leg, spec={**leg.spec, **best["options"]}), tried
 
 
-def rate(unit: str, work: float, outcome: Mapping[str, Any]) -> float | None:
+def rate(unit: str, leg: Leg, outcome: Mapping[str, Any]) -> float | None:
     """Work a second of a round's median sample (unit `s`: samples a second), or None where the leg did not finish."""
     if outcome["status"] != "ok":
         return None
     result = outcome["result"]
-    done = 1.0 if unit == "s" else result.get("work", work)
+    done = 1.0 if unit == "s" else result.get("work", leg.work)
     return float(done / statistics.median(result["seconds"]))
 
 
+def unit_of(leg: Leg, unit: str) -> str:
+    """The device is told in bytes where the case counts something else than it can do."""
+    return "GB/s" if leg.access and unit in ("s", "GFLOP/s") else unit
+
+
 def told(leg: Leg, outcome: Mapping[str, Any], unit: str) -> str:
-    value = rate(unit, leg.work, outcome)
+    unit = unit_of(leg, unit)
+    value = rate(unit, leg, outcome)
     if value is None:
         last = outcome["output"].strip().splitlines()[-1:]
         return " ".join([f"{outcome['status']} after {outcome['wall_s']:.1f} s", *last])
@@ -161,6 +183,7 @@ def described(leg: Leg, sweep: list[Facts]) -> Facts:
         "environment": dict(leg.environment),
         "limited": leg.limited,
         "timeout_s": leg.timeout_s,
+        "access": leg.access,
         "cold": list(leg.cold),
         "sweep": sweep,
         "rounds": [],
@@ -213,13 +236,28 @@ def remove_outputs(leg: Leg) -> None:
         path.unlink(missing_ok=True)
 
 
+def without_device(case: Case) -> Case:
+    """The case without its limit; what is held against nothing else is left out."""
+    kept = [leg for leg in case.legs if not leg.access]
+    names = {leg.name for leg in kept}
+    comparisons = [entry for entry in case.comparisons if names & set(entry.rivals)]
+    if case.comparisons and not comparisons:
+        raise Skip(NO_FIO)
+    files = [file for file in case.files if not isinstance(file, RandomFile)]
+    notes = case.notes if len(kept) == len(case.legs) else (*case.notes, f"The device's limit is not known: {NO_FIO}.")
+    return dataclasses.replace(case, legs=kept, comparisons=comparisons, files=files, notes=notes)
+
+
 def check_needs(case: Case) -> None:
-    if "fio" in case.needs and not device.available():
-        raise Skip("fio is not installed; it comes with the system's package manager")
+    if "cc" in case.needs and shutil.which("cc") is None:
+        raise Skip("no C compiler is installed")
+    for package in ("torch", "dask_ml", "pyarrow"):
+        if package in case.needs and find_spec(package) is None:
+            raise Skip(f"{package} is not installed; make rivals does that")
     if "spark" in case.needs and (shutil.which("java") is None or find_spec("pyspark") is None):
-        raise Skip("Java or pyspark is not installed")
+        raise Skip("Java or pyspark is not installed; make rivals installs pyspark")
     if "rivals" in case.needs and not (ROOT / RIVALS).exists():
-        raise Skip("the loaders of bench/rivals.txt are not installed; make bench does that")
+        raise Skip("the loaders of bench/rivals.txt are not installed; make rivals does that")
     for need in EXAMPLES.keys() & set(case.needs):
         if not shutil.which("cargo"):
             raise Skip("cargo is not installed")
@@ -228,9 +266,17 @@ def check_needs(case: Case) -> None:
             raise Skip(f"the example {EXAMPLES[need][-1]} does not build")
 
 
-def write(result: Facts, folder: Path) -> None:
+def claim(folder: Path, result: Facts) -> Path:
+    """The file of this run, which is there from now on; one that is there is never written over."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{result['case']}.json"
+    stamp = result["started"].partition("+")[0].replace("-", "").replace(":", "")
+    path = folder / f"{result['case']}.{stamp}Z.json"
+    with open(path, "x") as file:
+        file.write(json.dumps(result, indent=1) + "\n")
+    return path
+
+
+def write(result: Facts, path: Path) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(result, indent=1) + "\n")
     partial.rename(path)

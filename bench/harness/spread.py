@@ -25,11 +25,6 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(statistics.median(values), min(values), max(values), len(values))
 
 
-def pair_ratios(ours: Sequence[float | None], rival: Sequence[float | None]) -> list[float]:
-    """Ours over the rival, of the rounds in which both have a number."""
-    return [a / b for a, b in zip(ours, rival, strict=False) if a is not None and b is not None]
-
-
 def against_target(ratio: Spread, target: float) -> str:
     """Whether a target was reached, and whether the noise leaves room for the other answer."""
     word = "reached" if ratio.median >= target else "missed"

@@ -1,4 +1,4 @@
-"""Results in Markdown: the machine, the targets, and every case with its bound first."""
+"""Results in Markdown: the machine, and of every case all of its runs, with the bound first."""
 
 from __future__ import annotations
 
@@ -11,74 +11,94 @@ from harness.spread import Spread, against_rival, against_target, spread
 Case = dict[str, Any]
 
 
-def document(cases: list[Case], plots: dict[str, str]) -> str:
-    """`plots`: file by name of case, and `targets`."""
-    measured = [case for case in cases if case["case"] != "device"]
-    if not measured:
+def document(runs: list[Case], plots: dict[str, str]) -> str:
+    """Everything that a folder of results says. `plots`: file by name of case."""
+    if not runs:
         return "No results.\n"
-    parts = [conditions(cases), device_table(cases[0]["device"]), targets(measured)]
-    if "targets" in plots:
-        parts.append(f"![Ratio to what each comparison must reach]({plots['targets']})")
-    for case in measured:
-        parts.append(case_section(case))
-        if case["case"] in plots:
-            parts.append(f"![{case['title']}]({plots[case['case']]})")
-    return "\n\n".join(parts) + "\n"
+    parts = [conditions(runs[-1]), *(quick_words(run) for run in runs if run["quick"])]
+    for case, found in results.by_case(runs).items():
+        parts.append(case_section(found))
+        if case in plots:
+            parts.append(f"![{found[-1]['title']}]({plots[case]})")
+        parts += [run_section(run) for run in reversed(found)]
+    return "\n\n".join(dict.fromkeys(parts)) + "\n"
 
 
-def conditions(cases: list[Case]) -> str:
-    case = cases[0]
-    machine, versions = case["machine"], case["versions"]
+def quick_words(run: Case) -> str:
+    return f"**{run['case']}: a trial of small size and one round, which measures nothing.**"
+
+
+def conditions(run: Case) -> str:
+    machine, versions = run["machine"], run["versions"]
     disk = f"{machine['filesystem']} on {machine.get('disk_model', 'not told')} ({machine['disk']})"
     told = ", ".join(f"{name} {version}" for name, version in versions.items() if version != "absent")
     absent = ", ".join(name for name, version in versions.items() if version == "absent")
-    variables = ", ".join(f"`{name}={value}`" for name, value in case["environment"].items()) or "none that matters"
+    variables = ", ".join(f"`{name}={value}`" for name, value in run["environment"].items()) or "none that matters"
     lines = [
-        f"Measured {case['started'][:10]} on {machine['cpu']}, {machine['cores']} cores, {gib(machine['memory_bytes'])} of "
-        f"memory, {machine['kernel']}, {disk}; scale {case['scale']:g}.",
-        f"{commits(cases)} {told}.",
-        f"Environment: {variables}. Load before the start: {case.get('load_before', 0.0):.2f}.",
+        f"Measured {run['started'][:10]} on {machine['cpu']}, {machine['cores']} cores, {gib(machine['memory_bytes'])} of "
+        f"memory, {machine['kernel']}, {disk}.",
+        f"{told}. Environment: {variables}.",
     ]
     return "\n".join(lines + ([f"Not installed: {absent}."] if absent else []))
 
 
-def commits(cases: list[Case]) -> str:
-    """Cases may have been measured one by one while the work went on."""
-    found: dict[str, list[str]] = {}
-    for case in cases:
-        if case["case"] != "device":
-            changed = " with local changes" if case["sources"]["changed"] else ""
-            found.setdefault(f"`{case['sources']['commit'][:12]}`{changed}", []).append(case["case"])
-    if len(found) == 1:
-        return f"Commit {next(iter(found))}."
-    return " ".join(f"Commit {commit}: {', '.join(names)}." for commit, names in found.items())
+def code(run: Case) -> str:
+    """The commit, and whether what ran was just that."""
+    changed = run["sources"]["changed"]
+    mark = f" **and {len(changed)} uncommitted file{'s' if len(changed) > 1 else ''}**" if changed else ""
+    return f"`{run['sources']['commit'][:12]}`{mark}"
 
 
-def device_table(device: dict[str, Any]) -> str:
-    if "absent" in device:
-        return f"The device's limit is not known: {device['absent']}."
+def case_section(runs: list[Case]) -> str:
+    """What all counted runs of a case say together, then each run in a line."""
+    last, counted = runs[-1], results.counted(runs)
+    heads = [f"## {last['case']}", f"{last['title']}."]
+    rows = target_rows(counted)
+    together = (
+        table(["against", "at least", "ratio, median (lowest to highest)", "in words"], rows) if rows else "No complete run."
+    )
+    return "\n\n".join([*heads, together, *missing_words(counted), runs_table(runs)])
+
+
+def missing_words(runs: list[Case]) -> list[str]:
+    missing = {name for run in runs for name in results.missing_limits(run)}
+    case = runs[-1]["case"] if runs else ""
+    return [f"**{case}: the device's limit may be too low, for these failed: {'; '.join(sorted(missing))}.**"] if missing else []
+
+
+def runs_table(runs: list[Case]) -> str:
+    """Every run, in the order in which they began, those that do not count too."""
+    names = [comparison["against"] for comparison in runs[-1]["comparisons"]]
+    heads = ["run", "code", "rounds", "load before", "counted", *names, *(["bound"] if any(map(own_shares, runs)) else [])]
+    counted = results.counted(runs)
     rows = []
-    for name, test in device.items():
-        if "error" in test:
-            rows.append([name, f"refused: {test['error']}", "", ""])
-            continue
-        rate = f"{test['bytes'] / test['seconds'] / 1e9:.2f} GB/s"
-        rows.append([name, rate, f"{test['requests'] / test['seconds']:,.0f}", f"{test['latency_ns_p99'] / 1e3:,.0f}"])
-    return "### The device's limit (fio, io_uring, direct)\n\n" + table(["access", "rate", "IOPS", "p99, microseconds"], rows)
+    for run in runs:
+        done = min((len(leg["rounds"]) for leg in run["legs"] if not results.endings(leg)), default=0)
+        ratios = [results.compare([run], name) for name in names]
+        shares = own_shares(run)
+        rows.append(
+            [
+                run["started"][:16].replace("T", " "),
+                code(run),
+                f"{done} of {run['rounds']}",
+                f"{run['load_before']:.2f}",
+                "yes" if run in counted else "interrupted" if not results.is_complete(run) else "other code since",
+                *(f"{found.ratio.median:.2f}" if found and found.ratio else "" for found in ratios),
+                *([f"{spread(shares).median:.2f}" if shares else ""] if "bound" in heads else []),
+            ]
+        )
+    return "Every run (medians):\n\n" + table(heads, rows)
 
 
-def targets(cases: list[Case]) -> str:
-    rows = [row for case in cases for row in target_rows(case)]
-    return "### What was reached\n\n" + table(["work", "against", "at least", "reached", "in words"], rows)
-
-
-def target_rows(case: Case) -> list[list[str]]:
+def target_rows(runs: list[Case]) -> list[list[str]]:
     rows = []
-    for comparison in case["comparisons"]:
-        found, target = results.compare(case, comparison), comparison["at_least"]
+    for comparison in runs[-1]["comparisons"] if runs else ():
+        found, target = results.compare(runs, comparison["against"]), comparison["at_least"]
         reached, words = ratio_in_words(found, target)
-        rows.append([case["case"], comparison["against"], f"{target:g}" if target else "", reached, words])
-    return rows + bytes_rows(case) + device_rows(case) + measure_rows(case) + variance_rows(case)
+        rows.append([comparison["against"], f"{target:g}" if target else "", reached, words])
+    for run in runs[-1:]:
+        rows += [*bound_rows(runs), *bytes_rows(run), *measure_rows(run), *variance_rows(run)]
+    return rows
 
 
 def ratio_in_words(found: results.Ratio | None, target: float | None) -> tuple[str, str]:
@@ -95,52 +115,57 @@ def ratio_in_words(found: results.Ratio | None, target: float | None) -> tuple[s
     return ranged(found.ratio), "; ".join([*words, f"{against_rival(found.ratio)}, against {found.rival}"])
 
 
-def bytes_rows(case: Case) -> list[list[str]]:
-    at_most, leg = case["bound"]["bytes_at_most"], results.leg_of(case, "outcore")
+def own_shares(run: Case) -> list[float]:
+    leg = ours_of(run)
+    return [share for _, share in results.bound_shares(run, leg)] if leg else []
+
+
+def ours_of(run: Case) -> results.Leg | None:
+    """The leg that is held against the bound: ours, the first of a case."""
+    return next((leg for leg in run["legs"] if leg["name"].startswith("outcore")), None)
+
+
+def bound_rows(runs: list[Case]) -> list[list[str]]:
+    """The share of the bound is a target where the device binds; else it says what the cores leave."""
+    found = [pair for run in runs if (leg := ours_of(run)) for pair in results.bound_shares(run, leg)]
+    if not found:
+        return []
+    shares, target = spread([share for _, share in found]), runs[-1]["bound"].get("speed_at_least")
+    binds = found[-1][0]
+    if target is None:
+        return [[f"the bound ({binding_words(binds)})", "", ranged(shares), ""]]
+    words = against_target(shares, target) if binds != "cores" else "no target: the cores bind"
+    return [[f"the bound ({binding_words(binds)})", f"{target:g}", ranged(shares), words]]
+
+
+def binding_words(part: str) -> str:
+    return {"cores": "the cores bind", "reading": "the device binds, reading", "writing": "the device binds, writing"}[part]
+
+
+def bytes_rows(run: Case) -> list[list[str]]:
+    at_most, leg = run["bound"]["bytes_at_most"], ours_of(run)
     moved = results.moved_bytes(leg) if leg else None
     if at_most is None or moved is None:
         return []
-    share = moved / bound_bytes(case)
-    return [
-        [case["case"], "bytes of the bound", f"at most {at_most:g}", f"{share:.2f}", "reached" if share <= at_most else "missed"]
-    ]
+    share = moved / bound_bytes(run)
+    return [["bytes of the bound", f"at most {at_most:g}", f"{share:.2f}", "reached" if share <= at_most else "missed"]]
 
 
-def device_rows(case: Case) -> list[list[str]]:
-    """The device's limit is a target where moving the bytes takes longer than the arithmetic."""
-    target, leg = case["bound"].get("speed_at_least"), results.leg_of(case, "outcore")
-    found, needed = results.rate_spread(case, leg) if leg else None, results.bound_seconds(case)
-    if leg is None or found is None or target is None or "device" not in needed:
-        return []
-    share = needed["device"] / seconds_of(case, leg, found)
-    word = "reached" if share >= target else "missed"
-    words = f"{word}; the device binds" if binding(needed) == "device" else "open; the cores bind"
-    return [[case["case"], "the device's limit", f"{target:g}", f"{share:.2f}", words]]
-
-
-def binding(needed: dict[str, float]) -> str:
-    return max(needed, key=lambda part: needed[part])
-
-
-def seconds_of(case: Case, leg: dict[str, Any], found: Spread) -> float:
-    return 1 / found.median if case["unit"] == "s" else float(leg["work"]) / found.median
-
-
-def measure_rows(case: Case) -> list[list[str]]:
+def measure_rows(run: Case) -> list[list[str]]:
     rows = []
-    for measure in case.get("measures", []):
-        leg = results.leg_of(case, measure["leg"])
+    for measure in run.get("measures", []):
+        leg = results.leg_of(run, measure["leg"])
         found = results.measured(leg, measure["key"]) if leg else None
         least, most = measure["at_least"], measure["at_most"]
         if found is not None:
             target = f"at most {most:.2f}" if least is None else f"{least:g}"
             word = "reached" if (least is None or found >= least) and (most is None or found <= most) else "missed"
-            rows.append([case["case"], measure["against"], target, f"{found:.2f}", word])
+            rows.append([measure["against"], target, f"{found:.2f}", word])
     return rows
 
 
-def variance_rows(case: Case) -> list[list[str]]:
-    shares = {leg["name"]: results.first(leg, "captured_variance") for leg in case["legs"]}
+def variance_rows(run: Case) -> list[list[str]]:
+    shares = {leg["name"]: results.first(leg, "captured_variance") for leg in run["legs"]}
     told = {name: share for name, share in shares.items() if share is not None}
     if len(told) < 2:
         return []
@@ -148,19 +173,19 @@ def variance_rows(case: Case) -> list[list[str]]:
     best = max(share for _, share in others)
     # Rounding in the check itself, 8192 rows in double precision, is far below this.
     word = "reached" if own >= best - 1e-6 else "missed"
-    return [[case["case"], "captured variance of the rivals", f"{best:.6f}", f"{own:.6f}", f"{word} ({ours})"]]
+    return [["captured variance of the rivals", f"{best:.6f}", f"{own:.6f}", f"{word} ({ours})"]]
 
 
-def case_section(case: Case) -> str:
-    heads = ["leg", case["unit"], "lowest to highest", "rounds", "GiB read", "GiB written", "of the bound's bytes"]
-    heads += ["of the bound's speed", "cores busy", "peak memory", "unevenness"]
-    rows = [leg_row(case, leg) for leg in case["legs"]]
+def run_section(run: Case) -> str:
+    heads = ["leg", run["unit"], "lowest to highest", "rounds", "GiB read", "GiB written", "of the bound's bytes"]
+    heads += ["of the bound", "cores busy", "peak memory", "unevenness"]
+    rows = [leg_row(run, leg) for leg in run["legs"]]
     notes = [
-        f"- {note}"
-        for note in [*limit_notes(case), *case["notes"], *sweep_notes(case), *prepare_notes(case), *variance_notes(case)]
+        f"- {note}" for note in [*limit_notes(run), *run["notes"], *sweep_notes(run), *prepare_notes(run), *variance_notes(run)]
     ]
-    tables = [table(heads, rows), *parts_table(case)]
-    return "\n\n".join([f"### {case['title']}", bound_text(case), *tables, *(["\n".join(notes)] if notes else [])])
+    began = f"### {run['case']}, {run['started'][:16].replace('T', ' ')}"
+    tables = [table(heads, rows), *parts_table(run)]
+    return "\n\n".join([began, f"Code: {code(run)}. {bound_text(run)}", *tables, *(["\n".join(notes)] if notes else [])])
 
 
 def parts_table(case: Case) -> list[str]:
@@ -173,42 +198,47 @@ def parts_table(case: Case) -> list[str]:
     return [table(["leg", *(f"{part}, s" for part in names)], rows)]
 
 
-def bound_text(case: Case) -> str:
-    bound, parts = case["bound"], []
+def bound_text(run: Case) -> str:
+    bound, parts = run["bound"], []
     if bound["flops"]:
         parts.append(f"{bound['flops'] / 1e9:,.4g} GFLOP")
     if bound["read_bytes"]:
         parts.append(f"{gib(bound['read_bytes'])} read")
     if bound["written_bytes"]:
         parts.append(f"{gib(bound['written_bytes'])} written")
-    needed = results.bound_seconds(case)
-    seconds = [f"{name} {value:.2f} s" for name, value in needed.items()]
-    binds = f"; the {binding(needed)} {'bind' if binding(needed) == 'cores' else 'binds'}" if len(needed) > 1 else ""
     note = f" ({bound['note']})" if bound["note"] else ""
     text = f"Bound: {', '.join(parts)}{note}." if parts else f"Bound: {bound['note'] or 'the fastest kernel here'}."
-    return text + (f" At least: {', '.join(seconds)}{binds}." if seconds else "")
+    needed = [found for found in results.bound_seconds(run) if found]
+    if not needed:
+        return text
+    seconds = {name: spread([found[name] for found in needed if name in found]).median for name in needed[0]}
+    told = ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items())
+    return f"{text} At least: {told}; {binding_words(max(seconds, key=lambda name: seconds[name]))}."
 
 
-def leg_row(case: Case, leg: dict[str, Any]) -> list[str]:
-    found = results.rate_spread(case, leg)
+def leg_row(run: Case, leg: dict[str, Any]) -> list[str]:
+    found = results.rate_spread(run, leg)
     done = results.finished(leg)
+    if leg["access"]:
+        return device_row(leg)
     read, written = results.mean_of(leg, "read_bytes"), results.mean_of(leg, "written_bytes")
     moved, peak, cpu = results.moved_bytes(leg), results.peak_bytes(leg), results.cpu_share(leg)
     uneven = results.measured(leg, "unevenness")
     stored = bool(leg["cold"])
-    if found and case["unit"] == "s" and leg["name"] == case["bound"]["core_leg"]:
+    if found and run["unit"] == "s" and leg["name"] == run["bound"]["core_leg"]:
         # It does other work than the case, to tell the speed of the cores; its seconds would mislead.
         speed = spread([results.work_rate(leg, outcome, False) for outcome in done])
         return [leg["name"], f"{speed.median / 1e9:.4g} GFLOP/s", "", f"{len(done)}", *[""] * 7]
+    shares = [share for _, share in results.bound_shares(run, leg)] if leg["name"] != run["bound"]["core_leg"] else []
     return [
         leg["name"],
-        shown(case, found) if found else results.endings(leg) or "not run",
-        " to ".join(shown_number(case, value) for value in range_of(case, found)) if found else "",
+        shown_number(run, found.median) if found else results.endings(leg) or "not run",
+        " to ".join(shown_number(run, value) for value in range_of(run, found)) if found else "",
         f"{len(done)}",
         f"{read / GIB:.2f}" if read is not None and stored else "",
         f"{written / GIB:.2f}" if written is not None and stored else "",
-        f"{moved / bound_bytes(case):.2f}" if moved is not None and stored and bound_bytes(case) else "",
-        share_of_bound(case, leg, found),
+        f"{moved / bound_bytes(run):.2f}" if moved is not None and stored and bound_bytes(run) else "",
+        f"{spread(shares).median:.2f}" if shares else "",
         f"{cpu:.2f}" if cpu is not None else "",
         # Of a leg that starts another program, the memory of that program was not watched.
         f"{peak / MIB:,.0f} MiB" if peak and not leg["function"].startswith("tools.") else "",
@@ -216,26 +246,14 @@ def leg_row(case: Case, leg: dict[str, Any]) -> list[str]:
     ]
 
 
-def share_of_bound(case: Case, leg: dict[str, Any], found: Spread | None) -> str:
-    """Of the seconds that cores or device need; streams and gathers: of the device's own rate."""
-    if found is None or leg["name"] == case["bound"]["core_leg"]:
-        return ""
-    limit = device_limit(case)
-    if limit is not None:
-        return f"{found.median / limit:.2f}"
-    needed = results.bound_seconds(case)
-    if not needed:
-        return ""
-    return f"{max(needed.values()) / seconds_of(case, leg, found):.2f}"
-
-
-def device_limit(case: Case) -> float | None:
-    if case["unit"] == "GB/s":
-        return results.device_rate(case["device"], "sequential read", "bytes")
-    if case["unit"] == "IOPS":
-        test = "random read 512 B" if case["case"].endswith("-512B") else "random read 4 KiB"
-        return results.device_rate(case["device"], test, "requests")
-    return None
+def device_row(leg: dict[str, Any]) -> list[str]:
+    """Of the device, whatever the case counts: bytes a second."""
+    done = results.finished(leg)
+    speeds = [outcome["result"]["bytes"] / results.samples(outcome).median / 1e9 for outcome in done]
+    if not speeds:
+        return [leg["name"], results.endings(leg) or "not run", *[""] * 9]
+    found = spread(speeds)
+    return [leg["name"], f"{found.median:.4g} GB/s", f"{found.low:.4g} to {found.high:.4g}", f"{found.count}", *[""] * 7]
 
 
 def limit_notes(case: Case) -> list[str]:
@@ -256,13 +274,14 @@ def sweep_notes(case: Case) -> list[str]:
         tried = [entry for entry in leg["sweep"] if entry["rate"]]
         if tried:
             best = max(tried, key=lambda entry: entry["rate"])["options"]
-            words = (
-                " ".join(map(str, best["arguments"][2:]))
-                if "arguments" in best
-                else ", ".join(f"{k} {v}" for k, v in best.items())
-            )
+            words = " ".join(map(str, best["arguments"][2:])) if "arguments" in best else setting_words(best)
             notes.append(f"{leg['name']}: best of {len(leg['sweep'])} settings: {words}.")
     return notes
+
+
+def setting_words(options: dict[str, Any]) -> str:
+    told = [f"{name} {value}" for name, value in options.items() if name not in ("fixedbufs", "registerfiles")]
+    return ", ".join([*told, *(["registered buffers and files"] if "fixedbufs" in options else [])])
 
 
 def prepare_notes(case: Case) -> list[str]:
@@ -281,10 +300,6 @@ def variance_notes(case: Case) -> list[str]:
 
 def bound_bytes(case: Case) -> float:
     return float(case["bound"]["read_bytes"] + case["bound"]["written_bytes"])
-
-
-def shown(case: Case, found: Spread) -> str:
-    return shown_number(case, found.median)
 
 
 def shown_number(case: Case, value: float) -> str:

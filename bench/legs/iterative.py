@@ -1,9 +1,8 @@
 """An iterative algorithm over data that is passed over again and again, fed by one of several caching models.
 
-The models are those that the paper of SSDStreamer compares: memory and disk in two levels with least recently used out first;
-plain files; prefetching without direct I/O; direct I/O without prefetching; streams; and everything in memory. A part of the
-data is a Python object with arrays. Time is split into writing, computing, serialising (objects to and from bytes), and waiting
-for the device.
+The models are those that the paper of SSDStreamer compares: memory and disk in two levels; plain files; prefetching without
+direct I/O; direct I/O without prefetching; streams; and everything in memory. A part of the data is a Python object with arrays.
+Time is split into writing, with pickling, computing, and reading, with unpickling: a stream does both in one call.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import pickle
 import shutil
 import time
-from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -39,7 +37,7 @@ class Clock:
     """What time goes by for."""
 
     def __init__(self) -> None:
-        self.parts = {"writing": 0.0, "computing": 0.0, "serialising": 0.0, "waiting": 0.0}
+        self.parts = {"writing": 0.0, "computing": 0.0, "reading": 0.0}
 
     @contextmanager
     def on(self, what: str) -> Iterator[None]:
@@ -179,9 +177,9 @@ class Model:
             pickle.dump(part, file, 5)
 
     def load(self, number: int) -> Part:
-        with self.clock.on("waiting"):
+        with self.clock.on("reading"):
             data = self.path(number).read_bytes()
-        with self.clock.on("serialising"):
+        with self.clock.on("reading"):
             return pickle.loads(data)
 
     def epoch(self) -> Iterator[Part]:
@@ -197,31 +195,27 @@ class PlainFiles(Model):
 
 
 class TwoLevels(Model):
-    """Spark's MEMORY_AND_DISK: parts as objects in memory up to a limit, the least recently used go to files."""
+    """Spark's MEMORY_AND_DISK: parts as objects in memory up to a limit, the others in files.
+
+    There, a block evicts the least recently used of other data sets, never one of its own (`MemoryStore.evictBlocksToFreeSpace`):
+    in a pass over more than memory holds, each would be evicted just before its turn. Here is one data set, so what is in
+    memory stays, and a part that is read from its file is not kept.
+    """
 
     def __init__(self, spec: Spec, folder: Path, clock: Clock) -> None:
         super().__init__(spec, folder, clock)
-        self.memory: OrderedDict[int, Part] = OrderedDict()
+        self.memory: dict[int, Part] = {}
         self.room = spec["memory"] // (4 * spec["part_rows"] * (spec["columns"] + 1))
 
     def put(self, number: int, part: Part) -> None:
         self.count += 1
-        self.keep(number, part)
-
-    def keep(self, number: int, part: Part) -> None:
-        self.memory[number] = part
-        while len(self.memory) > self.room:
-            oldest, gone = self.memory.popitem(last=False)
-            if not self.path(oldest).exists():
-                self.save(oldest, gone)
+        if len(self.memory) < self.room:
+            self.memory[number] = part
+        else:
+            self.save(number, part)
 
     def load(self, number: int) -> Part:
-        found = self.memory.pop(number, None)
-        if found is None:
-            found = super().load(number)
-        with self.clock.on("waiting"):
-            self.keep(number, found)
-        return found
+        return self.memory[number] if number in self.memory else super().load(number)
 
 
 class Prefetching(Model):
@@ -231,11 +225,11 @@ class Prefetching(Model):
         with ThreadPoolExecutor(1) as pool:
             ahead = [pool.submit(self.path(number).read_bytes) for number in range(min(AHEAD, self.count))]
             for number in range(self.count):
-                with self.clock.on("waiting"):
+                with self.clock.on("reading"):
                     data = ahead.pop(0).result()
                 if number + AHEAD < self.count:
                     ahead.append(pool.submit(self.path(number + AHEAD).read_bytes))
-                with self.clock.on("serialising"):
+                with self.clock.on("reading"):
                     part = pickle.loads(data)
                 del data
                 yield part
@@ -260,11 +254,11 @@ class Direct(Model):
         os.close(descriptor)
 
     def load(self, number: int) -> Part:
-        with self.clock.on("waiting"):
+        with self.clock.on("reading"):
             descriptor = os.open(self.path(number), os.O_RDONLY | os.O_DIRECT)
             os.preadv(descriptor, [self.buffer], 0)
             os.close(descriptor)
-        with self.clock.on("serialising"):
+        with self.clock.on("reading"):
             return pickle.loads(memoryview(self.buffer)[: self.lengths[number]])
 
 
@@ -290,7 +284,7 @@ class Streams(Model):
     def epoch(self) -> Iterator[Part]:
         parts = self.store.open("x").load()
         while True:
-            with self.clock.on("waiting"):
+            with self.clock.on("reading"):
                 part = next(parts, None)
             if part is None:
                 return

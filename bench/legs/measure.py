@@ -19,6 +19,7 @@ SHORTEST_SAMPLE_S = 0.05
 
 CHECKED_ROWS = 4
 CHECKED_COLS = 16
+CHECKED_AT_ONCE = 512
 
 Array = npt.NDArray[Any]
 
@@ -173,16 +174,21 @@ def product_error(c: Array, a: Array, b: Array) -> float:
 
 
 def captured_variance(path: str, components: Array, mean: Array, rows: int = 8192) -> float:
-    """The share of variance that the components hold, of the same rows for everyone, spread over the whole file."""
+    """The share of variance that the components hold, of the same rows for all, spread over the whole file."""
     x = np.load(path, mmap_mode="r")
     chosen = np.unique(np.linspace(0, len(x) - 1, rows).astype(np.int64))
-    centred = np.asarray(x[chosen], np.float64) - np.asarray(mean, np.float64)
-    projected = centred @ np.linalg.qr(np.asarray(components, np.float64).T)[0]
-    return float((projected**2).sum() / (centred**2).sum())
+    axes = np.linalg.qr(np.asarray(components, np.float64).T)[0]
+    captured = total = 0.0
+    # Some at a time, for the memory of the whole leg is limited.
+    for part in np.array_split(chosen, -(-rows // CHECKED_AT_ONCE)):
+        centred = np.asarray(x[part], np.float64) - np.asarray(mean, np.float64)
+        captured += float(((centred @ axes) ** 2).sum())
+        total += float((centred**2).sum())
+    return captured / total
 
 
 def start_centers(path: str, clusters: int) -> Array:
-    """Rows to begin with, the same for everyone: different ones of the first twenty thousand, in which all kinds of rows are."""
+    """Rows to begin with, the same for all: different ones of the first twenty thousand, in which all kinds of rows are."""
     x = np.load(path, mmap_mode="r")
     chosen = np.random.default_rng(0).choice(min(len(x), 20_000), clusters, replace=False)
     return np.asarray(x[np.sort(chosen)])

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -146,29 +146,6 @@ def resume(spec: Spec) -> Result:
 
 def path_of(folder: str, number: int) -> str:
     return f"{folder}/{number // FOLDER_FILES:06}/{number:09}"
-
-
-def files(spec: Spec) -> Result:
-    """Each file once, in random order: opened, read, closed."""
-    order = np.random.default_rng(0).permutation(spec["count"]).tolist()
-    # As many as take the time, by a guess that is too low for any disk.
-    order = order[: max(spec["threads"], int(spec["seconds"] * spec["threads"] * 20_000))]
-    paths = [path_of(spec["path"], number) for number in order]
-
-    def read(part: list[str]) -> int:
-        total, until = 0, time.perf_counter() + spec["seconds"]
-        for path in part:
-            with open(path, "rb", buffering=0) as file:
-                total += len(file.read())
-            if time.perf_counter() > until:
-                break
-        return total
-
-    with ThreadPoolExecutor(spec["threads"]) as pool:
-        started = time.perf_counter()
-        total = sum(pool.map(read, [paths[first :: spec["threads"]] for first in range(spec["threads"])]))
-        seconds = time.perf_counter() - started
-    return {"seconds": [seconds], "work": total}
 
 
 def opens(spec: Spec) -> Result:

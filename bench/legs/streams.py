@@ -147,7 +147,7 @@ def records(spec: Spec) -> Result:
 
 
 def cold(spec: Spec) -> None:
-    """What was written leaves the kernel's cache, for everyone."""
+    """What was written leaves the kernel's cache, for all."""
     from legs.measure import cold as forget
 
     forget([spec["file"]])

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 from harness import device
@@ -20,23 +21,39 @@ def nothing(spec: Spec) -> Result:
 
 def fio(spec: Spec) -> Result:
     """Rate of one job; `work` is what the case counts, bytes or requests."""
-    keys = ("rw", "bs", "iodepth", "iomem", "fixedbufs", "registerfiles")
-    options: dict[str, Any] = {key: spec[key] for key in keys if key in spec}
-    job = device.run(spec["file"], spec["size_bytes"], spec["seconds"], options)
+    job = device.run(spec["file"], spec["size_bytes"], spec["seconds"], options_of(spec))
     return {**job, "seconds": [job["seconds"]], "work": job[spec["count"]]}
 
 
+def options_of(spec: Spec) -> dict[str, Any]:
+    keys = ("rw", "bs", "iodepth", "iomem", "fixedbufs", "registerfiles")
+    return {key: spec[key] for key in keys if key in spec}
+
+
 def fio_once(spec: Spec) -> Result:
-    """One job over the whole of a new file, which is made before the clock starts; written, it ends with fsync."""
-    device.new_file(spec["file"], spec["size_bytes"], filled=spec["rw"] == "read")
-    options = {key: spec[key] for key in ("rw", "bs", "iodepth")}
-    job = device.run(spec["file"], spec["size_bytes"], None, options)
+    """One job that writes the whole of a new file, whose space is set aside before the clock starts, and ends with fsync."""
+    device.new_file(spec["file"], spec["size_bytes"])
+    job = device.run(spec["file"], spec["size_bytes"], None, options_of(spec))
     started = time.perf_counter()
-    if spec["rw"] == "write":
-        with open(spec["file"], "rb") as file:
-            os.fsync(file.fileno())
+    with open(spec["file"], "rb") as file:
+        os.fsync(file.fileno())
     seconds = job["seconds"] + time.perf_counter() - started
     return {**job, "seconds": [seconds], "work": job["bytes"]}
+
+
+def file_reader(spec: Spec) -> Result:
+    """Files read one by one in random order, by a program in C and its threads; compiled when it is run for the first time."""
+    program = Path(spec["program"])
+    source = Path(__file__).with_name("file_reader.c")
+    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+        program.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["cc", "-O2", "-Wall", "-pthread", "-o", str(program), str(source)], check=True)
+    words = [str(program), spec["path"], *(str(spec[key]) for key in ("count", "size", "threads", "seconds"))]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(done.stderr.strip() or f"ended with {done.returncode}")
+    found: Result = json.loads(done.stdout)
+    return {**found, "seconds": [found["seconds"]], "command": words}
 
 
 def look_up(spec: Spec) -> Result:

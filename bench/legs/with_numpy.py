@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from legs.measure import cold, product_error, sampled, timed
+from legs.measure import captured_variance, cold, product_error, sampled, timed
 
 Spec = dict[str, Any]
 Result = dict[str, Any]
@@ -77,6 +79,64 @@ def gemm_blocks(spec: Spec) -> Result:
         c.flush()
 
     return {**sampled(call), "block": size, "error": mapped_error(spec)}
+
+
+def pca(spec: Spec) -> Result:
+    """What a careful programmer writes: the sums of rows and of products, block by block, and the eigenvectors of what they make.
+
+    `ahead`: a thread reads the next block while one is multiplied; else blocks are parts of a memory map.
+    """
+    made: list[Any] = []
+
+    def call() -> None:
+        x = np.load(spec["a"], mmap_mode="r")
+        rows, d = max(1, spec["block_bytes"] // x[:1].nbytes), x.shape[1]
+        shift = np.array(x[0])
+        sums, gram = np.zeros(d), np.zeros((d, d))
+        for block in (read_ahead if spec["ahead"] else mapped_blocks)(x, rows):
+            # Values are taken from a row, so that squares of a large mean do not drown the variance.
+            centred = block - shift
+            sums += centred.sum(axis=0, dtype=np.float64)
+            gram += centred.T @ centred
+        mean = sums / len(x)
+        covariance = (gram - len(x) * np.outer(mean, mean)) / (len(x) - 1)
+        values, vectors = np.linalg.eigh(covariance)
+        best = slice(-1, -spec["components"] - 1, -1)
+        made[:] = [vectors[:, best].T, mean + shift, float(values[best].sum() / values.sum())]
+
+    found = sampled(call, before=lambda: cold([spec["a"]]))
+    components, mean, ratio = made
+    return {
+        **found,
+        "explained_variance_ratio": ratio,
+        "captured_variance": captured_variance(spec["a"], components, mean),
+    }
+
+
+def mapped_blocks(x: Any, rows: int) -> Iterator[Any]:
+    return (x[start : start + rows] for start in range(0, len(x), rows))
+
+
+def read_ahead(x: Any, rows: int) -> Iterator[Any]:
+    """Two blocks of memory in turn, read by a thread that holds no lock of the interpreter meanwhile."""
+    buffers = [np.empty((rows, x.shape[1]), x.dtype) for _ in "ab"]
+    with open(x.filename, "rb", buffering=0) as file, ThreadPoolExecutor(1) as pool:
+        file.seek(x.offset)
+
+        def read(number: int) -> Any:
+            block = buffers[number % 2][: len(x) - number * rows]
+            left = memoryview(block).cast("B")
+            while left:
+                left = left[file.readinto(left) or len(left) :]
+            return block
+
+        count = -(-len(x) // rows)
+        coming = pool.submit(read, 0)
+        for number in range(count):
+            block = coming.result()
+            if number + 1 < count:
+                coming = pool.submit(read, number + 1)
+            yield block
 
 
 def block_side(budget_bytes: int) -> int:

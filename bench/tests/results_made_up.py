@@ -6,7 +6,10 @@ from typing import Any
 
 FACTS: dict[str, Any] = {
     "started": "2026-01-02T03:04:05+00:00",
-    "scale": 1.0,
+    "rules": 2,
+    "quick": False,
+    "rounds": 2,
+    "load_before": 0.5,
     "command": ["python", "bench/run.py"],
     "machine": {
         "cpu": "Some CPU",
@@ -18,12 +21,7 @@ FACTS: dict[str, Any] = {
     },
     "versions": {"python": "3.11.0", "numpy": "2.0.0", "mkl": "absent"},
     "environment": {"OPENBLAS_CORETYPE": "Haswell"},
-    "sources": {"commit": "0123456789abcdef", "changed": []},
-    "device": {
-        "sequential read": {"seconds": 10.0, "bytes": 20e9, "requests": 20_000, "latency_ns_p99": 1_000_000},
-        "sequential write": {"seconds": 10.0, "bytes": 10e9, "requests": 10_000, "latency_ns_p99": 1_000_000},
-        "random read 512 B": {"error": "Invalid argument"},
-    },
+    "sources": {"commit": "0123456789abcdef", "changed": [], "difference": None},
 }
 
 
@@ -37,7 +35,14 @@ def ended(number: int, status: str, wall_s: float) -> dict[str, Any]:
 
 
 def leg(name: str, *rounds: dict[str, Any], work: float = 10e9, cold: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {"name": name, "function": "x.y", "work": work, "rounds": list(rounds), "sweep": [], "cold": list(cold), "command": []}
+    told = {"name": name, "function": "x.y", "work": work, "rounds": list(rounds), "sweep": [], "cold": list(cold), "command": []}
+    return {**told, "access": None}
+
+
+def device(access: str, *speeds: float, pages: str = "small pages") -> dict[str, Any]:
+    """A leg that reads or writes a GB in each round, at some GB a second."""
+    rounds = (ok(number, 1 / speed, bytes=1e9, requests=1000, work=1e9) for number, speed in enumerate(speeds))
+    return {**leg(f"fio, {access}, {pages}", *rounds), "access": access}
 
 
 def case(*legs: dict[str, Any], rivals: tuple[str, ...], at_least: float | None = 3.0, unit: str = "GFLOP/s") -> dict[str, Any]:
@@ -48,12 +53,14 @@ def case(*legs: dict[str, Any], rivals: tuple[str, ...], at_least: float | None 
         "core_leg": "kernel",
         "bytes_at_most": 1.35,
         "note": "as told",
+        "headline": True,
     }
-    comparison = {"ours": "outcore", "rivals": list(rivals), "against": "the others", "at_least": at_least}
+    comparison = {"ours": "outcore", "rivals": list(rivals), "against": "the others", "at_least": at_least, "headline": True}
     return {
         **FACTS,
         "case": "gemm",
         "title": "gemm | f32",
+        "headline": "a product",
         "unit": unit,
         "bound": bound,
         "comparisons": [comparison],

@@ -15,7 +15,7 @@ from harness import runner, tables
 from harness.model import MIB, ROOT, Case, Context, Leg
 from legs import measure
 
-CONTEXT = Context("scratch/outcore-bench", scale=0.02, seconds=0.1)
+CONTEXT = Context("scratch/outcore-bench", scale=0.02)
 COUNT, BATCH = 1 << 16, 256
 
 

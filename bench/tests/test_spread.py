@@ -1,6 +1,6 @@
 import pytest
 
-from harness.spread import Spread, against_rival, against_target, pair_ratios, spread
+from harness.spread import Spread, against_rival, against_target, spread
 
 
 def test_a_spread_is_the_whole_range() -> None:
@@ -10,10 +10,6 @@ def test_a_spread_is_the_whole_range() -> None:
 def test_nothing_has_no_spread() -> None:
     with pytest.raises(ValueError, match="no values"):
         spread([])
-
-
-def test_ratios_pair_the_same_round_and_skip_what_did_not_finish() -> None:
-    assert pair_ratios([10.0, 20.0, 30.0], [5.0, None]) == [2.0]
 
 
 @pytest.mark.parametrize(

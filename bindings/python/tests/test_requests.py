@@ -1,0 +1,260 @@
+"""Bytes, transfers and copies of the main operations, derived from shapes and budget: what times would tell is asserted here.
+
+A transfer is a load or a store of a block, as the trace has it on the device's lane: one request where its bytes are contiguous,
+one a row where they are not. Bytes are those of the trace, which counts whole sectors; where the kernel charges a process for
+what it moves, both must agree. Streams and loaders leave no trace, so that their bytes are the kernel's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import outcore as oc
+from outcore.cluster import KMeans
+from outcore.data import Dataset, Loader, Writer
+from outcore.decomposition import PCA
+from outcore.streams import StreamStore
+
+KIB, MIB = 1 << 10, 1 << 20
+HEADER = 4096
+"""Of a file that outcore makes: numbers begin after it, so that a matrix of whole sectors moves in just these."""
+SECTOR = 4096
+"""The largest that a disk here has: what a transfer may take more, at each of its ends."""
+
+
+class Moved:
+    """What the last call moved: by its trace, and by the kernel since the object was made."""
+
+    def __init__(self) -> None:
+        self.before = charged()
+
+    @property
+    def read(self) -> int:
+        return int(oc.last_trace().actual["bytes_read"])
+
+    @property
+    def written(self) -> int:
+        return int(oc.last_trace().actual["bytes_written"])
+
+    def transfers(self, kind: str) -> list[int]:
+        """The bytes of each load (`read`) or store (`write`)."""
+        trace = oc.last_trace()
+        assert trace.to_dict()["spans_dropped"] == 0
+        return [span["bytes"] for span in trace.spans if span["lane"] == "device" and span["name"].startswith(kind)]
+
+    def by_kernel(self) -> tuple[int, int]:
+        now = charged()
+        return now[0] - self.before[0], now[1] - self.before[1]
+
+
+def charged() -> tuple[int, int]:
+    try:
+        fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    except OSError:
+        return 0, 0
+    return int(fields["read_bytes"]), int(fields["write_bytes"])
+
+
+@pytest.fixture
+def kernel_counts(tmp_path: Path, session: oc.Session) -> None:
+    """Skips where files lie in memory, or reads go by way of the page cache."""
+    x = oc.from_numpy(tmp_path / "probe.npy", np.ones((1024, 1024), np.float32))
+    moved = Moved()
+    x[:]
+    if moved.by_kernel()[0] < x.nbytes:
+        pytest.skip("the kernel does not charge this process for what it reads here")
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., oc.Array]:
+    """A file of random numbers in a session of its own budget."""
+
+    def made(session: oc.Session, rows: int, cols: int, name: str = "x") -> oc.Array:
+        values = np.random.default_rng(rows + cols).random((rows, cols), dtype=np.float32)
+        return session.from_numpy(tmp_path / f"{name}.npy", values)
+
+    return made
+
+
+def small(tmp_path: Path, memory: str) -> oc.Session:
+    return oc.Session(memory, tmp_path / "scratch", allow_tmpfs_scratch=True)
+
+
+def test_a_product_that_fits_reads_each_operand_once_and_writes_the_result_once(
+    tmp_path: Path, make: Callable[..., oc.Array]
+) -> None:
+    session = small(tmp_path, "64MiB")
+    m, k, n = 2048, 1024, 512
+    a, b = make(session, m, k, "a"), make(session, k, n, "b")
+    moved = Moved()
+    oc.linalg.gemm(a, b, str(tmp_path / "c.npy"))
+    assert moved.read == 4 * (m * k + k * n)
+    assert moved.written == 4 * m * n + HEADER
+    assert sum(moved.transfers("read")) == moved.read
+    # Blocks are of whole rows: none is smaller than a row of A, and they are 64 KiB on the average at least.
+    assert len(moved.transfers("read")) <= moved.read // (64 * KIB)
+
+
+def test_a_product_of_arrays_in_memory_moves_nothing_and_copies_no_operand() -> None:
+    n = 2048
+    a, b, c = (np.ones((n, n), np.float32) for _ in range(3))
+    oc.linalg.gemm(a, b, out=c)
+    trace = oc.last_trace()
+    assert (trace.actual["bytes_read"], trace.actual["bytes_written"]) == (0, 0)
+    assert trace.actual["peak_bytes"] < a.nbytes
+
+
+def test_a_product_beyond_the_budget_stays_near_the_least_traffic(tmp_path: Path, make: Callable[..., oc.Array]) -> None:
+    n, memory = 4096, 32 * MIB
+    session = small(tmp_path, "32MiB")
+    a, b = make(session, n, n, "a"), make(session, n, n, "b")
+    plan = oc.explain(oc.linalg.gemm, a, b)
+    moved = Moved()
+    oc.linalg.gemm(a, b, str(tmp_path / "c.npy"))
+    # No schedule moves less than 2 m n k / sqrt(M) elements for a memory of M, and the result; or every matrix once. Operands
+    # that are copied into blocks are written and read once more.
+    least = 4 * max(3 * n * n, 2 * n**3 / math.sqrt(memory / 4) + n * n)
+    copied = sum(x.nbytes for x, name in ((a, "A"), (b, "B")) if name in plan.notes.get("repacked", ""))
+    assert least <= moved.read + moved.written - 2 * copied <= 1.35 * least
+    # The part of C in memory is complete when it leaves: no partial sum is written or read again.
+    assert 4 * n * n + copied + HEADER <= moved.written <= 4 * n * n + copied + 64 * HEADER
+    assert sum(moved.transfers("read")) == moved.read
+
+
+def csr_matrix(session: oc.Session, path: Path, rows: int, cols: int) -> tuple[oc.Sparse, int]:
+    """And the bytes of its three arrays: offsets of eight bytes, indices and values of four."""
+    matrix = sp.random(rows, cols, 0.05, "csr", dtype=np.float32, random_state=np.random.default_rng(0))
+    return session.from_scipy(path, matrix), 8 * (rows + 1) + 8 * matrix.nnz
+
+
+@pytest.mark.parametrize("memory", ["16MiB", "64MiB"])
+def test_a_sparse_product_reads_the_matrix_once_and_writes_the_result_once(tmp_path: Path, memory: str) -> None:
+    session = small(tmp_path, memory)
+    rows, cols, width = 20_000, 3000, 64
+    a, size = csr_matrix(session, tmp_path / "a", rows, cols)
+    moved = Moved()
+    oc.linalg.csrmm(a, np.ones((cols, width), np.float32), str(tmp_path / "c.npy"))
+    # A piece begins and ends anywhere: less than a sector more at either end of each transfer.
+    assert size <= moved.read <= size + 2 * SECTOR * len(moved.transfers("read"))
+    assert moved.read <= 1.02 * size
+    assert 4 * rows * width <= moved.written <= 4 * rows * width + 2 * HEADER
+
+
+@pytest.mark.parametrize("memory", ["16MiB", "64MiB"])
+def test_components_take_one_pass_over_the_rows_and_write_nothing(
+    tmp_path: Path, make: Callable[..., oc.Array], memory: str
+) -> None:
+    x = make(small(tmp_path, memory), 65_536, 128)
+    moved = Moved()
+    PCA(n_components=8, random_state=0).fit(x)
+    assert (moved.read, moved.written) == (x.nbytes, 0)
+    transfers = moved.transfers("read")
+    assert sum(transfers) == x.nbytes and len(transfers) <= x.nbytes // (256 * KIB)
+
+
+def kmeans(x: oc.Array, rounds: int) -> None:
+    KMeans(8, init=np.asarray(x[:8]), max_iter=rounds, tol=0).fit(x)
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_rounds_of_clustering_read_rows_that_stay_in_memory_once(
+    tmp_path: Path, make: Callable[..., oc.Array], rounds: int
+) -> None:
+    x = make(small(tmp_path, "64MiB"), 32_768, 64)
+    moved = Moved()
+    kmeans(x, rounds)
+    # Two blocks may share the sector where one ends and the next begins.
+    assert x.nbytes <= moved.read <= x.nbytes + SECTOR * len(moved.transfers("read"))
+    assert moved.read <= 1.01 * x.nbytes and moved.written == 0
+
+
+def test_rounds_of_clustering_beyond_the_budget_read_the_rows_once_and_then_a_copy_of_fewer_bits(
+    tmp_path: Path, make: Callable[..., oc.Array]
+) -> None:
+    rounds = 3
+    x = make(small(tmp_path, "16MiB"), 131_072, 64)
+    moved = Moved()
+    kmeans(x, rounds)
+    # A pass a round and one for the last labels; those after the first read a copy of 18 bits of 32, or less of it.
+    assert x.nbytes <= moved.read <= (1 + rounds * 18 / 32) * 1.05 * x.nbytes
+    assert moved.written <= 18 / 32 * 1.05 * x.nbytes
+
+
+def test_a_slice_of_rows_is_one_transfer_of_just_these(tmp_path: Path, make: Callable[..., oc.Array]) -> None:
+    x = make(small(tmp_path, "64MiB"), 4096, 1024)
+    moved = Moved()
+    assert x[100:200].shape == (100, 1024)
+    assert moved.transfers("read") == [100 * 4096] and moved.read == 100 * 4096
+    # Of each row the sector that has the columns, in one request a row.
+    x[100:110, :10]
+    assert moved.transfers("read") == [10 * 40]
+    assert moved.read <= 10 * SECTOR
+
+
+@pytest.mark.usefixtures("kernel_counts")
+def test_the_trace_says_what_the_kernel_says(tmp_path: Path, make: Callable[..., oc.Array]) -> None:
+    session = small(tmp_path, "16MiB")
+    a, b = make(session, 4096, 1024, "a"), make(session, 1024, 1024, "b")
+    moved = Moved()
+    oc.linalg.gemm(a, b, str(tmp_path / "c.npy"))
+    read, written = moved.by_kernel()
+    # Catalogs, and modules that are imported for the first time, are read besides.
+    assert moved.read <= read <= moved.read + MIB
+    assert moved.written <= written <= moved.written + MIB
+
+
+@pytest.mark.usefixtures("kernel_counts")
+def test_a_stream_moves_its_bytes_and_a_sector_a_block(tmp_path: Path) -> None:
+    block, total = MIB, 32 * MIB
+    store = StreamStore(tmp_path / "a.store", size=4 * total)
+    with store.create("warm", block=block) as writer:
+        writer.write(bytes(block))
+    most = total + SECTOR * (total // block + 1) + block + 64 * KIB
+
+    moved = Moved()
+    with store.create("x", block=block) as writer:
+        for number in range(total // block):
+            writer.write(np.full(block, number, np.uint8))
+    assert total <= moved.by_kernel()[1] <= most
+
+    for again in range(2):
+        moved = Moved()
+        assert sum(len(part) for part in store.open("x").blocks()) == total
+        assert total <= moved.by_kernel()[0] <= most, again
+
+
+@pytest.mark.usefixtures("kernel_counts")
+@pytest.mark.parametrize(("shuffle", "most"), [(True, 1.15), ("chunk", 1.15), (False, 1.05)])
+def test_an_epoch_reads_each_sample_once_whatever_the_order(tmp_path: Path, shuffle: bool | str, most: float) -> None:
+    count, size = 8000, 4096
+    with Writer(tmp_path / "samples", {"x": ("uint8", (size,))}) as writer:
+        for number in range(count):
+            writer.write({"x": np.full(size, number % 251, np.uint8)})
+    oc.configure("8MiB", tmp_path / "scratch", 1, allow_tmpfs_scratch=True)
+    dataset = Dataset(tmp_path / "samples")
+    dataset[0]
+    moved = Moved()
+    loader = Loader(dataset, 256, shuffle=shuffle, seed=0, rank=0, world_size=1)
+    assert sum(len(batch["x"]) for batch in loader) == count
+    # A gap of a sample between two that are wanted is read with them: of 256 samples among 8000 some 3 % for each sample of it.
+    assert count * size <= moved.by_kernel()[0] <= most * count * size
+
+
+@pytest.mark.usefixtures("kernel_counts")
+def test_samples_side_by_side_are_read_without_their_neighbours(tmp_path: Path) -> None:
+    count, size = 4000, 4096
+    with Writer(tmp_path / "samples", {"x": ("uint8", (size,))}) as writer:
+        for number in range(count):
+            writer.write({"x": np.full(size, number % 251, np.uint8)})
+    dataset = Dataset(tmp_path / "samples")
+    dataset[0]
+    for wanted in (list(range(1000, 1100)), [10, 2000, 3999]):
+        moved = Moved()
+        dataset[wanted]
+        assert len(wanted) * size <= moved.by_kernel()[0] <= (len(wanted) + len(wanted) // 50 + 4) * size
