@@ -94,7 +94,7 @@ def test_samples_come_back(path: Path) -> None:
         with pytest.raises(IndexError, match="of 300"):
             ds[wrong]
     with pytest.raises(KeyError):
-        ds["nobody"]
+        ds["absent"]
     with pytest.raises(ArgumentError):
         ds[[0.5]]
 
