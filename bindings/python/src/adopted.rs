@@ -1,7 +1,7 @@
 //! The memory of NumPy arrays, lent to the engine without a copy.
 //!
-//! The array object is held until the last piece of the memory is dropped, wherever that is; a drop
-//! on a thread without the GIL is carried out the next time this module has it.
+//! The array object is held until the last piece of the memory is dropped, on any thread; a drop on
+//! a thread without the GIL is deferred until this module holds the GIL.
 
 use std::ptr::NonNull;
 
@@ -29,10 +29,10 @@ unsafe impl Send for Adopted {}
 unsafe impl Sync for Adopted {}
 
 // SAFETY: NumPy's memory is valid, initialised and does not move while the array is referenced.
-// That no other code reaches it is the caller's part: `destination` is given arrays that Python
-// code has just made and not yet handed out, and operands are frozen, so that they are only read; a
-// program that changes an operand while it is being computed with gets an undefined result, as with
-// every NumPy function that releases the GIL.
+// Exclusive access is the caller's part: `destination` gets arrays that Python code has just made
+// and not yet handed out, and operands are frozen, so that they are only read; a program that
+// changes an operand during a computation gets an undefined result, as with every NumPy function
+// that releases the GIL.
 unsafe impl Memory for Adopted {
     fn pointer(&self) -> NonNull<u8> {
         self.pointer
@@ -42,7 +42,7 @@ unsafe impl Memory for Adopted {
     }
 }
 
-/// Where the elements of an array of the type `T` begin.
+/// Address of the first element of an array of the type `T`.
 fn pointer_of<T: NumpyElement>(array: &Bound<'_, PyUntypedArray>) -> Option<*mut u8> {
     array
         .cast::<PyArrayDyn<T>>()
@@ -50,7 +50,7 @@ fn pointer_of<T: NumpyElement>(array: &Bound<'_, PyUntypedArray>) -> Option<*mut
         .map(|array| array.data().cast::<u8>())
 }
 
-/// The first `len` bytes from where the array begins; its type has been checked.
+/// The first `len` bytes from the start of the array; its type has been checked.
 fn adopt(array: &Bound<'_, PyUntypedArray>, len: usize) -> Buf {
     let floats = pointer_of::<f32>(array).or_else(|| pointer_of::<f64>(array));
     let integers = || {
@@ -71,7 +71,7 @@ fn adopt(array: &Bound<'_, PyUntypedArray>, len: usize) -> Buf {
     }
 }
 
-/// The element type of an array, for those that matrices have.
+/// The element type of an array, if it is one of matrices.
 pub(crate) fn element_type(array: &Bound<'_, PyUntypedArray>) -> PyResult<DType> {
     let (py, own) = (array.py(), array.dtype());
     if own.is_equiv_to(&dtype::<f32>(py)) {
@@ -85,7 +85,7 @@ pub(crate) fn element_type(array: &Bound<'_, PyUntypedArray>) -> PyResult<DType>
     }
 }
 
-/// The bytes of a C-contiguous array of whole numbers, and their type.
+/// The bytes of a C-contiguous array of integers, and their type.
 pub(crate) fn integers(array: &Bound<'_, PyUntypedArray>) -> PyResult<(Element, Buf)> {
     let (py, own) = (array.py(), array.dtype());
     let types = [
@@ -130,7 +130,7 @@ pub(crate) fn destination(array: &Bound<'_, PyUntypedArray>) -> PyResult<Buf> {
     Ok(adopt(array, contiguous_bytes(array)?))
 }
 
-/// All bytes of an array of bytes without gaps.
+/// All bytes of a gap-free array of bytes.
 pub(crate) fn bytes(array: &Bound<'_, PyArray1<u8>>) -> PyResult<Buf> {
     let len = array.len();
     match NonNull::new(array.data()) {
@@ -147,7 +147,7 @@ pub(crate) fn bytes(array: &Bound<'_, PyArray1<u8>>) -> PyResult<Buf> {
     }
 }
 
-/// The bytes of a C-contiguous array, to be read only.
+/// The bytes of a C-contiguous array, read only.
 pub(crate) fn source(array: &Bound<'_, PyUntypedArray>) -> PyResult<outcore::Shared> {
     Ok(adopt(array, contiguous_bytes(array)?).freeze())
 }
@@ -160,8 +160,8 @@ fn contiguous_bytes(array: &Bound<'_, PyUntypedArray>) -> PyResult<usize> {
     }
 }
 
-/// A matrix on SSD, or an array of one or two dimensions whose rows or columns are without gaps,
-/// neither running backwards.
+/// A matrix on SSD, or an array of one or two dimensions whose rows or columns are contiguous and
+/// do not run backwards.
 pub(crate) fn operand(value: &Bound<'_, PyAny>) -> PyResult<Operand> {
     if let Ok(matrix) = value.cast::<Matrix>() {
         return Ok(Operand::Stored(matrix.get().array()?.clone()));
@@ -196,8 +196,8 @@ fn argument(what: &str) -> PyErr {
     to_python(Error::Value { what: what.into() })
 }
 
-/// Strides in elements. NumPy gives a dimension of length 1 any stride, so there it is chosen to
-/// fit.
+/// Strides in elements. NumPy gives a dimension of length 1 an arbitrary stride, so a fitting one
+/// is chosen.
 fn strides(
     rows: usize,
     cols: usize,

@@ -1,4 +1,4 @@
-//! What a folder's device does through the engine: sequential writes and reads, random reads. For
+//! Measures a folder's device through the engine: sequential writes and reads, random reads. For
 //! `outcore bench-device`.
 
 use std::collections::VecDeque;
@@ -17,13 +17,13 @@ use crate::session::Session;
 const BLOCK_BYTES: usize = 4 << 20;
 /// Length of a random read.
 const ITEM_BYTES: usize = 4096;
-/// Random reads in a batch, and batches under way at once.
+/// Random reads in a batch, and batches in flight.
 const BATCH: usize = 256;
 const BATCHES: usize = 3;
-/// Signals are looked at this often.
+/// Interval between checks for signals.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Writes a new file of `length` bytes in order; the seconds it took, flush included.
+/// Writes a new file of `length` bytes in order; returns the seconds, flush included.
 #[pyfunction]
 pub(crate) fn device_write(
     py: Python<'_>,
@@ -44,7 +44,7 @@ pub(crate) fn device_write(
         let mut block = 0;
         while stream.position() < length {
             let buffer = stream.buffer().map_err(engine_error)?;
-            // Different in every block, so that no device stores it once.
+            // Different content in every block, so that no device deduplicates it.
             block += 1;
             buffer
                 .chunks_exact_mut(8)
@@ -61,7 +61,7 @@ pub(crate) fn device_write(
     })
 }
 
-/// Reads a file in order; the seconds it took.
+/// Reads a file in order; returns the seconds.
 #[pyfunction]
 pub(crate) fn device_read(py: Python<'_>, session: &Session, path: PathBuf) -> PyResult<f64> {
     let engine = session.get()?.engine();
@@ -79,7 +79,7 @@ pub(crate) fn device_read(py: Python<'_>, session: &Session, path: PathBuf) -> P
     })
 }
 
-/// Reads pieces of 4 KiB at random places for `seconds`; how many a second.
+/// Reads pieces of 4 KiB at random offsets for `seconds`; returns reads a second.
 #[pyfunction]
 pub(crate) fn device_random(
     py: Python<'_>,
@@ -146,7 +146,7 @@ fn engine_error(error: outcore::engine::Error) -> PyErr {
     to_python(error.into())
 }
 
-/// Looks at Python's signals now and then, from a thread without the GIL.
+/// Checks for Python's signals periodically, from a thread without the GIL.
 struct Look(Instant);
 
 impl Look {
@@ -163,7 +163,7 @@ impl Look {
     }
 }
 
-/// Splitmix64: a number that looks random.
+/// Splitmix64: a pseudo-random number.
 fn scatter(number: u64) -> u64 {
     let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

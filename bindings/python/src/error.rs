@@ -7,7 +7,7 @@ use outcore::store::Error as StoreError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-/// The exception for an error. An error on the way there is returned in its place.
+/// The exception for an error. An error while it is made is returned in its place.
 pub(crate) fn to_python(error: Error) -> PyErr {
     Python::attach(|py| exception(py, &error).unwrap_or_else(|trouble| trouble))
 }
@@ -177,7 +177,7 @@ fn describe_store(error: &StoreError, fields: &Bound<'_, PyDict>) -> PyResult<&'
     Ok(class)
 }
 
-/// The number behind the kinds of error that a caller tells apart.
+/// The error number for kinds of errors that a caller distinguishes.
 fn number(error: &std::io::Error) -> Option<i32> {
     use std::io::ErrorKind;
     Some(match error.kind() {

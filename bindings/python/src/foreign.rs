@@ -15,7 +15,7 @@ use crate::job::{Job, nothing};
 use crate::session::{self, Session};
 use crate::sparse::{self, SparseMatrix};
 
-/// A new sparse matrix of foreign files; `options` are those of the format.
+/// Imports foreign files into a new sparse matrix; `options` are those of the format.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "what describes an import")]
 pub(crate) fn import_sparse(
@@ -114,8 +114,8 @@ fn argument(what: &str) -> PyErr {
     })
 }
 
-/// Writes a sparse matrix as a foreign file; `labels` are an array, a matrix or nothing, `queries`
-/// an array of int64 or nothing.
+/// Exports a sparse matrix; `labels` are an array, a matrix or None, `queries` an array of int64 or
+/// None.
 #[pyfunction]
 pub(crate) fn export_sparse(
     py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Planned work and running work.
+//! Planned and running work.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use pyo3::prelude::*;
 use crate::error::to_python;
 use crate::owned::Owned;
 
-/// A result on its way to Python.
+/// A conversion of a result for Python.
 type Made = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
-/// For jobs that end with memory of the caller's filled, or a file written.
+/// For jobs whose result is memory of the caller or a file.
 pub(crate) fn nothing<T>(py: Python<'_>, _: T) -> PyResult<Py<PyAny>> {
     Ok(py.None())
 }
@@ -25,7 +25,7 @@ pub(crate) fn numbers(py: Python<'_>, values: Vec<f64>) -> PyResult<Py<PyAny>> {
     Ok(numpy::PyArray1::from_vec(py, values).into_any().unbind())
 }
 
-/// Work that is planned; nothing has moved yet.
+/// Planned work; no data has moved yet.
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct Job {
     job: Owned<Mutex<Option<outcore::Job<Made>>>>,
@@ -33,7 +33,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// `made` is what Python gets of the result.
+    /// `made` converts the result for Python.
     pub(crate) fn new<T: Send + 'static>(
         job: outcore::Result<outcore::Job<T>>,
         made: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
@@ -51,7 +51,7 @@ impl Job {
 
 #[pymethods]
 impl Job {
-    /// What is going to happen, for people.
+    /// The plan as text.
     fn text(&self) -> String {
         let texts: Vec<String> = self
             .explanations
@@ -61,12 +61,12 @@ impl Job {
         texts.join("\n\n")
     }
 
-    /// The same as JSON: a list with one object a plan.
+    /// The plan as JSON: a list with one object a plan.
     fn json(&self) -> String {
         serde_json::to_string(&self.explanations).expect("numbers and names have no way to fail")
     }
 
-    /// Begins; a job begins once.
+    /// Starts the job, once.
     fn start(&self, py: Python<'_>) -> PyResult<Running> {
         let job = self.job.get()?.lock().expect("no panic while held").take();
         let job = job.ok_or_else(|| to_python(Error::Closed))?;
@@ -77,7 +77,7 @@ impl Job {
 
 type Slot = Mutex<Option<outcore::Running<Made>>>;
 
-/// Work under way. Dropping it cancels it.
+/// Work in progress. Dropping it cancels it.
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct Running(Owned<Slot>);
 
@@ -89,7 +89,7 @@ impl Running {
 
 #[pymethods]
 impl Running {
-    /// Waits for at most `timeout_s` seconds; true when only `result` is left to call.
+    /// Waits for at most `timeout_s` seconds; true when the result is available.
     fn wait(&self, py: Python<'_>, timeout_s: f64) -> PyResult<bool> {
         let timeout = Duration::from_secs_f64(timeout_s.clamp(0.0, 3600.0));
         let slot = self.0.get()?;
@@ -102,7 +102,7 @@ impl Running {
         .map_err(to_python)
     }
 
-    /// The result; waits for what is left.
+    /// The result; waits for it.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let slot = self.0.get()?;
         let done = py.detach(|| {
@@ -115,7 +115,7 @@ impl Running {
         done.map_err(to_python)?(py)
     }
 
-    /// Asks it to stop.
+    /// Cancels the job.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         let slot = self.0.get()?;
         py.detach(|| {
@@ -126,7 +126,7 @@ impl Running {
         Ok(())
     }
 
-    /// How far it is, between 0 and 1.
+    /// Progress, between 0 and 1.
     fn fraction(&self, py: Python<'_>) -> PyResult<f64> {
         py.detach(|| {
             Ok(self

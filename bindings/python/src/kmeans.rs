@@ -1,4 +1,4 @@
-//! k-means: the rounds, nearest centres, distances, and rows to choose centres from.
+//! k-means: iterations, nearest centres, distances, and rows for initial centres.
 
 use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArray2};
 use outcore::kmeans::{self, Assigned, KMeans, Options};
@@ -10,7 +10,7 @@ use crate::matrix::{self, output};
 use crate::session::Session;
 use crate::sparse::rows;
 
-/// What `kmeans_fit` finds; `centers` is flat, row after row.
+/// The result of `kmeans_fit`; `centers` is flat, row after row.
 pub(crate) fn dictionary(py: Python<'_>, model: KMeans) -> PyResult<Py<PyAny>> {
     let found = PyDict::new(py);
     found.set_item("centers", PyArray1::from_vec(py, model.centers))?;
@@ -22,7 +22,7 @@ pub(crate) fn dictionary(py: Python<'_>, model: KMeans) -> PyResult<Py<PyAny>> {
     Ok(found.into_any().unbind())
 }
 
-/// What `kmeans_assign` finds.
+/// The result of `kmeans_assign`.
 pub(crate) fn assigned(py: Python<'_>, assigned: Assigned) -> PyResult<Py<PyAny>> {
     let found = PyDict::new(py);
     found.set_item("labels", labels(py, assigned.labels))?;
@@ -31,7 +31,7 @@ pub(crate) fn assigned(py: Python<'_>, assigned: Assigned) -> PyResult<Py<PyAny>
     Ok(found.into_any().unbind())
 }
 
-/// int32, as scikit-learn has them.
+/// int32, as in scikit-learn.
 fn labels(py: Python<'_>, labels: Vec<u32>) -> Bound<'_, PyArray1<i32>> {
     PyArray1::from_vec(py, labels.into_iter().map(|label| label as i32).collect())
 }
@@ -44,7 +44,7 @@ fn vector(weights: Option<PyReadonlyArray1<'_, f64>>) -> Option<Vec<f64>> {
     weights.map(|weights| weights.as_array().to_vec())
 }
 
-/// Rounds of Lloyd's algorithm from these centres on.
+/// Iterations of Lloyd's algorithm from these centres.
 #[pyfunction]
 pub(crate) fn kmeans_fit(
     py: Python<'_>,

@@ -1,10 +1,10 @@
-//! The native half of the Python package `outcore`: sessions, matrices and jobs of the facade, made
-//! callable.
+//! The native half of the Python package `outcore`: sessions, matrices and jobs of the facade,
+//! callable from Python.
 //!
-//! It is thin on purpose. Planning is a call that returns a [`job::Job`]; starting it gives a
-//! [`job::Running`], which Python waits for in short steps so that its own signal handlers run in
-//! between. Every call that may take time releases the GIL. Names, defaults, progress bars and
-//! everything else that a user sees are Python, in `bindings/python/outcore`.
+//! It is thin on purpose. Planning is a call that returns a [`job::Job`]; starting it returns a
+//! [`job::Running`], for which Python waits in short steps so that its own signal handlers run in
+//! between. Every call that may take long releases the GIL. Names, defaults, progress bars and the
+//! rest of the user interface are Python, in `bindings/python/outcore`.
 //!
 //! | module | what |
 //! |---|---|

@@ -12,13 +12,13 @@ use crate::job::{Job, nothing, number, numbers};
 use crate::matrix::{self, Matrix, output};
 use crate::session::Session;
 
-/// An operand from Python: its transpose if asked for.
+/// An operand from Python, transposed if requested.
 fn turned(value: &Bound<'_, PyAny>, transpose: bool) -> PyResult<Operand> {
     let found = operand(value)?;
     Ok(if transpose { found.t() } else { found })
 }
 
-/// C = alpha A B + beta C; `out` is a path, a matrix, a fresh array, or nothing.
+/// C = alpha A B + beta C; `out` is a path, a matrix, a fresh array, or None.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
@@ -167,7 +167,7 @@ pub(crate) fn column_statistics(
     )
 }
 
-/// All elements to one number.
+/// Reduces all elements to one number.
 #[pyfunction]
 pub(crate) fn reduce(
     py: Python<'_>,

@@ -39,7 +39,7 @@ impl Matrix {
         Ok(self.array()?.dtype().to_string())
     }
 
-    /// `"C"` when the elements of a row lie next to each other, else `"F"`.
+    /// `"C"` if the elements of a row are contiguous, else `"F"`.
     #[getter]
     fn order(&self) -> PyResult<&'static str> {
         Ok(match self.array()?.order() {
@@ -63,7 +63,7 @@ impl Matrix {
         Ok(Matrix::new(self.array()?.t()))
     }
 
-    /// Some rows and columns, a view.
+    /// A range of rows and columns, a view.
     fn slice(&self, rows: (u64, u64), cols: (u64, u64)) -> PyResult<Matrix> {
         self.array()?
             .slice(rows.0..rows.1, cols.0..cols.1)
@@ -71,7 +71,7 @@ impl Matrix {
             .map_err(to_python)
     }
 
-    /// Reads all of it into a C-contiguous array of the same type without other references.
+    /// Reads the whole matrix into a C-contiguous array of the same type without other references.
     fn read_into(&self, into: &Bound<'_, PyUntypedArray>) -> PyResult<Job> {
         let array = self.array()?;
         check_type(array, into)?;
@@ -94,7 +94,7 @@ impl Matrix {
         Ok(())
     }
 
-    /// Writes all of it, in place, from a C-contiguous array of the same type.
+    /// Writes the whole matrix, in place, from a C-contiguous array of the same type.
     fn write(&self, values: &Bound<'_, PyUntypedArray>) -> PyResult<Job> {
         let array = self.array()?;
         check_type(array, values)?;
@@ -103,12 +103,12 @@ impl Matrix {
     }
 }
 
-/// A matrix on its way to Python.
+/// Converts a matrix for Python.
 pub(crate) fn made(py: Python<'_>, array: Array) -> PyResult<Py<PyAny>> {
     Ok(Matrix::new(array).into_pyobject(py)?.into_any().unbind())
 }
 
-/// A copy with another type, order or place; of an array in memory, a file.
+/// A copy with another type, order or path; of an array in memory, a file.
 #[pyfunction]
 pub(crate) fn convert(
     py: Python<'_>,
@@ -144,7 +144,7 @@ fn check_type(array: &Array, memory: &Bound<'_, PyUntypedArray>) -> PyResult<()>
     }
 }
 
-/// Where a result goes: scratch, a new file, or a matrix that is there.
+/// The destination of a result: scratch, a new file, or an existing matrix.
 pub(crate) fn output(out: Option<Bound<'_, PyAny>>) -> PyResult<Output> {
     let Some(out) = out else {
         return Ok(Output::Scratch);

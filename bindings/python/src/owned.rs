@@ -1,8 +1,8 @@
-//! Values that hold threads or rings, and so belong to the process that made them.
+//! Values that own threads or rings, and therefore belong to the process that made them.
 //!
-//! After a fork the child has copies of these values but none of their threads: using one would
-//! wait for ever, and so would dropping it. [`Owned`] remembers its process, refuses access from
-//! another and is leaked there.
+//! After a fork the child has copies of these values but none of their threads: using or dropping
+//! one would wait for ever. [`Owned`] remembers its process, refuses access from another, and is
+//! leaked there.
 
 use std::mem::ManuallyDrop;
 

@@ -12,7 +12,7 @@ use crate::job::Job;
 use crate::matrix::{self, output};
 use crate::session::Session;
 
-/// What `pca_fit` finds; `components` is flat, row after row.
+/// The result of `pca_fit`; `components` is flat, row after row.
 pub(crate) fn dictionary(py: Python<'_>, model: Pca) -> PyResult<Py<PyAny>> {
     let found = PyDict::new(py);
     found.set_item("samples", model.samples)?;
@@ -27,7 +27,7 @@ pub(crate) fn dictionary(py: Python<'_>, model: Pca) -> PyResult<Py<PyAny>> {
     Ok(found.into_any().unbind())
 }
 
-/// Finds components: `count`, or those that explain a part of the variance, or all.
+/// Finds components: `count`, or those that explain a fraction of the variance, or all.
 #[pyfunction]
 pub(crate) fn pca_fit(
     py: Python<'_>,
@@ -49,7 +49,7 @@ pub(crate) fn pca_fit(
     )
 }
 
-/// y = (x - before) matrix + after, for each row of x; empty `before` and `after` change nothing.
+/// y = (x - before) matrix + after, for each row of x; empty `before` and `after` have no effect.
 #[pyfunction]
 pub(crate) fn affine(
     py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Files of others, read in pieces.
+//! Foreign files, read in pieces.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::owned::Owned;
 use crate::samples::interruptible;
 use crate::session::Session;
 
-/// A file that is open to be read.
+/// A file opened for reading.
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct FileReader(Owned<outcore::reader::FileReader>);
 
@@ -23,12 +23,12 @@ impl FileReader {
         Ok(FileReader(Owned::new(py.detach(open).map_err(to_python)?)))
     }
 
-    /// Bytes of the file.
+    /// Length of the file.
     fn nbytes(&self) -> PyResult<u64> {
         Ok(self.0.get()?.len())
     }
 
-    /// Reserves a count of bytes, which the caller allocates, until this is gone.
+    /// Reserves `count` bytes for memory of the caller, until this is dropped.
     fn hold(&self, py: Python<'_>, count: u64) -> PyResult<()> {
         let reader = self.0.get()?;
         py.detach(|| reader.hold(count)).map_err(to_python)

@@ -23,13 +23,13 @@ use crate::owned::Owned;
 use crate::session::Session;
 use crate::stream::{Data, lock};
 
-/// Signals are looked at this often.
+/// Interval between checks for signals.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A field: name, what its bytes are, type and shape of its numbers.
+/// A field: name, kind, type and shape of its numbers.
 type Told = (String, String, String, Vec<Option<u64>>);
 
-/// A field that is decoded: its name, channels, height and width.
+/// A field to decode: its name, channels, height and width.
 type Picture = (String, u8, Option<(u32, u32)>);
 
 fn told(field: &Field) -> Told {
@@ -56,8 +56,8 @@ fn unknown(what: &str, word: &str) -> PyErr {
     })
 }
 
-/// Does something that asks now and then whether to go on: not after a signal for which Python has
-/// a handler that raises.
+/// Runs a function that polls whether to continue: not after a signal for which Python has a
+/// handler that raises.
 pub(crate) fn interruptible<T: Send>(
     py: Python<'_>,
     act: impl FnOnce(&mut (dyn FnMut() -> bool + Send)) -> outcore::Result<T> + Send,
@@ -78,19 +78,19 @@ fn form_of(name: &str) -> PyResult<Form> {
     Form::called(name).ok_or_else(|| unknown("form", name))
 }
 
-/// What the first bytes of a file say that it is, where that is certain.
+/// The kind of a file by its first bytes, if that is certain.
 #[pyfunction]
 pub(crate) fn shard_form(py: Python<'_>, path: PathBuf) -> PyResult<Option<&'static str>> {
     let form = py.detach(|| Form::of_file(&path)).map_err(to_python)?;
     Ok(form.map(Form::name))
 }
 
-/// Files of others, whose samples come one after the other.
+/// External files, whose samples come one after the other.
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct Shards(Owned<Mutex<outcore::samples::Shards>>);
 
 impl Shards {
-    /// Does something on a thread of its own, while this one looks at signals.
+    /// Runs a function on a separate thread, while this one checks for signals.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
@@ -142,7 +142,7 @@ impl Shards {
         self.with(py, |shards| Ok(shards.fields()?.iter().map(told).collect()))
     }
 
-    /// How much has been read, between 0 and 1.
+    /// Progress, between 0 and 1.
     fn fraction(&self, py: Python<'_>) -> PyResult<f64> {
         Ok(lock(py, self.0.get()?).fraction())
     }
@@ -244,7 +244,7 @@ impl DatasetWriter {
         interruptible(py, |go_on| writer.copy(from, samples, named, go_on))
     }
 
-    /// Samples are in these files, with their lengths.
+    /// Sets the external files of the samples, with their lengths.
     fn set_elsewhere(
         &self,
         py: Python<'_>,
@@ -258,7 +258,7 @@ impl DatasetWriter {
         })
     }
 
-    /// Takes samples of shards, `most` at most, for a moment; false when there are no more.
+    /// Takes samples of shards, `most` at most, for a short time; false when there are no more.
     fn take(&self, py: Python<'_>, shards: &Shards, named: bool, most: u64) -> PyResult<bool> {
         let mut writer = lock(py, self.0.get()?);
         let writer = writer.as_mut().ok_or_else(closed)?;
@@ -280,12 +280,12 @@ impl DatasetWriter {
         self.with(py, |writer| writer.save())
     }
 
-    /// Samples that another writer could go on behind.
+    /// Number of samples that a resuming writer could continue after.
     fn durable(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |writer| Ok(writer.durable()))
     }
 
-    /// Fails where `bytes` more bytes of samples do not fit.
+    /// Fails if `bytes` more bytes of samples do not fit.
     fn expect(&self, py: Python<'_>, bytes: u64) -> PyResult<()> {
         self.with(py, |writer| writer.expect(bytes))
     }
@@ -299,7 +299,7 @@ impl DatasetWriter {
         Ok(())
     }
 
-    /// Leaves what is durable for another writer to go on with.
+    /// Leaves the durable part for a writer that resumes.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         let writer = self.taken(py)?;
         py.detach(|| drop(writer));
@@ -307,14 +307,14 @@ impl DatasetWriter {
     }
 }
 
-/// A dataset that is open.
+/// An open dataset.
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct Dataset(Owned<outcore::samples::Dataset>);
 
 #[pymethods]
 impl Dataset {
-    /// Of the fields to decode: channels, and height and width where all have the same; and whether
-    /// pictures are turned.
+    /// For the fields to decode: channels, and height and width if all images have the same; and
+    /// whether images are rotated.
     #[new]
     fn new(
         py: Python<'_>,
@@ -342,7 +342,7 @@ impl Dataset {
         Ok(Dataset(Owned::new(py.detach(open).map_err(to_python)?)))
     }
 
-    /// Bytes of each of some samples.
+    /// Length of each of some samples.
     fn sizes<'py>(
         &self,
         py: Python<'py>,
@@ -365,12 +365,12 @@ impl Dataset {
         Ok(self.0.get()?.fields().iter().map(told).collect())
     }
 
-    /// Whether samples are in files of others.
+    /// Whether samples are in external files.
     fn is_in_place(&self) -> PyResult<bool> {
         Ok(self.0.get()?.form().is_some())
     }
 
-    /// Tells datasets apart.
+    /// A number that distinguishes datasets.
     fn digest(&self) -> PyResult<u64> {
         Ok(self.0.get()?.digest())
     }
@@ -379,7 +379,7 @@ impl Dataset {
         Ok(self.0.get()?.is_named())
     }
 
-    /// Bytes of all samples, and of what finds them in memory.
+    /// Bytes of all samples, and of the directory in memory.
     fn nbytes(&self) -> PyResult<(u64, u64)> {
         let dataset = self.0.get()?;
         Ok((dataset.bytes(), dataset.directory_bytes()))
@@ -421,7 +421,7 @@ impl Dataset {
             .collect())
     }
 
-    /// The sample that has a name, field by field.
+    /// Reads the sample of a name, field by field.
     fn read_named<'py>(
         &self,
         py: Python<'py>,
@@ -432,7 +432,7 @@ impl Dataset {
         batch.map(|batch| columns(py, dataset, batch)).transpose()
     }
 
-    /// What is wrong with some samples: their numbers, of which kind it is, and words.
+    /// Faults of some samples: number, kind and reason of each.
     fn faults(
         &self,
         py: Python<'_>,
@@ -479,12 +479,12 @@ impl Dataset {
     }
 }
 
-/// What the array of a column is based on.
+/// The owner of the memory of a column's array.
 #[pyclass(frozen, module = "outcore._native")]
 struct Memory(Bytes);
 
-/// The columns of a batch: all bytes of fields of one length, as an array; those of arrays that
-/// vary, and where each ends; lists of bytes and of text.
+/// The columns of a batch: fixed fields as an array of bytes; variable arrays with the end of each;
+/// lists of bytes and of text.
 fn columns<'py>(
     py: Python<'py>,
     dataset: &outcore::samples::Dataset,
@@ -535,15 +535,14 @@ fn columns<'py>(
         .collect()
 }
 
-/// How many samples, and their fields.
+/// Number of samples, and their fields.
 type Counted<'py> = (usize, Vec<Bound<'py, PyAny>>);
 
 /// Batches of a dataset.
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct Loader {
-    inner: Owned<Mutex<outcore::samples::Loader>>,
-    /// Epoch and position behind the last batch, which a forked child asks for that cannot ask the
-    /// loader.
+    inner: Owned<Mutex<outcore::data::samples::Loader>>,
+    /// Epoch and position behind the last batch, for a forked child, which cannot use the loader.
     place: [AtomicU64; 2],
 }
 
@@ -618,7 +617,7 @@ impl Loader {
         })
     }
 
-    /// How many samples the next batch has, and their fields; none at the end of an epoch.
+    /// Number of samples of the next batch, and their fields; `None` at the end of an epoch.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Counted<'py>>> {
         let slot = self.inner.get()?;
         loop {
@@ -640,7 +639,7 @@ impl Loader {
         }
     }
 
-    /// Batches of an epoch, and those that are left of it.
+    /// Batches of an epoch, and those left of it.
     fn lengths(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         self.with(py, |loader| (loader.len(), loader.left()))
     }
@@ -654,7 +653,7 @@ impl Loader {
         self.with(py, |loader| loader.set_epoch(epoch))
     }
 
-    /// Epoch, and samples of it that all ranks together have had; also in a forked child.
+    /// Epoch, and samples of it that all ranks together have read; also in a forked child.
     fn place(&self) -> (u64, u64) {
         let [epoch, position] = self
             .place
@@ -663,7 +662,7 @@ impl Loader {
         (epoch, position)
     }
 
-    /// As JSON.
+    /// The state as JSON.
     fn state(&self, py: Python<'_>) -> PyResult<String> {
         let state = self.with(py, |loader| loader.state())?;
         Ok(serde_json::to_string(&state).expect("numbers and names have no way to fail"))
@@ -679,7 +678,7 @@ impl Loader {
             .map_err(to_python)
     }
 
-    /// How many samples were left out, and what was wrong with the first.
+    /// Number of skipped samples, and the fault of the first.
     fn skipped(&self, py: Python<'_>) -> PyResult<(u64, Option<String>)> {
         self.with(py, |loader| {
             let (count, first) = loader.skipped();

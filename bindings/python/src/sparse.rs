@@ -54,7 +54,7 @@ impl SparseMatrix {
         Ok(self.get()?.format().name())
     }
 
-    /// Whether entries lie in tiles.
+    /// Whether entries are in tiles.
     #[getter]
     fn is_tiled(&self) -> PyResult<bool> {
         Ok(self.get()?.is_tiled())
@@ -80,7 +80,7 @@ impl SparseMatrix {
         Ok(SparseMatrix::new(self.get()?.t()))
     }
 
-    /// Some rows of a matrix in CSR, a view.
+    /// A range of rows of a matrix in CSR, a view.
     fn slice(&self, py: Python<'_>, rows: (u64, u64)) -> PyResult<SparseMatrix> {
         let sparse = self.get()?;
         py.detach(|| sparse.slice(rows.0..rows.1))
@@ -88,8 +88,8 @@ impl SparseMatrix {
             .map_err(to_python)
     }
 
-    /// Reads all of it into three fresh arrays: offsets (int64), indices and values of the types
-    /// that it has.
+    /// Reads the whole matrix into three fresh arrays: offsets (int64), indices and values of its
+    /// types.
     fn read_into(
         &self,
         py: Python<'_>,
@@ -107,7 +107,7 @@ impl SparseMatrix {
     }
 }
 
-/// A matrix in memory as SciPy has it; no values where all are one.
+/// A SciPy matrix in memory; without values if all are one.
 #[pyfunction]
 pub(crate) fn sparse_in_memory(
     py: Python<'_>,
@@ -141,7 +141,7 @@ fn lines_of(name: &str) -> PyResult<Compressed> {
     }
 }
 
-/// C = alpha A B + beta C; `out` is a path, a matrix, a fresh array, or nothing.
+/// C = alpha A B + beta C; `out` is a path, a matrix, a fresh array, or None.
 #[pyfunction]
 pub(crate) fn csrmm(
     py: Python<'_>,
@@ -196,7 +196,7 @@ pub(crate) fn gram_product(
     )
 }
 
-/// A copy with scaled values; `out` is a path or nothing.
+/// A copy with scaled values; `out` is a path or None.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "the steps of a scaling")]
 pub(crate) fn sparse_scaled(
@@ -226,7 +226,7 @@ pub(crate) fn sparse_scaled(
     Job::new(py.detach(|| linalg::scaled(session, a, scaling, out)), made)
 }
 
-/// The matrix in the other format; `out` is a path or nothing.
+/// The matrix in the other format; `out` is a path or None.
 #[pyfunction]
 pub(crate) fn csrcsc(
     py: Python<'_>,
@@ -253,7 +253,7 @@ pub(crate) fn sparse_row_norms(
     )
 }
 
-/// Statistics of columns, and entries in each.
+/// Statistics of columns, and the number of entries in each.
 #[pyfunction]
 pub(crate) fn sparse_column_statistics(
     py: Python<'_>,
@@ -267,7 +267,7 @@ pub(crate) fn sparse_column_statistics(
     )
 }
 
-/// A sparse matrix on its way to Python.
+/// Converts a sparse matrix for Python.
 pub(crate) fn made(py: Python<'_>, sparse: outcore::Sparse) -> PyResult<Py<PyAny>> {
     Ok(SparseMatrix::new(sparse)
         .into_pyobject(py)?
@@ -307,7 +307,7 @@ pub(crate) fn project(
     )
 }
 
-/// The matrix in tiles, or nothing where they do not pay; `out` is a path or nothing.
+/// The matrix in tiles, or None if they would not be smaller; `out` is a path or None.
 #[pyfunction]
 pub(crate) fn sparse_tiled(
     py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Stores as wholes: formatting, listing, checking, repairing.
+//! Whole stores: formatting, listing, checking, repairing.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -17,8 +17,7 @@ pub(crate) fn crc32c(data: &Bound<'_, PyAny>) -> PyResult<u32> {
     Ok(outcore::store::checksum(Data::of(data)?.bytes()))
 }
 
-/// Formats a new file of `length` bytes, or, without a length, a file or block device that is
-/// there.
+/// Formats a new file of `length` bytes, or, without a length, an existing file or block device.
 #[pyfunction]
 pub(crate) fn store_format(py: Python<'_>, path: PathBuf, length: Option<u64>) -> PyResult<()> {
     py.detach(|| Formatted::format(path, length))
@@ -38,7 +37,7 @@ pub(crate) fn store_is_formatted(py: Python<'_>, path: PathBuf) -> PyResult<bool
     }
 }
 
-/// Everything that has a name, and the bytes that are free.
+/// All names, and the free bytes.
 #[pyfunction]
 pub(crate) fn store_list(py: Python<'_>, path: PathBuf) -> PyResult<(Vec<Bound<'_, PyDict>>, u64)> {
     let fail = |error: outcore::store::Error| to_python(error.into());
@@ -67,11 +66,11 @@ pub(crate) fn store_list(py: Python<'_>, path: PathBuf) -> PyResult<(Vec<Bound<'
     ))
 }
 
-/// A name, and what is wrong with what it leads to.
+/// A name, and the fault of its object.
 type Fault = (String, String);
 
-/// Reads all of a store; `progress` is told how many of how many bytes are done. Objects, bytes,
-/// and names with what is wrong with them.
+/// Reads a whole store; `progress` is called with the bytes done and the total. Returns objects,
+/// bytes, and faults by name.
 #[pyfunction]
 pub(crate) fn store_check(
     py: Python<'_>,
@@ -91,7 +90,7 @@ pub(crate) fn store_check(
     Ok((found.objects, found.bytes, faults))
 }
 
-/// Mends what can be mended. Names with what was wrong with them.
+/// Repairs a store as far as possible. Returns the faults by name.
 #[pyfunction]
 pub(crate) fn store_repair(
     py: Python<'_>,
@@ -107,7 +106,7 @@ pub(crate) fn store_repair(
         .collect())
 }
 
-/// A function of Python's that hears of progress, now and then.
+/// A Python function that is called with progress, periodically.
 struct Told {
     progress: Py<PyAny>,
     last: Instant,

@@ -18,9 +18,9 @@ use crate::error::to_python;
 use crate::owned::Owned;
 use crate::session::Session;
 
-/// Signals are looked at this often.
+/// Interval between checks for signals.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Records that are taken from Python's objects at once.
+/// Number of records taken from Python objects at once.
 const AT_ONCE: usize = 1024;
 const AT_ONCE_BYTES: usize = 1 << 20;
 
@@ -88,7 +88,7 @@ impl StreamStore {
         }))))
     }
 
-    /// Opens a stream; with `destroy`, for the last time.
+    /// Opens a stream; with `destroy`, for its last reading.
     fn read(
         &self,
         py: Python<'_>,
@@ -197,11 +197,11 @@ fn closed() -> PyErr {
 
 struct Writing {
     writer: Option<outcore::StreamWriter>,
-    /// Lives as long as Python has memory of the stream.
+    /// Alive as long as Python holds memory of the stream.
     lent: Weak<()>,
 }
 
-/// What arrays of lent memory are based on: it keeps the writer, whose memory it is.
+/// The owner of arrays of lent memory: it keeps the writer, which owns the memory.
 #[pyclass(frozen, module = "outcore._native")]
 struct Loan {
     _writer: Py<StreamWriter>,
@@ -209,7 +209,7 @@ struct Loan {
 }
 
 impl Writing {
-    /// The writer, whose lent memory has come back.
+    /// The writer, if its lent memory has been returned.
     fn get(&mut self) -> PyResult<&mut outcore::StreamWriter> {
         if self.lent.strong_count() > 0 {
             let what = "the stream's memory is still in use: drop the buffer, and what was made of it, before going on";
@@ -224,8 +224,7 @@ impl Writing {
 pub(crate) struct StreamWriter(Owned<Mutex<Writing>>);
 
 impl StreamWriter {
-    /// Carries out steps, each of which does not wait for the device, until one says that it was
-    /// the last.
+    /// Runs steps, none of which waits for the device, until one reports that it was the last.
     fn steps(
         &self,
         py: Python<'_>,
@@ -248,14 +247,14 @@ impl StreamWriter {
             if over.map_err(to_python)? {
                 return Ok(());
             }
-            // Without the lock: a handler may close the stream.
+            // Without the lock, since a handler may close the stream.
             py.check_signals()?;
         }
     }
 }
 
 impl StreamWriter {
-    /// Copies bytes in, a block at a time.
+    /// Copies bytes, a block at a time.
     fn copy(&self, py: Python<'_>, bytes: &[u8], unit: usize) -> PyResult<()> {
         let mut from = 0;
         self.steps(py, |writer| {
@@ -265,7 +264,7 @@ impl StreamWriter {
     }
 }
 
-/// No thread waits for the lock while it has the GIL, which the holder of the lock may wait for.
+/// Waits for the lock without the GIL, since the holder of the lock may wait for the GIL.
 pub(crate) fn lock<'a, T: Send>(py: Python<'_>, slot: &'a Mutex<T>) -> MutexGuard<'a, T> {
     match slot.try_lock() {
         Ok(guard) => guard,
@@ -278,7 +277,7 @@ pub(crate) fn lock<'a, T: Send>(py: Python<'_>, slot: &'a Mutex<T>) -> MutexGuar
 
 #[pymethods]
 impl StreamWriter {
-    /// Copies bytes in, of which each `unit` lies in one block.
+    /// Copies bytes, of which each `unit` is within one block.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, unit: usize) -> PyResult<()> {
         self.copy(py, Data::of(data)?.bytes(), unit)
     }
@@ -287,7 +286,7 @@ impl StreamWriter {
     fn buffer<'py>(slf: &Bound<'py, Self>, least: usize) -> PyResult<Bound<'py, PyArray1<u8>>> {
         let py = slf.py();
         let this = slf.get();
-        // Whatever has to be waited for.
+        // Waits for whatever is needed.
         this.steps(py, |writer| writer.buffer_of(least).map(|_| true))?;
         let slot = this.0.get()?;
         let mut writing = lock(py, slot);
@@ -301,9 +300,9 @@ impl StreamWriter {
             },
         )?;
         let view = ArrayView1::from(&*buffer);
-        // SAFETY: the array is based on the loan, which keeps the writer, and nothing is done with
-        // this memory, nor does the writer let go of it, while anybody but the writer has the loan:
-        // `Writing::get` sees to it, and is the only way to the writer.
+        // SAFETY: the array is based on the loan, which keeps the writer. While the loan has
+        // another holder, this memory is not used and the writer does not release it:
+        // `Writing::get` checks that, and is the only way to the writer.
         let array = unsafe { PyArray1::borrow_from_array(&view, loan.into_any()) };
         writing.lent = Arc::downgrade(&lent);
         Ok(array)
@@ -322,7 +321,7 @@ impl StreamWriter {
         })
     }
 
-    /// The next bytes lie together, where a block is long enough and little of this one is left.
+    /// Keeps the next bytes in one block, if blocks are long enough and little of this one is left.
     fn keep_together(&self, py: Python<'_>, count: usize) -> PyResult<()> {
         self.steps(py, |writer| writer.keep_together(count).map(|()| true))
     }
@@ -335,7 +334,7 @@ impl StreamWriter {
         self.steps(py, |writer| writer.end_block().map(|()| true))
     }
 
-    /// One record.
+    /// Writes one record.
     fn write_record(&self, py: Python<'_>, record: &Bound<'_, PyAny>) -> PyResult<()> {
         let data = Data::of(record)?;
         if data.bytes().len() > AT_ONCE_BYTES {
@@ -355,7 +354,7 @@ impl StreamWriter {
         })
     }
 
-    /// Each item of an iterable is a record.
+    /// Writes each item of an iterable as a record.
     fn write_records(&self, py: Python<'_>, records: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut items = records.try_iter()?;
         loop {
@@ -385,7 +384,7 @@ impl StreamWriter {
         }
     }
 
-    /// Records of equal length, one after another.
+    /// Writes records of equal length, one after another.
     fn write_rows(&self, py: Python<'_>, data: &Bound<'_, PyAny>, length: usize) -> PyResult<()> {
         let data = Data::of(data)?;
         if length == 0 || !data.bytes().len().is_multiple_of(length) {
@@ -400,7 +399,7 @@ impl StreamWriter {
         })
     }
 
-    /// Records that begin and end where `offsets` says.
+    /// Writes records that begin and end at `offsets`.
     fn write_slices(
         &self,
         py: Python<'_>,
@@ -426,7 +425,7 @@ impl StreamWriter {
         })
     }
 
-    /// Where the next byte lies in memory, modulo 4096.
+    /// Address of the next byte in memory, modulo 4096.
     fn alignment(&self, py: Python<'_>) -> PyResult<usize> {
         let mut found = 0;
         self.steps(py, |writer| {
@@ -455,7 +454,7 @@ impl StreamWriter {
         py.detach(|| writer.finish()).map_err(to_python)
     }
 
-    /// Gives it up.
+    /// Discards the stream.
     fn discard(&self, py: Python<'_>) -> PyResult<()> {
         let mut writing = lock(py, self.0.get()?);
         if writing.writer.is_some() {
@@ -467,8 +466,7 @@ impl StreamWriter {
     }
 }
 
-/// Bytes of a Python object, which stay while it is held: of bytes, or of a contiguous array of
-/// them.
+/// Bytes of a Python object, valid while it is held: of bytes, or of a contiguous array of bytes.
 pub(crate) enum Data<'py> {
     Bytes(Bound<'py, PyBytes>),
     Array(outcore::Shared),
@@ -482,7 +480,7 @@ impl<'py> Data<'py> {
         if let Ok(array) = object.cast::<PyArray1<u8>>() {
             return Ok(Data::Array(adopted::bytes(array)?.freeze()));
         }
-        // What else has bytes says so by its buffer.
+        // Other objects with bytes provide a buffer.
         let view = PyMemoryView::from(object).map_err(|_| {
             PyTypeError::new_err(format!(
                 "a record must be bytes or another buffer, not {}",
@@ -500,14 +498,14 @@ impl<'py> Data<'py> {
     }
 }
 
-/// What arrays of a block are based on.
+/// The owner of the memory of a block's arrays.
 #[pyclass(frozen, module = "outcore._native")]
 struct Block(Owned<StreamBlock>);
 
 #[pyclass(frozen, module = "outcore._native")]
 struct RecordBlock(Owned<Records>);
 
-/// Copies of records, of which `offsets` says where they begin and end.
+/// Copies of records, which begin and end at `offsets`.
 #[pyfunction]
 pub(crate) fn split_records<'py>(
     py: Python<'py>,
@@ -525,7 +523,7 @@ pub(crate) fn split_records<'py>(
     )
 }
 
-/// A stream that is being read.
+/// A stream being read.
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct StreamReader(Owned<Mutex<Option<outcore::StreamReader>>>);
 
@@ -549,7 +547,7 @@ impl StreamReader {
             drop(slot);
             match taken {
                 Some(taken) => return taken.map_err(to_python),
-                // Without the lock: a handler may close the stream.
+                // Without the lock, since a handler may close the stream.
                 None => py.check_signals()?,
             }
         }
@@ -558,7 +556,7 @@ impl StreamReader {
 
 #[pymethods]
 impl StreamReader {
-    /// Bytes that lie together, read-only; `None` at the end.
+    /// The next contiguous bytes, read-only; `None` at the end.
     fn next_block<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyArray1<u8>>>> {
         let Some(block) = self.next(py, outcore::StreamReader::next_block)? else {
             return Ok(None);
@@ -574,8 +572,7 @@ impl StreamReader {
         Ok(Some(array))
     }
 
-    /// Records that lie together: bytes, and where records begin and end in them; `None` at the
-    /// end.
+    /// The next contiguous records: bytes, and begin and end of each record; `None` at the end.
     #[expect(clippy::type_complexity, reason = "two arrays")]
     fn next_records<'py>(
         &self,
@@ -597,7 +594,7 @@ impl StreamReader {
         Ok(Some((array(records.bytes()), array(records.offsets()))))
     }
 
-    /// Name, bytes and records of the whole stream, and what its writer said of it.
+    /// Name, bytes and records of the whole stream, and metadata of its writer.
     fn about<'py>(&self, py: Python<'py>) -> PyResult<(String, u64, u64, Bound<'py, PyBytes>)> {
         let slot = lock(py, self.0.get()?);
         let reader = slot.as_ref().ok_or_else(closed)?;

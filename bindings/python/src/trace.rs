@@ -1,4 +1,4 @@
-//! What happened during a run.
+//! The trace of a run.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 
-/// How a run went.
+/// The trace of a run.
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct Trace(Arc<outcore::Trace>);
 
@@ -39,7 +39,7 @@ pub(crate) fn merge_traces(py: Python<'_>, parts: Vec<(Py<Trace>, f64)>, threads
 
 #[pymethods]
 impl Trace {
-    /// Prediction, fact, sums and spans as JSON.
+    /// Prediction, measurement, sums and spans as JSON.
     fn json(&self, py: Python<'_>) -> String {
         py.detach(|| {
             serde_json::to_string(&*self.0).expect("numbers and names have no way to fail")

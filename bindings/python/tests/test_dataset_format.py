@@ -140,7 +140,7 @@ def test_the_document_says_it_all(tmp_path: Path, made: str) -> None:
     for number in range(150):
         assert same(reader.sample(number), sample(number))
         assert reader.name(number) == name(number) and reader.find(name(number)) == number
-    assert reader.find(b"nobody") is None
+    assert reader.find(b"absent") is None
 
 
 def test_what_was_written_before_is_read() -> None:

@@ -188,7 +188,7 @@ def test_a_folder_that_may_not_be_written(eye: Path) -> None:
 def test_a_folder_that_may_not_be_written_by_an_ordinary_user(eye: Path) -> None:
     """As above for the superuser, who becomes another user in a child."""
     if os.geteuid() != 0:
-        pytest.skip("only the superuser can become somebody else")
+        pytest.skip("only the superuser can become another user")
     for folder in (eye.parent, *eye.parent.parents):
         if folder.stat().st_mode & 0o005 != 0o005:
             folder.chmod(folder.stat().st_mode | 0o055)

@@ -124,15 +124,15 @@ def test_folders_and_files(tmp_path: Path) -> None:
     assert fs.cat_file("4.txt", 3, 5) == bytes([3, 4]) and fs.cat_file("4.txt", -2) == bytes([254, 255])
     assert fs.exists("a/b") and fs.isdir("a/b") and fs.isfile("a/1.txt") and not fs.exists("a/5.txt")
     assert fs.cat_ranges(["4.txt", "a/1.txt"], [0, 1], [2, 3]) == [bytes([0, 1]), b"ne"]
-    missing = fs.cat_ranges(["nobody", "a/1.txt"], 0, None)
+    missing = fs.cat_ranges(["absent", "a/1.txt"], 0, None)
     assert isinstance(missing[0], FileNotFoundError) and missing[1] == b"one"
     with fs.open("a/2.txt", "rt") as file:
         assert file.read() == "two two"
-    for wrong, kind in (("nobody", FileNotFoundError), ("a", IsADirectoryError)):
+    for wrong, kind in (("absent", FileNotFoundError), ("a", IsADirectoryError)):
         with pytest.raises(kind, match="data"):
             fs.cat_file(wrong)
     with pytest.raises(FileNotFoundError):
-        fs.ls("nobody")
+        fs.ls("absent")
 
 
 def test_nothing_can_be_written(tmp_path: Path) -> None:
@@ -247,8 +247,8 @@ def test_files_are_as_old_as_the_dataset(tmp_path: Path) -> None:
     assert {entry["mtime"] for entry in (*fs.ls("a"), *fs.find("", detail=True).values())} == {when.timestamp()}
     assert abs(stored.modified("a").timestamp() - (tmp_path / "disk.store").stat().st_mtime) < 1e-3
     for ask in (fs.modified, fs.created, fs.ukey, fs.checksum):
-        with pytest.raises(FileNotFoundError, match="data: nobody"):
-            ask("nobody")
+        with pytest.raises(FileNotFoundError, match="data: absent"):
+            ask("absent")
     (info,) = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fs)).get_file_info(["a/1.txt"])
     assert info.size == 3 and info.mtime == when
 

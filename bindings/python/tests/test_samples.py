@@ -94,7 +94,7 @@ def test_samples_come_back(path: Path) -> None:
         with pytest.raises(IndexError, match="of 300"):
             ds[wrong]
     with pytest.raises(KeyError):
-        ds["nobody"]
+        ds["absent"]
     with pytest.raises(ArgumentError):
         ds[[0.5]]
 
@@ -661,7 +661,7 @@ def test_datasets_go_to_other_processes(tmp_path: Path, method: str) -> None:
 def test_numpy_and_notebooks_read_no_samples(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ds = written(path, 5)
     monkeypatch.setattr(Dataset, "_columns", None)
-    with pytest.raises(DTypeError, match="no NumPy array"):
+    with pytest.raises(DTypeError, match="not converted to a NumPy array"):
         np.asarray(ds)
     cells = {cell.text for cell in ElementTree.fromstring(f"<div>{ds._repr_html_()}</div>").iter("td")}
     assert {"boxes", "float32", "(None, 4)", "caption", "text"} <= cells

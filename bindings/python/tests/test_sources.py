@@ -77,7 +77,7 @@ def test_links_to_classes_and_to_images_are_followed(folder: Path) -> None:
 def test_a_folder_that_lies_in_itself_is_refused(folder: Path, where: str) -> None:
     put("f/ant/deep/1.jpg")
     os.symlink(folder / "f", where)
-    with pytest.raises(ArgumentError, match=f"{where}: a link to a folder that it lies in"):
+    with pytest.raises(ArgumentError, match=f"{where}: a link to a folder that contains it"):
         pack("f", "packed")
     assert not Path("packed").exists()
 

@@ -53,10 +53,10 @@ def _shape(array: Any) -> tuple[int, ...]:
 
 
 def _count(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """How many samples arrays of these shapes are."""
+    """The number of samples of arrays of these shapes."""
     single = next((name for name, shape in shapes.items() if not shape), None)
     if single is not None:
-        raise ArgumentError(f"{single!r} is a single number, and has no samples")
+        raise ArgumentError(f"{single!r} is a single number and has no samples")
     lengths = {name: shape[0] for name, shape in shapes.items()}
     if len(set(lengths.values())) != 1:
         told = ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
@@ -66,7 +66,7 @@ def _count(shapes: Mapping[str, tuple[int, ...]]) -> int:
 
 @dataclass(frozen=True)
 class Header:
-    """What a .npy file has."""
+    """The content of a .npy file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -223,7 +223,7 @@ def _header(file: Any, path: str, where: str) -> Header:
 
 
 class _Counted:
-    """A file of which it is counted how much was read."""
+    """A file that counts the bytes read."""
 
     def __init__(self, file: Any, at: int) -> None:
         self.file, self.at = file, at

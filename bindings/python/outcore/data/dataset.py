@@ -119,7 +119,7 @@ class Dataset:
         return self._native_dataset
 
     def _share(self, parts: int) -> None:
-        """From here on in this process, has one of `parts` equal parts of its session's budget."""
+        """Limits this dataset, in this process, to one of `parts` equal parts of its session's budget."""
         if self._sharing != os.getpid():
             settings = replace(self._session._settings, memory_bytes=self._session._bytes // parts)
             # The whole of it goes back before a part of it is taken.
@@ -130,7 +130,7 @@ class Dataset:
             self._sharing = os.getpid()
 
     def close(self) -> None:
-        """Lets go of the directory. Loaders that were made of the dataset go on."""
+        """Frees the directory. Existing loaders of the dataset continue."""
         self._native_dataset, self._sequence = None, None
 
     def __enter__(self) -> Self:
@@ -148,7 +148,7 @@ class Dataset:
         return f"Dataset({self.path!r}, {len(self)} samples of {', '.join(self.fields)})"
 
     def _repr_html_(self) -> str:
-        """What notebooks show; no sample is read."""
+        """HTML for notebooks; no sample is read."""
         if self._native_dataset is None or self._pid != os.getpid():
             return _html.card("outcore dataset", [("path", show_path(self.path))])
         size = f"{len(self):,} samples, {show_bytes(self.nbytes)}, {show_path(self.path)}"
@@ -162,7 +162,7 @@ class Dataset:
 
         def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
             """Refuses: NumPy would otherwise read all samples one by one into an array of objects."""
-            raise DTypeError(f"{self!r} becomes no NumPy array; use ds[:100]['field'] for a field of some samples")
+            raise DTypeError(f"{self!r} is not converted to a NumPy array; use ds[:100]['field'] for a field of some samples")
 
     def __len__(self) -> int:
         return len(self._inner)
@@ -189,21 +189,21 @@ class Dataset:
         ----------
         indices : array_like of int, one axis
         out : mapping of str to array, optional
-            An array for each field, of its dtype and shape (len(indices), *shape), C-contiguous. After an error it has anything.
+            An array for each field, of its dtype and shape (len(indices), *shape), C-contiguous. Unspecified after an error.
 
         Raises
         ------
         ArgumentError
-            For arrays that are not such, and fields that vary in length.
+            For other arrays, and for fields of variable length.
         """
         if out is None:
             return self._batch(np.asarray(indices))
         numbers = self._numbers(np.asarray(indices))
         if out.keys() != self.fields.keys():
-            raise ArgumentError(f"out has arrays for {sorted(out)}, where samples have {sorted(self.fields)}")
+            raise ArgumentError(f"out has arrays for {sorted(out)}, but samples have {sorted(self.fields)}")
         for name, field in self.fields.items():
             if field.varies:
-                raise ArgumentError(f"field {name!r} varies from sample to sample, and goes into no array")
+                raise ArgumentError(f"field {name!r} varies from sample to sample, so it cannot be read into an array")
             array, shape = out[name], (len(numbers), *field.shape)
             flags = np.asarray(array).flags
             if (
@@ -228,7 +228,7 @@ class Dataset:
         if indices.size == 0:
             indices = indices.astype(np.int64)
         if indices.ndim != 1 or indices.dtype.kind not in "iu":
-            raise ArgumentError("samples are asked for by one number, a list or an array of one axis of numbers")
+            raise ArgumentError("samples are indexed by one number, a list or a one-dimensional array of numbers")
         numbers = indices if indices.dtype.kind == "u" else indices.astype(np.int64, copy=False)
         if indices.dtype.kind == "i":
             numbers = np.where(numbers < 0, numbers + count, numbers)
@@ -262,7 +262,7 @@ class Dataset:
         return isinstance(name, str | bytes) and self._inner.find(name_bytes(name)) is not None
 
     def name(self, index: int) -> str:
-        """The name of a sample; bytes that are not UTF-8 come as surrogates, as those of file names do."""
+        """The name of a sample; bytes that are not UTF-8 become surrogates, as in file names."""
         (number,) = self._numbers(np.asarray([operator.index(index)])).tolist()
         found = self._inner.name(number)
         if found is None:
@@ -270,7 +270,7 @@ class Dataset:
         return name_text(found)
 
     def names(self) -> Iterator[str]:
-        """The names of all samples, in order; none where they have none."""
+        """The names of all samples, in order; empty if they have none."""
         for group in range(0, -(-len(self) // 64), NAMED):
             yield from map(name_text, self._inner.names(group, group + NAMED))
 
@@ -281,11 +281,11 @@ class Dataset:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether samples are in files of others (`index`)."""
+        """Whether samples are in external files (`index`)."""
         return self._inner.is_in_place()
 
     def verify(self, *, progress: bool | None = None) -> list[dict[str, Any]]:
-        """Reads all samples and names, and decodes what is decoded; says what cannot be used.
+        """Reads and decodes all samples and reads all names; returns those with faults.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""What samples are made of: fields of bytes, text and arrays, and their bytes in a dataset."""
+"""Fields of samples: bytes, text and arrays, and their encoding in a dataset."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODES = {"L": 1, "RGB": 3, "RGBA": 4}
 
 @dataclass(frozen=True)
 class Field:
-    """What a field of every sample is.
+    """The type of a field, the same in every sample.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Field:
 
     @staticmethod
     def of(value: Any, name: str | None = None) -> Field:
-        """The field that a value would be; arrays have the shape of this one in every sample. Errors tell its name."""
+        """The field of a value; arrays have the shape of this value in every sample. Errors name the field."""
         if isinstance(value, bytes | bytearray | memoryview):
             return Field("bytes")
         if isinstance(value, str):
@@ -67,7 +67,7 @@ class Field:
 
     @property
     def varies(self) -> bool:
-        """Whether it has another length in other samples."""
+        """Whether its length varies between samples."""
         return self.kind != "array" or None in self.shape
 
     def _native(self, name: str) -> tuple[str, str, str, list[int | None]]:
@@ -107,7 +107,7 @@ class Field:
         return np.concatenate([np.array(varying, "<u8").view(np.uint8), data]) if varying else data
 
     def _column(self, found: Any, count: int) -> Any:
-        """Values of many samples, of what the native half has found."""
+        """Values of many samples, from the buffers of the native half."""
         if self.kind != "array":
             return found
         if not self.varies:

@@ -1,4 +1,4 @@
-"""Folders of images: files below folders that are their classes.
+"""Folders of images: files in folders named after their classes.
 
 Links are followed: a class that is a link has the link's name. A link to a folder that it lies in is refused, and so is one that
 leads nowhere, and what has the name of an image but is no file.
@@ -23,7 +23,7 @@ Found = tuple[str, int, int]
 
 
 def images(folder: str, classes: Sequence[str] | None = None) -> Source:
-    """Files below folders that are their classes, as torchvision has them; without such folders, files alone.
+    """Files in folders named after their classes, as in torchvision; or files without such folders.
 
     A folder without images is a class too, so that the parts of a data set have the same numbers; `classes` says which folders
     there may be, and their numbers.
@@ -99,7 +99,7 @@ def _below(folder: str, within: str = "", around: tuple[tuple[int, int], ...] = 
     here = (there.st_dev, there.st_ino)
     if here in around:
         path = os.path.join(folder, within.rstrip("/"))
-        raise ArgumentError(f"{path}: a link to a folder that it lies in, which would go on without an end")
+        raise ArgumentError(f"{path}: a link to a folder that contains it, which would recurse without end")
     for entry in _entries(os.path.join(folder, within)):
         path = within + entry.name
         if _is_folder(entry):
@@ -110,7 +110,7 @@ def _below(folder: str, within: str = "", around: tuple[tuple[int, int], ...] = 
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
-    """What is in a folder, but for what is hidden."""
+    """The entries of a folder, except hidden ones."""
     try:
         with os.scandir(folder) as entries:
             return [entry for entry in entries if not entry.name.startswith(".")]

@@ -1,4 +1,4 @@
-"""Finds samples in files that stay as they are: tar shards, TFRecord, safetensors."""
+"""Indexes samples in existing files: tar shards, TFRecord, safetensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def index(
     session: Session | None = None,
     progress: bool | None = None,
 ) -> Dataset:
-    """Makes a dataset of samples that stay where they are. Files are read once, and must stay as they are.
+    """Makes a dataset of samples in existing files. The files are read once, and must not change.
 
     Samples are as `pack` has them. They take some bytes more than packed ones, such as the headers of tar. Tensors keep their
     type.

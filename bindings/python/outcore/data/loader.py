@@ -1,4 +1,4 @@
-"""Batches of a dataset, in a random order that is the same every time."""
+"""Batches of a dataset, in a reproducible random order."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ SORTED = 4.0
 
 
 class Loader:
-    """Batches of a dataset, in a random order that is the same every time, read ahead.
+    """Batches of a dataset, in a reproducible random order, prefetched.
 
-    Iterating passes over one epoch, and then the next. Samples are read beside the caller, without processes of Python's.
+    Each iteration is one epoch. Samples are read by background threads, without Python processes.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class Loader:
         self._pid = os.getpid()
 
     def _begin_at(self, epoch: int, position: int) -> None:
-        """Begins anew, where another native loader was."""
+        """Starts again at the position of another native loader."""
         self._begin()
         here = self._restored or json.loads(self._native_loader.state())
         self._native_loader.restore(json.dumps({**here, "epoch": epoch, "position": position}))
@@ -143,12 +143,12 @@ class Loader:
 
     @property
     def left(self) -> int:
-        """Batches that are left of the epoch."""
+        """Batches left in the epoch."""
         return self._inner.lengths()[1]
 
     def __iter__(self) -> Iterator[Sample]:
         if self._begun:
-            # An epoch that was left in its middle is over.
+            # An epoch that was left early has ended.
             self.set_epoch(self.epoch + 1)
         self._begun = True
         while (batch := self._next()) is not None:
@@ -165,11 +165,11 @@ class Loader:
 
     @property
     def epoch(self) -> int:
-        """Which pass over the dataset this is, from 0."""
+        """Number of the epoch, from 0."""
         return self._inner.place()[0]
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the beginning of an epoch. After `load_state_dict`, the epoch of the state goes on where it was."""
+        """Moves to the beginning of an epoch. After `load_state_dict`, the epoch of the state continues at its position."""
         epoch = operator.index(epoch)
         if epoch < 0:
             raise ArgumentError(f"epochs are counted from 0, and not {epoch}")
@@ -179,21 +179,21 @@ class Loader:
 
     @property
     def skipped(self) -> int:
-        """Damaged samples that were left out."""
+        """Number of damaged samples skipped."""
         return self._inner.skipped()[0]
 
     @property
     def first_skipped(self) -> str | None:
-        """What was wrong with the first of them."""
+        """The fault of the first of them."""
         return self._inner.skipped()[1]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader is: whole numbers, the same for every rank."""
+        """The position of the loader: integers, the same for every rank."""
         state: dict[str, Any] = json.loads(self._inner.state())
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where a loader of the same dataset was, at the very sample, whatever its rank, batch size and world size.
+        """Continues at the sample of another loader of the same dataset, whatever its rank, batch size and world size.
 
         Raises
         ------
@@ -210,7 +210,7 @@ class Loader:
 
 
 def share_of(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Rank and world size, as said, or as the surroundings say."""
+    """Rank and world size, as given, or as the environment says."""
     if (rank is None) != (world_size is None):
         raise ArgumentError("rank and world_size come together")
     if rank is None or world_size is None:
@@ -223,7 +223,7 @@ def share_of(rank: int | None, world_size: int | None) -> tuple[int, int]:
             except ValueError as error:
                 raise ArgumentError(f"RANK and WORLD_SIZE must be whole numbers: {error}") from error
     if not 0 <= rank < world_size:
-        raise ArgumentError(f"rank {rank} of {world_size}: there is none")
+        raise ArgumentError(f"rank {rank} of {world_size} does not exist")
     return rank, world_size
 
 

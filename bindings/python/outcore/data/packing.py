@@ -1,4 +1,4 @@
-"""Makes a dataset of what is elsewhere."""
+"""Makes datasets of samples from other sources."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pack(
     session: Session | None = None,
     progress: bool | None = None,
 ) -> Dataset:
-    """Makes a dataset of what is elsewhere, in memory that does not depend on its size.
+    """Makes a dataset of samples from another source, in memory independent of its size.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def _copy(
     session: Session | None,
     progress: bool | None,
 ) -> None:
-    """Writes what the writer does not have yet; its fields are `told`, or known from the source."""
+    """Writes the samples that the writer does not have yet; the fields are `told`, or known from the source."""
     note(writer, source.about, shuffle=shuffle)
     if source.shards is not None:
         if shuffle is not None:
@@ -177,7 +177,7 @@ def _telling(samples: Iterator[Named], writer: Writer) -> Iterator[Named]:
 
 
 def _copied(dataset: Dataset, order: Order, writer: Writer, names: bool, progress: bool | None) -> None:
-    """Samples of another dataset, whose values are not decoded on the way."""
+    """Copies samples of another dataset without decoding them."""
     with Bar("pack", progress) as bar:
         for first in range(0, len(order), COPIED):
             part = np.asarray(order[first : first + COPIED], np.uint64)
@@ -188,7 +188,7 @@ def _copied(dataset: Dataset, order: Order, writer: Writer, names: bool, progres
 
 
 def _loaded(load: Callable[[int], Named], order: Order, threads: int) -> Iterator[Named]:
-    """Samples in an order, read ahead by threads: as many as the system gives."""
+    """Samples in an order, prefetched by as many threads as the system allows."""
     with contextlib.ExitStack() as stack:
         pools = list(_threads(stack, threads)) if threads > 1 else []
         if not pools:

@@ -1,4 +1,4 @@
-"""Files that hold samples one behind another: tar shards, TFRecord, safetensors. What is in them, the native reader knows."""
+"""Files of consecutive samples: tar shards, TFRecord, safetensors. The native reader parses them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def form_by_name(path: str) -> str | None:
 
 
 def form_of(path: str) -> str | None:
-    """Which form a file has: what its first bytes say for certain, else its name."""
+    """The form of a file: by its first bytes if these are certain, else by its name."""
     return (_native.shard_form(path) if os.path.isfile(path) else None) or form_by_name(path)
 
 

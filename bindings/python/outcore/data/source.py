@@ -1,4 +1,4 @@
-"""What every source of samples is: samples in an order, and errors that name the file and the place in it."""
+"""The base of sources: samples in an order, and errors that name the file and the position in it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def one_by_one(files: list[str], read: Callable[[str], Iterator[Part]], unit: st
 
 
 def listed(names: Iterable[object], most: int = 8) -> str:
-    """Some of many names, in a line."""
+    """A few of many names, in one line."""
     known = list(map(str, names))
     shown = ", ".join(name if len(name) <= 40 else f"{name[:40]}..." for name in known[:most])
     return shown if len(known) <= most else f"{shown} and {len(known) - most} more"

@@ -1,4 +1,4 @@
-"""Where samples come from: folders of images, tar shards, TFRecord, Parquet, NumPy, datasets of PyTorch, whatever yields samples.
+"""Sources of samples: folders of images, tar shards, TFRecord, Parquet, NumPy, datasets of PyTorch, iterables of samples.
 
 A source has its samples in an order that is the same every time, so that packing goes on where it was. Memory does not depend on
 their number: a source reads some samples ahead, some MiB of Parquet.
@@ -38,7 +38,7 @@ def found(
     classes: Any = None,
     session: Session | None = None,
 ) -> Source:
-    """What a source is, by its type, its name and what is in it; of Parquet, with these columns only."""
+    """The kind of a source, by its type, name and content; for Parquet, with these columns only."""
     given = None if classes is None else checked(classes)
     one = _found(source, kind, columns, given, session or default_session())
     if given is not None and one.classes != given:
@@ -75,7 +75,7 @@ def _are_paths(source: Any) -> bool:
 
 def _behind(samples: Iterator[Named], start: int) -> Iterator[Named]:
     if sum(1 for _ in itertools.islice(samples, start)) < start:
-        raise ArgumentError(f"the {start} samples that were packed are more than there are; begin anew without resume")
+        raise ArgumentError(f"the {start} packed samples are more than the source has; start again without resume")
     return samples
 
 
@@ -154,7 +154,7 @@ def expanded(pattern: str) -> list[str]:
 
 
 def kind_of(path: str) -> str:
-    """What a file is, or what a folder has."""
+    """The kind of a file, or of the files in a folder."""
     if os.path.isdir(path):
         kinds = {_kind_by_name(file) for file in os.listdir(path)} - {None}
         return str(kinds.pop()) if len(kinds) == 1 else "images"

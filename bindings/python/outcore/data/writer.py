@@ -23,7 +23,7 @@ SHOWN = 8
 
 
 class Writer:
-    """Writes a dataset, sample by sample; it is there, whole and durable, when this is closed.
+    """Writes a dataset, sample by sample; it gets its name, complete and durable, when this is closed.
 
     As a context that an error leaves, it is given up, but for what is durable: that can be gone on with (`resume`), also where
     closing it fails. One that is neither closed nor given up warns (`ResourceWarning`) of the samples that are lost with it.
@@ -31,7 +31,7 @@ class Writer:
     Parameters
     ----------
     path : path
-        A new folder, or a path that goes on behind a formatted store. A dataset that is there is replaced at the end; a folder
+        A new folder, or a path below a formatted store. An existing dataset is replaced at the end; a folder
         with anything else in it is refused.
     fields : mapping, optional
         What samples are made of: `"bytes"`, `"text"`, a dtype, or a dtype and a shape in which `None` varies. Default: what the
@@ -99,12 +99,12 @@ class Writer:
             raise ClosedError(f"{self.path}: the writer is closed")
 
     def __len__(self) -> int:
-        """Samples so far."""
+        """Number of samples so far."""
         return len(self._writer)
 
     @property
     def fields(self) -> dict[str, Field] | None:
-        """What samples are made of, once that is known."""
+        """The fields of samples, once they are known."""
         return self._fields
 
     def write(self, sample: Mapping[str, Any], name: Name | None = None) -> None:
@@ -118,7 +118,7 @@ class Writer:
         self._check_open()
         if self._fields is None:
             if not sample:
-                raise ArgumentError(f"{self.path}: a sample has at least one field")
+                raise ArgumentError(f"{self.path}: a sample needs at least one field")
             self._set_fields({key: Field.of(value, _checked(key)) for key, value in sample.items()})
         assert self._fields is not None
         if sample.keys() != self._fields.keys():
@@ -138,7 +138,7 @@ class Writer:
         self._writer.save()
 
     def close(self) -> None:
-        """Makes the dataset whole.
+        """Completes the dataset.
 
         Where that fails, a dataset that was there is what it was, and a writer with `resume` goes on behind the samples that are
         durable (`save`).
@@ -153,7 +153,7 @@ class Writer:
             execute(self._writer.finish(), "close", self._progress)
 
     def discard(self) -> None:
-        """Gives the dataset up, with what could be gone on with."""
+        """Discards the dataset, including what could be resumed."""
         if self._open:
             self._open = False
             self._writer.discard()
@@ -169,7 +169,7 @@ class Writer:
             self._writer.leave()
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:
-        # A forked child has a copy that was never its own.
+        # A forked child must not touch its copy.
         if self._open and self._process == os.getpid():
             self._open = False
             count, durable = len(self._writer), self._writer.durable()
