@@ -245,20 +245,20 @@ fn a_part_beyond_the_budget_is_refused_with_both_numbers() {
 fn calls_with_parts_that_do_not_fit_together_take_turns() {
     let _alone = alone();
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let whole = session(8 * MIB).unwrap();
+    let whole = session(3 * MIB).unwrap();
     let path = folder.path().join("a.npy");
-    let a = numbers(&whole, &path, 900, 500);
-    let own = session(6 * MIB).unwrap();
+    let a = numbers(&whole, &path, 300, 250);
+    let own = session(2 * MIB).unwrap();
     let expected = calls(&own, &Array::open(&own, &path).unwrap());
     std::thread::scope(|scope| {
-        for _ in 0..6 {
+        for _ in 0..4 {
             scope.spawn(|| {
-                let part = whole.part(6 * MIB).unwrap();
-                for _ in 0..5 {
+                let part = whole.part(2 * MIB).unwrap();
+                for _ in 0..3 {
                     assert_eq!(calls(&part, &a), expected);
                 }
             });
         }
     });
-    assert_eq!(whole.engine().budget().available(), 8 * MIB);
+    assert_eq!(whole.engine().budget().available(), 3 * MIB);
 }
