@@ -333,6 +333,45 @@ impl<T: Send + 'static> Job<T> {
     }
 }
 
+impl<T: Send + 'static> Job<T> {
+    /// This job, whose result `take` keeps for the tasks of the next, then that one, with its
+    /// result. Neither is driven.
+    pub(crate) fn feeding<U: Send + 'static>(
+        self,
+        take: impl FnOnce(T) + Send + 'static,
+        next: Job<U>,
+    ) -> Job<U> {
+        let (Finish::Outcomes(first), Finish::Outcomes(second)) = (self.finish, next.finish) else {
+            unreachable!("driven jobs run their own plans")
+        };
+        let (count, all) = (self.plans.len(), self.plans.len() + next.plans.len());
+        let work = move |stage: &mut Stage, plans: Vec<Plan>| {
+            let mut plans = plans.into_iter().enumerate();
+            let mut run = |count: usize| -> Result<Vec<Outcome>> {
+                let plans = plans.by_ref().take(count);
+                plans
+                    .map(|(number, plan)| stage.run(plan, (number + 1) as f64 / all as f64))
+                    .collect()
+            };
+            take(first(run(count)?)?()?);
+            second(run(all - count)?)
+        };
+        Job {
+            session: self.session,
+            plans: self.plans.into_iter().chain(next.plans).collect(),
+            is_inline: false,
+            explanations: self
+                .explanations
+                .into_iter()
+                .chain(next.explanations)
+                .collect(),
+            writers: self.writers.into_iter().chain(next.writers).collect(),
+            unfinished: self.unfinished.into_iter().chain(next.unfinished).collect(),
+            finish: Finish::Driven(Box::new(work)),
+        }
+    }
+}
+
 /// Work that has begun. Dropping it cancels it.
 pub struct Running<T> {
     session: Session,

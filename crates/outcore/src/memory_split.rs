@@ -52,6 +52,43 @@ impl MemorySplit {
         self.lanes
     }
 
+    /// Bytes that the lanes of a state that is cut into parts take together: more than whole states
+    /// get, since the wider a part is, the faster are products with rows.
+    pub(crate) fn parts_bytes(&self) -> u64 {
+        self.budget * 2 / 5
+    }
+
+    /// The same of the memory that is free now, for what changes no sum.
+    pub(crate) fn free_parts_bytes(&self) -> u64 {
+        self.parts_bytes().min(self.free * 2 / 5)
+    }
+
+    /// Bytes of a part of a state, at most: it leaves room for rows.
+    pub(crate) fn part_bytes(&self) -> u64 {
+        self.budget / 12
+    }
+
+    /// Bytes of a block of rows that parts of a state take in: all threads work on a few blocks, and
+    /// a task holds its rows once more, as its kernel takes them.
+    pub(crate) fn parted_block_bytes(&self) -> u64 {
+        self.budget / 16
+    }
+
+    /// Whether all lanes of a state take half of what parts get, so that it need not be cut.
+    pub(crate) fn has_room_for_all_lanes(&self, state_bytes: u64) -> bool {
+        LANES * state_bytes <= self.parts_bytes() / 2
+    }
+
+    /// Lanes of a state that is cut into parts.
+    pub(crate) fn lanes_in_parts(&self, state_bytes: u64) -> u64 {
+        (self.parts_bytes() / state_bytes.max(1)).clamp(1, LANES)
+    }
+
+    /// What is left of half of the budget, of which others may have the rest.
+    pub(crate) fn left_of_half(&self) -> u64 {
+        (self.budget / 2).saturating_sub(self.held + self.lanes * self.state_bytes)
+    }
+
     /// What is left of the budget.
     pub(crate) fn left(&self) -> u64 {
         self.budget

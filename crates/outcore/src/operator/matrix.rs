@@ -271,7 +271,7 @@ impl<T: Real> Map<T> for Along<T> {
         )?)
     }
 
-    fn sparse(&self, into: &mut [T], lines: impl Lines<T>) -> Result<()> {
+    fn sparse(&self, into: &mut [T], _first: u64, lines: impl Lines<T>) -> Result<()> {
         Ok(kernels::csrmm(
             self.0.y(into)?,
             T::ONE,

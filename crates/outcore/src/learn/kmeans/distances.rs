@@ -13,7 +13,7 @@ use crate::data::format::with_real;
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::learn::linalg::short_piece_bytes;
-use crate::pass::{Cost, RowMap, Rows, Work, map_into};
+use crate::pass::{Cost, RowMap, Rows, TaskContext, map_into};
 use crate::session::Session;
 
 /// The distance of each row of x to each of some centres, k x d: n x k, of the element type of x.
@@ -121,7 +121,7 @@ impl<T: Real> RowMap<T> for Centered {
         }
     }
 
-    fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: Work<'_>) -> Result<()> {
+    fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: TaskContext<'_>) -> Result<()> {
         let (part, scratch) = (
             part_rows::<f64>(x.ncols()),
             bytemuck::cast_slice_mut(work.scratch),
@@ -177,7 +177,7 @@ impl<T: Real> RowMap<T> for Across<T> {
         }
     }
 
-    fn dense(&self, _y: MatMut<'_, T>, _x: MatRef<'_, T>, _work: Work<'_>) -> Result<()> {
+    fn dense(&self, _y: MatMut<'_, T>, _x: MatRef<'_, T>, _work: TaskContext<'_>) -> Result<()> {
         Err(Error::value("this takes sparse rows"))
     }
 
@@ -195,7 +195,7 @@ impl<T: Real> RowMap<T> for Across<T> {
         y: MatMut<'_, T>,
         numbers: &mut [f64],
         lines: impl Lines<T>,
-        _work: Work<'_>,
+        _work: TaskContext<'_>,
     ) -> Result<()> {
         let k = self.squares.len();
         lines.each_line(|line, entries| {

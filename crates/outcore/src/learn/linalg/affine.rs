@@ -12,7 +12,7 @@ use crate::data::array::{Array, Operand, Output};
 use crate::data::format::with_real;
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::pass::{Cost, RowMap, Work, map_into};
+use crate::pass::{Cost, RowMap, TaskContext, map_into};
 use crate::session::Session;
 
 /// An affine map.
@@ -82,7 +82,7 @@ impl<T: Real> RowMap<T> for Prepared<T> {
         }
     }
 
-    fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: Work<'_>) -> Result<()> {
+    fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: TaskContext<'_>) -> Result<()> {
         let (rows, d, k) = (x.nrows(), self.features, self.width);
         let x = if self.before.is_empty() || rows * d == 0 {
             x

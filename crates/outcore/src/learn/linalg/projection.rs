@@ -15,7 +15,7 @@ use crate::data::format::{Compressed, with_real};
 use crate::data::sparse::{PieceBlocks, Sparse, with_csr};
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::pass::{Cost, RowMap, Rows, Work, map_into};
+use crate::pass::{Cost, RowMap, Rows, TaskContext, map_into};
 use crate::session::Session;
 
 /// Y = X R.
@@ -78,7 +78,7 @@ impl<T: Real> RowMap<T> for Projection {
         }
     }
 
-    fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: Work<'_>) -> Result<()> {
+    fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: TaskContext<'_>) -> Result<()> {
         let x = by_rows(x, work.scratch)?;
         kernels::fill(y.as_mut(), T::ZERO);
         with_csr!(self.map, work.blocks, T, r => Ok(kernels::dense_times_sparse(y, x, r)?))
@@ -89,7 +89,7 @@ impl<T: Real> RowMap<T> for Projection {
         y: MatMut<'_, T>,
         _numbers: &mut [f64],
         lines: impl Lines<T>,
-        work: Work<'_>,
+        work: TaskContext<'_>,
     ) -> Result<()> {
         with_csr!(self.map, work.blocks, T, r => Ok(kernels::sparse_times_sparse(y, lines, r)?))
     }

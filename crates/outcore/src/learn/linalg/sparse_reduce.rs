@@ -221,7 +221,7 @@ impl<T: Real, F: Tally> Map<T> for OfLines<F> {
         Err(Error::value("this takes sparse lines"))
     }
 
-    fn sparse(&self, into: &mut [F], lines: impl Lines<T>) -> Result<()> {
+    fn sparse(&self, into: &mut [F], _first: u64, lines: impl Lines<T>) -> Result<()> {
         lines.each_line(|line, entries| entries.each(|_, value| into[line].add(value.f64())));
         Ok(())
     }
