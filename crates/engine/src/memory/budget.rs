@@ -181,14 +181,17 @@ impl Reservation {
 
     /// Says of a [part](Reservation::part) how much the whole is now.
     pub(super) fn covers(&mut self, bytes: u64) {
-        debug_assert!(self.owned == 0);
+        assert!(self.owned == 0, "a part owns nothing of its own");
         self.bytes = bytes;
     }
 
     /// A floor of `bytes` for an activity of the owner of this reservation. It may outlast it: what
     /// the activity then still holds keeps others waiting, not above the budget.
     pub(crate) fn part(&self, bytes: u64) -> Reservation {
-        debug_assert!(bytes <= self.bytes);
+        assert!(
+            bytes <= self.bytes,
+            "a part of a reservation is no more than it"
+        );
         Reservation {
             budget: self.budget.clone(),
             bytes,
