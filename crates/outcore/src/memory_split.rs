@@ -39,6 +39,7 @@ impl MemorySplit {
 
     /// A state for each lane: as many as a quarter of the budget has room for, one at least.
     pub(crate) fn states(self, state_bytes: u64) -> MemorySplit {
+        assert_eq!(self.lanes, 0, "an operation has one kind of state");
         let lanes =
             (self.budget.saturating_sub(self.held) / 4 / state_bytes.max(1)).clamp(1, LANES);
         MemorySplit {
@@ -68,10 +69,36 @@ impl MemorySplit {
         self.budget / 12
     }
 
-    /// Bytes of a block of rows that parts of a state take in: all threads work on a few blocks, and
-    /// a task holds its rows once more, as its kernel takes them.
-    pub(crate) fn parted_block_bytes(&self) -> u64 {
+    /// Bytes of a block of rows beside large states: all threads work on a few blocks, and a task
+    /// may hold its rows once more, as its kernel takes them.
+    pub(crate) fn block_of_rows_bytes(&self) -> u64 {
         self.budget / 16
+    }
+
+    /// Bytes of a block of rows that a state is kept for between passes: a smaller one, since passes
+    /// leave out blocks of which nothing is wanted.
+    pub(crate) fn block_of_rows_with_states_bytes(&self) -> u64 {
+        self.budget / 96
+    }
+
+    /// Whether what is held all the time leaves half of the budget to what passes by.
+    pub(crate) fn leaves_half(&self, bytes: u64) -> bool {
+        bytes <= self.budget / 2
+    }
+
+    /// Whether it leaves all but an eighth of it.
+    pub(crate) fn leaves_most(&self, bytes: u64) -> bool {
+        bytes <= self.budget / 8
+    }
+
+    /// Whether what is held and the states leave a quarter of the budget to rows.
+    pub(crate) fn has_room_for_rows(&self) -> bool {
+        self.left() >= self.budget / 4
+    }
+
+    /// Whether the budget has room for it, if no other takes any.
+    pub(crate) fn can_hold(&self, bytes: u64) -> bool {
+        bytes <= self.budget
     }
 
     /// Whether all lanes of a state take half of what parts get, so that it need not be cut.

@@ -22,6 +22,7 @@ mod solve;
 mod stored;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use outcore_engine::{Plan, Region};
 use outcore_kernels::Real;
@@ -34,7 +35,7 @@ use crate::data::format::{DType, Order};
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::memory_split::MemorySplit;
-use crate::pass::Lanes;
+use crate::pass::{Lanes, fold_parts};
 use crate::session::Session;
 
 /// How many components to keep.
@@ -183,7 +184,9 @@ fn plan<T: Real>(
         (Lanes::stored(extent, panels.ranges()), Some(array))
     };
     let pass = Covariance::new(panels, shift, session.blas(), &x, solve.diagonal());
-    pass.plan::<T>(&mut plan, &x, &division.blocks, &division.groups, &lanes);
+    let (blocks, groups) = (&division.blocks, &division.groups);
+    let pass = Arc::new(pass);
+    fold_parts::<T, _>(&mut plan, "covariance", &x, blocks, groups, &lanes, &pass);
     Job::driven(session, vec![plan], move |stage, mut plans| {
         let Some(pass) = plans.pop() else {
             return Err(Error::Closed);
@@ -195,4 +198,137 @@ fn plan<T: Real>(
         };
         solve.run(outcome, products, stage)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::learn::testing::{numbers, operand};
+    use crate::session::Settings;
+
+    /// What principal components are, by plain loops: the means, and the covariance.
+    fn reference(x: &[f64], d: usize) -> (Vec<f64>, Vec<f64>) {
+        let n = x.len() / d;
+        let mean: Vec<f64> = (0..d)
+            .map(|j| (0..n).map(|i| x[i * d + j]).sum::<f64>() / n as f64)
+            .collect();
+        let element = |at: usize| {
+            let (j, k) = (at / d, at % d);
+            let product = |i: usize| (x[i * d + j] - mean[j]) * (x[i * d + k] - mean[k]);
+            (0..n).map(product).sum::<f64>() / (n as f64 - 1.0).max(1.0)
+        };
+        let covariance = (0..d * d).map(element).collect();
+        (mean, covariance)
+    }
+
+    /// Checks what was found against the covariance: C v = lambda v for orthonormal v, in
+    /// descending order.
+    fn check(found: &Pca, mean: &[f64], covariance: &[f64], tolerance: f64, what: &str) {
+        let d = mean.len();
+        let total: f64 = (0..d).map(|j| covariance[j * d + j]).sum();
+        let close = |a: f64, b: f64, scale: f64| {
+            assert!((a - b).abs() <= tolerance * scale, "{what}: {a} for {b}");
+        };
+        close(found.total_variance, total, total);
+        let largest = mean.iter().fold(0.0, |a: f64, b| a.max(b.abs()));
+        for (found, mean) in found.mean.iter().zip(mean) {
+            close(*found, *mean, 1.0 + largest);
+        }
+        let components: Vec<&[f64]> = found.components.chunks(d).collect();
+        assert_eq!(components.len(), found.explained_variance.len(), "{what}");
+        for (number, (v, &value)) in components.iter().zip(&found.explained_variance).enumerate() {
+            for (other, w) in components.iter().enumerate() {
+                let product: f64 = v.iter().zip(*w).map(|(v, w)| v * w).sum();
+                close(product, f64::from(u8::from(number == other)), 1.0);
+            }
+            for (row, &element) in covariance.chunks(d).zip(*v) {
+                let product: f64 = row.iter().zip(*v).map(|(c, v)| c * v).sum();
+                close(product, value * element, total);
+            }
+        }
+        let mut values = found.explained_variance.windows(2);
+        assert!(values.all(|pair| pair[0] >= pair[1]), "{what}");
+    }
+
+    #[test]
+    fn components_are_those_of_plain_loops_whatever_the_shape() {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        // One row, one column, fewer rows than columns, several blocks and lanes, several panels,
+        // and a covariance in scratch.
+        for (n, d, count, memory_bytes) in [
+            (1, 1, 1, 64 << 20),
+            (1, 5, 1, 64 << 20),
+            (9, 1, 1, 64 << 20),
+            (5, 33, 5, 64 << 20),
+            (4099, 7, 7, 4 << 20),
+            (2500, 130, 9, 8 << 20),
+            (700, 301, 5, 5 << 20),
+        ] {
+            let mut next = numbers(n as u64);
+            let x: Vec<f64> = (0..n * d)
+                .map(|at| f64::from(next()) * (2.0 + (at % d) as f64) + 100.0)
+                .collect();
+            let (mean, covariance) = reference(&x, d);
+            let what = format!("{count} components of {n} x {d} in {memory_bytes}");
+            let settings = Settings {
+                memory_bytes: Some(memory_bytes),
+                scratch: Some(folder.path().to_owned()),
+                allow_tmpfs_scratch: true,
+                ..Settings::default()
+            };
+            let session = Session::new(settings).expect("a budget is all it takes");
+            let single: Vec<f32> = x.iter().map(|&x| x as f32).collect();
+            for (x, epsilon) in [
+                (operand(&x, d, DType::F64), f64::EPSILON),
+                (operand(&single, d, DType::F32), f64::from(f32::EPSILON)),
+            ] {
+                let job = fit(&session, x, Components::Count(count), 1).expect(&what);
+                let found = job.run().expect(&what);
+                // Rows are rounded to their type, some hundred times their deviation away from
+                // zero, and the search ends at 1e-10.
+                let tolerance = 1e-9 + 100.0 * epsilon * (n as f64).sqrt();
+                check(&found, &mean, &covariance, tolerance, &what);
+            }
+        }
+    }
+
+    #[test]
+    fn panels_are_all_of_the_lower_triangle_whatever_the_budget() {
+        for memory_bytes in [1 << 20, 5 << 20, 64 << 20, 4 << 30] {
+            let settings = Settings {
+                memory_bytes: Some(memory_bytes),
+                ..Settings::default()
+            };
+            let session = Session::new(settings).expect("a budget is all it takes");
+            let split = MemorySplit::new(&session);
+            for d in [1, 15, 64, 100, 1000, 4099] {
+                let panels = Panels::cut(&split, d);
+                let (mut next, mut end) = (0, 0);
+                for (panel, range) in panels.iter().zip(panels.ranges()) {
+                    assert_eq!((panel.columns.start, panel.height), (next, d - next));
+                    assert!(range.start >= end && range.start.is_multiple_of(4096));
+                    assert_eq!(range.end - range.start, panel.bytes());
+                    (next, end) = (panel.columns.end, range.end);
+                }
+                assert_eq!(next, d, "every column is in a panel");
+                assert!(end <= panels.lane_bytes());
+                for share in [0, memory_bytes / 5, u64::MAX] {
+                    let groups = panels.groups(share);
+                    let all: Vec<usize> = groups.iter().cloned().flatten().collect();
+                    assert!(all.into_iter().eq(0..panels.len()), "{groups:?}");
+                    let bytes = |group: &Range<usize>| -> u64 {
+                        panels[group.clone()]
+                            .iter()
+                            .map(|panel| panel.bytes())
+                            .sum()
+                    };
+                    assert!(
+                        groups
+                            .iter()
+                            .all(|group| group.len() == 1 || bytes(group) <= share)
+                    );
+                }
+            }
+        }
+    }
 }

@@ -27,6 +27,7 @@ impl Lanes {
         parts: Vec<Range<u64>>,
     ) -> Lanes {
         assert!(count > 0, "{name}: what is added goes to a lane");
+        assert!(are_apart(&parts), "{name}: parts that share no byte");
         let bytes = parts.last().map_or(0, |last| last.end);
         let lane = |lane| plan.volatile(format!("{name} {lane}"), bytes);
         Lanes {
@@ -37,6 +38,7 @@ impl Lanes {
 
     /// One lane, in scratch.
     pub(crate) fn stored(extent: ExtentRef, parts: Vec<Range<u64>>) -> Lanes {
+        assert!(are_apart(&parts), "parts that share no byte");
         Lanes {
             extents: vec![extent],
             parts,
@@ -107,4 +109,8 @@ impl Lanes {
             ))
         })
     }
+}
+
+fn are_apart(parts: &[Range<u64>]) -> bool {
+    parts.windows(2).all(|pair| pair[0].end <= pair[1].start)
 }

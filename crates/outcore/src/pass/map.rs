@@ -76,6 +76,7 @@ pub(crate) fn map<T: Real, M: Map<T>>(
     let put = move |found: &Mutex<Vec<M::Element>>, map: &M, first: u64, part: &[M::Element]| {
         let mut found = found.locked();
         found.resize_with(count, || map.start());
+        assert_eq!(part.len() % width.max(1), 0, "elements of whole rows");
         found[first as usize * width..][..part.len()]
             .iter_mut()
             .zip(part)

@@ -12,7 +12,7 @@ use outcore_engine::{Plan, Region, Task};
 use outcore_kernels::{MatRef, Real};
 
 use super::{Cost, Lanes, TaskContext};
-use crate::data::array::Operand;
+use crate::data::array::{Operand, Tile};
 use crate::error::Result;
 
 /// What rows come to, part by part.
@@ -23,6 +23,12 @@ pub(crate) trait PartFold<T: Real>: Send + Sync + 'static {
     /// What a task reads besides rows.
     fn reads(&self) -> Vec<Region> {
         Vec::new()
+    }
+
+    /// A task that makes of the first block of rows what the others read.
+    fn first_task(&self, rows: Tile) -> Option<Task> {
+        let _ = rows;
+        None
     }
 
     /// What some rows take for a part.
@@ -55,11 +61,24 @@ pub(crate) fn fold_parts<T: Real, F: PartFold<T>>(
     lanes: &Lanes,
     fold: &Arc<F>,
 ) {
+    let rows = blocks.last().map_or(0, |last| last.end);
+    assert_eq!(rows, x.rows(), "{name}: every row is in a block");
+    assert!(
+        groups.windows(2).all(|pair| pair[0].end == pair[1].start),
+        "{name}: every part is in one group"
+    );
     let (extent, layout, element) = (x.extent(plan), x.layout(), size_of::<T>() as u64);
+    let tile_of = |rows: &Range<u64>| layout.tile(extent, rows.clone(), 0..x.cols(), element);
+    if let Some(task) = blocks
+        .first()
+        .and_then(|rows| fold.first_task(tile_of(rows)))
+    {
+        plan.task(task);
+    }
     for group in groups {
         plan.group();
         for (index, rows) in blocks.iter().enumerate() {
-            let tile = layout.tile(extent, rows.clone(), 0..x.cols(), element);
+            let tile = tile_of(rows);
             let (first, is_last) = (rows.start, index + 1 == blocks.len());
             for part in group.clone() {
                 let cost = fold.cost(part, tile.rows);

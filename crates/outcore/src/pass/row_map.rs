@@ -120,6 +120,11 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
             target.array.name()
         )));
     }
+    assert_eq!(
+        [target.array.rows(), target.array.cols()],
+        [rows.count(), width],
+        "a row for each row"
+    );
     plan.bound(rows.stored_bytes() + target.array.nbytes());
     plan.hold(map.held_bytes());
     let panel_bytes = MemorySplit::new(session)

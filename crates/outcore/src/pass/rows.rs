@@ -70,12 +70,15 @@ pub(super) fn panels(x: &Operand, panel_bytes: u64) -> Vec<Range<u64>> {
 
 /// The same with `row_bytes` bytes of something else beside each row.
 pub(super) fn panels_beside(x: &Operand, row_bytes: u64, panel_bytes: u64) -> Vec<Range<u64>> {
-    panels_that_fit(
+    let panels = panels_that_fit(
         x.rows(),
         x.cols() * x.dtype().bytes() + row_bytes,
         panel_bytes,
         |rows| x.frame_bytes(rows),
-    )
+    );
+    let rows = panels.last().map_or(0, |last| last.end);
+    assert_eq!(rows, x.rows(), "every row is in a panel");
+    panels
 }
 
 impl From<Operand> for Rows {

@@ -1,4 +1,8 @@
-//! Distances of rows to centres: what `transform` is.
+//! Distances of rows to centres: what `transform` is. |x - c|^2 = |x|^2 - 2 x.c + |c|^2, by one
+//! product of a few rows with all centres.
+//!
+//! Shapes: X is n x d, the centres k x d, the result n x k. Cost: reads X, writes the result; 2ndk
+//! flops, k an entry of sparse rows; the centres wait in memory.
 
 use std::sync::atomic::Ordering;
 

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use outcore_device::Locked;
-use outcore_engine::{Plan, Region, Task};
+use outcore_engine::{Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, MatMut, MatRef, Real, gemm_scratch_bytes, view, view_mut};
 
@@ -29,7 +29,7 @@ use crate::data::array::{Operand, Tile, panels as rows_in_panels};
 use crate::error::{Error, Result};
 use crate::learn::linalg::{in_calls, syrk_in_calls};
 use crate::memory_split::MemorySplit;
-use crate::pass::{Cost, Lanes, PartFold, TaskContext, fold_parts};
+use crate::pass::{Cost, PartFold, TaskContext};
 
 /// Rows of X in a block, at most: their products are added up in the precision of X.
 const BLOCK_ROWS: u64 = 4096;
@@ -168,7 +168,7 @@ pub(super) fn row_blocks<T: Real>(
     x: &Operand,
     lanes_max: u64,
 ) -> Vec<Range<u64>> {
-    let block_rows = (split.parted_block_bytes() / (x.cols() * size_of::<T>() as u64))
+    let block_rows = (split.block_of_rows_bytes() / (x.cols() * size_of::<T>() as u64))
         .clamp(32, BLOCK_ROWS)
         .min(x.rows().div_ceil(lanes_max))
         .max(1);
@@ -203,24 +203,6 @@ impl Covariance {
             diagonal: Arc::clone(diagonal),
         }
     }
-
-    /// Adds the tasks of the pass to a plan, with the task that makes s of the first rows.
-    pub(super) fn plan<T: Real>(
-        self,
-        plan: &mut Plan,
-        x: &Operand,
-        blocks: &[Range<u64>],
-        groups: &[Range<usize>],
-        lanes: &Lanes,
-    ) {
-        let (extent, element) = (x.extent(plan), size_of::<T>() as u64);
-        let first = x
-            .layout()
-            .tile(extent, blocks[0].clone(), 0..x.cols(), element);
-        plan.task(shift_task::<T>(first, self.shift));
-        let fold = Arc::new(self);
-        fold_parts::<T, _>(plan, "covariance", x, blocks, groups, lanes, &fold);
-    }
 }
 
 impl<T: Real> PartFold<T> for Covariance {
@@ -228,6 +210,10 @@ impl<T: Real> PartFold<T> for Covariance {
 
     fn reads(&self) -> Vec<Region> {
         vec![self.shift]
+    }
+
+    fn first_task(&self, rows: Tile) -> Option<Task> {
+        Some(shift_task::<T>(rows, self.shift))
     }
 
     fn cost(&self, part: usize, rows: usize) -> Cost {

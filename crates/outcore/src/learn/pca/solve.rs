@@ -246,6 +246,11 @@ impl Solve {
         for (number, panel) in self.panels.iter().enumerate() {
             let (first, width) = (panel.first(), panel.width());
             for values in lanes.results_of_part::<f64>(number, outcome) {
+                assert_eq!(
+                    values.len() as u64 * 8,
+                    panel.bytes(),
+                    "a panel as it was cut"
+                );
                 add(&mut sums[first..first + width], values);
                 for (row, part) in values[width..].chunks(width).enumerate() {
                     let at = (first + row) * d + first;
