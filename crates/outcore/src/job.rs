@@ -143,6 +143,7 @@ impl<T: Send + 'static> Job<T> {
             let mut segments = Segments::new(head, &mut run);
             make(&mut segments)?;
             segments.end()?;
+            assert_eq!(done, count, "what was explained is what was carried out");
             Ok(made(result))
         };
         Ok(Job::explained(
@@ -187,6 +188,7 @@ impl<T: Send + 'static> Job<T> {
         explanations: Vec<Explanation>,
         finish: Finish<T>,
     ) -> Job<T> {
+        assert_eq!(plans.len(), explanations.len(), "each plan is explained");
         let (writers, unfinished) = (Vec::new(), Vec::new());
         Job {
             session: session.clone(),
@@ -515,6 +517,7 @@ impl<T: Send + 'static> Running<T> {
         if let Rest::Plans(Finish::Outcomes(finish)) =
             std::mem::replace(&mut self.rest, Rest::Failed)
         {
+            assert_eq!(self.outcomes.len(), self.count, "every plan has ended");
             self.rest = Rest::Result(finish(std::mem::take(&mut self.outcomes)));
         }
         Ok(())

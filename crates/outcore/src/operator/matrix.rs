@@ -193,6 +193,7 @@ fn floor_bytes<R: Send + 'static>(job: Result<Job<R>>) -> u64 {
 
 fn put<T: Real>(rows: &[T], mut y: MatMut<'_, f64>) {
     let columns = y.ncols();
+    assert_eq!(rows.len(), y.nrows() * columns, "every element was made");
     for (at, value) in rows.iter().enumerate() {
         y[(at / columns, at % columns)] = value.f64();
     }
@@ -221,6 +222,10 @@ impl<T: Real> Product<T> {
     }
 
     fn y<'a>(&self, elements: &'a mut [T]) -> Result<MatMut<'a, T>> {
+        assert!(
+            elements.len().is_multiple_of(self.width.max(1)),
+            "whole rows"
+        );
         Ok(view_mut(
             elements,
             elements.len() / self.width,

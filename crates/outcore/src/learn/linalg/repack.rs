@@ -30,11 +30,11 @@ pub(crate) struct Blocks {
     extent: ExtentRef,
     layout: Layout,
     element: u64,
-    packed: Option<Packed>,
+    packed: Option<PackedLayout>,
 }
 
 #[derive(Clone)]
-struct Packed {
+struct PackedLayout {
     block_rows: u64,
     block_cols: u64,
     /// From one block to the next.
@@ -68,7 +68,7 @@ impl Blocks {
         let scratch =
             session.temporary(dtype, &[(slot_bytes / element * count).max(1)], Order::Row)?;
         let extent = plan.extent(scratch.extent());
-        let packed = Packed {
+        let packed = PackedLayout {
             block_rows,
             block_cols,
             slot_bytes,

@@ -15,7 +15,7 @@ use outcore_kernels::{Blas, Real, gemm_scratch_bytes, mirror_lower, syrk_flops, 
 
 use super::gemm::{memory_for_blocks, product_task, syrk_in_calls, task_scratch_bytes};
 use super::repack::{Ahead, Blocks, Repack};
-use super::tiling::{HARDLY_LONGER, WRITE_REQUESTS, Work};
+use super::tiling::{CutCost, HARDLY_LONGER, WRITE_REQUESTS, layer_of};
 use crate::data::array::{Array, Operand, Output, Tile};
 use crate::data::format::Order;
 use crate::data::format::with_real;
@@ -256,20 +256,9 @@ impl<T: Real> Steps<T> {
                         .task::<T>(panel)
                 };
                 fills.of_step(out.plan(), index * layers + layer, repack);
-                let at = depth
-                    * if *backwards {
-                        layers - 1 - layer
-                    } else {
-                        layer
-                    };
+                let depth = layer_of(self.k, depth, layer, *backwards);
                 let beta = if layer == 0 { self.beta } else { T::ONE };
-                self.layer(
-                    out.plan(),
-                    tile,
-                    at..self.k.min(at + depth),
-                    beta,
-                    layer + 1 == layers,
-                );
+                self.layer(out.plan(), tile, depth, beta, layer + 1 == layers);
             }
         }
         Ok(())
@@ -439,7 +428,7 @@ fn choose(
                     * (1.0 + block as f64 / n.max(1) as f64 / 2.0);
                 let requests =
                     bytes / (depth * element) as f64 + WRITE_REQUESTS * elements / block as f64;
-                let work = Work {
+                let work = CutCost {
                     flops,
                     block: [block, block, depth],
                     bytes,
