@@ -43,7 +43,8 @@ pub(crate) trait EntryMap<T: Real>: Send + Sync + 'static {
     ) -> f64;
 }
 
-/// The pieces that such a pass is cut into, for a map that holds so many bytes in all and a line.
+/// The pieces of such a pass, for a map that holds `held_bytes` in all and `line_bytes` for each
+/// line of a piece.
 pub(crate) fn entry_pieces(
     session: &Session,
     a: &Sparse,

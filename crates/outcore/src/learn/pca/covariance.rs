@@ -9,8 +9,8 @@
 //!     | 0  1  2 \
 //! ```
 //!
-//! S is one panel where all lanes of it fit, else quarters or narrower ones, by the budget alone, so
-//! that the order of sums depends on nothing else.
+//! S is one panel where all lanes of it fit, else quarters or narrower ones, by the budget alone,
+//! so that the order of sums depends on nothing else.
 //!
 //! Cost: n d^2 flops; reads X once for each group of panels; 4 to 8 d^2 bytes a lane. Source: Chan,
 //! Golub and LeVeque, "Algorithms for computing the sample variance" (The American Statistician
@@ -155,7 +155,7 @@ impl Panels {
     }
 }
 
-/// How many lanes an X of so many rows gets, at most.
+/// Lanes of an X with `rows` rows, at most.
 pub(super) fn lanes_max(split: &MemorySplit, panels: &Panels, rows: u64) -> u64 {
     split
         .lanes_in_parts(panels.lane_bytes())
