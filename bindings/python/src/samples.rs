@@ -541,7 +541,7 @@ type Counted<'py> = (usize, Vec<Bound<'py, PyAny>>);
 /// Batches of a dataset.
 #[pyclass(frozen, module = "outcore._native")]
 pub(crate) struct Loader {
-    inner: Owned<Mutex<outcore::data::samples::Loader>>,
+    inner: Owned<Mutex<outcore::samples::Loader>>,
     /// Epoch and position behind the last batch, for a forked child, which cannot use the loader.
     place: [AtomicU64; 2],
 }

@@ -40,12 +40,11 @@ mod rows;
 mod sparse;
 mod totals;
 
-use outcore_matrix::Rows;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use outcore_core::{Error, Job, MemorySplit, Result, Session, Stage, with_real};
-use outcore_engine::Plan;
+use outcore_engine::{Plan, Task};
 use outcore_kernels::Real;
 
 use self::block::{BOUND_BYTES, LABEL_BYTES, RowStates};
@@ -53,7 +52,7 @@ use self::centers::{Centers, Moved};
 use self::drive::AllStates;
 use self::farthest::Far;
 use self::totals::{Shape, Sums};
-use crate::pass::Lanes;
+use crate::pass::{Lanes, Rows};
 
 pub use self::distances::distances;
 pub use self::rows::take_rows;
@@ -156,17 +155,58 @@ struct Lloyd<T, S> {
     /// What errors call the rows.
     name: String,
     shape: Shape,
-    weights: Option<Arc<Vec<f64>>>,
+    weights: Weights,
     /// Taken off all rows and centres.
     shift: Arc<Vec<f64>>,
     /// Centres to start from, less the shift.
     start: Vec<T>,
     /// Rows of each block.
     blocks: Vec<Range<u64>>,
-    lanes: u64,
-    bounds: bool,
-    state_bytes: u64,
+    division: Division,
     source: S,
+}
+
+/// A weight a row, or 1 for all.
+#[derive(Clone)]
+struct Weights(Option<Arc<Vec<f64>>>);
+
+impl Weights {
+    fn of(&self, row: u64) -> f64 {
+        self.0.as_ref().map_or(1.0, |weights| weights[row as usize])
+    }
+}
+
+/// What a pass over the rows starts from and adds to.
+struct Round<'a, T> {
+    states: &'a AllStates<T>,
+    centers: &'a Arc<Centers<T>>,
+    /// What has become of the centres since the pass before; `None` while nothing is known of the
+    /// rows.
+    moved: Option<&'a Arc<Moved>>,
+    sums: &'a mut Sums,
+    /// The number of passes before.
+    passes: u64,
+    /// The part of the job that is done after this one.
+    reached: f64,
+}
+
+/// A plan whose tasks add what they find to the sums.
+struct SumsPlan {
+    plan: Plan,
+    lanes: Lanes,
+}
+
+impl SumsPlan {
+    /// A block adds to the same lane in every round, whichever blocks bounds settle.
+    fn task(&mut self, block: usize, task: Task) {
+        self.plan.task(self.lanes.add_to_zeros(block, task));
+    }
+
+    /// How many labels have changed, and how many rows were compared with all centres.
+    fn run(self, stage: &mut Stage, sums: &mut Sums, reached: f64) -> Result<(u64, u64)> {
+        let outcome = stage.run(self.plan, reached)?;
+        Ok(sums.add(self.lanes.results(&outcome)))
+    }
 }
 
 /// Dense or sparse rows, block by block.
@@ -175,17 +215,12 @@ trait Source<T: Real>: Sized + Send + Sync + 'static {
     /// move and hold.
     fn explained(lloyd: &Lloyd<T, Self>) -> Vec<Plan>;
 
-    /// One pass over the rows that bounds do not settle. `place` is the number of passes before,
-    /// and the part of the job that is done after this one. How many labels have changed, and how
+    /// One pass over the rows that bounds do not settle. How many labels have changed, and how
     /// many rows were compared with all centres.
     fn assign_pass(
         lloyd: &Lloyd<T, Self>,
         stage: &mut Stage,
-        states: &AllStates<T>,
-        centers: &Arc<Centers<T>>,
-        moved: Option<&Arc<Moved>>,
-        sums: &mut Sums,
-        place: (u64, f64),
+        round: Round<'_, T>,
     ) -> Result<(u64, u64)>;
 
     /// The `count` rows farthest from their centres, fewer where others lie in theirs.
@@ -208,17 +243,9 @@ struct Division {
 impl Division {
     /// `fixed_bytes` are held whatever is known of rows. Bounds are left out where they have no
     /// room; they change no bit, so that memory which others have counts too.
-    fn new(
-        session: &Session,
-        split: MemorySplit,
-        shape: Shape,
-        n: u64,
-        fixed_bytes: u64,
-        bounds: bool,
-    ) -> Division {
-        let memory = session.memory_bytes();
+    fn new(split: MemorySplit, shape: Shape, n: u64, fixed_bytes: u64, bounds: bool) -> Division {
         let bounded_bytes = fixed_bytes + n * BOUND_BYTES;
-        let may_bound = bounds && bounded_bytes <= memory / 2;
+        let may_bound = bounds && split.leaves_half(bounded_bytes);
         let lane_bytes = 8 * shape.len() as u64;
         let held = split
             .hold(if may_bound {
@@ -227,7 +254,8 @@ impl Division {
                 fixed_bytes
             })
             .states(lane_bytes);
-        let room = split.hold(held.lanes() * lane_bytes + memory / 16).free();
+        let beside = held.lanes() * lane_bytes + split.block_of_rows_bytes();
+        let room = split.hold(beside).free();
         let bounds = may_bound && bounded_bytes <= room;
         Division {
             split: held,
@@ -280,6 +308,12 @@ impl<T: Real, S: Source<T>> Lloyd<T, S> {
     }
 
     fn rows(&self) -> u64 {
+        assert!(
+            self.blocks
+                .windows(2)
+                .all(|pair| pair[0].end == pair[1].start),
+            "blocks follow each other"
+        );
         self.blocks.last().map_or(0, |last| last.end)
     }
 
@@ -289,26 +323,29 @@ impl<T: Real, S: Source<T>> Lloyd<T, S> {
         (rows.end - rows.start) as usize
     }
 
-    /// What a row counts for.
-    fn weight(&self, row: u64) -> f64 {
-        self.weights
-            .as_ref()
-            .map_or(1.0, |weights| weights[row as usize])
-    }
-
     /// Nothing is known of any row.
     fn states(&self) -> AllStates<T> {
         let states = |rows: &Range<u64>| {
             Mutex::new(RowStates::new(
                 (rows.end - rows.start) as usize,
-                self.bounds,
+                self.division.bounds,
             ))
         };
         Arc::new(self.blocks.iter().map(states).collect())
     }
 
-    fn lanes(&self, plan: &mut Plan) -> Lanes {
-        Lanes::new(plan, "sums", self.lanes, 8 * self.shape.len() as u64)
+    /// Nothing is in it yet but the lanes.
+    fn sums_plan(&self, mut plan: Plan) -> SumsPlan {
+        let (lanes, bytes) = (self.division.split.lanes(), 8 * self.shape.len() as u64);
+        let lanes = Lanes::new(&mut plan, "sums", lanes, bytes);
+        SumsPlan { plan, lanes }
+    }
+
+    /// What the plan of a round shows that holds all states.
+    fn explain_states(&self, plan: &mut Plan) {
+        plan.hold(self.division.state_bytes);
+        let row_bytes = self.division.state_bytes / self.rows();
+        plan.note("state", format!("{row_bytes} bytes a row"));
     }
 
     /// The order of blocks in a pass: odd ones go backwards, so that they begin with what is still
@@ -325,40 +362,18 @@ impl<T: Real, S: Source<T>> Lloyd<T, S> {
 
 #[cfg(test)]
 mod tests {
-    use outcore_device::Buf;
-
     use super::*;
+    use crate::testing::{numbers, operand};
     use outcore_core::DType;
     use outcore_core::Settings;
-    use outcore_matrix::Operand;
 
-    /// Rows around `clouds` middles, between which they overlap; numbers by a recurrence.
+    /// Rows around `clouds` middles, between which they overlap.
     fn rows(n: usize, d: usize, clouds: usize) -> Vec<f32> {
-        let mut state = 1u64;
-        let mut next = || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
-        };
+        let mut next = numbers(1);
         let middles: Vec<f32> = (0..clouds * d).map(|_| 1.5 * next()).collect();
         (0..n * d)
             .map(|at| middles[at / d * 7 % clouds * d + at % d] + next())
             .collect()
-    }
-
-    fn operand(x: &[f32], d: usize) -> Operand {
-        let mut bytes = Buf::anonymous(size_of_val(x)).unwrap();
-        bytes[..size_of_val(x)].copy_from_slice(bytemuck::cast_slice(x));
-        let (rows, cols) = ((x.len() / d) as u64, d as u64);
-        Operand::Memory {
-            bytes: bytes.freeze(),
-            dtype: DType::F32,
-            rows,
-            cols,
-            row_stride: cols,
-            col_stride: 1,
-        }
     }
 
     #[test]
@@ -366,6 +381,7 @@ mod tests {
         for (n, d, k) in [(1, 1, 1), (700, 3, 2), (20_000, 12, 40)] {
             let x = rows(n, d, 13);
             let start: Vec<f64> = x[..k * d].iter().map(|&x| f64::from(x)).collect();
+            let x = operand(&x, d, DType::F32);
             let session = Session::new(Settings {
                 memory_bytes: Some(64 << 20),
                 ..Settings::default()
@@ -373,7 +389,7 @@ mod tests {
             .unwrap();
             let run = |bounds| {
                 let lloyd =
-                    Lloyd::<f32, _>::dense(&session, operand(&x, d), &start, None, false, bounds)
+                    Lloyd::<f32, _>::dense(&session, x.clone(), &start, None, false, bounds)
                         .unwrap();
                 lloyd.fit(60, 0.0).unwrap().run().unwrap()
             };

@@ -5,6 +5,9 @@
 //! beside it. The basis is in memory, in f64. Source: Zhou and Saad, "Block Krylov-Schur method for
 //! large symmetric eigenvalue problems" (Numerical Algorithms 2008).
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use outcore_core::{Error, Job, MemorySplit, Result, Session, Stage};
 use outcore_engine::Plan;
 use outcore_kernels as kernels;
@@ -27,6 +30,10 @@ pub(crate) struct Krylov {
 impl Krylov {
     /// Blocks of `block` columns; narrow ones need more products.
     fn new(seed: u64, block: usize, basis: Option<usize>) -> Krylov {
+        assert!(
+            BLOCK.is_multiple_of(block),
+            "products are counted in blocks"
+        );
         let mut options = TopOptions::default();
         options.products_max *= BLOCK / block;
         (options.seed, options.block, options.basis) = (seed, block, basis);
@@ -46,7 +53,7 @@ impl Krylov {
         count: usize,
         bytes: impl Fn(&Krylov) -> u64,
     ) -> Krylov {
-        let budget = session.memory_bytes();
+        let split = MemorySplit::new(session);
         let shapes = [
             (BLOCK, None),
             (8, None),
@@ -54,9 +61,11 @@ impl Krylov {
             (4, Some(count + 20)),
         ];
         let all = shapes.map(|(block, basis)| Krylov::new(seed, block, basis));
-        let fits = |most: u64| all.iter().find(|krylov| bytes(krylov) <= most);
-        fits(budget / 2)
-            .or_else(|| fits(budget))
+        let mut fitting = all.iter().filter(|krylov| split.can_hold(bytes(krylov)));
+        let first = fitting.clone().next();
+        fitting
+            .find(|krylov| split.leaves_half(bytes(krylov)))
+            .or(first)
             .unwrap_or(&all[3])
             .clone()
     }
@@ -77,7 +86,11 @@ impl Krylov {
         count: usize,
         stage: &mut Stage,
     ) -> Result<Eigen<f64>> {
-        let order = operator.shape()[0];
+        let [order, cols] = operator.shape();
+        assert!(
+            order == cols && count <= order,
+            "{count} pairs of {order} x {cols}"
+        );
         let mut options = self.options.clone();
         options.tolerance = options.tolerance.max(ROUNDINGS * operator.epsilon());
         kernels::eigh_top_with(
@@ -118,8 +131,15 @@ pub fn eigh_largest(
             "{count} eigenpairs of an operator of order {order}"
         )));
     }
-    let bytes =
-        |krylov: &Krylov| krylov.basis_bytes(order, count) + operator.held_bytes(krylov.block());
+    // An operator may have to plan its passes to know: asked once for each width.
+    let held = RefCell::new(BTreeMap::new());
+    let held_bytes = |columns: usize| -> u64 {
+        let mut held = held.borrow_mut();
+        *held
+            .entry(columns)
+            .or_insert_with(|| operator.held_bytes(columns))
+    };
+    let bytes = |krylov: &Krylov| krylov.basis_bytes(order, count) + held_bytes(krylov.block());
     let krylov = Krylov::that_fits(session, seed, count, bytes);
     let (needed, available) = (bytes(&krylov), MemorySplit::new(session).free());
     if needed > available {

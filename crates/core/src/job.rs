@@ -143,6 +143,7 @@ impl<T: Send + 'static> Job<T> {
             let mut segments = Segments::new(head, &mut run);
             make(&mut segments)?;
             segments.end()?;
+            assert_eq!(done, count, "what was explained is what was carried out");
             Ok(made(result))
         };
         Ok(Job::explained(
@@ -187,6 +188,7 @@ impl<T: Send + 'static> Job<T> {
         explanations: Vec<Explanation>,
         finish: Finish<T>,
     ) -> Job<T> {
+        assert_eq!(plans.len(), explanations.len(), "each plan is explained");
         let (writers, unfinished) = (Vec::new(), Vec::new());
         Job {
             session: session.clone(),
@@ -325,6 +327,45 @@ impl<T: Send + 'static> Job<T> {
             writers,
             unfinished,
             finish,
+        }
+    }
+}
+
+impl<T: Send + 'static> Job<T> {
+    /// This job, whose result `take` keeps for the tasks of the next, then that one, with its
+    /// result. Neither is driven.
+    pub fn feeding<U: Send + 'static>(
+        self,
+        take: impl FnOnce(T) + Send + 'static,
+        next: Job<U>,
+    ) -> Job<U> {
+        let (Finish::Outcomes(first), Finish::Outcomes(second)) = (self.finish, next.finish) else {
+            unreachable!("driven jobs run their own plans")
+        };
+        let (count, all) = (self.plans.len(), self.plans.len() + next.plans.len());
+        let work = move |stage: &mut Stage, plans: Vec<Plan>| {
+            let mut plans = plans.into_iter().enumerate();
+            let mut run = |count: usize| -> Result<Vec<Outcome>> {
+                let plans = plans.by_ref().take(count);
+                plans
+                    .map(|(number, plan)| stage.run(plan, (number + 1) as f64 / all as f64))
+                    .collect()
+            };
+            take(first(run(count)?)?()?);
+            second(run(all - count)?)
+        };
+        Job {
+            session: self.session,
+            plans: self.plans.into_iter().chain(next.plans).collect(),
+            is_inline: false,
+            explanations: self
+                .explanations
+                .into_iter()
+                .chain(next.explanations)
+                .collect(),
+            writers: self.writers.into_iter().chain(next.writers).collect(),
+            unfinished: self.unfinished.into_iter().chain(next.unfinished).collect(),
+            finish: Finish::Driven(Box::new(work)),
         }
     }
 }
@@ -472,6 +513,7 @@ impl<T: Send + 'static> Running<T> {
         if let Rest::Plans(Finish::Outcomes(finish)) =
             std::mem::replace(&mut self.rest, Rest::Failed)
         {
+            assert_eq!(self.outcomes.len(), self.count, "every plan has ended");
             self.rest = Rest::Result(finish(std::mem::take(&mut self.outcomes)));
         }
         Ok(())

@@ -41,6 +41,7 @@ impl MemorySplit {
 
     /// A state for each lane: as many as a quarter of the budget has room for, one at least.
     pub fn states(self, state_bytes: u64) -> MemorySplit {
+        assert_eq!(self.lanes, 0, "an operation has one kind of state");
         let lanes =
             (self.budget.saturating_sub(self.held) / 4 / state_bytes.max(1)).clamp(1, LANES);
         MemorySplit {
@@ -53,6 +54,69 @@ impl MemorySplit {
     /// Copies of the state.
     pub fn lanes(&self) -> u64 {
         self.lanes
+    }
+
+    /// Bytes that the lanes of a state that is cut into parts take together: more than whole states
+    /// get, since the wider a part is, the faster are products with rows.
+    pub fn parts_bytes(&self) -> u64 {
+        self.budget * 2 / 5
+    }
+
+    /// The same of the memory that is free now, for what changes no sum.
+    pub fn free_parts_bytes(&self) -> u64 {
+        self.parts_bytes().min(self.free * 2 / 5)
+    }
+
+    /// Bytes of a part of a state, at most: it leaves room for rows.
+    pub fn part_bytes(&self) -> u64 {
+        self.budget / 12
+    }
+
+    /// Bytes of a block of rows beside large states: all threads work on a few blocks, and a task
+    /// may hold its rows once more, as its kernel takes them.
+    pub fn block_of_rows_bytes(&self) -> u64 {
+        self.budget / 16
+    }
+
+    /// Bytes of a block of rows that a state is kept for between passes: a smaller one, since passes
+    /// leave out blocks of which nothing is wanted.
+    pub fn block_of_rows_with_states_bytes(&self) -> u64 {
+        self.budget / 96
+    }
+
+    /// Whether what is held all the time leaves half of the budget to what passes by.
+    pub fn leaves_half(&self, bytes: u64) -> bool {
+        bytes <= self.budget / 2
+    }
+
+    /// Whether it leaves all but an eighth of it.
+    pub fn leaves_most(&self, bytes: u64) -> bool {
+        bytes <= self.budget / 8
+    }
+
+    /// Whether what is held and the states leave a quarter of the budget to rows.
+    pub fn has_room_for_rows(&self) -> bool {
+        self.left() >= self.budget / 4
+    }
+
+    /// Whether the budget has room for it, if no other takes any.
+    pub fn can_hold(&self, bytes: u64) -> bool {
+        bytes <= self.budget
+    }
+
+    /// Whether all lanes of a state take half of what parts get, so that it need not be cut.
+    pub fn has_room_for_all_lanes(&self, state_bytes: u64) -> bool {
+        LANES * state_bytes <= self.parts_bytes() / 2
+    }
+
+    /// Lanes of a state that is cut into parts.
+    pub fn lanes_in_parts(&self, state_bytes: u64) -> u64 {
+        (self.parts_bytes() / state_bytes.max(1)).clamp(1, LANES)
+    }
+
+    /// What is left of half of the budget, of which others may have the rest.
+    pub fn left_of_half(&self) -> u64 {
+        (self.budget / 2).saturating_sub(self.held + self.lanes * self.state_bytes)
     }
 
     /// What is left of the budget.

@@ -190,7 +190,7 @@ impl Handle {
             is_resting: false,
         };
         let handed_over = hand_over.send(pump);
-        debug_assert!(handed_over.is_ok(), "the thread waits for it");
+        assert!(handed_over.is_ok(), "the thread waits for it");
         Ok(Handle {
             sender,
             waker,

@@ -498,7 +498,7 @@ impl Schedule {
         evictable: &mut BTreeSet<(usize, u32)>,
     ) {
         let info = &mut self.blocks[block as usize];
-        debug_assert_eq!(info.uses.front(), Some(&position));
+        assert_eq!(info.uses.front(), Some(&position), "uses come in order");
         info.uses.pop_front();
         let residency = info.residency.expect("in use");
         self.residencies[residency as usize].uses += 1;

@@ -143,9 +143,12 @@ impl Operand {
     /// The same with `row_bytes` bytes of something else beside each row.
     pub fn panels_beside(&self, row_bytes: u64, panel_bytes: u64) -> Vec<Range<u64>> {
         let bytes_each = self.cols() * self.dtype().bytes() + row_bytes;
-        panels_that_fit(self.rows(), bytes_each, panel_bytes, |rows| {
+        let panels = panels_that_fit(self.rows(), bytes_each, panel_bytes, |rows| {
             self.frame_bytes(rows)
-        })
+        });
+        let rows = panels.last().map_or(0, |last| last.end);
+        assert_eq!(rows, self.rows(), "every row is in a panel");
+        panels
     }
 
     /// Whether it lies on SSD.

@@ -103,16 +103,16 @@ struct Parts {
 /// How entries lie.
 enum Form {
     Arrays {
-        offsets: Part,
-        indices: Part,
+        offsets: BackedVector,
+        indices: BackedVector,
         /// `None` where all are one.
-        values: Option<Part>,
+        values: Option<BackedVector>,
     },
     Tiled(Tiled),
 }
 
 /// One of its arrays.
-struct Part {
+struct BackedVector {
     vector: Vector,
     backing: Backing,
 }
@@ -122,19 +122,19 @@ enum Backing {
     Memory(Shared),
 }
 
-impl Part {
-    fn open(session: &Session, path: &Path) -> Result<Part> {
+impl BackedVector {
+    fn open(session: &Session, path: &Path) -> Result<BackedVector> {
         let file = session.file(path, false)?;
         let vector = read_vector_head(path, file.extent().name())?;
         Ok(match vector.shift() {
-            0 => Part {
+            0 => BackedVector {
                 vector,
                 backing: Backing::Stored(file),
             },
             shift => {
                 let data_offset = vector.data_offset - shift;
                 let file = session.file_from(path, false, shift)?;
-                Part {
+                BackedVector {
                     vector: Vector {
                         data_offset,
                         ..vector
@@ -214,7 +214,7 @@ impl Part {
 /// Whole numbers of 64 bits that lie beside a matrix: the queries of its rows.
 pub struct Integers {
     session: Session,
-    part: Part,
+    part: BackedVector,
 }
 
 impl Integers {
@@ -222,7 +222,7 @@ impl Integers {
     /// [`Error::Store`] for a file that is not there, [`Error::Format`] for one that holds
     /// something else.
     pub fn open(session: &Session, path: impl AsRef<Path>) -> Result<Integers> {
-        let part = Part::open(session, path.as_ref())?;
+        let part = BackedVector::open(session, path.as_ref())?;
         match part.vector.element {
             Element::I64 => Ok(Integers {
                 session: session.clone(),
@@ -354,7 +354,7 @@ impl Sparse {
         if description.layout == format::Entries::Tiled {
             return Sparse::open_tiled(session, path, &description);
         }
-        let part = |name| Part::open(session, &path.join(name));
+        let part = |name| BackedVector::open(session, &path.join(name));
         let (offsets, indices) = (part(names::OFFSETS)?, part(names::INDICES)?);
         let values = match part(names::VALUES) {
             Err(Error::Store(StoreError::Missing { .. })) => None,
@@ -429,7 +429,7 @@ impl Sparse {
         dtype: DType,
         files: Vec<(Vector, Arc<StoredFile>)>,
     ) -> Result<Sparse> {
-        let mut parts = files.into_iter().map(|(vector, file)| Part {
+        let mut parts = files.into_iter().map(|(vector, file)| BackedVector {
             vector,
             backing: Backing::Stored(file),
         });
@@ -475,7 +475,7 @@ impl Sparse {
             }
             .into());
         };
-        let numbers = Part::open(session, &tiles)?;
+        let numbers = BackedVector::open(session, &tiles)?;
         let vector = numbers.vector;
         if vector.element != Element::I64 || !vector.len.is_multiple_of(tiles::NUMBERS as u64) {
             let reason = format!("int64 in rows of {} is needed", tiles::NUMBERS);
@@ -552,7 +552,7 @@ impl Sparse {
                 data_offset: 0,
                 ..Vector::new(element, bytes.len() as u64 / element.bytes())
             };
-            Part {
+            BackedVector {
                 vector,
                 backing: Backing::Memory(bytes),
             }
@@ -652,7 +652,7 @@ impl Sparse {
                 indices,
                 values,
             } => {
-                let bytes = |part: &Part| part.vector.element.bytes();
+                let bytes = |part: &BackedVector| part.vector.element.bytes();
                 let entry = bytes(indices) + values.as_ref().map_or(0, bytes);
                 (self.lines.end - self.lines.start + 1) * bytes(offsets) + self.nonzeros() * entry
             }
@@ -844,7 +844,7 @@ impl Sparse {
     }
 
     /// Offsets, counted from the view's first entry.
-    fn copy_offsets(&self, plan: &mut Plan, part: &Part, into: &mut Buf) {
+    fn copy_offsets(&self, plan: &mut Plan, part: &BackedVector, into: &mut Buf) {
         let base = self.entries.start as i64;
         self.copies(
             plan,
@@ -906,7 +906,7 @@ impl Sparse {
     fn copies(
         &self,
         plan: &mut Plan,
-        part: &Part,
+        part: &BackedVector,
         range: Range<u64>,
         size: u64,
         into: &mut Buf,
@@ -975,7 +975,7 @@ impl fmt::Debug for Sparse {
 impl Parts {
     /// Whether the arrays have the types and lengths of one matrix.
     fn check(&self) -> Result<()> {
-        let refuse = |part: &Part, reason: String| {
+        let refuse = |part: &BackedVector, reason: String| {
             Err(Error::from(FormatError::Unsupported {
                 object: part.name().to_owned(),
                 reason,
@@ -1012,7 +1012,7 @@ impl Parts {
             );
         }
         // Of a file, what it claims is what is not true.
-        let disagree = |part: &Part, reason: String| match part.backing {
+        let disagree = |part: &BackedVector, reason: String| match part.backing {
             Backing::Stored(_) => Err(part.corrupt(0, reason)),
             Backing::Memory(_) => refuse(part, reason),
         };

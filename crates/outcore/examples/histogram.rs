@@ -1,5 +1,4 @@
-//! A fold of your own: how many elements of each column fall between two numbers, of a matrix on
-//! SSD, dense or sparse.
+//! A fold of your own: how many elements of each column of a matrix, dense or sparse, are in a bin.
 //!
 //! `cargo run --release -p outcore --example histogram -- X.npy LOW HIGH`
 
@@ -9,62 +8,51 @@ use outcore::{
 };
 
 /// Counts for each column; the zeros of sparse rows that are not stored are not counted.
-pub(crate) struct Histogram {
+pub(crate) struct Histogram<const BINS: usize> {
     pub(crate) columns: usize,
-    pub(crate) bins: usize,
     pub(crate) range: std::ops::Range<f64>,
 }
 
-impl Histogram {
+impl<const BINS: usize> Histogram<BINS> {
     fn count(&self, state: &mut [u64], column: usize, value: f64) {
         let part = (value - self.range.start) / (self.range.end - self.range.start);
         if (0.0..1.0).contains(&part) {
-            state[column * self.bins + (part * self.bins as f64) as usize] += 1;
+            state[column * BINS + (part * BINS as f64) as usize] += 1;
         }
     }
 }
 
-impl<T: Real> Fold<T> for Histogram {
+impl<T: Real, const BINS: usize> Fold<T> for Histogram<BINS> {
     type Element = u64;
-
     fn elements(&self) -> usize {
-        self.columns * self.bins
+        self.columns * BINS
     }
 
     fn dense(&self, state: &mut [u64], _first: u64, rows: MatRef<'_, T>) -> Result<()> {
-        for row in 0..rows.nrows() {
-            (0..self.columns)
-                .for_each(|column| self.count(state, column, rows[(row, column)].f64()));
+        for column in 0..self.columns {
+            (0..rows.nrows()).for_each(|row| self.count(state, column, rows[(row, column)].f64()));
         }
         Ok(())
     }
 
     fn sparse(&self, state: &mut [u64], _first: u64, lines: impl Lines<T>) -> Result<()> {
-        lines.each_line(|_, entries| {
-            entries.each(|column, value| self.count(state, column, value.f64()))
-        });
+        lines.each_line(|_, row| row.each(|column, x| self.count(state, column, x.f64())));
         Ok(())
     }
 
     fn merge(&self, into: &mut [u64], other: &[u64]) {
-        into.iter_mut()
-            .zip(other)
-            .for_each(|(into, other)| *into += other);
+        let pairs = into.iter_mut().zip(other);
+        pairs.for_each(|(into, other)| *into += other);
     }
 }
 
-#[allow(dead_code, reason = "tests use the fold alone")]
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
-    let [path, low, high] = std::env::args()
-        .skip(1)
-        .collect::<Vec<_>>()
-        .try_into()
-        .map_err(|_| "X.npy LOW HIGH")?;
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [path, low, high] = words.try_into().map_err(|_| "X.npy LOW HIGH")?;
     let session = Session::new(Settings::default())?;
     let x: Operand = Array::open(&session, path)?.into();
-    let histogram = Histogram {
+    let histogram = Histogram::<10> {
         columns: x.cols() as usize,
-        bins: 10,
         range: low.parse()?..high.parse()?,
     };
     let counts = fold::<f32, _>(&session, "histogram", &Rows::Dense(x), histogram)?.run()?;

@@ -36,7 +36,6 @@ pub(crate) fn drum(side: usize) -> impl Fn(MatRef<'_, f64>, MatMut<'_, f64>) -> 
     }
 }
 
-#[allow(dead_code, reason = "tests use the operator alone")]
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let [side, count] = std::env::args()
         .skip(1)

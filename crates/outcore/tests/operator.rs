@@ -1,17 +1,20 @@
 //! Operators: one of the caller's own, and matrices that are passed over, against products in plain
 //! loops.
 
+#[allow(dead_code, reason = "the operator alone is used here")]
 #[path = "../examples/laplacian.rs"]
 mod laplacian;
 
 use std::f64::consts::PI;
+use std::sync::{Arc, Mutex};
 
-use outcore::kernels::{Mat, MatRef};
+use outcore::kernels::{Mat, MatMut, MatRef};
 use outcore::linalg::eigh_largest;
 use outcore::operator::{Centred, Gram, Matrix, Operator, Symmetric};
 use outcore::pass::Rows;
 use outcore::{
-    Array, Buf, Compressed, DType, Element, Error, Order, Session, Settings, Shared, Sparse,
+    Array, Buf, Compressed, DType, Element, Error, Order, Result, Session, Settings, Shared,
+    Sparse, Stage,
 };
 
 const ROWS: usize = 900;
@@ -66,6 +69,45 @@ fn a_drum_oscillates_as_the_textbook_says() {
             8.0 - value
         );
     }
+}
+
+/// Keeps the widths that it is asked about, and holds so much that no block of columns fits.
+struct Asked(Arc<Mutex<Vec<usize>>>);
+
+impl Operator for Asked {
+    fn shape(&self) -> [usize; 2] {
+        [100; 2]
+    }
+
+    fn held_bytes(&self, columns: usize) -> u64 {
+        self.0.lock().unwrap().push(columns);
+        1 << 40
+    }
+
+    fn apply(&self, _x: MatRef<'_, f64>, _y: MatMut<'_, f64>, _stage: &mut Stage) -> Result<()> {
+        Err(Error::Closed)
+    }
+
+    fn apply_transposed(
+        &self,
+        x: MatRef<'_, f64>,
+        y: MatMut<'_, f64>,
+        stage: &mut Stage,
+    ) -> Result<()> {
+        self.apply(x, y, stage)
+    }
+}
+
+#[test]
+fn an_operator_is_asked_once_for_each_width_what_it_holds() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let widths = Arc::default();
+    let operator = Asked(Arc::clone(&widths));
+    let found = eigh_largest(&session(folder.path(), 64 << 20, 1), operator, 3, 0).err();
+    assert!(matches!(found, Some(Error::OverBudget { .. })));
+    let mut asked = widths.lock().unwrap().clone();
+    asked.sort_unstable();
+    assert_eq!(asked, [4, 8, 16]);
 }
 
 #[test]

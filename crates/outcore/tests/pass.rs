@@ -1,5 +1,6 @@
 //! A fold that the library does not know, over dense and sparse rows.
 
+#[allow(dead_code, reason = "the fold alone is used here")]
 #[path = "../examples/histogram.rs"]
 mod histogram;
 
@@ -71,9 +72,8 @@ fn a_histogram_is_the_same_of_dense_and_sparse_rows_and_any_number_of_threads() 
             Rows::Dense(Array::open(&session, &path).unwrap().into()),
             Rows::Sparse(sparse.unwrap()),
         ] {
-            let histogram = Histogram {
+            let histogram = Histogram::<7> {
                 columns: COLUMNS,
-                bins: 7,
                 range: 1.1..1.9,
             };
             let job = fold::<f32, _>(&session, "histogram", &rows, histogram).unwrap();
@@ -95,9 +95,8 @@ fn a_fold_of_no_rows_is_what_it_starts_from() {
         Order::Row,
     )
     .unwrap();
-    let histogram = Histogram {
+    let histogram = Histogram::<2> {
         columns: 5,
-        bins: 2,
         range: 0.0..1.0,
     };
     assert_eq!(

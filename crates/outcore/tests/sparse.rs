@@ -526,6 +526,34 @@ fn values_are_scaled_by_rows_and_columns_dampened_and_normalised() {
     }
 }
 
+#[test]
+fn rows_longer_than_a_piece_are_normalised_as_a_whole() {
+    let place = place(1 << 20);
+    let made = made(3, 90_000, 60_000, 5);
+    let unit = Scaling {
+        unit_rows: true,
+        dtype: Some(DType::F64),
+        ..Scaling::default()
+    };
+    let job = scaled(&place.session, &place.store(&made), unit, None).unwrap();
+    let plans = job.explain();
+    assert_eq!(plans.len(), 2, "norms come first");
+    assert!(plans.iter().all(|plan| plan.tasks > 3), "rows are cut");
+    let found = job.run().unwrap().read().unwrap().run().unwrap();
+    let found: &[f64] = &bytemuck::cast_slice(&found.values)[..made.values.len()];
+    for row in 0..made.rows {
+        let entries = made.offsets[row] as usize..made.offsets[row + 1] as usize;
+        let values: Vec<f64> = made.values[entries.clone()]
+            .iter()
+            .map(|&x| x.into())
+            .collect();
+        let norm = values.iter().map(|value| value * value).sum::<f64>().sqrt();
+        for (found, value) in found[entries].iter().zip(values) {
+            assert!((found - value / norm).abs() <= 1e-12 * value.abs() / norm);
+        }
+    }
+}
+
 /// Offsets, indices and values along the other side; entries of a column in the order of rows.
 fn turned_over(made: &Made) -> (Vec<i64>, Vec<i32>, Vec<f32>) {
     let mut columns = vec![Vec::new(); made.cols];

@@ -10,21 +10,21 @@ use outcore_engine::{GatherOptions, Gathered, Reservation, Ticket};
 
 use super::Dataset;
 use super::order::{Chunked, Order, Positions, Turns, Window};
-use super::pending_batch::{Place, Work};
+use super::pending_batch::{PendingBatch, Place};
 
 /// The lanes of an epoch, and a batch of which some samples are found. None for an order that has
 /// no lanes.
 #[derive(Default)]
 pub(super) struct Lanes {
     lanes: Vec<Lane>,
-    part: Option<Part>,
+    part: Option<PartialBatch>,
 }
 
 /// A batch of a chunk shuffle, as far as it is.
-struct Part {
+struct PartialBatch {
     /// What is left of it. Lane by lane: what tells of one is in the caches then.
     turns: VecDeque<Turns>,
-    work: Work,
+    work: PendingBatch,
 }
 
 /// A window that was read, and its bytes, unless they could not be.
@@ -90,8 +90,8 @@ impl Lanes {
         positions: Positions,
         patience: Duration,
         must: bool,
-        work: impl FnOnce() -> Work,
-    ) -> Result<Option<Work>> {
+        work: impl FnOnce() -> PendingBatch,
+    ) -> Result<Option<PendingBatch>> {
         let mut part = match self.part.take() {
             Some(part) => part,
             None => {
@@ -101,7 +101,7 @@ impl Lanes {
                 for turns in turns.iter().take(self.lanes.len()) {
                     self.lanes[turns.lane as usize].begin(dataset, order, turns.at, false)?;
                 }
-                Part {
+                PartialBatch {
                     turns,
                     work: work(),
                 }

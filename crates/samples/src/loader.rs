@@ -29,7 +29,7 @@ use super::batch::Batch;
 use super::buffer_pool::{Bytes, Spare};
 use super::lanes::Lanes;
 use super::order::{Chunks, Order, Positions, Shuffle};
-use super::pending_batch::{Future, Keeping, Made, Place, Work};
+use super::pending_batch::{Future, Keeping, Made, PendingBatch, Place};
 use super::sample_cache::SampleCache;
 use super::{Dataset, LOOK_EVERY};
 
@@ -260,8 +260,8 @@ enum Ahead {
 
 /// How far a batch is.
 enum Stage {
-    Coming(Box<Work>),
-    Deferred(Deferred<Box<Work>, Result<Made>>, u64),
+    Coming(Box<PendingBatch>),
+    Deferred(Deferred<Box<PendingBatch>, Result<Made>>, u64),
     /// Too long to be in memory beside others.
     Alone(Vec<u64>),
 }
@@ -664,8 +664,8 @@ impl Loader {
         Ok(work?.map(|work| Stage::Coming(Box::new(work))))
     }
 
-    fn work(&self, positions: Positions) -> Work {
-        Work::new(
+    fn work(&self, positions: Positions) -> PendingBatch {
+        PendingBatch::new(
             &self.dataset,
             positions.count as usize,
             &self.room.spare,
@@ -845,7 +845,8 @@ impl Stage {
                 unreachable!("looked above")
             };
             let given_up = Arc::clone(given_up);
-            let make = move |work: Box<Work>| work.make(|| !given_up.load(Ordering::Relaxed));
+            let make =
+                move |work: Box<PendingBatch>| work.make(|| !given_up.load(Ordering::Relaxed));
             *self = Stage::Deferred(dataset.session().engine().defer(work, make), bytes);
         }
     }

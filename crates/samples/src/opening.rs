@@ -14,7 +14,7 @@ use outcore_store::{checksum, checksum_on};
 use twox_hash::XxHash3_128;
 
 use super::names::Lookup;
-use super::packed::{GROUP, Group, Packed};
+use super::packed::{GROUP, Group, PackedNumbers};
 use super::sample_storage::Body;
 use super::schema::Schema;
 use super::{
@@ -103,7 +103,7 @@ impl Dataset {
         let samples = manifest.samples;
         let mut packed = |groups: &str, bits: &str| {
             let (groups_file, bits_file) = (need(groups)?, need(bits)?);
-            let found = Packed::new(
+            let found = PackedNumbers::new(
                 samples,
                 load.list::<Group>(groups, groups_file)?,
                 load.list(bits, bits_file)?,

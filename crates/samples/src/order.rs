@@ -66,7 +66,7 @@ impl Permutation {
 
     /// Which number is at a position below `len`.
     pub(crate) fn at(&self, position: u64) -> u64 {
-        debug_assert!(position < self.len);
+        assert!(position < self.len, "position {position} of {}", self.len);
         let mut number = position;
         loop {
             number = self.forth(number);
@@ -78,7 +78,7 @@ impl Permutation {
 
     /// Where a number below `len` is.
     pub(crate) fn position_of(&self, number: u64) -> u64 {
-        debug_assert!(number < self.len);
+        assert!(number < self.len, "sample {number} of {}", self.len);
         let mut position = number;
         loop {
             position = self.back(position);

@@ -51,15 +51,15 @@ pub(crate) fn pack(numbers: &[u64], words: u64, bits: &mut Vec<u64>) -> Group {
 
 /// Numbers that were packed.
 #[derive(Debug)]
-pub(crate) enum Packed {
+pub(crate) enum PackedNumbers {
     /// All of them: base and slope.
     Line(u64, u64),
     Groups(Vec<Group>, Vec<u64>),
 }
 
-impl Packed {
+impl PackedNumbers {
     /// From its halves. `None` where a group has bits that are not there.
-    pub(crate) fn new(count: u64, groups: Vec<Group>, bits: Vec<u64>) -> Option<Packed> {
+    pub(crate) fn new(count: u64, groups: Vec<Group>, bits: Vec<u64>) -> Option<PackedNumbers> {
         let sound = |(number, &[_, _, place]): (usize, &Group)| {
             let numbers = (count - (number * GROUP) as u64).min(GROUP as u64);
             let (first, width) = (place >> 8, place & 0xff);
@@ -81,9 +81,9 @@ impl Packed {
         };
         let is_line = groups.iter().enumerate().all(is_on_line);
         Some(if is_line {
-            Packed::Line(base, slope)
+            PackedNumbers::Line(base, slope)
         } else {
-            Packed::Groups(groups, bits)
+            PackedNumbers::Groups(groups, bits)
         })
     }
 
@@ -91,8 +91,8 @@ impl Packed {
     #[inline]
     pub(crate) fn get(&self, index: u64) -> u64 {
         match self {
-            Packed::Line(base, slope) => base.wrapping_add(index.wrapping_mul(*slope)),
-            Packed::Groups(groups, bits) => {
+            PackedNumbers::Line(base, slope) => base.wrapping_add(index.wrapping_mul(*slope)),
+            PackedNumbers::Groups(groups, bits) => {
                 of_group(groups, bits, (index / GROUP as u64) as usize)(index % GROUP as u64)
             }
         }
@@ -101,7 +101,7 @@ impl Packed {
     /// A number, and the one after it.
     #[inline]
     pub(crate) fn two(&self, index: u64) -> (u64, u64) {
-        let Packed::Groups(groups, bits) = self else {
+        let PackedNumbers::Groups(groups, bits) = self else {
             return (self.get(index), self.get(index + 1));
         };
         let (group, k) = ((index / GROUP as u64) as usize, index % GROUP as u64);
@@ -119,8 +119,8 @@ impl Packed {
     /// Bytes of memory besides its own.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
-            Packed::Line(..) => 0,
-            Packed::Groups(groups, bits) => {
+            PackedNumbers::Line(..) => 0,
+            PackedNumbers::Groups(groups, bits) => {
                 (size_of_val(&groups[..]) + size_of_val(&bits[..])) as u64
             }
         }
@@ -172,14 +172,14 @@ mod tests {
 
     use super::*;
 
-    fn packed(numbers: &[u64]) -> Packed {
+    fn packed(numbers: &[u64]) -> PackedNumbers {
         let (mut groups, mut bits) = (Vec::new(), Vec::new());
         for group in numbers.chunks(GROUP) {
             let mut more = Vec::new();
             groups.push(pack(group, bits.len() as u64, &mut more));
             bits.extend(more);
         }
-        Packed::new(numbers.len() as u64, groups, bits).unwrap()
+        PackedNumbers::new(numbers.len() as u64, groups, bits).unwrap()
     }
 
     proptest! {
@@ -219,10 +219,10 @@ mod tests {
 
     #[test]
     fn groups_of_a_damaged_file_are_refused() {
-        assert!(Packed::new(65, vec![[0; 3]], vec![]).is_none());
-        assert!(Packed::new(64, vec![[0, 0, 1]], vec![]).is_none());
-        assert!(Packed::new(64, vec![[0, 0, 65]], vec![0; 65]).is_none());
-        assert!(Packed::new(64, vec![[0, 0, u64::MAX << 8 | 1]], vec![0]).is_none());
-        assert!(Packed::new(64, vec![[0, 0, 1]], vec![0]).is_some());
+        assert!(PackedNumbers::new(65, vec![[0; 3]], vec![]).is_none());
+        assert!(PackedNumbers::new(64, vec![[0, 0, 1]], vec![]).is_none());
+        assert!(PackedNumbers::new(64, vec![[0, 0, 65]], vec![0; 65]).is_none());
+        assert!(PackedNumbers::new(64, vec![[0, 0, u64::MAX << 8 | 1]], vec![0]).is_none());
+        assert!(PackedNumbers::new(64, vec![[0, 0, 1]], vec![0]).is_some());
     }
 }

@@ -13,7 +13,7 @@ use super::batch::{Batch, CancelPoll};
 use super::buffer_pool::Spare;
 use super::images::Decode;
 use super::order::{Order, Positions};
-use super::sample_cache::{Open, SampleCache, Slot, horizon};
+use super::sample_cache::{CacheSlot, Open, SampleCache, horizon};
 
 /// Of pictures that are packed well.
 const PIXELS_PER_BYTE: u64 = 10;
@@ -30,7 +30,7 @@ const TOGETHER_AHEAD: usize = 3 * TOGETHER;
 const SHORT_BYTES: usize = 8 << 10;
 
 /// A batch of which every sample is in memory, or on its way there.
-pub(super) struct Work {
+pub(super) struct PendingBatch {
     dataset: Dataset,
     samples: Vec<u64>,
     places: Vec<Place>,
@@ -58,7 +58,7 @@ pub(super) struct Keeping {
 /// Where a sample is.
 #[derive(Clone, Copy)]
 pub(super) enum Place {
-    SampleCache(Slot),
+    SampleCache(CacheSlot),
     Read {
         item: u32,
     },
@@ -97,17 +97,17 @@ pub(super) struct Future {
     pub(super) bytes: u64,
 }
 
-impl Work {
+impl PendingBatch {
     /// Of `samples` samples, which are not known yet.
     pub(super) fn new(
         dataset: &Dataset,
         samples: usize,
         spare: &Arc<Spare>,
         skip_damaged: bool,
-    ) -> Work {
+    ) -> PendingBatch {
         let (dataset, spare) = (dataset.clone(), Arc::clone(spare));
         let (samples, places) = (vec![0; samples], vec![Place::Read { item: 0 }; samples]);
-        Work {
+        PendingBatch {
             dataset,
             samples,
             places,
@@ -226,7 +226,7 @@ impl Work {
     fn bytes<'a>(
         &'a self,
         gathered: Option<&'a Gathered>,
-        kept: impl Fn(usize, Slot) -> &'a [u8],
+        kept: impl Fn(usize, CacheSlot) -> &'a [u8],
     ) -> Vec<&'a [u8]> {
         let of = |(number, &place): (usize, &Place)| match place {
             Place::SampleCache(slot) => kept(number, slot),

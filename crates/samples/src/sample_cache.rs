@@ -42,7 +42,7 @@ pub(super) struct SampleCache {
 
 /// Where a sample is.
 #[derive(Clone, Copy)]
-pub(super) struct Slot {
+pub(super) struct CacheSlot {
     piece: u32,
     number: u32,
     pub(super) len: u32,
@@ -50,7 +50,7 @@ pub(super) struct Slot {
 
 /// A piece has slots of one size.
 #[derive(Clone, Copy, Default)]
-struct Piece {
+struct Slab {
     slot_bytes: usize,
     used: usize,
 }
@@ -63,7 +63,7 @@ struct Table {
     slots_of_piece: u32,
     /// How often a sample went.
     gone: u64,
-    pieces: Vec<Piece>,
+    pieces: Vec<Slab>,
     /// Pieces that have no sample.
     unused: usize,
     /// By size: piece and number.
@@ -140,7 +140,7 @@ impl SampleCache {
             table.lose(lost);
         }
         table.unused += pieces.bufs.len() - table.pieces.len();
-        table.pieces.resize(pieces.bufs.len(), Piece::default());
+        table.pieces.resize(pieces.bufs.len(), Slab::default());
         Open {
             piece_bytes: self.piece_bytes,
             table,
@@ -233,16 +233,16 @@ impl Open<'_> {
     }
 
     /// Where a sample of `len` bytes with this entry is.
-    pub(super) fn slot(&self, entry: u32, len: u32) -> Option<Slot> {
+    pub(super) fn slot(&self, entry: u32, len: u32) -> Option<CacheSlot> {
         let slot = entry.checked_sub(1)?;
         let (piece, number) = (
             slot / self.table.slots_of_piece,
             slot % self.table.slots_of_piece,
         );
-        Some(Slot { piece, number, len })
+        Some(CacheSlot { piece, number, len })
     }
 
-    pub(super) fn at(&self, Slot { piece, number, len }: Slot) -> &[u8] {
+    pub(super) fn at(&self, CacheSlot { piece, number, len }: CacheSlot) -> &[u8] {
         let start = number as usize * self.table.pieces[piece as usize].slot_bytes;
         &self.pieces.bufs[piece as usize][start..start + len as usize]
     }
@@ -265,7 +265,8 @@ impl Open<'_> {
 
     /// Lets go of a sample.
     pub(super) fn remove(&mut self, sample: u64) {
-        if let Some(Slot { piece, number, .. }) = self.slot(self.table.slots()[sample as usize], 0)
+        if let Some(CacheSlot { piece, number, .. }) =
+            self.slot(self.table.slots()[sample as usize], 0)
         {
             self.table.slots_mut()[sample as usize] = 0;
             self.table.gone += 1;

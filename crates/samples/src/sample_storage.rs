@@ -12,7 +12,7 @@ use outcore_core::StoredFile;
 use outcore_engine::Item;
 use serde::{Deserialize, Serialize};
 
-use super::packed::Packed;
+use super::packed::PackedNumbers;
 use super::record_format::Form;
 
 /// Files of others, and what they are.
@@ -68,14 +68,14 @@ pub(super) struct Body {
     /// Where each file begins, and where the last one ends.
     starts: Vec<u64>,
     samples: u64,
-    begins: Packed,
+    begins: PackedNumbers,
     /// In files of others.
-    ends: Option<Packed>,
+    ends: Option<PackedNumbers>,
     pub(super) form: Option<Form>,
 }
 
 impl Body {
-    pub(super) fn own(file: Arc<StoredFile>, samples: u64, begins: Packed) -> Body {
+    pub(super) fn own(file: Arc<StoredFile>, samples: u64, begins: PackedNumbers) -> Body {
         let starts = vec![0, file.extent().len()];
         Body {
             files: vec![file],
@@ -90,8 +90,8 @@ impl Body {
     pub(super) fn elsewhere(
         files: Vec<Arc<StoredFile>>,
         samples: u64,
-        begins: Packed,
-        ends: Packed,
+        begins: PackedNumbers,
+        ends: PackedNumbers,
         form: Form,
     ) -> Body {
         let starts = starts(files.iter().map(|file| file.extent().len()));

@@ -18,7 +18,7 @@ pub struct StreamWriter {
     chain: Chain,
     /// Where data is compressed, it is written here first.
     packer: Option<(Packer, Reservation)>,
-    piece: Piece,
+    piece: UnwrittenBlock,
     compression: Compression,
     bytes: u64,
     records: u64,
@@ -28,7 +28,7 @@ pub struct StreamWriter {
 /// What is in memory of a stream that is being written: a block, or a chunk that is to be
 /// compressed.
 #[derive(Default)]
-struct Piece {
+struct UnwrittenBlock {
     /// Bytes that it has room for, list included; 0 before it has begun.
     capacity: usize,
     data_bytes: usize,
@@ -40,7 +40,7 @@ struct Piece {
     summed: usize,
 }
 
-impl Piece {
+impl UnwrittenBlock {
     /// Whether a record has bytes and no end.
     fn is_open(&self) -> bool {
         self.ends
@@ -80,10 +80,10 @@ impl Piece {
     fn next(&mut self) {
         let goes_on = self.is_open();
         self.ends.clear();
-        *self = Piece {
+        *self = UnwrittenBlock {
             goes_on,
             ends: std::mem::take(&mut self.ends),
-            ..Piece::default()
+            ..UnwrittenBlock::default()
         };
     }
 }
@@ -111,7 +111,7 @@ impl StreamWriter {
         Ok(StreamWriter {
             chain,
             packer,
-            piece: Piece::default(),
+            piece: UnwrittenBlock::default(),
             compression,
             bytes: 0,
             records: 0,
@@ -443,7 +443,7 @@ impl StreamWriter {
                 .append(packer.pack(self.piece.data_bytes, &self.piece.ends)?)?,
             None => {
                 self.sum()?;
-                let Piece {
+                let UnwrittenBlock {
                     data_bytes,
                     sum,
                     ends,
@@ -466,7 +466,7 @@ struct Chain {
     block_bytes: u64,
     number: u64,
     /// What is in the block, where chunks are put there.
-    packed: Piece,
+    packed: UnwrittenBlock,
 }
 
 impl Chain {
@@ -489,7 +489,7 @@ impl Chain {
             space: 0..0,
             block_bytes: block_bytes.into(),
             number: 0,
-            packed: Piece::default(),
+            packed: UnwrittenBlock::default(),
         })
     }
 
@@ -513,7 +513,7 @@ impl Chain {
         while self.block()?.len() - TRAILER_BYTES < self.packed.data_bytes + bytes.len() {
             self.sum()?;
             self.seal(self.packed.data_bytes, &[], self.packed.sum)?;
-            self.packed = Piece::default();
+            self.packed = UnwrittenBlock::default();
         }
         let at = self.packed.data_bytes;
         self.block()?[at..at + bytes.len()].copy_from_slice(bytes);
@@ -522,7 +522,7 @@ impl Chain {
     }
 
     fn sum(&mut self) -> Result<()> {
-        let Piece {
+        let UnwrittenBlock {
             summed,
             data_bytes,
             sum,
@@ -576,7 +576,7 @@ impl Chain {
     fn finish(mut self, about: &[u8]) -> Result<()> {
         let mut end = self.space.start;
         if !self.space.is_empty() {
-            let Piece {
+            let UnwrittenBlock {
                 data_bytes,
                 ends,
                 sum,

@@ -18,8 +18,9 @@ use outcore_engine::Context;
 use outcore_kernels as kernels;
 use outcore_kernels::{Blas, Nearest, PackedCenters, Real, view};
 
+use super::Weights;
 use super::centers::{Centers, Moved, SLACK, above, below};
-use super::piece::{BlockRows, Packed, Piece};
+use super::piece::{BlockPiece, BlockRows, PackedBlock};
 use super::totals::{Shape, Totals};
 
 /// Rows that are compared together: they stay in the second-level cache, and where rows are long
@@ -45,7 +46,7 @@ pub(super) struct RowStates<T> {
     /// Rows for which the copy is too coarse in this round.
     pub(super) unsure: Vec<u32>,
     /// How the copy of the block is packed; `None` without one.
-    pub(super) packing: Option<Arc<Packed<T>>>,
+    pub(super) packing: Option<Arc<PackedBlock<T>>>,
 }
 
 impl<T: Real> RowStates<T> {
@@ -139,7 +140,7 @@ pub(super) struct Pass<T: Real> {
     /// Taken off all rows and centres.
     pub(super) shift: Arc<Vec<f64>>,
     pub(super) states: Arc<Vec<Mutex<RowStates<T>>>>,
-    pub(super) weights: Option<Arc<Vec<f64>>>,
+    pub(super) weights: Weights,
     pub(super) blas: Blas,
     /// What errors call X.
     pub(super) object: String,
@@ -158,7 +159,7 @@ pub(super) enum Wanted {
 }
 
 /// The memory of one part of a block.
-struct Part<'a, T> {
+struct PartMemory<'a, T> {
     x: &'a mut [T],
     scores: &'a mut [T],
     first: &'a mut [T],
@@ -188,7 +189,7 @@ impl<T: Real> Pass<T> {
         &self,
         index: usize,
         first_row: u64,
-        pieces: &[Piece<T>],
+        pieces: &[BlockPiece<T>],
         wanted: Wanted,
         cx: &mut Context<'_>,
     ) -> Result<()> {
@@ -204,6 +205,10 @@ impl<T: Real> Pass<T> {
             .collect::<Result<_>>()?;
         let states = &mut *self.states[index].locked();
         let count = states.labels.len();
+        assert!(
+            pieces.iter().all(|piece| piece.rows.end <= count),
+            "pieces are of this block"
+        );
         if let (Wanted::ActiveOnceRelaxed, Some(moved)) = (&wanted, &self.moved) {
             states.relax_bounds(moved);
         }
@@ -244,7 +249,7 @@ impl<T: Real> Pass<T> {
         }
         totals.compared(compared.len());
         if let ([copy], Some((_, BlockRows::Dense(x)))) = (copy, rows.first()) {
-            let packed = Packed::new(copy.bytes_mut(), *x, &self.shift)?;
+            let packed = PackedBlock::new(copy.bytes_mut(), *x, &self.shift)?;
             if packed.error <= PACKING_ERROR_MAX * (nearest / count as f64).sqrt() {
                 states.packing = Some(Arc::new(packed));
             }
@@ -252,14 +257,14 @@ impl<T: Real> Pass<T> {
         Ok(())
     }
 
-    fn part<'a>(&self, memory: &'a mut [T]) -> Part<'a, T> {
+    fn part<'a>(&self, memory: &'a mut [T]) -> PartMemory<'a, T> {
         let rows = part_rows::<T>(self.shape.features);
         let (x, rest) = memory.split_at_mut(rows * self.shape.features);
         let (first, rest) = rest.split_at_mut(rows);
         let (second, rest) = rest.split_at_mut(rows);
         let (squares, scores) = rest.split_at_mut(rows);
         let exact = vec![0.0; if self.is_first() { rows } else { 0 }];
-        Part {
+        PartMemory {
             x,
             scores,
             first,
@@ -275,7 +280,7 @@ impl<T: Real> Pass<T> {
     fn label(
         &self,
         some: &[u32],
-        part: &mut Part<'_, T>,
+        part: &mut PartMemory<'_, T>,
         states: &mut RowStates<T>,
         totals: &mut Totals<'_>,
         first_row: u64,
@@ -322,10 +327,7 @@ impl<T: Real> Pass<T> {
             states.keep(row, label, nearest, second, error, off);
             sum += nearest.max(0.0);
             if before != label || self.is_first() {
-                let weight = self
-                    .weights
-                    .as_ref()
-                    .map_or(1.0, |weights| weights[first_row as usize + row]);
+                let weight = self.weights.of(first_row + row as u64);
                 let x = &part.x[at * d..(at + 1) * d];
                 totals.moved(x, weight, (!self.is_first()).then_some(before), label);
                 if self.is_first() {

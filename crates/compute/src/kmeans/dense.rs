@@ -7,18 +7,19 @@ use std::sync::Arc;
 use outcore_core::panels::panels;
 use outcore_core::{DType, MemorySplit, Order, PLAN_THREADS, Result, Session, Stage};
 use outcore_device::Locked;
-use outcore_engine::{ExtentRef, Plan, Region, Task};
+use outcore_engine::{Context, ExtentRef, Plan, Region, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{PackedCenters, Real, packed_row_bytes};
-use outcore_matrix::{Array, Operand, Rows};
+use outcore_matrix::{Array, Operand};
 
 use super::block::{Pass, RowStates, Wanted, part_rows};
-use super::centers::{Centers, Moved, distance};
+use super::centers::{Centers, distance};
 use super::drive::AllStates;
 use super::farthest::{self, Far};
-use super::piece::{Packed, Piece};
+use super::piece::{BlockPiece, PackedBlock};
 use super::totals::Sums;
-use super::{Division, Lloyd, Source, checked, label_bytes};
+use super::{Division, Lloyd, Round, Source, SumsPlan, Weights, checked, label_bytes};
+use crate::pass::Rows;
 
 /// The most rows of a block: 1 MiB of 64 f32, one request.
 const BLOCK_ROWS: u64 = 4096;
@@ -46,28 +47,20 @@ impl<T: Real> Lloyd<T, Dense<T>> {
         bounds: bool,
     ) -> Result<Lloyd<T, Dense<T>>> {
         let shape = checked(&Rows::Dense(x.clone()), start, weights.as_ref())?;
-        let (n, d, element, memory) = (
-            x.rows(),
-            x.cols(),
-            size_of::<T>() as u64,
-            session.memory_bytes(),
-        );
-        let block_rows = (memory / 96 / (d * element))
+        let (n, d, element) = (x.rows(), x.cols(), size_of::<T>() as u64);
+        let split = MemorySplit::new(session);
+        let block_rows = (split.block_of_rows_with_states_bytes() / (d * element))
             .clamp(1, BLOCK_ROWS)
             .min(n.div_ceil(PLAN_THREADS).max(256));
         let blocks = panels(n, 1, block_rows);
         // How a block was packed is known as long as the copy is; where that takes too much, X is
         // read each time.
         let packings = blocks.len() as u64 * 3 * d * element;
-        let copied = copied && x.is_stored() && packings <= memory / 8;
+        let copied = copied && x.is_stored() && split.leaves_most(packings);
         let fixed = label_bytes(n, weights.as_ref())
             + blocks.len() as u64 * 256
             + if copied { packings } else { 0 };
-        let Division {
-            split,
-            bounds,
-            state_bytes,
-        } = Division::new(session, MemorySplit::new(session), shape, n, fixed, bounds);
+        let division = Division::new(split, shape, n, fixed, bounds);
         let mean =
             |j| start.iter().skip(j).step_by(shape.features).sum::<f64>() / shape.clusters as f64;
         let shift: Vec<f64> = (0..shape.features).map(mean).collect();
@@ -80,23 +73,21 @@ impl<T: Real> Lloyd<T, Dense<T>> {
             session: session.clone(),
             name: x.name().to_owned(),
             shape,
-            weights: weights.map(Arc::new),
+            weights: Weights(weights.map(Arc::new)),
             shift: Arc::new(shift),
             start: centered,
             blocks,
-            lanes: split.lanes(),
-            bounds,
-            state_bytes,
+            division,
             source: Dense {
                 x,
                 copy: None,
                 element: PhantomData,
             },
         };
-        if copied && lloyd.source.x.bytes() > split.left() / 4 * 3 {
+        if copied && lloyd.source.x.bytes() > lloyd.division.split.left() / 4 * 3 {
             // So it is without room in scratch.
             lloyd.source.copy = Array::temporary(
-                session,
+                &session,
                 DType::F32,
                 &[lloyd.copy_offset(lloyd.blocks.len()) / 4],
                 Order::Row,
@@ -122,7 +113,7 @@ impl<T: Real> Lloyd<T, Dense<T>> {
         )
     }
 
-    fn dense_piece(&self, extent: ExtentRef, block: usize, rows: Range<usize>) -> Piece<T> {
+    fn dense_piece(&self, extent: ExtentRef, block: usize, rows: Range<usize>) -> BlockPiece<T> {
         let first = self.blocks[block].start;
         let global = first + rows.start as u64..first + rows.end as u64;
         let tile = self.source.x.layout().tile(
@@ -131,7 +122,7 @@ impl<T: Real> Lloyd<T, Dense<T>> {
             0..self.shape.features as u64,
             size_of::<T>() as u64,
         );
-        Piece::dense(rows, tile)
+        BlockPiece::dense(rows, tile)
     }
 
     fn empty_plan(&self, first: bool) -> Plan {
@@ -140,11 +131,7 @@ impl<T: Real> Lloyd<T, Dense<T>> {
         } else {
             "k-means round"
         });
-        plan.bound(if self.source.x.is_stored() {
-            self.source.x.bytes()
-        } else {
-            0
-        });
+        plan.bound(self.source.x.stored_bytes());
         plan.keeps();
         let (k, d) = (self.shape.clusters as u64, self.shape.features as u64);
         // Centres of two rounds and their squares, and packed ones, of which there are up to seven
@@ -180,13 +167,8 @@ impl<T: Real> Lloyd<T, Dense<T>> {
         reached: f64,
     ) -> Result<(u64, u64)> {
         let mut plan = self.empty_plan(pass.is_first());
-        let x = self.source.x.extent(&mut plan);
-        let lanes = self.lanes(&mut plan);
-        let copy = self
-            .source
-            .copy
-            .as_ref()
-            .map(|copy| plan.extent(copy.extent()));
+        let (x, mut plan) = (self.source.x.extent(&mut plan), self.sums_plan(plan));
+        let copy = self.copy_extent(&mut plan);
         for Todo {
             block,
             runs,
@@ -196,14 +178,14 @@ impl<T: Real> Lloyd<T, Dense<T>> {
         {
             let rows: usize = runs.iter().map(Range::len).sum();
             let piece = |rows: Range<usize>| match packed.as_ref().zip(copy) {
-                Some((packed, copy)) => Piece::packed(
+                Some((packed, copy)) => BlockPiece::packed(
                     rows.clone(),
                     self.copy_region(copy, block, rows),
                     Arc::clone(packed),
                 ),
                 None => self.dense_piece(x, block, rows),
             };
-            let pieces: Vec<Piece<T>> = runs.into_iter().map(piece).collect();
+            let pieces: Vec<BlockPiece<T>> = runs.into_iter().map(piece).collect();
             let task = pieces
                 .iter()
                 .fold(self.task(rows), |task, piece| task.read(piece.region()));
@@ -212,12 +194,17 @@ impl<T: Real> Lloyd<T, Dense<T>> {
                 _ => task,
             };
             let (pass, first_row) = (Arc::clone(pass), self.blocks[block].start);
-            // The same lane in every round, whichever blocks bounds settle.
-            let task = lanes.add_to_zeros(block, task);
-            plan.task(task.run(move |cx| Ok(pass.compare(block, first_row, &pieces, wanted, cx)?)));
+            let compare = move |cx: &mut Context<'_>| {
+                Ok(pass.compare(block, first_row, &pieces, wanted, cx)?)
+            };
+            plan.task(block, task.run(compare));
         }
-        let outcome = stage.run(plan, reached)?;
-        Ok(sums.add(lanes.results(&outcome)))
+        plan.run(stage, sums, reached)
+    }
+
+    fn copy_extent(&self, plan: &mut SumsPlan) -> Option<ExtentRef> {
+        let copy = self.source.copy.as_ref()?;
+        Some(plan.plan.extent(copy.extent()))
     }
 
     /// What has to be read for some rows of a block: runs of them, where gaps save a request's
@@ -260,11 +247,7 @@ impl<T: Real> Source<T> for Dense<T> {
             .take(if lloyd.source.copy.is_some() { 2 } else { 1 })
         {
             let mut plan = lloyd.empty_plan(first);
-            plan.hold(lloyd.state_bytes);
-            plan.note(
-                "state",
-                format!("{} bytes a row", lloyd.state_bytes / lloyd.rows()),
-            );
+            lloyd.explain_states(&mut plan);
             plan.note(
                 "copy",
                 match &lloyd.source.copy {
@@ -275,13 +258,8 @@ impl<T: Real> Source<T> for Dense<T> {
                     None => "none".into(),
                 },
             );
-            let x = lloyd.source.x.extent(&mut plan);
-            let lanes = lloyd.lanes(&mut plan);
-            let copy = lloyd
-                .source
-                .copy
-                .as_ref()
-                .map(|copy| plan.extent(copy.extent()));
+            let (x, mut plan) = (lloyd.source.x.extent(&mut plan), lloyd.sums_plan(plan));
+            let copy = lloyd.copy_extent(&mut plan);
             for (block, rows) in lloyd.blocks.iter().enumerate() {
                 let count = (rows.end - rows.start) as usize;
                 let task = lloyd.task(count);
@@ -294,9 +272,9 @@ impl<T: Real> Source<T> for Dense<T> {
                     (false, Some(copy)) => task.read(lloyd.copy_region(copy, block, 0..count)),
                     (_, None) => task.read(dense),
                 };
-                plan.task(lanes.add_to_zeros(block, task));
+                plan.task(block, task);
             }
-            plans.push(plan);
+            plans.push(plan.plan);
         }
         plans
     }
@@ -304,16 +282,13 @@ impl<T: Real> Source<T> for Dense<T> {
     fn assign_pass(
         lloyd: &Lloyd<T, Self>,
         stage: &mut Stage,
-        states: &AllStates<T>,
-        centers: &Arc<Centers<T>>,
-        moved: Option<&Arc<Moved>>,
-        sums: &mut Sums,
-        (passes, reached): (u64, f64),
+        round: Round<'_, T>,
     ) -> Result<(u64, u64)> {
+        let (states, moved, sums) = (round.states, round.moved, round.sums);
         let pass = Arc::new(Pass {
             shape: lloyd.shape,
-            centers: Arc::clone(centers),
-            packed: PackedCenters::new(&centers.values, &centers.squares)?,
+            centers: Arc::clone(round.centers),
+            packed: PackedCenters::new(&round.centers.values, &round.centers.squares)?,
             shift: Arc::clone(&lloyd.shift),
             states: Arc::clone(states),
             weights: lloyd.weights.clone(),
@@ -352,9 +327,9 @@ impl<T: Real> Source<T> for Dense<T> {
         let (changed, compared) = lloyd.compare(
             stage,
             &pass,
-            lloyd.order(passes).into_iter().map(settle),
+            lloyd.order(round.passes).into_iter().map(settle),
             sums,
-            reached,
+            round.reached,
         )?;
         let unsure = states.iter().enumerate().filter_map(|(block, states)| {
             let states = &mut *states.locked();
@@ -371,7 +346,7 @@ impl<T: Real> Source<T> for Dense<T> {
         if unsure.peek().is_none() {
             return Ok((changed, compared));
         }
-        let (more, _) = lloyd.compare(stage, &pass, unsure, sums, reached)?;
+        let (more, _) = lloyd.compare(stage, &pass, unsure, sums, round.reached)?;
         Ok((changed + more, compared))
     }
 
@@ -421,6 +396,6 @@ struct Todo<T> {
     /// Rows to read.
     runs: Vec<Range<usize>>,
     /// From the copy, if it is packed.
-    packed: Option<Arc<Packed<T>>>,
+    packed: Option<Arc<PackedBlock<T>>>,
     wanted: Wanted,
 }

@@ -1,4 +1,8 @@
-//! Distances of rows to centres: what `transform` is.
+//! Distances of rows to centres: what `transform` is. |x - c|^2 = |x|^2 - 2 x.c + |c|^2, by one
+//! product of a few rows with all centres.
+//!
+//! Shapes: X is n x d, the centres k x d, the result n x k. Cost: reads X, writes the result; 2ndk
+//! flops, k an entry of sparse rows; the centres wait in memory.
 
 use std::sync::atomic::Ordering;
 
@@ -7,11 +11,11 @@ use outcore_kernels as kernels;
 use outcore_kernels::{
     Blas, Lines, MatMut, MatRef, Real, csrmm_flops, gemm_scratch_bytes, view, view_mut,
 };
-use outcore_matrix::{Array, Output, Rows};
+use outcore_matrix::{Array, Output};
 
 use super::block::part_rows;
 use crate::linalg::short_piece_bytes;
-use crate::pass::{Cost, RowMap, Work, map_into};
+use crate::pass::{Cost, RowMap, Rows, TaskContext, map_into};
 
 /// The distance of each row of x to each of some centres, k x d: n x k, of the element type of x.
 /// Computed in f64 of dense rows; products of sparse ones in the element type of x.
@@ -118,7 +122,7 @@ impl<T: Real> RowMap<T> for Centered {
         }
     }
 
-    fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: Work<'_>) -> Result<()> {
+    fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: TaskContext<'_>) -> Result<()> {
         let (part, scratch) = (
             part_rows::<f64>(x.ncols()),
             bytemuck::cast_slice_mut(work.scratch),
@@ -174,7 +178,7 @@ impl<T: Real> RowMap<T> for Across<T> {
         }
     }
 
-    fn dense(&self, _y: MatMut<'_, T>, _x: MatRef<'_, T>, _work: Work<'_>) -> Result<()> {
+    fn dense(&self, _y: MatMut<'_, T>, _x: MatRef<'_, T>, _work: TaskContext<'_>) -> Result<()> {
         Err(Error::value("this takes sparse rows"))
     }
 
@@ -192,7 +196,7 @@ impl<T: Real> RowMap<T> for Across<T> {
         y: MatMut<'_, T>,
         numbers: &mut [f64],
         lines: impl Lines<T>,
-        _work: Work<'_>,
+        _work: TaskContext<'_>,
     ) -> Result<()> {
         let k = self.squares.len();
         lines.each_line(|line, entries| {

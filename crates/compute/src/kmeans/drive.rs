@@ -10,7 +10,7 @@ use outcore_kernels::Real;
 use super::block::RowStates;
 use super::centers::{Centers, distance};
 use super::totals::Sums;
-use super::{Assigned, KMeans, Lloyd, Source};
+use super::{Assigned, KMeans, Lloyd, Round, Source};
 
 /// What is known of the rows of all blocks.
 pub(super) type AllStates<T> = Arc<Vec<Mutex<RowStates<T>>>>;
@@ -20,13 +20,22 @@ pub(super) fn assign<T: Real, S: Source<T>>(
     lloyd: &Lloyd<T, S>,
     stage: &mut Stage,
 ) -> Result<Assigned> {
-    let _state = stage.reserve("labels", lloyd.state_bytes)?;
+    let _state = stage.reserve("labels", lloyd.division.state_bytes)?;
     let states = lloyd.states();
     let centers = Arc::new(Centers::new(lloyd.start.clone(), lloyd.shape));
     let mut sums = Sums::new(lloyd.shape);
-    S::assign_pass(lloyd, stage, &states, &centers, None, &mut sums, (0, 1.0))?;
+    let round = Round {
+        states: &states,
+        centers: &centers,
+        moved: None,
+        sums: &mut sums,
+        passes: 0,
+        reached: 1.0,
+    };
+    S::assign_pass(lloyd, stage, round)?;
     let inertia = sums.inertia(&centers.values);
     let labels = labels_of(&states);
+    assert_eq!(labels.len() as u64, lloyd.rows(), "every row has a label");
     let distances = states
         .iter()
         .flat_map(|states| states.locked().upper().to_vec())
@@ -46,23 +55,25 @@ pub(super) fn fit<T: Real, S: Source<T>>(
     tol: f64,
 ) -> Result<KMeans> {
     let (shape, n) = (lloyd.shape, lloyd.rows());
-    let _state = stage.reserve("the labels and bounds of k-means", lloyd.state_bytes)?;
+    let _state = stage.reserve(
+        "the labels and bounds of k-means",
+        lloyd.division.state_bytes,
+    )?;
     let states = lloyd.states();
     let mut sums = Sums::new(shape);
     let mut centers = Arc::new(Centers::new(lloyd.start.clone(), shape));
     let mut moved = None;
     let (mut rounds, mut passes, mut all_compared, mut is_last) = (0, 0, 0, false);
     loop {
-        let reached = (passes + 1) as f64 / (max_iter + 1) as f64;
-        let (changed, compared) = match S::assign_pass(
-            lloyd,
-            stage,
-            &states,
-            &centers,
-            moved.as_ref(),
-            &mut sums,
-            (passes, reached),
-        ) {
+        let round = Round {
+            states: &states,
+            centers: &centers,
+            moved: moved.as_ref(),
+            sums: &mut sums,
+            passes,
+            reached: (passes + 1) as f64 / (max_iter + 1) as f64,
+        };
+        let (changed, compared) = match S::assign_pass(lloyd, stage, round) {
             Err(Error::Cancelled) if rounds > 0 => {
                 return Ok(model(&lloyd.shift, &centers, &sums, None, rounds, 0.0));
             }
@@ -155,7 +166,7 @@ fn means<T: Real, S: Source<T>>(
                 .into_iter()
                 .zip(S::farthest(lloyd, stage, states, centers, empty_count)?)
         {
-            let weight = lloyd.weight(far.row);
+            let weight = lloyd.weights.of(far.row);
             for (j, x) in far.x.iter().enumerate() {
                 all[far.label as usize].0[j] -= weight * x;
                 all[cluster].0[j] = weight * x;

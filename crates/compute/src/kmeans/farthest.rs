@@ -28,6 +28,7 @@ impl Search {
     /// Keeps a row if it is among the farthest.
     pub(super) fn offer(&self, row: u64, label: u32, distance: f64, x: impl FnOnce() -> Vec<f64>) {
         let mut found = self.found.locked();
+        assert!(found.len() <= self.count, "no more than are wanted");
         let at = found.partition_point(|far| {
             far.distance > distance || (far.distance == distance && far.row < row)
         });

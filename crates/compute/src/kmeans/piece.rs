@@ -10,19 +10,19 @@ use outcore_kernels::{MatRef, Packing, Real, packed_row_bytes, view_mut};
 use outcore_matrix::Tile;
 
 /// How the copy of a block is packed.
-pub(super) struct Packed<T> {
+pub(super) struct PackedBlock<T> {
     packing: Packing<T>,
     base: Vec<T>,
     /// The most that it moves a row.
     pub(super) error: f64,
 }
 
-impl<T: Real> Packed<T> {
+impl<T: Real> PackedBlock<T> {
     /// Packs the rows of a block.
-    pub(super) fn new(out: &mut [u8], x: MatRef<'_, T>, shift: &[f64]) -> Result<Packed<T>> {
+    pub(super) fn new(out: &mut [u8], x: MatRef<'_, T>, shift: &[f64]) -> Result<PackedBlock<T>> {
         let packing = Packing::of(x);
         packing.pack(out, x)?;
-        Ok(Packed {
+        Ok(PackedBlock {
             base: packing.base(shift),
             error: packing.error(out, x, shift)?,
             packing,
@@ -32,44 +32,48 @@ impl<T: Real> Packed<T> {
 
 /// Some rows of a block, and what a task has to read for them. A further kind of matrix is a
 /// further source.
-pub(super) struct Piece<T> {
+pub(super) struct BlockPiece<T> {
     /// Counted from the first row of the block.
     pub(super) rows: Range<usize>,
-    source: Source<T>,
+    source: PieceSource<T>,
 }
 
-enum Source<T> {
+enum PieceSource<T> {
     Dense(Tile),
-    Packed(Region, Arc<Packed<T>>),
+    Packed(Region, Arc<PackedBlock<T>>),
 }
 
-impl<T: Real> Piece<T> {
-    pub(super) fn dense(rows: Range<usize>, tile: Tile) -> Piece<T> {
-        Piece {
+impl<T: Real> BlockPiece<T> {
+    pub(super) fn dense(rows: Range<usize>, tile: Tile) -> BlockPiece<T> {
+        BlockPiece {
             rows,
-            source: Source::Dense(tile),
+            source: PieceSource::Dense(tile),
         }
     }
 
-    pub(super) fn packed(rows: Range<usize>, region: Region, packed: Arc<Packed<T>>) -> Piece<T> {
-        Piece {
+    pub(super) fn packed(
+        rows: Range<usize>,
+        region: Region,
+        packed: Arc<PackedBlock<T>>,
+    ) -> BlockPiece<T> {
+        BlockPiece {
             rows,
-            source: Source::Packed(region, packed),
+            source: PieceSource::Packed(region, packed),
         }
     }
 
     pub(super) fn region(&self) -> Region {
         match &self.source {
-            Source::Dense(tile) => tile.region,
-            Source::Packed(region, _) => *region,
+            PieceSource::Dense(tile) => tile.region,
+            PieceSource::Packed(region, _) => *region,
         }
     }
 
     /// The rows, once they are in memory.
     pub(super) fn of<'a>(&'a self, block: &'a Block) -> Result<BlockRows<'a, T>> {
         Ok(match &self.source {
-            Source::Dense(tile) => BlockRows::Dense(tile.of::<T>(block)?),
-            Source::Packed(_, packed) => BlockRows::Packed(block.bytes(), packed),
+            PieceSource::Dense(tile) => BlockRows::Dense(tile.of::<T>(block)?),
+            PieceSource::Packed(_, packed) => BlockRows::Packed(block.bytes(), packed),
         })
     }
 }
@@ -77,7 +81,7 @@ impl<T: Real> Piece<T> {
 /// Rows of a block in memory.
 pub(super) enum BlockRows<'a, T> {
     Dense(MatRef<'a, T>),
-    Packed(&'a [u8], &'a Packed<T>),
+    Packed(&'a [u8], &'a PackedBlock<T>),
 }
 
 impl<T: Real> BlockRows<'_, T> {

@@ -1,4 +1,7 @@
 //! Some rows of a matrix: what centres are chosen from.
+//!
+//! Shapes: X is n x d, the result r x d in memory. Cost: reads the rows of a dense X, a request
+//! each, or the pieces of a sparse one that they are in.
 
 use std::sync::{Arc, Mutex};
 

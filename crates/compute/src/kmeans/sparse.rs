@@ -8,19 +8,19 @@ use std::sync::Arc;
 
 use outcore_core::{Error, MemorySplit, Result, Session, Stage};
 use outcore_device::Locked;
-use outcore_engine::{Block, Plan, Task};
+use outcore_engine::{Block, Context, Plan, Task};
 use outcore_kernels as kernels;
 use outcore_kernels::{Lines, Real, csrmm_flops, view, view_mut};
+use outcore_matrix::Sparse;
 use outcore_matrix::sparse::{Piece, PieceBlocks, each_piece, whole_lines, with_lines};
-use outcore_matrix::{Rows, Sparse};
 
-use crate::linalg::{numbers, short_piece_bytes};
-
-use super::centers::{Centers, Moved};
+use super::centers::Centers;
 use super::drive::AllStates;
 use super::farthest::{self, Far};
-use super::totals::{Shape, Sums, Totals};
-use super::{Division, Lloyd, Source, checked, label_bytes};
+use super::totals::{Shape, Totals};
+use super::{Division, Lloyd, Round, Source, Weights, checked, label_bytes};
+use crate::linalg::{numbers, short_piece_bytes};
+use crate::pass::Rows;
 
 /// Columns and values of one row.
 type Entries = Vec<(usize, f64)>;
@@ -43,25 +43,22 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
         let (n, element) = (x.rows(), size_of::<T>() as u64);
         let centers = MemorySplit::new(session).hold(4 * start.len() as u64 * element);
         let fixed = label_bytes(n, weights.as_ref());
-        let Division {
-            split,
-            bounds,
-            state_bytes,
-        } = Division::new(session, centers, shape, n, fixed, true);
+        let division = Division::new(centers, shape, n, fixed, true);
         let k = shape.clusters as u64;
-        let piece_bytes = split.panel_bytes().min(short_piece_bytes(k, element));
+        let piece_bytes = division
+            .split
+            .panel_bytes()
+            .min(short_piece_bytes(k, element));
         let pieces = whole_lines(&x.pieces(piece_bytes, |lines| lines * (k * element + 48)));
         Ok(Lloyd {
             session: session.clone(),
             name: x.name().to_owned(),
             shape,
-            weights: weights.map(Arc::new),
+            weights: Weights(weights.map(Arc::new)),
             shift: Arc::new(vec![0.0; shape.features]),
             start: start.iter().map(|&value| T::of(value)).collect(),
             blocks: pieces.iter().map(|block| block[0].lines()).collect(),
-            lanes: split.lanes(),
-            bounds,
-            state_bytes,
+            division,
             source: SparseBlocks { x, pieces },
         })
     }
@@ -99,43 +96,35 @@ impl<T: Real> Lloyd<T, SparseBlocks> {
 impl<T: Real> Source<T> for SparseBlocks {
     fn explained(lloyd: &Lloyd<T, Self>) -> Vec<Plan> {
         let mut plan = lloyd.empty_plan();
-        plan.hold(lloyd.state_bytes);
-        plan.note(
-            "state",
-            format!("{} bytes a row", lloyd.state_bytes / lloyd.rows()),
-        );
-        let lanes = lloyd.lanes(&mut plan);
+        lloyd.explain_states(&mut plan);
+        let mut plan = lloyd.sums_plan(plan);
         for block in 0..lloyd.blocks.len() {
-            let task = lloyd.task(&mut plan, block);
-            plan.task(lanes.add_to_zeros(block, task));
+            let task = lloyd.task(&mut plan.plan, block);
+            plan.task(block, task);
         }
-        vec![plan]
+        vec![plan.plan]
     }
 
     fn assign_pass(
         lloyd: &Lloyd<T, Self>,
         stage: &mut Stage,
-        states: &AllStates<T>,
-        centers: &Arc<Centers<T>>,
-        moved: Option<&Arc<Moved>>,
-        sums: &mut Sums,
-        (passes, reached): (u64, f64),
+        round: Round<'_, T>,
     ) -> Result<(u64, u64)> {
-        let mut plan = lloyd.empty_plan();
-        let lanes = lloyd.lanes(&mut plan);
+        let (states, moved) = (round.states, round.moved);
+        let mut plan = lloyd.sums_plan(lloyd.empty_plan());
         let settled = |block: &usize| {
             let states = &mut *states[*block].locked();
             moved.is_some_and(|moved| states.relax_bounds(moved) == 0)
         };
-        let across = Arc::new(centers.across(lloyd.shape));
+        let across = Arc::new(round.centers.across(lloyd.shape));
         for block in lloyd
-            .order(passes)
+            .order(round.passes)
             .into_iter()
             .filter(|block| !settled(block))
         {
             let comparison = Comparison {
                 shape: lloyd.shape,
-                centers: Arc::clone(centers),
+                centers: Arc::clone(round.centers),
                 across: Arc::clone(&across),
                 states: Arc::clone(states),
                 weights: lloyd.weights.clone(),
@@ -143,16 +132,15 @@ impl<T: Real> Source<T> for SparseBlocks {
                 first: moved.is_none(),
                 first_row: lloyd.blocks[block].start,
             };
-            let (read, task) = (lloyd.read(block), lloyd.task(&mut plan, block));
-            // The same lane in every round, whichever blocks bounds settle.
-            plan.task(lanes.add_to_zeros(block, task).run(move |cx| {
+            let (read, task) = (lloyd.read(block), lloyd.task(&mut plan.plan, block));
+            let compare = move |cx: &mut Context<'_>| {
                 let (blocks, totals) = cx.blocks.split_at_mut(cx.blocks.len() - 1);
                 let totals = &mut Totals::of(totals[0].slice_mut(), comparison.shape);
                 Ok(comparison.label(block, &read, blocks, numbers::<T>(cx.scratch), totals)?)
-            }));
+            };
+            plan.task(block, task.run(compare));
         }
-        let outcome = stage.run(plan, reached)?;
-        Ok(sums.add(lanes.results(&outcome)))
+        plan.run(stage, round.sums, round.reached)
     }
 
     fn farthest(
@@ -224,7 +212,7 @@ struct Comparison<T: Real> {
     centers: Arc<Centers<T>>,
     across: Arc<Vec<T>>,
     states: AllStates<T>,
-    weights: Option<Arc<Vec<f64>>>,
+    weights: Weights,
     object: String,
     first: bool,
     first_row: u64,
@@ -302,10 +290,7 @@ impl<T: Real> Comparison<T> {
         }
         for (line, change) in changes.into_iter().enumerate() {
             let Some((from, to)) = change else { continue };
-            let weight = self
-                .weights
-                .as_ref()
-                .map_or(1.0, |weights| weights[self.first_row as usize + line]);
+            let weight = self.weights.of(self.first_row + line as u64);
             totals.moved_sparse(&rows[line], weight, from, to);
             if self.first {
                 totals.seen_sparse(&rows[line], weight, squares[line]);

@@ -55,22 +55,17 @@ pub(super) struct Totals<'a> {
 
 impl<'a> Totals<'a> {
     pub(super) fn of(values: &'a mut [f64], shape: Shape) -> Totals<'a> {
+        assert_eq!(values.len(), shape.len(), "totals of {shape:?}");
         Totals { values, shape }
     }
 
     /// A row goes from a cluster, or none, to another.
     pub(super) fn moved<T: Real>(&mut self, x: &[T], weight: f64, from: Option<u32>, to: u32) {
-        let counts = f64::from(u8::from(weight != 0.0));
-        for (cluster, sign) in from.map(|from| (from, -1.0)).into_iter().chain([(to, 1.0)]) {
-            let (cluster, weight) = (cluster as usize, sign * weight);
-            self.values[self.shape.sums(cluster)]
-                .iter_mut()
+        self.change(weight, from, to, |sums, weight| {
+            sums.iter_mut()
                 .zip(x)
                 .for_each(|(sum, x)| *sum += weight * x.f64());
-            self.values[self.shape.weight(cluster)] += weight;
-            self.values[self.shape.count(cluster)] += sign * counts;
-        }
-        self.values[self.shape.last(2)] += 1.0;
+        });
     }
 
     /// The same of a sparse row; `entries` are its places and values.
@@ -81,13 +76,19 @@ impl<'a> Totals<'a> {
         from: Option<u32>,
         to: u32,
     ) {
-        let counts = f64::from(u8::from(weight != 0.0));
-        for (cluster, sign) in from.map(|from| (from, -1.0)).into_iter().chain([(to, 1.0)]) {
-            let (cluster, weight) = (cluster as usize, sign * weight);
-            let sums = &mut self.values[self.shape.sums(cluster)];
+        self.change(weight, from, to, |sums, weight| {
             entries
                 .iter()
                 .for_each(|&(place, value)| sums[place] += weight * value);
+        });
+    }
+
+    /// `add` adds the row, times a weight, to the sums of a cluster.
+    fn change(&mut self, weight: f64, from: Option<u32>, to: u32, add: impl Fn(&mut [f64], f64)) {
+        let counts = f64::from(u8::from(weight != 0.0));
+        for (cluster, sign) in from.map(|from| (from, -1.0)).into_iter().chain([(to, 1.0)]) {
+            let (cluster, weight) = (cluster as usize, sign * weight);
+            add(&mut self.values[self.shape.sums(cluster)], weight);
             self.values[self.shape.weight(cluster)] += weight;
             self.values[self.shape.count(cluster)] += sign * counts;
         }
@@ -139,6 +140,7 @@ impl Sums {
         let (changed, compared) = (self.shape.last(2), self.shape.last(3));
         (self.values[changed], self.values[compared]) = (0.0, 0.0);
         lanes.for_each(|lane| {
+            assert_eq!(lane.len(), self.values.len(), "totals of one shape");
             self.values
                 .iter_mut()
                 .zip(lane)

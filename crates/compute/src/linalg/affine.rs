@@ -10,7 +10,7 @@ use outcore_kernels::{Blas, MatMut, MatRef, Real, gemm_scratch_bytes, view, view
 use outcore_matrix::{Array, Operand, Output};
 
 use super::gemm::in_calls;
-use crate::pass::{Cost, RowMap, Work, map_into};
+use crate::pass::{Cost, RowMap, TaskContext, map_into};
 
 /// An affine map.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ impl<T: Real> RowMap<T> for Prepared<T> {
         }
     }
 
-    fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: Work<'_>) -> Result<()> {
+    fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: TaskContext<'_>) -> Result<()> {
         let (rows, d, k) = (x.nrows(), self.features, self.width);
         let x = if self.before.is_empty() || rows * d == 0 {
             x

@@ -1,6 +1,6 @@
 //! The same matrix compressed along its other side: CSR to CSC, and back.
 //!
-//! Cost: with all entries in a part of the memory, reads A and writes the result. Else entries go
+//! Shapes: A is m x n, as is the result. Cost: with all entries in a part of the memory, reads A and writes the result. Else entries go
 //! by way of scratch, of a matrix little larger than memory those left out that fit it: reads A,
 //! writes and reads six or seven bytes an entry, writes the result. What is known of scratch takes
 //! 20 bytes for each group of buckets and round, entries squared over memory squared: a matrix of
@@ -73,7 +73,7 @@ pub fn csrcsc(session: &Session, a: &Sparse, out: Option<PathBuf>) -> Result<Job
 /// What has been written to scratch.
 type Pool<T> = Arc<Mutex<Vec<Sorted<T>>>>;
 
-type Slot<T> = Arc<Mutex<Option<Sorted<T>>>>;
+type SharedSorted<T> = Arc<Mutex<Option<Sorted<T>>>>;
 
 /// How a matrix is cut to memory.
 struct Sizes {
@@ -197,7 +197,7 @@ struct Kept<T> {
 }
 
 /// A task that puts a bucket together, or a part of a bucket of one place.
-struct Part<'a> {
+struct BucketTask<'a> {
     bucket: usize,
     /// Which round's, and which of its segments.
     segments: &'a [(usize, usize)],
@@ -368,10 +368,10 @@ impl<T: Real> Transposition<T> {
     }
 
     /// Sorts the pieces of a round by bucket.
-    fn sort(&self, number: usize) -> (Plan, Vec<Slot<T>>) {
+    fn sort(&self, number: usize) -> (Plan, Vec<SharedSorted<T>>) {
         let mut plan = Plan::new("csrcsc: sort by bucket");
         let round = self.rounds[number].clone();
-        let slots: Vec<Slot<T>> = round.clone().map(|_| Slot::default()).collect();
+        let slots: Vec<SharedSorted<T>> = round.clone().map(|_| SharedSorted::default()).collect();
         for (piece, slot) in self.pieces[round].iter().zip(&slots) {
             let (lines, slot, buckets) = (
                 self.a.blocks(piece),
@@ -496,7 +496,7 @@ impl<T: Real> Transposition<T> {
                 true => self.parts_of_place(buckets.start, &segments, spilled, kept),
                 false => {
                     let all = kept.first..self.pieces.len();
-                    let part = |bucket| Part {
+                    let part = |bucket| BucketTask {
                         bucket,
                         segments: &segments,
                         kept: all.clone(),
@@ -537,7 +537,7 @@ impl<T: Real> Transposition<T> {
         segments: &'a [(usize, usize)],
         spilled: &[Spilled],
         kept: &Kept<T>,
-    ) -> Vec<Part<'a>> {
+    ) -> Vec<BucketTask<'a>> {
         let entries =
             |&(round, number): &(usize, usize)| u64::from(spilled[round].segments[number].entries);
         let from_scratch = in_steps(
@@ -549,7 +549,7 @@ impl<T: Real> Transposition<T> {
         .into_iter()
         .map(|step| {
             let segments = &segments[step];
-            Part {
+            BucketTask {
                 bucket,
                 segments,
                 kept: 0..0,
@@ -564,7 +564,7 @@ impl<T: Real> Transposition<T> {
         .into_iter()
         .map(|step| {
             let entries = kept.sorted[step.clone()].iter().map(sorted).sum();
-            Part {
+            BucketTask {
                 bucket,
                 segments: &[],
                 kept: kept.first + step.start..kept.first + step.end,
@@ -578,7 +578,7 @@ impl<T: Real> Transposition<T> {
     fn bucket_task(
         &self,
         plan: &mut Plan,
-        part: Part<'_>,
+        part: BucketTask<'_>,
         group: &Range<usize>,
         entries: Range<u64>,
         begins: bool,

@@ -1,4 +1,7 @@
 //! y = alpha x + beta y, and scaling: one pass, in place.
+//!
+//! Shapes: x and y are m x n. Cost: reads both, writes y; three operations an element. Blocks of a
+//! few rows or columns, whichever are contiguous in y, pass by, and none waits for another.
 
 use outcore_core::panels::panels;
 use outcore_core::{Error, Job, MemorySplit, Result, Session, with_real};

@@ -20,7 +20,7 @@ use outcore_matrix::{Array, Operand, Output, Tile};
 
 use super::common_dtype;
 use super::repack::{Ahead, Blocks, Repack};
-use super::tiling::{Problem, Side, Tiling, bound_bytes, choose, fit};
+use super::tiling::{Problem, Side, Tiling, bound_bytes, choose, fit, layer_of};
 
 /// Scalars of a product, and where it goes.
 #[derive(Clone)]
@@ -204,7 +204,7 @@ impl<T: Real> Product<'_, T> {
 /// What a product does, in order: super tile after super tile, layer after layer.
 struct Steps<T> {
     tiling: Tiling,
-    parts: Vec<Part>,
+    parts: Vec<ResidentTile>,
     k: u64,
     /// Of A, B and C.
     blocks: [Blocks; 3],
@@ -221,33 +221,16 @@ impl<T: Real> Steps<T> {
         let depth = self.tiling.depth;
         let layers = self.k.div_ceil(depth).max(1);
         let mut fills = self.fills.clone();
-        for (
-            index,
-            Part {
-                rows,
-                cols,
-                backwards,
-            },
-        ) in (0..).zip(&self.parts)
-        {
+        for (index, part) in (0..).zip(&self.parts) {
             out.group()?;
             for layer in 0..layers {
                 out.may_end()?;
                 fills.of_step(out.plan(), index * layers + layer, |(of, panel)| {
                     self.repacks[of].task::<T>(panel)
                 });
-                let at = depth
-                    * if *backwards {
-                        layers - 1 - layer
-                    } else {
-                        layer
-                    };
+                let depth = layer_of(self.k, depth, layer, part.backwards);
                 let beta = if layer == 0 { self.beta } else { T::ONE };
-                self.layer(
-                    out.plan(),
-                    [rows, cols, &(at..self.k.min(at + depth))],
-                    beta,
-                );
+                self.layer(out.plan(), [&part.rows, &part.cols, &depth], beta);
             }
         }
         Ok(())
@@ -271,7 +254,7 @@ impl<T: Real> Steps<T> {
 
 /// As much of a super tile as stays in memory at once: all of it, unless part of the budget is
 /// reserved.
-struct Part {
+struct ResidentTile {
     rows: Range<u64>,
     cols: Range<u64>,
     /// Layers come in the order of the super tile, whatever its parts: each element is added up in
@@ -279,7 +262,7 @@ struct Part {
     backwards: bool,
 }
 
-fn parts_of_super_tiles(problem: &Problem<'_>, tiling: &Tiling, free: u64) -> Vec<Part> {
+fn parts_of_super_tiles(problem: &Problem<'_>, tiling: &Tiling, free: u64) -> Vec<ResidentTile> {
     let [high, wide] = fit(problem, tiling, free);
     let mut parts = Vec::new();
     for (index, (rows, cols)) in snake(0..problem.m, 0..problem.n, tiling.rows, tiling.cols)
@@ -287,7 +270,7 @@ fn parts_of_super_tiles(problem: &Problem<'_>, tiling: &Tiling, free: u64) -> Ve
         .enumerate()
     {
         let inside = snake(rows, cols, high, wide).into_iter();
-        parts.extend(inside.map(|(rows, cols)| Part {
+        parts.extend(inside.map(|(rows, cols)| ResidentTile {
             rows,
             cols,
             backwards: index % 2 == 1,

@@ -36,7 +36,7 @@ pub fn gram_product(session: &Session, a: &Sparse, x: Operand, out: Output) -> R
     let too_long = groups
         .iter()
         .any(|group| group.iter().map(|piece| a.bytes_of(piece)).sum::<u64>() > 3 * panel_bytes);
-    if a.format() == Compressed::Columns || split.left() < session.memory_bytes() / 4 || too_long {
+    if a.format() == Compressed::Columns || !split.has_room_for_rows() || too_long {
         return in_two_products(session, a, x, out);
     }
     let mut plan = Plan::new("A^T A X");

@@ -10,10 +10,10 @@ use outcore_engine::{Plan, Region};
 use outcore_kernels as kernels;
 use outcore_kernels::{Lines, MatMut, MatRef, Real, csrmm_flops};
 use outcore_matrix::sparse::{PieceBlocks, with_csr};
-use outcore_matrix::{Array, Compressed, Output, Rows, Sparse};
+use outcore_matrix::{Array, Compressed, Output, Sparse};
 
 use super::csrmm::by_rows;
-use crate::pass::{Cost, RowMap, Work, map_into};
+use crate::pass::{Cost, RowMap, Rows, TaskContext, map_into};
 
 /// Y = X R.
 ///
@@ -75,7 +75,7 @@ impl<T: Real> RowMap<T> for Projection {
         }
     }
 
-    fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: Work<'_>) -> Result<()> {
+    fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: TaskContext<'_>) -> Result<()> {
         let x = by_rows(x, work.scratch)?;
         kernels::fill(y.as_mut(), T::ZERO);
         with_csr!(self.map, work.blocks, T, r => Ok(kernels::dense_times_sparse(y, x, r)?))
@@ -86,7 +86,7 @@ impl<T: Real> RowMap<T> for Projection {
         y: MatMut<'_, T>,
         _numbers: &mut [f64],
         lines: impl Lines<T>,
-        work: Work<'_>,
+        work: TaskContext<'_>,
     ) -> Result<()> {
         with_csr!(self.map, work.blocks, T, r => Ok(kernels::sparse_times_sparse(y, lines, r)?))
     }

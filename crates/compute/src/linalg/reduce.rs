@@ -2,6 +2,10 @@
 //!
 //! What is asked of columns is a fold of rows, what is asked of rows a map of them; a matrix whose
 //! columns are what is contiguous is passed over by columns instead.
+//!
+//! Shapes: x is m x n. Cost: reads x; a few operations an element; up to eight states of 8 to 32
+//! bytes a column. Sources: Chan, Golub and LeVeque (1979) for the merge of variances, Blue (TOMS
+//! 1978) for sums of squares that neither overflow nor vanish.
 
 use bytemuck::{Pod, Zeroable};
 use outcore_core::{Job, MemorySplit, Result, Session, with_real};

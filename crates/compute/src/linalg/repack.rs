@@ -29,11 +29,11 @@ pub(crate) struct Blocks {
     extent: ExtentRef,
     layout: Layout,
     element: u64,
-    packed: Option<Packed>,
+    packed: Option<PackedLayout>,
 }
 
 #[derive(Clone)]
-struct Packed {
+struct PackedLayout {
     block_rows: u64,
     block_cols: u64,
     /// From one block to the next.
@@ -71,7 +71,7 @@ impl Blocks {
             Order::Row,
         )?;
         let extent = plan.extent(scratch.extent());
-        let packed = Packed {
+        let packed = PackedLayout {
             block_rows,
             block_cols,
             slot_bytes,

@@ -2,6 +2,10 @@
 //!
 //! What is asked of the lines of A is a map of them, what is asked across them a fold with a state
 //! of one element a place. Zeros that are not stored count. Two entries of one place count as two.
+//!
+//! Shapes: A is m x n. Cost: reads A; a few operations an entry; a tally a line, or up to eight a
+//! place. Sources: Welford (1962) for means and variances, Chan, Golub and LeVeque (1979) for their
+//! merge.
 
 use std::marker::PhantomData;
 
@@ -217,7 +221,7 @@ impl<T: Real, F: Tally> Map<T> for OfLines<F> {
         Err(Error::value("this takes sparse lines"))
     }
 
-    fn sparse(&self, into: &mut [F], lines: impl Lines<T>) -> Result<()> {
+    fn sparse(&self, into: &mut [F], _first: u64, lines: impl Lines<T>) -> Result<()> {
         lines.each_line(|line, entries| entries.each(|_, value| into[line].add(value.f64())));
         Ok(())
     }

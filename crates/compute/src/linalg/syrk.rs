@@ -17,7 +17,7 @@ use outcore_matrix::{Array, Operand, Output, Tile};
 
 use super::gemm::{memory_for_blocks, product_task, syrk_in_calls, task_scratch_bytes};
 use super::repack::{Ahead, Blocks, Repack};
-use super::tiling::{HARDLY_LONGER, WRITE_REQUESTS, Work};
+use super::tiling::{CutCost, HARDLY_LONGER, WRITE_REQUESTS, layer_of};
 
 /// Scalars of a symmetric product, and where it goes.
 #[derive(Clone)]
@@ -252,20 +252,9 @@ impl<T: Real> Steps<T> {
                         .task::<T>(panel)
                 };
                 fills.of_step(out.plan(), index * layers + layer, repack);
-                let at = depth
-                    * if *backwards {
-                        layers - 1 - layer
-                    } else {
-                        layer
-                    };
+                let depth = layer_of(self.k, depth, layer, *backwards);
                 let beta = if layer == 0 { self.beta } else { T::ONE };
-                self.layer(
-                    out.plan(),
-                    tile,
-                    at..self.k.min(at + depth),
-                    beta,
-                    layer + 1 == layers,
-                );
+                self.layer(out.plan(), tile, depth, beta, layer + 1 == layers);
             }
         }
         Ok(())
@@ -435,7 +424,7 @@ fn choose(
                     * (1.0 + block as f64 / n.max(1) as f64 / 2.0);
                 let requests =
                     bytes / (depth * element) as f64 + WRITE_REQUESTS * elements / block as f64;
-                let work = Work {
+                let work = CutCost {
                     flops,
                     block: [block, block, depth],
                     bytes,

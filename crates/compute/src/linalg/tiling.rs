@@ -8,6 +8,8 @@
 //! rows short costs one request for each, so an operand may be cheaper to repack into scratch
 //! first. The choice is the least expected time on a device of ordinary speed.
 
+use std::ops::Range;
+
 use outcore_core::file::FILE_BLOCK_BYTES;
 use outcore_kernels::Blas;
 
@@ -95,13 +97,28 @@ pub(crate) struct Tiling {
     pub(crate) bytes: f64,
 }
 
+/// The depth of a layer, of a super tile that takes them in order or backwards: every second one
+/// does, so that what was used last is used first.
+pub(crate) fn layer_of(k: u64, depth: u64, layer: u64, backwards: bool) -> Range<u64> {
+    let layers = k.div_ceil(depth).max(1);
+    assert!(layer < layers, "layer {layer} of {layers}");
+    let at = depth * if backwards { layers - 1 - layer } else { layer };
+    at..k.min(at + depth)
+}
+
 /// Among the cuts that take hardly longer than the fastest, the one that moves fewest bytes; with
 /// too little memory for any, the smallest. Where there is one, a cut whose single blocks fit half
 /// of the memory: others may have as much of it.
 pub(crate) fn choose(problem: &Problem<'_>) -> Tiling {
-    choose_from(problem, true)
+    let tiling = choose_from(problem, true)
         .or_else(|| choose_from(problem, false))
-        .unwrap_or_else(|| smallest(problem))
+        .unwrap_or_else(|| smallest(problem));
+    let Tiling {
+        rows, cols, depth, ..
+    } = tiling;
+    assert!(rows > 0 && cols > 0 && depth > 0, "{problem:?}: {tiling:?}");
+    assert!(tiling.block_rows > 0 && tiling.block_cols > 0, "{tiling:?}");
+    tiling
 }
 
 fn choose_from(problem: &Problem<'_>, in_half: bool) -> Option<Tiling> {
@@ -298,7 +315,7 @@ fn judge(
         }
     }
     let flops = 2.0 * p.m as f64 * p.n as f64 * p.k as f64 * (p.element as f64 / 4.0);
-    let work = Work {
+    let work = CutCost {
         flops,
         block: [block_rows, block_cols, depth.min(p.k)],
         bytes,
@@ -341,7 +358,7 @@ fn judge(
 }
 
 /// What a cut does, all in all.
-pub(crate) struct Work {
+pub(crate) struct CutCost {
     /// As of f32: a double counts twice.
     pub(crate) flops: f64,
     /// Rows, columns and depth of what a task multiplies.
@@ -351,7 +368,7 @@ pub(crate) struct Work {
     pub(crate) threads: u64,
 }
 
-impl Work {
+impl CutCost {
     /// Expected time, device and cores side by side.
     pub(crate) fn seconds(&self) -> f64 {
         // Packing A costs as much as 40 columns of the product, packing B as 40 rows; reading and

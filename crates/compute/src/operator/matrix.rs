@@ -191,6 +191,7 @@ fn floor_bytes<R: Send + 'static>(job: Result<Job<R>>) -> u64 {
 
 fn put<T: Real>(rows: &[T], mut y: MatMut<'_, f64>) {
     let columns = y.ncols();
+    assert_eq!(rows.len(), y.nrows() * columns, "every element was made");
     for (at, value) in rows.iter().enumerate() {
         y[(at / columns, at % columns)] = value.f64();
     }
@@ -219,6 +220,10 @@ impl<T: Real> Product<T> {
     }
 
     fn y<'a>(&self, elements: &'a mut [T]) -> Result<MatMut<'a, T>> {
+        assert!(
+            elements.len().is_multiple_of(self.width.max(1)),
+            "whole rows"
+        );
         Ok(view_mut(
             elements,
             elements.len() / self.width,
@@ -269,7 +274,7 @@ impl<T: Real> Map<T> for Along<T> {
         )?)
     }
 
-    fn sparse(&self, into: &mut [T], lines: impl Lines<T>) -> Result<()> {
+    fn sparse(&self, into: &mut [T], _first: u64, lines: impl Lines<T>) -> Result<()> {
         Ok(kernels::csrmm(
             self.0.y(into)?,
             T::ONE,

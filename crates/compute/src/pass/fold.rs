@@ -141,6 +141,7 @@ pub fn fold<T: Real, F: Fold<T>>(
         let mut states = lanes
             .results::<F::Element>(&outcomes[0])
             .map(|state| &state[..len]);
+        assert_eq!(outcomes.len(), 1, "a fold is one plan");
         let Some(first) = states.next() else {
             let mut empty = vec![bytemuck::Zeroable::zeroed(); len];
             fold.start(&mut empty);

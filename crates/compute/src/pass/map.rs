@@ -39,9 +39,9 @@ pub(crate) trait Map<T: Real>: Send + Sync + 'static {
     /// The elements of some rows, one row after another.
     fn dense(&self, into: &mut [Self::Element], rows: MatRef<'_, T>) -> Result<()>;
 
-    /// Adds what some lines have to the elements of each.
-    fn sparse(&self, into: &mut [Self::Element], lines: impl Lines<T>) -> Result<()> {
-        let _ = (into, lines);
+    /// Adds what some lines have to the elements of each; the first of them has this number.
+    fn sparse(&self, into: &mut [Self::Element], first: u64, lines: impl Lines<T>) -> Result<()> {
+        let _ = (into, first, lines);
         Err(Error::value("this takes dense rows"))
     }
 
@@ -72,6 +72,7 @@ pub(crate) fn map<T: Real, M: Map<T>>(
     let put = move |found: &Mutex<Vec<M::Element>>, map: &M, first: u64, part: &[M::Element]| {
         let mut found = found.locked();
         found.resize_with(count, || map.start());
+        assert_eq!(part.len() % width.max(1), 0, "elements of whole rows");
         found[first as usize * width..][..part.len()]
             .iter_mut()
             .zip(part)
@@ -122,7 +123,7 @@ pub(crate) fn map<T: Real, M: Map<T>>(
                 };
                 plan.task(task.run(move |cx| {
                     let mut part = vec![map.start(); count * width];
-                    with_lines!(lines, cx.blocks, T, a => map.sparse(&mut part, a)?);
+                    with_lines!(lines, cx.blocks, T, a => map.sparse(&mut part, first, a)?);
                     put(&found, &map, first, &part);
                     Ok(())
                 }));

@@ -21,9 +21,16 @@ pub(crate) struct Cost {
     pub(crate) held: usize,
 }
 
-/// What a task lends to a map.
-pub(crate) struct Work<'a> {
-    /// Of what the map reads besides rows.
+impl Cost {
+    /// The task that takes it.
+    pub(crate) fn of(&self, task: Task) -> Task {
+        task.flops(self.flops).scratch(self.scratch).held(self.held)
+    }
+}
+
+/// What a task has besides its rows and what they become.
+pub(crate) struct TaskContext<'a> {
+    /// Of what it reads besides rows.
     pub(crate) blocks: &'a [Block],
     pub(crate) scratch: &'a mut [u8],
     pub(crate) cancelled: &'a AtomicBool,
@@ -46,7 +53,7 @@ pub(crate) trait RowMap<T: Real>: Send + Sync + 'static {
     fn cost(&self, rows: usize, entries: usize, by_rows: bool) -> Cost;
 
     /// Writes the rows of the result.
-    fn dense(&self, y: MatMut<'_, T>, x: MatRef<'_, T>, work: Work<'_>) -> Result<()>;
+    fn dense(&self, y: MatMut<'_, T>, x: MatRef<'_, T>, work: TaskContext<'_>) -> Result<()>;
 
     /// Bytes of sparse rows that one call takes at most, since it cannot be interrupted.
     fn sparse_bytes_max(&self) -> u64 {
@@ -66,7 +73,7 @@ pub(crate) trait RowMap<T: Real>: Send + Sync + 'static {
         y: MatMut<'_, T>,
         numbers: &mut [f64],
         lines: impl Lines<T>,
-        work: Work<'_>,
+        work: TaskContext<'_>,
     ) -> Result<()> {
         let _ = (y, numbers, lines, work);
         Err(Error::value("this takes dense rows"))
@@ -108,6 +115,11 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
             target.array.name()
         )));
     }
+    assert_eq!(
+        [target.array.rows(), target.array.cols()],
+        [rows.count(), width],
+        "a row for each row"
+    );
     plan.bound(rows.stored_bytes() + target.array.nbytes());
     plan.hold(map.held_bytes());
     let panel_bytes = MemorySplit::new(session)
@@ -126,7 +138,7 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
                 );
                 let tile = x_layout.tile(extent, rows, 0..x.cols(), element);
                 let cost = map.cost(tile.rows, tile.rows * tile.cols, tile.is_by_rows());
-                let task = task_of(name, &cost).read(tile.region);
+                let task = cost.of(Task::new(name)).read(tile.region);
                 let task = reads
                     .iter()
                     .fold(task, |task, region| task.read(*region))
@@ -135,7 +147,7 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
                     let Some((written, read)) = cx.blocks.split_last_mut() else {
                         unreachable!("the result is declared")
                     };
-                    let work = Work {
+                    let work = TaskContext {
                         blocks: &read[1..],
                         scratch: cx.scratch,
                         cancelled: cx.cancelled,
@@ -167,7 +179,7 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
                 let task = group
                     .iter()
                     .flat_map(|piece| a.regions(&mut plan, piece))
-                    .fold(task_of(name, &cost), Task::read);
+                    .fold(cost.of(Task::new(name)), Task::read);
                 let task = reads.iter().fold(task, |task, region| task.read(*region));
                 let task = if is_first {
                     task.write(y.region)
@@ -184,7 +196,7 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
                     }
                     let mut numbers = vec![0.0; count];
                     for (piece, blocks) in each_piece(&pieces, read) {
-                        let work = Work { blocks: others, scratch: &mut *cx.scratch, cancelled: cx.cancelled };
+                        let work = TaskContext { blocks: others, scratch: &mut *cx.scratch, cancelled: cx.cancelled };
                         with_lines!(piece, blocks, T, lines => map.sparse(y.as_mut(), &mut numbers, lines, work)?);
                     }
                     map.finish(y, &numbers);
@@ -194,11 +206,4 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
         }
     }
     target.job(session, vec![plan])
-}
-
-fn task_of(name: &'static str, cost: &Cost) -> Task {
-    Task::new(name)
-        .flops(cost.flops)
-        .scratch(cost.scratch)
-        .held(cost.held)
 }

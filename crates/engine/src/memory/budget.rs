@@ -306,7 +306,7 @@ impl Reservation {
 
     /// Sets the size of the reservation that this is a [part](Reservation::part) of.
     pub(super) fn covers(&mut self, bytes: u64) {
-        debug_assert!(self.owned == 0);
+        assert!(self.owned == 0, "a part owns nothing of its own");
         self.bytes = bytes;
     }
 
@@ -314,7 +314,10 @@ impl Reservation {
     /// reservation: memory that the activity then still holds delays others, and never exceeds the
     /// budget.
     pub(crate) fn part(&self, bytes: u64) -> Reservation {
-        debug_assert!(bytes <= self.bytes);
+        assert!(
+            bytes <= self.bytes,
+            "a part of a reservation is no more than it"
+        );
         Reservation {
             budget: self.budget.clone(),
             bytes,

@@ -53,7 +53,7 @@ impl Parsed for text::Documents {
 
 /// A chunk with what was found in it.
 #[derive(Default)]
-pub(super) struct Slot<P> {
+pub(super) struct ParsedChunk<P> {
     pub(super) chunk: Chunk,
     pub(super) found: P,
     /// Which of the sources it is of, where in it the next chunk begins, and how many bytes of all
@@ -112,13 +112,13 @@ impl Lanes {
 }
 
 enum Message<P> {
-    Parsed(Slot<P>),
+    Parsed(ParsedChunk<P>),
     Failed(Error),
     End,
 }
 
 /// The sides of the work, besides the job's own.
-pub(super) struct Work<R, N, F> {
+pub(super) struct ChunkStages<R, N, F> {
     /// Fills the next chunk; false at the end.
     pub(super) read: R,
     /// Bytes of memory that the chunk takes while it is parsed.
@@ -136,25 +136,25 @@ pub(super) fn run<P, R, N, F>(
     stage: &mut Stage,
     lanes: Lanes,
     stop: &Arc<AtomicBool>,
-    work: Work<R, N, F>,
-    mut take: impl FnMut(&mut Stage, &mut Slot<P>) -> Result<()>,
+    work: ChunkStages<R, N, F>,
+    mut take: impl FnMut(&mut Stage, &mut ParsedChunk<P>) -> Result<()>,
 ) -> Result<()>
 where
     P: Parsed,
-    R: FnMut(&mut Slot<P>) -> Result<bool> + Send,
+    R: FnMut(&mut ParsedChunk<P>) -> Result<bool> + Send,
     N: Fn(&Chunk) -> usize + Sync,
     F: Fn(&Chunk, &mut P) -> outcore_formats::Result<()> + Sync,
 {
     let _shares = stage.reserve("the chunks of an import", lanes.bytes())?;
-    let Work {
+    let ChunkStages {
         mut read,
         need,
         parse,
     } = work;
-    let (free, idle) = bounded::<Slot<P>>(lanes.slots);
-    let (submit, submitted) = bounded::<(u64, Slot<P>)>(lanes.slots);
+    let (free, idle) = bounded::<ParsedChunk<P>>(lanes.slots);
+    let (submit, submitted) = bounded::<(u64, ParsedChunk<P>)>(lanes.slots);
     let (finish, finished) = bounded::<(u64, Message<P>)>(lanes.slots + 1);
-    (0..lanes.slots).for_each(|_| _ = free.send(Slot::default()));
+    (0..lanes.slots).for_each(|_| _ = free.send(ParsedChunk::default()));
     let budget = session.engine().budget();
     std::thread::scope(|scope| {
         let result = (|| {
@@ -202,10 +202,10 @@ fn spawn<'scope>(
 }
 
 fn read_all<P: Parsed>(
-    idle: &Receiver<Slot<P>>,
-    submit: &Sender<(u64, Slot<P>)>,
+    idle: &Receiver<ParsedChunk<P>>,
+    submit: &Sender<(u64, ParsedChunk<P>)>,
     ended: &Sender<(u64, Message<P>)>,
-    read: &mut (impl FnMut(&mut Slot<P>) -> Result<bool> + ?Sized),
+    read: &mut (impl FnMut(&mut ParsedChunk<P>) -> Result<bool> + ?Sized),
 ) {
     for number in 0.. {
         let Ok(mut slot) = idle.recv() else { return };
@@ -220,7 +220,7 @@ fn read_all<P: Parsed>(
 }
 
 fn parse_all<P: Parsed>(
-    submitted: &Receiver<(u64, Slot<P>)>,
+    submitted: &Receiver<(u64, ParsedChunk<P>)>,
     finish: &Sender<(u64, Message<P>)>,
     lanes: Lanes,
     budget: &Budget,
@@ -246,7 +246,7 @@ fn parse_all<P: Parsed>(
 
 fn reserve_beyond<P: Parsed>(
     budget: &Budget,
-    slot: &mut Slot<P>,
+    slot: &mut ParsedChunk<P>,
     share: u64,
     need: impl Fn(&Chunk) -> usize,
 ) -> Result<()> {
@@ -255,7 +255,7 @@ fn reserve_beyond<P: Parsed>(
     hold(budget, slot, wanted, share)
 }
 
-fn hold<P>(budget: &Budget, slot: &mut Slot<P>, wanted: u64, share: u64) -> Result<()> {
+fn hold<P>(budget: &Budget, slot: &mut ParsedChunk<P>, wanted: u64, share: u64) -> Result<()> {
     let held = share + slot.beyond.as_ref().map_or(0, Reservation::bytes);
     if wanted > held {
         slot.beyond = None;
@@ -271,9 +271,9 @@ fn hold<P>(budget: &Budget, slot: &mut Slot<P>, wanted: u64, share: u64) -> Resu
 fn take_all<P: Parsed>(
     stage: &mut Stage,
     finished: &Receiver<(u64, Message<P>)>,
-    free: &Sender<Slot<P>>,
+    free: &Sender<ParsedChunk<P>>,
     lanes: Lanes,
-    take: &mut impl FnMut(&mut Stage, &mut Slot<P>) -> Result<()>,
+    take: &mut impl FnMut(&mut Stage, &mut ParsedChunk<P>) -> Result<()>,
 ) -> Result<()> {
     let (mut early, mut next) = (BTreeMap::new(), 0);
     loop {

@@ -12,7 +12,7 @@ use outcore_formats::{Batch, Chunk, Compression, Lines, Position, Source, Tally,
 use outcore_matrix::sparse::names;
 
 use super::checkpoint::Checkpoint;
-use super::chunks::{self, Place, Slot, Work};
+use super::chunks::{self, ChunkStages, ParsedChunk, Place};
 use super::matrix::{Draft, LabelKind, NewMatrix, State};
 use super::{Base, Context, Format, Imported, Libsvm, Shares, Text};
 
@@ -217,7 +217,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    pub(super) fn next<P>(&mut self, slot: &mut Slot<P>) -> Result<bool> {
+    pub(super) fn next<P>(&mut self, slot: &mut ParsedChunk<P>) -> Result<bool> {
         loop {
             let Some(lines) = &mut self.lines else {
                 if self.part + 1 >= self.context.foreign.len() {
@@ -299,8 +299,8 @@ fn libsvm(context: &Context, stage: &mut Stage, options: &Libsvm) -> Result<Impo
     let (part, from) = import.place();
     let done = Feed::new(context, part, from).and_then(|mut feed| {
         let total = context.source_bytes().max(1) as f64;
-        let work = Work {
-            read: |slot: &mut Slot<Batch>| feed.next(slot),
+        let work = ChunkStages {
+            read: |slot: &mut ParsedChunk<Batch>| feed.next(slot),
             need: libsvm::bytes_to_parse,
             parse: |chunk: &Chunk, batch: &mut Batch| libsvm::parse_as(chunk, &reading, batch),
         };
@@ -406,8 +406,8 @@ fn extreme(context: &Context, stage: &mut Stage) -> Result<Imported> {
     };
     let done = feed.and_then(|mut feed| {
         let total = context.source_bytes().max(1) as f64;
-        let work = Work {
-            read: |slot: &mut Slot<Batch>| feed.next(slot),
+        let work = ChunkStages {
+            read: |slot: &mut ParsedChunk<Batch>| feed.next(slot),
             need: libsvm::bytes_to_parse,
             parse: |chunk: &Chunk, batch: &mut Batch| {
                 xc::parse(chunk, &header, context.options.precision(), batch)
@@ -584,8 +584,8 @@ fn words(context: &Context, stage: &mut Stage, options: &Text) -> Result<Importe
     let done = prepared.and_then(|mut feed| {
         let total = context.source_bytes().max(1) as f64;
         let times = *ngrams.end() - *ngrams.start() + 1;
-        let work = Work {
-            read: |slot: &mut Slot<Documents>| feed.next(slot),
+        let work = ChunkStages {
+            read: |slot: &mut ParsedChunk<Documents>| feed.next(slot),
             need: |chunk: &Chunk| (4 + 4 * times.min(8)) * chunk.bytes.len(),
             parse: |chunk: &Chunk, documents: &mut Documents| tokenizer.parse(chunk, documents),
         };

@@ -9,7 +9,7 @@ use outcore_formats::{
     Chunk, Lines, Position, Precision, Tally, Triplets, WordLines, bag_of_words, matrix_market,
 };
 
-use super::chunks::{self, Slot, Work};
+use super::chunks::{self, ChunkStages, ParsedChunk};
 use super::lines::{Feed, Resumable};
 use super::matrix::{Draft, NewMatrix};
 use super::sort::{Entry, Sorter};
@@ -242,7 +242,7 @@ pub(super) fn run_text(context: &Context, stage: &mut Stage) -> Result<Imported>
             import.begin_anew()?;
             text.sorted(stage, &mut import.new)?;
         }
-        debug_assert_eq!(import.new.state.lines, rows);
+        assert_eq!(import.new.state.lines, rows, "every row is there");
         words.map_or(Ok(()), |words| {
             copy_words(context, stage, &words, columns, &mut import.new)
         })
@@ -260,7 +260,7 @@ impl Text<'_> {
         &self,
         stage: &mut Stage,
         mut feed: Feed<'_>,
-        mut take: impl FnMut(&mut Stage, &mut Slot<Triplets>, f64) -> Result<()>,
+        mut take: impl FnMut(&mut Stage, &mut ParsedChunk<Triplets>, f64) -> Result<()>,
     ) -> Result<()> {
         let Context {
             session,
@@ -270,8 +270,8 @@ impl Text<'_> {
         } = self.context;
         let (header, total) = (self.header, self.context.source_bytes().max(1) as f64);
         let precision = self.context.options.precision();
-        let work = Work {
-            read: |slot: &mut Slot<Triplets>| feed.next(slot),
+        let work = ChunkStages {
+            read: |slot: &mut ParsedChunk<Triplets>| feed.next(slot),
             need: |chunk: &Chunk| header.bytes_to_parse(chunk),
             parse: |chunk: &Chunk, triplets: &mut Triplets| {
                 header.parse(chunk, precision, triplets)
@@ -356,7 +356,7 @@ fn put_in(stage: &mut Stage, new: &mut NewMatrix, sorter: Sorter, rows: Option<u
             own.reach(0.6 + 0.39 * given as f64 / total);
         }
         let in_order = sink.push(new, &mut own, entry)?;
-        debug_assert!(in_order, "they were sorted");
+        assert!(in_order, "they were sorted");
         Ok(())
     })?;
     sink.finish(new, stage, rows)

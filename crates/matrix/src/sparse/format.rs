@@ -37,10 +37,9 @@
 //! arrays tell them. Entries of a line may come in any order; two of one place count as their sum
 //! in products.
 
-use serde::{Deserialize, Serialize};
-
 use outcore_core::format::{corrupt, line_offset, unsupported};
 use outcore_core::{DType, FormatError};
+use serde::{Deserialize, Serialize};
 
 /// What the lines of a sparse matrix are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

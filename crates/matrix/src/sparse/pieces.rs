@@ -18,7 +18,7 @@ use outcore_engine::{Block, Plan, Region, Task};
 use outcore_kernels::{Csr, Index, Lines, Real, Tile, Tiles};
 
 use super::tiles::Tiled;
-use super::{Backing, Form, Part, Parts, Sparse};
+use super::{BackedVector, Backing, Form, Parts, Sparse};
 
 /// Entries between cuts, in matrices of up to [`CUTS`] times as many.
 const CUT_ENTRIES: u64 = 1 << 12;
@@ -191,7 +191,7 @@ impl Sparse {
                 indices,
                 values,
             } => {
-                let bytes = |part: &Part, numbers: u64| {
+                let bytes = |part: &BackedVector, numbers: u64| {
                     numbers * part.vector.element.bytes() + 2 * part.block()
                 };
                 let (lines, entries) = (piece.lines.end - piece.lines.start, piece.entries());
@@ -204,7 +204,7 @@ impl Sparse {
 
     /// What a task declares to read a piece, in this order.
     pub fn regions(&self, plan: &mut Plan, piece: &Piece) -> Vec<Region> {
-        let region = |plan: &mut Plan, part: &Part, range| {
+        let region = |plan: &mut Plan, part: &BackedVector, range| {
             let extent = part.extent(plan);
             part.region(extent, range)
         };
@@ -301,7 +301,7 @@ impl PieceBlocks {
         usize::try_from(self.parts.width).unwrap_or(usize::MAX)
     }
 
-    fn arrays(&self) -> (&Part, &Part, Option<&Part>) {
+    fn arrays(&self) -> (&BackedVector, &BackedVector, Option<&BackedVector>) {
         let Form::Arrays {
             offsets,
             indices,

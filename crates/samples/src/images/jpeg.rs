@@ -121,7 +121,7 @@ struct Band {
 
 /// The component of a scan, and its tables of DC and AC codes.
 #[derive(Clone, Copy)]
-struct Part {
+struct ScanComponent {
     component: usize,
     dc: usize,
     ac: usize,
@@ -426,7 +426,7 @@ impl<'a> Walk<'a> {
     fn data(
         &mut self,
         frame: &mut Frame,
-        parts: &[Part],
+        parts: &[ScanComponent],
         band: Band,
         tables: &Tables,
     ) -> Walked<()> {
@@ -519,7 +519,7 @@ impl Frame {
 }
 
 /// The components of a scan and what is sent of them, which is noted.
-fn scan_header(segment: &[u8], frame: &mut Frame) -> Walked<(Vec<Part>, Band)> {
+fn scan_header(segment: &[u8], frame: &mut Frame) -> Walked<(Vec<ScanComponent>, Band)> {
     let none = || damaged("a scan header is none");
     let Some((&count, rest)) = segment.split_first() else {
         return none();
@@ -537,10 +537,15 @@ fn scan_header(segment: &[u8], frame: &mut Frame) -> Walked<(Vec<Part>, Band)> {
             return none();
         };
         let (dc, ac) = (usize::from(two[1] >> 4), usize::from(two[1] & 15));
-        if dc > 3 || ac > 3 || parts.iter().any(|part: &Part| part.component == component) {
+        if dc > 3
+            || ac > 3
+            || parts
+                .iter()
+                .any(|part: &ScanComponent| part.component == component)
+        {
             return none();
         }
-        parts.push(Part {
+        parts.push(ScanComponent {
             component,
             dc,
             ac: 4 + ac,
@@ -576,7 +581,7 @@ fn scan_header(segment: &[u8], frame: &mut Frame) -> Walked<(Vec<Part>, Band)> {
 }
 
 /// The blocks of a unit, one after another.
-fn unit(frame: &Frame, parts: &[Part]) -> Vec<Part> {
+fn unit(frame: &Frame, parts: &[ScanComponent]) -> Vec<ScanComponent> {
     if let [alone] = parts {
         return vec![*alone];
     }

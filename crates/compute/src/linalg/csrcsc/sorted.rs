@@ -128,6 +128,7 @@ pub(super) fn sort_piece<T: Real>(
     has_values: bool,
     used: Sorted<T>,
 ) -> Sorted<T> {
+    assert!(a.lines() <= 1 << 16, "a key has 16 bits for the line");
     let count = buckets.count();
     let mut starts = zeros(used.starts, count + 1);
     a.each_line(|_, row| row.each(|place, _| starts[buckets.of(place as u64) + 1] += 1));
