@@ -6,6 +6,7 @@ where these happen to lie; outcore's memory is huge pages where the system has t
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from harness import device
@@ -66,7 +67,12 @@ def options_of(access: str) -> dict[str, Any]:
 
 
 def sweep_of(access: str) -> tuple[dict[str, Any], ...]:
-    """Registered at every depth, and once not: a system may refuse to pin so much memory."""
+    """Registered at every depth, and once not: a system may refuse to pin that much memory.
+
+    Small requests also by a process a core: to ask for them takes a core all of its time.
+    """
     size = options_of(access)["bs"]
     depths = RANDOM_DEPTHS if size < LARGE else STREAM_DEPTHS
-    return (*({"iodepth": depth, **device.REGISTERED} for depth in depths), {"iodepth": depths[1]})
+    together = {"iodepth": depths[0], **device.REGISTERED, "numjobs": os.cpu_count() or 1, "group_reporting": 1}
+    by_all_cores = [together] if size < LARGE else []
+    return (*({"iodepth": depth, **device.REGISTERED} for depth in depths), *by_all_cores, {"iodepth": depths[1]})

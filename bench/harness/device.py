@@ -17,7 +17,7 @@ HUGE_PAGES, COMPACT, HUGE_PAGE_BYTES = Path("/proc/sys/vm/nr_hugepages"), Path("
 HUGE = {"iomem": "mmaphuge"}
 """Buffers that are one piece for the device; of small pages they are many, at a quarter of the speed on some virtual disks."""
 SPARE_PAGES = 2
-"""fio asks for a little more than its buffers."""
+"""fio asks for a little more than its buffers, in each of its processes."""
 REGISTERED = {"fixedbufs": 1, "registerfiles": 1}
 """Neither pages are pinned nor descriptors looked up for each request."""
 
@@ -43,9 +43,9 @@ def huge_pages_restored() -> Iterator[None]:
 
 
 @contextmanager
-def huge_pages(size_bytes: int) -> Iterator[None]:
+def huge_pages(size_bytes: int, processes: int) -> Iterator[None]:
     before = int(HUGE_PAGES.read_text())
-    wanted = before + -(-size_bytes // HUGE_PAGE_BYTES) + SPARE_PAGES
+    wanted = before + -(-size_bytes // HUGE_PAGE_BYTES) + SPARE_PAGES * processes
     try:
         # The first try takes what is free; then memory is moved together, so that no round goes without its limit.
         for compact in (False, True, True):
@@ -83,9 +83,10 @@ def command(path: str, size_bytes: int, seconds: float | None, options: Mapping[
 
 def run(path: str, size_bytes: int, seconds: float | None, options: Mapping[str, Any], cwd: Path | None = None) -> dict[str, Any]:
     """fio's own numbers of one job, read and write taken together."""
+    processes = options.get("numjobs", 1)
     is_huge = options.get("iomem") == HUGE["iomem"]
     arguments = command(path, size_bytes, seconds, options)
-    with huge_pages(options["bs"] * options["iodepth"]) if is_huge else nullcontext():
+    with huge_pages(options["bs"] * options["iodepth"] * processes, processes) if is_huge else nullcontext():
         done = subprocess.run(arguments, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip() or done.stdout.strip()).splitlines()

@@ -280,7 +280,7 @@ def sweep_notes(case: Case) -> list[str]:
 
 
 def setting_words(options: dict[str, Any]) -> str:
-    told = [f"{name} {value}" for name, value in options.items() if name not in ("fixedbufs", "registerfiles")]
+    told = [f"{name} {value}" for name, value in options.items() if name not in ("fixedbufs", "registerfiles", "group_reporting")]
     return ", ".join([*told, *(["registered buffers and files"] if "fixedbufs" in options else [])])
 
 

@@ -26,7 +26,7 @@ def fio(spec: Spec) -> Result:
 
 
 def options_of(spec: Spec) -> dict[str, Any]:
-    keys = ("rw", "bs", "iodepth", "iomem", "fixedbufs", "registerfiles")
+    keys = ("rw", "bs", "iodepth", "iomem", "fixedbufs", "registerfiles", "numjobs", "group_reporting")
     return {key: spec[key] for key in keys if key in spec}
 
 

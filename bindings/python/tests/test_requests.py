@@ -29,10 +29,7 @@ SECTOR = 4096
 
 
 class Moved:
-    """What the last call moved: by its trace, and by the kernel since the object was made."""
-
-    def __init__(self) -> None:
-        self.before = charged()
+    """What the last call moved, by its trace."""
 
     @property
     def read(self) -> int:
@@ -48,10 +45,6 @@ class Moved:
         assert trace.to_dict()["spans_dropped"] == 0
         return [span["bytes"] for span in trace.spans if span["lane"] == "device" and span["name"].startswith(kind)]
 
-    def by_kernel(self) -> tuple[int, int]:
-        now = charged()
-        return now[0] - self.before[0], now[1] - self.before[1]
-
 
 def charged() -> tuple[int, int]:
     try:
@@ -61,13 +54,24 @@ def charged() -> tuple[int, int]:
     return int(fields["read_bytes"]), int(fields["write_bytes"])
 
 
+def by_kernel(call: Callable[[int], object]) -> tuple[int, int]:
+    """What the kernel charges this process for, reading and writing, while `call` runs: the least of three.
+
+    The process is also charged for its program and its modules, where the kernel has dropped their pages meanwhile.
+    """
+    found = []
+    for number in range(3):
+        before = charged()
+        call(number)
+        found.append([after - before for after, before in zip(charged(), before, strict=True)])
+    return min(read for read, _ in found), min(written for _, written in found)
+
+
 @pytest.fixture
 def kernel_counts(tmp_path: Path, session: oc.Session) -> None:
     """Skips where files lie in memory, or reads go by way of the page cache."""
-    x = oc.from_numpy(tmp_path / "probe.npy", np.ones((1024, 1024), np.float32))
-    moved = Moved()
-    x[:]
-    if moved.by_kernel()[0] < x.nbytes:
+    ones = np.ones((1024, 1024), np.float32)
+    if by_kernel(lambda number: oc.from_numpy(tmp_path / f"probe{number}.npy", ones)[:])[0] < ones.nbytes:
         pytest.skip("the kernel does not charge this process for what it reads here")
 
 
@@ -201,12 +205,18 @@ def test_a_slice_of_rows_is_one_transfer_of_just_these(tmp_path: Path, make: Cal
 def test_the_trace_says_what_the_kernel_says(tmp_path: Path, make: Callable[..., oc.Array]) -> None:
     session = small(tmp_path, "16MiB")
     a, b = make(session, 4096, 1024, "a"), make(session, 1024, 1024, "b")
-    moved = Moved()
-    oc.linalg.gemm(a, b, str(tmp_path / "c.npy"))
-    read, written = moved.by_kernel()
-    # Catalogs, and modules that are imported for the first time, are read besides.
-    assert moved.read <= read <= moved.read + MIB
-    assert moved.written <= written <= moved.written + MIB
+    traced = []
+
+    def product(number: int) -> None:
+        oc.linalg.gemm(a, b, str(tmp_path / f"c{number}.npy"))
+        moved = Moved()
+        traced.append((moved.read, moved.written))
+
+    charged_read, charged_written = by_kernel(product)
+    read, written = (min(numbers) for numbers in zip(*traced, strict=True))
+    # Inodes and folders are read and written besides.
+    assert read <= charged_read <= read + MIB
+    assert written <= charged_written <= written + MIB
 
 
 @pytest.mark.usefixtures("kernel_counts")
@@ -217,16 +227,16 @@ def test_a_stream_moves_its_bytes_and_a_sector_a_block(tmp_path: Path) -> None:
         writer.write(bytes(block))
     most = total + SECTOR * (total // block + 1) + block + 64 * KIB
 
-    moved = Moved()
-    with store.create("x", block=block) as writer:
-        for number in range(total // block):
-            writer.write(np.full(block, number, np.uint8))
-    assert total <= moved.by_kernel()[1] <= most
+    def write(number: int) -> None:
+        with store.create(f"{number}", block=block) as writer:
+            for _ in range(total // block):
+                writer.write(np.full(block, number, np.uint8))
 
-    for again in range(2):
-        moved = Moved()
-        assert sum(len(part) for part in store.open("x").blocks()) == total
-        assert total <= moved.by_kernel()[0] <= most, again
+    def read(number: int) -> None:
+        assert sum(len(part) for part in store.open(f"{number}").blocks()) == total
+
+    assert total <= by_kernel(write)[1] <= most
+    assert total <= by_kernel(read)[0] <= most
 
 
 @pytest.mark.usefixtures("kernel_counts")
@@ -239,11 +249,14 @@ def test_an_epoch_reads_each_sample_once_whatever_the_order(tmp_path: Path, shuf
     oc.configure("8MiB", tmp_path / "scratch", 1, allow_tmpfs_scratch=True)
     dataset = Dataset(tmp_path / "samples")
     dataset[0]
-    moved = Moved()
-    loader = Loader(dataset, 256, shuffle=shuffle, seed=0, rank=0, world_size=1)
-    assert sum(len(batch["x"]) for batch in loader) == count
+
+    def epoch(number: int) -> None:
+        loader = Loader(dataset, 256, shuffle=shuffle, seed=number, rank=0, world_size=1)
+        assert sum(len(batch["x"]) for batch in loader) == count
+
     # A gap of a sample between two that are wanted is read with them: of 256 samples among 8000 some 3 % for each sample of it.
-    assert count * size <= moved.by_kernel()[0] <= most * count * size
+    # What a budget of a quarter of the samples keeps from the epoch before is not read again.
+    assert 0.7 * count * size <= by_kernel(epoch)[0] <= most * count * size
 
 
 @pytest.mark.usefixtures("kernel_counts")
@@ -254,7 +267,7 @@ def test_samples_side_by_side_are_read_without_their_neighbours(tmp_path: Path) 
             writer.write({"x": np.full(size, number % 251, np.uint8)})
     dataset = Dataset(tmp_path / "samples")
     dataset[0]
-    for wanted in (list(range(1000, 1100)), [10, 2000, 3999]):
-        moved = Moved()
-        dataset[wanted]
-        assert len(wanted) * size <= moved.by_kernel()[0] <= (len(wanted) + len(wanted) // 50 + 4) * size
+    for first, wanted in ((1000, range(100)), (10, (0, 1000, 2000))):
+        # Others each time, for those that were read may be kept.
+        read, _ = by_kernel(lambda number, first=first, wanted=wanted: dataset[[first + 200 * number + at for at in wanted]])
+        assert len(wanted) * size <= read <= (len(wanted) + len(wanted) // 50 + 4) * size
