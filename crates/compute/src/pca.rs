@@ -174,7 +174,7 @@ fn plan<T: Real>(
         let lanes = Lanes::in_parts(&mut plan, "products", division.lanes, panels.ranges());
         (lanes, None)
     } else {
-        let array = Array::temporary(&session, DType::F64, &[panels.lane_bytes() / 8], Order::Row)?;
+        let array = Array::temporary(session, DType::F64, &[panels.lane_bytes() / 8], Order::Row)?;
         let extent = plan.extent(array.extent());
         (Lanes::stored(extent, panels.ranges()), Some(array))
     };

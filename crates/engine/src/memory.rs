@@ -12,6 +12,7 @@ mod share;
 
 use std::io;
 use std::ops::Range;
+use std::slice;
 use std::sync::Weak;
 
 use outcore_device::{Buf, Driver, Shared};
@@ -380,7 +381,7 @@ impl Memory {
 
     /// Evicts idle blocks of an extent.
     fn evict_idle(&mut self, extent_id: u64) {
-        for block in self.idle.remove_touched(extent_id, &[0..u64::MAX]) {
+        for block in self.idle.remove_touched(extent_id, slice::from_ref(&(0..u64::MAX))) {
             self.recycle(block);
         }
         self.idle.lives.remove(&extent_id);

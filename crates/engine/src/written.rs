@@ -166,6 +166,7 @@ impl History {
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "a list of ranges with one")]
 mod tests {
     use std::sync::Arc;
 

@@ -292,7 +292,7 @@ proptest! {
             writer.wait().unwrap();
         }
         prop_assert!(memory.to_bytes() == model);
-        let gathered = gather(&engine, &extent, &[0..16_000]).wait().unwrap();
+        let gathered = gather(&engine, &extent, std::slice::from_ref(&(0..16_000))).wait().unwrap();
         prop_assert!(gathered.get(0) == &model[..16_000]);
     }
 }

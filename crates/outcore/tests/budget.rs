@@ -156,7 +156,7 @@ proptest! {
 }
 
 fn numbers(session: &Session, path: &Path, rows: u64, columns: u64) -> Array {
-    let array = Array::create(&session, path, DType::F32, &[rows, columns], Order::Row).unwrap();
+    let array = Array::create(session, path, DType::F32, &[rows, columns], Order::Row).unwrap();
     let values: Vec<f32> = (0..rows * columns)
         .map(|at| ((at * 7919 % 1009) as f32).sqrt() - 16.0)
         .collect();

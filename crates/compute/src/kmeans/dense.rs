@@ -87,7 +87,7 @@ impl<T: Real> Lloyd<T, Dense<T>> {
         if copied && lloyd.source.x.bytes() > lloyd.division.split.left() / 4 * 3 {
             // So it is without room in scratch.
             lloyd.source.copy = Array::temporary(
-                &session,
+                session,
                 DType::F32,
                 &[lloyd.copy_offset(lloyd.blocks.len()) / 4],
                 Order::Row,
