@@ -18,7 +18,7 @@
 //! it has. Ranges are compared only where a writer meets others, the fewer with the more by binary
 //! search, and not again while the lock that was in the way is held.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
@@ -112,6 +112,19 @@ impl Claim {
             write,
             spans: Spans::List(all),
         }
+    }
+
+    /// Of ranges that are read, an extent each for all of its ranges.
+    pub(crate) fn of_ranges<'a>(
+        ranges: impl Iterator<Item = (&'a Extent, Range<u64>)>,
+    ) -> impl Iterator<Item = Claim> {
+        let mut by_extent: BTreeMap<u64, (&Extent, Vec<Range<u64>>)> = BTreeMap::new();
+        for (extent, range) in ranges {
+            let (_, all) = by_extent.entry(extent.id()).or_insert((extent, Vec::new()));
+            all.push(range);
+        }
+        let claim = |(extent, all): (&Extent, Vec<_>)| Claim::new(extent, false, all.into_iter());
+        by_extent.into_values().map(claim)
     }
 
     /// Of what some requests of a gather read, an extent each.

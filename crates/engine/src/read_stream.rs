@@ -6,9 +6,10 @@
 //! reserved for the stream; it grows with what the caller keeps, where the budget has more.
 
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::ops::{Deref, Range};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::extent::Extent;
 use crate::extent_locks::{Claim, ExtentLock};
 use crate::memory::{Account, FrameUse, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
-use crate::stream::{Between, Frames, Shares, StreamOptions, Supply, frame_for};
+use crate::stream::{Awaited, Between, Frames, Shares, StreamOptions, Supply, frame_for};
 
 struct State {
     /// Blocks that the caller may take.
@@ -39,6 +40,8 @@ struct State {
     quiet: bool,
     /// Returned frames for which the engine is woken.
     wake_at: usize,
+    /// The caller has something to go on with besides blocks.
+    has_rest: bool,
 }
 
 struct Filled {
@@ -159,11 +162,19 @@ impl ReadStream {
     /// Waits for at most `timeout`; true when the next block, the end or an error can be had
     /// without waiting.
     pub fn ready_within(&self, timeout: Duration) -> bool {
-        self.over
-            || self
-                .pool
-                .between
-                .ready_within(timeout, |state| state.is_quiet())
+        self.over || self.pool.between.ready_within(timeout)
+    }
+
+    /// Readable while the next block, the end or an error can be had without waiting; `None` when
+    /// the system gave no descriptor. It is the stream's: closed with it, and not to be read from.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.pool.between.fd()
+    }
+
+    /// For a caller who makes several things of a block: while it has one of them left, the stream
+    /// counts as ready for [`ready_within`](ReadStream::ready_within) and [`fd`](ReadStream::fd).
+    pub fn has_rest(&self, has_rest: bool) {
+        self.pool.between.lock().has_rest = has_rest;
     }
 
     /// The next block if it is there and what is reserved has it besides those that the caller
@@ -185,7 +196,7 @@ impl ReadStream {
 
     fn take(&mut self) -> Result<Option<Lent>> {
         self.reserve_one_more()?;
-        let mut state = self.pool.between.wait_while(State::is_quiet);
+        let mut state = self.pool.between.wait_while(|state| state.must_wait());
         if let Some(filled) = state.filled.pop_front() {
             state.lent += 1;
             return Ok(Some(Lent {
@@ -193,13 +204,9 @@ impl ReadStream {
                 pool: Arc::clone(&self.pool),
             }));
         }
-        match state.end.as_mut() {
-            Some(end) => {
-                self.over = true;
-                std::mem::replace(end, Ok(())).map(|()| None)
-            }
-            None => unreachable!("waited for"),
-        }
+        let end = state.end.as_mut().expect("waited for");
+        self.over = true;
+        std::mem::replace(end, Ok(())).map(|()| None)
     }
 
     /// What the caller keeps is reserved, and one frame more for the next block.
@@ -224,16 +231,22 @@ impl ReadStream {
 }
 
 impl State {
+    /// True when the caller can only wait for the next block.
+    fn must_wait(&self) -> bool {
+        self.filled.is_empty() && self.end.is_none() && self.lent < self.least
+    }
+
     /// From here on, this many returned frames wake the engine. False when as many are there
     /// already: their return woke no thread.
     fn wakes_at(&mut self, frames: usize) -> bool {
         self.wake_at = frames;
         self.returned.len() < frames
     }
+}
 
-    /// True when the caller can only wait.
-    fn is_quiet(&mut self) -> bool {
-        self.filled.is_empty() && self.end.is_none() && self.lent < self.least
+impl Awaited for State {
+    fn is_quiet(&self) -> bool {
+        !self.has_rest && self.must_wait()
     }
 }
 
@@ -363,11 +376,14 @@ impl Engine {
             closed: false,
             quiet: false,
             wake_at: 1,
+            has_rest: false,
         };
         let between = Arc::new(Between::new(state));
         let reader = Reader {
             between: Arc::clone(&between),
-            extent_lock: ExtentLock::new(claims(parts)),
+            extent_lock: ExtentLock::new(Claim::of_ranges(
+                parts.iter().map(|(extent, range)| (extent, range.clone())),
+            )),
             parts: parts.to_vec(),
             part: 0,
             position: parts.first().map_or(0, |(_, range)| range.start),
@@ -402,17 +418,6 @@ impl Engine {
             })
         })
     }
-}
-
-/// An extent each, for all of its ranges.
-fn claims(parts: &[(Extent, Range<u64>)]) -> impl Iterator<Item = Claim> {
-    let mut by_extent: BTreeMap<u64, (&Extent, Vec<Range<u64>>)> = BTreeMap::new();
-    for (extent, range) in parts {
-        let (_, ranges) = by_extent.entry(extent.id()).or_insert((extent, Vec::new()));
-        ranges.push(range.clone());
-    }
-    let claim = |(extent, ranges): (&Extent, Vec<_>)| Claim::new(extent, false, ranges.into_iter());
-    by_extent.into_values().map(claim)
 }
 
 enum Slot {
@@ -737,6 +742,7 @@ mod tests {
             closed: false,
             quiet: false,
             wake_at: 2,
+            has_rest: false,
         };
         state.returned.push(Buf::anonymous(4096).unwrap());
         assert!(state.wakes_at(2), "its wake is still to come");
