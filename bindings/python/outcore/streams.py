@@ -544,8 +544,8 @@ class StreamReader:
         self._records: Iterator[memoryview] = iter(())
 
     def fileno(self) -> int:
-        """A descriptor for `select`, `poll` and event loops: readable while the next block or records can be had without waiting for
-        the device. What `read` has left over of a block can be had anyway.
+        """A descriptor for `select`, `poll` and event loops: readable while the next block or records can be had
+        without waiting for the device. What `read` has left over of a block can be had anyway.
 
         It belongs to the stream, and closes with it. Do not read from it.
         """

@@ -372,7 +372,11 @@ impl Memory {
 
     /// Evicts idle blocks of an extent.
     fn evict_idle(&mut self, extent_id: u64) {
-        for block in self.idle.remove_touched(extent_id, &[0..u64::MAX]) {
+        let all = 0..u64::MAX;
+        for block in self
+            .idle
+            .remove_touched(extent_id, std::slice::from_ref(&all))
+        {
             self.recycle(block);
         }
         self.idle.lives.remove(&extent_id);

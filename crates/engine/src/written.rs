@@ -166,6 +166,10 @@ impl History {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::single_range_in_vec_init,
+    reason = "a list of one range is meant"
+)]
 mod tests {
     use std::sync::Arc;
 

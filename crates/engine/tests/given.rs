@@ -1,4 +1,8 @@
 //! Gathers to memory of the caller's.
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "a list of one range is meant"
+)]
 
 use std::ops::Range;
 use std::sync::Arc;
