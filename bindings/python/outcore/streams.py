@@ -282,6 +282,13 @@ class StreamWriter:
         """
         return self._native.buffer(least).data
 
+    def fileno(self) -> int:
+        """A descriptor for `select`, `poll` and event loops: readable while a write of a few bytes would not wait for the device.
+
+        It belongs to the stream, and closes with it. Do not read from it.
+        """
+        return self._native.fileno()
+
     def advance(self, count: int) -> None:
         """Counts the first `count` bytes of `buffer` as written.
 
@@ -535,6 +542,14 @@ class StreamReader:
         self.about: dict[str, Any] = _about(about)
         self._left = memoryview(b"")
         self._records: Iterator[memoryview] = iter(())
+
+    def fileno(self) -> int:
+        """A descriptor for `select`, `poll` and event loops: readable while the next block or records can be had
+        without waiting for the device. What `read` has left over of a block can be had anyway.
+
+        It belongs to the stream, and closes with it. Do not read from it.
+        """
+        return self._native.fileno()
 
     def blocks(self) -> Iterator[memoryview]:
         """The bytes, as many at once as lie together."""

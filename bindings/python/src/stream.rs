@@ -1,5 +1,6 @@
 //! Streams, and the memory that they lend.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use numpy::{PyArray1, PyArrayMethods};
 use outcore::store::{Access, State};
 use outcore::streams::{Records, StreamBlock};
 use outcore::{Buf, Compression, Error, StreamInfo, StreamOptions};
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyOSError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView};
 
@@ -185,6 +186,11 @@ fn frames_of(frames: &[Bound<'_, PyArray1<u8>>]) -> PyResult<Vec<Buf>> {
         true => Ok(frames),
         false => Err(argument("frames must not overlap".into())),
     }
+}
+
+fn number(fd: Option<BorrowedFd<'_>>) -> PyResult<i32> {
+    let refused = || PyOSError::new_err("the system gave no descriptor");
+    fd.map(|fd| fd.as_raw_fd()).ok_or_else(refused)
 }
 
 fn argument(what: String) -> PyErr {
@@ -435,6 +441,13 @@ impl StreamWriter {
         Ok(found)
     }
 
+    /// A descriptor that is readable while the next bytes have room.
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        let writing = lock(py, self.0.get()?);
+        let writer = writing.writer.as_ref().ok_or_else(closed)?;
+        number(writer.fd())
+    }
+
     fn set_about(&self, py: Python<'_>, about: &[u8]) -> PyResult<()> {
         lock(py, self.0.get()?).get()?.set_about(about);
         Ok(())
@@ -594,7 +607,13 @@ impl StreamReader {
         Ok(Some((array(records.bytes()), array(records.offsets()))))
     }
 
-    /// Name, bytes and records of the whole stream, and metadata of its writer.
+    /// A descriptor that is readable while something can be had without waiting.
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        let mut slot = lock(py, self.0.get()?);
+        number(slot.as_mut().ok_or_else(closed)?.fd())
+    }
+
+    /// Name, bytes and records of the whole stream, and what its writer said of it.
     fn about<'py>(&self, py: Python<'py>) -> PyResult<(String, u64, u64, Bound<'py, PyBytes>)> {
         let slot = lock(py, self.0.get()?);
         let reader = slot.as_ref().ok_or_else(closed)?;

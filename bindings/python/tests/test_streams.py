@@ -4,6 +4,7 @@ import io
 import mmap
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
@@ -385,6 +386,34 @@ def test_a_killed_writer_leaves_an_unfinished_stream(tmp_path: Path) -> None:
     store.destroy("half")
     wait_for(lambda: store.free_bytes == free)
     assert store.open("whole").read() == b"abc"
+
+
+@pytest.mark.parametrize("compression", [None, "lz4"])
+def test_polling_says_when_there_is_something(store: StreamStore, rng: np.random.Generator, compression: str | None) -> None:
+    """All of a stream is read and written in steps that an event loop would take."""
+
+    def wait(stream: object) -> None:
+        (readable, _, _) = select.select([stream], [], [], 20)
+        assert readable == [stream]
+
+    records = [rng.bytes(1000) for _ in range(2000)]
+    with store.create("x", block=BLOCK, compression=compression) as writer:
+        for record in records:
+            wait(writer)
+            writer.write_record(record)
+    reader = store.open("x")
+    found = []
+    while len(found) < len(records):
+        wait(reader)
+        found.append(bytes(next(reader.records())))
+    assert found == records
+    wait(reader)
+    assert list(reader.records()) == []
+    reader.close()
+    with pytest.raises(errors.ClosedError):
+        reader.fileno()
+    with pytest.raises(errors.ClosedError):
+        writer.fileno()
 
 
 def test_a_fork_uses_nothing_of_its_parent(store: StreamStore) -> None:

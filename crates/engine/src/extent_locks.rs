@@ -8,7 +8,7 @@
 //! readers without a gap does not starve it. Only what a task starts passes the line, since the run
 //! of that task may be what the line waits for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
@@ -102,6 +102,19 @@ impl Claim {
             write,
             spans: Spans::List(all),
         }
+    }
+
+    /// Of ranges that are read, an extent each for all of its ranges.
+    pub(crate) fn of_ranges<'a>(
+        ranges: impl Iterator<Item = (&'a Extent, Range<u64>)>,
+    ) -> impl Iterator<Item = Claim> {
+        let mut by_extent: BTreeMap<u64, (&Extent, Vec<Range<u64>>)> = BTreeMap::new();
+        for (extent, range) in ranges {
+            let (_, all) = by_extent.entry(extent.id()).or_insert((extent, Vec::new()));
+            all.push(range);
+        }
+        let claim = |(extent, all): (&Extent, Vec<_>)| Claim::new(extent, false, all.into_iter());
+        by_extent.into_values().map(claim)
     }
 
     /// Of what some requests of a gather read, an extent each.

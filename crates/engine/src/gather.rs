@@ -5,16 +5,16 @@
 //! one batch to the next, start the next batch before waiting for the first.
 
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outcore_device::Locked;
-
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::gathering::{Gathering, Inbox, Pieces, Sink};
+use crate::gathering::{Arrived, Gathering, Inbox, Pieces, Sink};
 use crate::layout::{Item, Layout, Shape};
 use crate::memory::{FrameUse, Reservation};
+use crate::stream::Awaited;
 use crate::ticket::{self, Ticket};
 
 /// Bytes of the frames of [`Engine::gather_into`] in flight at once: a full queue of 4 KiB reads
@@ -102,21 +102,21 @@ impl Gathered {
         Ok(())
     }
 
-    /// Copies the items of these pieces to their destinations.
-    fn scatter(&self, starts: &[usize], destination: &mut [u8]) {
+    /// Hands out the items that came with these pieces.
+    fn scatter(&self, mut put: impl FnMut(usize, &[u8])) {
         for (index, piece) in self.pieces.bufs.iter().enumerate() {
             for &item in self.layout.items_of(self.pieces.first_read + index) {
                 let (_, range) = self
                     .layout
                     .find(item as usize)
                     .expect("items of a request are in it");
-                destination[starts[item as usize]..][..range.len()].copy_from_slice(&piece[range]);
+                put(item as usize, &piece[range]);
             }
         }
     }
 }
 
-fn total_len(items: &[Item<'_>]) -> usize {
+pub(crate) fn total_len(items: &[Item<'_>]) -> usize {
     items
         .iter()
         .map(|item| item.len)
@@ -128,7 +128,7 @@ fn table_bytes(items: usize) -> u64 {
     Layout::overhead_bytes(items) + (items * size_of::<usize>()) as u64
 }
 
-fn check_destination(len: usize, destination: &[u8]) -> Result<()> {
+pub(crate) fn check_destination(len: usize, destination: &[u8]) -> Result<()> {
     match len <= destination.len() {
         true => Ok(()),
         false => {
@@ -180,26 +180,23 @@ impl Arrivals {
 
     /// Waits for at most `timeout`; true if the next item, the end or an error is available.
     pub fn ready_within(&self, timeout: Duration) -> bool {
-        let quiet =
-            |state: &mut crate::gathering::Arrived| state.pieces.is_empty() && state.end.is_none();
-        let ready = || {
-            let state = self.inbox.state.locked();
-            let (mut state, _) = self
-                .inbox
-                .changed
-                .wait_timeout_while(state, timeout, quiet)
-                .expect("no panic while held");
-            !quiet(&mut state)
-        };
-        self.over || !self.fresh.is_empty() || ready()
+        self.over || !self.fresh.is_empty() || self.inbox.ready_within(timeout)
+    }
+
+    /// Readable while the next item, the end or an error can be had without waiting; `None` when
+    /// the system gave no descriptor. It is the batch's: closed with it, and not to be read from.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inbox.lock().has_fresh = !self.fresh.is_empty();
+        self.inbox.fd()
     }
 
     /// Waits for further items; false at the end.
     fn receive(&mut self) -> Result<bool> {
-        let mut state = self.inbox.state.locked();
-        while state.pieces.is_empty() && state.end.is_none() {
-            state = self.inbox.changed.wait(state).expect("no panic while held");
-        }
+        // There is nothing fresh, or this would not be asked for.
+        let mut state = self.inbox.wait_while(|state| {
+            state.has_fresh = false;
+            state.is_quiet()
+        });
         for (read, piece) in state.pieces.drain(..) {
             self.pieces.bufs[read as usize] = piece;
             self.fresh.extend(
@@ -209,6 +206,7 @@ impl Arrivals {
                     .map(|&item| item as usize),
             );
         }
+        state.has_fresh = !self.fresh.is_empty();
         match state.end.as_mut() {
             Some(end) if self.fresh.is_empty() => std::mem::replace(end, Ok(())).map(|()| false),
             _ => Ok(true),
@@ -221,13 +219,16 @@ impl Iterator for Arrivals {
 
     fn next(&mut self) -> Option<Result<usize>> {
         if let Some(item) = self.fresh.pop_front() {
+            if self.fresh.is_empty() {
+                self.inbox.lock().has_fresh = false;
+            }
             return Some(Ok(item));
         }
         if self.over {
             return None;
         }
         match self.receive() {
-            Ok(true) => self.fresh.pop_front().map(Ok),
+            Ok(true) => self.next(),
             Ok(false) => {
                 self.over = true;
                 None
@@ -266,7 +267,7 @@ impl Engine {
     /// As [`Engine::gather`].
     pub fn gather_each(&self, items: &[Item<'_>], options: &GatherOptions) -> Result<Arrivals> {
         let (layout, floor, beside) = self.lay_out(items, options)?;
-        let inbox = Arc::new(Inbox::default());
+        let inbox = Arc::new(Inbox::new(Arrived::default()));
         let part = floor.part(floor.bytes());
         let frames = 0..layout.frames.len();
         let gathering = Gathering::new(
@@ -315,33 +316,53 @@ impl Engine {
             .iter()
             .try_for_each(|item| item.extent.check(item.offset, item.len as u64))?;
         check_destination(total_len(items), destination)?;
-        // A quarter of the memory for tables; the rest is for bytes.
-        let at_once = self.budget().available() / 4 / table_bytes(1);
+        let start =
+            |end: &mut usize, item: &Item<'_>| Some(std::mem::replace(end, *end + item.len));
         let mut rest = destination;
-        for part in items.chunks(
-            usize::try_from(at_once)
-                .unwrap_or(usize::MAX)
-                .max(ITEMS_MIN),
-        ) {
+        for part in items.chunks(self.items_at_once()) {
             let (head, tail) = rest.split_at_mut(total_len(part));
-            self.gather_part(part, head, options, &mut go_on)?;
+            let starts: Vec<usize> = part.iter().scan(0, start).collect();
+            self.gather_part(part, options, &mut go_on, |item, bytes| {
+                head[starts[item]..][..bytes.len()].copy_from_slice(bytes);
+            })?;
             rest = tail;
         }
         Ok(())
     }
 
+    /// Reads items that are inside their extents, a part at a time, and hands out each.
+    pub(crate) fn gather_parts(
+        &self,
+        items: &[Item<'_>],
+        options: &GatherOptions,
+        go_on: &mut dyn FnMut() -> bool,
+        mut put: impl FnMut(usize, &[u8]),
+    ) -> Result<()> {
+        let mut first = 0;
+        for part in items.chunks(self.items_at_once()) {
+            self.gather_part(part, options, go_on, |item, bytes| put(first + item, bytes))?;
+            first += part.len();
+        }
+        Ok(())
+    }
+
+    /// A quarter of the memory for tables; the rest is for bytes.
+    fn items_at_once(&self) -> usize {
+        let at_once = self.budget().available() / 4 / table_bytes(1);
+        usize::try_from(at_once)
+            .unwrap_or(usize::MAX)
+            .max(ITEMS_MIN)
+    }
+
     fn gather_part(
         &self,
         items: &[Item<'_>],
-        destination: &mut [u8],
         options: &GatherOptions,
         go_on: &mut dyn FnMut() -> bool,
+        mut put: impl FnMut(usize, &[u8]),
     ) -> Result<()> {
-        let start =
-            |end: &mut usize, item: &Item<'_>| Some(std::mem::replace(end, *end + item.len));
         let beside = table_bytes(items.len());
         drop(self.budget().reserve_floor("gather", beside)?);
-        let starts: Vec<usize> = items.iter().scan(0, start).collect();
         let window = (self.budget().available().saturating_sub(beside) / 2).min(WINDOW_BYTES);
         let mut shape = Shape::new(options.gap_bytes, options.request_bytes);
         shape.frame_bytes =
@@ -386,7 +407,7 @@ impl Engine {
                     return Err(Error::Cancelled);
                 }
             }
-            ticket.wait()?.scatter(&starts, destination);
+            ticket.wait()?.scatter(&mut put);
             under_way -= bytes;
         }
     }

@@ -6,10 +6,10 @@
 
 use std::any::Any;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex};
 
-use outcore_device::{Buf, Completion, Locked, Op, Whole};
+use outcore_device::{Buf, Completion, Op, Whole};
 
 use crate::error::{Error, Result};
 use crate::extent_locks::{Claim, ExtentLock};
@@ -17,6 +17,7 @@ use crate::gather::Gathered;
 use crate::layout::Layout;
 use crate::memory::{Account, FrameUse, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
+use crate::stream::{Awaited, Between};
 use crate::ticket;
 use crate::written::Dated;
 
@@ -56,34 +57,36 @@ impl Drop for Pieces {
     }
 }
 
-/// Receives requests one by one.
-#[derive(Default)]
-pub(crate) struct Inbox {
-    pub(crate) state: Mutex<Arrived>,
-    pub(crate) changed: Condvar,
-}
+/// Where requests arrive one by one.
+pub(crate) type Inbox = Between<Arrived>;
 
 #[derive(Default)]
 pub(crate) struct Arrived {
     pub(crate) pieces: Vec<(u32, Buf)>,
     pub(crate) end: Option<Result<()>>,
+    /// The caller has items that it has not looked at.
+    pub(crate) has_fresh: bool,
 }
 
-impl Inbox {
-    fn deliver(&self, fresh: &mut Vec<(u32, Buf)>) {
-        if !fresh.is_empty() {
-            self.state.locked().pieces.append(fresh);
-            self.changed.notify_all();
-        }
-    }
-
-    fn end(&self, result: Result<()>) {
-        self.state.locked().end.get_or_insert(result);
-        self.changed.notify_all();
+impl Awaited for Arrived {
+    fn is_quiet(&self) -> bool {
+        !self.has_fresh && self.pieces.is_empty() && self.end.is_none()
     }
 }
 
-/// Receiver of the results.
+fn deliver(inbox: &Inbox, fresh: &mut Vec<(u32, Buf)>) {
+    if !fresh.is_empty() {
+        inbox.lock().pieces.append(fresh);
+        inbox.notify();
+    }
+}
+
+fn end(inbox: &Inbox, result: Result<()>) {
+    inbox.lock().end.get_or_insert(result);
+    inbox.notify();
+}
+
+/// Who is told.
 pub(crate) enum Sink {
     /// Told once, of the whole batch. Emptied then, so that the result does not outlive a dropped
     /// ticket.
@@ -280,7 +283,7 @@ impl Gathering {
         let bufs = std::mem::take(&mut self.bufs);
         let result = self.error.take().map_or(Ok(()), Err);
         match &mut self.sink {
-            Sink::Each(inbox) => inbox.end(result),
+            Sink::Each(inbox) => end(inbox, result),
             Sink::Whole(ticket) => {
                 // The reservation is released before the caller can see the error.
                 let floor = self.floor.take().filter(|_| result.is_ok());
@@ -303,7 +306,7 @@ impl Gathering {
             return self.closing;
         }
         if let Sink::Each(inbox) = &self.sink {
-            inbox.state.locked().pieces.clear();
+            inbox.lock().pieces.clear();
         }
         for whole in self.wholes.drain(..) {
             let frame = whole
@@ -338,7 +341,7 @@ impl Activity for Gathering {
             Some(_) => {}
         }
         if let Sink::Each(inbox) = &self.sink {
-            inbox.deliver(&mut self.fresh);
+            deliver(inbox, &mut self.fresh);
         }
         let over = self.error.is_some() || (self.started && self.frames.is_empty());
         if self.in_flight > 0 || !over {
@@ -398,7 +401,7 @@ impl Drop for Gathering {
             Sink::Whole(ticket) => ticket
                 .iter()
                 .for_each(|ticket| ticket.fill(Err(Error::Closed))),
-            Sink::Each(inbox) => inbox.end(Err(Error::Closed)),
+            Sink::Each(inbox) => end(inbox, Err(Error::Closed)),
         }
     }
 }

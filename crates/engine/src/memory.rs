@@ -12,7 +12,6 @@ mod share;
 
 use std::io;
 use std::ops::Range;
-use std::slice;
 use std::sync::Weak;
 
 use outcore_device::{Buf, Driver, Shared};
@@ -381,7 +380,11 @@ impl Memory {
 
     /// Evicts idle blocks of an extent.
     fn evict_idle(&mut self, extent_id: u64) {
-        for block in self.idle.remove_touched(extent_id, slice::from_ref(&(0..u64::MAX))) {
+        let all = 0..u64::MAX;
+        for block in self
+            .idle
+            .remove_touched(extent_id, std::slice::from_ref(&all))
+        {
             self.recycle(block);
         }
         self.idle.lives.remove(&extent_id);

@@ -6,9 +6,10 @@
 //! stream's reservation, which grows with them if the budget allows.
 
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::ops::{Deref, Range};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::extent::Extent;
 use crate::extent_locks::{Claim, ExtentLock};
 use crate::memory::{Account, FrameUse, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
-use crate::stream::{Between, Frames, Shares, StreamOptions, Supply, frame_for};
+use crate::stream::{Awaited, Between, Frames, Shares, StreamOptions, Supply, frame_for};
 
 struct State {
     /// Blocks ready for the caller.
@@ -39,6 +40,8 @@ struct State {
     quiet: bool,
     /// Number of returned frames at which the engine is woken.
     wake_at: usize,
+    /// The caller has something to go on with besides blocks.
+    has_rest: bool,
 }
 
 struct Filled {
@@ -158,11 +161,19 @@ impl Drop for Lent {
 impl ReadStream {
     /// Waits for at most `timeout`; true if the next block, the end or an error is available.
     pub fn ready_within(&self, timeout: Duration) -> bool {
-        self.over
-            || self
-                .pool
-                .between
-                .ready_within(timeout, |state| state.is_quiet())
+        self.over || self.pool.between.ready_within(timeout)
+    }
+
+    /// Readable while the next block, the end or an error can be had without waiting; `None` when
+    /// the system gave no descriptor. It is the stream's: closed with it, and not to be read from.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.pool.between.fd()
+    }
+
+    /// For a caller who makes several things of a block: while it has one of them left, the stream
+    /// counts as ready for [`ready_within`](ReadStream::ready_within) and [`fd`](ReadStream::fd).
+    pub fn has_rest(&self, has_rest: bool) {
+        self.pool.between.lock().has_rest = has_rest;
     }
 
     /// The next block, if it is available and fits into the reservation beside those that the
@@ -184,7 +195,7 @@ impl ReadStream {
 
     fn take(&mut self) -> Result<Option<Lent>> {
         self.reserve_one_more()?;
-        let mut state = self.pool.between.wait_while(State::is_quiet);
+        let mut state = self.pool.between.wait_while(|state| state.must_wait());
         if let Some(filled) = state.filled.pop_front() {
             state.lent += 1;
             return Ok(Some(Lent {
@@ -192,13 +203,9 @@ impl ReadStream {
                 pool: Arc::clone(&self.pool),
             }));
         }
-        match state.end.as_mut() {
-            Some(end) => {
-                self.over = true;
-                std::mem::replace(end, Ok(())).map(|()| None)
-            }
-            None => unreachable!("waited for"),
-        }
+        let end = state.end.as_mut().expect("waited for");
+        self.over = true;
+        std::mem::replace(end, Ok(())).map(|()| None)
     }
 
     /// Reserves the frames that the caller holds, and one more for the next block.
@@ -223,16 +230,22 @@ impl ReadStream {
 }
 
 impl State {
-    /// From here on, this many returned frames wake the engine. False if that many have been
-    /// returned already: their return woke no thread.
+    /// True when the caller can only wait for the next block.
+    fn must_wait(&self) -> bool {
+        self.filled.is_empty() && self.end.is_none() && self.lent < self.least
+    }
+
+    /// From here on, this many returned frames wake the engine. False when as many are there
+    /// already: their return woke no thread.
     fn wakes_at(&mut self, frames: usize) -> bool {
         self.wake_at = frames;
         self.returned.len() < frames
     }
+}
 
-    /// True if the caller can only wait.
-    fn is_quiet(&mut self) -> bool {
-        self.filled.is_empty() && self.end.is_none() && self.lent < self.least
+impl Awaited for State {
+    fn is_quiet(&self) -> bool {
+        !self.has_rest && self.must_wait()
     }
 }
 
@@ -363,11 +376,14 @@ impl Engine {
             closed: false,
             quiet: false,
             wake_at: 1,
+            has_rest: false,
         };
         let between = Arc::new(Between::new(state));
         let reader = Reader {
             between: Arc::clone(&between),
-            extent_lock: ExtentLock::new(claims(parts)),
+            extent_lock: ExtentLock::new(Claim::of_ranges(
+                parts.iter().map(|(extent, range)| (extent, range.clone())),
+            )),
             parts: parts.to_vec(),
             part: 0,
             position: parts.first().map_or(0, |(_, range)| range.start),
@@ -402,17 +418,6 @@ impl Engine {
             })
         })
     }
-}
-
-/// An extent each, for all of its ranges.
-fn claims(parts: &[(Extent, Range<u64>)]) -> impl Iterator<Item = Claim> {
-    let mut by_extent: BTreeMap<u64, (&Extent, Vec<Range<u64>>)> = BTreeMap::new();
-    for (extent, range) in parts {
-        let (_, ranges) = by_extent.entry(extent.id()).or_insert((extent, Vec::new()));
-        ranges.push(range.clone());
-    }
-    let claim = |(extent, ranges): (&Extent, Vec<_>)| Claim::new(extent, false, ranges.into_iter());
-    by_extent.into_values().map(claim)
 }
 
 enum Slot {
@@ -737,6 +742,7 @@ mod tests {
             closed: false,
             quiet: false,
             wake_at: 2,
+            has_rest: false,
         };
         state.returned.push(Buf::anonymous(4096).unwrap());
         assert!(state.wakes_at(2), "its wake is still to come");

@@ -8,12 +8,15 @@
 //! ([`Supply::Elastic`]). It keeps the others until their memory is reclaimed: prefetched blocks
 //! that were not handed out are evicted, and read again later.
 
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::BorrowedFd;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use outcore_device::{Buf, Locked};
 
 use crate::error::{Error, Result};
+use crate::event::Event;
 use crate::extent::Extent;
 use crate::memory::{Memory, frame_bytes};
 
@@ -177,22 +180,64 @@ pub(crate) fn frame_for(block_bytes: usize, extent: &Extent, start: u64) -> usiz
     frame_bytes(sectors) as usize
 }
 
-/// State shared by the two halves of a stream, with a condition variable for either.
-pub(crate) struct Between<T> {
-    state: Mutex<T>,
-    changed: Condvar,
+/// State of which a caller may wait for something.
+pub(crate) trait Awaited {
+    /// Whether the caller can only wait.
+    fn is_quiet(&self) -> bool;
 }
 
-impl<T> Between<T> {
+/// State between the two halves of a stream, and what either waits for.
+pub(crate) struct Between<T: Awaited> {
+    state: Mutex<T>,
+    changed: Condvar,
+    /// Made on first request. Readable while the state is not quiet.
+    event: OnceLock<Option<Event>>,
+}
+
+/// The state, locked. The descriptor follows it whoever changes it.
+pub(crate) struct Guard<'a, T: Awaited> {
+    state: MutexGuard<'a, T>,
+    event: &'a OnceLock<Option<Event>>,
+}
+
+impl<T: Awaited> Deref for Guard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.state
+    }
+}
+
+impl<T: Awaited> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.state
+    }
+}
+
+impl<T: Awaited> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        if let Some(Some(event)) = self.event.get() {
+            event.set(!self.state.is_quiet());
+        }
+    }
+}
+
+impl<T: Awaited> Between<T> {
     pub(crate) fn new(state: T) -> Between<T> {
         Between {
             state: Mutex::new(state),
             changed: Condvar::new(),
+            event: OnceLock::new(),
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        self.state.locked()
+    fn guard<'a>(&'a self, state: MutexGuard<'a, T>) -> Guard<'a, T> {
+        let event = &self.event;
+        Guard { state, event }
+    }
+
+    pub(crate) fn lock(&self) -> Guard<'_, T> {
+        self.guard(self.state.locked())
     }
 
     pub(crate) fn notify(&self) {
@@ -200,22 +245,28 @@ impl<T> Between<T> {
     }
 
     /// Waits while `quiet`.
-    pub(crate) fn wait_while(&self, quiet: impl FnMut(&mut T) -> bool) -> MutexGuard<'_, T> {
-        self.changed
-            .wait_while(self.lock(), quiet)
-            .expect("no panic while held")
+    pub(crate) fn wait_while(&self, quiet: impl FnMut(&mut T) -> bool) -> Guard<'_, T> {
+        let state = self
+            .changed
+            .wait_while(self.state.locked(), quiet)
+            .expect("no panic while held");
+        self.guard(state)
     }
 
-    /// As `wait_while`, for at most `timeout`; true if the condition has ended.
-    pub(crate) fn ready_within(
-        &self,
-        timeout: Duration,
-        mut quiet: impl FnMut(&mut T) -> bool,
-    ) -> bool {
-        let (mut state, _) = self
+    /// Waits for at most `timeout`; true when the caller need not wait.
+    pub(crate) fn ready_within(&self, timeout: Duration) -> bool {
+        let (state, _) = self
             .changed
-            .wait_timeout_while(self.lock(), timeout, &mut quiet)
+            .wait_timeout_while(self.state.locked(), timeout, |state| state.is_quiet())
             .expect("no panic while held");
-        !quiet(&mut state)
+        !state.is_quiet()
+    }
+
+    /// Readable while the caller need not wait; `None` when the system gave no descriptor.
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        // Set when the lock is let go of: no change passes unseen.
+        let _state = self.lock();
+        let event = self.event.get_or_init(|| Event::new().ok());
+        event.as_ref().map(Event::fd)
     }
 }

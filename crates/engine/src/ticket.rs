@@ -1,7 +1,6 @@
 //! The handle of a call in progress: wait for it, poll it, cancel it.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 use outcore_device::Locked;
 
 use crate::error::{Error, Result};
+use crate::event::Event;
 
 /// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,44 +31,6 @@ pub(crate) struct Shared<T> {
     start: Instant,
     /// Created on first request, under the lock of the slot.
     event: OnceLock<Option<Event>>,
-}
-
-/// A descriptor that becomes readable once it is signalled.
-struct Event {
-    readable: OwnedFd,
-    #[cfg(not(target_os = "linux"))]
-    writable: OwnedFd,
-}
-
-#[cfg(target_os = "linux")]
-impl Event {
-    fn new() -> io::Result<Event> {
-        use rustix::event::{EventfdFlags, eventfd};
-        Ok(Event {
-            readable: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        })
-    }
-
-    fn ring(&self) {
-        // The counter cannot overflow from one write.
-        let _ = rustix::io::write(&self.readable, &1u64.to_ne_bytes());
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-impl Event {
-    fn new() -> io::Result<Event> {
-        let (readable, writable) = rustix::pipe::pipe()?;
-        for end in [&readable, &writable] {
-            rustix::io::fcntl_setfd(end, rustix::io::FdFlags::CLOEXEC)?;
-        }
-        Ok(Event { readable, writable })
-    }
-
-    fn ring(&self) {
-        // One byte has room in any pipe.
-        let _ = rustix::io::write(&self.writable, &[1]);
-    }
 }
 
 enum Slot<T> {
@@ -104,7 +66,7 @@ impl<T> Shared<T> {
             *slot = Slot::Full(result);
             self.filled.notify_all();
             if let Some(Some(event)) = self.event.get() {
-                event.ring();
+                event.set(true);
             }
         }
     }
@@ -193,15 +155,11 @@ impl<T> Ticket<T> {
         let made = || {
             let event = Event::new().ok()?;
             if !matches!(*slot, Slot::Empty) {
-                event.ring();
+                event.set(true);
             }
             Some(event)
         };
-        self.shared
-            .event
-            .get_or_init(made)
-            .as_ref()
-            .map(|event| event.readable.as_fd())
+        self.shared.event.get_or_init(made).as_ref().map(Event::fd)
     }
 }
 

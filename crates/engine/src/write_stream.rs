@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use crate::memory::{Account, FrameUse, Reservation};
 use crate::pump::{Activity, Core, Mailbox};
 use crate::region::ExtentRef;
 use crate::sectors::{Sectors, Transfer};
-use crate::stream::{Between, Frames, StreamOptions, Supply};
+use crate::stream::{Awaited, Between, Frames, StreamOptions, Supply};
 
 /// Bytes for shared sectors: the two at the ends, and the device's content to merge with.
 const EDGE_BYTES: u64 = 64 << 10;
@@ -36,6 +37,8 @@ struct State {
     full: VecDeque<Full>,
     /// The first error.
     error: Option<Error>,
+    /// The caller has one that it fills.
+    begun: bool,
     /// No block comes after those in `full`.
     finishing: bool,
     /// All blocks are written.
@@ -44,6 +47,17 @@ struct State {
     closed: bool,
     /// The engine's half has ended.
     over: bool,
+}
+
+impl Awaited for State {
+    fn is_quiet(&self) -> bool {
+        let waits = if self.finishing {
+            !self.done
+        } else {
+            !self.begun && self.free.is_empty()
+        };
+        waits && self.error.is_none()
+    }
 }
 
 struct Full {
@@ -104,9 +118,14 @@ impl WriteStream {
     /// end of the extent.
     pub fn buffer(&mut self) -> Result<&mut [u8]> {
         self.extent.check(self.position, 1)?;
-        if let Some(error) = &self.between.lock().error {
+        let state = self.between.lock();
+        if let Some(error) = &state.error {
             return Err(error.again());
         }
+        if state.finishing {
+            return Err(Error::Closed);
+        }
+        drop(state);
         if self.current.is_none() {
             self.current = Some(self.begin()?);
         }
@@ -119,12 +138,12 @@ impl WriteStream {
     }
 
     fn begin(&mut self) -> Result<Full> {
-        let quiet = |state: &mut State| state.free.is_empty() && state.error.is_none();
-        let mut state = self.between.wait_while(quiet);
+        let mut state = self.between.wait_while(|state| state.is_quiet());
         if let Some(error) = &state.error {
             return Err(error.again());
         }
         let frame = state.free.pop().expect("waited for");
+        state.begun = true;
         drop(state);
         Ok(self.full(frame))
     }
@@ -180,13 +199,20 @@ impl WriteStream {
 
     /// Waits for at most `timeout`; true if [`buffer`](WriteStream::buffer) would not wait.
     pub fn ready_within(&self, timeout: Duration) -> bool {
-        let quiet = |state: &mut State| state.free.is_empty() && state.error.is_none();
-        self.current.is_some() || self.between.ready_within(timeout, quiet)
+        self.between.ready_within(timeout)
+    }
+
+    /// Readable while [`buffer`](WriteStream::buffer) would not wait or, after
+    /// [`end`](WriteStream::end), [`finish`](WriteStream::finish); `None` when the system gave no
+    /// descriptor. It is the stream's: closed with it, and not to be read from.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.between.fd()
     }
 
     fn send(&mut self, finishing: bool) -> Result<()> {
         let mut state = self.between.lock();
         state.finishing |= finishing;
+        state.begun = false;
         state.full.extend(self.current.take());
         let result = state
             .error
@@ -197,16 +223,24 @@ impl WriteStream {
         result
     }
 
-    /// Writes the rest and waits until the device has written everything. It is durable once the
+    /// Sends the rest on its way, and nothing comes after it: what is left is to
+    /// [`finish`](WriteStream::finish), which need not wait once the stream is
+    /// [ready](WriteStream::ready_within).
+    ///
+    /// # Errors
+    /// The first one of this stream.
+    pub fn end(&mut self) -> Result<()> {
+        self.send(true)
+    }
+
+    /// Writes the rest and waits until the device has taken everything. It is durable once the
     /// device was flushed.
     ///
     /// # Errors
     /// The first error of this stream.
     pub fn finish(mut self) -> Result<()> {
         self.send(true)?;
-        let state = self
-            .between
-            .wait_while(|state| !state.done && state.error.is_none());
+        let state = self.between.wait_while(|state| state.is_quiet());
         state
             .error
             .as_ref()
@@ -288,6 +322,7 @@ impl Engine {
             free: given,
             full: VecDeque::new(),
             error: None,
+            begun: false,
             finishing: false,
             done: false,
             closed: false,

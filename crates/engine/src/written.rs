@@ -166,7 +166,10 @@ impl History {
 }
 
 #[cfg(test)]
-#[expect(clippy::single_range_in_vec_init, reason = "a list of ranges with one")]
+#[allow(
+    clippy::single_range_in_vec_init,
+    reason = "a list of one range is meant"
+)]
 mod tests {
     use std::sync::Arc;
 

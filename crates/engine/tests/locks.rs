@@ -1,4 +1,8 @@
 //! What goes on at once on one extent, and what a write leaves known.
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "a list of one range is meant"
+)]
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 //! read into.
 
 use std::ops::{Deref, Range};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,6 +63,8 @@ pub struct StreamReader {
     /// What of a stream that goes as it is read has not gone yet.
     over: Option<Range<u64>>,
     has_failed: bool,
+    /// Its descriptor was asked for, and has to follow.
+    is_polled: bool,
 }
 
 /// Bytes of a stream in the order in which they were written: a block, or a chunk of one that was
@@ -294,6 +297,7 @@ impl StreamReader {
             current: None,
             over: None,
             has_failed: false,
+            is_polled: false,
         })
     }
 
@@ -331,6 +335,20 @@ impl StreamReader {
         self.chunks.is_some() || self.deferred.is_some() || self.blocks.ready_within(timeout)
     }
 
+    /// What was brought from the device already.
+    fn has_rest(&self) -> bool {
+        let records = self.waiting.is_some() || self.current.is_some();
+        records || self.chunks.is_some() || self.deferred.is_some()
+    }
+
+    /// Readable while the next call would not wait for the device, for poll and event loops; `None`
+    /// when the system gave no descriptor. It is closed with the stream, and not to be read from.
+    pub fn fd(&mut self) -> Option<BorrowedFd<'_>> {
+        self.is_polled = true;
+        self.blocks.has_rest(self.has_rest());
+        self.blocks.fd()
+    }
+
     /// The next bytes, as many as lie together in memory; `None` at the end.
     ///
     /// # Errors
@@ -348,6 +366,9 @@ impl StreamReader {
             });
         }
         let done = act(self);
+        if self.is_polled {
+            self.blocks.has_rest(self.has_rest());
+        }
         self.has_failed = matches!(&done, Err(error) if !matches!(error, Error::Lent { .. }));
         done
     }

@@ -1,6 +1,7 @@
 //! Writing a stream: data and ends of records into the memory of blocks, blocks into a chain.
 
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use outcore_core::{Error, Result, Session};
@@ -157,6 +158,13 @@ impl StreamWriter {
     /// Waits for at most `timeout`; true when the next call would not wait for the device.
     pub fn ready_within(&self, timeout: Duration) -> bool {
         self.chain.stream.ready_within(timeout)
+    }
+
+    /// Readable while what [`ready_within`](StreamWriter::ready_within) tells is true, for poll and
+    /// event loops; `None` when the system gave no descriptor. It is closed with the stream, and
+    /// not to be read from.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.chain.stream.fd()
     }
 
     /// Memory for the next bytes, at least one: the block's own, or, of a compressed stream, the
