@@ -45,8 +45,8 @@ class Origin:
 
     def open(self, session: Session) -> _native.Matrix:
         if self.raw is None:
-            return session._engine.open(self.path, self.interrupted)
-        return session._engine.open_raw(self.path, *self.raw)
+            return _native.open_matrix(session._engine, self.path, self.interrupted)
+        return _native.open_raw(session._engine, self.path, *self.raw)
 
 
 @dataclass(frozen=True)

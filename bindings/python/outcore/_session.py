@@ -315,7 +315,7 @@ class Session:
             raise ArgumentError(f"mode must be 'x' (a new file) or 'w' (which replaces one), not {mode!r}")
         absolute = full_path(path)
         try:
-            matrix = self._inner.create(absolute, type_name(dtype), shape_of(shape), order, mode == "w")
+            matrix = _native.create_matrix(self._inner, absolute, type_name(dtype), shape_of(shape), order, mode == "w")
         except ExistsError as error:
             raise ExistsError(f"{error}; mode='w' replaces it", object=absolute) from None
         return Array(self, matrix, Origin(absolute))
@@ -346,7 +346,7 @@ class Session:
         """A new file written in pieces, which gets its name when it is complete."""
         from ._array import Array, Origin
 
-        draft = self._engine.draft(path, kind, shape_of(values.shape), order)
+        draft = _native.draft_matrix(self._engine, path, kind, shape_of(values.shape), order)
         try:
             Array(self, draft, None)._assign(..., values, progress)
             draft.finish()
@@ -514,7 +514,7 @@ def settings_of(
     """The arguments of `Session`, checked."""
     whole = isinstance(threads, int) and not isinstance(threads, bool)
     if threads is not None and not (whole and 1 <= threads <= MOST_THREADS):
-        raise ArgumentError(f"threads must be a integer from 1 to {MOST_THREADS}, or None for one a core, not {threads!r}")
+        raise ArgumentError(f"threads must be an integer from 1 to {MOST_THREADS}, or None for one a core, not {threads!r}")
     return Settings(
         memory_bytes=None if memory is None else parse_bytes(memory),
         scratch=None if scratch is None else full_path(scratch),

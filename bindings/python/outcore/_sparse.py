@@ -66,7 +66,7 @@ class Sparse(Stored[_native.SparseMatrix]):
 
     @classmethod
     def _open(cls, session: Session, path: str, lines: tuple[int, int] | None = None, turned: bool = False) -> Sparse:
-        matrix = session._engine.open_sparse(path)
+        matrix = _native.open_sparse(session._engine, path)
         return cls(session, _part(matrix, lines, turned), path, lines, turned)
 
     @classmethod
@@ -80,7 +80,7 @@ class Sparse(Stored[_native.SparseMatrix]):
 
     def _reopened(self) -> _native.SparseMatrix:
         assert self._path is not None, "only what has a path is opened again"
-        return _part(self._session._engine.open_sparse(self._path), self._lines, self._turned)
+        return _part(_native.open_sparse(self._session._engine, self._path), self._lines, self._turned)
 
     # What it is
 

@@ -9,11 +9,10 @@ use numpy::{
     Element as NumpyElement, PyArray1, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods,
     PyUntypedArray, PyUntypedArrayMethods, dtype,
 };
-use outcore::{Buf, DType, Element, Error, Memory, Operand};
+use outcore::{Buf, DType, Element, Error, Memory};
 use pyo3::prelude::*;
 
 use crate::error::to_python;
-use crate::matrix::Matrix;
 
 /// Bytes of an array, kept alive by the array.
 struct Adopted {
@@ -51,7 +50,7 @@ fn pointer_of<T: NumpyElement>(array: &Bound<'_, PyUntypedArray>) -> Option<*mut
 }
 
 /// The first `len` bytes from the start of the array; its type has been checked.
-fn adopt(array: &Bound<'_, PyUntypedArray>, len: usize) -> Buf {
+pub(crate) fn adopt(array: &Bound<'_, PyUntypedArray>, len: usize) -> Buf {
     let floats = pointer_of::<f32>(array).or_else(|| pointer_of::<f64>(array));
     let integers = || {
         pointer_of::<i32>(array)
@@ -160,66 +159,6 @@ fn contiguous_bytes(array: &Bound<'_, PyUntypedArray>) -> PyResult<usize> {
     }
 }
 
-/// A matrix on SSD, or an array of one or two dimensions whose rows or columns are contiguous and
-/// do not run backwards.
-pub(crate) fn operand(value: &Bound<'_, PyAny>) -> PyResult<Operand> {
-    if let Ok(matrix) = value.cast::<Matrix>() {
-        return Ok(Operand::Stored(matrix.get().array()?.clone()));
-    }
-    let array = value.cast::<PyUntypedArray>()?;
-    let dtype = element_type(array)?;
-    let (rows, cols, row_step, col_step) = match (array.shape(), array.strides()) {
-        (&[rows], &[step]) => (rows, 1, step, dtype.bytes() as isize),
-        (&[rows, cols], &[row_step, col_step]) => (rows, cols, row_step, col_step),
-        _ => return Err(argument("the array has neither one nor two dimensions")),
-    };
-    let (row_stride, col_stride) = strides(rows, cols, row_step, col_step, dtype)
-        .filter(|_| array.is_aligned())
-        .ok_or_else(|| argument("the array is not aligned, its rows and columns both have gaps, or they run backwards"))?;
-    let elements = if rows == 0 || cols == 0 {
-        0
-    } else {
-        (rows as u64 - 1) * row_stride + (cols as u64 - 1) * col_stride + 1
-    };
-    let bytes = adopt(array, (elements * dtype.bytes()) as usize).freeze();
-    Ok(Operand::Memory {
-        bytes,
-        dtype,
-        rows: rows as u64,
-        cols: cols as u64,
-        row_stride,
-        col_stride,
-    })
-}
-
 fn argument(what: &str) -> PyErr {
     to_python(Error::Value { what: what.into() })
-}
-
-/// Strides in elements. NumPy gives a dimension of length 1 an arbitrary stride, so a fitting one
-/// is chosen.
-fn strides(
-    rows: usize,
-    cols: usize,
-    row_step: isize,
-    col_step: isize,
-    dtype: DType,
-) -> Option<(u64, u64)> {
-    if rows == 0 || cols == 0 {
-        return Some((cols.max(1) as u64, 1));
-    }
-    let size = dtype.bytes() as isize;
-    let elements = |step: isize| (step >= 0 && step % size == 0).then_some((step / size) as u64);
-    let (row, col) = match (rows > 1, cols > 1) {
-        (true, true) => (elements(row_step)?, elements(col_step)?),
-        (true, false) => (elements(row_step)?, 1),
-        (false, true) => match elements(col_step)? {
-            1 => (cols as u64, 1),
-            gap => (1, gap),
-        },
-        (false, false) => (1, 1),
-    };
-    let by_rows = col == 1 && row >= cols as u64;
-    let by_columns = row == 1 && col >= rows as u64;
-    (by_rows || by_columns).then_some((row, col))
 }

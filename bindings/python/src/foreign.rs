@@ -12,7 +12,8 @@ use pyo3::types::PyDict;
 use crate::adopted::values_of;
 use crate::error::to_python;
 use crate::job::{Job, nothing};
-use crate::session::{self, Session};
+use crate::names::type_of;
+use crate::session::Session;
 use crate::sparse::{self, SparseMatrix};
 
 /// Imports foreign files into a new sparse matrix; `options` are those of the format.
@@ -30,7 +31,7 @@ pub(crate) fn import_sparse(
     resume: bool,
     checkpoint_bytes: u64,
 ) -> PyResult<Job> {
-    let (session, dtype): (_, DType) = (session.get()?, session::element_type(dtype)?);
+    let (session, dtype): (_, DType) = (session.get()?, type_of(dtype)?);
     let format = imported(kind, options)?;
     let options = Options {
         format,

@@ -29,6 +29,7 @@ mod job;
 mod kmeans;
 mod linalg;
 mod matrix;
+mod names;
 mod owned;
 mod pca;
 mod reader;
@@ -58,7 +59,7 @@ mod _native {
         axpby, column_norms, column_statistics, gemm, reduce, row_norms, scale, syrk,
     };
     #[pymodule_export]
-    use crate::matrix::{Matrix, convert};
+    use crate::matrix::{Matrix, convert, create_matrix, draft_matrix, open_matrix, open_raw};
     #[pymodule_export]
     use crate::pca::{affine, pca_fit};
     #[pymodule_export]
@@ -69,7 +70,7 @@ mod _native {
     use crate::session::{Session, memory_allowed};
     #[pymodule_export]
     use crate::sparse::{
-        SparseMatrix, csrcsc, csrmm, gram_product, project, sparse_column_statistics,
+        SparseMatrix, csrcsc, csrmm, gram_product, open_sparse, project, sparse_column_statistics,
         sparse_in_memory, sparse_row_norms, sparse_scaled, sparse_tiled,
     };
     #[pymodule_export]

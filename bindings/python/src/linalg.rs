@@ -6,10 +6,10 @@ use outcore::{ColumnStatistics, Error, Norm, Operand};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::adopted::{destination, element_type, operand};
+use crate::adopted::{destination, element_type};
 use crate::error::to_python;
 use crate::job::{Job, nothing, number, numbers};
-use crate::matrix::{self, Matrix, output};
+use crate::matrix::{self, Matrix, operand, output};
 use crate::session::Session;
 
 /// An operand from Python, transposed if requested.

@@ -2,15 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use numpy::PyUntypedArray;
-use outcore::{Array, Order, Output};
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
+use outcore::{Array, DType, Error, Operand, Order, Output};
 use pyo3::prelude::*;
 
-use crate::adopted::{destination, element_type, operand, source};
+use crate::adopted::{adopt, destination, element_type, source};
 use crate::error::to_python;
 use crate::job::{Job, nothing};
+use crate::names::{order_of, type_of};
 use crate::owned::Owned;
-use crate::session::{self, Session};
+use crate::session::Session;
 
 /// A matrix or vector on SSD, or a view of one.
 #[pyclass(frozen, module = "outcore._native")]
@@ -103,6 +104,89 @@ impl Matrix {
     }
 }
 
+/// Opens a `.npy` file, or a raw one with its description beside it; `interrupted` also one left
+/// half written.
+#[pyfunction]
+pub(crate) fn open_matrix(
+    py: Python<'_>,
+    session: &Session,
+    path: PathBuf,
+    interrupted: bool,
+) -> PyResult<Matrix> {
+    let session = session.get()?;
+    let open = || {
+        if interrupted {
+            Array::open_interrupted(session, &path)
+        } else {
+            Array::open(session, &path)
+        }
+    };
+    py.detach(open).map(Matrix::new).map_err(to_python)
+}
+
+/// Opens a raw file.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "the description of a raw file")]
+pub(crate) fn open_raw(
+    py: Python<'_>,
+    session: &Session,
+    path: PathBuf,
+    dtype: &str,
+    shape: Vec<u64>,
+    order: &str,
+    offset: u64,
+    leading_dimension: Option<u64>,
+) -> PyResult<Matrix> {
+    let (session, dtype, order) = (session.get()?, type_of(dtype)?, order_of(order)?);
+    let open = || {
+        Array::open_raw(
+            session,
+            &path,
+            dtype,
+            &shape,
+            order,
+            offset,
+            leading_dimension,
+        )
+    };
+    py.detach(open).map(Matrix::new).map_err(to_python)
+}
+
+/// A new `.npy` file of zeros; `replace` also one that has the name.
+#[pyfunction]
+pub(crate) fn create_matrix(
+    py: Python<'_>,
+    session: &Session,
+    path: PathBuf,
+    dtype: &str,
+    shape: Vec<u64>,
+    order: &str,
+    replace: bool,
+) -> PyResult<Matrix> {
+    let (session, dtype, order) = (session.get()?, type_of(dtype)?, order_of(order)?);
+    let create = || match replace {
+        true => Array::create(session, &path, dtype, &shape, order),
+        false => Array::create_new(session, &path, dtype, &shape, order),
+    };
+    py.detach(create).map(Matrix::new).map_err(to_python)
+}
+
+/// A new `.npy` file of zeros that has its name when it is finished.
+#[pyfunction]
+pub(crate) fn draft_matrix(
+    py: Python<'_>,
+    session: &Session,
+    path: PathBuf,
+    dtype: &str,
+    shape: Vec<u64>,
+    order: &str,
+) -> PyResult<Matrix> {
+    let (session, dtype, order) = (session.get()?, type_of(dtype)?, order_of(order)?);
+    py.detach(|| Array::draft(session, &path, dtype, &shape, order))
+        .map(Matrix::new)
+        .map_err(to_python)
+}
+
 /// Converts a matrix for Python.
 pub(crate) fn made(py: Python<'_>, array: Array) -> PyResult<Py<PyAny>> {
     Ok(Matrix::new(array).into_pyobject(py)?.into_any().unbind())
@@ -118,11 +202,7 @@ pub(crate) fn convert(
     dtype: &str,
     order: &str,
 ) -> PyResult<Job> {
-    let (session, dtype, order) = (
-        session.get()?,
-        session::element_type(dtype)?,
-        session::order_of(order)?,
-    );
+    let (session, dtype, order) = (session.get()?, type_of(dtype)?, order_of(order)?);
     let (x, out) = (operand(x)?, output(out)?);
     Job::new(
         py.detach(|| outcore::convert(session, x, out, dtype, order)),
@@ -134,7 +214,7 @@ fn check_type(array: &Array, memory: &Bound<'_, PyUntypedArray>) -> PyResult<()>
     let found = element_type(memory)?;
     match found == array.dtype() {
         true => Ok(()),
-        false => Err(to_python(outcore::Error::DType {
+        false => Err(to_python(Error::DType {
             what: format!(
                 "{} is {}, the array in memory {found}",
                 array.name(),
@@ -153,4 +233,68 @@ pub(crate) fn output(out: Option<Bound<'_, PyAny>>) -> PyResult<Output> {
         Ok(matrix) => Ok(Output::InPlace(matrix.get().array()?.clone())),
         Err(_) => Ok(Output::New(out.extract::<PathBuf>()?)),
     }
+}
+
+/// A matrix on SSD, or an array of one or two dimensions whose rows or columns are contiguous and
+/// do not run backwards.
+pub(crate) fn operand(value: &Bound<'_, PyAny>) -> PyResult<Operand> {
+    if let Ok(matrix) = value.cast::<Matrix>() {
+        return Ok(Operand::Stored(matrix.get().array()?.clone()));
+    }
+    let array = value.cast::<PyUntypedArray>()?;
+    let dtype = element_type(array)?;
+    let (rows, cols, row_step, col_step) = match (array.shape(), array.strides()) {
+        (&[rows], &[step]) => (rows, 1, step, dtype.bytes() as isize),
+        (&[rows, cols], &[row_step, col_step]) => (rows, cols, row_step, col_step),
+        _ => return Err(argument("the array has neither one nor two dimensions")),
+    };
+    let (row_stride, col_stride) = strides(rows, cols, row_step, col_step, dtype)
+        .filter(|_| array.is_aligned())
+        .ok_or_else(|| argument("the array is not aligned, its rows and columns both have gaps, or they run backwards"))?;
+    let elements = if rows == 0 || cols == 0 {
+        0
+    } else {
+        (rows as u64 - 1) * row_stride + (cols as u64 - 1) * col_stride + 1
+    };
+    let bytes = adopt(array, (elements * dtype.bytes()) as usize).freeze();
+    Ok(Operand::Memory {
+        bytes,
+        dtype,
+        rows: rows as u64,
+        cols: cols as u64,
+        row_stride,
+        col_stride,
+    })
+}
+
+fn argument(what: &str) -> PyErr {
+    to_python(Error::Value { what: what.into() })
+}
+
+/// Strides in elements. NumPy gives a dimension of length 1 an arbitrary stride, so a fitting one
+/// is chosen.
+fn strides(
+    rows: usize,
+    cols: usize,
+    row_step: isize,
+    col_step: isize,
+    dtype: DType,
+) -> Option<(u64, u64)> {
+    if rows == 0 || cols == 0 {
+        return Some((cols.max(1) as u64, 1));
+    }
+    let size = dtype.bytes() as isize;
+    let elements = |step: isize| (step >= 0 && step % size == 0).then_some((step / size) as u64);
+    let (row, col) = match (rows > 1, cols > 1) {
+        (true, true) => (elements(row_step)?, elements(col_step)?),
+        (true, false) => (elements(row_step)?, 1),
+        (false, true) => match elements(col_step)? {
+            1 => (cols as u64, 1),
+            gap => (1, gap),
+        },
+        (false, false) => (1, 1),
+    };
+    let by_rows = col == 1 && row >= cols as u64;
+    let by_columns = row == 1 && col >= rows as u64;
+    (by_rows || by_columns).then_some((row, col))
 }

@@ -7,8 +7,8 @@ use outcore::pca::{self, Components, Pca};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::adopted::operand;
 use crate::job::Job;
+use crate::matrix::operand;
 use crate::matrix::{self, output};
 use crate::session::Session;
 

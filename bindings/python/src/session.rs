@@ -4,16 +4,14 @@ use std::path::PathBuf;
 
 use numpy::PyUntypedArray;
 use outcore::sparse::Integers;
-use outcore::{Array, Blas, Choice, DType, Error, Order, Settings, Sparse};
+use outcore::{Blas, Choice, Error, Settings, Sparse};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::adopted::integers;
 use crate::error::to_python;
 use crate::job::{Job, nothing};
-use crate::matrix::Matrix;
 use crate::owned::Owned;
-use crate::sparse::SparseMatrix;
 use crate::trace::Trace;
 
 /// Budget, threads, scratch folder and open files.
@@ -64,88 +62,6 @@ impl Session {
     fn part(&self, memory_bytes: u64) -> PyResult<Session> {
         let part = self.get()?.part(memory_bytes).map_err(to_python)?;
         Ok(Session(Owned::new(part)))
-    }
-
-    /// Opens a `.npy` file, or a raw one with its description beside it; `interrupted` also one
-    /// left half written.
-    fn open(&self, py: Python<'_>, path: PathBuf, interrupted: bool) -> PyResult<Matrix> {
-        let session = self.get()?;
-        let open = || {
-            if interrupted {
-                Array::open_interrupted(session, &path)
-            } else {
-                Array::open(session, &path)
-            }
-        };
-        py.detach(open).map(Matrix::new).map_err(to_python)
-    }
-
-    /// Opens a sparse matrix, a folder.
-    fn open_sparse(&self, py: Python<'_>, path: PathBuf) -> PyResult<SparseMatrix> {
-        let session = self.get()?;
-        py.detach(|| Sparse::open(session, &path))
-            .map(SparseMatrix::new)
-            .map_err(to_python)
-    }
-
-    /// Opens a raw file.
-    #[expect(clippy::too_many_arguments, reason = "what describes a raw file")]
-    fn open_raw(
-        &self,
-        py: Python<'_>,
-        path: PathBuf,
-        dtype: &str,
-        shape: Vec<u64>,
-        order: &str,
-        offset: u64,
-        leading_dimension: Option<u64>,
-    ) -> PyResult<Matrix> {
-        let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
-        let open = || {
-            Array::open_raw(
-                session,
-                &path,
-                dtype,
-                &shape,
-                order,
-                offset,
-                leading_dimension,
-            )
-        };
-        py.detach(open).map(Matrix::new).map_err(to_python)
-    }
-
-    /// A new `.npy` file of zeros; `replace` also one that has the name.
-    fn create(
-        &self,
-        py: Python<'_>,
-        path: PathBuf,
-        dtype: &str,
-        shape: Vec<u64>,
-        order: &str,
-        replace: bool,
-    ) -> PyResult<Matrix> {
-        let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
-        let create = || match replace {
-            true => Array::create(session, &path, dtype, &shape, order),
-            false => Array::create_new(session, &path, dtype, &shape, order),
-        };
-        py.detach(create).map(Matrix::new).map_err(to_python)
-    }
-
-    /// A new `.npy` file of zeros that has its name when it is finished.
-    fn draft(
-        &self,
-        py: Python<'_>,
-        path: PathBuf,
-        dtype: &str,
-        shape: Vec<u64>,
-        order: &str,
-    ) -> PyResult<Matrix> {
-        let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
-        py.detach(|| Array::draft(session, &path, dtype, &shape, order))
-            .map(Matrix::new)
-            .map_err(to_python)
     }
 
     /// Takes a file for whole that a writer in place has left half written.
@@ -233,26 +149,6 @@ impl Session {
 #[pyfunction]
 pub(crate) fn memory_allowed(py: Python<'_>) -> u64 {
     py.detach(outcore::memory_allowed)
-}
-
-pub(crate) fn element_type(name: &str) -> PyResult<DType> {
-    match name {
-        "float32" => Ok(DType::F32),
-        "float64" => Ok(DType::F64),
-        _ => Err(to_python(Error::DType {
-            what: format!("dtype {name} is neither float32 nor float64"),
-        })),
-    }
-}
-
-pub(crate) fn order_of(name: &str) -> PyResult<Order> {
-    match name {
-        "C" => Ok(Order::Row),
-        "F" => Ok(Order::Column),
-        _ => Err(to_python(Error::Value {
-            what: format!("order must be 'C' (rows) or 'F' (columns), not {name:?}"),
-        })),
-    }
 }
 
 fn choice(name: &str) -> Result<Choice, Error> {

@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use outcore::linalg::{self, Csrmm, Scaling, SparseStatistics};
 use outcore::pass::Rows;
-use outcore::{Compressed, DType, Error, SparseBufs};
+use outcore::{Compressed, DType, Error, Sparse, SparseBufs};
 use pyo3::prelude::*;
 
-use crate::adopted::{destination, element_type, integers, operand, source, values_of};
+use crate::adopted::{destination, element_type, integers, source, values_of};
 use crate::error::to_python;
 use crate::job::{Job, nothing, numbers};
 use crate::linalg::{norm_of, statistics};
-use crate::matrix::{self, output};
+use crate::matrix::{self, operand, output};
+use crate::names::type_of;
 use crate::owned::Owned;
-use crate::session::{self, Session};
+use crate::session::Session;
 
 /// A sparse matrix on SSD or in memory, or a view of one.
 #[pyclass(frozen, module = "outcore._native")]
@@ -105,6 +106,19 @@ impl SparseMatrix {
         };
         Job::new(py.detach(|| sparse.read_into(into)), nothing)
     }
+}
+
+/// Opens a sparse matrix, a folder.
+#[pyfunction]
+pub(crate) fn open_sparse(
+    py: Python<'_>,
+    session: &Session,
+    path: PathBuf,
+) -> PyResult<SparseMatrix> {
+    let session = session.get()?;
+    py.detach(|| Sparse::open(session, &path))
+        .map(SparseMatrix::new)
+        .map_err(to_python)
 }
 
 /// A SciPy matrix in memory; without values if all are one.
@@ -211,7 +225,7 @@ pub(crate) fn sparse_scaled(
     unit_rows: bool,
 ) -> PyResult<Job> {
     let (session, a) = (session.get()?, a.get()?);
-    let dtype: Option<DType> = dtype.map(session::element_type).transpose()?;
+    let dtype: Option<DType> = dtype.map(type_of).transpose()?;
     let (rows, cols) = (
         rows.map(values_of).transpose()?,
         cols.map(values_of).transpose()?,

@@ -10,6 +10,7 @@ use crate::inline;
 use crate::memory::{Account, Budget, Reservation, Share};
 use crate::plan::Plan;
 use crate::pump::Handle;
+use crate::reclaimable::ReclaimablePool;
 use crate::run::{Outcome, Run};
 use crate::schedule::{Explanation, concurrency};
 use crate::ticket::{self, Ticket};
@@ -171,6 +172,24 @@ impl Engine {
     pub fn explain(&self, plan: &Plan) -> Result<Explanation> {
         self.budget.check_around(plan.name())?;
         plan.explain(self.budget.plannable(), self.inner.threads)
+    }
+
+    /// A pool without pieces. Each piece counts as `piece_bytes` plus the bytes of the owner's
+    /// tables.
+    ///
+    /// # Errors
+    /// Those of an engine that cannot start.
+    pub fn reclaimable_pool(
+        &self,
+        piece_bytes: usize,
+        beside_bytes: u64,
+    ) -> Result<ReclaimablePool> {
+        self.with_handle(|handle, _| {
+            ReclaimablePool::new(piece_bytes, beside_bytes, |pool| {
+                handle.add_pool(pool)?;
+                Ok(handle.poller())
+            })
+        })
     }
 
     /// Starts a plan. If it needs memory that other runs hold, it waits until they end. From inside

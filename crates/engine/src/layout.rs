@@ -15,7 +15,7 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 use crate::extent::Extent;
-use crate::memory::frame_bytes;
+use crate::frame_size::frame_bytes;
 
 /// A range of bytes of an extent, delivered contiguously.
 #[derive(Clone, Copy)]

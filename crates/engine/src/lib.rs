@@ -31,6 +31,7 @@ mod error;
 mod event;
 mod extent;
 mod extent_locks;
+mod frame_size;
 mod gather;
 mod gathering;
 mod given;

@@ -17,13 +17,14 @@ use std::sync::Weak;
 use outcore_device::{Buf, Driver, Shared};
 
 pub use self::budget::{Budget, Reservation};
+pub(crate) use self::frames::FrameUse;
 use self::frames::Frames;
-pub(crate) use self::frames::{FrameUse, frame_bytes};
 use self::idle::Idle;
 pub(crate) use self::idle::IdleKey;
 pub use self::share::{Cap, Share};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
+use crate::frame_size::frame_bytes;
 use crate::items::Items;
 use crate::reclaimable::{PoolHandle, ReclaimablePools};
 use crate::written::{Dated, Written};

@@ -230,9 +230,9 @@ impl Handle {
     }
 
     /// Adds a reclaimable pool.
-    pub(crate) fn add_pool(&self, pool: impl Into<PoolHandle>) -> Result<()> {
+    pub(crate) fn add_pool(&self, pool: PoolHandle) -> Result<()> {
         self.sender
-            .send(Message::PoolHandle(pool.into()))
+            .send(Message::PoolHandle(pool))
             .map_err(|_| Error::Closed)
     }
 

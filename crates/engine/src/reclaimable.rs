@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use outcore_device::{Buf, Locked};
 
-use crate::engine::Engine;
 use crate::error::Result;
 
 /// A pool of pieces. Dropping it frees them at once.
@@ -41,16 +40,13 @@ impl Pieces {
     }
 }
 
-impl Engine {
-    /// A pool without pieces. Each piece counts as `piece_bytes` plus the bytes of the owner's
-    /// tables.
-    ///
-    /// # Errors
-    /// Those of an engine that cannot start.
-    pub fn reclaimable_pool(
-        &self,
+impl ReclaimablePool {
+    /// A pool without pieces; `add` adds it to those of the engine, and returns what makes the
+    /// engine look at its pools.
+    pub(crate) fn new<L: Fn() + Send + Sync + 'static>(
         piece_bytes: usize,
         beside_bytes: u64,
+        add: impl FnOnce(PoolHandle) -> Result<L>,
     ) -> Result<ReclaimablePool> {
         let between = Arc::new(Between {
             piece_bytes,
@@ -58,18 +54,13 @@ impl Engine {
             wanted: 0.into(),
             pieces: Mutex::default(),
         });
-        let look = self.with_handle(|handle, _| {
-            handle.add_pool(Arc::downgrade(&between))?;
-            Ok(handle.poller())
-        })?;
+        let look = add(Arc::downgrade(&between).into())?;
         Ok(ReclaimablePool {
             between,
             look: Box::new(look),
         })
     }
-}
 
-impl ReclaimablePool {
     /// The pieces. While the guard is held, the caller must not block.
     ///
     /// # Panics
@@ -193,8 +184,7 @@ impl Between {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::*;
-    use crate::engine::Config;
+    use crate::engine::{Config, Engine};
 
     fn until(happens: impl Fn() -> bool) -> bool {
         let end = Instant::now() + Duration::from_secs(20);

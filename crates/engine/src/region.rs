@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use crate::memory::frame_bytes;
+use crate::frame_size::frame_bytes;
 
 /// An extent of one plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

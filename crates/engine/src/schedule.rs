@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use crate::edges::Coverage;
 use crate::error::{Error, Result};
-use crate::memory::frame_bytes;
+use crate::frame_size::frame_bytes;
 use crate::plan::{Access, Area, Backing, Explained, Mode, Plan, Task, check_task, held_bytes};
 use crate::region::{ExtentRef, Layout, Region};
 

@@ -18,7 +18,8 @@ use outcore_device::{Buf, Locked};
 use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::extent::Extent;
-use crate::memory::{Memory, frame_bytes};
+use crate::frame_size::frame_bytes;
+use crate::memory::Memory;
 
 /// Options of a stream.
 #[derive(Clone, Copy, Debug)]

@@ -303,7 +303,8 @@ impl Engine {
         let frame_bytes = block_bytes
             .min(longest.next_multiple_of(unit) + unit)
             .next_multiple_of(unit);
-        let frame_bytes = (crate::memory::frame_bytes(frame_bytes) as usize).next_multiple_of(unit);
+        let frame_bytes =
+            (crate::frame_size::frame_bytes(frame_bytes) as usize).next_multiple_of(unit);
         let ahead = ahead.min(longest / frame_bytes + 2);
         let has_edges = unit > 1 && matches!(supply, Supply::Reserved);
         let beside_bytes = if has_edges {

@@ -300,18 +300,6 @@ fn shared_bytes(a: &Operand, b: &Operand) -> u64 {
     }
 }
 
-/// Bytes that the blocks of a product may take where a task holds `scratch` bytes: the engine keeps
-/// scratch for two tasks, or a twelfth, and a sixteenth for shared sectors, and of the rest a sixth
-/// for blocks on their way.
-pub(crate) fn memory_for_blocks(budget: u64, scratch: u64) -> u64 {
-    budget.saturating_sub((2 * scratch).max(budget / 12) + budget / 16) * 5 / 6
-}
-
-/// Bytes that a task holds which multiplies blocks of these sides.
-pub(crate) fn task_scratch_bytes<T: Real>(m: usize, n: usize, k: usize, blas: &Blas) -> usize {
-    gemm_scratch_bytes::<T>(m, n, k, blas)
-}
-
 /// A panel of an operand to be repacked.
 type Fill = (usize, Range<u64>);
 
@@ -349,7 +337,7 @@ pub(crate) fn product_task<T: Real>(tiles: [Tile; 3], alpha: T, beta: T, blas: B
     } else {
         task.update(c.region)
     };
-    let scratch = task_scratch_bytes::<T>(m, n, k, &blas);
+    let scratch = gemm_scratch_bytes::<T>(m, n, k, &blas);
     task.read(a.region)
         .read(b.region)
         .held(scratch)
@@ -572,7 +560,7 @@ fn panel_tasks<T: Real>(
         let (a_tile, b_tile) = (a.tile(rows.clone(), depth.clone()), b.tile(depth, 0..n));
         let (blas, piece) = (session.blas().clone(), std::sync::Arc::clone(&piece));
         let beta = if layer == 0 { T::ZERO } else { T::ONE };
-        let scratch = task_scratch_bytes::<T>(height, n as usize, a_tile.cols, &blas);
+        let scratch = gemm_scratch_bytes::<T>(height, n as usize, a_tile.cols, &blas);
         let task = Task::new("gemm")
             .flops(gemm_flops(height, n as usize, a_tile.cols))
             .held(scratch);

@@ -15,9 +15,9 @@ use outcore_engine::{Plan, Task};
 use outcore_kernels::{Blas, Real, gemm_scratch_bytes, mirror_lower, syrk_flops, transpose_into};
 use outcore_matrix::{Array, Operand, Output, Tile};
 
-use super::gemm::{memory_for_blocks, product_task, syrk_in_calls, task_scratch_bytes};
+use super::gemm::{product_task, syrk_in_calls};
 use super::repack::{Ahead, Blocks, Repack};
-use super::tiling::{CutCost, HARDLY_LONGER, WRITE_REQUESTS, layer_of};
+use super::tiling::{CutCost, HARDLY_LONGER, WRITE_REQUESTS, layer_of, memory_for_blocks};
 
 /// Scalars of a symmetric product, and where it goes.
 #[derive(Clone)]
@@ -141,7 +141,7 @@ impl<T: Real> Symmetric<'_, T> {
         let (budget, free) = (self.session.memory_bytes(), self.session.memory_free());
         let blas = self.session.blas();
         let scratch = |block: u64, depth: u64| {
-            task_scratch_bytes::<T>(block as usize, block as usize, depth as usize, blas) as u64
+            gemm_scratch_bytes::<T>(block as usize, block as usize, depth as usize, blas) as u64
         };
         let room = |bytes: u64| {
             move |block: u64, depth: u64| memory_for_blocks(bytes, scratch(block, depth))

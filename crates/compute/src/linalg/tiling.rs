@@ -11,9 +11,7 @@
 use std::ops::Range;
 
 use outcore_core::file::FILE_BLOCK_BYTES;
-use outcore_kernels::Blas;
-
-use super::gemm::{memory_for_blocks, task_scratch_bytes};
+use outcore_kernels::{Blas, gemm_scratch_bytes};
 
 /// Assumed of the device: bytes and requests a second, and core seconds a request.
 const DEVICE_BYTES_PER_S: f64 = 1.2e9;
@@ -63,9 +61,9 @@ impl Problem<'_> {
     /// Bytes that a task holds beside its blocks.
     fn scratch_bytes(&self, rows: u64, cols: u64, depth: u64) -> u64 {
         let bytes = if self.element == 4 {
-            task_scratch_bytes::<f32>
+            gemm_scratch_bytes::<f32>
         } else {
-            task_scratch_bytes::<f64>
+            gemm_scratch_bytes::<f64>
         };
         bytes(rows as usize, cols as usize, depth as usize, self.blas) as u64
     }
@@ -95,6 +93,13 @@ pub(crate) struct Tiling {
     pub(crate) repack_b: bool,
     /// Bytes that this is expected to move.
     pub(crate) bytes: f64,
+}
+
+/// Bytes that the blocks of a product may take where a task holds `scratch` bytes: the engine keeps
+/// scratch for two tasks, or a twelfth, and a sixteenth for shared sectors, and of the rest a sixth
+/// for blocks on their way.
+pub(crate) fn memory_for_blocks(budget: u64, scratch: u64) -> u64 {
+    budget.saturating_sub((2 * scratch).max(budget / 12) + budget / 16) * 5 / 6
 }
 
 /// The depth of a layer, of a super tile that takes them in order or backwards: every second one
