@@ -103,6 +103,8 @@ fn threads_that_make_sessions_at_once_have_no_more_than_there_is() {
     const THREADS: usize = 16;
     let _alone = alone();
     let cap = memory_cap().unwrap();
+    // Shares are counted in pages.
+    let tenth = cap / 10 / 4096 * 4096;
     let (made, checked) = (Barrier::new(THREADS), Barrier::new(THREADS));
     for _ in 0..20 {
         let had: usize = std::thread::scope(|scope| {
@@ -110,7 +112,7 @@ fn threads_that_make_sessions_at_once_have_no_more_than_there_is() {
                 .map(|_| {
                     scope.spawn(|| {
                         made.wait();
-                        let own = session(cap / 10);
+                        let own = session(tenth);
                         checked.wait();
                         usize::from(own.is_ok())
                     })

@@ -26,7 +26,6 @@ impl Lanes {
         count: u64,
         parts: Vec<Range<u64>>,
     ) -> Lanes {
-        assert!(count > 0, "{name}: what is added goes to a lane");
         assert!(are_apart(&parts), "{name}: parts that share no byte");
         let bytes = parts.last().map_or(0, |last| last.end);
         let lane = |lane| plan.volatile(format!("{name} {lane}"), bytes);
