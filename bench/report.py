@@ -1,7 +1,8 @@
 """Tables and plots from raw results: `python bench/report.py [--results FOLDER]`.
 
 Each folder gets a README.md beside the raw numbers, with every run of every case. Without FOLDER, and for a folder under
-bench/results, the headline table in bench/README.md is made too, between its markers. Running it again changes nothing.
+bench/results, the headline tables in bench/README.md and README.md are made too, between their markers, and docs/headline.svg.
+Running it again changes nothing.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ def main(words: list[str]) -> int:
         write_details(one)
         print(relative(one / "README.md"))
     if is_kept:
-        write_headline(most_complete(folders), ROOT / "bench" / "README.md")
-        print("bench/README.md")
+        best = most_complete(folders)
+        write_headline(best, ROOT / "bench" / "README.md")
+        write_front(best, ROOT / "README.md", ROOT / "docs" / "headline.svg")
+        print("bench/README.md\nREADME.md\ndocs/headline.svg")
     return 0
 
 
@@ -66,6 +69,15 @@ def write_headline(folder: Path, readme: Path) -> None:
     made = headline.document(results.load(folder), HEADLINE)
     block = f"{made}\nEvery run of every case, with all legs: [{details}]({details}/README.md).\n"
     readme.write_text(between_markers(readme.read_text(), block))
+
+
+def write_front(folder: Path, readme: Path, picture: Path) -> None:
+    lines = headline.front(results.load(folder), HEADLINE)
+    if not lines:
+        return
+    rows = [[line.work, line.against, " (".join(headline.numbers(line)) + ")"] for line in lines]
+    readme.write_text(between_markers(readme.read_text(), tables.table(["work", "against", "times as fast"], rows) + "\n"))
+    plots.draw_headline(lines, picture)
 
 
 def between_markers(text: str, block: str) -> str:

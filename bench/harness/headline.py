@@ -1,19 +1,38 @@
-"""The table of bench/README.md: a few ratios of a few cases, from the last folder of results that has them."""
+"""The tables of bench/README.md and of README.md: a few ratios of a few cases, from the last folder of results that has them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from harness import results, tables
-from harness.spread import spread
+from harness.spread import Spread, spread
 
 HEADS = ["work", "against", "ratio", "lowest to highest", "runs"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A ratio of a case: of speeds, ours over what it is held against."""
+
+    work: str
+    against: str
+    ratio: Spread | None
+    told: str
+    """What is said where there is no ratio."""
+    rounds: str
+
+
+def front(runs: list[results.Run], names: Sequence[str]) -> list[Line]:
+    """The first ratio of each case."""
+    lines = [case_lines(counted)[0] for counted in measured(runs, names).values()]
+    return [line for line in lines if line.ratio]
 
 
 def document(runs: list[results.Run], names: Sequence[str]) -> str:
     """A case in some lines: one each for the comparisons that are marked, and one for the share of its bound."""
     found = measured(runs, names)
-    rows = [row for counted in found.values() for row in case_rows(counted)]
+    rows = [row for counted in found.values() for row in case_rows(case_lines(counted))]
     if not rows:
         return "Not measured yet.\n"
     code = ", ".join(dict.fromkeys(tables.code(run) for counted in found.values() for run in counted))
@@ -32,19 +51,28 @@ def measured(runs: list[results.Run], names: Sequence[str]) -> dict[str, list[re
     return {name: runs for name, runs in counted.items() if runs}
 
 
-def case_rows(runs: list[results.Run]) -> list[list[str]]:
-    last, rows = runs[-1], []
+def case_lines(runs: list[results.Run]) -> list[Line]:
+    last, lines = runs[-1], []
+    rounds = f"{len(runs)} x {last['rounds']}"
     for comparison in last["comparisons"]:
         if comparison["headline"]:
             found = results.compare(runs, comparison["against"])
-            reached, _ = tables.ratio_in_words(found, None)
-            ratio = found.ratio if found else None
-            told = [f"**{ratio.median:.2f}**", f"{ratio.low:.2f} to {ratio.high:.2f}"] if ratio else [reached, ""]
-            rows.append([comparison["against"], *told])
+            told, _ = tables.ratio_in_words(found, None)
+            lines.append(Line(last["headline"], comparison["against"], found.ratio if found else None, told, rounds))
     shares = [pair for run in runs if (leg := tables.ours_of(run)) for pair in results.bound_shares(run, leg)]
     if shares and last["bound"]["headline"]:
-        share = spread([value for _, value in shares])
         words = f"the machine's limit: {tables.binding_words(shares[-1][0])}"
-        rows.append([words, f"**{share.median:.2f}**", f"{share.low:.2f} to {share.high:.2f}"])
-    works = [last["headline"], *[""] * (len(rows) - 1)]
-    return [[work, *row, f"{len(runs)} x {last['rounds']}"] for work, row in zip(works, rows, strict=False)]
+        lines.append(Line(last["headline"], words, spread([value for _, value in shares]), "", rounds))
+    return lines
+
+
+def case_rows(lines: list[Line]) -> list[list[str]]:
+    """The work is told once."""
+    works = [line.work if number == 0 else "" for number, line in enumerate(lines)]
+    return [[work, line.against, *numbers(line), line.rounds] for work, line in zip(works, lines, strict=True)]
+
+
+def numbers(line: Line) -> tuple[str, str]:
+    if line.ratio is None:
+        return line.told, ""
+    return f"**{line.ratio.median:.2f}**", f"{line.ratio.low:.2f} to {line.ratio.high:.2f}"

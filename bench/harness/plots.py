@@ -15,6 +15,7 @@ matplotlib.rcParams.update(
 import matplotlib.pyplot as plt  # noqa: E402
 
 from harness import results  # noqa: E402
+from harness.headline import Line  # noqa: E402
 from harness.model import UNIT_SIZE  # noqa: E402
 
 OURS, RIVAL, MISSED = "#1b6ca8", "#b8b8b8", "#c0392b"
@@ -100,3 +101,30 @@ def save(figure: Any, path: Path) -> bool:
     figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
     plt.close(figure)
     return True
+
+
+def draw_headline(lines: list[Line], path: Path) -> None:
+    """Bars on a logarithmic axis that begin at 1, equally fast, with the range of the rounds."""
+    lines = sorted(lines, key=lambda line: -line.ratio.median if line.ratio else 0.0)
+    figure, axes = plt.subplots(figsize=(8.4, 0.36 * len(lines) + 0.9))
+    figure.subplots_adjust(left=0.56, right=0.95, top=0.98, bottom=0.12)
+    for place, line in enumerate(lines):
+        assert line.ratio is not None, "a line of the front page has a ratio"
+        middle, low, high = line.ratio.median, line.ratio.low, line.ratio.high
+        axes.barh(place, middle - 1, left=1, height=0.6, color=OURS if middle >= 1 else RIVAL)
+        axes.plot([low, high], [place, place], color="black", linewidth=1)
+        axes.text(max(high, 1) * 1.08, place, f"{middle:.2f}", va="center")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    highest = max((line.ratio.high for line in lines if line.ratio), default=1.0)
+    axes.set_xlim(0.4, max(highest, 1) * 1.9)
+    ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if tick <= max(highest, 2)]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_yticks(range(len(lines)), [f"{line.work}\nagainst {line.against}" for line in lines], fontsize=7)
+    axes.tick_params(axis="y", length=0)
+    axes.invert_yaxis()
+    axes.set_xlabel("times as fast (1: equally fast)")
+    axes.spines["left"].set_visible(False)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)

@@ -71,6 +71,17 @@ def test_the_headline_has_a_line_for_each_marked_ratio_and_the_bound(folder: Pat
     assert "Not measured: pca." in text
 
 
+def test_the_front_page_has_the_first_ratio_of_each_case_and_a_picture(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "HEADLINE", ("gemm", "pca"))
+    readme, picture = folder / "front.md", folder / "front.svg"
+    readme.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    report.write_front(folder, readme, picture)
+    lines = readme.read_text().splitlines()
+    assert lines[0] == "before" and lines[-1] == "after" and "old" not in lines
+    assert "| a product | the others | **0.65** (0.50 to 0.80) |" in lines
+    assert "a product" in picture.read_text()
+
+
 def test_a_limit_that_failed_is_told_in_the_headline_and_in_the_details(tmp_path: Path) -> None:
     run = made()
     run["legs"].append({**leg("fio, huge pages", ended(0, "failed", 1.0)), "access": "read"})

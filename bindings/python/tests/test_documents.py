@@ -65,14 +65,6 @@ def test_every_path_exists(document: Path) -> None:
         assert list(ROOT.glob(name.rstrip("/"))), f"{document.name} names {name}"
 
 
-def test_the_headline_ratios_are_those_of_the_results() -> None:
-    written = subprocess.run(
-        [sys.executable, ROOT / "docs" / "headline.py", "--print"], capture_output=True, text=True, check=True
-    ).stdout
-    assert written.count("\n") > 5
-    assert written in README.read_text(), "run docs/headline.py"
-
-
 def test_the_architecture_fits_a_few_screens() -> None:
     assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) < 200
 
