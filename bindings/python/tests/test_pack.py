@@ -488,7 +488,7 @@ def test_folders_of_images_are_gone_on_with_as_they_were(folder: Path) -> None:
 
 def test_going_on_with_fewer_samples_is_refused(folder: Path) -> None:
     begun(({"x": number} for number in range(20)), 10)
-    with pytest.raises(ArgumentError, match="the 10 samples"):
+    with pytest.raises(ArgumentError, match="the 10 packed samples"):
         pack(({"x": number} for number in range(9)), "packed", resume=True)
     with pytest.raises(ArgumentError, match="another source"):
         pack([{"x": number} for number in range(20)], "packed", resume=True)
