@@ -137,8 +137,8 @@ impl Session {
     /// bits, are those of a session with that budget; files, views and caches are this one's. The
     /// bytes are taken from the session's budget while anything of such a call is reserved, all or
     /// nothing: runs wait for those of other runs, and fail with [`Error::OverBudget`] where a job
-    /// or a reader holds them. An array that a call makes has the part, too, until it is asked for
-    /// [the whole](Array::with_whole_budget).
+    /// or a reader holds them. What a call makes has the part, too; [`whole`](Session::whole)
+    /// is the session with all of its budget.
     ///
     /// # Errors
     /// [`Error::Value`] for less than 1 MiB, [`Error::OverPart`] for more than the budget.
