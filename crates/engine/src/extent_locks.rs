@@ -268,7 +268,7 @@ impl ExtentLocks {
 
     /// Changes what a lock wants that is not held.
     pub(crate) fn widen(&mut self, extent_lock: &mut ExtentLock, wanted: Claim) {
-        debug_assert!(!extent_lock.is_held(), "others rely on what is held");
+        assert!(!extent_lock.is_held(), "others rely on what is held");
         self.leave_line(extent_lock);
         extent_lock.wanted = Arc::new([wanted]);
         extent_lock.behind = None;
