@@ -464,7 +464,7 @@ mod tests {
                 }
             }
             let is_direct = |bytes: &Range<u64>| {
-                (bytes.start | bytes.end | (address + geometry.place(bytes.start) as u64)) % unit == 0
+                (bytes.start | bytes.end | (address + geometry.place(bytes.start) as u64)).is_multiple_of(unit)
             };
             let mut loaded = vec![u64::MAX; expected.len()];
             for Move { bytes, is_direct: direct } in geometry.loads() {
