@@ -481,6 +481,48 @@ fn given_blocks_and_frames_are_used_by_one_plan() {
     assert!(writes.take().unwrap()[..] == model[20_000..30_000]);
 }
 
+/// To evict a given block would free nothing; and tasks that join the run find it where it is.
+#[test]
+fn given_blocks_are_not_evicted_for_frames() {
+    const LEN: u64 = 256 << 10;
+    let (bytes, extent, device) = table(4 << 20, Faults::default());
+    let mut plan = Plan::new("plan");
+    let on = plan.extent(&extent);
+    let kept = Region::span(on, 0, LEN);
+    let given = plan.given(kept, 0, untouched(0, LEN as usize));
+    let add = move |region: Region| {
+        Task::new("add").read(region).update(kept).run(|cx| {
+            let [from, to] = &mut *cx.blocks else {
+                unreachable!("it has two")
+            };
+            let pairs = to.bytes_mut().iter_mut().zip(from.bytes());
+            pairs.for_each(|(to, from)| *to = to.wrapping_add(*from));
+            Ok(())
+        })
+    };
+    // More than there is memory for, beside what is given.
+    let others = (1..12).map(|block| Region::span(on, block * LEN, LEN));
+    others.for_each(|region| plan.task(add(region)));
+    let last = Region::span(on, 12 * LEN, LEN);
+    let task = Task::new("last").update(kept).run(move |cx| {
+        cx.more.push(add(last));
+        Ok(())
+    });
+    plan.task(task);
+    let outcome = engine().run(plan).unwrap().wait().unwrap();
+    // Once for the plan, once for the task that joined it.
+    assert_eq!(outcome.trace.actual.bytes_written, 2 * LEN);
+    assert_eq!(outcome.trace.actual.bytes_read, (12 + 2) * LEN);
+    let sum = |at: u64| {
+        (0..13).fold(0u8, |sum, block| {
+            sum.wrapping_add(bytes[(block * LEN + at) as usize])
+        })
+    };
+    let expected: Vec<u8> = (0..LEN).map(sum).collect();
+    assert!(given.take().unwrap()[..] == expected);
+    assert!(contents(&device)[..LEN as usize] == expected);
+}
+
 /// As a ring does that passes one buffer on and on.
 #[test]
 fn memory_that_came_back_is_given_again() {
