@@ -500,10 +500,16 @@ fn given_blocks_are_not_evicted_for_frames() {
             Ok(())
         })
     };
-    // More than there is memory for, beside what is given.
-    let others = (1..12).map(|block| Region::span(on, block * LEN, LEN));
-    others.for_each(|region| plan.task(add(region)));
-    let last = Region::span(on, 12 * LEN, LEN);
+    // It is used at first and at last; between, there is more than there is memory for.
+    let block = |at: u64| Region::span(on, at * LEN, LEN);
+    plan.task(add(block(1)));
+    for at in 2..11 {
+        plan.group();
+        plan.task(Task::new("read").read(block(at)));
+    }
+    plan.group();
+    plan.task(add(block(11)));
+    let last = block(12);
     let task = Task::new("last").update(kept).run(move |cx| {
         cx.more.push(add(last));
         Ok(())
@@ -514,7 +520,7 @@ fn given_blocks_are_not_evicted_for_frames() {
     assert_eq!(outcome.trace.actual.bytes_written, 2 * LEN);
     assert_eq!(outcome.trace.actual.bytes_read, (12 + 2) * LEN);
     let sum = |at: u64| {
-        (0..13).fold(0u8, |sum, block| {
+        [0, 1, 11, 12].into_iter().fold(0u8, |sum, block| {
             sum.wrapping_add(bytes[(block * LEN + at) as usize])
         })
     };
@@ -641,6 +647,30 @@ fn memory_that_does_not_fit_is_refused_and_comes_back() {
 }
 
 #[test]
+fn a_run_has_its_given_memory_from_its_beginning_to_its_end() {
+    let (_, extent, _) = table(10_000, Faults::default());
+    let (has_begun, begun) = std::sync::mpsc::channel();
+    let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+    let at = |extent| Region::span(extent, 0, 512);
+    let (mut plan, given, _) = one_task(&extent, at, Mode::Read, (0, untouched(0, 512)));
+    let serial = plan.serial();
+    plan.group();
+    plan.task(Task::new("wait").update(serial).run(move |_| {
+        has_begun.send(())?;
+        Ok(goes_on.recv()?)
+    }));
+    let engine = engine();
+    let ticket = engine.run(plan).unwrap();
+    // The only task on the block has ended.
+    begun.recv().unwrap();
+    let taken = given.take();
+    go_on.send(()).unwrap();
+    assert!(taken.is_none());
+    ticket.wait().unwrap();
+    assert!(given.take().is_some());
+}
+
+#[test]
 fn a_cancelled_run_gives_memory_back_when_nothing_uses_it() {
     let engine = engine();
     // While a task has it.
@@ -685,6 +715,40 @@ fn a_cancelled_run_gives_memory_back_when_nothing_uses_it() {
         assert_eq!(memory.unwrap().len(), 300_000);
     }
     assert_eq!(engine.budget().available(), BUDGET);
+}
+
+/// Whatever has been moved by then, and whatever still waits for a buffer.
+#[test]
+fn a_fault_at_each_transfer_gives_memory_back() {
+    const LEN: usize = 3 << 20;
+    for lead in [0, 100] {
+        let at = |extent| Region::span(extent, 100, LEN as u64);
+        let ends = (0..).find(|&nth| {
+            let engine = Engine::new(Config {
+                memory_bytes: 8 << 20,
+                threads: 1,
+                driver: Choice::Auto,
+            });
+            let faults = Faults {
+                fail_nth: Some(nth),
+                ..Faults::default()
+            };
+            let (_, extent, _) = table(LEN + 1000, faults);
+            let memory = untouched(lead, LEN);
+            let place = memory.as_ptr();
+            let (plan, given, _) = one_task(&extent, at, Mode::Update, (LEN, memory));
+            let result = engine.run(plan).unwrap().wait();
+            assert_eq!(given.take().unwrap().as_ptr(), place);
+            assert_eq!(engine.budget().available(), 8 << 20);
+            match result {
+                Ok(_) => true,
+                Err(Error::Device { .. }) => false,
+                Err(other) => panic!("{other}"),
+            }
+        });
+        // Three pieces at least are read and written.
+        assert!(ends.is_some_and(|ends| ends >= 6), "{ends:?}");
+    }
 }
 
 proptest! {
