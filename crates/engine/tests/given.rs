@@ -528,6 +528,29 @@ fn given_blocks_are_not_evicted_for_frames() {
     assert!(contents(&device)[..LEN as usize] == expected);
 }
 
+/// As far as the system does direct I/O, by way of the kernel.
+#[test]
+fn a_block_of_a_file_lives_in_given_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let mut expected: Vec<u8> = (0..200_000)
+        .map(|at: usize| (at * 7 + at / 251) as u8)
+        .collect();
+    std::fs::write(&path, &expected).unwrap();
+    let file = outcore_device::open_file(&path, outcore_device::Mode::ReadWrite).unwrap();
+    let extent = Extent::new("file", file);
+    let engine = engine();
+    for (offset, lead) in [(8192, 0), (5000, 5000), (5000, 0)] {
+        let at = |extent| Region::span(extent, offset as u64, 100_000);
+        let (plan, given, _) = one_task(&extent, at, Mode::Update, (0, untouched(lead, 100_000)));
+        as_predicted(&engine.run(plan).unwrap().wait().unwrap());
+        let changed = plus(&expected[offset..offset + 100_000], 1);
+        expected[offset..offset + 100_000].copy_from_slice(&changed);
+        assert!(given.take().unwrap()[..] == changed);
+        assert!(std::fs::read(&path).unwrap() == expected);
+    }
+}
+
 /// As a ring does that passes one buffer on and on.
 #[test]
 fn memory_that_came_back_is_given_again() {
