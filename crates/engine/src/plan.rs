@@ -14,6 +14,7 @@ use outcore_device::{Buf, Shared};
 
 use crate::error::{Error, Result, TaskError};
 use crate::extent::Extent;
+use crate::given_block::{GivenBlock, GivenBlocks};
 use crate::region::{ExtentRef, Layout, Region};
 use crate::schedule::Schedule;
 
@@ -283,6 +284,7 @@ pub struct Plan {
     /// Beyond what its tasks declare.
     pub(crate) locks: Vec<Access>,
     pub(crate) notes: Vec<(String, String)>,
+    pub(crate) given: GivenBlocks,
     by_id: HashMap<u64, ExtentRef>,
     /// The schedule found by [`explain`](Plan::explain), for the run that follows it; dropped by
     /// the next change.
@@ -309,6 +311,7 @@ impl Plan {
             keeps: false,
             locks: Vec::new(),
             notes: Vec::new(),
+            given: GivenBlocks::default(),
             by_id: HashMap::new(),
             explained: OnceLock::new(),
         }
@@ -366,6 +369,27 @@ impl Plan {
     /// Memory of the caller, read in place.
     pub fn resident(&mut self, name: impl Into<String>, bytes: Shared) -> ExtentRef {
         self.area(name.into(), bytes.len() as u64, Backing::Resident(bytes))
+    }
+
+    /// Has the block of a region of a device live in `memory`, in place of a frame: loads read to it,
+    /// tasks find the bytes in it, stores write from it. Rows begin `pitch` bytes apart, the first
+    /// with the first byte; bytes between them are left as they are. The budget is charged for all
+    /// of the memory while the plan runs. What the block holds last is in the memory when the run
+    /// has ended, and [`GivenBlock::take`] returns it, after an error too.
+    ///
+    /// The first task to use the block may be one that [writes](Task::write) it: it finds what the
+    /// memory held before, so bytes that are there already are stored by a task that does nothing.
+    ///
+    /// Any address and pitch will do. What lies in memory as it does on the device, address by
+    /// address modulo the sector, is not copied ([`GivenBlock::direct_bytes`]); the rest is, on the
+    /// engine's thread, by way of buffers that the plan reserves and predicts. Tasks see the memory
+    /// at its address: one that takes `f32`s from the block needs it aligned for them.
+    ///
+    /// A plan is refused when it is explained or run if the region is not on a device or not inside
+    /// it, if it has memory already, or if the memory is too short.
+    pub fn given(&mut self, region: Region, pitch: usize, memory: Buf) -> GivenBlock {
+        self.explained.take();
+        self.given.add(&self.areas, region, pitch, memory)
     }
 
     fn area(&mut self, name: String, bytes: u64, backing: Backing) -> ExtentRef {

@@ -697,7 +697,10 @@ impl Activity for Reader {
             }
             Err(source) => {
                 let object = self.parts[block.part as usize].0.name().to_owned();
-                *slot = Slot::Failed(Error::Device { object, source });
+                // A read that was withdrawn because the engine closes fails for that reason.
+                let ending = self.error.as_ref().map(Error::again);
+                let error = ending.unwrap_or(Error::Device { object, source });
+                *slot = Slot::Failed(error);
                 self.over = true;
                 self.free.push(reclaim(frame, bytes));
             }

@@ -6,6 +6,7 @@
 //! tasks are done is stored if it was changed, and its frame is reused. Nothing waits for anything
 //! but I/O and tasks.
 
+mod bounces;
 mod loads;
 mod stores;
 
@@ -32,6 +33,7 @@ use crate::schedule::{Schedule, Totals, shared_sector_bytes};
 use crate::sectors::{Sectors, Transfer};
 use crate::ticket;
 use crate::trace::{Recorder, Trace};
+use bounces::Bounces;
 
 /// Longest single request: long enough for any device, short enough that reads overlap writes.
 const REQUEST_BYTES: u64 = 1 << 20;
@@ -173,6 +175,7 @@ pub(crate) struct Run {
     scratch: Arc<Scratch>,
     scratch_count: usize,
     sectors: Sectors,
+    bounces: Bounces,
     requests: usize,
     /// Bytes of the known blocks of each area.
     covered: Vec<u64>,
@@ -193,6 +196,9 @@ pub(crate) struct Run {
 
 /// Token of requests that belong to shared sectors, not to a residency.
 const SECTOR_TOKENS: u32 = 1 << 31;
+
+/// Token of requests of bounce buffers.
+const BOUNCE_TOKENS: u32 = 1 << 30;
 
 impl Run {
     pub(crate) fn new(
@@ -255,6 +261,7 @@ impl Run {
             scratch: Arc::default(),
             scratch_count: 0,
             sectors: Sectors::new(schedule.sector_bytes),
+            bounces: Bounces::default(),
             requests: 0,
             error: None,
             has_withdrawn: false,
@@ -663,6 +670,8 @@ impl Run {
         self.started = true;
         core.memory
             .hold(&mut self.account, self.schedule.beside_bytes);
+        self.peak = self.peak.max(self.account.held);
+        self.take_given();
         self.recorder = Recorder::new();
         self.forget_written(core);
         self.look_at_dates(core);
@@ -689,6 +698,10 @@ impl Run {
     fn finish(&mut self, core: &mut Core<'_>) {
         let mut results = HashMap::new();
         for residency in 0..self.residencies.len() as u32 {
+            if self.block_of(residency).given.is_some() {
+                self.end_given(residency);
+                continue;
+            }
             let (region, layout) = (
                 self.block_of(residency).region,
                 self.block_of(residency).layout,
@@ -708,6 +721,7 @@ impl Run {
             }
         }
         self.scratch.clear();
+        self.bounces = Bounces::default();
         if self.error.is_some() && self.started {
             // Of blocks that were stored, sectors at their ends may not have been.
             self.forget_written(core);
@@ -726,6 +740,7 @@ impl Run {
         };
         // The reservation is released before the caller can see the end of the run.
         self.account.reservation.shrink(0);
+        self.schedule.given.end();
         self.ticket.fill(result);
     }
 
@@ -761,6 +776,7 @@ impl Run {
 /// If the engine ends, or its thread panics, a waiting caller is told.
 impl Drop for Run {
     fn drop(&mut self) {
+        self.schedule.given.end();
         self.ticket.fill(Err(Error::Closed));
     }
 }
@@ -794,6 +810,7 @@ impl Activity for Run {
                 break;
             }
         }
+        self.bounce_what_may(core);
         let quiet = self.running == 0 && self.requests == 0;
         let done =
             quiet && self.error.is_none() && self.tasks_left == 0 && self.to_store.is_empty();
@@ -821,15 +838,21 @@ impl Activity for Run {
             self.submit_sectors(core, transfers);
             return;
         }
-        drop(op);
+        let residency = match token & BOUNCE_TOKENS {
+            0 => {
+                drop(op);
+                token
+            }
+            _ => self.bounced(token & !BOUNCE_TOKENS, op),
+        };
         let (State::Loading { requests, .. } | State::Storing { requests, .. }) =
-            &mut self.residencies[token as usize].state
+            &mut self.residencies[residency as usize].state
         else {
             unreachable!("only what moves completes")
         };
         *requests -= 1;
         if *requests == 0 {
-            self.residency_moved(core, token);
+            self.residency_moved(core, residency);
         }
     }
 
@@ -898,7 +921,8 @@ fn claims(areas: &[Area], accesses: impl Iterator<Item = Access>) -> Vec<Claim> 
     by_extent.into_iter().filter_map(claim).collect()
 }
 
-fn pieces(range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+/// A range cut into requests: offsets and lengths.
+pub(crate) fn pieces(range: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
     let Range { start, end } = range;
     (start..end)
         .step_by(REQUEST_BYTES as usize)

@@ -12,10 +12,13 @@
 //! (BLAS-on-flash, section 3.3); ties go to the one added first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
 
 use crate::edges::Coverage;
 use crate::error::{Error, Result};
 use crate::frame_size::frame_bytes;
+use crate::given_block::{BounceBuffers, GivenBlocks, Place};
 use crate::plan::{Access, Area, Backing, Explained, Mode, Plan, Task, check_task, held_bytes};
 use crate::region::{ExtentRef, Layout, Region};
 
@@ -56,6 +59,8 @@ pub(crate) struct Residency {
 pub(crate) struct BlockInfo {
     pub(crate) region: Region,
     pub(crate) layout: Layout,
+    /// Where it lives, if that is memory of the caller's.
+    pub(crate) given: Option<Arc<Place>>,
     /// Bytes charged to the budget; 0 for memory of the caller.
     pub(crate) bytes: u64,
     pub(crate) pinned: bool,
@@ -66,6 +71,32 @@ pub(crate) struct BlockInfo {
     uses: VecDeque<usize>,
     residency: Option<u32>,
     dirty: bool,
+}
+
+impl BlockInfo {
+    /// Number of runs of bytes that are stored one by one.
+    pub(crate) fn run_count(&self) -> u64 {
+        match &self.given {
+            None => self.region.run_count(),
+            Some(place) => place.geometry.rows(),
+        }
+    }
+
+    /// One of the runs.
+    pub(crate) fn run(&self, index: u64) -> Range<u64> {
+        match &self.given {
+            None => self.region.run(index),
+            Some(place) => place.geometry.row(index),
+        }
+    }
+
+    /// Bytes that a load moves from a device with this sector.
+    fn load_bytes(&self, unit: u64) -> u64 {
+        match &self.given {
+            None => self.region.load_bytes(unit),
+            Some(place) => place.load_bytes,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -107,9 +138,13 @@ pub(crate) struct Schedule {
     blocks_at_once: u64,
     pub(crate) bytes_read: u64,
     pub(crate) bytes_written: u64,
-    /// Bytes that the run holds besides its blocks: scratch and shared sectors.
+    /// Bytes that the run holds besides the frames of its blocks: scratch, shared sectors, memory of
+    /// the caller's.
     pub(crate) beside_bytes: u64,
     pub(crate) sector_bytes: u64,
+    /// Blocks in memory of the caller's, and the buffers for what is copied there.
+    pub(crate) given: GivenBlocks,
+    pub(crate) bounce_buffers: BounceBuffers,
     /// Most concurrent tasks: scratch for more would reduce the memory for blocks.
     pub(crate) concurrency: usize,
     residency_bytes: u64,
@@ -234,10 +269,11 @@ impl Schedule {
         }
         let id = self.blocks.len() as u32;
         let area = &areas[region.extent.0 as usize];
-        let layout = if area.is_device() {
-            region.layout(area.block())
-        } else {
-            region.in_place()
+        let given = self.given.get(&region).cloned();
+        let layout = match &given {
+            Some(place) => place.geometry.layout(),
+            None if area.is_device() => region.layout(area.block()),
+            None => region.in_place(),
         };
         let by_offset = self.by_offset.entry(region.extent).or_default();
         let near = by_offset.iter().flat_map(|(&longest, blocks)| {
@@ -258,11 +294,12 @@ impl Schedule {
         for &other in &overlapping {
             self.blocks[other as usize].overlapping.push(id);
         }
-        let resident = matches!(area.backing, Backing::Resident(_));
+        let has_memory = given.is_some() || area.is_resident();
         self.blocks.push(BlockInfo {
             region,
             layout,
-            bytes: if resident {
+            given,
+            bytes: if has_memory {
                 0
             } else {
                 frame_bytes(layout.bytes)
@@ -472,7 +509,7 @@ impl Schedule {
             self.bytes_written += merged;
         }
         if load {
-            self.bytes_read += info.region.load_bytes(area.block());
+            self.bytes_read += info.load_bytes(area.block());
         }
         self.held += info.bytes;
         self.residency_bytes += info.bytes;
@@ -504,6 +541,8 @@ impl Schedule {
         self.residencies[residency as usize].uses += 1;
         match (info.pinned, info.uses.front()) {
             (true, _) => {}
+            // To evict it would free no memory of the budget.
+            (false, Some(_)) if info.given.is_some() => {}
             (false, Some(&next)) => _ = evictable.insert((next, block)),
             (false, None) => self.end(areas, block),
         }
@@ -672,18 +711,29 @@ impl Plan {
 
     /// Order, residencies and the bytes that the run reserves besides its blocks.
     pub(crate) fn schedule(&self, memory_bytes: u64, threads: usize) -> Result<Schedule> {
+        if let Some(reason) = self.given.refused() {
+            return Err(Error::Plan {
+                plan: self.name.clone(),
+                reason: reason.to_owned(),
+            });
+        }
         self.tasks
             .iter()
             .try_for_each(|task| check_task(&self.name, &self.areas, task))?;
         let sectors = shared_sector_bytes(&self.areas, &self.tasks, memory_bytes / 16);
         let held = held_bytes(&self.tasks);
         let scratch = self.scratch_bytes().next_multiple_of(4096);
+        let bounce_buffers = self.given.bounce_buffers(memory_bytes / 16);
+        let brought = self.held_bytes + self.given.bytes();
         let at_once = |concurrency: usize| {
-            let beside = (scratch + held) * concurrency as u64 + sectors + self.held_bytes;
+            let tasks = (scratch + held) * concurrency as u64;
+            let beside = tasks + sectors + brought + bounce_buffers.bytes();
             let mut schedule = Schedule::new(memory_bytes.saturating_sub(beside));
             schedule.sector_bytes = sectors;
             schedule.beside_bytes = beside;
             schedule.concurrency = concurrency;
+            schedule.given = self.given.clone();
+            schedule.bounce_buffers = bounce_buffers;
             schedule
                 .extend(&self.name, &self.areas, &self.tasks, &self.group_starts)
                 .map_err(|error| match error {
@@ -695,7 +745,18 @@ impl Plan {
                     },
                     other => other,
                 })?;
-            Ok(schedule)
+            // Given memory alone, which no block is counted for, may be more than there is.
+            match schedule.floor_bytes() {
+                needed if needed > memory_bytes && self.given.bytes() > 0 => {
+                    Err(Error::OverBudget {
+                        what: self.name.clone(),
+                        needed,
+                        available: memory_bytes,
+                        budget: memory_bytes,
+                    })
+                }
+                _ => Ok(schedule),
+            }
         };
         // Memory that is too small for several concurrent tasks may suffice for one.
         match at_once(concurrency(memory_bytes, scratch + held, threads)) {

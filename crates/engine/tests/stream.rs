@@ -303,7 +303,10 @@ fn blocks_outlive_stream_and_engine() {
     writer.buffer().unwrap()[0] = 1;
     drop(engine);
     let after = stream.map(|block| block.map(drop)).find(Result::is_err);
-    assert!(matches!(after, None | Some(Err(Error::Closed))));
+    assert!(
+        matches!(after, None | Some(Err(Error::Closed))),
+        "{after:?}"
+    );
     assert!(matches!(writer.finish(), Err(Error::Closed)));
     assert_eq!(*block, bytes[..4096]);
 }

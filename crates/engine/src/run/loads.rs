@@ -23,6 +23,12 @@ impl Run {
                 }
                 Backing::Device(_) | Backing::Volatile => {}
             }
+            if self.block_of(residency).given.is_some() {
+                if !self.admit_given(residency) {
+                    return;
+                }
+                continue;
+            }
             if let Some(bytes) = self.reuse(core, residency) {
                 self.admitted += 1;
                 self.becomes_ready(residency, bytes);
@@ -160,6 +166,9 @@ impl Run {
         device: &Arc<dyn Device>,
         frame: Buf,
     ) {
+        if let Some(place) = self.block_of(residency).given.clone() {
+            return self.start_given_load(core, residency, device, frame, &place);
+        }
         let block = self.block_of(residency);
         let (whole, mut rest) = frame.lend();
         let (mut at, mut requests) = (0, 0);

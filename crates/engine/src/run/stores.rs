@@ -9,6 +9,9 @@ impl Run {
     /// backwards: each idle block would make the run use untouched memory, which can cost more than
     /// reading.
     pub(super) fn retire(&mut self, core: &mut Core<'_>, residency: u32, bytes: Shared) {
+        if let Some(place) = &self.block_of(residency).given {
+            return place.put(sole(bytes));
+        }
         let block = self.block_of(residency);
         let fits =
             self.keeps || self.covered[block.region.extent.0 as usize] <= core.memory.total();
@@ -25,17 +28,15 @@ impl Run {
     }
 
     pub(super) fn give(&mut self, core: &mut Core<'_>, bytes: Shared) {
-        let frame = bytes
-            .try_thaw()
-            .unwrap_or_else(|_| unreachable!("dependencies leave one holder"));
-        core.memory.give(&mut self.account, frame);
+        core.memory.give(&mut self.account, sole(bytes));
     }
 
     pub(super) fn start_store(&mut self, core: &mut Core<'_>, residency: u32, bytes: Shared) {
-        let rows = 0..self.block_of(residency).region.run_count();
+        let rows = 0..self.block_of(residency).run_count();
+        let requests = self.bounce_store(residency);
         self.residencies[residency as usize].state = State::Storing {
             bytes,
-            requests: 0,
+            requests,
             since: Instant::now(),
             rows,
         };
@@ -90,10 +91,14 @@ impl Run {
         };
         let (mut begun, mut moved, mut room) = (0, 0, Ok(true));
         for row in rows.clone() {
-            let run = region.run(row);
+            let run = block.run(row);
             let in_frame =
                 |byte: u64| layout.lead + row as usize * layout.pitch + (byte - run.start) as usize;
             let Split { direct, edges } = split(&run, unit, area.bytes);
+            let direct = match &block.given {
+                None => direct,
+                Some(place) => place.geometry.straight(direct, &run),
+            };
             if edges.iter().any(Option::is_some) {
                 room = self.sectors.has_room(unit as u32, transfers);
             }
@@ -182,7 +187,7 @@ impl Run {
 
     pub(super) fn device_error(&self, token: u32, source: DeviceError) -> Error {
         let object = match token & SECTOR_TOKENS {
-            0 => self.area_of(token).name.clone(),
+            0 => self.area_of(self.residency_of(token)).name.clone(),
             _ => source.device.clone(),
         };
         Error::Device { object, source }
@@ -206,6 +211,7 @@ impl Run {
         else {
             unreachable!("only what moves completes")
         };
+        self.bounces.has_loaded(residency);
         self.recorder
             .moved(|| format!("read {name}"), since, region.bytes());
         let frame = whole
@@ -216,4 +222,10 @@ impl Run {
             false => self.becomes_ready(residency, frame.freeze()),
         }
     }
+}
+/// The memory of a block that no task reads any more.
+pub(super) fn sole(bytes: Shared) -> Buf {
+    bytes
+        .try_thaw()
+        .unwrap_or_else(|_| unreachable!("dependencies leave one holder"))
 }
