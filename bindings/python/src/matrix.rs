@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::adopted::{destination, element_type, operand, source};
 use crate::error::to_python;
-use crate::job::{Job, nothing};
+use crate::job::{Job, carry_out, nothing};
 use crate::owned::Owned;
 use crate::session::{self, Session};
 
@@ -82,9 +82,9 @@ impl Matrix {
     /// Gives a draft its name and opens it.
     fn finish(&self, py: Python<'_>) -> PyResult<Matrix> {
         let array = self.array()?.clone();
-        py.detach(|| array.finish())
-            .map(Matrix::new)
-            .map_err(to_python)
+        let session = array.session().clone();
+        let finish = move |stop: &dyn Fn() -> bool| array.finish_until(stop);
+        carry_out(py, &session, finish).map(Matrix::new)
     }
 
     /// Removes a draft.

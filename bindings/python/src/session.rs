@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::adopted::integers;
 use crate::error::to_python;
-use crate::job::{Job, nothing};
+use crate::job::{Job, carry_out, nothing};
 use crate::matrix::Matrix;
 use crate::owned::Owned;
 use crate::sparse::SparseMatrix;
@@ -82,10 +82,9 @@ impl Session {
 
     /// Opens a sparse matrix, a folder.
     fn open_sparse(&self, py: Python<'_>, path: PathBuf) -> PyResult<SparseMatrix> {
-        let session = self.get()?;
-        py.detach(|| Sparse::open(session, &path))
-            .map(SparseMatrix::new)
-            .map_err(to_python)
+        let session = self.get()?.clone();
+        let open = move |stop: &dyn Fn() -> bool| Sparse::open_until(&session, &path, stop);
+        carry_out(py, self.get()?, open).map(SparseMatrix::new)
     }
 
     /// Opens a raw file.
@@ -125,12 +124,13 @@ impl Session {
         order: &str,
         replace: bool,
     ) -> PyResult<Matrix> {
-        let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
-        let create = || match replace {
-            true => Array::create(session, &path, dtype, &shape, order),
-            false => Array::create_new(session, &path, dtype, &shape, order),
+        let session = self.get()?.clone();
+        let (dtype, order) = (element_type(dtype)?, order_of(order)?);
+        let create = move |_: &dyn Fn() -> bool| match replace {
+            true => Array::create(&session, &path, dtype, &shape, order),
+            false => Array::create_new(&session, &path, dtype, &shape, order),
         };
-        py.detach(create).map(Matrix::new).map_err(to_python)
+        carry_out(py, self.get()?, create).map(Matrix::new)
     }
 
     /// A new `.npy` file of zeros that has its name when it is finished.
@@ -142,10 +142,10 @@ impl Session {
         shape: Vec<u64>,
         order: &str,
     ) -> PyResult<Matrix> {
-        let (session, dtype, order) = (self.get()?, element_type(dtype)?, order_of(order)?);
-        py.detach(|| Array::draft(session, &path, dtype, &shape, order))
-            .map(Matrix::new)
-            .map_err(to_python)
+        let session = self.get()?.clone();
+        let (dtype, order) = (element_type(dtype)?, order_of(order)?);
+        let draft = move |_: &dyn Fn() -> bool| Array::draft(&session, &path, dtype, &shape, order);
+        carry_out(py, self.get()?, draft).map(Matrix::new)
     }
 
     /// Takes a file for whole that a writer in place has left half written.

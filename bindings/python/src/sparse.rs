@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use crate::adopted::{destination, element_type, integers, operand, source, values_of};
 use crate::error::to_python;
-use crate::job::{Job, nothing, numbers};
+use crate::job::{Job, carry_out, nothing, numbers};
 use crate::linalg::{norm_of, statistics};
 use crate::matrix::{self, output};
 use crate::owned::Owned;
@@ -107,6 +107,9 @@ impl SparseMatrix {
     }
 }
 
+/// Bytes of offsets that are looked at in some 50 ms, where a thread would cost more than it saves.
+const FEW_OFFSETS_BYTES: usize = 64 << 20;
+
 /// A SciPy matrix in memory; without values if all are one.
 #[pyfunction]
 pub(crate) fn sparse_in_memory(
@@ -125,10 +128,15 @@ pub(crate) fn sparse_in_memory(
         .map(|array| Ok::<_, PyErr>((element_type(array)?, source(array)?)))
         .transpose()?;
     let (offsets, indices) = (part(offsets)?, part(indices)?);
-    let found = py.detach(|| {
-        outcore::Sparse::in_memory(session, format, shape.into(), offsets, indices, values)
-    });
-    found.map(SparseMatrix::new).map_err(to_python)
+    let (own, is_short) = (session.clone(), offsets.1.len() <= FEW_OFFSETS_BYTES);
+    let made = move |_: &dyn Fn() -> bool| {
+        outcore::Sparse::in_memory(&own, format, shape.into(), offsets, indices, values)
+    };
+    let found = match is_short {
+        true => py.detach(|| made(&|| false)).map_err(to_python),
+        false => carry_out(py, session, made),
+    };
+    found.map(SparseMatrix::new)
 }
 
 fn lines_of(name: &str) -> PyResult<Compressed> {

@@ -51,13 +51,15 @@ pub(super) fn segment_bytes<T: Real>(
         .next_multiple_of(4096) as u64
 }
 
-/// A segment, as the head of the file above draws it.
+/// A segment, as the head of the file above draws it. `stop` is asked for every piece, a few MiB;
+/// when it says so the segment is of no use.
 pub(super) fn fill_segment<T: Real>(
     bytes: &mut [u8],
     sorted: &[Sorted<T>],
     group: &Range<usize>,
     buckets: &Buckets,
     has_values: bool,
+    stop: &dyn Fn() -> bool,
 ) {
     let (head, mut rest) = bytes.split_at_mut(head_bytes(group.len(), sorted.len()));
     let mut at = head.len();
@@ -76,6 +78,7 @@ pub(super) fn fill_segment<T: Real>(
             bucket,
             buckets,
             widths,
+            stop,
         );
         at += len;
     }
@@ -88,14 +91,16 @@ fn fill_bucket<T: Real>(
     bucket: usize,
     buckets: &Buckets,
     widths: Widths,
+    stop: &dyn Fn() -> bool,
 ) {
     let first = buckets.places(bucket).start;
     let mut next = |len: usize| rest.split_off_mut(..len).expect("as long as was counted");
-    for piece in sorted.iter().filter(|_| widths.value > 0) {
+    let pieces = || sorted.iter().take_while(|_| !stop());
+    for piece in pieces().filter(|_| widths.value > 0) {
         let values: &[u8] = cast_slice(&piece.values[piece.entries(bucket)]);
         next(values.len()).copy_from_slice(values);
     }
-    for piece in sorted.iter().filter(|_| widths.place > 0) {
+    for piece in pieces().filter(|_| widths.place > 0) {
         let entries = piece.entries(bucket);
         let into = next(entries.len() * widths.place);
         match &piece.keys {
@@ -103,7 +108,7 @@ fn fill_bucket<T: Real>(
             Keys::Wide(keys) => fill_places(into, &keys[entries], first, widths.place),
         }
     }
-    for piece in sorted {
+    for piece in pieces() {
         let (entries, into) = (piece.entries(bucket), next(piece.gaps[bucket] as usize));
         match &piece.keys {
             Keys::Narrow(keys) => fill_gaps(into, &keys[entries]),
