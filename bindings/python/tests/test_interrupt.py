@@ -39,7 +39,7 @@ from outcore.decomposition import PCA
 folder = sys.argv[1]
 oc.configure("24MiB", folder, allow_tmpfs_scratch=True)
 a, s = oc.open(folder + "/a.npy"), oc.open(folder + "/s")
-more = lambda memory: oc.Session(memory, folder, allow_tmpfs_scratch=True).open(folder + "/a.npy")
+more = lambda memory, name="a.npy": oc.Session(memory, folder, allow_tmpfs_scratch=True).open(folder + "/" + name)
 """
 
 CALLS = {
@@ -58,7 +58,7 @@ CALLS = {
     "kmeans, choosing": "while True: KMeans(20, init='k-means||').fit(a)",
     "sparse kmeans": "while True: KMeans(20, init=a[:20].repeat(10, 1), tol=0, max_iter=1000).fit(s)",
     "csrmm": "while True: oc.linalg.csrmm(s, np.ones((30_000, 8), 'f'), folder + '/old.npy')",
-    "csrmm of many columns": "r, b = oc.open(folder + '/repeated'), np.ones((16, 1_000_000), 'f')\nwhile True: oc.linalg.csrmm(r, b)",
+    "csrmm of many columns": "r, b = more('160MiB', 'repeated'), np.ones((2, 8_000_000), 'f')\nwhile True: oc.linalg.csrmm(r, b)",
     "csrcsc": "while True: oc.linalg.csrcsc(s)",
     "open": "while True: oc.open(folder + '/lines')",
     "pack": "while True: pack(folder + '/zeros.tar.gz', folder + '/packed', fields={'id': 'bytes'})",
@@ -91,8 +91,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x = sp.csr_array((np.ones(places.size, "f"), places.ravel(), np.arange(0, places.size + 1, 200)), shape=(30_000, 30_000))
     session.from_scipy(folder / "s", x)
     # Rows that meet the same few rows of an operand again and again; and lines without entries, in a file of holes.
-    rows = np.repeat(np.arange(16, dtype=np.int32), 512)
-    stored(folder, "repeated", (8, 16), np.arange(9) * len(rows), np.tile(rows, 8))
+    rows = np.repeat(np.arange(2, dtype=np.int32), 4096)
+    stored(folder, "repeated", (2, 2), np.arange(3) * len(rows), np.tile(rows, 2))
     stored(folder, "lines", (LINES, 16), np.zeros(1, np.int64), np.zeros(0, np.int32))
     with open(folder / "lines" / "indptr.npy", "r+b") as file:
         header = np.lib.format.header_data_from_array_1_0(np.zeros(1, np.int64)) | {"shape": (LINES + 1,)}

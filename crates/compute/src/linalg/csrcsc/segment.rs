@@ -115,7 +115,9 @@ fn fill_bucket<T: Real>(
             Keys::Wide(keys) => fill_gaps(into, &keys[entries]),
         }
     }
-    rest.fill(0);
+    if !stop() {
+        rest.fill(0);
+    }
 }
 
 fn fill_places(into: &mut [u8], keys: &[impl Key], first: u64, place_bytes: usize) {
@@ -281,5 +283,47 @@ pub(super) fn segment_fragments<T: Real>(
             entries,
             if has_values { &values[range] } else { &[] },
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use outcore_kernels::Csr;
+
+    use super::super::NARROW;
+    use super::super::sorted::sort_piece;
+    use super::*;
+
+    #[test]
+    fn a_segment_is_filled_piece_by_piece_until_it_is_stopped() {
+        let (width, pieces) = (100, 5);
+        let offsets: Vec<i64> = (0..=40).map(|line| 10 * line).collect();
+        let places: Vec<i32> = (0..400).map(|at| at % 10 * 10 + at / 40).collect();
+        let values: Vec<f32> = (0..400).map(|at| at as f32).collect();
+        let a = Csr::new(width, &offsets, &places, &values).unwrap();
+        let buckets = Buckets::new(width as u64, 1, NARROW, (0..100).collect());
+        let sorted: Vec<Sorted<f32>> = (0..pieces)
+            .map(|_| sort_piece(a, &buckets, true, Sorted::default()))
+            .collect();
+        let bytes = segment_bytes(&sorted, &(0..1), &buckets, true) as usize;
+        // What is written, and how often the flag is looked at, where it is set at a look.
+        let written = |at: u32| {
+            let (mut block, asked) = (vec![0xaa; bytes], Cell::new(0));
+            let stop = || asked.replace(asked.get() + 1) >= at;
+            fill_segment(&mut block, &sorted, &(0..1), &buckets, true, &stop);
+            let left = block.iter().filter(|&&byte| byte == 0xaa);
+            (left.count(), asked.get())
+        };
+        let (_, all) = written(u32::MAX);
+        assert_eq!(
+            all,
+            3 * pieces + 1,
+            "values, places and gaps of every piece, and the end"
+        );
+        let left: Vec<usize> = (0..all - 1).map(|at| written(at).0).collect();
+        assert!(left.windows(2).all(|pair| pair[0] > pair[1]), "{left:?}");
+        assert!(written(0).1 <= 4, "nothing goes on after it");
     }
 }
