@@ -71,7 +71,9 @@ LINES = 400_000_000
 """3.2 GB of offsets, which take seconds to look at."""
 
 
-def stored(folder: Path, name: str, shape: tuple[int, int], indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32]) -> None:
+def stored(
+    folder: Path, name: str, shape: tuple[int, int], indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32]
+) -> None:
     """A matrix of ones as another program may have written it: entries may repeat."""
     told = json.loads((folder / "s" / "matrix.json").read_text()) | {"shape": shape, "nonzeros": len(indices)}
     (folder / name).mkdir()
@@ -122,7 +124,10 @@ def test_ctrl_c(folder: Path, call: str) -> None:
     assert interrupt(folder, call, 4 if "all components" in call else 0.7).took_s < LIMIT_S + SLACK_S
 
 
-@pytest.mark.parametrize("call", ["gemm", "syrk", "write", "from_numpy", "convert", "pca", "kmeans", "csrmm", "csrmm of many columns", "csrcsc", "open"])
+@pytest.mark.parametrize(
+    "call",
+    ["gemm", "syrk", "write", "from_numpy", "convert", "pca", "kmeans", "csrmm", "csrmm of many columns", "csrcsc", "open"],
+)
 def test_ctrl_c_in_a_crowd(folder: Path, crowd: None, call: str) -> None:
     assert interrupt(folder, call, 2.5).computed_s < CPU_LIMIT_S
 
