@@ -9,6 +9,9 @@ use pyo3::prelude::*;
 use crate::error::to_python;
 use crate::owned::Owned;
 
+/// Interval between checks for signals.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
 /// A conversion of a result for Python.
 type Made = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
@@ -135,4 +138,41 @@ impl Running {
                 .map_or(1.0, |running| running.progress().fraction))
         })
     }
+}
+
+/// Begins a step that shows no progress, such as opening a dataset or making a stream durable, on a
+/// thread of its own. The step may ask whether it is to end.
+pub(crate) fn begin<T: Send + 'static>(
+    py: Python<'_>,
+    session: &outcore::Session,
+    step: impl FnOnce(&dyn Fn() -> bool) -> outcore::Result<T> + Send + 'static,
+) -> PyResult<outcore::Running<T>> {
+    let job = outcore::Job::driven(session, Vec::new(), move |stage, _| {
+        step(&|| stage.is_cancelled())
+    });
+    py.detach(|| job?.start()).map_err(to_python)
+}
+
+/// Carries out such a step while this thread checks for signals. After a signal whose handler raises,
+/// the step is cancelled, and left alone if it does not end soon.
+pub(crate) fn carry_out<T: Send + 'static>(
+    py: Python<'_>,
+    session: &outcore::Session,
+    step: impl FnOnce(&dyn Fn() -> bool) -> outcore::Result<T> + Send + 'static,
+) -> PyResult<T> {
+    if session.plans_only() {
+        return py.detach(|| step(&|| false)).map_err(to_python);
+    }
+    let mut running = begin(py, session, step)?;
+    while !py
+        .detach(|| running.wait_timeout(LOOK_EVERY))
+        .map_err(to_python)?
+    {
+        if let Err(raised) = py.check_signals() {
+            running.cancel();
+            _ = py.detach(|| running.wait());
+            return Err(raised);
+        }
+    }
+    py.detach(|| running.wait()).map_err(to_python)
 }

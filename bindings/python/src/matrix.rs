@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use crate::adopted::{adopt, destination, element_type, source};
 use crate::error::to_python;
-use crate::job::{Job, nothing};
+use crate::job::{Job, carry_out, nothing};
 use crate::names::{order_of, type_of};
 use crate::owned::Owned;
 use crate::session::Session;
@@ -83,9 +83,9 @@ impl Matrix {
     /// Gives a draft its name and opens it.
     fn finish(&self, py: Python<'_>) -> PyResult<Matrix> {
         let array = self.array()?.clone();
-        py.detach(|| array.finish())
-            .map(Matrix::new)
-            .map_err(to_python)
+        let session = array.session().clone();
+        let finish = move |stop: &dyn Fn() -> bool| array.finish_until(stop);
+        carry_out(py, &session, finish).map(Matrix::new)
     }
 
     /// Removes a draft.
@@ -163,12 +163,12 @@ pub(crate) fn create_matrix(
     order: &str,
     replace: bool,
 ) -> PyResult<Matrix> {
-    let (session, dtype, order) = (session.get()?, type_of(dtype)?, order_of(order)?);
-    let create = || match replace {
-        true => Array::create(session, &path, dtype, &shape, order),
-        false => Array::create_new(session, &path, dtype, &shape, order),
+    let (within, dtype, order) = (session.get()?.clone(), type_of(dtype)?, order_of(order)?);
+    let create = move |_: &dyn Fn() -> bool| match replace {
+        true => Array::create(&within, &path, dtype, &shape, order),
+        false => Array::create_new(&within, &path, dtype, &shape, order),
     };
-    py.detach(create).map(Matrix::new).map_err(to_python)
+    carry_out(py, session.get()?, create).map(Matrix::new)
 }
 
 /// A new `.npy` file of zeros that has its name when it is finished.
@@ -181,10 +181,9 @@ pub(crate) fn draft_matrix(
     shape: Vec<u64>,
     order: &str,
 ) -> PyResult<Matrix> {
-    let (session, dtype, order) = (session.get()?, type_of(dtype)?, order_of(order)?);
-    py.detach(|| Array::draft(session, &path, dtype, &shape, order))
-        .map(Matrix::new)
-        .map_err(to_python)
+    let (within, dtype, order) = (session.get()?.clone(), type_of(dtype)?, order_of(order)?);
+    let draft = move |_: &dyn Fn() -> bool| Array::draft(&within, &path, dtype, &shape, order);
+    carry_out(py, session.get()?, draft).map(Matrix::new)
 }
 
 /// Converts a matrix for Python.

@@ -6,6 +6,7 @@ use numpy::{PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 
 use crate::error::to_python;
+use crate::job::carry_out;
 use crate::owned::Owned;
 use crate::samples::interruptible;
 use crate::session::Session;
@@ -18,9 +19,9 @@ pub(crate) struct FileReader(Owned<outcore::reader::FileReader>);
 impl FileReader {
     #[new]
     fn new(py: Python<'_>, session: &Session, path: PathBuf) -> PyResult<FileReader> {
-        let session = session.get()?;
-        let open = || outcore::reader::FileReader::open(session, path);
-        Ok(FileReader(Owned::new(py.detach(open).map_err(to_python)?)))
+        let (session, own) = (session.get()?, session.get()?.clone());
+        let open = move |_: &dyn Fn() -> bool| outcore::reader::FileReader::open(&own, path);
+        Ok(FileReader(Owned::new(carry_out(py, session, open)?)))
     }
 
     /// Length of the file.

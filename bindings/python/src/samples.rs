@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::error::to_python;
-use crate::job::{Job, nothing};
+use crate::job::{Job, carry_out, nothing};
 use crate::owned::Owned;
 use crate::session::Session;
 use crate::stream::{Data, lock};
@@ -323,7 +323,7 @@ impl Dataset {
         decode: Vec<Picture>,
         turned: bool,
     ) -> PyResult<Dataset> {
-        let session = session.get()?;
+        let (session, own) = (session.get()?, session.get()?.clone());
         let decode = decode.into_iter().map(|(field, channels, size)| {
             let channels = match channels {
                 1 => Channels::Gray,
@@ -338,8 +338,10 @@ impl Dataset {
             }
         });
         let decode: Vec<Decode> = decode.collect();
-        let open = || outcore::samples::Dataset::open(session, path)?.decoding(decode);
-        Ok(Dataset(Owned::new(py.detach(open).map_err(to_python)?)))
+        let open = move |stop: &dyn Fn() -> bool| {
+            outcore::samples::Dataset::open_until(&own, path, stop)?.decoding(decode)
+        };
+        Ok(Dataset(Owned::new(carry_out(py, session, open)?)))
     }
 
     /// Length of each of some samples.

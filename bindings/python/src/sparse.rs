@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use crate::adopted::{destination, element_type, integers, source, values_of};
 use crate::error::to_python;
-use crate::job::{Job, nothing, numbers};
+use crate::job::{Job, carry_out, nothing, numbers};
 use crate::linalg::{norm_of, statistics};
 use crate::matrix::{self, operand, output};
 use crate::names::type_of;
@@ -108,6 +108,9 @@ impl SparseMatrix {
     }
 }
 
+/// Bytes of offsets that are looked at in some 50 ms, where a thread would cost more than it saves.
+const FEW_OFFSETS_BYTES: usize = 64 << 20;
+
 /// Opens a sparse matrix, a folder.
 #[pyfunction]
 pub(crate) fn open_sparse(
@@ -115,10 +118,9 @@ pub(crate) fn open_sparse(
     session: &Session,
     path: PathBuf,
 ) -> PyResult<SparseMatrix> {
-    let session = session.get()?;
-    py.detach(|| Sparse::open(session, &path))
-        .map(SparseMatrix::new)
-        .map_err(to_python)
+    let within = session.get()?.clone();
+    let open = move |stop: &dyn Fn() -> bool| Sparse::open_until(&within, &path, stop);
+    carry_out(py, session.get()?, open).map(SparseMatrix::new)
 }
 
 /// A SciPy matrix in memory; without values if all are one.
@@ -139,10 +141,15 @@ pub(crate) fn sparse_in_memory(
         .map(|array| Ok::<_, PyErr>((element_type(array)?, source(array)?)))
         .transpose()?;
     let (offsets, indices) = (part(offsets)?, part(indices)?);
-    let found = py.detach(|| {
-        outcore::Sparse::in_memory(session, format, shape.into(), offsets, indices, values)
-    });
-    found.map(SparseMatrix::new).map_err(to_python)
+    let (own, is_short) = (session.clone(), offsets.1.len() <= FEW_OFFSETS_BYTES);
+    let made = move |_: &dyn Fn() -> bool| {
+        outcore::Sparse::in_memory(&own, format, shape.into(), offsets, indices, values)
+    };
+    let found = match is_short {
+        true => py.detach(|| made(&|| false)).map_err(to_python),
+        false => carry_out(py, session, made),
+    };
+    found.map(SparseMatrix::new)
 }
 
 fn lines_of(name: &str) -> PyResult<Compressed> {

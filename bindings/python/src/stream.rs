@@ -16,6 +16,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyMemoryView};
 
 use crate::adopted;
 use crate::error::to_python;
+use crate::job::{begin, carry_out};
 use crate::owned::Owned;
 use crate::session::Session;
 
@@ -38,15 +39,14 @@ impl StreamStore {
         path: PathBuf,
         read_only: bool,
     ) -> PyResult<StreamStore> {
-        let session = session.get()?;
+        let (session, own) = (session.get()?, session.get()?.clone());
         let access = if read_only {
             Access::Read
         } else {
             Access::Write
         };
-        let store = py
-            .detach(|| outcore::StreamStore::open(session, path, access))
-            .map_err(to_python)?;
+        let open = move |_: &dyn Fn() -> bool| outcore::StreamStore::open(&own, path, access);
+        let store = carry_out(py, session, open)?;
         Ok(StreamStore(Owned::new(store)))
     }
 
@@ -84,7 +84,9 @@ impl StreamStore {
             .detach(|| store.write(name, options))
             .map_err(to_python)?;
         Ok(StreamWriter(Owned::new(Mutex::new(Writing {
+            session: store.session().clone(),
             writer: Some(writer),
+            ending: None,
             lent: Weak::new(),
         }))))
     }
@@ -202,7 +204,10 @@ fn closed() -> PyErr {
 }
 
 struct Writing {
+    session: outcore::Session,
     writer: Option<outcore::StreamWriter>,
+    /// The end of the stream on its way; a wait that was interrupted can be repeated.
+    ending: Option<outcore::Running<()>>,
     /// Alive as long as Python holds memory of the stream.
     lent: Weak<()>,
 }
@@ -461,10 +466,29 @@ impl StreamWriter {
     }
 
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
-        let mut writing = lock(py, self.0.get()?);
-        writing.get()?;
-        let writer = writing.writer.take().ok_or_else(closed)?;
-        py.detach(|| writer.finish()).map_err(to_python)
+        let slot = self.0.get()?;
+        loop {
+            let mut writing = lock(py, slot);
+            if writing.ending.is_none() {
+                writing.get()?;
+                let writer = writing.writer.take().ok_or_else(closed)?;
+                let finish = move |stop: &dyn Fn() -> bool| writer.finish_until(stop);
+                writing.ending = Some(begin(py, &writing.session, finish)?);
+            }
+            let ending = &mut writing.ending;
+            let ended = py.detach(|| match ending {
+                Some(ending) => ending.wait_timeout(LOOK_EVERY),
+                None => Err(Error::Closed),
+            });
+            if ended.map_err(to_python)?
+                && let Some(ended) = writing.ending.take()
+            {
+                return py.detach(|| ended.wait()).map_err(to_python);
+            }
+            drop(writing);
+            // Without the lock, since a handler may close the stream.
+            py.check_signals()?;
+        }
     }
 
     /// Discards the stream.
@@ -473,8 +497,14 @@ impl StreamWriter {
         if writing.writer.is_some() {
             writing.get()?;
         }
-        let writer = writing.writer.take();
-        py.detach(|| drop(writer));
+        let (writer, ending) = (writing.writer.take(), writing.ending.take());
+        py.detach(|| {
+            drop(writer);
+            if let Some(ending) = ending {
+                ending.cancel();
+                _ = ending.wait();
+            }
+        });
         Ok(())
     }
 }

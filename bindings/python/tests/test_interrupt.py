@@ -2,6 +2,7 @@
 
 import fcntl
 import io
+import json
 import os
 import pty
 import signal
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
@@ -37,7 +39,7 @@ from outcore.decomposition import PCA
 folder = sys.argv[1]
 oc.configure("24MiB", folder, allow_tmpfs_scratch=True)
 a, s = oc.open(folder + "/a.npy"), oc.open(folder + "/s")
-more = lambda memory: oc.Session(memory, folder, allow_tmpfs_scratch=True).open(folder + "/a.npy")
+more = lambda memory, name="a.npy": oc.Session(memory, folder, allow_tmpfs_scratch=True).open(folder + "/" + name)
 """
 
 CALLS = {
@@ -56,11 +58,28 @@ CALLS = {
     "kmeans, choosing": "while True: KMeans(20, init='k-means||').fit(a)",
     "sparse kmeans": "while True: KMeans(20, init=a[:20].repeat(10, 1), tol=0, max_iter=1000).fit(s)",
     "csrmm": "while True: oc.linalg.csrmm(s, np.ones((30_000, 8), 'f'), folder + '/old.npy')",
+    "csrmm of many columns": "r, b = more('160MiB', 'repeated'), np.ones((2, 8_000_000), 'f')\nwhile True: oc.linalg.csrmm(r, b)",
     "csrcsc": "while True: oc.linalg.csrcsc(s)",
+    "open": "while True: oc.open(folder + '/lines')",
     "pack": "while True: pack(folder + '/zeros.tar.gz', folder + '/packed', fields={'id': 'bytes'})",
     "pack of long samples": "while True: pack(folder + '/zeros.tar.gz', folder + '/packed')",
     "bench-device": "from outcore._device import measure\nmeasure(oc.configure('64MiB'), folder, '64MiB', 60)",
 }
+
+
+LINES = 400_000_000
+"""3.2 GB of offsets, which take seconds to look at."""
+
+
+def stored(
+    folder: Path, name: str, shape: tuple[int, int], indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32]
+) -> None:
+    """A matrix of ones as another program may have written it: entries may repeat."""
+    told = json.loads((folder / "s" / "matrix.json").read_text()) | {"shape": shape, "nonzeros": len(indices)}
+    (folder / name).mkdir()
+    (folder / name / "matrix.json").write_text(json.dumps(told))
+    np.save(folder / name / "indptr.npy", indptr)
+    np.save(folder / name / "indices.npy", indices)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +92,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     places = random.integers(0, 30_000, (30_000, 200), dtype=np.int32)
     x = sp.csr_array((np.ones(places.size, "f"), places.ravel(), np.arange(0, places.size + 1, 200)), shape=(30_000, 30_000))
     session.from_scipy(folder / "s", x)
+    # Rows that meet the same few rows of an operand again and again; and lines without entries, in a file of holes.
+    rows = np.repeat(np.arange(2, dtype=np.int32), 4096)
+    stored(folder, "repeated", (2, 2), np.arange(3) * len(rows), np.tile(rows, 2))
+    stored(folder, "lines", (LINES, 16), np.zeros(1, np.int64), np.zeros(0, np.int32))
+    with open(folder / "lines" / "indptr.npy", "r+b") as file:
+        header = np.lib.format.header_data_from_array_1_0(np.zeros(1, np.int64)) | {"shape": (LINES + 1,)}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + 8 * (LINES + 1))
     with tarfile.open(folder / "zeros.tar.gz", "w:gz", compresslevel=1) as archive:
         for number in range(64):
             for name, data in ((f"{number}.x", bytes(8 << 20)), (f"{number}.id", b"1")):
@@ -97,7 +124,10 @@ def test_ctrl_c(folder: Path, call: str) -> None:
     assert interrupt(folder, call, 4 if "all components" in call else 0.7).took_s < LIMIT_S + SLACK_S
 
 
-@pytest.mark.parametrize("call", ["gemm", "syrk", "write", "from_numpy", "convert", "pca", "kmeans", "csrmm", "csrcsc"])
+@pytest.mark.parametrize(
+    "call",
+    ["gemm", "syrk", "write", "from_numpy", "convert", "pca", "kmeans", "csrmm", "csrmm of many columns", "csrcsc", "open"],
+)
 def test_ctrl_c_in_a_crowd(folder: Path, crowd: None, call: str) -> None:
     assert interrupt(folder, call, 2.5).computed_s < CPU_LIMIT_S
 

@@ -249,7 +249,9 @@ impl StoredFile {
         let Kind::Unfinished(object, has_name, named) = &self.kind else {
             return Ok(());
         };
-        if let Some(object) = object.locked().take() {
+        // Without the lock: a file system may take long to make a file durable.
+        let object = object.locked().take();
+        if let Some(object) = object {
             object.commit()?;
             named.look();
             let _ = has_name.set(());

@@ -31,6 +31,26 @@ enum Finish<T> {
     Driven(Driver<T>),
 }
 
+impl<T> Finish<T> {
+    /// Runs the plans as a part of a driven job, and what makes the result of them.
+    fn carry_out(self, stage: &mut Stage, plans: Vec<Plan>) -> Result<Made<T>> {
+        match self {
+            Finish::Driven(work) => work(stage, plans),
+            Finish::Outcomes(finish) => {
+                let count = plans.len() as f64;
+                let run = |(number, plan)| stage.run(plan, (number + 1) as f64 / count);
+                finish(
+                    plans
+                        .into_iter()
+                        .enumerate()
+                        .map(run)
+                        .collect::<Result<_>>()?,
+                )
+            }
+        }
+    }
+}
+
 type Driver<T> = Box<dyn FnOnce(&mut Stage, Vec<Plan>) -> Result<Made<T>> + Send>;
 
 /// The result, once the files are whole.
@@ -51,9 +71,10 @@ enum Rest<T> {
     Failed,
 }
 
-/// A driven job that has been cancelled is waited for so long: what is in flight drains sooner, but
-/// a dense decomposition, or a file system that makes a file durable, cannot be stopped, and is
-/// left alone. What it holds counts until it ends.
+/// A driven job that has been cancelled is waited for so long: what is in flight drains sooner, and
+/// tasks check the flag every 0.1 s or so, but a dense decomposition, a function of the caller's, or
+/// a file system that makes a file durable cannot be stopped, and is left alone. What it holds
+/// counts until it ends.
 const LEAVE_ALONE_AFTER: Duration = Duration::from_millis(300);
 
 /// Planned work with a result of type `T`. Nothing has moved yet.
@@ -155,23 +176,12 @@ impl<T: Send + 'static> Job<T> {
     }
 
     /// Carries out a job that writes no files as a part of another.
-    fn run_within(self, stage: &mut Stage, fraction: f64) -> Result<T> {
+    fn run_within(self, stage: &mut Stage) -> Result<T> {
         assert!(
             self.writers.is_empty() && self.unfinished.is_empty(),
             "files become whole when the outer job ends"
         );
-        let made = match self.finish {
-            Finish::Driven(work) => work(stage, self.plans)?,
-            Finish::Outcomes(finish) => {
-                let outcomes = self
-                    .plans
-                    .into_iter()
-                    .map(|plan| stage.run(plan, fraction))
-                    .collect::<Result<_>>()?;
-                finish(outcomes)?
-            }
-        };
-        made()
+        self.finish.carry_out(stage, self.plans)?()
     }
 
     fn planned(session: &Session, plans: Vec<Plan>, finish: Finish<T>) -> Result<Job<T>> {
@@ -333,26 +343,18 @@ impl<T: Send + 'static> Job<T> {
 
 impl<T: Send + 'static> Job<T> {
     /// This job, whose result `take` keeps for the tasks of the next, then that one, with its
-    /// result. Neither is driven.
+    /// result.
     pub fn feeding<U: Send + 'static>(
         self,
         take: impl FnOnce(T) + Send + 'static,
         next: Job<U>,
     ) -> Job<U> {
-        let (Finish::Outcomes(first), Finish::Outcomes(second)) = (self.finish, next.finish) else {
-            unreachable!("driven jobs run their own plans")
-        };
-        let (count, all) = (self.plans.len(), self.plans.len() + next.plans.len());
-        let work = move |stage: &mut Stage, plans: Vec<Plan>| {
-            let mut plans = plans.into_iter().enumerate();
-            let mut run = |count: usize| -> Result<Vec<Outcome>> {
-                let plans = plans.by_ref().take(count);
-                plans
-                    .map(|(number, plan)| stage.run(plan, (number + 1) as f64 / all as f64))
-                    .collect()
-            };
-            take(first(run(count)?)?()?);
-            second(run(all - count)?)
+        let (first, second, count) = (self.finish, next.finish, self.plans.len());
+        let share = count as f64 / (count + next.plans.len()) as f64;
+        let work = move |stage: &mut Stage, mut plans: Vec<Plan>| {
+            let rest = plans.split_off(count);
+            take(stage.part(share, |stage| first.carry_out(stage, plans))?()?);
+            stage.part(1.0, |stage| second.carry_out(stage, rest))
         };
         Job {
             session: self.session,
@@ -527,8 +529,14 @@ impl<T: Send + 'static> Running<T> {
         let mut stage = Stage::new(&self.session, Arc::clone(&self.watch));
         let plans = std::mem::take(&mut self.plans).collect();
         let (sender, receiver) = std::sync::mpsc::channel();
+        // Without files before it, this thread also makes what is made of the result: the thread
+        // that waits checks signals meanwhile.
+        let has_files = !self.writers.is_empty() || !self.unfinished.is_empty();
         let drive = move || {
-            let result = work(&mut stage, plans);
+            let result = work(&mut stage, plans).and_then(|result| match has_files {
+                true => Ok(result),
+                false => result().map(made),
+            });
             stage.keep_trace();
             _ = sender.send(result);
         };

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 /// The most bytes of a panel: enough that the device is busy with one, few enough that many are
-/// under way.
+/// under way, and that a kernel which passes over one at 1 GB/s ends within 10 ms of a cancellation.
+/// A panel is at least one row, though: what takes rows of any length checks for it by itself.
 const PANEL_BYTES: u64 = 8 << 20;
 
 /// Cuts `0..end` as [`panels`] does, into ranges short enough that also the frame of one, padding

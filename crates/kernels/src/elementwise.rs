@@ -97,6 +97,101 @@ pub fn copy_into<T: Real>(y: MatMut<'_, T>, x: MatRef<'_, T>) -> Result<(), Erro
     Ok(())
 }
 
+/// Elements between two looks at `stop`: 64 MiB of f64 at most are read and written, which takes
+/// some 50 ms where memory moves 1 to 3 GB/s for one thread.
+const LOOK_ELEMENTS: usize = 1 << 22;
+/// Lines are cut no shorter than this while both sides are longer.
+const LOOK_LINE: usize = 1 << 11;
+
+/// Parts of a matrix of this shape, of at most [`LOOK_ELEMENTS`] elements each: first row and
+/// column, rows and columns. One that is little longer is a part by itself.
+pub fn parts((rows, cols): (usize, usize)) -> impl Iterator<Item = [usize; 4]> {
+    let (width, height) = match rows.saturating_mul(cols) <= 2 * LOOK_ELEMENTS {
+        true => (cols, rows),
+        false => {
+            let width = cols.min((LOOK_ELEMENTS / rows).max(LOOK_LINE));
+            (width, LOOK_ELEMENTS / width)
+        }
+    };
+    (0..rows).step_by(height.max(1)).flat_map(move |row| {
+        (0..cols)
+            .step_by(width.max(1))
+            .map(move |col| [row, col, height.min(rows - row), width.min(cols - col)])
+    })
+}
+
+/// Calls `f` for parts of y, until `stop` says so; y is then of no use.
+fn until<U: Real>(
+    mut y: MatMut<'_, U>,
+    stop: &dyn Fn() -> bool,
+    mut f: impl FnMut(MatMut<'_, U>, [usize; 4]) -> Result<(), Error>,
+) -> Result<(), Error> {
+    for part in parts(y.shape()) {
+        if stop() {
+            return Ok(());
+        }
+        let [row, col, rows, cols] = part;
+        f(y.rb_mut().submatrix_mut(row, col, rows, cols), part)?;
+    }
+    Ok(())
+}
+
+/// [`axpby`] that ends soon after `stop` says so; y is then of no use.
+///
+/// # Errors
+/// [`Error::Shape`] when the shapes differ.
+pub fn axpby_until<T: Real>(
+    y: MatMut<'_, T>,
+    alpha: T,
+    x: MatRef<'_, T>,
+    beta: T,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    same("axpby", y.shape(), x.shape())?;
+    until(y, stop, |y, [row, col, rows, cols]| {
+        axpby(y, alpha, x.submatrix(row, col, rows, cols), beta)
+    })
+}
+
+/// [`scale`] that ends soon after `stop` says so; x is then of no use.
+pub fn scale_until<T: Real>(x: MatMut<'_, T>, alpha: T, stop: &dyn Fn() -> bool) {
+    let scaled = until(x, stop, |x, _| {
+        scale(x, alpha);
+        Ok(())
+    });
+    debug_assert!(scaled.is_ok(), "one operand has one shape");
+}
+
+/// [`convert_into`] that ends soon after `stop` says so; y is then of no use.
+///
+/// # Errors
+/// [`Error::Shape`] when the shapes differ.
+pub fn convert_until<T: Real, U: Real>(
+    y: MatMut<'_, U>,
+    x: MatRef<'_, T>,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    same("convert_into", y.shape(), x.shape())?;
+    until(y, stop, |y, [row, col, rows, cols]| {
+        convert_into(y, x.submatrix(row, col, rows, cols))
+    })
+}
+
+/// [`copy_into`] that ends soon after `stop` says so; y is then of no use.
+///
+/// # Errors
+/// [`Error::Shape`] when the shapes differ.
+pub fn copy_until<T: Real>(
+    y: MatMut<'_, T>,
+    x: MatRef<'_, T>,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    same("copy_into", y.shape(), x.shape())?;
+    until(y, stop, |y, [row, col, rows, cols]| {
+        copy_into(y, x.submatrix(row, col, rows, cols))
+    })
+}
+
 /// y = x^T: y is n x m where x is m x n, any layouts.
 ///
 /// # Errors
@@ -317,6 +412,66 @@ fn each_block<T: Real, U: Real>(
                     None => (0..width).for_each(|j| y[(i, j)] = f(y[(i, j)], local[j][i])),
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn parts_cover_every_element_once_and_none_is_long() {
+        let long = 5 * LOOK_ELEMENTS / 2 + 7;
+        let square = 5000;
+        for (rows, cols) in [
+            (0, 5),
+            (5, 0),
+            (3, 4),
+            (1, long),
+            (long, 1),
+            (long / 3, 3),
+            (square, square + 9),
+        ] {
+            let (mut sum, mut next) = (0, (0, 0));
+            for [row, col, height, width] in parts((rows, cols)) {
+                // Row of parts after row of parts, each from the first column to the last.
+                assert_eq!((row, col), next);
+                assert!(height > 0 && width > 0 && height * width <= 2 * LOOK_ELEMENTS);
+                next = if col + width == cols {
+                    (row + height, 0)
+                } else {
+                    (row, col + width)
+                };
+                sum += height * width;
+            }
+            assert_eq!(sum, rows * cols, "{rows} x {cols}");
+        }
+    }
+
+    #[test]
+    fn long_work_ends_where_it_is_stopped_and_is_else_that_of_one_call() {
+        let count = 3 * LOOK_ELEMENTS;
+        for (rows, cols) in [(1, count), (count, 1)] {
+            let (x, mut y) = (vec![2f32; count], vec![1f32; count]);
+            let asked = Cell::new(0);
+            let second = || asked.replace(asked.get() + 1) == 1;
+            let view_of = |x| crate::view(x, rows, cols, cols, 1).unwrap();
+            let into = crate::view_mut(&mut y, rows, cols, cols, 1).unwrap();
+            axpby_until(into, 3.0, view_of(&x), 1.0, &second).unwrap();
+            assert_eq!(y.iter().filter(|&&y| y == 7.0).count(), LOOK_ELEMENTS);
+            assert_eq!(
+                y.iter().filter(|&&y| y == 1.0).count(),
+                count - LOOK_ELEMENTS
+            );
+            let into = crate::view_mut(&mut y, rows, cols, cols, 1).unwrap();
+            copy_until(into, view_of(&x), &|| false).unwrap();
+            assert_eq!(x, y);
+            let into = crate::view_mut(&mut y, rows, cols, cols, 1).unwrap();
+            scale_until(into, 0.5, &|| false);
+            assert!(y.iter().all(|&y| y == 1.0));
         }
     }
 }

@@ -55,8 +55,8 @@ pub use eigen::{
     orthonormalize,
 };
 pub use elementwise::{
-    add_into_f64, axpby, center_into, convert_from_f64, convert_into, convert_to_f64, copy_into,
-    fill, scale, transpose_into,
+    add_into_f64, axpby, axpby_until, center_into, convert_from_f64, convert_into, convert_to_f64,
+    convert_until, copy_into, copy_until, fill, parts, scale, scale_until, transpose_into,
 };
 pub use error::Error;
 pub use faer::{Mat, MatMut, MatRef};
@@ -71,8 +71,9 @@ pub use reduce::{
     sum_of_squares,
 };
 pub use sparse::{
-    Csr, Entries, Index, Lines, Picked, Tile, Tiles, csr_gram, csrmm, csrmm_flops,
-    csrmm_transposed, dense_times_sparse, gram_rows, sparse_times_sparse,
+    CALL_FLOPS, Csr, Entries, Index, Lines, Picked, Tile, Tiles, csr_gram, csrmm, csrmm_flops,
+    csrmm_transposed, csrmm_transposed_until, csrmm_until, dense_times_sparse, gram_rows,
+    sparse_times_sparse,
 };
 pub use squares::Squares;
 pub use statistics::ColumnStatistics;

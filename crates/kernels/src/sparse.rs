@@ -543,6 +543,74 @@ pub fn csrmm<T: Real>(
     Ok(())
 }
 
+/// Operations of a product between two looks at whether it is to end: some 0.1 s on half a core.
+pub const CALL_FLOPS: u64 = 1 << 27;
+
+/// Fewer columns are not cut: some vectors of either type.
+const CALL_COLUMNS: usize = 64;
+
+/// Columns of the dense operands of a product that take [`CALL_FLOPS`] with these lines, in whole
+/// vectors; an element of the result that no entry meets costs an operation too.
+fn call_columns<T: Real>(a: &impl Lines<T>) -> usize {
+    let of_column = csrmm_flops(a.entries(), 1) + a.lines() as u64;
+    ((CALL_FLOPS / of_column.max(1)) as usize / CALL_COLUMNS * CALL_COLUMNS).max(CALL_COLUMNS)
+}
+
+/// [`csrmm`] that ends soon after `stop` says so; c is then of no use.
+///
+/// # Errors
+/// As [`csrmm`].
+pub fn csrmm_until<T: Real>(
+    mut c: MatMut<'_, T>,
+    alpha: T,
+    a: impl Lines<T>,
+    x: MatRef<'_, T>,
+    first: usize,
+    beta: T,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    let step = call_columns(&a);
+    if x.ncols() <= step || c.ncols() != x.ncols() {
+        return csrmm(c, alpha, a, x, first, beta);
+    }
+    for column in (0..x.ncols()).step_by(step) {
+        if stop() {
+            break;
+        }
+        let width = step.min(x.ncols() - column);
+        let c = c.rb_mut().subcols_mut(column, width);
+        csrmm(c, alpha, a, x.subcols(column, width), first, beta)?;
+    }
+    Ok(())
+}
+
+/// [`csrmm_transposed`] that ends soon after `stop` says so; c is then of no use.
+///
+/// # Errors
+/// As [`csrmm_transposed`].
+pub fn csrmm_transposed_until<T: Real>(
+    mut c: MatMut<'_, T>,
+    alpha: T,
+    a: impl Lines<T>,
+    x: MatRef<'_, T>,
+    first: usize,
+    stop: &dyn Fn() -> bool,
+) -> Result<(), Error> {
+    let step = call_columns(&a);
+    if x.ncols() <= step || c.ncols() != x.ncols() {
+        return csrmm_transposed(c, alpha, a, x, first);
+    }
+    for column in (0..x.ncols()).step_by(step) {
+        if stop() {
+            break;
+        }
+        let width = step.min(x.ncols() - column);
+        let c = c.rb_mut().subcols_mut(column, width);
+        csrmm_transposed(c, alpha, a, x.subcols(column, width), first)?;
+    }
+    Ok(())
+}
+
 /// c += alpha A^T x, where c has the rows from `first` on of the whole result.
 ///
 /// Shapes: A is m x n, x is m x d, c is at most n x d; x and c by rows.
@@ -1033,4 +1101,48 @@ fn shapes<T: Real>(
             ("the result", &strides(c)),
         ],
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn long_products_end_where_they_are_stopped_and_are_else_those_of_one_call() {
+        // One line, of which a column takes a bit more than a hundredth of a call.
+        let (entries, places, d) = (600_000usize, 50, 3 * CALL_COLUMNS + 1);
+        let offsets = [0, entries as i64];
+        let indices: Vec<i32> = (0..entries).map(|at| (at / 12_000) as i32).collect();
+        let values: Vec<f32> = (0..entries).map(|at| (at % 13) as f32 - 6.0).collect();
+        let a = Csr::new(places, &offsets, &indices, &values).unwrap();
+        assert_eq!(call_columns(&a), CALL_COLUMNS);
+        let x: Vec<f32> = (0..places * d).map(|at| (at % 17) as f32 / 4.0).collect();
+        let wide = view(&x, places, d, d, 1).unwrap();
+        let line = view(&x[..d], 1, d, d, 1).unwrap();
+        for is_transposed in [false, true] {
+            let rows = if is_transposed { places } else { 1 };
+            let product = |stop: Option<&dyn Fn() -> bool>| {
+                let mut c = vec![1f32; rows * d];
+                let into = view_mut(&mut c, rows, d, d, 1).unwrap();
+                match (is_transposed, stop) {
+                    (false, None) => csrmm(into, 1.5, a, wide, 0, 0.5),
+                    (false, Some(stop)) => csrmm_until(into, 1.5, a, wide, 0, 0.5, stop),
+                    (true, None) => csrmm_transposed(into, 1.5, a, line, 0),
+                    (true, Some(stop)) => csrmm_transposed_until(into, 1.5, a, line, 0, stop),
+                }
+                .unwrap();
+                c
+            };
+            let all = product(None);
+            assert_eq!(product(Some(&|| false)), all);
+            let asked = Cell::new(0);
+            let part = product(Some(&|| asked.replace(asked.get() + 1) == 1));
+            for (part, all) in part.chunks(d).zip(all.chunks(d)) {
+                assert_eq!(part[..CALL_COLUMNS], all[..CALL_COLUMNS]);
+                assert!(part[CALL_COLUMNS..].iter().all(|&c| c == 1.0));
+            }
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use outcore_core::file::Writer;
@@ -9,7 +10,7 @@ use outcore_core::panels::panels_that_fit;
 use outcore_core::{DType, Error, Job, MemorySplit, Order, Result, Session, StoredFile};
 use outcore_device::{Buf, Locked, Shared};
 use outcore_engine::{Extent, Plan, Region, Task};
-use outcore_kernels::{Real, copy_into, view, view_mut};
+use outcore_kernels::{Real, copy_until, view, view_mut};
 
 use crate::layout::Layout;
 
@@ -230,9 +231,11 @@ impl Array {
                         pitch,
                         1,
                     )?;
-                    Ok(copy_into(
+                    let stop = || cx.cancelled.load(Ordering::Relaxed);
+                    Ok(copy_until(
                         out.subcols_mut(left, tile.cols),
                         tile.of::<T>(&cx.blocks[0])?,
+                        &stop,
                     )?)
                 }));
             }
@@ -248,7 +251,9 @@ impl Array {
                         pitch,
                         1,
                     )?;
-                    Ok(copy_into(out, tile.of::<T>(&cx.blocks[0])?)?)
+                    // A row may be longer than a panel.
+                    let stop = || cx.cancelled.load(Ordering::Relaxed);
+                    Ok(copy_until(out, tile.of::<T>(&cx.blocks[0])?, &stop)?)
                 }));
             }
             drop(rest);
@@ -302,7 +307,12 @@ impl Array {
                     pitch as usize,
                     1,
                 )?;
-                Ok(copy_into(tile.of_mut::<T>(&mut cx.blocks[0])?, values)?)
+                let stop = || cx.cancelled.load(Ordering::Relaxed);
+                Ok(copy_until(
+                    tile.of_mut::<T>(&mut cx.blocks[0])?,
+                    values,
+                    &stop,
+                )?)
             }));
         }
         plan.bound(self.nbytes());
@@ -367,6 +377,24 @@ impl Array {
             }
             _ => Ok(self),
         }
+    }
+
+    /// As [`finish`](Array::finish), unless `stop` says so before all bytes are durable.
+    ///
+    /// # Errors
+    /// As [`finish`](Array::finish); [`Error::Cancelled`].
+    pub fn finish_until(self, stop: &dyn Fn() -> bool) -> Result<Array> {
+        if self.file.is_draft() {
+            let device = self.extent().device();
+            outcore_device::flush_now(&**device).map_err(|source| Error::Device {
+                object: device.name().to_owned(),
+                source,
+            })?;
+            if stop() {
+                return Err(Error::Cancelled);
+            }
+        }
+        self.finish()
     }
 
     /// Removes a draft, even while views of it exist.

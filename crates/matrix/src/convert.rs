@@ -1,11 +1,12 @@
 //! Copies of a matrix with another element type, order or place.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use outcore_core::panels::{cut, panels};
 use outcore_core::{DType, Job, MemorySplit, Order, Result, Session};
 use outcore_engine::{Plan, Task};
-use outcore_kernels::{Real, convert_into};
+use outcore_kernels::{Real, convert_until};
 
 use crate::array::Array;
 use crate::layout::Layout;
@@ -76,9 +77,12 @@ fn convert_as<T: Real, U: Real>(
                     let [source_block, sink_block] = cx.blocks else {
                         unreachable!("two were declared")
                     };
-                    Ok(convert_into(
+                    // A row may be longer than a panel.
+                    let stop = || cx.cancelled.load(Ordering::Relaxed);
+                    Ok(convert_until(
                         sink.of_mut::<U>(sink_block)?,
                         source.of::<T>(source_block)?,
+                        &stop,
                     )?)
                 }),
         );

@@ -38,6 +38,9 @@ use pieces::Cut;
 pub use pieces::{Piece, PieceBlocks, each_piece, whole_lines};
 use tiles::Tiled;
 
+/// Whether what goes on is to end early; asked some times a second.
+type Stop<'a> = &'a dyn Fn() -> bool;
+
 /// File names of the parts of a sparse matrix in its folder.
 pub mod names {
     /// The description.
@@ -169,7 +172,7 @@ impl BackedVector {
     }
 
     /// All its numbers, of 64 bits.
-    fn numbers(&self, session: &Session) -> Result<Vec<i64>> {
+    fn numbers(&self, session: &Session, stop: Stop<'_>) -> Result<Vec<i64>> {
         let mut plan = Plan::new("read numbers");
         let (extent, found) = (
             self.extent(&mut plan),
@@ -188,7 +191,7 @@ impl BackedVector {
                     }),
             );
         }
-        session.engine().run(plan)?.wait()?;
+        session.run_until(plan, stop)?;
         let numbers = std::mem::take(&mut *found.locked());
         Ok(numbers)
     }
@@ -294,9 +297,14 @@ impl Integers {
 
 impl Sparse {
     /// A matrix of known parts, after a look at its offsets.
-    fn new(session: &Session, mut parts: Parts, format: Compressed) -> Result<Sparse> {
+    fn new(
+        session: &Session,
+        mut parts: Parts,
+        format: Compressed,
+        stop: Stop<'_>,
+    ) -> Result<Sparse> {
         parts.check()?;
-        parts.cuts = pieces::find_cuts(session, &parts)?;
+        parts.cuts = pieces::find_cuts(session, &parts, stop)?;
         let (lines, entries) = (0..parts.lines, 0..parts.entries);
         Ok(Sparse {
             session: session.clone(),
@@ -319,11 +327,19 @@ impl Sparse {
     /// [`Error::Store`] for files that are not there, [`Error::Format`] for what is no sparse
     /// matrix.
     pub fn open(session: &Session, path: impl AsRef<Path>) -> Result<Sparse> {
+        Sparse::open_until(session, path, &|| false)
+    }
+
+    /// As [`open`](Sparse::open), until `stop` says so.
+    ///
+    /// # Errors
+    /// As [`open`](Sparse::open); [`Error::Cancelled`].
+    pub fn open_until(session: &Session, path: impl AsRef<Path>, stop: Stop<'_>) -> Result<Sparse> {
         let path = path.as_ref();
         loop {
             // Another folder may take this one's name between the opening of two of its files.
             let before = Sparse::identity(path);
-            let opened = Sparse::open_parts(session, path);
+            let opened = Sparse::open_parts(session, path, stop);
             if Sparse::identity(path) == before {
                 return opened;
             }
@@ -339,7 +355,7 @@ impl Sparse {
         }
     }
 
-    fn open_parts(session: &Session, path: &Path) -> Result<Sparse> {
+    fn open_parts(session: &Session, path: &Path, stop: Stop<'_>) -> Result<Sparse> {
         let object = path.join(names::DESCRIPTION);
         let text = read_text(&object, DESCRIPTION_BYTES).map_err(|error| match error {
             Error::Store(StoreError::Missing { .. } | StoreError::NotAFolder { .. }) => {
@@ -352,7 +368,7 @@ impl Sparse {
         })?;
         let description = format::parse_description(&object.display().to_string(), &text)?;
         if description.layout == format::Entries::Tiled {
-            return Sparse::open_tiled(session, path, &description);
+            return Sparse::open_tiled(session, path, &description, stop);
         }
         let part = |name| BackedVector::open(session, &path.join(name));
         let (offsets, indices) = (part(names::OFFSETS)?, part(names::INDICES)?);
@@ -417,6 +433,7 @@ impl Sparse {
                 cuts: Vec::new(),
             },
             format,
+            stop,
         )
     }
 
@@ -428,6 +445,7 @@ impl Sparse {
         [lines, width]: [u64; 2],
         dtype: DType,
         files: Vec<(Vector, Arc<StoredFile>)>,
+        stop: Stop<'_>,
     ) -> Result<Sparse> {
         let mut parts = files.into_iter().map(|(vector, file)| BackedVector {
             vector,
@@ -458,10 +476,16 @@ impl Sparse {
                 cuts: Vec::new(),
             },
             format,
+            stop,
         )
     }
 
-    fn open_tiled(session: &Session, path: &Path, description: &Description) -> Result<Sparse> {
+    fn open_tiled(
+        session: &Session,
+        path: &Path,
+        description: &Description,
+        stop: Stop<'_>,
+    ) -> Result<Sparse> {
         let (object, tiles) = (
             path.join(names::DESCRIPTION).display().to_string(),
             path.join(names::TILES),
@@ -485,7 +509,7 @@ impl Sparse {
             }
             .into());
         }
-        let numbers = numbers.numbers(session)?;
+        let numbers = numbers.numbers(session, stop)?;
         let sides = description.format.lines_first(description.shape);
         let entries_file = session.file(&path.join(names::ENTRIES), false)?;
         let tiled = Tiled::new(
@@ -532,6 +556,8 @@ impl Sparse {
                 cuts: Vec::new(),
             },
             format,
+            // The cuts of tiles are known.
+            &|| false,
         )
     }
 
@@ -575,7 +601,7 @@ impl Sparse {
             },
             cuts: Vec::new(),
         };
-        Sparse::new(session, parts, format)
+        Sparse::new(session, parts, format, &|| false)
     }
 
     /// The same matrix for calls that may have all of its session's budget, where a

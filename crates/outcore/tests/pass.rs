@@ -4,9 +4,16 @@
 #[path = "../examples/histogram.rs"]
 mod histogram;
 
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
 use histogram::Histogram;
-use outcore::pass::{Rows, fold};
-use outcore::{Array, Buf, Compressed, DType, Element, Order, Session, Settings, Shared, Sparse};
+use outcore::kernels::MatRef;
+use outcore::pass::{Fold, Rows, fold};
+use outcore::{
+    Array, Buf, Compressed, DType, Element, Error, Order, Result, Session, Settings, Shared, Sparse,
+};
 
 const ROWS: usize = 5_000;
 const COLUMNS: usize = 300;
@@ -106,4 +113,77 @@ fn a_fold_of_no_rows_is_what_it_starts_from() {
             .unwrap(),
         [0; 10]
     );
+}
+
+/// Where a fold of the caller's takes for ever.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Slow {
+    Rows,
+    Merge,
+}
+
+struct Endless {
+    slow: Slow,
+    begun: Sender<()>,
+    end: Mutex<Receiver<()>>,
+}
+
+impl Endless {
+    fn wait_at(&self, here: Slow) {
+        if here == self.slow {
+            _ = self.begun.send(());
+            _ = self.end.lock().unwrap().recv();
+        }
+    }
+}
+
+impl Fold<f32> for Endless {
+    type Element = u64;
+
+    fn elements(&self) -> usize {
+        1
+    }
+
+    fn dense(&self, _state: &mut [u64], _first: u64, _rows: MatRef<'_, f32>) -> Result<()> {
+        self.wait_at(Slow::Rows);
+        Ok(())
+    }
+
+    fn merge(&self, _into: &mut [u64], _other: &[u64]) {
+        self.wait_at(Slow::Merge);
+    }
+}
+
+#[test]
+fn a_fold_that_takes_for_ever_is_left_alone() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let session = session(folder.path(), 1);
+    let x = Array::create(
+        &session,
+        folder.path().join("x.npy"),
+        DType::F32,
+        &[ROWS as u64, COLUMNS as u64],
+        Order::Row,
+    )
+    .unwrap();
+    for slow in [Slow::Rows, Slow::Merge] {
+        let ((begun, has_begun), (end, ended)) = (channel(), channel());
+        let endless = Endless {
+            slow,
+            begun,
+            end: Mutex::new(ended),
+        };
+        let rows = Rows::Dense((&x).into());
+        let mut running = fold::<f32, _>(&session, "endless", &rows, endless)
+            .unwrap()
+            .start()
+            .unwrap();
+        has_begun.recv().unwrap();
+        // The caller's thread is free to look at signals,
+        assert!(!running.wait_timeout(Duration::from_millis(1)).unwrap());
+        running.cancel();
+        // and the wait ends although the step does not.
+        assert!(matches!(running.wait(), Err(Error::Cancelled)), "{slow:?}");
+        drop(end);
+    }
 }

@@ -1,5 +1,6 @@
 //! Datasets: written, read by number and by name, shuffled, gone on with, damaged.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use outcore::samples::{
@@ -122,6 +123,28 @@ fn samples_come_back_by_number_and_by_name() {
                 written(&session, path, samples, named);
                 check(&session, path, samples, named);
             }
+        }
+    }
+}
+
+#[test]
+fn opening_can_be_given_up_between_its_reads() {
+    let (folder, places) = places();
+    let session = session(folder.path());
+    for path in places {
+        written(&session, &path, 3000, true);
+        let asked = Cell::new(0);
+        let ask = |at| {
+            asked.set(0);
+            let stop = || asked.replace(asked.get() + 1) == at;
+            Dataset::open_until(&session, &path, &stop)
+        };
+        ask(u64::MAX).unwrap();
+        let all = asked.get();
+        assert!(all > 10, "every file and every read is asked for");
+        for at in 0..all {
+            assert!(matches!(ask(at), Err(Error::Cancelled)));
+            assert_eq!(asked.get(), at + 1, "nothing is done after it");
         }
     }
 }

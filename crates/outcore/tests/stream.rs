@@ -659,3 +659,21 @@ fn make_golden() {
     )
     .unwrap();
 }
+
+#[test]
+fn a_stream_whose_end_is_given_up_never_was() {
+    let store = store(MIB);
+    let begun = |name| {
+        let mut writer = store.write(name, small()).unwrap();
+        writer.write(&pattern(50_000, 1)).unwrap();
+        writer
+    };
+    let given_up = begun("words").finish_until(&|| true);
+    assert!(matches!(given_up, Err(Error::Cancelled)));
+    assert!(matches!(
+        store.info("words"),
+        Err(Error::Store(StoreError::Missing { .. }))
+    ));
+    begun("words").finish_until(&|| false).unwrap();
+    assert_eq!(store.info("words").unwrap().bytes, 50_000);
+}

@@ -21,7 +21,7 @@ use super::{
     Dataset, ExternalFiles, FORMAT, File, Inner, MANIFEST_BYTES, Manifest, VERSION, parts, summed,
 };
 
-/// Read at once.
+/// Read at once, between two looks at whether opening is to end.
 const LOAD_BYTES: usize = 1 << 20;
 
 impl Dataset {
@@ -31,18 +31,36 @@ impl Dataset {
     /// [`Error::Store`] for one that is not there, [`Error::Format`] for one that is damaged or of
     /// another version, [`Error::OverBudget`] when what finds its samples does not fit.
     pub fn open(session: &Session, path: impl AsRef<Path>) -> Result<Dataset> {
+        Dataset::open_until(session, path, &|| false)
+    }
+
+    /// As [`open`](Dataset::open), until `stop` says so: what finds very many samples takes
+    /// gigabytes, and they may lie in very many files.
+    ///
+    /// # Errors
+    /// As [`open`](Dataset::open); [`Error::Cancelled`].
+    pub fn open_until(
+        session: &Session,
+        path: impl AsRef<Path>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Dataset> {
         let path = path.as_ref();
         loop {
             // Another dataset may take this one's name between the opening of two of its files.
             let text = read_text(&path.join(parts::MANIFEST), MANIFEST_BYTES)?;
-            let opened = Dataset::open_parts(session, path, &text);
+            let opened = Dataset::open_parts(session, path, &text, stop);
             if read_text(&path.join(parts::MANIFEST), MANIFEST_BYTES).is_ok_and(|now| now == text) {
                 return opened;
             }
         }
     }
 
-    fn open_parts(session: &Session, path: &Path, text: &[u8]) -> Result<Dataset> {
+    fn open_parts(
+        session: &Session,
+        path: &Path,
+        text: &[u8],
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Dataset> {
         let object = path.join(parts::MANIFEST).display().to_string();
         let corrupt = |reason: String| FormatError::Corrupt {
             object: object.clone(),
@@ -86,7 +104,11 @@ impl Dataset {
         } else {
             &[]
         });
-        let load = Load { session, path };
+        let load = Load {
+            session,
+            path,
+            stop,
+        };
         let bytes = loaded
             .map(|name| Ok(load.file(name, need(name)?.bytes)?.extent().len()))
             .sum::<Result<u64>>()?;
@@ -143,6 +165,7 @@ impl Dataset {
                 let around = Load {
                     session,
                     path: path.parent().unwrap_or(Path::new("")),
+                    stop,
                 };
                 allow_files(files.len() as u64);
                 let files = files
@@ -184,10 +207,19 @@ pub(super) struct Names {
 struct Load<'a> {
     session: &'a Session,
     path: &'a Path,
+    stop: &'a dyn Fn() -> bool,
 }
 
 impl Load<'_> {
+    fn check(&self) -> Result<()> {
+        match (self.stop)() {
+            true => Err(Error::Cancelled),
+            false => Ok(()),
+        }
+    }
+
     fn file(&self, name: impl AsRef<Path>, bytes: u64) -> Result<Arc<StoredFile>> {
+        self.check()?;
         let file = self.session.file(&self.path.join(name), false)?;
         match (file.extent().name().to_owned(), file.extent().len()) {
             (_, actual) if actual == bytes => Ok(file),
@@ -220,6 +252,7 @@ impl Load<'_> {
         let mut buffer = Buf::anonymous(LOAD_BYTES).map_err(failed)?;
         let (mut at, mut sum) = (0, 0);
         while at < into.len() {
+            self.check()?;
             let len = LOAD_BYTES.min(into.len() - at);
             let sectors = len.next_multiple_of(file.extent().block() as usize);
             read_now(&**file.extent().device(), &mut buffer[..sectors], at as u64)

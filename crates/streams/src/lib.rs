@@ -235,6 +235,12 @@ impl StreamStore {
         }
     }
 
+    /// The session that its streams belong to.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
     /// The store below, which may have other objects too.
     #[must_use]
     pub fn store(&self) -> &Formatted {

@@ -374,7 +374,15 @@ impl StreamWriter {
     ///
     /// # Errors
     /// The first one of the device or store; then there is no stream.
-    pub fn finish(mut self) -> Result<()> {
+    pub fn finish(self) -> Result<()> {
+        self.finish_until(&|| false)
+    }
+
+    /// As [`finish`](StreamWriter::finish), unless `stop` says so before all of it is durable.
+    ///
+    /// # Errors
+    /// As [`finish`](StreamWriter::finish); [`Error::Cancelled`], and then there is no stream.
+    pub fn finish_until(mut self, stop: &dyn Fn() -> bool) -> Result<()> {
         if self.records > 0 && self.piece.is_open() {
             self.end_record()?;
         }
@@ -406,6 +414,7 @@ impl StreamWriter {
                 about,
             }
             .encode(),
+            stop,
         )
     }
 
@@ -581,7 +590,7 @@ impl Chain {
     }
 
     /// Sends the last block and ends the stream. The block's length is what it needs.
-    fn finish(mut self, about: &[u8]) -> Result<()> {
+    fn finish(mut self, about: &[u8], stop: &dyn Fn() -> bool) -> Result<()> {
         let mut end = self.space.start;
         if !self.space.is_empty() {
             let UnwrittenBlock {
@@ -596,6 +605,9 @@ impl Chain {
         }
         let Chain { new, stream, .. } = self;
         stream.finish()?;
+        if stop() {
+            return Err(Error::Cancelled);
+        }
         Ok(new.commit(end, about)?)
     }
 }

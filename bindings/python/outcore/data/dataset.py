@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 NAMED = 16
-"""Groups of 64 names that are read by one native call."""
+"""Groups of 64 names that are read by one native call: one batch of reads, so that Ctrl-C waits for no more than that."""
 VERIFIED = 64 << 20
 """Bytes of samples that are verified by one native call."""
 

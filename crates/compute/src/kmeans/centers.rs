@@ -41,7 +41,8 @@ pub(super) struct Centers<T> {
 const GAP_CENTERS_MAX: usize = 2048;
 
 impl<T: Real> Centers<T> {
-    pub(super) fn new(values: Vec<T>, shape: Shape) -> Centers<T> {
+    /// After `stop` has said so they have no gaps, and are of no use.
+    pub(super) fn new(values: Vec<T>, shape: Shape, stop: &dyn Fn() -> bool) -> Centers<T> {
         let d = shape.features;
         let squares: Vec<f64> = values
             .chunks(d)
@@ -62,6 +63,9 @@ impl<T: Real> Centers<T> {
         if (2..=GAP_CENTERS_MAX).contains(&shape.clusters) {
             span = 0.0;
             for (gap, one) in gaps.iter_mut().zip(values.chunks(d)) {
+                if stop() {
+                    break;
+                }
                 let others = values
                     .chunks(d)
                     .filter(|other| !std::ptr::eq(*other, one))

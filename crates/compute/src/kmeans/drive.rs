@@ -22,7 +22,9 @@ pub(super) fn assign<T: Real, S: Source<T>>(
 ) -> Result<Assigned> {
     let _state = stage.reserve("labels", lloyd.division.state_bytes)?;
     let states = lloyd.states();
-    let centers = Arc::new(Centers::new(lloyd.start.clone(), lloyd.shape));
+    let centers = Arc::new(Centers::new(lloyd.start.clone(), lloyd.shape, &|| {
+        stage.is_cancelled()
+    }));
     let mut sums = Sums::new(lloyd.shape);
     let round = Round {
         states: &states,
@@ -61,7 +63,9 @@ pub(super) fn fit<T: Real, S: Source<T>>(
     )?;
     let states = lloyd.states();
     let mut sums = Sums::new(shape);
-    let mut centers = Arc::new(Centers::new(lloyd.start.clone(), shape));
+    let mut centers = Arc::new(Centers::new(lloyd.start.clone(), shape, &|| {
+        stage.is_cancelled()
+    }));
     let mut moved = None;
     let (mut rounds, mut passes, mut all_compared, mut is_last) = (0, 0, 0, false);
     loop {
@@ -86,6 +90,7 @@ pub(super) fn fit<T: Real, S: Source<T>>(
         let next = Arc::new(Centers::new(
             means(lloyd, stage, &states, &centers, &sums)?,
             shape,
+            &|| stage.is_cancelled(),
         ));
         let pairs = next
             .values

@@ -5,6 +5,7 @@
 //! Centres are dense: k d elements three times, and 8 k d bytes in each of at most eight lanes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use outcore_core::{Error, MemorySplit, Result, Session, Stage};
 use outcore_device::Locked;
@@ -136,7 +137,10 @@ impl<T: Real> Source<T> for SparseBlocks {
             let compare = move |cx: &mut Context<'_>| {
                 let (blocks, totals) = cx.blocks.split_at_mut(cx.blocks.len() - 1);
                 let totals = &mut Totals::of(totals[0].slice_mut(), comparison.shape);
-                Ok(comparison.label(block, &read, blocks, numbers::<T>(cx.scratch), totals)?)
+                let (scores, stop) = (numbers::<T>(cx.scratch), || {
+                    cx.cancelled.load(Ordering::Relaxed)
+                });
+                Ok(comparison.label(block, &read, blocks, scores, totals, &stop)?)
             };
             plan.task(block, task.run(compare));
         }
@@ -168,6 +172,9 @@ impl<T: Real> Source<T> for SparseBlocks {
                         .into_iter()
                         .enumerate()
                     {
+                        if cx.cancelled.load(Ordering::Relaxed) {
+                            return Err(Error::Cancelled.into());
+                        }
                         let label = states.labels[line];
                         let center = &centers.values[label as usize * d..][..d];
                         let dense = || {
@@ -226,6 +233,7 @@ impl<T: Real> Comparison<T> {
         blocks: &[Block],
         scores: &mut [T],
         totals: &mut Totals<'_>,
+        stop: &dyn Fn() -> bool,
     ) -> Result<()> {
         let states = &mut *self.states[block].locked();
         let (n, k, d) = (
@@ -246,12 +254,17 @@ impl<T: Real> Comparison<T> {
         for (piece, blocks) in each_piece(pieces, blocks) {
             with_lines!(piece, blocks, T, a => {
                 let some = kernels::Picked::new(a, &picked);
-                kernels::csrmm(view_mut(scores, n, k, k, 1)?, T::ONE, some, view(&self.across, d, k, k, 1)?, 0, T::ONE)?;
+                let across = view(&self.across, d, k, k, 1)?;
+                kernels::csrmm_until(view_mut(scores, n, k, k, 1)?, T::ONE, some, across, 0, T::ONE, stop)?;
                 some.each_line(|line, entries| {
                     counts[line] += entries.len() as u32;
                     entries.each(|_, value| squares[line] += value.f64() * value.f64());
                 });
             });
+            // Of what was stopped the scores are wrong. A row of many pieces takes the time of all.
+            if stop() {
+                return Err(Error::Cancelled);
+            }
         }
         let mut changes: Vec<Option<(Option<u32>, u32)>> = vec![None; n];
         for (line, scores) in scores

@@ -30,6 +30,7 @@ mod sorted;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use outcore_core::{Error, Job, PLAN_THREADS, Result, Session, Stage, with_real};
@@ -364,7 +365,7 @@ impl<T: Real> Transposition<T> {
             &entries,
         )?;
         drop(held);
-        self.new.finish()
+        self.new.finish(&|| stage.is_cancelled())
     }
 
     /// Sorts the pieces of a round by bucket.
@@ -457,6 +458,7 @@ impl<T: Real> Transposition<T> {
             );
             let has_values = self.a.has_values();
             plan.task(Task::new("spill").write(region).run(move |cx| {
+                let stop = || cx.cancelled.load(Ordering::Relaxed);
                 let mut rest = cx.blocks[0].bytes_mut();
                 for (segment, &bytes) in segments[step].iter().zip(&bytes) {
                     let block = rest
@@ -469,6 +471,7 @@ impl<T: Real> Transposition<T> {
                         &buckets.groups()[segment.group as usize],
                         &buckets,
                         has_values,
+                        &stop,
                     );
                 }
                 Ok(())
@@ -620,7 +623,10 @@ impl<T: Real> Transposition<T> {
             sources,
             kept: Arc::clone(&kept.sorted),
         };
-        plan.task(task.run(move |cx| work.run(cx.blocks)));
+        plan.task(task.run(move |cx| {
+            let stop = || cx.cancelled.load(Ordering::Relaxed);
+            work.run(cx.blocks, &stop)
+        }));
     }
 }
 

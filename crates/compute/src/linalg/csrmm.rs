@@ -15,6 +15,7 @@
 //! for what to keep in memory.
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use outcore_core::panels::{cut, panels_that_fit};
@@ -128,11 +129,10 @@ pub fn csrmm_into(
     Ok(if is_inline { job.run_inline() } else { job })
 }
 
-/// The most bytes of a piece that meets `cols` columns of a dense matrix: 2^27 operations, which
-/// take some 0.1 s on half a core, and cannot be interrupted.
+/// The most bytes of a piece that meets `cols` columns of a dense matrix, so that it takes one call
+/// of a kernel. The smallest pieces that there are may be longer; their products are cut.
 pub(crate) fn short_piece_bytes(cols: u64, element: u64) -> u64 {
-    const FLOPS: u64 = 1 << 27;
-    FLOPS / (2 * cols.max(1)) * (4 + element)
+    kernels::CALL_FLOPS / (2 * cols.max(1)) * (4 + element)
 }
 
 pub(super) fn check(a: &Sparse, b: &Operand) -> Result<()> {
@@ -243,6 +243,7 @@ impl Rows {
         blocks: &mut [Block],
         scratch: &mut [u8],
         beta: T,
+        stop: &dyn Fn() -> bool,
         f: impl FnOnce(MatMut<'_, T>, T) -> Result<()>,
     ) -> Result<()> {
         match self {
@@ -264,10 +265,10 @@ impl Rows {
                 let copy = &mut numbers::<T>(scratch)[..tile.rows * tile.cols];
                 let mut copy = view_mut(copy, tile.rows, tile.cols, tile.cols, 1)?;
                 if beta != T::ZERO {
-                    kernels::copy_into(copy.as_mut(), out.as_ref())?;
+                    kernels::copy_until(copy.as_mut(), out.as_ref(), stop)?;
                 }
                 f(copy.as_mut(), beta)?;
-                Ok(kernels::copy_into(out, copy.as_ref())?)
+                Ok(kernels::copy_until(out, copy.as_ref(), stop)?)
             }
         }
     }
@@ -294,13 +295,14 @@ pub(crate) fn numbers<T: Real>(bytes: &mut [u8]) -> &mut [T] {
 pub(super) fn by_rows<'a, T: Real>(
     x: MatRef<'a, T>,
     packing: &'a mut [u8],
+    stop: &dyn Fn() -> bool,
 ) -> Result<MatRef<'a, T>> {
     if x.col_stride() == 1 {
         return Ok(x);
     }
     let (rows, cols) = x.shape();
     let packed = &mut numbers::<T>(packing)[..rows * cols];
-    kernels::copy_into(view_mut(packed, rows, cols, cols, 1)?, x)?;
+    kernels::copy_until(view_mut(packed, rows, cols, cols, 1)?, x, stop)?;
     Ok(view(packed, rows, cols, cols, 1)?)
 }
 
@@ -448,11 +450,12 @@ impl<'a, T: Real> Product<'a, T> {
             .declare(task, beta == T::ZERO)
             .scratch(rows.scratch_bytes(self.element));
         plan.task(task.run(move |cx| {
+            let stop = || cx.cancelled.load(Ordering::Relaxed);
             let (read, written) = cx.blocks.split_at_mut(lines.count() + 1);
             let b = b.of::<T>(&read[lines.count()])?;
             let product =
-                |c: MatMut<'_, T>, beta| with_lines!(lines, read, T, a => Ok(kernels::csrmm(c, alpha, a, b, from, beta)?));
-            Ok(rows.change(written, cx.scratch, beta, product)?)
+                |c: MatMut<'_, T>, beta| with_lines!(lines, read, T, a => Ok(kernels::csrmm_until(c, alpha, a, b, from, beta, &stop)?));
+            Ok(rows.change(written, cx.scratch, beta, &stop, product)?)
         }));
     }
 
@@ -532,16 +535,15 @@ impl<'a, T: Real> Product<'a, T> {
             .scratch(packed + lane.scratch_bytes(element));
         let lane = lane.clone();
         plan.task(task.run(move |cx| {
+            let stop = || cx.cancelled.load(Ordering::Relaxed);
             let (read, written) = cx.blocks.split_at_mut(lines.count() + 1);
             let (packing, scratch) = cx.scratch.split_at_mut(packed);
-            let b = by_rows(tile.of::<T>(&read[lines.count()])?, packing)?;
-            let changed = lane.change(written, scratch, |mut c| {
-                if fresh && beta == T::ZERO {
-                    kernels::fill(c.as_mut(), T::ZERO);
-                } else if fresh {
-                    kernels::scale(c.as_mut(), beta);
+            let b = by_rows(tile.of::<T>(&read[lines.count()])?, packing, &stop)?;
+            let changed = lane.change(written, scratch, &stop, |mut c| {
+                if fresh {
+                    kernels::scale_until(c.as_mut(), beta, &stop);
                 }
-                with_lines!(lines, read, T, a => Ok(kernels::csrmm_transposed(c, alpha, a, b, lane.rows.start as usize)?))
+                with_lines!(lines, read, T, a => Ok(kernels::csrmm_transposed_until(c, alpha, a, b, lane.rows.start as usize, &stop)?))
             });
             Ok(changed?)
         }));
@@ -556,12 +558,9 @@ impl<'a, T: Real> Product<'a, T> {
                 .declare(Task::new("no entries"), beta == T::ZERO)
                 .scratch(result.scratch_bytes(self.element));
             plan.task(task.run(move |cx| {
-                let changed = result.change::<T>(cx.blocks, cx.scratch, |c| {
-                    if beta == T::ZERO {
-                        kernels::fill(c, T::ZERO)
-                    } else {
-                        kernels::scale(c, beta)
-                    }
+                let stop = || cx.cancelled.load(Ordering::Relaxed);
+                let changed = result.change::<T>(cx.blocks, cx.scratch, &stop, |c| {
+                    kernels::scale_until(c, beta, &stop);
                     Ok(())
                 });
                 Ok(changed?)
@@ -577,14 +576,15 @@ impl<'a, T: Real> Product<'a, T> {
                 .declare(Task::new("add").read(*region), false)
                 .scratch(result.scratch_bytes(self.element));
             plan.task(task.run(move |cx| {
+                let stop = || cx.cancelled.load(Ordering::Relaxed);
                 let (read, written) = cx.blocks.split_at_mut(1);
                 let (rows, cols) = (
                     (from.rows.end - from.rows.start) as usize,
                     from.cols as usize,
                 );
                 let part = view(read[0].slice::<T>(), rows, cols, cols, 1)?;
-                Ok(result.change(written, cx.scratch, |c| {
-                    Ok(kernels::axpby(c, T::ONE, part, T::ONE)?)
+                Ok(result.change(written, cx.scratch, &stop, |c| {
+                    Ok(kernels::axpby_until(c, T::ONE, part, T::ONE, &stop)?)
                 })?)
             }));
         }
@@ -683,13 +683,16 @@ impl Band {
                 task.update(region)
             };
             plan.task(task.run(move |cx| {
+                // A column may be longer than a panel.
+                let stop = || cx.cancelled.load(Ordering::Relaxed);
                 let [from, into] = &mut *cx.blocks else {
                     unreachable!("two were declared")
                 };
                 let into = view_mut(into.slice_mut::<T>(), height, width, width, 1)?;
-                Ok(kernels::copy_into(
+                Ok(kernels::copy_until(
                     into.subcols_mut(cols.start as usize, tile.cols),
                     tile.of::<T>(from)?,
+                    &stop,
                 )?)
             }));
         }
@@ -778,10 +781,11 @@ impl Lane {
         &self,
         blocks: &mut [Block],
         scratch: &mut [u8],
+        stop: &dyn Fn() -> bool,
         f: impl FnOnce(MatMut<'_, T>) -> Result<()>,
     ) -> Result<()> {
         match &self.place {
-            Place::Result(rows) => rows.change(blocks, scratch, T::ONE, |c, _| f(c)),
+            Place::Result(rows) => rows.change(blocks, scratch, T::ONE, stop, |c, _| f(c)),
             Place::Volatile(_) => {
                 let (rows, cols) = (
                     (self.rows.end - self.rows.start) as usize,

@@ -3,6 +3,8 @@
 //! Shapes: x and y are m x n. Cost: reads both, writes y; three operations an element. Blocks of a
 //! few rows or columns, whichever are contiguous in y, pass by, and none waits for another.
 
+use std::sync::atomic::Ordering;
+
 use outcore_core::panels::panels;
 use outcore_core::{Error, Job, MemorySplit, Result, Session, with_real};
 use outcore_engine::{Plan, Task};
@@ -104,17 +106,20 @@ fn in_place<T: Real>(
             .into_iter()
             .fold(task, Task::read);
         plan.task(task.run(move |cx| {
+            // A row may be longer than a panel.
+            let stop = || cx.cancelled.load(Ordering::Relaxed);
             let (y_block, x_block) = cx.blocks.split_at_mut(1);
             let out = y_tile.of_mut::<T>(&mut y_block[0])?;
             match x_tile {
-                Some(tile) => Ok(kernels::axpby(
+                Some(tile) => Ok(kernels::axpby_until(
                     out,
                     alpha,
                     tile.of::<T>(&x_block[0])?,
                     beta,
+                    &stop,
                 )?),
                 None => {
-                    kernels::scale(out, beta);
+                    kernels::scale_until(out, beta, &stop);
                     Ok(())
                 }
             }

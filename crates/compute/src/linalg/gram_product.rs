@@ -6,6 +6,8 @@
 //! lines of A are columns, or X and Y do not fit, A X is made in scratch first, and A passes by
 //! twice.
 
+use std::sync::atomic::Ordering;
+
 use outcore_core::{Job, MemorySplit, Order, Result, Session, with_real};
 use outcore_engine::{Plan, Task};
 use outcore_kernels as kernels;
@@ -53,11 +55,13 @@ pub fn gram_product(session: &Session, a: &Sparse, x: Operand, out: Output) -> R
         let task = lanes.read_by(Task::new("add").write(result.region));
         let (rows, cols, count) = (x.rows() as usize, x.cols() as usize, lanes.count());
         plan.task(task.run(move |cx| {
+            let stop = || cx.cancelled.load(Ordering::Relaxed);
             let (into, parts) = cx.blocks.split_at_mut(1);
             let mut y = result.of_mut::<T>(&mut into[0])?;
-            kernels::fill(y.as_mut(), T::ZERO);
+            kernels::scale_until(y.as_mut(), T::ZERO, &stop);
             for part in &parts[..count] {
-                kernels::axpby(y.as_mut(), T::ONE, view(part.slice::<T>(), rows, cols, cols, 1)?, T::ONE)?;
+                let part = view(part.slice::<T>(), rows, cols, cols, 1)?;
+                kernels::axpby_until(y.as_mut(), T::ONE, part, T::ONE, &stop)?;
             }
             Ok(())
         }));
@@ -104,12 +108,13 @@ fn add_pieces<T: Real>(
         let (task, is_first) = lanes.add(index, task);
         let band = band.clone();
         plan.task(task.run(move |cx| {
+            let stop = || cx.cancelled.load(Ordering::Relaxed);
             let count: usize = lines.iter().map(|piece| piece.count()).sum();
             let (read, written) = cx.blocks.split_at_mut(count + 1);
             let x = band.of::<T>(&read[count])?;
             let mut y = view_mut(written[0].slice_mut::<T>(), rows, cols, cols, 1)?;
             if is_first {
-                kernels::fill(y.as_mut(), T::ZERO);
+                kernels::scale_until(y.as_mut(), T::ZERO, &stop);
             }
             let between = numbers::<T>(&mut cx.scratch[..between_bytes]);
             if let [piece] = lines.as_slice() {
@@ -118,14 +123,14 @@ fn add_pieces<T: Real>(
             // The parts of one long line: first its product, then what that adds.
             between.fill(T::ZERO);
             let mut at = 0;
-            for piece in &lines {
+            for piece in lines.iter().take_while(|_| !stop()) {
                 let blocks = &read[at..at + piece.count()];
                 let between = view_mut(between, 1, cols, cols, 1)?;
                 with_lines!(piece, blocks, T, a => kernels::csrmm(between, T::ONE, a, x, 0, T::ONE)?);
                 at += piece.count();
             }
             at = 0;
-            for piece in &lines {
+            for piece in lines.iter().take_while(|_| !stop()) {
                 let blocks = &read[at..at + piece.count()];
                 let between = view(between, 1, cols, cols, 1)?;
                 with_lines!(piece, blocks, T, a => kernels::csrmm_transposed(y.as_mut(), T::ONE, a, between, 0)?);

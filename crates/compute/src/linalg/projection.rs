@@ -5,6 +5,8 @@
 //! each entry of the row of R that it meets. Source: Li, Hastie and Church, "Very Sparse Random
 //! Projections" (KDD 2006), for what R may look like.
 
+use std::sync::atomic::Ordering;
+
 use outcore_core::{Error, Job, Result, Session, with_real};
 use outcore_engine::{Plan, Region};
 use outcore_kernels as kernels;
@@ -12,7 +14,7 @@ use outcore_kernels::{Lines, MatMut, MatRef, Real, csrmm_flops};
 use outcore_matrix::sparse::{PieceBlocks, with_csr};
 use outcore_matrix::{Array, Compressed, Output, Sparse};
 
-use super::csrmm::by_rows;
+use super::csrmm::{by_rows, short_piece_bytes};
 use crate::pass::{Cost, RowMap, Rows, TaskContext, map_into};
 
 /// Y = X R.
@@ -76,9 +78,23 @@ impl<T: Real> RowMap<T> for Projection {
     }
 
     fn dense(&self, mut y: MatMut<'_, T>, x: MatRef<'_, T>, work: TaskContext<'_>) -> Result<()> {
-        let x = by_rows(x, work.scratch)?;
+        let stop = || work.cancelled.load(Ordering::Relaxed);
+        let x = by_rows(x, work.scratch, &stop)?;
         kernels::fill(y.as_mut(), T::ZERO);
-        with_csr!(self.map, work.blocks, T, r => Ok(kernels::dense_times_sparse(y, x, r)?))
+        let of_row = csrmm_flops(x.ncols(), self.density).max(1);
+        let step = (kernels::CALL_FLOPS / of_row).max(1) as usize;
+        with_csr!(self.map, work.blocks, T, r => {
+            for start in (0..x.nrows()).step_by(step).take_while(|_| !stop()) {
+                let count = step.min(x.nrows() - start);
+                let y = y.as_mut().subrows_mut(start, count);
+                kernels::dense_times_sparse(y, x.subrows(start, count), r)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn sparse_bytes_max(&self) -> u64 {
+        short_piece_bytes(self.density as u64, size_of::<T>() as u64)
     }
 
     fn sparse(

@@ -15,12 +15,13 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 use outcore_core::file::FILE_BLOCK_BYTES;
 use outcore_core::panels::panels;
 use outcore_core::{DType, Order, Result, Session};
 use outcore_engine::{ExtentRef, Plan, Region, Task};
-use outcore_kernels::{Real, copy_into, view_mut};
+use outcore_kernels::{Real, copy_until, view_mut};
 use outcore_matrix::{Array, Layout, Tile};
 
 /// Where the blocks of an operand are: in its own file, or repacked.
@@ -132,13 +133,19 @@ impl Blocks {
             let [source, targets @ ..] = cx.blocks else {
                 unreachable!("the source was declared first")
             };
+            // A row may be longer than a panel.
+            let stop = || cx.cancelled.load(Ordering::Relaxed);
             let source = from.of::<T>(source)?;
             let source = if by_rows { source } else { source.transpose() };
             for (target, (start, length)) in targets.iter_mut().zip(cuts) {
                 let pitch = target.pitch::<T>();
                 for (index, part) in target.slice_mut::<T>().chunks_mut(pitch).enumerate() {
                     let values = source.subcols(start + index * length, length);
-                    copy_into(view_mut(part, values.nrows(), length, length, 1)?, values)?;
+                    copy_until(
+                        view_mut(part, values.nrows(), length, length, 1)?,
+                        values,
+                        &stop,
+                    )?;
                 }
             }
             Ok(())

@@ -99,7 +99,13 @@ pub(crate) fn map_entries<T: Real, U: Real, M: EntryMap<T>>(
     }
     assert_eq!(at, a.nonzeros(), "pieces have every entry once");
     plan.bound(a.stored_bytes() + new.nbytes());
-    Job::new(session, vec![plan], move |_| new.finish())
+    // To make files whole and to look at all offsets may take long.
+    Job::driven(session, vec![plan], move |stage, plans| {
+        for plan in plans {
+            stage.run(plan, 0.99)?;
+        }
+        new.finish(&|| stage.is_cancelled())
+    })
 }
 
 /// What a task writes of a new matrix.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 use outcore_core::{Error, Job, MemorySplit, Result, Session};
-use outcore_engine::{Outcome, Plan, Task};
+use outcore_engine::{Plan, Task};
 use outcore_kernels::{Lines, MatRef, Real};
 use outcore_matrix::sparse::with_lines;
 
@@ -137,18 +137,26 @@ pub fn fold<T: Real, F: Fold<T>>(
             }
         }
     }
-    Job::new(session, vec![plan], move |outcomes: Vec<Outcome>| {
+    // A fold of the caller's may take any time for a panel, and large states take some to merge:
+    // the thread that waits for the job does neither.
+    Job::driven(session, vec![plan], move |stage, plans| {
+        let Ok([plan]) = <[Plan; 1]>::try_from(plans) else {
+            unreachable!("a fold is one plan")
+        };
+        let outcome = stage.run(plan, 1.0)?;
         let mut states = lanes
-            .results::<F::Element>(&outcomes[0])
+            .results::<F::Element>(&outcome)
             .map(|state| &state[..len]);
-        assert_eq!(outcomes.len(), 1, "a fold is one plan");
         let Some(first) = states.next() else {
             let mut empty = vec![bytemuck::Zeroable::zeroed(); len];
             fold.start(&mut empty);
             return Ok(empty);
         };
         let mut all = first.to_vec();
-        states.for_each(|state| fold.merge(&mut all, state));
+        for state in states {
+            stage.check()?;
+            fold.merge(&mut all, state);
+        }
         Ok(all)
     })
 }

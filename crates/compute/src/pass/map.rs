@@ -1,5 +1,6 @@
 //! An element, or a few, made of each row, in memory.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytemuck::{Pod, Zeroable};
@@ -10,6 +11,10 @@ use outcore_kernels::{Lines, MatRef, Real};
 use outcore_matrix::sparse::with_lines;
 
 use super::Rows;
+
+/// Elements of the result whose pages come into being between two looks at whether the job has been
+/// cancelled.
+const STARTED_ELEMENTS: usize = 1 << 20;
 
 /// What each row comes to.
 pub(crate) trait Map<T: Real>: Send + Sync + 'static {
@@ -69,9 +74,22 @@ pub(crate) fn map<T: Real, M: Map<T>>(
     let count = rows.count() as usize * width;
     // Allocated by the first task: a plan holds nothing.
     let found = Arc::new(Mutex::new(Vec::new()));
-    let put = move |found: &Mutex<Vec<M::Element>>, map: &M, first: u64, part: &[M::Element]| {
+    let put = move |found: &Mutex<Vec<M::Element>>,
+                    map: &M,
+                    first: u64,
+                    part: &[M::Element],
+                    cancelled: &AtomicBool| {
         let mut found = found.locked();
-        found.resize_with(count, || map.start());
+        if found.is_empty() {
+            found.reserve_exact(count);
+        }
+        while found.len() < count {
+            if cancelled.load(Ordering::Relaxed) {
+                return;
+            }
+            let more = count.min(found.len() + STARTED_ELEMENTS);
+            found.resize_with(more, || map.start());
+        }
         assert_eq!(part.len() % width.max(1), 0, "elements of whole rows");
         found[first as usize * width..][..part.len()]
             .iter_mut()
@@ -95,7 +113,7 @@ pub(crate) fn map<T: Real, M: Map<T>>(
                 plan.task(task.read(tile.region).run(move |cx| {
                     let mut part = vec![map.start(); count * width];
                     map.dense(&mut part, tile.of::<T>(&cx.blocks[0])?)?;
-                    put(&found, &map, first, &part);
+                    put(&found, &map, first, &part, cx.cancelled);
                     Ok(())
                 }));
             }
@@ -124,13 +142,17 @@ pub(crate) fn map<T: Real, M: Map<T>>(
                 plan.task(task.run(move |cx| {
                     let mut part = vec![map.start(); count * width];
                     with_lines!(lines, cx.blocks, T, a => map.sparse(&mut part, first, a)?);
-                    put(&found, &map, first, &part);
+                    put(&found, &map, first, &part, cx.cancelled);
                     Ok(())
                 }));
             }
         }
     }
-    Job::new(session, vec![plan], move |_| {
+    // As of a fold: the thread that waits for the job makes nothing of the rows.
+    Job::driven(session, vec![plan], move |stage, plans| {
+        for plan in plans {
+            stage.run(plan, 1.0)?;
+        }
         let mut found = std::mem::take(&mut *found.locked());
         found.resize_with(count, || map.start());
         Ok(found)

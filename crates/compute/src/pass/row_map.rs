@@ -1,7 +1,7 @@
 //! One row of a matrix made of each row.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use outcore_core::{DType, Error, Job, MemorySplit, Order, Result, Session};
 use outcore_engine::{Block, Plan, Region, Task};
@@ -192,10 +192,14 @@ pub(crate) fn map_into<T: Real, M: RowMap<T>>(
                     let (read, others) = read.split_at(piece_blocks);
                     let mut y = y.of_mut::<T>(written)?;
                     if is_first {
-                        kernels::fill(y.as_mut(), T::ZERO);
+                        kernels::scale_until(y.as_mut(), T::ZERO, &|| cx.cancelled.load(Ordering::Relaxed));
                     }
                     let mut numbers = vec![0.0; count];
                     for (piece, blocks) in each_piece(&pieces, read) {
+                        // A row of many pieces takes the time of all of them.
+                        if cx.cancelled.load(Ordering::Relaxed) {
+                            return Err(Error::Cancelled.into());
+                        }
                         let work = TaskContext { blocks: others, scratch: &mut *cx.scratch, cancelled: cx.cancelled };
                         with_lines!(piece, blocks, T, lines => map.sparse(y.as_mut(), &mut numbers, lines, work)?);
                     }

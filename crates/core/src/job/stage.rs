@@ -78,6 +78,8 @@ pub struct Stage {
     session: Session,
     watch: Arc<Watch>,
     traces: Arc<Mutex<Traces>>,
+    /// How much of the job is done before the part that goes on, and after it.
+    span: [f64; 2],
 }
 
 impl Stage {
@@ -86,6 +88,7 @@ impl Stage {
             session: session.clone(),
             watch,
             traces: Arc::default(),
+            span: [0.0, 1.0],
         }
     }
 
@@ -103,8 +106,7 @@ impl Stage {
     /// # Errors
     /// Those of the job; [`Error::Cancelled`] once this one has been cancelled.
     pub fn complete<T: Send + 'static>(&mut self, job: Job<T>) -> Result<T> {
-        let fraction = self.fraction();
-        job.run_within(self, fraction)
+        self.part(self.fraction(), |stage| job.run_within(stage))
     }
 
     /// Begins to run a plan that depends on none that go on.
@@ -124,7 +126,8 @@ impl Stage {
     /// # Errors
     /// As [`run`](Stage::run).
     pub fn end(&mut self, begun: Begun, fraction: f64) -> Result<Outcome> {
-        let (done, Begun { since, ticket }) = (self.watch.fraction(), begun);
+        let (done, fraction) = (self.watch.fraction(), self.of_job(fraction));
+        let Begun { since, ticket } = begun;
         while !ticket.wait_timeout(LOOK) {
             if self.watch.is_cancelled() {
                 ticket.cancel();
@@ -161,7 +164,7 @@ impl Stage {
 
     /// Says how far the job is, where it is not a plan that says so.
     pub fn reach(&self, fraction: f64) {
-        self.watch.reach(fraction);
+        self.watch.reach(self.of_job(fraction));
     }
 
     /// The same job's stage for another's hands.
@@ -170,12 +173,32 @@ impl Stage {
             session: self.session.clone(),
             watch: Arc::clone(&self.watch),
             traces: Arc::clone(&self.traces),
+            span: self.span,
         }
     }
 
     /// How much of the job is done, between 0 and 1.
     pub fn fraction(&self) -> f64 {
-        self.watch.fraction()
+        let [start, end] = self.span;
+        if end > start {
+            (self.watch.fraction() - start) / (end - start)
+        } else {
+            0.0
+        }
+    }
+
+    /// Does a part of the job, which is then done to `fraction`; the part counts from 0 to 1.
+    pub(super) fn part<T>(&mut self, fraction: f64, work: impl FnOnce(&mut Stage) -> T) -> T {
+        let span = [self.watch.fraction(), self.of_job(fraction)];
+        let outer = std::mem::replace(&mut self.span, span);
+        let done = work(self);
+        self.span = outer;
+        done
+    }
+
+    fn of_job(&self, fraction: f64) -> f64 {
+        let [start, end] = self.span;
+        start + (end - start) * fraction
     }
 
     /// Whether the job has been cancelled; long ways between plans look at it now and then.
@@ -196,6 +219,23 @@ impl Stage {
     /// Makes what was run so far the session's last trace.
     pub(super) fn keep_trace(&self) {
         self.traces.locked().keep(&self.session);
+    }
+}
+
+impl Session {
+    /// Runs a plan that is part of no job, until `stop`, which is asked some times a second, says
+    /// so.
+    ///
+    /// # Errors
+    /// Those of the run; [`Error::Cancelled`].
+    pub fn run_until(&self, plan: Plan, stop: &dyn Fn() -> bool) -> Result<Outcome> {
+        let ticket = self.engine().run(plan)?;
+        while !ticket.wait_timeout(LOOK) {
+            if stop() {
+                ticket.cancel();
+            }
+        }
+        Ok(ticket.wait()?)
     }
 }
 
@@ -305,6 +345,61 @@ mod tests {
         running.cancel();
         assert!(matches!(running.wait(), Err(Error::Cancelled)));
         drop(sender);
+    }
+
+    #[test]
+    fn what_is_made_of_the_result_is_left_alone_as_well() {
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let (begun, has_begun) = std::sync::mpsc::channel::<()>();
+        let job = Job::driven(&session(), Vec::new(), |_, _| Ok(())).expect("it fits");
+        let job = job.map(move |()| {
+            begun.send(()).expect("it is waited for");
+            Ok(receiver.recv().is_err())
+        });
+        let mut running = job.start().expect("a thread can be had");
+        has_begun.recv().expect("the thread makes it");
+        let is_over = running.wait_timeout(Duration::from_millis(1));
+        assert!(!is_over.expect("nothing fails"));
+        running.cancel();
+        assert!(matches!(running.wait(), Err(Error::Cancelled)));
+        drop(sender);
+    }
+
+    #[test]
+    fn jobs_that_are_parts_of_one_share_its_progress() {
+        let session = session();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let part = |name: u64| {
+            let seen = Arc::clone(&seen);
+            let plans = vec![number(name).0];
+            let work = move |stage: &mut Stage, plans: Vec<Plan>| {
+                for plan in plans {
+                    stage.run(plan, 0.5)?;
+                    seen.locked()
+                        .push((stage.fraction(), stage.watch.fraction()));
+                }
+                stage.complete(Job::driven(
+                    &stage.session.clone(),
+                    Vec::new(),
+                    |stage, _| {
+                        stage.reach(1.0);
+                        Ok(())
+                    },
+                )?)?;
+                seen.locked()
+                    .push((stage.fraction(), stage.watch.fraction()));
+                stage.reach(1.0);
+                Ok(name)
+            };
+            Job::driven(&session, plans, work).expect("it fits")
+        };
+        let given = Arc::new(Mutex::new(0));
+        let kept = Arc::clone(&given);
+        let both = part(1).feeding(move |found| *kept.locked() = found, part(2));
+        assert_eq!(both.run().expect("nothing can fail"), 2);
+        assert_eq!(*given.locked(), 1);
+        let halves = [(0.5, 0.25), (0.5, 0.25), (0.5, 0.75), (0.5, 0.75)];
+        assert_eq!(*seen.locked(), halves);
     }
 
     #[test]

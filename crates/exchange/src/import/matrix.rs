@@ -675,7 +675,7 @@ impl NewMatrix {
             &[]
         };
         home.commit(&session, stage, &path, without)?;
-        Sparse::open(&session, path)
+        Sparse::open_until(&session, path, &|| stage.is_cancelled())
     }
 
     /// Puts the finished arrays in tiles too, where they are asked for and pay.
@@ -705,6 +705,7 @@ impl NewMatrix {
             sides,
             self.draft.dtype,
             arrays.collect(),
+            &|| stage.is_cancelled(),
         )?;
         self.is_tiled = compress_within(
             &self.session,

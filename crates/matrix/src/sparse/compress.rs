@@ -84,7 +84,7 @@ fn plan<T: Real>(
             1.0,
         )?;
         objects.commit()?;
-        Sparse::open(&session, path).map(Some)
+        Sparse::open_until(&session, path, &|| stage.is_cancelled()).map(Some)
     })
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use outcore_core::format::Vector;
-use outcore_core::{DType, Element, Result, Session, StoredFile};
+use outcore_core::{DType, Element, Error, Result, Session, StoredFile};
 use outcore_engine::{Extent, ExtentRef, Plan, Region, Task};
 use outcore_store::{NewObjects, locate};
 
@@ -172,8 +172,15 @@ impl NewSparse {
         self.shape.has_values.then(|| self.region(plan, 2, entries))
     }
 
-    /// The matrix, under its name if it is to have one. All is written.
-    pub fn finish(self) -> Result<Sparse> {
+    /// The matrix, under its name if it is to have one, unless `stop` says that it is not
+    /// wanted. All is written.
+    ///
+    /// # Errors
+    /// What keeps it from being made whole; [`Error::Cancelled`].
+    pub fn finish(self, stop: &dyn Fn() -> bool) -> Result<Sparse> {
+        if stop() {
+            return Err(Error::Cancelled);
+        }
         let NewSparse {
             session,
             shape,
@@ -183,7 +190,7 @@ impl NewSparse {
         } = self;
         if let (Some(objects), Some(path)) = (objects, path) {
             objects.commit()?;
-            return Sparse::open(&session, path);
+            return Sparse::open_until(&session, path, stop);
         }
         let SparseShape {
             lines,
@@ -199,6 +206,7 @@ impl NewSparse {
             [lines, width],
             dtype,
             files,
+            stop,
         )
     }
 }

@@ -39,7 +39,13 @@ pub(super) enum Source {
 }
 
 impl<T: Real> Bucket<T> {
-    pub(super) fn run(&self, blocks: &mut [Block]) -> std::result::Result<(), TaskError> {
+    /// `stop` is asked for every piece, whose entries are few MiB; when it says so what is written
+    /// is of no use.
+    pub(super) fn run(
+        &self,
+        blocks: &mut [Block],
+        stop: &dyn Fn() -> bool,
+    ) -> std::result::Result<(), TaskError> {
         let read = self
             .sources
             .iter()
@@ -48,9 +54,13 @@ impl<T: Real> Bucket<T> {
         let (read, written) = blocks.split_at_mut(read);
         // Where the next entry of each place goes, from the bucket's first.
         let mut next = vec![0u64; (self.places.end - self.places.start) as usize + 1];
-        self.fragments(read, |fragment| {
+        self.fragments(read, stop, |fragment| {
             fragment.each_place(|place| next[place + 1] += 1)
         });
+        if stop() {
+            // Places of what was not counted would be beyond the bucket.
+            return Ok(());
+        }
         (1..next.len()).for_each(|place| next[place] += next[place - 1]);
         let written = match self.begins {
             true => {
@@ -74,6 +84,7 @@ impl<T: Real> Bucket<T> {
                 indices[0].slice_mut::<i32>(),
                 values,
                 |line| line as i32,
+                stop,
             ),
             _ => self.place(
                 read,
@@ -81,6 +92,7 @@ impl<T: Real> Bucket<T> {
                 indices[0].slice_mut::<i64>(),
                 values,
                 |line| line as i64,
+                stop,
             ),
         }
         Ok(())
@@ -93,8 +105,9 @@ impl<T: Real> Bucket<T> {
         indices: &mut [I],
         values: &mut [T],
         index: impl Fn(u64) -> I,
+        stop: &dyn Fn() -> bool,
     ) {
-        self.fragments(read, |fragment| {
+        self.fragments(read, stop, |fragment| {
             fragment.each(|at, place, line| {
                 let to = next[place] as usize;
                 next[place] += 1;
@@ -106,7 +119,12 @@ impl<T: Real> Bucket<T> {
         });
     }
 
-    fn fragments(&self, read: &[Block], mut f: impl FnMut(Fragment<'_, T>)) {
+    fn fragments(
+        &self,
+        read: &[Block],
+        stop: &dyn Fn() -> bool,
+        mut f: impl FnMut(Fragment<'_, T>),
+    ) {
         let first_line = |piece: usize| self.pieces[piece].lines().start;
         let mut read = read.iter();
         for source in &self.sources {
@@ -120,6 +138,9 @@ impl<T: Real> Bucket<T> {
                         self.has_values,
                         self.place_bytes,
                         |piece, entries, values| {
+                            if stop() {
+                                return;
+                            }
                             f(Fragment {
                                 first_line: first_line(piece),
                                 entries,
@@ -129,7 +150,7 @@ impl<T: Real> Bucket<T> {
                     );
                 }
                 Source::Kept(pieces, number) => {
-                    for piece in pieces.clone() {
+                    for piece in pieces.clone().take_while(|_| !stop()) {
                         let sorted = &self.kept[piece - number];
                         let range = sorted.entries(self.bucket);
                         let entries = match &sorted.keys {

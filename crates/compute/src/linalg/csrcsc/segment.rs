@@ -51,13 +51,15 @@ pub(super) fn segment_bytes<T: Real>(
         .next_multiple_of(4096) as u64
 }
 
-/// A segment, as the head of the file above draws it.
+/// A segment, as the head of the file above draws it. `stop` is asked for every piece, a few MiB;
+/// when it says so the segment is of no use.
 pub(super) fn fill_segment<T: Real>(
     bytes: &mut [u8],
     sorted: &[Sorted<T>],
     group: &Range<usize>,
     buckets: &Buckets,
     has_values: bool,
+    stop: &dyn Fn() -> bool,
 ) {
     let (head, mut rest) = bytes.split_at_mut(head_bytes(group.len(), sorted.len()));
     let mut at = head.len();
@@ -76,6 +78,7 @@ pub(super) fn fill_segment<T: Real>(
             bucket,
             buckets,
             widths,
+            stop,
         );
         at += len;
     }
@@ -88,14 +91,16 @@ fn fill_bucket<T: Real>(
     bucket: usize,
     buckets: &Buckets,
     widths: Widths,
+    stop: &dyn Fn() -> bool,
 ) {
     let first = buckets.places(bucket).start;
     let mut next = |len: usize| rest.split_off_mut(..len).expect("as long as was counted");
-    for piece in sorted.iter().filter(|_| widths.value > 0) {
+    let pieces = || sorted.iter().take_while(|_| !stop());
+    for piece in pieces().filter(|_| widths.value > 0) {
         let values: &[u8] = cast_slice(&piece.values[piece.entries(bucket)]);
         next(values.len()).copy_from_slice(values);
     }
-    for piece in sorted.iter().filter(|_| widths.place > 0) {
+    for piece in pieces().filter(|_| widths.place > 0) {
         let entries = piece.entries(bucket);
         let into = next(entries.len() * widths.place);
         match &piece.keys {
@@ -103,14 +108,16 @@ fn fill_bucket<T: Real>(
             Keys::Wide(keys) => fill_places(into, &keys[entries], first, widths.place),
         }
     }
-    for piece in sorted {
+    for piece in pieces() {
         let (entries, into) = (piece.entries(bucket), next(piece.gaps[bucket] as usize));
         match &piece.keys {
             Keys::Narrow(keys) => fill_gaps(into, &keys[entries]),
             Keys::Wide(keys) => fill_gaps(into, &keys[entries]),
         }
     }
-    rest.fill(0);
+    if !stop() {
+        rest.fill(0);
+    }
 }
 
 fn fill_places(into: &mut [u8], keys: &[impl Key], first: u64, place_bytes: usize) {
@@ -276,5 +283,47 @@ pub(super) fn segment_fragments<T: Real>(
             entries,
             if has_values { &values[range] } else { &[] },
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use outcore_kernels::Csr;
+
+    use super::super::NARROW;
+    use super::super::sorted::sort_piece;
+    use super::*;
+
+    #[test]
+    fn a_segment_is_filled_piece_by_piece_until_it_is_stopped() {
+        let (width, pieces) = (100, 5);
+        let offsets: Vec<i64> = (0..=40).map(|line| 10 * line).collect();
+        let places: Vec<i32> = (0..400).map(|at| at % 10 * 10 + at / 40).collect();
+        let values: Vec<f32> = (0..400).map(|at| at as f32).collect();
+        let a = Csr::new(width, &offsets, &places, &values).unwrap();
+        let buckets = Buckets::new(width as u64, 1, NARROW, (0..100).collect());
+        let sorted: Vec<Sorted<f32>> = (0..pieces)
+            .map(|_| sort_piece(a, &buckets, true, Sorted::default()))
+            .collect();
+        let bytes = segment_bytes(&sorted, &(0..1), &buckets, true) as usize;
+        // What is written, and how often the flag is looked at, where it is set at a look.
+        let written = |at: u32| {
+            let (mut block, asked) = (vec![0xaa; bytes], Cell::new(0));
+            let stop = || asked.replace(asked.get() + 1) >= at;
+            fill_segment(&mut block, &sorted, &(0..1), &buckets, true, &stop);
+            let left = block.iter().filter(|&&byte| byte == 0xaa);
+            (left.count(), asked.get())
+        };
+        let (_, all) = written(u32::MAX);
+        assert_eq!(
+            all,
+            3 * pieces + 1,
+            "values, places and gaps of every piece, and the end"
+        );
+        let left: Vec<usize> = (0..all - 1).map(|at| written(at).0).collect();
+        assert!(left.windows(2).all(|pair| pair[0] > pair[1]), "{left:?}");
+        assert!(written(0).1 <= 4, "nothing goes on after it");
     }
 }
