@@ -103,7 +103,7 @@ const LOOK_ELEMENTS: usize = 1 << 22;
 /// Lines are cut no shorter than this while both sides are longer.
 const LOOK_LINE: usize = 1 << 11;
 
-/// Parts of a matrix of this shape, of at most [`LOOK_ELEMENTS`] elements each: first row and
+/// Parts of a matrix of this shape, of at most `LOOK_ELEMENTS` elements each: first row and
 /// column, rows and columns. One that is little longer is a part by itself.
 pub fn parts((rows, cols): (usize, usize)) -> impl Iterator<Item = [usize; 4]> {
     let (width, height) = match rows.saturating_mul(cols) <= 2 * LOOK_ELEMENTS {
